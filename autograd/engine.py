@@ -1,0 +1,302 @@
+"""The engine: a Tensor, the graph it leaves behind, and the walk back through it. Next: `operations.py`.
+
+An operation is a function on plain arrays that returns its output and a `vjp`: the function that takes the gradient g
+of some scalar with respect to the output and gives back those with respect to the inputs (a vector-Jacobian product).
+
+    @differentiable
+    def multiply(a, b):
+        return a * b, lambda g: (unbroadcast(g * b, a), unbroadcast(g * a, b))
+
+Called on Tensors, it computes the output and remembers the vjp in a `Node`, whose parents are the nodes of its inputs.
+`backward` visits the nodes from the last made to the first, hands each one's gradient to its vjp, and adds up what
+arrives at each parent. What a vjp closes over is what the operation keeps; it is dropped as soon as it has run.
+
+Three rules keep this simple and fast:
+- nodes are numbered as they are made, so descending numbers are a valid order for the walk (inputs precede outputs);
+- a vjp never writes to the gradient it is given, so one array may serve several parents without a copy;
+- the engine owns accumulation: the first gradient that arrives is borrowed, the first sum allocates, later ones add in
+  place. Leaves whose `grad` already exists (parameters in a flat buffer) are added to directly.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from itertools import count
+from typing import Any
+
+import npx
+
+OPERATIONS: dict[str, Callable[..., "Tensor"]] = {}
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+_numbers = count()
+_grad_enabled = True
+
+
+class Node:
+    """One operation that was run: how to take its gradient back, and whom to hand it to."""
+
+    __slots__ = ("dtype", "name", "number", "parents", "shape", "vjp")
+
+    def __init__(self, name: str, output: Any, vjp: Callable[..., Any], parents: tuple["Node | Tensor | None", ...]):
+        self.name = name
+        self.shape, self.dtype = output.shape, output.dtype
+        self.vjp: Callable[..., Any] | None = vjp
+        self.parents = parents  # aligned with the operation's positional arguments; None where no gradient is wanted
+        self.number = next(_numbers)
+
+
+class Tensor:
+    """An array that remembers how it was computed.
+
+    `data`: an array of either engine, kept as it is, or numbers and lists, of which floats become float32.
+    `requires_grad`: collect its gradient in `grad` (an array of the same shape and dtype, None before the first
+    `backward`; later backwards add to it). Results of operations pass gradients on, but keep none themselves.
+    """
+
+    __slots__ = ("data", "grad", "node", "requires_grad")
+    __array_ufunc__ = None  # `array * tensor` asks Tensor.__rmul__ instead of making an array of Tensors
+
+    def __init__(self, data: Any, requires_grad: bool = False) -> None:
+        if isinstance(data, Tensor):
+            raise TypeError("Tensor: expected an array, a number or a list; got a Tensor; try its .data")
+        if not hasattr(data, "dtype"):
+            data = npx.asarray(data)
+            data = data.astype(npx.float32) if data.dtype == npx.float64 else data
+        self.data = npx.asarray(data)
+        if requires_grad and self.data.dtype.name not in FLOATS:
+            raise TypeError(f"Tensor: expected a floating dtype for requires_grad; got {self.data.dtype}; try .astype")
+        self.requires_grad = requires_grad
+        self.grad: Any = None
+        self.node: Node | None = None
+
+    # What it holds
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.data.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.data.ndim
+
+    @property
+    def size(self) -> int:
+        return self.data.size
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __repr__(self) -> str:
+        made_by = f", made by {self.node.name}" if self.node else ", requires_grad=True" if self.requires_grad else ""
+        return f"Tensor({self.data!r}{made_by})"
+
+    def item(self) -> float:
+        """The single number it holds."""
+        return self.data.item()
+
+    def numpy(self) -> Any:
+        """Its values as a NumPy array (on a CPU the same memory, not a copy)."""
+        return npx.to_host(self.data)
+
+    def detach(self) -> "Tensor":
+        """The same values without their history."""
+        return Tensor(self.data)
+
+    def backward(self, g: Any = None) -> None:
+        """See `backward`."""
+        backward(self, g)
+
+    # Operators and methods: each is the operation of the same name
+
+    def __add__(self, other: Any) -> "Tensor":
+        return ops.add(self, other)
+
+    def __radd__(self, other: Any) -> "Tensor":
+        return ops.add(other, self)
+
+    def __sub__(self, other: Any) -> "Tensor":
+        return ops.subtract(self, other)
+
+    def __rsub__(self, other: Any) -> "Tensor":
+        return ops.subtract(other, self)
+
+    def __mul__(self, other: Any) -> "Tensor":
+        return ops.multiply(self, other)
+
+    def __rmul__(self, other: Any) -> "Tensor":
+        return ops.multiply(other, self)
+
+    def __truediv__(self, other: Any) -> "Tensor":
+        return ops.divide(self, other)
+
+    def __rtruediv__(self, other: Any) -> "Tensor":
+        return ops.divide(other, self)
+
+    def __matmul__(self, other: Any) -> "Tensor":
+        return ops.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> "Tensor":
+        return ops.matmul(other, self)
+
+    def __pow__(self, exponent: float) -> "Tensor":
+        return ops.power(self, exponent)
+
+    def __neg__(self) -> "Tensor":
+        return ops.negative(self)
+
+    def __getitem__(self, index: Any) -> "Tensor":
+        return ops.getitem(self, index)
+
+    def sum(self, axis: Any = None, keepdims: bool = False) -> "Tensor":
+        return ops.sum(self, axis=axis, keepdims=keepdims)
+
+    def mean(self, axis: Any = None, keepdims: bool = False) -> "Tensor":
+        return ops.mean(self, axis=axis, keepdims=keepdims)
+
+    def max(self, axis: Any = None, keepdims: bool = False) -> "Tensor":
+        return ops.max(self, axis=axis, keepdims=keepdims)
+
+    def min(self, axis: Any = None, keepdims: bool = False) -> "Tensor":
+        return ops.min(self, axis=axis, keepdims=keepdims)
+
+    def reshape(self, *shape: Any) -> "Tensor":
+        return ops.reshape(self, shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape)
+
+    def transpose(self, *axes: int) -> "Tensor":
+        return ops.transpose(self, axes or None)
+
+    def swapaxes(self, first: int, second: int) -> "Tensor":
+        return ops.swapaxes(self, first, second)
+
+    def astype(self, dtype: Any) -> "Tensor":
+        return ops.astype(self, dtype)
+
+
+def differentiable(function: Callable[..., Any]) -> Callable[..., Tensor]:
+    """Make a function on arrays, returning (output, vjp), an operation on Tensors, entered in `OPERATIONS`.
+
+    Positional arguments may be Tensors; everything else reaches the function as it is. The vjp takes the output's
+    gradient and returns a tuple with one gradient, or None, for each leading positional argument. TypeError where
+    different floating dtypes meet, of Tensors or arrays: nothing is cast silently.
+    """
+
+    @wraps(function)
+    def operation(*args: Any, **kwargs: Any) -> Tensor:
+        tensors = [a for a in args if isinstance(a, Tensor)]
+        dtypes = {a.dtype for a in args if hasattr(a, "dtype") and a.dtype.name in FLOATS}
+        if len(dtypes) > 1 and tensors:
+            raise TypeError(
+                f"{function.__name__}: expected Tensors and arrays of one floating dtype; "
+                f"got {' and '.join(sorted(d.name for d in dtypes))}; try .astype"
+            )
+        output, vjp = function(*[a.data if isinstance(a, Tensor) else a for a in args], **kwargs)
+        result = Tensor(output)
+        if _grad_enabled and any(t.requires_grad for t in tensors):
+            parents = tuple((a.node or a) if isinstance(a, Tensor) and a.requires_grad else None for a in args)
+            result.node = Node(function.__name__, result.data, vjp, parents)
+            result.requires_grad = True
+        return result
+
+    OPERATIONS[function.__name__] = operation
+    return operation
+
+
+def is_grad_enabled() -> bool:
+    """Whether operations leave a graph: False within `no_grad`."""
+    return _grad_enabled
+
+
+@contextmanager
+def no_grad() -> Iterator[None]:
+    """Within the block (or decorated function) operations leave no graph, and keep nothing for it."""
+    global _grad_enabled
+    before, _grad_enabled = _grad_enabled, False
+    try:
+        yield
+    finally:
+        _grad_enabled = before
+
+
+def backward(tensor: Tensor, g: Any = None) -> None:
+    """Add to the `grad` of every leaf the gradient of sum(tensor * g); g None: 1, for a tensor of one element.
+
+    The graph is consumed on the way. Raises RuntimeError for a tensor without a graph or whose graph was consumed,
+    ValueError for a `g` that does not fit.
+    """
+    if not tensor.requires_grad:
+        raise RuntimeError("backward: expected a Tensor computed from one with requires_grad=True; got none such")
+    if g is None:
+        if tensor.size != 1:
+            raise ValueError(f"backward: expected a Tensor of one element; got shape {tensor.shape}; try backward(g)")
+        g = npx.ones_like(tensor.data)
+    elif not hasattr(g, "dtype"):
+        g = npx.asarray(g, tensor.dtype)
+    elif isinstance(g, Tensor):
+        g = g.data
+    if g.shape != tensor.shape or g.dtype != tensor.dtype:
+        raise ValueError(f"backward: expected g as {tensor.shape} {tensor.dtype}; got {g.shape} {g.dtype}")
+    if tensor.node is None:
+        _add_to_leaf(tensor, g)
+        return
+
+    order = _reachable(tensor.node)
+    pending: dict[Node, tuple[Any, bool]] = {tensor.node: (g, False)}  # gradient so far, and whether we may add to it
+    while order:
+        node = order.pop()
+        if node not in pending:  # every path to it was cut by a None
+            continue
+        g, _ = pending.pop(node)
+        vjp, parents = node.vjp, node.parents
+        node.vjp, node.parents = None, ()
+        assert vjp is not None
+        for parent, gradient in zip(parents, vjp(g), strict=False):
+            if parent is None or gradient is None:
+                continue
+            if gradient.shape != parent.shape or gradient.dtype != parent.dtype:
+                raise RuntimeError(
+                    f"{node.name}: expected its vjp to give {parent.shape} {parent.dtype}; "
+                    f"got {gradient.shape} {gradient.dtype}"
+                )
+            if isinstance(parent, Tensor):
+                _add_to_leaf(parent, gradient)
+            elif parent not in pending:
+                pending[parent] = gradient, False
+            else:
+                total, owned = pending[parent]
+                if owned:
+                    total += gradient
+                else:
+                    pending[parent] = npx.asarray(total + gradient), True  # asarray: NumPy's 0-d sums are no arrays
+        del vjp, g
+
+
+def _reachable(root: Node) -> list[Node]:
+    """The nodes that `root` was computed from and itself, in the order in which they were made."""
+    found, stack = {root}, [root]
+    while stack:
+        node = stack.pop()
+        if node.vjp is None:
+            raise RuntimeError(
+                f"backward: expected a fresh graph; got one whose {node.name!r} was consumed by an earlier backward; "
+                "try computing the result again, or adding up losses before one backward"
+            )
+        for parent in node.parents:
+            if isinstance(parent, Node) and parent not in found:
+                found.add(parent)
+                stack.append(parent)
+    return sorted(found, key=lambda node: node.number)
+
+
+def _add_to_leaf(leaf: Tensor, gradient: Any) -> None:
+    if leaf.grad is None:
+        # A copy: the array may be shared with other inputs of the operation it came from.
+        leaf.grad = npx.asarray(gradient.copy())
+    else:
+        leaf.grad += gradient
+
+
+from autograd import operations as ops  # noqa: E402  at the end: its operations are made with `differentiable`

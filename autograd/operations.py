@@ -1,0 +1,276 @@
+"""Arithmetic, shapes, reductions, products: the small operations everything can be composed of. Next: `neural.py`.
+
+Each function takes plain arrays and returns its output with a vjp; `differentiable` turns it into an operation on
+Tensors. `g` is the gradient of the output. Broadcasting follows NumPy; its gradient is a sum (`unbroadcast`).
+"""
+
+from typing import Any
+
+import npx
+from autograd.engine import differentiable
+
+
+def unbroadcast(g: Any, like: Any) -> Any:
+    """Sum g over the axes along which `like` was broadcast; None for a Python number, which has no gradient."""
+    if not hasattr(like, "shape"):
+        return None
+    if g.shape == like.shape:
+        return g
+    g = g.sum(axis=tuple(range(g.ndim - like.ndim)))  # axes that were added in front
+    stretched = tuple(i for i, n in enumerate(like.shape) if n == 1 and g.shape[i] != 1)
+    return g.sum(axis=stretched, keepdims=True) if stretched else g
+
+
+# Arithmetic
+
+
+@differentiable
+def add(a, b):
+    """a + b."""
+    return a + b, lambda g: (unbroadcast(g, a), unbroadcast(g, b))
+
+
+@differentiable
+def subtract(a, b):
+    """a - b."""
+    return a - b, lambda g: (unbroadcast(g, a), None if is_number(b) else unbroadcast(-g, b))
+
+
+@differentiable
+def multiply(a, b):
+    """a * b."""
+    return a * b, lambda g: (
+        None if is_number(a) else unbroadcast(g * b, a),
+        None if is_number(b) else unbroadcast(g * a, b),
+    )
+
+
+@differentiable
+def divide(a, b):
+    """a / b."""
+    return a / b, lambda g: (
+        None if is_number(a) else unbroadcast(g / b, a),
+        None if is_number(b) else unbroadcast(-g * a / (b * b), b),
+    )
+
+
+def is_number(x: Any) -> bool:
+    """Whether x is a Python number: a constant that keeps the other operand's dtype and needs no gradient."""
+    return isinstance(x, (int, float))
+
+
+@differentiable
+def negative(x):
+    """-x."""
+    return -x, lambda g: (-g,)
+
+
+@differentiable
+def power(x, exponent):
+    """x ** exponent for a constant exponent, a number."""
+    if not is_number(exponent):
+        raise TypeError(f"power: expected a number as exponent; got {type(exponent).__name__}; try exp(log(x) * exponent)")
+    return x**exponent, lambda g: (g * exponent * x ** (exponent - 1) if exponent else npx.zeros_like(g),)
+
+
+@differentiable
+def exp(x):
+    """e^x; dy/dx = y."""
+    y = npx.exp(x)
+    return y, lambda g: (g * y,)
+
+
+@differentiable
+def log(x):
+    """Natural logarithm."""
+    return npx.log(x), lambda g: (g / x,)
+
+
+@differentiable
+def sqrt(x):
+    """Square root; dy/dx = 1 / (2 y)."""
+    y = npx.sqrt(x)
+    return y, lambda g: (g / (2 * y),)
+
+
+@differentiable
+def tanh(x):
+    """Hyperbolic tangent; dy/dx = 1 - y^2."""
+    y = npx.tanh(x)
+    return y, lambda g: (g * (1 - y * y),)
+
+
+@differentiable
+def sigmoid(x):
+    """1 / (1 + e^-x), from the hyperbolic tangent, which cannot overflow; dy/dx = y (1 - y)."""
+    y = 0.5 * (npx.tanh(0.5 * x) + 1)
+    return y, lambda g: (g * y * (1 - y),)
+
+
+@differentiable
+def relu(x):
+    """max(0, x); the gradient at 0 is 0."""
+    return npx.maximum(x, 0), lambda g: (g * (x > 0),)
+
+
+@differentiable
+def absolute(x):
+    """|x|; the gradient at 0 is 0."""
+    return npx.absolute(x), lambda g: (g * npx.sign(x),)
+
+
+@differentiable
+def maximum(a, b):
+    """The larger of a and b; where they are equal each gets half of the gradient."""
+    return npx.maximum(a, b), lambda g: _choice_grad(g, a, b, a > b)
+
+
+@differentiable
+def minimum(a, b):
+    """The smaller of a and b; where they are equal each gets half of the gradient."""
+    return npx.minimum(a, b), lambda g: _choice_grad(g, a, b, a < b)
+
+
+def _choice_grad(g, a, b, a_wins):
+    to_a = g * npx.where(a == b, 0.5, a_wins).astype(g.dtype)
+    return unbroadcast(to_a, a), unbroadcast(g - to_a, b)
+
+
+@differentiable
+def where(condition, a, b):
+    """a where `condition` (bool array) is True, else b."""
+    return npx.where(condition, a, b), lambda g: (
+        None,
+        unbroadcast(npx.where(condition, g, 0).astype(g.dtype, copy=False), a),
+        unbroadcast(npx.where(condition, 0, g).astype(g.dtype, copy=False), b),
+    )
+
+
+# Products
+
+
+@differentiable
+def matmul(a, b):
+    """a @ b as NumPy defines it for operands of any rank: 1-D operands are a row on the left, a column on the right."""
+
+    def vjp(g):
+        rows = a[None, :] if a.ndim == 1 else a
+        columns = b[:, None] if b.ndim == 1 else b
+        if b.ndim == 1:
+            g = g[..., None]
+        if a.ndim == 1:
+            g = npx.expand_dims(g, -2)
+        ga = unbroadcast(g @ columns.swapaxes(-1, -2), rows)
+        gb = unbroadcast(rows.swapaxes(-1, -2) @ g, columns)
+        return ga.reshape(a.shape), gb.reshape(b.shape)
+
+    return a @ b, vjp
+
+
+# Reductions
+
+
+def _expand(g, x, axis, keepdims):
+    """g of a reduction of x, as a view of x's shape."""
+    if axis is not None and not keepdims:
+        g = npx.expand_dims(g, axis)
+    return npx.broadcast_to(g, x.shape)
+
+
+@differentiable
+def sum(x, axis=None, keepdims=False):
+    """Sum over `axis` (None, a number or a tuple)."""
+    return npx.sum(x, axis=axis, keepdims=keepdims), lambda g: (_expand(g, x, axis, keepdims),)
+
+
+@differentiable
+def mean(x, axis=None, keepdims=False):
+    """Mean over `axis` (None, a number or a tuple)."""
+    y = npx.mean(x, axis=axis, keepdims=keepdims)
+    return y, lambda g: (_expand(g * (y.size / (x.size or 1)), x, axis, keepdims),)
+
+
+@differentiable
+def max(x, axis=None, keepdims=False):
+    """Maximum over `axis`; positions that share it share the gradient equally."""
+    y = npx.max(x, axis=axis, keepdims=keepdims)
+    return y, lambda g: (_tie_grad(g, x, y, axis, keepdims),)
+
+
+@differentiable
+def min(x, axis=None, keepdims=False):
+    """Minimum over `axis`; positions that share it share the gradient equally."""
+    y = npx.min(x, axis=axis, keepdims=keepdims)
+    return y, lambda g: (_tie_grad(g, x, y, axis, keepdims),)
+
+
+def _tie_grad(g, x, y, axis, keepdims):
+    tied = (x == _expand(y, x, axis, keepdims)).astype(g.dtype)
+    return _expand(g, x, axis, keepdims) * tied / npx.sum(tied, axis=axis, keepdims=True)
+
+
+# Shapes
+
+
+@differentiable
+def reshape(x, shape):
+    """The same elements in another shape; one length may be -1."""
+    return x.reshape(shape), lambda g: (g.reshape(x.shape),)
+
+
+@differentiable
+def transpose(x, axes=None):
+    """Axes in another order; None reverses them."""
+    return npx.transpose(x, axes), lambda g: (
+        npx.transpose(g, None if axes is None else sorted(range(x.ndim), key=lambda i: axes[i] % x.ndim)),
+    )
+
+
+@differentiable
+def swapaxes(x, first, second):
+    """Two axes exchanged."""
+    return npx.swapaxes(x, first, second), lambda g: (npx.swapaxes(g, first, second),)
+
+
+@differentiable
+def broadcast_to(x, shape):
+    """x repeated along new axes and axes of length 1."""
+    return npx.broadcast_to(x, shape), lambda g: (unbroadcast(g, x),)
+
+
+@differentiable
+def getitem(x, index):
+    """x[index]; an element picked several times collects the sum of its gradients."""
+
+    def vjp(g):
+        gx = npx.zeros(x.shape, x.dtype)
+        npx.add_at(gx, index, g)
+        return (gx,)
+
+    return x[index], vjp
+
+
+@differentiable
+def concatenate(*arrays, axis=0):
+    """Arrays joined along an existing axis."""
+    ends = [0]
+    for a in arrays:
+        ends.append(ends[-1] + a.shape[axis])
+
+    def vjp(g):
+        along = npx.moveaxis(g, axis, 0)
+        return tuple(npx.moveaxis(along[i:j], 0, axis) for i, j in zip(ends, ends[1:], strict=False))
+
+    return npx.concatenate(arrays, axis=axis), vjp
+
+
+@differentiable
+def stack(*arrays, axis=0):
+    """Arrays of one shape joined along a new axis."""
+    return npx.stack(arrays, axis=axis), lambda g: tuple(npx.moveaxis(g, axis, 0))
+
+
+@differentiable
+def astype(x, dtype):
+    """Another floating dtype; the gradient returns in x's own."""
+    return x.astype(dtype), lambda g: (g.astype(x.dtype),)

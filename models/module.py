@@ -1,0 +1,145 @@
+"""Module and Parameter: a tree of layers whose parameters have names and lie in one flat buffer. Next: `layers.py`.
+
+There is no registration: a module's parameters are the Parameters among its attributes, and those of the Modules (and
+lists of Modules) among them. A Parameter reachable by two names is one parameter, under the first of the names.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import npx
+from autograd import Tensor
+
+
+class Parameter(Tensor):
+    """A Tensor that is learned."""
+
+    __slots__ = ()
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data, requires_grad=True)
+
+
+class Module:
+    """Base of everything that has parameters. Subclasses define `forward`; calling a module calls it."""
+
+    training = True
+    flat: "FlatParameters | None" = None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__}: expected a `forward` method; got none; try defining one")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+    def named_children(self) -> Iterator[tuple[str, "Module"]]:
+        """(attribute name, module) of the modules directly in this one; "name.i" for the i-th of a list."""
+        for name, value in vars(self).items():
+            if isinstance(value, Module):
+                yield name, value
+            elif isinstance(value, (list, tuple)):
+                for i, item in enumerate(value):
+                    if isinstance(item, Module):
+                        yield f"{name}.{i}", item
+
+    def modules(self) -> Iterator["Module"]:
+        """This module and every one below it."""
+        yield self
+        for _, child in self.named_children():
+            yield from child.modules()
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """(dotted name, parameter), each parameter once."""
+        seen: set[int] = set()
+        for name, parameter in self._named_parameters(""):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield name, parameter
+
+    def _named_parameters(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
+        for name, value in vars(self).items():
+            if isinstance(value, Parameter):
+                yield prefix + name, value
+        for name, child in self.named_children():
+            yield from child._named_parameters(f"{prefix}{name}.")
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Each parameter once."""
+        return (parameter for _, parameter in self.named_parameters())
+
+    def n_parameters(self) -> int:
+        """The number of learned numbers."""
+        return sum(p.size for p in self.parameters())
+
+    def train(self, mode: bool = True) -> "Module":
+        """Training mode (dropout on) for this module and all below; returns the module."""
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> "Module":
+        """Evaluation mode (dropout off); returns the module."""
+        return self.train(False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of all parameters as NumPy arrays, by name."""
+        return {name: npx.to_host(p.data).copy() for name, p in self.named_parameters()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copy arrays into the parameters of the same names.
+
+        Raises ValueError, before anything is changed, naming what is missing, unexpected or of another shape.
+        """
+        own = dict(self.named_parameters())
+        problems = [f"missing {name}" for name in own if name not in state]
+        problems += [f"unexpected {name}" for name in state if name not in own]
+        problems += [
+            f"{name} has shape {tuple(state[name].shape)} instead of {p.shape}"
+            for name, p in own.items()
+            if name in state and tuple(state[name].shape) != p.shape
+        ]
+        if problems:
+            more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+            raise ValueError(
+                f"load_state_dict: expected the {len(own)} parameters of this {type(self).__name__}; "
+                f"got: {'; '.join(problems[:3])}{more}; try the configuration that the state was saved with"
+            )
+        for name, p in own.items():
+            p.data[...] = npx.from_host(npx.to_host(state[name]))
+
+
+class FlatParameters:
+    """Every parameter of a module in one array `data`, every gradient in another, `grad`.
+
+    The parameters' own `data` and `grad` become views, so that Adam, clipping, zeroing and averaging over machines
+    are each one pass over one array. `spans`: name -> slice of the flat arrays.
+    """
+
+    def __init__(self, module: Module) -> None:
+        named = list(module.named_parameters())
+        dtypes = {p.dtype for _, p in named}
+        if len(dtypes) != 1:
+            raise ValueError(f"flatten: expected parameters of one dtype; got {sorted(map(str, dtypes)) or 'none'}")
+        size = sum(p.size for _, p in named)
+        self.data, self.grad = npx.empty(size, dtypes.pop()), npx.zeros(size, named[0][1].dtype)
+        self.spans: dict[str, slice] = {}
+        start = 0
+        for name, p in named:
+            span = slice(start, start + p.size)
+            self.data[span] = p.data.reshape(-1)
+            if p.grad is not None:
+                self.grad[span] = p.grad.reshape(-1)
+            p.data, p.grad = self.data[span].reshape(p.shape), self.grad[span].reshape(p.shape)
+            self.spans[name] = span
+            start = span.stop
+
+    def zero_grad(self) -> None:
+        """Set every gradient to zero."""
+        self.grad[...] = 0
+
+
+def flatten(module: Module) -> FlatParameters:
+    """The module's flat parameters, made at the first call."""
+    if module.flat is None:
+        module.flat = FlatParameters(module)
+    return module.flat

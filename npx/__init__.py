@@ -1,0 +1,40 @@
+"""Arrays: which engine computes, on which device, with which random numbers and which fused kernels.
+
+NumPy and CuPy are imported in this package and nowhere above it. Read in this order:
+
+1. `device.py`    which engine (NumPy or CuPy) new arrays come from;
+2. `random.py`    random numbers that are a pure function of (seed, step, call, position);
+3. `registry.py`  what a kernel is: a readable reference, and faster versions held to it;
+4. `parallel.py`  how a fast NumPy version walks over rows in cache-sized blocks on all cores;
+5. `kernels/`     the kernels, one file per formula.
+
+The array functions below are NumPy's own: given a CuPy array they hand over to CuPy through NumPy's dispatch
+protocols (`__array_ufunc__`, `__array_function__`), so no layer above has to ask which engine it is on.
+"""
+
+from numpy import (
+    absolute, amax, amin, arange, argmax, argpartition, argsort, array_equal, bool_, broadcast_shapes, broadcast_to,
+    ceil, clip, concatenate, copyto, cos, cumsum, divide, exp, expand_dims, float32, float64, full_like, inf, int32,
+    int64, isfinite, log, logical_and, logical_not, logical_or, matmul, maximum, mean, minimum, moveaxis, multiply,
+    nan, ndarray, nonzero, ones_like, prod, repeat, result_type, reshape, shape, sign, sin, sort, split, sqrt, stack,
+    subtract, swapaxes, take, take_along_axis, tanh, tile, transpose, tril, unique, unravel_index, where, zeros_like,
+)  # fmt: skip
+from numpy import sum as sum  # noqa: PLC0414  named here so that `npx.sum` is part of the public list
+from numpy import all as all, any as any, max as max, min as min  # noqa: PLC0414
+
+from npx import random
+from npx.device import add_at, array_module, asarray, device, empty, from_host, full, ones, to_host, use_device, zeros
+from npx.kernels.adam import adam
+from npx.kernels.attention import attention, attention_grad
+from npx.kernels.cross_entropy import cross_entropy, linear_cross_entropy
+from npx.kernels.dropout import dropout, dropout_grad
+from npx.kernels.dropout_residual_norm import dropout_residual_norm, dropout_residual_norm_grad
+from npx.kernels.embedding import embedding, embedding_grad
+from npx.kernels.layer_norm import layer_norm, layer_norm_grad
+from npx.kernels.linear import linear, linear_grad
+from npx.kernels.softmax import softmax, softmax_grad
+from npx.memory import tune
+from npx.random import Key, keyed, next_key
+from npx.registry import KERNELS, Kernel, KernelMismatch, kernel, kernel_mode
+
+tune()

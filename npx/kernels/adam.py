@@ -1,0 +1,87 @@
+"""Adam (Kingma and Ba, 2015; paper section 5.3) over one flat buffer that holds every parameter."""
+
+from typing import Any
+
+import numpy as np
+
+from npx.device import array_module
+from npx.parallel import map_blocks
+from npx.registry import kernel
+
+
+@kernel
+def adam(
+    p: Any,
+    g: Any,
+    m: Any,
+    v: Any,
+    step: int,
+    lr: float,
+    beta1: float = 0.9,
+    beta2: float = 0.98,
+    eps: float = 1e-9,
+    weight_decay: float = 0.0,
+    eps_inside: bool = False,
+) -> None:
+    """One update of the flat arrays p, m, v (n,) in place from the gradient g (n,); `step` counts from 1.
+
+        m = beta1 m + (1 - beta1) g          mhat = m / (1 - beta1^step)
+        v = beta2 v + (1 - beta2) g^2        vhat = v / (1 - beta2^step)
+        p = p - lr (mhat / (sqrt(vhat) + eps) + weight_decay p)
+
+    `eps_inside`: eps is added to sqrt(v) before the bias correction instead, as TensorFlow and fairseq do.
+    """
+    xp = array_module(p)
+    m += (1 - beta1) * (g - m)
+    v += (1 - beta2) * (g * g - v)
+    step_size, floor = step_size_and_eps(step, lr, beta1, beta2, eps, eps_inside)
+    p *= 1 - lr * weight_decay
+    p -= step_size * m / (xp.sqrt(v) + floor)
+
+
+def step_size_and_eps(
+    step: int, lr: float, beta1: float, beta2: float, eps: float, eps_inside: bool
+) -> tuple[float, float]:
+    """Both bias corrections as two numbers: lr mhat / (sqrt(vhat) + eps) = step_size m / (sqrt(v) + floor).
+
+    With c1 = 1 - beta1^t and c2 = 1 - beta2^t: multiply numerator and denominator by sqrt(c2).
+    """
+    root = (1 - beta2**step) ** 0.5
+    return lr * root / (1 - beta1**step), eps if eps_inside else eps * root
+
+
+@adam.fast("numpy", "float32", "float64")
+def adam_numpy(
+    p: np.ndarray,
+    g: np.ndarray,
+    m: np.ndarray,
+    v: np.ndarray,
+    step: int,
+    lr: float,
+    beta1: float = 0.9,
+    beta2: float = 0.98,
+    eps: float = 1e-9,
+    weight_decay: float = 0.0,
+    eps_inside: bool = False,
+) -> None:
+    """One block at a time, in two small scratch arrays."""
+    step_size, floor = step_size_and_eps(step, lr, beta1, beta2, eps, eps_inside)
+
+    def body(i: int, j: int) -> None:
+        gb, mb, vb = g[i:j], m[i:j], v[i:j]
+        scratch = gb - mb
+        scratch *= 1 - beta1
+        mb += scratch
+        np.multiply(gb, gb, out=scratch)
+        scratch -= vb
+        scratch *= 1 - beta2
+        vb += scratch
+        np.sqrt(vb, out=scratch)
+        scratch += floor
+        np.divide(mb, scratch, out=scratch)
+        scratch *= step_size
+        if weight_decay:
+            p[i:j] *= 1 - lr * weight_decay
+        p[i:j] -= scratch
+
+    map_blocks(body, p.size, p.itemsize)

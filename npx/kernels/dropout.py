@@ -1,0 +1,71 @@
+"""Dropout (Srivastava et al., 2014; paper section 5.4): zero a share of the values, scale up the others."""
+
+from typing import Any
+
+import numpy as np
+
+from npx.device import array_module, from_host
+from npx.parallel import map_blocks
+from npx.random import Key, bits16
+from npx.registry import kernel
+
+WORD = 1 << 16  # a value is dropped where its random 16-bit word is below rate * WORD
+
+
+def threshold(rate: float) -> int:
+    """The number of 16-bit words that mean "drop": `rate` to the nearest 1 / 65,536."""
+    return round(rate * WORD)
+
+
+def keep_scale(rate: float) -> float:
+    """1 / (share that is really kept), so that the expected value stays exactly what it was."""
+    kept = WORD - threshold(rate)
+    return WORD / kept if kept else 0.0
+
+
+def keep_mask(key: Key, shape: tuple[int, ...], rate: float) -> np.ndarray:
+    """bool array on the host, False where dropped: a pure function of key, rate and position."""
+    size = int(np.prod(shape))
+    keep = np.empty(size, bool)
+
+    def body(i: int, j: int) -> None:
+        np.greater_equal(bits16(key, i, j), threshold(rate), out=keep[i:j])
+
+    map_blocks(body, size, 2)
+    return keep.reshape(shape)
+
+
+@kernel
+def dropout(x: Any, rate: float, key: Key) -> tuple[Any, Any]:
+    """y = x * keep / (1 - rate), keep drawn by `key`. x any shape. Returns y and keep (bool, x's shape)."""
+    keep = from_host(keep_mask(key, x.shape, rate))
+    return dropout_grad.reference(x, rate, keep), keep
+
+
+@kernel
+def dropout_grad(g: Any, rate: float, keep: Any) -> Any:
+    """gx = g * keep / (1 - rate): the same linear map as the forward one."""
+    xp = array_module(g)
+    return xp.where(keep, g * keep_scale(rate), 0).astype(g.dtype, copy=False)
+
+
+@dropout_grad.fast("numpy", "float32", "float64")
+def dropout_grad_numpy(g: np.ndarray, rate: float, keep: np.ndarray) -> np.ndarray:
+    """Blocks of a flat array; float times bool is several times faster than `where`."""
+    gx = np.empty(g.shape, g.dtype)
+    flat_g, flat_keep, flat_gx = g.reshape(-1), keep.reshape(-1), gx.reshape(-1)
+    scale = keep_scale(rate)
+
+    def body(i: int, j: int) -> None:
+        np.multiply(flat_g[i:j], scale, out=flat_gx[i:j])
+        np.multiply(flat_gx[i:j], flat_keep[i:j], out=flat_gx[i:j])
+
+    map_blocks(body, g.size, g.itemsize)
+    return gx
+
+
+@dropout.fast("numpy", "float32", "float64")
+def dropout_numpy(x: np.ndarray, rate: float, key: Key) -> tuple[np.ndarray, np.ndarray]:
+    """The mask, then the same product as the gradient."""
+    keep = keep_mask(key, x.shape, rate)
+    return dropout_grad_numpy(x, rate, keep), keep

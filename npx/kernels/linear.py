@@ -1,0 +1,66 @@
+"""The affine map of every projection, with the ReLU of the feed-forward network (paper section 3.3)."""
+
+from typing import Any
+
+import numpy as np
+
+from npx.device import array_module
+from npx.kernels.layer_norm import column_sums
+from npx.parallel import INLINE_FLOPS, map_ranges, matmul, panel
+from npx.registry import kernel
+
+
+@kernel
+def linear(x: Any, w: Any, b: Any = None, relu: bool = False) -> Any:
+    """y = x w + b, then max(0, y) if `relu`. x (N, I); w (I, O); b (O,) or None; y (N, O)."""
+    xp = array_module(x)
+    y = x @ w
+    if b is not None:
+        y = y + b
+    return xp.maximum(y, 0) if relu else y
+
+
+@kernel
+def linear_grad(g: Any, x: Any, w: Any, y: Any = None, bias: bool = True) -> tuple[Any, Any, Any]:
+    """Gradients (gx, gw, gb) of `linear`; `y`: its output where it ended in a ReLU, else None; gb None if not `bias`.
+
+    The ReLU passes g where y > 0. gx = g w^T, gw = x^T g, gb = sum of g over rows. g, y (N, O); x (N, I); w (I, O).
+    """
+    if y is not None:
+        g = g * (y > 0)
+    return g @ w.T, x.T @ g, g.sum(axis=0) if bias else None
+
+
+@linear.fast("numpy", "float32", "float64")
+def linear_numpy(x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None, relu: bool = False) -> np.ndarray:
+    """Bias and ReLU in place on each panel of the product, right after it."""
+    if b is None and not relu:
+        return matmul(x, w)
+    y = np.empty((len(x), w.shape[1]), x.dtype)
+
+    def body(i: int, j: int) -> None:
+        rows = np.matmul(x[i:j], w, out=y[i:j])
+        if b is not None:
+            rows += b
+        if relu:
+            np.maximum(rows, 0, out=rows)
+
+    map_ranges(body, len(x), panel(len(x)), inline=x.size * w.shape[1] * 2 < INLINE_FLOPS)
+    return y
+
+
+@linear_grad.fast("numpy", "float32", "float64")
+def linear_grad_numpy(
+    g: np.ndarray, x: np.ndarray, w: np.ndarray, y: np.ndarray | None = None, bias: bool = True
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The ReLU's mask and the product with w^T panel by panel; the sum over rows as a vector-matrix product."""
+    gx = np.empty(x.shape, g.dtype)
+    masked = g if y is None else np.empty(g.shape, g.dtype)
+
+    def body(i: int, j: int) -> None:
+        if y is not None:
+            np.multiply(g[i:j], y[i:j] > 0, out=masked[i:j])
+        np.matmul(masked[i:j], w.T, out=gx[i:j])
+
+    map_ranges(body, len(g), panel(len(g)), inline=x.size * w.shape[1] * 2 < INLINE_FLOPS)
+    return gx, matmul(x.T, masked), column_sums(masked) if bias else None

@@ -1,0 +1,85 @@
+"""Row blocks: how a fast NumPy version stays in cache and uses every core. Next: `kernels/softmax.py`.
+
+NumPy runs a formula as a row of passes over memory, on one core. Walking over blocks of rows that fit the
+second-level cache makes all passes but the first one cheap, and since NumPy lets go of the interpreter lock inside
+each pass, two threads can walk over different blocks. Blocks have a fixed size, so no result depends on the number
+of threads: sums over rows are formed per block and added up in the order of the blocks.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+BLOCK_BYTES = 1 << 18  # of one operand; a formula's few operands then fit the 1 MiB second-level cache of a core
+INLINE_BYTES = 1 << 19  # below this, waking a thread costs more than it saves
+INLINE_FLOPS = 4_000_000  # the same for a matrix product
+PANEL_ROWS = 64, 2048  # at least and at most, of the part of a matrix product that one thread computes at a time
+
+
+def threads() -> int:
+    """How many threads walk over blocks: NPX_THREADS, else the cores that this process may use."""
+    chosen = int(os.environ.get("NPX_THREADS", 0))
+    if chosen:
+        return chosen
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def _pool(workers: int, pid: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, thread_name_prefix="npx")
+
+
+def map_blocks(body: Callable[[int, int], Any], rows: int, row_bytes: int) -> list[Any]:
+    """`[body(start, stop), ...]` over blocks of the range(rows), run on all cores, results in the order of blocks.
+
+    `row_bytes`: bytes of one row of the largest operand.
+    """
+    step = max(1, BLOCK_BYTES // max(1, row_bytes))
+    return map_ranges(body, rows, step, inline=rows * row_bytes < INLINE_BYTES)
+
+
+def map_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool = False) -> list[Any]:
+    """`[body(i, min(i + step, n)) for i in range(0, n, step)]`, run on all cores unless `inline`."""
+    starts = range(0, n, step)
+    workers = min(threads(), len(starts))
+    if workers <= 1 or inline:
+        return [body(i, min(i + step, n)) for i in starts]
+
+    # Neighbouring ranges go to one thread; the calling thread takes the last share itself.
+    shares = [range(len(starts) * w // workers, len(starts) * (w + 1) // workers) for w in range(workers)]
+
+    def walk(share: range) -> list[Any]:
+        return [body(starts[i], min(starts[i] + step, n)) for i in share]
+
+    waiting = [_pool(workers - 1, os.getpid()).submit(walk, share) for share in shares[:-1]]
+    last = walk(shares[-1])
+    return [result for future in waiting for result in future.result()] + last
+
+
+def panel(n: int) -> int:
+    """How many of n rows (or columns) of a matrix product one thread computes at a time: a quarter, within bounds."""
+    least, most = PANEL_ROWS
+    return min(max(-(-n // 4), least), most)
+
+
+def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """a @ b for matrices, on all cores: panels of the rows or columns of the result, whichever are more."""
+    m, n = a.shape[0], b.shape[1]
+    y = np.empty((m, n), a.dtype) if out is None else out
+    inline = 2 * m * n * a.shape[1] < INLINE_FLOPS
+
+    def rows(i: int, j: int) -> None:
+        np.matmul(a[i:j], b, out=y[i:j])
+
+    def columns(i: int, j: int) -> None:
+        np.matmul(a, b[:, i:j], out=y[:, i:j])
+
+    if m >= n:
+        map_ranges(rows, m, panel(m), inline)
+    else:
+        map_ranges(columns, n, panel(n), inline)
+    return y

@@ -1,0 +1,88 @@
+"""Random numbers keyed by (seed, step, call): a pure function, no hidden state. Next: `registry.py`.
+
+The generator is Philox-4x64 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), which maps a key
+and a counter to random bits. The key is (seed, step), the upper counter word is the call, the lowest one the position.
+So the same draw can be made again at any time, in any order, by any number of threads, for a part of an array alone,
+and resuming a training needs no saved generator.
+
+    with npx.keyed(seed=1, step=7):
+        key = npx.next_key()            # Key(seed=1, step=7, call=0)
+        x = npx.random.normal(key, (2, 3))
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npx.device import from_host
+
+WORDS_PER_COUNT = 16  # 16-bit words that one value of the Philox counter yields (4 x 64 bits)
+
+
+class Key(NamedTuple):
+    """Names one draw: the run's seed, the training step, and the number of the draw within the step."""
+
+    seed: int
+    step: int
+    call: int
+
+
+class _Stream:
+    """Hands out the keys of one step in the order in which they are asked for."""
+
+    def __init__(self, seed: int, step: int) -> None:
+        self.seed, self.step, self.calls = seed, step, 0
+
+
+_streams: list[_Stream] = []
+
+
+@contextmanager
+def keyed(seed: int, step: int) -> Iterator[None]:
+    """Within the block `next_key` counts the calls of (seed, step) from 0."""
+    _streams.append(_Stream(seed, step))
+    try:
+        yield
+    finally:
+        _streams.pop()
+
+
+def next_key() -> Key:
+    """The next key of the innermost `keyed` block; RuntimeError outside of one."""
+    if not _streams:
+        raise RuntimeError(
+            "random numbers: expected a key (seed, step); got none; "
+            "try `with npx.keyed(seed, step):` around the call, or model.eval() to switch dropout off"
+        )
+    stream = _streams[-1]
+    stream.calls += 1
+    return Key(stream.seed, stream.step, stream.calls - 1)
+
+
+def _philox(key: Key, position: int = 0) -> np.random.Philox:
+    return np.random.Philox(key=[key.seed, key.step], counter=[position, 0, key.call, 0])
+
+
+def bits16(key: Key, start: int, stop: int) -> np.ndarray:
+    """Words `start` to `stop` of the key's endless row of random 16-bit words (uint16, on the host)."""
+    first = start // WORDS_PER_COUNT
+    words = stop - first * WORDS_PER_COUNT
+    raw = _philox(key, first).random_raw(-(-words // 4))
+    return raw.view(np.uint16)[start - first * WORDS_PER_COUNT : words]
+
+
+def normal(key: Key, shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
+    """Standard normal numbers on the current device."""
+    return from_host(np.random.Generator(_philox(key)).standard_normal(shape).astype(dtype))
+
+
+def uniform(key: Key, shape: tuple[int, ...], dtype: Any = np.float32, low: float = 0.0, high: float = 1.0) -> Any:
+    """Uniform numbers in [low, high) on the current device."""
+    return from_host(np.random.Generator(_philox(key)).uniform(low, high, shape).astype(dtype))
+
+
+def permutation(key: Key, n: int) -> np.ndarray:
+    """A random order of range(n), on the host."""
+    return np.random.Generator(_philox(key)).permutation(n)

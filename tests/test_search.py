@@ -1,0 +1,363 @@
+"""Search (models/search.py), held against exhaustive enumeration on a model small enough for it, and a Transformer."""
+
+from dataclasses import dataclass
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autograd import no_grad
+from models import Transformer, TransformerConfig
+from models.search import beam_search, check_search, greedy_search, length_penalty, top_k
+
+PAD, BOS, EOS, FIRST = 0, 1, 2, 3
+
+
+class MarkovModel:
+    """A model whose next token depends on the source (padding left out), the position and the last two tokens.
+
+    Its logits come row by row from a table, so that a row's figures never depend on its company. `coarse` logits are
+    multiples of 0.5, so that equal probabilities, which only the rule for ties can order, are common.
+    """
+
+    def __init__(self, vocab_size: int, seed: int = 0, coarse: bool = False, end_bias: float = 0.0):
+        self.config = SimpleNamespace(pad_id=PAD, bos_id=BOS, eos_id=EOS, vocab_size=vocab_size)
+        rng = np.random.default_rng(seed)
+        self.table = rng.normal(size=(7, vocab_size, vocab_size, vocab_size)) * 1.5
+        self.by_source = rng.normal(size=(11, vocab_size))
+        self.table[..., EOS] += end_bias
+        if coarse:
+            self.table, self.by_source = np.round(self.table * 2) / 2, np.round(self.by_source * 2) / 2
+        self.training = True
+        self.rows_run = 0  # rows the model has been asked for, over all steps
+
+    def train(self, mode: bool = True) -> None:
+        self.training = mode
+
+    def eval(self) -> None:
+        self.training = False
+
+    def encode(self, src):
+        assert not self.training
+        weight = np.arange(1, src.shape[1] + 1)
+        return ((src * weight).sum(axis=1) % 11)[:, None, None], (src != PAD)[:, None, None, :]
+
+    def start_cache(self, memory, source_mask):
+        return MarkovCache(memory[:, 0, 0], np.full(len(memory), BOS), np.full(len(memory), BOS))
+
+    def decode_step(self, tokens, cache):
+        assert tokens.shape == cache.source.shape
+        assert cache.position == 0 or (tokens != EOS).all(), "a finished hypothesis is still in the batch"
+        self.rows_run += len(tokens)
+        logits = self.table[cache.position % 7, cache.last, tokens] + self.by_source[cache.source]
+        cache.last, cache.position = tokens.copy(), cache.position + 1
+        return logits.astype(np.float32)
+
+
+@dataclass
+class MarkovCache:
+    source: np.ndarray
+    last: np.ndarray
+    before: np.ndarray
+    position: int = 0
+
+    def select(self, rows):
+        self.source, self.last = self.source[rows], self.last[rows]
+
+
+def sources(rng, n: int, longest: int, vocab_size: int) -> np.ndarray:
+    src = np.zeros((n, longest + 1), np.int32)
+    for row in src:
+        length = rng.integers(0, longest + 1)
+        row[:length] = rng.integers(FIRST, vocab_size, length)
+        row[length] = EOS
+    return src
+
+
+def log_probability(model, src_row, tokens, finished=True) -> float:
+    """The truth: the model asked for one prefix after another, log-softmax in float64."""
+    model.eval()
+    cache = model.start_cache(*model.encode(src_row[None]))
+    total = 0.0
+    for last, token in zip([BOS, *tokens], [*tokens, EOS] if finished else tokens, strict=False):
+        logits = model.decode_step(np.array([last]), cache)[0].astype(np.float64)
+        total += logits[token] - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+    return total
+
+
+def source_length(row) -> int:
+    return int(((row != PAD) & (row != EOS)).sum())
+
+
+seeds = st.integers(0, 2**32 - 1)
+alphas = st.sampled_from([-1.0, 0.0, 0.3, 0.6, 1.0, 2.0])
+penalties = st.sampled_from(["paper", "length"])
+
+
+@given(seeds, alphas, penalties, st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_a_beam_as_wide_as_the_search_space_finds_the_true_best(seed, alpha, penalty, n_best):
+    vocab_size, max_extra = 6, 3
+    rng = np.random.default_rng(seed)
+    model = MarkovModel(vocab_size, seed)
+    src = sources(rng, 2, 1, vocab_size)
+    found = beam_search(model, src, beam=81, alpha=alpha, penalty=penalty, max_extra=max_extra, n_best=n_best)
+    for row, hypotheses in zip(src, found, strict=True):
+        limit = source_length(row) + max_extra
+        every = [list(t) for n in range(limit) for t in product(range(FIRST, vocab_size), repeat=n)]
+        score = {tuple(t): log_probability(model, row, t) / length_penalty(len(t) + 1, alpha, penalty) for t in every}
+        best = sorted(score, key=score.__getitem__, reverse=True)[:n_best]
+        assert [tuple(h.tokens) for h in hypotheses] == best
+        np.testing.assert_allclose([h.score for h in hypotheses], [score[t] for t in best], rtol=1e-5, atol=1e-5)
+
+
+@given(seeds, st.booleans(), alphas)
+@settings(max_examples=60, deadline=None)
+def test_beam_1_is_greedy(seed, coarse, alpha):
+    rng = np.random.default_rng(seed)
+    model = MarkovModel(9, seed, coarse)
+    src = sources(rng, int(rng.integers(1, 7)), 5, 9)
+    greedy = greedy_search(model, src, max_extra=4)
+    beams = beam_search(model, src, beam=1, alpha=alpha, max_extra=4)
+    for a, (b,) in zip(greedy, beams, strict=True):
+        assert (a.tokens, a.finished) == (b.tokens, b.finished)
+        assert a.log_probability == b.log_probability == a.score
+
+
+@given(seeds, st.booleans(), alphas, penalties, st.integers(1, 5), st.data())
+@settings(max_examples=60, deadline=None)
+def test_batched_equals_one_by_one_and_padding_changes_nothing(seed, coarse, alpha, penalty, beam, data):
+    n_best = data.draw(st.integers(1, beam))
+    rng = np.random.default_rng(seed)
+    model = MarkovModel(8, seed, coarse)
+    src = sources(rng, 6, 6, 8)
+    options = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": 5, "n_best": n_best}
+    together = beam_search(model, src, **options)
+    for row, expected in zip(src, together, strict=True):
+        alone = row[None, : source_length(row) + 1]
+        assert beam_search(model, alone, **options) == [expected]
+    assert greedy_search(model, src) == [greedy_search(model, row[None])[0] for row in src]
+
+
+@given(seeds, st.booleans(), alphas, penalties, st.integers(1, 5), st.sampled_from([0.0, 3.0]), st.data())
+@settings(max_examples=80, deadline=None)
+def test_early_end_changes_nothing(seed, coarse, alpha, penalty, beam, end_bias, data):
+    n_best = data.draw(st.integers(1, beam))
+    rng = np.random.default_rng(seed)
+    model = MarkovModel(8, seed, coarse, end_bias)
+    src = sources(rng, 5, 5, 8)
+    options = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": 8, "n_best": n_best}
+    assert beam_search(model, src, **options) == beam_search(model, src, **options, early_end=False)
+
+
+def test_early_end_saves_work_and_finished_sentences_leave_the_batch():
+    model = MarkovModel(8, 1, end_bias=4.0)
+    src = sources(np.random.default_rng(1), 20, 5, 8)
+    beam_search(model, src, beam=4, max_extra=30)
+    early, model.rows_run = model.rows_run, 0
+    beam_search(model, src, beam=4, max_extra=30, early_end=False)
+    assert early < model.rows_run / 3
+    assert model.rows_run <= sum(4 * (source_length(row) + 30) for row in src)
+
+
+def test_a_longer_hypothesis_may_win_after_the_beam_has_finished():
+    """Ending as soon as `beam` hypotheses have ended would be wrong: the penalty lets a live one overtake them."""
+    model = MarkovModel(5, 0)
+    a, b = 3, 4
+    model.by_source[:] = 0
+    model.table[:] = -50
+    model.table[0, BOS, BOS, [EOS, a]] = np.log([0.5, 0.5])  # finished at once with log 0.5 ...
+    model.table[1:, :, :, b] = 0  # ... or go on, surely, for five tokens more
+    model.table[6, :, :, :] = -50
+    model.table[6, :, :, EOS] = 0
+    src = np.array([[EOS]])
+    ((best,),) = beam_search(model, src, beam=2, alpha=1.0, max_extra=10)
+    assert best.tokens == [a, b, b, b, b, b]
+    assert best.score == pytest.approx(np.log(0.5) / 2)  # (5 + 7) / 6
+    ((best,),) = beam_search(model, src, beam=2, alpha=0.0, max_extra=10)
+    assert best.tokens == []
+
+
+@given(seeds, st.booleans(), alphas, penalties, st.integers(1, 6), st.sampled_from([-4.0, 0.0, 2.0]), st.data())
+@settings(max_examples=80, deadline=None)
+def test_the_list_is_sorted_distinct_within_the_limit_and_tells_the_truth(
+    seed, coarse, alpha, penalty, beam, end_bias, data
+):
+    n_best = data.draw(st.integers(1, beam))
+    rng = np.random.default_rng(seed)
+    model = MarkovModel(9, seed, coarse, end_bias)
+    src = sources(rng, 4, 4, 9)
+    found = beam_search(model, src, beam=beam, alpha=alpha, penalty=penalty, max_extra=2, n_best=n_best)
+    for row, hypotheses in zip(src, found, strict=True):
+        limit = source_length(row) + 2
+        assert len(hypotheses) == n_best
+        assert len({tuple(h.tokens) for h in hypotheses}) == n_best
+        order = [(not h.finished, -h.score) for h in hypotheses]
+        assert order == sorted(order)
+        for h in hypotheses:
+            assert not {PAD, BOS, EOS} & set(h.tokens)
+            assert len(h.tokens) <= limit - 1 if h.finished else len(h.tokens) == limit
+            expected = log_probability(model, row, h.tokens, h.finished)
+            assert h.log_probability == pytest.approx(expected, abs=1e-4)
+            assert h.score == h.log_probability / length_penalty(len(h.tokens) + h.finished, alpha, penalty)
+
+
+def test_cut_off_hypotheses_come_last_and_only_fill_gaps():
+    model = MarkovModel(12)
+    model.table[:], model.by_source[:] = 0, 0
+    model.table[..., EOS] = -30
+    model.table[1, :, 3, EOS] = 30  # after the token 3 at the start alone
+    src = np.array([[3, EOS]])
+    (hypotheses,) = beam_search(model, src, beam=4, n_best=4, max_extra=3)
+    assert [h.tokens for h in hypotheses] == [[3], [4, 3, 3, 3], [4, 3, 3, 4], [4, 3, 3, 5]]
+    assert [h.finished for h in hypotheses] == [True, False, False, False]
+    (best,) = beam_search(model, src, beam=4, n_best=1, max_extra=3)
+    assert best == hypotheses[:1]
+
+
+def test_fewer_hypotheses_only_where_no_more_exist():
+    model = MarkovModel(4, 0)  # EOS and one more token: within the limit of 2 there are "", "a" and, cut off, "a a"
+    (hypotheses,) = beam_search(model, np.array([[EOS]]), beam=8, n_best=8, max_extra=2)
+    assert sorted(h.tokens for h in hypotheses) == [[], [3], [3, 3]]
+    assert hypotheses[-1].tokens == [3, 3] and not hypotheses[-1].finished
+
+
+def test_ties_go_to_the_earlier_beam_then_the_lower_token():
+    model = MarkovModel(7, 0)
+    model.table[:] = 0
+    model.by_source[:] = 0
+    model.table[:, :, :, EOS] = -30
+    model.table[1, :, :, EOS] = 30
+    (hypotheses,) = beam_search(model, np.array([[EOS]]), beam=3, n_best=3, max_extra=4)
+    assert [h.tokens for h in hypotheses] == [[3], [4], [5]]
+
+
+def test_the_mode_of_the_model_is_put_back():
+    model = MarkovModel(6, 0)
+    for mode in (True, False):
+        model.train(mode)
+        beam_search(model, np.array([[3, EOS]]))
+        greedy_search(model, np.array([[3, EOS]]))
+        assert model.training is mode
+
+
+def test_an_empty_batch_gives_an_empty_list():
+    model = MarkovModel(6, 0)
+    assert beam_search(model, np.zeros((0, 4), np.int32)) == []
+    assert greedy_search(model, np.zeros((0, 4), np.int32)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"beam": 0}, "beam: expected a whole number"),
+        ({"beam": 1.5}, "beam: expected a whole number"),
+        ({"beam": 2, "n_best": 3}, "n_best: expected at most beam, 2; got 3"),
+        ({"n_best": 0}, "n_best: expected"),
+        ({"max_extra": 0}, "max_extra: expected"),
+        ({"alpha": float("nan")}, "alpha: expected"),
+        ({"alpha": 1e9}, "alpha: expected"),
+        ({"penalty": "google"}, "penalty: expected one of paper, length; got 'google'"),
+    ],
+)
+def test_a_bad_argument_is_named_in_one_line(changes, message):
+    for check in (lambda: check_search(**changes), lambda: beam_search(MarkovModel(6), np.array([[EOS]]), **changes)):
+        with pytest.raises(ValueError) as error:
+            check()
+        assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("src", [np.array([3, EOS]), np.array([[3.0, 2.0]])])
+def test_a_source_that_is_not_a_matrix_of_ids_is_refused(src):
+    with pytest.raises(ValueError, match="expected source ids as a matrix"):
+        beam_search(MarkovModel(6), src)
+
+
+def test_nan_from_the_model_is_an_error_not_a_translation():
+    model = MarkovModel(6, 0)
+    model.table[1] = np.nan
+    for search in (beam_search, greedy_search):
+        with pytest.raises(FloatingPointError, match="output position 2"):
+            search(model, np.array([[3, 3, 4, EOS]]))
+
+
+def test_learned_positions_bound_the_length():
+    model = MarkovModel(12, 0, end_bias=-40)
+    model.config.positions, model.config.max_positions = "learned", 7
+    src = np.array([[3, 4, EOS]])
+    assert len(greedy_search(model, src)[0].tokens) == len(beam_search(model, src)[0][0].tokens) == 7
+
+
+@given(seeds, st.integers(1, 6), st.sampled_from([5, 256, 3 * 256, 2000, 4096, 6161]), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_top_k_is_a_stable_sort(seed, k, n_columns, coarse):
+    x = np.random.default_rng(seed).normal(size=(3, n_columns)).astype(np.float32)
+    if coarse:
+        x = np.round(x)
+    x[0, : n_columns // 2] = -np.inf
+    x[1, 3:] = -np.inf
+    x[2, -1] = 9
+    before = x.copy()
+    values, columns = top_k(x, k)
+    expected = np.argsort(-x, axis=1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(values, np.take_along_axis(x, expected, axis=1))
+    np.testing.assert_array_equal(columns[values > -np.inf], expected[values > -np.inf])
+    np.testing.assert_array_equal(x, before)
+
+
+@given(st.floats(-10, 10), penalties)
+def test_the_length_penalty_is_monotonic(alpha, penalty):
+    steps = np.diff(length_penalty(np.arange(1.0, 40), alpha, penalty))
+    assert (steps >= 0).all() or (steps <= 0).all()
+
+
+def test_the_papers_length_penalty():
+    assert length_penalty(1, 0.6) == 1
+    assert length_penalty(25, 0.6) == pytest.approx(5**0.6)
+    assert length_penalty(25, 0.6, "length") == pytest.approx(25**0.6)
+
+
+@pytest.fixture(scope="module")
+def transformer():
+    config = TransformerConfig(vocab_size=13, d_model=16, d_ff=32, n_heads=2, n_layers=2, dropout=0.3)
+    model = Transformer(config, seed=3, dtype=np.float64)  # so that rounding never decides between near ties
+    for name, parameter in model.named_parameters():
+        if "weight" in name:
+            parameter.data *= 3  # sharper than at the start of training, so that hypotheses differ
+    return model
+
+
+@given(seeds, alphas, st.integers(1, 4))
+@settings(max_examples=10, deadline=None)
+def test_on_a_transformer_scores_are_those_of_full_decoding(transformer, seed, alpha, beam):
+    src = sources(np.random.default_rng(seed), 5, 6, 13)
+    found = beam_search(transformer, src, beam=beam, alpha=alpha, max_extra=4, n_best=beam)
+    transformer.eval()
+    for row, hypotheses in zip(src, found, strict=True):
+        for h in hypotheses:
+            tgt = np.array([[BOS, *h.tokens, *[EOS] * h.finished]])
+            with no_grad():
+                logits = transformer(row[None], tgt[:, :-1]).data[0].astype(np.float64)
+            shifted = logits - logits.max(axis=1, keepdims=True)
+            log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+            expected = np.take_along_axis(log_p, tgt[0, 1:, None], axis=1).sum()
+            assert h.log_probability == pytest.approx(expected, abs=1e-9)
+
+
+@given(seeds, st.integers(1, 4))
+@settings(max_examples=10, deadline=None)
+def test_on_a_transformer_batched_equals_one_by_one(transformer, seed, beam):
+    src = sources(np.random.default_rng(seed), 6, 6, 13)
+    transformer.train()
+    together = beam_search(transformer, src, beam=beam, max_extra=4)
+    greedy = greedy_search(transformer, src, max_extra=4)
+    for row, expected, expected_greedy in zip(src, together, greedy, strict=True):
+        alone = row[None, : source_length(row) + 1]
+        ((found,),) = beam_search(transformer, alone, beam=beam, max_extra=4)
+        (found_greedy,) = greedy_search(transformer, alone, max_extra=4)
+        for a, b in ((found, expected[0]), (found_greedy, expected_greedy)):
+            assert a.tokens == b.tokens
+            assert a.score == pytest.approx(b.score, abs=1e-9)
