@@ -26,7 +26,7 @@ def gradcheck(
     atol: float = 1e-7,
     seed: int = 0,
 ) -> bool:
-    """Check the gradient of `function` at `inputs`: arrays, of which the float64 ones are checked, all the others given.
+    """Check the gradient of `function` at `inputs`: arrays, of which the float64 ones are checked.
 
     `directions` None: every entry of every input; k: k random directions through all inputs at once, for large ones.
     Returns True; raises GradientError with the analytic and the numeric value side by side, TypeError for inputs

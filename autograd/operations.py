@@ -69,7 +69,8 @@ def negative(x):
 def power(x, exponent):
     """x ** exponent for a constant exponent, a number."""
     if not is_number(exponent):
-        raise TypeError(f"power: expected a number as exponent; got {type(exponent).__name__}; try exp(log(x) * exponent)")
+        kind = type(exponent).__name__
+        raise TypeError(f"power: expected a number as exponent; got {kind}; try exp(log(x) * exponent)")
     return x**exponent, lambda g: (g * exponent * x ** (exponent - 1) if exponent else npx.zeros_like(g),)
 
 

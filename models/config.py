@@ -59,7 +59,8 @@ class TransformerConfig:
                     f"try {self.d_model // self.n_heads * self.n_heads or self.n_heads}, or set d_k and d_v"
                 )
         for name in ("dropout", "attention_dropout", "activation_dropout"):
-            self._expect(name, is_real(getattr(self, name)) and 0 <= getattr(self, name) < 1, "a share from 0 to below 1")
+            share = getattr(self, name)
+            self._expect(name, is_real(share) and 0 <= share < 1, "a share from 0 to below 1")
         for name, choices in CHOICES.items():
             self._expect(name, getattr(self, name) in choices, f"one of {', '.join(choices)}")
         self._expect("layer_norm_eps", is_real(self.layer_norm_eps) and self.layer_norm_eps > 0, "a positive number")
@@ -90,7 +91,7 @@ class TransformerConfig:
         return self.vocab_size * d + learned + layers + (2 * norm if self.norm == "pre" else 0)
 
     def training_flops(self, source_tokens: int, target_tokens: int, length: int = 30) -> float:
-        """Floating-point operations of one update: 6 for each weight and token that passes it, plus the attention products.
+        """Floating-point operations of one update: 6 for each weight and token passing it, plus the attention products.
 
         Forward is 2 (multiply, add), backward twice that. `length`: tokens of a typical sentence, for the n^2 part.
         """
@@ -141,9 +142,9 @@ class Preset:
     paper: dict[str, float] = field(default_factory=dict)  # params_millions; ppl and bleu on newstest2013
 
 
-def _row(bleu: float, ppl: float, params: float | None = 65, train: dict[str, Any] | None = None, **model: Any) -> Preset:
-    paper = {"ppl": ppl, "bleu": bleu} | ({} if params is None else {"params_millions": params})
-    return Preset(model, {"label_smoothing": 0.1, "max_steps": 100_000} | (train or {}), paper)
+def _row(bleu: float, ppl: float, params: float = 65, train: dict[str, Any] | None = None, **model: Any) -> Preset:
+    train = {"label_smoothing": 0.1, "max_steps": 100_000} | (train or {})
+    return Preset(model, train, {"ppl": ppl, "bleu": bleu, "params_millions": params})
 
 
 def _big(**model: Any) -> Preset:

@@ -12,9 +12,9 @@ from models.module import Module, Parameter
 
 
 def xavier_uniform(n_in: int, *n_out: int) -> Any:
-    """U(-a, a) with a = sqrt(6 / (n_in + n_out)) (Glorot and Bengio, 2010); several n_out: merged matrices, each its own a.
+    """U(-a, a) with a = sqrt(6 / (n_in + n_out)) (Glorot and Bengio, 2010).
 
-    Returns (n_in, sum(n_out)), float32.
+    Several n_out: merged matrices, each with its own a. Returns (n_in, sum(n_out)), float32.
     """
     parts = []
     for n in n_out:
@@ -24,7 +24,7 @@ def xavier_uniform(n_in: int, *n_out: int) -> Any:
 
 
 class Linear(Module):
-    """y = relu?(x W + b). x (..., n_in) -> (..., sum(n_out)); several n_out: several maps merged into one product."""
+    """x W + b, then max(0, .) if `relu`. x (..., n_in) -> (..., sum(n_out)); several n_out: maps merged into one product."""
 
     def __init__(self, n_in: int, *n_out: int, bias: bool = True, relu: bool = False) -> None:
         self.weight = Parameter(xavier_uniform(n_in, *n_out))  # (n_in, n_out)
@@ -55,7 +55,7 @@ class Embedding(Module):
 
 
 class LayerNorm(Module):
-    """gamma * (x - mean) / sqrt(var + eps) + beta over the last axis, with the biased variance. (..., D) -> (..., D)."""
+    """gamma * (x - mean) / sqrt(var + eps) + beta over the last axis, var biased. (..., D) -> (..., D)."""
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
         self.gamma, self.beta = Parameter(npx.ones(d_model)), Parameter(npx.zeros(d_model))

@@ -19,8 +19,8 @@ from numpy import (
     nan, ndarray, nonzero, ones_like, prod, repeat, result_type, reshape, shape, sign, sin, sort, split, sqrt, stack,
     subtract, swapaxes, take, take_along_axis, tanh, tile, transpose, tril, unique, unravel_index, where, zeros_like,
 )  # fmt: skip
-from numpy import sum as sum  # noqa: PLC0414  named here so that `npx.sum` is part of the public list
-from numpy import all as all, any as any, max as max, min as min  # noqa: PLC0414
+from numpy import sum as sum
+from numpy import all as all, any as any, max as max, min as min
 
 from npx import random
 from npx.device import add_at, array_module, asarray, device, empty, from_host, full, ones, to_host, use_device, zeros

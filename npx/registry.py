@@ -84,7 +84,8 @@ def _copies(value: Any) -> Any:
 def compare(name: str, expected: Any, result: Any) -> None:
     """Raise KernelMismatch unless two results (arrays, numbers, None, or nested tuples of them) agree."""
     if (expected is None) != (result is None):
-        raise KernelMismatch(f"{name}: reference gives {type(expected).__name__}, the fast version {type(result).__name__}")
+        kinds = type(expected).__name__, type(result).__name__
+        raise KernelMismatch(f"{name}: reference gives {kinds[0]}, the fast version {kinds[1]}")
     if isinstance(expected, tuple):
         for i, (e, r) in enumerate(zip(expected, result, strict=True)):
             compare(f"{name}[{i}]", e, r)

@@ -61,7 +61,12 @@ def heads_first(x: Any) -> Any:
 
 @attention.fast("numpy", "float32", "float64")
 def attention_numpy(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None, rate: float = 0.0, key: Key | None = None
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    mask: np.ndarray | None = None,
+    rate: float = 0.0,
+    key: Key | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """A few sentences at a time, their scores staying in cache from the first product to the second."""
     (batch, length, heads, d_k), source, d_v = q.shape, k.shape[1], v.shape[3]

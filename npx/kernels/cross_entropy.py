@@ -99,7 +99,12 @@ def logits_to_gradient(
 
 @cross_entropy.fast("numpy", "float32", "float64")
 def cross_entropy_numpy(
-    logits: np.ndarray, targets: np.ndarray, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
+    logits: np.ndarray,
+    targets: np.ndarray,
+    smoothing: float = 0.0,
+    over: str = "all",
+    pad_id: int = 0,
+    grad: bool = True,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Rows that count are copied and turned into their gradient in place."""
     real = np.flatnonzero(targets != pad_id)

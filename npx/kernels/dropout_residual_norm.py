@@ -54,7 +54,8 @@ def dropout_residual_norm_numpy(
     keep = None if key is None else keep_mask(key, x.shape, rate)
     if not x.size:
         return y, xhat, rstd, keep
-    x2, res2, y2, z2, r2 = x.reshape(-1, d), residual.reshape(-1, d), y.reshape(-1, d), xhat.reshape(-1, d), rstd.reshape(-1, 1)
+    x2, res2, y2, z2 = (a.reshape(-1, d) for a in (x, residual, y, xhat))
+    r2 = rstd.reshape(-1, 1)
     keep2 = None if keep is None else keep.reshape(-1, d)
     scale = keep_scale(rate)
 

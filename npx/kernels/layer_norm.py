@@ -105,7 +105,8 @@ def layer_norm_grad_numpy(
     def body(i: int, j: int) -> tuple[np.ndarray, np.ndarray]:
         return norm_rows_grad(g2[i:j], gamma, x2[i:j], r2[i:j], gx2[i:j])
 
-    return gx, *sum_blocks(map_blocks(body, len(g2), g2[:1].nbytes))
+    ggamma, gbeta = sum_blocks(map_blocks(body, len(g2), g2[:1].nbytes))
+    return gx, ggamma, gbeta
 
 
 def sum_blocks(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
