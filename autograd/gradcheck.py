@@ -83,7 +83,7 @@ def gradcheck(
     for n, i in enumerate(checked):
         for position in range(arrays[i].size):
             moves = [npx.zeros_like(arrays[j]) for j in checked]
-            moves[n].reshape(-1)[position] = 1
             index = tuple(int(k) for k in npx.unravel_index(position, arrays[i].shape))
+            moves[n][index] = 1
             compare(f"input {i} {index}", float(gradients[n][index]), slope(moves))
     return True

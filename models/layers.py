@@ -24,7 +24,7 @@ def xavier_uniform(n_in: int, *n_out: int) -> Any:
 
 
 class Linear(Module):
-    """x W + b, then max(0, .) if `relu`. x (..., n_in) -> (..., sum(n_out)); several n_out: maps merged into one product."""
+    """x W + b, then max(0, .) if `relu`. (..., n_in) -> (..., sum(n_out)); several n_out: merged maps."""
 
     def __init__(self, n_in: int, *n_out: int, bias: bool = True, relu: bool = False) -> None:
         self.weight = Parameter(xavier_uniform(n_in, *n_out))  # (n_in, n_out)

@@ -81,8 +81,3 @@ def normal(key: Key, shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
 def uniform(key: Key, shape: tuple[int, ...], dtype: Any = np.float32, low: float = 0.0, high: float = 1.0) -> Any:
     """Uniform numbers in [low, high) on the current device."""
     return from_host(np.random.Generator(_philox(key)).uniform(low, high, shape).astype(dtype))
-
-
-def permutation(key: Key, n: int) -> np.ndarray:
-    """A random order of range(n), on the host."""
-    return np.random.Generator(_philox(key)).permutation(n)

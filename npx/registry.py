@@ -58,7 +58,7 @@ class Kernel:
         """The function that runs for a first argument like `x`."""
         return self.versions.get((type(x).__module__, x.dtype.name), self.reference)
 
-    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, x: Any, /, *args: Any, **kwargs: Any) -> Any:
         if _mode == "reference" or not self.versions:
             return self.reference(x, *args, **kwargs)
         version = self.version_for(x)

@@ -1,0 +1,58 @@
+# Two commands for a fresh machine: `make demo` and `make test`. They need python3 (3.11 to 3.13) and make; everything
+# else is installed into .venv, once, and again when setup.py or pyproject.toml changes. `make help` lists all.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet
+TORCH ?= torch==2.13.*
+
+# Two test processes of one thread each are faster than one of two.
+ONE_THREAD := NPX_THREADS=1 OPENBLAS_NUM_THREADS=1
+
+.PHONY: help demo test lint parity clean
+.NOTPARALLEL:
+
+help:
+	@echo "make demo      train the demo (English to German number words), translate, score, draw; about 4 minutes on 2 cores"
+	@echo "make test      ruff, mypy and the whole test suite"
+	@echo "make lint      ruff and mypy alone"
+	@echo "make parity    the tests against PyTorch; installs $(TORCH) (CPU) into $(VENV)"
+	@echo "make clean     remove $(VENV), demo-run and caches"
+	@echo "PYTHON=python3.12 chooses the Python that $(VENV) is made from."
+
+demo: $(VENV)/.demo
+	rm -rf demo-run
+	$(BIN)/npx-transformer demo --out demo-run
+
+test: lint
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --hypothesis-profile=ci
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+parity: $(VENV)/.dev
+	$(BIN)/python -c "import torch" 2>/dev/null \
+		|| $(PIP) --extra-index-url https://download.pytorch.org/whl/cpu "$(TORCH)" || $(PIP) torch
+	$(BIN)/python -m pytest tests/test_parity_torch.py
+
+$(VENV)/.made:
+	@command -v $(PYTHON) >/dev/null 2>&1 || \
+		{ echo "make: expected Python 3.11 to 3.13; found no $(PYTHON); try make PYTHON=/path/to/python3.12" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+		{ echo "make: expected Python 3.11 to 3.13; found $$($(PYTHON) --version 2>&1); try make PYTHON=python3.12" >&2; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+		{ echo "make: expected the venv module of $(PYTHON); found none; try apt install python3-venv" >&2; exit 2; }
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# The working tree itself is installed (-e), so that an edit needs no new installation.
+$(VENV)/.demo $(VENV)/.dev: $(VENV)/.%: $(VENV)/.made setup.py pyproject.toml
+	$(PIP) -e ".[$*]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) demo-run build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

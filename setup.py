@@ -1,0 +1,54 @@
+"""Packaging. The version stands here and nowhere else; `npx-transformer --version` reads it from what is installed."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+README = Path(__file__).with_name("README.md")
+HOUSE = ("npx", "autograd", "models", "train")  # benchmarks/ is for the working tree and is not installed
+CUDA_LIBRARIES = "[ctk]>=14.2,<15"  # [ctk]: the CUDA libraries come as wheels too; only the driver must be there
+DEMO = ["matplotlib>=3.8,<4", "num2words>=0.5.13,<0.6"]
+DEV = [
+    "hypothesis>=6.120,<7",
+    "mypy==2.4.*",
+    "pytest>=8,<10",
+    "pytest-xdist>=3.6,<4",
+    "ruff==0.17.*",
+]
+
+setup(
+    name="npx-transformer",
+    version="0.1.0",
+    description="The Transformer of 'Attention Is All You Need' on its own autograd, over NumPy and CuPy",
+    long_description=README.read_text(encoding="utf-8") if README.exists() else "",
+    long_description_content_type="text/markdown",
+    author="the npx-transformer authors",
+    license="MIT",
+    python_requires=">=3.11,<3.14",
+    packages=find_packages(include=[f"{name}{inner}" for name in HOUSE for inner in ("", ".*")]),
+    package_data={"": ["*.cu", "*.cuh"]},
+    install_requires=[
+        "numpy>=2.0,<3",
+        "rich>=13.7,<16",
+        "sacrebleu>=2.4,<3",
+        "safetensors>=0.4.5,<1",
+        "threadpoolctl>=3.5,<4",
+            "tokenizers>=0.20,<1",
+        "typer>=0.15,<1",
+    ],
+    extras_require={
+        "gpu": [f"cupy-cuda12x{CUDA_LIBRARIES}"],
+        "gpu12": [f"cupy-cuda12x{CUDA_LIBRARIES}"],
+        "gpu13": [f"cupy-cuda13x{CUDA_LIBRARIES}"],
+        "demo": DEMO,
+        "dev": DEMO + DEV,
+    },
+    entry_points={"console_scripts": ["npx-transformer = train.cli:main"]},
+    classifiers=[
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)

@@ -1,0 +1,340 @@
+"""Checkpoints: whole or not at all, what is damaged is named, averages are means, and a model comes back as it was."""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models import Transformer, TransformerConfig
+from train import Tokenizer, UserError, average_checkpoints, load_model
+from train import checkpoint as store
+from train.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+
+SHAPE = {"d_model": 8, "d_ff": 16, "n_heads": 2, "n_layers": 1}
+FILES = ["model.safetensors", "optimizer.safetensors", "state.json"]
+
+
+def save(run, step, model=None, keep_last=0):
+    """A checkpoint of a few numbers that depend on the step."""
+    model = {"w": np.full((2, 3), step, np.float32), "b": np.arange(4, dtype=np.float32)} if model is None else model
+    state = {"step": step, "model": {"vocab_size": 7}, "tokenizer_digest": "d" * 64, "run": {"best_loss": None}}
+    moments = {"m": np.full(10, step, np.float32), "v": np.ones(10, np.float32)}
+    return save_checkpoint(run, state, model, moments, keep_last)
+
+
+def names(run):
+    return [path.name for path in list_checkpoints(run)]
+
+
+def one_line(error):
+    """The message of a UserError: a single line with what was expected, what came, what to try."""
+    text = str(error.value)
+    assert "\n" not in text and "expected" in text and "; try " in text
+    return text
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory):
+    file = tmp_path_factory.mktemp("text") / "text"
+    file.write_text("one two three\ntwo three four\n" * 5, encoding="utf-8")
+    return Tokenizer.train([file], vocab_size=280)
+
+
+@pytest.fixture
+def run(tmp_path, tokenizer):
+    """A run folder with checkpoints of the real model at steps 1, 2 and 10, each with weights of its own."""
+    tokenizer.save(tmp_path / "tokenizer.json")
+    config = TransformerConfig(vocab_size=tokenizer.vocab_size, **SHAPE)
+    for step in (1, 2, 10):
+        weights = Transformer(config, seed=step).state_dict()
+        state = {"step": step, "model": config.to_dict(), "tokenizer_digest": tokenizer.digest, "run": {}}
+        save_checkpoint(tmp_path, state, weights, {"m": np.zeros(3, np.float32), "v": np.zeros(3, np.float32)})
+    return tmp_path
+
+
+def weights_of(path):
+    return load_checkpoint(path, optimizer=False).model
+
+
+# ---- written and read
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_arrays_come_back_bit_for_bit(data, tmp_path_factory):
+    run = tmp_path_factory.mktemp("run")
+    model = {}
+    for i in range(data.draw(st.integers(1, 3))):
+        shape = data.draw(st.lists(st.integers(0, 4), max_size=3))
+        dtype = data.draw(st.sampled_from([np.float32, np.float64]))
+        array = np.random.default_rng(i).normal(size=shape).astype(dtype)
+        model[f"layer.{i}"] = array.T if data.draw(st.booleans()) else array  # also arrays that are not contiguous
+    path = save(run, 3, model)
+    loaded = load_checkpoint(path)
+    assert loaded.model.keys() == model.keys()
+    for name, array in model.items():
+        assert loaded.model[name].dtype == array.dtype and np.array_equal(loaded.model[name], array)
+    assert np.array_equal(loaded.optimizer["m"], np.full(10, 3, np.float32))
+    assert loaded.state["step"] == 3 and loaded.state["run"] == {"best_loss": None}
+
+
+@settings(max_examples=15, deadline=None)
+@given(steps=st.lists(st.integers(1, 200), min_size=1, max_size=6, unique=True), keep=st.integers(0, 4))
+def test_the_newest_are_kept_in_the_order_of_their_steps(steps, keep, tmp_path_factory):
+    run, steps = tmp_path_factory.mktemp("run"), sorted(steps)
+    for step in steps:
+        save(run, step, keep_last=keep)
+    assert names(run) == [f"step-{step}" for step in steps[-keep:]]
+    assert sorted(os.listdir(run / "checkpoints")) == sorted(names(run))  # nothing hidden stays
+    assert float(weights_of(list_checkpoints(run)[-1])["w"][0, 0]) == steps[-1]
+
+
+def test_the_same_content_gives_the_same_bytes_and_nothing_is_pickled(tmp_path):
+    first, second = save(tmp_path / "a", 5), save(tmp_path / "b", 5)
+    assert sorted(os.listdir(first)) == FILES
+    for name in FILES:
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+    save(tmp_path / "a", 5)  # written again in its place
+    assert (first / FILES[0]).read_bytes() == (second / FILES[0]).read_bytes()
+
+
+# ---- interrupted
+
+
+@pytest.mark.parametrize("nth", range(5))
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_at_any_moment_keeps_the_last_good_checkpoint(tmp_path, monkeypatch, nth, number):
+    good, calls, fsync = save(tmp_path, 1), [], os.fsync
+
+    def failing(descriptor):
+        calls.append(descriptor)
+        if len(calls) == nth + 1:
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(UserError) as error:
+        save(tmp_path, 2, keep_last=1)
+    assert os.strerror(number) in one_line(error) and "step-2" in str(error.value)
+    assert load_checkpoint(good).state["step"] == 1
+    assert {"step-1"} <= set(os.listdir(tmp_path / "checkpoints")) <= {"step-1", "step-2"}  # no part of a folder
+
+
+def test_a_file_that_may_not_grow_is_told_like_a_full_disk(tmp_path):
+    resource = pytest.importorskip("resource")
+    save(tmp_path, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(UserError) as error:
+            save(tmp_path, 2, {"w": np.zeros(100_000, np.float32)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "room on the disk" in one_line(error)
+    assert os.listdir(tmp_path / "checkpoints") == ["step-1"]
+
+
+def test_other_faults_are_not_taken_for_a_full_disk(tmp_path, monkeypatch):
+    def broken(descriptor):
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="broken"):
+        save(tmp_path, 2)
+    assert os.listdir(tmp_path / "checkpoints") == []
+
+
+def test_leftovers_of_a_killed_write_are_not_checkpoints_and_are_cleaned(tmp_path):
+    good = save(tmp_path, 1)
+    shutil.copytree(good, good.with_name(".step-2.partial"))
+    (good.with_name(".step-2.partial") / FILES[0]).write_bytes(b"half")
+    (good.parent / "step-x").mkdir()
+    assert names(tmp_path) == ["step-1"]
+    store.clean_leftovers(tmp_path)
+    assert sorted(os.listdir(good.parent)) == ["step-1", "step-x"]
+
+
+# ---- damaged
+
+
+def damage(file, how):
+    content = file.read_bytes()
+    if how == "missing":
+        file.unlink()
+    elif how == "empty":
+        file.write_bytes(b"")
+    elif how == "cut":
+        file.write_bytes(content[: len(content) // 2])
+    else:
+        file.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+
+
+@pytest.mark.parametrize("how", ["missing", "empty", "cut", "changed"])
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_is_named_with_an_older_checkpoint_to_try(tmp_path, name, how):
+    old, new = save(tmp_path, 9), save(tmp_path, 10)
+    damage(new / name, how)
+    with pytest.raises(UserError) as error:
+        load_checkpoint(new)
+    assert str(new / name) in one_line(error) and str(old) in one_line(error)
+    assert load_checkpoint(old).state["step"] == 9
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"format": 1, "step": 3, "model": {}, "files": {}}', '{"format": "1"}', "\ud800"]
+)
+def test_a_state_that_is_none_is_refused(tmp_path, text):
+    path = save(tmp_path, 3)
+    (path / "state.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(UserError) as error:
+        load_checkpoint(path)
+    assert str(path / "state.json") in one_line(error)
+
+
+def test_a_later_format_is_refused(tmp_path):
+    path = save(tmp_path, 3)
+    state = json.loads((path / "state.json").read_text())
+    (path / "state.json").write_text(json.dumps({**state, "format": store.FORMAT + 1}))
+    with pytest.raises(UserError) as error:
+        load_checkpoint(path)
+    assert "format" in one_line(error)
+
+
+# ---- averaged
+
+
+def test_the_average_of_one_checkpoint_is_itself(run):
+    mean = weights_of(average_checkpoints(run, 1))
+    newest = weights_of(run / "checkpoints" / "step-10")
+    assert mean.keys() == newest.keys()
+    assert all(np.array_equal(mean[k], newest[k]) and mean[k].dtype == np.float32 for k in mean)
+
+
+@settings(max_examples=15, deadline=None)
+@given(count=st.integers(1, 7), seed=st.integers(0, 999))
+def test_the_average_of_equal_checkpoints_is_their_weights(count, seed, tmp_path_factory):
+    run = tmp_path_factory.mktemp("run")
+    model = {"w": np.random.default_rng(seed).normal(size=50).astype(np.float32) * np.float32(1e3)}
+    for step in range(1, count + 1):
+        save(run, step, model)
+    assert np.array_equal(weights_of(average_checkpoints(run, count))["w"], model["w"])
+
+
+@settings(max_examples=15, deadline=None)
+@given(count=st.integers(2, 6), last=st.integers(1, 6), seed=st.integers(0, 999))
+def test_the_average_is_the_float64_mean_of_the_last(count, last, seed, tmp_path_factory):
+    run, rng = tmp_path_factory.mktemp("run"), np.random.default_rng(seed)
+    arrays = [rng.normal(size=(4, 5)).astype(np.float32) for _ in range(count)]
+    for step, array in enumerate(arrays, 8):  # 8, 9, 10: by number, not by name
+        save(run, step, {"w": array})
+    if last > count:
+        with pytest.raises(UserError) as error:
+            average_checkpoints(run, last)
+        assert f"expected {last} checkpoints" in one_line(error) and f"got {count};" in one_line(error)
+        assert not (run / "checkpoints" / "averaged").exists()
+        return
+    path = average_checkpoints(run, last)
+    expected = np.mean([a.astype(np.float64) for a in arrays[-last:]], axis=0).astype(np.float32)
+    np.testing.assert_allclose(weights_of(path)["w"], expected, rtol=2e-7, atol=0)
+    assert load_checkpoint(path).state["averaged_steps"] == list(range(8 + count - last, 8 + count))
+    assert len(names(run)) == count
+
+
+def test_averaging_sums_in_float64(tmp_path):
+    for step, value in enumerate([2.0**24, 1.0, 1.0, 2.0**24], 1):  # in float32 the ones would be lost
+        save(tmp_path, step, {"w": np.array([value], np.float32)})
+    assert weights_of(average_checkpoints(tmp_path, 4))["w"][0] == np.float32((2.0**25 + 2) / 4)
+
+
+def test_checkpoints_of_different_models_are_not_averaged(tmp_path):
+    save(tmp_path, 1)
+    other = {"step": 2, "model": {"vocab_size": 8}, "tokenizer_digest": "d" * 64}
+    path = save_checkpoint(tmp_path, other, {"w": np.ones(2, np.float32)}, {})
+    with pytest.raises(UserError) as error:
+        average_checkpoints(tmp_path, 2)
+    assert "one model" in one_line(error) and path.exists()
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_folder_without_checkpoints_is_not_averaged(tmp_path, last):
+    with pytest.raises(UserError) as error:
+        average_checkpoints(tmp_path / "nowhere", last)
+    assert "got 0" in one_line(error)
+
+
+def test_a_damaged_checkpoint_is_not_averaged(run):
+    damage(run / "checkpoints" / "step-2" / FILES[0], "changed")
+    with pytest.raises(UserError) as error:
+        average_checkpoints(run, 2)
+    assert "step-2" in one_line(error)
+    average_checkpoints(run, 1)  # it is not among these
+
+
+# ---- a model read back
+
+
+def test_a_run_gives_its_average_else_its_newest_step(run, tokenizer):
+    model, found, _ = load_model(run)
+    assert found.digest == tokenizer.digest and not model.training
+    assert all(np.array_equal(v, weights_of(run / "checkpoints" / "step-10")[k]) for k, v in model.state_dict().items())
+    averaged = average_checkpoints(run, 3)
+    model, _, _ = load_model(run)
+    assert all(np.array_equal(v, weights_of(averaged)[k]) for k, v in model.state_dict().items())
+    model, _, _ = load_model(run / "checkpoints" / "step-2")
+    assert all(np.array_equal(v, weights_of(run / "checkpoints" / "step-2")[k]) for k, v in model.state_dict().items())
+
+
+def test_a_checkpoint_folder_loads_alone_with_a_tokenizer_beside_it(run, tmp_path_factory):
+    alone = tmp_path_factory.mktemp("elsewhere") / "model"
+    shutil.copytree(run / "checkpoints" / "step-10", alone)
+    with pytest.raises(UserError) as error:
+        load_model(alone)
+    assert "tokenizer.json" in one_line(error)
+    shutil.copy(run / "tokenizer.json", alone)
+    (alone / "optimizer.safetensors").unlink()  # nothing but training needs it
+    src, tgt = np.array([[5, 6, 2]]), np.array([[1, 7]])
+    assert np.array_equal(load_model(alone)[0](src, tgt).data, load_model(run)[0](src, tgt).data)
+
+
+@pytest.mark.parametrize("fewer", [0, 5])
+def test_a_tokenizer_that_does_not_fit_is_refused(run, tokenizer, tmp_path_factory, fewer):
+    text = tmp_path_factory.mktemp("other") / "text"
+    text.write_text("fifteen sixteen seventeen eighteen nineteen\n" * 9, encoding="utf-8")
+    other = Tokenizer.train([text], vocab_size=tokenizer.vocab_size - fewer)
+    assert other.vocab_size == tokenizer.vocab_size - fewer  # the same size is not enough
+    other.save(run / "tokenizer.json")
+    with pytest.raises(UserError) as error:
+        load_model(run)
+    assert str(run / "tokenizer.json") in one_line(error) and f"{other.vocab_size} pieces" in one_line(error)
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "nowhere", tmp_path / "file", tmp_path):
+        with pytest.raises(UserError) as error:
+            load_model(path)
+        assert str(path) in one_line(error)
+
+
+def test_weights_that_do_not_fit_their_configuration_are_refused(run):
+    path = run / "checkpoints" / "step-10"
+    state = json.loads((path / "state.json").read_text())
+    state["model"]["d_ff"] = 17
+    (path / "state.json").write_text(json.dumps(state))
+    with pytest.raises(UserError) as error:
+        load_model(run)
+    assert "feed_forward" in one_line(error) or "d_ff" in one_line(error)
+
+
+def test_the_digest_in_the_state_is_that_of_the_file(tmp_path):
+    path = save(tmp_path, 4)
+    files = json.loads((path / "state.json").read_text())["files"]
+    for name in FILES[:2]:
+        content = (path / name).read_bytes()
+        assert files[name] == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}

@@ -1,0 +1,232 @@
+"""The layers and attention (models/layers.py, attention.py): initial values, and results written out in plain NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import npx
+from autograd import Tensor
+from models import (
+    Dropout,
+    Embedding,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    MultiHeadAttention,
+    Positions,
+    Residual,
+    sinusoids,
+)
+
+RNG = np.random.default_rng(0)
+
+
+def build(layer, *args, **kwargs):
+    """A layer in float64 with every parameter random, so that no zero or one hides a mistake."""
+    with npx.keyed(1, 0):
+        module = layer(*args, **kwargs)
+    for p in module.parameters():
+        p.data = p.data + RNG.normal(size=p.shape) * 0.3
+    return module.eval()
+
+
+def normalised(x, gamma, beta, eps):
+    return gamma * (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps) + beta
+
+
+# Initial values
+
+
+@given(n_in=st.integers(1, 200), n_out=st.lists(st.integers(1, 200), min_size=1, max_size=3))
+def test_xavier_bounds_of_each_merged_matrix(n_in, n_out):
+    """U(-a, a), a = sqrt(6 / (n_in + n_out)), with the n_out of the part and not of the whole."""
+    with npx.keyed(3, 0):
+        layer = Linear(n_in, *n_out)
+    assert layer.weight.shape == (n_in, sum(n_out)) and layer.weight.dtype == "float32"
+    assert not layer.bias.data.any() and layer.bias.shape == (sum(n_out),)
+    start = 0
+    for n in n_out:
+        part, limit = layer.weight.data[:, start : start + n], math.sqrt(6 / (n_in + n))
+        assert abs(part).max() <= limit * (1 + 1e-6)
+        if part.size > 1000:
+            assert abs(part).max() > 0.98 * limit and abs(part.std() - limit / math.sqrt(3)) < 0.1 * limit
+        start += n
+
+
+def test_embedding_is_normal_with_a_zero_padding_row_or_xavier():
+    with npx.keyed(1, 0):
+        normal, xavier = Embedding(2000, 64, pad_id=7), Embedding(2000, 64, init="xavier")
+    table = normal.weight.data
+    assert not table[7].any() and abs(np.delete(table, 7, 0).std() - 64**-0.5) < 1e-3 and abs(table.mean()) < 1e-3
+    limit = math.sqrt(6 / 2064)
+    assert 0.99 * limit < abs(xavier.weight.data).max() <= limit
+
+
+def test_initial_values_follow_from_the_seed():
+    def weights(seed):
+        with npx.keyed(seed, 0):
+            return [Linear(3, 4).weight.data, Linear(3, 4).weight.data]
+
+    (a, b), (c, d), (e, _) = weights(1), weights(1), weights(2)
+    assert np.array_equal(a, c) and np.array_equal(b, d)
+    assert not np.array_equal(a, b) and not np.array_equal(a, e)
+
+
+# Positions
+
+
+@pytest.mark.parametrize("position, i, d", [(0, 0, 8), (1, 0, 8), (5, 3, 8), (37, 2, 512), (1000, 255, 512), (7, 1, 5)])
+def test_sinusoids_at_chosen_entries(position, i, d):
+    table, halves = sinusoids(position + 1, d, dtype="float64"), sinusoids(position + 1, d, halves=True, dtype="float64")
+    angle = position / 10000 ** (2 * i / d)
+    assert table.shape == halves.shape == (position + 1, d)
+    assert table[position, 2 * i] == pytest.approx(math.sin(angle), abs=1e-12)
+    assert table[position, 2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-12)
+    assert halves[position, i] == pytest.approx(math.sin(angle), abs=1e-12)
+    if d % 2 == 0:
+        assert halves[position, d // 2 + i] == pytest.approx(math.cos(angle), abs=1e-12)
+
+
+def test_halves_are_the_same_columns_in_another_order():
+    table, halves = sinusoids(20, 12), sinusoids(20, 12, halves=True)
+    assert np.array_equal(halves, np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["sinusoidal", "sinusoidal_halves"])
+def test_positions_add_their_rows_from_any_start(kind, dtype):
+    positions = Positions(6, kind)
+    for start, length in ((0, 3), (60, 10), (500, 2), (0, 5)):  # the table grows on the way
+        x = RNG.normal(size=(2, length, 6)).astype(dtype)
+        y = positions(Tensor(x), start=start)
+        table = sinusoids(start + length, 6, kind == "sinusoidal_halves", dtype)
+        assert y.dtype == dtype and np.array_equal(y.data, x + table[start:])
+
+
+def test_learned_positions_and_their_limit():
+    positions = build(Positions, 4, "learned", max_positions=5)
+    x = RNG.normal(size=(2, 3, 4))
+    assert np.array_equal(positions(Tensor(x), start=2).data, x + positions.weight.data[2:5])
+    with pytest.raises(ValueError, match="at most max_positions = 5 tokens; got 6; try"):
+        positions(Tensor(x), start=3)
+
+
+# Layers
+
+
+def test_linear_and_feed_forward():
+    layer, x = build(Linear, 3, 2, 4), RNG.normal(size=(2, 5, 3))
+    assert np.allclose(layer(Tensor(x)).data, x @ layer.weight.data + layer.bias.data)
+    ff = build(FeedForward, 3, 7)
+    inner = np.maximum(0, x @ ff.inner.weight.data + ff.inner.bias.data)
+    assert inner.shape == (2, 5, 7) and (inner == 0).any()
+    assert np.allclose(ff(Tensor(x)).data, inner @ ff.outer.weight.data + ff.outer.bias.data)
+
+
+def test_embedding_is_scaled_by_the_root_of_d():
+    embedding, ids = build(Embedding, 10, 4), np.array([[1, 2], [2, 9]])
+    assert np.allclose(embedding(ids).data, embedding.weight.data[ids] * 2)
+
+
+def test_layer_norm():
+    layer, x = build(LayerNorm, 5, eps=0.1), RNG.normal(size=(2, 3, 5))
+    assert np.allclose(layer(Tensor(x)).data, normalised(x, layer.gamma.data, layer.beta.data, 0.1))
+    assert LayerNorm(5).eps == 1e-6
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_residual(norm):
+    layer, x = build(Residual, 5, 0.5, norm, 0.01), RNG.normal(size=(2, 3, 5))
+    f, gamma, beta = np.tanh, layer.norm.gamma.data, layer.norm.beta.data
+    seen = []
+
+    def sublayer(t):
+        seen.append(t.data)
+        return Tensor(f(t.data))
+
+    y = layer(Tensor(x), sublayer).data
+    if norm == "post":
+        assert np.allclose(y, normalised(x + f(x), gamma, beta, 0.01)) and np.array_equal(seen[0], x)
+    else:
+        assert np.allclose(y, x + f(normalised(x, gamma, beta, 0.01)))
+
+    layer.train()
+    with npx.keyed(1, 1):
+        y = layer(Tensor(x), sublayer).data
+    dropped = npx.dropout.reference(f(x if norm == "post" else seen[0]), 0.5, npx.Key(1, 1, 0))[0]
+    assert np.allclose(y, normalised(x + dropped, gamma, beta, 0.01) if norm == "post" else x + dropped)
+
+
+def test_dropout_is_off_in_evaluation_and_at_rate_zero():
+    x = Tensor(np.ones((20, 20)))
+    assert Dropout(0.5).eval()(x) is x and Dropout(0.0)(x) is x
+    with npx.keyed(1, 1):
+        layer = Dropout(0.5)
+        first, second = layer(x).data, layer(x).data
+    assert set(np.unique(first)) == {0.0, 2.0} and not np.array_equal(first, second)
+
+
+# Attention
+
+
+def attend(q, k, v, mask):
+    """softmax(q k^T / sqrt(d_k)) v for one sentence and head. q (T, d_k); k (S, d_k); v (S, d_v); mask (T, S)."""
+    out = np.zeros((len(q), v.shape[1]))
+    for t in range(len(q)):
+        seen = np.flatnonzero(mask[t])
+        scores = np.array([q[t] @ k[s] / math.sqrt(q.shape[1]) for s in seen])
+        weights = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+        out[t] = sum(w * v[s] for w, s in zip(weights, seen, strict=True))
+    return out
+
+
+def longhand(layer, x, memory, mask):
+    """Multi-head attention, head by head, from the parts of the merged projections."""
+    h, d_k, d_v = layer.n_heads, layer.d_k, layer.d_v
+
+    def project(name, inputs):
+        part = getattr(layer, name)
+        return inputs @ part.weight.data + (0 if part.bias is None else part.bias.data)
+
+    if layer.cross:
+        q, kv = project("query", x), project("key_value", memory)
+        k, v = kv[..., : h * d_k], kv[..., h * d_k :]
+    else:
+        qkv = project("query_key_value", x)
+        q, k, v = qkv[..., : h * d_k], qkv[..., h * d_k : 2 * h * d_k], qkv[..., 2 * h * d_k :]
+    rows = []
+    for b in range(len(x)):
+        heads = [
+            attend(*(a[b, :, i * n : (i + 1) * n] for a, n in ((q, d_k), (k, d_k), (v, d_v))), mask[b]) for i in range(h)
+        ]
+        rows.append(np.concatenate(heads, axis=-1))
+    return project("output", np.stack(rows))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("cross", [False, True])
+@pytest.mark.parametrize("sizes", [(None, None), (3, 5)])
+def test_multi_head_attention(cross, bias, sizes):
+    layer = build(MultiHeadAttention, 8, 2, *sizes, cross=cross, bias=bias)
+    x, memory = RNG.normal(size=(2, 3, 8)), RNG.normal(size=(2, 4, 8))
+    source = np.array([[True, True, True, True], [True, True, False, False]])[:, : 4 if cross else 3]
+    mask = np.broadcast_to(source[:, None, :], (2, 3, source.shape[1]))
+    y = layer(Tensor(x), Tensor(memory) if cross else None, source[:, None, None, :])
+    assert y.shape == (2, 3, 8) and np.allclose(y.data, longhand(layer, x, memory, mask))
+    assert sum("bias" in name for name, _ in layer.named_parameters()) == (bias and (3 if cross else 2))
+    if not cross:
+        causal = np.tril(np.ones((3, 3), bool))
+        y = layer(Tensor(x), mask=causal)
+        assert np.allclose(y.data, longhand(layer, x, memory, np.stack([causal, causal])))
+
+
+def test_attention_step_by_step_equals_all_at_once():
+    layer, x = build(MultiHeadAttention, 8, 2, 3, 5), RNG.normal(size=(2, 40, 8))
+    whole = layer(Tensor(x), mask=np.tril(np.ones((40, 40), bool))).data
+    cache = layer.start(Tensor(x), capacity=4)  # grows several times
+    for t in range(40):
+        assert np.allclose(layer.step(Tensor(x[:, t : t + 1]), cache).data[:, 0], whole[:, t], atol=1e-12)
+    assert cache.length == 40

@@ -1,0 +1,143 @@
+"""Modules (models/module.py): names of parameters, state, modes, and the flat buffer they lie in."""
+
+import numpy as np
+import pytest
+
+import npx
+from autograd import Tensor
+from models import LayerNorm, Linear, Module, Parameter, Transformer, TransformerConfig, flatten
+
+
+class Tree(Module):
+    """A parameter, a child, a list of children, and a parameter that two of them share."""
+
+    def __init__(self):
+        self.scale = Parameter(np.full(3, 2.0, "float32"))
+        self.norm = LayerNorm(3)
+        self.stack = [LayerNorm(2), LayerNorm(4)]
+        self.tied = LayerNorm(3)
+        self.tied.gamma = self.norm.gamma
+        self.nothing, self.number = None, 5
+
+    def forward(self, x):
+        return self.tied(self.norm(x) * self.scale)
+
+
+NAMES = ["scale", "norm.gamma", "norm.beta", "stack.0.gamma", "stack.0.beta", "stack.1.gamma", "stack.1.beta", "tied.beta"]
+
+
+def test_named_parameters_are_in_order_and_shared_ones_come_once():
+    tree = Tree()
+    assert [name for name, _ in tree.named_parameters()] == NAMES
+    assert tree.n_parameters() == 3 + 6 + 4 + 8 + 3 == sum(p.size for p in tree.parameters())
+    assert all(isinstance(p, Parameter) and p.requires_grad for p in tree.parameters())
+
+
+def test_training_mode_reaches_every_module():
+    tree = Tree()
+    modules = [tree, tree.norm, *tree.stack, tree.tied]
+    assert all(m.training for m in modules)
+    assert tree.eval() is tree and not any(m.training for m in modules)
+    assert tree.train() is tree and all(m.training for m in modules)
+
+
+def test_a_module_without_forward_says_so():
+    class Empty(Module):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Empty: expected a `forward`"):
+        Empty()()
+
+
+def test_state_goes_round():
+    tree, other = Tree(), Tree()
+    rng = np.random.default_rng(0)
+    for p in tree.parameters():
+        p.data[...] = rng.normal(size=p.shape)
+    state = tree.state_dict()
+    assert list(state) == NAMES and all(type(a) is np.ndarray for a in state.values())
+    other.load_state_dict(state)
+    for name, array in other.state_dict().items():
+        assert np.array_equal(array, state[name])
+    assert np.array_equal(other.tied.gamma.data, state["norm.gamma"]), "shared parameters stay shared"
+    state["scale"][...] = 7
+    assert not (tree.scale.data == 7).any() and not (other.scale.data == 7).any(), "the state is a copy"
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda s: s.pop("norm.beta"), "missing norm.beta"),
+        (lambda s: s.update(extra=np.zeros(1)), "unexpected extra"),
+        (lambda s: s.update(scale=np.zeros((3, 1))), r"scale has shape \(3, 1\) instead of \(3,\)"),
+        (lambda s: s.clear(), "missing scale; missing norm.gamma; missing norm.beta and 5 more"),
+    ],
+)
+def test_loading_is_strict_and_changes_nothing_on_error(change, message):
+    tree = Tree()
+    state = {name: array + 1 for name, array in tree.state_dict().items()}
+    before = tree.state_dict()
+    change(state)
+    with pytest.raises(ValueError, match=message) as caught:
+        tree.load_state_dict(state)
+    assert "\n" not in str(caught.value) and "8 parameters of this Tree" in str(caught.value)
+    for name, array in tree.state_dict().items():
+        assert np.array_equal(array, before[name])
+
+
+def test_flat_parameters_are_views_both_ways():
+    tree = Tree()
+    before = tree.state_dict()
+    tree.scale.grad = np.full(3, 5, "float32")
+    flat = flatten(tree)
+    assert flatten(tree) is flat
+    assert list(flat.spans) == NAMES and flat.data.shape == flat.grad.shape == (tree.n_parameters(),)
+    assert sorted(s.start for s in flat.spans.values())[1:] == sorted(s.stop for s in flat.spans.values())[:-1]
+    for name, p in tree.named_parameters():
+        assert np.array_equal(p.data, before[name])
+        assert np.shares_memory(p.data, flat.data) and np.shares_memory(p.grad, flat.grad)
+        assert np.array_equal(flat.data[flat.spans[name]], before[name].reshape(-1))
+    assert np.array_equal(flat.grad[flat.spans["scale"]], [5, 5, 5]), "gradients there already are kept"
+    flat.data += 1
+    assert np.array_equal(tree.stack[1].beta.data, [1, 1, 1, 1])
+    tree.load_state_dict(before)
+    assert np.array_equal(flat.data[flat.spans["norm.gamma"]], [1, 1, 1]), "loading writes into the flat array"
+    flat.zero_grad()
+    assert not tree.scale.grad.any()
+
+
+def test_backward_writes_into_the_flat_gradient():
+    tree = Tree()
+    flat = flatten(tree)
+    buffer = flat.grad
+    for _ in range(2):
+        tree(Tensor(np.array([[1, 2, 4]], "float32"))).sum().backward()
+    assert flat.grad is buffer and np.array_equal(flat.grad[flat.spans["tied.beta"]], [2, 2, 2])
+    assert not flat.grad[flat.spans["stack.0.gamma"]].any()
+    assert all(np.shares_memory(p.grad, buffer) for p in tree.parameters())
+
+
+def test_flatten_wants_one_dtype():
+    tree = Tree()
+    tree.scale.data = tree.scale.data.astype("float64")
+    with pytest.raises(ValueError, match="one dtype; got .*float32.*float64"):
+        flatten(tree)
+    with pytest.raises(ValueError, match="got none"):
+        flatten(Module())
+
+
+def test_a_transformer_goes_round_and_keeps_its_dtype():
+    config = TransformerConfig(11, d_model=8, d_ff=12, n_heads=2, n_layers=1, norm="pre", positions="learned")
+    for dtype in ("float32", "float64"):
+        model, other = Transformer(config, seed=1, dtype=dtype).eval(), Transformer(config, seed=2, dtype=dtype).eval()
+        flatten(other)
+        ids = np.array([[3, 4, 5]])
+        assert not np.allclose(model(ids, ids).data, other(ids, ids).data)
+        other.load_state_dict(model.state_dict())
+        assert np.array_equal(model(ids, ids).data, other(ids, ids).data)
+        assert {a.dtype.name for a in other.state_dict().values()} == {dtype}
+
+
+def test_linear_without_bias_has_one_parameter():
+    with npx.keyed(0, 0):
+        assert [n for n, _ in Linear(2, 3, bias=False).named_parameters()] == ["weight"]

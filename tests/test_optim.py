@@ -1,0 +1,191 @@
+"""The schedule, Adam, clipping and the loss: against their formulas, written out slowly in float64."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autograd import Tensor, gradcheck
+from models import Transformer, TransformerConfig, flatten
+from train import Adam, NoamSchedule, label_smoothed_loss
+from train.optim import clip_gradient, gradient_norm
+
+SMALL = TransformerConfig(vocab_size=12, d_model=8, d_ff=16, n_heads=2, n_layers=1, dropout=0.0)
+
+
+def noisy_model(seed: int = 0):
+    """A small model with every gradient set to normal noise."""
+    flat = flatten(Transformer(SMALL, seed=seed))
+    flat.grad[...] = np.random.default_rng(seed).normal(size=flat.grad.shape)
+    return flat
+
+
+@given(
+    step=st.integers(1, 10**6), warmup=st.integers(1, 10**5), d_model=st.integers(1, 4096), scale=st.floats(1e-3, 1e3)
+)
+def test_schedule_is_the_papers_formula(step, warmup, d_model, scale):
+    expected = scale / math.sqrt(d_model) * min(1 / math.sqrt(step), step / warmup**1.5)
+    assert NoamSchedule(d_model, warmup, scale)(step) == pytest.approx(expected, rel=1e-12)
+
+
+def test_schedule_peaks_at_warmup_and_starts_at_step_one():
+    schedule = NoamSchedule(512, 4000)
+    rates = [schedule(step) for step in range(1, 8001)]
+    assert int(np.argmax(rates)) + 1 == 4000
+    assert rates[0] == pytest.approx(512**-0.5 * 4000**-1.5)
+    assert rates[3999] == pytest.approx((512 * 4000) ** -0.5)
+
+
+@pytest.mark.parametrize("step", [0, -1])
+def test_schedule_refuses_a_step_before_the_first(step):
+    with pytest.raises(ValueError, match="step >= 1"):
+        NoamSchedule(512)(step)
+
+
+@pytest.mark.parametrize("changes", [{"warmup_steps": 0}, {"d_model": 0}, {"lr_scale": 0.0}, {"lr_scale": math.nan}])
+def test_schedule_refuses_impossible_values(changes):
+    with pytest.raises(ValueError, match="expected"):
+        NoamSchedule(**{"d_model": 512, **changes})
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 99),
+    beta1=st.floats(0, 0.99),
+    beta2=st.floats(0.5, 0.999),
+    decay=st.sampled_from([0.0, 0.1]),
+    inside=st.booleans(),
+)
+def test_adam_follows_its_formula_over_several_steps(seed, beta1, beta2, decay, inside):
+    flat = noisy_model(seed)
+    eps, rng = 1e-3, np.random.default_rng(seed)
+    adam = Adam(flat, beta1, beta2, eps, decay, inside)
+    p, m, v = flat.data.astype(np.float64), 0.0, 0.0
+    for step in range(1, 4):
+        g = flat.grad.astype(np.float64)
+        adam.step(0.01 * step)
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+        c1, c2 = 1 - beta1**step, 1 - beta2**step
+        root = (np.sqrt(v) + eps) / math.sqrt(c2) if inside else np.sqrt(v / c2) + eps
+        p = p - 0.01 * step * (m / c1 / root + decay * p)
+        np.testing.assert_allclose(flat.data, p, rtol=1e-4, atol=1e-6)
+        flat.grad[...] = rng.normal(size=flat.grad.shape)
+
+
+def test_adam_moves_the_models_own_parameters_and_goes_on_from_its_state():
+    models = [Transformer(SMALL, seed=3) for _ in range(2)]
+    first, second = (Adam(model) for model in models)
+    noise = np.random.default_rng(0).normal(size=(3, first.flat.data.size)).astype(np.float32)
+    before = {name: value.copy() for name, value in models[0].state_dict().items()}
+    for g in noise:
+        first.flat.grad[...] = g
+        first.step(1e-2)
+    assert all(not np.array_equal(before[name], value) for name, value in models[0].state_dict().items())
+
+    second.flat.grad[...] = noise[0]
+    second.step(1e-2)
+    saved = second.state_dict()
+    for g in noise[1:]:  # what is done after saving does not reach what was saved
+        second.flat.grad[...] = g
+        second.step(1e-2)
+    third = Transformer(SMALL, seed=4)
+    resumed = Adam(third)
+    resumed.load_state_dict(saved)
+    first_step = Transformer(SMALL, seed=3)
+    once = Adam(first_step)
+    once.flat.grad[...] = noise[0]
+    once.step(1e-2)
+    resumed.flat.data[...] = once.flat.data
+    for g in noise[1:]:
+        resumed.flat.grad[...] = g
+        resumed.step(1e-2)
+    assert np.array_equal(resumed.flat.data, first.flat.data)
+
+
+def test_adam_refuses_another_models_state_and_impossible_values():
+    state = Adam(Transformer(SMALL)).state_dict()
+    other = Adam(Transformer(TransformerConfig(vocab_size=13, d_model=8, d_ff=16, n_heads=2, n_layers=1)))
+    with pytest.raises(ValueError, match="expected"):
+        other.load_state_dict(state)
+    for changes in ({"beta1": 1.0}, {"beta2": -0.1}, {"eps": -1e-9}, {"weight_decay": -1.0}):
+        with pytest.raises(ValueError, match="expected"):
+            Adam(Transformer(SMALL), **changes)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 99), limit=st.floats(1e-3, 1e3))
+def test_clipping_scales_the_whole_gradient_to_the_limit(seed, limit):
+    flat = noisy_model(seed)
+    before = flat.grad.astype(np.float64)
+    norm = clip_gradient(flat, limit)
+    assert norm == pytest.approx(np.linalg.norm(before), rel=1e-5)
+    np.testing.assert_allclose(flat.grad, before * min(1.0, limit / np.linalg.norm(before)), rtol=1e-5)
+
+
+def test_clipping_edge_cases():
+    flat = noisy_model()
+    before = flat.grad.copy()
+    clip_gradient(flat, 0.0)
+    assert np.array_equal(flat.grad, before)  # 0 is no clipping
+    flat.grad[...] = 0
+    assert clip_gradient(flat, 1.0) == 0.0 and not flat.grad.any()
+    flat.grad[3] = np.nan
+    assert math.isnan(clip_gradient(flat, 1.0))
+    flat.grad[...] = 1e30  # its square is beyond float32
+    assert gradient_norm(flat) == math.inf
+
+
+def hand_loss(logits, targets, smoothing, over, pad):
+    """Section 5.4 by plain loops: the sum over the tokens that count, and their number."""
+    total, count = 0.0, 0
+    V = logits.shape[-1]
+    for z, t in zip(logits.reshape(-1, V), targets.reshape(-1), strict=True):
+        if t == pad:
+            continue
+        log_p = z - math.log(np.exp(z).sum())
+        share = {"all": smoothing / V, "others": smoothing / (V - 1), "others_without_pad": smoothing / (V - 2)}[over]
+        for k in range(V):
+            q = (1 - smoothing) * (k == t)
+            if over == "all" or (k != t and not (over == "others_without_pad" and k == pad)):
+                q += share
+            total -= q * log_p[k]
+        count += 1
+    return total, count
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 999),
+    smoothing=st.sampled_from([0.0, 0.1, 0.5]),
+    over=st.sampled_from(["all", "others", "others_without_pad"]),
+    normalizer=st.sampled_from([None, 1.0, 7.5]),
+)
+def test_loss_is_the_smoothed_cross_entropy(seed, smoothing, over, normalizer):
+    rng = np.random.default_rng(seed)
+    logits, targets = rng.normal(size=(2, 3, 5)), rng.integers(0, 5, size=(2, 3))
+    total, count = hand_loss(logits, targets, smoothing, over, pad=0)
+    loss = label_smoothed_loss(Tensor(logits), targets, smoothing, over, normalizer=normalizer)
+    assert loss.item() == pytest.approx(
+        total / (max(1, count) if normalizer is None else normalizer), rel=1e-10, abs=1e-12
+    )
+
+
+@pytest.mark.parametrize("over", ["all", "others", "others_without_pad"])
+def test_loss_gradient(over):
+    rng = np.random.default_rng(5)
+    targets = np.array([[1, 4, 0], [2, 0, 0]])
+    gradcheck(
+        lambda z: label_smoothed_loss(z, targets, 0.1, over), Tensor(rng.normal(size=(2, 3, 5)), requires_grad=True)
+    )
+
+
+def test_loss_refuses_what_does_not_fit():
+    logits = Tensor(np.zeros((2, 3, 5)))
+    with pytest.raises(ValueError, match="shape"):
+        label_smoothed_loss(logits, np.ones((2, 4), int))
+    with pytest.raises(ValueError, match="smoothing"):
+        label_smoothed_loss(logits, np.ones((2, 3), int), smoothing=1.0)
+    with pytest.raises(ValueError, match="smoothing_over"):
+        label_smoothed_loss(logits, np.ones((2, 3), int), smoothing_over="some")

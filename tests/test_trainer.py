@@ -1,0 +1,564 @@
+"""The laws of the training loop: resuming equals not stopping, micro-batches equal their union, no bad step is kept."""
+
+import errno
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import train.trainer as trainer_module
+from models import Transformer, TransformerConfig
+from models.search import greedy_search
+from train import NoamSchedule, RunConfig, Trainer, UserError, load_model, train
+from train.checkpoint import list_checkpoints, load_checkpoint
+from train.data import Batches, Corpus
+
+ROOT = Path(__file__).resolve().parent.parent
+ENGLISH = "zero one two three four five six seven eight nine".split()
+GERMAN = "null eins zwei drei vier fünf sechs sieben acht neun".split()
+CLOCKS = {"seconds", "tokens_per_second", "time", "window_seconds"}  # what a clock decides
+
+
+def write_pairs(folder, name, count, seed):
+    """`count` short sentences of digits as words, and their translations."""
+    rng = np.random.default_rng(seed)
+    rows = [rng.integers(0, 10, size=rng.integers(1, 5)) for _ in range(count)]
+    for side, words in (("en", ENGLISH), ("de", GERMAN)):
+        text = "".join(" ".join(words[i] for i in row) + "\n" for row in rows)
+        (folder / f"{name}.{side}").write_text(text, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A folder with 40 training pairs and 5 to validate on."""
+    folder = tmp_path_factory.mktemp("text")
+    write_pairs(folder, "train", 40, seed=1)
+    write_pairs(folder, "valid", 5, seed=2)
+    return folder
+
+
+def tables(folder, **changes):
+    """A small training as configuration tables: with dropout, micro-batches, clipping, validation, early stopping."""
+    return {
+        "model": {"d_model": 8, "d_ff": 16, "n_heads": 2, "n_layers": 1, "dropout": 0.2},
+        "data": {
+            **{f"{name}_src": str(folder / f"{name}.en") for name in ("train", "valid")},
+            **{f"{name}_tgt": str(folder / f"{name}.de") for name in ("train", "valid")},
+            "vocab_size": 290,
+        },
+        "train": {
+            **{"batch_tokens": 60, "accumulate": 2, "max_steps": 12, "warmup_steps": 6, "clip_norm": 1.0},
+            **{"validate_every": 4, "checkpoint_every": 3, "keep_last": 3, "log_every": 5, "patience": 50},
+            **changes,
+        },
+    }
+
+
+def config(folder, **changes):
+    return RunConfig.from_dict(tables(folder, **changes))
+
+
+def run(folder, out, resume=False, **changes):
+    return train(config(folder, **changes), out, resume=resume, progress=False)
+
+
+def metrics(out):
+    """The lines of metrics.jsonl without what a clock decides."""
+    lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in CLOCKS} for line in lines]
+
+
+def outcome(out):
+    """All that a run leaves, for comparing two: weights and moments bit for bit, state, metrics."""
+    last = load_checkpoint(list_checkpoints(out)[-1])
+    arrays = {name: array.tobytes() for name, array in (last.model | last.optimizer).items()}
+    state = {k: v for k, v in last.state.items() if k not in ("run", "files")}
+    state |= {k: v for k, v in last.state["run"].items() if k not in CLOCKS}
+    return arrays, state, metrics(out)
+
+
+def one_line(error):
+    text = str(error.value)
+    assert "\n" not in text and "expected" in text and "; try " in text
+    return text
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(text, tmp_path_factory):
+    """The run folder of a training of 12 steps that nothing stopped."""
+    out = tmp_path_factory.mktemp("uninterrupted") / "run"
+    run(text, out)
+    return out
+
+
+# ---- stopping and resuming
+
+
+CHILD = """
+import json, os, signal, sys
+from train import RunConfig, train
+from train.optim import Adam
+step = Adam.step
+def killed(self, lr):
+    if self.steps + 1 == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    step(self, lr)
+Adam.step = killed
+train(RunConfig.from_dict(json.loads(sys.argv[1])), sys.argv[2], progress=False)
+"""
+
+
+def test_a_killed_process_resumes_to_the_same_bits(text, uninterrupted, tmp_path):
+    out = tmp_path / "run"
+    command = [sys.executable, "-c", CHILD, json.dumps(tables(text)), str(out), "8"]
+    child = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120)
+    assert child.returncode == -signal.SIGKILL, child.stderr.decode()
+    assert [path.name for path in list_checkpoints(out)] == ["step-3", "step-6"]
+    with open(out / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "train", "st')  # as a kill in the middle of a line leaves it
+    (out / "checkpoints" / ".step-9.partial").mkdir()
+    run(text, out, resume=True)
+    assert outcome(out) == outcome(uninterrupted)
+    assert sorted(os.listdir(out / "checkpoints")) == sorted(os.listdir(uninterrupted / "checkpoints"))
+
+
+class Crash(Exception):
+    pass
+
+
+@pytest.mark.parametrize("step", [1, 4, 5, 9, 12])
+def test_a_crash_at_any_step_resumes_to_the_same_bits(text, uninterrupted, tmp_path, monkeypatch, step):
+    after = Trainer._after_update
+
+    def crash(self):
+        if self.state.step == step:
+            raise Crash
+        after(self)
+
+    monkeypatch.setattr(Trainer, "_after_update", crash)
+    with pytest.raises(Crash):
+        run(text, tmp_path / "run")
+    monkeypatch.undo()
+    run(text, tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(uninterrupted)
+
+
+def test_more_steps_on_a_finished_run_are_those_of_a_longer_one(text, tmp_path, uninterrupted):
+    out = tmp_path / "run"
+    summary = run(text, out, max_steps=7)
+    assert (summary.step, summary.stopped) == (7, "max_steps")
+    assert metrics(out)[-1]["kind"] == "valid" and metrics(out)[-1]["step"] == 7  # the end is validated
+    again = run(text, out, resume=True, max_steps=7)
+    assert again.valid_loss == summary.valid_loss and len(metrics(out)) == 3
+    run(text, out, resume=True)
+    assert outcome(out) == outcome(uninterrupted)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("step", [5, 8])
+def test_ctrl_c_writes_a_checkpoint_and_resumes_to_the_same_bits(
+    text, uninterrupted, tmp_path, monkeypatch, capfd, number, step
+):
+    update, before = Trainer._update, signal.getsignal(number)
+
+    def interrupted(self):
+        if self.state.step + 1 == step:
+            os.kill(os.getpid(), number)
+        update(self)
+
+    monkeypatch.setattr(Trainer, "_update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(text, tmp_path / "run")
+    monkeypatch.undo()
+    assert signal.getsignal(number) is before
+    assert load_checkpoint(list_checkpoints(tmp_path / "run")[-1]).state["step"] == step  # the step was finished
+    assert f"after step {step}" in (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
+    run(text, tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(uninterrupted)
+
+
+def test_ctrl_c_within_a_validation_leaves_it_to_be_done_on_resuming(
+    text, uninterrupted, tmp_path, monkeypatch, capfd
+):
+    measure = Trainer._measure
+
+    def interrupted(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        return measure(self)
+
+    monkeypatch.setattr(Trainer, "_measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(text, tmp_path / "run")
+    monkeypatch.undo()
+    kept = load_checkpoint(list_checkpoints(tmp_path / "run")[-1]).state["run"]
+    assert (kept["step"], kept["validated"]) == (4, 0) and metrics(tmp_path / "run") == []
+    run(text, tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(uninterrupted)
+
+
+def test_a_second_ctrl_c_stops_at_once(text, tmp_path, monkeypatch, capfd):
+    def twice(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("went on")
+
+    monkeypatch.setattr(Trainer, "_update", twice)
+    with pytest.raises(KeyboardInterrupt):
+        run(text, tmp_path / "run")
+    assert not list_checkpoints(tmp_path / "run")
+
+
+def test_the_same_seed_and_text_give_the_same_run(text, uninterrupted, tmp_path):
+    run(text, tmp_path / "same")
+    assert outcome(tmp_path / "same") == outcome(uninterrupted)
+    for name in ("tokenizer.json", "config.toml", "checkpoints/step-12/model.safetensors"):
+        assert (tmp_path / "same" / name).read_bytes() == (uninterrupted / name).read_bytes()
+    run(text, tmp_path / "other", seed=2)
+    assert outcome(tmp_path / "other")[0] != outcome(uninterrupted)[0]
+
+
+# ---- what an update is
+
+
+@settings(max_examples=10, deadline=None)
+@given(cuts=st.sets(st.integers(1, 7), max_size=3), smoothing=st.sampled_from([0.0, 0.1]), seed=st.integers(0, 99))
+def test_micro_batches_are_one_batch_of_their_union(text, cuts, smoothing, seed):
+    rng = np.random.default_rng(seed)
+    pairs = [tuple(rng.integers(4, 20, size=rng.integers(1, 6)).tolist() for _ in range(2)) for _ in range(8)]
+    batches = Batches(Corpus.from_pairs(pairs), 1000)
+    shape = TransformerConfig(vocab_size=20, d_model=8, d_ff=16, n_heads=2, n_layers=1, dropout=0.0)
+    union = batches.batch(np.arange(8))
+    parts = [batches.batch(indices) for indices in np.split(np.arange(8), sorted(cuts))]
+    total = sum(part.n_target_tokens for part in parts)
+    assert total == union.n_target_tokens == sum(len(tgt) + 1 for _, tgt in pairs)
+    found = []
+    for micro in ([union], parts):
+        model = Transformer(shape, seed=seed, dtype=np.float64)
+        run_config = config(text, label_smoothing=smoothing)
+        made = Trainer(model, run_config, None, batches, None, "nowhere", progress=False)
+        found.append((made._gradient(micro, total, step=1), made.flat.grad.copy()))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
+    np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-9, atol=1e-14)
+    assert np.abs(found[0][1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_the_schedule_moves_once_an_update(text, tmp_path, monkeypatch, accumulate):
+    rates, step = [], trainer_module.Adam.step
+    monkeypatch.setattr(trainer_module.Adam, "step", lambda self, lr: (rates.append(lr), step(self, lr))[1])
+    run(text, tmp_path / "run", accumulate=accumulate, lr_scale=0.5)
+    schedule = NoamSchedule(8, 6, 0.5)
+    assert rates == [schedule(step) for step in range(1, 13)]
+
+
+def test_float64_stays_float64(text, tmp_path):
+    run(text, tmp_path / "run", max_steps=2, precision="float64")
+    kept = load_checkpoint(list_checkpoints(tmp_path / "run")[-1])
+    assert {array.dtype for array in (kept.model | kept.optimizer).values()} == {np.dtype(np.float64)}
+    assert all(np.array_equal(v, kept.model[k]) for k, v in load_model(tmp_path / "run")[0].state_dict().items())
+
+
+def test_every_pair_is_trained_on_once_an_epoch(text, tmp_path, monkeypatch):
+    seen, batch = [], Batches.batch
+
+    def watched(self, indices):
+        if self.seed == 7:  # the training's, not the validation's
+            seen.extend(indices.tolist())
+        return batch(self, indices)
+
+    monkeypatch.setattr(Batches, "batch", watched)
+    run(text, tmp_path / "run", seed=7, accumulate=1)
+    assert len(seen) > 40 and sorted(seen[:40]) == list(range(40))
+
+
+def test_ten_sentences_are_learned_by_heart(tmp_path):
+    rng = np.random.default_rng(0)
+    words = ["".join(rng.choice(list("abcdefgh"), 3)) for _ in range(12)]
+    for side in ("en", "de"):  # nothing on one side follows from the other but by heart
+        rows = [" ".join(rng.choice(words, rng.integers(3, 7))) for _ in range(10)]
+        for name in ("train", "valid"):
+            (tmp_path / f"{name}.{side}").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    changes = {"max_steps": 120, "warmup_steps": 20, "lr_scale": 0.2, "validate_every": 120, "checkpoint_every": 120}
+    changed = tables(tmp_path, **changes, batch_tokens=1000, accumulate=1, label_smoothing=0.0)
+    changed["model"] |= {"d_model": 32, "d_ff": 64, "dropout": 0.0}
+    summary = train(RunConfig.from_dict(changed), tmp_path / "run", progress=False)
+    assert summary.bleu == pytest.approx(100.0) and summary.perplexity < 1.1
+    model, tokenizer, _ = load_model(tmp_path / "run")
+    source, target = ((tmp_path / f"train.{side}").read_text().splitlines() for side in ("en", "de"))
+    for line, expected in zip(source, target, strict=True):
+        best = greedy_search(model, np.array([[*tokenizer.encode(line), 2]]))
+        assert tokenizer.decode(best[0].tokens) == expected
+
+
+# ---- validation, early stopping, what is written
+
+
+def test_validation_is_plain_cross_entropy_without_dropout(uninterrupted):
+    model, _, run_config = load_model(uninterrupted)
+    assert run_config.train.label_smoothing == 0.1
+    corpus = Corpus.open(uninterrupted / "data" / "valid")
+    total, count = 0.0, 0
+    for i in range(len(corpus)):
+        src, tgt = corpus.pair(i)
+        logits = model(np.array([[*src, 2]]), np.array([[1, *tgt]])).data[0].astype(np.float64)
+        for row, token in zip(logits, [*tgt, 2], strict=True):
+            total += math.log(np.exp(row).sum()) - row[token]
+            count += 1
+    last = [entry for entry in metrics(uninterrupted) if entry["kind"] == "valid"][-1]
+    assert last["step"] == 12 and last["loss"] == pytest.approx(total / count, rel=1e-5)
+    assert last["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-4)
+
+
+def scripted(monkeypatch, losses):
+    """Validations that give these losses, one after the other, whatever the model."""
+    values = iter(losses)
+
+    def measure(self):
+        self._measured = {"loss": next(values), "perplexity": 1.0, "seconds": 0.0}
+        return self._measured
+
+    monkeypatch.setattr(Trainer, "_measure", measure)
+
+
+@pytest.mark.parametrize(
+    ("patience", "losses", "stop", "best"),
+    [
+        (2, [5, 4, 4, 3, 3.5, 3, 1, 1], 6, 4),  # an equal loss is no better one
+        (1, [5, 6, 1], 2, 1),
+        (0, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], 12, 1),  # never
+        (3, [9, 8, 7, 6, 5, 4, 3, 2, 1, 1, 1, 1], 12, 9),
+    ],
+)
+def test_patience_counts_validations_without_a_better_loss(text, tmp_path, monkeypatch, patience, losses, stop, best):
+    scripted(monkeypatch, losses)
+    summary = run(text, tmp_path / "run", validate_every=1, patience=patience)
+    assert (summary.step, summary.best_step) == (stop, best)
+    assert summary.stopped == ("max_steps" if stop == 12 else "patience")
+    assert load_checkpoint(summary.checkpoint).state["step"] == stop
+
+
+def test_patience_is_remembered_over_a_stop_and_may_be_changed(text, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    scripted(monkeypatch, [5, 6])
+    run(text, out, validate_every=1, patience=3, max_steps=2)
+    scripted(monkeypatch, [6, 6, 6, 6])
+    assert run(text, out, resume=True, validate_every=1, patience=3).step == 4
+    scripted(monkeypatch, [4])
+    summary = run(text, out, resume=True, validate_every=1, patience=4, max_steps=5)
+    assert (summary.step, summary.best_step, summary.stopped) == (5, 5, "max_steps")
+
+
+def test_metrics_and_log_say_what_happened(text, uninterrupted):
+    entries = [json.loads(line) for line in (uninterrupted / "metrics.jsonl").read_text().splitlines()]
+    assert [(e["kind"], e["step"]) for e in entries] == [
+        *[("valid", 4), ("train", 5), ("valid", 8), ("train", 10), ("valid", 12)],
+    ]
+    schedule = NoamSchedule(8, 6)
+    for entry in entries:
+        keys = {"train": ["lr", "tokens_per_second", "gradient_norm"], "valid": ["perplexity", "bleu"]}[entry["kind"]]
+        assert all(math.isfinite(entry[k]) for k in ["epoch", "loss", "tokens", "seconds", *keys]) and entry["time"]
+        if entry["kind"] == "train":
+            assert entry["lr"] == schedule(entry["step"])
+    assert [e["tokens"] for e in entries] == sorted(e["tokens"] for e in entries)
+    log = (uninterrupted / "log.txt").read_text(encoding="utf-8")
+    assert "40 pairs read, 40 kept" in log and "0 with an empty side" in log and "validation after step 8" in log
+
+
+def test_the_logged_loss_is_the_mean_over_the_target_tokens_since_the_last_line(text, tmp_path, monkeypatch):
+    gradient, done = Trainer._gradient, []
+
+    def watched(self, micro, targets, step):
+        done.append((gradient(self, micro, targets, step), targets))
+        return done[-1][0]
+
+    monkeypatch.setattr(Trainer, "_gradient", watched)
+    run(text, tmp_path / "run")
+    logged = [entry["loss"] for entry in metrics(tmp_path / "run") if entry["kind"] == "train"]
+    expected = [sum(x * n for x, n in part) / sum(n for _, n in part) for part in (done[:5], done[5:10])]
+    assert logged == pytest.approx(expected, rel=1e-12)
+
+
+def test_skipped_pairs_are_in_the_log(text, tmp_path):
+    for side in ("en", "de"):
+        lines = (text / f"train.{side}").read_text(encoding="utf-8").splitlines()
+        lines[3] = "" if side == "en" else lines[3]
+        lines[5] = " ".join([lines[5]] * 50) if side == "de" else lines[5]
+        (tmp_path / f"train.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (tmp_path / f"valid.{side}").write_bytes((text / f"valid.{side}").read_bytes())
+    changed = tables(tmp_path, max_steps=1)
+    changed["data"]["max_length"] = 30
+    train(RunConfig.from_dict(changed), tmp_path / "run", progress=False)
+    log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
+    assert "40 pairs read, 38 kept" in log and "1 with an empty side, 1 longer than 30 tokens" in log
+
+
+def test_plain_lines_where_there_is_no_terminal(text, tmp_path, capsys):
+    train(config(text, max_steps=5), tmp_path / "run", progress=True)
+    shown = capsys.readouterr()
+    assert "step 5/5" in shown.err and "tokens/s" in shown.err and " left" in shown.err and "\x1b" not in shown.err
+    assert shown.out == ""
+
+
+# ---- what goes wrong
+
+
+@pytest.mark.parametrize("what", ["loss nan", "loss inf", "gradient", "validation"])
+def test_a_loss_that_is_not_finite_stops_and_is_never_kept(text, tmp_path, monkeypatch, what):
+    out, loss, made = tmp_path / "run", Transformer.loss, {}
+
+    def bad(self, *args, **kwargs):
+        value = loss(self, *args, **kwargs)
+        made["model"], steps = self, self.flat_steps()
+        if what == "validation" and not self.training and steps == 8:
+            return value * math.nan
+        if self.training and steps == 7:  # within update 8
+            if what == "gradient":
+                self.flat.grad[3] = math.inf
+            else:
+                return value * float(what.split()[1]) if what.startswith("loss") else value
+        return value
+
+    monkeypatch.setattr(Transformer, "loss", bad)
+    monkeypatch.setattr(Transformer, "flat_steps", lambda self: made["adam"].steps, raising=False)
+    init = trainer_module.Adam.__init__
+    monkeypatch.setattr(
+        trainer_module.Adam, "__init__", lambda self, *a, **k: (made.update(adam=self), init(self, *a, **k))[1]
+    )
+    with pytest.raises(UserError) as error:
+        run(text, out)
+    assert "step 8" in one_line(error) and "step-6" in str(error.value)
+    assert [path.name for path in list_checkpoints(out)] == ["step-3", "step-6"]
+    load_checkpoint(list_checkpoints(out)[-1])
+    assert np.isfinite(made["model"].flat.data).all()
+    assert "step 8" in (out / "log.txt").read_text(encoding="utf-8")
+    assert made["adam"].steps == (8 if what == "validation" else 7)
+    if what != "validation":
+        monkeypatch.undo()
+        run(text, out, resume=True)
+
+
+def test_a_full_disk_stops_with_one_line_and_keeps_the_last_checkpoint(text, tmp_path, monkeypatch):
+    fsync = os.fsync
+
+    def full(descriptor):
+        if (tmp_path / "run" / "checkpoints" / "step-6").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError) as error:
+        run(text, tmp_path / "run")
+    assert "No space left" in one_line(error)
+    monkeypatch.undo()
+    assert load_checkpoint(list_checkpoints(tmp_path / "run")[-1]).state["step"] == 6
+    run(text, tmp_path / "run", resume=True)
+
+
+def test_a_folder_that_exists_is_neither_overwritten_nor_invented(text, uninterrupted, tmp_path):
+    before = outcome(uninterrupted)
+    with pytest.raises(UserError) as error:
+        run(text, uninterrupted)
+    assert "--resume" in one_line(error) and outcome(uninterrupted) == before
+    with pytest.raises(UserError) as error:
+        run(text, tmp_path / "run", resume=True)
+    assert "without --resume" in one_line(error) and not (tmp_path / "run").exists()
+    (tmp_path / "file").write_text("x")
+    for resume in (False, True):
+        with pytest.raises(UserError):
+            run(text, tmp_path / "file", resume=resume)
+    (tmp_path / "empty").mkdir()
+    assert run(text, tmp_path / "empty", max_steps=1).step == 1
+
+
+def test_resuming_before_the_first_checkpoint_starts_again(text, uninterrupted, tmp_path, monkeypatch):
+    def crash(self):
+        raise Crash
+
+    monkeypatch.setattr(Trainer, "_after_update", crash)
+    with pytest.raises(Crash):
+        run(text, tmp_path / "run")
+    monkeypatch.undo()
+    run(text, tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(uninterrupted)
+
+
+@pytest.mark.parametrize(
+    "change", [("train", "seed", 5), ("train", "batch_tokens", 70), ("model", "d_ff", 32), ("data", "vocab_size", 300)]
+)
+def test_a_resumed_run_keeps_its_configuration(text, uninterrupted, change):
+    table, key, value = change
+    changed = tables(text)
+    changed[table][key] = value
+    before = outcome(uninterrupted)
+    with pytest.raises(UserError) as error:
+        train(RunConfig.from_dict(changed), uninterrupted, resume=True, progress=False)
+    assert f"{table}.{key}" in one_line(error) and outcome(uninterrupted) == before
+
+
+def test_a_resumed_run_may_find_its_text_elsewhere_but_not_another_text(text, tmp_path):
+    out = tmp_path / "run"
+    run(text, out, max_steps=3)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for file in text.iterdir():
+        (moved / file.name).write_bytes(file.read_bytes())
+    assert run(moved, out, resume=True, max_steps=4).step == 4
+    write_pairs(moved, "train", 40, seed=9)
+    with pytest.raises(UserError) as error:
+        run(moved, out, resume=True, max_steps=5)
+    assert "text" in one_line(error)
+    assert run(text, out, resume=True, max_steps=5).step == 5
+
+
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_serves(text, uninterrupted, tmp_path):
+    out = tmp_path / "run"
+    run(text, out)
+    newest = list_checkpoints(out)[-1]
+    (newest / "optimizer.safetensors").write_bytes(b"")
+    with pytest.raises(UserError) as error:
+        run(text, out, resume=True)
+    assert str(newest / "optimizer.safetensors") in one_line(error) and "step-9" in str(error.value)
+    for file in newest.iterdir():
+        file.unlink()
+    newest.rmdir()
+    run(text, out, resume=True)
+    assert outcome(out) == outcome(uninterrupted)
+
+
+@pytest.mark.parametrize("wrong", ["missing", "unequal", "utf-8", "empty", "valid", "side", "positions", "length"])
+def test_wrong_input_is_told_in_one_line_and_nothing_is_written(text, tmp_path, wrong):
+    folder, out = tmp_path / "text", tmp_path / "run"
+    folder.mkdir()
+    for file in text.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    changed = tables(folder)
+    if wrong == "missing":
+        (folder / "train.de").unlink()
+    elif wrong == "unequal":
+        (folder / "train.de").write_text("eins\n")
+    elif wrong == "utf-8":
+        (folder / "valid.en").write_bytes(b"one\ntwo\n\xff\nfour\nfive\n")
+    elif wrong == "empty":
+        (folder / "train.en").write_bytes(b"")
+    elif wrong == "valid":
+        changed["data"]["valid_tgt"] = ""
+    elif wrong == "side":
+        changed["data"]["train_src"] = ""
+    elif wrong == "positions":
+        changed["model"] |= {"positions": "learned", "max_positions": 32}
+    elif wrong == "length":
+        changed["data"]["max_length"] = 2  # no pair is so short
+    with pytest.raises(UserError) as error:
+        train(RunConfig.from_dict(changed), out, progress=False)
+    named = {"missing": "train.de", "unequal": "40", "utf-8": "line 3", "empty": "train.en", "valid": "valid_tgt"}
+    named |= {"side": "train_src", "positions": "max_positions", "length": "max_length"}
+    assert named[wrong] in one_line(error)
+    assert not out.exists()

@@ -1,0 +1,172 @@
+"""Translation of text (train/translate.py): order, alignment, windows, limits."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from train.translate import format_translation, length_batches, pad_sources, translate_lines, translate_stream
+
+PAD, BOS, EOS, FIRST = 0, 1, 2, 4
+LETTERS = "abcdefgh\n"
+
+
+class LetterTokenizer:
+    """One token a letter."""
+
+    def encode_batch(self, lines):
+        return [[FIRST + LETTERS.index(c) for c in line if c in LETTERS] for line in lines]
+
+    def decode_batch(self, sequences):
+        return ["".join(LETTERS[i - FIRST] for i in ids) for ids in sequences]
+
+
+class EchoModel:
+    """Repeats its source with near certainty: the translation of a line is the line."""
+
+    def __init__(self):
+        self.config = SimpleNamespace(pad_id=PAD, bos_id=BOS, eos_id=EOS)
+        self.training = False
+        self.shapes = []
+
+    def train(self, mode=True):
+        self.training = mode
+
+    def eval(self):
+        self.training = False
+
+    def encode(self, src):
+        self.shapes.append(src.shape)
+        return src, (src != PAD)[:, None, None, :]
+
+    def start_cache(self, memory, source_mask):
+        cache = SimpleNamespace(source=memory, position=0)
+        cache.select = lambda rows: setattr(cache, "source", cache.source[rows])
+        return cache
+
+    def decode_step(self, tokens, cache):
+        logits = np.zeros((len(tokens), FIRST + len(LETTERS)), np.float32)
+        position = min(cache.position, cache.source.shape[1] - 1)
+        wanted = np.where(cache.source[:, position] == PAD, EOS, cache.source[:, position])
+        logits[np.arange(len(tokens)), wanted] = 9
+        cache.position += 1
+        return logits
+
+
+def echo(lines, **options):
+    return translate_lines(EchoModel(), LetterTokenizer(), lines, **options)
+
+
+text_lines = st.lists(st.text("abcdefgh ", max_size=12), max_size=30)
+
+
+@given(text_lines, st.integers(1, 200), st.integers(1, 9), st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_every_line_stays_in_its_place(lines, batch_tokens, window, beam):
+    found = echo([line + "\n" for line in lines], batch_tokens=batch_tokens, window=window, beam=beam)
+    assert [translations[0][0] for translations in found] == [line.replace(" ", "") for line in lines]
+    assert all(len(translations) == 1 for translations in found)
+
+
+@given(text_lines)
+@settings(max_examples=20, deadline=None)
+def test_batches_and_windows_change_nothing(lines):
+    apart = echo(lines, n_best=3, batch_tokens=1, window=1)
+    together = echo(lines, n_best=3)
+    for a, b in zip(apart, together, strict=True):
+        assert [text for text, _ in a] == [text for text, _ in b]
+        np.testing.assert_allclose([score for _, score in a], [score for _, score in b])
+
+
+@given(st.lists(st.integers(1, 40), max_size=50), st.integers(1, 300))
+def test_batches_hold_every_sentence_once_and_keep_their_size(lengths, batch_tokens):
+    batches = list(length_batches(lengths, batch_tokens))
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= batch_tokens
+    longest_first = [lengths[i] for batch in batches for i in batch]
+    assert longest_first == sorted(lengths, reverse=True)
+
+
+def test_an_empty_line_stays_an_empty_line_and_costs_nothing():
+    model = EchoModel()
+    found = translate_lines(model, LetterTokenizer(), ["", " ", "ab\r\n", "\n"], n_best=2)
+    assert [found[0], found[1], found[3]] == [[("", 0.0)]] * 3
+    assert found[2][0][0] == "ab" and len(found[2]) == 2
+    assert model.shapes == [(1, 3)]
+    assert echo([]) == []
+
+
+def test_a_line_that_is_too_long_is_cut_with_a_warning_that_names_it():
+    told = []
+    found = echo(["a", "abcd", "abcde", "abc"], max_length=4, window=2, on_warning=told.append)
+    assert [translations[0][0] for translations in found] == ["a", "abc", "abc", "abc"]
+    assert [message.split(";")[0] for message in told] == [
+        "line 2: expected at most 3 tokens",
+        "line 3: expected at most 3 tokens",
+    ]
+    assert "got 5" in told[1] and "\n" not in told[1]
+    with pytest.warns(UserWarning, match="line 1: expected at most 3 tokens; got 5"):
+        echo(["abcde"], max_length=4)
+
+
+def test_learned_positions_bound_the_source():
+    model = EchoModel()
+    model.config.positions, model.config.max_positions = "learned", 4
+    with pytest.warns(UserWarning, match="at most 3 tokens"):
+        translate_lines(model, LetterTokenizer(), ["abcdef"])
+    assert model.shapes == [(1, 4)]
+
+
+def test_output_begins_before_the_input_ends():
+    read = []
+
+    def endless():
+        while True:
+            read.append("ab")
+            yield "ab"
+
+    stream = translate_stream(EchoModel(), LetterTokenizer(), endless(), window=5)
+    assert next(stream)[0][0] == "ab"
+    assert len(read) == 5
+
+
+def test_progress_counts_every_line_once():
+    steps = []
+    echo(["ab", "", "c", "d" * 9], progress=steps.append, batch_tokens=1)
+    assert steps == [1, 1, 1, 1]
+
+
+def test_a_line_end_in_a_translation_becomes_a_space():
+    class NewlineTokenizer(LetterTokenizer):
+        def decode_batch(self, sequences):
+            return [text.replace("b", "\n").replace("c", "\r") for text in super().decode_batch(sequences)]
+
+    ((translation,),) = translate_lines(EchoModel(), NewlineTokenizer(), ["abac"])
+    assert translation[0] == "a a "
+
+
+def test_the_n_best_list_is_written_as_moses_writes_it():
+    (translations,) = echo(["ab"], n_best=2, beam=2)
+    assert format_translation(translations, 0) == "ab"
+    first, second = format_translation(translations, 7, 2).split("\n")
+    assert first == f"7 ||| ab ||| {translations[0][1]:.6f}"
+    assert second.startswith("7 ||| ")
+
+
+def test_a_bad_option_is_refused_before_any_line_is_read():
+    def unread():
+        raise AssertionError("read")
+        yield ""
+
+    for options in ({"beam": 0}, {"n_best": 5}, {"batch_tokens": 0}, {"max_length": 1}, {"penalty": "none"}):
+        with pytest.raises(ValueError, match="expected"):
+            translate_stream(EchoModel(), LetterTokenizer(), unread(), **options)
+
+
+def test_sources_are_padded_after_eos():
+    config = SimpleNamespace(pad_id=PAD, eos_id=EOS)
+    assert pad_sources([[5, 6], [7]], config).tolist() == [[5, 6, EOS], [7, EOS, PAD]]
+    assert pad_sources([[]], config).tolist() == [[EOS]]

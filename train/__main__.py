@@ -1,0 +1,7 @@
+"""`python -m train`: the command line of `train/cli.py`, for where npx-transformer is not on the PATH."""
+
+import sys
+
+from train.cli import main
+
+sys.exit(main())

@@ -1,0 +1,53 @@
+"""The loss of section 5.4: label-smoothed cross entropy from logits. Next: optim.py.
+
+The model's own `model.loss` is the same number without ever holding all the logits; this one is for logits you have.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import npx
+from autograd import Tensor
+from autograd.neural import cross_entropy
+from npx.kernels.cross_entropy import SMOOTHING_OVER
+
+
+def label_smoothed_loss(
+    logits: Tensor,
+    targets: Any,
+    smoothing: float = 0.1,
+    smoothing_over: str = "all",
+    pad_id: int = 0,
+    normalizer: float | None = None,
+) -> Tensor:
+    """The label-smoothed cross entropy () of targets (B, T), given logits (B, T, V).
+
+        loss = - sum_t sum_k q_tk log softmax(logits_t)_k / normalizer        t: target tokens that are not padding
+
+    q puts 1 - smoothing on the target and spreads the rest evenly: over all V types, target and padding among them
+    ("all"); over the V - 1 others ("others"); over those without padding, V - 2 ("others_without_pad"). Smoothing 0 is
+    plain cross entropy. `normalizer` None is the number of tokens counted; for a micro-batch, give that of the whole
+    update. Raises ValueError for shapes or ids that do not fit, a smoothing outside [0, 1) or an unknown kind.
+    """
+    targets = npx.asarray(targets)
+    if logits.ndim < 2 or tuple(targets.shape) != tuple(logits.shape[:-1]):
+        raise ValueError(
+            f"label_smoothed_loss: expected targets of shape {tuple(logits.shape[:-1])}, that of the logits; "
+            f"got {tuple(targets.shape)}; try targets = tgt[:, 1:] for logits of tgt[:, :-1]"
+        )
+    classes = logits.shape[-1]
+    if targets.size and not (targets.dtype.kind in "iu" and 0 <= targets.min() and targets.max() < classes):
+        raise ValueError(
+            f"label_smoothed_loss: expected targets to be integers from 0 to {classes - 1}; "
+            f"got {targets.dtype} from {targets.min()} to {targets.max()}; try the tokenizer that belongs to the model"
+        )
+    if not 0.0 <= smoothing < 1.0:
+        raise ValueError(f"label_smoothed_loss: expected 0 <= smoothing < 1; got {smoothing}; try 0.1")
+    if smoothing_over not in SMOOTHING_OVER:
+        choices = ", ".join(SMOOTHING_OVER)
+        raise ValueError(f"label_smoothed_loss: expected smoothing_over {choices}; got {smoothing_over!r}; try 'all'")
+    if normalizer is None:
+        normalizer = max(1, int((targets != pad_id).sum()))
+    total = cross_entropy(logits, targets, smoothing, smoothing_over, pad_id)
+    return total * (1.0 / normalizer)

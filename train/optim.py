@@ -1,0 +1,119 @@
+"""How the weights move: Adam over one flat buffer, the paper's learning-rate schedule, and clipping by the global norm.
+
+All parameters of a model are views into one flat array and all gradients into another (models/module.py), so an update
+is one call of the kernel `npx.adam` and the norm is one dot product. Next: trainer.py, which decides when to step.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import npx
+from models.module import FlatParameters, Module, flatten
+
+
+class NoamSchedule:
+    """The learning rate of update `step` (section 5.3): linear warm-up, then decay with the inverse square root.
+
+        lr = lr_scale d_model^-0.5 min(step^-0.5, step warmup_steps^-1.5)
+
+    step = 1, 2, ... counts updates, whatever the number of micro-batches in one. There is no state: the same step
+    always gives the same rate. Raises ValueError for a step below 1.
+    """
+
+    def __init__(self, d_model: int, warmup_steps: int = 4000, lr_scale: float = 1.0) -> None:
+        if d_model < 1 or warmup_steps < 1:
+            raise ValueError(
+                f"NoamSchedule: expected d_model >= 1 and warmup_steps >= 1; got d_model={d_model}, "
+                f"warmup_steps={warmup_steps}; try warmup_steps=4000"
+            )
+        if not (lr_scale > 0 and math.isfinite(lr_scale)):
+            raise ValueError(f"NoamSchedule: expected a finite lr_scale > 0; got {lr_scale}; try 1.0")
+        self.d_model, self.warmup_steps, self.lr_scale = d_model, warmup_steps, lr_scale
+
+    def __call__(self, step: int) -> float:
+        """The learning rate of update number `step`, which counts from 1."""
+        if step < 1:
+            raise ValueError(
+                f"NoamSchedule: expected a step >= 1 (the first update is step 1); got {step}; try step + 1"
+            )
+        return self.lr_scale * self.d_model**-0.5 * min(step**-0.5, step * self.warmup_steps**-1.5)
+
+
+class Adam:
+    """Adam (Kingma and Ba, 2015; section 5.3) over the flat buffer of a model, one kernel call a step.
+
+        m = beta1 m + (1 - beta1) g        mhat = m / (1 - beta1^step)
+        v = beta2 v + (1 - beta2) g^2      vhat = v / (1 - beta2^step)
+        p = p - lr (mhat / (sqrt(vhat) + eps) + weight_decay p)
+
+    `eps_inside` adds eps before the bias correction instead (TensorFlow, fairseq). `model` may be its FlatParameters.
+    Raises ValueError for hyper-parameters out of range.
+    """
+
+    def __init__(
+        self,
+        model: Module | FlatParameters,
+        beta1: float = 0.9,
+        beta2: float = 0.98,
+        eps: float = 1e-9,
+        weight_decay: float = 0.0,
+        eps_inside: bool = False,
+    ) -> None:
+        if not (0.0 <= beta1 < 1.0 and 0.0 <= beta2 < 1.0):
+            raise ValueError(f"Adam: expected 0 <= beta < 1; got beta1={beta1}, beta2={beta2}; try 0.9 and 0.98")
+        if not (eps >= 0.0 and weight_decay >= 0.0):
+            raise ValueError(
+                f"Adam: expected eps >= 0 and weight_decay >= 0; got eps={eps}, weight_decay={weight_decay}; "
+                f"try 1e-9 and 0"
+            )
+        self.flat = model if isinstance(model, FlatParameters) else flatten(model)
+        self.beta1, self.beta2, self.eps = beta1, beta2, eps
+        self.weight_decay, self.eps_inside = weight_decay, eps_inside
+        self.m = npx.zeros_like(self.flat.data)  # (P,)
+        self.v = npx.zeros_like(self.flat.data)  # (P,)
+        self.steps = 0  # updates done
+
+    def step(self, lr: float) -> None:
+        """Moves every parameter once, by the gradients now in the flat buffer."""
+        self.steps += 1
+        npx.adam(
+            self.flat.data, self.flat.grad, self.m, self.v, self.steps, lr, self.beta1, self.beta2, self.eps,
+            weight_decay=self.weight_decay, eps_inside=self.eps_inside,
+        )  # fmt: skip
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of the moments m and v on the host (P,) and the number of updates done: all that Adam remembers."""
+        return {"m": npx.to_host(self.m).copy(), "v": npx.to_host(self.v).copy(), "step": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back what state_dict gave; raises ValueError where the size is another model's."""
+        for name, moment in (("m", self.m), ("v", self.v)):
+            if state[name].shape != moment.shape:
+                raise ValueError(
+                    f"Adam: expected {moment.size} numbers in {name!r}; got shape {state[name].shape}; "
+                    "try the checkpoint of a model of this size"
+                )
+        self.m[...] = npx.asarray(state["m"], dtype=self.m.dtype)
+        self.v[...] = npx.asarray(state["v"], dtype=self.v.dtype)
+        self.steps = int(state["step"])
+
+
+def gradient_norm(flat: FlatParameters) -> float:
+    """The Euclidean norm sqrt(sum g^2) of all gradients; inf or NaN where one is, or where the sum overflows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # an overflow is told by the value returned
+        return math.sqrt(float(flat.grad @ flat.grad))
+
+
+def clip_gradient(flat: FlatParameters, max_norm: float) -> float:
+    """Scales all gradients by max_norm / norm where their global norm is larger; returns the norm before clipping.
+
+    max_norm = 0 clips nothing (the paper's choice). A norm that is not finite is returned and nothing is scaled.
+    """
+    norm = gradient_norm(flat)
+    if max_norm > 0 and math.isfinite(norm) and norm > max_norm:
+        flat.grad *= max_norm / norm
+    return norm

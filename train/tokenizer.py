@@ -1,0 +1,234 @@
+r"""Text to token ids and back: a joint sub-word vocabulary learned on the training text (section 5.1 of the paper).
+
+Text is first normalised: a run of white space becomes one space.  Then it is cut into words, each with the space
+before it, and a word is spelled in UTF-8 bytes (a printable character stands for each, "Ġ" for a space) and joined
+into pieces:
+
+    bpe        byte-pair encoding: the earliest learned merge that applies, again and again        (EN-DE in the paper)
+    wordpiece  greedy: the longest piece that the rest of the word starts with, again and again    (EN-FR in the paper)
+
+All 256 bytes are pieces, so nothing is ever unknown and `decode(encode(text))` is the normalised text, whatever it
+holds.  Both kinds learn their pieces with the pair-merging trainer of Hugging Face `tokenizers`, and the result is a
+`tokenizer.json` that the library loads by itself.  We write that file ourselves, in a fixed order, so that the same
+text always gives the same bytes.  Read `data.py` next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as HuggingFaceTokenizer
+
+from train.errors import UserError, read_lines
+
+PAD, BOS, EOS, UNK = 0, 1, 2, 3
+SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
+KINDS = ("bpe", "wordpiece")
+# A word over 100 characters is cut, for longest-match takes cubic time in a word's length.  "<" never stays with
+# letters, so that no piece of text can be spelled like a special token, whichever kind of model looks for it.
+PRETOKENIZERS = {
+    "words": r" ?[\p{L}\p{M}]{1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{M}\p{N}]{1,100}",  # letters, digits, the rest
+    "whitespace": r" ?(?:<|[^\s<]{1,100})",  # for text that is already tokenised
+}
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())  # 256 characters, one per byte
+SMALLEST = len(SPECIALS) + len(ALPHABET)
+# Unicode's White_Space, spelled out because Python's \s also takes U+001C to U+001F.
+SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_SPACE_RUN = re.compile(f"[{SPACES}]+")
+
+
+class Tokenizer:
+    """A sub-word vocabulary with `encode_batch` and `decode`, made by `Tokenizer.train` or `Tokenizer.load`.
+
+    Ids: `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, the 256 bytes, then the pieces in the order in which they were
+    learned.  `encode_batch` adds no special id, and a special token's name inside the text is text like any other.
+    """
+
+    def __init__(self, spec: dict[str, Any], name: str = "tokenizer.json") -> None:
+        """Wrap the content of a `tokenizer.json`, called `name` in messages; raise `UserError` if it cannot serve."""
+        try:
+            # What would make encoding random or ragged in a foreign file is switched off.
+            spec = {**spec, "truncation": None, "padding": None, "model": {**spec["model"]}}
+            if spec["model"].get("dropout"):
+                spec["model"]["dropout"] = None
+            engine = HuggingFaceTokenizer.from_str(json.dumps(spec))
+            engine.encode_special_tokens = True  # "</s>" in the text is text
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except BaseException as error:  # a panic inside the library is no Exception
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UserError(
+                f"{name}: expected a Hugging Face tokenizer.json; got '{reason}'; try training the tokenizer again"
+            ) from None
+        ids = [engine.token_to_id(piece) for piece in SPECIALS]
+        if ids != [PAD, BOS, EOS, UNK]:
+            raise UserError(
+                f"{name}: expected the ids 0, 1, 2, 3 for {', '.join(SPECIALS)}; "
+                f"got {', '.join('none' if i is None else str(i) for i in ids)}; try one trained by this program"
+            )
+        vocabulary = engine.get_vocab(with_added_tokens=True)
+        if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+            raise UserError(
+                f"{name}: expected ids 0 to {len(vocabulary) - 1} once each; got gaps or repeated ids; "
+                f"try training the tokenizer again"
+            )
+        self._spec = spec
+        self._engine = engine
+        self.vocab_size = len(vocabulary)
+        canonical = json.dumps(spec, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+        self.digest = hashlib.sha256(canonical.encode()).hexdigest()
+
+    @classmethod
+    def train(
+        cls,
+        paths: Iterable[str | PathLike[str]],
+        kind: str = "bpe",
+        vocab_size: int = 37000,
+        pretokenizer: str = "words",
+    ) -> Tokenizer:
+        """Learn one vocabulary of at most `vocab_size` pieces (specials and bytes included) on all the files together.
+
+        A pair of pieces seen once is no piece, so a small text gives fewer.  The same text gives the same tokenizer.
+        Raises `UserError` for an unknown kind or pretokenizer, a vocabulary below 260, or an unreadable file.
+        """
+        paths = [paths] if isinstance(paths, str | PathLike) else list(paths)
+        _choice("tokenizer", kind, KINDS)
+        _choice("pretokenizer", pretokenizer, PRETOKENIZERS)
+        if vocab_size < SMALLEST:
+            raise UserError(
+                f"vocab_size: expected at least {SMALLEST} ({len(SPECIALS)} special tokens and {len(ALPHABET)} bytes); "
+                f"got {vocab_size}; try 4000 or more"
+            )
+        engine = HuggingFaceTokenizer(models.BPE())
+        engine.normalizer, engine.pre_tokenizer = _normalizer(), _pretokenizer(pretokenizer)
+        # Without word prefixes or suffixes this trainer breaks ties by ids that follow from the text alone (a test
+        # compares it with a plain loop); the library's WordPiece trainer numbers its "##" pieces in the order of a
+        # random hash.
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size - len(SPECIALS), min_frequency=2, initial_alphabet=ALPHABET, show_progress=False
+        )
+        engine.train_from_iterator(_lines(paths), trainer)
+        merges = json.loads(engine.to_str())["model"]["merges"]
+        return cls(_spec(kind, merges, pretokenizer))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Tokenizer:
+        """Read a `tokenizer.json`.  Raises `UserError` for a missing or damaged one, or one without our special ids."""
+        path = Path(path)
+        text = "\n".join(chain.from_iterable(read_lines(path)))
+        try:
+            spec = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}: expected JSON; got '{error}'; try training the tokenizer again") from None
+        if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
+            raise UserError(
+                f"{path}: expected a Hugging Face tokenizer.json; got JSON without a 'model'; try another file"
+            )
+        return cls(spec, str(path))
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a `tokenizer.json` in the format of Hugging Face `tokenizers`; equal tokenizers give equal bytes."""
+        path = Path(path)
+        part = path.with_name(path.name + ".part")
+        part.write_text(json.dumps(self._spec, ensure_ascii=False, indent=1) + "\n", encoding="utf-8", newline="\n")
+        part.replace(path)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, without special ids; in parallel where the machine has cores, with the same result.
+
+        Raises `UserError` for a text with lone surrogates, which is how Python passes on bytes that are no UTF-8.
+        """
+        try:
+            encodings = self._engine.encode_batch_fast(list(texts), add_special_tokens=False)
+        except TypeError:
+            for number, text in enumerate(texts, 1):
+                if any("\ud800" <= c <= "\udfff" for c in text):
+                    raise UserError(
+                        f"text {number}: expected UTF-8; got bytes that are none; try converting it (iconv -t UTF-8)"
+                    ) from None
+            raise
+        return [encoding.ids for encoding in encodings]
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of one text, without special ids."""
+        return self.encode_batch([text])[0]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of a sequence of ids in one line: special ids are left out, bytes that are no UTF-8 become U+FFFD."""
+        return self.decode_batch([ids])[0]
+
+    def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """Text of each sequence of ids, as `decode`."""
+        plain = [[int(i) for i in ids] for ids in sequences]
+        return [normalize(text) for text in self._engine.decode_batch(plain, skip_special_tokens=True)]
+
+
+def normalize(text: str) -> str:
+    """Text with each run of white space made one space and none at the ends: what encoding and decoding give back."""
+    return _SPACE_RUN.sub(" ", text).strip(" ")
+
+
+def _lines(paths: Sequence[str | PathLike[str]]) -> Iterator[list[str]]:
+    for path in paths:
+        yield from read_lines(path)
+
+
+def _normalizer() -> normalizers.Normalizer:
+    squeeze = normalizers.Replace(Regex(f"[{SPACES}]+"), " ")
+    return normalizers.Sequence([squeeze, normalizers.Strip(), normalizers.Prepend(" ")])
+
+
+def _pretokenizer(name: str) -> pre_tokenizers.PreTokenizer:
+    words = pre_tokenizers.Split(Regex(PRETOKENIZERS[name]), "isolated")
+    return pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def _decoder() -> decoders.Decoder:
+    return decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+
+
+def _spec(kind: str, merges: list[list[str]], pretokenizer: str) -> dict[str, Any]:
+    """Content of `tokenizer.json`: specials, bytes in order, then pieces in the order in which they were learned."""
+    vocabulary = {piece: i for i, piece in enumerate((*SPECIALS, *ALPHABET))}
+    for left, right in merges:
+        vocabulary.setdefault(left + right, len(vocabulary))
+    model: dict[str, Any] = {"unk_token": SPECIALS[UNK], "vocab": vocabulary}
+    if kind == "bpe":
+        model = {
+            "type": "BPE",
+            "dropout": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            **model,
+            "merges": merges,
+        }
+    else:
+        model = {"type": "WordPiece", "continuing_subword_prefix": "", "max_input_chars_per_word": 1000, **model}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": i, "content": piece, **flags} for i, piece in enumerate(SPECIALS)],
+        "normalizer": json.loads(_normalizer().__getstate__()),
+        "pre_tokenizer": json.loads(_pretokenizer(pretokenizer).__getstate__()),
+        "post_processor": None,
+        "decoder": json.loads(_decoder().__getstate__()),
+        "model": model,
+    }
+
+
+def _choice(key: str, value: str, choices: Iterable[str]) -> None:
+    if value not in choices:
+        raise UserError(f"{key}: expected one of {', '.join(choices)}; got '{value}'; try '{next(iter(choices))}'")

@@ -1,0 +1,582 @@
+"""The training loop: from a run's configuration to checkpoints, metrics and a log, stopped and resumed without a trace.
+
+    train(config, "runs/a")                  text -> tokenizer -> token arrays -> model -> Trainer.run()
+    train(config, "runs/a", resume=True)     goes on from the newest checkpoint, bit for bit as if it had never stopped
+
+Nothing random is hidden: dropout is keyed by (seed, step), the order of batches by (seed, epoch), the first weights by
+the seed. So weights, Adam's moments and the numbers in RunState are all that a checkpoint has to hold. (Bit for bit: on
+the same kind of machine, with the same libraries and number of threads.) Read checkpoint.py next.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+import npx
+from autograd import no_grad
+from models import Transformer, flatten
+from models.search import greedy_search
+from train import checkpoint as store
+from train.config import RunConfig
+from train.data import Batch, Batches, Corpus, prepare
+from train.errors import UserError, read_pairs
+from train.optim import Adam, NoamSchedule, clip_gradient
+from train.tokenizer import KINDS, Tokenizer
+
+
+@dataclass
+class RunState:
+    """What a run remembers beside weights and moments; saved as JSON, whose numbers come back bit for bit."""
+
+    step: int = 0  # updates done
+    epoch: int = 0  # of the next micro-batch, from 0
+    index: int = 0  # of the next micro-batch within its epoch
+    in_epoch: int = 0  # epoch of the last micro-batch, from 1, as people count
+    tokens: int = 0  # trained on: source + target, without padding
+    seconds: float = 0.0  # in updates; validation and writing do not count
+    validated: int = 0  # step of the last validation
+    best_loss: float | None = None  # the least validation loss
+    best_step: int = 0  # and its step
+    worse: int = 0  # validations since then
+    window_loss: float = 0.0  # since the last log line: sum of loss x target tokens,
+    window_targets: int = 0  # target tokens,
+    window_tokens: int = 0  # source + target tokens,
+    window_seconds: float = 0.0
+
+
+@dataclass
+class Summary:
+    """How a run ended, `stopped` by "max_steps" or "patience"; losses in nats a target token, None if not validated."""
+
+    step: int
+    stopped: str
+    checkpoint: Path
+    tokens: int
+    seconds: float
+    valid_loss: float | None = None
+    perplexity: float | None = None
+    bleu: float | None = None
+    best_loss: float | None = None
+    best_step: int = 0
+
+
+class Trainer:
+    """Trains a model and keeps its run folder: checkpoints, metrics.jsonl, log.txt, config.toml, tokenizer.json.
+
+    One update takes `accumulate` micro-batches. With n their target tokens, padding not counted, each adds the gradient
+    of its summed loss / n, so that k micro-batches are one batch of their union; then clipping, then Adam with the
+    schedule's rate of this step (section 5).
+
+    `resume` goes on from the newest checkpoint of `run_dir`, or from the start where there is none yet. Raises
+    UserError where `run_dir` has checkpoints and `resume` is False, and for a checkpoint that is damaged or of another
+    model, tokenizer, training text or configuration. Nothing is written before `run`.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        config: RunConfig,
+        tokenizer: Tokenizer,
+        train_batches: Batches,
+        valid_corpus: Corpus | None,
+        run_dir: str | Path,
+        resume: bool = False,
+        progress: bool = True,
+    ) -> None:
+        self.model, self.config, self.tokenizer = model, config, tokenizer
+        self.batches, self.valid_corpus, self.run_dir = train_batches, valid_corpus, Path(run_dir)
+        t = config.train
+        self.flat = flatten(model)
+        self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
+        self.schedule = NoamSchedule(model.config.d_model, t.warmup_steps, t.lr_scale)
+        self.state = RunState()
+        self.saved: Path | None = None  # the newest checkpoint
+        self.report = RunReport(self.run_dir, t.max_steps, progress)
+        self._order: tuple[int, Any] = (-1, ())  # an epoch and its batches
+        self._measured: dict[str, float] | None = None  # the last validation of this process
+        self._stop = False  # asked to by a signal
+        found = store.list_checkpoints(self.run_dir)
+        if found and not resume:
+            raise _exists(self.run_dir)
+        if resume:
+            check_same_config(config, self.run_dir)
+            if found:
+                self._load(found[-1])
+
+    def run(self) -> Summary:
+        """Trains to train.max_steps, or until patience ends, and tells how it went.
+
+        Ctrl-C or SIGTERM: the step is finished, a checkpoint written, KeyboardInterrupt raised; a second one raises at
+        once. Raises UserError where a loss or gradient is not finite (that update is not made) or the disk is full.
+        """
+        with store.disk_errors(str(self.run_dir)):
+            (self.run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
+            store.clean_leftovers(self.run_dir)
+            store.write_text(self.run_dir / "config.toml", self.config.dump())
+            if not (self.run_dir / "tokenizer.json").exists():
+                self.tokenizer.save(self.run_dir / "tokenizer.json")
+            with self.report.opened(self.state), self._signals():
+                self._announce()
+                self.model.train()
+                if self._validation_due():  # stopped before or within it
+                    self._validate()
+                while not self._end():
+                    self._update()
+                    self._after_update()
+                return self._summary()
+
+    # ---- one update
+
+    def _update(self) -> None:
+        started = time.perf_counter()
+        t, s = self.config.train, self.state
+        step = s.step + 1
+        micro = [self._next_batch() for _ in range(t.accumulate)]
+        targets = sum(batch.n_target_tokens for batch in micro)
+        tokens = targets + sum(int((batch.src != self.model.config.pad_id).sum()) for batch in micro)
+        loss = self._gradient(micro, targets, step)
+        norm = clip_gradient(self.flat, t.clip_norm)
+        for what, value in (("loss", loss), ("gradient norm", norm)):
+            if not math.isfinite(value):
+                raise self._not_finite(step, what, value)
+        self.lr, self.norm = self.schedule(step), norm
+        self.adam.step(self.lr)
+        seconds = time.perf_counter() - started
+        s.step = step
+        s.tokens += tokens
+        s.seconds += seconds
+        s.window_loss += loss * targets
+        s.window_targets += targets
+        s.window_tokens += tokens
+        s.window_seconds += seconds
+        self.report.advance(s)
+
+    def _gradient(self, micro: list[Batch], targets: int, step: int) -> float:
+        """Leaves the gradient of the mean loss over all target tokens of the micro-batches in the flat buffer."""
+        t, loss = self.config.train, 0.0
+        self.flat.zero_grad()
+        with npx.keyed(t.seed, step):
+            for batch in micro:
+                part = self.model.loss(batch.src, batch.tgt, t.label_smoothing, t.smoothing_over, normalizer=targets)
+                loss += part.item()
+                if not math.isfinite(loss):
+                    break
+                part.backward()
+        return loss
+
+    def _next_batch(self) -> Batch:
+        s = self.state
+        if self._order[0] != s.epoch:
+            self._order = (s.epoch, self.batches.epoch(s.epoch))
+        order = self._order[1]
+        batch = self.batches.batch(order[s.index])
+        s.in_epoch = s.epoch + 1
+        s.epoch, s.index = (s.epoch, s.index + 1) if s.index + 1 < len(order) else (s.epoch + 1, 0)
+        return batch
+
+    def _not_finite(self, step: int, what: str, value: float) -> UserError:
+        kept = f"the last good checkpoint is {self.saved}" if self.saved else "there is no checkpoint before it"
+        message = (
+            f"training, step {step}: expected a finite {what}; got {value}; nothing of it is kept, {kept}; "
+            f"try a smaller train.lr_scale, a larger train.warmup_steps, or train.clip_norm=1.0"
+        )
+        self.report.line(message)
+        return UserError(message)
+
+    # ---- between updates
+
+    def _after_update(self) -> None:
+        t, s = self.config.train, self.state
+        if s.step % t.log_every == 0:
+            self._log()
+        if self._validation_due() and not self._stop:
+            self._validate()
+        if s.step % t.checkpoint_every == 0 or self._stop or self._end():
+            self._save()
+        if self._stop:
+            self.report.line(f"stopped by a signal after step {s.step}; {self.saved} is written; --resume goes on")
+            raise KeyboardInterrupt
+
+    def _log(self) -> None:
+        s = self.state
+        loss, speed = s.window_loss / s.window_targets, s.window_tokens / max(s.window_seconds, 1e-9)
+        entry = {"kind": "train", "step": s.step, "epoch": s.in_epoch, "loss": loss, "lr": self.lr}
+        entry |= {"gradient_norm": self.norm, "tokens": s.tokens, "tokens_per_second": round(speed, 1)}
+        self.report.metrics(entry | {"seconds": round(s.seconds, 3)})
+        self.report.line(
+            f"step {s.step}/{self.config.train.max_steps}  epoch {s.in_epoch}  loss {loss:.4f}  lr {self.lr:.3g}  "
+            f"{speed:,.0f} tokens/s  {self.report.time_left(s)}"
+        )
+        s.window_loss, s.window_targets, s.window_tokens, s.window_seconds = 0.0, 0, 0, 0.0
+
+    def _validation_due(self) -> bool:
+        s = self.state
+        return self.valid_corpus is not None and s.validated < s.step and s.step % self.config.train.validate_every == 0
+
+    def _validate(self) -> None:
+        """Validates and notes the result for early stopping; after a signal within, it is still due on resuming."""
+        s, result = self.state, self._measure()
+        if result is None:
+            return
+        self._record(result)
+        s.validated = s.step
+        if s.best_loss is None or result["loss"] < s.best_loss:
+            s.best_loss, s.best_step, s.worse = result["loss"], s.step, 0
+        else:
+            s.worse += 1
+
+    def _measure(self) -> dict[str, float] | None:
+        """Loss without smoothing, perplexity, BLEU of greedy search, on the validation text; None after a signal."""
+        assert self.valid_corpus is not None
+        started, t = time.perf_counter(), self.config.train
+        longest = int(max(self.valid_corpus.src_lengths.max(), self.valid_corpus.tgt_lengths.max()))
+        batches = Batches(self.valid_corpus, max(longest, t.batch_tokens))
+        total, targets = 0.0, 0
+        found: dict[int, list[int]] = {}  # pair -> token ids
+        self.model.eval()
+        try:
+            with no_grad():
+                for indices in batches.by_length():
+                    if self._stop:
+                        return None
+                    batch = batches.batch(indices)
+                    total += self.model.loss(batch.src, batch.tgt, 0.0, normalizer=1.0).item()
+                    targets += batch.n_target_tokens
+                    if t.validate_bleu:
+                        best = greedy_search(self.model, batch.src, max_extra=self.config.search.max_extra)
+                        found |= {int(i): hypothesis.tokens for i, hypothesis in zip(indices, best, strict=True)}
+        finally:
+            self.model.train()
+        if not math.isfinite(total):
+            raise self._not_finite(self.state.step, "validation loss", total)
+        result = {"loss": total / targets, "perplexity": math.exp(min(total / targets, 700.0))}
+        if t.validate_bleu:
+            result["bleu"] = self._bleu(found)
+        result["seconds"] = round(time.perf_counter() - started, 3)
+        self._measured = result
+        return result
+
+    def _bleu(self, found: dict[int, list[int]]) -> float:
+        """sacreBLEU, with its 13a tokenizer, or with none where the text is tokenised already."""
+        from train.scoring import corpus_bleu_for_validation
+
+        assert self.valid_corpus is not None
+        hypotheses = self.tokenizer.decode_batch(list(found.values()))
+        references = self.tokenizer.decode_batch([self.valid_corpus.pair(i)[1] for i in found])
+        how = "none" if self.config.data.pretokenizer == "whitespace" else "13a"
+        return corpus_bleu_for_validation(hypotheses, references, tokenize=how)
+
+    def _record(self, result: dict[str, float]) -> None:
+        s = self.state
+        self.report.metrics({"kind": "valid", "step": s.step, "epoch": s.in_epoch, "tokens": s.tokens, **result})
+        bleu = f"  BLEU {result['bleu']:.2f}" if "bleu" in result else ""
+        self.report.line(
+            f"validation after step {s.step}: loss {result['loss']:.4f}  perplexity {result['perplexity']:.2f}{bleu}  "
+            f"({result['seconds']:.1f} s)"
+        )
+
+    # ---- what is kept
+
+    def _save(self) -> None:
+        self.report.sync()
+        adam = self.adam.state_dict()
+        state = {
+            "step": self.state.step,
+            "model": self.model.config.to_dict(),
+            "tokenizer_digest": self.tokenizer.digest,
+            "text_sha256": self._text(),
+            "adam_steps": adam.pop("step"),
+            "run": asdict(self.state),
+        }
+        keep = self.config.train.keep_last
+        self.saved = store.save_checkpoint(self.run_dir, state, self.model.state_dict(), adam, keep)
+
+    def _load(self, path: Path) -> None:
+        checkpoint = store.load_checkpoint(path)
+        state, own = checkpoint.state, self.model.config.to_dict()
+        store.check_tokenizer(self.tokenizer, state, self.run_dir / "tokenizer.json")
+        for key in own:
+            if own[key] != state["model"].get(key):
+                raise UserError(
+                    f"resume: model.{key}: expected {state['model'].get(key)!r} as in {path}; got {own[key]!r}; "
+                    f"try the run's own configuration, or another --out"
+                )
+        if state.get("text_sha256") != self._text():
+            raise UserError(
+                f"resume: expected the training text of {path}; got another (by SHA-256); try its files, or a new --out"
+            )
+        try:
+            self.adam.load_state_dict({**checkpoint.optimizer, "step": state["adam_steps"]})
+            self.model.load_state_dict(checkpoint.model)
+            self.state = RunState(**state["run"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path}: expected a checkpoint of this run; got {error}; try an older one") from None
+        self.saved = path
+
+    def _text(self) -> Any:
+        """SHA-256 of both sides of the training text; None for pairs that never were files."""
+        return self.batches.corpus.meta.get("sha256")
+
+    def _announce(self) -> None:
+        s, t = self.state, self.config.train
+        for name, corpus in (("training", self.batches.corpus), ("validation", self.valid_corpus)):
+            if corpus is not None:
+                self.report.line(f"{name} text: {describe(corpus)}")
+        self.report.line(
+            f"{f'resuming from {self.saved}' if self.saved else 'training'}: {self.model.n_parameters():,} parameters, "
+            f"{self.tokenizer.vocab_size:,} pieces, {len(self.batches.epoch(s.epoch)):,} batches an epoch of at most "
+            f"{t.batch_tokens:,} tokens a side, {t.accumulate} an update, steps {s.step + 1} to {t.max_steps}, "
+            f"seed {t.seed}"
+        )
+        if self.saved and (self.run_dir / "checkpoints" / "averaged").is_dir():
+            self.report.line("checkpoints/averaged stays, and is what translate uses, until `average` runs again")
+
+    def _end(self) -> str:
+        """Why training is over: "max_steps", "patience", or "" for not yet."""
+        t, s = self.config.train, self.state
+        return "max_steps" if s.step >= t.max_steps else "patience" if 0 < t.patience <= s.worse else ""
+
+    def _summary(self) -> Summary:
+        """Ends the run; validates where the last step is none of validate_every, or where nothing was left to train."""
+        s = self.state
+        if self.valid_corpus is not None and (s.validated < s.step or self._measured is None):
+            if self._measure() is None:
+                raise KeyboardInterrupt
+            if self._measured and s.validated < s.step:
+                self._record(self._measured)
+        assert self.saved is not None
+        self.report.line(
+            f"done after step {s.step} ({self._end()}), {s.tokens:,} tokens in {clock(s.seconds)}: {self.saved}"
+        )
+        last: dict[str, Any] = self._measured or {}
+        measured = (last.get("loss"), last.get("perplexity"), last.get("bleu"))
+        return Summary(s.step, self._end(), self.saved, s.tokens, s.seconds, *measured, s.best_loss, s.best_step)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """In the block the first SIGINT or SIGTERM asks the loop to stop, the second raises KeyboardInterrupt there."""
+
+        def handler(number: int, frame: Any) -> None:
+            if self._stop:
+                raise KeyboardInterrupt
+            self._stop = True
+            # Straight to the terminal: a buffered writer may be in the middle of a line when the signal comes.
+            os.write(2, b"\nstopping after this step; once more stops at once\n")
+
+        if threading.current_thread() is not threading.main_thread():
+            yield  # Python delivers signals to the main thread alone
+            return
+        before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, old in before.items():
+                signal.signal(number, old)
+
+
+def train(config: RunConfig, run_dir: str | Path, resume: bool = False, progress: bool = True) -> Summary:
+    """The whole of a training in the folder `run_dir`: tokenizer, token arrays in RUN/data, model, Trainer.run().
+
+    The tokenizer is learned on both sides of the training text alone. Configuration and text are checked before
+    anything is written, and what fails before the first update leaves no new folder behind. Raises UserError for a
+    user's mistake: among them a `run_dir` that exists, unless it is empty, and with `resume` one that does not.
+    """
+    run_dir, data, t = Path(run_dir), config.data, config.train
+    exists = run_dir.exists() and not (run_dir.is_dir() and not any(run_dir.iterdir()))
+    if exists and not (resume and run_dir.is_dir()):
+        raise _exists(run_dir)
+    if resume and not exists:
+        raise UserError(f"{run_dir}: expected a run folder to resume; got none; try it without --resume")
+    if resume:
+        check_same_config(config, run_dir)
+    sides = check_text(config)
+    kept = run_dir / "tokenizer.json"
+    given = None if data.tokenizer in KINDS else Tokenizer.load(data.tokenizer)
+
+    def say(text: str) -> None:
+        if progress:
+            print(text, file=sys.stderr, flush=True)
+
+    def prepared(pairs: int) -> None:
+        if pairs % (1 << 20) == 0:
+            say(f"{pairs:,} pairs")
+
+    try:
+        with store.disk_errors(str(run_dir)):
+            run_dir.mkdir(parents=True, exist_ok=True)
+            if not (run_dir / "config.toml").exists():
+                store.write_text(run_dir / "config.toml", config.dump())
+            if resume and kept.exists():
+                tokenizer = Tokenizer.load(kept)
+            else:
+                if given is None:
+                    say(f"learning a {data.tokenizer} vocabulary of at most {data.vocab_size:,} pieces")
+                tokenizer = given or Tokenizer.train(sides["train"], data.tokenizer, data.vocab_size, data.pretokenizer)
+                tokenizer.save(kept)
+            corpora = {}
+            for name, (src, tgt) in sides.items():
+                say(f"preparing the {name} text: {src}, {tgt}")
+                corpora[name] = prepare(src, tgt, tokenizer, run_dir / "data" / name, data.max_length, prepared)
+            batches = Batches(corpora["train"], t.batch_tokens, t.seed)
+            shape = config.transformer_config(tokenizer.vocab_size)
+            model = Transformer(shape, seed=t.seed, dtype=getattr(npx, t.precision))
+            trainer = Trainer(model, config, tokenizer, batches, corpora.get("valid"), run_dir, resume, progress)
+    except BaseException:
+        if not exists:
+            shutil.rmtree(run_dir, ignore_errors=True)
+        raise
+    return trainer.run()
+
+
+def check_text(config: RunConfig) -> dict[str, tuple[str, str]]:
+    """The (source, target) files of "train" and, if any, "valid", read to their end; UserError for what is wrong."""
+    data = config.data
+    try:
+        shape = config.transformer_config(data.vocab_size)
+    except ValueError as error:
+        raise UserError(f"model.{error}") from None
+    if shape.positions == "learned" and data.max_length > shape.max_positions:
+        raise UserError(
+            f"data.max_length: expected at most model.max_positions = {shape.max_positions} with learned positions; "
+            f"got {data.max_length}; try max_length = {shape.max_positions}"
+        )
+    sides = {"train": (data.train_src, data.train_tgt)}
+    if data.valid_src or data.valid_tgt:
+        sides["valid"] = (data.valid_src, data.valid_tgt)
+    for part, files in sides.items():
+        for side, file in zip(("src", "tgt"), files, strict=True):
+            if not file:
+                raise UserError(f"data.{part}_{side}: expected a text file; got none; try --{part}-{side} FILE")
+        for _ in read_pairs(*files):
+            pass
+    return sides
+
+
+def check_same_config(config: RunConfig, run_dir: Path) -> None:
+    """UserError, naming the key, where `config` differs from RUN/config.toml in what a resumed run may not change."""
+    file = run_dir / "config.toml"
+    if not file.exists():
+        return
+    before = RunConfig.load(file)
+    # Files may have moved: that they hold the same text is told by SHA-256.
+    moved = replace(before.data, train_src=config.data.train_src, train_tgt=config.data.train_tgt)
+    before = replace(before, data=moved)
+    if name := config.frozen_difference(before):
+        table, key = name.split(".")
+        was, now = (getattr(getattr(c, table), key) for c in (before, config))
+        raise UserError(
+            f"resume: {name}: expected {was!r} as in {file}; got {now!r}; try {key} = {was!r}, or a new run with --out"
+        )
+
+
+def _exists(run_dir: Path) -> UserError:
+    got = "a run folder that exists" if run_dir.is_dir() else "a file"
+    return UserError(f"{run_dir}: expected a new run folder; got {got}; try --resume to go on with it, or a new --out")
+
+
+class RunReport:
+    """What a run tells: metrics.jsonl for programs, log.txt for people, a progress bar (plain lines off a terminal)."""
+
+    def __init__(self, run_dir: Path, max_steps: int, progress: bool = True) -> None:
+        self.run_dir, self.max_steps, self.progress = run_dir, max_steps, progress
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.fields[text]}"), BarColumn(bar_width=24), TextColumn("{task.fields[left]}"))
+        show = progress and console.is_terminal
+        self.bar = Progress(*columns, console=console, refresh_per_second=4) if show else None
+
+    @contextmanager
+    def opened(self, state: RunState) -> Iterator[None]:
+        """Opens the files for a run that goes on after `state`; lines of metrics.jsonl from after it are dropped."""
+        self._trim(state)
+        self.started, self.first_step = time.perf_counter(), state.step
+        screen: AbstractContextManager[Any] = self.bar or nullcontext()
+        with (
+            open(self.run_dir / "metrics.jsonl", "a", encoding="utf-8") as self._metrics,
+            open(self.run_dir / "log.txt", "a", encoding="utf-8") as self._log,
+            screen,
+        ):
+            if self.bar:
+                self.task = self.bar.add_task("", total=self.max_steps, completed=state.step, text="", left="")
+            yield
+
+    def metrics(self, entry: dict[str, Any]) -> None:
+        """Appends one JSON object, with the time of day."""
+        entry = entry | {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        self._metrics.write(json.dumps(entry, allow_nan=False) + "\n")
+        self._metrics.flush()
+
+    def line(self, text: str) -> None:
+        """Appends a line to log.txt, with the time of day, and shows it."""
+        self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+        self._log.flush()
+        if self.bar:
+            self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        elif self.progress:
+            print(text, file=sys.stderr, flush=True)
+
+    def advance(self, state: RunState) -> None:
+        """Moves the bar to the state's step."""
+        if self.bar:
+            speed = state.window_tokens / max(state.window_seconds, 1e-9)
+            loss = state.window_loss / state.window_targets
+            text = f"step {state.step}/{self.max_steps}  loss {loss:.4f}  {speed:,.0f} tokens/s"
+            self.bar.update(self.task, completed=state.step, text=text, left=self.time_left(state))
+
+    def time_left(self, state: RunState) -> str:
+        """Time to max_steps at this process's pace, validation and writing included: "1:02:03 left"."""
+        pace = (time.perf_counter() - self.started) / max(1, state.step - self.first_step)  # seconds a step
+        return f"{clock(pace * (self.max_steps - state.step))} left"
+
+    def sync(self) -> None:
+        """Forces the metrics to disk, so that no checkpoint is newer than they are."""
+        os.fsync(self._metrics.fileno())
+
+    def _trim(self, state: RunState) -> None:
+        file = self.run_dir / "metrics.jsonl"
+        if not file.exists():
+            return
+        lines, kept = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True), []
+        for line in lines:
+            try:
+                entry = json.loads(line)
+                last = state.validated if entry["kind"] == "valid" else state.step
+                whole = line.endswith("\n")  # a killed process may have written half a line
+            except (ValueError, KeyError, TypeError):
+                continue
+            if whole and entry["step"] <= last:
+                kept.append(line)
+        if kept != lines:
+            store.write_text(file, "".join(kept))
+
+
+def describe(corpus: Corpus) -> str:
+    """How many pairs a corpus has, and how many were left out and why."""
+    tokens = f"{int(corpus.src_lengths.sum()):,} + {int(corpus.tgt_lengths.sum()):,} tokens"
+    pairs = corpus.meta.get("pairs")
+    if pairs is None:
+        return f"{len(corpus):,} pairs, {tokens}"
+    return (
+        f"{pairs['read']:,} pairs read, {pairs['kept']:,} kept ({tokens}); skipped: {pairs['empty']:,} with an empty "
+        f"side, {pairs['too_long']:,} longer than {corpus.meta['max_length']} tokens"
+    )
+
+
+def clock(seconds: float) -> str:
+    """Seconds as h:mm:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

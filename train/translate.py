@@ -1,0 +1,149 @@
+"""Translation of text: lines to token ids, search in batches of like length, and back to lines in their order.
+
+`translate_lines` is the whole of it as a list, `translate_stream` the same for input of any size, as it comes. The
+search is models/search.py; the scores of what comes out are train/scoring.py.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import npx
+from models.search import beam_search, check_search
+
+host = npx.array_module()  # batches are put together on the host
+WINDOW = 1024  # lines read, sorted by length and translated before the first of them is given out
+LEAST_TOKENS = 16  # what a sentence counts for in a batch at least: its beam x V probabilities outweigh a short source
+
+
+def translate_lines(model: Any, tokenizer: Any, lines: Iterable[str], **options: Any) -> list[list[tuple[str, float]]]:
+    """The translations of every line, in order: for each the `n_best` pairs (text, score), best first.
+
+    The options are `translate_stream`'s.
+    """
+    return list(translate_stream(model, tokenizer, lines, **options))
+
+
+def translate_stream(
+    model: Any,
+    tokenizer: Any,
+    lines: Iterable[str],
+    *,
+    beam: int = 4,
+    alpha: float = 0.6,
+    penalty: str = "paper",
+    max_extra: int = 50,
+    n_best: int = 1,
+    batch_tokens: int = 4096,
+    max_length: int = 1024,
+    window: int = WINDOW,
+    progress: Callable[[int], object] | None = None,
+    on_warning: Callable[[str], object] | None = None,
+) -> Iterator[list[tuple[str, float]]]:
+    """Yield the translations of one line after another: `n_best` pairs (text, score), best first.
+
+    Lines are read and given out in windows of `window`, within which sentences of like length share a batch of at most
+    `batch_tokens` source tokens, padding included (one sentence may exceed it). A line without tokens stays empty:
+    [("", 0.0)]. A line of more than `max_length` tokens, EOS included, is cut, and `on_warning` (default: Python's
+    warnings) is told so. `progress` is told, after every batch, how many more lines are done. The other options are
+    `models.search.beam_search`'s. Raises ValueError for a bad option, at once.
+    """
+    search = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra, "n_best": n_best}
+    check_search(**search)  # type: ignore[arg-type]
+    for name, value, least in (("batch_tokens", batch_tokens, 1), ("max_length", max_length, 2), ("window", window, 1)):
+        if value < least:
+            raise ValueError(f"{name}: expected at least {least}; got {value}")
+    if getattr(model.config, "positions", "") == "learned":
+        max_length = min(max_length, model.config.max_positions)
+
+    def windows() -> Iterator[list[tuple[str, float]]]:
+        rest, first = iter(lines), 1
+        while part := list(islice(rest, window)):
+            sources = _encode(tokenizer, part, first, max_length, on_warning or _warn)
+            yield from _translate_window(model, tokenizer, sources, search, batch_tokens, progress)
+            first += len(part)
+
+    return windows()
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=2)
+
+
+def _encode(
+    tokenizer: Any, lines: Sequence[str], first: int, max_length: int, on_warning: Callable[[str], object]
+) -> list[list[int]]:
+    """The token ids of each line, without EOS, cut to max_length - 1; `first` is the number of the first line."""
+    sources = tokenizer.encode_batch([line.removesuffix("\n").removesuffix("\r") for line in lines])
+    for number, ids in enumerate(sources, first):
+        if len(ids) >= max_length:
+            on_warning(
+                f"line {number}: expected at most {max_length - 1} tokens; got {len(ids)}; "
+                f"the first {max_length - 1} are translated; try splitting the line"
+            )
+    return [list(ids[: max_length - 1]) for ids in sources]
+
+
+def _translate_window(
+    model: Any,
+    tokenizer: Any,
+    sources: list[list[int]],
+    search: dict[str, Any],
+    batch_tokens: int,
+    progress: Callable[[int], object] | None,
+) -> list[list[tuple[str, float]]]:
+    results: list[list[tuple[str, float]]] = [[("", 0.0)] for _ in sources]
+    filled = [i for i, ids in enumerate(sources) if ids]
+    if progress is not None and len(filled) < len(sources):
+        progress(len(sources) - len(filled))
+    for batch in length_batches([len(sources[i]) + 1 for i in filled], batch_tokens):
+        members = [filled[j] for j in batch]
+        found = beam_search(model, pad_sources([sources[i] for i in members], model.config), **search)
+        texts = iter(tokenizer.decode_batch([h.tokens for hypotheses in found for h in hypotheses]))
+        for i, hypotheses in zip(members, found, strict=True):
+            results[i] = [(_one_line(next(texts)), h.score) for h in hypotheses]
+        if progress is not None:
+            progress(len(members))
+    return results
+
+
+def length_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Cut the indices of `lengths` (tokens) into batches of like length, longest first.
+
+    A batch of n sentences counts for n x its longest (at least LEAST_TOKENS) and is at most `batch_tokens`, or n = 1.
+    """
+    batch: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batch and (len(batch) + 1) * max(lengths[batch[0]], LEAST_TOKENS) > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def pad_sources(sources: Sequence[Sequence[int]], config: Any) -> Any:
+    """Token ids as a matrix (B, S) of int32: each row tokens, EOS, padding."""
+    src = host.full((len(sources), max(map(len, sources)) + 1), config.pad_id, host.int32)  # (B, S)
+    for row, ids in zip(src, sources, strict=True):
+        row[: len(ids)] = ids
+        row[len(ids)] = config.eos_id
+    return src
+
+
+def _one_line(text: str) -> str:
+    """`text` without line ends, so that line i of the output stays the translation of line i."""
+    return text.replace("\r", " ").replace("\n", " ")
+
+
+def format_translation(translations: Sequence[tuple[str, float]], index: int, n_best: int = 1) -> str:
+    """What is written for line `index` (from 0): the text or, for n_best > 1, Moses' lines `index ||| text ||| score`.
+
+    Without a line end after the last.
+    """
+    if n_best == 1:
+        return translations[0][0]
+    return "\n".join(f"{index} ||| {text} ||| {score:.6f}" for text, score in translations)
