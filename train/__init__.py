@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from train.loss import label_smoothed_loss as label_smoothed_loss
     from train.optim import Adam as Adam
     from train.optim import NoamSchedule as NoamSchedule
+    from train.run import train as train
     from train.tokenizer import Tokenizer as Tokenizer
     from train.trainer import Trainer as Trainer
-    from train.trainer import train as train
 
 _HOME = {
     "Adam": "optim",
@@ -31,7 +31,7 @@ _HOME = {
     "average_checkpoints": "checkpoint",
     "label_smoothed_loss": "loss",
     "load_model": "checkpoint",
-    "train": "trainer",
+    "train": "run",
 }
 __all__ = [
     "Adam",

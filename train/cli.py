@@ -1,7 +1,7 @@
 """The command line `npx-transformer`: each command reads its options, checks them and calls one function of `train`.
 
 Exit status: 0 done, 2 the user's mistake (one line on stderr), 1 a fault of ours (traceback), 130 after Ctrl-C, 141
-where the reader of a pipe has gone. Next: `train/trainer.py` for what `train` does, `train/demo.py` for the whole way.
+where the reader of a pipe has gone. Next: `train/run.py` for what `train` does, `train/demo.py` for the whole way.
 """
 
 from __future__ import annotations
@@ -162,14 +162,14 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress; log.txt and metrics.jsonl as always.")] = False,
 ) -> None:
     """Train a model on two files of which line i translates line i."""
-    import train.trainer
     from train.config import to_toml
+    from train.run import train as train_run
 
     use_device(device)
     texts = {"train_src": train_src, "train_tgt": train_tgt, "valid_src": valid_src, "valid_tgt": valid_tgt}
     changes = [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in texts.items() if path is not None)]
     run_config = read_config(config, changes, out, resume)
-    summary = train.trainer.train(run_config, out, resume=resume, progress=not quiet)
+    summary = train_run(run_config, out, resume=resume, progress=not quiet)
     print(f"{out}: stopped after step {summary.step} ({summary.stopped})", file=sys.stderr)
 
 

@@ -69,7 +69,7 @@ def german(number: int) -> str:
     return num2words(number, lang="de").replace("einstausend", "eintausend")
 
 
-def draw(seed: int, n_train: int = 20_000) -> dict[str, list[int]]:
+def draw(seed: int, n_train: int) -> dict[str, list[int]]:
     """Numbers to train on, to validate with and to hold out, no number in two of them.
 
     Nearly all numbers below a million have six digits. So that short ones are learned and tested too, all below 1,000
@@ -89,10 +89,11 @@ def draw(seed: int, n_train: int = 20_000) -> dict[str, list[int]]:
     return parts
 
 
-def run_demo(out: Path, seed: int = 1) -> dict[str, float]:
+def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence[str] = ()) -> dict[str, float]:
     """Makes the text, trains, averages, translates 1,000 held-out numbers, scores and draws; all of it lands in `out`.
 
-    Returns {"exact": percent of held-out numbers right to the letter, "bleu": of letters, "seconds": of the whole}.
+    `settings` (as for --set) go before CONFIG. Returns {"exact": percent of held-out numbers right to the letter,
+    "bleu": of letters, "seconds": of the whole}.
     Raises UserError where num2words or matplotlib is missing, or where `out` is not new.
     """
     started = time.perf_counter()
@@ -103,11 +104,11 @@ def run_demo(out: Path, seed: int = 1) -> dict[str, float]:
         raise UserError(f"{out}: expected a new folder; got one that exists; try removing it, or another --out")
     from train.checkpoint import average_checkpoints, load_model
     from train.config import RunConfig, to_toml
+    from train.run import train
     from train.scoring import Variant, bleu
-    from train.trainer import train
     from train.translate import translate_lines
 
-    numbers = draw(seed)
+    numbers = draw(seed, n_train)
     texts = {}
     out.mkdir(parents=True, exist_ok=True)
     for part in numbers:
@@ -116,11 +117,11 @@ def run_demo(out: Path, seed: int = 1) -> dict[str, float]:
             write_lines(out / f"{part}.{language}", texts[part, language])
     print(f"{len(numbers['train']):,} pairs of number words to train on, 1,000 held out, in {out}")
 
-    settings = [f"train.seed={seed}"]
+    changes = [f"train.seed={seed}", *settings]
     for part in ("train", "valid"):
         for side, language in (("src", "en"), ("tgt", "de")):
-            settings.append(f"data.{part}_{side}={to_toml(str(out / f'{part}.{language}'))}")
-    config = RunConfig.from_dict(tomllib.loads(CONFIG), settings, where="demo")
+            changes.append(f"data.{part}_{side}={to_toml(str(out / f'{part}.{language}'))}")
+    config = RunConfig.from_dict(tomllib.loads(CONFIG), changes, where="demo")
     train(config, out / "run")
     average_checkpoints(out / "run", config.train.keep_last)
 
@@ -151,7 +152,7 @@ def write_lines(path: Path, lines: Sequence[str]) -> None:
 
 
 def draw_attention(model: Any, tokenizer: Any, pairs: Sequence[tuple[str, str]], path: Path) -> None:
-    """Writes a PNG with a heat map for each (source, target): the last layer's encoder-decoder attention, mean of its heads.
+    """Writes a PNG: for each (source, target) a heat map of the last layer's encoder-decoder attention, mean of heads.
 
     Row t, column s: the weight of source piece s while target piece t is predicted; a row sums to 1.
     """

@@ -1,8 +1,5 @@
 """The training loop: from a run's configuration to checkpoints, metrics and a log, stopped and resumed without a trace.
 
-    train(config, "runs/a")                  text -> tokenizer -> token arrays -> model -> Trainer.run()
-    train(config, "runs/a", resume=True)     goes on from the newest checkpoint, bit for bit as if it had never stopped
-
 Nothing random is hidden: dropout is keyed by (seed, step), the order of batches by (seed, epoch), the first weights by
 the seed. So weights, Adam's moments and the numbers in RunState are all that a checkpoint has to hold. (Bit for bit: on
 the same kind of machine, with the same libraries and number of threads.) Read checkpoint.py next.
@@ -10,22 +7,16 @@ the same kind of machine, with the same libraries and number of threads.) Read c
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import shutil
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
 import npx
 from autograd import no_grad
@@ -33,10 +24,11 @@ from models import Transformer, flatten
 from models.search import greedy_search
 from train import checkpoint as store
 from train.config import RunConfig
-from train.data import Batch, Batches, Corpus, prepare
-from train.errors import UserError, read_pairs
+from train.data import Batch, Batches, Corpus
+from train.errors import UserError
 from train.optim import Adam, NoamSchedule, clip_gradient
-from train.tokenizer import KINDS, Tokenizer
+from train.report import RunReport, clock, describe
+from train.tokenizer import Tokenizer
 
 
 @dataclass
@@ -112,7 +104,7 @@ class Trainer:
         self._stop = False  # asked to by a signal
         found = store.list_checkpoints(self.run_dir)
         if found and not resume:
-            raise _exists(self.run_dir)
+            raise run_exists(self.run_dir)
         if resume:
             check_same_config(config, self.run_dir)
             if found:
@@ -389,84 +381,6 @@ class Trainer:
                 signal.signal(number, old)
 
 
-def train(config: RunConfig, run_dir: str | Path, resume: bool = False, progress: bool = True) -> Summary:
-    """The whole of a training in the folder `run_dir`: tokenizer, token arrays in RUN/data, model, Trainer.run().
-
-    The tokenizer is learned on both sides of the training text alone. Configuration and text are checked before
-    anything is written, and what fails before the first update leaves no new folder behind. Raises UserError for a
-    user's mistake: among them a `run_dir` that exists, unless it is empty, and with `resume` one that does not.
-    """
-    run_dir, data, t = Path(run_dir), config.data, config.train
-    exists = run_dir.exists() and not (run_dir.is_dir() and not any(run_dir.iterdir()))
-    if exists and not (resume and run_dir.is_dir()):
-        raise _exists(run_dir)
-    if resume and not exists:
-        raise UserError(f"{run_dir}: expected a run folder to resume; got none; try it without --resume")
-    if resume:
-        check_same_config(config, run_dir)
-    sides = check_text(config)
-    kept = run_dir / "tokenizer.json"
-    given = None if data.tokenizer in KINDS else Tokenizer.load(data.tokenizer)
-
-    def say(text: str) -> None:
-        if progress:
-            print(text, file=sys.stderr, flush=True)
-
-    def prepared(pairs: int) -> None:
-        if pairs % (1 << 20) == 0:
-            say(f"{pairs:,} pairs")
-
-    try:
-        with store.disk_errors(str(run_dir)):
-            run_dir.mkdir(parents=True, exist_ok=True)
-            if not (run_dir / "config.toml").exists():
-                store.write_text(run_dir / "config.toml", config.dump())
-            if resume and kept.exists():
-                tokenizer = Tokenizer.load(kept)
-            else:
-                if given is None:
-                    say(f"learning a {data.tokenizer} vocabulary of at most {data.vocab_size:,} pieces")
-                tokenizer = given or Tokenizer.train(sides["train"], data.tokenizer, data.vocab_size, data.pretokenizer)
-                tokenizer.save(kept)
-            corpora = {}
-            for name, (src, tgt) in sides.items():
-                say(f"preparing the {name} text: {src}, {tgt}")
-                corpora[name] = prepare(src, tgt, tokenizer, run_dir / "data" / name, data.max_length, prepared)
-            batches = Batches(corpora["train"], t.batch_tokens, t.seed)
-            shape = config.transformer_config(tokenizer.vocab_size)
-            model = Transformer(shape, seed=t.seed, dtype=getattr(npx, t.precision))
-            trainer = Trainer(model, config, tokenizer, batches, corpora.get("valid"), run_dir, resume, progress)
-    except BaseException:
-        if not exists:
-            shutil.rmtree(run_dir, ignore_errors=True)
-        raise
-    return trainer.run()
-
-
-def check_text(config: RunConfig) -> dict[str, tuple[str, str]]:
-    """The (source, target) files of "train" and, if any, "valid", read to their end; UserError for what is wrong."""
-    data = config.data
-    try:
-        shape = config.transformer_config(data.vocab_size)
-    except ValueError as error:
-        raise UserError(f"model.{error}") from None
-    if shape.positions == "learned" and data.max_length > shape.max_positions:
-        raise UserError(
-            f"data.max_length: expected at most model.max_positions = {shape.max_positions} with learned positions; "
-            f"got {data.max_length}; try max_length = {shape.max_positions}"
-        )
-    sides = {"train": (data.train_src, data.train_tgt)}
-    if data.valid_src or data.valid_tgt:
-        sides["valid"] = (data.valid_src, data.valid_tgt)
-    for part, files in sides.items():
-        for side, file in zip(("src", "tgt"), files, strict=True):
-            if not file:
-                raise UserError(f"data.{part}_{side}: expected a text file; got none; try --{part}-{side} FILE")
-        for _ in read_pairs(*files):
-            pass
-    return sides
-
-
 def check_same_config(config: RunConfig, run_dir: Path) -> None:
     """UserError, naming the key, where `config` differs from RUN/config.toml in what a resumed run may not change."""
     file = run_dir / "config.toml"
@@ -484,99 +398,7 @@ def check_same_config(config: RunConfig, run_dir: Path) -> None:
         )
 
 
-def _exists(run_dir: Path) -> UserError:
+def run_exists(run_dir: Path) -> UserError:
+    """The error for a run folder that is there already."""
     got = "a run folder that exists" if run_dir.is_dir() else "a file"
     return UserError(f"{run_dir}: expected a new run folder; got {got}; try --resume to go on with it, or a new --out")
-
-
-class RunReport:
-    """What a run tells: metrics.jsonl for programs, log.txt for people, a progress bar (plain lines off a terminal)."""
-
-    def __init__(self, run_dir: Path, max_steps: int, progress: bool = True) -> None:
-        self.run_dir, self.max_steps, self.progress = run_dir, max_steps, progress
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.fields[text]}"), BarColumn(bar_width=24), TextColumn("{task.fields[left]}"))
-        show = progress and console.is_terminal
-        self.bar = Progress(*columns, console=console, refresh_per_second=4) if show else None
-
-    @contextmanager
-    def opened(self, state: RunState) -> Iterator[None]:
-        """Opens the files for a run that goes on after `state`; lines of metrics.jsonl from after it are dropped."""
-        self._trim(state)
-        self.started, self.first_step = time.perf_counter(), state.step
-        screen: AbstractContextManager[Any] = self.bar or nullcontext()
-        with (
-            open(self.run_dir / "metrics.jsonl", "a", encoding="utf-8") as self._metrics,
-            open(self.run_dir / "log.txt", "a", encoding="utf-8") as self._log,
-            screen,
-        ):
-            if self.bar:
-                self.task = self.bar.add_task("", total=self.max_steps, completed=state.step, text="", left="")
-            yield
-
-    def metrics(self, entry: dict[str, Any]) -> None:
-        """Appends one JSON object, with the time of day."""
-        entry = entry | {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        self._metrics.write(json.dumps(entry, allow_nan=False) + "\n")
-        self._metrics.flush()
-
-    def line(self, text: str) -> None:
-        """Appends a line to log.txt, with the time of day, and shows it."""
-        self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
-        self._log.flush()
-        if self.bar:
-            self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
-        elif self.progress:
-            print(text, file=sys.stderr, flush=True)
-
-    def advance(self, state: RunState) -> None:
-        """Moves the bar to the state's step."""
-        if self.bar:
-            speed = state.window_tokens / max(state.window_seconds, 1e-9)
-            loss = state.window_loss / state.window_targets
-            text = f"step {state.step}/{self.max_steps}  loss {loss:.4f}  {speed:,.0f} tokens/s"
-            self.bar.update(self.task, completed=state.step, text=text, left=self.time_left(state))
-
-    def time_left(self, state: RunState) -> str:
-        """Time to max_steps at this process's pace, validation and writing included: "1:02:03 left"."""
-        pace = (time.perf_counter() - self.started) / max(1, state.step - self.first_step)  # seconds a step
-        return f"{clock(pace * (self.max_steps - state.step))} left"
-
-    def sync(self) -> None:
-        """Forces the metrics to disk, so that no checkpoint is newer than they are."""
-        os.fsync(self._metrics.fileno())
-
-    def _trim(self, state: RunState) -> None:
-        file = self.run_dir / "metrics.jsonl"
-        if not file.exists():
-            return
-        lines, kept = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True), []
-        for line in lines:
-            try:
-                entry = json.loads(line)
-                last = state.validated if entry["kind"] == "valid" else state.step
-                whole = line.endswith("\n")  # a killed process may have written half a line
-            except (ValueError, KeyError, TypeError):
-                continue
-            if whole and entry["step"] <= last:
-                kept.append(line)
-        if kept != lines:
-            store.write_text(file, "".join(kept))
-
-
-def describe(corpus: Corpus) -> str:
-    """How many pairs a corpus has, and how many were left out and why."""
-    tokens = f"{int(corpus.src_lengths.sum()):,} + {int(corpus.tgt_lengths.sum()):,} tokens"
-    pairs = corpus.meta.get("pairs")
-    if pairs is None:
-        return f"{len(corpus):,} pairs, {tokens}"
-    return (
-        f"{pairs['read']:,} pairs read, {pairs['kept']:,} kept ({tokens}); skipped: {pairs['empty']:,} with an empty "
-        f"side, {pairs['too_long']:,} longer than {corpus.meta['max_length']} tokens"
-    )
-
-
-def clock(seconds: float) -> str:
-    """Seconds as h:mm:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
