@@ -5,19 +5,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet
-TORCH ?= torch==2.13.*
+TORCH ?= torch==2.13.0
 
 # Two test processes of one thread each are faster than one of two.
 ONE_THREAD := NPX_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test lint parity clean
+.PHONY: help demo test lint parity bench clean
 .NOTPARALLEL:
 
 help:
 	@echo "make demo      train the demo (English to German number words), translate, score, draw; about 4 minutes on 2 cores"
 	@echo "make test      ruff, mypy and the whole test suite"
 	@echo "make lint      ruff and mypy alone"
-	@echo "make parity    the tests against PyTorch; installs $(TORCH) (CPU) into $(VENV)"
+	@echo "make parity    the tests against PyTorch; installs $(TORCH) into $(VENV)"
+	@echo "make bench     a training step beside PyTorch's, three sizes; installs $(TORCH) into $(VENV)"
 	@echo "make clean     remove $(VENV), demo-run and caches"
 	@echo "PYTHON=python3.12 chooses the Python that $(VENV) is made from."
 
@@ -33,9 +34,16 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 parity: $(VENV)/.dev
-	$(BIN)/python -c "import torch" 2>/dev/null \
-		|| $(PIP) --extra-index-url https://download.pytorch.org/whl/cpu "$(TORCH)" || $(PIP) torch
+	$(BIN)/python -c "import torch" 2>/dev/null || $(PIP) "$(TORCH)"
 	$(BIN)/python -m pytest tests/test_parity_torch.py
+
+bench: $(VENV)/.dev
+	$(BIN)/python -c "import torch" 2>/dev/null || $(PIP) "$(TORCH)"
+	$(BIN)/python -m benchmarks.train_step --engine ours --engine torch --engine floor
+	$(BIN)/python -m benchmarks.train_step --engine ours --engine torch --engine floor \
+		--d-model 256 --heads 4 --d-ff 1024 --layers 3 --vocab 8000
+	$(BIN)/python -m benchmarks.train_step --engine ours --engine torch --engine floor \
+		--d-model 128 --heads 4 --d-ff 256 --layers 4 --vocab 9712 --batch 256 --length 16
 
 $(VENV)/.made:
 	@command -v $(PYTHON) >/dev/null 2>&1 || \

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from models import PRESETS
-from train import cli, translate
+from train import cli, demo, translate
 from train.checkpoint import list_checkpoints
 from train.cli import main
 from train.config import RunConfig
@@ -156,6 +156,32 @@ def test_a_printed_configuration_trains(texts, tmp_path, capsys):
     out = tmp_path / "run"
     assert main(["train", str(file), *data_options(texts), "--out", str(out), "--quiet", *settings]) == 0
     assert RunConfig.load(out / "config.toml").train.precision == "float64"
+
+
+def test_the_demo_goes_all_the_way(tmp_path, capfd):
+    pytest.importorskip("num2words")
+    pytest.importorskip("matplotlib")
+    short = [*SIZES, "data.vocab_size=350", "train.keep_last=2", "search.beam=1", "search.max_extra=1"]
+    result = demo.run_demo(tmp_path / "demo", n_train=300, settings=short)
+    assert result["exact"] < 50  # nothing is learned in so few steps, and it is not said to be
+    held_out = (tmp_path / "demo" / "test.en").read_text(encoding="utf-8").splitlines()
+    trained = (tmp_path / "demo" / "train.en").read_text(encoding="utf-8").splitlines()
+    assert len(set(held_out)) == 1000 and not set(held_out) & set(trained)
+    assert len((tmp_path / "demo" / "test.translated.de").read_text(encoding="utf-8").splitlines()) == 1000
+    assert (tmp_path / "demo" / "attention.png").read_bytes().startswith(b"\x89PNG")
+    assert "held-out numbers exactly right" in capfd.readouterr().out
+
+
+def test_the_demos_german_is_german():
+    pytest.importorskip("num2words")
+    for number, words in (
+        (0, "null"),
+        (21, "einundzwanzig"),
+        (342, "dreihundertzweiundvierzig"),
+        (101_000, "einhunderteintausend"),
+        (21_965, "einundzwanzigtausendneunhundertfünfundsechzig"),
+    ):
+        assert demo.german(number) == words
 
 
 # ---- mistakes

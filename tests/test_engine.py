@@ -104,7 +104,11 @@ def programs(draw):
     """A random graph: each step adds or multiplies two earlier values."""
     steps = draw(st.integers(1, 12))
     return [
-        (draw(st.sampled_from(["add", "subtract", "multiply", "maximum"])), draw(st.integers(0, n)), draw(st.integers(0, n)))
+        (
+            draw(st.sampled_from(["add", "subtract", "multiply", "maximum"])),
+            draw(st.integers(0, n)),
+            draw(st.integers(0, n)),
+        )
         for n in range(1, steps + 1)
     ]
 
@@ -230,7 +234,14 @@ def test_cut_paths_are_passed_over():
 def test_dtype_is_kept(dtype):
     a = leaf(1.0, 2.0, 4.0, dtype=dtype)
     steps = [a, a * 2, 1 - a, a / 3, 2 / a, a**2, a**-0.5, -a, a.mean(), a.max() + 1, ops.sqrt(a), ops.exp(a) * 0.5]
-    steps += [ops.sigmoid(a), ops.where(a.data > 1, a, 0.0), ops.maximum(a, 0.5), a @ a, a[[0, 0]], a.sum(keepdims=True)]
+    steps += [
+        ops.sigmoid(a),
+        ops.where(a.data > 1, a, 0.0),
+        ops.maximum(a, 0.5),
+        a @ a,
+        a[[0, 0]],
+        a.sum(keepdims=True),
+    ]
     for step in steps:
         assert step.dtype == dtype
         a.grad = None
@@ -246,7 +257,9 @@ def test_numbers_and_lists_become_float32_and_arrays_stay_as_they_are():
     assert len(Tensor(x)) == 2 and Tensor(x).ndim == 2 and Tensor(x).size == 6 and Tensor([2.5]).item() == 2.5
 
 
-@pytest.mark.parametrize("other", [leaf(1.0, 2.0), np.array([1.0, 2.0]), np.float64(3)], ids=["Tensor", "array", "scalar"])
+@pytest.mark.parametrize(
+    "other", [leaf(1.0, 2.0), np.array([1.0, 2.0]), np.float64(3)], ids=["Tensor", "array", "scalar"]
+)
 def test_different_dtypes_do_not_mix(other):
     a = leaf(1.0, 2.0, dtype="float32")
     for operation in (ops.add, ops.multiply, ops.maximum, ops.divide):

@@ -237,7 +237,7 @@ def test_fast_version_equals_reference(name, dtype, data):
 @pytest.mark.parametrize("name", KERNELS)
 @given(data=st.data())
 def test_number_of_threads_changes_no_bit(name, data):
-    """Blocks of a few bytes and panels of a row or two, so that even small arrays are walked over by several threads."""
+    """With blocks of a few bytes and panels of a row or two, so that several threads walk over even small arrays."""
     call = CASES[name](Draw(data, "float32"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parallel, "BLOCK_BYTES", 64)
@@ -268,7 +268,7 @@ BIG = {
     "linear": lambda x: (x, x[:256], x[0], True),
     "linear_grad": lambda x: (x, x, x[:256], x),
     "attention": lambda x: (x.reshape(32, 64, 4, 64),) * 3,
-    "attention_grad": lambda x: ((x.reshape(32, 64, 4, 64),) * 4 + (x[:2048].reshape(32, 4, 64, 64),)),
+    "attention_grad": lambda x: (x.reshape(32, 64, 4, 64),) * 4 + (x[:2048].reshape(32, 4, 64, 64),),
     "cross_entropy": lambda x: (x, np.arange(len(x)) % 256, 0.1),
     "linear_cross_entropy": lambda x: (x[:, :64], x[:1024, :64], np.arange(len(x)) % 256, 0.1),
     "adam": lambda x: (x.reshape(-1), x.reshape(-1) * 2, x.reshape(-1) * 3, abs(x.reshape(-1)), 3, 0.1),

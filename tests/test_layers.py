@@ -80,7 +80,10 @@ def test_initial_values_follow_from_the_seed():
 
 @pytest.mark.parametrize("position, i, d", [(0, 0, 8), (1, 0, 8), (5, 3, 8), (37, 2, 512), (1000, 255, 512), (7, 1, 5)])
 def test_sinusoids_at_chosen_entries(position, i, d):
-    table, halves = sinusoids(position + 1, d, dtype="float64"), sinusoids(position + 1, d, halves=True, dtype="float64")
+    table, halves = (
+        sinusoids(position + 1, d, dtype="float64"),
+        sinusoids(position + 1, d, halves=True, dtype="float64"),
+    )
     angle = position / 10000 ** (2 * i / d)
     assert table.shape == halves.shape == (position + 1, d)
     assert table[position, 2 * i] == pytest.approx(math.sin(angle), abs=1e-12)
@@ -200,7 +203,8 @@ def longhand(layer, x, memory, mask):
     rows = []
     for b in range(len(x)):
         heads = [
-            attend(*(a[b, :, i * n : (i + 1) * n] for a, n in ((q, d_k), (k, d_k), (v, d_v))), mask[b]) for i in range(h)
+            attend(*(a[b, :, i * n : (i + 1) * n] for a, n in ((q, d_k), (k, d_k), (v, d_v))), mask[b])
+            for i in range(h)
         ]
         rows.append(np.concatenate(heads, axis=-1))
     return project("output", np.stack(rows))

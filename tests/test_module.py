@@ -23,7 +23,16 @@ class Tree(Module):
         return self.tied(self.norm(x) * self.scale)
 
 
-NAMES = ["scale", "norm.gamma", "norm.beta", "stack.0.gamma", "stack.0.beta", "stack.1.gamma", "stack.1.beta", "tied.beta"]
+NAMES = [
+    "scale",
+    "norm.gamma",
+    "norm.beta",
+    "stack.0.gamma",
+    "stack.0.beta",
+    "stack.1.gamma",
+    "stack.1.beta",
+    "tied.beta",
+]
 
 
 def test_named_parameters_are_in_order_and_shared_ones_come_once():

@@ -126,7 +126,9 @@ def test_cached_decoding_equals_full_decoding(config, seed, data):
         elif kind == "drop":  # sentences that are done
             rows = rows[np.isin(origin, origin[: data.draw(st.integers(0, len(origin)))])]
         elif kind == "any":
-            rows = np.array(data.draw(st.lists(st.sampled_from(rows.tolist()), max_size=6) if len(rows) else st.just([])), int)
+            rows = np.array(
+                data.draw(st.lists(st.sampled_from(rows.tolist()), max_size=6) if len(rows) else st.just([])), int
+            )
         cache.select(rows)
         origin, prefix = origin[rows], prefix[rows]
 
@@ -296,7 +298,9 @@ def test_dropout_is_where_the_paper_has_it(monkeypatch):
     shapes = []
     keep_mask = npx.kernels.dropout.keep_mask
     for module in (npx.kernels.dropout, npx.kernels.dropout_residual_norm, npx.kernels.attention):
-        monkeypatch.setattr(module, "keep_mask", lambda key, shape, rate: shapes.append(shape) or keep_mask(key, shape, rate))
+        monkeypatch.setattr(
+            module, "keep_mask", lambda key, shape, rate: shapes.append(shape) or keep_mask(key, shape, rate)
+        )
     with npx.keyed(1, 1):
         model.loss(*batch([[3, 4, 5]], [[6, 7]]))
     assert shapes == [(1, 4, 8)] * 5 + [(1, 3, 8)] * 7
@@ -397,7 +401,9 @@ def test_parameters_of_every_preset_as_built(name, monkeypatch):
     blank = np.broadcast_to(np.float32(0), (1,))
     monkeypatch.setattr("models.layers.xavier_uniform", lambda i, *o: np.broadcast_to(blank, (i, sum(o))))
     config = TransformerConfig.preset(name, 17)
-    assert Transformer(config).n_parameters() == config.n_parameters() == AT_37000[name] - (37_000 - 17) * config.d_model
+    assert (
+        Transformer(config).n_parameters() == config.n_parameters() == AT_37000[name] - (37_000 - 17) * config.d_model
+    )
 
 
 @given(config=configs())
@@ -427,9 +433,18 @@ def test_configurations_go_round_and_presets_take_changes():
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"d_model": 10, "n_heads": 4}, "d_model: expected a multiple of n_heads = 4; got 10; try 8, or set d_k and d_v"),
-        *(({name: 0}, f"{name}: expected a positive whole number; got 0") for name in ("vocab_size", "d_model", "n_layers")),
-        *(({name: -1}, f"{name}: expected a positive whole number; got -1") for name in ("d_ff", "n_heads", "d_k", "d_v")),
+        (
+            {"d_model": 10, "n_heads": 4},
+            "d_model: expected a multiple of n_heads = 4; got 10; try 8, or set d_k and d_v",
+        ),
+        *(
+            ({name: 0}, f"{name}: expected a positive whole number; got 0")
+            for name in ("vocab_size", "d_model", "n_layers")
+        ),
+        *(
+            ({name: -1}, f"{name}: expected a positive whole number; got -1")
+            for name in ("d_ff", "n_heads", "d_k", "d_v")
+        ),
         *(({name: 2.0}, f"{name}: expected a positive whole number; got 2.0") for name in ("d_ff", "n_layers", "d_k")),
         ({"vocab_size": "many"}, "vocab_size: expected a positive whole number; got 'many'"),
         ({"n_heads": True}, "n_heads: expected a positive whole number; got True"),
