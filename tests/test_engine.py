@@ -369,6 +369,9 @@ def test_gradcheck_checks_its_arguments():
         gradcheck(ops.exp, np.ones(2, "float32"))
     with pytest.raises(TypeError, match="return a Tensor; got float"):
         gradcheck(lambda a: 1.0, np.ones(2))
+    x = np.arange(6.0).reshape(2, 3)
+    for layout in (x, x.T, np.asfortranarray(x), x[:, ::2], np.broadcast_to(x[:1], (2, 3))):
+        assert gradcheck(lambda a: a * a, layout)
     x = np.ones(3)
     x.flags.writeable = False
     assert gradcheck(lambda a, ids: a[ids] * 2, x, np.array([0, 0, 2]))

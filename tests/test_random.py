@@ -14,7 +14,6 @@ KEYS = st.builds(npx.Key, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), 
 DRAWS = {
     "normal": lambda key: npx.random.normal(key, (50,)),
     "uniform": lambda key: npx.random.uniform(key, (50,)),
-    "permutation": lambda key: npx.random.permutation(key, 50),
     "bits16": lambda key: bits16(key, 0, 50),
     "keep_mask": lambda key: keep_mask(key, (200,), 0.5),
 }
@@ -63,7 +62,6 @@ def test_distributions():
     n, u = npx.random.normal(key, (100_000,)), npx.random.uniform(key, (100_000,), low=-2, high=3)
     assert abs(n.mean()) < 0.02 and abs(n.std() - 1) < 0.02
     assert u.min() >= -2 and u.max() <= 3 and abs(u.mean() - 0.5) < 0.02
-    assert sorted(npx.random.permutation(key, 100)) == list(range(100))
     for draw in (npx.random.normal, npx.random.uniform):
         assert draw(key, (2,)).dtype == "float32" and draw(key, (2,), "float64").dtype == "float64"
 

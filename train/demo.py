@@ -38,7 +38,7 @@ max_length = 64
 
 [train]
 batch_tokens = 2500
-max_steps = 700
+max_steps = 800
 warmup_steps = 200
 lr_scale = 0.6
 label_smoothing = 0.1
@@ -70,20 +70,22 @@ def german(number: int) -> str:
 
 
 def draw(seed: int, n_train: int) -> dict[str, list[int]]:
-    """Numbers to train on, to validate with and to hold out, no number in two of them.
+    """Numbers to hold out (1,000), to validate with (500) and to train on, no number in two of them.
 
-    Nearly all numbers below a million have six digits. So that short ones are learned and tested too, all below 1,000
-    are taken: 100 of them are held out beside 900 larger ones, 50 are for validation beside 450.
+    Nearly all numbers below a million have six digits and few zeros. So that short and round ones are learned and
+    tested too, a tenth of those held out are below 1,000, all the others below 1,000 are trained on, and every other
+    number that is drawn to train on has each of its six digits zero with probability 1/2.
     """
     rng = random.Random(seed)
-    small = rng.sample([n for n in range(1000) if n not in TELLING], 1000 - sum(n < 1000 for n in TELLING))
-    large = rng.sample(range(1000, LIMIT), n_train + 450 + 900 + len(TELLING))
-    large = [n for n in large if n not in TELLING]
-    parts = {
-        "test": small[:100] + large[:900],
-        "valid": small[100:150] + large[900:1350],
-        "train": small[150:] + large[1350 : 1350 + n_train],
-    }
+    small = [n for n in range(1000) if n not in TELLING]
+    rng.shuffle(small)
+    large = [n for n in rng.sample(range(1000, LIMIT), 1350 + len(TELLING)) if n not in TELLING]
+    parts = {"test": small[:100] + large[:900], "valid": small[100:150] + large[900:1350]}
+    taken, chosen = {*TELLING, *parts["test"], *parts["valid"]}, set(small[150:])
+    while len(chosen) < n_train:
+        round_one = int("".join(rng.choice("000000000123456789") for _ in range(6)))
+        chosen |= {round_one, rng.randrange(LIMIT)} - taken
+    parts["train"] = sorted(chosen)
     for numbers in parts.values():
         rng.shuffle(numbers)
     return parts
