@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import npx
 from autograd import Tensor, gradcheck, neural, no_grad
-from models import PRESETS, Parameter, Transformer, TransformerConfig, flatten
+from models import PRESETS, Parameter, Transformer, TransformerConfig, flatten, sinusoids
 from models.search import greedy_search
 from npx.kernels.cross_entropy import SMOOTHING_OVER
 from npx.registry import compare
@@ -266,6 +266,22 @@ def test_loss_normalizer_and_batches_without_tokens():
     assert all(np.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 
 
+@pytest.mark.parametrize("kind", OPTIONS["positions"])
+def test_what_enters_the_layers_is_the_scaled_embedding_and_the_position(kind):
+    """table[id] * sqrt(D) + P[pos], pos from 0, on both sides with the same table."""
+    model = build(TransformerConfig(**SMALL | {"positions": kind})).eval()
+    src, tgt = batch([[3, 4, 5]], [[6, 7]])
+    entered = []
+    for layer in (model.encoder[0], model.decoder[0]):
+        layer.forward = lambda x, *rest, f=layer.forward: (entered.append(x.data), f(x, *rest))[1]
+    model(src, tgt)
+    for x, ids, positions in zip(entered, (src, tgt), (model.source_positions, model.target_positions), strict=True):
+        learned = kind == "learned"
+        rows = positions.weight.data if learned else sinusoids(9, 8, kind == "sinusoidal_halves", "float64")
+        expected = model.embedding.weight.data[ids] * 8**0.5 + rows[: ids.shape[1]]
+        assert np.allclose(x, expected, rtol=0, atol=1e-14)
+
+
 # Training and evaluation
 
 
@@ -292,9 +308,10 @@ def test_dropout_follows_the_key_and_is_off_in_evaluation(where, norm):
     assert model.loss(src, tgt).item() == loss(1, 1) == loss(2, 2)
 
 
-def test_dropout_is_where_the_paper_has_it(monkeypatch):
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_dropout_is_where_the_paper_has_it(norm, monkeypatch):
     """On the embeddings of both sides and on each sub-layer's output: 2 + 2 N + 3 N draws, and no other."""
-    model = Transformer(TransformerConfig(**SMALL | {"dropout": 0.1}))
+    model = Transformer(TransformerConfig(**SMALL | {"dropout": 0.1, "norm": norm}))
     shapes = []
     keep_mask = npx.kernels.dropout.keep_mask
     for module in (npx.kernels.dropout, npx.kernels.dropout_residual_norm, npx.kernels.attention):
