@@ -1,4 +1,4 @@
-"""The operations of the Transformer: one fused kernel each, beside the composition it must equal. Next: `gradcheck.py`.
+"""The operations of the Transformer: one fused kernel each, beside the composition it must equal. Next: `testing/`.
 
 The compositions (`composed_*`) are made of the small operations of `operations.py` only. They are there to be read,
 and to be the truth that the tests hold the fused operations to, values and gradients.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from autograd import Tensor, backward, differentiable, engine, gradcheck, is_grad_enabled, no_grad
 from autograd import operations as ops
-from autograd.gradcheck import GradientError
+from autograd.testing import GradientError
 
 
 @pytest.fixture(autouse=True)
@@ -348,9 +348,9 @@ def test_gradcheck_finds_a_wrong_gradient_and_prints_both_values():
         return x * x, lambda g: (g * 2.001 * x,)
 
     x = np.array([[1.0, 2.0], [3.0, 4.0]])
-    with pytest.raises(GradientError, match=r"input 0 \(0, 0\): analytic .*, numeric .*, difference .*\(tolerance"):
+    with pytest.raises(GradientError, match=r"(?s)input 0, \(2, 2\).* analytic .* numeric .* difference .*, tolerance"):
         gradcheck(square, x)
-    with pytest.raises(GradientError, match="random direction 0"):
+    with pytest.raises(GradientError, match="wrong gradient of input 0"):
         gradcheck(square, x, directions=2)
     assert gradcheck(lambda a: a * a, x) and gradcheck(lambda a: a * a, x, directions=2)
 
@@ -365,8 +365,8 @@ def test_gradcheck_finds_a_missing_gradient():
 
 
 def test_gradcheck_checks_its_arguments():
-    with pytest.raises(TypeError, match="at least one float64 input; got float32"):
-        gradcheck(ops.exp, np.ones(2, "float32"))
+    with pytest.raises(TypeError, match="expected a floating input; got int64"):
+        gradcheck(ops.exp, np.ones(2, "int64"))
     with pytest.raises(TypeError, match="return a Tensor; got float"):
         gradcheck(lambda a: 1.0, np.ones(2))
     x = np.arange(6.0).reshape(2, 3)

@@ -1,0 +1,8 @@
+"""One case for every operation, kernel and layer: a hypothesis strategy for a call of it (test_registry_checks.py).
+
+Read in this order: `base.py`, `operations.py`, `neural.py`, `kernels.py`, `layers.py`. A new entry of a registry needs
+a case here: a function `operation_NAME`, `kernel_NAME` or `layer_NAME` that draws a `Call`.
+"""
+
+from tests.cases import kernels, layers, neural, operations
+from tests.cases.base import CASES, ENTRIES, Call, check, thoroughly

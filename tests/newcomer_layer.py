@@ -1,0 +1,40 @@
+"""A layer that somebody wrote for their own model, outside the packages; docs/check-your-layer.md checks it.
+
+RMSNorm (Zhang and Sennrich, 2019) with its gradient by hand, once right and once with a term forgotten.
+"""
+
+import numpy as np
+
+from autograd import differentiable
+from models import Module, Parameter
+
+
+@differentiable
+def rms_norm(x, gain, eps=1e-3):
+    """gain * x / sqrt(mean(x^2) + eps) over the last axis. x (..., D); gain (D,)."""
+    scale = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)  # (..., 1)
+
+    def vjp(g):
+        h = g * gain
+        through_scale = x * scale**3 * np.mean(h * x, axis=-1, keepdims=True)
+        return h * scale - through_scale, np.sum(g * x * scale, axis=tuple(range(g.ndim - 1)))
+
+    return gain * x * scale, vjp
+
+
+@differentiable
+def rms_norm_forgetful(x, gain, eps=1e-3):
+    """`rms_norm` whose gradient takes the scale for a constant."""
+    scale = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)  # (..., 1)
+    return gain * x * scale, lambda g: (g * gain * scale, np.sum(g * x * scale, axis=tuple(range(g.ndim - 1))))
+
+
+class RMSNorm(Module):
+    """(..., D) -> (..., D); `norm`: the operation to use."""
+
+    def __init__(self, d_model, norm=rms_norm):
+        self.gain = Parameter(np.ones(d_model, "float32"))
+        self.norm = norm
+
+    def forward(self, x):
+        return self.norm(x, self.gain)

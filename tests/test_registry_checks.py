@@ -1,0 +1,32 @@
+"""Every operation, kernel and layer, drawn from the registries, held to the kit: see autograd/testing, tests/cases.
+
+An entry without a case fails by its name. Profiles: conftest.py; `HYPOTHESIS_PROFILE=thorough` tries 1,000 examples.
+"""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import cases
+from tests.soak import soak
+
+
+@pytest.mark.parametrize("entry", cases.ENTRIES)
+@cases.thoroughly(settings.default)
+@given(data=st.data())
+def test_entry(entry, data):
+    cases.check(entry, data)
+
+
+def test_a_soak_counts_the_examples_that_passed():
+    assert soak("operation exp", 5) == 5
+
+
+def test_every_case_has_an_entry():
+    assert sorted(cases.CASES) == sorted(cases.ENTRIES)
+
+
+@pytest.mark.parametrize("kind", ["operation", "kernel", "layer"])
+def test_an_entry_without_a_case_is_named(kind):
+    with pytest.raises(AssertionError, match=f"{kind} new_one has no case in tests/cases"):
+        cases.check(f"{kind} new_one", None)
