@@ -1,4 +1,4 @@
-"""The small operations (autograd/operations.py): values by NumPy, inputs untouched, ties and kinks. Gradients: cases/."""
+"""The small operations (autograd/operations.py): values by NumPy, inputs untouched, ties. Gradients: tests/cases."""
 
 import numpy as np
 import pytest
