@@ -10,7 +10,7 @@ TORCH ?= torch==2.13.0
 # Two test processes of one thread each are faster than one of two.
 ONE_THREAD := NPX_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test lint parity bench clean
+.PHONY: help demo test lint parity bench gpu-check gpu-present clean
 .NOTPARALLEL:
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make test      ruff, mypy and the whole test suite"
 	@echo "make lint      ruff and mypy alone"
 	@echo "make parity    the tests against PyTorch; installs $(TORCH) into $(VENV)"
+	@echo "make gpu-check all that needs a GPU, under 8 minutes: suites, torch, compute-sanitizer; writes gpu-check.json"
 	@echo "make bench     a training step beside PyTorch's, three sizes; installs $(TORCH) into $(VENV)"
 	@echo "make clean     remove $(VENV), demo-run and caches"
 	@echo "PYTHON=python3.12 chooses the Python that $(VENV) is made from."
@@ -44,6 +45,16 @@ bench: $(VENV)/.dev
 		--d-model 256 --heads 4 --d-ff 1024 --layers 3 --vocab 8000
 	$(BIN)/python -m benchmarks.train_step --engine ours --engine torch --engine floor \
 		--d-model 128 --heads 4 --d-ff 256 --layers 4 --vocab 9712 --batch 256 --length 16
+
+# On a machine with a GPU. The extra by the driver: CUDA 13 unless it is older.
+GPU ?= gpu13
+gpu-check: gpu-present $(VENV)/.dev
+	$(BIN)/python -c "import cupy" 2>/dev/null || $(PIP) -e ".[$(GPU)]"
+	$(BIN)/python -c "import torch" 2>/dev/null || $(PIP) torch
+	$(BIN)/python -m tests.gpu_check
+
+gpu-present:
+	@command -v nvidia-smi >/dev/null 2>&1 || { echo "gpu-check: expected an NVIDIA GPU; found no driver" >&2; exit 2; }
 
 $(VENV)/.made:
 	@command -v $(PYTHON) >/dev/null 2>&1 || \

@@ -7,10 +7,13 @@ from setuptools import find_packages, setup
 README = Path(__file__).with_name("README.md")
 HOUSE = ("npx", "autograd", "models", "train")  # benchmarks/ is for the working tree and is not installed
 CUDA_LIBRARIES = "[ctk]>=14.2,<15"  # [ctk]: the CUDA libraries come as wheels too; only the driver must be there
+BFLOAT16 = "ml-dtypes>=0.5,<1"
 DEMO = ["matplotlib>=3.8,<4", "num2words>=0.5.13,<0.6"]
 DEV = [
+    BFLOAT16,
     "hypothesis>=6.120,<7",
     "mypy==2.4.*",
+    "nvidia-cuda-nvrtc>=13,<14; sys_platform == 'linux'",  # compiles the kernels without a GPU
     "pytest>=8,<10",
     "pytest-xdist>=3.6,<4",
     "ruff==0.17.*",
@@ -26,20 +29,20 @@ setup(
     license="MIT",
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=[f"{name}{inner}" for name in HOUSE for inner in ("", ".*")]),
-    package_data={"": ["*.cu", "*.cuh"]},
+    package_data={"": ["*.cu", "*.cuh", "*.h"]},
     install_requires=[
         "numpy>=2.0,<3",
         "rich>=13.7,<16",
         "sacrebleu>=2.4,<3",
         "safetensors>=0.4.5,<1",
         "threadpoolctl>=3.5,<4",
-            "tokenizers>=0.20,<1",
+        "tokenizers>=0.20,<1",
         "typer>=0.15,<1",
     ],
     extras_require={
-        "gpu": [f"cupy-cuda12x{CUDA_LIBRARIES}"],
-        "gpu12": [f"cupy-cuda12x{CUDA_LIBRARIES}"],
-        "gpu13": [f"cupy-cuda13x{CUDA_LIBRARIES}"],
+        "gpu": [f"cupy-cuda12x{CUDA_LIBRARIES}", BFLOAT16],
+        "gpu12": [f"cupy-cuda12x{CUDA_LIBRARIES}", BFLOAT16],
+        "gpu13": [f"cupy-cuda13x{CUDA_LIBRARIES}", BFLOAT16],
         "demo": DEMO,
         "dev": DEMO + DEV,
     },

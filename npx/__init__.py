@@ -4,9 +4,10 @@ NumPy and CuPy are imported in this package and nowhere above it. Read in this o
 
 1. `device.py`    which engine (NumPy or CuPy) new arrays come from;
 2. `random.py`    random numbers that are a pure function of (seed, step, call, position);
-3. `registry.py`  what a kernel is: a readable reference, and faster versions held to it;
-4. `parallel.py`  how a fast NumPy version walks over rows in cache-sized blocks on all cores;
-5. `kernels/`     the kernels, one file per formula.
+3. `precision.py` which numbers a model computes with;
+4. `registry.py`  what a kernel is: a readable reference, and faster versions held to it;
+5. `parallel.py`  how a fast NumPy version walks over rows in cache-sized blocks on all cores;
+6. `kernels/`     the kernels, one file per formula.
 
 The array functions below are NumPy's own: given a CuPy array they hand over to CuPy through NumPy's dispatch
 protocols (`__array_ufunc__`, `__array_function__`), so no layer above has to ask which engine it is on.
@@ -23,7 +24,8 @@ from numpy import sum as sum
 from numpy import all as all, any as any, max as max, min as min
 
 from npx import random
-from npx.device import add_at, array_module, asarray, device, empty, from_host, full, ones, to_host, use_device, zeros
+from npx.device import add_at, array_module, asarray, device, empty, free_memory, from_host, full, memory_use, ones
+from npx.device import to_host, use_device, zeros
 from npx.kernels.adam import adam
 from npx.kernels.attention import attention, attention_grad
 from npx.kernels.cross_entropy import cross_entropy, linear_cross_entropy
@@ -34,6 +36,7 @@ from npx.kernels.layer_norm import layer_norm, layer_norm_grad
 from npx.kernels.linear import linear, linear_grad
 from npx.kernels.softmax import softmax, softmax_grad
 from npx.memory import tune
+from npx.precision import PRECISIONS, use_precision, wide
 from npx.random import Key, keyed, next_key
 from npx.registry import KERNELS, Kernel, KernelMismatch, kernel, kernel_mode
 

@@ -2,10 +2,15 @@
 
 An array says by its type which engine it belongs to (`array_module`); the current device says where new arrays are
 made (`zeros`, `asarray`, ...). Nothing above this package imports CuPy or branches on the engine.
+
+NPX_GPU_MEMORY limits the memory taken from a GPU: GiB (`20`) or a share of it (`80%`).
 """
 
+import ctypes
+import gc
+import os
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,18 +27,49 @@ def use_device(name: str) -> None:
     global _device, _cupy
     if name not in DEVICES:
         raise ValueError(f"use_device: expected one of {', '.join(DEVICES)}; got {name!r}")
-    if name == "cuda":
-        try:
-            import cupy
-        except ImportError as error:
-            raise RuntimeError(
-                "device cuda: expected CuPy; it is not installed; try pip install 'npx-transformer[gpu13]' "
-                "(CUDA 13) or 'npx-transformer[gpu12]' (CUDA 12), or --device cpu"
-            ) from error
-        if not cupy.cuda.is_available():
-            raise RuntimeError("device cuda: expected an NVIDIA GPU and its driver; CuPy found none; try --device cpu")
-        _cupy = cupy
+    if name == "cuda" and _cupy is None:
+        _cupy = cupy_with_a_gpu()
     _device = name
+
+
+def cupy_with_a_gpu() -> ModuleType:
+    """CuPy, its memory limited to NPX_GPU_MEMORY; RuntimeError says what was found and what to install."""
+    try:
+        import cupy
+    except ImportError as error:
+        absent = isinstance(error, ModuleNotFoundError)
+        problem = "CuPy is not installed" if absent else f"CuPy does not load ({one_line(error)})"
+    else:
+        try:
+            count = cupy.cuda.runtime.getDeviceCount()
+            problem = "" if count else "no GPU"
+        except RuntimeError as error:  # CuPy's CUDARuntimeError: no driver, or one older than its CUDA
+            problem = f"CuPy {cupy.__version__} finds no GPU ({one_line(error)})"
+        if not problem:
+            limit_memory(cupy.get_default_memory_pool(), os.environ.get("NPX_GPU_MEMORY", ""))
+            return cupy
+    driver = driver_version()
+    found = "no NVIDIA driver" if driver is None else "an NVIDIA driver for CUDA {}.{}".format(*driver)
+    extra = "gpu12" if driver is not None and driver[0] < 13 else "gpu13"
+    raise RuntimeError(
+        f"device cuda: expected CuPy and an NVIDIA GPU; got {found}, and {problem}; "
+        f"try pip install 'npx-transformer[{extra}]' on a machine with a GPU, or --device cpu"
+    )
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def driver_version() -> tuple[int, int] | None:
+    """The newest CUDA (major, minor) that the installed NVIDIA driver can run; None without a driver."""
+    try:
+        version = ctypes.c_int()
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version)) or not version.value:
+            return None
+    except (OSError, AttributeError):
+        return None
+    return version.value // 1000, version.value % 1000 // 10
 
 
 def device() -> str:
@@ -96,3 +132,51 @@ def add_at(x: Any, index: Any, values: Any) -> None:
         x[index] += values  # basic indices name each element at most once
     else:
         array_module(x).add.at(x, index, values)
+
+
+def use_tf32(on: bool) -> None:
+    """Whether products of float32 matrices on a GPU round their factors to TF32; without effect on a CPU."""
+    if _device == "cuda" and _cupy is not None:
+        products = _cupy._core._routines_linalg
+        kind = products.COMPUTE_TYPE_TF32 if on else products.COMPUTE_TYPE_DEFAULT
+        products.set_compute_type(np.float32, kind)
+
+
+# Memory of the GPU: CuPy keeps freed memory in a pool for reuse, and takes more from the GPU up to a limit
+
+
+class MemoryUse(NamedTuple):
+    """Bytes of the GPU's memory: in arrays, held by the pool (arrays and free blocks), free, and in all."""
+
+    used: int
+    held: int
+    free: int
+    total: int
+
+
+def limit_memory(pool: Any, limit: str) -> None:
+    """Let `pool` take at most `limit` of the GPU: "20" GiB, "80%" of it, or "" for all; ValueError for another text."""
+    if not limit:
+        return
+    try:
+        number, share = float(limit.removesuffix("%")), limit.endswith("%")
+    except ValueError:
+        number, share = 0.0, False
+    if not (0 < number <= 100 if share else 0 < number < 1e6):
+        raise ValueError(f"NPX_GPU_MEMORY: expected GiB (20) or a share of the GPU (80%); got {limit!r}")
+    pool.set_limit(**({"fraction": number / 100} if share else {"size": int(number * 2**30)}))
+
+
+def memory_use() -> MemoryUse | None:
+    """What the GPU's memory is used for; None on a CPU."""
+    if _device == "cpu" or _cupy is None:
+        return None
+    pool = _cupy.get_default_memory_pool()
+    return MemoryUse(pool.used_bytes(), pool.total_bytes(), *_cupy.cuda.runtime.memGetInfo())
+
+
+def free_memory() -> None:
+    """Give back what no array uses any more, before a second try with less."""
+    gc.collect()
+    if _cupy is not None:
+        _cupy.get_default_memory_pool().free_all_blocks()

@@ -1,4 +1,4 @@
-"""Random numbers keyed by (seed, step, call): a pure function, no hidden state. Next: `registry.py`.
+"""Random numbers keyed by (seed, step, call): a pure function, no hidden state. Next: `precision.py`.
 
 The generator is Philox-4x64 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), which maps a key
 and a counter to random bits. The key is (seed, step), the upper counter word is the call, the lowest one the position.

@@ -9,7 +9,8 @@
     npx.softmax(x)                              # the version registered for x's engine and dtype, else the reference
 
 `NPX_KERNELS=reference` runs references only; `NPX_KERNELS=check` runs both and raises `KernelMismatch` where they
-differ, results and arrays written in place alike. `kernel_mode` does the same for a block of code.
+differ, results and arrays written in place alike. `NPX_KERNELS=emulate` runs on NumPy arrays the version registered for
+CuPy, its CUDA kernels in the emulator; `emulate+check` checks it so. `kernel_mode` does the same for a block of code.
 """
 
 import os
@@ -19,15 +20,21 @@ from typing import Any
 
 import numpy as np
 
+from npx.cuda import Kept
 from npx.device import array_module, to_host
 
-MODES = ("fast", "reference", "check")
+MODES = ("fast", "reference", "check", "emulate", "emulate+check")
 TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-11}  # of the largest magnitude
 
 KERNELS: dict[str, "Kernel"] = {}
 _mode = os.environ.get("NPX_KERNELS", "fast")
 if _mode not in MODES:
     raise ValueError(f"NPX_KERNELS: expected one of {', '.join(MODES)}; got {_mode!r}")
+
+
+def emulating() -> bool:
+    """Whether CUDA kernels run on NumPy arrays."""
+    return _mode.startswith("emulate")
 
 
 class KernelMismatch(AssertionError):
@@ -56,15 +63,16 @@ class Kernel:
 
     def version_for(self, x: Any) -> Callable[..., Any]:
         """The function that runs for a first argument like `x`."""
-        return self.versions.get((type(x).__module__, x.dtype.name), self.reference)
+        engine = "cupy" if emulating() else type(x).__module__
+        return self.versions.get((engine, x.dtype.name), self.reference)
 
     def __call__(self, x: Any, /, *args: Any, **kwargs: Any) -> Any:
         if _mode == "reference" or not self.versions:
             return self.reference(x, *args, **kwargs)
         version = self.version_for(x)
-        if _mode == "fast" or version is self.reference:
-            return version(x, *args, **kwargs)
-        return self._checked(version, (x, *args), kwargs)
+        if _mode.endswith("check") and version is not self.reference:
+            return self._checked(version, (x, *args), kwargs)
+        return version(x, *args, **kwargs)
 
     def _checked(self, version: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         copies, named = _copies(args), {name: _copies(value) for name, value in kwargs.items()}
@@ -76,13 +84,21 @@ class Kernel:
 
 
 def _copies(value: Any) -> Any:
+    if isinstance(value, Kept):
+        return _copies(value.reference)
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return tuple(_copies(v) for v in value)
     return value.copy() if hasattr(value, "dtype") and hasattr(value, "copy") else value
 
 
 def compare(name: str, expected: Any, result: Any) -> None:
-    """Raise KernelMismatch unless two results (arrays, numbers, None, or nested tuples of them) agree."""
+    """Raise KernelMismatch unless two results (arrays, numbers, None, or nested tuples of them) agree.
+
+    A `Kept` stands for any array and receives the reference's.
+    """
+    if isinstance(result, Kept):
+        result.reference = expected
+        return
     if (expected is None) != (result is None):
         kinds = type(expected).__name__, type(result).__name__
         raise KernelMismatch(f"{name}: reference gives {kinds[0]}, the fast version {kinds[1]}")
@@ -119,7 +135,8 @@ def kernel(reference: Callable[..., Any]) -> Kernel:
 
 @contextmanager
 def kernel_mode(mode: str) -> Iterator[None]:
-    """Run the block with "fast" versions, with "reference" ones only, or with "check" of one against the other."""
+    """Run the block with "fast" versions, with "reference" ones only, with "check" of one against the other, or with
+    CUDA kernels in the emulator ("emulate", "emulate+check")."""
     global _mode
     if mode not in MODES:
         raise ValueError(f"kernel_mode: expected one of {', '.join(MODES)}; got {mode!r}")

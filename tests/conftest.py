@@ -2,6 +2,9 @@
 
 HYPOTHESIS_PROFILE (or pytest's --hypothesis-profile): "ci", the default, always tries the same examples; "dev" tries
 new ones at each run; "thorough" tries many. No profile has a deadline: a test never depends on how fast a machine is.
+
+NPX_TEST_ENGINE: "numpy", the default; "cupy": what `make gpu-check` runs computes on a GPU; "strict": the same on the
+stand-in of strict_cupy.py; "emulated": there too, its CUDA kernels in the emulator.
 """
 
 import os
@@ -17,6 +20,21 @@ settings.register_profile("ci", max_examples=20, derandomize=True, database=None
 settings.register_profile("dev", max_examples=20, **ALWAYS)
 settings.register_profile("thorough", max_examples=500, **ALWAYS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def computing_device():
+    """Where the tests of this process compute."""
+    engine = os.environ.get("NPX_TEST_ENGINE", "numpy")
+    if engine in ("strict", "emulated"):
+        from tests.strict_cupy import device
+
+        with device(cuda=engine == "emulated"):
+            yield
+    else:
+        npx.use_device("cuda" if engine == "cupy" else "cpu")
+        yield
+        npx.use_device("cpu")
 
 
 def composed_self_attention(qkv, heads, d_k, mask=None, rate=0.0, key=None):

@@ -21,7 +21,7 @@ from npx.registry import KERNELS, KernelMismatch, compare, kernel_mode
 
 DTYPES = ("float32", "float64")
 OVER = ("all", "others", "others_without_pad")
-WRITTEN = {"adam": ("p", "m", "v"), "attention_grad": ("out",)}  # arguments that a kernel writes to
+WRITTEN = {"adam": ("p", "m", "v", "low"), "attention_grad": ("out",)}  # arguments that a kernel writes to
 
 
 class Draw:
@@ -194,6 +194,8 @@ def adam(d):
         "weight_decay": d.any(st.sampled_from([0.0, 0.1])),
         "eps": d.any(st.sampled_from([1e-9, 1e-3])),
         "eps_inside": d.any(st.booleans()),
+        "low": d.any(st.sampled_from([None, np.zeros(n, "float16")])),
+        "scale": d.any(st.sampled_from([1.0, 0.3])),
     }
     return {"p": d.written(n), "g": d.values(n), "m": d.written(n), "v": abs(d.written(n))} | rest
 
@@ -431,7 +433,7 @@ def test_kernels_have_one_name_each_and_modes_are_checked(monkeypatch):
     assert registry.KERNELS == {"double": kernel}
     with pytest.raises(ValueError, match="registered already"):
         registry.kernel(double)
-    with pytest.raises(ValueError, match="expected one of fast, reference, check; got 'quick'"), kernel_mode("quick"):
+    with pytest.raises(ValueError, match="expected one of fast, reference, check, emulate, .* got 'quick'"), kernel_mode("quick"):
         pass
 
 

@@ -6,6 +6,7 @@ The other model is made of torch.nn.functional, and takes our parameters by thei
 import numpy as np
 import pytest
 
+import npx
 from models import Transformer, TransformerConfig, flatten
 from train.optim import Adam, NoamSchedule
 
@@ -96,7 +97,7 @@ def both(name, dtype, seed=0):
     config = TransformerConfig(**SIZES | OPTIONS[name])
     model, rng = Transformer(config, seed, dtype), np.random.default_rng(seed)
     for p in model.parameters():
-        p.data += rng.normal(size=p.shape).astype(dtype) * 0.1
+        p.data += npx.asarray(rng.normal(size=p.shape).astype(dtype) * 0.1)
     weights = {n: torch.tensor(a, requires_grad=True) for n, a in model.state_dict().items()}
     return model, weights
 
@@ -114,7 +115,7 @@ def random_batch(rng, n, longest=9):
 
 def assert_near(name, ours, theirs, tolerance):
     """Relative to the array's largest magnitude."""
-    theirs = theirs.detach().numpy()
+    ours, theirs = npx.to_host(ours), theirs.detach().numpy()
     error = abs(ours - theirs).max() / abs(theirs).max()
     assert ours.shape == theirs.shape and ours.dtype == theirs.dtype and error <= tolerance, f"{name}: {error:.2e}"
 
@@ -126,6 +127,7 @@ def test_logits_and_every_gradient(name, dtype, tolerance, seed):
     model, weights = both(name, dtype, seed)
     src, tgt = random_batch(np.random.default_rng(seed), n=1 + 3 * seed)
     theirs = torch.tensor(src), torch.tensor(tgt)
+    src, tgt = npx.asarray(src), npx.asarray(tgt)
     ours = model(src, tgt[:, :-1]).data
     assert_near("logits", ours, twin(weights, model.config, theirs[0], theirs[1][:, :-1]), tolerance)
     loss, their_loss = model.loss(src, tgt), twin_loss(weights, model.config, *theirs)
@@ -149,7 +151,7 @@ def test_twenty_training_steps(name, dtype, tolerance):
     for step in range(1, 21):
         src, tgt = data[step % 4]
         flat.zero_grad()
-        loss = model.loss(src, tgt)
+        loss = model.loss(npx.asarray(src), npx.asarray(tgt))
         loss.backward()
         adam.step(schedule(step))
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from npx.cuda import THREADS, launch
 from npx.device import array_module
 from npx.parallel import map_blocks
 from npx.registry import kernel
@@ -22,21 +23,27 @@ def adam(
     eps: float = 1e-9,
     weight_decay: float = 0.0,
     eps_inside: bool = False,
+    low: Any = None,
+    scale: float = 1.0,
 ) -> None:
-    """One update of the flat arrays p, m, v (n,) in place from the gradient g (n,); `step` counts from 1.
+    """One update of the flat arrays p, m, v (n,) in place from the gradient scale g (n,); `step` counts from 1.
 
         m = beta1 m + (1 - beta1) g          mhat = m / (1 - beta1^step)
         v = beta2 v + (1 - beta2) g^2        vhat = v / (1 - beta2^step)
         p = p - lr (mhat / (sqrt(vhat) + eps) + weight_decay p)
 
-    `eps_inside`: eps is added to sqrt(v) before the bias correction instead, as TensorFlow and fairseq do.
+    `eps_inside`: eps is added to sqrt(v) before the bias correction instead, as TensorFlow and fairseq do. `low` (n,):
+    receives p in its own, lower precision. `scale`: undoes the scaling of a loss, or clips.
     """
     xp = array_module(p)
+    g = scale * g
     m += (1 - beta1) * (g - m)
     v += (1 - beta2) * (g * g - v)
     step_size, floor = step_size_and_eps(step, lr, beta1, beta2, eps, eps_inside)
     p *= 1 - lr * weight_decay
     p -= step_size * m / (xp.sqrt(v) + floor)
+    if low is not None:
+        low[...] = p.astype(low.dtype)
 
 
 def step_size_and_eps(
@@ -63,12 +70,14 @@ def adam_numpy(
     eps: float = 1e-9,
     weight_decay: float = 0.0,
     eps_inside: bool = False,
+    low: np.ndarray | None = None,
+    scale: float = 1.0,
 ) -> None:
     """One block at a time, in two small scratch arrays."""
     step_size, floor = step_size_and_eps(step, lr, beta1, beta2, eps, eps_inside)
 
     def body(i: int, j: int) -> None:
-        gb, mb, vb = g[i:j], m[i:j], v[i:j]
+        gb, mb, vb = g[i:j] * scale, m[i:j], v[i:j]
         scratch = gb - mb
         scratch *= 1 - beta1
         mb += scratch
@@ -83,5 +92,33 @@ def adam_numpy(
         if weight_decay:
             p[i:j] *= 1 - lr * weight_decay
         p[i:j] -= scratch
+        if low is not None:
+            low[i:j] = p[i:j]
 
     map_blocks(body, p.size, p.itemsize)
+
+
+@adam.fast("cupy", "float32")
+def adam_cuda(
+    p: Any,
+    g: Any,
+    m: Any,
+    v: Any,
+    step: int,
+    lr: float,
+    beta1: float = 0.9,
+    beta2: float = 0.98,
+    eps: float = 1e-9,
+    weight_decay: float = 0.0,
+    eps_inside: bool = False,
+    low: Any = None,
+    scale: float = 1.0,
+) -> None:
+    """One pass over all five arrays."""
+    step_size, floor = step_size_and_eps(step, lr, beta1, beta2, eps, eps_inside)
+    numbers = scale, 1 - beta1, 1 - beta2, step_size, floor, 1 - lr * weight_decay
+    n = p.size
+    launch(
+        "adam.cu", "adam", -(-n // (8 * THREADS)), THREADS,
+        (p, g, m, v, low, np.int64(n), *map(np.float32, numbers)), LOW=p.dtype if low is None else low.dtype,
+    )  # fmt: skip

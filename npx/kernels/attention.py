@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from npx.cuda import Kept, launch
 from npx.device import array_module
-from npx.kernels.dropout import dropout, dropout_grad, keep_mask, keep_scale
+from npx.kernels.dropout import dropout, dropout_grad, keep_mask, keep_scale, threshold
 from npx.kernels.softmax import softmax, softmax_grad, softmax_grad_in_place, softmax_in_place
 from npx.parallel import map_blocks
 from npx.random import Key
@@ -128,3 +129,126 @@ def attention_grad_numpy(
 
     map_blocks(body, len(q), p[:1].nbytes)
     return gq, gk, gv
+
+
+# On a GPU: attention.cu
+
+LARGEST_HEAD = 128  # of attention.cu; where a head is larger, the reference computes, in float32
+SHARED_BYTES = 48 << 10  # shared memory that a block may have on every GPU
+
+
+class AttentionKept(Kept):
+    """What the gradient forms the probabilities from: their log-sum-exp (B, H, T), the mask, y and the dropout."""
+
+    def __init__(self, lse: Any, mask: Any, y: Any, draw: tuple[Any, ...]) -> None:
+        self.lse, self.mask, self.y, self.draw = lse, mask, y, draw
+
+
+class DropoutKept(Kept):
+    """Nothing: `AttentionKept` has what draws the dropout again."""
+
+
+@attention.fast("cupy", "float32", "float16", "bfloat16")
+def attention_cuda(
+    q: Any, k: Any, v: Any, mask: Any = None, rate: float = 0.0, key: Key | None = None
+) -> tuple[Any, Any, Any]:
+    """Keys and values pass through shared memory; scores and probabilities stay in registers."""
+    xp = array_module(q)
+    (batch, length, heads, d_k), d_v = q.shape, v.shape[3]
+    if max(d_k, d_v) > LARGEST_HEAD:
+        y, p, keep = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), mask, rate, key)
+        return y.astype(q.dtype, copy=False), p, keep
+    y, lse = xp.empty((batch, length, heads, d_v), q.dtype), xp.empty((batch, heads, length), np.float32)
+    views = [plain_rows(x) for x in (q, k, v)]
+    draw = draw_arguments(rate, key)
+    launch_attention("attention_forward", (*views, mask, y, lse), views, (y,), mask, draw, length)
+    return y, AttentionKept(lse, mask, y, draw), None if key is None else DropoutKept()
+
+
+@attention_grad.fast("cupy", "float32", "float16", "bfloat16")
+def attention_grad_cuda(
+    g: Any, q: Any, k: Any, v: Any, p: Any, keep: Any = None, rate: float = 0.0, out: tuple[Any, Any, Any] | None = None
+) -> tuple[Any, Any, Any]:
+    """A block for each tile of positions: gq of its queries, then gk and gv of its keys. No sum depends on an order."""
+    xp = array_module(g)
+    out = out or (xp.empty(q.shape, g.dtype), xp.empty(k.shape, g.dtype), xp.empty(v.shape, g.dtype))
+    if isinstance(p, AttentionKept):
+        g = xp.ascontiguousarray(g, q.dtype)
+        grads = tuple(x if has_plain_rows(x) and x.dtype == q.dtype else xp.empty(x.shape, q.dtype) for x in out)
+        views = [*(plain_rows(x) for x in (q, k, v)), *grads]
+        arrays = (g, *views[:3], p.mask, p.y, p.lse, *grads)
+        length = max(q.shape[1], k.shape[1])
+        launch_attention("attention_backward", arrays, views, (g, p.y), p.mask, p.draw, length)
+    else:
+        grads = attention_grad.reference(*(x.astype(np.float32) for x in (g, q, k, v)), p, keep, rate)
+    for target, value in zip(out, grads, strict=True):
+        if target is not value:
+            xp.copyto(target, value.astype(target.dtype, copy=False))
+    return out
+
+
+def has_plain_rows(x: Any) -> bool:
+    """Whether the values of the last axis are neighbours."""
+    return x.strides[-1] == x.itemsize
+
+
+def plain_rows(x: Any) -> Any:
+    """x, copied unless the values of its last axis are neighbours."""
+    return x if has_plain_rows(x) else array_module(x).ascontiguousarray(x)
+
+
+def draw_arguments(rate: float, key: Key | None) -> tuple[Any, ...]:
+    """Dropout as attention.cu takes it: seed, step, call, the words that drop, the scale of what is kept."""
+    if key is None:
+        return (*(np.uint64(0),) * 3, np.int32(0), np.float32(1))
+    return (*(np.uint64(part) for part in key), np.int32(threshold(rate)), np.float32(keep_scale(rate)))
+
+
+def launch_attention(
+    kernel: str, arrays: tuple[Any, ...], views: list[Any], dense: tuple[Any, ...], mask: Any, draw: Any, length: int
+) -> None:
+    """Start a kernel of attention.cu over tiles of `length` positions.
+
+    arrays: in the kernel's order; views: those of them whose strides it is told, q, k, v first; dense: those of the
+    same dtype that are contiguous.
+    """
+    (batch, queries, heads, d_k), (_, keys, _, d_v), size = views[0].shape, views[2].shape, dense[0].itemsize
+    dk, dv = -(-d_k // 16) * 16, -(-d_v // 16) * 16
+    tile = tile_size(max(queries, keys), 2 * size * (dk + dv))
+    strides = [np.int64(stride // size) for x in views for stride in x.strides[:3]]
+    steps = (0,) * 4 if mask is None else [0 if n == 1 else s for n, s in zip(mask.shape, mask.strides, strict=True)]
+    steps = [np.int64(step) for step in (*(0,) * (4 - len(steps)), *steps)]
+    sizes = (np.int32(n) for n in (heads, queries, keys, d_k, d_v))
+    launch(
+        "attention.cu",
+        kernel,
+        -(-length // tile) * heads * batch,
+        2 * tile,
+        (*arrays, *strides, *steps, *sizes, *draw),
+        T=dense[0].dtype,
+        DK=dk,
+        DV=dv,
+        TILE=tile,
+        strided=True,
+        VEC=access_bytes(*views, *dense) // size,
+    )
+
+
+def tile_size(length: int, row_bytes: int) -> int:
+    """Positions in a tile of attention.cu: a multiple of 16, no more than 64 or needed, and its memory suffices.
+
+    row_bytes: of one position in the gradient's four tiles, in which a row has 16 bytes more. Dropout and sums take 18.
+    """
+    room = SHARED_BYTES // (row_bytes + 4 * 16 + 18) // 16 * 16
+    return max(16, min(64, room, -(-length // 16) * 16))
+
+
+def access_bytes(*arrays: Any) -> int:
+    """Bytes that a thread can access at once: the power of two, up to 16, that divides where rows start and end."""
+    bits = 16
+    for x in arrays:
+        bits |= x.ctypes.data if isinstance(x, np.ndarray) else x.data.ptr
+        bits |= x.shape[-1] * x.itemsize
+        for stride in x.strides[:-1]:
+            bits |= stride
+    return bits & -bits

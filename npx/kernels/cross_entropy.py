@@ -18,13 +18,17 @@ from typing import Any
 
 import numpy as np
 
+from npx import cuda
+from npx.cuda import THREADS, contiguous, launch
 from npx.device import array_module
 from npx.parallel import map_blocks, map_ranges, matmul
+from npx.precision import wide
 from npx.registry import kernel
 
 SMOOTHING_OVER = ("all", "others", "others_without_pad")
 ROWS = 64  # whose logits one thread forms at a time
 CHUNK = 1 << 24  # logits that exist at a time in `linear_cross_entropy`: 64 MiB of float32
+CUDA_CHUNK = 1 << 28  # the same on a GPU, which products of thousands of rows keep busy: 512 MiB of bfloat16
 
 
 def on_and_off(smoothing: float, over: str, classes: int) -> tuple[float, float]:
@@ -43,7 +47,10 @@ def on_and_off(smoothing: float, over: str, classes: int) -> tuple[float, float]
 def cross_entropy(
     logits: Any, targets: Any, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
 ) -> tuple[Any, Any]:
-    """The summed loss () and, if `grad`, its gradient (N, V) for logits (N, V) and targets (N,) integers in [0, V)."""
+    """The summed loss () and, if `grad`, its gradient (N, V) for logits (N, V) and targets (N,) integers in [0, V).
+
+    The loss of float16 and bfloat16 logits is float32: summed over a batch it is beyond their range or resolution.
+    """
     xp = array_module(logits)
     n, classes = logits.shape
     on, off = on_and_off(smoothing, over, classes)
@@ -54,7 +61,7 @@ def cross_entropy(
     real = (targets != pad_id)[:, None]
     peak = logits.max(axis=-1, keepdims=True)
     log_p = logits - peak - xp.log(xp.sum(xp.exp(logits - peak), axis=-1, keepdims=True))
-    loss = -xp.sum(xp.where(real, q * log_p, 0)).astype(logits.dtype)
+    loss = -xp.sum(xp.where(real, q * log_p, 0), dtype=wide(logits.dtype))
     return loss, xp.where(real, xp.exp(log_p) - q, 0).astype(logits.dtype) if grad else None
 
 
@@ -162,3 +169,77 @@ def linear_cross_entropy_numpy(
     gx = np.zeros(x.shape, x.dtype)
     gx[real] = grows
     return np.asarray(loss, x.dtype), gx, gw
+
+
+@cross_entropy.fast("cupy", "float32", "float16", "bfloat16")
+def cross_entropy_cuda(
+    logits: Any, targets: Any, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
+) -> tuple[Any, Any]:
+    """A block for each row, which is read twice and written once. The loss is float32."""
+    xp = array_module(logits)
+    logits = contiguous(logits)
+    gz = xp.empty(logits.shape, logits.dtype) if grad else None
+    losses = xp.empty(len(logits), np.float32)
+    losses_and_gradient(logits, contiguous(targets), gz, losses, smoothing, over, pad_id)
+    return total_loss(losses), gz
+
+
+def losses_and_gradient(z: Any, targets: Any, gz: Any, losses: Any, smoothing: float, over: str, pad_id: int) -> None:
+    """Write the losses (n,), float32, of logits z (n, V) and, unless gz is None, their gradient, perhaps over z."""
+    n, classes = z.shape
+    on, off = on_and_off(smoothing, over, classes)
+    numbers = (
+        np.int32(classes),
+        np.float32(on),
+        np.float32(off),
+        np.int64(pad_id),
+        np.int32(over == "others_without_pad"),
+    )
+    threads = 64 if classes <= 1024 else 512
+    launch(
+        "cross_entropy.cu", "cross_entropy", n, threads, (z, targets, gz, losses, *numbers), T=z.dtype, ID=targets.dtype
+    )
+
+
+def total_loss(losses: Any) -> Any:
+    """The sum () of losses (n,)."""
+    loss = array_module(losses).empty((), np.float32)
+    launch("sums.cu", "total", 1, THREADS, (losses, loss, np.int32(losses.size)), T=loss.dtype)
+    return loss
+
+
+@linear_cross_entropy.fast("cupy", "float32", "float16", "bfloat16")
+def linear_cross_entropy_cuda(
+    x: Any,
+    w: Any,
+    targets: Any,
+    smoothing: float = 0.0,
+    over: str = "all",
+    pad_id: int = 0,
+    grad: bool = True,
+) -> tuple[Any, Any, Any]:
+    """Chunks of rows through one buffer for logits and their gradient; gw is summed over chunks in float32.
+
+    Padding takes part, with a gradient of zeros: leaving it out would make the host wait for its number.
+    """
+    xp = array_module(x)
+    x, targets = contiguous(x), contiguous(targets)
+    n, classes = len(x), len(w)
+    chunk = max(ROWS, CUDA_CHUNK // classes // ROWS * ROWS)
+    buffer = xp.empty((min(chunk, n), classes), x.dtype)
+    losses = xp.empty(n, np.float32)
+    gx: Any = xp.empty(x.shape, x.dtype) if grad else None
+    gw: Any = xp.zeros(w.shape, x.dtype) if grad else None
+    total = xp.zeros(w.shape, np.float32) if grad and n > chunk else None
+    for start in range(0, n, chunk):
+        rows = slice(start, start + chunk)
+        z = cuda.matmul(x[rows], w.T, out=buffer[: len(x[rows])])
+        losses_and_gradient(z, targets[rows], z if grad else None, losses[rows], smoothing, over, pad_id)
+        if grad:
+            cuda.matmul(z, w, out=gx[rows])
+            cuda.matmul(z.T, x[rows], out=gw)
+            if total is not None:
+                last = start + chunk >= n
+                args = total, gw, gw if last else None, np.int64(gw.size)
+                launch("sums.cu", "accumulate", -(-gw.size // (8 * THREADS)), THREADS, args, T=x.dtype)
+    return total_loss(losses), gx, gw

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from npx.cuda import THREADS, Kept, contiguous, launch
 from npx.device import array_module, from_host
 from npx.parallel import map_blocks
 from npx.random import Key, bits16
@@ -69,3 +70,33 @@ def dropout_numpy(x: np.ndarray, rate: float, key: Key) -> tuple[np.ndarray, np.
     """The mask, then the same product as the gradient."""
     keep = keep_mask(key, x.shape, rate)
     return dropout_grad_numpy(x, rate, keep), keep
+
+
+class Drawn(Kept):
+    """Stands for `keep` on a GPU: the key, from which the gradient draws the mask again."""
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+
+
+def draw(rate: float, key: Key | None) -> tuple[Any, ...]:
+    """What a CUDA kernel drops by: threshold, scale, seed, step, call; key None: nothing is dropped."""
+    below, scale = (0, 1.0) if key is None else (threshold(rate), keep_scale(rate))
+    return np.uint32(below), np.float32(scale), *map(np.uint64, key or (0, 0, 0))
+
+
+@dropout_grad.fast("cupy", "float32", "float16", "bfloat16")
+def dropout_grad_cuda(g: Any, rate: float, keep: Drawn) -> Any:
+    """The mask is drawn in the kernel."""
+    g = contiguous(g)
+    gx = array_module(g).empty(g.shape, g.dtype)
+    blocks = -(-g.size // (16 * THREADS))
+    launch("dropout.cu", "dropout", blocks, THREADS, (g, gx, np.int64(g.size), *draw(rate, keep.key)), T=g.dtype)
+    return gx
+
+
+@dropout.fast("cupy", "float32", "float16", "bfloat16")
+def dropout_cuda(x: Any, rate: float, key: Key) -> tuple[Any, Drawn]:
+    """The same kernel as the gradient's."""
+    keep = Drawn(key)
+    return dropout_grad_cuda(x, rate, keep), keep

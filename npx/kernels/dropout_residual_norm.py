@@ -8,8 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from npx.kernels.dropout import dropout, dropout_grad, keep_mask, keep_scale
-from npx.kernels.layer_norm import layer_norm, layer_norm_grad, norm_rows, norm_rows_grad, sum_blocks
+from npx.kernels.dropout import Drawn, dropout, dropout_grad, keep_mask, keep_scale
+from npx.kernels.layer_norm import (
+    Rstd,
+    layer_norm,
+    layer_norm_grad,
+    norm_rows,
+    norm_rows_cuda,
+    norm_rows_grad,
+    norm_rows_grad_cuda,
+    sum_blocks,
+)
 from npx.parallel import map_blocks
 from npx.random import Key
 from npx.registry import kernel
@@ -97,3 +106,20 @@ def dropout_residual_norm_grad_numpy(
 
     ggamma, gbeta = sum_blocks(map_blocks(body, len(g2), g2[:1].nbytes))
     return gx, gresidual, ggamma, gbeta
+
+
+@dropout_residual_norm.fast("cupy", "float32", "float16", "bfloat16")
+def dropout_residual_norm_cuda(
+    x: Any, residual: Any, gamma: Any, beta: Any, rate: float, key: Key | None, eps: float = 1e-6
+) -> tuple[Any, Any, Rstd, Drawn | None]:
+    """layer_norm.cu, which drops and adds while it reads; the mask is not stored."""
+    y, xhat, rstd = norm_rows_cuda(x, residual, gamma, beta, eps, rate, key)
+    return y, xhat, rstd, None if key is None else Drawn(key)
+
+
+@dropout_residual_norm_grad.fast("cupy", "float32", "float16", "bfloat16")
+def dropout_residual_norm_grad_cuda(
+    g: Any, gamma: Any, xhat: Any, rstd: Rstd, keep: Drawn | None, rate: float
+) -> tuple[Any, Any, Any, Any]:
+    """The mask is drawn again while the gradient is written."""
+    return norm_rows_grad_cuda(g, gamma, xhat, rstd, rate, None if keep is None else keep.key)

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from npx.cuda import THREADS, contiguous, launch
 from npx.device import array_module
 from npx.registry import kernel
 
@@ -37,4 +38,26 @@ def embedding_grad_numpy(g: np.ndarray, ids: np.ndarray, rows: int) -> np.ndarra
     in_order = flat[order]
     starts = np.flatnonzero(np.concatenate(([True], in_order[1:] != in_order[:-1])))
     gtable[in_order[starts]] = np.add.reduceat(g.reshape(-1, g.shape[-1])[order], starts, axis=0)
+    return gtable
+
+
+@embedding.fast("cupy", "float32", "float16", "bfloat16")
+def embedding_cuda(table: Any, ids: Any) -> Any:
+    """A warp for each row."""
+    table, ids, d = contiguous(table), contiguous(ids), table.shape[1]
+    y = array_module(table).empty((*ids.shape, d), table.dtype)
+    args = table, ids, y, np.int64(ids.size), np.int32(d)
+    launch("embedding.cu", "embedding", -(-ids.size // (THREADS // 32)), THREADS, args, T=table.dtype, ID=ids.dtype)
+    return y
+
+
+@embedding_grad.fast("cupy", "float32", "float16", "bfloat16")
+def embedding_grad_cuda(g: Any, ids: Any, rows: int) -> Any:
+    """Positions sorted by id, a block for each run of equal ids: no atomic additions, whose order would vary."""
+    xp = array_module(g)
+    g, ids, d = contiguous(g), contiguous(ids), g.shape[-1]
+    gtable = xp.zeros((rows, d), g.dtype)
+    order = xp.argsort(ids.reshape(-1), kind="stable").astype(np.int64, copy=False)
+    args = g, ids, order, gtable, np.int64(ids.size), np.int32(d)
+    launch("embedding.cu", "embedding_grad", (ids.size, -(-d // 256)), 256, args, T=g.dtype, ID=ids.dtype)
     return gtable

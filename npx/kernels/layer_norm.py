@@ -4,8 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from npx.cuda import Kept, contiguous, launch
 from npx.device import array_module
+from npx.kernels.dropout import draw
 from npx.parallel import map_blocks
+from npx.random import Key
 from npx.registry import kernel
 
 
@@ -112,3 +115,75 @@ def layer_norm_grad_numpy(
 def sum_blocks(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
     """Add up what the blocks returned, in the order of the blocks."""
     return [np.add.reduce(part, axis=0) for part in zip(*parts, strict=True)]
+
+
+WARP_COLUMNS = 1024  # of a row at most, that one warp holds in registers; longer rows are shared by several warps
+MOST_WARPS = 8  # that share a row: more would leave a thread too few registers
+PARTIAL_SUMS = 264  # blocks that sum gamma's and beta's gradients: two for each multiprocessor of a large GPU
+
+
+class Rstd(Kept):
+    """Stands for `rstd` on a GPU: one float32 for each row, whatever the dtype of the rows."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows  # (N,)
+
+
+@layer_norm.fast("cupy", "float32", "float16", "bfloat16")
+def layer_norm_cuda(x: Any, gamma: Any, beta: Any, eps: float = 1e-6) -> tuple[Any, Any, Rstd]:
+    """A warp for each row, which is read and written once."""
+    return norm_rows_cuda(x, None, gamma, beta, eps, 0.0, None)
+
+
+@layer_norm_grad.fast("cupy", "float32", "float16", "bfloat16")
+def layer_norm_grad_cuda(g: Any, gamma: Any, xhat: Any, rstd: Rstd) -> tuple[Any, Any, Any]:
+    """A warp for each row; each block's parameter gradients, then their sums in the order of the blocks."""
+    return norm_rows_grad_cuda(g, gamma, xhat, rstd, 0.0, None)[1:]
+
+
+def norm_rows_cuda(
+    x: Any, residual: Any, gamma: Any, beta: Any, eps: float, rate: float, key: Key | None
+) -> tuple[Any, Any, Rstd]:
+    """y, xhat and rstd of layer_norm(residual + dropout(x)); residual or key None: without."""
+    xp = array_module(x)
+    x, residual, gamma, beta = map(contiguous, (x, residual, gamma, beta))
+    n, d, threads, shape = row_shape(x)
+    y, xhat, rstd = xp.empty(x.shape, x.dtype), xp.empty(x.shape, x.dtype), xp.empty(n, np.float32)
+    sizes = np.int32(n), np.int32(d), np.float32(eps)
+    args = x, residual, gamma, beta, y, xhat, rstd, *sizes, *draw(rate, key)
+    launch("layer_norm.cu", "layer_norm", -(-n // shape["ROWS"]), threads, args, T=x.dtype, **shape)
+    return y, xhat, Rstd(rstd)
+
+
+def norm_rows_grad_cuda(
+    g: Any, gamma: Any, xhat: Any, rstd: Rstd, rate: float, key: Key | None
+) -> tuple[Any, Any, Any, Any]:
+    """Gradients (gx, gresidual, ggamma, gbeta) of `norm_rows_cuda`; without a key the first two are one array."""
+    xp = array_module(g)
+    g, gamma = contiguous(g), contiguous(gamma)
+    n, d, threads, shape = row_shape(g)
+    blocks = min(-(-n // shape["ROWS"]), PARTIAL_SUMS)
+    gresidual, partial = xp.empty(g.shape, g.dtype), xp.empty((blocks, 2 * d), np.float32)
+    gx = None if key is None else xp.empty(g.shape, g.dtype)
+    args = g, gamma, xhat, rstd.rows, gresidual, gx, partial, np.int32(n), np.int32(d), *draw(rate, key)
+    launch("layer_norm.cu", "layer_norm_grad", blocks, threads, args, T=g.dtype, **shape)
+    sums = sum_columns_cuda(partial, g.dtype)
+    return gresidual if gx is None else gx, gresidual, sums[:d], sums[d:]
+
+
+def row_shape(x: Any) -> tuple[int, int, int, dict[str, Any]]:
+    """Rows and columns of x, threads of a block, and how its warps are laid over rows."""
+    d = x.shape[-1]
+    warps = min(max(1, -(-d // WARP_COLUMNS)), MOST_WARPS)
+    rows = 8 if warps == 1 else 1
+    chunks = max(1, -(-d // (512 * warps)))
+    return x.size // max(d, 1), d, 32 * warps * rows, {"WARPS": warps, "ROWS": rows, "CHUNKS": chunks}
+
+
+def sum_columns_cuda(partial: Any, dtype: Any) -> Any:
+    """The sums (D,) over the rows of partial (n, D), float32."""
+    rows, columns = partial.shape
+    sums = array_module(partial).empty(columns, dtype)
+    sizes = np.int32(rows), np.int32(columns)
+    launch("sums.cu", "column_sums", -(-columns // 32), 256, (partial, sums, *sizes), T=sums.dtype)
+    return sums

@@ -4,8 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from npx import cuda
+from npx.cuda import THREADS, contiguous, launch
 from npx.device import array_module
-from npx.kernels.layer_norm import column_sums
+from npx.kernels.layer_norm import column_sums, sum_columns_cuda
 from npx.parallel import INLINE_FLOPS, map_ranges, matmul, panel
 from npx.registry import kernel
 
@@ -64,3 +66,38 @@ def linear_grad_numpy(
 
     map_ranges(body, len(g), panel(len(g)), inline=x.size * w.shape[1] * 2 < INLINE_FLOPS)
     return gx, matmul(x.T, masked), column_sums(masked) if bias else None
+
+
+SLICE = 128  # rows that one block sums
+
+
+@linear.fast("cupy", "float32", "float16", "bfloat16")
+def linear_cuda(x: Any, w: Any, b: Any = None, relu: bool = False) -> Any:
+    """Bias and ReLU in place, in one pass after the product."""
+    y = cuda.matmul(x, w)
+    if b is not None or relu:
+        sizes = np.int64(y.size), np.int32(y.shape[1]), np.int32(relu)
+        launch("linear.cu", "bias_relu", -(-y.size // (8 * THREADS)), THREADS, (y, contiguous(b), *sizes), T=y.dtype)
+    return y
+
+
+@linear_grad.fast("cupy", "float32", "float16", "bfloat16")
+def linear_grad_cuda(g: Any, x: Any, w: Any, y: Any = None, bias: bool = True) -> tuple[Any, Any, Any]:
+    """The ReLU's mask and the sums over slices of rows in one pass, then the two products."""
+    masked, gb = mask_and_sum(g, y, bias)
+    return cuda.matmul(masked, w.T), cuda.matmul(x.T, masked), gb
+
+
+def mask_and_sum(g: Any, y: Any, bias: bool) -> tuple[Any, Any]:
+    """g where y > 0 (y None: g), and its sums over rows if `bias`, else None."""
+    if y is None and not bias:
+        return g, None
+    xp = array_module(g)
+    g, y = contiguous(g), contiguous(y)
+    rows, columns = g.shape
+    grid = -(-columns // 256), -(-rows // SLICE)
+    masked = g if y is None else xp.empty(g.shape, g.dtype)
+    partial = xp.empty((grid[1], columns), np.float32) if bias else None
+    sizes = np.int32(rows), np.int32(columns), np.int32(SLICE)
+    launch("linear.cu", "relu_grad", grid, 256, (g, y, masked, partial, *sizes), T=g.dtype)
+    return masked, sum_columns_cuda(partial, g.dtype) if bias else None

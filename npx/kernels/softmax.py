@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from npx.cuda import contiguous, launch
 from npx.device import array_module
 from npx.parallel import map_blocks
 from npx.registry import kernel
@@ -65,3 +66,38 @@ def softmax_numpy(x: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
 
     map_blocks(body, len(rows), rows[:1].nbytes)
     return y
+
+
+def threads(n: int) -> int:
+    """Threads of the block that takes a row of n values."""
+    return 32 if n <= 1024 else 256
+
+
+@softmax.fast("cupy", "float32", "float16", "bfloat16")
+def softmax_cuda(x: Any, mask: Any = None) -> Any:
+    """A block for each row; the mask is read where it lies, through the strides of its broadcast view."""
+    xp = array_module(x)
+    shape = x.shape if mask is None else np.broadcast_shapes(x.shape, mask.shape)
+    x, n = contiguous(xp.broadcast_to(x, shape)), shape[-1]
+    y = xp.empty(shape, x.dtype)
+    if not y.size:
+        return y
+    leading, strides = (1, 1), (0, 0, 0, 0)
+    if mask is not None:
+        if len(shape) > 4:
+            mask, shape = xp.broadcast_to(mask, shape).reshape(-1, n), (y.size // n, n)
+        mask = contiguous(mask)
+        view = xp.broadcast_to(mask, (1,) * (4 - len(shape)) + shape)
+        leading, strides = view.shape[1:3], view.strides
+    numbers = np.int32(n), *map(np.int32, leading), *map(np.int64, strides)
+    launch("softmax.cu", "softmax", y.size // n, threads(n), (x, mask, y, *numbers), T=x.dtype)
+    return y
+
+
+@softmax_grad.fast("cupy", "float32", "float16", "bfloat16")
+def softmax_grad_cuda(g: Any, y: Any) -> Any:
+    """A block for each row."""
+    g, y, n = contiguous(g), contiguous(y), g.shape[-1]
+    gx = array_module(g).empty(g.shape, g.dtype)
+    launch("softmax.cu", "softmax_grad", g.size // max(n, 1), threads(n), (g, y, gx, np.int32(n)), T=g.dtype)
+    return gx

@@ -133,4 +133,5 @@ def kernel_adam(draw):
     n, dtype = draw(size(40, 0)), dtypes(draw)
     p, g, m, v = (real(draw, n, dtype=dtype, styles=("plain", "normal", "zeros")) for _ in range(4))
     rest = {"weight_decay": draw(st.sampled_from([0.0, 0.1])), "eps_inside": draw(st.booleans()), "eps": 1e-3}
+    rest["scale"] = draw(st.sampled_from([1.0, 0.3]))
     return Call((p, g, m, abs(v), draw(st.integers(1, 9999)), draw(st.sampled_from([0.5, 0.0]))), rest)

@@ -117,5 +117,5 @@ def layer_Transformer(draw):
     for longest in (draw(size()), draw(size())):
         lengths = npx.asarray(draw(s.lengths(b, longest)))
         ids = 3 + draw(s.indices(4, (b, longest)))
-        sides.append(npx.where(npx.arange(longest) < lengths[:, None], ids, 0))
+        sides.append(npx.where(npx.asarray(npx.arange(longest)) < lengths[:, None], ids, 0))
     return Call(tuple(sides), layer=layer, directions=3)

@@ -106,7 +106,7 @@ def operation_getitem(draw):
         | st.integers(-n, n - 1)
         | st.sampled_from([slice(None, None, -1), slice(1, None, 2), (Ellipsis, 0), (None, slice(1)), (0, None)])
         | s.indices(n, (3,)).map(lambda i: (i, Ellipsis))
-        | s.indices(n, (2,)).map(lambda i: i.tolist())
+        | s.indices(n, (2,)).map(lambda i: npx.to_host(i).tolist())
     )
     return Call((x, index))
 

@@ -1,0 +1,227 @@
+"""Runs CUDA kernels on NumPy arrays, for checking them on a machine without a GPU. Next: `kernels/emulator.h`.
+
+The .cu file is compiled by g++, with `kernels/cuda_names.h` in place of CUDA's headers, into a library that is kept in
+the user's cache directory under a hash of sources, flags and compiler. A launch runs one block after another, every
+CUDA thread as a fiber; loads and stores, barriers and warp operations are checked, and a mistake raises EmulatorError:
+
+    probe.cu, probe_reduce: thread (3, 0, 0) of block (1, 0, 0) reads 4 bytes at byte 128 of argument 0, which has
+    128 bytes (probe.cu:19)
+
+NPX_EMULATOR_ORDER ("forward", "reverse", "random"), or `thread_order` for a block of code, chooses in which order the
+threads run. A correct kernel gives the same bits in every order.
+"""
+
+import ctypes
+import functools
+import hashlib
+import mmap
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+ORDERS = ("forward", "reverse", "random")
+MAX_THREADS = 1024
+STACK = 256 << 10  # bytes a fiber; pages that it never touches cost nothing
+MESSAGE = 2048
+HEADERS = ("device.cuh", "cuda_names.h", "emulator.h", "emulator_entry.h")
+DAYS = 30  # that compiled kernels are kept
+SHARED_LIMIT = 227 << 10  # bytes of shared memory a block can have on sm_90
+
+# Optimised as little as keeps it quick, since that compiles faster. The checks are calls into emulator.h: no runtime of
+# a sanitizer is linked, so that they work inside a Python process.
+FLAGS = (
+    "-std=c++17 -O1 -g1 -shared -fPIC -fvisibility=hidden -U_FORTIFY_SOURCE -ffp-contract=off -fno-strict-aliasing "
+    "-fno-exceptions -fno-rtti -fsanitize=thread --param tsan-instrument-func-entry-exit=0 "
+    "-fsanitize=bounds,alignment,null,shift,signed-integer-overflow,integer-divide-by-zero "
+    "-w -fmax-errors=5 -nodefaultlibs"
+).split()
+LIBRARIES = "-lm -lc -lgcc".split()
+
+_order = os.environ.get("NPX_EMULATOR_ORDER", "forward")
+_lock = threading.Lock()
+_stacks: mmap.mmap | None = None
+
+
+class EmulatorError(RuntimeError):
+    """A kernel does not compile, or did in its run what no kernel may do."""
+
+
+class _Array(ctypes.Structure):
+    _fields_ = [("start", ctypes.c_void_p), ("stop", ctypes.c_void_p), ("argument", ctypes.c_int)]
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = [
+        ("args", ctypes.POINTER(ctypes.c_void_p)),
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("arrays", ctypes.POINTER(_Array)),
+        ("n_arrays", ctypes.c_uint64),
+        ("shared", ctypes.c_void_p),
+        ("stacks", ctypes.c_void_p),
+        ("message", ctypes.c_char_p),
+        ("shared_bytes", ctypes.c_uint64),
+        ("stack_bytes", ctypes.c_uint64),
+        ("message_bytes", ctypes.c_uint64),
+        ("order", ctypes.c_int),
+        ("seed", ctypes.c_uint),
+        ("where", ctypes.c_uint64),
+    ]
+
+
+@contextmanager
+def thread_order(order: str) -> Iterator[None]:
+    """Run the CUDA threads of the block's launches in this order: "forward", "reverse" or "random"."""
+    global _order
+    if order not in ORDERS:
+        raise ValueError(f"thread_order: expected one of {', '.join(ORDERS)}; got {order!r}")
+    before, _order = _order, order
+    try:
+        yield
+    finally:
+        _order = before
+
+
+@functools.cache
+def compiler() -> str:
+    """The path of g++ and its version; EmulatorError where there is none."""
+    path = shutil.which("g++")
+    if path is None:
+        raise EmulatorError(
+            "emulator: expected g++ to compile CUDA kernels for this CPU; found none; try apt install g++"
+        )
+    version = subprocess.run([path, "--version"], capture_output=True, text=True).stdout.splitlines()[0]
+    if "clang" in version.lower():
+        raise EmulatorError(f"emulator: expected GNU g++; {path} is {version}; try installing GCC")
+    return f"{path} {version}"
+
+
+@functools.cache
+def cache_directory() -> Path:
+    """Where compiled kernels are kept: below XDG_CACHE_HOME or ~/.cache; else, for this process, a new directory."""
+    path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "npx-kernels"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="npx-kernels-"))
+    for file in path.glob("*.*"):
+        with suppress(OSError):  # another process may have been here
+            if file.stat().st_mtime < time.time() - DAYS * 86400:
+                file.unlink()
+    return path
+
+
+class Module:
+    """A .cu file compiled with certain definitions, loaded."""
+
+    def __init__(self, path: Path, defines: dict[str, str], include: Path) -> None:
+        self.name = path.name
+        text = path.read_text()
+        kernels = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(", text)
+        body = (
+            '#include "device.cuh"\n'
+            + "".join(f"#define {name} {value}\n" for name, value in defines.items())
+            + f'#include "{path.name}"\n'
+            + "".join(f"EMULATED_KERNEL({name})\n" for name in kernels)
+        )
+        sources = [body, text, *((include / name).read_text() for name in HEADERS)]
+        digest = hashlib.sha256("\0".join([compiler(), *FLAGS, *sources]).encode()).hexdigest()[:24]
+        self.file = cache_directory() / f"{path.stem}-{digest}.so"
+        if not self.file.exists():
+            self._compile(body, [*FLAGS, f"-I{include}", f"-I{path.parent}"])
+        self.library = ctypes.CDLL(str(self.file))
+        self.parameters = {}
+        for name in kernels:
+            signature = getattr(self.library, f"signature_{name}")
+            signature.restype = ctypes.c_char_p
+            self.parameters[name] = signature().decode().split()
+
+    def _compile(self, body: str, flags: list[str]) -> None:
+        with tempfile.TemporaryDirectory(dir=self.file.parent) as directory:
+            out = Path(directory) / "library.so"
+            command = [compiler().split(" ")[0], *flags, "-x", "c++", "-", "-o", str(out), *LIBRARIES]
+            done = subprocess.run(command, input=body, capture_output=True, text=True)
+            if done.returncode:
+                raise EmulatorError(f"{self.name}: expected a kernel that compiles; g++ says\n{done.stderr.strip()}")
+            out.replace(self.file)
+
+    def launch(self, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], args: Any, shared: int = 0) -> None:
+        """Run a kernel; `args` are NumPy arrays, NumPy scalars, or None for a null pointer."""
+        if kernel not in self.parameters:
+            raise EmulatorError(f"{self.name}: expected one of {', '.join(self.parameters)}; got {kernel!r}")
+        for what, got, most in (
+            ("threads a block", int(np.prod(block)), MAX_THREADS),
+            ("blocks in y and z", max(grid[1:]), 65535),
+            ("bytes of shared memory", shared, SHARED_LIMIT),
+        ):
+            if got > most:
+                raise EmulatorError(f"{self.name}, {kernel}: expected {what}: at most {most}; got {got}")
+        self._check(kernel, args)
+        values = [
+            ctypes.c_void_p(a.ctypes.data if isinstance(a, np.ndarray) else None)
+            if a is None or isinstance(a, np.ndarray)
+            else np.asarray(a)
+            for a in args
+        ]
+        pointers = (ctypes.c_void_p * max(1, len(values)))(
+            *(v.ctypes.data if isinstance(v, np.ndarray) else ctypes.addressof(v) for v in values)
+        )
+        held = [(i, a) for i, a in enumerate(args) if isinstance(a, np.ndarray)]
+        arrays = (_Array * max(1, len(held)))(*(_Array(*byte_bounds(a), i) for i, a in held))
+        memory = np.empty(shared + 16, np.uint8)
+        aligned = memory.ctypes.data + (-memory.ctypes.data) % 16
+        message = ctypes.create_string_buffer(MESSAGE)
+        with _lock:
+            launch = _Launch(
+                pointers, grid, block, arrays, len(held), aligned, _stack_memory(),
+                ctypes.cast(message, ctypes.c_char_p), shared, STACK, MESSAGE, ORDERS.index(_order), 1, 0,
+            )  # fmt: skip
+            failed = getattr(self.library, f"launch_{kernel}")(ctypes.byref(launch))
+        if failed:
+            raise EmulatorError(f"{self.name}, {kernel}: {message.value.decode()}{self._line(launch.where)}")
+
+    def _check(self, kernel: str, args: Any) -> None:
+        wanted = self.parameters[kernel]
+        if len(wanted) != len(args):
+            raise EmulatorError(f"{self.name}, {kernel}: expected {len(wanted)} arguments; got {len(args)}")
+        for i, (want, arg) in enumerate(zip(wanted, args, strict=True)):
+            if arg is None:
+                got, fits = "None", want.endswith("*")
+            else:
+                got = getattr(getattr(arg, "dtype", None), "name", type(arg).__name__)
+                got += "*" if isinstance(arg, np.ndarray) else ""
+                fits = want == got or (want == "?*" and got.endswith("*"))
+            if not fits:
+                raise EmulatorError(f"{self.name}, {kernel}, argument {i}: expected {want}; got {got}")
+
+    def _line(self, where: int) -> str:
+        tool = shutil.which("addr2line") if where else None
+        if tool is None:
+            return ""
+        found = subprocess.run([tool, "-e", str(self.file), hex(where - 1)], capture_output=True, text=True).stdout
+        return f" ({Path(found.split(' ')[0].strip()).name})" if ":" in found and "?" not in found else ""
+
+
+def _stack_memory() -> int:
+    global _stacks
+    if _stacks is None:
+        _stacks = mmap.mmap(-1, MAX_THREADS * STACK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return ctypes.addressof(ctypes.c_char.from_buffer(_stacks))
+
+
+@functools.cache
+def module(path: Path, defines: tuple[tuple[str, str], ...], include: Path) -> Module:
+    """The compiled file; compiled at most once per process, and per machine while nothing changes."""
+    return Module(path, dict(defines), include)

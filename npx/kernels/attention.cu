@@ -1,0 +1,400 @@
+// Attention and its gradient, the scores staying on the chip: the CUDA side of attention.py, which has the formulas.
+//
+// A block of threads takes one head of one sentence and a tile of TILE positions, 16 for each of its TILE / 16 warps.
+// It walks over tiles of TILE positions of the other side, which pass through shared memory, so any length works. The
+// softmax is formed on the way (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); it is never
+// stored: the gradient forms it again from the log-sum-exp of each row (Dao et al., "FlashAttention", 2022).
+//
+//     T        float, half_t or bf16_t; sums are float32
+//     DK, DV   sizes of a head's keys and values, rounded up to a multiple of 16; what is beyond d_k, d_v is zeros
+//     TILE     16, 32, 48 or 64
+//     VEC      values per access to the strided arrays: up to 16 bytes, as far as pointers, strides and sizes allow
+//
+// Shared memory: the gradient has four tiles of (TILE, DK or DV); attention.py chooses TILE so that they fit the 48 KB
+// that a block may have on every GPU. Heads of 64 in float16 or bfloat16 take 19 KB at TILE 32 and 37 KB at TILE 64, of
+// 64 KB in an SM of sm_75 and 228 KB in one of sm_90. Registers: a warp's results (16, DK) and (16, DV) and two tiles
+// of scores (16, TILE) are DK / 2 + DV / 2 + TILE of a thread, 160 at most of 255. The other operands of the products
+// stay in shared memory and are read again for each: held in registers they would not fit.
+//
+// Built with: T = half_t bf16_t, DK = 64, DV = 64, TILE = 32 64, VEC = 8
+// Built with: T = half_t bf16_t, DK = 16, DV = 32, TILE = 16 48, VEC = 1
+// Built with: T = half_t bf16_t, DK = 128, DV = 128, TILE = 32, VEC = 8
+// Built with: T = float, DK = 64, DV = 64, TILE = 32, VEC = 4
+// Built with: T = float, DK = 128, DV = 128, TILE = 16, VEC = 4
+#include "device.cuh"
+
+#define THREADS (2 * TILE)     // a warp for 16 positions
+#define PARTS (TILE / 8)       // a row of scores is made of so many pieces of 16 x 8
+#define DRAWS (TILE / 16 + 1)  // of 16 random words each that TILE neighbouring positions can touch
+
+constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
+
+// Rows are 16 bytes longer than their values: 8 neighbouring rows then begin in 8 different groups of 4 banks.
+template <int D> struct alignas(16) Tile { T row[TILE][D + VECTOR<T>]; };
+template <int N> struct alignas(N * sizeof(T)) Values { T at[N]; };  // accessed at once
+struct Keep { unsigned short draws[TILE * DRAWS]; };  // dropout's decisions for a tile of scores, 16 in one number
+
+// A warp's products are rows of 16 x 8 pieces. Of a piece a lane holds four values, as mma has it: two neighbours in
+// row lane / 4 and two in that + 8. Value i of the lane, which is value i % 4 of piece i / 4, lies here in the tile:
+__device__ int row_of(int i) { return threadIdx.x / 32 * 16 + i % 4 / 2 * 8 + threadIdx.x % 32 / 4; }
+__device__ int column_of(int i) { return i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2; }
+
+// Four neighbouring lanes hold a row.
+__device__ float row_sum(float x) {
+    x += __shfl_xor_sync(FULL, x, 1);
+    return x + __shfl_xor_sync(FULL, x, 2);
+}
+__device__ float row_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(FULL, x, 1));
+    return fmaxf(x, __shfl_xor_sync(FULL, x, 2));
+}
+
+// Start to fill a tile: the `rows` rows at x of d values, `step` from one to the next; zeros beyond.
+template <int D> __device__ void load_tile(Tile<D>& tile, const T* x, i64 step, int rows, int d) {
+    const int across = D / VEC;
+    for (int i = threadIdx.x; i < TILE * across; i += THREADS) {
+        int row = i / across, column = i % across * VEC;
+        bool real = row < rows && column < d;
+        copy_async<VEC * sizeof(T)>(tile.row[row] + column, real ? x + row * step + column : x, real);
+    }
+}
+
+// The warp's 16 rows of x = c times `upper`, in the second half of them times `lower`.
+template <int D>
+__device__ void store_rows(T* x, i64 step, const float (&c)[D / 8][4], float upper, float lower, int rows, int d) {
+    const int wide = VEC < 2 ? 1 : 2;
+#pragma unroll
+    for (int i = 0; i < D / 2; i += wide) {
+        if (row_of(i) >= rows || column_of(i) >= d) continue;
+        Values<wide> values;
+        for (int j = 0; j < wide; j++) values.at[j] = from_float<T>(c[i / 4][i % 4 + j] * (i % 4 < 2 ? upper : lower));
+        *(Values<wide>*)(x + row_of(i) * step + column_of(i)) = values;
+    }
+}
+
+// Products of a warp. c (16, TILE) += a b^T with a the warp's rows of a tile, b another tile.
+template <int D, class S = T>
+__device__ void multiply_transposed(float (&c)[PARTS][4], const Tile<D>& a, const Tile<D>& b) {
+    const int lane = threadIdx.x % 32;
+    if constexpr (TENSOR_CORES && sizeof(S) == 2) {
+#pragma unroll
+        for (int k = 0; k < D; k += 16) {
+            unsigned left[4], right[4];
+            ldmatrix_x4(left, a.row[threadIdx.x / 32 * 16 + lane % 16] + k + lane / 16 * 8);
+#pragma unroll
+            for (int n = 0; n < TILE; n += 16) {
+                ldmatrix_x4(right, b.row[n + lane / 16 * 8 + lane % 8] + k + lane / 8 % 2 * 8);
+                mma_m16n8k16<S>(c[n / 8], left, right);
+                mma_m16n8k16<S>(c[n / 8 + 1], left, right + 2);
+            }
+        }
+    } else {
+#pragma unroll 1
+        for (int k = 0; k < D; k += 4) {
+            auto upper = *(const Values<4>*)(a.row[row_of(0)] + k), lower = *(const Values<4>*)(a.row[row_of(2)] + k);
+#pragma unroll
+            for (int i = 0; i < 4 * PARTS; i += i % 2 ? 3 : 1) {  // values 0 and 1 of each piece, below them 2 and 3
+                Values<4> right = *(const Values<4>*)(b.row[column_of(i)] + k);
+                for (int j = 0; j < 4; j++) {
+                    c[i / 4][i % 4] += to_float(upper.at[j]) * to_float(right.at[j]);
+                    c[i / 4][i % 4 + 2] += to_float(lower.at[j]) * to_float(right.at[j]);
+                }
+            }
+        }
+    }
+}
+
+// c (16, D) += a b with a (16, TILE) the scores in the warp's registers, b a tile. What a lane holds of one product is
+// what mma wants it to hold of the left operand of the next.
+template <int D, class S = T>
+__device__ void multiply(float (&c)[D / 8][4], const float (&a)[PARTS][4], const Tile<D>& b) {
+    const int lane = threadIdx.x % 32;
+    if constexpr (TENSOR_CORES && sizeof(S) == 2) {
+#pragma unroll
+        for (int k = 0; k < TILE; k += 16) {
+            const float *first = a[k / 8], *second = a[k / 8 + 1];
+            unsigned right[4], left[4] = {pack2<S>(first[0], first[1]), pack2<S>(first[2], first[3]),
+                                          pack2<S>(second[0], second[1]), pack2<S>(second[2], second[3])};
+#pragma unroll
+            for (int n = 0; n < D; n += 16) {
+                ldmatrix_x4_trans(right, b.row[k + lane % 16] + n + lane / 16 * 8);
+                mma_m16n8k16<S>(c[n / 8], left, right);
+                mma_m16n8k16<S>(c[n / 8 + 1], left, right + 2);
+            }
+        }
+    } else {
+#pragma unroll 1
+        for (int lane = 0; lane < 4; lane++) {  // of the four that share a row of a; it has two columns of each piece
+#pragma unroll
+            for (int i = 0; i < 4 * PARTS; i += i % 2 ? 3 : 1) {
+                float upper = __shfl_sync(FULL, a[i / 4][i % 4], lane, 4);
+                float lower = __shfl_sync(FULL, a[i / 4][i % 4 + 2], lane, 4);
+                const T* row = b.row[i / 4 * 8 + lane * 2 + i % 2];
+#pragma unroll
+                for (int n = 0; n < D / 8; n++) {
+                    Values<2> right = *(const Values<2>*)(row + column_of(4 * n));
+                    for (int j = 0; j < 2; j++) {
+                        c[n][j] += upper * to_float(right.at[j]);
+                        c[n][j + 2] += lower * to_float(right.at[j]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Which of the lane's scores count, value i at bit i: inside the sentence, and not masked. The rows are queries and the
+// columns keys, or the other way round; `mask` points at the first of both.
+__device__ unsigned which(const bool* mask, i64 row_step, i64 column_step, int rows, int columns) {
+    unsigned bits = 0;
+#pragma unroll
+    for (int i = 0; i < 4 * PARTS; i++) {
+        int row = row_of(i), column = column_of(i);
+        bool counts = row < rows && column < columns && (!mask || mask[row * row_step + column * column_step]);
+        bits |= (unsigned)counts << i;
+    }
+    return bits;
+}
+
+// Draw for `rows` queries of n_keys keys each; `position`: of the tile's first score in the flat (B, H, T, S) array. If
+// all keys are in the tile, its scores are one run of positions, with as few draws as can be; else each row is one.
+__device__ void draw(Keep& keep, const Draw& dropout, i64 position, int n_keys, int rows) {
+    const bool one_run = n_keys <= TILE;
+    const int draws = one_run ? (position % 16 + min(rows, TILE) * n_keys + 15) / 16 : TILE * DRAWS;
+    for (int i = threadIdx.x; i < draws; i += THREADS) {
+        u64 group = one_run ? position / 16 + i : (position + (i64)(i / DRAWS) * n_keys) / 16 + i % DRAWS;
+        Random64 random = random64(dropout.seed, dropout.step, dropout.call, group);
+        unsigned bits = 0;
+#pragma unroll
+        for (int j = 0; j < 16; j++) bits |= (unsigned)(bits16(random, j) >= dropout.threshold) << j;
+        keep.draws[i] = bits;
+    }
+}
+
+__device__ bool is_kept(const Keep& keep, i64 position, int n_keys, int query, int key) {
+    unsigned own = (unsigned)position + (unsigned)query * n_keys;
+    unsigned bit = key + (n_keys <= TILE ? (unsigned)position % 16 + query * n_keys : query * DRAWS * 16 + own % 16);
+    return keep.draws[bit / 16] >> bit % 16 & 1;
+}
+
+// A block's place: tile, head, sentence. Neighbouring blocks share a sentence, whose rows are then in the cache.
+struct Place { int first, head, batch; };
+__device__ Place place(int length, int heads) {
+    const int tiles = (length + TILE - 1) / TILE, rest = blockIdx.x / tiles;
+    return Place{(int)(blockIdx.x % tiles) * TILE, rest % heads, rest / heads};
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
+    const T* q, const T* k, const T* v, const bool* mask, T* y, float* lse,
+    i64 q_batch, i64 q_position, i64 q_head,
+    i64 k_batch, i64 k_position, i64 k_head,
+    i64 v_batch, i64 v_position, i64 v_head,
+    i64 mask_batch, i64 mask_head, i64 mask_query, i64 mask_key,
+    int heads, int n_queries, int n_keys, int d_k, int d_v,
+    u64 seed, u64 step, u64 call, int drop_below, float keep_scale) {
+    __shared__ Tile<DK> q_tile, k_tile;
+    __shared__ Tile<DV> v_tile;
+    __shared__ Keep keep;
+    const Place at = place(n_queries, heads);
+    const Draw dropout = {(unsigned)drop_below, keep_scale, seed, step, call};  // drop_below 0: no dropout
+    const i64 row = ((i64)at.batch * heads + at.head) * n_queries + at.first;  // in (B, H, T)
+    const int queries = n_queries - at.first;
+    const float scale = LOG2E / sqrtf((float)d_k);  // exp(x) = exp2(LOG2E x), one instruction
+    q += at.batch * q_batch + at.head * q_head + at.first * q_position;
+    k += at.batch * k_batch + at.head * k_head;
+    v += at.batch * v_batch + at.head * v_head;
+    if (mask) mask += at.batch * mask_batch + at.head * mask_head + at.first * mask_query;
+
+    load_tile(q_tile, q, q_position, queries, d_k);
+    float result[DV / 8][4] = {}, peak[2] = {-INFINITY, -INFINITY}, total[2] = {};
+    for (int first = 0; first < n_keys; first += TILE) {
+        const int keys = n_keys - first;
+        const i64 position = row * n_keys + first;
+        unsigned bits = which(mask ? mask + first * mask_key : mask, mask_query, mask_key, queries, keys);
+        // Behind the barrier all have done with the last keys, and with no bit set nobody needs these. The first ones
+        // are loaded at once: one wait for memory less, and a short sentence has no others.
+        if (first > 0 && !__syncthreads_or(bits != 0)) continue;
+        load_tile(k_tile, k + first * k_position, k_position, keys, d_k);
+        load_tile(v_tile, v + first * v_position, v_position, keys, d_v);
+        if (dropout.threshold) draw(keep, dropout, position, n_keys, queries);
+        wait_for_copies();
+        __syncthreads();
+        if (!__any_sync(FULL, bits)) continue;
+
+        float p[PARTS][4] = {}, highest[2] = {peak[0], peak[1]}, base[2], shrink[2];
+        multiply_transposed(p, q_tile, k_tile);
+#pragma unroll
+        for (int i = 0; i < 4 * PARTS; i++) {
+            float& score = p[i / 4][i % 4];
+            score = bits >> i & 1 ? score * scale : -INFINITY;
+            highest[i % 4 / 2] = fmaxf(highest[i % 4 / 2], score);
+        }
+        for (int half = 0; half < 2; half++) {
+            highest[half] = row_max(highest[half]);
+            base[half] = highest[half] == -INFINITY ? 0 : highest[half];
+            shrink[half] = exp2f(peak[half] - base[half]);  // what was summed so far was relative to a lower peak
+            total[half] *= shrink[half];
+            peak[half] = highest[half];
+        }
+#pragma unroll
+        for (int i = 0; i < 4 * PARTS; i++) {
+            float& share = p[i / 4][i % 4];
+            share = exp2f(share - base[i % 4 / 2]);
+            total[i % 4 / 2] += share;
+            if (dropout.threshold && !is_kept(keep, position, n_keys, row_of(i), column_of(i))) share = 0;
+        }
+#pragma unroll
+        for (int i = 0; i < DV / 2; i++) result[i / 4][i % 4] *= shrink[i % 4 / 2];
+        multiply(result, p, v_tile);
+    }
+
+    float normal[2];
+    for (int half = 0; half < 2; half++) {
+        int query = row_of(2 * half);
+        total[half] = row_sum(total[half]);
+        normal[half] = total[half] == 0 ? 0 : dropout.scale / total[half];
+        if (threadIdx.x % 4 == 0 && query < queries) lse[row + query] = (peak[half] + log2f(total[half])) * LN2;
+    }
+    const i64 y_position = (i64)heads * d_v;
+    y += ((i64)at.batch * n_queries + at.first) * y_position + at.head * d_v;
+    store_rows<DV>(y, y_position, result, normal[0], normal[1], queries, d_v);
+}
+
+// Of each of a tile's rows delta = sum_j g_j y_j, which is the sum of p times its gradient over the row of scores; four
+// neighbouring lanes share a row. And the log-sum-exp, in units of log 2.
+__device__ void load_sums(
+    float* delta, float* peak, const T* g, const T* y, i64 step, const float* lse, int rows, int d) {
+    for (int row = threadIdx.x / 4; row < TILE; row += THREADS / 4) {
+        float sum = 0;
+        for (int i = threadIdx.x % 4; row < rows && i < DV / VECTOR<T>; i += 4) {  // the same shares whatever VEC is
+#pragma unroll
+            for (int column = i * VECTOR<T>; column < (i + 1) * VECTOR<T>; column += VEC) {
+                if (column >= d) break;
+                auto left = *(const Values<VEC>*)(g + row * step + column);
+                auto right = *(const Values<VEC>*)(y + row * step + column);
+                for (int j = 0; j < VEC; j++) sum += to_float(left.at[j]) * to_float(right.at[j]);
+            }
+        }
+        sum = row_sum(sum);
+        if (threadIdx.x % 4 == 0) {
+            delta[row] = sum;
+            peak[row] = row < rows ? lse[row] * LOG2E : 0;
+        }
+    }
+}
+
+// Block i has the queries of tile i, then the keys of tile i. Where one tile holds the whole sentence, the second half
+// finds in shared memory all that the first one put there.
+extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
+    const T* g, const T* q, const T* k, const T* v, const bool* mask, const T* y, const float* lse, T* gq, T* gk, T* gv,
+    i64 q_batch, i64 q_position, i64 q_head,
+    i64 k_batch, i64 k_position, i64 k_head,
+    i64 v_batch, i64 v_position, i64 v_head,
+    i64 gq_batch, i64 gq_position, i64 gq_head,
+    i64 gk_batch, i64 gk_position, i64 gk_head,
+    i64 gv_batch, i64 gv_position, i64 gv_head,
+    i64 mask_batch, i64 mask_head, i64 mask_query, i64 mask_key,
+    int heads, int n_queries, int n_keys, int d_k, int d_v,
+    u64 seed, u64 step, u64 call, int drop_below, float keep_scale) {
+    __shared__ Tile<DK> q_tile, k_tile;
+    __shared__ Tile<DV> g_tile, v_tile;
+    __shared__ Keep keep;
+    __shared__ float delta[TILE], peak[TILE];
+    const int longest = max(n_queries, n_keys);
+    const bool whole = longest <= TILE;
+    const Place at = place(longest, heads);
+    const Draw dropout = {(unsigned)drop_below, keep_scale, seed, step, call};  // drop_below 0: no dropout
+    const i64 row0 = ((i64)at.batch * heads + at.head) * n_queries;  // in (B, H, T)
+    const i64 y_position = (i64)heads * d_v, y_first = (i64)at.batch * n_queries * y_position + at.head * d_v;
+    const float scale = 1 / sqrtf((float)d_k);
+    q += at.batch * q_batch + at.head * q_head;
+    k += at.batch * k_batch + at.head * k_head;
+    v += at.batch * v_batch + at.head * v_head;
+    g += y_first;
+    y += y_first;
+    lse += row0;
+    if (mask) mask += at.batch * mask_batch + at.head * mask_head;
+
+    if (at.first < n_queries) {
+        const int first = at.first, queries = n_queries - first;
+        load_tile(q_tile, q + first * q_position, q_position, queries, d_k);
+        const T *g_from = g + first * y_position, *y_from = y + first * y_position;
+        load_tile(g_tile, g_from, y_position, queries, d_v);
+        load_sums(delta, peak, g_from, y_from, y_position, lse + first, queries, d_v);
+        float result[DK / 8][4] = {};
+        for (int other = 0; other < n_keys; other += TILE) {
+            const int keys = n_keys - other;
+            const i64 position = (row0 + first) * n_keys + other;
+            const bool* from = mask ? mask + first * mask_query + other * mask_key : mask;
+            unsigned bits = which(from, mask_query, mask_key, queries, keys);
+            if (other > 0 && !__syncthreads_or(bits != 0)) continue;
+            load_tile(k_tile, k + other * k_position, k_position, keys, d_k);
+            load_tile(v_tile, v + other * v_position, v_position, keys, d_v);
+            if (dropout.threshold) draw(keep, dropout, position, n_keys, queries);
+            wait_for_copies();
+            __syncthreads();
+            if (!__any_sync(FULL, bits)) continue;
+
+            float p[PARTS][4] = {}, gp[PARTS][4] = {};
+            multiply_transposed(p, q_tile, k_tile);
+            multiply_transposed(gp, g_tile, v_tile);
+#pragma unroll
+            for (int i = 0; i < 4 * PARTS; i++) {
+                int query = row_of(i), key = column_of(i);
+                float& gs = gp[i / 4][i % 4];
+                float share = exp2f(p[i / 4][i % 4] * (scale * LOG2E) - peak[query]);
+                if (dropout.threshold) gs = is_kept(keep, position, n_keys, query, key) ? gs * dropout.scale : 0;
+                gs = bits >> i & 1 ? share * (gs - delta[query]) : 0;
+            }
+            multiply(result, gp, k_tile);
+        }
+        gq += at.batch * gq_batch + at.head * gq_head + first * gq_position;
+        store_rows<DK>(gq, gq_position, result, scale, scale, queries, d_k);
+    }
+
+    if (at.first < n_keys) {
+        const int first = at.first, keys = n_keys - first;
+        if (!whole) {
+            __syncthreads();  // the first half has done with its keys
+            load_tile(k_tile, k + first * k_position, k_position, keys, d_k);
+            load_tile(v_tile, v + first * v_position, v_position, keys, d_v);
+        }
+        float result_k[DK / 8][4] = {}, result_v[DV / 8][4] = {};
+        for (int other = 0; other < n_queries; other += TILE) {
+            const int queries = n_queries - other;
+            const i64 position = (row0 + other) * n_keys + first;
+            const bool* from = mask ? mask + first * mask_key + other * mask_query : mask;
+            unsigned bits = which(from, mask_key, mask_query, keys, queries);
+            if (other > 0 && !__syncthreads_or(bits != 0)) continue;
+            if (!whole) {
+                load_tile(q_tile, q + other * q_position, q_position, queries, d_k);
+                const T *g_from = g + other * y_position, *y_from = y + other * y_position;
+                load_tile(g_tile, g_from, y_position, queries, d_v);
+                load_sums(delta, peak, g_from, y_from, y_position, lse + other, queries, d_v);
+                if (dropout.threshold) draw(keep, dropout, position, n_keys, queries);
+                wait_for_copies();
+                __syncthreads();
+            }
+            if (!__any_sync(FULL, bits)) continue;
+
+            float p[PARTS][4] = {}, gp[PARTS][4] = {};  // transposed: keys down, queries across
+            multiply_transposed(p, k_tile, q_tile);
+            multiply_transposed(gp, v_tile, g_tile);
+#pragma unroll
+            for (int i = 0; i < 4 * PARTS; i++) {
+                int key = row_of(i), query = column_of(i);
+                float &share = p[i / 4][i % 4], &gs = gp[i / 4][i % 4];
+                share = bits >> i & 1 ? exp2f(share * (scale * LOG2E) - peak[query]) : 0;
+                float kept = dropout.threshold && !is_kept(keep, position, n_keys, query, key) ? 0 : dropout.scale;
+                gs = share * (gs * kept - delta[query]);
+                share *= kept;
+            }
+            multiply(result_v, p, g_tile);
+            multiply(result_k, gp, q_tile);
+        }
+        gk += at.batch * gk_batch + at.head * gk_head + first * gk_position;
+        gv += at.batch * gv_batch + at.head * gv_head + first * gv_position;
+        store_rows<DK>(gk, gk_position, result_k, scale, scale, keys, d_k);
+        store_rows<DV>(gv, gv_position, result_v, 1, 1, keys, d_v);
+    }
+}

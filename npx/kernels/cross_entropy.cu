@@ -1,0 +1,66 @@
+// Label-smoothed cross entropy of rows of logits (cross_entropy.py): a block for each row.
+// Built with: T = float half_t bf16_t, ID = int i64
+#include "device.cuh"
+
+#define WIDTH 8
+#define LOWEST -3.402823466e38f  // stands for -inf: differences with it are numbers
+
+// losses[row] = logsumexp(z) - on z_target - off sum z and, unless gz is null, gz = softmax(z) - q, which may be
+// written over z. q is `off`, plus `on` at the target, and 0 at padding if `without_pad`. A row whose target is padding
+// gets zeros. The first pass keeps a running peak and the sum of exponentials below it.
+extern "C" __global__ void cross_entropy(
+    const T* z, const ID* targets, T* gz, float* losses, int classes,
+    float on, float off, i64 pad_id, int without_pad
+) {
+    i64 row = blockIdx.x, target = targets[row];
+    z += row * classes;
+    if (gz) gz += row * classes;
+
+    if (target == pad_id) {
+        const float zeros[WIDTH] = {};
+        for (int start = threadIdx.x * WIDTH; gz && start < classes; start += blockDim.x * WIDTH)
+            store<WIDTH>(gz + start, classes - start, zeros);
+        if (threadIdx.x == 0) losses[row] = 0;
+        return;
+    }
+
+    float peak = LOWEST, total = 0, sum = 0;
+    for (int start = threadIdx.x * WIDTH; start < classes; start += blockDim.x * WIDTH) {
+        float v[WIDTH], top = peak;
+        load<WIDTH>(z + start, classes - start, v);
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            sum += v[i];
+            if (start + i >= classes) v[i] = -INFINITY;
+            top = fmaxf(top, v[i]);
+        }
+        total *= quick_exp(peak - top);
+        peak = top;
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) total += quick_exp(v[i] - peak);
+    }
+    float explained = 0;  // by the smoothed target; the first thread's alone is used
+    if (threadIdx.x == 0) {
+        explained = on * to_float(z[target]);
+        if (without_pad) explained -= off * to_float(z[pad_id]);
+    }
+    __shared__ float scratch[32];
+    float top = block_max(peak, scratch);
+    total = block_sum(total * quick_exp(peak - top), scratch);
+    sum = block_sum(sum, scratch);
+    if (threadIdx.x == 0) losses[row] = logf(total) + top - (explained + (off != 0 ? off * sum : 0));
+    if (!gz) return;
+
+    float inverse = 1 / total;
+    for (int start = threadIdx.x * WIDTH; start < classes; start += blockDim.x * WIDTH) {
+        float v[WIDTH];
+        load<WIDTH>(z + start, classes - start, v);
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) {
+            float q = without_pad && start + i == pad_id ? 0 : off;
+            if (start + i == target) q += on;
+            v[i] = quick_exp(v[i] - top) * inverse - q;
+        }
+        store<WIDTH>(gz + start, classes - start, v);
+    }
+}

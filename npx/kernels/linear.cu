@@ -1,0 +1,58 @@
+// What stands around the products of linear.py: bias and ReLU after the forward one, the ReLU's mask and the sums over
+// rows before the backward ones.
+// Built with: T = float half_t bf16_t
+#include "device.cuh"
+
+#define WIDTH 8
+
+// y (n / columns, columns) in place: y + b, then max(0, y) if `relu`.
+extern "C" __global__ void bias_relu(T* y, const T* b, i64 n, int columns, int relu) {
+    i64 start = WIDTH * (blockIdx.x * (i64)blockDim.x + threadIdx.x);
+    if (start >= n) return;
+    int count = (int)min(n - start, (i64)WIDTH);
+    float v[WIDTH];
+    load<WIDTH>(y + start, count, v);
+    int column = (int)(start % columns);
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        if (b) v[i] += to_float(b[column]);
+        if (relu) v[i] = v[i] < 0 ? 0 : v[i];  // NaN stays NaN
+        if (++column == columns) column = 0;
+    }
+    store<WIDTH>(y + start, count, v);
+}
+
+// masked = g where y > 0 (y null: masked is left alone, g is taken as it is), and, unless `partial` is null, its sums
+// over each slice of rows: partial (gridDim.y, columns). A block of 8 warps takes 256 columns of one slice; a lane has
+// 8 neighbouring columns, the warps take turns at the rows.
+extern "C" __global__ void relu_grad(
+    const T* g, const T* y, T* masked, float* partial, int rows, int columns, int slice
+) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = (blockIdx.x * 32 + lane) * WIDTH;
+    int first = blockIdx.y * slice, count = columns - column;
+    float sums[WIDTH] = {};
+    for (int row = first + warp; row < min(first + slice, rows); row += 8) {
+        i64 start = row * (i64)columns + column;
+        float v[WIDTH], kept[WIDTH];
+        load<WIDTH>(g + start, count, v);
+        if (y) {
+            load<WIDTH>(y + start, count, kept);
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++) v[i] = kept[i] > 0 ? v[i] : 0;
+            store<WIDTH>(masked + start, count, v);
+        }
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) sums[i] += v[i];
+    }
+    if (!partial) return;
+
+    __shared__ float parts[8][32 * WIDTH];
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) parts[warp][lane * WIDTH + i] = sums[i];
+    __syncthreads();
+    column = blockIdx.x * 32 * WIDTH + threadIdx.x;  // 256 threads, 256 columns
+    if (column >= columns) return;
+    float sum = 0;
+    for (int other = 0; other < 8; other++) sum += parts[other][threadIdx.x];
+    partial[blockIdx.y * (i64)columns + column] = sum;
+}

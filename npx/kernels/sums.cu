@@ -1,0 +1,41 @@
+// Sums of float32 numbers in an order that depends on their number alone: the second half of sums over rows
+// (layer_norm.py, linear.py), and the sums over chunks and rows of cross_entropy.py.
+// Built with: T = float half_t bf16_t
+#include "device.cuh"
+
+// sums[c] = the sum of column c of x (rows, columns). A block of 8 warps takes 32 columns.
+extern "C" __global__ void column_sums(const float* x, T* sums, int rows, int columns) {
+    __shared__ float parts[8][32];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = blockIdx.x * 32 + lane;
+    float sum = 0;
+    if (column < columns)
+        for (int row = warp; row < rows; row += 8) sum += x[row * (i64)columns + column];
+    parts[warp][lane] = sum;
+    __syncthreads();
+    if (warp == 0 && column < columns) {
+        for (int other = 1; other < 8; other++) sum += parts[other][lane];
+        sums[column] = from_float<T>(sum);
+    }
+}
+
+// total += part, n values each; with `rounded`, the sum goes there instead, which is what a last part is for.
+extern "C" __global__ void accumulate(float* total, const T* part, T* rounded, i64 n) {
+    i64 start = 8 * (blockIdx.x * (i64)blockDim.x + threadIdx.x);
+    int count = (int)min(n - start, (i64)8);
+    float sum[8], v[8];
+    load<8>(total + start, count, sum);
+    load<8>(part + start, count, v);
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum[i] += v[i];
+    if (rounded) store<8>(rounded + start, count, sum);
+    else store<8>(total + start, count, sum);
+}
+
+// sum[0] = the sum of the n numbers x, by one block.
+extern "C" __global__ void total(const float* x, T* sum, int n) {
+    __shared__ float scratch[32];
+    float mine = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) mine += x[i];
+    mine = block_sum(mine, scratch);
+    if (threadIdx.x == 0) sum[0] = from_float<T>(mine);
+}

@@ -1,0 +1,287 @@
+"""A strict stand-in for CuPy: its array holds NumPy's, but refuses what a GPU's array refuses. For test_device.py.
+
+In the spirit of array_api_strict: whatever works here has said where its arrays lie. Refused are operations of a device
+array with a NumPy array, NumPy functions on device arrays that CuPy does not have, and every conversion but `get`. What
+makes the host wait for the device (get, item, float, bool, iteration, a boolean index, unique, nonzero) is counted.
+
+    with device() as cupy:              # npx.use_device("cuda"), with this module in CuPy's place
+        x = npx.ones((2, 3))            # a strict array; kernels run by their references
+        x + np.ones(3)                  # TypeError
+    cupy.waits                          # the reads, by name
+
+With `device(cuda=True)` the versions registered for CuPy run, and their CUDA kernels in the emulator.
+"""
+
+import importlib
+import types
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import npx
+import npx.cuda
+import npx.emulator
+
+WAITING = {"unique", "nonzero", "flatnonzero", "argwhere", "array_equal", "allclose", "compress", "unravel_index"}
+ARRAYS = (np.ndarray,)
+
+
+def unwrap(x):
+    """Device arrays as the NumPy arrays they hold, in any nest of arguments; TypeError for a host array among them."""
+    if isinstance(x, ndarray):
+        return x.held
+    if isinstance(x, ARRAYS):
+        raise TypeError(f"Unsupported type {type(x)} beside a device array")
+    if isinstance(x, (tuple, list)):
+        return type(x)(unwrap(item) for item in x)
+    return {k: unwrap(v) for k, v in x.items()} if isinstance(x, dict) else x
+
+
+def wrap(x):
+    """NumPy arrays, and NumPy's scalars, which are arrays on a GPU, as device arrays."""
+    if isinstance(x, (np.ndarray, np.generic)):
+        return ndarray(np.asarray(x))
+    return type(x)(map(wrap, x)) if isinstance(x, (tuple, list)) else x
+
+
+def derived(found, *sources):
+    """`wrap`, a view knowing whose memory it shows, as on a GPU."""
+    if isinstance(found, (tuple, list)):
+        return type(found)(derived(part, *sources) for part in found)
+    whole = wrap(found)
+    for source in sources:
+        if isinstance(whole, ndarray) and isinstance(source, ndarray) and np.may_share_memory(found, source.held):
+            whole.base = source if source.base is None else source.base
+    return whole
+
+
+class ndarray:
+    """An array on the device."""
+
+    __slots__ = ("base", "held")
+
+    def __init__(self, held, base=None):
+        self.held, self.base = held, base
+
+    def get(self):
+        wait("get")
+        return self.held.copy()
+
+    def item(self):
+        wait("item")
+        return self.held.item()
+
+    def tolist(self):
+        raise TypeError("tolist of a device array")
+
+    def __array__(self, *_, **__):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`.")
+
+    def __float__(self):
+        wait("float")
+        return float(self.held)
+
+    def __int__(self):
+        wait("int")
+        return int(self.held)
+
+    __index__ = __int__
+
+    def __bool__(self):
+        wait("bool")
+        return bool(self.held)
+
+    def __len__(self):
+        return len(self.held)
+
+    def __iter__(self):
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self):
+        return f"device {self.held!r}"
+
+    def __getitem__(self, index):
+        self._watch(index)
+        return derived(self.held[unwrap(index)], self)
+
+    def __setitem__(self, index, value):
+        if isinstance(value, (list, *ARRAYS)):
+            raise TypeError(f"Unsupported type {type(value)} beside a device array")
+        self.held[unwrap(index)] = unwrap(value)
+
+    def _watch(self, index):
+        for part in index if isinstance(index, tuple) else (index,):
+            if isinstance(part, ndarray) and part.dtype == bool:
+                wait("boolean index")
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=(), **kwargs):
+        if method != "__call__":
+            raise TypeError(f"{ufunc.__name__}.{method} of a device array")
+        used(ufunc.__name__)
+        kwargs = unwrap(kwargs) | ({"out": unwrap(out)} if out else {})
+        found = ufunc(*unwrap(inputs), **kwargs)
+        return out[0] if out else wrap(found)
+
+    def __array_function__(self, function, types, args, kwargs):
+        return getattr(CUPY, function.__name__)(*args, **kwargs)
+
+
+def _attribute(name):
+    return property(lambda self: getattr(self.held, name))
+
+
+def _method(name):
+    def method(self, *args, **kwargs):
+        if name in WAITING:
+            wait(name)
+        out = kwargs.get("out")
+        found = getattr(self.held, name)(*unwrap(args), **unwrap(kwargs))
+        return out if out is not None else derived(found, self)
+
+    return method
+
+
+def _operator(name):
+    ufunc = getattr(np, name)
+    return (
+        lambda self, other: ufunc(self, other),
+        lambda self, other: ufunc(other, self),
+        lambda self, other: ufunc(self, other, out=(self,)),
+    )
+
+
+for _name in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "flags", "strides"):
+    setattr(ndarray, _name, _attribute(_name))
+for _name in (
+    *("astype", "reshape", "copy", "sum", "mean", "max", "min", "argmax", "argmin", "swapaxes", "transpose", "ravel"),
+    *("any", "all", "view", "fill", "take", "sort", "argsort", "squeeze", "repeat", "nonzero", "clip", "cumsum"),
+):
+    setattr(ndarray, _name, _method(_name))
+for _name, _ufunc in (
+    *(("add", "add"), ("sub", "subtract"), ("mul", "multiply"), ("truediv", "divide"), ("pow", "power")),
+    *(("floordiv", "floor_divide"), ("mod", "remainder"), ("and", "bitwise_and"), ("or", "bitwise_or")),
+    *(("matmul", "matmul"), ("xor", "bitwise_xor")),
+):
+    _forward, _backward, _in_place = _operator(_ufunc)
+    setattr(ndarray, f"__{_name}__", _forward)
+    setattr(ndarray, f"__r{_name}__", _backward)
+    setattr(ndarray, f"__i{_name}__", _in_place)
+for _name, _ufunc in (
+    *(("lt", "less"), ("le", "less_equal"), ("gt", "greater"), ("ge", "greater_equal")),
+    *(("eq", "equal"), ("ne", "not_equal")),
+):
+    setattr(ndarray, f"__{_name}__", _operator(_ufunc)[0])
+ndarray.T = property(lambda self: derived(self.held.T, self))
+ndarray.data = property(lambda self: types.SimpleNamespace(ptr=self.held.ctypes.data))
+ndarray.__neg__ = lambda self: np.negative(self)
+ndarray.__invert__ = lambda self: np.invert(self)
+ndarray.__abs__ = lambda self: np.absolute(self)
+ndarray.__hash__ = None
+ndarray.__module__ = "strict"  # no kernel is registered for it, so that references run; "cupy" in device(cuda=True)
+
+
+class Add:
+    """cupy.add, with the `at` that scatters."""
+
+    def __call__(self, *args, **kwargs):
+        return np.add(*args, **kwargs)
+
+    @staticmethod
+    def at(x, index, values):
+        np.add.at(unwrap(x), unwrap(index), unwrap(values))
+
+
+class Module(types.ModuleType):
+    """The module: creation from host data, NumPy's functions on device arrays, a memory pool."""
+
+    ndarray = ndarray
+    add = Add()
+
+    def __init__(self):
+        super().__init__("strict")
+        self.waits, self.names = [], set()
+
+    @staticmethod
+    def asarray(x, dtype=None):
+        """An upload: the one way in from the host."""
+        return ndarray(np.array(x.held if isinstance(x, ndarray) else x, dtype=dtype))
+
+    @staticmethod
+    def get_default_memory_pool():
+        return types.SimpleNamespace(
+            free_all_blocks=lambda: None, used_bytes=lambda: 3 << 30, total_bytes=lambda: 4 << 30
+        )
+
+    cuda = types.SimpleNamespace(runtime=types.SimpleNamespace(memGetInfo=lambda: (1 << 30, 8 << 30)))
+    products = []  # what set_compute_type was called with
+    _core = types.SimpleNamespace(
+        _routines_linalg=types.SimpleNamespace(
+            COMPUTE_TYPE_DEFAULT="default",
+            COMPUTE_TYPE_TF32="tf32",
+            set_compute_type=lambda dtype, kind: Module.products.append((np.dtype(dtype).name, kind)),
+        )
+    )
+
+    def __getattr__(self, name):
+        value = getattr(np, name)
+        if not callable(value) or isinstance(value, type):
+            return value
+
+        def function(*args, **kwargs):
+            used(name)
+            if name in WAITING:
+                wait(name)
+            out = kwargs.get("out")
+            found = value(*unwrap(args), **unwrap(kwargs))
+            return out if out is not None else derived(found, *args)
+
+        return function
+
+
+CUPY = Module()
+_engine = importlib.import_module("npx.device")
+
+
+def wait(name):
+    CUPY.waits.append(name)
+
+
+def used(name):
+    CUPY.names.add(name)
+
+
+@contextmanager
+def device(cuda=False):
+    """The block computes on the strict device; yields the module, whose `waits` begin empty."""
+    CUPY.waits.clear()
+    CUPY.names.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_engine, "_cupy", CUPY)
+        patch.setattr(_engine, "_device", "cuda")
+        if cuda:
+            patch.setattr(ndarray, "__module__", "cupy")
+            patch.setattr(npx.cuda, "_function", emulated)
+            patch.setattr(
+                npx.cuda, "_gemm", lambda cupy, a, b, out, add: npx.cuda.matmul(*map(unwrap, (a, b, out, add)))
+            )
+        yield CUPY
+
+
+def emulated(source, kernel, defines, shared):
+    """What stands for a compiled kernel: a launch of it in the emulator, of device arrays alone."""
+    folder = npx.cuda.KERNELS
+    module = npx.emulator.module(folder / source, npx.cuda._text(defines), folder)
+
+    def function(grid, block, args, shared_mem=0):
+        pointers = [kind.endswith("*") for kind in module.parameters[kernel]]
+        null = [pointer and not isinstance(arg, ndarray) for pointer, arg in zip(pointers, args, strict=True)]
+        held = tuple(None if none else unwrap(arg) for none, arg in zip(null, args, strict=True))
+        module.launch(kernel, grid, block, held, shared_mem)
+
+    return function
+
+
+def kernels_by_reference():
+    """What the strict device runs, for NumPy arrays as well: so both give the same bits."""
+    return npx.kernel_mode("reference")
