@@ -50,7 +50,8 @@ class Tensor:
 
     `data`: an array of either engine, kept as it is, or numbers and lists, of which floats become float32.
     `requires_grad`: collect its gradient in `grad` (an array of the same shape and dtype, None before the first
-    `backward`; later backwards add to it). Results of operations pass gradients on, but keep none themselves.
+    `backward`; later backwards add to it, also where it was set to one of a wider dtype). Results of operations pass
+    gradients on, but keep none themselves.
     """
 
     __slots__ = ("data", "grad", "node", "requires_grad")

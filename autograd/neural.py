@@ -93,7 +93,7 @@ def embedding(table, ids, scale=1.0):
     """scale * table[ids]. table (V, D); ids (...) integers in [0, V); result (..., D)."""
     y = npx.embedding(table, ids)
     if scale != 1.0:
-        y = y * scale
+        y *= scale
 
     def vjp(g):
         gtable = npx.embedding_grad(g, ids, len(table))
@@ -183,10 +183,11 @@ def cross_entropy(logits, targets, smoothing=0.0, over="all", pad_id=0):
     """The summed label-smoothed cross entropy over the targets that are not padding.
 
     logits (..., V); targets (...) integers. Which classes `smoothing` is spread over: see npx/kernels/cross_entropy.py.
+    The loss of float16 and bfloat16 logits is float32: a sum over a batch has no place in them.
     """
     flat = logits.reshape(-1, logits.shape[-1])
     loss, gz = npx.cross_entropy(flat, targets.reshape(-1), smoothing, over, pad_id, is_grad_enabled())
-    return loss, lambda g: ((g * gz).reshape(logits.shape),)
+    return loss, lambda g: (times(gz, g).reshape(logits.shape),)
 
 
 @differentiable
@@ -199,7 +200,13 @@ def linear_cross_entropy(x, w, targets, smoothing=0.0, over="all", pad_id=0):
     loss, gx, gw = npx.linear_cross_entropy(
         flat, w, targets.reshape(-1), smoothing, over, pad_id, is_grad_enabled()
     )
-    return loss, lambda g: ((g * gx).reshape(x.shape), g * gw)
+    return loss, lambda g: (times(gx, g).reshape(x.shape), times(gw, g))
+
+
+def times(x: Any, number: Any) -> Any:
+    """x times a () array, in place and so in x's dtype: for a gradient formed beforehand, which nobody else holds."""
+    x *= number
+    return x
 
 
 def composed_cross_entropy(

@@ -52,9 +52,11 @@ class MultiHeadAttention(Module):
         return self.output(y)
 
     def _weights(self, q: Tensor, kv: Tensor, mask: Any) -> Any:
-        (q_heads,) = neural.split_heads(q.data, self.n_heads, self.d_k)
-        k, v = neural.split_heads(kv.data, self.n_heads, self.d_k, self.d_v)
-        return npx.attention(q_heads, k, v, mask)[1]
+        # By the reference: fast versions need not form the weights.
+        wide = npx.wide(q.dtype)
+        (q_heads,) = neural.split_heads(q.data.astype(wide), self.n_heads, self.d_k)
+        k, v = neural.split_heads(kv.data.astype(wide), self.n_heads, self.d_k, self.d_v)
+        return npx.attention.reference(q_heads, k, v, mask)[1]
 
     def start(self, memory: Tensor, capacity: int = 32) -> "AttentionCache":
         """A cache for `step`: over `memory` (R, S, D) for cross-attention, empty with R rows for self-attention."""
@@ -100,5 +102,5 @@ class AttentionCache:
         self.length += 1
 
     def select(self, rows: Any) -> None:
-        """Keep, repeat or reorder rows."""
+        """Keep, repeat or reorder rows (integer array, on the device of the cache)."""
         self.keys, self.values = self.keys[rows], self.values[rows]

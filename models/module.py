@@ -12,12 +12,28 @@ from autograd import Tensor
 
 
 class Parameter(Tensor):
-    """A Tensor that is learned."""
+    """A Tensor that is learned.
 
-    __slots__ = ()
+    `data` is what is computed with. Where that is of low precision, `master` is the float32 array that is learned, and
+    `data` its rounded copy; else it is None.
+    """
+
+    __slots__ = ("master",)
 
     def __init__(self, data: Any) -> None:
         super().__init__(data, requires_grad=True)
+        self.master: Any = None
+
+    @property
+    def weights(self) -> Any:
+        """The array that is learned."""
+        return self.data if self.master is None else self.master
+
+    def assign(self, values: Any) -> None:
+        """Copy `values` into the weights."""
+        self.weights[...] = values
+        if self.master is not None:
+            self.data[...] = self.master.astype(self.dtype)
 
 
 class Module:
@@ -82,8 +98,8 @@ class Module:
         return self.train(False)
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of all parameters as NumPy arrays, by name."""
-        return {name: npx.to_host(p.data).copy() for name, p in self.named_parameters()}
+        """Copies of all weights as NumPy arrays, by name."""
+        return {name: npx.to_host(p.weights).copy() for name, p in self.named_parameters()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copy arrays into the parameters of the same names.
@@ -105,7 +121,7 @@ class Module:
                 f"got: {'; '.join(problems[:3])}{more}; try the configuration that the state was saved with"
             )
         for name, p in own.items():
-            p.data[...] = npx.from_host(npx.to_host(state[name]))
+            p.assign(npx.from_host(npx.to_host(state[name])))
 
 
 class FlatParameters:
@@ -113,15 +129,21 @@ class FlatParameters:
 
     The parameters' own `data` and `grad` become views, so that Adam, clipping, zeroing and averaging over machines
     are each one pass over one array. `spans`: name -> slice of the flat arrays.
+
+    Mixed precision: with `numbers`, a narrower dtype to compute with, a third array `low` holds the weights rounded to
+    it, and the parameters' `data` are views of that one; `data`, their `master`, and `grad` keep the dtype they have.
+    So a small update is not lost to rounding, and gradients add up in full precision. Else `low` is None.
     """
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, numbers: Any = None) -> None:
         named = list(module.named_parameters())
         dtypes = {p.dtype for _, p in named}
         if len(dtypes) != 1:
             raise ValueError(f"flatten: expected parameters of one dtype; got {sorted(map(str, dtypes)) or 'none'}")
-        size = sum(p.size for _, p in named)
-        self.data, self.grad = npx.empty(size, dtypes.pop()), npx.zeros(size, named[0][1].dtype)
+        size, dtype = sum(p.size for _, p in named), dtypes.pop()
+        self.numbers = dtype if numbers is None else numbers
+        self.data, self.grad = npx.empty(size, dtype), npx.zeros(size, dtype)
+        self.low = None if self.numbers == dtype else npx.empty(size, self.numbers)
         self.spans: dict[str, slice] = {}
         start = 0
         for name, p in named:
@@ -129,7 +151,12 @@ class FlatParameters:
             self.data[span] = p.data.reshape(-1)
             if p.grad is not None:
                 self.grad[span] = p.grad.reshape(-1)
-            p.data, p.grad = self.data[span].reshape(p.shape), self.grad[span].reshape(p.shape)
+            data, p.grad = self.data[span].reshape(p.shape), self.grad[span].reshape(p.shape)
+            if self.low is None:
+                p.data = data
+            else:
+                p.data, p.master = self.low[span].reshape(p.shape), data
+                p.assign(data)
             self.spans[name] = span
             start = span.stop
 
@@ -138,8 +165,12 @@ class FlatParameters:
         self.grad[...] = 0
 
 
-def flatten(module: Module) -> FlatParameters:
-    """The module's flat parameters, made at the first call."""
+def flatten(module: Module, numbers: Any = None) -> FlatParameters:
+    """The module's flat parameters, made at the first call, which may give the dtype to compute with."""
     if module.flat is None:
-        module.flat = FlatParameters(module)
+        module.flat = FlatParameters(module, numbers)
+    elif numbers is not None and numbers != module.flat.numbers:
+        raise ValueError(
+            f"flatten: expected {module.flat.numbers}, as at the first call; got {numbers}; try a new model"
+        )
     return module.flat

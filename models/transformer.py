@@ -84,8 +84,8 @@ class Transformer(Module):
 
     def forward(self, src: Any, tgt: Any) -> Tensor:
         """Logits (B, T, V) for source ids (B, S) and decoder input ids (B, T), which begin with BOS."""
-        memory, source_mask = self.encode(src)
-        hidden = self.decode(tgt, memory, source_mask)
+        memory, source_mask = self._encode(self._ids("source", src))
+        hidden = self._decode(self._ids("target", tgt), memory, source_mask)
         return neural.linear(hidden, self.embedding.weight.transpose())  # (B, T, V)
 
     def loss(
@@ -101,18 +101,23 @@ class Transformer(Module):
         Summed over the target tokens that are not padding and divided by `normalizer`: their number, or that of a whole
         update of which this batch is a part.
         """
-        tgt = self._ids("target", tgt)
-        memory, source_mask = self.encode(src)
-        hidden = self.decode(tgt[:, :-1], memory, source_mask)  # (B, T, D)
+        ids = self._checked("target", tgt)
+        tokens = normalizer or int((ids[:, 1:] != self.config.pad_id).sum()) or 1
+        memory, source_mask = self._encode(self._ids("source", src))
+        tgt = npx.from_host(ids)
+        hidden = self._decode(tgt[:, :-1], memory, source_mask)  # (B, T, D)
         targets = tgt[:, 1:]
         total = neural.linear_cross_entropy(
             hidden, self.embedding.weight, targets, smoothing, smoothing_over, self.config.pad_id
         )
-        return total * (1 / float(normalizer or (targets != self.config.pad_id).sum() or 1))
+        return total * (1 / float(tokens))
 
     def encode(self, src: Any) -> tuple[Tensor, Any]:
         """Memory (B, S, D), and the mask (B, 1, 1, S) that is True at source tokens, for source ids (B, S)."""
-        src = self._ids("source", src)
+        return self._encode(self._ids("source", src))
+
+    def _encode(self, src: Any) -> tuple[Tensor, Any]:
+        """`encode` for ids that are checked and on the device."""
         mask = (src != self.config.pad_id)[:, None, None, :]
         x = self.dropout(self.source_positions(self.embedding(src)))  # (B, S, D)
         for layer in self.encoder:
@@ -121,7 +126,10 @@ class Transformer(Module):
 
     def decode(self, tgt: Any, memory: Tensor, source_mask: Any) -> Tensor:
         """The decoder's output (B, T, D) for decoder input ids (B, T)."""
-        tgt = self._ids("target", tgt)
+        return self._decode(self._ids("target", tgt), memory, source_mask)
+
+    def _decode(self, tgt: Any, memory: Tensor, source_mask: Any) -> Tensor:
+        """`decode` for ids that are checked and on the device."""
         if len(tgt) != len(memory):
             raise ValueError(f"target ids: expected {len(memory)} rows, one for each source; got {len(tgt)}")
         x = self.dropout(self.target_positions(self.embedding(tgt)))  # (B, T, D)
@@ -163,6 +171,11 @@ class Transformer(Module):
                 attention.keep_weights, attention.weights = False, None
 
     def _ids(self, side: str, ids: Any) -> Any:
+        """Ids checked and on the device: this is where a batch is uploaded."""
+        return npx.from_host(self._checked(side, ids))
+
+    def _checked(self, side: str, ids: Any) -> Any:
+        """Ids on the host, where checking them makes nobody wait."""
         ids = npx.to_host(ids)
         if ids.ndim != 2 or ids.dtype.kind not in "iu":
             raise ValueError(f"{side} ids: expected a 2-D integer array; got {ids.ndim}-D {ids.dtype}")
@@ -171,14 +184,14 @@ class Transformer(Module):
                 f"{side} ids: expected numbers from 0 to {self.config.vocab_size - 1}; "
                 f"got {ids.min()} to {ids.max()}; try the tokenizer that belongs to the model"
             )
-        return npx.from_host(ids)
+        return ids
 
 
 class DecoderCache:
     """What decoding remembers: for each layer its own keys and values, and those of the source sentence.
 
     Rows are hypotheses. Neighbouring rows with the same source share its keys and values where every source has
-    equally many rows, which is how beam search keeps them.
+    equally many rows, which is how beam search keeps them. Which row has which source is kept on the host.
     """
 
     def __init__(self, layers: list[tuple[AttentionCache, AttentionCache]], source_mask: Any) -> None:
@@ -191,16 +204,18 @@ class DecoderCache:
         return self.layers[0][0].length
 
     def select(self, rows: Any) -> None:
-        """Keep, repeat or reorder rows (integer array), in place: beams that win, sentences that are done."""
+        """Keep, repeat or reorder rows (NumPy integers), in place: beams that win, sentences that are done."""
+        on_device = npx.from_host(rows)
         for own, _ in self.layers:
-            own.select(rows)
+            own.select(on_device)
         self.sources = self.sources[rows]
         kept, sources = npx.unique(self.sources, return_inverse=True)
         shared = len(sources) // max(1, len(kept))
         if not npx.array_equal(sources, npx.repeat(npx.arange(len(kept)), shared)):
             kept, sources = self.sources, npx.arange(len(rows))  # rows in no such order: one copy for each
         if not npx.array_equal(kept, npx.arange(len(self.source_mask))):
+            on_device = npx.from_host(kept)
             for _, cross in self.layers:
-                cross.select(kept)
-            self.source_mask = self.source_mask[kept]
+                cross.select(on_device)
+            self.source_mask = self.source_mask[on_device]
         self.sources = sources

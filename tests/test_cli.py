@@ -195,7 +195,7 @@ MISTAKES = {
     "unknown key": (["{traps}/key.toml", *GOOD], ["key.toml", "train.max_stepz", "train.max_steps"]),
     "unknown setting": (["base", *GOOD, "--set", "train.sead=2"], ["train.sead", "train.seed"]),
     "heads": (["base", *GOOD, "--set", "model.d_model=100"], ["d_model", "100"]),
-    "precision": (["base", *GOOD, "--set", "train.precision=fp16"], ["train.precision", "GPU engine"]),
+    "precision": (["base", *GOOD, "--set", "train.precision=fp16"], ["train.precision", "fp16", "--device cuda"]),
     "no text": (["base"], ["data.train_src", "--train-src"]),
     "missing text": (["base", *GOOD, "--train-src=none.txt"], ["none.txt"]),
     "folder as text": (["base", *GOOD, "--train-src={traps}"], ["traps", "folder"]),

@@ -151,7 +151,7 @@ def test_a_shipped_config_loads_and_explains_its_keys(file):
         ({"train": {"seed": 2**32}}, "train.seed", "to 4294967295"),
         ({"train": {"beta2": 1.0}}, "train.beta2", "below 1"),
         ({"train": {"validate_bleu": 1}}, "train.validate_bleu", "true or false"),
-        ({"train": {"precision": "bfloat16"}}, "train.precision", "GPU engine"),
+        ({"train": {"precision": "bfloat16"}}, "train.precision", 'try precision = "bf16"'),
         ({"train": {"precision": "float99"}}, "train.precision", '"float32"'),
         ({"train": {"seed": [1, 2]}}, "train.seed", "seed = 1"),
         ({"data": {"train_src": "a\nb"}}, "data.train_src", "one line"),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from train import data
-from train.data import LONGEST, Batches, Corpus, prepare
+from train.data import LONGEST, Batches, Corpus, Stream, prepare
 from train.errors import UserError, read_lines, read_pairs
 from train.tokenizer import BOS, EOS, PAD, Tokenizer
 
@@ -369,3 +369,19 @@ def test_impossible_budgets_and_seeds_are_the_users_mistakes():
             Batches(*arguments)
     with pytest.raises(IndexError):
         corpus.pair(2)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_a_stream_is_the_batches_of_all_epochs_each_made_once(ahead, monkeypatch):
+    corpus = Corpus.from_pairs([(tuple(range(4, 5 + i % 7)), (4, 5 + i)) for i in range(30)])
+    batches = Batches(corpus, 20, seed=3)
+    expected = [indices.tolist() for epoch in range(3) for indices in batches.epoch(epoch)]
+    made, batch = [], Batches.batch
+    monkeypatch.setattr(Batches, "batch", lambda self, i: (made.append(i.tolist()), batch(self, i))[1])
+    stream, place = Stream(batches), (0, 0)
+    for number, indices in enumerate(expected):
+        assert np.array_equal(stream.batch(place).tgt, batch(batches, np.array(indices)).tgt)
+        place = stream.after(place)
+        if ahead and number % ahead == 0:
+            stream.prepare(place, ahead)
+    assert place == (3, 0) and made[: len(expected)] == expected

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autograd import Tensor, gradcheck
 from models import Transformer, TransformerConfig, flatten
 from train import Adam, NoamSchedule, label_smoothed_loss
-from train.optim import clip_gradient, gradient_norm
+from train.optim import LossScale, clip_factor, squared_norm
 
 SMALL = TransformerConfig(vocab_size=12, d_model=8, d_ff=16, n_heads=2, n_layers=1, dropout=0.0)
 
@@ -118,23 +118,65 @@ def test_adam_refuses_another_models_state_and_impossible_values():
 @given(seed=st.integers(0, 99), limit=st.floats(1e-3, 1e3))
 def test_clipping_scales_the_whole_gradient_to_the_limit(seed, limit):
     flat = noisy_model(seed)
-    before = flat.grad.astype(np.float64)
-    norm = clip_gradient(flat, limit)
-    assert norm == pytest.approx(np.linalg.norm(before), rel=1e-5)
-    np.testing.assert_allclose(flat.grad, before * min(1.0, limit / np.linalg.norm(before)), rtol=1e-5)
+    norm = math.sqrt(squared_norm(flat))
+    assert norm == pytest.approx(np.linalg.norm(flat.grad.astype(np.float64)), rel=1e-5)
+    assert clip_factor(norm, limit) * norm == pytest.approx(min(norm, limit), rel=1e-12)
 
 
 def test_clipping_edge_cases():
     flat = noisy_model()
-    before = flat.grad.copy()
-    clip_gradient(flat, 0.0)
-    assert np.array_equal(flat.grad, before)  # 0 is no clipping
-    flat.grad[...] = 0
-    assert clip_gradient(flat, 1.0) == 0.0 and not flat.grad.any()
+    assert clip_factor(5.0, 0.0) == 1.0  # 0 is no clipping
+    assert clip_factor(0.0, 1.0) == 1.0
     flat.grad[3] = np.nan
-    assert math.isnan(clip_gradient(flat, 1.0))
+    assert math.isnan(squared_norm(flat)) and clip_factor(math.nan, 1.0) == 1.0
     flat.grad[...] = 1e30  # its square is beyond float32
-    assert gradient_norm(flat) == math.inf
+    with np.errstate(over="ignore"):
+        assert squared_norm(flat) == math.inf and clip_factor(math.inf, 1.0) == 1.0
+
+
+@pytest.mark.parametrize("scale", [0.37, 2.0**-16])
+def test_adam_takes_the_gradient_times_a_scale(scale):
+    scaled, other = noisy_model(1), noisy_model(1)
+    Adam(scaled).step(0.01, scale)
+    other.grad *= np.float32(scale)
+    Adam(other).step(0.01)
+    assert np.array_equal(scaled.data, other.data) and not np.array_equal(scaled.grad, other.grad)
+
+
+# Loss scale
+
+
+def test_the_loss_scale_of_other_precisions_stays_one():
+    scale = LossScale()
+    for _ in range(LossScale.PATIENCE * 2 + 1):
+        scale.succeeded()
+    assert scale.value == 1 and not scale.overflowed() and scale.skipped == 0
+
+
+def test_the_loss_scale_halves_on_overflow_and_doubles_after_patience():
+    scale = LossScale(dynamic=True)
+    assert scale.value == 2**16
+    assert scale.overflowed() and (scale.value, scale.skipped) == (2**15, 1)
+    for _ in range(LossScale.PATIENCE - 1):
+        scale.succeeded()
+    assert scale.value == 2**15
+    saved = scale.state_dict()
+    scale.succeeded()
+    assert scale.value == 2**16
+    again = LossScale(dynamic=True)
+    again.load_state_dict(saved)
+    again.succeeded()
+    assert again.state_dict() == scale.state_dict()
+    again.overflowed()
+    for _ in range(LossScale.PATIENCE - 1):
+        again.succeeded()
+    assert again.value == 2**15, "an overflow starts the count again"
+
+
+def test_a_loss_scale_of_one_is_the_last():
+    scale = LossScale(dynamic=True)
+    assert [scale.overflowed() for _ in range(18)] == [True] * 16 + [False] * 2
+    assert scale.value == 1
 
 
 def hand_loss(logits, targets, smoothing, over, pad):

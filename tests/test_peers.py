@@ -42,7 +42,7 @@ import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ("cupy", "torch"):
-            raise ImportError(name)
+            raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
 import npx, autograd, models, models.search, train, train.optim, train.loss
 from autograd import Tensor
@@ -63,7 +63,8 @@ def test_importing_needs_no_gpu_library():
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "device cuda: expected CuPy; it is not installed; try" in done.stdout
+    assert "device cuda: expected CuPy and an NVIDIA GPU; got " in done.stdout
+    assert "CuPy is not installed; try pip install 'npx-transformer[gpu1" in done.stdout
 
 
 def test_float64_stays_float64():

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import train.trainer as trainer_module
 from models import Transformer, TransformerConfig
 from models.search import greedy_search
-from train import NoamSchedule, RunConfig, Trainer, UserError, load_model, train
+from train import Adam, NoamSchedule, RunConfig, Trainer, UserError, load_model, train
 from train.checkpoint import list_checkpoints, load_checkpoint
 from train.data import Batches, Corpus
+from train.update import Update
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGLISH = "zero one two three four five six seven eight nine".split()
@@ -107,10 +107,10 @@ import json, os, signal, sys
 from train import RunConfig, train
 from train.optim import Adam
 step = Adam.step
-def killed(self, lr):
+def killed(self, lr, scale):
     if self.steps + 1 == int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
-    step(self, lr)
+    step(self, lr, scale)
 Adam.step = killed
 train(RunConfig.from_dict(json.loads(sys.argv[1])), sys.argv[2], progress=False)
 """
@@ -172,7 +172,7 @@ def test_ctrl_c_writes_a_checkpoint_and_resumes_to_the_same_bits(
     def interrupted(self):
         if self.state.step + 1 == step:
             os.kill(os.getpid(), number)
-        update(self)
+        return update(self)
 
     monkeypatch.setattr(Trainer, "_update", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -185,9 +185,7 @@ def test_ctrl_c_writes_a_checkpoint_and_resumes_to_the_same_bits(
     assert outcome(tmp_path / "run") == outcome(uninterrupted)
 
 
-def test_ctrl_c_within_a_validation_leaves_it_to_be_done_on_resuming(
-    text, uninterrupted, tmp_path, monkeypatch, capfd
-):
+def test_ctrl_c_within_a_validation_leaves_it_to_be_done_on_resuming(text, uninterrupted, tmp_path, monkeypatch, capfd):
     measure = Trainer._measure
 
     def interrupted(self):
@@ -244,7 +242,7 @@ def test_micro_batches_are_one_batch_of_their_union(text, cuts, smoothing, seed)
         model = Transformer(shape, seed=seed, dtype=np.float64)
         run_config = config(text, label_smoothing=smoothing)
         made = Trainer(model, run_config, None, batches, None, "nowhere", progress=False)
-        found.append((made._gradient(micro, total, step=1), made.flat.grad.copy()))
+        found.append((made.update.gradient(micro, step=1)[0], made.update.flat.grad.copy()))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
     np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-9, atol=1e-14)
     assert np.abs(found[0][1]).max() > 1e-3
@@ -252,8 +250,8 @@ def test_micro_batches_are_one_batch_of_their_union(text, cuts, smoothing, seed)
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_the_schedule_moves_once_an_update(text, tmp_path, monkeypatch, accumulate):
-    rates, step = [], trainer_module.Adam.step
-    monkeypatch.setattr(trainer_module.Adam, "step", lambda self, lr: (rates.append(lr), step(self, lr))[1])
+    rates, step = [], Adam.step
+    monkeypatch.setattr(Adam, "step", lambda self, lr, scale: (rates.append(lr), step(self, lr, scale))[1])
     run(text, tmp_path / "run", accumulate=accumulate, lr_scale=0.5)
     schedule = NoamSchedule(8, 6, 0.5)
     assert rates == [schedule(step) for step in range(1, 13)]
@@ -373,13 +371,14 @@ def test_metrics_and_log_say_what_happened(text, uninterrupted):
 
 
 def test_the_logged_loss_is_the_mean_over_the_target_tokens_since_the_last_line(text, tmp_path, monkeypatch):
-    gradient, done = Trainer._gradient, []
+    gradient, done = Update.gradient, []
 
-    def watched(self, micro, targets, step):
-        done.append((gradient(self, micro, targets, step), targets))
-        return done[-1][0]
+    def watched(self, micro, step):
+        found = gradient(self, micro, step)
+        done.append((found[0], sum(batch.n_target_tokens for batch in micro)))
+        return found
 
-    monkeypatch.setattr(Trainer, "_gradient", watched)
+    monkeypatch.setattr(Update, "gradient", watched)
     run(text, tmp_path / "run")
     logged = [entry["loss"] for entry in metrics(tmp_path / "run") if entry["kind"] == "train"]
     expected = [sum(x * n for x, n in part) / sum(n for _, n in part) for part in (done[:5], done[5:10])]
@@ -428,10 +427,8 @@ def test_a_loss_that_is_not_finite_stops_and_is_never_kept(text, tmp_path, monke
 
     monkeypatch.setattr(Transformer, "loss", bad)
     monkeypatch.setattr(Transformer, "flat_steps", lambda self: made["adam"].steps, raising=False)
-    init = trainer_module.Adam.__init__
-    monkeypatch.setattr(
-        trainer_module.Adam, "__init__", lambda self, *a, **k: (made.update(adam=self), init(self, *a, **k))[1]
-    )
+    init = Adam.__init__
+    monkeypatch.setattr(Adam, "__init__", lambda self, *a, **k: (made.update(adam=self), init(self, *a, **k))[1])
     with pytest.raises(UserError) as error:
         run(text, out)
     assert "step 8" in one_line(error) and "step-6" in str(error.value)

@@ -21,7 +21,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -208,6 +208,31 @@ def check_tokenizer(tokenizer: Tokenizer, state: Mapping[str, Any], file: Path) 
             f"{file}: expected the tokenizer the model was trained with ({rows} pieces, digest {digest[:12]}); "
             f"got {tokenizer.vocab_size} pieces, digest {tokenizer.digest[:12]}; try the tokenizer.json of its run"
         )
+
+
+def check_same_config(config: RunConfig, run_dir: Path) -> None:
+    """UserError, naming the key, where `config` differs from RUN/config.toml in what a resumed run may not change."""
+    from train.config import RunConfig
+
+    file = run_dir / "config.toml"
+    if not file.exists():
+        return
+    before = RunConfig.load(file)
+    # Files may have moved: that they hold the same text is told by SHA-256.
+    moved = replace(before.data, train_src=config.data.train_src, train_tgt=config.data.train_tgt)
+    before = replace(before, data=moved)
+    if name := config.frozen_difference(before):
+        table, key = name.split(".")
+        was, now = (getattr(getattr(c, table), key) for c in (before, config))
+        raise UserError(
+            f"resume: {name}: expected {was!r} as in {file}; got {now!r}; try {key} = {was!r}, or a new run with --out"
+        )
+
+
+def run_exists(run_dir: Path) -> UserError:
+    """The error for a run folder that is there already."""
+    got = "a run folder that exists" if run_dir.is_dir() else "a file"
+    return UserError(f"{run_dir}: expected a new run folder; got {got}; try --resume to go on with it, or a new --out")
 
 
 @contextmanager

@@ -358,6 +358,9 @@ def describe(shape: Any, config: Any) -> Iterator[str]:
     n, tokens = shape.n_parameters(), t.batch_tokens * t.accumulate
     update = shape.training_flops(tokens, tokens)
     mib = n * (8 if t.precision == "float64" else 4) / 2**20
+    low = n * 2 / 2**20 if t.precision in ("bf16", "fp16") else 0.0  # the copy that is computed with
+    parts = f"parameters {mib:,.0f}, gradients {mib:,.0f}, Adam {2 * mib:,.0f}"
+    parts += f", {t.precision} copy {low:,.0f}" if low else ""
     sizes = f"N {shape.n_layers}, d_model {shape.d_model}, d_ff {shape.d_ff}, heads {shape.n_heads}, "
     sizes += f"d_k {shape.key_size}, d_v {shape.value_size}, dropout {shape.dropout}"
     printed = f"   (the paper: {paper['params_millions']:g} million)" if "params_millions" in paper else ""
@@ -368,7 +371,7 @@ def describe(shape: Any, config: Any) -> Iterator[str]:
     yield f"operations   {update / tokens / 2:.3g} FLOP a training token"
     yield f"update       {update:.3g} FLOP for {tokens:,} source and {tokens:,} target tokens"
     yield f"training     {update * t.max_steps:.2g} FLOP in {t.max_steps:,} updates{cost}"
-    yield f"memory       {4 * mib:,.0f} MiB: parameters {mib:,.0f}, gradients {mib:,.0f}, Adam {2 * mib:,.0f}"
+    yield f"memory       {4 * mib + low:,.0f} MiB: {parts}"
     if "ppl" in paper:
         yield f"quality      the paper on newstest2013 English-German: perplexity {paper['ppl']}, BLEU {paper['bleu']}"
 

@@ -1,7 +1,7 @@
-"""The configuration of a run: every key with its meaning, choices, range and default, in one place.
+"""The configuration of a run: read, checked, written. The keys themselves stand in `train/keys.py`.
 
-A key is a dataclass field whose metadata holds what a person and a check need to know. Validation, nearest-name
-hints, `--set table.key=value` and the commented config.toml of a run are all drawn from it. Next: `train/cli.py`.
+Validation, nearest-name hints, `--set table.key=value` and the commented config.toml of a run are all drawn from what
+a key's dataclass field says about it. Next: `train/cli.py`.
 
     config = RunConfig.load("configs/base.toml", settings=["train.max_steps=50"])
     config.dump()                                  # complete commented TOML, which loads back to an equal config
@@ -20,159 +20,17 @@ import textwrap
 import tomllib
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from models.config import PRESETS, TransformerConfig
 from train.errors import UserError
+from train.keys import SECTIONS, DataSection, ModelSection, SearchSection, TrainSection
 
-POSITIVE = "(0, inf)"
-COUNT = "[1, inf)"  # of whole numbers
-SHARE = "[0, 1)"
-PRESET = "what the preset says"
-
-
-def key(
-    default: Any,
-    help: str,
-    *,
-    choices: Iterable[str] = (),
-    within: str = "",
-    unset: str = "",
-    may_change: bool = False,
-) -> Any:
-    """One key: its interval `within`, what leaving it out means (`unset`), whether a resumed run may alter it."""
-    return field(default=default, metadata={
-        "help": help, "choices": tuple(choices), "within": within, "unset": unset, "may_change": may_change,
-    })  # fmt: skip
-
-
-def of_preset(help: str, *, choices: Iterable[str] = (), within: str = "") -> Any:
-    """A key of [model] that overrides the preset's value."""
-    return key(None, help, choices=choices, within=within, unset=PRESET)
-
-
-@dataclass(frozen=True)
-class ModelSection:
-    """[model]: Which Transformer. A key that is left out is the preset's."""
-
-    preset: str = key("base", "Architecture of the paper (base, big, rows of Table 3) that the keys below start from.",
-                      choices=PRESETS)  # fmt: skip
-    d_model: int | None = of_preset("Width D of every layer.", within=COUNT)
-    d_ff: int | None = of_preset("Width F inside the feed-forward network.", within=COUNT)
-    n_heads: int | None = of_preset("Attention heads H.", within=COUNT)
-    n_layers: int | None = of_preset("Layers N of the encoder, and of the decoder.", within=COUNT)
-    d_k: int | None = key(None, "Width of a head's queries and keys.", within=COUNT, unset="d_model / n_heads")
-    d_v: int | None = key(None, "Width of a head's values.", within=COUNT, unset="d_model / n_heads")
-    dropout: float | None = of_preset(
-        "Dropout where the paper has it: on each sub-layer's output and on embedding + position.", within=SHARE
-    )
-    attention_dropout: float | None = of_preset("Dropout on attention weights (none in the paper).", within=SHARE)
-    activation_dropout: float | None = of_preset("Dropout after the inner ReLU (none in the paper).", within=SHARE)
-    norm: str | None = of_preset(
-        "Layer norm after the residual sum (post, the paper's), or before the sub-layer and at the very end (pre).",
-        choices=("post", "pre"),
-    )
-    positions: str | None = of_preset(
-        "Positions: sine and cosine interleaved (the paper's), in two halves (tensor2tensor, fairseq), or learned.",
-        choices=("sinusoidal", "sinusoidal_halves", "learned"),
-    )
-    max_positions: int | None = of_preset("Longest sentence, in tokens, that learned positions can take.", within=COUNT)
-    attention_bias: bool | None = of_preset("Biases in the attention projections (none in the paper).")
-    layer_norm_eps: float | None = of_preset("Added to the variance in layer norm.", within=POSITIVE)
-    embedding_init: str | None = of_preset(
-        "First values of the embedding: N(0, D^-0.5), or Xavier's uniform.", choices=("normal", "xavier")
-    )
-
-
-@dataclass(frozen=True)
-class DataSection:
-    """[data]: Which text. Line i of the source file is translated by line i of the target file."""
-
-    train_src: str = key("", "Training text, source language: UTF-8, a sentence a line. Also --train-src.")
-    train_tgt: str = key("", "Training text, target language. Also --train-tgt.")
-    valid_src: str = key("", "Validation text, source language; empty: none. Also --valid-src.", may_change=True)
-    valid_tgt: str = key("", "Validation text, target language. Also --valid-tgt.", may_change=True)
-    tokenizer: str = key(
-        "bpe", 'Learned jointly on both training texts: "bpe" or "wordpiece"; or the path of a saved tokenizer.json.'
-    )
-    pretokenizer: str = key(
-        "words",
-        "What a piece may not reach across: words and punctuation (words; for plain text), or white space alone"
-        " (whitespace; for text that is tokenised already).",
-        choices=("words", "whitespace"),
-    )
-    vocab_size: int = key(37000, "Types V of the joint vocabulary, its 4 special ones included.", within="[5, inf)")
-    max_length: int = key(
-        256, "Longest side in tokens, end included; longer pairs are skipped and counted.", within="[2, inf)"
-    )
-
-
-@dataclass(frozen=True)
-class TrainSection:
-    """[train]: How the model is trained."""
-
-    seed: int = key(1, "Fixes the first weights, the order of batches and dropout.", within="[0, 4294967295]")
-    batch_tokens: int = key(
-        25000, "Size of a micro-batch: at most so many tokens on each side, padding included.", within=COUNT
-    )
-    accumulate: int = key(1, "Micro-batches an update: their union's gradient in the memory of one.", within=COUNT)
-    max_steps: int = key(100_000, "Updates to train for.", within=COUNT, may_change=True)
-    warmup_steps: int = key(4000, "Updates in which the rate rises; then it falls as step^-0.5.", within=COUNT)
-    lr_scale: float = key(
-        1.0,
-        "Factor on the paper's learning rate d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).",
-        within=POSITIVE,
-    )
-    beta1: float = key(0.9, "Adam: decay of the mean of the gradients.", within=SHARE)
-    beta2: float = key(0.98, "Adam: decay of the mean of the squared gradients.", within=SHARE)
-    adam_eps: float = key(1e-9, "Adam: added to the root of the second moment.", within=POSITIVE)
-    adam_eps_inside: bool = key(
-        False, "Adam: adam_eps is added before the bias correction (TensorFlow, fairseq), not after it (the paper)."
-    )
-    weight_decay: float = key(0.0, "Decoupled weight decay; 0 is none, as in the paper.", within="[0, inf)")
-    clip_norm: float = key(0.0, "Longest gradient (Euclidean norm); 0 never clips, as in the paper.", within="[0, inf)")
-    label_smoothing: float = key(0.1, "Share of the target probability that is spread over the types.", within=SHARE)
-    smoothing_over: str = key(
-        "all",
-        "The types it is spread over: all V, the V - 1 wrong ones, or those without padding (V - 2).",
-        choices=("all", "others", "others_without_pad"),
-    )
-    precision: str = key(
-        "float32", "Numbers the model computes with; float64 is for checks.", choices=("float32", "float64")
-    )
-    validate_every: int = key(1000, "Updates between validations.", within=COUNT, may_change=True)
-    checkpoint_every: int = key(1000, "Updates between checkpoints.", within=COUNT, may_change=True)
-    keep_last: int = key(5, "Checkpoints kept; `average` takes the mean of these.", within=COUNT, may_change=True)
-    patience: int = key(
-        0, "Stop after so many validations without a lower loss; 0: never early.", within="[0, inf)", may_change=True
-    )
-    validate_bleu: bool = key(True, "Also translate the validation text and report its BLEU.", may_change=True)
-    log_every: int = key(50, "Updates between lines of metrics.jsonl and log.txt.", within=COUNT, may_change=True)
-
-
-@dataclass(frozen=True)
-class SearchSection:
-    """[search]: How validation and `translate` search; the options of `translate` go before."""
-
-    beam: int = key(4, "Hypotheses kept for a sentence; 1 is greedy search.", within=COUNT, may_change=True)
-    alpha: float = key(0.6, "Exponent of the length penalty; 0 is none.", within="[0, inf)", may_change=True)
-    penalty: str = key(
-        "paper",
-        "Score = log-probability / penalty: ((5 + |Y|) / 6)^alpha (paper), or |Y|^alpha (length: fairseq, Marian,"
-        " CTranslate2); |Y| counts the end of the sentence.",
-        choices=("paper", "length"),
-        may_change=True,
-    )
-    max_extra: int = key(50, "Tokens a translation may have more than its source.", within=COUNT, may_change=True)
-    batch_tokens: int = key(4096, "Source tokens translated together, padding included.", within=COUNT, may_change=True)
-
-
-SECTIONS: dict[str, Any] = {"model": ModelSection, "data": DataSection, "train": TrainSection, "search": SearchSection}
 TYPES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text on one line"}
-GPU_PRECISIONS = ("float16", "bfloat16", "fp16", "bf16")
+SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "double": "float64"}
 
 
 @dataclass(frozen=True)
@@ -329,15 +187,12 @@ def check(table: str, f: Field[Any], value: Any, where: str = "config") -> Any:
     if ok:
         return value
     if choices and isinstance(value, str):
-        attempt = f'{f.name} = "{nearest(value, choices)}"'
+        attempt = f'{f.name} = "{SYNONYMS.get(value) or nearest(value, choices)}"'
     elif f.default is None:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
     else:
         attempt = f"{f.name} = {to_toml(f.default)} (the default)"
-    got = shown(value)
-    if f.name == "precision" and value in GPU_PRECISIONS:
-        got, attempt = f"{got}, which comes with the GPU engine", 'precision = "float32"'
-    raise UserError(f"{where}: {table}.{f.name}: expected {expected(table, f)}; got {got}; try {attempt}")
+    raise UserError(f"{where}: {table}.{f.name}: expected {expected(table, f)}; got {shown(value)}; try {attempt}")
 
 
 def inside(interval: str, value: float) -> bool:

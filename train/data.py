@@ -287,6 +287,42 @@ class Batches:
         return 1 - real / taken
 
 
+Place = tuple[int, int]  # of a batch: its epoch, and its index within it
+
+
+class Stream:
+    """The batches of all epochs in a row, each at its place, some of them made before they are asked for."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self._epochs: dict[int, Plan] = {}  # the last two
+        self._ready: dict[Place, Batch] = {}
+
+    def epoch(self, epoch: int) -> Plan:
+        """`Batches.epoch`, kept for this epoch and the one before."""
+        if epoch not in self._epochs:
+            before = {e: plan for e, plan in self._epochs.items() if e == epoch - 1}
+            self._epochs = {**before, epoch: self._batches.epoch(epoch)}
+        return self._epochs[epoch]
+
+    def after(self, place: Place) -> Place:
+        """The place that follows."""
+        epoch, index = place
+        return (epoch, index + 1) if index + 1 < len(self.epoch(epoch)) else (epoch + 1, 0)
+
+    def batch(self, place: Place) -> Batch:
+        """The batch at a place."""
+        epoch, index = place
+        return self._ready.pop(place, None) or self._batches.batch(self.epoch(epoch)[index])
+
+    def prepare(self, place: Place, count: int) -> None:
+        """Make the `count` batches from `place` on now."""
+        self._ready.clear()
+        for _ in range(count):
+            self._ready[place] = self.batch(place)
+            place = self.after(place)
+
+
 def _shuffled(n: int, bits: np.random.Philox) -> Ints:
     """A permutation of 0..n-1 (uint32): the order of n random numbers, each carrying its index in its low bits.
 

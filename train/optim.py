@@ -1,13 +1,12 @@
-"""How the weights move: Adam over one flat buffer, the paper's learning-rate schedule, and clipping by the global norm.
+"""How the weights move: Adam over one flat buffer, the learning-rate schedule, loss scaling, clipping by the norm.
 
 All parameters of a model are views into one flat array and all gradients into another (models/module.py), so an update
-is one call of the kernel `npx.adam` and the norm is one dot product. Next: trainer.py, which decides when to step.
+is one call of the kernel `npx.adam`, which also unscales and clips, and the norm is one dot product. Next: update.py.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import npx
@@ -76,12 +75,12 @@ class Adam:
         self.v = npx.zeros_like(self.flat.data)  # (P,)
         self.steps = 0  # updates done
 
-    def step(self, lr: float) -> None:
-        """Moves every parameter once, by the gradients now in the flat buffer."""
+    def step(self, lr: float, scale: float = 1.0) -> None:
+        """Moves every parameter once, by the gradients now in the flat buffer times `scale`."""
         self.steps += 1
         npx.adam(
             self.flat.data, self.flat.grad, self.m, self.v, self.steps, lr, self.beta1, self.beta2, self.eps,
-            weight_decay=self.weight_decay, eps_inside=self.eps_inside,
+            weight_decay=self.weight_decay, eps_inside=self.eps_inside, low=self.flat.low, scale=scale,
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
@@ -101,19 +100,53 @@ class Adam:
         self.steps = int(state["step"])
 
 
-def gradient_norm(flat: FlatParameters) -> float:
-    """The Euclidean norm sqrt(sum g^2) of all gradients; inf or NaN where one is, or where the sum overflows."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # an overflow is told by the value returned
-        return math.sqrt(float(flat.grad @ flat.grad))
+class LossScale:
+    """The factor on the loss before backward that keeps gradients within fp16 (Micikevicius et al., 2018, section 3.2).
 
-
-def clip_gradient(flat: FlatParameters, max_norm: float) -> float:
-    """Scales all gradients by max_norm / norm where their global norm is larger; returns the norm before clipping.
-
-    max_norm = 0 clips nothing (the paper's choice). A norm that is not finite is returned and nothing is scaled.
+    fp16 ends at 65,504 and has nothing below 6e-8, where many gradients lie. So the factor begins high, is halved where
+    an update overflowed (which is then not made), and doubled after PATIENCE good updates in a row. A power of two
+    rounds nothing. Not `dynamic`, for every other precision: 1, for good.
     """
-    norm = gradient_norm(flat)
-    if max_norm > 0 and math.isfinite(norm) and norm > max_norm:
-        flat.grad *= max_norm / norm
-    return norm
+
+    START = 2.0**16
+    PATIENCE = 2000
+
+    def __init__(self, dynamic: bool = False) -> None:
+        self.dynamic = dynamic
+        self.value = self.START if dynamic else 1.0
+        self.good = 0  # updates since the last change
+        self.skipped = 0  # updates that were not made
+
+    def succeeded(self) -> None:
+        """After an update that was made."""
+        self.good += 1
+        if self.dynamic and self.good == self.PATIENCE:
+            self.value, self.good = self.value * 2, 0
+
+    def overflowed(self) -> bool:
+        """After one that overflowed: whether a smaller factor may help; none below 1 does."""
+        if self.value <= 1:
+            return False
+        self.value, self.good, self.skipped = self.value / 2, 0, self.skipped + 1
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that it remembers."""
+        return {"value": self.value, "good": self.good, "skipped": self.skipped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back what state_dict gave."""
+        self.value, self.good, self.skipped = float(state["value"]), int(state["good"]), int(state["skipped"])
+
+
+def squared_norm(flat: FlatParameters) -> Any:
+    """sum g^2 over all gradients (), on the device; inf or NaN where one is, or where the sum overflows."""
+    return flat.grad @ flat.grad
+
+
+def clip_factor(norm: float, max_norm: float) -> float:
+    """What gradients of Euclidean norm `norm` are multiplied by so that it is at most max_norm; 0 clips nothing.
+
+    The paper does not clip. A norm that is not finite clips nothing either: such an update is not to be made.
+    """
+    return max_norm / norm if max_norm > 0 and math.isfinite(norm) and norm > max_norm else 1.0

@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 
 import npx
-from models import Transformer
+from models import Transformer, flatten
 from train import checkpoint as store
 from train.config import RunConfig
 from train.data import Batches, prepare
 from train.errors import UserError, read_pairs
 from train.tokenizer import KINDS, Tokenizer
-from train.trainer import Summary, Trainer, check_same_config, run_exists
+from train.trainer import Summary, Trainer
 
 
 def train(config: RunConfig, run_dir: str | Path, resume: bool = False, progress: bool = True) -> Summary:
@@ -30,11 +30,15 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, progress
     run_dir, data, t = Path(run_dir), config.data, config.train
     exists = run_dir.exists() and not (run_dir.is_dir() and not any(run_dir.iterdir()))
     if exists and not (resume and run_dir.is_dir()):
-        raise run_exists(run_dir)
+        raise store.run_exists(run_dir)
     if resume and not exists:
         raise UserError(f"{run_dir}: expected a run folder to resume; got none; try it without --resume")
     if resume:
-        check_same_config(config, run_dir)
+        store.check_same_config(config, run_dir)
+    try:
+        precision = npx.use_precision(t.precision)
+    except ValueError as error:
+        raise UserError(f"train.{error}") from None
     sides = check_text(config)
     kept = run_dir / "tokenizer.json"
     given = None if data.tokenizer in KINDS else Tokenizer.load(data.tokenizer)
@@ -65,7 +69,8 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, progress
                 corpora[name] = prepare(src, tgt, tokenizer, run_dir / "data" / name, data.max_length, prepared)
             batches = Batches(corpora["train"], t.batch_tokens, t.seed)
             shape = config.transformer_config(tokenizer.vocab_size)
-            model = Transformer(shape, seed=t.seed, dtype=getattr(npx, t.precision))
+            model = Transformer(shape, seed=t.seed, dtype=precision.weights)
+            flatten(model, precision.numbers)
             trainer = Trainer(model, config, tokenizer, batches, corpora.get("valid"), run_dir, resume, progress)
     except BaseException:
         if not exists:

@@ -1,8 +1,8 @@
 """The training loop: from a run's configuration to checkpoints, metrics and a log, stopped and resumed without a trace.
 
 Nothing random is hidden: dropout is keyed by (seed, step), the order of batches by (seed, epoch), the first weights by
-the seed. So weights, Adam's moments and the numbers in RunState are all that a checkpoint has to hold. (Bit for bit: on
-the same kind of machine, with the same libraries and number of threads.) Read checkpoint.py next.
+the seed. So weights, Adam's moments, the loss scale and the numbers in RunState are all that a checkpoint has to hold.
+(Bit for bit: on the same kind of machine, with the same libraries and number of threads.) Read checkpoint.py next.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import npx
 from autograd import no_grad
-from models import Transformer, flatten
+from models import Transformer
 from models.search import greedy_search
 from train import checkpoint as store
 from train.config import RunConfig
-from train.data import Batch, Batches, Corpus
+from train.data import Batch, Batches, Corpus, Stream
 from train.errors import UserError
-from train.optim import Adam, NoamSchedule, clip_gradient
+from train.optim import NoamSchedule
 from train.report import RunReport, clock, describe
 from train.tokenizer import Tokenizer
+from train.update import Update
 
 
 @dataclass
@@ -93,20 +93,19 @@ class Trainer:
         self.model, self.config, self.tokenizer = model, config, tokenizer
         self.batches, self.valid_corpus, self.run_dir = train_batches, valid_corpus, Path(run_dir)
         t = config.train
-        self.flat = flatten(model)
-        self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
         self.schedule = NoamSchedule(model.config.d_model, t.warmup_steps, t.lr_scale)
         self.state = RunState()
         self.saved: Path | None = None  # the newest checkpoint
         self.report = RunReport(self.run_dir, t.max_steps, progress)
-        self._order: tuple[int, Any] = (-1, ())  # an epoch and its batches
+        self.update = Update(model, t, self.report, meanwhile=self._prepare_batches)
+        self.stream = Stream(train_batches)
         self._measured: dict[str, float] | None = None  # the last validation of this process
         self._stop = False  # asked to by a signal
         found = store.list_checkpoints(self.run_dir)
         if found and not resume:
-            raise run_exists(self.run_dir)
+            raise store.run_exists(self.run_dir)
         if resume:
-            check_same_config(config, self.run_dir)
+            store.check_same_config(config, self.run_dir)
             if found:
                 self._load(found[-1])
 
@@ -114,7 +113,8 @@ class Trainer:
         """Trains to train.max_steps, or until patience ends, and tells how it went.
 
         Ctrl-C or SIGTERM: the step is finished, a checkpoint written, KeyboardInterrupt raised; a second one raises at
-        once. Raises UserError where a loss or gradient is not finite (that update is not made) or the disk is full.
+        once. Raises UserError where a loss or gradient is not finite (that update is not made), where memory or the
+        disk is full.
         """
         with store.disk_errors(str(self.run_dir)):
             (self.run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -128,58 +128,55 @@ class Trainer:
                 if self._validation_due():  # stopped before or within it
                     self._validate()
                 while not self._end():
-                    self._update()
-                    self._after_update()
+                    if self._update():
+                        self._after_update()
                 return self._summary()
 
     # ---- one update
 
-    def _update(self) -> None:
+    def _update(self) -> bool:
+        """One update; False where it overflowed the range of fp16 and was not made: then it is no step either."""
         started = time.perf_counter()
-        t, s = self.config.train, self.state
-        step = s.step + 1
-        micro = [self._next_batch() for _ in range(t.accumulate)]
+        s, step = self.state, self.state.step + 1
+        micro = [self._next_batch() for _ in range(self.config.train.accumulate)]
         targets = sum(batch.n_target_tokens for batch in micro)
         tokens = targets + sum(int((batch.src != self.model.config.pad_id).sum()) for batch in micro)
-        loss = self._gradient(micro, targets, step)
-        norm = clip_gradient(self.flat, t.clip_norm)
-        for what, value in (("loss", loss), ("gradient norm", norm)):
-            if not math.isfinite(value):
-                raise self._not_finite(step, what, value)
-        self.lr, self.norm = self.schedule(step), norm
-        self.adam.step(self.lr)
+        loss, norm = self.update.gradient(micro, step)
+        good = math.isfinite(loss) and math.isfinite(norm)
+        if good:
+            self.lr, self.norm = self.schedule(step), norm
+            self.update.apply(self.lr, norm)
+        elif not self.update.scale.overflowed():
+            raise self._not_finite(step, *(("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)))
         seconds = time.perf_counter() - started
+        s.seconds += seconds
+        s.window_seconds += seconds
+        if not good:
+            self._skipped(step)
+            return False
         s.step = step
         s.tokens += tokens
-        s.seconds += seconds
         s.window_loss += loss * targets
         s.window_targets += targets
         s.window_tokens += tokens
-        s.window_seconds += seconds
         self.report.advance(s)
+        return True
 
-    def _gradient(self, micro: list[Batch], targets: int, step: int) -> float:
-        """Leaves the gradient of the mean loss over all target tokens of the micro-batches in the flat buffer."""
-        t, loss = self.config.train, 0.0
-        self.flat.zero_grad()
-        with npx.keyed(t.seed, step):
-            for batch in micro:
-                part = self.model.loss(batch.src, batch.tgt, t.label_smoothing, t.smoothing_over, normalizer=targets)
-                loss += part.item()
-                if not math.isfinite(loss):
-                    break
-                part.backward()
-        return loss
+    def _skipped(self, step: int) -> None:
+        scale = self.update.scale
+        self.report.metrics({"kind": "skipped", "step": step, "loss_scale": scale.value, "skipped": scale.skipped})
+        self.report.line(f"step {step}: beyond the range of fp16; update skipped, loss scale now {scale.value:g}")
 
     def _next_batch(self) -> Batch:
         s = self.state
-        if self._order[0] != s.epoch:
-            self._order = (s.epoch, self.batches.epoch(s.epoch))
-        order = self._order[1]
-        batch = self.batches.batch(order[s.index])
+        place = s.epoch, s.index
         s.in_epoch = s.epoch + 1
-        s.epoch, s.index = (s.epoch, s.index + 1) if s.index + 1 < len(order) else (s.epoch + 1, 0)
-        return batch
+        s.epoch, s.index = self.stream.after(place)
+        return self.stream.batch(place)
+
+    def _prepare_batches(self) -> None:
+        """The next update's, while the device computes this one's gradient."""
+        self.stream.prepare((self.state.epoch, self.state.index), self.config.train.accumulate)
 
     def _not_finite(self, step: int, what: str, value: float) -> UserError:
         kept = f"the last good checkpoint is {self.saved}" if self.saved else "there is no checkpoint before it"
@@ -209,6 +206,8 @@ class Trainer:
         loss, speed = s.window_loss / s.window_targets, s.window_tokens / max(s.window_seconds, 1e-9)
         entry = {"kind": "train", "step": s.step, "epoch": s.in_epoch, "loss": loss, "lr": self.lr}
         entry |= {"gradient_norm": self.norm, "tokens": s.tokens, "tokens_per_second": round(speed, 1)}
+        if self.update.scale.dynamic:
+            entry["loss_scale"] = self.update.scale.value
         self.report.metrics(entry | {"seconds": round(s.seconds, 3)})
         self.report.line(
             f"step {s.step}/{self.config.train.max_steps}  epoch {s.in_epoch}  loss {loss:.4f}  lr {self.lr:.3g}  "
@@ -286,13 +285,14 @@ class Trainer:
 
     def _save(self) -> None:
         self.report.sync()
-        adam = self.adam.state_dict()
+        adam = self.update.adam.state_dict()
         state = {
             "step": self.state.step,
             "model": self.model.config.to_dict(),
             "tokenizer_digest": self.tokenizer.digest,
             "text_sha256": self._text(),
             "adam_steps": adam.pop("step"),
+            "loss_scale": self.update.scale.state_dict(),
             "run": asdict(self.state),
         }
         keep = self.config.train.keep_last
@@ -313,7 +313,9 @@ class Trainer:
                 f"resume: expected the training text of {path}; got another (by SHA-256); try its files, or a new --out"
             )
         try:
-            self.adam.load_state_dict({**checkpoint.optimizer, "step": state["adam_steps"]})
+            self.update.adam.load_state_dict({**checkpoint.optimizer, "step": state["adam_steps"]})
+            if "loss_scale" in state:  # earlier checkpoints have none
+                self.update.scale.load_state_dict(state["loss_scale"])
             self.model.load_state_dict(checkpoint.model)
             self.state = RunState(**state["run"])
         except (KeyError, TypeError, ValueError) as error:
@@ -331,7 +333,7 @@ class Trainer:
                 self.report.line(f"{name} text: {describe(corpus)}")
         self.report.line(
             f"{f'resuming from {self.saved}' if self.saved else 'training'}: {self.model.n_parameters():,} parameters, "
-            f"{self.tokenizer.vocab_size:,} pieces, {len(self.batches.epoch(s.epoch)):,} batches an epoch of at most "
+            f"{self.tokenizer.vocab_size:,} pieces, {len(self.stream.epoch(s.epoch)):,} batches an epoch of at most "
             f"{t.batch_tokens:,} tokens a side, {t.accumulate} an update, steps {s.step + 1} to {t.max_steps}, "
             f"seed {t.seed}"
         )
@@ -379,26 +381,3 @@ class Trainer:
         finally:
             for number, old in before.items():
                 signal.signal(number, old)
-
-
-def check_same_config(config: RunConfig, run_dir: Path) -> None:
-    """UserError, naming the key, where `config` differs from RUN/config.toml in what a resumed run may not change."""
-    file = run_dir / "config.toml"
-    if not file.exists():
-        return
-    before = RunConfig.load(file)
-    # Files may have moved: that they hold the same text is told by SHA-256.
-    moved = replace(before.data, train_src=config.data.train_src, train_tgt=config.data.train_tgt)
-    before = replace(before, data=moved)
-    if name := config.frozen_difference(before):
-        table, key = name.split(".")
-        was, now = (getattr(getattr(c, table), key) for c in (before, config))
-        raise UserError(
-            f"resume: {name}: expected {was!r} as in {file}; got {now!r}; try {key} = {was!r}, or a new run with --out"
-        )
-
-
-def run_exists(run_dir: Path) -> UserError:
-    """The error for a run folder that is there already."""
-    got = "a run folder that exists" if run_dir.is_dir() else "a file"
-    return UserError(f"{run_dir}: expected a new run folder; got {got}; try --resume to go on with it, or a new --out")

@@ -1,0 +1,59 @@
+"""What the graph keeps: the arrays that operations hold for their vjp. For the message where memory runs out.
+
+Nothing is counted while a program runs: the nodes that are alive are found when somebody asks.
+"""
+
+import gc
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from autograd.engine import Node, Tensor
+
+DEPTH = 3  # from a vjp's closure: cell, tuple or object, array
+
+
+class KeptArrays(NamedTuple):
+    """`number` arrays of one shape and dtype kept by operations of one name, of `nbytes` together."""
+
+    operation: str
+    number: int
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.number} x {self.shape} {self.dtype}, {self.nbytes / 2**20:,.1f} MiB"
+
+
+def kept_arrays(nodes: list[Node] | None = None) -> list[KeptArrays]:
+    """What all live graphs keep, the largest first; leaves (parameters) and arrays kept twice are not counted again."""
+    if nodes is None:
+        nodes = [x for x in gc.get_objects() if type(x) is Node]
+    nodes = sorted((node for node in nodes if node.vjp is not None), key=lambda node: node.number)
+    leaves = [parent.data for node in nodes for parent in node.parents if isinstance(parent, Tensor)]
+    seen = {id(owner(leaf)) for leaf in leaves}
+    total: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
+    for node in nodes:
+        for array in map(owner, _arrays(getattr(node.vjp, "__closure__", None), DEPTH)):
+            if id(array) not in seen:
+                seen.add(id(array))
+                size = total.setdefault((node.name, tuple(array.shape), array.dtype.name), [0, 0])
+                size[0] += 1
+                size[1] += array.nbytes
+    kept = [KeptArrays(name, number, shape, dtype, size) for (name, shape, dtype), (number, size) in total.items()]
+    return sorted(kept, key=lambda x: -x.nbytes)
+
+
+def owner(array: Any) -> Any:
+    """The array whose memory a view shows."""
+    base = getattr(array, "base", None)
+    return base if hasattr(base, "nbytes") and hasattr(base, "dtype") else array
+
+
+def _arrays(x: Any, depth: int) -> Iterator[Any]:
+    """The arrays that x refers to, within `depth` steps."""
+    if hasattr(x, "nbytes") and hasattr(x, "dtype") and not isinstance(x, type):
+        yield x
+    elif depth >= 0 and x is not None and not isinstance(x, (type, str)):
+        for inner in gc.get_referents(x):
+            yield from _arrays(inner, depth - 1)

@@ -1,0 +1,374 @@
+"""--device cuda without a GPU: the whole job on a strict stand-in for CuPy (strict_cupy.py), errors, full memory."""
+
+import gc
+import importlib
+import json
+import shutil
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import npx
+from autograd import Tensor
+from autograd import operations as ops
+from autograd.kept import kept_arrays
+from models import Transformer, TransformerConfig
+from models.search import beam_search, greedy_search
+from tests.strict_cupy import device, kernels_by_reference
+from tests.test_trainer import config, metrics, outcome, run, write_pairs
+from train import Adam, UserError, load_model
+from train.data import Batches, Corpus
+from train.translate import translate_lines
+from train.update import Update, halves
+
+needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++: none found")
+engine = importlib.import_module("npx.device")
+SRC = np.array([[4, 5, 6, 7, 2], [8, 9, 2, 0, 0], [5, 2, 0, 0, 0]], np.int32)
+TGT = np.array([[1, 5, 6, 2], [1, 9, 2, 0], [1, 2, 0, 0]], np.int32)
+
+
+def model(dropout=0.1, seed=3, **changes):
+    shape = {"vocab_size": 20, "d_model": 8, "d_ff": 16, "n_heads": 2, "n_layers": 2, "dropout": dropout}
+    return Transformer(TransformerConfig(**(shape | changes)), seed=seed)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    write_pairs(folder, "train", 40, seed=1)
+    write_pairs(folder, "valid", 5, seed=2)
+    return folder
+
+
+# ---- the strict device
+
+
+def test_the_strict_device_is_strict():
+    with device() as cupy:
+        x = npx.ones((2, 3))
+        assert type(x).__name__ == "ndarray" and not isinstance(x, np.ndarray)
+        for wrong in (
+            lambda: x + np.ones(3),
+            lambda: np.ones(3) + x,
+            lambda: x[np.array([0, 1])],
+            lambda: np.asarray(x),
+            lambda: npx.concatenate([x, np.ones((2, 3))]),
+            lambda: x.__setitem__(0, np.ones(3)),
+            lambda: np.multiply(np.ones(3), 2.0, out=x),
+        ):
+            with pytest.raises(TypeError):
+                wrong()
+        assert cupy.waits == []
+        assert float(x.sum()) == 6 and npx.to_host(x + 1.0).sum() == 12
+        assert x[x > 0].shape == (6,)
+        assert cupy.waits == ["float", "get", "boolean index"]
+    assert npx.device() == "cpu"
+
+
+@pytest.mark.parametrize("shape", [{}, {"norm": "pre", "positions": "learned", "attention_dropout": 0.1}], ids=str)
+def test_a_step_on_the_device_is_that_of_the_host_and_waits_once(shape):
+    micro = [*halves(batch(), 0), batch()]
+
+    def updated():
+        update = Update(model(**shape), config_of(clip_norm=0.5), None)
+        for step in (1, 2):
+            update.apply(0.01, update.gradient(micro, step)[1])
+        return update
+
+    with kernels_by_reference():
+        expected = updated().flat.data
+        with device() as cupy:
+            update = updated()
+            assert cupy.waits == ["get", "get"]  # the losses and the norm, together
+            assert npx.to_host(update.flat.data).tobytes() == expected.tobytes()
+
+
+def test_a_loss_that_counts_its_tokens_itself_does_not_wait():
+    with kernels_by_reference(), device() as cupy, npx.keyed(1, 1):
+        model().loss(SRC, TGT).backward()
+        assert cupy.waits == []
+
+
+def config_of(**changes):
+    return config(Path(), batch_tokens=20, **changes).train
+
+
+def batch():
+    pairs = [(row[row > 2].tolist(), out[out > 2].tolist()) for row, out in zip(SRC, TGT, strict=True)]
+    return Batches(Corpus.from_pairs(pairs), 100).batch(np.arange(3))
+
+
+@pytest.mark.parametrize("shape", [{}, {"norm": "pre", "positions": "learned"}], ids=str)
+@pytest.mark.parametrize("mode", ["reference", pytest.param("emulate", marks=needs_gxx)])
+def test_search_on_the_device_is_that_of_the_host(shape, mode):
+    def searched():
+        made = model(**shape)
+        maps = made.eval().attention_maps(SRC, TGT)
+        assert all(type(weights) is np.ndarray for weights in maps)
+        return (
+            greedy_search(made, SRC, max_extra=4),
+            beam_search(made, SRC, beam=3, n_best=2, max_extra=4),
+            [weights.tobytes() for weights in maps],
+        )
+
+    with npx.kernel_mode(mode):
+        expected = searched()
+    with npx.kernel_mode("fast" if mode == "emulate" else mode), device(cuda=mode == "emulate"):
+        assert searched() == expected
+
+
+def test_a_training_on_the_device_is_that_of_the_host(text, tmp_path, monkeypatch):
+    """Validation, BLEU, checkpoints, metrics, resuming and translating: bit for bit the same files."""
+    update = Adam.step
+
+    def crash(self, lr, scale):
+        update(self, lr, scale)
+        if self.steps == 8:
+            raise ZeroDivisionError
+
+    with kernels_by_reference():
+        run(text, tmp_path / "host")
+        with device() as cupy:
+            monkeypatch.setattr(Adam, "step", crash)
+            with pytest.raises(ZeroDivisionError):
+                run(text, tmp_path / "device")
+            monkeypatch.undo()
+            run(text, tmp_path / "device", resume=True)
+            names = set(cupy.names)
+            made, tokenizer, _ = load_model(tmp_path / "device")
+            translated = translate_lines(made, tokenizer, ["one two", "", "nine"], max_extra=3)
+        made, tokenizer, _ = load_model(tmp_path / "host")
+        assert translated == translate_lines(made, tokenizer, ["one two", "", "nine"], max_extra=3)
+    assert outcome(tmp_path / "device") == outcome(tmp_path / "host")
+    assert {"stack", "matmul", "exp", "where"} <= names
+
+
+def test_cupy_has_every_function_that_is_asked_for():
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    with kernels_by_reference(), device() as strict:
+        made = model(positions="learned", norm="pre")
+        with npx.keyed(1, 1):
+            made.loss(SRC, TGT).backward()
+        beam_search(made, SRC, beam=3, max_extra=4)
+        Adam(made).step(0.01)
+        made.load_state_dict(made.state_dict())
+        assert len(strict.names) > 20 and [name for name in strict.names if not hasattr(cupy, name)] == []
+
+
+# ---- errors
+
+
+def fake_cupy(count):
+    runtime = types.SimpleNamespace(getDeviceCount=count, runtimeGetVersion=lambda: 13020)
+    return types.SimpleNamespace(__version__="14.2.0", cuda=types.SimpleNamespace(runtime=runtime))
+
+
+def insufficient():
+    raise RuntimeError("cudaErrorInsufficientDriver: CUDA driver version is\ninsufficient")
+
+
+@pytest.mark.parametrize(
+    ("cupy", "driver", "parts"),
+    [
+        (None, None, ["CuPy is not installed", "no NVIDIA driver", "gpu13"]),
+        (None, (12, 4), ["CuPy is not installed", "driver for CUDA 12.4", "npx-transformer[gpu12]"]),
+        (fake_cupy(lambda: 0), None, ["no GPU", "no NVIDIA driver"]),
+        (fake_cupy(insufficient), (12, 9), ["CuPy 14.2.0", "cudaErrorInsufficientDriver", "CUDA 12.9", "gpu12"]),
+        (fake_cupy(insufficient), (13, 0), ["cudaErrorInsufficientDriver", "CUDA 13.0", "npx-transformer[gpu13]"]),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_told_in_one_line(monkeypatch, capfd, cupy, driver, parts):
+    from train.cli import main
+
+    if cupy is None:
+        monkeypatch.setattr(sys, "meta_path", [NoCupy(), *sys.meta_path])
+        monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    else:
+        monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(engine, "driver_version", lambda: driver)
+    assert main(["translate", "--model", "none", "--device", "cuda"]) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("\n") == 1
+    for part in ["device cuda", "--device cpu", *parts]:
+        assert part in err
+    assert npx.device() == "cpu" and engine._cupy is None
+
+
+class NoCupy:
+    def find_spec(self, name, path=None, target=None):
+        if name == "cupy":
+            raise ModuleNotFoundError(name)
+
+
+def test_a_gpu_that_is_there_is_used_within_the_limit(monkeypatch):
+    limits, found = [], fake_cupy(lambda: 1)
+    pool = types.SimpleNamespace(set_limit=lambda **how: limits.append(how))
+    found.get_default_memory_pool = lambda: pool
+    monkeypatch.setitem(sys.modules, "cupy", found)
+    monkeypatch.setattr(engine, "_device", "cpu")
+    monkeypatch.setattr(engine, "_cupy", None)
+    monkeypatch.setenv("NPX_GPU_MEMORY", "75%")
+    npx.use_device("cuda")
+    assert npx.device() == "cuda" and engine._cupy is found and limits == [{"fraction": 0.75}]
+    npx.use_device("cpu")
+    npx.use_device("cuda")
+    assert len(limits) == 1, "once a process"
+
+
+def test_the_driver_is_none_or_two_numbers():
+    found = engine.driver_version()
+    assert found is None or (len(found) == 2 and found[0] >= 11)
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("", {}), ("20", {"size": 20 << 30}), ("0.5", {"size": 1 << 29}), ("80%", {"fraction": 0.8})],
+)
+def test_the_pool_takes_a_limit(limit, expected):
+    given = {}
+    engine.limit_memory(types.SimpleNamespace(set_limit=lambda **how: given.update(how)), limit)
+    assert given == expected
+
+
+@pytest.mark.parametrize("limit", ["much", "%", "-1", "200%"])
+def test_a_limit_that_is_none_is_told(limit):
+    with pytest.raises(ValueError, match=f"NPX_GPU_MEMORY: expected GiB .* got '{limit}'"):
+        engine.limit_memory(types.SimpleNamespace(set_limit=None), limit)
+
+
+# ---- memory that runs out
+
+
+def test_the_kept_arrays_are_named_by_operation_and_size():
+    gc.collect()
+    before = len(kept_arrays())
+    x = Tensor(np.ones((50, 40), "float32"), requires_grad=True)
+    y = ops.exp(x)  # keeps its output
+    z = y * y  # the same array once more
+    kept = [k for k in kept_arrays() if k.shape == (50, 40)]
+    assert [(k.operation, k.number, k.dtype, k.nbytes) for k in kept] == [("exp", 1, "float32", 8000)]
+    assert str(kept[0]) == "exp 1 x (50, 40) float32, 0.0 MiB"
+    z.sum().backward()
+    assert len(kept_arrays()) == before
+
+
+def test_the_kept_arrays_of_a_model_are_sorted_and_without_its_parameters():
+    made = model()
+    with npx.keyed(1, 1):
+        loss = made.loss(SRC, TGT)
+    kept = kept_arrays()
+    assert [k.nbytes for k in kept] == sorted((k.nbytes for k in kept), reverse=True)
+    assert {"dropout_residual_norm", "self_attention", "linear"} <= {k.operation for k in kept}
+    own = {tuple(p.shape) for p in made.parameters()} - {(8,), (16,)}
+    assert not [k for k in kept if k.shape in own and k.operation != "linear_cross_entropy"]
+    loss.backward()
+
+
+class Full:
+    """model.loss that finds no memory for more than `most` rows, in the forward pass or within backward."""
+
+    def __init__(self, monkeypatch, most, where="forward"):
+        loss, self.seen = Transformer.loss, []
+
+        def limited(made, src, tgt, *args, **kwargs):
+            self.seen.append(len(src))
+            value = loss(made, src, tgt, *args, **kwargs)
+            if len(src) > most and where == "forward":
+                raise MemoryError("Unable to allocate 1.00 TiB")
+            if len(src) > most:
+                value.node.vjp = self.fails
+            return value
+
+        monkeypatch.setattr(Transformer, "loss", limited)
+
+    @staticmethod
+    def fails(g):
+        raise MemoryError
+
+
+class Journal:
+    """What an update reports."""
+
+    def __init__(self):
+        self.entries, self.lines = [], []
+        self.metrics, self.line = self.entries.append, self.lines.append
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_an_update_that_does_not_fit_is_made_of_halves(monkeypatch, where):
+    pairs = [((4 + i % 9, 5, 6), (7, 8 + i % 5)) for i in range(7)]
+    batches = Batches(Corpus.from_pairs(pairs), 1000)
+    micro = [batches.batch(np.arange(7)), batches.batch(np.arange(2))]
+    gradients = []
+    for most in (7, 4):
+        journal, made = Journal(), model(dropout=0.0)
+        for p in made.parameters():
+            p.data = p.data.astype("float64")
+        update = Update(made, config_of(), journal)
+        with monkeypatch.context() as patch:
+            full = Full(patch, most, where)
+            result = update.gradient(micro, 5)
+        gradients.append((*result, update.flat.grad.copy()))
+    assert full.seen == [7, 3, 4, 1, 1]
+    assert gradients[0][:2] == pytest.approx(gradients[1][:2], rel=1e-12)
+    np.testing.assert_allclose(gradients[1][2], gradients[0][2], rtol=1e-9, atol=1e-14)
+    assert journal.entries == [{"kind": "halved", "step": 5, "micro_batches": 4}]
+    assert "train.batch_tokens = 10 with train.accumulate = 4" in journal.lines[0] and "4 halves" in journal.lines[0]
+
+
+def test_memory_that_runs_out_twice_is_told_in_one_line(text, tmp_path, monkeypatch):
+    Full(monkeypatch, 0)
+    with pytest.raises(UserError) as error:
+        run(text, tmp_path / "run")
+    told = str(error.value)
+    for part in (
+        "step 1",
+        "train.batch_tokens = 60",
+        "pairs of",
+        "MiB",
+        "try train.batch_tokens = 30",
+        "accumulate = 4",
+    ):
+        assert part in told
+    assert "\n" not in told and any(name in told for name in ("linear", "attention", "dropout_residual_norm"))
+    assert metrics(tmp_path / "run") == [{"kind": "halved", "step": 1, "micro_batches": 4}]
+
+
+def test_a_single_pair_that_does_not_fit_is_not_tried_again(monkeypatch):
+    full, journal = Full(monkeypatch, 0), Journal()
+    update = Update(model(), config_of(), journal)
+    one = Batches(Corpus.from_pairs([((4, 5), (6,))]), 100).batch(np.arange(1))
+    with pytest.raises(UserError, match="1 pairs of 3 . 2 tokens"):
+        update.gradient([one], 1)
+    assert full.seen == [1] and not journal.entries
+
+
+def test_the_message_on_a_gpu_says_how_full_it_is():
+    with kernels_by_reference(), device():
+        update = Update(model(), config_of(), None)
+        assert "3.0 of the GPU's 8.0 GiB in arrays" in update.out_of_memory([batch()], 1)
+        assert npx.memory_use().free == 1 << 30
+        npx.free_memory()
+    assert npx.memory_use() is None
+
+
+def test_a_run_that_halves_goes_on_and_says_so(text, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        Full(patch, 8)
+        summary = run(text, tmp_path / "run")
+    assert summary.step == 12 and np.isfinite(summary.valid_loss)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    halved = [entry for entry in map(json.loads, lines) if entry["kind"] == "halved"]
+    assert halved and all(entry["micro_batches"] > 2 and entry["time"] for entry in halved)
+    assert "halves" in (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
+
+
+def test_halves_are_the_batch():
+    whole = batch()
+    first, second = halves(whole, 0)
+    assert np.array_equal(np.concatenate([first.src, second.src]), whole.src)
+    assert first.n_target_tokens + second.n_target_tokens == whole.n_target_tokens
+    assert halves(first, 0) == [first] and len(first.src) == 1

@@ -1,0 +1,109 @@
+"""One update: the gradient of its micro-batches, then Adam; and what happens where memory runs out. Next: trainer.py.
+
+The gradient of the mean loss over all target tokens, times the loss scale, is added up in the flat buffer; Adam divides
+by the scale and clips in its own pass. The device is waited for once an update: the losses and the norm are read
+together, after the last backward, and nothing is moved unless they are finite.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+
+import npx
+from autograd.kept import kept_arrays
+from models import Transformer, flatten
+from train.data import Batch
+from train.errors import UserError
+from train.keys import TrainSection
+from train.optim import Adam, LossScale, clip_factor, squared_norm
+from train.report import RunReport
+
+GIB = 2**30
+
+
+class Update:
+    """Makes the updates of a model: `gradient`, then `apply` where what it returned is finite.
+
+    `meanwhile` is called when all of a gradient is under way and the host would only wait.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        settings: TrainSection,
+        report: RunReport,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.model, self.settings, self.report, self.meanwhile = model, settings, report, meanwhile
+        t = settings
+        self.flat = flatten(model)
+        self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
+        self.scale = LossScale(dynamic=t.precision == "fp16")
+
+    def gradient(self, micro: Sequence[Batch], step: int) -> tuple[float, float]:
+        """Leaves the gradient of micro-batches in the flat buffer; returns their mean loss and the gradient's norm.
+
+        Where memory runs out it is formed once more from halves of the micro-batches: the same sum, but for rounding
+        and for other draws of dropout. UserError where that is too much as well.
+        """
+        targets = sum(batch.n_target_tokens for batch in micro)
+        try:
+            return self._gradient(micro, targets, step)
+        except MemoryError:
+            found = self.out_of_memory(micro, step)  # while the traceback keeps the graph
+        smaller = [half for batch in micro for half in halves(batch, self.model.config.pad_id)]
+        if len(smaller) == len(micro):
+            raise UserError(found)
+        npx.free_memory()
+        self.report.metrics({"kind": "halved", "step": step, "micro_batches": len(smaller)})
+        self.report.line(f"{found}; this update is made of {len(smaller)} halves")
+        try:
+            return self._gradient(smaller, targets, step)
+        except MemoryError:
+            found = self.out_of_memory(smaller, step)
+        raise UserError(found)
+
+    def _gradient(self, micro: Sequence[Batch], targets: int, step: int) -> tuple[float, float]:
+        t, losses = self.settings, []
+        self.flat.zero_grad()
+        with npx.keyed(t.seed, step), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # an overflow is told by what is read at the end
+            for batch in micro:
+                loss = self.model.loss(batch.src, batch.tgt, t.label_smoothing, t.smoothing_over, normalizer=targets)
+                loss.backward(self.scale.value)
+                losses.append(loss.data)
+            numbers = npx.stack([*losses, squared_norm(self.flat)])
+            self.meanwhile()
+            *parts, square = npx.to_host(numbers).tolist()
+        return sum(parts), math.sqrt(square) / self.scale.value
+
+    def apply(self, lr: float, norm: float) -> None:
+        """Moves the weights by the gradient in the flat buffer, whose norm is `norm`."""
+        self.adam.step(lr, clip_factor(norm, self.settings.clip_norm) / self.scale.value)
+        self.scale.succeeded()
+
+    def out_of_memory(self, micro: Sequence[Batch], step: int) -> str:
+        """One line: what was computed, what fills the memory, what to lower."""
+        t, use = self.settings, npx.memory_use()
+        rows, source, target = max((*batch.src.shape, batch.tgt.shape[1] - 1) for batch in micro)
+        flat, adam = self.flat, self.adam
+        own = sum(a.nbytes for a in (flat.data, flat.low, flat.grad, adam.m, adam.v) if a is not None) / 2**20
+        kept = "; ".join(map(str, kept_arrays()[:3])) or "nothing yet"
+        gpu = f", {use.used / GIB:.1f} of the GPU's {use.total / GIB:.1f} GiB in arrays" if use else ""
+        return (
+            f"memory, step {step}: expected room for {rows} pairs of {source} + {target} tokens (train.batch_tokens = "
+            f"{t.batch_tokens}); got too little{gpu}; kept for the gradient, first of all: {kept}; for weights, "
+            f"gradients and moments: {own:,.1f} MiB; try train.batch_tokens = {max(1, t.batch_tokens // 2)} with "
+            f"train.accumulate = {2 * t.accumulate}: updates of the same size in half the memory"
+        )
+
+
+def halves(batch: Batch, pad_id: int) -> list[Batch]:
+    """The first and the second half of a batch's pairs; the batch itself where it has only one."""
+    middle = len(batch.src) // 2
+    if not middle:
+        return [batch]
+    parts = [(batch.src[rows], batch.tgt[rows]) for rows in (slice(None, middle), slice(middle, None))]
+    return [Batch(src, tgt, int((tgt[:, 1:] != pad_id).sum())) for src, tgt in parts]
