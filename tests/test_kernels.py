@@ -281,7 +281,7 @@ def test_large_arrays_run_on_several_threads_with_equal_bits(name, monkeypatch):
     monkeypatch.setattr(
         parallel.ThreadPoolExecutor,
         "submit",
-        lambda pool, walk, share: submit(pool, lambda s: (walkers.add(threading.get_ident()), walk(s))[1], share),
+        lambda pool, walk: submit(pool, lambda: (walkers.add(threading.get_ident()), walk())[1]),
     )
     results = []
     for threads in ("1", "3"):
