@@ -101,4 +101,8 @@ class AttentionCache:
 
     def select(self, rows: Any) -> None:
         """Keep, repeat or reorder rows."""
-        self.keys, self.values = self.keys[rows], self.values[rows]
+        for name in ("keys", "values"):
+            before = getattr(self, name)
+            after = npx.empty((len(rows), *before.shape[1:]), before.dtype)
+            after[:, : self.length] = before[rows, : self.length]  # the room for later positions is not copied
+            setattr(self, name, after)

@@ -33,6 +33,7 @@ from npx.kernels.embedding import embedding, embedding_grad
 from npx.kernels.layer_norm import layer_norm, layer_norm_grad
 from npx.kernels.linear import linear, linear_grad
 from npx.kernels.softmax import softmax, softmax_grad
+from npx.kernels.top_k import top_k
 from npx.memory import tune
 from npx.random import Key, keyed, next_key
 from npx.registry import KERNELS, Kernel, KernelMismatch, kernel, kernel_mode

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-BLOCK_BYTES = 1 << 19  # of one operand: smaller ones stay in cache better, larger ones hand over the interpreter less often
+BLOCK_BYTES = (
+    1 << 19
+)  # of one operand: smaller ones stay in cache better, larger ones hand over the interpreter less often
 INLINE_BYTES = 1 << 19  # below this, waking a thread costs more than it saves
 INLINE_FLOPS = 4_000_000  # the same for a matrix product
 PANEL_ROWS = 64, 2048  # at least and at most, of the part of a matrix product that one thread computes at a time

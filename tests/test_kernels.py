@@ -198,12 +198,19 @@ def adam(d):
     return {"p": d.written(n), "g": d.values(n), "m": d.written(n), "v": abs(d.written(n))} | rest
 
 
+def top_k(d):
+    n, columns = d.size(), d.size(1, 9)
+    never = d.any(st.sets(st.integers(0, columns - 1), max_size=2))
+    logits = d.values(n, columns, scale=d.scale())
+    return {"logits": logits, "k": d.size(1, columns), "never": tuple(sorted(never))}
+
+
 CASES = {
     case.__name__: case
     for case in (
         *(softmax, softmax_grad, layer_norm, layer_norm_grad, dropout, dropout_grad, dropout_residual_norm),
         *(dropout_residual_norm_grad, linear, linear_grad, embedding, embedding_grad, attention, attention_grad),
-        *(cross_entropy, linear_cross_entropy, adam),
+        *(cross_entropy, linear_cross_entropy, adam, top_k),
     )
 }
 

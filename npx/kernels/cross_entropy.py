@@ -205,7 +205,7 @@ def panels_of_gradients(
     gw: np.ndarray,
     less: tuple[np.ndarray, np.ndarray] | None,
 ) -> np.ndarray:
-    """softmax(z) w (n, D); softmax(z)^T x is added to gw (V, D), which begins as minus the product of `less`, if given."""
+    """softmax(z) w (n, D). softmax(z)^T x is added to gw (V, D); `less`: gw begins as minus the product of the two."""
     width = buffer.shape[2]
 
     def body(i: int, j: int) -> np.ndarray:
