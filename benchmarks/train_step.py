@@ -132,11 +132,10 @@ def floor(a: argparse.Namespace) -> Callable[[], None]:
     return step
 
 
-def profile(a: argparse.Namespace) -> None:
-    """Prints the seconds of each kernel in one step, and of everything between kernels."""
+def time_kernels() -> dict[str, list[float]]:
+    """From now on every call of a kernel leaves its seconds in the dictionary returned, under the kernel's name."""
     import npx
 
-    forward, _, update = our_step(a)
     spent: dict[str, list[float]] = {}
     for kernel in npx.KERNELS.values():
         plain = kernel.version_for
@@ -149,11 +148,19 @@ def profile(a: argparse.Namespace) -> None:
                 try:
                     return version(*args, **kwargs)
                 finally:
+                    npx.synchronize()
                     spent.setdefault(name, []).append(time.perf_counter() - started)
 
             return run
 
         kernel.version_for = timed  # type: ignore[method-assign]
+    return spent
+
+
+def profile(a: argparse.Namespace) -> None:
+    """Prints the seconds of each kernel in one step, and of everything between kernels."""
+    forward, _, update = our_step(a)
+    spent = time_kernels()
     for _ in range(a.warmup + 1):
         spent.clear()
         times = [time.perf_counter()]

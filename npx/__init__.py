@@ -23,7 +23,9 @@ from numpy import sum as sum
 from numpy import all as all, any as any, max as max, min as min
 
 from npx import random
-from npx.device import add_at, array_module, asarray, device, empty, from_host, full, ones, to_host, use_device, zeros
+from npx.device import (
+    add_at, array_module, asarray, device, empty, from_host, full, ones, synchronize, to_host, use_device, zeros,
+)  # fmt: skip
 from npx.kernels.adam import adam
 from npx.kernels.attention import attention, attention_grad
 from npx.kernels.cross_entropy import cross_entropy, linear_cross_entropy
