@@ -2,23 +2,18 @@
 
     python -m benchmarks.train_step --engine ours --engine torch --engine floor --layers 6 --vocab 37000 --json
 
-Each engine lives in a process of its own, and the processes take a step in turn, so that a noisy machine is noisy for
-all of them; medians and ratios to the first engine are printed. The same shapes, dropout 0.1, label smoothing 0.1, Adam
-and number of threads for all. With --json the last line is a JSON object (a list of them for several engines).
+The same shapes, dropout 0.1, label smoothing 0.1, Adam and number of threads for all; the engines take their steps in
+turn, each in its own process (turns.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import resource
-import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+from benchmarks import turns
 
 ENGINES = ("ours", "torch", "torch-bf16", "torch-compile", "floor")
 
@@ -26,101 +21,26 @@ ENGINES = ("ours", "torch", "torch-bf16", "torch-compile", "floor")
 def arguments() -> argparse.Namespace:
     """The command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--engine", action="append", choices=ENGINES, help="may be given several times (default: ours)")
     p.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     base = {"d-model": 512, "heads": 8, "d-ff": 2048, "layers": 6, "vocab": 37000, "batch": 64, "length": 30}
     for name, default in base.items():
         p.add_argument(f"--{name}", type=int, default=default)
-    p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    p.add_argument("--steps", type=int, default=7, help="counted steps of each engine")
-    p.add_argument("--warmup", type=int, default=2)
     p.add_argument("--profile", action="store_true", help="where our time goes, by operation, forward and backward")
-    p.add_argument("--json", action="store_true")
-    p.add_argument("--worker", choices=ENGINES, help=argparse.SUPPRESS)
+    turns.add_options(p, ENGINES, steps=7, warmup=2)
     return p.parse_args()
 
 
 def main() -> None:
     a = arguments()
     if a.worker:
-        return work(a)
-    engines = a.engine or ["ours"]
+        return turns.serve({"ours": ours, "floor": floor}.get(a.worker, peer)(a))
     if a.profile:
         return profile(a)
-    workers = {engine: start(engine, a) for engine in engines}
-    times: dict[str, list[float]] = {engine: [] for engine in engines}
-    for turn in range(a.warmup + a.steps):
-        for engine, process in workers.items():
-            seconds = ask(process, engine)["seconds"]
-            if turn >= a.warmup:
-                times[engine].append(seconds)
-    rows = []
-    for engine, process in workers.items():
-        end = ask(process, engine, "end")
-        median = statistics.median(times[engine])
-        rows.append(
-            {
-                "engine": engine,
-                "seconds": round(median, 4),
-                "tokens_per_second": round(2 * a.batch * a.length / median, 1),
-                "peak_rss_mib": end["peak_rss_mib"],
-                "fastest": round(min(times[engine]), 4),
-                "slowest": round(max(times[engine]), 4),
-                "blas": end["blas"],
-            }
-        )
-        process.wait()
-    print(f"d_model {a.d_model}, heads {a.heads}, d_ff {a.d_ff}, layers {a.layers}, vocabulary {a.vocab}, ", end="")
-    print(f"{a.batch} x {a.length} tokens a side, {a.threads} threads, {a.device}; median of {a.steps} steps in turn")
-    for row in rows:
-        ratio = row["seconds"] / rows[0]["seconds"]
-        print(
-            f"{row['engine']:14} {row['seconds']:8.3f} s  ({row['fastest']:.3f} to {row['slowest']:.3f})  "
-            f"{row['tokens_per_second']:>10,.0f} tokens/s  {row['peak_rss_mib']:>6} MiB  {ratio:5.2f} x  {row['blas']}"
-        )
-    if a.json:
-        print(json.dumps(rows if len(rows) > 1 else rows[0]))
-
-
-def start(engine: str, a: argparse.Namespace) -> subprocess.Popen[str]:
-    """A process that takes one step of `engine` for each line it is sent."""
-    threads = str(a.threads)
-    environment = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")}
-    environment |= {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads, "NPX_THREADS": threads}
-    command = [sys.executable, "-m", "benchmarks.train_step", *sys.argv[1:], "--worker", engine]
-    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def ask(process: subprocess.Popen[str], engine: str, what: str = "step") -> dict[str, Any]:
-    """Send a line, read the answer."""
-    assert process.stdin and process.stdout
-    try:
-        process.stdin.write(what + "\n")
-        process.stdin.flush()
-        return json.loads(process.stdout.readline())
-    except (OSError, ValueError):
-        sys.exit(f"train_step: expected engine {engine} to answer; it ended; try --engine {engine} alone")
-
-
-def work(a: argparse.Namespace) -> None:
-    """The process of one engine: a step for each line "step", its peak memory at "end"."""
-    step = {"ours": ours, "floor": floor}.get(a.worker, peer)(a)
-    for line in sys.stdin:
-        if line.strip() == "end":
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-            print(json.dumps({"peak_rss_mib": peak, "blas": blas()}), flush=True)
-            return
-        started = time.perf_counter()
-        step()
-        print(json.dumps({"seconds": time.perf_counter() - started}), flush=True)
-
-
-def blas() -> str:
-    """The BLAS kernel in use."""
-    import threadpoolctl
-
-    found = [x for x in threadpoolctl.threadpool_info() if x["user_api"] == "blas"]
-    return ", ".join(f"{x['internal_api']} {x.get('architecture', '')}".strip() for x in found) or "own kernels"
+    title = (
+        f"d_model {a.d_model}, heads {a.heads}, d_ff {a.d_ff}, layers {a.layers}, vocabulary {a.vocab}, "
+        f"{a.batch} x {a.length} tokens a side, {a.device}"
+    )
+    turns.compare("benchmarks.train_step", a, title, tokens=2 * a.batch * a.length)
 
 
 def our_step(a: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], None]]:
@@ -212,11 +132,10 @@ def floor(a: argparse.Namespace) -> Callable[[], None]:
     return step
 
 
-def profile(a: argparse.Namespace) -> None:
-    """Prints the seconds of each kernel in one step, and of everything between kernels."""
+def time_kernels() -> dict[str, list[float]]:
+    """From now on every call of a kernel leaves its seconds in the dictionary returned, under the kernel's name."""
     import npx
 
-    forward, _, update = our_step(a)
     spent: dict[str, list[float]] = {}
     for kernel in npx.KERNELS.values():
         plain = kernel.version_for
@@ -229,11 +148,19 @@ def profile(a: argparse.Namespace) -> None:
                 try:
                     return version(*args, **kwargs)
                 finally:
+                    npx.synchronize()
                     spent.setdefault(name, []).append(time.perf_counter() - started)
 
             return run
 
         kernel.version_for = timed  # type: ignore[method-assign]
+    return spent
+
+
+def profile(a: argparse.Namespace) -> None:
+    """Prints the seconds of each kernel in one step, and of everything between kernels."""
+    forward, _, update = our_step(a)
+    spent = time_kernels()
     for _ in range(a.warmup + 1):
         spent.clear()
         times = [time.perf_counter()]

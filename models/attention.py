@@ -103,4 +103,8 @@ class AttentionCache:
 
     def select(self, rows: Any) -> None:
         """Keep, repeat or reorder rows (integer array, on the device of the cache)."""
-        self.keys, self.values = self.keys[rows], self.values[rows]
+        for name in ("keys", "values"):
+            before = getattr(self, name)
+            after = npx.empty((len(rows), *before.shape[1:]), before.dtype)
+            after[:, : self.length] = before[rows, : self.length]  # the room for later positions is not copied
+            setattr(self, name, after)

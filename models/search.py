@@ -20,7 +20,6 @@ from autograd import no_grad
 
 host = npx.array_module()  # the bookkeeping is NumPy's on every device
 PENALTIES = ("paper", "length")
-BLOCK = 256  # columns a block in `top_k`: few enough to search, long enough for a fast maximum
 
 
 @dataclass
@@ -56,62 +55,15 @@ def check_search(
         raise ValueError(f"penalty: expected one of {', '.join(PENALTIES)}; got {penalty!r}")
 
 
-def top_k(x: Any, k: int) -> tuple[Any, Any]:
-    """The `k` greatest of each row and their columns, greatest first, the lower column first among equals.
-
-    (R, V) -> values (R, k), columns (R, k). Where a row has fewer than k numbers above -inf, the rest of its values
-    are -inf and the columns beside them mean nothing.
-    """
-    xp = npx.array_module(x)
-    n_rows, n_columns = x.shape
-    k = min(k, n_columns)
-    if n_columns <= 2 * k * BLOCK:
-        return _repeated_argmax(x.copy(), k)
-    # The k greatest of a row lie in the k blocks of greatest maximum: before any other block come k blocks, each with
-    # a number at least as great and, where equal, further left. So one pass over the row finds the maxima, and the
-    # search is over k blocks: 10 times faster than argpartition over 37,000 columns, which also leaves ties to chance.
-    whole = n_columns // BLOCK
-    maxima = x[:, : whole * BLOCK].reshape(n_rows, whole, BLOCK).max(axis=2)  # (R, V/BLOCK)
-    if n_columns % BLOCK:
-        maxima = xp.concatenate([maxima, x[:, whole * BLOCK :].max(axis=1, keepdims=True)], axis=1)
-    values, blocks = _repeated_argmax(maxima, k)
-    blocks[values == -xp.inf] = whole + 1  # past the end: a block may not be searched twice
-    blocks.sort(axis=1)  # (R, k)
-    columns = (blocks[:, :, None] * BLOCK + xp.arange(BLOCK)).reshape(n_rows, k * BLOCK)
-    numbers = xp.take_along_axis(x, xp.minimum(columns, n_columns - 1), axis=1)  # (R, k * BLOCK)
-    numbers[columns >= n_columns] = -xp.inf
-    values, chosen = _repeated_argmax(numbers, k)
-    return values, xp.take_along_axis(columns, chosen, axis=1)
-
-
-def _repeated_argmax(x: Any, k: int) -> tuple[Any, Any]:
-    """`top_k` by k passes, each of which takes the first maximum and writes -inf over it (in `x`)."""
-    xp = npx.array_module(x)
-    rows = xp.arange(len(x))
-    values, columns = xp.empty((len(x), k), x.dtype), xp.empty((len(x), k), xp.int64)
-    for i in range(k):
-        columns[:, i] = column = x.argmax(axis=1)
-        values[:, i] = x[rows, column]
-        x[rows, column] = -xp.inf
-    return values, columns
-
-
 def _continuations(logits: Any, k: int, config: Any, position: int) -> tuple[Any, Any]:
     """The k most probable next tokens of every row: log-probabilities (R, k) and ids (R, k), on the host.
 
-    log p = logit - log sum exp(logits), over the whole vocabulary; PAD and BOS count in the sum and are never chosen.
+    PAD and BOS have their share of the probability and are never chosen.
     Raises FloatingPointError where a row has no next token (NaN in the model's output).
     """
-    xp = npx.array_module(logits)
     if logits.dtype.itemsize < 4:
-        logits = logits.astype(xp.float32)
-    shifted = logits - logits.max(axis=1, keepdims=True)  # (R, V)
-    never = [config.pad_id, config.bos_id]
-    others = xp.exp(shifted[:, never]).sum(axis=1, keepdims=True)  # (R, 1)
-    shifted[:, never] = -xp.inf
-    values, ids = top_k(shifted, k)
-    values = values - xp.log(xp.exp(shifted, out=shifted).sum(axis=1, keepdims=True) + others)
-    # At most 0 whatever the rounding, for the sum holds exp(0): the early end relies on it.
+        logits = logits.astype(npx.float32)
+    values, ids = npx.top_k(logits, k, (config.pad_id, config.bos_id))
     values = npx.to_host(values).astype(host.float64)
     if not (values[:, 0] > -host.inf).all():
         raise FloatingPointError(f"search: expected finite logits; got NaN or infinity at output position {position}")

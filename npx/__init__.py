@@ -24,8 +24,10 @@ from numpy import sum as sum
 from numpy import all as all, any as any, max as max, min as min
 
 from npx import random
-from npx.device import add_at, array_module, asarray, device, empty, free_memory, from_host, full, memory_use, ones
-from npx.device import to_host, use_device, zeros
+from npx.device import (
+    add_at, array_module, asarray, device, empty, free_memory, from_host, full, memory_use, ones, synchronize, to_host,
+    use_device, zeros,
+)  # fmt: skip
 from npx.kernels.adam import adam
 from npx.kernels.attention import attention, attention_grad
 from npx.kernels.cross_entropy import cross_entropy, linear_cross_entropy
@@ -35,6 +37,7 @@ from npx.kernels.embedding import embedding, embedding_grad
 from npx.kernels.layer_norm import layer_norm, layer_norm_grad
 from npx.kernels.linear import linear, linear_grad
 from npx.kernels.softmax import softmax, softmax_grad
+from npx.kernels.top_k import top_k
 from npx.memory import tune
 from npx.precision import PRECISIONS, use_precision, wide
 from npx.random import Key, keyed, next_key

@@ -77,6 +77,12 @@ def device() -> str:
     return _device
 
 
+def synchronize() -> None:
+    """Wait until the current device has done what it was told; a CPU always has."""
+    if _device == "cuda":
+        _current().cuda.get_current_stream().synchronize()
+
+
 def array_module(*arrays: Any) -> Any:
     """The module the arrays belong to: cupy if one of them is a CuPy array, else numpy."""
     if _cupy is not None and any(isinstance(a, _cupy.ndarray) for a in arrays):

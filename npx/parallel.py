@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-BLOCK_BYTES = 1 << 18  # of one operand; a formula's few operands then fit the 1 MiB second-level cache of a core
+BLOCK_BYTES = (
+    1 << 19
+)  # of one operand: smaller ones stay in cache better, larger ones hand over the interpreter less often
 INLINE_BYTES = 1 << 19  # below this, waking a thread costs more than it saves
 INLINE_FLOPS = 4_000_000  # the same for a matrix product
 PANEL_ROWS = 64, 2048  # at least and at most, of the part of a matrix product that one thread computes at a time
@@ -49,15 +51,19 @@ def map_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool 
     if workers <= 1 or inline:
         return [body(i, min(i + step, n)) for i in starts]
 
-    # Neighbouring ranges go to one thread; the calling thread takes the last share itself.
-    shares = [range(len(starts) * w // workers, len(starts) * (w + 1) // workers) for w in range(workers)]
+    # Whoever is free takes the next range, so a core that another process slows down holds up one range at most.
+    results: list[Any] = [None] * len(starts)
+    left = iter(enumerate(starts))  # shared: the interpreter lock makes each `next` whole
 
-    def walk(share: range) -> list[Any]:
-        return [body(starts[i], min(starts[i] + step, n)) for i in share]
+    def walk() -> None:
+        for number, i in left:
+            results[number] = body(i, min(i + step, n))
 
-    waiting = [_pool(workers - 1, os.getpid()).submit(walk, share) for share in shares[:-1]]
-    last = walk(shares[-1])
-    return [result for future in waiting for result in future.result()] + last
+    waiting = [_pool(workers - 1, os.getpid()).submit(walk) for _ in range(workers - 1)]
+    walk()
+    for future in waiting:
+        future.result()
+    return results
 
 
 def panel(n: int) -> int:

@@ -215,13 +215,13 @@ def test_unknown_smoothing_is_refused():
 
 
 def test_the_fused_loss_never_holds_all_logits(monkeypatch):
-    """Chunks of rows, whatever their number, give the same loss and gradients."""
+    """Chunks of rows and panels of classes, whatever their number, give the same loss and gradients."""
     from npx.kernels import cross_entropy as module
 
     rng = np.random.default_rng(0)
     x, w, targets = rng.normal(size=(11, 3)), rng.normal(size=(5, 3)), rng.integers(0, 5, 11)
     expected = npx.linear_cross_entropy.reference(x, w, targets, 0.1)
-    for rows, chunk in ((1, 1), (1, 10), (3, 20), (2, 27), (4, 10_000)):
-        monkeypatch.setattr(module, "ROWS", rows)
+    for panel, chunk in ((1, 1), (1, 10), (3, 20), (2, 27), (4, 10_000)):
+        monkeypatch.setattr(module, "PANEL", panel)
         monkeypatch.setattr(module, "CHUNK", chunk)
-        compare(f"chunk {chunk} in {rows} rows", expected, npx.linear_cross_entropy(x, w, targets, 0.1))
+        compare(f"chunk {chunk} in panels of {panel}", expected, npx.linear_cross_entropy(x, w, targets, 0.1))

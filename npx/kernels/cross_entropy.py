@@ -21,14 +21,16 @@ import numpy as np
 from npx import cuda
 from npx.cuda import THREADS, contiguous, launch
 from npx.device import array_module
-from npx.parallel import map_blocks, map_ranges, matmul
+from npx.kernels.embedding import sums_by_id
+from npx.parallel import map_blocks, map_ranges
 from npx.precision import wide
 from npx.registry import kernel
 
 SMOOTHING_OVER = ("all", "others", "others_without_pad")
-ROWS = 64  # whose logits one thread forms at a time
-CHUNK = 1 << 24  # logits that exist at a time in `linear_cross_entropy`: 64 MiB of float32
+PANEL = 1024  # classes, at most, whose logits one thread forms at a time in `linear_cross_entropy`
+CHUNK = 1 << 24  # logits that exist at a time there: 64 MiB of float32
 CUDA_CHUNK = 1 << 28  # the same on a GPU, which products of thousands of rows keep busy: 512 MiB of bfloat16
+CUDA_ROWS = 64  # a chunk there has a multiple of so many rows
 
 
 def on_and_off(smoothing: float, over: str, classes: int) -> tuple[float, float]:
@@ -138,37 +140,97 @@ def linear_cross_entropy_numpy(
     pad_id: int = 0,
     grad: bool = True,
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Padding left out, then chunks of rows through one buffer for logits and their gradient.
+    """Padding left out, then chunks of rows, and within a chunk panels of classes: no pass over all logits.
 
-    Within a chunk each thread takes a few rows from their logits to gx while they are in cache; then gw, which every
-    row adds to, is one product over the whole chunk.
+    With z = x w^T and q = on * [target] + off, the gradients of the loss are
+
+        gx = softmax(z) w   - on w[targets] - off sum_k w_k          (sums over the classes that smoothing reaches)
+        gw = softmax(z)^T x - on sum of the x of a class's rows - off sum_n x_n
+
+    so q never has to be spread over the classes. And with m the largest logit of a row in one panel, that panel's part
+    of softmax(z) is f exp(z - m) with one number f = exp(m - logsumexp(z)) a row, which scales rows of x and of gx
+    instead of logits. What is left to do on the logits themselves is the maximum, the exponential and its sum, in
+    cache, right after the product that made them.
     """
+    on, off = on_and_off(smoothing, over, len(w))
     real = np.flatnonzero(targets != pad_id)
-    rows, targets = x[real], targets[real]
-    chunk = max(ROWS, CHUNK // len(w) // ROWS * ROWS)
-    buffer = np.empty((min(chunk, len(rows)), len(w)), x.dtype)
-    grows = np.empty(rows.shape, x.dtype)
-    gw = np.zeros(w.shape, x.dtype) if grad else None
-    loss = 0.0
+    x_real, targets = x[real], targets[real]
+    smoothed = np.full(len(w), off, x.dtype)  # off, or 0 where smoothing does not reach
+    if over == "others_without_pad":
+        smoothed[pad_id] = 0
+    off_w = smoothed @ w  # (D,)
+    w_targets = w[targets]
+    loss = -(on * np.einsum("nd,nd->n", x_real, w_targets) + x_real @ off_w).sum(dtype=np.float64)
+    gx_real = -on * w_targets - off_w if grad else None
+    gw = (np.empty if len(real) else np.zeros)(w.shape, x.dtype) if grad else None
 
-    for start in range(0, len(rows), chunk):
-        x_chunk, gx_chunk, t_chunk = (a[start : start + chunk] for a in (rows, grows, targets))
-
-        def body(i: int, j: int, x_chunk=x_chunk, gx_chunk=gx_chunk, t_chunk=t_chunk) -> float:
-            z = np.matmul(x_chunk[i:j], w.T, out=buffer[i:j])
-            part = logits_to_gradient(z, t_chunk[i:j], smoothing, over, pad_id, grad)
-            if grad:
-                np.matmul(z, w, out=gx_chunk[i:j])
-            return part
-
-        loss += sum(map_ranges(body, len(x_chunk), ROWS))
-        if gw is not None:
-            gw += matmul(buffer[: len(x_chunk)].T, x_chunk)
-    if gw is None:
+    chunks = max(1, -(-len(real) * len(w) // CHUNK))
+    rows = max(1, -(-len(real) // chunks))
+    width = min(PANEL, -(-len(w) // 4))
+    buffer = np.empty((-(-len(w) // width), rows, width), x.dtype)
+    for start in range(0, len(real), rows):
+        chunk = x_real[start : start + rows]
+        lse, share = panels_of_exponentials(chunk, w, buffer)
+        loss += lse.sum(dtype=np.float64)
+        if gx_real is not None and gw is not None:
+            less = None if start else (smoothed, x_real.sum(axis=0))
+            gx_real[start : start + rows] += panels_of_gradients(chunk, w, buffer, share, gw, less)
+    if gx_real is None or gw is None:
         return np.asarray(loss, x.dtype), None, None
     gx = np.zeros(x.shape, x.dtype)
-    gx[real] = grows
+    gx[real] = gx_real
+    of_targets, sums = sums_by_id(x_real, targets)
+    gw[of_targets] -= on * sums
     return np.asarray(loss, x.dtype), gx, gw
+
+
+def panels_of_exponentials(x: np.ndarray, w: np.ndarray, buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Leave exp(z - m) of the logits z = x w^T in buffer[:, : len(x)], m a row's largest logit in each panel.
+
+    Returns logsumexp(z) (n,), and by what exp(z - m) is multiplied to give softmax(z): f (panels, n).
+    """
+    width = buffer.shape[2]
+
+    def body(i: int, j: int) -> tuple[np.ndarray, np.ndarray]:
+        z = np.matmul(x, w[i:j].T, out=buffer[i // width, : len(x), : j - i])
+        m = z.max(axis=1)
+        z -= m[:, None]
+        np.exp(z, out=z)
+        return m, z @ np.ones(j - i, z.dtype)
+
+    m, totals = (np.stack(parts) for parts in zip(*map_ranges(body, len(w), width), strict=True))  # (panels, n)
+    peak = m.max(axis=0)
+    f = np.exp(m - peak)
+    total = (totals * f).sum(axis=0)
+    return np.log(total) + peak, f / total
+
+
+def panels_of_gradients(
+    x: np.ndarray,
+    w: np.ndarray,
+    buffer: np.ndarray,
+    f: np.ndarray,
+    gw: np.ndarray,
+    less: tuple[np.ndarray, np.ndarray] | None,
+) -> np.ndarray:
+    """softmax(z) w (n, D). softmax(z)^T x is added to gw (V, D); `less`: gw begins as minus the product of the two."""
+    width = buffer.shape[2]
+
+    def body(i: int, j: int) -> np.ndarray:
+        e, scale = buffer[i // width, : len(x), : j - i], f[i // width, :, None]
+        if less:
+            np.matmul(e.T, scale * x, out=gw[i:j])
+            gw[i:j] -= np.outer(less[0][i:j], less[1])
+        else:
+            gw[i:j] += e.T @ (scale * x)
+        part = e @ w[i:j]
+        part *= scale
+        return part
+
+    gx, *parts = map_ranges(body, len(w), width)
+    for part in parts:
+        gx += part
+    return gx
 
 
 @cross_entropy.fast("cupy", "float32", "float16", "bfloat16")
@@ -225,7 +287,7 @@ def linear_cross_entropy_cuda(
     xp = array_module(x)
     x, targets = contiguous(x), contiguous(targets)
     n, classes = len(x), len(w)
-    chunk = max(ROWS, CUDA_CHUNK // classes // ROWS * ROWS)
+    chunk = max(CUDA_ROWS, CUDA_CHUNK // classes // CUDA_ROWS * CUDA_ROWS)
     buffer = xp.empty((min(chunk, n), classes), x.dtype)
     losses = xp.empty(n, np.float32)
     gx: Any = xp.empty(x.shape, x.dtype) if grad else None

@@ -29,16 +29,21 @@ def embedding_grad(g: Any, ids: Any, rows: int) -> Any:
 
 @embedding_grad.fast("numpy", "float32", "float64")
 def embedding_grad_numpy(g: np.ndarray, ids: np.ndarray, rows: int) -> np.ndarray:
-    """Positions sorted by id, one sum for each run of equal ids: no scattered writes."""
+    """Only the rows that occur are summed, without scattered writes."""
     gtable = np.zeros((rows, g.shape[-1]), g.dtype)
-    flat = ids.reshape(-1)
-    if not flat.size:
-        return gtable
-    order = np.argsort(flat, kind="stable")
-    in_order = flat[order]
-    starts = np.flatnonzero(np.concatenate(([True], in_order[1:] != in_order[:-1])))
-    gtable[in_order[starts]] = np.add.reduceat(g.reshape(-1, g.shape[-1])[order], starts, axis=0)
+    found, sums = sums_by_id(g.reshape(-1, g.shape[-1]), ids.reshape(-1))
+    gtable[found] = sums
     return gtable
+
+
+def sums_by_id(g: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different ids (U,), ascending, and for each the sum of its rows of g (N, D), (U, D), in the rows' order."""
+    order = np.argsort(ids, kind="stable")
+    in_order = ids[order]
+    starts = np.flatnonzero(np.concatenate((in_order[:1] == in_order[:1], in_order[1:] != in_order[:-1])))
+    if not len(starts):
+        return in_order, g[order]
+    return in_order[starts], np.add.reduceat(g[order], starts, axis=0)
 
 
 @embedding.fast("cupy", "float32", "float16", "bfloat16")

@@ -135,3 +135,11 @@ def kernel_adam(draw):
     rest = {"weight_decay": draw(st.sampled_from([0.0, 0.1])), "eps_inside": draw(st.booleans()), "eps": 1e-3}
     rest["scale"] = draw(st.sampled_from([1.0, 0.3]))
     return Call((p, g, m, abs(v), draw(st.integers(1, 9999)), draw(st.sampled_from([0.5, 0.0]))), rest)
+
+
+@case
+def kernel_top_k(draw):
+    rows, columns = draw(size()), draw(st.integers(1, 6))
+    logits = real(draw, rows, columns, dtype=dtypes(draw))
+    never = draw(st.sets(st.integers(0, columns - 1), max_size=2))
+    return Call((logits, draw(st.integers(1, columns)), tuple(sorted(never))))

@@ -1,0 +1,105 @@
+"""Engines measured against each other: each in a process of its own, taking their steps in turn.
+
+A noisy machine is then noisy for all of them alike; medians, and ratios to the first engine, are what is printed.
+The benchmarks of this folder give `compare` their command line and, in each engine's process, `serve` their step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def add_options(parser: argparse.ArgumentParser, engines: tuple[str, ...], steps: int, warmup: int) -> None:
+    """The options that every benchmark has."""
+    parser.add_argument("--engine", action="append", choices=engines, help="may be given several times")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--steps", type=int, default=steps, help="counted steps of each engine")
+    parser.add_argument("--warmup", type=int, default=warmup)
+    parser.add_argument("--json", action="store_true", help="the last line is a JSON object (a list for several)")
+    parser.add_argument("--worker", choices=engines, help=argparse.SUPPRESS)
+
+
+def compare(module: str, a: argparse.Namespace, title: str, tokens: int) -> None:
+    """Run the steps of all engines of `a` in turn and print a table; `tokens`: source + target tokens of a step."""
+    engines = a.engine or ["ours"]
+    workers = {engine: _start(module, engine, a.threads) for engine in engines}
+    times: dict[str, list[float]] = {engine: [] for engine in engines}
+    for turn in range(a.warmup + a.steps):
+        for engine, process in workers.items():
+            seconds = _ask(process, engine)["seconds"]
+            if turn >= a.warmup:
+                times[engine].append(seconds)
+    rows = []
+    for engine, process in workers.items():
+        end = _ask(process, engine, "end")
+        median = statistics.median(times[engine])
+        rows.append(
+            {
+                "engine": engine,
+                "seconds": round(median, 4),
+                "tokens_per_second": round(tokens / median, 1),
+                "peak_rss_mib": end["peak_rss_mib"],
+                "fastest": round(min(times[engine]), 4),
+                "slowest": round(max(times[engine]), 4),
+                "blas": end["blas"],
+            }
+        )
+        process.wait()
+    print(f"{title}, {a.threads} threads; median of {a.steps} steps in turn")
+    for row in rows:
+        ratio = row["seconds"] / rows[0]["seconds"]
+        print(
+            f"{row['engine']:16} {row['seconds']:8.3f} s  ({row['fastest']:.3f} to {row['slowest']:.3f})  "
+            f"{row['tokens_per_second']:>10,.0f} tokens/s  {row['peak_rss_mib']:>6} MiB  {ratio:5.2f} x  {row['blas']}"
+        )
+    if a.json:
+        print(json.dumps(rows if len(rows) > 1 else rows[0]))
+
+
+def serve(step: Callable[[], Any]) -> None:
+    """In the process of one engine: a step for each line "step", its peak memory at "end"."""
+    for line in sys.stdin:
+        if line.strip() == "end":
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+            print(json.dumps({"peak_rss_mib": peak, "blas": blas()}), flush=True)
+            return
+        started = time.perf_counter()
+        step()
+        print(json.dumps({"seconds": time.perf_counter() - started}), flush=True)
+
+
+def blas() -> str:
+    """The BLAS kernel in use."""
+    import threadpoolctl
+
+    found = [x for x in threadpoolctl.threadpool_info() if x["user_api"] == "blas"]
+    return ", ".join(f"{x['internal_api']} {x.get('architecture', '')}".strip() for x in found) or "own kernels"
+
+
+def _start(module: str, engine: str, threads: int) -> subprocess.Popen[str]:
+    """A process that takes one step of `engine` for each line it is sent."""
+    n = str(threads)
+    environment = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")}
+    environment |= {"OPENBLAS_NUM_THREADS": n, "OMP_NUM_THREADS": n, "NPX_THREADS": n}
+    command = [sys.executable, "-m", module, *sys.argv[1:], "--worker", engine]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _ask(process: subprocess.Popen[str], engine: str, what: str = "step") -> dict[str, Any]:
+    """Send a line, read the answer."""
+    assert process.stdin and process.stdout
+    try:
+        process.stdin.write(what + "\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+    except (OSError, ValueError):
+        sys.exit(f"benchmark: expected engine {engine} to answer; it ended; try --engine {engine} alone")
