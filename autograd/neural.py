@@ -95,13 +95,8 @@ def embedding(table, ids, scale=1.0):
     if scale != 1.0:
         y *= scale
 
-    def vjp(g):
-        gtable = npx.embedding_grad(g, ids, len(table))
-        if scale != 1.0:
-            gtable *= scale
-        return (gtable,)
-
-    return y, vjp
+    # The scale is applied to the rows of g, which are far fewer than those of the table.
+    return y, lambda g: (npx.embedding_grad(g if scale == 1.0 else g * g.dtype.type(scale), ids, len(table)),)
 
 
 # Attention
@@ -128,9 +123,7 @@ def attention(q, k, v, mask=None, rate=0.0, key=None):
     return y, lambda g: npx.attention_grad(g, q, k, v, p, keep, rate)
 
 
-def composed_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Any = None, rate: float = 0.0, key: Any = None
-) -> Tensor:
+def composed_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, rate: float = 0.0, key: Any = None) -> Tensor:
     """`attention` from small operations."""
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # (B, H, T, d)
     p = composed_softmax(q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5, mask)  # (B, H, T, S)
@@ -197,9 +190,7 @@ def linear_cross_entropy(x, w, targets, smoothing=0.0, over="all", pad_id=0):
     The gradients are formed together with the loss, while a chunk of logits is in cache.
     """
     flat = x.reshape(-1, x.shape[-1])
-    loss, gx, gw = npx.linear_cross_entropy(
-        flat, w, targets.reshape(-1), smoothing, over, pad_id, is_grad_enabled()
-    )
+    loss, gx, gw = npx.linear_cross_entropy(flat, w, targets.reshape(-1), smoothing, over, pad_id, is_grad_enabled())
     return loss, lambda g: (times(gx, g).reshape(x.shape), times(gw, g))
 
 

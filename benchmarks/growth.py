@@ -69,7 +69,7 @@ def run(a: argparse.Namespace, setting: dict[str, int]) -> dict[str, float]:
 
 def measure(setting: dict[str, int], threads: int, steps: int) -> dict[str, float]:
     """Median seconds of a step and of its attention kernels, tokens a step, peak memory (MiB)."""
-    _, both, update = our_step(argparse.Namespace(**setting, device="cpu", threads=threads))
+    _, both, update = our_step(argparse.Namespace(**setting, device="cpu", precision=None, threads=threads))
     spent = time_kernels()
     seconds, attention = [], []
     for turn in range(1 + steps):

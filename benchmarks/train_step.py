@@ -22,6 +22,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    p.add_argument("--precision", help="ours: float32, tf32, bf16, fp16 (default: float32, with --device cuda bf16)")
     base = {"d-model": 512, "heads": 8, "d-ff": 2048, "layers": 6, "vocab": 37000, "batch": 64, "length": 30}
     for name, default in base.items():
         p.add_argument(f"--{name}", type=int, default=default)
@@ -52,9 +53,10 @@ def our_step(a: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any
     from train import Adam
 
     npx.use_device(a.device)
+    precision = npx.use_precision(a.precision or ("bf16" if a.device == "cuda" else "float32"))
     config = TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers)
-    model, random = Transformer(config), np.random.default_rng(0)
-    flat, adam = flatten(model), Adam(model)
+    model, random = Transformer(config, dtype=precision.weights), np.random.default_rng(0)
+    flat, adam = flatten(model, precision.numbers), Adam(model)
     src = random.integers(4, a.vocab, (a.batch, a.length))
     tgt = random.integers(4, a.vocab, (a.batch, a.length + 1))
 
@@ -68,11 +70,14 @@ def our_step(a: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any
 
 def ours(a: argparse.Namespace) -> Callable[[], None]:
     """One step of this project."""
+    import npx
+
     _, both, update = our_step(a)
 
     def step() -> None:
         both()
         update()
+        npx.synchronize()
 
     return step
 

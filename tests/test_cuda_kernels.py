@@ -139,14 +139,13 @@ def test_inputs_of_any_memory_layout(name):
         assert_near(name, "float32", evaluate(call, in_reference, wide), evaluate(call, on_cuda, other_layout))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ON_CUDA)
+@pytest.mark.parametrize("name, dtype", [(n, d) for n in ON_CUDA for d in DTYPES if ("cupy", d) in KERNELS[n].versions])
 def test_results_have_the_dtype_of_the_inputs(name, dtype):
     """But for the loss, which is float32 (a sum over a batch is beyond the range of float16), and Adam's arrays."""
     losses = {"cross_entropy": 1, "linear_cross_entropy": 1, "adam": 4}.get(name, 0)
     result = evaluate(calls(name, dtype)[0], on_cuda)
     for i, array in enumerate(result if isinstance(result, tuple) else (result,)):
-        if array is not None and not isinstance(array, cuda.Kept):
+        if array is not None and not isinstance(array, cuda.Kept) and array.dtype.kind != "i":
             assert array.dtype == ("float32" if i < losses else dtype_named(dtype))
 
 
@@ -170,7 +169,7 @@ def test_chunks_of_the_vocabulary_loss_change_nothing_but_rounding(dtype, monkey
     draw = Draw("chunks", dtype_named(dtype))
     x, w, targets = draw.real(200, 7), draw.real(9, 7), draw.ids(9, 200)
     whole = on_cuda("linear_cross_entropy", x, w, targets, 0.1)
-    monkeypatch.setattr(loss_file, "CUDA_CHUNK", 1)  # loss_file.ROWS rows at a time
+    monkeypatch.setattr(loss_file, "CUDA_CHUNK", 1)  # loss_file.CUDA_ROWS rows at a time
     parts = on_cuda("linear_cross_entropy", x, w, targets, 0.1)
     assert bits(whole[:2]) == bits(parts[:2])
     assert_near("gw", dtype, wide(whole[2]), parts[2])

@@ -30,19 +30,26 @@ def top_k(logits: Any, k: int, never: tuple[int, ...] = ()) -> tuple[Any, Any]:
 @top_k.fast("numpy", "float32", "float64")
 def top_k_numpy(logits: np.ndarray, k: int, never: tuple[int, ...] = ()) -> tuple[np.ndarray, np.ndarray]:
     """A quarter of the rows at a time."""
-    rows, k = len(logits), min(k, logits.shape[1])
-    values, columns = np.empty((rows, k), logits.dtype), np.empty((rows, k), np.int64)
+    if logits.nbytes < INLINE_BYTES:
+        return top_k_of_rows(logits, k, never)
+    rows = len(logits)
+    values, columns = zip(
+        *map_ranges(lambda i, j: top_k_of_rows(logits[i:j], k, never), rows, -(-rows // 4)), strict=True
+    )
+    return np.concatenate(values), np.concatenate(columns)
 
-    def body(i: int, j: int) -> None:
-        z = logits[i:j] - logits[i:j].max(axis=1, keepdims=True)
-        others = np.exp(z[:, never]).sum(axis=1, keepdims=True)
-        z[:, never] = -np.inf
-        values[i:j], columns[i:j] = greatest(z, k)
-        # At most 0 whatever the rounding, for the sum holds exp(0).
-        values[i:j] -= np.log(np.exp(z, out=z).sum(axis=1, keepdims=True) + others)
 
-    map_ranges(body, rows, -(-rows // 4) or 1, inline=logits.nbytes < INLINE_BYTES)
-    columns[values == -np.inf] = 0
+@top_k.fast("cupy", "float32")
+def top_k_of_rows(logits: Any, k: int, never: tuple[int, ...] = ()) -> tuple[Any, Any]:
+    """Without sorting whole rows; one copy of the logits, whose exponentials are taken in place."""
+    xp = array_module(logits)
+    z = logits - logits.max(axis=1, keepdims=True)
+    others = xp.exp(z[:, never]).sum(axis=1, keepdims=True)
+    z[:, never] = -xp.inf
+    values, columns = greatest(z, k)
+    # At most 0 whatever the rounding, for the sum holds exp(0).
+    values -= xp.log(xp.exp(z, out=z).sum(axis=1, keepdims=True) + others)
+    columns[values == -xp.inf] = 0
     return values, columns
 
 

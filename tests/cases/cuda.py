@@ -221,3 +221,10 @@ def adam(d):
     ):
         arrays = d.rng.normal(size=(4, n)).astype("float32")
         yield call, *arrays[:3], abs(arrays[3]), None if d.dtype.itemsize == 4 else np.zeros(n, d.dtype), options
+
+
+@case
+def top_k(d):
+    if d.dtype == "float32":  # what search asks of it
+        for shape, k, never in (((3, 7), 4, (0, 1)), ((2, 2600), 4, (0, 5)), ((1, 5), 5, ()), ((0, 9), 2, (0,))):
+            yield forward("top_k"), d.real(*shape), k, never
