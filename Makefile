@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet
 TORCH ?= torch==2.13.0
+PEERS ?= ctranslate2>=4.8,<5 transformers>=5,<6
 
 # Two test processes of one thread each are faster than one of two.
 ONE_THREAD := NPX_THREADS=1 OPENBLAS_NUM_THREADS=1
@@ -19,7 +20,7 @@ help:
 	@echo "make lint      ruff and mypy alone"
 	@echo "make parity    the tests against PyTorch; installs $(TORCH) into $(VENV)"
 	@echo "make gpu-check all that needs a GPU, under 8 minutes: suites, torch, compute-sanitizer; writes gpu-check.json"
-	@echo "make bench     a training step beside PyTorch's, three sizes; installs $(TORCH) into $(VENV)"
+	@echo "make bench     training beside PyTorch, translation beside CTranslate2; installs both into $(VENV)"
 	@echo "make clean     remove $(VENV), demo-run and caches"
 	@echo "PYTHON=python3.12 chooses the Python that $(VENV) is made from."
 
@@ -38,13 +39,17 @@ parity: $(VENV)/.dev
 	$(BIN)/python -c "import torch" 2>/dev/null || $(PIP) "$(TORCH)"
 	$(BIN)/python -m pytest tests/test_parity_torch.py
 
+TRAIN := $(BIN)/python -m benchmarks.train_step --engine ours --engine torch --engine torch-bf16 --engine floor
+TRANSLATE := $(BIN)/python -m benchmarks.translate --engine ours --engine ctranslate2 --engine torch
 bench: $(VENV)/.dev
 	$(BIN)/python -c "import torch" 2>/dev/null || $(PIP) "$(TORCH)"
-	$(BIN)/python -m benchmarks.train_step --engine ours --engine torch --engine floor
-	$(BIN)/python -m benchmarks.train_step --engine ours --engine torch --engine floor \
-		--d-model 256 --heads 4 --d-ff 1024 --layers 3 --vocab 8000
-	$(BIN)/python -m benchmarks.train_step --engine ours --engine torch --engine floor \
-		--d-model 128 --heads 4 --d-ff 256 --layers 4 --vocab 9712 --batch 256 --length 16
+	$(BIN)/python -c "import ctranslate2, transformers" 2>/dev/null || $(PIP) $(foreach peer,$(PEERS),"$(peer)")
+	$(TRAIN)
+	$(TRAIN) --d-model 256 --heads 4 --d-ff 1024 --layers 3 --vocab 8000
+	$(TRAIN) --d-model 128 --heads 4 --d-ff 256 --layers 4 --vocab 9712 --batch 256 --length 16
+	$(TRANSLATE) --beam 4
+	$(TRANSLATE) --beam 1
+	$(BIN)/python -m benchmarks.kernels
 
 # On a machine with a GPU. The extra by the driver: CUDA 13 unless it is older.
 GPU ?= gpu13

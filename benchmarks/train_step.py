@@ -34,14 +34,27 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     a = arguments()
     if a.worker:
-        return turns.serve({"ours": ours, "floor": floor}.get(a.worker, peer)(a))
+        return turns.serve(*{"ours": ours, "floor": floor}.get(a.worker, peer)(a))
     if a.profile:
         return profile(a)
     title = (
         f"d_model {a.d_model}, heads {a.heads}, d_ff {a.d_ff}, layers {a.layers}, vocabulary {a.vocab}, "
         f"{a.batch} x {a.length} tokens a side, {a.device}"
     )
-    turns.compare("benchmarks.train_step", a, title, tokens=2 * a.batch * a.length)
+    turns.compare("benchmarks.train_step", a, title, 2 * a.batch * a.length, flops(a))
+
+
+def weights(a: argparse.Namespace) -> list[tuple[int, int]]:
+    """The shapes of all weights that take part in matrix products, merged as ours are."""
+    d = a.d_model
+    layer = [(d, 3 * d), (d, d), (d, a.d_ff), (a.d_ff, d)]
+    return (layer * 2 + [(d, d), (d, 2 * d), (d, d)]) * a.layers + [(d, a.vocab)]
+
+
+def flops(a: argparse.Namespace) -> float:
+    """Operations of the matrix products of a step: forward, and twice as many backward."""
+    attention = 3 * a.layers * 2 * a.batch * a.length**2 * a.d_model  # scores and sums of values
+    return 6 * (a.batch * a.length * sum(rows * columns for rows, columns in weights(a)) + attention)
 
 
 def our_step(a: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], None]]:
@@ -68,7 +81,7 @@ def our_step(a: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any
     return forward, lambda: forward().backward(), lambda: adam.step(1e-4)
 
 
-def ours(a: argparse.Namespace) -> Callable[[], None]:
+def ours(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
     """One step of this project."""
     import npx
 
@@ -77,12 +90,40 @@ def ours(a: argparse.Namespace) -> Callable[[], None]:
     def step() -> None:
         both()
         update()
-        npx.synchronize()
 
-    return step
+    if a.device == "cpu":
+        return step, lambda: None, dict
+    launches = count_launches()
+    before: list[int] = [0]  # launches before the last step
+
+    def counted() -> None:
+        before[0] = launches[0]
+        step()
+
+    def more() -> dict[str, Any]:
+        use = npx.memory_use()
+        return {"gpu_mib": use.held // 2**20 if use else 0, "launches": launches[0] - before[0]}
+
+    return counted, npx.synchronize, more
 
 
-def peer(a: argparse.Namespace) -> Callable[[], None]:
+def count_launches() -> list[int]:
+    """A list whose one number counts our kernels and products from now on (not CuPy's own element-wise kernels)."""
+    import npx.cuda
+
+    launches = [0]
+    for name in ("_gemm", "_run"):
+        plain = getattr(npx.cuda, name)
+
+        def counting(*args: Any, plain: Any = plain) -> Any:
+            launches[0] += 1
+            return plain(*args)
+
+        setattr(npx.cuda, name, counting)
+    return launches
+
+
+def peer(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
     """One step of PyTorch: its own fused layers, fused Adam, tied embedding, the same loss."""
     import torch
     import torch.nn.functional as F
@@ -111,30 +152,43 @@ def peer(a: argparse.Namespace) -> Callable[[], None]:
         optimizer.zero_grad()
         compute().backward()
         optimizer.step()
-        if a.device == "cuda":
-            torch.cuda.synchronize()
 
-    return step
+    if a.device == "cpu":
+        return step, lambda: None, dict
+    return step, torch.cuda.synchronize, lambda: {"gpu_mib": torch.cuda.max_memory_reserved() // 2**20}
 
 
-def floor(a: argparse.Namespace) -> Callable[[], None]:
-    """The matrix products of one step, forward and backward, and nothing else, by NumPy with BLAS's own threads."""
+def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any]]:
+    """The matrix products of one step, forward and backward, and nothing else.
+
+    On a CPU by NumPy with BLAS's own threads; on a GPU by cuBLAS, in bf16, without those of attention.
+    """
     import numpy as np
 
-    random, n, d = np.random.default_rng(0), a.batch * a.length, a.d_model
-    weights = [(d, 3 * d), (d, d), (d, a.d_ff), (a.d_ff, d)] * 2 + [(d, d), (d, 2 * d), (d, d)]
+    random, n = np.random.default_rng(0), a.batch * a.length
     products: list[tuple[Any, Any]] = []
-    for rows, columns in [*weights * a.layers, (d, a.vocab)]:
+    for rows, columns in weights(a):
         x, w, g = (random.random(shape, np.float32) for shape in ((n, rows), (rows, columns), (n, columns)))
         products += [(x, w), (g, w.T), (x.T, g)]
-    q, p = (random.random((a.batch, a.heads, a.length, size), np.float32) for size in (d // a.heads, a.length))
-    products += [(q, q.swapaxes(2, 3)), (p, q)] * 3 * 3 * a.layers  # three attentions, forward and twice backward
+    multiply: Callable[[Any, Any], Any] = np.matmul
+    wait: Callable[[], Any] = lambda: None  # noqa: E731
+    if a.device == "cpu":
+        q, p = (random.random((a.batch, a.heads, a.length, n), np.float32) for n in (a.d_model // a.heads, a.length))
+        products += [(q, q.swapaxes(2, 3)), (p, q)] * 3 * 3 * a.layers  # three attentions, forward and twice backward
+    else:
+        import npx
+        import npx.cuda
+
+        npx.use_device(a.device)
+        numbers = npx.use_precision("bf16").numbers
+        products = [(npx.asarray(left).astype(numbers), npx.asarray(right).astype(numbers)) for left, right in products]
+        multiply, wait = npx.cuda.matmul, npx.synchronize
 
     def step() -> None:
         for left, right in products:
-            np.matmul(left, right)
+            multiply(left, right)
 
-    return step
+    return step, wait
 
 
 def time_kernels() -> dict[str, list[float]]:

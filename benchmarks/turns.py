@@ -28,16 +28,21 @@ def add_options(parser: argparse.ArgumentParser, engines: tuple[str, ...], steps
     parser.add_argument("--worker", choices=engines, help=argparse.SUPPRESS)
 
 
-def compare(module: str, a: argparse.Namespace, title: str, tokens: int) -> None:
-    """Run the steps of all engines of `a` in turn and print a table; `tokens`: source + target tokens of a step."""
+def compare(module: str, a: argparse.Namespace, title: str, tokens: int, flops: float = 0.0) -> None:
+    """Run the steps of all engines of `a` in turn and print a table.
+
+    tokens: source + target tokens of a step; flops: the operations of its matrix products, for a rate in the table.
+    """
     engines = a.engine or ["ours"]
     workers = {engine: _start(module, engine, a.threads) for engine in engines}
     times: dict[str, list[float]] = {engine: [] for engine in engines}
+    of_host: dict[str, list[float]] = {engine: [] for engine in engines}
     for turn in range(a.warmup + a.steps):
         for engine, process in workers.items():
-            seconds = _ask(process, engine)["seconds"]
+            answer = _ask(process, engine)
             if turn >= a.warmup:
-                times[engine].append(seconds)
+                times[engine].append(answer["seconds"])
+                of_host[engine].append(answer["host_seconds"])
     rows = []
     for engine, process in workers.items():
         end = _ask(process, engine, "end")
@@ -47,10 +52,11 @@ def compare(module: str, a: argparse.Namespace, title: str, tokens: int) -> None
                 "engine": engine,
                 "seconds": round(median, 4),
                 "tokens_per_second": round(tokens / median, 1),
-                "peak_rss_mib": end["peak_rss_mib"],
+                "host_seconds": round(statistics.median(of_host[engine]), 4),
+                "gflops": round(flops / median / 1e9, 1),
                 "fastest": round(min(times[engine]), 4),
                 "slowest": round(max(times[engine]), 4),
-                "blas": end["blas"],
+                **end,
             }
         )
         process.wait()
@@ -60,21 +66,31 @@ def compare(module: str, a: argparse.Namespace, title: str, tokens: int) -> None
         print(
             f"{row['engine']:16} {row['seconds']:8.3f} s  ({row['fastest']:.3f} to {row['slowest']:.3f})  "
             f"{row['tokens_per_second']:>10,.0f} tokens/s  {row['peak_rss_mib']:>6} MiB  {ratio:5.2f} x  {row['blas']}"
+            + (f"  {row['gflops']:,.0f} GFLOP/s" if flops else "")
+            + "".join(f"  {name} {row[name]}" for name in ("gpu_mib", "launches") if name in row)
+            + (f"  host {row['host_seconds']:.4f} s" if "gpu_mib" in row else "")
         )
     if a.json:
         print(json.dumps(rows if len(rows) > 1 else rows[0]))
 
 
-def serve(step: Callable[[], Any]) -> None:
-    """In the process of one engine: a step for each line "step", its peak memory at "end"."""
+def serve(
+    step: Callable[[], Any], wait: Callable[[], Any] = lambda: None, more: Callable[[], dict[str, Any]] = dict
+) -> None:
+    """In the process of one engine: a step for each line "step", its peak memory and `more` at "end".
+
+    wait: returns when the device has done what `step` asked for; until then it is the host's time.
+    """
     for line in sys.stdin:
         if line.strip() == "end":
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-            print(json.dumps({"peak_rss_mib": peak, "blas": blas()}), flush=True)
+            print(json.dumps({"peak_rss_mib": peak, "blas": blas()} | more()), flush=True)
             return
         started = time.perf_counter()
         step()
-        print(json.dumps({"seconds": time.perf_counter() - started}), flush=True)
+        asked = time.perf_counter()
+        wait()
+        print(json.dumps({"seconds": time.perf_counter() - started, "host_seconds": asked - started}), flush=True)
 
 
 def blas() -> str:

@@ -61,9 +61,7 @@ def launch(
         module = emulator.module(KERNELS / source, _text(named), KERNELS)
         module.launch(kernel, grid3, block3, args, shared)
     else:
-        null = np.uintp(0)
-        function = _function(source, kernel, named, shared)
-        function(grid3, block3, tuple(null if arg is None else arg for arg in args), shared_mem=shared)
+        _run(_function(source, kernel, named, shared), grid3, block3, args, shared)
 
 
 def contiguous(x: Any) -> Any:
@@ -104,6 +102,11 @@ def _function(source: str, kernel: str, defines: tuple[tuple[str, Any], ...], sh
     if shared > 48 << 10:
         function.max_dynamic_shared_size_bytes = shared
     return function
+
+
+def _run(function: Any, grid: tuple[int, int, int], block: tuple[int, int, int], args: Any, shared: int) -> None:
+    null = np.uintp(0)
+    function(grid, block, tuple(null if arg is None else arg for arg in args), shared_mem=shared)
 
 
 def matmul(a: Any, b: Any, out: Any = None, add: bool = False) -> Any:

@@ -73,19 +73,29 @@ def panel(n: int) -> int:
 
 
 def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """a @ b for matrices, on all cores: panels of the rows or columns of the result, whichever are more."""
-    m, n = a.shape[0], b.shape[1]
-    y = np.empty((m, n), a.dtype) if out is None else out
-    inline = 2 * m * n * a.shape[1] < INLINE_FLOPS
-
-    def rows(i: int, j: int) -> None:
-        np.matmul(a[i:j], b, out=y[i:j])
-
-    def columns(i: int, j: int) -> None:
-        np.matmul(a, b[:, i:j], out=y[:, i:j])
-
-    if m >= n:
-        map_ranges(rows, m, panel(m), inline)
-    else:
-        map_ranges(columns, n, panel(n), inline)
+    """a @ b for matrices, on all cores."""
+    y = np.empty((a.shape[0], b.shape[1]), a.dtype) if out is None else out
+    products((a, b, y))
     return y
+
+
+def products(*triples: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+    """out = a @ b for each (a, b, out), which do not depend on each other, on all cores.
+
+    The work is cut into panels of the rows or columns of a result, whichever are more.
+    """
+    parts = []
+    for a, b, out in triples:
+        m, n = out.shape
+        step = panel(max(m, n))
+        if m >= n:
+            parts += [(a[i : i + step], b, out[i : i + step]) for i in range(0, m, step)]
+        else:
+            parts += [(a, b[:, i : i + step], out[:, i : i + step]) for i in range(0, n, step)]
+
+    def body(i: int, j: int) -> None:
+        left, right, result = parts[i]
+        np.matmul(left, right, out=result)
+
+    flops = sum(2 * out.size * a.shape[1] for a, _, out in triples)
+    map_ranges(body, len(parts), 1, inline=flops < INLINE_FLOPS)

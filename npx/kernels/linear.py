@@ -8,7 +8,7 @@ from npx import cuda
 from npx.cuda import THREADS, contiguous, launch
 from npx.device import array_module
 from npx.kernels.layer_norm import column_sums, sum_columns_cuda
-from npx.parallel import INLINE_FLOPS, map_ranges, matmul, panel
+from npx.parallel import INLINE_FLOPS, map_blocks, map_ranges, matmul, panel, products
 from npx.registry import kernel
 
 
@@ -55,17 +55,14 @@ def linear_numpy(x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None, relu
 def linear_grad_numpy(
     g: np.ndarray, x: np.ndarray, w: np.ndarray, y: np.ndarray | None = None, bias: bool = True
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """The ReLU's mask and the product with w^T panel by panel; the sum over rows as a vector-matrix product."""
-    gx = np.empty(x.shape, g.dtype)
-    masked = g if y is None else np.empty(g.shape, g.dtype)
-
-    def body(i: int, j: int) -> None:
-        if y is not None:
-            np.multiply(g[i:j], y[i:j] > 0, out=masked[i:j])
-        np.matmul(masked[i:j], w.T, out=gx[i:j])
-
-    map_ranges(body, len(g), panel(len(g)), inline=x.size * w.shape[1] * 2 < INLINE_FLOPS)
-    return gx, matmul(x.T, masked), column_sums(masked) if bias else None
+    """The ReLU's mask in blocks; then both products at once; the sum over rows as a vector-matrix product."""
+    if y is not None:
+        masked = np.empty(g.shape, g.dtype)
+        map_blocks(lambda i, j: np.multiply(g[i:j], y[i:j] > 0, out=masked[i:j]), len(g), g[:1].nbytes)
+        g = masked
+    gx, gw = np.empty(x.shape, g.dtype), np.empty(w.shape, g.dtype)
+    products((g, w.T, gx), (x.T, g, gw))
+    return gx, gw, column_sums(g) if bias else None
 
 
 SLICE = 128  # rows that one block sums
