@@ -139,11 +139,12 @@ def self_attention(qkv, heads, d_k, mask=None, rate=0.0, key=None):
     d_v = qkv.shape[-1] // heads - 2 * d_k
     q, k, v = split_heads(qkv, heads, d_k, d_k, d_v)
     y, p, keep = npx.attention(q, k, v, mask, rate, key)
+    shape = y.shape  # y itself need not be kept where the reshaped one is a copy
 
     def vjp(g):
         gqkv = npx.empty(qkv.shape, qkv.dtype)
         out = tuple(split_heads(gqkv, heads, d_k, d_k, d_v))
-        npx.attention_grad(g.reshape(y.shape), q, k, v, p, keep, rate, out=out)
+        npx.attention_grad(g.reshape(shape), q, k, v, p, keep, rate, out=out)
         return (gqkv,)
 
     return y.reshape(*qkv.shape[:-1], heads * d_v), vjp
@@ -158,11 +159,12 @@ def cross_attention(queries, keys_values, heads, d_k, mask=None, rate=0.0, key=N
     d_v = keys_values.shape[-1] // heads - d_k
     (q,), (k, v) = split_heads(queries, heads, d_k), split_heads(keys_values, heads, d_k, d_v)
     y, p, keep = npx.attention(q, k, v, mask, rate, key)
+    shape = y.shape
 
     def vjp(g):
         gq, gkv = npx.empty(queries.shape, queries.dtype), npx.empty(keys_values.shape, keys_values.dtype)
         out = (*split_heads(gq, heads, d_k), *split_heads(gkv, heads, d_k, d_v))
-        npx.attention_grad(g.reshape(y.shape), q, k, v, p, keep, rate, out=out)
+        npx.attention_grad(g.reshape(shape), q, k, v, p, keep, rate, out=out)
         return gq, gkv
 
     return y.reshape(*queries.shape[:-1], heads * d_v), vjp

@@ -26,7 +26,7 @@ CTYPES = {
     "int64": "i64",
 }
 THREADS = 256  # of a block, where nothing asks for another number
-OPTIONS = ("-std=c++17", "-default-device")
+OPTIONS = ("-std=c++17",)
 
 
 class Kept:

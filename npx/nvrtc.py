@@ -26,6 +26,7 @@ from npx.emulator import cache_directory
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")  # Turing, Ampere, Hopper
 
 
+FLAGS = (*OPTIONS, "--device-as-default-execution-space", "-ftz=true")  # CuPy adds the last two
 MOST_LINES = 40  # of a compiler's message
 
 
@@ -81,7 +82,7 @@ def library() -> ctypes.CDLL:
 def compile_kernels(source: str, defines: dict[str, str], architecture: str) -> str:
     """Compile a kernel file down to machine code; the compiler's log. CompileError with that log where it refuses."""
     lib, program, size = library(), ctypes.c_void_p(), ctypes.c_size_t()
-    flags = [*OPTIONS, "-ftz=true", f"-arch={architecture}", "--ptxas-options=-v"]  # -ftz=true: CuPy adds it
+    flags = [*FLAGS, f"-arch={architecture}", "--ptxas-options=-v"]
     options = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
     text = source_text(source, tuple(defines.items())).encode()
     if lib.nvrtcCreateProgram(ctypes.byref(program), text, source.encode(), 0, None, None):
@@ -124,7 +125,7 @@ def figures(
     for architecture, defines in itertools.product(architectures, chosen or variants(source)):
         text = _words(defines)
         about = "\0".join(
-            [source_text(source, tuple(defines.items())), architecture, *OPTIONS, f"{major.value}.{minor.value}"]
+            [source_text(source, tuple(defines.items())), architecture, *FLAGS, f"{major.value}.{minor.value}"]
         )
         file = cache_directory() / f"{Path(source).stem}-{sha256(about.encode()).hexdigest()[:24]}.json"
         if file.exists():

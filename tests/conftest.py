@@ -4,7 +4,7 @@ HYPOTHESIS_PROFILE (or pytest's --hypothesis-profile): "ci", the default, always
 new ones at each run; "thorough" tries many. No profile has a deadline: a test never depends on how fast a machine is.
 
 NPX_TEST_ENGINE: "numpy", the default; "cupy": what `make gpu-check` runs computes on a GPU; "strict": the same on the
-stand-in of strict_cupy.py; "emulated": there too, its CUDA kernels in the emulator.
+stand-in of strict_cupy.py; "emulated": there too, its CUDA kernels in the emulator. Try both before a GPU.
 """
 
 import os

@@ -45,6 +45,13 @@ def wrap(x):
     return type(x)(map(wrap, x)) if isinstance(x, (tuple, list)) else x
 
 
+def refuse(name, kwargs):
+    """TypeError for an argument that the function has in NumPy and not in CuPy."""
+    missing = kwargs.keys() & {"initial", "order", "stable"} or (name != "copyto" and kwargs.keys() & {"where"})
+    if missing or kwargs.get("kind") not in (None, "stable"):
+        raise TypeError(f"{name} of a device array with {kwargs}")
+
+
 def derived(found, *sources):
     """`wrap`, a view knowing whose memory it shows, as on a GPU."""
     if isinstance(found, (tuple, list)):
@@ -120,6 +127,7 @@ class ndarray:
             raise TypeError(f"{ufunc.__name__}.{method} of a device array")
         used(ufunc.__name__)
         kwargs = unwrap(kwargs) | ({"out": unwrap(out)} if out else {})
+        refuse(ufunc.__name__, kwargs)
         found = ufunc(*unwrap(inputs), **kwargs)
         return out[0] if out else wrap(found)
 
@@ -136,6 +144,9 @@ def _method(name):
         if name in WAITING:
             wait(name)
         out = kwargs.get("out")
+        refuse(name, kwargs)
+        if name == "sort" and not self.held.flags.c_contiguous:
+            raise NotImplementedError("Sorting non-contiguous array is not supported.")
         found = getattr(self.held, name)(*unwrap(args), **unwrap(kwargs))
         return out if out is not None else derived(found, self)
 
@@ -213,7 +224,10 @@ class Module(types.ModuleType):
             free_all_blocks=lambda: None, used_bytes=lambda: 3 << 30, total_bytes=lambda: 4 << 30
         )
 
-    cuda = types.SimpleNamespace(runtime=types.SimpleNamespace(memGetInfo=lambda: (1 << 30, 8 << 30)))
+    cuda = types.SimpleNamespace(
+        runtime=types.SimpleNamespace(memGetInfo=lambda: (1 << 30, 8 << 30)),
+        get_current_stream=lambda: types.SimpleNamespace(synchronize=lambda: None),
+    )
     products = []  # what set_compute_type was called with
     _core = types.SimpleNamespace(
         _routines_linalg=types.SimpleNamespace(
@@ -233,7 +247,10 @@ class Module(types.ModuleType):
             if name in WAITING:
                 wait(name)
             out = kwargs.get("out")
+            refuse(name, kwargs)
             found = value(*unwrap(args), **unwrap(kwargs))
+            if name == "where" and not isinstance(found, tuple) and found.dtype.name == "bfloat16":
+                found = found.astype(np.float32)  # CuPy's `where` knows no bfloat16
             return out if out is not None else derived(found, *args)
 
         return function

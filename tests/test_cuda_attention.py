@@ -20,7 +20,7 @@ from npx.precision import dtype as dtype_named
 from npx.registry import TOLERANCE, kernel_mode
 from tests.strict_cupy import device
 
-ON_GPU = os.environ.get("NPX_TEST_ENGINE") == "cupy"
+ON_GPU = os.environ.get("NPX_TEST_ENGINE") in ("cupy", "emulated")
 MODE = "fast" if ON_GPU else "emulate"
 pytestmark = pytest.mark.skipif(not ON_GPU and shutil.which("g++") is None, reason="the emulator needs g++; none found")
 

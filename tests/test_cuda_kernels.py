@@ -22,7 +22,7 @@ from npx.registry import KERNELS, TOLERANCE, kernel_mode
 from tests.cases import check
 from tests.cases.cuda import CASES, KEY, Draw
 
-ON_GPU = os.environ.get("NPX_TEST_ENGINE") == "cupy"
+ON_GPU = os.environ.get("NPX_TEST_ENGINE") in ("cupy", "emulated")
 MODE = "fast" if ON_GPU else "emulate"
 pytestmark = pytest.mark.skipif(not ON_GPU and shutil.which("g++") is None, reason="the emulator needs g++; none found")
 
@@ -32,9 +32,10 @@ ON_CUDA = [name for name, kernel in KERNELS.items() if any(engine == "cupy" for 
 
 @pytest.fixture(autouse=True, scope="module")
 def engine():
+    before = npx.device()
     npx.use_device("cuda" if ON_GPU else "cpu")
     yield
-    npx.use_device("cpu")
+    npx.use_device(before)  # on a GPU other files follow in this process
 
 
 def placed(x):
@@ -67,7 +68,8 @@ def evaluate(call, run, change=placed):
 
 def wide(x):
     """On the host in float64, unless x holds integers."""
-    return x if x.dtype.kind in "bi" else npx.to_host(x).astype("float64")
+    x = npx.to_host(x)
+    return x if x.dtype.kind in "bi" else x.astype("float64")
 
 
 def calls(name, dtype):

@@ -58,6 +58,10 @@ def test_the_strict_device_is_strict():
             lambda: npx.concatenate([x, np.ones((2, 3))]),
             lambda: x.__setitem__(0, np.ones(3)),
             lambda: np.multiply(np.ones(3), 2.0, out=x),
+            lambda: npx.max(x, axis=0, initial=0.0),  # arguments that CuPy's functions do not have
+            lambda: x.sum(where=x > 0),
+            lambda: npx.exp(x, where=x > 0),
+            lambda: npx.argsort(x, kind="quicksort"),
         ):
             with pytest.raises(TypeError):
                 wrong()
@@ -66,6 +70,26 @@ def test_the_strict_device_is_strict():
         assert x[x > 0].shape == (6,)
         assert cupy.waits == ["float", "get", "boolean index"]
     assert npx.device() == "cpu"
+
+
+def test_a_reference_computes_where_its_arrays_are():
+    """Host arrays while the device is a GPU, as where its results are held to those of the host."""
+    ones, key = np.ones((3, 7), np.float32), npx.Key(1, 2, 3)
+    expected = npx.dropout.reference(ones, 0.5, key)
+    with device():
+        found = npx.dropout.reference(ones, 0.5, key)
+        assert all(type(x) is np.ndarray for x in found)
+        assert np.array_equal(found, expected)
+        assert np.array_equal(npx.to_host(npx.dropout.reference(npx.asarray(ones), 0.5, key)[0]), expected[0])
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (0, 5), (5, 0)])
+def test_the_reference_of_softmax_is_one_that_cupy_takes(shape):
+    x = np.arange(10, dtype=np.float32)[: int(np.prod(shape))].reshape(shape)
+    mask = np.arange(shape[-1]) < 3
+    with device():
+        y = npx.softmax.reference(npx.asarray(x), npx.asarray(mask))
+        assert y.shape == shape and np.allclose(npx.to_host(y).sum(axis=1), float(bool(shape[-1])))
 
 
 @pytest.mark.parametrize("shape", [{}, {"norm": "pre", "positions": "learned", "attention_dropout": 0.1}], ids=str)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from autograd.testing.checks import present
+from benchmarks import kernels
 from tests import gpu_check
 from tests.strict_cupy import device
 
@@ -43,6 +44,28 @@ def test_every_case_of_a_kernel_runs_alone(monkeypatch):
     assert len(ran) == 1 and not isinstance(ran[0], np.ndarray)
 
 
+@needs_gxx
+def test_the_suite_of_the_kernels_runs_with_its_arrays_on_a_device(monkeypatch):
+    """What only a run on a GPU would show: host and device arrays that meet, a device that one file leaves behind."""
+    monkeypatch.setattr(
+        gpu_check, "run", lambda command, seconds, **env: real(command, seconds, NPX_TEST_ENGINE="emulated")
+    )
+    monkeypatch.setattr(gpu_check, "WORKERS", "0")
+    chosen = "float32 and (equals_the_reference or source-dropout or equal_their_composition)"
+    status, detail = gpu_check.suite([*gpu_check.SUITES["kernels"][1], "-k", chosen], 100)
+    assert status == "passed", detail
+
+
+@needs_gxx
+def test_the_benchmark_gives_each_version_what_it_keeps_itself(monkeypatch, capsys):
+    names = "attention_grad", "dropout_grad", "dropout_residual_norm_grad", "layer_norm_grad"
+    sizes = "--tokens", "8", "--length", "4", "--d-model", "16", "--heads", "2", "--repeats", "1"
+    monkeypatch.setattr(sys, "argv", ["kernels", "--device", "cuda", *sizes, "--json", "--kernel", *names])
+    with device(cuda=True):
+        kernels.main()
+    assert [row["kernel"] for row in json.loads(capsys.readouterr().out.splitlines()[-1])] == list(names)
+
+
 class Allocations:
     """Stands for cupy where only its allocator is set."""
 
@@ -64,6 +87,9 @@ def test_a_suite_is_counted_and_a_failure_is_shown(tmp_path, monkeypatch):
     )
     assert gpu_check.summary(detail) == "2 tests, 1 failures"
     assert real([sys.executable, "-c", "import time; time.sleep(9)"], 0.1) == (None, "took more than 0 s")
+    warned = "import sys; print('{}'); print('careful', file=sys.stderr); sys.exit(int(sys.argv[1]))"
+    assert real([sys.executable, "-c", warned, "0"], 60) == (0, "{}\n")
+    assert real([sys.executable, "-c", warned, "3"], 60) == (3, "{}\ncareful\n")
 
 
 real = gpu_check.run

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from npx.cuda import THREADS, Kept, contiguous, launch
-from npx.device import array_module, from_host
+from npx.device import array_module
 from npx.parallel import map_blocks
 from npx.random import Key, bits16
 from npx.registry import kernel
@@ -39,7 +39,7 @@ def keep_mask(key: Key, shape: tuple[int, ...], rate: float) -> np.ndarray:
 @kernel
 def dropout(x: Any, rate: float, key: Key) -> tuple[Any, Any]:
     """y = x * keep / (1 - rate), keep drawn by `key`. x any shape. Returns y and keep (bool, x's shape)."""
-    keep = from_host(keep_mask(key, x.shape, rate))
+    keep = array_module(x).asarray(keep_mask(key, x.shape, rate))
     return dropout_grad.reference(x, rate, keep), keep
 
 

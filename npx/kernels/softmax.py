@@ -19,7 +19,9 @@ def softmax(x: Any, mask: Any = None) -> Any:
     xp = array_module(x)
     if mask is not None:
         x = xp.where(mask, x, -xp.inf)
-    peak = xp.max(x, axis=-1, keepdims=True, initial=-xp.inf)  # exp(x - peak) cannot overflow
+    if not x.size:
+        return x
+    peak = xp.max(x, axis=-1, keepdims=True)  # exp(x - peak) cannot overflow
     y = xp.exp(x - xp.where(peak == -xp.inf, 0, peak).astype(x.dtype))
     total = xp.sum(y, axis=-1, keepdims=True)
     return y / xp.where(total == 0, 1, total).astype(x.dtype)
