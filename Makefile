@@ -45,8 +45,8 @@ bench: $(VENV)/.dev
 	$(BIN)/python -c "import torch" 2>/dev/null || $(PIP) "$(TORCH)"
 	$(BIN)/python -c "import ctranslate2, transformers" 2>/dev/null || $(PIP) $(foreach peer,$(PEERS),"$(peer)")
 	$(TRAIN)
-	$(TRAIN) --d-model 256 --heads 4 --d-ff 1024 --layers 3 --vocab 8000
-	$(TRAIN) --d-model 128 --heads 4 --d-ff 256 --layers 4 --vocab 9712 --batch 256 --length 16
+	$(TRAIN) --steps 15 --d-model 256 --heads 4 --d-ff 1024 --layers 3 --vocab 8000
+	$(TRAIN) --steps 15 --d-model 128 --heads 4 --d-ff 256 --layers 4 --vocab 9712 --batch 256 --length 16
 	$(TRANSLATE) --beam 4
 	$(TRANSLATE) --beam 1
 	$(BIN)/python -m benchmarks.kernels

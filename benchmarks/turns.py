@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+PAUSE = 0.4  # seconds before each step: the threads of BLAS and OpenMP spin for a while after another engine's last work
+
 
 def add_options(parser: argparse.ArgumentParser, engines: tuple[str, ...], steps: int, warmup: int) -> None:
     """The options that every benchmark has."""
@@ -39,6 +41,7 @@ def compare(module: str, a: argparse.Namespace, title: str, tokens: int, flops: 
     of_host: dict[str, list[float]] = {engine: [] for engine in engines}
     for turn in range(a.warmup + a.steps):
         for engine, process in workers.items():
+            time.sleep(PAUSE)
             answer = _ask(process, engine)
             if turn >= a.warmup:
                 times[engine].append(answer["seconds"])
