@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-PAUSE = 0.4  # seconds before each step: the threads of BLAS and OpenMP spin for a while after another engine's last work
+PAUSE = 0.4  # seconds before each step: the threads of BLAS and OpenMP spin for a while after an engine's last work
 
 
 def add_options(parser: argparse.ArgumentParser, engines: tuple[str, ...], steps: int, warmup: int) -> None:
