@@ -93,10 +93,10 @@ def embedding(table, ids, scale=1.0):
     """scale * table[ids]. table (V, D); ids (...) integers in [0, V); result (..., D)."""
     y = npx.embedding(table, ids)
     if scale != 1.0:
-        y *= scale
+        times(y, scale)
 
     # The scale is applied to the rows of g, which are far fewer than those of the table.
-    return y, lambda g: (npx.embedding_grad(g if scale == 1.0 else g * g.dtype.type(scale), ids, len(table)),)
+    return y, lambda g: (npx.embedding_grad(g if scale == 1.0 else times(g.copy(), scale), ids, len(table)),)
 
 
 # Attention
@@ -197,7 +197,7 @@ def linear_cross_entropy(x, w, targets, smoothing=0.0, over="all", pad_id=0):
 
 
 def times(x: Any, number: Any) -> Any:
-    """x times a () array, in place and so in x's dtype: for a gradient formed beforehand, which nobody else holds."""
+    """x times a number or () array, in place and so in x's dtype: for an array that nobody else holds."""
     x *= number
     return x
 

@@ -141,10 +141,10 @@ class Module:
         self.file = cache_directory() / f"{path.stem}-{digest}.so"
         if not self.file.exists():
             self._compile(body, [*FLAGS, f"-I{include}", f"-I{path.parent}"])
-        self.library = ctypes.CDLL(str(self.file))
+        self.compiled = ctypes.CDLL(str(self.file))
         self.parameters = {}
         for name in kernels:
-            signature = getattr(self.library, f"signature_{name}")
+            signature = getattr(self.compiled, f"signature_{name}")
             signature.restype = ctypes.c_char_p
             self.parameters[name] = signature().decode().split()
 
@@ -188,7 +188,7 @@ class Module:
                 pointers, grid, block, arrays, len(held), aligned, _stack_memory(),
                 ctypes.cast(message, ctypes.c_char_p), shared, STACK, MESSAGE, ORDERS.index(_order), 1, 0,
             )  # fmt: skip
-            failed = getattr(self.library, f"launch_{kernel}")(ctypes.byref(launch))
+            failed = getattr(self.compiled, f"launch_{kernel}")(ctypes.byref(launch))
         if failed:
             raise EmulatorError(f"{self.name}, {kernel}: {message.value.decode()}{self._line(launch.where)}")
 

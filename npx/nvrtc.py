@@ -65,7 +65,7 @@ def variants(source: str) -> list[dict[str, str]]:
 
 
 @functools.cache
-def library() -> ctypes.CDLL:
+def load_nvrtc() -> ctypes.CDLL:
     """The NVRTC of an installed package or of the system; CompileError where there is none."""
     roots = [*site.getsitepackages(), site.getusersitepackages()]
     files = [str(file) for root in roots for file in sorted(Path(root).glob("nvidia/*/lib/libnvrtc.so.*"))]
@@ -81,7 +81,7 @@ def library() -> ctypes.CDLL:
 
 def compile_kernels(source: str, defines: dict[str, str], architecture: str) -> str:
     """Compile a kernel file down to machine code; the compiler's log. CompileError with that log where it refuses."""
-    lib, program, size = library(), ctypes.c_void_p(), ctypes.c_size_t()
+    lib, program, size = load_nvrtc(), ctypes.c_void_p(), ctypes.c_size_t()
     flags = [*FLAGS, f"-arch={architecture}", "--ptxas-options=-v"]
     options = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
     text = source_text(source, tuple(defines.items())).encode()
@@ -120,7 +120,7 @@ def figures(
 ) -> list[Figures]:
     """All kernels of a file, compiled with `chosen` definitions or all that its head lists; kept on disk."""
     major, minor = ctypes.c_int(), ctypes.c_int()
-    library().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    load_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     found = []
     for architecture, defines in itertools.product(architectures, chosen or variants(source)):
         text = _words(defines)
@@ -159,7 +159,7 @@ def table(rows: list[Figures]) -> str:
 def main(names: list[str]) -> int:
     """Print the table of all kernel files, or of those named; 2 where NVRTC is missing, 1 where a kernel is refused."""
     try:
-        library()
+        load_nvrtc()
     except CompileError as error:
         print(error, file=sys.stderr)
         return 2

@@ -12,7 +12,7 @@ from npx import cuda, nvrtc
 from npx.nvrtc import CompileError, Figures
 
 try:
-    nvrtc.library()
+    nvrtc.load_nvrtc()
 except CompileError as error:
     pytest.skip(str(error), allow_module_level=True)
 

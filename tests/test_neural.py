@@ -225,3 +225,10 @@ def test_the_fused_loss_never_holds_all_logits(monkeypatch):
         monkeypatch.setattr(module, "PANEL", panel)
         monkeypatch.setattr(module, "CHUNK", chunk)
         compare(f"chunk {chunk} in panels of {panel}", expected, npx.linear_cross_entropy(x, w, targets, 0.1))
+
+
+@pytest.mark.parametrize("ids", [1, np.int64(1), np.array(1), np.array([1, 1])])
+def test_a_scaled_embedding_leaves_its_table_alone(ids):
+    table = np.arange(6.0).reshape(3, 2)
+    assert np.array_equal(neural.embedding(Tensor(table), ids, scale=2.0).data, 2 * np.arange(6.0).reshape(3, 2)[ids])
+    assert np.array_equal(table, np.arange(6.0).reshape(3, 2))
