@@ -9,6 +9,7 @@ from typing import Any
 import npx
 from autograd import operations as ops
 from autograd.engine import Tensor, differentiable, is_grad_enabled
+from npx.scores import Scores, additive, rotations
 
 # Softmax, layer norm, dropout
 
@@ -113,58 +114,72 @@ def split_heads(x: Any, heads: int, *sizes: int) -> list[Any]:
 
 
 @differentiable
-def attention(q, k, v, mask=None, rate=0.0, key=None):
+def attention(q, k, v, scores=Scores(), rate=0.0, key=None):
     """dropout(softmax(q k^T / sqrt(d_k))) v for every head (paper equation 1).
 
-    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); mask bool, broadcastable to (B, H, T, S), True = may be
-    attended; key None: no dropout. Result (B, T, H, d_v).
+    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores` (npx.Scores): which keys count, biases, rotary
+    positions; key None: no dropout. Result (B, T, H, d_v).
     """
-    y, p, keep = npx.attention(q, k, v, mask, rate, key)
-    return y, lambda g: npx.attention_grad(g, q, k, v, p, keep, rate)
+    y, p, keep = npx.attention(q, k, v, scores, rate, key)
+    return y, lambda g: npx.attention_grad(g, q, k, v, p, keep, rate, scores=scores)
 
 
-def composed_attention(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, rate: float = 0.0, key: Any = None) -> Tensor:
-    """`attention` from small operations."""
+def composed_attention(
+    q: Tensor, k: Tensor, v: Tensor, scores: Scores = Scores(), rate: float = 0.0, key: Any = None
+) -> Tensor:
+    """`attention` from small operations, for rows with at least one key left."""
+    added = additive(scores, q.data, k.data)
+    q, k = composed_rotation(q, k.shape[1] - q.shape[1], scores.rotary), composed_rotation(k, 0, scores.rotary)
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # (B, H, T, d)
-    p = composed_softmax(q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5, mask)  # (B, H, T, S)
+    z = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+    p = composed_softmax(z if added is None else z + added)  # (B, H, T, S)
     return ((p if key is None else dropout(p, rate, key)) @ v).swapaxes(1, 2)  # (B, T, H, d_v)
 
 
+def composed_rotation(x: Tensor, first: int, base: float | None) -> Tensor:
+    """Rotary positions (npx/scores.py) from small operations. x (B, T, H, d)."""
+    if base is None:
+        return x
+    cos, sin = rotations(x.data, first, base)
+    a, b = x[..., ::2], x[..., 1::2]
+    return ops.reshape(ops.stack(a * cos - b * sin, a * sin + b * cos, axis=-1), x.shape)
+
+
 @differentiable
-def self_attention(qkv, heads, d_k, mask=None, rate=0.0, key=None):
+def self_attention(qkv, heads, d_k, scores=Scores(), rate=0.0, key=None):
     """`attention` of a sequence to itself, from one merged projection: queries, keys and values side by side.
 
     qkv (B, T, H * (2 d_k + d_v)); result (B, T, H * d_v). The gradient is written where the parts lie: no copies.
     """
     d_v = qkv.shape[-1] // heads - 2 * d_k
     q, k, v = split_heads(qkv, heads, d_k, d_k, d_v)
-    y, p, keep = npx.attention(q, k, v, mask, rate, key)
+    y, p, keep = npx.attention(q, k, v, scores, rate, key)
     shape = y.shape  # y itself need not be kept where the reshaped one is a copy
 
     def vjp(g):
         gqkv = npx.empty(qkv.shape, qkv.dtype)
         out = tuple(split_heads(gqkv, heads, d_k, d_k, d_v))
-        npx.attention_grad(g.reshape(shape), q, k, v, p, keep, rate, out=out)
+        npx.attention_grad(g.reshape(shape), q, k, v, p, keep, rate, out=out, scores=scores)
         return (gqkv,)
 
     return y.reshape(*qkv.shape[:-1], heads * d_v), vjp
 
 
 @differentiable
-def cross_attention(queries, keys_values, heads, d_k, mask=None, rate=0.0, key=None):
+def cross_attention(queries, keys_values, heads, d_k, scores=Scores(), rate=0.0, key=None):
     """`attention` of one sequence to another, whose keys and values come side by side from one merged projection.
 
     queries (B, T, H * d_k); keys_values (B, S, H * (d_k + d_v)); result (B, T, H * d_v).
     """
     d_v = keys_values.shape[-1] // heads - d_k
     (q,), (k, v) = split_heads(queries, heads, d_k), split_heads(keys_values, heads, d_k, d_v)
-    y, p, keep = npx.attention(q, k, v, mask, rate, key)
+    y, p, keep = npx.attention(q, k, v, scores, rate, key)
     shape = y.shape
 
     def vjp(g):
         gq, gkv = npx.empty(queries.shape, queries.dtype), npx.empty(keys_values.shape, keys_values.dtype)
         out = (*split_heads(gq, heads, d_k), *split_heads(gkv, heads, d_k, d_v))
-        npx.attention_grad(g.reshape(shape), q, k, v, p, keep, rate, out=out)
+        npx.attention_grad(g.reshape(shape), q, k, v, p, keep, rate, out=out, scores=scores)
         return gq, gkv
 
     return y.reshape(*queries.shape[:-1], heads * d_v), vjp

@@ -53,7 +53,7 @@ def calls(a: argparse.Namespace) -> dict[str, Callable[[], tuple[Any, ...]]]:
 
     def attention_grad() -> tuple[Any, ...]:
         q, k, v = heads(), heads(), heads()
-        return (heads(), q, k, v, *forward(npx.attention, q, k, v, None, 0.1, key, take=slice(1, 3)), 0.1)
+        return (heads(), q, k, v, *forward(npx.attention, q, k, v, npx.Scores(), 0.1, key, take=slice(1, 3)), 0.1)
 
     def norm_grad() -> tuple[Any, ...]:
         return (x(n, d), x(d), *forward(npx.layer_norm, x(n, d), x(d), x(d), take=slice(1, 3)))
@@ -65,7 +65,7 @@ def calls(a: argparse.Namespace) -> dict[str, Callable[[], tuple[Any, ...]]]:
     parameters = 8_000_000
     return {
         "adam": lambda: (x(parameters), x(parameters), x(parameters), abs(x(parameters)), 3, 1e-4),
-        "attention": lambda: (heads(), heads(), heads(), None, 0.1, key),
+        "attention": lambda: (heads(), heads(), heads(), npx.Scores(), 0.1, key),
         "attention_grad": attention_grad,
         "cross_entropy": lambda: (x(n, a.vocab), ids(a.vocab), 0.1),
         "dropout": lambda: (x(n, d), 0.1, key),

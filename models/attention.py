@@ -41,7 +41,7 @@ class MultiHeadAttention(Module):
 
     def forward(self, x: Tensor, memory: Tensor | None = None, mask: Any = None) -> Tensor:
         """mask: bool, broadcastable to (B, H, T, S), True = may be attended; memory (B, S, D) for cross-attention."""
-        drop = {"mask": mask, "rate": self.dropout.rate, "key": self.dropout.key()}
+        drop = {"scores": npx.Scores(bias=npx.mask_bias(mask)), "rate": self.dropout.rate, "key": self.dropout.key()}
         if self.cross:
             q, kv = self.query(x), self.key_value(memory)  # (B, T, H d_k), (B, S, H (d_k + d_v))
             if self.keep_weights:
@@ -52,11 +52,9 @@ class MultiHeadAttention(Module):
         return self.output(y)
 
     def _weights(self, q: Tensor, kv: Tensor, mask: Any) -> Any:
-        # By the reference: fast versions need not form the weights.
-        wide = npx.wide(q.dtype)
-        (q_heads,) = neural.split_heads(q.data.astype(wide), self.n_heads, self.d_k)
-        k, v = neural.split_heads(kv.data.astype(wide), self.n_heads, self.d_k, self.d_v)
-        return npx.attention.reference(q_heads, k, v, mask)[1]
+        (q_heads,) = neural.split_heads(q.data, self.n_heads, self.d_k)
+        k, _ = neural.split_heads(kv.data, self.n_heads, self.d_k, self.d_v)
+        return npx.attention_weights(q_heads, k, npx.Scores(bias=npx.mask_bias(mask)))
 
     def start(self, memory: Tensor, capacity: int = 32) -> "AttentionCache":
         """A cache for `step`: over `memory` (R, S, D) for cross-attention, empty with R rows for self-attention."""
@@ -78,7 +76,7 @@ class MultiHeadAttention(Module):
             queries = self.query(x).data
             neighbours = len(x) // max(1, len(cache.keys))
             shared = queries.reshape(len(cache.keys), neighbours, self.n_heads, self.d_k)  # neighbours as positions
-            y = npx.attention(shared, cache.keys, cache.values, mask)[0]
+            y = npx.attention(shared, cache.keys, cache.values, npx.Scores(bias=npx.mask_bias(mask)))[0]
         else:
             q, k, v = neural.split_heads(self.query_key_value(x).data, self.n_heads, self.d_k, self.d_k, self.d_v)
             cache.append(k, v)

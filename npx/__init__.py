@@ -29,7 +29,7 @@ from npx.device import (
     use_device, zeros,
 )  # fmt: skip
 from npx.kernels.adam import adam
-from npx.kernels.attention import attention, attention_grad
+from npx.kernels.attention import attention, attention_grad, attention_weights
 from npx.kernels.cross_entropy import cross_entropy, linear_cross_entropy
 from npx.kernels.dropout import dropout, dropout_grad
 from npx.kernels.dropout_residual_norm import dropout_residual_norm, dropout_residual_norm_grad
@@ -42,5 +42,6 @@ from npx.memory import tune
 from npx.precision import PRECISIONS, use_precision, wide
 from npx.random import Key, keyed, next_key
 from npx.registry import KERNELS, Kernel, KernelMismatch, kernel, kernel_mode
+from npx.scores import Scores, mask_bias
 
 tune()

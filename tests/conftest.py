@@ -37,21 +37,21 @@ def computing_device():
         npx.use_device("cpu")
 
 
-def composed_self_attention(qkv, heads, d_k, mask=None, rate=0.0, key=None):
+def composed_self_attention(qkv, heads, d_k, scores=npx.Scores(), rate=0.0, key=None):
     """`self_attention` from small operations."""
     rows, length, width = qkv.shape
     keys = heads * d_k
     q, k, v = qkv[..., :keys], qkv[..., keys : 2 * keys], qkv[..., 2 * keys :]
     q, k, v = (x.reshape(rows, length, heads, -1) for x in (q, k, v))
-    return neural.composed_attention(q, k, v, mask, rate, key).reshape(rows, length, width - 2 * keys)
+    return neural.composed_attention(q, k, v, scores, rate, key).reshape(rows, length, width - 2 * keys)
 
 
-def composed_cross_attention(queries, keys_values, heads, d_k, mask=None, rate=0.0, key=None):
+def composed_cross_attention(queries, keys_values, heads, d_k, scores=npx.Scores(), rate=0.0, key=None):
     """`cross_attention` from small operations."""
     rows, length, keys = queries.shape
     k, v = keys_values[..., :keys], keys_values[..., keys:]
     q, k, v = (x.reshape(rows, x.shape[1], heads, -1) for x in (queries, k, v))
-    return neural.composed_attention(q, k, v, mask, rate, key).reshape(rows, length, -1)
+    return neural.composed_attention(q, k, v, scores, rate, key).reshape(rows, length, -1)
 
 
 def composed_linear_cross_entropy(x, w, targets, smoothing=0.0, over="all", pad_id=0):

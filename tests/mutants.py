@@ -266,8 +266,11 @@ kernel("embedding_grad", "repeated ids overwrite", "embedding",
 def attention_mutant(change):
     """`attention_grad` with changed (gq, gk, gv); change(gq, gk, gv, d_k), or a gradient taken without p's parts."""
 
-    def wrong(g, q, k, v, p, keep=None, rate=0.0, out=None):
-        grads = change(KERNELS["attention_grad"].reference, g, q, k, v, p, keep, rate)
+    def wrong(g, q, k, v, p, keep=None, rate=0.0, out=None, scores=npx.Scores()):
+        def right(*args):
+            return KERNELS["attention_grad"].reference(*args, scores=scores)
+
+        grads = change(right, g, q, k, v, p, keep, rate)
         for target, value in zip(out or (), grads, strict=False):
             npx.copyto(target, value)
         return out or grads

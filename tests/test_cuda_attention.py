@@ -47,9 +47,12 @@ def some_mask(kind, batch, heads, queries, keys):
     if kind == "none":
         return None
     if kind == "causal":
-        return np.tril(np.ones((queries, keys), bool))
-    if kind == "source":  # the lengths of a batch: nothing of the first sentence, all of the last
-        return (np.arange(keys) < np.linspace(0, keys, batch)[:, None])[:, None, None, :]
+        return npx.Scores(causal=True)
+    lengths = np.linspace(0, keys, batch).astype(int)  # nothing of the first sentence, all of the last
+    if kind == "lengths":
+        return npx.Scores(lengths=lengths)
+    if kind == "all":
+        return npx.Scores(True, lengths[::-1], rng.normal(size=(heads, 1, keys)), 100.0)
     shape = {"full": (batch, heads, queries, keys), "rows": (batch, 1, queries, 1), "heads": (heads, 1, keys)}[kind]
     mask = rng.random(shape) < 0.5
     mask[..., 0, :] = False
@@ -61,19 +64,26 @@ def placed(*arrays):
     return [None if x is None else npx.asarray(x) for x in arrays]
 
 
+def scores_of(mask):
+    """Scores of a kind of `some_mask`, or the given ones, where the kernels run."""
+    if mask is None or isinstance(mask, np.ndarray):
+        mask = npx.Scores(bias=npx.mask_bias(mask))
+    return npx.Scores(mask.causal, *placed(mask.lengths, mask.bias), mask.rotary)
+
+
 def on_cuda(g, q, k, v, mask=None, rate=0.0, key=None, out=None):
     """(y, gq, gk, gv) on the host, by the version for a GPU; arrays of the host are moved, others taken as they are."""
-    g, q, k, v, mask = placed(g, q, k, v, mask)
+    (g, q, k, v), scores = placed(g, q, k, v), scores_of(mask)
     with kernel_mode(MODE):
-        y, p, keep = npx.attention(q, k, v, mask, rate, key)
-        return [npx.to_host(x) for x in (y, *npx.attention_grad(g, q, k, v, p, keep, rate, out=out))]
+        y, p, keep = npx.attention(q, k, v, scores, rate, key)
+        return [npx.to_host(x) for x in (y, *npx.attention_grad(g, q, k, v, p, keep, rate, out=out, scores=scores))]
 
 
 def in_reference(g, q, k, v, mask=None, rate=0.0, key=None):
     """The same by the references in float64."""
-    g, q, k, v, mask = placed(*(x.astype("float64") for x in (g, q, k, v)), mask)
-    y, p, keep = npx.attention.reference(q, k, v, mask, rate, key)
-    return [npx.to_host(x) for x in (y, *npx.attention_grad.reference(g, q, k, v, p, keep, rate))]
+    (g, q, k, v), scores = placed(*(x.astype("float64") for x in (g, q, k, v))), scores_of(mask)
+    y, p, keep = npx.attention.reference(q, k, v, scores, rate, key)
+    return [npx.to_host(x) for x in (y, *npx.attention_grad.reference(g, q, k, v, p, keep, rate, scores=scores))]
 
 
 def assert_near(dtype, expected, result):
@@ -86,7 +96,7 @@ def assert_near(dtype, expected, result):
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["plain", "dropout"])
-@pytest.mark.parametrize("kind", ["none", "causal", "source", "full", "rows", "heads"])
+@pytest.mark.parametrize("kind", ["none", "causal", "lengths", "all", "full", "rows", "heads"])
 @pytest.mark.parametrize("queries, keys", [(1, 1), (7, 7), (1, 33), (33, 7), (70, 65)])
 def test_values_and_gradients(queries, keys, kind, key, dtype):
     batch, heads = 2, 2
@@ -201,7 +211,7 @@ def test_views_of_a_merged_projection_are_read_and_written_in_place(before, dtyp
     (_, parts), (merged, out) = views(0), views(7)
     for part, x in zip(parts, qkv, strict=True):
         part[...] = npx.asarray(x)
-    more = some_mask("source", 2, 2, 7, 9), 0.3, KEY
+    more = some_mask("lengths", 2, 2, 7, 9), 0.3, KEY
     expected, result = on_cuda(g, *qkv, *more), on_cuda(g, *parts, *more, out=out)
     assert [x.tobytes() for x in expected] == [x.tobytes() for x in result]
     for m, n, x in zip(map(npx.to_host, merged), sizes, expected[1:], strict=True):
@@ -236,8 +246,8 @@ def test_tiles_fit_the_shared_memory_of_every_gpu(head, size):
 def test_no_array_over_queries_and_keys_is_kept(dtype):
     q, k, v = placed(*inputs(dtype, 2, 33, 40, 2, 16)[1:])
     with kernel_mode(MODE):
-        y, kept, keep = npx.attention(q, k, v, None, 0.3, KEY)
-    assert kept.y is y and kept.lse.shape == (2, 2, 33) and kept.mask is None
+        y, kept, keep = npx.attention(q, k, v, npx.Scores(), 0.3, KEY)
+    assert kept.y is y and kept.lse.shape == (2, 2, 33) and kept.scores == npx.Scores()
     assert not vars(keep) and not any(hasattr(x, "nbytes") and x.size > 1 for x in kept.draw)
 
 
@@ -265,12 +275,12 @@ def test_operations_equal_their_composition(name, key, dtype, compositions):
     }[name]
     arrays = [rng.normal(size=shape).astype(dtype) for shape in shapes]
     heads = {} if name == "attention" else {"heads": 2, "d_k": 16}
-    mask = some_mask("causal" if name == "self_attention" else "source", 2, 2, 7, shapes[-1][1])
-    mask = mask | (np.arange(mask.shape[-1]) == 0)  # the composition has no rows with nothing left
+    scores = {"causal": True} if name == "self_attention" else {"lengths": npx.asarray(np.array([1, 9]))}
+    scores = npx.Scores(**scores, rotary=10.0)  # the composition has no rows with nothing left
 
     def run(operation, dtype):
         tensors = [Tensor(npx.asarray(x.astype(dtype)), requires_grad=True) for x in arrays]
-        y = operation(*tensors, **heads, mask=npx.asarray(mask), rate=0.3, key=key)
+        y = operation(*tensors, **heads, scores=scores, rate=0.3, key=key)
         y.backward(npx.asarray(np.cos(np.arange(y.size)).reshape(y.shape).astype(dtype)))
         return [npx.to_host(x) for x in (y.data, *(t.grad for t in tensors))]
 
@@ -284,7 +294,7 @@ def test_operations_equal_their_composition(name, key, dtype, compositions):
 def test_check_mode_holds_both_kernels_to_their_references():
     g, q, k, v = placed(*inputs("float32", 2, 7, 9, 2, 16))
     with kernel_mode("check" if ON_GPU else "emulate+check"):
-        _, p, keep = npx.attention(q, k, v, None, 0.3, KEY)
+        _, p, keep = npx.attention(q, k, v, npx.Scores(), 0.3, KEY)
         npx.attention_grad(g, q, k, v, p, keep, 0.3)
     assert p.reference.shape == keep.reference.shape == (2, 2, 7, 9)
 
@@ -317,11 +327,11 @@ def test_decoding_one_position_at_a_time_equals_whole_sequences():
 def test_the_host_side_treats_arrays_as_cupy_wants(size):
     """On the strict stand-in for CuPy, which refuses what CuPy refuses."""
     dtype = np.dtype("float32")
-    arrays, mask = inputs(dtype, 2, 7, 9, 2, size), some_mask("source", 2, 2, 7, 9)
+    arrays, mask = inputs(dtype, 2, 7, 9, 2, size), some_mask("lengths", 2, 2, 7, 9)
     expected = in_reference(*arrays, mask, 0.3, KEY)
     with device(cuda=True), kernel_mode("fast"):
-        g, q, k, v, mask = placed(*arrays, mask)
+        (g, q, k, v), scores = placed(*arrays), scores_of(mask)
         for out in None, tuple(npx.empty(x.shape[::-1], dtype).T for x in arrays[1:]):
-            y, p, keep = npx.attention(q, k, v, mask, 0.3, KEY)
-            grads = npx.attention_grad(g, q, k, v, p, keep, 0.3, out=out)
+            y, p, keep = npx.attention(q, k, v, scores, 0.3, KEY)
+            grads = npx.attention_grad(g, q, k, v, p, keep, 0.3, out=out, scores=scores)
             assert_near(dtype, expected, [npx.to_host(x) for x in (y, *grads)])

@@ -63,7 +63,13 @@ def in_reference(name, *args, **options):
 def evaluate(call, run, change=placed):
     """What the call returns, each array of its arguments changed before."""
     function, *args = call
-    return function(run, *(change(x) if isinstance(x, np.ndarray) else x for x in args))
+
+    def changed(x):
+        if isinstance(x, npx.Scores):
+            return npx.Scores(*map(changed, x))
+        return change(x) if isinstance(x, np.ndarray) else x
+
+    return function(run, *map(changed, args))
 
 
 def wide(x):

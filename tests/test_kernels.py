@@ -149,15 +149,22 @@ def attention(d):
     b, t, s, h, d_k, d_v = d.size(0, 3), d.size(0), d.size(0), d.size(1, 3), d.size(1, 3), d.size(1, 3)
     shapes = [(b, 1, 1, s), (t, s), (b, h, t, s), (1, 1, t, s), (s,)]
     mask = d.any(st.none() | st.sampled_from(shapes))
+    scores = npx.Scores(
+        causal=d.any(st.booleans()),
+        lengths=d.any(st.sampled_from([None, d.ids(s + 2, b)])),
+        bias=npx.mask_bias(mask and d.bools(*mask)),
+        rotary=d.any(st.sampled_from([None, 10.0])) if d_k % 2 == 0 else None,
+    )
     arrays = {"q": d.values(b, t, h, d_k), "k": d.values(b, s, h, d_k), "v": d.values(b, s, h, d_v)}
-    return arrays | {"mask": mask and d.bools(*mask), "rate": d.rate(), "key": d.key(optional=True)}
+    return arrays | {"scores": scores, "rate": d.rate(), "key": d.key(optional=True)}
 
 
 def attention_grad(d):
     call = attention(d)
     out, p, keep = npx.attention.reference(**call)
-    q, k, v = (call[name] for name in "qkv")
+    q, k, v, scores = (call[name] for name in ("q", "k", "v", "scores"))
     call = {"g": d.values(*out.shape), "q": q, "k": k, "v": v, "p": p, "keep": keep, "rate": call["rate"]}
+    call["scores"] = scores
     if d.any(st.booleans()):  # views of merged arrays, as the merged projections have them
         h = q.shape[2]
         merged = d.written(*k.shape[:2], h * (k.shape[3] + v.shape[3]))
@@ -347,7 +354,7 @@ def test_rows_with_nothing_left_are_zeros(mode, dtype):
         y = npx.softmax(x, mask)
         assert not y[0].any() and np.allclose(y[1], 0.25)
         q = np.ones((2, 3, 1, 4), dtype)
-        out, p, _ = npx.attention(q, q, q, mask[:, None, :, :3])
+        out, p, _ = npx.attention(q, q, q, npx.Scores(bias=npx.mask_bias(mask[:, None, :, :3])))
         assert not out[0].any() and not p[0].any() and np.allclose(out[1], 1)
         for gradient in npx.attention_grad(np.ones_like(out), q, q, q, p):
             assert np.isfinite(gradient).all() and not gradient[0].any()

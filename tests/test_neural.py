@@ -83,25 +83,32 @@ def embedding(d):
     return (d.values(rows, d.size()), ids), {"scale": d.any(st.sampled_from([1.0, 2.5]))}
 
 
-def attention_mask(d, b, h, t, s):
-    return d.any(st.sampled_from([None, d.mask(b, 1, 1, s), np.tril(np.ones((t, s), bool)), d.mask(b, h, t, s)]))
+def scores(d, b, h, t, s, d_k):
+    """In which every query has a key left, as the composition needs it."""
+    bias = npx.mask_bias(d.any(st.sampled_from([None, d.mask(b, 1, 1, s), d.mask(b, h, t, s)])))
+    if d.any(st.booleans()):
+        bias = d.values(h, t, s) if bias is None else bias + d.values(h, t, s)
+    free = bias is None or np.isfinite(bias).all()
+    lengths = d.rng.integers(1, s + 1, b) if free and d.any(st.booleans()) else None
+    rotary = d.any(st.sampled_from([None, 10.0])) if d_k % 2 == 0 else None
+    return npx.Scores(free and t <= s and d.any(st.booleans()), lengths, bias, rotary)
 
 
 def attention(d):
     b, t, s, h, d_k, d_v = (d.size(most=2) for _ in range(6))
     arrays = d.values(b, t, h, d_k), d.values(b, s, h, d_k), d.values(b, s, h, d_v)
-    return arrays, {"mask": attention_mask(d, b, h, t, s), **d.dropout()}
+    return arrays, {"scores": scores(d, b, h, t, s, d_k), **d.dropout()}
 
 
 def self_attention(d):
     b, t, h, d_k, d_v = (d.size(most=2) for _ in range(5))
-    sizes = {"heads": h, "d_k": d_k, "mask": attention_mask(d, b, h, t, t)}
+    sizes = {"heads": h, "d_k": d_k, "scores": scores(d, b, h, t, t, d_k)}
     return (d.values(b, t, h * (2 * d_k + d_v)),), sizes | d.dropout()
 
 
 def cross_attention(d):
     b, t, s, h, d_k, d_v = (d.size(most=2) for _ in range(6))
-    sizes = {"heads": h, "d_k": d_k, "mask": attention_mask(d, b, h, t, s)}
+    sizes = {"heads": h, "d_k": d_k, "scores": scores(d, b, h, t, s, d_k)}
     return (d.values(b, t, h * d_k), d.values(b, s, h * (d_k + d_v))), sizes | d.dropout()
 
 
@@ -165,8 +172,7 @@ def test_rows_with_nothing_left_give_zeros_and_pass_no_gradient(dtype):
     assert not y.data[0].any() and not x.grad[0].any() and x.grad[1].any()
 
     q, k, v = (Tensor(np.random.default_rng(i).normal(size=(2, 3, 2, 4)).astype(dtype), True) for i in range(3))
-    mask = np.array([False, True]).reshape(2, 1, 1, 1)
-    y = neural.attention(q, k, v, mask)
+    y = neural.attention(q, k, v, npx.Scores(lengths=np.array([0, 3])))
     y.sum().backward()
     assert not y.data[0].any() and np.isfinite(y.data).all()
     for t in (q, k, v):

@@ -52,11 +52,11 @@ def run_line(report, **names):
 
 def test_the_line_to_reproduce_an_operation_runs_and_fails_in_the_same_way(monkeypatch):
     right = npx.attention_grad.reference
-    monkeypatch.setattr(npx, "attention_grad", lambda *args: tuple(2 * x for x in right(*args)))
+    monkeypatch.setattr(npx, "attention_grad", lambda *args, **how: tuple(2 * x for x in right(*args, **how)))
     q = np.arange(8.0).reshape(1, 2, 2, 2) / 4
-    mask = np.array([[True, False], [True, True]])
+    scores = npx.Scores(bias=npx.mask_bias(np.array([[True, False], [True, True]])))
     with pytest.raises(GradientError) as first:
-        check_operation(neural.attention, q, q + 1, q, mask, rate=0.5, key=npx.Key(1, 2, 3))
+        check_operation(neural.attention, q, q + 1, q, scores, rate=0.5, key=npx.Key(1, 2, 3))
     with pytest.raises(GradientError) as second:
         run_line(str(first.value))
     assert str(first.value) == str(second.value)

@@ -260,7 +260,8 @@ def reproduction(check: str, function: Any, values: Sequence[Any], options: dict
     is to be had from where the check was called.
     """
     written = [literal(function), *map(literal, values), *(f"{k}={literal(v)}" for k, v in options.items())]
-    imports = ["from numpy import array, inf, nan", "from npx import Key", f"from autograd.testing import {check}"]
+    imports = ["from numpy import array, inf, nan", "from npx import Key, Scores"]
+    imports.append(f"from autograd.testing import {check}")
     for f in (function, *values, *options.values()):
         if importable(f):
             imports.append(f"from {f.__module__} import {f.__name__}")
@@ -279,7 +280,9 @@ def literal(x: Any) -> str:
     """Python text that makes `x` again; a large array as its shape."""
     if isinstance(x, Tensor):
         return f"Tensor({literal(x.data)})"
-    if isinstance(x, (list, tuple)) and not hasattr(x, "_fields"):
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return f"{type(x).__name__}({', '.join(f'{name}={literal(v)}' for name, v in zip(x._fields, x, strict=True))})"
+    if isinstance(x, (list, tuple)):
         inside = ", ".join(literal(v) for v in x)
         return f"[{inside}]" if isinstance(x, list) else f"({inside}{',' if len(x) == 1 else ''})"
     if not hasattr(x, "dtype") or not hasattr(x, "tolist"):

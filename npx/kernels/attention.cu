@@ -143,15 +143,30 @@ __device__ void multiply(float (&c)[D / 8][4], const float (&a)[PARTS][4], const
     }
 }
 
-// Which of the lane's scores count, value i at bit i: inside the sentence, and not masked. The rows are queries and the
-// columns keys, or the other way round; `mask` points at the first of both.
-__device__ unsigned which(const bool* mask, i64 row_step, i64 column_step, int rows, int columns) {
+// What is done to the scores of one head of one sentence (npx/scores.py): keys from `keys` on do not count, nor those
+// beyond a query's position by more than `ahead`, nor those with a bias of -inf.
+struct Scores {
+    const float* bias;  // null: none
+    i64 query_step, key_step;
+    int keys, ahead;
+
+    __device__ bool count(int query, int key) const {
+        return key < keys && key <= query + ahead && (!bias || added(query, key) != -INFINITY);
+    }
+    __device__ float added(int query, int key) const {
+        return bias ? bias[query * query_step + key * key_step] : 0;
+    }
+};
+
+// Which of the lane's scores count, value i at bit i. The tile's rows are queries and its columns keys, or, if
+// `transposed`, the other way round; the first of them are query and key.
+template <bool transposed>
+__device__ unsigned which(const Scores& scores, int query, int key, int n_queries) {
     unsigned bits = 0;
 #pragma unroll
     for (int i = 0; i < 4 * PARTS; i++) {
-        int row = row_of(i), column = column_of(i);
-        bool counts = row < rows && column < columns && (!mask || mask[row * row_step + column * column_step]);
-        bits |= (unsigned)counts << i;
+        int q = query + (transposed ? column_of(i) : row_of(i)), k = key + (transposed ? row_of(i) : column_of(i));
+        bits |= (unsigned)(q < n_queries && scores.count(q, k)) << i;
     }
     return bits;
 }
@@ -184,13 +199,17 @@ __device__ Place place(int length, int heads) {
     return Place{(int)(blockIdx.x % tiles) * TILE, rest % heads, rest / heads};
 }
 
+__device__ int key_limit(const i64* lengths, int batch, int n_keys) {
+    return lengths ? (int)min(lengths[batch], (i64)n_keys) : n_keys;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
-    const T* q, const T* k, const T* v, const bool* mask, T* y, float* lse,
+    const T* q, const T* k, const T* v, T* y, float* lse, const i64* lengths, const float* bias,
     i64 q_batch, i64 q_position, i64 q_head,
     i64 k_batch, i64 k_position, i64 k_head,
     i64 v_batch, i64 v_position, i64 v_head,
-    i64 mask_batch, i64 mask_head, i64 mask_query, i64 mask_key,
-    int heads, int n_queries, int n_keys, int d_k, int d_v,
+    i64 bias_batch, i64 bias_head, i64 bias_query, i64 bias_key,
+    int causal, int heads, int n_queries, int n_keys, int d_k, int d_v,
     u64 seed, u64 step, u64 call, int drop_below, float keep_scale) {
     __shared__ Tile<DK> q_tile, k_tile;
     __shared__ Tile<DV> v_tile;
@@ -203,14 +222,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
     q += at.batch * q_batch + at.head * q_head + at.first * q_position;
     k += at.batch * k_batch + at.head * k_head;
     v += at.batch * v_batch + at.head * v_head;
-    if (mask) mask += at.batch * mask_batch + at.head * mask_head + at.first * mask_query;
+    if (bias) bias += at.batch * bias_batch + at.head * bias_head;
+    const Scores scores = {bias, bias_query, bias_key, key_limit(lengths, at.batch, n_keys),
+                           causal ? n_keys - n_queries : n_keys};
 
     load_tile(q_tile, q, q_position, queries, d_k);
     float result[DV / 8][4] = {}, peak[2] = {-INFINITY, -INFINITY}, total[2] = {};
     for (int first = 0; first < n_keys; first += TILE) {
         const int keys = n_keys - first;
         const i64 position = row * n_keys + first;
-        unsigned bits = which(mask ? mask + first * mask_key : mask, mask_query, mask_key, queries, keys);
+        unsigned bits = which<false>(scores, at.first, first, n_queries);
         // Behind the barrier all have done with the last keys, and with no bit set nobody needs these. The first ones
         // are loaded at once: one wait for memory less, and a short sentence has no others.
         if (first > 0 && !__syncthreads_or(bits != 0)) continue;
@@ -226,7 +247,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
 #pragma unroll
         for (int i = 0; i < 4 * PARTS; i++) {
             float& score = p[i / 4][i % 4];
-            score = bits >> i & 1 ? score * scale : -INFINITY;
+            bool counts = bits >> i & 1;
+            float added = counts ? LOG2E * scores.added(at.first + row_of(i), first + column_of(i)) : 0;
+            score = counts ? score * scale + added : -INFINITY;
             highest[i % 4 / 2] = fmaxf(highest[i % 4 / 2], score);
         }
         for (int half = 0; half < 2; half++) {
@@ -286,15 +309,16 @@ __device__ void load_sums(
 // Block i has the queries of tile i, then the keys of tile i. Where one tile holds the whole sentence, the second half
 // finds in shared memory all that the first one put there.
 extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
-    const T* g, const T* q, const T* k, const T* v, const bool* mask, const T* y, const float* lse, T* gq, T* gk, T* gv,
+    const T* g, const T* q, const T* k, const T* v, const T* y, const float* lse, T* gq, T* gk, T* gv,
+    const i64* lengths, const float* bias,
     i64 q_batch, i64 q_position, i64 q_head,
     i64 k_batch, i64 k_position, i64 k_head,
     i64 v_batch, i64 v_position, i64 v_head,
     i64 gq_batch, i64 gq_position, i64 gq_head,
     i64 gk_batch, i64 gk_position, i64 gk_head,
     i64 gv_batch, i64 gv_position, i64 gv_head,
-    i64 mask_batch, i64 mask_head, i64 mask_query, i64 mask_key,
-    int heads, int n_queries, int n_keys, int d_k, int d_v,
+    i64 bias_batch, i64 bias_head, i64 bias_query, i64 bias_key,
+    int causal, int heads, int n_queries, int n_keys, int d_k, int d_v,
     u64 seed, u64 step, u64 call, int drop_below, float keep_scale) {
     __shared__ Tile<DK> q_tile, k_tile;
     __shared__ Tile<DV> g_tile, v_tile;
@@ -313,7 +337,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
     g += y_first;
     y += y_first;
     lse += row0;
-    if (mask) mask += at.batch * mask_batch + at.head * mask_head;
+    if (bias) bias += at.batch * bias_batch + at.head * bias_head;
+    const Scores scores = {bias, bias_query, bias_key, key_limit(lengths, at.batch, n_keys),
+                           causal ? n_keys - n_queries : n_keys};
 
     if (at.first < n_queries) {
         const int first = at.first, queries = n_queries - first;
@@ -325,8 +351,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
         for (int other = 0; other < n_keys; other += TILE) {
             const int keys = n_keys - other;
             const i64 position = (row0 + first) * n_keys + other;
-            const bool* from = mask ? mask + first * mask_query + other * mask_key : mask;
-            unsigned bits = which(from, mask_query, mask_key, queries, keys);
+            unsigned bits = which<false>(scores, first, other, n_queries);
             if (other > 0 && !__syncthreads_or(bits != 0)) continue;
             load_tile(k_tile, k + other * k_position, k_position, keys, d_k);
             load_tile(v_tile, v + other * v_position, v_position, keys, d_v);
@@ -342,9 +367,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
             for (int i = 0; i < 4 * PARTS; i++) {
                 int query = row_of(i), key = column_of(i);
                 float& gs = gp[i / 4][i % 4];
-                float share = exp2f(p[i / 4][i % 4] * (scale * LOG2E) - peak[query]);
                 if (dropout.threshold) gs = is_kept(keep, position, n_keys, query, key) ? gs * dropout.scale : 0;
-                gs = bits >> i & 1 ? share * (gs - delta[query]) : 0;
+                bool counts = bits >> i & 1;
+                float added = counts ? LOG2E * scores.added(first + query, other + key) : 0;
+                float share = exp2f(p[i / 4][i % 4] * (scale * LOG2E) + added - peak[query]);
+                gs = counts ? share * (gs - delta[query]) : 0;
             }
             multiply(result, gp, k_tile);
         }
@@ -363,8 +390,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
         for (int other = 0; other < n_queries; other += TILE) {
             const int queries = n_queries - other;
             const i64 position = (row0 + other) * n_keys + first;
-            const bool* from = mask ? mask + first * mask_key + other * mask_query : mask;
-            unsigned bits = which(from, mask_key, mask_query, keys, queries);
+            unsigned bits = which<true>(scores, other, first, n_queries);
             if (other > 0 && !__syncthreads_or(bits != 0)) continue;
             if (!whole) {
                 load_tile(q_tile, q + other * q_position, q_position, queries, d_k);
@@ -384,7 +410,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
             for (int i = 0; i < 4 * PARTS; i++) {
                 int key = row_of(i), query = column_of(i);
                 float &share = p[i / 4][i % 4], &gs = gp[i / 4][i % 4];
-                share = bits >> i & 1 ? exp2f(share * (scale * LOG2E) - peak[query]) : 0;
+                bool counts = bits >> i & 1;
+                float added = counts ? LOG2E * scores.added(other + query, first + key) : 0;
+                share = counts ? exp2f(share * (scale * LOG2E) + added - peak[query]) : 0;
                 float kept = dropout.threshold && !is_kept(keep, position, n_keys, query, key) ? 0 : dropout.scale;
                 gs = share * (gs * kept - delta[query]);
                 share *= kept;

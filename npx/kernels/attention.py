@@ -8,34 +8,69 @@ from typing import Any
 
 import numpy as np
 
-from npx.cuda import Kept, launch
+from npx.cuda import Kept, contiguous, launch
 from npx.device import array_module
 from npx.kernels.dropout import dropout, dropout_grad, keep_mask, keep_scale, threshold
 from npx.kernels.softmax import softmax, softmax_grad, softmax_grad_in_place, softmax_in_place
 from npx.parallel import map_blocks
+from npx.precision import wide
 from npx.random import Key
 from npx.registry import kernel
+from npx.scores import Scores, additive, rotated
 
 
 @kernel
 def attention(
-    q: Any, k: Any, v: Any, mask: Any = None, rate: float = 0.0, key: Key | None = None
+    q: Any, k: Any, v: Any, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
 ) -> tuple[Any, Any, Any]:
     """out = dropout(p) v with p = softmax(q k^T / sqrt(d_k)) for each sentence and head.
 
-    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); mask bool, broadcastable to (B, H, T, S), True = may be
-    attended; `key` None: no dropout. Returns out (B, T, H, d_v) and what the gradient needs: p (B, H, T, S), keep.
-    A position that may attend to nothing gets zeros.
+    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores`: which keys count, and more (npx/scores.py); `key`
+    None: no dropout. Returns out (B, T, H, d_v) and what the gradient needs: p (B, H, T, S), keep. A position that may
+    attend to nothing gets zeros.
     """
-    scores = heads_first(q) @ heads_first(k).swapaxes(-1, -2)  # (B, H, T, S)
-    p = softmax.reference(scores * q.shape[-1] ** -0.5, mask)
+    p = probabilities(q, k, scores)
     kept, keep = (p, None) if key is None else dropout.reference(p, rate, key)
     return heads_first(kept @ heads_first(v)), p, keep  # (B, T, H, d_v)
 
 
+def probabilities(q: Any, k: Any, scores: Scores) -> Any:
+    """p (B, H, T, S) of q (B, T, H, d_k) and k (B, S, H, d_k)."""
+    q, k = turned(q, k, scores)
+    z = heads_first(q) @ heads_first(k).swapaxes(-1, -2) * q.shape[-1] ** -0.5  # (B, H, T, S)
+    added = additive(scores, q, k)
+    return softmax.reference(z if added is None else z + added)
+
+
+def attention_weights(q: Any, k: Any, scores: Scores = Scores()) -> Any:
+    """The weights p (B, H, T, S) of an attention, in float32 at least: what `attention` multiplies values with."""
+    dtype = wide(q.dtype)
+    return probabilities(q.astype(dtype, copy=False), k.astype(dtype, copy=False), scores)
+
+
+def turned(q: Any, k: Any, scores: Scores) -> tuple[Any, Any]:
+    """q and k by their positions."""
+    return rotated(q, k.shape[1] - q.shape[1], scores.rotary), rotated(k, 0, scores.rotary)
+
+
+def turn_back(gq: Any, gk: Any, scores: Scores) -> None:
+    """The gradients of what `turned` gives into those of q and k, in place."""
+    if scores.rotary is not None:
+        gq[...] = rotated(gq, gk.shape[1] - gq.shape[1], scores.rotary, back=True)
+        gk[...] = rotated(gk, 0, scores.rotary, back=True)
+
+
 @kernel
 def attention_grad(
-    g: Any, q: Any, k: Any, v: Any, p: Any, keep: Any = None, rate: float = 0.0, out: tuple[Any, Any, Any] | None = None
+    g: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    p: Any,
+    keep: Any = None,
+    rate: float = 0.0,
+    out: tuple[Any, Any, Any] | None = None,
+    scores: Scores = Scores(),
 ) -> tuple[Any, Any, Any]:
     """Gradients (gq, gk, gv) of `attention`, written into the three arrays `out` if given.
 
@@ -43,11 +78,13 @@ def attention_grad(
     gk = gs^T q / sqrt(d_k). g (B, T, H, d_v), the others as in `attention`.
     """
     xp = array_module(g)
+    q, k = turned(q, k, scores)
     gh, qh, kh, vh = heads_first(g), heads_first(q), heads_first(k), heads_first(v)
     ga = gh @ vh.swapaxes(-1, -2)  # (B, H, T, S)
     a, gp = (p, ga) if keep is None else (dropout_grad.reference(p, rate, keep), dropout_grad.reference(ga, rate, keep))
     gs = softmax_grad.reference(gp, p) * q.shape[-1] ** -0.5
     grads = heads_first(gs @ kh), heads_first(gs.swapaxes(-1, -2) @ qh), heads_first(a.swapaxes(-1, -2) @ gh)
+    turn_back(*grads[:2], scores)
     if out is None:
         return grads
     for target, value in zip(out, grads, strict=True):
@@ -65,7 +102,7 @@ def attention_numpy(
     q: np.ndarray,
     k: np.ndarray,
     v: np.ndarray,
-    mask: np.ndarray | None = None,
+    scores: Scores = Scores(),
     rate: float = 0.0,
     key: Key | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
@@ -74,8 +111,8 @@ def attention_numpy(
     p = np.empty((batch, heads, length, source), q.dtype)
     out = np.empty((batch, length, heads, d_v), q.dtype)
     keep = None if key is None else keep_mask(key, p.shape, rate)
-    bias = None if mask is None else additive(mask, batch, q.dtype)
-    scale = d_k**-0.5
+    bias, scale = additive(scores, q, k), d_k**-0.5
+    q, k = turned(q, k, scores)
 
     def body(i: int, j: int) -> None:
         rows = p[i:j]
@@ -91,13 +128,6 @@ def attention_numpy(
     return out, p, keep
 
 
-def additive(mask: np.ndarray, batch: int, dtype: np.dtype) -> np.ndarray:
-    """A boolean mask as numbers to add to scores: 0 where True, -inf where False; first axis spread to `batch`."""
-    mask = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
-    bias = np.where(mask, dtype.type(0), dtype.type(-np.inf))
-    return np.broadcast_to(bias, (batch, *bias.shape[1:]))
-
-
 @attention_grad.fast("numpy", "float32", "float64")
 def attention_grad_numpy(
     g: np.ndarray,
@@ -108,8 +138,10 @@ def attention_grad_numpy(
     keep: np.ndarray | None = None,
     rate: float = 0.0,
     out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+    scores: Scores = Scores(),
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A few sentences at a time."""
+    q, k = turned(q, k, scores)
     gq, gk, gv = out or (np.empty(q.shape, g.dtype), np.empty(k.shape, g.dtype), np.empty(v.shape, g.dtype))
     scale = q.shape[-1] ** -0.5
 
@@ -128,6 +160,7 @@ def attention_grad_numpy(
         np.matmul(gs.swapaxes(-1, -2), qh, out=heads_first(gk[i:j]))
 
     map_blocks(body, len(q), p[:1].nbytes)
+    turn_back(gq, gk, scores)
     return gq, gk, gv
 
 
@@ -138,10 +171,10 @@ SHARED_BYTES = 48 << 10  # shared memory that a block may have on every GPU
 
 
 class AttentionKept(Kept):
-    """What the gradient forms the probabilities from: their log-sum-exp (B, H, T), the mask, y and the dropout."""
+    """What the gradient forms the probabilities from: their log-sum-exp (B, H, T), the scores, y and the dropout."""
 
-    def __init__(self, lse: Any, mask: Any, y: Any, draw: tuple[Any, ...]) -> None:
-        self.lse, self.mask, self.y, self.draw = lse, mask, y, draw
+    def __init__(self, lse: Any, scores: Scores, y: Any, draw: tuple[Any, ...]) -> None:
+        self.lse, self.scores, self.y, self.draw = lse, scores, y, draw
 
 
 class DropoutKept(Kept):
@@ -150,24 +183,32 @@ class DropoutKept(Kept):
 
 @attention.fast("cupy", "float32", "float16", "bfloat16")
 def attention_cuda(
-    q: Any, k: Any, v: Any, mask: Any = None, rate: float = 0.0, key: Key | None = None
+    q: Any, k: Any, v: Any, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
 ) -> tuple[Any, Any, Any]:
     """Keys and values pass through shared memory; scores and probabilities stay in registers."""
     xp = array_module(q)
     (batch, length, heads, d_k), d_v = q.shape, v.shape[3]
     if max(d_k, d_v) > LARGEST_HEAD:
-        y, p, keep = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), mask, rate, key)
+        y, p, keep = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), scores, rate, key)
         return y.astype(q.dtype, copy=False), p, keep
     y, lse = xp.empty((batch, length, heads, d_v), q.dtype), xp.empty((batch, heads, length), np.float32)
-    views = [plain_rows(x) for x in (q, k, v)]
+    views = [plain_rows(x) for x in (*turned(q, k, scores), v)]
     draw = draw_arguments(rate, key)
-    launch_attention("attention_forward", (*views, mask, y, lse), views, (y,), mask, draw, length)
-    return y, AttentionKept(lse, mask, y, draw), None if key is None else DropoutKept()
+    launch_attention("attention_forward", views, (), (y,), lse, scores, draw, length)
+    return y, AttentionKept(lse, scores, y, draw), None if key is None else DropoutKept()
 
 
 @attention_grad.fast("cupy", "float32", "float16", "bfloat16")
 def attention_grad_cuda(
-    g: Any, q: Any, k: Any, v: Any, p: Any, keep: Any = None, rate: float = 0.0, out: tuple[Any, Any, Any] | None = None
+    g: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    p: Any,
+    keep: Any = None,
+    rate: float = 0.0,
+    out: tuple[Any, Any, Any] | None = None,
+    scores: Scores = Scores(),
 ) -> tuple[Any, Any, Any]:
     """A block for each tile of positions: gq of its queries, then gk and gv of its keys. No sum depends on an order."""
     xp = array_module(g)
@@ -175,12 +216,13 @@ def attention_grad_cuda(
     if isinstance(p, AttentionKept):
         g = xp.ascontiguousarray(g, q.dtype)
         grads = tuple(x if has_plain_rows(x) and x.dtype == q.dtype else xp.empty(x.shape, q.dtype) for x in out)
-        views = [*(plain_rows(x) for x in (q, k, v)), *grads]
-        arrays = (g, *views[:3], p.mask, p.y, p.lse, *grads)
+        views = [plain_rows(x) for x in (*turned(q, k, scores), v)]
         length = max(q.shape[1], k.shape[1])
-        launch_attention("attention_backward", arrays, views, (g, p.y), p.mask, p.draw, length)
+        launch_attention("attention_backward", views, grads, (g, p.y), p.lse, scores, p.draw, length)
+        turn_back(grads[0], grads[1], scores)
     else:
-        grads = attention_grad.reference(*(x.astype(np.float32) for x in (g, q, k, v)), p, keep, rate)
+        wide_arrays = (x.astype(np.float32) for x in (g, q, k, v))
+        grads = attention_grad.reference(*wide_arrays, p, keep, rate, scores=scores)
     for target, value in zip(out, grads, strict=True):
         if target is not value:
             xp.copyto(target, value.astype(target.dtype, copy=False))
@@ -205,33 +247,44 @@ def draw_arguments(rate: float, key: Key | None) -> tuple[Any, ...]:
 
 
 def launch_attention(
-    kernel: str, arrays: tuple[Any, ...], views: list[Any], dense: tuple[Any, ...], mask: Any, draw: Any, length: int
+    kernel: str,
+    inputs: list[Any],
+    grads: tuple[Any, ...],
+    dense: tuple[Any, ...],
+    lse: Any,
+    scores: Scores,
+    draw: Any,
+    length: int,
 ) -> None:
     """Start a kernel of attention.cu over tiles of `length` positions.
 
-    arrays: in the kernel's order; views: those of them whose strides it is told, q, k, v first; dense: those of the
-    same dtype that are contiguous.
+    inputs: q, k, v; grads: theirs, or none, both of any strides; dense: y, or g and y, contiguous.
     """
-    (batch, queries, heads, d_k), (_, keys, _, d_v), size = views[0].shape, views[2].shape, dense[0].itemsize
+    (batch, queries, heads, d_k), (_, keys, _, d_v), size = inputs[0].shape, inputs[2].shape, dense[0].itemsize
     dk, dv = -(-d_k // 16) * 16, -(-d_v // 16) * 16
     tile = tile_size(max(queries, keys), 2 * size * (dk + dv))
+    views = [*inputs, *grads]
     strides = [np.int64(stride // size) for x in views for stride in x.strides[:3]]
-    steps = (0,) * 4 if mask is None else [0 if n == 1 else s for n, s in zip(mask.shape, mask.strides, strict=True)]
-    steps = [np.int64(step) for step in (*(0,) * (4 - len(steps)), *steps)]
-    sizes = (np.int32(n) for n in (heads, queries, keys, d_k, d_v))
+    lengths, bias, steps = scores.lengths, scores.bias, [0, 0, 0, 0]
+    if lengths is not None:
+        lengths = contiguous(lengths.astype(np.int64, copy=False))
+    if bias is not None:
+        bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape).astype(np.float32, copy=False)
+        steps = [0 if n == 1 else step // bias.itemsize for n, step in zip(bias.shape, bias.strides, strict=True)]
     launch(
         "attention.cu",
         kernel,
         -(-length // tile) * heads * batch,
         2 * tile,
-        (*arrays, *strides, *steps, *sizes, *draw),
+        (*dense[:-1], *inputs, dense[-1], lse, *grads, lengths, bias, *strides, *map(np.int64, steps),
+         *map(np.int32, (scores.causal, heads, queries, keys, d_k, d_v)), *draw),
         T=dense[0].dtype,
         DK=dk,
         DV=dv,
         TILE=tile,
         strided=True,
         VEC=access_bytes(*views, *dense) // size,
-    )
+    )  # fmt: skip
 
 
 def tile_size(length: int, row_bytes: int) -> int:

@@ -171,19 +171,24 @@ def queries_keys_values(d, b, t, s, h, size):
 @case
 def attention(d):
     for key in (None, KEY):
-        yield forward("attention"), *queries_keys_values(d, 2, 5, 7, 2, 16), d.mask(2, 1, 5, 7), 0.3, key
-        yield forward("attention"), *queries_keys_values(d, 1, 3, 33, 1, 64), None, 0.3, key
-        yield forward("attention"), *queries_keys_values(d, 2, 0, 3, 1, 16), None, 0.3, key
+        masked, turned = npx.Scores(bias=npx.mask_bias(d.mask(2, 1, 5, 7))), npx.Scores(causal=True, rotary=10000.0)
+        yield forward("attention"), *queries_keys_values(d, 2, 5, 7, 2, 16), masked, 0.3, key
+        yield forward("attention"), *queries_keys_values(d, 1, 3, 33, 1, 64), turned, 0.3, key
+        yield forward("attention"), *queries_keys_values(d, 2, 0, 3, 1, 16), npx.Scores(), 0.3, key
 
 
 @case
 def attention_grad(d):
-    def call(run, g, q, k, v, mask, key):
-        _, p, keep = run("attention", q, k, v, mask, 0.3, key)
-        return run("attention_grad", g, q, k, v, p, keep, 0.3)
+    def call(run, g, q, k, v, scores, key):
+        _, p, keep = run("attention", q, k, v, scores, 0.3, key)
+        return run("attention_grad", g, q, k, v, p, keep, 0.3, scores=scores)
 
     for key in (None, KEY):
-        yield call, d.real(2, 5, 2, 16), *queries_keys_values(d, 2, 5, 7, 2, 16), d.mask(2, 1, 5, 7), key
+        for scores in (
+            npx.Scores(bias=npx.mask_bias(d.mask(2, 1, 5, 7))),
+            npx.Scores(causal=True, lengths=np.array([4, 7]), rotary=10.0, bias=d.real(2, 1, 7)),
+        ):
+            yield call, d.real(2, 5, 2, 16), *queries_keys_values(d, 2, 5, 7, 2, 16), scores, key
 
 
 @case

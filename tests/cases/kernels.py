@@ -97,19 +97,19 @@ def kernel_embedding_grad(draw):
 
 @case
 def kernel_attention(draw):
-    b, t, source, h, d_k, d_v, mask = attention_sizes(draw, least=0)
+    b, t, source, h, d_k, d_v, how = attention_sizes(draw, least=0)
     dtype, shapes = dtypes(draw), ((b, t, h, d_k), (b, source, h, d_k), (b, source, h, d_v))
-    return Call((*(real(draw, *z, dtype=dtype) for z in shapes), mask), dropped(draw))
+    return Call((*(real(draw, *z, dtype=dtype) for z in shapes), how), dropped(draw))
 
 
 @case
 def kernel_attention_grad(draw):
     call = draw(CASES["kernel attention"])
     out, p, keep = npx.attention.reference(*call.inputs, **call.options)
-    q, k, v, _ = call.inputs
+    q, k, v, how = call.inputs
     given = tuple(npx.zeros(x.shape, x.dtype) for x in (q, k, v)) if draw(st.booleans()) else None
     g = real(draw, *out.shape, dtype=q.dtype.name)
-    return Call((g, q, k, v, p, keep, call.options["rate"]), {"out": given})
+    return Call((g, q, k, v, p, keep, call.options["rate"]), {"out": given, "scores": how})
 
 
 @case

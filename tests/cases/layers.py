@@ -75,7 +75,8 @@ def layer_Positions(draw):
 
 @case
 def layer_MultiHeadAttention(draw):
-    b, t, source, h, d_k, d_v, mask = attention_sizes(draw)
+    b, t, source, h, d_k, d_v, _ = attention_sizes(draw)
+    mask = draw(st.sampled_from([(b, 1, 1, source), (t, source), (b, h, t, source)]).flatmap(s.masks))
     d, cross = draw(size(3)), draw(st.booleans())
     layer = built(
         draw, models.MultiHeadAttention, d, h, d_k, d_v, cross=cross, bias=draw(st.booleans()), dropout=rates(draw)

@@ -70,11 +70,30 @@ def operation_embedding(draw):
 
 
 def attention_sizes(draw, least=1):
-    """B, T, S, H, d_k, d_v, and a mask."""
+    """B, T, S, H, d_k, d_v, and what is done to the scores."""
     b, t, source = draw(size(2, least)), draw(size(3, least)), draw(size(3, least))
     h, d_k, d_v = draw(size(2)), draw(st.sampled_from([1, 2, 2, 3])), draw(size(2))
-    shapes = [(b, 1, 1, source), (t, source), (b, h, t, source)]
-    return b, t, source, h, d_k, d_v, draw(st.sampled_from(shapes).flatmap(s.masks))
+    return b, t, source, h, d_k, d_v, scores(draw, b, h, t, source, d_k)
+
+
+def scores(draw, b, h, t, source, d_k):
+    """Any of causal, lengths, rotary, and a bias: of a mask, of numbers, or of both."""
+    bias = npx.mask_bias(draw(st.sampled_from([(b, 1, 1, source), (t, source), (b, h, t, source)]).flatmap(s.masks)))
+    if draw(st.sampled_from([False, False, True])):
+        numbers = draw(s.arrays((h, t, source), BOUNDED))
+        bias = numbers if bias is None else bias + numbers
+    lengths = draw(st.none() | st.lists(st.integers(0, source + 1), min_size=b, max_size=b))
+    return npx.Scores(
+        causal=draw(st.booleans()),
+        lengths=None if lengths is None else npx.asarray(lengths, "int64"),
+        bias=bias,
+        rotary=draw(st.sampled_from([None, 10.0])) if d_k % 2 == 0 else None,
+    )
+
+
+def turned(how, *arrays):
+    """Bytes of queries and keys that are turned by their positions."""
+    return 0 if how.rotary is None else sum(x.nbytes for x in arrays)
 
 
 def dropped(draw):
@@ -83,25 +102,25 @@ def dropped(draw):
 
 @case
 def operation_attention(draw):
-    b, t, source, h, d_k, d_v, mask = attention_sizes(draw)
+    b, t, source, h, d_k, d_v, how = attention_sizes(draw)
     shapes = (b, t, h, d_k), (b, source, h, d_k), (b, source, h, d_v)
     q, k, v = (draw(s.arrays(shape, BOUNDED)) for shape in shapes)
-    return Call((q, k, v, mask), dropped(draw), saved=9 * b * h * t * source)
+    return Call((q, k, v, how), dropped(draw), saved=9 * b * h * t * source + turned(how, q, k))
 
 
 @case
 def operation_self_attention(draw):
     b, t, _, h, d_k, d_v, _ = attention_sizes(draw)
-    mask = draw(s.masks((t, t)) | s.masks((b, 1, 1, t)))
-    qkv = draw(s.arrays((b, t, h * (2 * d_k + d_v)), BOUNDED))
-    return Call((qkv, h, d_k, mask), dropped(draw), saved=9 * b * h * t * t)
+    how, qkv = scores(draw, b, h, t, t, d_k), draw(s.arrays((b, t, h * (2 * d_k + d_v)), BOUNDED))
+    return Call((qkv, h, d_k, how), dropped(draw), saved=9 * b * h * t * t + turned(how, qkv))
 
 
 @case
 def operation_cross_attention(draw):
-    b, t, source, h, d_k, d_v, mask = attention_sizes(draw)
+    b, t, source, h, d_k, d_v, how = attention_sizes(draw)
     queries, pairs = (draw(s.arrays(z, BOUNDED)) for z in ((b, t, h * d_k), (b, source, h * (d_k + d_v))))
-    return Call((queries, pairs, h, d_k, mask), dropped(draw), saved=9 * b * h * t * source)
+    saved = 9 * b * h * t * source + turned(how, queries, pairs)
+    return Call((queries, pairs, h, d_k, how), dropped(draw), saved)
 
 
 def smoothed(draw):

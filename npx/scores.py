@@ -1,0 +1,81 @@
+"""What attention does to its scores q k^T / sqrt(d_k) before the softmax, in one description for every version.
+
+    Scores(causal=True, lengths=lengths, rotary=10000.0)
+
+Of T queries and S keys, query t stands at position t + S - T and key s at s: so T new queries over a cache of S keys
+stand where they belong. Nothing here is learned.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npx.device import array_module
+
+Array = Any
+
+
+class Scores(NamedTuple):
+    """Which keys a query may attend to, and what is added to its scores.
+
+    `causal`: keys up to the query's own position. `lengths` (B,), integers: of sentence b the keys before lengths[b].
+    `bias`, broadcastable to (B, H, T, S): added; a constant; where it is -inf a key is not attended. `rotary`: queries
+    and keys are rotated by their positions (`rotated`), with this base, usually 10000.
+    """
+
+    causal: bool = False
+    lengths: Array | None = None
+    bias: Array | None = None
+    rotary: float | None = None
+
+
+def mask_bias(mask: Array | None) -> Array | None:
+    """A mask, True = may be attended, as a bias: 0 and -inf in float32."""
+    return None if mask is None else array_module(mask).where(mask, 0, -np.inf).astype(np.float32)
+
+
+def additive(scores: Scores, q: Array, k: Array) -> Array | None:
+    """All that is added to the scores (B, H, T, S) of q (B, T, H, d_k) and k (B, S, H, d_k), where it has B rows.
+
+    An array of q's dtype whose other axes may have length 1; None for nothing.
+    """
+    xp, batch, queries, keys = array_module(q), len(q), q.shape[1], k.shape[1]
+    position = xp.arange(keys)
+    allowed, total = None, None
+    if scores.causal:
+        allowed = (position <= xp.arange(keys - queries, keys)[:, None])[None, None]  # (1, 1, T, S)
+    if scores.lengths is not None:
+        real = (position < scores.lengths[:, None])[:, None, None]  # (B, 1, 1, S)
+        allowed = real if allowed is None else allowed & real
+    if scores.bias is not None:
+        total = scores.bias.reshape((1,) * (4 - scores.bias.ndim) + scores.bias.shape).astype(q.dtype, copy=False)
+    if allowed is not None:
+        allowed = xp.where(allowed, q.dtype.type(0), q.dtype.type(-np.inf)).astype(q.dtype, copy=False)
+        total = allowed if total is None else total + allowed
+    return None if total is None else xp.broadcast_to(total, (batch, *total.shape[1:]))
+
+
+def rotated(x: Array, first: int, base: float | None, back: bool = False) -> Array:
+    """x (B, T, H, d) with the vector at position first + t turned by that position; `back`: turned back.
+
+    The pair (x_2i, x_2i+1) is turned by the angle position / base^(2i/d), so q.k depends on the distance of their
+    positions alone (Su et al., "RoFormer", 2021, section 3.2.2). The gradient of a rotation is the one back. base None:
+    x itself. ValueError for an odd d.
+    """
+    if base is None:
+        return x
+    cos, sin = rotations(x, first, base)
+    a, b = x[..., ::2], x[..., 1::2]
+    pairs = (a * cos + b * sin, b * cos - a * sin) if back else (a * cos - b * sin, a * sin + b * cos)
+    return array_module(x).stack(pairs, axis=-1).reshape(x.shape).astype(x.dtype, copy=False)
+
+
+def rotations(x: Array, first: int, base: float) -> tuple[Array, Array]:
+    """Cosines and sines (T, 1, d/2), in float32 at least, for the positions of x (B, T, H, d)."""
+    xp, length, size = array_module(x), x.shape[1], x.shape[-1]
+    if size % 2:
+        raise ValueError(f"rotary positions: expected an even d_k; got {size}; try d_k = {size + 1}")
+    position, rate = xp.arange(first, first + length), base ** (-2 * xp.arange(size // 2) / size)
+    angles = (position[:, None] * rate)[:, None]  # (T, 1, d/2)
+    dtype = np.result_type(x.dtype, np.float32)
+    return xp.cos(angles).astype(dtype), xp.sin(angles).astype(dtype)
