@@ -62,14 +62,15 @@ def our_step(a: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any
     import numpy as np
 
     import npx
-    from models import Transformer, TransformerConfig, flatten
+    from models import FlatParameters, Transformer, TransformerConfig
     from train import Adam
 
     npx.use_device(a.device)
     precision = npx.use_precision(a.precision or ("bf16" if a.device == "cuda" else "float32"))
     config = TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers)
     model, random = Transformer(config, dtype=precision.weights), np.random.default_rng(0)
-    flat, adam = flatten(model, precision.numbers), Adam(model)
+    flat = FlatParameters(model, precision.numbers)
+    adam = Adam(flat)
     src = random.integers(4, a.vocab, (a.batch, a.length))
     tgt = random.integers(4, a.vocab, (a.batch, a.length + 1))
 

@@ -1,33 +1,12 @@
-"""The model: modules, layers, attention, the Transformer, and search for translations.
+"""The models: modules, layers, architectures, and search for what they find most probable."""
 
-Read in this order: `module.py`, `layers.py`, `attention.py`, `config.py`, `transformer.py`, `search.py`.
-"""
-
-from models.attention import MultiHeadAttention
-from models.config import PRESETS, Preset, TransformerConfig
-from models.layers import Dropout, Embedding, FeedForward, LayerNorm, Linear, Positions, Residual, sinusoids
-from models.module import FlatParameters, Module, Parameter, flatten
-from models.transformer import DecoderCache, DecoderLayer, EncoderLayer, Transformer
-
-__all__ = [
-    "PRESETS",
-    "DecoderCache",
-    "DecoderLayer",
-    "Dropout",
-    "Embedding",
-    "EncoderLayer",
-    "FeedForward",
-    "FlatParameters",
-    "LayerNorm",
-    "Linear",
-    "Module",
-    "MultiHeadAttention",
-    "Parameter",
-    "Positions",
-    "Preset",
-    "Residual",
-    "Transformer",
-    "TransformerConfig",
-    "flatten",
-    "sinusoids",
-]
+from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel
+from models.architectures.encoder_decoder import DecoderState, Transformer
+from models.config import TransformerConfig
+from models.layers import CrossAttention, Dropout, Embedding, FeedForward, LayerNorm, Linear, Residual, SelfAttention
+from models.layers import LearnedPositions, RotaryPositions, Sinusoids, SinusoidsInHalves, sinusoids
+from models.module import Module, Parameter
+from models.parameters import FlatParameters
+from models.presets import PRESETS
+from models.registry import ACTIVATIONS, ARCHITECTURES, NORMS, POSITIONS, architecture
+from models.state import State

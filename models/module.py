@@ -1,10 +1,12 @@
-"""Module and Parameter: a tree of layers whose parameters have names and lie in one flat buffer. Next: `layers.py`.
+"""Module and Parameter: a tree of layers whose parameters have names.
 
 There is no registration: a module's parameters are the Parameters among its attributes, and those of the Modules (and
 lists of Modules) among them. A Parameter reachable by two names is one parameter, under the first of the names.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import npx
@@ -18,14 +20,15 @@ class Parameter(Tensor):
     `data` its rounded copy; else it is None.
     """
 
-    __slots__ = ("master",)
+    __slots__ = ("buffer", "master")
 
     def __init__(self, data: Any) -> None:
         super().__init__(data, requires_grad=True)
-        self.master: Any = None
+        self.master: npx.Array | None = None
+        self.buffer: Any = None  # refers to the FlatParameters it lies in: models/parameters.py
 
     @property
-    def weights(self) -> Any:
+    def weights(self) -> npx.Array:
         """The array that is learned."""
         return self.data if self.master is None else self.master
 
@@ -40,7 +43,6 @@ class Module:
     """Base of everything that has parameters. Subclasses define `forward`; calling a module calls it."""
 
     training = True
-    flat: "FlatParameters | None" = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__}: expected a `forward` method; got none; try defining one")
@@ -97,11 +99,11 @@ class Module:
         """Evaluation mode (dropout off); returns the module."""
         return self.train(False)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, npx.Array]:
         """Copies of all weights as NumPy arrays, by name."""
         return {name: npx.to_host(p.weights).copy() for name, p in self.named_parameters()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, npx.Array]) -> None:
         """Copy arrays into the parameters of the same names.
 
         Raises ValueError, before anything is changed, naming what is missing, unexpected or of another shape.
@@ -124,53 +126,23 @@ class Module:
             p.assign(npx.from_host(npx.to_host(state[name])))
 
 
-class FlatParameters:
-    """Every parameter of a module in one array `data`, every gradient in another, `grad`.
+@contextmanager
+def arguments_of(modules: Iterable[Module]) -> Iterator[dict[Module, tuple[Any, ...]]]:
+    """Within the block the positional arguments of the last call of each of `modules` are noted, by module."""
+    noted: dict[Module, tuple[Any, ...]] = defaultdict(tuple)
 
-    The parameters' own `data` and `grad` become views, so that Adam, clipping, zeroing and averaging over machines
-    are each one pass over one array. `spans`: name -> slice of the flat arrays.
+    def noting(module: Module, forward: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            noted[module] = args
+            return forward(*args, **kwargs)
 
-    Mixed precision: with `numbers`, a narrower dtype to compute with, a third array `low` holds the weights rounded to
-    it, and the parameters' `data` are views of that one; `data`, their `master`, and `grad` keep the dtype they have.
-    So a small update is not lost to rounding, and gradients add up in full precision. Else `low` is None.
-    """
+        return call
 
-    def __init__(self, module: Module, numbers: Any = None) -> None:
-        named = list(module.named_parameters())
-        dtypes = {p.dtype for _, p in named}
-        if len(dtypes) != 1:
-            raise ValueError(f"flatten: expected parameters of one dtype; got {sorted(map(str, dtypes)) or 'none'}")
-        size, dtype = sum(p.size for _, p in named), dtypes.pop()
-        self.numbers = dtype if numbers is None else numbers
-        self.data, self.grad = npx.empty(size, dtype), npx.zeros(size, dtype)
-        self.low = None if self.numbers == dtype else npx.empty(size, self.numbers)
-        self.spans: dict[str, slice] = {}
-        start = 0
-        for name, p in named:
-            span = slice(start, start + p.size)
-            self.data[span] = p.data.reshape(-1)
-            if p.grad is not None:
-                self.grad[span] = p.grad.reshape(-1)
-            data, p.grad = self.data[span].reshape(p.shape), self.grad[span].reshape(p.shape)
-            if self.low is None:
-                p.data = data
-            else:
-                p.data, p.master = self.low[span].reshape(p.shape), data
-                p.assign(data)
-            self.spans[name] = span
-            start = span.stop
-
-    def zero_grad(self) -> None:
-        """Set every gradient to zero."""
-        self.grad[...] = 0
-
-
-def flatten(module: Module, numbers: Any = None) -> FlatParameters:
-    """The module's flat parameters, made at the first call, which may give the dtype to compute with."""
-    if module.flat is None:
-        module.flat = FlatParameters(module, numbers)
-    elif numbers is not None and numbers != module.flat.numbers:
-        raise ValueError(
-            f"flatten: expected {module.flat.numbers}, as at the first call; got {numbers}; try a new model"
-        )
-    return module.flat
+    modules = list(modules)
+    for module in modules:
+        vars(module)["forward"] = noting(module, module.forward)
+    try:
+        yield noted
+    finally:
+        for module in modules:
+            del vars(module)["forward"]

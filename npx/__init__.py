@@ -42,6 +42,6 @@ from npx.memory import tune
 from npx.precision import PRECISIONS, use_precision, wide
 from npx.random import Key, keyed, next_key
 from npx.registry import KERNELS, Kernel, KernelMismatch, kernel, kernel_mode
-from npx.scores import Scores, mask_bias
+from npx.scores import Array, Scores, mask_bias
 
 tune()

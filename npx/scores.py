@@ -6,13 +6,14 @@ Of T queries and S keys, query t stands at position t + S - T and key s at s: so
 stand where they belong. Nothing here is learned.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from npx.device import array_module
 
-Array = Any
+Array: TypeAlias = NDArray[Any]
 
 
 class Scores(NamedTuple):

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import npx
-from models import Transformer, TransformerConfig, flatten
+from models import FlatParameters, Transformer, TransformerConfig
 from npx.precision import dtype as dtype_named
 from npx.registry import KERNELS
 
@@ -61,7 +61,7 @@ def gradient(dtype, device):
     """Loss and gradient of a small Transformer with dropout."""
     npx.use_device(device)
     model, src, tgt = small_model(dtype)
-    flat = flatten(model)
+    flat = FlatParameters(model)
     with npx.keyed(3, 4):
         loss = model.loss(npx.asarray(src), npx.asarray(tgt))
     loss.backward()

@@ -333,9 +333,9 @@ fast("linear_grad", "incoming gradient written over", lambda f, g, *a: f(corrupt
 # Layers
 
 layer("Linear", "bias detached from the graph", lambda self, x: OPERATIONS["linear"](
-    x, self.weight, None if self.bias is None else self.bias.detach(), relu=self.relu))
-layer("Positions", "input detached from the graph", lambda self, x, start=0: Tensor(x.data) + (
-    self.weight[start : start + x.shape[1]] if self.kind == "learned" else Tensor(npx.zeros_like(x.data))))
+    x, self.weight, None if self.bias is None else self.bias.detach(), relu=self.activation == "relu"))
+layer("LearnedPositions", "input detached from the graph", lambda self, x, start=0: Tensor(x.data) + (
+    self.weight[start : start + x.shape[1]]))
 layer("FeedForward", "dropout's scale computed from the data", lambda self, x: self.outer(
     self.inner(x) * (1 + float(x.data.sum()))))
 layer("Residual", "sum not taken back to x", lambda self, x, f: neural.layer_norm(

@@ -18,6 +18,7 @@ from train.checkpoint import list_checkpoints
 from train.cli import main
 from train.config import RunConfig
 from train.errors import UserError
+from train.paper import PUBLISHED
 
 ROOT = Path(__file__).parent.parent
 WORDS = "red green blue big small old new cat dog bird house tree".split()
@@ -138,7 +139,7 @@ def test_info_of_a_preset_stands_beside_the_papers_figures(preset, capsys):
     text = capsys.readouterr().out
     config = RunConfig.from_dict({"model": {"preset": preset}})
     assert f"{config.transformer_config(37000).n_parameters():,}" in text
-    if figure := PRESETS[preset].paper.get("params_millions"):
+    if figure := PUBLISHED[preset].paper.get("params_millions"):
         assert f"the paper: {figure:g} million" in text
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.config import PRESETS, TransformerConfig
+from models import PRESETS, TransformerConfig
 from train import config as keys
 from train.config import SECTIONS, RunConfig, all_keys, check, expected, explain, inside, keys_of
 from train.errors import UserError

@@ -12,7 +12,7 @@ import pytest
 
 import npx
 from autograd import Tensor, neural, no_grad
-from models.attention import MultiHeadAttention
+from models import CrossAttention, SelfAttention
 from npx import cuda, emulator
 from npx.kernels import attention as host
 from npx.kernels.dropout import keep_mask
@@ -303,23 +303,24 @@ def test_decoding_one_position_at_a_time_equals_whole_sequences():
     """Self-attention over a growing cache, and cross-attention where three neighbours share a source."""
     rng = np.random.default_rng(3)
     with npx.keyed(1, 0):
-        own, cross = (MultiHeadAttention(32, 2, cross=crossed).eval() for crossed in (False, True))
+        own, cross = SelfAttention(32, 2).eval(), CrossAttention(32, 2).eval()
     x, memory = placed(rng.normal(size=(6, 5, 32)).astype("float32"), rng.normal(size=(2, 9, 32)).astype("float32"))
-    mask, causal = placed((np.arange(9) < np.array([[4], [9]]))[:, None, None, :], np.tril(np.ones((5, 5), bool)))
+    causal, lengths = npx.Scores(causal=True), placed(np.array([4, 9]), np.array([4, 4, 4, 9, 9, 9]))
+    source, repeated = (npx.Scores(lengths=x) for x in lengths)
 
     def near(y, expected):
         return np.allclose(npx.to_host(y.data), npx.to_host(expected.data), atol=1e-5)
 
     with no_grad():
         with kernel_mode("reference"):
-            whole = own(Tensor(x), mask=causal)
-            attended = cross(Tensor(x), Tensor(npx.repeat(memory, 3, axis=0)), mask=npx.repeat(mask, 3, axis=0))
+            whole = own(Tensor(x), causal)
+            attended = cross(Tensor(x), Tensor(npx.repeat(memory, 3, axis=0)), repeated)
         with kernel_mode(MODE):
-            own_cache, cross_cache = own.start(Tensor(x), capacity=2), cross.start(Tensor(memory))
+            own_state, cross_state = own.start(6, x.dtype, room=2), cross.start(Tensor(memory))
             for i in range(5):
                 step = Tensor(x[:, i : i + 1])
-                assert near(own.step(step, own_cache), whole[:, i : i + 1])
-                assert near(cross.step(step, cross_cache, mask), attended[:, i : i + 1])
+                assert near(own(step, causal, own_state), whole[:, i : i + 1])
+                assert near(cross(step, None, source, cross_state), attended[:, i : i + 1])
 
 
 @pytest.mark.skipif(ON_GPU, reason="stands for a GPU")

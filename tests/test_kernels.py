@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import npx
-from models import Transformer, TransformerConfig, flatten
+from models import FlatParameters, Transformer, TransformerConfig
 from npx import parallel, registry
 from npx.registry import KERNELS, KernelMismatch, compare, kernel_mode
 
@@ -489,7 +489,7 @@ def test_a_whole_training_step_is_the_same_in_every_mode(dtype):
     for mode in ("reference", "fast", "check"):
         with kernel_mode(mode):
             model = Transformer(config, seed=1, dtype=dtype)
-            flat = flatten(model)
+            flat = FlatParameters(model)
             with npx.keyed(3, 4):
                 loss = model.loss(src, tgt)
             loss.backward()

@@ -1,4 +1,4 @@
-"""The layers and attention (models/layers.py, attention.py): initial values, and results written out in plain NumPy."""
+"""The layers (models/layers/): initial values, and results written out in plain NumPy."""
 
 import math
 
@@ -10,14 +10,18 @@ from hypothesis import strategies as st
 import npx
 from autograd import Tensor
 from models import (
+    CrossAttention,
     Dropout,
     Embedding,
     FeedForward,
     LayerNorm,
+    LearnedPositions,
     Linear,
-    MultiHeadAttention,
-    Positions,
     Residual,
+    RotaryPositions,
+    SelfAttention,
+    Sinusoids,
+    SinusoidsInHalves,
     sinusoids,
 )
 
@@ -99,22 +103,30 @@ def test_halves_are_the_same_columns_in_another_order():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kind", ["sinusoidal", "sinusoidal_halves"])
+@pytest.mark.parametrize("kind", [Sinusoids, SinusoidsInHalves])
 def test_positions_add_their_rows_from_any_start(kind, dtype):
-    positions = Positions(6, kind)
+    positions = kind(6)
     for start, length in ((0, 3), (60, 10), (500, 2), (0, 5)):  # the table grows on the way
         x = RNG.normal(size=(2, length, 6)).astype(dtype)
         y = positions(Tensor(x), start=start)
-        table = sinusoids(start + length, 6, kind == "sinusoidal_halves", dtype)
+        table = sinusoids(start + length, 6, kind is SinusoidsInHalves, dtype)
         assert y.dtype == dtype and np.array_equal(y.data, x + table[start:])
 
 
 def test_learned_positions_and_their_limit():
-    positions = build(Positions, 4, "learned", max_positions=5)
+    positions = build(LearnedPositions, 4, max_positions=5)
     x = RNG.normal(size=(2, 3, 4))
     assert np.array_equal(positions(Tensor(x), start=2).data, x + positions.weight.data[2:5])
     with pytest.raises(ValueError, match="at most max_positions = 5 tokens; got 6; try"):
         positions(Tensor(x), start=3)
+
+
+def test_the_table_of_sinusoids_asks_for_no_gradient():
+    """Its sum over the batch would be formed and thrown away."""
+    x = Tensor(np.ones((3, 2, 4)), requires_grad=True)
+    g = np.ones((3, 2, 4))
+    (gradient,) = Sinusoids(4)(x).node.vjp(g)
+    assert gradient is g
 
 
 # Layers
@@ -194,7 +206,7 @@ def longhand(layer, x, memory, mask):
         part = getattr(layer, name)
         return inputs @ part.weight.data + (0 if part.bias is None else part.bias.data)
 
-    if layer.cross:
+    if memory is not None:
         q, kv = project("query", x), project("key_value", memory)
         k, v = kv[..., : h * d_k], kv[..., h * d_k :]
     else:
@@ -211,26 +223,57 @@ def longhand(layer, x, memory, mask):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("cross", [False, True])
 @pytest.mark.parametrize("sizes", [(None, None), (3, 5)])
-def test_multi_head_attention(cross, bias, sizes):
-    layer = build(MultiHeadAttention, 8, 2, *sizes, cross=cross, bias=bias)
+def test_self_attention(bias, sizes):
+    layer, x = build(SelfAttention, 8, 2, *sizes, bias=bias), RNG.normal(size=(2, 3, 8))
+    for scores, mask in (
+        (npx.Scores(lengths=np.array([3, 2])), [[[True, True, True]] * 3, [[True, True, False]] * 3]),
+        (npx.Scores(causal=True), [np.tril(np.ones((3, 3), bool))] * 2),
+    ):
+        y = layer(Tensor(x), scores)
+        assert y.shape == (2, 3, 8) and np.allclose(y.data, longhand(layer, x, None, np.array(mask)))
+    assert sum("bias" in name for name, _ in layer.named_parameters()) == (bias and 2)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("sizes", [(None, None), (3, 5)])
+def test_cross_attention(bias, sizes):
+    layer = build(CrossAttention, 8, 2, *sizes, bias=bias)
     x, memory = RNG.normal(size=(2, 3, 8)), RNG.normal(size=(2, 4, 8))
-    source = np.array([[True, True, True, True], [True, True, False, False]])[:, : 4 if cross else 3]
-    mask = np.broadcast_to(source[:, None, :], (2, 3, source.shape[1]))
-    y = layer(Tensor(x), Tensor(memory) if cross else None, source[:, None, None, :])
+    mask = np.array([[[True, True, True, True]] * 3, [[True, True, False, False]] * 3])
+    y = layer(Tensor(x), Tensor(memory), npx.Scores(lengths=np.array([4, 2])))
     assert y.shape == (2, 3, 8) and np.allclose(y.data, longhand(layer, x, memory, mask))
-    assert sum("bias" in name for name, _ in layer.named_parameters()) == (bias and (3 if cross else 2))
-    if not cross:
-        causal = np.tril(np.ones((3, 3), bool))
-        y = layer(Tensor(x), mask=causal)
-        assert np.allclose(y.data, longhand(layer, x, memory, np.stack([causal, causal])))
+    assert sum("bias" in name for name, _ in layer.named_parameters()) == (bias and 3)
 
 
-def test_attention_step_by_step_equals_all_at_once():
-    layer, x = build(MultiHeadAttention, 8, 2, 3, 5), RNG.normal(size=(2, 40, 8))
-    whole = layer(Tensor(x), mask=np.tril(np.ones((40, 40), bool))).data
-    cache = layer.start(Tensor(x), capacity=4)  # grows several times
-    for t in range(40):
-        assert np.allclose(layer.step(Tensor(x[:, t : t + 1]), cache).data[:, 0], whole[:, t], atol=1e-12)
-    assert cache.length == 40
+@pytest.mark.parametrize("rotary", [None, 10000.0])
+def test_attention_on_from_a_state_equals_all_at_once(rotary):
+    layer, x = build(SelfAttention, 8, 2, 4, 5, rotary=rotary), RNG.normal(size=(2, 40, 8))
+    causal = npx.Scores(causal=True)
+    whole = layer(Tensor(x), causal).data
+    for pieces in ([1] * 40, [7, 1, 20, 1, 11]):
+        state, start = layer.start(2, x.dtype, room=4), 0  # grows several times
+        for length in pieces:
+            piece = layer(Tensor(x[:, start : start + length]), causal, state).data
+            assert np.allclose(piece, whole[:, start : start + length], atol=1e-12)
+            start += length
+        assert state.length == 40
+
+
+def test_rotary_attention_knows_distances_only():
+    """The same vectors later in the sequence, among the same neighbours, attend alike; others do not."""
+    layer, x = build(SelfAttention, 8, 2, rotary=RotaryPositions.rotary), RNG.normal(size=(1, 5, 8))
+    first = RNG.normal(size=(1, 3, 8))  # hidden from the rest by the bias
+    bias = np.where(np.arange(8) < 3, -np.inf, 0.0)
+    later = layer(Tensor(np.concatenate([first, x], axis=1)), npx.Scores(bias=bias)).data[:, 3:]
+    assert np.allclose(later, layer(Tensor(x)).data, atol=1e-12)
+    assert not np.allclose(layer(Tensor(x[:, ::-1])).data[:, ::-1], layer(Tensor(x)).data)
+
+
+def test_the_weights_of_an_attention_are_those_it_weighs_with():
+    layer, x, memory = build(CrossAttention, 8, 2), RNG.normal(size=(2, 3, 8)), RNG.normal(size=(2, 4, 8))
+    scores = npx.Scores(lengths=np.array([4, 2]))
+    p = layer.weights(Tensor(x), Tensor(memory), scores)  # (B, H, T, S)
+    v = (memory @ layer.key_value.weight.data)[..., 8:].reshape(2, 4, 2, 4)
+    y = np.einsum("bhts,bshd->bthd", p, v).reshape(2, 3, 8) @ layer.output.weight.data
+    assert np.allclose(p.sum(axis=-1), 1) and np.allclose(y, layer(Tensor(x), Tensor(memory), scores).data)

@@ -1,11 +1,12 @@
-"""Modules (models/module.py): names of parameters, state, modes, and the flat buffer they lie in."""
+"""Modules (models/module.py, parameters.py): names of parameters, state, modes, and the flat buffer they lie in."""
 
 import numpy as np
 import pytest
 
 import npx
 from autograd import Tensor
-from models import LayerNorm, Linear, Module, Parameter, Transformer, TransformerConfig, flatten
+from models import FlatParameters, LayerNorm, Linear, Module, Parameter, Transformer, TransformerConfig
+from train.optim import Adam
 
 
 class Tree(Module):
@@ -98,8 +99,7 @@ def test_flat_parameters_are_views_both_ways():
     tree = Tree()
     before = tree.state_dict()
     tree.scale.grad = np.full(3, 5, "float32")
-    flat = flatten(tree)
-    assert flatten(tree) is flat
+    flat = FlatParameters(tree)
     assert list(flat.spans) == NAMES and flat.data.shape == flat.grad.shape == (tree.n_parameters(),)
     assert sorted(s.start for s in flat.spans.values())[1:] == sorted(s.stop for s in flat.spans.values())[:-1]
     for name, p in tree.named_parameters():
@@ -117,7 +117,7 @@ def test_flat_parameters_are_views_both_ways():
 
 def test_backward_writes_into_the_flat_gradient():
     tree = Tree()
-    flat = flatten(tree)
+    flat = FlatParameters(tree)
     buffer = flat.grad
     for _ in range(2):
         tree(Tensor(np.array([[1, 2, 4]], "float32"))).sum().backward()
@@ -126,25 +126,56 @@ def test_backward_writes_into_the_flat_gradient():
     assert all(np.shares_memory(p.grad, buffer) for p in tree.parameters())
 
 
-def test_flatten_wants_one_dtype():
+def test_a_flat_buffer_has_one_dtype():
     tree = Tree()
     tree.scale.data = tree.scale.data.astype("float64")
     with pytest.raises(ValueError, match="one dtype; got .*float32.*float64"):
-        flatten(tree)
+        FlatParameters(tree)
     with pytest.raises(ValueError, match="got none"):
-        flatten(Module())
+        FlatParameters(Module())
+
+
+def test_parameters_lie_in_one_buffer_at_a_time():
+    """Handed on; where the first is gone, another may take its place."""
+    tree = Tree()
+    flat = FlatParameters(tree)
+    with pytest.raises(ValueError, match="in no buffer yet; got scale and 7 more; try handing on"):
+        FlatParameters(tree)
+    with pytest.raises(ValueError, match="got gamma and 1 more"):
+        FlatParameters(tree.stack[0])
+    flat.data += 1
+    before = tree.state_dict()
+    del flat
+    again = FlatParameters(tree)
+    assert all(np.array_equal(again.data[again.spans[name]], x.ravel()) for name, x in before.items())
+
+
+@pytest.mark.parametrize("change", ["grown", "lost", "exchanged"])
+def test_a_buffer_of_a_module_that_has_changed_says_so(change):
+    tree = Tree()
+    adam = Adam(tree)
+    if change == "grown":
+        tree.stack.append(LayerNorm(5))
+    elif change == "lost":
+        tree.tied = None
+    else:
+        tree.scale = Parameter(np.ones(3, "float32"))
+    for use in (adam.flat.zero_grad, lambda: adam.step(0.1)):
+        with pytest.raises(ValueError, match="expected the 8 parameters that the Tree had.*; got .*; try building"):
+            use()
+    assert adam.steps == 0
 
 
 def test_a_transformer_goes_round_and_keeps_its_dtype():
     config = TransformerConfig(11, d_model=8, d_ff=12, n_heads=2, n_layers=1, norm="pre", positions="learned")
     for dtype in ("float32", "float64"):
         model, other = Transformer(config, seed=1, dtype=dtype).eval(), Transformer(config, seed=2, dtype=dtype).eval()
-        flatten(other)
+        flat = FlatParameters(other)
         ids = np.array([[3, 4, 5]])
         assert not np.allclose(model(ids, ids).data, other(ids, ids).data)
         other.load_state_dict(model.state_dict())
         assert np.array_equal(model(ids, ids).data, other(ids, ids).data)
-        assert {a.dtype.name for a in other.state_dict().values()} == {dtype}
+        assert {a.dtype.name for a in other.state_dict().values()} == {dtype} and flat.data.dtype == dtype
 
 
 def test_linear_without_bias_has_one_parameter():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autograd import Tensor, gradcheck
-from models import Transformer, TransformerConfig, flatten
+from models import FlatParameters, Transformer, TransformerConfig
 from train import Adam, NoamSchedule, label_smoothed_loss
 from train.optim import LossScale, clip_factor, squared_norm
 
@@ -17,7 +17,7 @@ SMALL = TransformerConfig(vocab_size=12, d_model=8, d_ff=16, n_heads=2, n_layers
 
 def noisy_model(seed: int = 0):
     """A small model with every gradient set to normal noise."""
-    flat = flatten(Transformer(SMALL, seed=seed))
+    flat = FlatParameters(Transformer(SMALL, seed=seed))
     flat.grad[...] = np.random.default_rng(seed).normal(size=flat.grad.shape)
     return flat
 

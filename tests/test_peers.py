@@ -13,7 +13,7 @@ import pytest
 
 from autograd import Tensor, neural, no_grad
 from autograd import operations as ops
-from models import Transformer, TransformerConfig, flatten
+from models import FlatParameters, Transformer, TransformerConfig
 from train.loss import label_smoothed_loss
 from train.optim import Adam, NoamSchedule
 
@@ -28,7 +28,7 @@ def model(dtype="float64"):
 
 
 def gradient(m, src, tgt, **how):
-    flat = flatten(m)
+    flat = FlatParameters(m)
     flat.zero_grad()
     m.loss(src, tgt, **how).backward()
     return flat.grad.copy()
@@ -142,13 +142,14 @@ def test_padding_is_not_counted():
 def test_no_mask_leaks():
     """Whatever stands in a padded place or a later one, even if it were enormous, reaches no output."""
     m = model().eval()
-    memory, mask = m.encode(SRC)
-    hidden = m.decode(TGT[:, :-1], memory, mask).data
+    memory, source = m.encode(SRC)
+    hidden = m.decode(TGT[:, :-1], memory, source).data
     spoiled = memory.data.copy()
-    spoiled[~mask[:, 0, 0]] = 1e30
-    assert np.array_equal(m.decode(TGT[:, :-1], Tensor(spoiled), mask).data, hidden)
+    spoiled[SRC == PAD] = 1e30
+    assert np.array_equal(source.lengths, [4, 2])
+    assert np.array_equal(m.decode(TGT[:, :-1], Tensor(spoiled), source).data, hidden)
     memory.data[1, 0] += 1
-    assert not np.allclose(m.decode(TGT[:, :-1], memory, mask).data[1], hidden[1])
+    assert not np.allclose(m.decode(TGT[:, :-1], memory, source).data[1], hidden[1])
 
     src = np.pad(SRC, ((0, 0), (0, 1)))
     assert np.allclose(m.encode(src)[0].data[:, :4][SRC != PAD], m.encode(SRC)[0].data[SRC != PAD], rtol=0, atol=1e-13)
@@ -172,10 +173,10 @@ def test_a_sentence_of_padding_only_gives_numbers():
 def test_the_schedule_moves_once_for_an_update():
     """Not once for each parameter, and not once for each micro-batch."""
     m = model()
-    adam, schedule, flat = Adam(m), NoamSchedule(8, warmup_steps=4), flatten(m)
+    adam, schedule = Adam(m), NoamSchedule(8, warmup_steps=4)
     rates = []
     for _update in range(3):
-        flat.zero_grad()
+        adam.flat.zero_grad()
         for row in (slice(0, 1), slice(1, 2)):
             m.loss(SRC[row], TGT[row], normalizer=5).backward()
         rates.append(schedule(adam.steps + 1))
@@ -201,13 +202,13 @@ def test_accumulation_is_normalised_by_the_tokens_of_the_whole_update():
 def test_decoding_has_a_cache():
     """Each step computes one position, the source's keys and values once: steps do not slow down with T D^2."""
     m = model().eval()
-    cache = m.start_cache(*m.encode(SRC))
-    source_keys = [cross.keys for _, cross in cache.layers]
+    _, state = m.start(SRC)
+    source_keys = [cross.keys for cross in state.cross]
     seen = []
     for layer in m.decoder:
         feed_forward = layer.feed_forward.forward
         layer.feed_forward.forward = lambda x, f=feed_forward: (seen.append(x.shape), f(x))[1]
     for token in (BOS, 7, 8):
-        m.decode_step(np.array([token, token]), cache)
+        m.step(np.array([token, token]), state)
     assert seen == [(2, 1, 8)] * 6
-    assert all(cross.keys is keys for (_, cross), keys in zip(cache.layers, source_keys, strict=True))
+    assert all(cross.keys is keys for cross, keys in zip(state.cross, source_keys, strict=True))

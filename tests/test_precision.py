@@ -8,7 +8,7 @@ import pytest
 
 import npx
 from autograd import Tensor
-from models import Transformer, TransformerConfig, flatten
+from models import FlatParameters, Transformer, TransformerConfig
 from models.search import greedy_search
 from tests.strict_cupy import CUPY, device, kernels_by_reference
 from tests.test_module import Tree
@@ -79,8 +79,7 @@ def test_weights_are_kept_in_float32_beside_a_low_copy(low):
     for p in tree.parameters():
         p.data += np.linspace(0, 1e-3, p.size, dtype="float32")
     before = tree.state_dict()
-    flat = flatten(tree, low)
-    assert flatten(tree) is flat and flatten(tree, low) is flat
+    flat = FlatParameters(tree, low)
     assert (flat.data.dtype, flat.low.dtype, flat.grad.dtype) == ("float32", low, "float32")
     for name, p in tree.named_parameters():
         assert p.dtype == low and p.grad.dtype == "float32"
@@ -92,14 +91,14 @@ def test_weights_are_kept_in_float32_beside_a_low_copy(low):
     tree.load_state_dict(changed)
     assert all(np.array_equal(array, changed[name]) for name, array in tree.state_dict().items())
     assert np.array_equal(flat.low, flat.data.astype(low))
-    with pytest.raises(ValueError, match=f"flatten: expected {low}, as at the first call; got float64"):
-        flatten(tree, np.dtype("float64"))
+    with pytest.raises(ValueError, match="FlatParameters: expected parameters in no buffer yet; got scale and 7 more"):
+        FlatParameters(tree, np.dtype("float64"))
 
 
 @pytest.mark.parametrize("low", LOW)
 def test_gradients_add_up_in_float32(low):
     low, tree = dtype(low), Tree()
-    flat = flatten(tree, low)
+    flat = FlatParameters(tree, low)
     for _ in range(3):
         (tree.scale * Tensor(np.array([1, 2**-12, 3]).astype(low))).sum().backward()
     assert flat.grad.dtype == "float32" and np.array_equal(tree.scale.grad, np.float32([3, 3 * 2**-12, 9]))
@@ -110,7 +109,7 @@ def test_gradients_add_up_in_float32(low):
 @pytest.mark.parametrize("low", LOW)
 def test_small_updates_are_not_lost_to_rounding(low):
     low, tree = dtype(low), Tree()
-    flat = flatten(tree, low)
+    flat = FlatParameters(tree, low)
     adam = Adam(flat)
     for _ in range(40):
         flat.grad[...] = 4.0
@@ -127,7 +126,7 @@ def test_a_model_computes_in_half_what_it_computes_in_float32():
     with kernels_by_reference():
         for numbers in (None, np.dtype("float16")):
             model = Transformer(config, seed=2)
-            flat = flatten(model, numbers)
+            flat = FlatParameters(model, numbers)
             loss = model.loss(src, tgt)
             loss.backward(1024.0)
             assert loss.dtype == "float32" and model.encode(src)[0].dtype == flat.numbers

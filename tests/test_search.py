@@ -1,4 +1,4 @@
-"""Search (models/search.py), held against exhaustive enumeration on a model small enough for it, and a Transformer."""
+"""Search (models/search/), held against exhaustive enumeration on a model small enough for it, and a Transformer."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autograd import no_grad
-from models import Transformer, TransformerConfig
+from models import State, Transformer, TransformerConfig
 from models.search import beam_search, check_search, greedy_search, length_penalty
 from npx.kernels.top_k import greatest
 
@@ -32,37 +32,33 @@ class MarkovModel:
         self.table[..., EOS] += end_bias
         if coarse:
             self.table, self.by_source = np.round(self.table * 2) / 2, np.round(self.by_source * 2) / 2
-        self.training = True
+        self.training, self.longest = True, 1000
         self.rows_run = 0  # rows the model has been asked for, over all steps
 
     def train(self, mode: bool = True) -> None:
         self.training = mode
 
-    def eval(self) -> None:
-        self.training = False
+    def limits(self, src, max_extra):
+        return np.minimum((src > EOS).sum(axis=1) + max_extra, self.longest)
 
-    def encode(self, src):
+    def start(self, src):
         assert not self.training
-        weight = np.arange(1, src.shape[1] + 1)
-        return ((src * weight).sum(axis=1) % 11)[:, None, None], (src != PAD)[:, None, None, :]
+        source, begin = (src * np.arange(1, src.shape[1] + 1)).sum(axis=1) % 11, np.full(len(src), BOS)
+        return begin, MarkovState(source, begin)
 
-    def start_cache(self, memory, source_mask):
-        return MarkovCache(memory[:, 0, 0], np.full(len(memory), BOS), np.full(len(memory), BOS))
-
-    def decode_step(self, tokens, cache):
-        assert tokens.shape == cache.source.shape
-        assert cache.position == 0 or (tokens != EOS).all(), "a finished hypothesis is still in the batch"
+    def step(self, tokens, state):
+        assert tokens.shape == state.source.shape
+        assert state.position == 0 or (tokens != EOS).all(), "a finished hypothesis is still in the batch"
         self.rows_run += len(tokens)
-        logits = self.table[cache.position % 7, cache.last, tokens] + self.by_source[cache.source]
-        cache.last, cache.position = tokens.copy(), cache.position + 1
+        logits = self.table[state.position % 7, state.last, tokens] + self.by_source[state.source]
+        state.last, state.position = tokens.copy(), state.position + 1
         return logits.astype(np.float32)
 
 
 @dataclass
-class MarkovCache:
+class MarkovState(State):
     source: np.ndarray
     last: np.ndarray
-    before: np.ndarray
     position: int = 0
 
     def select(self, rows):
@@ -80,11 +76,11 @@ def sources(rng, n: int, longest: int, vocab_size: int) -> np.ndarray:
 
 def log_probability(model, src_row, tokens, finished=True) -> float:
     """The truth: the model asked for one prefix after another, log-softmax in float64."""
-    model.eval()
-    cache = model.start_cache(*model.encode(src_row[None]))
+    model.train(False)
+    _, state = model.start(src_row[None])
     total = 0.0
     for last, token in zip([BOS, *tokens], [*tokens, EOS] if finished else tokens, strict=False):
-        logits = model.decode_step(np.array([last]), cache)[0].astype(np.float64)
+        logits = model.step(np.array([last]), state)[0].astype(np.float64)
         total += logits[token] - logits.max() - np.log(np.exp(logits - logits.max()).sum())
     return total
 
@@ -285,9 +281,9 @@ def test_nan_from_the_model_is_an_error_not_a_translation():
             search(model, np.array([[3, 3, 4, EOS]]))
 
 
-def test_learned_positions_bound_the_length():
+def test_the_limits_of_the_model_bound_the_length():
     model = MarkovModel(12, 0, end_bias=-40)
-    model.config.positions, model.config.max_positions = "learned", 7
+    model.longest = 7
     src = np.array([[3, 4, EOS]])
     assert len(greedy_search(model, src)[0].tokens) == len(beam_search(model, src)[0][0].tokens) == 7
 

@@ -420,7 +420,7 @@ def test_a_loss_that_is_not_finite_stops_and_is_never_kept(text, tmp_path, monke
             return value * math.nan
         if self.training and steps == 7:  # within update 8
             if what == "gradient":
-                self.flat.grad[3] = math.inf
+                made["adam"].flat.grad[3] = math.inf
             else:
                 return value * float(what.split()[1]) if what.startswith("loss") else value
         return value
@@ -434,7 +434,7 @@ def test_a_loss_that_is_not_finite_stops_and_is_never_kept(text, tmp_path, monke
     assert "step 8" in one_line(error) and "step-6" in str(error.value)
     assert [path.name for path in list_checkpoints(out)] == ["step-3", "step-6"]
     load_checkpoint(list_checkpoints(out)[-1])
-    assert np.isfinite(made["model"].flat.data).all()
+    assert np.isfinite(made["adam"].flat.data).all()
     assert "step 8" in (out / "log.txt").read_text(encoding="utf-8")
     assert made["adam"].steps == (8 if what == "validation" else 7)
     if what != "validation":

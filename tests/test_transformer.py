@@ -1,4 +1,4 @@
-"""The Transformer (models/transformer.py, config.py): the laws of a translation model, whatever its options.
+"""The Transformer (models/architectures/, config.py): the laws of a translation model, whatever its options.
 
 Float64 throughout, so that a law can be held to rounding. Every parameter is moved by noise, so that no zero or one of
 the initial values hides a mistake.
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import npx
 from autograd import Tensor, gradcheck, neural, no_grad
-from models import PRESETS, Parameter, Transformer, TransformerConfig, flatten, sinusoids
+from models import PRESETS, FlatParameters, Parameter, Transformer, TransformerConfig, sinusoids
 from models.search import greedy_search
 from npx.kernels.cross_entropy import SMOOTHING_OVER
 from npx.registry import compare
@@ -22,9 +22,9 @@ PAD, BOS, EOS, FIRST, V = 0, 1, 2, 3, 11
 SMALL = {"vocab_size": V, "d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2, "dropout": 0.0}
 OPTIONS = {
     "norm": ["post", "pre"],
-    "positions": ["sinusoidal", "sinusoidal_halves", "learned"],
+    "positions": ["sinusoidal", "sinusoidal_halves", "learned", "rotary"],
     "attention_bias": [False, True],
-    "d_k": [None, 3],
+    "d_k": [None, 6],
     "d_v": [None, 5],
     "embedding_init": ["normal", "xavier"],
     "layer_norm_eps": [1e-6, 1e-2],
@@ -64,7 +64,7 @@ def batch(sources, targets, extra=0):
 
 def gradient(model, *parts, **how):
     """The gradient by all parameters, in one array, of the losses of `parts` added up."""
-    flat = flatten(model)
+    flat = FlatParameters(model)
     flat.zero_grad()
     for src, tgt in parts:
         model.loss(src, tgt, **how).backward()
@@ -109,15 +109,15 @@ def test_cached_decoding_equals_full_decoding(config, seed, data):
     """With rows repeated, reordered and dropped on the way, neighbours of one source in equal numbers or not."""
     model, rng = build(config, seed).eval(), np.random.default_rng(seed)
     src = padded([s + [EOS] for s in sentences(rng, 3)])
-    cache = model.start_cache(*model.encode(src))
+    _, state = model.start(src)
     origin, prefix = np.arange(3), np.empty((3, 0), int)
     for _ in range(data.draw(st.integers(1, 5))):
         tokens = rng.integers(FIRST, V, len(origin))
         prefix = np.concatenate([prefix, tokens[:, None]], axis=1)
-        step = model.decode_step(tokens, cache)
+        step = model.step(tokens, state)
         with no_grad():
             full = model(src[origin], prefix).data[:, -1]
-        assert type(step) is np.ndarray and step.shape == (len(origin), V) and cache.length == prefix.shape[1]
+        assert type(step) is np.ndarray and step.shape == (len(origin), V) and state.length == prefix.shape[1]
         assert np.allclose(step, full, rtol=0, atol=1e-11)
         kind = data.draw(st.sampled_from(["stay", "beam", "drop", "any"]))
         rows = np.arange(len(origin))
@@ -129,20 +129,20 @@ def test_cached_decoding_equals_full_decoding(config, seed, data):
             rows = np.array(
                 data.draw(st.lists(st.sampled_from(rows.tolist()), max_size=6) if len(rows) else st.just([])), int
             )
-        cache.select(rows)
+        state.select(rows)
         origin, prefix = origin[rows], prefix[rows]
 
 
-def test_the_cache_shares_a_source_among_its_hypotheses():
+def test_the_state_shares_a_source_among_its_hypotheses():
     """A beam of four must not hold the source's keys and values four times."""
     model = build(TransformerConfig(**SMALL)).eval()
-    cache = model.start_cache(*model.encode(np.array([[3, 4, EOS], [5, EOS, PAD]])))
-    cache.select(np.repeat([0, 1], 4))
-    model.decode_step(np.full(8, 3), cache)
-    assert all(len(own.keys) == 8 and len(cross.keys) == 2 for own, cross in cache.layers)
-    cache.select(np.array([5, 4, 7, 7]))
-    assert all(len(own.keys) == 4 and len(cross.keys) == 1 for own, cross in cache.layers)
-    assert len(cache.source_mask) == 1
+    _, state = model.start(np.array([[3, 4, EOS], [5, EOS, PAD]]))
+    state.select(np.repeat([0, 1], 4))
+    model.step(np.full(8, 3), state)
+    assert all(len(own.keys) == 8 for own in state.own) and all(len(cross.keys) == 2 for cross in state.cross)
+    state.select(np.array([5, 4, 7, 7]))
+    assert all(len(own.keys) == 4 for own in state.own) and all(len(cross.keys) == 1 for cross in state.cross)
+    assert np.array_equal(state.lengths.array, [2])
 
 
 @given(config=configs(), seed=SEEDS, n=st.integers(1, 6), k=st.integers(1, 4))
@@ -276,8 +276,8 @@ def test_what_enters_the_layers_is_the_scaled_embedding_and_the_position(kind):
         layer.forward = lambda x, *rest, f=layer.forward: (entered.append(x.data), f(x, *rest))[1]
     model(src, tgt)
     for x, ids, positions in zip(entered, (src, tgt), (model.source_positions, model.target_positions), strict=True):
-        learned = kind == "learned"
-        rows = positions.weight.data if learned else sinusoids(9, 8, kind == "sinusoidal_halves", "float64")
+        table = {"learned": getattr(positions, "weight", Tensor(0.0)).data, "rotary": np.zeros((9, 8))}.get(kind)
+        rows = sinusoids(9, 8, kind == "sinusoidal_halves", "float64") if table is None else table
         expected = model.embedding.weight.data[ids] * 8**0.5 + rows[: ids.shape[1]]
         assert np.allclose(x, expected, rtol=0, atol=1e-14)
 
@@ -341,7 +341,7 @@ def test_dtype_is_kept_from_the_weights_to_the_gradients(dtype, norm):
     assert loss.dtype == dtype and {p.grad.dtype.name for p in model.parameters()} == {dtype}
     model.eval()
     assert model(src, tgt).dtype == dtype
-    assert model.decode_step(tgt[:, 0], model.start_cache(*model.encode(src))).dtype == dtype
+    assert model.step(*model.start(src)).dtype == dtype
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -352,9 +352,9 @@ def test_ten_sentences_are_learned_by_heart(norm):
     src, tgt = batch(sources, targets)
     config = TransformerConfig(V, d_model=32, d_ff=64, n_heads=4, n_layers=1, dropout=0.0, norm=norm)
     model = Transformer(config, seed=1)
-    adam, flat = Adam(model), flatten(model)
+    adam = Adam(model)
     for step in range(1, 151):
-        flat.zero_grad()
+        adam.flat.zero_grad()
         loss = model.loss(src, tgt, smoothing=0.0)
         loss.backward()
         adam.step(0.01 * min(1, step / 20))
@@ -375,7 +375,7 @@ def test_attention_maps_are_distributions_over_the_source(config, seed):
         assert np.allclose(weights.sum(axis=-1), 1) and (weights >= 0).all()
         for i, source in enumerate(sources):
             assert (weights[i, ..., : len(source) + 1] > 0).all() and not weights[i, ..., len(source) + 1 :].any()
-    assert all(layer.cross_attention.weights is None for layer in model.decoder)
+    assert not any("forward" in vars(module) for module in model.modules()), "nothing stays noted"
 
 
 # Sizes
@@ -413,20 +413,28 @@ def test_parameters_of_every_preset(name):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_parameters_of_every_preset_as_built(name, monkeypatch):
+def test_parameters_of_every_preset_as_built(name):
     """Built with arrays that take no memory, so that even the big model is quick."""
-    blank = np.broadcast_to(np.float32(0), (1,))
-    monkeypatch.setattr("models.layers.xavier_uniform", lambda i, *o: np.broadcast_to(blank, (i, sum(o))))
     config = TransformerConfig.preset(name, 17)
-    assert (
-        Transformer(config).n_parameters() == config.n_parameters() == AT_37000[name] - (37_000 - 17) * config.d_model
-    )
+    held = {(p.data.base if p.data.base is not None else p.data).size for p in config.outline().parameters()}
+    assert config.n_parameters() == AT_37000[name] - (37_000 - 17) * config.d_model and held == {1}
+
+
+def formula(c):
+    """The number of learned numbers, from the sizes."""
+    d, bias = c.d_model, int(c.attention_bias)
+    widths = c.n_heads * (2 * c.key_size + c.value_size)
+    attention = d * widths + c.n_heads * c.value_size * d + bias * (widths + d)
+    feed_forward = 2 * d * c.d_ff + c.d_ff + d
+    layers = c.n_layers * (3 * attention + 2 * feed_forward + 5 * 2 * d)
+    learned = 2 * c.max_positions * d if c.positions == "learned" else 0
+    return c.vocab_size * d + learned + layers + (2 * 2 * d if c.norm == "pre" else 0)
 
 
 @given(config=configs())
 def test_parameters_as_built(config):
     model = Transformer(config)
-    assert model.n_parameters() == config.n_parameters() == flatten(model).data.size
+    assert model.n_parameters() == config.n_parameters() == formula(config) == FlatParameters(model).data.size
     assert model.embedding.weight is next(model.parameters()) and model.embedding.weight.shape == (V, 8)
 
 
@@ -455,24 +463,27 @@ def test_configurations_go_round_and_presets_take_changes():
             "d_model: expected a multiple of n_heads = 4; got 10; try 8, or set d_k and d_v",
         ),
         *(
-            ({name: 0}, f"{name}: expected a positive whole number; got 0")
+            ({name: 0}, f"{name}: expected a whole number from 1; got 0")
             for name in ("vocab_size", "d_model", "n_layers")
         ),
         *(
-            ({name: -1}, f"{name}: expected a positive whole number; got -1")
+            ({name: -1}, f"{name}: expected a whole number from 1; got -1")
             for name in ("d_ff", "n_heads", "d_k", "d_v")
         ),
-        *(({name: 2.0}, f"{name}: expected a positive whole number; got 2.0") for name in ("d_ff", "n_layers", "d_k")),
-        ({"vocab_size": "many"}, "vocab_size: expected a positive whole number; got 'many'"),
-        ({"n_heads": True}, "n_heads: expected a positive whole number; got True"),
-        ({"dropout": 1.0}, "dropout: expected a share from 0 to below 1; got 1.0"),
-        ({"attention_dropout": -0.1}, "attention_dropout: expected a share"),
-        ({"activation_dropout": "0.1"}, "activation_dropout: expected a share"),
-        ({"dropout": float("nan")}, "dropout: expected a share"),
-        ({"norm": "layer"}, "norm: expected one of post, pre; got 'layer'"),
-        ({"positions": None}, "positions: expected one of sinusoidal, sinusoidal_halves, learned; got None"),
-        ({"embedding_init": "zeros"}, "embedding_init: expected one of normal, xavier; got 'zeros'"),
-        ({"layer_norm_eps": 0}, "layer_norm_eps: expected a positive number; got 0"),
+        *(({name: 2.0}, f"{name}: expected a whole number from 1; got 2.0") for name in ("d_ff", "n_layers", "d_k")),
+        ({"vocab_size": "many"}, "vocab_size: expected a whole number from 1; got 'many'"),
+        ({"n_heads": True}, "n_heads: expected a whole number from 1; got True"),
+        ({"dropout": 1.0}, "dropout: expected a number from 0 to below 1; got 1.0"),
+        ({"attention_dropout": -0.1}, "attention_dropout: expected a number from 0 to below 1"),
+        ({"activation_dropout": "0.1"}, "activation_dropout: expected a number from 0 to below 1"),
+        ({"dropout": float("nan")}, "dropout: expected a number from 0 to below 1"),
+        ({"norm": "layer"}, 'norm: expected one of "post", "pre"; got \'layer\''),
+        (
+            {"positions": None},
+            'positions: expected one of "sinusoidal", "sinusoidal_halves", "learned", "rotary"; got',
+        ),
+        ({"embedding_init": "zeros"}, 'embedding_init: expected one of "normal", "xavier"; got \'zeros\''),
+        ({"layer_norm_eps": 0}, "layer_norm_eps: expected a number above 0; got 0"),
         ({"pad_id": V}, f"pad_id: expected a whole number below vocab_size = {V}; got {V}"),
         ({"eos_id": -1}, "eos_id: expected a whole number"),
     ],
@@ -510,7 +521,7 @@ def test_impossible_ids(src, tgt, message):
         with pytest.raises(ValueError) as caught:
             call(src, tgt)
         assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
-    assert all(layer.cross_attention.weights is None for layer in model.decoder)
+    assert not any("forward" in vars(module) for module in model.modules())
 
 
 def test_more_tokens_than_learned_positions():
@@ -518,11 +529,11 @@ def test_more_tokens_than_learned_positions():
     assert model(GOOD, GOOD).shape == (1, 3, V)
     with pytest.raises(ValueError, match="at most max_positions = 3 tokens; got 4; try"):
         model(np.array([[3, 4, 5, EOS]]), GOOD)
-    cache = model.start_cache(*model.encode(GOOD))
+    _, state = model.start(GOOD)
     for _ in range(3):
-        model.decode_step(np.array([3]), cache)
+        model.step(np.array([3]), state)
     with pytest.raises(ValueError, match="at most max_positions = 3"):
-        model.decode_step(np.array([3]), cache)
+        model.step(np.array([3]), state)
 
 
 def test_unknown_smoothing():

@@ -28,25 +28,22 @@ class EchoModel:
 
     def __init__(self):
         self.config = SimpleNamespace(pad_id=PAD, bos_id=BOS, eos_id=EOS)
-        self.training = False
+        self.training, self.longest = False, None
         self.shapes = []
 
     def train(self, mode=True):
         self.training = mode
 
-    def eval(self):
-        self.training = False
+    def limits(self, src, max_extra):
+        return (src > EOS).sum(axis=1) + max_extra
 
-    def encode(self, src):
+    def start(self, src):
         self.shapes.append(src.shape)
-        return src, (src != PAD)[:, None, None, :]
-
-    def start_cache(self, memory, source_mask):
-        cache = SimpleNamespace(source=memory, position=0)
+        cache = SimpleNamespace(source=src, position=0)
         cache.select = lambda rows: setattr(cache, "source", cache.source[rows])
-        return cache
+        return np.full(len(src), BOS), cache
 
-    def decode_step(self, tokens, cache):
+    def step(self, tokens, cache):
         logits = np.zeros((len(tokens), FIRST + len(LETTERS)), np.float32)
         position = min(cache.position, cache.source.shape[1] - 1)
         wanted = np.where(cache.source[:, position] == PAD, EOS, cache.source[:, position])
@@ -114,7 +111,7 @@ def test_a_line_that_is_too_long_is_cut_with_a_warning_that_names_it():
 
 def test_learned_positions_bound_the_source():
     model = EchoModel()
-    model.config.positions, model.config.max_positions = "learned", 4
+    model.longest = 4
     with pytest.warns(UserWarning, match="at most 3 tokens"):
         translate_lines(model, LetterTokenizer(), ["abcdef"])
     assert model.shapes == [(1, 4)]

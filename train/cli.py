@@ -175,7 +175,7 @@ def train(
 
 def read_config(config: str | None, changes: list[str], out: Path, resume: bool) -> Any:
     """The configuration of a training: from a file, by a preset's name, or (to resume) from the run itself."""
-    from models.config import PRESETS
+    from models.presets import PRESETS
     from train.config import RunConfig
 
     if resume and not (out / "config.toml").is_file():
@@ -322,7 +322,8 @@ def info(
     config: Annotated[bool, typer.Option("--config", help="Print the complete commented configuration.")] = False,
 ) -> None:
     """Print parameters, operations and memory beside the paper's figures; of a run also its curve and tokenizer."""
-    from models.config import PRESETS, TransformerConfig
+    from models.config import TransformerConfig
+    from models.presets import PRESETS
     from train.checkpoint import find_checkpoint, read_state
     from train.config import RunConfig, nearest
 
@@ -350,9 +351,9 @@ def info(
 
 def describe(shape: Any, config: Any) -> Iterator[str]:
     """Lines on a model's parameters, operations and memory; the paper's figures where it is a model of the paper."""
-    from models.config import PRESETS
+    from train.paper import PUBLISHED
 
-    preset, t = PRESETS[config.model.preset], config.train
+    preset, t = PUBLISHED[config.model.preset], config.train
     own = shape != type(shape).preset(config.model.preset, shape.vocab_size)
     paper: dict[str, Any] = {} if own else {"cost": PAPER_COST.get(config.model.preset), **preset.paper}
     n, tokens = shape.n_parameters(), t.batch_tokens * t.accumulate

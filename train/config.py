@@ -25,9 +25,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from models.config import PRESETS, TransformerConfig
+from models.config import TransformerConfig
+from models.presets import PRESETS
 from train.errors import UserError
 from train.keys import SECTIONS, DataSection, ModelSection, SearchSection, TrainSection
+from train.paper import PUBLISHED
 
 TYPES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text on one line"}
 SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "double": "float64"}
@@ -167,10 +169,10 @@ def types_of(table: str) -> dict[str, type]:
 
 def preset_values(preset: str) -> dict[str, dict[str, Any]]:
     """What a preset decides: in [model] the whole architecture, in [train] what the paper's row says."""
-    model = {f.name: f.default for f in fields(TransformerConfig) if f.default is not MISSING} | PRESETS[preset].model
+    model = {f.name: f.default for f in fields(TransformerConfig) if f.default is not MISSING} | PRESETS[preset]
     return {
         "model": {name: model[name] for name in keys_of("model") if model.get(name) is not None},
-        "train": {name: value for name, value in PRESETS[preset].train.items() if name in keys_of("train")},
+        "train": {name: value for name, value in PUBLISHED[preset].train.items() if name in keys_of("train")},
     }
 
 

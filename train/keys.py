@@ -1,73 +1,36 @@
 """Every key of a run's configuration: its meaning, choices, range and default, in one place. Next: `config.py`.
 
-A key is a dataclass field whose metadata holds what a person and a check need to know.
+A key is a dataclass field whose metadata holds what a person and a check need to know: models/fields.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, make_dataclass
+from typing import TYPE_CHECKING, Any
 
-from models.config import PRESETS
+from models.config import TransformerConfig
+from models.fields import COUNT, POSITIVE, SHARE, key, overrides
+from models.presets import PRESETS
 from npx import PRECISIONS
 
-POSITIVE = "(0, inf)"
-COUNT = "[1, inf)"  # of whole numbers
-SHARE = "[0, 1)"
-PRESET = "what the preset says"
+PRESET = key("base", "Architecture of the paper (base, big, rows of Table 3) that the keys below start from.",
+             choices=tuple(PRESETS))  # fmt: skip
 
+if TYPE_CHECKING:
 
-def key(
-    default: Any,
-    help: str,
-    *,
-    choices: Iterable[str] = (),
-    within: str = "",
-    unset: str = "",
-    may_change: bool = False,
-) -> Any:
-    """One key: its interval `within`, what leaving it out means (`unset`), whether a resumed run may alter it."""
-    return field(default=default, metadata={
-        "help": help, "choices": tuple(choices), "within": within, "unset": unset, "may_change": may_change,
-    })  # fmt: skip
+    class ModelSection:
+        """The keys of TransformerConfig, each of them perhaps None."""
 
+        preset: str
 
-def of_preset(help: str, *, choices: Iterable[str] = (), within: str = "") -> Any:
-    """A key of [model] that overrides the preset's value."""
-    return key(None, help, choices=choices, within=within, unset=PRESET)
+        def __init__(self, preset: str = "base", **keys: Any) -> None: ...
 
-
-@dataclass(frozen=True)
-class ModelSection:
-    """[model]: Which Transformer. A key that is left out is the preset's."""
-
-    preset: str = key("base", "Architecture of the paper (base, big, rows of Table 3) that the keys below start from.",
-                      choices=PRESETS)  # fmt: skip
-    d_model: int | None = of_preset("Width D of every layer.", within=COUNT)
-    d_ff: int | None = of_preset("Width F inside the feed-forward network.", within=COUNT)
-    n_heads: int | None = of_preset("Attention heads H.", within=COUNT)
-    n_layers: int | None = of_preset("Layers N of the encoder, and of the decoder.", within=COUNT)
-    d_k: int | None = key(None, "Width of a head's queries and keys.", within=COUNT, unset="d_model / n_heads")
-    d_v: int | None = key(None, "Width of a head's values.", within=COUNT, unset="d_model / n_heads")
-    dropout: float | None = of_preset(
-        "Dropout where the paper has it: on each sub-layer's output and on embedding + position.", within=SHARE
-    )
-    attention_dropout: float | None = of_preset("Dropout on attention weights (none in the paper).", within=SHARE)
-    activation_dropout: float | None = of_preset("Dropout after the inner ReLU (none in the paper).", within=SHARE)
-    norm: str | None = of_preset(
-        "Layer norm after the residual sum (post, the paper's), or before the sub-layer and at the very end (pre).",
-        choices=("post", "pre"),
-    )
-    positions: str | None = of_preset(
-        "Positions: sine and cosine interleaved (the paper's), in two halves (tensor2tensor, fairseq), or learned.",
-        choices=("sinusoidal", "sinusoidal_halves", "learned"),
-    )
-    max_positions: int | None = of_preset("Longest sentence, in tokens, that learned positions can take.", within=COUNT)
-    attention_bias: bool | None = of_preset("Biases in the attention projections (none in the paper).")
-    layer_norm_eps: float | None = of_preset("Added to the variance in layer norm.", within=POSITIVE)
-    embedding_init: str | None = of_preset(
-        "First values of the embedding: N(0, D^-0.5), or Xavier's uniform.", choices=("normal", "xavier")
+else:
+    ModelSection = make_dataclass(
+        "ModelSection",
+        [("preset", str, PRESET), *overrides(TransformerConfig, "what the preset says")],
+        namespace={"__doc__": "[model]: Which Transformer. A key that is left out is the preset's."},
+        frozen=True,
     )
 
 

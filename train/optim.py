@@ -1,7 +1,7 @@
 """How the weights move: Adam over one flat buffer, the learning-rate schedule, loss scaling, clipping by the norm.
 
-All parameters of a model are views into one flat array and all gradients into another (models/module.py), so an update
-is one call of the kernel `npx.adam`, which also unscales and clips, and the norm is one dot product. Next: update.py.
+All parameters of a model are views into one flat array and all gradients into another (models/parameters.py), so an
+update is one call of the kernel `npx.adam`, which also unscales and clips, and the norm is one dot product.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import math
 from typing import Any
 
 import npx
-from models.module import FlatParameters, Module, flatten
+from models.module import Module
+from models.parameters import FlatParameters
 
 
 class NoamSchedule:
@@ -68,7 +69,7 @@ class Adam:
                 f"Adam: expected eps >= 0 and weight_decay >= 0; got eps={eps}, weight_decay={weight_decay}; "
                 f"try 1e-9 and 0"
             )
-        self.flat = model if isinstance(model, FlatParameters) else flatten(model)
+        self.flat = model if isinstance(model, FlatParameters) else FlatParameters(model)
         self.beta1, self.beta2, self.eps = beta1, beta2, eps
         self.weight_decay, self.eps_inside = weight_decay, eps_inside
         self.m = npx.zeros_like(self.flat.data)  # (P,)
@@ -77,6 +78,7 @@ class Adam:
 
     def step(self, lr: float, scale: float = 1.0) -> None:
         """Moves every parameter once, by the gradients now in the flat buffer times `scale`."""
+        self.flat.check()
         self.steps += 1
         npx.adam(
             self.flat.data, self.flat.grad, self.m, self.v, self.steps, lr, self.beta1, self.beta2, self.eps,

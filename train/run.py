@@ -1,7 +1,7 @@
 """A whole training from a configuration: text -> tokenizer -> token arrays -> model -> Trainer. Next: trainer.py.
 
-    train(config, "runs/a")                  in a new folder
-    train(config, "runs/a", resume=True)     goes on from the newest checkpoint, bit for bit as if it had never stopped
+train(config, "runs/a")                  in a new folder
+train(config, "runs/a", resume=True)     goes on from the newest checkpoint, bit for bit as if it had never stopped
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import npx
-from models import Transformer, flatten
+from models import Transformer
 from train import checkpoint as store
 from train.config import RunConfig
 from train.data import Batches, prepare
@@ -70,7 +70,6 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, progress
             batches = Batches(corpora["train"], t.batch_tokens, t.seed)
             shape = config.transformer_config(tokenizer.vocab_size)
             model = Transformer(shape, seed=t.seed, dtype=precision.weights)
-            flatten(model, precision.numbers)
             trainer = Trainer(model, config, tokenizer, batches, corpora.get("valid"), run_dir, resume, progress)
     except BaseException:
         if not exists:
@@ -83,13 +82,13 @@ def check_text(config: RunConfig) -> dict[str, tuple[str, str]]:
     """The (source, target) files of "train" and, if any, "valid", read to their end; UserError for what is wrong."""
     data = config.data
     try:
-        shape = config.transformer_config(data.vocab_size)
+        longest = config.transformer_config(data.vocab_size).outline().longest
     except ValueError as error:
         raise UserError(f"model.{error}") from None
-    if shape.positions == "learned" and data.max_length > shape.max_positions:
+    if longest and data.max_length > longest:
         raise UserError(
-            f"data.max_length: expected at most model.max_positions = {shape.max_positions} with learned positions; "
-            f"got {data.max_length}; try max_length = {shape.max_positions}"
+            f"data.max_length: expected at most model.max_positions = {longest} with learned positions; "
+            f"got {data.max_length}; try max_length = {longest}"
         )
     sides = {"train": (data.train_src, data.train_tgt)}
     if data.valid_src or data.valid_tgt:

@@ -1,7 +1,7 @@
 """Translation of text: lines to token ids, search in batches of like length, and back to lines in their order.
 
 `translate_lines` is the whole of it as a list, `translate_stream` the same for input of any size, as it comes. The
-search is models/search.py; the scores of what comes out are train/scoring.py.
+search is models/search/; the scores of what comes out are train/scoring.py.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def translate_stream(
     for name, value, least in (("batch_tokens", batch_tokens, 1), ("max_length", max_length, 2), ("window", window, 1)):
         if value < least:
             raise ValueError(f"{name}: expected at least {least}; got {value}")
-    if getattr(model.config, "positions", "") == "learned":
-        max_length = min(max_length, model.config.max_positions)
+    if model.longest:
+        max_length = min(max_length, model.longest)
 
     def windows() -> Iterator[list[tuple[str, float]]]:
         rest, first = iter(lines), 1

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import npx
 from autograd.kept import kept_arrays
-from models import Transformer, flatten
+from models import FlatParameters, Transformer
 from train.data import Batch
 from train.errors import UserError
 from train.keys import TrainSection
@@ -38,7 +38,8 @@ class Update:
     ) -> None:
         self.model, self.settings, self.report, self.meanwhile = model, settings, report, meanwhile
         t = settings
-        self.flat = flatten(model)
+        numbers = npx.use_precision(t.precision).numbers
+        self.flat = FlatParameters(model, numbers if numbers.itemsize == 2 else None)
         self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
         self.scale = LossScale(dynamic=t.precision == "fp16")
 

@@ -17,11 +17,16 @@ from autograd.testing import check_kernel, check_layer, check_operation
 from autograd.testing import strategies as s
 from npx.registry import KERNELS, Kernel
 
-LAYERS = {
-    name: kind
-    for name, kind in vars(models).items()
-    if isinstance(kind, type) and issubclass(kind, models.Module) and kind is not models.Module
-}
+
+def kinds_of(base):
+    """Every class of models/ below `base`, by name, that has a forward."""
+    for kind in base.__subclasses__():
+        yield from kinds_of(kind)
+        if kind.__module__.startswith("models.") and kind.forward is not models.Module.forward:
+            yield kind.__name__, kind
+
+
+LAYERS = dict(kinds_of(models.Module))
 OURS = [name for name, operation in OPERATIONS.items() if operation.__module__.startswith("autograd.")]
 NAMES = {"operation": OURS, "kernel": KERNELS, "layer": LAYERS, "expression": ("any",)}
 ENTRIES = [f"{kind} {name}" for kind, names in NAMES.items() for name in names]

@@ -7,7 +7,7 @@ import npx
 from autograd import operations as ops
 from autograd.testing import strategies as s
 from tests.cases.base import Call, case, leading, size
-from tests.cases.neural import attention_sizes, normed
+from tests.cases.neural import attention_sizes, normed, scores
 
 
 def built(draw, kind, *sizes, **options):
@@ -30,7 +30,7 @@ def rates(draw):
 @case
 def layer_Linear(draw):
     n_in = draw(size())
-    options = {"bias": draw(st.booleans()), "relu": draw(st.booleans())}
+    options = {"bias": draw(st.booleans()), "activation": draw(st.sampled_from(["", "relu"]))}
     layer = built(draw, models.Linear, n_in, *draw(st.lists(size(2), min_size=1, max_size=3)), **options)
     return Call((draw(s.arrays((*leading(draw), n_in), ("normal", "large"))),), layer=layer)
 
@@ -67,23 +67,43 @@ def layer_Residual(draw):
 
 
 @case
-def layer_Positions(draw):
-    d, kind = draw(size(4)), draw(st.sampled_from(["learned", "sinusoidal", "sinusoidal_halves"]))
-    layer = built(draw, models.Positions, d, kind, 4)
+def layer_Sinusoids(draw, kind=models.Sinusoids):
+    d = draw(size(4))
+    return Call((sequence(draw, d),), {"start": draw(st.integers(0, 1))}, layer=kind(d))
+
+
+@case
+def layer_SinusoidsInHalves(draw):
+    return layer_Sinusoids(draw, models.SinusoidsInHalves)
+
+
+@case
+def layer_LearnedPositions(draw):
+    d = draw(size(4))
+    layer = built(draw, models.LearnedPositions, d, 4)
     return Call((sequence(draw, d),), {"start": draw(st.integers(0, 1))}, layer=layer)
 
 
 @case
-def layer_MultiHeadAttention(draw):
+def layer_RotaryPositions(draw):
+    return layer_Sinusoids(draw, models.RotaryPositions)
+
+
+@case
+def layer_SelfAttention(draw):
+    b, t, _, h, d_k, d_v, _ = attention_sizes(draw)
+    d, rotary = draw(size(3)), draw(st.sampled_from([None, 10.0]))
+    how = {"bias": draw(st.booleans()), "dropout": rates(draw), "rotary": rotary}
+    layer = built(draw, models.SelfAttention, d, h, 2 * d_k if rotary else d_k, d_v, **how)
+    return Call((sequence(draw, d, b, t), scores(draw, b, h, t, t, 1)), layer=layer)
+
+
+@case
+def layer_CrossAttention(draw):
     b, t, source, h, d_k, d_v, _ = attention_sizes(draw)
-    mask = draw(st.sampled_from([(b, 1, 1, source), (t, source), (b, h, t, source)]).flatmap(s.masks))
-    d, cross = draw(size(3)), draw(st.booleans())
-    layer = built(
-        draw, models.MultiHeadAttention, d, h, d_k, d_v, cross=cross, bias=draw(st.booleans()), dropout=rates(draw)
-    )
-    if cross:
-        return Call((sequence(draw, d, b, t), sequence(draw, d, b, source), mask), layer=layer)
-    return Call((sequence(draw, d, b, t), None, draw(s.masks((b, 1, 1, t)) | s.masks((t, t)))), layer=layer)
+    d = draw(size(3))
+    layer = built(draw, models.CrossAttention, d, h, d_k, d_v, bias=draw(st.booleans()), dropout=rates(draw))
+    return Call((sequence(draw, d, b, t), sequence(draw, d, b, source), scores(draw, b, h, t, source, 1)), layer=layer)
 
 
 def config(draw):
@@ -91,7 +111,7 @@ def config(draw):
         **{"vocab_size": 7, "d_model": 4, "d_ff": draw(size()), "n_heads": draw(size(2)), "n_layers": 1},
         **{"dropout": rates(draw), "attention_dropout": rates(draw), "activation_dropout": rates(draw)},
         **{"norm": draw(st.sampled_from(["post", "pre"])), "attention_bias": draw(st.booleans())},
-        positions=draw(st.sampled_from(["learned", "sinusoidal"])),
+        positions=draw(st.sampled_from(["learned", "sinusoidal", "rotary"])),
         **{"max_positions": 4, "layer_norm_eps": 0.1},
     )
 
@@ -99,15 +119,14 @@ def config(draw):
 @case
 def layer_EncoderLayer(draw):
     layer, x = built(draw, models.EncoderLayer, config(draw)), sequence(draw, 4)
-    return Call((x, draw(s.masks((len(x), 1, 1, x.shape[1])))), layer=layer, directions=3)
+    return Call((x, scores(draw, len(x), 1, x.shape[1], x.shape[1], 1)), layer=layer, directions=3)
 
 
 @case
 def layer_DecoderLayer(draw):
     layer, x = built(draw, models.DecoderLayer, config(draw)), sequence(draw, 4)
     memory = sequence(draw, 4, b=len(x))
-    causal = npx.tril(npx.ones((x.shape[1],) * 2, "bool"))
-    return Call((x, memory, draw(s.masks((len(x), 1, 1, memory.shape[1]))), causal), layer=layer, directions=3)
+    return Call((x, memory, scores(draw, len(x), 1, x.shape[1], memory.shape[1], 1)), layer=layer, directions=3)
 
 
 @case

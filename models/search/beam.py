@@ -1,134 +1,17 @@
-"""Search: the target sentences a trained Transformer finds most probable. Read `beam_search`, then train/translate.py.
+"""Beam search: the target sentences of greatest score found, each sentence ending as soon as nothing can change."""
 
-The search needs five things of a model: `encode`, `start_cache`, `decode_step`, the cache's `select`, and `config`
-with the ids of padding, begin and end. All live hypotheses of all sentences are the rows of one flat batch; one step
-of the model gives every row its continuations. The probabilities stay on the model's device, where each row is cut
-down to its best few; those few, and the bookkeeping over them, are small and are kept on the host.
-
-Dimensions: `B` sentences, `S` source length, `R` live rows, `V` vocabulary, `K` beam.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-import npx
-from autograd import no_grad
-
-host = npx.array_module()  # the bookkeeping is NumPy's on every device
-PENALTIES = ("paper", "length")
-
-
-@dataclass
-class Hypothesis:
-    """One translation. `tokens` has neither BOS nor EOS; `log_probability` is the sum over tokens and EOS (nats)."""
-
-    tokens: list[int]
-    score: float  # log_probability / length_penalty(|Y|); what hypotheses are ranked by
-    log_probability: float
-    finished: bool  # False: cut off at the length limit, and without EOS in its log-probability and in |Y|
-
-
-def length_penalty(length: Any, alpha: float, penalty: str = "paper") -> Any:
-    """What a log-probability is divided by: "paper" ((5 + |Y|) / 6)^alpha, "length" |Y|^alpha (fairseq, Marian).
-
-    `length` is |Y| >= 1, a number or an array, EOS counted (Wu et al. 2016, equation 14; alpha 0.6 in section 6.1).
-    """
-    return ((5.0 + length) / 6.0) ** alpha if penalty == "paper" else (1.0 * length) ** alpha
-
-
-def check_search(
-    *, beam: int = 4, alpha: float = 0.6, penalty: str = "paper", max_extra: int = 50, n_best: int = 1
-) -> None:
-    """Raise ValueError, naming the option, for a search that cannot be."""
-    for name, value in (("beam", beam), ("max_extra", max_extra), ("n_best", n_best)):
-        if value < 1 or value != int(value):
-            raise ValueError(f"{name}: expected a whole number of at least 1; got {value}")
-    if n_best > beam:
-        raise ValueError(f"n_best: expected at most beam, {beam}; got {n_best}; try a beam of {n_best}")
-    if not -10 <= alpha <= 10:
-        raise ValueError(f"alpha: expected a number between -10 and 10; got {alpha}; the paper has 0.6")
-    if penalty not in PENALTIES:
-        raise ValueError(f"penalty: expected one of {', '.join(PENALTIES)}; got {penalty!r}")
-
-
-def _continuations(logits: Any, k: int, config: Any, position: int) -> tuple[Any, Any]:
-    """The k most probable next tokens of every row: log-probabilities (R, k) and ids (R, k), on the host.
-
-    PAD and BOS have their share of the probability and are never chosen.
-    Raises FloatingPointError where a row has no next token (NaN in the model's output).
-    """
-    if logits.dtype.itemsize < 4:
-        logits = logits.astype(npx.float32)
-    values, ids = npx.top_k(logits, k, (config.pad_id, config.bos_id))
-    values = npx.to_host(values).astype(host.float64)
-    if not (values[:, 0] > -host.inf).all():
-        raise FloatingPointError(f"search: expected finite logits; got NaN or infinity at output position {position}")
-    return values, npx.to_host(ids)
-
-
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """Without dropout and without a graph; the model's mode is put back."""
-    training = model.training
-    model.eval()
-    try:
-        with no_grad():
-            yield
-    finally:
-        model.train(training)
-
-
-def _source(model: Any, src: Any, max_extra: int) -> tuple[Any, Any]:
-    """The source ids (B, S) on the host, and the greatest |Y| of each sentence (B,): source tokens + `max_extra`."""
-    src = npx.to_host(src)
-    if src.ndim != 2 or src.dtype.kind not in "iu":
-        raise ValueError(f"search: expected source ids as a matrix (B, S) of integers; got {src.dtype} {src.shape}")
-    config = model.config
-    limits = ((src != config.pad_id) & (src != config.eos_id)).sum(axis=1) + max_extra
-    if getattr(config, "positions", "") == "learned":  # no position beyond the learned ones exists
-        limits = host.minimum(limits, config.max_positions)
-    return src, limits
-
-
-def greedy_search(model: Any, src: Any, *, max_extra: int = 50) -> list[Hypothesis]:
-    """The most probable token at every step, until EOS or the length limit.
-
-    `src` (B, S) are source ids, each row tokens, EOS, padding. |Y|, EOS counted, is at most the number of source
-    tokens + `max_extra`. `score` is the log-probability. Raises ValueError for a bad argument.
-    """
-    check_search(beam=1, max_extra=max_extra)
-    src, limits = _source(model, src, max_extra)
-    if not len(src):
-        return []
-    config = model.config
-    rows = host.arange(len(src))  # which sentence a row of the batch belongs to
-    tokens = host.full(len(src), config.bos_id)
-    output = host.zeros((len(src), limits.max()), host.int64)
-    log_probability, finished = host.zeros(len(src)), host.zeros(len(src), bool)
-    with _evaluating(model):
-        cache = model.start_cache(*model.encode(src))
-        for length in range(1, limits.max() + 1):
-            logits = model.decode_step(tokens, cache)  # (R, V)
-            values, ids = _continuations(logits, 1, config, length)
-            tokens = output[rows, length - 1] = ids[:, 0]
-            log_probability[rows] += values[:, 0]
-            ended = tokens == config.eos_id
-            finished[rows[ended]] = True
-            stay = host.flatnonzero(~ended & (limits[rows] > length))
-            if not stay.size:
-                break
-            if stay.size < rows.size:
-                rows, tokens = rows[stay], tokens[stay]
-                cache.select(stay)
-    ends = host.where(finished, (output == config.eos_id).argmax(axis=1), limits)
-    return [
-        Hypothesis(tokens[:end].tolist(), float(log_p), float(log_p), bool(done))
-        for tokens, end, log_p, done in zip(output, ends, log_probability, finished, strict=True)
-    ]
+from models.search.protocol import (
+    Hypothesis,
+    SearchModel,
+    begin,
+    check_search,
+    continuations,
+    evaluating,
+    host,
+    length_penalty,
+)
 
 
 class _Kept:
@@ -155,7 +38,7 @@ class _Kept:
 
 
 def beam_search(
-    model: Any,
+    model: SearchModel,
     src: Any,
     *,
     beam: int = 4,
@@ -178,22 +61,21 @@ def beam_search(
     argument, and FloatingPointError where the model gives NaN.
     """
     check_search(beam=beam, alpha=alpha, penalty=penalty, max_extra=max_extra, n_best=n_best)
-    src, limits = _source(model, src, max_extra)
+    src, limits = begin(model, src, max_extra)
     if not len(src):
         return []
     config = model.config
     kept = _Kept(len(src), n_best)
     parents, symbols, n_nodes = [], [], 0  # the tree of prefixes, one array a step; the root is -1
     active = host.arange(len(src))  # (n,) the sentences still searched
-    # Each of them has equally many neighbouring rows, R = n * rows_each, the better before the worse: so a cache can
+    # Each of them has equally many neighbouring rows, R = n * rows_each, the better before the worse: so a state can
     # share a source among them. A row of log-probability -inf is a place that no live hypothesis takes.
-    tokens, node = host.full(len(src), config.bos_id), host.full(len(src), -1)  # (R,)
-    log_p = host.zeros(len(src))  # (R,)
-    with _evaluating(model):
-        cache = model.start_cache(*model.encode(src))
+    node, log_p = host.full(len(src), -1), host.zeros(len(src))  # (R,)
+    with evaluating(model):
+        tokens, state = model.start(src)
         for length in range(1, limits.max() + 1):
-            logits = model.decode_step(tokens, cache)  # (R, V)
-            values, ids = _continuations(logits, beam, config, length)
+            logits = model.step(tokens, state)  # (R, V)
+            values, ids = continuations(logits, beam, config, length)
             rows_each, width = len(tokens) // len(active), values.shape[1]
 
             # The beam best continuations of each sentence, over all its rows.
@@ -241,7 +123,7 @@ def beam_search(
             row, tokens, node = (host.take_along_axis(x[~done], place, axis=1).ravel() for x in (row, token, grown))
             log_p, active = total.ravel(), active[~done]
             if len(row) != len(logits) or (row != host.arange(len(row))).any():
-                cache.select(row)
+                state.select(row)
     return _hypotheses(kept, host.concatenate(parents), host.concatenate(symbols))
 
 

@@ -1,0 +1,3 @@
+"""The architectures, by name in ARCHITECTURES. Each file that enters one is imported here."""
+
+from models.architectures.encoder_decoder import Transformer

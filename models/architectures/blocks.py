@@ -1,0 +1,130 @@
+"""What architectures are stacked from: blocks whose parts the configuration names, between one matrix at both ends."""
+
+from typing import Any
+
+import npx
+from autograd import Tensor, neural
+from models.config import TransformerConfig
+from models.layers.attention import CrossAttention, SelfAttention
+from models.layers.basic import Embedding
+from models.layers.feed_forward import FeedForward
+from models.layers.norm import Norm, Residual
+from models.layers.positions import Positions
+from models.module import Module
+from models.registry import NORMS, POSITIONS
+from models.state import KeysValues
+
+
+class EncoderLayer(Module):
+    """Self-attention and feed-forward, each inside a residual connection. (B, S, D) -> (B, S, D)."""
+
+    def __init__(self, c: TransformerConfig) -> None:
+        self.attention = self_attention(c)
+        self.attention_residual = residual(c)
+        self.feed_forward = FeedForward(c.d_model, c.d_ff, c.activation_dropout, c.activation)
+        self.feed_forward_residual = residual(c)
+
+    def forward(self, x: Tensor, scores: npx.Scores, state: KeysValues | None = None) -> Tensor:
+        x = self.attention_residual(x, lambda y: self.attention(y, scores, state))
+        return self.feed_forward_residual(x, self.feed_forward)
+
+
+class DecoderLayer(Module):
+    """Causal self-attention, attention to the encoder's output, feed-forward. (B, T, D) -> (B, T, D)."""
+
+    def __init__(self, c: TransformerConfig) -> None:
+        self.attention = self_attention(c)
+        self.attention_residual = residual(c)
+        self.cross_attention = CrossAttention(
+            c.d_model, c.n_heads, c.d_k, c.d_v, bias=c.attention_bias, dropout=c.attention_dropout
+        )
+        self.cross_attention_residual = residual(c)
+        self.feed_forward = FeedForward(c.d_model, c.d_ff, c.activation_dropout, c.activation)
+        self.feed_forward_residual = residual(c)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        source: npx.Scores,
+        own: KeysValues | None = None,
+        cross: KeysValues | None = None,
+    ) -> Tensor:
+        """source: what of the memory may be attended to; own, cross: the states of both attentions."""
+        x = self.attention_residual(x, lambda y: self.attention(y, causal(y), own))
+        x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, memory, source, cross))
+        return self.feed_forward_residual(x, self.feed_forward)
+
+
+def causal(x: Tensor) -> npx.Scores:
+    """No position of x (B, T, D) attends to a later one; where T is 1 there is none."""
+    return npx.Scores(causal=x.shape[1] > 1)
+
+
+def self_attention(c: TransformerConfig) -> SelfAttention:
+    """A self-attention as the configuration says."""
+    rotary = POSITIONS[c.positions].rotary
+    return SelfAttention(
+        c.d_model, c.n_heads, c.d_k, c.d_v, bias=c.attention_bias, dropout=c.attention_dropout, rotary=rotary
+    )
+
+
+def residual(c: TransformerConfig) -> Residual:
+    """A residual connection as the configuration says."""
+    return Residual(c.d_model, c.dropout, c.norm, c.layer_norm_eps, c.normalization)
+
+
+def last_norm(c: TransformerConfig) -> Norm | None:
+    """Pre-norm leaves the last layer's sum unnormalised, so a stack ends in a norm of its own."""
+    return NORMS[c.normalization](c.d_model, c.layer_norm_eps) if c.norm == "pre" else None
+
+
+class SequenceModel(Module):
+    """Base of the architectures, in which one matrix is embedding and output projection (paper section 3.4).
+
+    Ids are NumPy integer arrays; sequences are padded at their end with `config.pad_id`. ValueError for ids that are
+    none.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        self.config = config
+        self.embedding = Embedding(config.vocab_size, config.d_model, config.pad_id, config.embedding_init)
+
+    def positions(self) -> Positions:
+        """Positions as the configuration says."""
+        return POSITIONS[self.config.positions](self.config.d_model, self.config.max_positions)
+
+    def to(self, dtype: Any) -> None:
+        """Every parameter in `dtype`."""
+        for p in self.parameters():
+            p.data = p.data.astype(dtype, copy=False)
+
+    @property
+    def longest(self) -> int | None:
+        """The most positions a sequence may have; None: no limit."""
+        return min((m.longest for m in self.modules() if isinstance(m, Positions) and m.longest), default=None)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, V)."""
+        return neural.linear(hidden, self.embedding.weight.transpose())
+
+    def last_logits(self, hidden: Tensor) -> npx.Array:
+        """(R, T, D) -> (R, V), an array, of the last position."""
+        return npx.linear(hidden.data[:, -1], self.embedding.weight.data.T)
+
+    def cross_entropy(self, hidden: Tensor, targets: npx.Array, smoothing: float, over: str, tokens: float) -> Tensor:
+        """The label-smoothed cross entropy () of targets (B, T) that are not padding, divided by `tokens`."""
+        total = neural.linear_cross_entropy(hidden, self.embedding.weight, targets, smoothing, over, self.config.pad_id)
+        return total * (1 / float(tokens))
+
+    def checked(self, side: str, ids: Any) -> npx.Array:
+        """Ids (B, T) on the host, where checking them makes nobody wait."""
+        ids = npx.to_host(ids)
+        if ids.ndim != 2 or ids.dtype.kind not in "iu":
+            raise ValueError(f"{side} ids: expected a 2-D integer array; got {ids.ndim}-D {ids.dtype}")
+        if ids.size and not (0 <= ids.min() and ids.max() < self.config.vocab_size):
+            raise ValueError(
+                f"{side} ids: expected numbers from 0 to {self.config.vocab_size - 1}; "
+                f"got {ids.min()} to {ids.max()}; try the tokenizer that belongs to the model"
+            )
+        return ids

@@ -1,0 +1,150 @@
+"""The Transformer: encoder, decoder, and the model that ties them together (paper section 3)."""
+
+from typing import Any
+
+import npx
+from autograd import Tensor, no_grad
+from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel, last_norm
+from models.config import TransformerConfig
+from models.layers.basic import Dropout
+from models.module import arguments_of
+from models.registry import architecture
+from models.state import KeysValues, Parts, Rows, Shared, State, host
+
+
+@architecture("encoder_decoder")
+class Transformer(SequenceModel):
+    """The encoder-decoder of the paper. `model(src_ids, tgt_ids)`: (B, S), (B, T) integers -> logits (B, T, V)."""
+
+    def __init__(self, config: TransformerConfig, seed: int = 0, dtype: Any = npx.float32) -> None:
+        c = config
+        with npx.keyed(seed, 0):
+            super().__init__(c)
+            self.source_positions, self.target_positions = self.positions(), self.positions()
+            self.dropout = Dropout(c.dropout)
+            self.encoder = [EncoderLayer(c) for _ in range(c.n_layers)]
+            self.decoder = [DecoderLayer(c) for _ in range(c.n_layers)]
+        self.encoder_norm, self.decoder_norm = last_norm(c), last_norm(c)
+        self.to(dtype)
+
+    def forward(self, src: Any, tgt: Any) -> Tensor:
+        """Logits (B, T, V) for source ids (B, S) and decoder input ids (B, T), which begin with BOS."""
+        return self.logits(self.decode(tgt, *self.encode(src)))
+
+    def loss(
+        self,
+        src: Any,
+        tgt: Any,
+        smoothing: float = 0.1,
+        smoothing_over: str = "all",
+        normalizer: float | None = None,
+    ) -> Tensor:
+        """The label-smoothed cross entropy () of target ids tgt (B, T+1), BOS ... EOS, given source ids src (B, S).
+
+        Summed over the target tokens that are not padding and divided by `normalizer`: their number, or that of a whole
+        update of which this batch is a part.
+        """
+        ids = self.checked("target", tgt)
+        tokens = normalizer or int((ids[:, 1:] != self.config.pad_id).sum()) or 1
+        memory, source = self.encode(src)
+        tgt = npx.from_host(ids)
+        hidden = self._decode(tgt[:, :-1], memory, source)  # (B, T, D)
+        return self.cross_entropy(hidden, tgt[:, 1:], smoothing, smoothing_over, tokens)
+
+    def encode(self, src: Any) -> tuple[Tensor, npx.Scores]:
+        """Memory (B, S, D) for source ids (B, S), and what of it may be attended to: the positions before padding."""
+        ids = self.checked("source", src)
+        real = ids != self.config.pad_id
+        lengths = (real * host.arange(1, ids.shape[1] + 1)).max(axis=1, initial=0)  # (B,)
+        if lengths.sum() != real.sum():
+            raise ValueError(
+                f"source ids: expected padding ({self.config.pad_id}) at the end of a row only; "
+                f"got row {(lengths != real.sum(axis=1)).argmax()} with padding before its end; try moving it"
+            )
+        scores = npx.Scores(lengths=npx.from_host(lengths))
+        x = self.dropout(self.source_positions(self.embedding(npx.from_host(ids))))  # (B, S, D)
+        for layer in self.encoder:
+            x = layer(x, scores)
+        return (self.encoder_norm(x) if self.encoder_norm else x), scores
+
+    def decode(self, tgt: Any, memory: Tensor, source: npx.Scores) -> Tensor:
+        """The decoder's output (B, T, D) for decoder input ids (B, T)."""
+        return self._decode(npx.from_host(self.checked("target", tgt)), memory, source)
+
+    def _decode(
+        self, tgt: npx.Array, memory: Tensor | None, source: npx.Scores, state: "DecoderState | None" = None
+    ) -> Tensor:
+        """`decode` for ids that are checked and on the device; `state` has the positions before, and the memory."""
+        if memory is not None and len(tgt) != len(memory):
+            raise ValueError(f"target ids: expected {len(memory)} rows, one for each source; got {len(tgt)}")
+        start = state.length if state else 0
+        x = self.dropout(self.target_positions(self.embedding(tgt), start))  # (B, T, D)
+        for i, layer in enumerate(self.decoder):
+            # Padding follows the real tokens, so that it is later than every one of them, which causality hides.
+            x = layer(x, memory, source, *((state.own[i], state.cross[i]) if state else ()))
+        return self.decoder_norm(x) if self.decoder_norm else x
+
+    # Decoding, as search asks for it
+
+    def start(self, src: Any) -> tuple[npx.Array, "DecoderState"]:
+        """The first tokens (B,) and the state of decoding source ids (B, S): its keys and values, computed once."""
+        with no_grad():
+            memory, source = self.encode(src)
+            own = [layer.attention.start(len(memory), memory.dtype) for layer in self.decoder]
+            cross = [layer.cross_attention.start(memory) for layer in self.decoder]
+        assert source.lengths is not None
+        return host.full(len(memory), self.config.bos_id), DecoderState(own, cross, Rows(source.lengths))
+
+    def step(self, tokens: npx.Array, state: "DecoderState") -> npx.Array:
+        """Logits (R, V), an array, of the token that follows `tokens` (R,); moves the state on by one position."""
+        ids = npx.from_host(self.checked("target", tokens[:, None]))
+        with no_grad():
+            return self.last_logits(self._decode(ids, None, npx.Scores(lengths=state.lengths.array), state))
+
+    def limits(self, src: npx.Array, max_extra: int) -> npx.Array:
+        """The most tokens (B,), EOS counted, that may be found for source ids (B, S): the source's and `max_extra`."""
+        limits = ((src != self.config.pad_id) & (src != self.config.eos_id)).sum(axis=1) + max_extra
+        return limits if self.longest is None else host.minimum(limits, self.longest)
+
+    def attention_maps(self, src: Any, tgt: Any, kind: str = "cross") -> list[npx.Array]:
+        """Attention weights (B, H, T, S) of each layer, for decoder input ids tgt (B, T), on the host.
+
+        kind "cross": of the decoder to the source; "encoder" and "decoder": of a side to itself.
+        """
+        kinds: dict[str, list[Any]] = {
+            "cross": [layer.cross_attention for layer in self.decoder],
+            "encoder": [layer.attention for layer in self.encoder],
+            "decoder": [layer.attention for layer in self.decoder],
+        }
+        if kind not in kinds:
+            raise ValueError(f"attention_maps: expected kind {', '.join(kinds)}; got {kind!r}")
+        with no_grad(), arguments_of(kinds[kind]) as calls:
+            self.decode(tgt, *self.encode(src))
+            return [npx.to_host(layer.weights(*calls[layer])) for layer in kinds[kind]]
+
+    @staticmethod
+    def products(c: TransformerConfig, source_tokens: int, target_tokens: int, length: int) -> float:
+        """Multiplications of one forward pass, `length` being the tokens of a typical sentence."""
+        d, keys, values = c.d_model, c.n_heads * c.key_size, c.n_heads * c.value_size
+        feed_forward = 2 * d * c.d_ff
+        encoder = c.n_layers * (2 * d * keys + 2 * d * values + feed_forward + (keys + values) * length)
+        cross = c.n_layers * (d * keys + d * values)  # keys and values of the source, made once a token
+        decoder = c.n_layers * (3 * d * keys + 3 * d * values + feed_forward + 2 * (keys + values) * length)
+        return source_tokens * (encoder + cross) + target_tokens * (decoder + d * c.vocab_size)
+
+
+class DecoderState(State):
+    """What decoding remembers: for each layer its own keys and values, and those of the source sentence."""
+
+    def __init__(self, own: list[KeysValues], cross: list[KeysValues], lengths: Rows) -> None:
+        self.own, self.cross, self.lengths = own, cross, lengths
+        self.source = Shared(Parts(*cross, lengths), len(lengths.array))
+
+    @property
+    def length(self) -> int:
+        """Positions decoded so far."""
+        return self.own[0].length
+
+    def select(self, rows: npx.Array) -> None:
+        Parts(*self.own).select(rows)
+        self.source.select(rows)

@@ -1,0 +1,7 @@
+"""The layers. Each file that enters something in a registry is imported here."""
+
+from models.layers.attention import CrossAttention, SelfAttention
+from models.layers.basic import Dropout, Embedding, Linear
+from models.layers.feed_forward import FeedForward
+from models.layers.norm import LayerNorm, Residual
+from models.layers.positions import LearnedPositions, RotaryPositions, Sinusoids, SinusoidsInHalves, sinusoids

@@ -1,0 +1,92 @@
+"""Where in the sequence a vector stands: added to the embedding, or turned into queries and keys by attention."""
+
+from typing import Any
+
+import npx
+from autograd import Tensor, differentiable
+from models.initial import normal
+from models.module import Module, Parameter
+from models.registry import POSITIONS
+
+host = npx.array_module()  # tables are made on the host, the same on every device
+
+
+class Positions(Module):
+    """Base of the kinds of positions: `forward(x, start)` gives x (B, T, D) with its positions, from `start` on."""
+
+    longest: int | None = None  # positions there are; None: no limit
+    rotary: float | None = None  # the base of the rotation that self-attention makes; None: it makes none
+
+
+def sinusoids(length: int, d_model: int, halves: bool = False, dtype: Any = npx.float32) -> npx.Array:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same (paper section 3.5). (length, D).
+
+    `halves`: all sines before all cosines, as tensor2tensor, fairseq and Marian lay them out.
+    """
+    pairs = -(-d_model // 2)
+    rates = 10000.0 ** (-2 * host.arange(pairs) / d_model)  # (D/2,)
+    angles = host.arange(length)[:, None] * rates  # (length, D/2)
+    waves = host.sin(angles), host.cos(angles)
+    table = host.concatenate(waves, axis=1) if halves else host.stack(waves, axis=2).reshape(length, 2 * pairs)
+    return npx.asarray(table[:, :d_model].astype(dtype))
+
+
+@differentiable
+def add_constant(x, constant):
+    """x + constant, which nobody wants the gradient of: none is summed."""
+    return x + constant, lambda g: (g,)
+
+
+@POSITIONS.register("sinusoidal")
+class Sinusoids(Positions):
+    """Adds rows of `sinusoids`: sine and cosine in turn, as in the paper."""
+
+    halves = False
+
+    def __init__(self, d_model: int, max_positions: int = 0) -> None:
+        self.d_model = d_model
+        self._table: npx.Array | None = None  # grown when a longer sequence comes
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        stop = start + x.shape[1]
+        if self._table is None or len(self._table) < stop or self._table.dtype != x.dtype:
+            self._table = sinusoids(max(64, 2 * stop), self.d_model, self.halves, x.dtype)
+        return add_constant(x, self._table[start:stop])
+
+
+@POSITIONS.register("sinusoidal_halves")
+class SinusoidsInHalves(Sinusoids):
+    """The same columns, all sines before all cosines."""
+
+    halves = True
+
+
+@POSITIONS.register("learned")
+class LearnedPositions(Positions):
+    """Adds rows of a learned table, of which there are `longest` (Table 3, E)."""
+
+    def __init__(self, d_model: int, max_positions: int = 1024) -> None:
+        self.weight = Parameter(normal(max_positions, d_model, d_model**-0.5))
+        self.longest = max_positions
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        stop = start + x.shape[1]
+        if stop > len(self.weight):
+            raise ValueError(
+                f"positions: expected at most max_positions = {len(self.weight)} tokens; got {stop}; "
+                "try a larger model.max_positions, or sinusoidal positions, which have no limit"
+            )
+        return x + self.weight[start:stop]
+
+
+@POSITIONS.register("rotary")
+class RotaryPositions(Positions):
+    """Adds nothing: self-attention turns its queries and keys by their positions (Su et al., 2021)."""
+
+    rotary = 10000.0
+
+    def __init__(self, d_model: int, max_positions: int = 0) -> None:
+        pass
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        return x

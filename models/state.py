@@ -1,0 +1,88 @@
+"""What a model remembers from one step of decoding to the next. Its rows are hypotheses, which search selects among.
+
+A layer with a state is the same layer: `layer(x, state=s)` takes the next positions, uses what `s` holds of those
+before, and adds these. States hold arrays, without a graph.
+"""
+
+import npx
+
+host = npx.array_module()  # which rows there are is kept on the host, where asking makes nobody wait
+
+
+class State:
+    """Base of the kinds of states."""
+
+    def select(self, rows: npx.Array) -> None:
+        """Keep, repeat or reorder rows (integers), in place: beams that win, sentences that are done."""
+        raise NotImplementedError(f"{type(self).__name__}: expected a `select` method; got none; try defining one")
+
+
+class Rows(State):
+    """Any array with a row for each hypothesis."""
+
+    def __init__(self, array: npx.Array) -> None:
+        self.array = array
+
+    def select(self, rows: npx.Array) -> None:
+        self.array = self.array[npx.from_host(rows)]
+
+
+class KeysValues(State):
+    """Keys (R, capacity, H, d_k) and values (R, capacity, H, d_v) of the `length` positions seen so far."""
+
+    def __init__(self, keys: npx.Array, values: npx.Array, length: int) -> None:
+        self.keys, self.values, self.length = keys, values, length
+
+    def extend(self, k: npx.Array, v: npx.Array) -> tuple[npx.Array, npx.Array]:
+        """Add positions (R, T, H, d); returns those of all positions. The room doubles when it is full."""
+        start, self.length = self.length, self.length + k.shape[1]
+        if self.length > self.keys.shape[1]:
+            room = max(self.length - start, self.keys.shape[1])
+            self.keys, self.values = (
+                npx.concatenate([x, npx.empty((len(x), room, *x.shape[2:]), x.dtype)], axis=1)
+                for x in (self.keys, self.values)
+            )
+        self.keys[:, start : self.length], self.values[:, start : self.length] = k, v
+        return self.keys[:, : self.length], self.values[:, : self.length]
+
+    def select(self, rows: npx.Array) -> None:
+        rows = npx.from_host(rows)
+        for name in ("keys", "values"):
+            before = getattr(self, name)
+            after = npx.empty((len(rows), *before.shape[1:]), before.dtype)
+            after[:, : self.length] = before[rows, : self.length]  # the room for later positions is not copied
+            setattr(self, name, after)
+
+
+class Parts(State):
+    """States that select together."""
+
+    def __init__(self, *parts: State) -> None:
+        self.parts = parts
+
+    def select(self, rows: npx.Array) -> None:
+        rows = npx.from_host(rows)
+        for part in self.parts:
+            part.select(rows)
+
+
+class Shared(State):
+    """A part with one row for a source, of which several hypotheses have the same.
+
+    Neighbouring rows with the same source share its row where every source has equally many rows, which is how beam
+    search keeps them. Which row has which source is kept on the host; `select` takes NumPy integers.
+    """
+
+    def __init__(self, part: State, n_sources: int) -> None:
+        self.part, self.n_sources = part, n_sources
+        self.sources = host.arange(n_sources)  # (R,) the source of each row
+
+    def select(self, rows: npx.Array) -> None:
+        self.sources = self.sources[rows]
+        kept, sources = host.unique(self.sources, return_inverse=True)
+        each = len(sources) // max(1, len(kept))
+        if not host.array_equal(sources, host.repeat(host.arange(len(kept)), each)):
+            kept, sources = self.sources, host.arange(len(rows))  # rows in no such order: one copy for each
+        if not host.array_equal(kept, host.arange(self.n_sources)):
+            self.part.select(kept)
+        self.sources, self.n_sources = sources, len(kept)
