@@ -1,36 +1,23 @@
-"""Every key of a run's configuration: its meaning, choices, range and default, in one place. Next: `config.py`.
+"""Every key of a run's configuration: its meaning, choices, range and default, in one place.
 
-A key is a dataclass field whose metadata holds what a person and a check need to know.
+A key is a dataclass field, see models/fields.py. Those of [data] that only one task has stand in its file in tasks/.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from models.config import PRESETS
+from models.config import CHOICES, PRESETS
+from models.fields import COUNT, POSITIVE, SHARE, key
+from models.search import PENALTIES
 from npx import PRECISIONS
+from npx.kernels.cross_entropy import SMOOTHING_OVER
+from train.tasks import TASKS
+from train.text.tokenizer import PRETOKENIZERS
 
-POSITIVE = "(0, inf)"
-COUNT = "[1, inf)"  # of whole numbers
-SHARE = "[0, 1)"
 PRESET = "what the preset says"
-
-
-def key(
-    default: Any,
-    help: str,
-    *,
-    choices: Iterable[str] = (),
-    within: str = "",
-    unset: str = "",
-    may_change: bool = False,
-) -> Any:
-    """One key: its interval `within`, what leaving it out means (`unset`), whether a resumed run may alter it."""
-    return field(default=default, metadata={
-        "help": help, "choices": tuple(choices), "within": within, "unset": unset, "may_change": may_change,
-    })  # fmt: skip
 
 
 def of_preset(help: str, *, choices: Iterable[str] = (), within: str = "") -> Any:
@@ -57,28 +44,25 @@ class ModelSection:
     activation_dropout: float | None = of_preset("Dropout after the inner ReLU (none in the paper).", within=SHARE)
     norm: str | None = of_preset(
         "Layer norm after the residual sum (post, the paper's), or before the sub-layer and at the very end (pre).",
-        choices=("post", "pre"),
+        choices=CHOICES["norm"],
     )
     positions: str | None = of_preset(
         "Positions: sine and cosine interleaved (the paper's), in two halves (tensor2tensor, fairseq), or learned.",
-        choices=("sinusoidal", "sinusoidal_halves", "learned"),
+        choices=CHOICES["positions"],
     )
     max_positions: int | None = of_preset("Longest sentence, in tokens, that learned positions can take.", within=COUNT)
     attention_bias: bool | None = of_preset("Biases in the attention projections (none in the paper).")
     layer_norm_eps: float | None = of_preset("Added to the variance in layer norm.", within=POSITIVE)
     embedding_init: str | None = of_preset(
-        "First values of the embedding: N(0, D^-0.5), or Xavier's uniform.", choices=("normal", "xavier")
+        "First values of the embedding: N(0, D^-0.5), or Xavier's uniform.", choices=CHOICES["embedding_init"]
     )
 
 
 @dataclass(frozen=True)
-class DataSection:
-    """[data]: Which text. Line i of the source file is translated by line i of the target file."""
+class AnyTask:
+    """The keys of [data] that every task has."""
 
-    train_src: str = key("", "Training text, source language: UTF-8, a sentence a line. Also --train-src.")
-    train_tgt: str = key("", "Training text, target language. Also --train-tgt.")
-    valid_src: str = key("", "Validation text, source language; empty: none. Also --valid-src.", may_change=True)
-    valid_tgt: str = key("", "Validation text, target language. Also --valid-tgt.", may_change=True)
+    task: str = key("translation", "What is learned from the text.", choices=TASKS)
     tokenizer: str = key(
         "bpe", 'Learned jointly on both training texts: "bpe" or "wordpiece"; or the path of a saved tokenizer.json.'
     )
@@ -86,12 +70,22 @@ class DataSection:
         "words",
         "What a piece may not reach across: words and punctuation (words; for plain text), or white space alone"
         " (whitespace; for text that is tokenised already).",
-        choices=("words", "whitespace"),
+        choices=PRETOKENIZERS,
     )
     vocab_size: int = key(37000, "Types V of the joint vocabulary, its 4 special ones included.", within="[5, inf)")
     max_length: int = key(
         256, "Longest side in tokens, end included; longer pairs are skipped and counted.", within="[2, inf)"
     )
+
+
+def data_section() -> Any:
+    """[data]: the keys of every task, in the order of `TASKS`, then those that all have."""
+    own = [task.keys for task in reversed(TASKS.values())]
+    about = " ".join(str(task.keys.__doc__) for task in TASKS.values())
+    return dataclass(frozen=True)(type("DataSection", (AnyTask, *own), {"__doc__": f"[data]: Which text. {about}"}))
+
+
+DataSection = data_section()
 
 
 @dataclass(frozen=True)
@@ -122,7 +116,7 @@ class TrainSection:
     smoothing_over: str = key(
         "all",
         "The types it is spread over: all V, the V - 1 wrong ones, or those without padding (V - 2).",
-        choices=("all", "others", "others_without_pad"),
+        choices=SMOOTHING_OVER,
     )
     precision: str = key(
         "float32",
@@ -150,7 +144,7 @@ class SearchSection:
         "paper",
         "Score = log-probability / penalty: ((5 + |Y|) / 6)^alpha (paper), or |Y|^alpha (length: fairseq, Marian,"
         " CTranslate2); |Y| counts the end of the sentence.",
-        choices=("paper", "length"),
+        choices=PENALTIES,
         may_change=True,
     )
     max_extra: int = key(50, "Tokens a translation may have more than its source.", within=COUNT, may_change=True)
@@ -158,3 +152,13 @@ class SearchSection:
 
 
 SECTIONS: dict[str, Any] = {"model": ModelSection, "data": DataSection, "train": TrainSection, "search": SearchSection}
+
+# What the paper (Table 3), or the model's author, changes in [train] for a preset.
+TRAINING: dict[str, dict[str, Any]] = {
+    "big": {"max_steps": 300_000},
+    "big-enfr": {"max_steps": 300_000},
+    "D-ls0.0": {"label_smoothing": 0.0},
+    "D-ls0.2": {"label_smoothing": 0.2},
+    "tiny": {"max_steps": 8000},
+}
+DECIDED = ("label_smoothing", "max_steps")  # by every preset: at its default where TRAINING has none

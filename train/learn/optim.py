@@ -1,7 +1,7 @@
 """How the weights move: Adam over one flat buffer, the learning-rate schedule, loss scaling, clipping by the norm.
 
-All parameters of a model are views into one flat array and all gradients into another (models/module.py), so an update
-is one call of the kernel `npx.adam`, which also unscales and clips, and the norm is one dot product. Next: update.py.
+All parameters of a model are views into one flat array and all gradients into another (models.FlatParameters), so an
+update is one call of the kernel `npx.adam`, which also unscales and clips, and the norm is one dot product.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 import npx
-from models.module import FlatParameters, Module, flatten
+from models import FlatParameters, Module, flatten
 
 
 class NoamSchedule:
@@ -69,8 +69,8 @@ class Adam:
                 f"try 1e-9 and 0"
             )
         self.flat = model if isinstance(model, FlatParameters) else flatten(model)
-        self.beta1, self.beta2, self.eps = beta1, beta2, eps
-        self.weight_decay, self.eps_inside = weight_decay, eps_inside
+        self.options = {"beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
+        self.options["eps_inside"] = eps_inside
         self.m = npx.zeros_like(self.flat.data)  # (P,)
         self.v = npx.zeros_like(self.flat.data)  # (P,)
         self.steps = 0  # updates done
@@ -79,8 +79,8 @@ class Adam:
         """Moves every parameter once, by the gradients now in the flat buffer times `scale`."""
         self.steps += 1
         npx.adam(
-            self.flat.data, self.flat.grad, self.m, self.v, self.steps, lr, self.beta1, self.beta2, self.eps,
-            weight_decay=self.weight_decay, eps_inside=self.eps_inside, low=self.flat.low, scale=scale,
+            self.flat.data, self.flat.grad, self.m, self.v, self.steps, lr, low=self.flat.low, scale=scale,
+            **self.options,
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class LossScale:
         self.value, self.good, self.skipped = float(state["value"]), int(state["good"]), int(state["skipped"])
 
 
-def squared_norm(flat: FlatParameters) -> Any:
+def squared_norm(flat: FlatParameters) -> npx.Array:
     """sum g^2 over all gradients (), on the device; inf or NaN where one is, or where the sum overflows."""
     return flat.grad @ flat.grad
 

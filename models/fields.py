@@ -1,0 +1,94 @@
+"""Fields that explain themselves: what a key of a configuration means, takes and defaults to, in one place.
+
+A key is a dataclass field whose metadata holds what a person and a check need to know; messages, commented files and
+options are drawn from it.
+"""
+
+import math
+import re
+import types
+from collections.abc import Iterable, Iterator
+from dataclasses import Field, field, fields
+from functools import cache
+from typing import Any, get_args, get_type_hints
+
+POSITIVE = "(0, inf)"
+COUNT = "[1, inf)"  # of whole numbers
+SHARE = "[0, 1)"
+TYPES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text on one line"}
+
+
+def key(
+    default: Any,
+    help: str,
+    *,
+    choices: Iterable[str] = (),
+    within: str = "",
+    unset: str = "",
+    may_change: bool = False,
+) -> Any:
+    """One key: its interval `within`, what leaving it out means (`unset`), whether a resumed run may alter it.
+
+    `choices` may be a registry that still grows.
+    """
+    return field(default=default, metadata={
+        "help": help, "choices": choices, "within": within, "unset": unset, "may_change": may_change,
+    })  # fmt: skip
+
+
+@cache
+def kinds(cls: Any) -> dict[str, type]:
+    """The plain type of each field of a dataclass: `int | None` is int."""
+    hints = get_type_hints(cls)
+    return {n: get_args(hint)[0] if isinstance(hint, types.UnionType) else hint for n, hint in hints.items()}
+
+
+def fits(f: Field[Any], kind: Any, value: Any) -> bool:
+    """Whether a value of exactly the type `kind` is one that the key takes."""
+    choices, within = tuple(f.metadata["choices"]), f.metadata["within"]
+    if type(value) is not kind or (choices and value not in choices):
+        return False
+    if kind in (int, float):
+        return abs(value) < math.inf and (not within or inside(within, value))
+    return kind is not str or not re.search(r"[\n\r\0\ud800-\udfff]", value)
+
+
+def inside(interval: str, value: float) -> bool:
+    """Whether a number lies in an interval as `[0, 1)`."""
+    low, high = map(float, interval[1:-1].split(","))
+    above = value >= low if interval[0] == "[" else value > low
+    return above and (value <= high if interval[-1] == "]" else value < high)
+
+
+def expected(f: Field[Any], kind: type) -> str:
+    """What a key takes, in words: `a number from 0 to below 1`."""
+    if choices := tuple(f.metadata["choices"]):
+        return "one of " + ", ".join(f'"{choice}"' for choice in choices)
+    words = TYPES[kind]
+    if interval := f.metadata["within"]:
+        low, high = (side.strip() for side in interval[1:-1].split(","))
+        words += f" from {low}" if interval[0] == "[" else f" above {low}"
+        words += "" if high == "inf" else f" to {high}" if interval[-1] == "]" else f" to below {high}"
+    return words
+
+
+def keys_of(cls: type) -> Iterator[Field[Any]]:
+    """The fields of a dataclass that are keys."""
+    return (f for f in fields(cls) if "help" in f.metadata)
+
+
+def check(config: Any) -> None:
+    """ValueError, naming the first key of a dataclass whose value is none that it takes; whole numbers are numbers."""
+    cls: Any = type(config)
+    for f in keys_of(cls):
+        kind, value = kinds(cls)[f.name], getattr(config, f.name)
+        if kind is float and type(value) is int:
+            value = float(value)
+        if not (value is None and f.default is None or fits(f, kind, value)):
+            raise ValueError(f"{f.name}: expected {expected(f, kind)}; got {value!r}")
+
+
+def overrides(cls: type, unset: str) -> list[tuple[str, Any, Any]]:
+    """The keys of a dataclass for `make_dataclass`, with no value: left out, a key is what `unset` says."""
+    keys = ((f.name, kinds(cls)[f.name] | None, dict(f.metadata)) for f in keys_of(cls))
+    return [(name, kind, field(default=None, metadata=m | {"unset": m["unset"] or unset})) for name, kind, m in keys]
