@@ -13,6 +13,8 @@ The array functions below are NumPy's own: given a CuPy array they hand over to 
 protocols (`__array_ufunc__`, `__array_function__`), so no layer above has to ask which engine it is on.
 """
 
+from typing import Any as _Any
+
 from numpy import (
     absolute, amax, amin, arange, argmax, argpartition, argsort, array_equal, bool_, broadcast_shapes, broadcast_to,
     ceil, clip, concatenate, copyto, cos, cumsum, divide, exp, expand_dims, float32, float64, full_like, inf, int32,
@@ -22,6 +24,8 @@ from numpy import (
 )  # fmt: skip
 from numpy import sum as sum
 from numpy import all as all, any as any, max as max, min as min
+
+from numpy.typing import NDArray as _NDArray
 
 from npx import random
 from npx.device import (
@@ -42,6 +46,8 @@ from npx.memory import tune
 from npx.precision import PRECISIONS, use_precision, wide
 from npx.random import Key, keyed, next_key
 from npx.registry import KERNELS, Kernel, KernelMismatch, kernel, kernel_mode
-from npx.scores import Array, Scores, mask_bias
+from npx.scores import Scores, mask_bias
 
 tune()
+
+Array = _NDArray[_Any]  # until npx/array.py has it

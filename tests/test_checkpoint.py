@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from models import Transformer, TransformerConfig
 from train import Tokenizer, UserError, average_checkpoints, load_model
-from train import checkpoint as store
-from train.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+from train.run import checkpoint as store
+from train.run.checkpoint import load_checkpoint, save_checkpoint
+from train.run.folder import RunFolder
 
 SHAPE = {"d_model": 8, "d_ff": 16, "n_heads": 2, "n_layers": 1}
 FILES = ["model.safetensors", "optimizer.safetensors", "state.json"]
@@ -29,7 +30,7 @@ def save(run, step, model=None, keep_last=0):
 
 
 def names(run):
-    return [path.name for path in list_checkpoints(run)]
+    return [path.name for path in RunFolder(run).steps()]
 
 
 def one_line(error):
@@ -92,7 +93,7 @@ def test_the_newest_are_kept_in_the_order_of_their_steps(steps, keep, tmp_path_f
         save(run, step, keep_last=keep)
     assert names(run) == [f"step-{step}" for step in steps[-keep:]]
     assert sorted(os.listdir(run / "checkpoints")) == sorted(names(run))  # nothing hidden stays
-    assert float(weights_of(list_checkpoints(run)[-1])["w"][0, 0]) == steps[-1]
+    assert float(weights_of(RunFolder(run).steps()[-1])["w"][0, 0]) == steps[-1]
 
 
 def test_the_same_content_gives_the_same_bytes_and_nothing_is_pickled(tmp_path):
@@ -156,7 +157,7 @@ def test_leftovers_of_a_killed_write_are_not_checkpoints_and_are_cleaned(tmp_pat
     (good.with_name(".step-2.partial") / FILES[0]).write_bytes(b"half")
     (good.parent / "step-x").mkdir()
     assert names(tmp_path) == ["step-1"]
-    store.clean_leftovers(tmp_path)
+    RunFolder(tmp_path).clean_leftovers()
     assert sorted(os.listdir(good.parent)) == ["step-1", "step-x"]
 
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from models import PRESETS
-from train import cli, demo, translate
-from train.checkpoint import list_checkpoints
-from train.cli import main
-from train.config import RunConfig
+from train.cli import app, info, main
 from train.errors import UserError
-from train.paper import PUBLISHED
+from train.experiments import demo
+from train.experiments.paper import FIGURES
+from train.run.config import RunConfig
+from train.run.folder import RunFolder
+from train.tasks import translation
 
 ROOT = Path(__file__).parent.parent
 WORDS = "red green blue big small old new cat dog bird house tree".split()
@@ -85,7 +86,7 @@ def refused(capfd, arguments, *parts):
 
 def test_a_run_is_translated_scored_and_described(run, texts, tmp_path, capfd):
     assert RunConfig.load(run / "config.toml").model.d_model == 16
-    assert [path.name for path in list_checkpoints(run)] == ["step-2", "step-4", "step-6"]
+    assert [path.name for path in RunFolder(run).steps()] == ["step-2", "step-4", "step-6"]
     source, found = texts / "valid.src", tmp_path / "found.txt"
     assert main(["translate", "--model", str(run), "--input", str(source), "--output", str(found)]) == 0
     assert len(found.read_text(encoding="utf-8").splitlines()) == 8
@@ -128,7 +129,7 @@ def test_search_options_go_before_the_runs_own(run, texts, monkeypatch, capfd):
         seen.update(options)
         return iter([])
 
-    monkeypatch.setattr(translate, "translate_stream", spy)
+    monkeypatch.setattr(translation, "translate_stream", spy)
     assert main(["translate", "--model", str(run), "--input", str(texts / "valid.src"), "--alpha", "0.25"]) == 0
     assert (seen["beam"], seen["alpha"], seen["penalty"], seen["max_extra"]) == (2, 0.25, "paper", 4)
 
@@ -139,8 +140,13 @@ def test_info_of_a_preset_stands_beside_the_papers_figures(preset, capsys):
     text = capsys.readouterr().out
     config = RunConfig.from_dict({"model": {"preset": preset}})
     assert f"{config.transformer_config(37000).n_parameters():,}" in text
-    if figure := PUBLISHED[preset].paper.get("params_millions"):
-        assert f"the paper: {figure:g} million" in text
+    if preset in FIGURES:
+        assert f"the paper: {FIGURES[preset]['params_millions']:g} million" in text
+
+
+def test_every_model_of_the_paper_has_its_figures():
+    assert FIGURES.keys() == PRESETS.keys() - {"tiny"}
+    assert all({"ppl", "bleu", "params_millions"} <= figures.keys() for figures in FIGURES.values())
 
 
 def test_the_papers_cost_is_printed_for_its_two_models(capsys):
@@ -297,7 +303,7 @@ def test_a_failed_translation_leaves_the_output_as_it_was(run, texts, tmp_path, 
         yield [("a first line", 0.0)]
         raise UserError("line 2: expected better; got worse; try again")
 
-    monkeypatch.setattr(translate, "translate_stream", broken)
+    monkeypatch.setattr(translation, "translate_stream", broken)
     output = tmp_path / "output"
     output.write_text("before")
     refused(capfd, ["translate", "--model", run, "--input", texts / "valid.src", "--output", output], "line 2")
@@ -309,7 +315,7 @@ def test_a_full_disk_is_told_and_keeps_what_is_there(run, texts, tmp_path, monke
     def no_room(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(cli.os, "replace", no_room)
+    monkeypatch.setattr(app.os, "replace", no_room)
     output = tmp_path / "output"
     refused(capfd, ["translate", "--model", run, "--input", texts / "valid.src", "--output", output], "No space left")
     assert list(tmp_path.iterdir()) == []
@@ -334,7 +340,7 @@ def test_a_fault_of_ours_shows_where(monkeypatch, capfd):
     def fault(*_, **__):
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(cli, "describe", fault)
+    monkeypatch.setattr(info, "describe", fault)
     assert main(["info", "base"]) == 1
     err = capfd.readouterr().err
     assert "Traceback" in err and "ZeroDivisionError: ours" in err
@@ -363,7 +369,7 @@ def test_ctrl_c_writes_a_checkpoint_and_resume_ends_as_if_it_had_not_been(texts,
     _, err = process.communicate()
     assert process.returncode == 130
     assert "Traceback" not in err
-    (stopped,) = list_checkpoints(tmp_path / "a")
+    (stopped,) = RunFolder(tmp_path / "a").steps()
     step = int(stopped.name.removeprefix("step-"))
     assert step < 5000
     end = ["--quiet", "--set", f"train.max_steps={step + 3}"]

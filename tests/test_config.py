@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import PRESETS, TransformerConfig
-from train import config as keys
-from train.config import SECTIONS, RunConfig, all_keys, check, expected, explain, inside, keys_of
+from models.fields import expected, inside
 from train.errors import UserError
+from train.run import config as keys
+from train.run.config import SECTIONS, RunConfig, all_keys, check, explain, keys_of
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.toml"))
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_size=20)
@@ -18,9 +19,9 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_si
 
 def values_of(table, f):
     """A strategy of what a key takes, drawn from its own metadata."""
-    kind, interval = keys.types_of(table)[f.name], f.metadata["within"]
+    kind, interval = keys.type_of(table, f.name), f.metadata["within"]
     if f.metadata["choices"]:
-        return st.sampled_from(f.metadata["choices"])
+        return st.sampled_from(tuple(f.metadata["choices"]))
     if kind is bool:
         return st.booleans()
     if kind is str:
@@ -87,7 +88,7 @@ def test_every_key_is_explained_and_its_default_is_valid(full):
     f = keys_of(table)[name]
     assert len(f.metadata["help"]) > 15
     text = explain(f)
-    assert expected(table, f)[1:] in text
+    assert expected(f, keys.type_of(table, name))[1:] in text
     if f.default is None:
         assert f.metadata["unset"] in text
     else:

@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train import data
-from train.data import LONGEST, Batches, Corpus, Stream, prepare
-from train.errors import UserError, read_lines, read_pairs
-from train.tokenizer import BOS, EOS, PAD, Tokenizer
+from train.errors import UserError
+from train.text import batches as batching
+from train.text.batches import Batches, Stream
+from train.text.corpus import LONGEST, Corpus, prepare
+from train.text.lines import read_lines, read_pairs, read_sides
+from train.text.tokenizer import OWN_IDS, SpecialIds, Tokenizer
 
+PAD, BOS, EOS, _ = OWN_IDS
 REAL = Path(os.environ.get("NPX_DATA", Path(__file__).resolve().parent.parent.parent / "shared" / "data"))
 LINE = st.text(st.characters(exclude_characters="\n\r\ufeff", codec="utf-8"), max_size=12) | st.sampled_from(
     ["a\x85b", "\u2028", "x\ry", ""]
@@ -25,7 +28,7 @@ LINE = st.text(st.characters(exclude_characters="\n\r\ufeff", codec="utf-8"), ma
 class Letters:
     """Stands in for a tokenizer: an id per letter, spaces left out."""
 
-    digest, vocab_size = "letters", 65_536
+    digest, vocab_size, special = "letters", 65_536, OWN_IDS
 
     def encode_batch(self, texts):
         return [[4 + ord(c) % 60_000 for c in text if c != " "] for text in texts]
@@ -82,11 +85,13 @@ def test_unequal_sides_are_told_with_both_files_and_counts(tmp_path_factory, n, 
     src, tgt = write(tmp_path_factory.mktemp("unequal"), ["a"] * n, ["b"] * m)
     if n == m:
         assert sum(len(s) for s, _ in read_pairs(src, tgt, chunk=chunk)) == n
+        assert sum(map(len, read_sides([src, tgt]))) == 2 * n
         return
-    with pytest.raises(
-        UserError, match=re.escape(f"{src}, {tgt}: expected equally many lines") + f".* got {n} and {m}; try "
-    ):
+    message = re.escape(f"{src}, {tgt}: expected equally many lines") + f".* got {n} and {m}; try "
+    with pytest.raises(UserError, match=message):
         list(read_pairs(src, tgt, chunk=chunk))
+    with pytest.raises(UserError, match=message):
+        list(read_sides([src, tgt]))
 
 
 def test_a_file_that_is_none_is_the_users_mistake(tmp_path):
@@ -279,7 +284,7 @@ LENGTHS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1
 def test_every_pair_once_an_epoch_and_every_budget_kept(lengths, budget, seed, epoch, pool):
     corpus = corpus_of(lengths)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "POOL_BATCHES", pool)
+        patch.setattr(batching, "POOL_BATCHES", pool)
         batches = Batches(corpus, budget, seed)
     for plan in (batches.epoch(epoch), batches.by_length()):
         assert sorted(i for indices in lists(plan) for i in indices) == list(range(len(lengths)))
@@ -304,6 +309,17 @@ def test_a_batch_holds_its_pairs_with_marks_and_padding(lengths, draw):
         wanted = [[*start, *corpus.pair(i)[side], EOS] for i in chosen]
         width = max(map(len, wanted))
         assert row.tolist() == [ids + [PAD] * (width - len(ids)) for ids in wanted]
+
+
+def test_the_marks_are_those_of_the_tokenizer(tmp_path):
+    class Other(Letters):
+        special = SpecialIds(pad_id=9, bos_id=8, eos_id=7)
+
+    corpus = prepare(*write(tmp_path, ["ab", "a"], ["c", "cd"]), Other(), tmp_path / "out")
+    a, b, c, d = Other().encode_batch(["abcd"])[0]
+    batch = Batches(corpus, 10).batch(np.arange(2))
+    assert batch.src.tolist() == [[a, b, 7], [a, 7, 9]] and batch.tgt.tolist() == [[8, c, 7, 9], [8, c, d, 7]]
+    assert (batch.n_target_tokens, batch.n_tokens, batch.shape) == (5, 10, (2, 3, 3))
 
 
 def test_the_order_follows_from_seed_and_epoch_alone():

@@ -15,14 +15,16 @@ import npx
 from autograd import Tensor
 from autograd import operations as ops
 from autograd.kept import kept_arrays
-from models import Transformer, TransformerConfig
+from models import FlatParameters, Transformer, TransformerConfig
 from models.search import beam_search, greedy_search
 from tests.strict_cupy import device, kernels_by_reference
 from tests.test_trainer import config, metrics, outcome, run, write_pairs
 from train import Adam, UserError, load_model
-from train.data import Batches, Corpus
-from train.translate import translate_lines
-from train.update import Update, halves
+from train.learn.update import Update
+from train.tasks import TASKS
+from train.tasks.translation import translate_lines
+from train.text.batches import Batches
+from train.text.corpus import Corpus
 
 needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++: none found")
 engine = importlib.import_module("npx.device")
@@ -94,10 +96,10 @@ def test_the_reference_of_softmax_is_one_that_cupy_takes(shape):
 
 @pytest.mark.parametrize("shape", [{}, {"norm": "pre", "positions": "learned", "attention_dropout": 0.1}], ids=str)
 def test_a_step_on_the_device_is_that_of_the_host_and_waits_once(shape):
-    micro = [*halves(batch(), 0), batch()]
+    micro = [*batch().halves(), batch()]
 
     def updated():
-        update = Update(model(**shape), config_of(clip_norm=0.5), None)
+        update = update_of(model(**shape), None, clip_norm=0.5)
         for step in (1, 2):
             update.apply(0.01, update.gradient(micro, step)[1])
         return update
@@ -116,8 +118,9 @@ def test_a_loss_that_counts_its_tokens_itself_does_not_wait():
         assert cupy.waits == []
 
 
-def config_of(**changes):
-    return config(Path(), batch_tokens=20, **changes).train
+def update_of(made, journal, **changes):
+    settings = config(Path(), batch_tokens=20, **changes).train
+    return Update(TASKS["translation"], made, FlatParameters(made), settings, journal)
 
 
 def batch():
@@ -331,7 +334,7 @@ def test_an_update_that_does_not_fit_is_made_of_halves(monkeypatch, where):
         journal, made = Journal(), model(dropout=0.0)
         for p in made.parameters():
             p.data = p.data.astype("float64")
-        update = Update(made, config_of(), journal)
+        update = update_of(made, journal)
         with monkeypatch.context() as patch:
             full = Full(patch, most, where)
             result = update.gradient(micro, 5)
@@ -363,7 +366,7 @@ def test_memory_that_runs_out_twice_is_told_in_one_line(text, tmp_path, monkeypa
 
 def test_a_single_pair_that_does_not_fit_is_not_tried_again(monkeypatch):
     full, journal = Full(monkeypatch, 0), Journal()
-    update = Update(model(), config_of(), journal)
+    update = update_of(model(), journal)
     one = Batches(Corpus.from_pairs([((4, 5), (6,))]), 100).batch(np.arange(1))
     with pytest.raises(UserError, match="1 pairs of 3 . 2 tokens"):
         update.gradient([one], 1)
@@ -372,7 +375,7 @@ def test_a_single_pair_that_does_not_fit_is_not_tried_again(monkeypatch):
 
 def test_the_message_on_a_gpu_says_how_full_it_is():
     with kernels_by_reference(), device():
-        update = Update(model(), config_of(), None)
+        update = update_of(model(), None)
         assert "3.0 of the GPU's 8.0 GiB in arrays" in update.out_of_memory([batch()], 1)
         assert npx.memory_use().free == 1 << 30
         npx.free_memory()
@@ -392,7 +395,7 @@ def test_a_run_that_halves_goes_on_and_says_so(text, tmp_path, monkeypatch):
 
 def test_halves_are_the_batch():
     whole = batch()
-    first, second = halves(whole, 0)
+    first, second = whole.halves()
     assert np.array_equal(np.concatenate([first.src, second.src]), whole.src)
     assert first.n_target_tokens + second.n_target_tokens == whole.n_target_tokens
-    assert halves(first, 0) == [first] and len(first.src) == 1
+    assert first.halves() == [first] and len(first.src) == 1

@@ -6,7 +6,7 @@ import pytest
 import npx
 from autograd import Tensor
 from models import FlatParameters, LayerNorm, Linear, Module, Parameter, Transformer, TransformerConfig
-from train.optim import Adam
+from train.learn.optim import Adam
 
 
 class Tree(Module):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autograd import Tensor, gradcheck
 from models import FlatParameters, Transformer, TransformerConfig
 from train import Adam, NoamSchedule, label_smoothed_loss
-from train.optim import LossScale, clip_factor, squared_norm
+from train.learn.optim import LossScale, clip_factor, squared_norm
 
 SMALL = TransformerConfig(vocab_size=12, d_model=8, d_ff=16, n_heads=2, n_layers=1, dropout=0.0)
 

@@ -14,8 +14,8 @@ import pytest
 from autograd import Tensor, neural, no_grad
 from autograd import operations as ops
 from models import FlatParameters, Transformer, TransformerConfig
-from train.loss import label_smoothed_loss
-from train.optim import Adam, NoamSchedule
+from train.learn.loss import label_smoothed_loss
+from train.learn.optim import Adam, NoamSchedule
 
 PAD, BOS, EOS = 0, 1, 2
 CONFIG = TransformerConfig(11, d_model=8, d_ff=12, n_heads=2, n_layers=2, dropout=0.0)
@@ -44,7 +44,7 @@ class Absent:
         if name.split(".")[0] in ("cupy", "torch"):
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
-import npx, autograd, models, models.search, train, train.optim, train.loss
+import npx, autograd, models, models.search, train, train.learn.optim, train.learn.loss
 from autograd import Tensor
 assert (Tensor([1.0, 2.0]) * 2).numpy().tolist() == [2, 4]
 try:

@@ -14,9 +14,10 @@ from tests.strict_cupy import CUPY, device, kernels_by_reference
 from tests.test_module import Tree
 from tests.test_trainer import metrics, outcome, run, write_pairs
 from train import Adam, RunConfig, Trainer, UserError, average_checkpoints, load_model
-from train.checkpoint import list_checkpoints, load_checkpoint
-from train.cli import describe
-from train.optim import LossScale
+from train.cli.info import describe
+from train.learn.optim import LossScale
+from train.run.checkpoint import load_checkpoint
+from train.run.folder import RunFolder
 
 LOW = [np.float16, pytest.param("bfloat16", id="bfloat16")]
 
@@ -154,20 +155,24 @@ def test_info_counts_the_low_copy():
 
 def test_a_training_in_fp16_keeps_float32(text, tmp_path, gpu):
     out = tmp_path / "run"
-    summary = run(text, out, precision="fp16", log_every=1)
-    kept = load_checkpoint(list_checkpoints(out)[-1])
+    often = {"log_every": 1, "checkpoint_every": 1, "keep_last": 12}
+    summary = run(text, out, precision="fp16", **often)
+    kept = load_checkpoint(RunFolder(out).steps()[-1])
     assert {array.dtype.name for array in (kept.model | kept.optimizer).values()} == {"float32"}
     assert any(not np.array_equal(a, a.astype("float16")) for a in kept.model.values()), "the master, not the copy"
     assert kept.state["loss_scale"] == {"value": 2.0**16, "good": 12, "skipped": 0}
     entries = [entry for entry in metrics(out) if entry["kind"] == "train"]
     assert len(entries) == 12 and {entry["loss_scale"] for entry in entries} == {2.0**16}
-    run(text, tmp_path / "float32", log_every=1)
+    assert all(np.isfinite([entry["loss"], entry["gradient_norm"]]).all() for entry in entries)
+    run(text, tmp_path / "float32", **often)
     plain = [entry for entry in metrics(tmp_path / "float32") if entry["kind"] == "train"]
-    for half, full in zip(entries, plain, strict=True):
-        assert half["loss"] == pytest.approx(full["loss"], rel=1e-2)
-        assert half["gradient_norm"] == pytest.approx(full["gradient_norm"], rel=0.1) and "loss_scale" not in full
-    moments = [load_checkpoint(list_checkpoints(x)[-1]).optimizer["m"] for x in (out, tmp_path / "float32")]
-    assert np.linalg.norm(moments[0]) == pytest.approx(np.linalg.norm(moments[1]), rel=0.1), "unscaled"
+    assert len(plain) == 12 and not any("loss_scale" in entry for entry in plain)
+    # The first steps alone: from there on the two drift apart, as any two roundings do.
+    for half, full in zip(entries[:3], plain[:3], strict=True):
+        assert half["loss"] == pytest.approx(full["loss"], rel=1e-3)
+        assert half["gradient_norm"] == pytest.approx(full["gradient_norm"], rel=1e-2)
+    first, exact = (load_checkpoint(RunFolder(x).step(1)).optimizer["m"] for x in (out, tmp_path / "float32"))
+    assert np.linalg.norm(first - exact) < 0.01 * np.linalg.norm(exact), "unscaled"
     average_checkpoints(out, 3)
     model, _, config = load_model(out)
     assert config.train.precision == "fp16" and {p.dtype.name for p in model.parameters()} == {"float32"}
@@ -191,7 +196,7 @@ def test_skipped_updates_are_journalled_and_resumed_bit_for_bit(text, tmp_path, 
     assert [entry["step"] for entry in trained] == list(range(1, 13)), "what is skipped is no step"
     assert len({entry["loss_scale"] for entry in trained}) > 1
     assert "update skipped, loss scale now 2.14748e+09" in (tmp_path / "whole" / "log.txt").read_text()
-    state = load_checkpoint(list_checkpoints(tmp_path / "whole")[-1]).state
+    state = load_checkpoint(RunFolder(tmp_path / "whole").steps()[-1]).state
     assert state["adam_steps"] == 12 and state["loss_scale"]["skipped"] == len(skipped)
 
     update = Adam.step
@@ -220,7 +225,7 @@ def test_an_overflow_that_no_scale_helps_stops_the_run(text, tmp_path, gpu, monk
 def test_a_checkpoint_without_a_loss_scale_is_still_read(text, tmp_path):
     out = tmp_path / "run"
     run(text, out, max_steps=3)
-    file = list_checkpoints(out)[-1] / "state.json"
+    file = RunFolder(out).steps()[-1] / "state.json"
     state = json.loads(file.read_text())
     del state["loss_scale"]
     file.write_text(json.dumps(state))

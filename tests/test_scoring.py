@@ -1,4 +1,4 @@
-"""Scores (train/scoring.py): the laws of BLEU, and each variant against sacreBLEU asked directly."""
+"""Scores (train/scores/bleu.py): the laws of BLEU, and each variant against sacreBLEU asked directly."""
 
 import json
 from io import StringIO
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from train.errors import UserError
-from train.scoring import (
+from train.scores.bleu import (
     BLEUS,
     corpus_bleu_for_validation,
     print_report,

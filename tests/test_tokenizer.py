@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from train.errors import UserError
-from train.tokenizer import ALPHABET, KINDS, PRETOKENIZERS, SMALLEST, SPECIALS, Tokenizer, normalize
+from train.text.tokenizer import ALPHABET, KINDS, PRETOKENIZERS, SMALLEST, SPECIALS, Tokenizer, normalize
 
 ROOT = Path(__file__).resolve().parent.parent
 BOTH = [(kind, pretokenizer) for kind in KINDS for pretokenizer in PRETOKENIZERS]
@@ -81,7 +81,7 @@ def test_the_same_text_gives_the_same_file_in_every_process(folder, tokenizers, 
     tokenizers[kind, "words"].save(folder / "here.json")
     expected = (folder / "here.json").read_bytes()
     program = (
-        "import sys; from train.tokenizer import Tokenizer\n"
+        "import sys; from train.text.tokenizer import Tokenizer\n"
         "Tokenizer.train(sys.argv[1:3], sys.argv[3], 600, 'words').save(sys.argv[4])"
     )
     for i, change in enumerate(

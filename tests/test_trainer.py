@@ -14,12 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import Transformer, TransformerConfig
+from models import FlatParameters, Transformer, TransformerConfig
 from models.search import greedy_search
 from train import Adam, NoamSchedule, RunConfig, Trainer, UserError, load_model, train
-from train.checkpoint import list_checkpoints, load_checkpoint
-from train.data import Batches, Corpus
-from train.update import Update
+from train.learn.update import Update
+from train.learn.validation import Validation
+from train.run.checkpoint import load_checkpoint
+from train.run.folder import RunFolder
+from train.text.batches import Batches
+from train.text.corpus import Corpus
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGLISH = "zero one two three four five six seven eight nine".split()
@@ -78,7 +81,7 @@ def metrics(out):
 
 def outcome(out):
     """All that a run leaves, for comparing two: weights and moments bit for bit, state, metrics."""
-    last = load_checkpoint(list_checkpoints(out)[-1])
+    last = load_checkpoint(RunFolder(out).steps()[-1])
     arrays = {name: array.tobytes() for name, array in (last.model | last.optimizer).items()}
     state = {k: v for k, v in last.state.items() if k not in ("run", "files")}
     state |= {k: v for k, v in last.state["run"].items() if k not in CLOCKS}
@@ -105,7 +108,7 @@ def uninterrupted(text, tmp_path_factory):
 CHILD = """
 import json, os, signal, sys
 from train import RunConfig, train
-from train.optim import Adam
+from train.learn.optim import Adam
 step = Adam.step
 def killed(self, lr, scale):
     if self.steps + 1 == int(sys.argv[3]):
@@ -121,7 +124,7 @@ def test_a_killed_process_resumes_to_the_same_bits(text, uninterrupted, tmp_path
     command = [sys.executable, "-c", CHILD, json.dumps(tables(text)), str(out), "8"]
     child = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120)
     assert child.returncode == -signal.SIGKILL, child.stderr.decode()
-    assert [path.name for path in list_checkpoints(out)] == ["step-3", "step-6"]
+    assert [path.name for path in RunFolder(out).steps()] == ["step-3", "step-6"]
     with open(out / "metrics.jsonl", "a") as file:
         file.write('{"kind": "train", "st')  # as a kill in the middle of a line leaves it
     (out / "checkpoints" / ".step-9.partial").mkdir()
@@ -179,24 +182,24 @@ def test_ctrl_c_writes_a_checkpoint_and_resumes_to_the_same_bits(
         run(text, tmp_path / "run")
     monkeypatch.undo()
     assert signal.getsignal(number) is before
-    assert load_checkpoint(list_checkpoints(tmp_path / "run")[-1]).state["step"] == step  # the step was finished
+    assert load_checkpoint(RunFolder(tmp_path / "run").steps()[-1]).state["step"] == step  # the step was finished
     assert f"after step {step}" in (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
     run(text, tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(uninterrupted)
 
 
 def test_ctrl_c_within_a_validation_leaves_it_to_be_done_on_resuming(text, uninterrupted, tmp_path, monkeypatch, capfd):
-    measure = Trainer._measure
+    measure = Validation.measure
 
-    def interrupted(self):
+    def interrupted(self, signals):
         os.kill(os.getpid(), signal.SIGINT)
-        return measure(self)
+        return measure(self, signals)
 
-    monkeypatch.setattr(Trainer, "_measure", interrupted)
+    monkeypatch.setattr(Validation, "measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(text, tmp_path / "run")
     monkeypatch.undo()
-    kept = load_checkpoint(list_checkpoints(tmp_path / "run")[-1]).state["run"]
+    kept = load_checkpoint(RunFolder(tmp_path / "run").steps()[-1]).state["run"]
     assert (kept["step"], kept["validated"]) == (4, 0) and metrics(tmp_path / "run") == []
     run(text, tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(uninterrupted)
@@ -211,7 +214,7 @@ def test_a_second_ctrl_c_stops_at_once(text, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(Trainer, "_update", twice)
     with pytest.raises(KeyboardInterrupt):
         run(text, tmp_path / "run")
-    assert not list_checkpoints(tmp_path / "run")
+    assert not RunFolder(tmp_path / "run").steps()
 
 
 def test_the_same_seed_and_text_give_the_same_run(text, uninterrupted, tmp_path):
@@ -231,7 +234,8 @@ def test_the_same_seed_and_text_give_the_same_run(text, uninterrupted, tmp_path)
 def test_micro_batches_are_one_batch_of_their_union(text, cuts, smoothing, seed):
     rng = np.random.default_rng(seed)
     pairs = [tuple(rng.integers(4, 20, size=rng.integers(1, 6)).tolist() for _ in range(2)) for _ in range(8)]
-    batches = Batches(Corpus.from_pairs(pairs), 1000)
+    corpus = Corpus.from_pairs(pairs)
+    batches = Batches(corpus, 1000)
     shape = TransformerConfig(vocab_size=20, d_model=8, d_ff=16, n_heads=2, n_layers=1, dropout=0.0)
     union = batches.batch(np.arange(8))
     parts = [batches.batch(indices) for indices in np.split(np.arange(8), sorted(cuts))]
@@ -241,7 +245,7 @@ def test_micro_batches_are_one_batch_of_their_union(text, cuts, smoothing, seed)
     for micro in ([union], parts):
         model = Transformer(shape, seed=seed, dtype=np.float64)
         run_config = config(text, label_smoothing=smoothing)
-        made = Trainer(model, run_config, None, batches, None, "nowhere", progress=False)
+        made = Trainer(model, FlatParameters(model), run_config, None, {"train": corpus}, "nowhere", progress=False)
         found.append((made.update.gradient(micro, step=1)[0], made.update.flat.grad.copy()))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
     np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-9, atol=1e-14)
@@ -259,7 +263,7 @@ def test_the_schedule_moves_once_an_update(text, tmp_path, monkeypatch, accumula
 
 def test_float64_stays_float64(text, tmp_path):
     run(text, tmp_path / "run", max_steps=2, precision="float64")
-    kept = load_checkpoint(list_checkpoints(tmp_path / "run")[-1])
+    kept = load_checkpoint(RunFolder(tmp_path / "run").steps()[-1])
     assert {array.dtype for array in (kept.model | kept.optimizer).values()} == {np.dtype(np.float64)}
     assert all(np.array_equal(v, kept.model[k]) for k, v in load_model(tmp_path / "run")[0].state_dict().items())
 
@@ -288,7 +292,7 @@ def test_ten_sentences_are_learned_by_heart(tmp_path):
     changed = tables(tmp_path, **changes, batch_tokens=1000, accumulate=1, label_smoothing=0.0)
     changed["model"] |= {"d_model": 32, "d_ff": 64, "dropout": 0.0}
     summary = train(RunConfig.from_dict(changed), tmp_path / "run", progress=False)
-    assert summary.bleu == pytest.approx(100.0) and summary.perplexity < 1.1
+    assert summary.scores["bleu"] == pytest.approx(100.0) and summary.perplexity < 1.1
     model, tokenizer, _ = load_model(tmp_path / "run")
     source, target = ((tmp_path / f"train.{side}").read_text().splitlines() for side in ("en", "de"))
     for line, expected in zip(source, target, strict=True):
@@ -319,11 +323,11 @@ def scripted(monkeypatch, losses):
     """Validations that give these losses, one after the other, whatever the model."""
     values = iter(losses)
 
-    def measure(self):
-        self._measured = {"loss": next(values), "perplexity": 1.0, "seconds": 0.0}
-        return self._measured
+    def measure(self, signals):
+        self.last = {"loss": next(values), "perplexity": 1.0, "seconds": 0.0}
+        return self.last
 
-    monkeypatch.setattr(Trainer, "_measure", measure)
+    monkeypatch.setattr(Validation, "measure", measure)
 
 
 @pytest.mark.parametrize(
@@ -432,8 +436,8 @@ def test_a_loss_that_is_not_finite_stops_and_is_never_kept(text, tmp_path, monke
     with pytest.raises(UserError) as error:
         run(text, out)
     assert "step 8" in one_line(error) and "step-6" in str(error.value)
-    assert [path.name for path in list_checkpoints(out)] == ["step-3", "step-6"]
-    load_checkpoint(list_checkpoints(out)[-1])
+    assert [path.name for path in RunFolder(out).steps()] == ["step-3", "step-6"]
+    load_checkpoint(RunFolder(out).steps()[-1])
     assert np.isfinite(made["adam"].flat.data).all()
     assert "step 8" in (out / "log.txt").read_text(encoding="utf-8")
     assert made["adam"].steps == (8 if what == "validation" else 7)
@@ -455,7 +459,7 @@ def test_a_full_disk_stops_with_one_line_and_keeps_the_last_checkpoint(text, tmp
         run(text, tmp_path / "run")
     assert "No space left" in one_line(error)
     monkeypatch.undo()
-    assert load_checkpoint(list_checkpoints(tmp_path / "run")[-1]).state["step"] == 6
+    assert load_checkpoint(RunFolder(tmp_path / "run").steps()[-1]).state["step"] == 6
     run(text, tmp_path / "run", resume=True)
 
 
@@ -518,7 +522,7 @@ def test_a_resumed_run_may_find_its_text_elsewhere_but_not_another_text(text, tm
 def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_serves(text, uninterrupted, tmp_path):
     out = tmp_path / "run"
     run(text, out)
-    newest = list_checkpoints(out)[-1]
+    newest = RunFolder(out).steps()[-1]
     (newest / "optimizer.safetensors").write_bytes(b"")
     with pytest.raises(UserError) as error:
         run(text, out, resume=True)

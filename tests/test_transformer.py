@@ -15,8 +15,8 @@ from models import PRESETS, FlatParameters, Parameter, Transformer, TransformerC
 from models.search import greedy_search
 from npx.kernels.cross_entropy import SMOOTHING_OVER
 from npx.registry import compare
-from train.loss import label_smoothed_loss
-from train.optim import Adam
+from train.learn.loss import label_smoothed_loss
+from train.learn.optim import Adam
 
 PAD, BOS, EOS, FIRST, V = 0, 1, 2, 3, 11
 SMALL = {"vocab_size": V, "d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2, "dropout": 0.0}

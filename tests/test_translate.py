@@ -1,4 +1,4 @@
-"""Translation of text (train/translate.py): order, alignment, windows, limits."""
+"""Translation of text (train/tasks/translation.py): order, alignment, windows, limits."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.translate import format_translation, length_batches, pad_sources, translate_lines, translate_stream
+from train.tasks.translation import format_translation, length_batches, pad_sources, translate_lines, translate_stream
 
 PAD, BOS, EOS, FIRST = 0, 1, 2, 4
 LETTERS = "abcdefgh\n"

@@ -1,7 +1,7 @@
 """Training and its surroundings: text to tokens to batches, the loss, Adam, the loop, checkpoints, scores.
 
-Read errors.py, tokenizer.py, data.py, then trainer.py, which puts everything together. The names below are loaded on
-first use, so that `import train` and the command line start at once.
+Its rooms import only those before them: text, scores, tasks, run, learn, experiments, cli (errors.py stands before
+all). The names below are loaded on first use, so that `import train` costs nothing.
 """
 
 from __future__ import annotations
@@ -10,41 +10,30 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from train.checkpoint import average_checkpoints as average_checkpoints
-    from train.checkpoint import load_model as load_model
-    from train.config import RunConfig as RunConfig
     from train.errors import UserError as UserError
-    from train.loss import label_smoothed_loss as label_smoothed_loss
-    from train.optim import Adam as Adam
-    from train.optim import NoamSchedule as NoamSchedule
-    from train.run import train as train
-    from train.tokenizer import Tokenizer as Tokenizer
-    from train.trainer import Trainer as Trainer
+    from train.learn.loss import label_smoothed_loss as label_smoothed_loss
+    from train.learn.optim import Adam as Adam
+    from train.learn.optim import NoamSchedule as NoamSchedule
+    from train.learn.trainer import Trainer as Trainer
+    from train.learn.training import train as train
+    from train.run.checkpoint import average_checkpoints as average_checkpoints
+    from train.run.checkpoint import load_model as load_model
+    from train.run.config import RunConfig as RunConfig
+    from train.text.tokenizer import Tokenizer as Tokenizer
 
 _HOME = {
-    "Adam": "optim",
-    "NoamSchedule": "optim",
-    "RunConfig": "config",
-    "Tokenizer": "tokenizer",
-    "Trainer": "trainer",
+    "Adam": "learn.optim",
+    "NoamSchedule": "learn.optim",
+    "RunConfig": "run.config",
+    "Tokenizer": "text.tokenizer",
+    "Trainer": "learn.trainer",
     "UserError": "errors",
-    "average_checkpoints": "checkpoint",
-    "label_smoothed_loss": "loss",
-    "load_model": "checkpoint",
-    "train": "run",
+    "average_checkpoints": "run.checkpoint",
+    "label_smoothed_loss": "learn.loss",
+    "load_model": "run.checkpoint",
+    "train": "learn.training",
 }
-__all__ = [
-    "Adam",
-    "NoamSchedule",
-    "RunConfig",
-    "Tokenizer",
-    "Trainer",
-    "UserError",
-    "average_checkpoints",
-    "label_smoothed_loss",
-    "load_model",
-    "train",
-]
+__all__ = [*_HOME]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:

@@ -1,90 +1,20 @@
-"""The user's mistakes, and the reading of text files with every check that a mistake in them needs.
-
-`UserError` is the one exception that the command line turns into one line and exit status 2.  `read_lines` and
-`read_pairs` stream text of any size; every other file of `train` reads text through them.  Read `tokenizer.py` and
-`data.py` next.
-"""
+"""The user's mistakes: the one exception that the command line turns into one line and exit status 2, and its words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import islice, zip_longest
-from os import PathLike
-from pathlib import Path
-
-CHUNK_LINES = 8192
+import difflib
+from collections.abc import Iterable
 
 
 class UserError(Exception):
     """A mistake of the user's, told in one line: `what: expected ...; got ...; try ...`."""
 
 
-def read_lines(
-    path: str | PathLike[str], *, chunk: int = CHUNK_LINES, watch: Callable[[bytes], object] | None = None
-) -> Iterator[list[str]]:
-    r"""Yield the lines of a UTF-8 text file in lists of `chunk` lines (the last one shorter), so that any size fits.
-
-    Only "\n" ends a line: U+0085 and U+2028 belong to the text.  A "\r" before it, a byte order mark at the start and a
-    missing last "\n" are tolerated.  `watch`, if given, sees every byte in order (a hash's `update`, for one).
-
-    Raises `UserError` for a missing or unreadable file, a folder, an empty file and invalid UTF-8 (with its line).
-    """
-    path = Path(path)
-    if path.is_dir():
-        raise UserError(f"{path}: expected a text file; got a folder; try the path of a file inside it")
-    try:
-        with path.open("rb") as file:
-            first = 1  # number of the chunk's first line, from 1
-            while raw := list(islice(file, chunk)):
-                block = b"".join(raw)
-                if watch is not None:
-                    watch(block)
-                try:
-                    text = block.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    line = first + block.count(b"\n", 0, error.start)
-                    column = error.start - block.rfind(b"\n", 0, error.start)
-                    raise UserError(
-                        f"{path}, line {line}: expected UTF-8 text; got 0x{block[error.start]:02x} as byte {column} of "
-                        f"the line; try converting the file (iconv -t UTF-8) or removing the line on both sides"
-                    ) from None
-                lines = text.split("\n")
-                if lines[-1] == "":
-                    lines.pop()
-                if first == 1:
-                    lines[0] = lines[0].removeprefix("\ufeff")
-                if "\r" in text:
-                    lines = [line.removesuffix("\r") for line in lines]
-                yield lines
-                first += len(raw)
-            if first == 1:
-                raise UserError(f"{path}: expected at least one line of text; got an empty file; try another file")
-    except FileNotFoundError:
-        raise UserError(f"{path}: expected a text file; got no such file; try another path") from None
-    except OSError as error:
-        raise UserError(f"{path}: expected a readable file; got '{error.strerror}'; try another path") from None
+def one_line(text: object) -> str:
+    """Text, or an exception's, on one line."""
+    return " ".join(str(text).split())
 
 
-def read_pairs(
-    src_path: str | PathLike[str],
-    tgt_path: str | PathLike[str],
-    *,
-    chunk: int = CHUNK_LINES,
-    watch_src: Callable[[bytes], object] | None = None,
-    watch_tgt: Callable[[bytes], object] | None = None,
-) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield (source lines, target lines), equally many, of two files in which line i translates line i.
-
-    Raises `UserError` as `read_lines` does, and where the files have unequal numbers of lines (at their end).
-    """
-    sides = read_lines(src_path, chunk=chunk, watch=watch_src), read_lines(tgt_path, chunk=chunk, watch=watch_tgt)
-    before = 0
-    for src, tgt in zip_longest(*sides, fillvalue=()):
-        if len(src) != len(tgt):
-            counts = [before + len(lines) + sum(map(len, rest)) for lines, rest in zip((src, tgt), sides, strict=True)]
-            raise UserError(
-                f"{src_path}, {tgt_path}: expected equally many lines, line i translating line i; "
-                f"got {counts[0]:,} and {counts[1]:,}; try files made from the same pairs"
-            )
-        before += len(src)
-        yield list(src), list(tgt)
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """The choice most like `name`."""
+    return difflib.get_close_matches(name, list(choices), n=1, cutoff=0.0)[0]

@@ -1,7 +1,7 @@
-"""The configuration of a run: read, checked, written. The keys themselves stand in `train/keys.py`.
+"""The configuration of a run: read, checked, written. The keys themselves stand in `train/run/keys.py`.
 
 Validation, nearest-name hints, `--set table.key=value` and the commented config.toml of a run are all drawn from what
-a key's dataclass field says about it. Next: `train/cli.py`.
+a key's dataclass field says about it.
 
     config = RunConfig.load("configs/base.toml", settings=["train.max_steps=50"])
     config.dump()                                  # complete commented TOML, which loads back to an equal config
@@ -13,25 +13,21 @@ Paths in [data] are relative to the folder the command is run in, not to the fil
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import re
 import textwrap
 import tomllib
-import types
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
-from functools import cache
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from models.config import TransformerConfig
+from models.fields import expected, fits, kinds
 from models.presets import PRESETS
-from train.errors import UserError
-from train.keys import SECTIONS, DataSection, ModelSection, SearchSection, TrainSection
-from train.paper import PUBLISHED
+from train.errors import UserError, nearest, one_line
+from train.run.keys import DECIDED, SECTIONS, TRAINING, DataSection, ModelSection, SearchSection, TrainSection
 
-TYPES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text on one line"}
 SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "double": "float64"}
 
 
@@ -40,7 +36,7 @@ class RunConfig:
     """All four tables; raises UserError (one line: table.key, expected, got, try) for an impossible value."""
 
     model: ModelSection = ModelSection()
-    data: DataSection = DataSection()
+    data: Any = DataSection()  # a section that is put together, see run/keys.py
     train: TrainSection = TrainSection()
     search: SearchSection = SearchSection()
 
@@ -104,10 +100,13 @@ class RunConfig:
             raise UserError(f"{where}: [model] {one_line(str(error))}") from error
         return config
 
-    def transformer_config(self, vocab_size: int) -> TransformerConfig:
-        """The model's configuration; ValueError (one line) where it is impossible: heads that do not divide d_model."""
+    def transformer_config(self, vocab_size: int, **special: int) -> TransformerConfig:
+        """The model's configuration; ValueError (one line) where it is impossible: heads that do not divide d_model.
+
+        `special`: ids that the tokenizer decides: pad_id, bos_id, eos_id.
+        """
         changes = {f.name: v for t, f, v in self.keys() if t == "model" and f.name != "preset" and v is not None}
-        return TransformerConfig.preset(self.model.preset, vocab_size=vocab_size, **changes)
+        return TransformerConfig.preset(self.model.preset, vocab_size=vocab_size, **special, **changes)
 
     def keys(self) -> Iterator[tuple[str, Field[Any], Any]]:
         """(table, key, value) of every key, in the order of the file."""
@@ -160,33 +159,25 @@ def owner_of(name: str) -> str | None:
     return next((table for table in SECTIONS if name in keys_of(table)), None)
 
 
-@cache
-def types_of(table: str) -> dict[str, type]:
-    """The plain type of each key: `int | None` is int."""
-    hints = get_type_hints(SECTIONS[table])
-    return {n: get_args(hint)[0] if isinstance(hint, types.UnionType) else hint for n, hint in hints.items()}
+def type_of(table: str, name: str) -> type:
+    """The plain type of a key: `int | None` is int."""
+    return kinds(SECTIONS[table])[name]
 
 
 def preset_values(preset: str) -> dict[str, dict[str, Any]]:
     """What a preset decides: in [model] the whole architecture, in [train] what the paper's row says."""
-    model = {f.name: f.default for f in fields(TransformerConfig) if f.default is not MISSING} | PRESETS[preset]
-    return {
-        "model": {name: model[name] for name in keys_of("model") if model.get(name) is not None},
-        "train": {name: value for name, value in PUBLISHED[preset].train.items() if name in keys_of("train")},
-    }
+    model = TransformerConfig.preset(preset, vocab_size=37000)
+    values = {name: getattr(model, name) for name in keys_of("model") if name != "preset"}
+    train = {name: getattr(TrainSection, name) for name in DECIDED} | TRAINING.get(preset, {})
+    return {"model": {name: value for name, value in values.items() if value is not None}, "train": train}
 
 
 def check(table: str, f: Field[Any], value: Any, where: str = "config") -> Any:
     """`value` in the type of the key; UserError says what was expected, what was got and what to try."""
-    kind, choices = types_of(table)[f.name], f.metadata["choices"]
+    kind, choices = type_of(table, f.name), tuple(f.metadata["choices"])
     if kind is float and type(value) is int and abs(value) < 2**53:
         value = float(value)
-    ok = type(value) is kind and (not choices or value in choices)
-    if ok and kind in (int, float):
-        ok = abs(value) < math.inf and (not f.metadata["within"] or inside(f.metadata["within"], value))
-    if ok and kind is str:
-        ok = not re.search(r"[\n\r\0\ud800-\udfff]", value)
-    if ok:
+    if fits(f, kind, value):
         return value
     if choices and isinstance(value, str):
         attempt = f'{f.name} = "{SYNONYMS.get(value) or nearest(value, choices)}"'
@@ -194,33 +185,14 @@ def check(table: str, f: Field[Any], value: Any, where: str = "config") -> Any:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
     else:
         attempt = f"{f.name} = {to_toml(f.default)} (the default)"
-    raise UserError(f"{where}: {table}.{f.name}: expected {expected(table, f)}; got {shown(value)}; try {attempt}")
-
-
-def inside(interval: str, value: float) -> bool:
-    """Whether a number lies in an interval as `[0, 1)`."""
-    low, high = map(float, interval[1:-1].split(","))
-    above = value >= low if interval[0] == "[" else value > low
-    return above and (value <= high if interval[-1] == "]" else value < high)
-
-
-def expected(table: str, f: Field[Any]) -> str:
-    """What a key takes, in words: `a number from 0 to below 1`."""
-    if f.metadata["choices"]:
-        return "one of " + ", ".join(f'"{choice}"' for choice in f.metadata["choices"])
-    words = TYPES[types_of(table)[f.name]]
-    if interval := f.metadata["within"]:
-        low, high = (side.strip() for side in interval[1:-1].split(","))
-        words += f" from {low}" if interval[0] == "[" else f" above {low}"
-        words += "" if high == "inf" else f" to {high}" if interval[-1] == "]" else f" to below {high}"
-    return words
+    raise UserError(f"{where}: {table}.{f.name}: expected {expected(f, kind)}; got {shown(value)}; try {attempt}")
 
 
 def explain(f: Field[Any]) -> str:
     """A key's meaning, what it takes and its default, as the commented file shows it."""
     table = next(table for table in SECTIONS if keys_of(table).get(f.name) is f)
     default = f"left out: {f.metadata['unset']}" if f.default is None else f"default {to_toml(f.default)}"
-    takes = expected(table, f)
+    takes = expected(f, type_of(table, f.name))
     return f"{f.metadata['help']} {takes[0].upper()}{takes[1:]}; {default}."
 
 
@@ -248,24 +220,15 @@ def parse_setting(setting: str) -> tuple[str, str, Any]:
         value = document["value"] if len(document) == 1 else text
     except ValueError:
         value = text
-    if types_of(table)[name] is str and not isinstance(value, str):
+    if type_of(table, name) is str and not isinstance(value, str):
         value = text
     return table, name, check(table, f, value, "--set")
-
-
-def nearest(name: str, choices: Iterable[str]) -> str:
-    """The choice most like `name`."""
-    return difflib.get_close_matches(name, list(choices), n=1, cutoff=0.0)[0]
 
 
 def shown(value: Any) -> str:
     """A value as an error message shows it: on one line, and short."""
     text = one_line(to_toml(value) if isinstance(value, (str, bool, int, float)) else repr(value))
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def to_toml(value: Any) -> str:

@@ -104,11 +104,11 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
             raise UserError(f'demo: expected the package {name}; got none; try pip install "npx-transformer[demo]"')
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: expected a new folder; got one that exists; try removing it, or another --out")
-    from train.checkpoint import average_checkpoints, load_model
-    from train.config import RunConfig, to_toml
-    from train.run import train
-    from train.scoring import Variant, bleu
-    from train.translate import translate_lines
+    from train.learn.training import train
+    from train.run.checkpoint import average_checkpoints, load_model
+    from train.run.config import RunConfig, to_toml
+    from train.scores.bleu import Variant, bleu
+    from train.tasks.translation import translate_lines
 
     numbers = draw(seed, n_train)
     texts = {}

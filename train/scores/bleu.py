@@ -3,7 +3,7 @@
 The same output has several BLEUs, points apart, which differ in how the text is cut into words before n-grams are
 counted; a figure means nothing without its signature. The counting is sacreBLEU's (Post 2018), which gives the figure
 of multi-bleu.perl for the same words wherever n-grams of every order match. `score_report` makes the report,
-`print_report` and `report_json` show it. What is scored comes from train/translate.py.
+`print_report` and `report_json` show it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ into pieces:
 All 256 bytes are pieces, so nothing is ever unknown and `decode(encode(text))` is the normalised text, whatever it
 holds.  Both kinds learn their pieces with the pair-merging trainer of Hugging Face `tokenizers`, and the result is a
 `tokenizer.json` that the library loads by itself.  We write that file ourselves, in a fixed order, so that the same
-text always gives the same bytes.  Read `data.py` next.
+text always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from train.errors import UserError, read_lines
+from train.errors import UserError
+from train.text.lines import read_lines, read_sides
 
-PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 KINDS = ("bpe", "wordpiece")
 # A word over 100 characters is cut, for longest-match takes cubic time in a word's length.  "<" never stays with
@@ -43,6 +43,18 @@ SMALLEST = len(SPECIALS) + len(ALPHABET)
 # Unicode's White_Space, spelled out because Python's \s also takes U+001C to U+001F.
 SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _SPACE_RUN = re.compile(f"[{SPACES}]+")
+
+
+class SpecialIds(NamedTuple):
+    """The ids that stand for no text: padding, begin and end of a sentence, what is unknown; here those of our own."""
+
+    pad_id: int = 0
+    bos_id: int = 1
+    eos_id: int = 2
+    unk_id: int = 3
+
+
+OWN_IDS = SpecialIds()
 
 
 class Tokenizer:
@@ -69,9 +81,9 @@ class Tokenizer:
                 f"{name}: expected a Hugging Face tokenizer.json; got '{reason}'; try training the tokenizer again"
             ) from None
         ids = [engine.token_to_id(piece) for piece in SPECIALS]
-        if ids != [PAD, BOS, EOS, UNK]:
+        if ids != [*OWN_IDS]:
             raise UserError(
-                f"{name}: expected the ids 0, 1, 2, 3 for {', '.join(SPECIALS)}; "
+                f"{name}: expected the ids {', '.join(map(str, OWN_IDS))} for {', '.join(SPECIALS)}; "
                 f"got {', '.join('none' if i is None else str(i) for i in ids)}; try one trained by this program"
             )
         vocabulary = engine.get_vocab(with_added_tokens=True)
@@ -82,6 +94,8 @@ class Tokenizer:
             )
         self._spec = spec
         self._engine = engine
+        self.special = OWN_IDS
+        self.pad_id, self.bos_id, self.eos_id, _ = self.special
         self.vocab_size = len(vocabulary)
         canonical = json.dumps(spec, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
         self.digest = hashlib.sha256(canonical.encode()).hexdigest()
@@ -93,11 +107,13 @@ class Tokenizer:
         kind: str = "bpe",
         vocab_size: int = 37000,
         pretokenizer: str = "words",
+        parallel: bool = False,
     ) -> Tokenizer:
         """Learn one vocabulary of at most `vocab_size` pieces (specials and bytes included) on all the files together.
 
         A pair of pieces seen once is no piece, so a small text gives fewer.  The same text gives the same tokenizer.
-        Raises `UserError` for an unknown kind or pretokenizer, a vocabulary below 260, or an unreadable file.
+        Raises `UserError` for an unknown kind or pretokenizer, a vocabulary below 260, an unreadable file and, where
+        the files are `parallel`, for unequal numbers of lines.
         """
         paths = [paths] if isinstance(paths, str | PathLike) else list(paths)
         _choice("tokenizer", kind, KINDS)
@@ -115,7 +131,8 @@ class Tokenizer:
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size - len(SPECIALS), min_frequency=2, initial_alphabet=ALPHABET, show_progress=False
         )
-        engine.train_from_iterator(_lines(paths), trainer)
+        lines = read_sides(paths) if parallel else chain.from_iterable(map(read_lines, paths))
+        engine.train_from_iterator(lines, trainer)
         merges = json.loads(engine.to_str())["model"]["merges"]
         return cls(_spec(kind, merges, pretokenizer))
 
@@ -176,11 +193,6 @@ def normalize(text: str) -> str:
     return _SPACE_RUN.sub(" ", text).strip(" ")
 
 
-def _lines(paths: Sequence[str | PathLike[str]]) -> Iterator[list[str]]:
-    for path in paths:
-        yield from read_lines(path)
-
-
 def _normalizer() -> normalizers.Normalizer:
     squeeze = normalizers.Replace(Regex(f"[{SPACES}]+"), " ")
     return normalizers.Sequence([squeeze, normalizers.Strip(), normalizers.Prepend(" ")])
@@ -200,7 +212,7 @@ def _spec(kind: str, merges: list[list[str]], pretokenizer: str) -> dict[str, An
     vocabulary = {piece: i for i, piece in enumerate((*SPECIALS, *ALPHABET))}
     for left, right in merges:
         vocabulary.setdefault(left + right, len(vocabulary))
-    model: dict[str, Any] = {"unk_token": SPECIALS[UNK], "vocab": vocabulary}
+    model: dict[str, Any] = {"unk_token": SPECIALS[OWN_IDS.unk_id], "vocab": vocabulary}
     if kind == "bpe":
         model = {
             "type": "BPE",

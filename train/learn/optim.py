@@ -1,6 +1,6 @@
 """How the weights move: Adam over one flat buffer, the learning-rate schedule, loss scaling, clipping by the norm.
 
-All parameters of a model are views into one flat array and all gradients into another (models/parameters.py), so an
+All parameters of a model are views into one flat array and all gradients into another (models.FlatParameters), so an
 update is one call of the kernel `npx.adam`, which also unscales and clips, and the norm is one dot product.
 """
 
@@ -10,8 +10,7 @@ import math
 from typing import Any
 
 import npx
-from models.module import Module
-from models.parameters import FlatParameters
+from models import FlatParameters, Module
 
 
 class NoamSchedule:
@@ -70,8 +69,8 @@ class Adam:
                 f"try 1e-9 and 0"
             )
         self.flat = model if isinstance(model, FlatParameters) else FlatParameters(model)
-        self.beta1, self.beta2, self.eps = beta1, beta2, eps
-        self.weight_decay, self.eps_inside = weight_decay, eps_inside
+        self.options = {"beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
+        self.options["eps_inside"] = eps_inside
         self.m = npx.zeros_like(self.flat.data)  # (P,)
         self.v = npx.zeros_like(self.flat.data)  # (P,)
         self.steps = 0  # updates done
@@ -81,8 +80,8 @@ class Adam:
         self.flat.check()
         self.steps += 1
         npx.adam(
-            self.flat.data, self.flat.grad, self.m, self.v, self.steps, lr, self.beta1, self.beta2, self.eps,
-            weight_decay=self.weight_decay, eps_inside=self.eps_inside, low=self.flat.low, scale=scale,
+            self.flat.data, self.flat.grad, self.m, self.v, self.steps, lr, low=self.flat.low, scale=scale,
+            **self.options,
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
@@ -141,7 +140,7 @@ class LossScale:
         self.value, self.good, self.skipped = float(state["value"]), int(state["good"]), int(state["skipped"])
 
 
-def squared_norm(flat: FlatParameters) -> Any:
+def squared_norm(flat: FlatParameters) -> npx.Array:
     """sum g^2 over all gradients (), on the device; inf or NaN where one is, or where the sum overflows."""
     return flat.grad @ flat.grad
 

@@ -1,6 +1,6 @@
-"""Every key of a run's configuration: its meaning, choices, range and default, in one place. Next: `config.py`.
+"""Every key of a run's configuration: its meaning, choices, range and default, in one place.
 
-A key is a dataclass field whose metadata holds what a person and a check need to know: models/fields.py.
+A key is a dataclass field, see models/fields.py. Those of [data] that only one task has stand in its file in tasks/.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 from models.config import TransformerConfig
 from models.fields import COUNT, POSITIVE, SHARE, key, overrides
 from models.presets import PRESETS
+from models.search import PENALTIES
 from npx import PRECISIONS
+from npx.kernels.cross_entropy import SMOOTHING_OVER
+from train.tasks import TASKS
+from train.text.tokenizer import PRETOKENIZERS
 
 PRESET = key("base", "Architecture of the paper (base, big, rows of Table 3) that the keys below start from.",
              choices=tuple(PRESETS))  # fmt: skip
@@ -35,13 +39,10 @@ else:
 
 
 @dataclass(frozen=True)
-class DataSection:
-    """[data]: Which text. Line i of the source file is translated by line i of the target file."""
+class AnyTask:
+    """The keys of [data] that every task has."""
 
-    train_src: str = key("", "Training text, source language: UTF-8, a sentence a line. Also --train-src.")
-    train_tgt: str = key("", "Training text, target language. Also --train-tgt.")
-    valid_src: str = key("", "Validation text, source language; empty: none. Also --valid-src.", may_change=True)
-    valid_tgt: str = key("", "Validation text, target language. Also --valid-tgt.", may_change=True)
+    task: str = key("translation", "What is learned from the text.", choices=TASKS)
     tokenizer: str = key(
         "bpe", 'Learned jointly on both training texts: "bpe" or "wordpiece"; or the path of a saved tokenizer.json.'
     )
@@ -49,12 +50,22 @@ class DataSection:
         "words",
         "What a piece may not reach across: words and punctuation (words; for plain text), or white space alone"
         " (whitespace; for text that is tokenised already).",
-        choices=("words", "whitespace"),
+        choices=PRETOKENIZERS,
     )
     vocab_size: int = key(37000, "Types V of the joint vocabulary, its 4 special ones included.", within="[5, inf)")
     max_length: int = key(
         256, "Longest side in tokens, end included; longer pairs are skipped and counted.", within="[2, inf)"
     )
+
+
+def data_section() -> Any:
+    """[data]: the keys of every task, in the order of `TASKS`, then those that all have."""
+    own = [task.keys for task in reversed(TASKS.values())]
+    about = " ".join(str(task.keys.__doc__) for task in TASKS.values())
+    return dataclass(frozen=True)(type("DataSection", (AnyTask, *own), {"__doc__": f"[data]: Which text. {about}"}))
+
+
+DataSection = data_section()
 
 
 @dataclass(frozen=True)
@@ -85,7 +96,7 @@ class TrainSection:
     smoothing_over: str = key(
         "all",
         "The types it is spread over: all V, the V - 1 wrong ones, or those without padding (V - 2).",
-        choices=("all", "others", "others_without_pad"),
+        choices=SMOOTHING_OVER,
     )
     precision: str = key(
         "float32",
@@ -113,7 +124,7 @@ class SearchSection:
         "paper",
         "Score = log-probability / penalty: ((5 + |Y|) / 6)^alpha (paper), or |Y|^alpha (length: fairseq, Marian,"
         " CTranslate2); |Y| counts the end of the sentence.",
-        choices=("paper", "length"),
+        choices=PENALTIES,
         may_change=True,
     )
     max_extra: int = key(50, "Tokens a translation may have more than its source.", within=COUNT, may_change=True)
@@ -121,3 +132,13 @@ class SearchSection:
 
 
 SECTIONS: dict[str, Any] = {"model": ModelSection, "data": DataSection, "train": TrainSection, "search": SearchSection}
+
+# What the paper (Table 3), or the model's author, changes in [train] for a preset.
+TRAINING: dict[str, dict[str, Any]] = {
+    "big": {"max_steps": 300_000},
+    "big-enfr": {"max_steps": 300_000},
+    "D-ls0.0": {"label_smoothing": 0.0},
+    "D-ls0.2": {"label_smoothing": 0.2},
+    "tiny": {"max_steps": 8000},
+}
+DECIDED = ("label_smoothing", "max_steps")  # by every preset: at its default where TRAINING has none

@@ -1,11 +1,9 @@
-"""The loss of section 5.4: label-smoothed cross entropy from logits. Next: optim.py.
+"""The loss of section 5.4: label-smoothed cross entropy from logits.
 
 The model's own `model.loss` is the same number without ever holding all the logits; this one is for logits you have.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import npx
 from autograd import Tensor
@@ -15,7 +13,7 @@ from npx.kernels.cross_entropy import SMOOTHING_OVER
 
 def label_smoothed_loss(
     logits: Tensor,
-    targets: Any,
+    targets: npx.Array,
     smoothing: float = 0.1,
     smoothing_over: str = "all",
     pad_id: int = 0,

@@ -8,38 +8,33 @@
     RUN/checkpoints/averaged/{model.safetensors,state.json}
 
 A checkpoint is written into a hidden sibling folder, forced to disk and renamed, so that a kill or a full disk at any
-moment leaves the last good one as it was. There is no pickle. Read trainer.py for what the state means.
+moment leaves the last good one as it was. There is no pickle.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
-import re
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 import npx
-from train.errors import UserError
-
-if TYPE_CHECKING:
-    from models import Transformer
-    from train.config import RunConfig
-    from train.tokenizer import Tokenizer
+from models import TransformerConfig
+from train.errors import UserError, one_line
+from train.run.config import RunConfig
+from train.run.folder import RunFolder, disk_errors, step_of, sync
+from train.tasks import TASKS, Task
 
 FORMAT = 1  # of state.json
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 IDENTITY = ("step", "model", "tokenizer_digest")  # of the state, repeated inside each .safetensors
-NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclass
@@ -47,16 +42,16 @@ class Checkpoint:
     """One checkpoint in memory: weights by name, the optimizer's arrays (none in an averaged one), state.json."""
 
     path: Path
-    model: dict[str, Any]
-    optimizer: dict[str, Any]
+    model: dict[str, npx.Array]
+    optimizer: dict[str, npx.Array]
     state: dict[str, Any]
 
 
 def save_checkpoint(
     run_dir: str | Path,
     state: Mapping[str, Any],
-    model: Mapping[str, Any],
-    optimizer: Mapping[str, Any],
+    model: Mapping[str, npx.Array],
+    optimizer: Mapping[str, npx.Array],
     keep_last: int = 0,
 ) -> Path:
     """Writes checkpoints/step-N, N = state["step"], then removes all but the `keep_last` newest (0 keeps all).
@@ -64,23 +59,12 @@ def save_checkpoint(
     `model` and `optimizer` map names to arrays; `state` is JSON and holds step, model (the configuration) and
     tokenizer_digest. Raises UserError where the disk is full; the checkpoints before it stay.
     """
-    target = Path(run_dir) / "checkpoints" / f"step-{state['step']}"
+    run = RunFolder(run_dir)
+    target = run.step(state["step"])
     _write_folder(target, {MODEL: model, OPTIMIZER: optimizer}, state)
-    for old in list_checkpoints(run_dir)[:-keep_last] if keep_last > 0 else []:
+    for old in run.steps()[:-keep_last] if keep_last > 0 else []:
         _remove(old)
     return target
-
-
-def list_checkpoints(run_dir: str | Path) -> list[Path]:
-    """The folders checkpoints/step-N of a run, lowest step first; leftovers of a killed write are not among them."""
-    found = (Path(run_dir) / "checkpoints").glob("step-*")
-    return sorted((path for path in found if re.fullmatch(r"step-\d+", path.name) and path.is_dir()), key=_step_of)
-
-
-def clean_leftovers(run_dir: str | Path) -> None:
-    """Removes what a killed process left half-written or half-removed in checkpoints/."""
-    for path in (Path(run_dir) / "checkpoints").glob(".*.partial"):
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def load_checkpoint(path: str | Path, optimizer: bool = True) -> Checkpoint:
@@ -120,22 +104,23 @@ def average_checkpoints(run_dir: str | Path, last: int = 5) -> Path:
     Sums are float64, the mean has the checkpoints' dtype. Besides the sum, one array of one checkpoint is in memory.
     Raises UserError where there are fewer than `last`, where one is damaged, or where they are of different models.
     """
-    folder = Path(run_dir) / "checkpoints"
-    available = list_checkpoints(run_dir)
+    run = RunFolder(run_dir)
+    available = run.steps()
     if last < 1 or len(available) < last:
         attempt = f"--last {len(available)}" if available else "the --out of a training that has written some"
-        raise UserError(f"average: expected {last} checkpoints in {folder}; got {len(available)}; try {attempt}")
+        where = f"in {run.checkpoints}; got {len(available)}"
+        raise UserError(f"average: expected {last} checkpoints {where}; try {attempt}")
     paths = available[-last:]
     states = [read_state(path) for path in paths]
     for path, state in zip(paths, states, strict=True):
         _verify(path / MODEL, state)
-        for key in ("model", "tokenizer_digest"):
-            if state[key] != states[-1][key]:
+        for key, of in (("model", model_config), ("tokenizer_digest", lambda state: state["tokenizer_digest"])):
+            if of(state) != of(states[-1]):
                 raise UserError(
                     f"average: expected checkpoints of one model; got another {key} in {path} than in {paths[-1]}; "
                     f"try a smaller --last"
                 )
-    total: dict[str, Any] = {}
+    total: dict[str, npx.Array] = {}
     for path in paths:
         with safe_open(path / MODEL, framework="np") as file:
             for name in file.keys():
@@ -143,9 +128,9 @@ def average_checkpoints(run_dir: str | Path, last: int = 5) -> Path:
                 total[name] = total[name] + array if name in total else array.astype(npx.float64)
                 if path is paths[-1]:
                     total[name] = (total[name] / last).astype(array.dtype)
-    state = {key: states[-1][key] for key in IDENTITY} | {"averaged_steps": [_step_of(path) for path in paths]}
-    _write_folder(folder / "averaged", {MODEL: total}, state)
-    return folder / "averaged"
+    state = {key: states[-1][key] for key in (*IDENTITY, "task") if key in states[-1]}
+    _write_folder(run.averaged, {MODEL: total}, state | {"averaged_steps": [step_of(path) for path in paths]})
+    return run.averaged
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -159,40 +144,52 @@ def find_checkpoint(path: str | Path) -> Path:
         raise UserError(f"{path}: expected a run folder or a checkpoint folder; got {got}; try the --out of a training")
     if (path / STATE).is_file() or (path / MODEL).is_file():
         return path
-    averaged, steps = path / "checkpoints" / "averaged", list_checkpoints(path)
-    if averaged.is_dir():
-        return averaged
+    run = RunFolder(path)
+    steps = run.steps()
+    if run.averaged.is_dir():
+        return run.averaged
     if not steps:
         raise UserError(
-            f"{path}: expected checkpoints in {path / 'checkpoints'}; got none; "
+            f"{path}: expected checkpoints in {run.checkpoints}; got none; "
             f"try training on (--resume), with a smaller train.checkpoint_every"
         )
     return steps[-1]
 
 
-def load_model(path: str | Path) -> tuple[Transformer, Tokenizer, RunConfig]:
+def model_config(state: Mapping[str, Any]) -> TransformerConfig:
+    """The configuration of the model of a checkpoint; ValueError or TypeError where it is none."""
+    return TransformerConfig.from_dict(state["model"])
+
+
+def task_of(state: Mapping[str, Any]) -> Task:
+    """The task that the model of a checkpoint was trained for (translation, where an earlier version wrote it)."""
+    name = state.get("task", "translation")
+    if name not in TASKS:
+        got = f"a checkpoint of the task {name!r}"
+        raise UserError(f"model: expected one of {', '.join(TASKS)}; got {got}; try the version that wrote it")
+    return TASKS[name]
+
+
+def load_model(path: str | Path) -> tuple[Any, Any, RunConfig]:
     """The model (in eval mode), tokenizer and configuration of a run folder or of one checkpoint folder.
 
     tokenizer.json and config.toml are looked for in the checkpoint folder, then in the run folder above it; without
     config.toml the configuration is the default. Raises UserError for a missing or damaged file and for a tokenizer
     that does not fit the model.
     """
-    from models import Transformer, TransformerConfig
-    from train.config import RunConfig
-    from train.tokenizer import Tokenizer
-
     folder = find_checkpoint(path)
     checkpoint = load_checkpoint(folder, optimizer=False)
-    run_dir = folder.resolve().parent.parent
-    files = {}
-    for name in ("tokenizer.json", "config.toml"):
-        files[name] = folder / name if (folder / name).is_file() else run_dir / name
-    tokenizer = Tokenizer.load(files["tokenizer.json"])
-    check_tokenizer(tokenizer, checkpoint.state, files["tokenizer.json"])
-    config = RunConfig.load(files["config.toml"]) if files["config.toml"].is_file() else RunConfig()
+    run = RunFolder(folder.resolve().parent.parent)
+    beside = [folder / file.name for file in (run.tokenizer_file, run.config_file)]
+    pieces, settings = (
+        own if own.is_file() else file for own, file in zip(beside, (run.tokenizer_file, run.config_file), strict=True)
+    )
+    tokenizer = task_of(checkpoint.state).load_tokenizer(pieces)
+    check_tokenizer(tokenizer, checkpoint.state, pieces)
+    config = RunConfig.load(settings) if settings.is_file() else RunConfig()
     try:
         dtype = next(iter(checkpoint.model.values())).dtype
-        model = Transformer(TransformerConfig.from_dict(checkpoint.state["model"]), dtype=dtype)
+        model = model_config(checkpoint.state).build(dtype=dtype)
         model.load_state_dict(checkpoint.model)
     except (StopIteration, TypeError, ValueError) as error:
         raise _damaged(folder / MODEL, f"the weights of the model in {STATE}; got {_reason(error)}") from None
@@ -200,7 +197,7 @@ def load_model(path: str | Path) -> tuple[Transformer, Tokenizer, RunConfig]:
     return model, tokenizer, config
 
 
-def check_tokenizer(tokenizer: Tokenizer, state: Mapping[str, Any], file: Path) -> None:
+def check_tokenizer(tokenizer: Any, state: Mapping[str, Any], file: Path) -> None:
     """Raises UserError unless `tokenizer`, read from `file`, is the one the model of `state` was trained with."""
     rows, digest = state["model"]["vocab_size"], state["tokenizer_digest"]
     if tokenizer.vocab_size != rows or tokenizer.digest != digest:
@@ -210,60 +207,7 @@ def check_tokenizer(tokenizer: Tokenizer, state: Mapping[str, Any], file: Path) 
         )
 
 
-def check_same_config(config: RunConfig, run_dir: Path) -> None:
-    """UserError, naming the key, where `config` differs from RUN/config.toml in what a resumed run may not change."""
-    from train.config import RunConfig
-
-    file = run_dir / "config.toml"
-    if not file.exists():
-        return
-    before = RunConfig.load(file)
-    # Files may have moved: that they hold the same text is told by SHA-256.
-    moved = replace(before.data, train_src=config.data.train_src, train_tgt=config.data.train_tgt)
-    before = replace(before, data=moved)
-    if name := config.frozen_difference(before):
-        table, key = name.split(".")
-        was, now = (getattr(getattr(c, table), key) for c in (before, config))
-        raise UserError(
-            f"resume: {name}: expected {was!r} as in {file}; got {now!r}; try {key} = {was!r}, or a new run with --out"
-        )
-
-
-def run_exists(run_dir: Path) -> UserError:
-    """The error for a run folder that is there already."""
-    got = "a run folder that exists" if run_dir.is_dir() else "a file"
-    return UserError(f"{run_dir}: expected a new run folder; got {got}; try --resume to go on with it, or a new --out")
-
-
-@contextmanager
-def disk_errors(what: str) -> Iterator[None]:
-    """Turns a full disk (a quota, a file-size limit) met in the block into a UserError; other errors pass."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        found = re.search(r"os error (\d+)", str(error))  # safetensors tells the number in its text alone
-        number = getattr(error, "errno", None) or (int(found[1]) if found else None)
-        if number not in NO_SPACE:
-            raise
-        raise UserError(
-            f"{what}: expected room on the disk; got '{os.strerror(number)}'; what was written before is kept; "
-            f"try freeing space, then --resume"
-        ) from None
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replaces a small text file whole or not at all; UserError where the disk is full."""
-    partial = path.with_name(f".{path.name}.partial")
-    with disk_errors(str(path)):
-        try:
-            partial.write_text(text, encoding="utf-8")
-            _sync(partial)
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
-
-
-def _write_folder(target: Path, files: Mapping[str, Mapping[str, Any]], state: Mapping[str, Any]) -> None:
+def _write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], state: Mapping[str, Any]) -> None:
     """Writes {file name: {array name: array}} and state.json as the folder `target`, whole or not at all."""
     # One entry: safetensors writes several in a random order, and the same run is to give the same bytes.
     metadata = {"npx_transformer": json.dumps({key: state[key] for key in IDENTITY})}
@@ -277,21 +221,21 @@ def _write_folder(target: Path, files: Mapping[str, Mapping[str, Any]], state: M
                 file = partial / name
                 save_file({key: _contiguous(array) for key, array in arrays.items()}, file, metadata=metadata)
                 listed[name] = {"bytes": file.stat().st_size, "sha256": _digest(file)}
-                _sync(file)
+                sync(file)
             text = json.dumps({"format": FORMAT, **state, "files": listed}, indent=1, allow_nan=False)
             (partial / STATE).write_text(text + "\n", encoding="utf-8")
-            _sync(partial / STATE)
-            _sync(partial)
+            sync(partial / STATE)
+            sync(partial)
             if target.exists():
                 _remove(target)
             os.replace(partial, target)
-            _sync(target.parent)
+            sync(target.parent)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
 
 
-def _contiguous(array: Any) -> Any:
+def _contiguous(array: npx.Array) -> npx.Array:
     """On the host and in C order, which safetensors takes for granted."""
     host = npx.to_host(array)
     return host if host.flags.c_contiguous else host.copy(order="C")
@@ -305,7 +249,7 @@ def _remove(path: Path) -> None:
     shutil.rmtree(hidden)
 
 
-def _read_arrays(file: Path, state: Mapping[str, Any]) -> dict[str, Any]:
+def _read_arrays(file: Path, state: Mapping[str, Any]) -> dict[str, npx.Array]:
     _verify(file, state)
     try:
         with safe_open(file, framework="np") as opened:
@@ -327,7 +271,7 @@ def _verify(file: Path, state: Mapping[str, Any]) -> None:
 
 def _damaged(file: Path, found: str) -> UserError:
     folder = file.parent
-    others = [path for path in list_checkpoints(folder.parent.parent) if path.name != folder.name]
+    others = [path for path in RunFolder(folder.parent.parent).steps() if path.name != folder.name]
     if folder.name == "averaged":
         attempt = "averaging again"
     elif others:
@@ -342,19 +286,7 @@ def _digest(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _step_of(path: Path) -> int:
-    return int(path.name.removeprefix("step-"))
-
-
 def _reason(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return "no such file"
-    return f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+    return f"no {error}" if isinstance(error, KeyError) else one_line(error)

@@ -1,4 +1,4 @@
-"""One update: the gradient of its micro-batches, then Adam; and what happens where memory runs out. Next: trainer.py.
+"""One update: the gradient of its micro-batches, then Adam; and what happens where memory runs out.
 
 The gradient of the mean loss over all target tokens, times the loss scale, is added up in the flat buffer; Adam divides
 by the scale and clips in its own pass. The device is waited for once an update: the losses and the norm are read
@@ -10,38 +10,43 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import npx
 from autograd.kept import kept_arrays
-from models import FlatParameters, Transformer
-from train.data import Batch
+from models import FlatParameters
 from train.errors import UserError
-from train.keys import TrainSection
-from train.optim import Adam, LossScale, clip_factor, squared_norm
-from train.report import RunReport
+from train.learn.optim import Adam, LossScale, clip_factor, squared_norm
+from train.run.keys import TrainSection
+from train.run.report import RunReport
+from train.tasks import Task
+from train.tasks.task import Batch
 
 GIB = 2**30
 
 
 class Update:
-    """Makes the updates of a model: `gradient`, then `apply` where what it returned is finite.
+    """Makes the updates of a model, whose parameters lie in `flat`: `gradient`, then `apply` where that was finite.
 
-    `meanwhile` is called when all of a gradient is under way and the host would only wait.
+    `scaled`: the numbers computed with need a scaled loss (fp16). `meanwhile` is called when all of a gradient is under
+    way and the host would only wait.
     """
 
     def __init__(
         self,
-        model: Transformer,
+        task: Task,
+        model: Any,
+        flat: FlatParameters,
         settings: TrainSection,
         report: RunReport,
+        scaled: bool = False,
         meanwhile: Callable[[], object] = lambda: None,
     ) -> None:
-        self.model, self.settings, self.report, self.meanwhile = model, settings, report, meanwhile
+        self.task, self.model, self.flat, self.settings = task, model, flat, settings
+        self.report, self.meanwhile = report, meanwhile
         t = settings
-        numbers = npx.use_precision(t.precision).numbers
-        self.flat = FlatParameters(model, numbers if numbers.itemsize == 2 else None)
-        self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
-        self.scale = LossScale(dynamic=t.precision == "fp16")
+        self.adam = Adam(flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
+        self.scale = LossScale(dynamic=scaled)
 
     def gradient(self, micro: Sequence[Batch], step: int) -> tuple[float, float]:
         """Leaves the gradient of micro-batches in the flat buffer; returns their mean loss and the gradient's norm.
@@ -54,7 +59,7 @@ class Update:
             return self._gradient(micro, targets, step)
         except MemoryError:
             found = self.out_of_memory(micro, step)  # while the traceback keeps the graph
-        smaller = [half for batch in micro for half in halves(batch, self.model.config.pad_id)]
+        smaller = [half for batch in micro for half in batch.halves()]
         if len(smaller) == len(micro):
             raise UserError(found)
         npx.free_memory()
@@ -72,7 +77,7 @@ class Update:
         with npx.keyed(t.seed, step), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # an overflow is told by what is read at the end
             for batch in micro:
-                loss = self.model.loss(batch.src, batch.tgt, t.label_smoothing, t.smoothing_over, normalizer=targets)
+                loss = self.task.loss(self.model, batch, t.label_smoothing, t.smoothing_over, targets)
                 loss.backward(self.scale.value)
                 losses.append(loss.data)
             numbers = npx.stack([*losses, squared_norm(self.flat)])
@@ -88,23 +93,14 @@ class Update:
     def out_of_memory(self, micro: Sequence[Batch], step: int) -> str:
         """One line: what was computed, what fills the memory, what to lower."""
         t, use = self.settings, npx.memory_use()
-        rows, source, target = max((*batch.src.shape, batch.tgt.shape[1] - 1) for batch in micro)
+        largest = max(micro, key=lambda batch: batch.shape).describe()
         flat, adam = self.flat, self.adam
         own = sum(a.nbytes for a in (flat.data, flat.low, flat.grad, adam.m, adam.v) if a is not None) / 2**20
         kept = "; ".join(map(str, kept_arrays()[:3])) or "nothing yet"
         gpu = f", {use.used / GIB:.1f} of the GPU's {use.total / GIB:.1f} GiB in arrays" if use else ""
         return (
-            f"memory, step {step}: expected room for {rows} pairs of {source} + {target} tokens (train.batch_tokens = "
-            f"{t.batch_tokens}); got too little{gpu}; kept for the gradient, first of all: {kept}; for weights, "
+            f"memory, step {step}: expected room for {largest} (train.batch_tokens = {t.batch_tokens});"
+            f" got too little{gpu}; kept for the gradient, first of all: {kept}; for weights, "
             f"gradients and moments: {own:,.1f} MiB; try train.batch_tokens = {max(1, t.batch_tokens // 2)} with "
             f"train.accumulate = {2 * t.accumulate}: updates of the same size in half the memory"
         )
-
-
-def halves(batch: Batch, pad_id: int) -> list[Batch]:
-    """The first and the second half of a batch's pairs; the batch itself where it has only one."""
-    middle = len(batch.src) // 2
-    if not middle:
-        return [batch]
-    parts = [(batch.src[rows], batch.tgt[rows]) for rows in (slice(None, middle), slice(middle, None))]
-    return [Batch(src, tgt, int((tgt[:, 1:] != pad_id).sum())) for src, tgt in parts]

@@ -1,22 +1,105 @@
-"""Translation of text: lines to token ids, search in batches of like length, and back to lines in their order.
+"""Translation: pairs of sentences, their batches, BLEU while training; and the translation of text once trained.
 
-`translate_lines` is the whole of it as a list, `translate_stream` the same for input of any size, as it comes. The
-search is models/search/; the scores of what comes out are train/scoring.py.
+`translate_lines` translates lines: to token ids, search in batches of like length, and back to lines in their order;
+`translate_stream` does the same for input of any size, as it comes. The search is called here and nowhere else in
+`train`.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
-import npx
-from models.search import beam_search, check_search
+import numpy as np
 
-host = npx.array_module()  # batches are put together on the host
+import npx
+from autograd import Tensor
+from models.fields import key
+from models.search import beam_search, check_search, greedy_search
+from train.tasks.task import Task, task
+from train.text.batches import Batch, Batches
+from train.text.corpus import Corpus, prepare
+
 WINDOW = 1024  # lines read, sorted by length and translated before the first of them is given out
 LEAST_TOKENS = 16  # what a sentence counts for in a batch at least: its beam x V probabilities outweigh a short source
+
+@dataclass(frozen=True)
+class TranslationKeys:
+    """Line i of the source file is translated by line i of the target file."""
+
+    # Files may move between a run and its resumption: that they hold the same text is told by SHA-256.
+    train_src: str = key(
+        "", "Training text, source language: UTF-8, a sentence a line. Also --train-src.", may_change=True
+    )
+    train_tgt: str = key("", "Training text, target language. Also --train-tgt.", may_change=True)
+    valid_src: str = key("", "Validation text, source language; empty: none. Also --valid-src.", may_change=True)
+    valid_tgt: str = key("", "Validation text, target language. Also --valid-tgt.", may_change=True)
+
+
+@task
+class Translation(Task):
+    """Pairs of sentences, the second predicted from the first."""
+
+    name = "translation"
+    keys = TranslationKeys
+    files = {"train": ("train_src", "train_tgt"), "valid": ("valid_src", "valid_tgt")}
+    architectures = ("encoder_decoder",)
+    unit = "tokens a side"
+    scores = {"bleu": "BLEU"}
+
+    def prepare(
+        self,
+        files: Sequence[str],
+        tokenizer: Any,
+        out_dir: Path,
+        max_length: int,
+        progress: Callable[[int], object] | None = None,
+    ) -> Corpus:
+        src, tgt = files
+        return prepare(src, tgt, tokenizer, out_dir, max_length, progress)
+
+    def batches(self, corpus: Corpus, batch_tokens: int, seed: int) -> Batches:
+        return Batches(corpus, batch_tokens, seed)
+
+    def in_order(self, corpus: Corpus, batch_tokens: int) -> Iterator[tuple[npx.Array, Batch]]:
+        longest_side = int(max(corpus.src_lengths.max(), corpus.tgt_lengths.max()))
+        batches = Batches(corpus, max(longest_side, batch_tokens))
+        return ((indices, batches.batch(indices)) for indices in batches.by_length())
+
+    def loss(
+        self, model: Any, batch: Batch, smoothing: float = 0.0, smoothing_over: str = "all", normalizer: float = 1.0
+    ) -> Tensor:
+        return model.loss(batch.src, batch.tgt, smoothing, smoothing_over, normalizer=normalizer)
+
+    def evaluation(self, config: Any, tokenizer: Any, corpus: Corpus) -> GreedyBleu | None:
+        how = "none" if config.data.pretokenizer == "whitespace" else "13a"  # none: the text is tokenised already
+        return GreedyBleu(tokenizer, corpus, config.search.max_extra, how) if config.train.validate_bleu else None
+
+
+class GreedyBleu:
+    """sacreBLEU of greedy search."""
+
+    def __init__(self, tokenizer: Any, corpus: Corpus, max_extra: int, tokenize: str) -> None:
+        self.tokenizer, self.corpus, self.max_extra, self.tokenize = tokenizer, corpus, max_extra, tokenize
+        self.found: dict[int, list[int]] = {}  # pair -> token ids
+
+    def add(self, model: Any, indices: npx.Array, batch: Batch) -> None:
+        best = greedy_search(model, batch.src, max_extra=self.max_extra)
+        self.found |= {int(i): hypothesis.tokens for i, hypothesis in zip(indices, best, strict=True)}
+
+    def result(self) -> dict[str, float]:
+        from train.scores.bleu import corpus_bleu_for_validation
+
+        hypotheses = self.tokenizer.decode_batch(list(self.found.values()))
+        references = self.tokenizer.decode_batch([self.corpus.pair(i)[1] for i in self.found])
+        return {"bleu": corpus_bleu_for_validation(hypotheses, references, tokenize=self.tokenize)}
+
+
+# ---- translating text
 
 
 def translate_lines(model: Any, tokenizer: Any, lines: Iterable[str], **options: Any) -> list[list[tuple[str, float]]]:
@@ -49,7 +132,7 @@ def translate_stream(
     `batch_tokens` source tokens, padding included (one sentence may exceed it). A line without tokens stays empty:
     [("", 0.0)]. A line of more than `max_length` tokens, EOS included, is cut, and `on_warning` (default: Python's
     warnings) is told so. `progress` is told, after every batch, how many more lines are done. The other options are
-    `models.search.beam_search`'s. Raises ValueError for a bad option, at once.
+    `beam_search`'s. Raises ValueError for a bad option, at once.
     """
     search = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra, "n_best": n_best}
     check_search(**search)  # type: ignore[arg-type]
@@ -125,9 +208,9 @@ def length_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[i
         yield batch
 
 
-def pad_sources(sources: Sequence[Sequence[int]], config: Any) -> Any:
+def pad_sources(sources: Sequence[Sequence[int]], config: Any) -> npx.Array:
     """Token ids as a matrix (B, S) of int32: each row tokens, EOS, padding."""
-    src = host.full((len(sources), max(map(len, sources)) + 1), config.pad_id, host.int32)  # (B, S)
+    src = np.full((len(sources), max(map(len, sources)) + 1), config.pad_id, np.int32)  # (B, S)
     for row, ids in zip(src, sources, strict=True):
         row[: len(ids)] = ids
         row[len(ids)] = config.eos_id

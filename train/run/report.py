@@ -1,4 +1,4 @@
-"""What a training tells while it runs: a file for programs, a file for people, a progress bar. Used by trainer.py."""
+"""What a training tells while it runs: a file for programs, a file for people, a progress bar."""
 
 from __future__ import annotations
 
@@ -8,24 +8,20 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from train import checkpoint as store
-from train.data import Corpus
-
-if TYPE_CHECKING:
-    from train.trainer import RunState
+from train.run.folder import RunFolder, write_text
+from train.run.state import RunState
 
 
 class RunReport:
     """What a run tells: metrics.jsonl for programs, log.txt for people, a progress bar (plain lines off a terminal)."""
 
-    def __init__(self, run_dir: Path, max_steps: int, progress: bool = True) -> None:
-        self.run_dir, self.max_steps, self.progress = run_dir, max_steps, progress
+    def __init__(self, run: RunFolder, max_steps: int, progress: bool = True) -> None:
+        self.run, self.max_steps, self.progress = run, max_steps, progress
         console = Console(stderr=True)
         columns = (TextColumn("{task.fields[text]}"), BarColumn(bar_width=24), TextColumn("{task.fields[left]}"))
         show = progress and console.is_terminal
@@ -38,8 +34,8 @@ class RunReport:
         self.started, self.first_step = time.perf_counter(), state.step
         screen: AbstractContextManager[Any] = self.bar or nullcontext()
         with (
-            open(self.run_dir / "metrics.jsonl", "a", encoding="utf-8") as self._metrics,
-            open(self.run_dir / "log.txt", "a", encoding="utf-8") as self._log,
+            open(self.run.metrics_file, "a", encoding="utf-8") as self._metrics,
+            open(self.run.log_file, "a", encoding="utf-8") as self._log,
             screen,
         ):
             if self.bar:
@@ -64,9 +60,7 @@ class RunReport:
     def advance(self, state: RunState) -> None:
         """Moves the bar to the state's step."""
         if self.bar:
-            speed = state.window_tokens / max(state.window_seconds, 1e-9)
-            loss = state.window_loss / state.window_targets
-            text = f"step {state.step}/{self.max_steps}  loss {loss:.4f}  {speed:,.0f} tokens/s"
+            text = f"step {state.step}/{self.max_steps}  loss {state.loss:.4f}  {state.speed:,.0f} tokens/s"
             self.bar.update(self.task, completed=state.step, text=text, left=self.time_left(state))
 
     def time_left(self, state: RunState) -> str:
@@ -79,7 +73,7 @@ class RunReport:
         os.fsync(self._metrics.fileno())
 
     def _trim(self, state: RunState) -> None:
-        file = self.run_dir / "metrics.jsonl"
+        file = self.run.metrics_file
         if not file.exists():
             return
         lines, kept = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True), []
@@ -93,19 +87,7 @@ class RunReport:
             if whole and entry["step"] <= last:
                 kept.append(line)
         if kept != lines:
-            store.write_text(file, "".join(kept))
-
-
-def describe(corpus: Corpus) -> str:
-    """How many pairs a corpus has, and how many were left out and why."""
-    tokens = f"{int(corpus.src_lengths.sum()):,} + {int(corpus.tgt_lengths.sum()):,} tokens"
-    pairs = corpus.meta.get("pairs")
-    if pairs is None:
-        return f"{len(corpus):,} pairs, {tokens}"
-    return (
-        f"{pairs['read']:,} pairs read, {pairs['kept']:,} kept ({tokens}); skipped: {pairs['empty']:,} with an empty "
-        f"side, {pairs['too_long']:,} longer than {corpus.meta['max_length']} tokens"
-    )
+            write_text(file, "".join(kept))
 
 
 def clock(seconds: float) -> str:

@@ -1,0 +1,98 @@
+"""`info`: what a model is made of and costs, beside the paper's figures; what a run has done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Annotated, Any
+
+import typer
+
+from train.cli.app import app
+from train.errors import UserError, nearest
+
+
+@app.command(epilog="Operations: every multiplication and addition. The paper's cost: its time x 8 GPUs x 9.5 TFLOP/s.")
+def info(
+    what: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="Run folder or preset.", show_default=False)],
+    vocab_size: Annotated[int, typer.Option(min=5, metavar="V", help="Types of a preset's vocabulary.")] = 37000,
+    config: Annotated[bool, typer.Option("--config", help="Print the complete commented configuration.")] = False,
+) -> None:
+    """Print parameters, operations and memory beside the paper's figures; of a run also its curve and tokenizer."""
+    from models import PRESETS
+    from train.run.checkpoint import find_checkpoint, model_config, read_state
+    from train.run.config import RunConfig
+    from train.run.folder import RunFolder
+
+    run = RunFolder(what)
+    known = run.path.is_dir()
+    if known:
+        if not run.config_file.is_file():
+            raise UserError(f"{what}: expected a run folder; got one without config.toml; try the --out of a training")
+        run_config = RunConfig.load(run.config_file)
+        shape = model_config(read_state(find_checkpoint(what)))
+    elif what in PRESETS:
+        run_config = RunConfig.from_dict({"model": {"preset": what}, "data": {"vocab_size": vocab_size}})
+        shape = run_config.transformer_config(vocab_size)
+    else:
+        presets = ", ".join(PRESETS)
+        raise UserError(f"{what}: expected a run folder or one of {presets}; got neither; try {nearest(what, PRESETS)}")
+    if config:
+        print(run_config.dump(), end="")
+        return
+    for line in chain(describe(shape, run_config), describe_run(run, run_config) if known else ()):
+        print(line)
+
+
+def describe(shape: Any, config: Any) -> Iterator[str]:
+    """Lines on a model's parameters, operations and memory; the paper's figures where it is a model of the paper."""
+    from train.experiments.paper import FIGURES
+
+    preset, t = config.model.preset, config.train
+    own = shape != type(shape).preset(preset, shape.vocab_size)
+    paper = {} if own else FIGURES.get(preset, {})
+    n, tokens = shape.n_parameters(), t.batch_tokens * t.accumulate
+    update = shape.training_flops(tokens, tokens)
+    mib = n * (8 if t.precision == "float64" else 4) / 2**20
+    low = n * 2 / 2**20 if t.precision in ("bf16", "fp16") else 0.0  # the copy that is computed with
+    parts = f"parameters {mib:,.0f}, gradients {mib:,.0f}, Adam {2 * mib:,.0f}"
+    parts += f", {t.precision} copy {low:,.0f}" if low else ""
+    sizes = f"N {shape.n_layers}, d_model {shape.d_model}, d_ff {shape.d_ff}, heads {shape.n_heads}, "
+    sizes += f"d_k {shape.key_size}, d_v {shape.value_size}, dropout {shape.dropout}"
+    printed = f"   (the paper: {paper['params_millions']:g} million)" if paper else ""
+    cost = f"   (the paper: {paper['cost']:.1e})" if "cost" in paper else ""
+    yield f"model        {preset}{' with changes' if own else ''}: {sizes}"
+    yield f"vocabulary   {shape.vocab_size:,} types, one matrix for source, target and output"
+    yield f"parameters   {n:,}{printed}"
+    yield f"operations   {update / tokens / 2:.3g} FLOP a training token"
+    yield f"update       {update:.3g} FLOP for {tokens:,} source and {tokens:,} target tokens"
+    yield f"training     {update * t.max_steps:.2g} FLOP in {t.max_steps:,} updates{cost}"
+    yield f"memory       {4 * mib + low:,.0f} MiB: {parts}"
+    if paper:
+        yield f"quality      the paper on newstest2013 English-German: perplexity {paper['ppl']}, BLEU {paper['bleu']}"
+
+
+def describe_run(run: Any, config: Any) -> Iterator[str]:
+    """Lines on what a run has done: checkpoints, validation curve and its best, tokenizer."""
+    from train.tasks import TASKS
+
+    task = TASKS[config.data.task]
+    steps = [path.name.removeprefix("step-") for path in run.steps()]
+    averaged = ", averaged" if run.averaged.is_dir() else ""
+    yield f"checkpoints  steps {', '.join(steps) or 'none'}{averaged}"
+    if run.tokenizer_file.is_file():
+        tokenizer = task.load_tokenizer(run.tokenizer_file)
+        yield f"tokenizer    {tokenizer.vocab_size:,} types, digest {tokenizer.digest[:12]}"
+    entries = run.metrics()
+    if trained := [entry for entry in entries if entry["kind"] == "train"]:
+        last = trained[-1]
+        speed = f"{last['tokens_per_second']:,.0f} tokens/s"
+        yield f"trained      {last['step']:,} updates, {last['tokens']:,} tokens, loss {last['loss']:.4f}, {speed}"
+    if not (curve := [entry for entry in entries if entry["kind"] == "valid"]):
+        return
+    best = min(curve, key=lambda entry: entry["loss"])
+    yield "validation     step     loss  perplexity" + "".join(f"{name:>7}" for name in task.scores.values())
+    for entry in curve:
+        scores = "".join(f" {entry[name]:6.2f}" if name in entry else f"{'-':>7}" for name in task.scores)
+        mark = "  best" if entry is best else ""
+        yield f"           {entry['step']:8,} {entry['loss']:8.4f} {entry['perplexity']:11.2f}{scores}{mark}"

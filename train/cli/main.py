@@ -1,0 +1,88 @@
+"""The command line `npx-transformer`: each command reads its options, checks them and calls one function of `train`.
+
+Exit status: 0 done, 2 the user's mistake (one line on stderr), 1 a fault of ours (traceback), 130 after Ctrl-C, 141
+where the reader of a pipe has gone. A new command is a file beside this one and a line among the imports.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated, Any
+
+import typer
+
+from train.cli.app import FULL, app
+from train.errors import UserError, one_line
+
+# isort: off
+# Each of these enters its command; --help lists them in this order.
+from train.cli import demo  # noqa: F401
+from train.cli import train  # noqa: F401
+from train.cli import translate  # noqa: F401
+from train.cli import score  # noqa: F401
+from train.cli import average  # noqa: F401
+from train.cli import info  # noqa: F401
+# isort: on
+
+CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's, or the one of the copy that newer typers carry
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status; `argv` defaults to the process's arguments."""
+    try:
+        result = app(args=argv if argv is None else list(argv), prog_name="npx-transformer", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except UserError as error:
+        return fail(str(error))
+    except CLICK_ERROR as error:  # no such option, a value of the wrong kind: two or three lines of click's made one
+        command = getattr(getattr(error, "ctx", None), "command_path", "npx-transformer")
+        return fail(f"{error.format_message().rstrip('.')}; try {command} --help")
+    except KeyboardInterrupt:
+        return 130
+    except MemoryError:
+        return fail("memory: expected more of it; got none left; try a smaller batch_tokens in [train] or [search]")
+    except OSError as error:
+        if error.errno is None or error.filename is None and error.errno not in FULL:
+            return fault()
+        what = error.filename or "output"
+        return fail(f"{what}: expected to read or write it; got '{error.strerror}'; try another path or more room")
+    except Exception:
+        return fault()
+
+
+def fail(message: str) -> int:
+    """Says the user's mistake in one line; exit status 2."""
+    print(f"npx-transformer: {one_line(message)}", file=sys.stderr)
+    return 2
+
+
+def fault() -> int:
+    """Shows where we failed; exit status 1."""
+    traceback.print_exc()
+    print("npx-transformer: this is a fault of the program, not yours; please report the lines above", file=sys.stderr)
+    return 1
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        with suppress(PackageNotFoundError):
+            print(f"npx-transformer {version('npx-transformer')}")
+            raise typer.Exit
+        print("npx-transformer, not installed (run from its source)")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def common(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help(), end="")

@@ -1,0 +1,1 @@
+"""Learning: the loss, Adam, one update, validation, the loop."""

@@ -1,0 +1,283 @@
+"""The training loop: from a run's configuration to checkpoints, metrics and a log, stopped and resumed without a trace.
+
+Nothing random is hidden: dropout is keyed by (seed, step), the order of batches by (seed, epoch), the first weights by
+the seed. So weights, Adam's moments, the loss scale and the numbers in RunState are all that a checkpoint has to hold.
+(Bit for bit: on the same kind of machine, with the same libraries and number of threads.)
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import npx
+from models import FlatParameters
+from train.errors import UserError
+from train.learn.optim import NoamSchedule
+from train.learn.signals import Signals
+from train.learn.update import Update
+from train.learn.validation import Validation
+from train.run import checkpoint as store
+from train.run.config import RunConfig
+from train.run.folder import RunFolder, disk_errors
+from train.run.report import RunReport, clock
+from train.run.state import RunState, Summary
+from train.tasks import TASKS
+from train.text.batches import Stream
+
+
+class Trainer:
+    """Trains a model and keeps its run folder: checkpoints, metrics.jsonl, log.txt, config.toml, tokenizer.json.
+
+    One update takes `accumulate` micro-batches. With n their target tokens, padding not counted, each adds the gradient
+    of its summed loss / n, so that k micro-batches are one batch of their union; then clipping, then Adam with the
+    schedule's rate of this step (section 5).
+
+    `flat` holds the parameters of `model`; `corpora` is the prepared text, "train" and perhaps "valid". `resume` goes
+    on from the newest checkpoint of `run_dir`, or from the start where there is none yet. `scaled`: the numbers
+    computed with need a scaled loss. Raises UserError where `run_dir` has checkpoints and `resume` is False, and for a
+    checkpoint that is damaged or of another model, tokenizer, training text or configuration. Nothing is written before
+    `run`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        flat: FlatParameters,
+        config: RunConfig,
+        tokenizer: Any,
+        corpora: Mapping[str, Any],
+        run_dir: str | Path | RunFolder,
+        resume: bool = False,
+        progress: bool = True,
+        scaled: bool = False,
+    ) -> None:
+        self.model, self.config, self.tokenizer, self.corpora = model, config, tokenizer, corpora
+        self.folder = run_dir if isinstance(run_dir, RunFolder) else RunFolder(run_dir)
+        self.task, t = TASKS[config.data.task], config.train
+        self.schedule = NoamSchedule(model.config.d_model, t.warmup_steps, t.lr_scale)
+        self.state, self.signals = RunState(), Signals()
+        self.saved: Path | None = None  # the newest checkpoint
+        self.report = RunReport(self.folder, t.max_steps, progress)
+        self.update = Update(self.task, model, flat, t, self.report, scaled, meanwhile=self._prepare_batches)
+        self.stream = Stream(self.task.batches(corpora["train"], t.batch_tokens, t.seed))
+        valid = corpora.get("valid")
+        self.validation = None if valid is None else Validation(self.task, model, tokenizer, valid, config)
+        found = self.folder.steps()
+        if found and not resume:
+            raise self.folder.taken()
+        if resume:
+            self.folder.check_same_config(config)
+            if found:
+                self._load(found[-1])
+
+    def run(self) -> Summary:
+        """Trains to train.max_steps, or until patience ends, and tells how it went.
+
+        Ctrl-C or SIGTERM: the step is finished, a checkpoint written, KeyboardInterrupt raised; a second one raises at
+        once. Raises UserError where a loss or gradient is not finite (that update is not made), where memory or the
+        disk is full.
+        """
+        getattr(npx, "tune", lambda: None)()
+        with disk_errors(str(self.folder.path)):
+            self.folder.complete(self.config, self.tokenizer)
+            with self.report.opened(self.state), self.signals.caught():
+                self._announce()
+                self.model.train()
+                if self._validation_due():  # stopped before or within it
+                    self._validate()
+                while not self._end():
+                    if self._update():
+                        self._after_update()
+                return self._summary()
+
+    # ---- one update
+
+    def _update(self) -> bool:
+        """One update; False where it overflowed the range of fp16 and was not made: then it is no step either."""
+        started = time.perf_counter()
+        s, step = self.state, self.state.step + 1
+        micro = [self._next_batch() for _ in range(self.config.train.accumulate)]
+        targets, tokens = sum(batch.n_target_tokens for batch in micro), sum(batch.n_tokens for batch in micro)
+        loss, norm = self.update.gradient(micro, step)
+        good = math.isfinite(loss) and math.isfinite(norm)
+        if good:
+            self.lr, self.norm = self.schedule(step), norm
+            self.update.apply(self.lr, norm)
+        elif not self.update.scale.overflowed():
+            raise self._not_finite(step, *(("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)))
+        s.spent(time.perf_counter() - started)
+        if not good:
+            self._skipped(step)
+            return False
+        s.updated(loss, targets, tokens)
+        self.report.advance(s)
+        return True
+
+    def _skipped(self, step: int) -> None:
+        scale = self.update.scale
+        self.report.metrics({"kind": "skipped", "step": step, "loss_scale": scale.value, "skipped": scale.skipped})
+        self.report.line(f"step {step}: beyond the range of fp16; update skipped, loss scale now {scale.value:g}")
+
+    def _next_batch(self) -> Any:
+        s = self.state
+        place = s.epoch, s.index
+        s.in_epoch = s.epoch + 1
+        s.epoch, s.index = self.stream.after(place)
+        return self.stream.batch(place)
+
+    def _prepare_batches(self) -> None:
+        """The next update's, while the device computes this one's gradient."""
+        self.stream.prepare((self.state.epoch, self.state.index), self.config.train.accumulate)
+
+    def _not_finite(self, step: int, what: str, value: float) -> UserError:
+        kept = f"the last good checkpoint is {self.saved}" if self.saved else "there is no checkpoint before it"
+        message = (
+            f"training, step {step}: expected a finite {what}; got {value}; nothing of it is kept, {kept}; "
+            f"try a smaller train.lr_scale, a larger train.warmup_steps, or train.clip_norm=1.0"
+        )
+        self.report.line(message)
+        return UserError(message)
+
+    # ---- between updates
+
+    def _after_update(self) -> None:
+        t, s, stop = self.config.train, self.state, self.signals
+        if s.step % t.log_every == 0:
+            self._log()
+        if self._validation_due() and not stop.asked:
+            self._validate()
+        if s.step % t.checkpoint_every == 0 or stop.asked or self._end():
+            self._save()
+        if stop.asked:
+            self.report.line(f"stopped by a signal after step {s.step}; {self.saved} is written; --resume goes on")
+            raise KeyboardInterrupt
+
+    def _log(self) -> None:
+        s = self.state
+        entry = {"kind": "train", "step": s.step, "epoch": s.in_epoch, "loss": s.loss, "lr": self.lr}
+        entry |= {"gradient_norm": self.norm, "tokens": s.tokens, "tokens_per_second": round(s.speed, 1)}
+        if self.update.scale.dynamic:
+            entry["loss_scale"] = self.update.scale.value
+        self.report.metrics(entry | {"seconds": round(s.seconds, 3)})
+        self.report.line(
+            f"step {s.step}/{self.config.train.max_steps}  epoch {s.in_epoch}  loss {s.loss:.4f}  lr {self.lr:.3g}  "
+            f"{s.speed:,.0f} tokens/s  {self.report.time_left(s)}"
+        )
+        s.logged()
+
+    def _validation_due(self) -> bool:
+        s = self.state
+        return self.validation is not None and s.validated < s.step and s.step % self.config.train.validate_every == 0
+
+    def _validate(self) -> None:
+        """Validates and notes the result for early stopping; after a signal within, it is still due on resuming."""
+        result = self._measure()
+        if result is not None:
+            self._record(result)
+            self.state.judged(result["loss"])
+
+    def _measure(self) -> dict[str, float] | None:
+        """What the validation gives; None after a signal."""
+        assert self.validation is not None
+        result = self.validation.measure(self.signals)
+        if result is not None and not math.isfinite(result["loss"]):
+            raise self._not_finite(self.state.step, "validation loss", result["loss"])
+        return result
+
+    def _record(self, result: dict[str, float]) -> None:
+        s = self.state
+        self.report.metrics({"kind": "valid", "step": s.step, "epoch": s.in_epoch, "tokens": s.tokens, **result})
+        scores = "".join(f"  {self.task.scores[name]} {score:.2f}" for name, score in self._scores(result).items())
+        self.report.line(
+            f"validation after step {s.step}: loss {result['loss']:.4f}  perplexity {result['perplexity']:.2f}{scores}"
+            f"  ({result['seconds']:.1f} s)"
+        )
+
+    def _scores(self, result: dict[str, float]) -> dict[str, float]:
+        return {name: result[name] for name in self.task.scores if name in result}
+
+    # ---- what is kept
+
+    def _save(self) -> None:
+        self.report.sync()
+        adam = self.update.adam.state_dict()
+        state = {
+            "step": self.state.step,
+            "task": self.task.name,
+            "model": self.model.config.to_dict(),
+            "tokenizer_digest": self.tokenizer.digest,
+            "text_sha256": self.corpora["train"].digest,
+            "adam_steps": adam.pop("step"),
+            "loss_scale": self.update.scale.state_dict(),
+            "run": asdict(self.state),
+        }
+        keep = self.config.train.keep_last
+        self.saved = store.save_checkpoint(self.folder.path, state, self.model.state_dict(), adam, keep)
+
+    def _load(self, path: Path) -> None:
+        checkpoint = store.load_checkpoint(path)
+        state, own = checkpoint.state, self.model.config.to_dict()
+        store.check_tokenizer(self.tokenizer, state, self.folder.tokenizer_file)
+        before = store.model_config(state).to_dict()
+        for key in own:
+            if own[key] != before[key]:
+                raise UserError(
+                    f"resume: model.{key}: expected {before[key]!r} as in {path}; got {own[key]!r}; "
+                    f"try the run's own configuration, or another --out"
+                )
+        if state.get("text_sha256") != self.corpora["train"].digest:
+            raise UserError(
+                f"resume: expected the training text of {path}; got another (by SHA-256); try its files, or a new --out"
+            )
+        try:
+            self.update.adam.load_state_dict({**checkpoint.optimizer, "step": state["adam_steps"]})
+            if "loss_scale" in state:  # earlier checkpoints have none
+                self.update.scale.load_state_dict(state["loss_scale"])
+            self.model.load_state_dict(checkpoint.model)
+            self.state = RunState(**state["run"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path}: expected a checkpoint of this run; got {error}; try an older one") from None
+        self.saved = path
+
+    def _announce(self) -> None:
+        s, t = self.state, self.config.train
+        for name, part in (("training", "train"), ("validation", "valid")):
+            if self.corpora.get(part) is not None:
+                self.report.line(f"{name} text: {self.corpora[part].describe()}")
+        self.report.line(
+            f"{f'resuming from {self.saved}' if self.saved else 'training'}: {self.model.n_parameters():,} parameters, "
+            f"{self.tokenizer.vocab_size:,} pieces, {len(self.stream.epoch(s.epoch)):,} batches an epoch of at most "
+            f"{t.batch_tokens:,} {self.task.unit}, {t.accumulate} an update, steps {s.step + 1} to {t.max_steps}, "
+            f"seed {t.seed}"
+        )
+        if self.saved and self.folder.averaged.is_dir():
+            self.report.line("checkpoints/averaged stays, and is what is loaded, until `average` runs again")
+
+    def _end(self) -> str:
+        """Why training is over: "max_steps", "patience", or "" for not yet."""
+        t, s = self.config.train, self.state
+        return "max_steps" if s.step >= t.max_steps else "patience" if 0 < t.patience <= s.worse else ""
+
+    def _summary(self) -> Summary:
+        """Ends the run; validates where the last step is none of validate_every, or where nothing was left to train."""
+        s, last = self.state, {}
+        if self.validation is not None:
+            measured = self.validation.last
+            if s.validated < s.step or measured is None:
+                measured = self._measure()
+                if measured is None:
+                    raise KeyboardInterrupt
+                if s.validated < s.step:
+                    self._record(measured)
+            last = measured
+        assert self.saved is not None
+        self.report.line(
+            f"done after step {s.step} ({self._end()}), {s.tokens:,} tokens in {clock(s.seconds)}: {self.saved}"
+        )
+        figures = last.get("loss"), last.get("perplexity"), s.best_loss, s.best_step
+        return Summary(s.step, self._end(), self.saved, s.tokens, s.seconds, *figures, self._scores(last))

@@ -1,0 +1,84 @@
+"""A whole training from a configuration: text -> tokenizer -> token arrays -> model -> Trainer.
+
+    train(config, "runs/a")                  in a new folder
+    train(config, "runs/a", resume=True)     goes on from the newest checkpoint, bit for bit as if it had never stopped
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import npx
+from models import FlatParameters
+from train.errors import UserError
+from train.learn.trainer import Trainer
+from train.run.config import RunConfig
+from train.run.folder import RunFolder
+from train.run.state import Summary
+from train.tasks import TASKS, Task
+
+
+def train(config: RunConfig, run_dir: str | Path, resume: bool = False, progress: bool = True) -> Summary:
+    """The whole of a training in the folder `run_dir`: tokenizer, token arrays in RUN/data, model, Trainer.run().
+
+    The tokenizer is learned on the training text alone. Configuration and files are looked at before anything is
+    written, and what fails before the first update, the text being read, leaves no new folder behind. Raises UserError
+    for a user's mistake: among them a `run_dir` that exists, unless it is empty, and with `resume` one that does not.
+    """
+    run, data, t, task = RunFolder(run_dir), config.data, config.train, TASKS[config.data.task]
+    run.check(config, resume)
+    try:
+        precision = npx.use_precision(t.precision)
+    except ValueError as error:
+        raise UserError(f"train.{error}") from None
+    check_model(config, task)
+    texts = task.texts(data)
+    given = None if data.tokenizer in task.tokenizers else task.load_tokenizer(data.tokenizer)
+
+    def say(text: str) -> None:
+        if progress:
+            print(text, file=sys.stderr, flush=True)
+
+    def prepared(examples: int) -> None:
+        if examples % (1 << 20) == 0:
+            say(f"{examples:,} read")
+
+    with run.begun(config):
+        if resume and run.tokenizer_file.exists():
+            tokenizer = task.load_tokenizer(run.tokenizer_file)
+        else:
+            if given is None:
+                say(f"learning a {data.tokenizer} vocabulary of at most {data.vocab_size:,} pieces")
+            tokenizer = given or task.learn_tokenizer(data, texts["train"])
+            tokenizer.save(run.tokenizer_file)
+        corpora: dict[str, Any] = {}
+        for part in sorted(texts, reverse=True):  # "valid" is small: its mistakes are told first
+            say(f"preparing the {part} text: {', '.join(texts[part])}")
+            corpora[part] = task.prepare(texts[part], tokenizer, run.data(part), data.max_length, prepared)
+        special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
+        shape = config.transformer_config(tokenizer.vocab_size, **special)
+        model = shape.build(t.seed, precision.weights)
+        flat = FlatParameters(model, precision.numbers)
+        trainer = Trainer(model, flat, config, tokenizer, corpora, run, resume, progress, t.precision == "fp16")
+    return trainer.run()
+
+
+def check_model(config: RunConfig, task: Task) -> None:
+    """UserError for a model that cannot be built, that the task does not train, or that is too short for the text."""
+    try:
+        shape = config.transformer_config(config.data.vocab_size)
+    except ValueError as error:
+        raise UserError(f"model.{error}") from None
+    if shape.architecture not in task.architectures:
+        raise UserError(
+            f"model.architecture: expected {' or '.join(task.architectures)} for the task {task.name}; "
+            f"got {shape.architecture}; try {task.architectures[0]}"
+        )
+    most = shape.outline().longest
+    if most is not None and config.data.max_length > most:
+        raise UserError(
+            f"data.max_length: expected at most model.max_positions = {most} with learned positions; "
+            f"got {config.data.max_length}; try max_length = {most}"
+        )

@@ -1,0 +1,138 @@
+"""What a task is: a kind of text to learn from, its batches, its loss, its scores. The first is tasks/translation.py.
+
+The trainer, an update, a validation, the configuration and the command line know no task but by this page. A new one is
+a file with a class below `Task`, decorated with `@task`, and a line in tasks/__init__.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import npx
+from autograd import Tensor
+from train.errors import UserError
+from train.text.batches import Epochs
+from train.text.lines import read_lines
+from train.text.tokenizer import KINDS, Tokenizer
+
+TASKS: dict[str, Task] = {}
+
+
+class Batch(Protocol):
+    """Some examples as arrays of ids."""
+
+    @property
+    def n_target_tokens(self) -> int:
+        """Predictions that the loss counts."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens it trains on, without padding: what a speed is counted in."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes, of which the greatest batch has the greatest."""
+
+    def describe(self) -> str:
+        """The shape in words."""
+
+    def halves(self) -> Sequence[Any]:
+        """Batches of half of the examples each; the batch alone where it has only one."""
+
+
+class Corpus(Protocol):
+    """Prepared text, as `Task.prepare` gives it."""
+
+    @property
+    def digest(self) -> Any:
+        """What tells this text from another, in JSON; None where there is nothing."""
+
+    def describe(self) -> str:
+        """How much there is, and what was left out."""
+
+
+class Evaluation(Protocol):
+    """Scores of a model on a text, beside the loss."""
+
+    def add(self, model: Any, indices: npx.Array, batch: Any) -> None:
+        """Takes in the examples `indices`, which `batch` holds."""
+
+    def result(self) -> dict[str, float]:
+        """The scores by the names of `Task.scores`."""
+
+
+class Task:
+    """One task; it keeps nothing. `data`, `config`: the [data] table and the whole configuration of a run."""
+
+    name: ClassVar[str]
+    keys: ClassVar[type]  # a dataclass of its own keys of [data], see models/fields.py; `train` has an option for each
+    files: ClassVar[Mapping[str, tuple[str, ...]]]  # "train" and "valid" -> the keys that name their files
+    architectures: ClassVar[tuple[str, ...]]  # the models it trains
+    tokenizers: ClassVar[tuple[str, ...]] = KINDS  # kinds it can learn; any other data.tokenizer is a file's path
+    unit: ClassVar[str] = "tokens"  # what train.batch_tokens counts
+    scores: ClassVar[Mapping[str, str]] = {}  # of its evaluation: name in metrics.jsonl -> name for people
+
+    def texts(self, data: Any) -> dict[str, tuple[str, ...]]:
+        """The files of "train" and, if any is given, "valid"; UserError where one is not given or cannot be read."""
+        texts = {part: tuple(getattr(data, name) for name in names) for part, names in self.files.items()}
+        if not any(texts["valid"]):
+            del texts["valid"]
+        for part, files in texts.items():
+            for name, file in zip(self.files[part], files, strict=True):
+                if not file:
+                    raise UserError(f"data.{name}: expected a text file; got none; try {option(name)} FILE")
+        for file in (file for files in texts.values() for file in files):
+            next(read_lines(file, chunk=1))
+        return texts
+
+    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> Any:
+        """A tokenizer of the kind `data.tokenizer`, learned on the training text."""
+        return Tokenizer.train(files, data.tokenizer, data.vocab_size, data.pretokenizer, parallel=len(files) > 1)
+
+    def load_tokenizer(self, path: str | Path) -> Any:
+        """The tokenizer of a file."""
+        return Tokenizer.load(path)
+
+    def prepare(
+        self,
+        files: Sequence[str],
+        tokenizer: Any,
+        out_dir: Path,
+        max_length: int,
+        progress: Callable[[int], object] | None = None,
+    ) -> Any:
+        """The text as a Corpus whose arrays lie in `out_dir`; `progress` is told the examples read so far."""
+        raise NotImplementedError
+
+    def batches(self, corpus: Any, batch_tokens: int, seed: int) -> Epochs:
+        """The batches of every epoch, each of at most `batch_tokens`."""
+        raise NotImplementedError
+
+    def in_order(self, corpus: Any, batch_tokens: int) -> Iterable[tuple[npx.Array, Any]]:
+        """(examples, batch): each example once, the same every time, for validation."""
+        raise NotImplementedError
+
+    def loss(
+        self, model: Any, batch: Any, smoothing: float = 0.0, smoothing_over: str = "all", normalizer: float = 1.0
+    ) -> Tensor:
+        """The summed cross entropy () of a batch / `normalizer`."""
+        raise NotImplementedError
+
+    def evaluation(self, config: Any, tokenizer: Any, corpus: Any) -> Evaluation | None:
+        """Scores for one validation; None where the loss says it all."""
+        return None
+
+
+def task(cls: type[Task]) -> type[Task]:
+    """Enters a class below `Task` under its name."""
+    if cls.name in TASKS:
+        raise ValueError(f"task: expected a new name; got {cls.name!r} again; try another")
+    TASKS[cls.name] = cls()
+    return cls
+
+
+def option(name: str) -> str:
+    """A key of [data] as an option of the command line."""
+    return "--" + name.replace("_", "-")

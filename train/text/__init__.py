@@ -1,0 +1,1 @@
+"""Text: lines, tokenizer, pairs of sentences as arrays, batches."""
