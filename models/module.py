@@ -4,7 +4,6 @@ There is no registration: a module's parameters are the Parameters among its att
 lists of Modules) among them. A Parameter reachable by two names is one parameter, under the first of the names.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -129,16 +128,12 @@ class Module:
 @contextmanager
 def arguments_of(modules: Iterable[Module]) -> Iterator[dict[Module, tuple[Any, ...]]]:
     """Within the block the positional arguments of the last call of each of `modules` are noted, by module."""
-    noted: dict[Module, tuple[Any, ...]] = defaultdict(tuple)
+    noted: dict[Module, tuple[Any, ...]] = {}
+    modules = list(modules)
 
     def noting(module: Module, forward: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            noted[module] = args
-            return forward(*args, **kwargs)
+        return lambda *args: (noted.update({module: args}), forward(*args))[1]
 
-        return call
-
-    modules = list(modules)
     for module in modules:
         vars(module)["forward"] = noting(module, module.forward)
     try:

@@ -4,6 +4,8 @@ Float64 throughout, so that a law can be held to rounding. Every parameter is mo
 the initial values hides a mistake.
 """
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,19 @@ from hypothesis import strategies as st
 
 import npx
 from autograd import Tensor, gradcheck, neural, no_grad
-from models import PRESETS, FlatParameters, Parameter, Transformer, TransformerConfig, sinusoids
+from autograd import operations as ops
+from models import (
+    ACTIVATIONS,
+    NORMS,
+    PRESETS,
+    FlatParameters,
+    Linear,
+    Parameter,
+    Transformer,
+    TransformerConfig,
+    sinusoids,
+)
+from models.layers.norm import Norm
 from models.search import greedy_search
 from npx.kernels.cross_entropy import SMOOTHING_OVER
 from npx.registry import compare
@@ -180,6 +194,48 @@ def test_fused_equals_composed_for_the_whole_model(config, dtype, seed, composit
         composed = everything()
     compare("model", composed, fused)
     assert used >= {"linear", "embedding", "self_attention", "cross_attention", "linear_cross_entropy"}
+
+
+class Centred(Norm):
+    """A norm without a fused operation."""
+
+    def __init__(self, d_model, eps):
+        pass
+
+    def forward(self, x):
+        return x - x.mean(axis=-1, keepdims=True)
+
+
+def tanh(d_model, d_ff):
+    """An activation without a fused operation."""
+    inner = Linear(d_model, d_ff)
+    forward = inner.forward
+    inner.forward = lambda x: ops.tanh(forward(x))
+    return inner
+
+
+@pytest.mark.parametrize("place", ["post", "pre"])
+@pytest.mark.parametrize("normalization", ["layer_norm", "centred"])
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_fused_operations_are_used_where_the_parts_match(place, normalization, activation, monkeypatch):
+    monkeypatch.setitem(NORMS, "centred", Centred)
+    monkeypatch.setitem(ACTIVATIONS, "tanh", tanh)
+    used = Counter()
+
+    def counting(name, operation):
+        return lambda *args, **how: (used.update({name: 1, "relu": bool(how.get("relu"))}), operation(*args, **how))[1]
+
+    for name in ("dropout_residual_norm", "layer_norm", "linear"):
+        monkeypatch.setattr(neural, name, counting(name, getattr(neural, name)))
+    model = build(
+        TransformerConfig(**SMALL | {"norm": place, "normalization": normalization, "activation": activation})
+    )
+    model.loss(*batch([[3, 4, 5]], [[6, 7]])).backward()
+    sublayers = 2 * 2 + 2 * 3
+    fused = normalization == "layer_norm" and place == "post"
+    assert used["dropout_residual_norm"] == (sublayers if fused else 0)
+    assert used["layer_norm"] == (sublayers + 2 if normalization == "layer_norm" and place == "pre" else 0)
+    assert used["relu"] == (4 if activation == "relu" else 0)
 
 
 @settings(max_examples=8)
@@ -378,6 +434,23 @@ def test_attention_maps_are_distributions_over_the_source(config, seed):
     assert not any("forward" in vars(module) for module in model.modules()), "nothing stays noted"
 
 
+@given(config=configs(), seed=SEEDS)
+def test_attention_maps_of_a_side_to_itself(config, seed):
+    model, rng = build(config, seed).eval(), np.random.default_rng(seed)
+    src, tgt = batch(sentences(rng, 3), sentences(rng, 3))
+    for kind, ids, hidden in (
+        ("encoder", src, (src == PAD)[:, None, None, :]),
+        ("decoder", tgt, np.triu(np.ones((tgt.shape[1],) * 2, bool), 1)),
+    ):
+        for weights in model.attention_maps(src, tgt, kind=kind):
+            assert weights.shape == (3, config.n_heads, ids.shape[1], ids.shape[1])
+            assert np.allclose(weights.sum(axis=-1), 1) and np.array_equal(
+                weights == 0, np.broadcast_to(hidden, weights.shape)
+            )
+    with pytest.raises(ValueError, match="attention_maps: expected kind cross, encoder, decoder; got 'self'"):
+        model.attention_maps(src, tgt, kind="self")
+
+
 # Sizes
 
 
@@ -511,6 +584,7 @@ GOOD = np.array([[3, 4, EOS]])
         (GOOD, np.array([[-1, 3]]), f"target ids: expected numbers from 0 to {V - 1}; got -1 to 3"),
         (GOOD[0], GOOD, "source ids: expected a 2-D integer array; got 1-D int64"),
         (GOOD, GOOD.astype(float), "target ids: expected a 2-D integer array; got 2-D float64"),
+        (np.array([[3, PAD, EOS]]), GOOD, "source ids: expected padding (0) at the end of a row only; got row 0"),
         (GOOD, np.repeat(GOOD, 2, axis=0), "target ids: expected 1 rows, one for each source; got 2"),
         (np.repeat(GOOD, 3, axis=0), GOOD, "target ids: expected 3 rows, one for each source; got 1"),
     ],

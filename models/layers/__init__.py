@@ -5,3 +5,4 @@ from models.layers.basic import Dropout, Embedding, Linear
 from models.layers.feed_forward import FeedForward
 from models.layers.norm import LayerNorm, Residual
 from models.layers.positions import LearnedPositions, RotaryPositions, Sinusoids, SinusoidsInHalves, sinusoids
+from models.layers.rms_norm import RMSNorm

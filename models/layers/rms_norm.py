@@ -1,0 +1,37 @@
+"""RMSNorm (Zhang and Sennrich, 2019): a norm without mean and bias."""
+
+import npx
+from autograd import Tensor, differentiable
+from models.initial import full
+from models.layers.norm import Norm
+from models.module import Parameter
+from models.registry import NORMS
+
+
+@differentiable
+def rms_norm(x, gain, eps=1e-6):
+    """gain * x / sqrt(mean(x^2) + eps) over the last axis. x (..., D); gain (D,).
+
+    With z = x / rms and h = g gain: gx = (h - z mean(h z)) / rms, and the gain's is the sum of g z.
+    """
+    wide = x.astype(npx.wide(x.dtype), copy=False)
+    scale = 1 / npx.sqrt((wide * wide).mean(axis=-1, keepdims=True) + eps)  # (..., 1)
+
+    def vjp(g):
+        z, h = wide * scale, g * gain
+        gx = (h - z * (h * z).mean(axis=-1, keepdims=True)) * scale
+        return gx.astype(x.dtype, copy=False), (g * z).reshape(-1, len(gain)).sum(axis=0).astype(gain.dtype, copy=False)
+
+    return (wide * scale).astype(x.dtype, copy=False) * gain, vjp
+
+
+@NORMS.register("rms_norm")
+class RMSNorm(Norm):
+    """gain * x / sqrt(mean(x^2) + eps) over the last axis. (..., D) -> (..., D)."""
+
+    def __init__(self, d_model: int, eps: float = 1e-6) -> None:
+        self.gain = Parameter(full(1, d_model))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.gain, self.eps)
