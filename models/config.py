@@ -92,7 +92,7 @@ class TransformerConfig:
 
         Forward is 2 (multiply, add), backward twice that. `length`: tokens of a typical sentence, for the n^2 part.
         """
-        return 6.0 * ARCHITECTURES[self.architecture].products(self, source_tokens, target_tokens, length)
+        return 6.0 * self.outline().products(source_tokens, target_tokens, length)
 
     def to_dict(self) -> dict[str, Any]:
         """Field name -> value."""

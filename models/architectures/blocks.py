@@ -79,6 +79,11 @@ def last_norm(c: TransformerConfig) -> Norm | None:
     return NORMS[c.normalization](c.d_model, c.layer_norm_eps) if c.norm == "pre" else None
 
 
+def matrices(*modules: Module) -> int:
+    """Numbers in the matrices of `modules`: multiplications for each position that passes them."""
+    return sum(p.size for module in modules for p in module.parameters() if p.ndim == 2)
+
+
 class SequenceModel(Module):
     """Base of the architectures, in which one matrix is embedding and output projection (paper section 3.4).
 
