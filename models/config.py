@@ -64,6 +64,12 @@ class TransformerConfig:
                 f"try {self.d_model // self.n_heads * self.n_heads or self.n_heads}, or set d_k and d_v"
             )
 
+        if POSITIONS[self.positions].rotary and self.key_size % 2:
+            raise ValueError(
+                f"d_k: expected an even number with {self.positions} positions; got {self.key_size}; "
+                f"try {self.key_size + 1}"
+            )
+
     @property
     def key_size(self) -> int:
         """d_k of one head."""
