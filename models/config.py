@@ -64,6 +64,12 @@ class TransformerConfig:
                 f"try {self.d_model // self.n_heads * self.n_heads or self.n_heads}, or set d_k and d_v"
             )
 
+        if POSITIONS[self.positions].rotary and self.key_size % 2:
+            raise ValueError(
+                f"d_k: expected an even number with {self.positions} positions; got {self.key_size}; "
+                f"try {self.key_size + 1}"
+            )
+
     @property
     def key_size(self) -> int:
         """d_k of one head."""
@@ -92,7 +98,7 @@ class TransformerConfig:
 
         Forward is 2 (multiply, add), backward twice that. `length`: tokens of a typical sentence, for the n^2 part.
         """
-        return 6.0 * ARCHITECTURES[self.architecture].products(self, source_tokens, target_tokens, length)
+        return 6.0 * self.outline().products(source_tokens, target_tokens, length)
 
     def to_dict(self) -> dict[str, Any]:
         """Field name -> value."""

@@ -1,11 +1,4 @@
-"""What a configuration names: norms, activations, positions and architectures, each in a registry of its own.
-
-A new one is a new file whose class is entered by its decorator, and a line in the __init__ of its folder that imports
-the file. What may be chosen, the help and the checks follow.
-
-    @NORMS.register("layer_norm")
-    class LayerNorm(Module): ...
-"""
+"""What a configuration names: norms, activations, positions and architectures, each entered in a registry by name."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

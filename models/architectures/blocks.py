@@ -1,11 +1,11 @@
 """What architectures are stacked from: blocks whose parts the configuration names, between one matrix at both ends."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import npx
 from autograd import Tensor, neural
 from models.config import TransformerConfig
-from models.layers.attention import CrossAttention, SelfAttention
+from models.layers.attention import Attention, CrossAttention, SelfAttention
 from models.layers.basic import Embedding
 from models.layers.feed_forward import FeedForward
 from models.layers.norm import Norm, Residual
@@ -14,12 +14,14 @@ from models.module import Module
 from models.registry import NORMS, POSITIONS
 from models.state import KeysValues
 
+A = TypeVar("A", bound=Attention)
+
 
 class EncoderLayer(Module):
     """Self-attention and feed-forward, each inside a residual connection. (B, S, D) -> (B, S, D)."""
 
     def __init__(self, c: TransformerConfig) -> None:
-        self.attention = self_attention(c)
+        self.attention = attention(SelfAttention, c, POSITIONS[c.positions].rotary)
         self.attention_residual = residual(c)
         self.feed_forward = FeedForward(c.d_model, c.d_ff, c.activation_dropout, c.activation)
         self.feed_forward_residual = residual(c)
@@ -33,11 +35,9 @@ class DecoderLayer(Module):
     """Causal self-attention, attention to the encoder's output, feed-forward. (B, T, D) -> (B, T, D)."""
 
     def __init__(self, c: TransformerConfig) -> None:
-        self.attention = self_attention(c)
+        self.attention = attention(SelfAttention, c, POSITIONS[c.positions].rotary)
         self.attention_residual = residual(c)
-        self.cross_attention = CrossAttention(
-            c.d_model, c.n_heads, c.d_k, c.d_v, bias=c.attention_bias, dropout=c.attention_dropout
-        )
+        self.cross_attention = attention(CrossAttention, c)
         self.cross_attention_residual = residual(c)
         self.feed_forward = FeedForward(c.d_model, c.d_ff, c.activation_dropout, c.activation)
         self.feed_forward_residual = residual(c)
@@ -61,12 +61,10 @@ def causal(x: Tensor) -> npx.Scores:
     return npx.Scores(causal=x.shape[1] > 1)
 
 
-def self_attention(c: TransformerConfig) -> SelfAttention:
-    """A self-attention as the configuration says."""
-    rotary = POSITIONS[c.positions].rotary
-    return SelfAttention(
-        c.d_model, c.n_heads, c.d_k, c.d_v, bias=c.attention_bias, dropout=c.attention_dropout, rotary=rotary
-    )
+def attention(kind: type[A], c: TransformerConfig, rotary: float | None = None) -> A:
+    """An attention as the configuration says."""
+    sizes = c.d_model, c.n_heads, c.d_k, c.d_v
+    return kind(*sizes, bias=c.attention_bias, dropout=c.attention_dropout, rotary=rotary)
 
 
 def residual(c: TransformerConfig) -> Residual:
@@ -77,6 +75,11 @@ def residual(c: TransformerConfig) -> Residual:
 def last_norm(c: TransformerConfig) -> Norm | None:
     """Pre-norm leaves the last layer's sum unnormalised, so a stack ends in a norm of its own."""
     return NORMS[c.normalization](c.d_model, c.layer_norm_eps) if c.norm == "pre" else None
+
+
+def matrices(*modules: Module) -> int:
+    """Numbers in the matrices of `modules`: multiplications for each position that passes them."""
+    return sum(p.size for module in modules for p in module.parameters() if p.ndim == 2)
 
 
 class SequenceModel(Module):

@@ -4,7 +4,7 @@ from typing import Any
 
 import npx
 from autograd import Tensor, no_grad
-from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel, last_norm
+from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel, last_norm, matrices
 from models.config import TransformerConfig
 from models.layers.basic import Dropout
 from models.module import arguments_of
@@ -122,15 +122,14 @@ class Transformer(SequenceModel):
             self.decode(tgt, *self.encode(src))
             return [npx.to_host(layer.weights(*calls[layer])) for layer in kinds[kind]]
 
-    @staticmethod
-    def products(c: TransformerConfig, source_tokens: int, target_tokens: int, length: int) -> float:
+    def products(self, source_tokens: int, target_tokens: int, length: int) -> float:
         """Multiplications of one forward pass, `length` being the tokens of a typical sentence."""
-        d, keys, values = c.d_model, c.n_heads * c.key_size, c.n_heads * c.value_size
-        feed_forward = 2 * d * c.d_ff
-        encoder = c.n_layers * (2 * d * keys + 2 * d * values + feed_forward + (keys + values) * length)
-        cross = c.n_layers * (d * keys + d * values)  # keys and values of the source, made once a token
-        decoder = c.n_layers * (3 * d * keys + 3 * d * values + feed_forward + 2 * (keys + values) * length)
-        return source_tokens * (encoder + cross) + target_tokens * (decoder + d * c.vocab_size)
+        c = self.config
+        scores = c.n_layers * c.n_heads * (c.key_size + c.value_size) * length  # of one attention in each layer
+        of_source = matrices(*(layer.cross_attention.key_value for layer in self.decoder))  # made once a source token
+        source = matrices(*self.encoder) + of_source + scores
+        target = matrices(*self.decoder, self.embedding) - of_source + 2 * scores
+        return source_tokens * source + target_tokens * target
 
 
 class DecoderState(State):

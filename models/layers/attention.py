@@ -11,11 +11,8 @@ from models.state import KeysValues
 ROOM = 32  # positions that a new state has room for
 
 
-class SelfAttention(Module):
-    """Concat(head_1 .. head_H) W^O with head_i = Attention(x W_i^Q, x W_i^K, x W_i^V). (B, T, D) -> (B, T, D).
-
-    W^Q, W^K and W^V of all heads are merged into one product. `rotary`: turn queries and keys by their positions.
-    """
+class Attention(Module):
+    """What both kinds share: H heads of sizes d_k and d_v (None: D / H), projections, dropout on the weights."""
 
     def __init__(
         self,
@@ -29,20 +26,38 @@ class SelfAttention(Module):
         rotary: float | None = None,
     ) -> None:
         self.n_heads, self.d_k, self.d_v = n_heads, d_k or d_model // n_heads, d_v or d_model // n_heads
-        keys, values, self.rotary = n_heads * self.d_k, n_heads * self.d_v, rotary
-        self.query_key_value = Linear(d_model, keys, keys, values, bias=bias)
-        self.output = Linear(values, d_model, bias=bias)
+        self.rotary = rotary
+        self.project(d_model, n_heads * self.d_k, n_heads * self.d_v, bias)
+        self.output = Linear(n_heads * self.d_v, d_model, bias=bias)
         self.dropout = Dropout(dropout)
+
+    def project(self, d_model: int, keys: int, values: int, bias: bool) -> None:
+        """Make the projections to queries, keys and values."""
+        raise NotImplementedError
+
+    def how(self, scores: npx.Scores) -> dict[str, Any]:
+        """The options of an attention operation: positions turned as this layer does, and its dropout."""
+        key = self.dropout.key()
+        return {"scores": scores._replace(rotary=self.rotary), "rate": self.dropout.rate, "key": key}
+
+
+class SelfAttention(Attention):
+    """Concat(head_1 .. head_H) W^O with head_i = Attention(x W_i^Q, x W_i^K, x W_i^V). (B, T, D) -> (B, T, D).
+
+    W^Q, W^K and W^V of all heads are merged into one product. `rotary`: turn queries and keys by their positions.
+    """
+
+    def project(self, d_model: int, keys: int, values: int, bias: bool) -> None:
+        self.query_key_value = Linear(d_model, keys, keys, values, bias=bias)
 
     def forward(self, x: Tensor, scores: npx.Scores = npx.Scores(), state: KeysValues | None = None) -> Tensor:
         """scores: what may be attended to; state: the positions before x, to which those of x are added."""
-        qkv, scores = self.query_key_value(x), scores._replace(rotary=self.rotary)
-        drop = {"rate": self.dropout.rate, "key": self.dropout.key()}
+        qkv, how = self.query_key_value(x), self.how(scores)
         if state is None:
-            y = neural.self_attention(qkv, self.n_heads, self.d_k, scores, **drop)  # (B, T, H d_v)
+            y = neural.self_attention(qkv, self.n_heads, self.d_k, **how)  # (B, T, H d_v)
         else:
             q, k, v = neural.split_heads(qkv.data, self.n_heads, self.d_k, self.d_k, self.d_v)
-            y = neural.attention(q, *state.extend(k, v), scores, **drop).reshape(*x.shape[:2], self.n_heads * self.d_v)
+            y = neural.attention(q, *state.extend(k, v), **how).reshape(*x.shape[:2], self.n_heads * self.d_v)
         return self.output(y)
 
     def start(self, rows: int, dtype: Any, room: int = ROOM) -> KeysValues:
@@ -56,25 +71,12 @@ class SelfAttention(Module):
         return npx.attention_weights(q, k, scores._replace(rotary=self.rotary))
 
 
-class CrossAttention(Module):
+class CrossAttention(Attention):
     """Attention with queries from x (B, T, D), keys and values from `memory` (B, S, D): W^K and W^V are merged."""
 
-    def __init__(
-        self,
-        d_model: int,
-        n_heads: int,
-        d_k: int | None = None,
-        d_v: int | None = None,
-        *,
-        bias: bool = False,
-        dropout: float = 0.0,
-    ) -> None:
-        self.n_heads, self.d_k, self.d_v = n_heads, d_k or d_model // n_heads, d_v or d_model // n_heads
-        keys, values = n_heads * self.d_k, n_heads * self.d_v
+    def project(self, d_model: int, keys: int, values: int, bias: bool) -> None:
         self.query = Linear(d_model, keys, bias=bias)
         self.key_value = Linear(d_model, keys, values, bias=bias)
-        self.output = Linear(values, d_model, bias=bias)
-        self.dropout = Dropout(dropout)
 
     def forward(
         self, x: Tensor, memory: Tensor | None, scores: npx.Scores = npx.Scores(), state: KeysValues | None = None
@@ -83,16 +85,15 @@ class CrossAttention(Module):
 
         x may have several times as many rows as the state, one position each: then as many neighbours share a row.
         """
-        q = self.query(x)
-        drop = {"rate": self.dropout.rate, "key": self.dropout.key()}
+        q, how = self.query(x), self.how(scores)
         if state is None:
             kv = self.key_value(memory)  # (B, S, H (d_k + d_v))
-            y = neural.cross_attention(q, kv, self.n_heads, self.d_k, scores, **drop)  # (B, T, H d_v)
+            y = neural.cross_attention(q, kv, self.n_heads, self.d_k, **how)  # (B, T, H d_v)
         else:
             rows = len(state.keys)
             neighbours = len(x) * x.shape[1] // max(1, rows)  # as positions
             queries = q.data.reshape(rows, neighbours, self.n_heads, self.d_k)
-            y = neural.attention(queries, state.keys, state.values, scores, **drop).reshape(
+            y = neural.attention(queries, state.keys, state.values, **how).reshape(
                 *x.shape[:2], self.n_heads * self.d_v
             )
         return self.output(y)
@@ -106,4 +107,4 @@ class CrossAttention(Module):
         """The softmax (B, H, T, S) that `forward` weighs with, without dropout."""
         (q,) = neural.split_heads(self.query(x).data, self.n_heads, self.d_k)
         k, _ = neural.split_heads(self.key_value(memory).data, self.n_heads, self.d_k, self.d_v)
-        return npx.attention_weights(q, k, scores)
+        return npx.attention_weights(q, k, scores._replace(rotary=self.rotary))

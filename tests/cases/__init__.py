@@ -4,5 +4,5 @@ Read in this order: `base.py`, `operations.py`, `neural.py`, `kernels.py`, `laye
 a case here: a function `operation_NAME`, `kernel_NAME` or `layer_NAME` that draws a `Call`.
 """
 
-from tests.cases import kernels, layers, neural, operations, rms_norm
+from tests.cases import activations, decoder, kernels, layers, neural, operations, rms_norm
 from tests.cases.base import CASES, ENTRIES, Call, check, thoroughly

@@ -1,0 +1,96 @@
+"""The decoder alone: a language model, which gives each token of a text its probability from those before it."""
+
+from typing import Any
+
+import npx
+from autograd import Tensor, no_grad
+from models.architectures.blocks import EncoderLayer, SequenceModel, causal, last_norm, matrices
+from models.config import TransformerConfig
+from models.layers.basic import Dropout
+from models.registry import architecture
+from models.state import KeysValues, Parts, host
+
+
+@architecture("decoder")
+class LanguageModel(SequenceModel):
+    """Causal self-attention and feed-forward layers (Radford et al., 2018). `model(ids)`: (B, T) -> (B, T, V)."""
+
+    def __init__(self, config: TransformerConfig, seed: int = 0, dtype: Any = npx.float32) -> None:
+        c = config
+        with npx.keyed(seed, 0):
+            super().__init__(c)
+            self.text_positions = self.positions()
+            self.dropout = Dropout(c.dropout)
+            self.layers = [EncoderLayer(c) for _ in range(c.n_layers)]
+        self.norm = last_norm(c)
+        self.to(dtype)
+
+    def forward(self, ids: Any) -> Tensor:
+        """Logits (B, T, V) of what follows each of the ids (B, T)."""
+        return self.logits(self._hidden(npx.from_host(self.checked("text", ids))))
+
+    def loss(
+        self, ids: Any, smoothing: float = 0.0, smoothing_over: str = "all", normalizer: float | None = None
+    ) -> Tensor:
+        """The label-smoothed cross entropy () of ids (B, T+1), each after the first given those before it.
+
+        Summed over those that are not padding and divided by `normalizer`: their number, or that of a whole update of
+        which this batch is a part.
+        """
+        ids = self.checked("text", ids)
+        tokens = normalizer or int((ids[:, 1:] != self.config.pad_id).sum()) or 1
+        ids = npx.from_host(ids)
+        return self.cross_entropy(self._hidden(ids[:, :-1]), ids[:, 1:], smoothing, smoothing_over, tokens)
+
+    def _hidden(self, ids: npx.Array, state: "TextState | None" = None) -> Tensor:
+        """The last layer's output (B, T, D) for ids that are checked and on the device; `state` has those before."""
+        start = state.length if state else 0
+        x = self.dropout(self.text_positions(self.embedding(ids), start))  # (B, T, D)
+        for i, layer in enumerate(self.layers):
+            # Padding follows the real tokens, so that it is later than every one of them, which causality hides.
+            x = layer(x, causal(x), state.layers[i] if state else None)
+        return self.norm(x) if self.norm else x
+
+    # Going on with a text, as search and sampling ask for it
+
+    def start(self, prompts: Any) -> tuple[npx.Array, "TextState"]:
+        """The last tokens (B,) of prompts (B, T), T >= 1, and the state of having read those before them."""
+        ids = self.checked("text", prompts)
+        if not ids.shape[1]:
+            raise ValueError("text ids: expected prompts of at least one token; got none; try beginning with bos_id")
+        with no_grad():
+            dtype = self.embedding.weight.dtype
+            state = TextState([layer.attention.start(len(ids), dtype) for layer in self.layers])
+            if ids.shape[1] > 1:
+                self._hidden(npx.from_host(ids[:, :-1]), state)
+        return ids[:, -1], state
+
+    def step(self, tokens: npx.Array, state: "TextState") -> npx.Array:
+        """Logits (R, V), an array, of the token that follows `tokens` (R,); moves the state on by one position."""
+        ids = npx.from_host(self.checked("text", tokens[:, None]))
+        with no_grad():
+            return self.last_logits(self._hidden(ids, state))
+
+    def limits(self, prompts: npx.Array, max_extra: int) -> npx.Array:
+        """The most tokens (B,) that may follow prompts (B, T): `max_extra`, or as many as there are positions for."""
+        room = max_extra if self.longest is None else self.longest - prompts.shape[1] + 1
+        return host.full(len(prompts), min(max_extra, room))
+
+    def products(self, source_tokens: int, target_tokens: int, length: int) -> float:
+        """Multiplications of one forward pass, `length` being the tokens of a typical text."""
+        c = self.config
+        scores = c.n_layers * c.n_heads * (c.key_size + c.value_size) * length
+        return (source_tokens + target_tokens) * (matrices(*self.layers, self.embedding) + scores)
+
+
+class TextState(Parts):
+    """What reading a text has left: the keys and values of each layer."""
+
+    def __init__(self, layers: list[KeysValues]) -> None:
+        super().__init__(*layers)
+        self.layers = layers
+
+    @property
+    def length(self) -> int:
+        """Positions read so far."""
+        return self.layers[0].length

@@ -1,0 +1,30 @@
+"""SwiGLU (Shazeer, 2020) inside the feed-forward network: one half of a projection, through SiLU, gates the other."""
+
+import npx
+from autograd import Tensor, differentiable
+from models.layers.basic import Linear
+from models.module import Module
+from models.registry import ACTIVATIONS
+
+
+@differentiable
+def gated_silu(x):
+    """a sigmoid(a) b for the halves a, b of the last axis. x (..., 2 F); result (..., F)."""
+    a, b = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
+    s = 0.5 * (npx.tanh(0.5 * a) + 1)  # sigmoid, which so cannot overflow
+
+    def vjp(g):
+        return (npx.concatenate([g * b * s * (1 + a * (1 - s)), g * a * s], axis=-1),)
+
+    return a * s * b, vjp
+
+
+@ACTIVATIONS.register("swiglu")
+class SwiGLU(Module):
+    """silu(x W + b) * (x V + c), W and V merged into one product. (..., D) -> (..., F)."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        self.gate_value = Linear(d_model, d_ff, d_ff)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return gated_silu(self.gate_value(x))

@@ -1,0 +1,64 @@
+"""Small Transformers and batches for them, for the tests of models/.
+
+Float64, so that a law can be held to rounding. Every parameter is moved by noise, so that no zero or one of the initial
+values hides a mistake.
+"""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from models import FlatParameters, Transformer, TransformerConfig
+
+PAD, BOS, EOS, FIRST, V = 0, 1, 2, 3, 11
+SMALL = {"vocab_size": V, "d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2, "dropout": 0.0}
+OPTIONS = {
+    "norm": ["post", "pre"],
+    "positions": ["sinusoidal", "sinusoidal_halves", "learned", "rotary"],
+    "attention_bias": [False, True],
+    "d_k": [None, 3],
+    "d_v": [None, 5],
+    "embedding_init": ["normal", "xavier"],
+    "layer_norm_eps": [1e-6, 1e-2],
+}
+SEEDS = st.integers(0, 10**6)
+
+
+@st.composite
+def configs(draw, **fixed):
+    chosen = {name: draw(st.sampled_from(values)) for name, values in OPTIONS.items()}
+    if chosen["positions"] == "rotary" and chosen["d_k"]:
+        chosen["d_k"] += 1  # pairs are turned
+    return TransformerConfig(**(SMALL | chosen | fixed))
+
+
+def build(config, seed=0, dtype="float64"):
+    model, rng = Transformer(config, seed, dtype), np.random.default_rng(seed)
+    for p in model.parameters():
+        p.data += rng.normal(size=p.shape).astype(dtype) * 0.2
+    return model
+
+
+def sentences(rng, n, longest=6):
+    """Token lists of different lengths, as they come from a tokenizer."""
+    return [rng.integers(FIRST, V, rng.integers(1, longest + 1)).tolist() for _ in range(n)]
+
+
+def padded(rows, extra=0):
+    out = np.full((len(rows), max(map(len, rows)) + extra), PAD)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = row
+    return out
+
+
+def batch(sources, targets, extra=0):
+    """Ids (B, S) ending in EOS and (B, T+1) from BOS to EOS."""
+    return padded([s + [EOS] for s in sources], extra), padded([[BOS, *t, EOS] for t in targets], extra)
+
+
+def gradient(model, *parts, **how):
+    """The gradient by all parameters, in one array, of the losses of `parts` added up."""
+    flat = FlatParameters(model)
+    flat.zero_grad()
+    for src, tgt in parts:
+        model.loss(src, tgt, **how).backward()
+    return flat.grad.copy()
