@@ -93,7 +93,7 @@ class Copying(Task):
     files = {"train": ("copied",), "valid": ("valid_copied",)}
     scores = {"lines": "lines"}
 
-    def prepare(self, files, tokenizer, out_dir, max_length, progress=None):
+    def prepare(self, files, tokenizer, out_dir, max_length, progress):
         return CopyCorpus(tokenizer.encode(line) for chunk in read_lines(*files) for line in chunk)
 
     def batches(self, corpus, batch_tokens, seed):

@@ -1,7 +1,5 @@
 """`info`: what a model is made of and costs, beside the paper's figures; what a run has done."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated, Any

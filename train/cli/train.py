@@ -1,7 +1,5 @@
 """`train`: a model from a configuration. Its options for text are the keys of [data] that the tasks declare."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

@@ -1,7 +1,5 @@
 """`translate`: text, a sentence a line, by a trained model."""
 
-from __future__ import annotations
-
 import sys
 from itertools import chain
 from pathlib import Path

@@ -5,8 +5,6 @@ the seed. So weights, Adam's moments, the loss scale and the numbers in RunState
 (Bit for bit: on the same kind of machine, with the same libraries and number of threads.)
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping

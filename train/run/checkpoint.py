@@ -11,8 +11,6 @@ A checkpoint is written into a hidden sibling folder, forced to disk and renamed
 moment leaves the last good one as it was. There is no pickle.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -3,8 +3,6 @@
 A key is a dataclass field, see models/fields.py. Those of [data] that only one task has stand in its file in tasks/.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
