@@ -59,7 +59,7 @@ class Task:
     files: ClassVar[Mapping[str, tuple[str, ...]]]  # "train" and "valid" -> the keys that name their files
     architectures: ClassVar[tuple[str, ...]]  # the models it trains
     tokenizers: ClassVar[tuple[str, ...]] = KINDS  # kinds it can learn; any other data.tokenizer is a file's path
-    unit: ClassVar[str] = "tokens"  # what train.batch_tokens counts
+    sides: ClassVar[tuple[str, ...]] = ("text",)  # of an example, each of at most train.batch_tokens in a batch
     scores: ClassVar[Mapping[str, str]] = {}  # of its evaluation: name in metrics.jsonl -> name for people
 
     def texts(self, data: Any) -> dict[str, tuple[str, ...]]:

@@ -46,7 +46,7 @@ class Translation(Task):
     keys = TranslationKeys
     files = {"train": ("train_src", "train_tgt"), "valid": ("valid_src", "valid_tgt")}
     architectures = ("encoder_decoder",)
-    unit = "tokens a side"
+    sides = ("source", "target")
     scores = {"bleu": "BLEU"}
 
     def prepare(
