@@ -198,6 +198,16 @@ def test_a_state_that_is_none_is_refused(tmp_path, text):
     assert str(path / "state.json") in one_line(error)
 
 
+def test_a_later_models_configuration_is_refused(run):
+    file = run / "checkpoints" / "step-10" / "state.json"
+    state = json.loads(file.read_text())
+    file.write_text(json.dumps({**state, "model": {**state["model"], "n_eyes": 3}}))
+    for call in (load_model, lambda run: average_checkpoints(run, 2)):
+        with pytest.raises(UserError) as error:
+            call(run)
+        assert "n_eyes" in one_line(error)
+
+
 def test_a_later_format_is_refused(tmp_path):
     path = save(tmp_path, 3)
     state = json.loads((path / "state.json").read_text())

@@ -10,8 +10,8 @@ from autograd import no_grad
 from models import ARCHITECTURES, FlatParameters, TransformerConfig
 from models.search import beam_search, greedy_search, sample
 from models.search.sampling import draw
-from train.loss import label_smoothed_loss
-from train.optim import Adam
+from train.learn.loss import label_smoothed_loss
+from train.learn.optim import Adam
 
 V = 9
 SMALL = {"vocab_size": V, "d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2, "dropout": 0.0, "max_positions": 12}

@@ -21,8 +21,8 @@ from tests.small_models import (
     configs,
     sentences,
 )
-from train.loss import label_smoothed_loss
-from train.optim import Adam
+from train.learn.loss import label_smoothed_loss
+from train.learn.optim import Adam
 
 # The loss
 

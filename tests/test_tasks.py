@@ -9,6 +9,7 @@ import pytest
 from models.fields import key
 from tests.test_trainer import tables, write_pairs
 from train import RunConfig, UserError, load_model, train
+from train.cli import main
 from train.cli.train import text_options
 from train.run.checkpoint import load_checkpoint
 from train.run.keys import SECTIONS, data_section
@@ -93,7 +94,7 @@ class Copying(Task):
     files = {"train": ("copied",), "valid": ("valid_copied",)}
     scores = {"lines": "lines"}
 
-    def prepare(self, files, tokenizer, out_dir, max_length, progress=None):
+    def prepare(self, files, tokenizer, out_dir, max_length, progress):
         return CopyCorpus(tokenizer.encode(line) for chunk in read_lines(*files) for line in chunk)
 
     def batches(self, corpus, batch_tokens, seed):
@@ -122,7 +123,7 @@ class Lines:
         return {"lines": len(self.seen)}
 
 
-def test_a_task_of_another_kind_is_trained_saved_and_loaded_by_the_same_code(tmp_path, monkeypatch):
+def test_a_task_of_another_kind_is_trained_saved_and_loaded_by_the_same_code(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(TASKS, "copying", Copying())
     monkeypatch.setitem(SECTIONS, "data", data_section())
     assert {"copied", "valid_copied", "train_src"} <= {p.name for p in text_options()}
@@ -140,7 +141,11 @@ def test_a_task_of_another_kind_is_trained_saved_and_loaded_by_the_same_code(tmp
     assert "lines 3.00" in (tmp_path / "run" / "log.txt").read_text()
     state = load_checkpoint(summary.checkpoint).state
     assert state["task"] == "copying" and state["text_sha256"] is None
-    assert load_model(tmp_path / "run")[2] == config
+    assert load_model(tmp_path / "run", "copying")[2] == config
+    with pytest.raises(UserError, match="expected a model of the task translation; got one of copying; try another"):
+        load_model(tmp_path / "run", "translation")
+    assert main(["info", str(tmp_path / "run")]) == 0
+    assert "120 text tokens" in (told := capsys.readouterr().out) and "perplexity  lines" in told
     assert train(config, tmp_path / "run", resume=True, progress=False).valid_loss == summary.valid_loss
     monkeypatch.delitem(TASKS, "copying")
     with pytest.raises(UserError, match="expected one of translation; got a checkpoint of the task 'copying'"):

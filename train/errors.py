@@ -1,7 +1,5 @@
 """The user's mistakes: the one exception that the command line turns into one line and exit status 2, and its words."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

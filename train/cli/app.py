@@ -1,7 +1,5 @@
 """What every command shares: the program `app`, the device, text in and out."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

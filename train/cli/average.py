@@ -1,7 +1,5 @@
 """`average`: the mean of the last checkpoints."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`demo`: from nothing to a translation and a picture, see train/experiments/demo.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

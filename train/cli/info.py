@@ -1,7 +1,5 @@
 """`info`: what a model is made of and costs, beside the paper's figures; what a run has done."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated, Any
@@ -47,12 +45,13 @@ def info(
 def describe(shape: Any, config: Any) -> Iterator[str]:
     """Lines on a model's parameters, operations and memory; the paper's figures where it is a model of the paper."""
     from train.experiments.paper import FIGURES
+    from train.tasks import TASKS
 
-    preset, t = config.model.preset, config.train
+    preset, t, sides = config.model.preset, config.train, TASKS[config.data.task].sides
     own = shape != type(shape).preset(preset, shape.vocab_size)
     paper = {} if own else FIGURES.get(preset, {})
     n, tokens = shape.n_parameters(), t.batch_tokens * t.accumulate
-    update = shape.training_flops(tokens, tokens)
+    update = shape.training_flops(tokens if "source" in sides else 0, tokens)
     mib = n * (8 if t.precision == "float64" else 4) / 2**20
     low = n * 2 / 2**20 if t.precision in ("bf16", "fp16") else 0.0  # the copy that is computed with
     parts = f"parameters {mib:,.0f}, gradients {mib:,.0f}, Adam {2 * mib:,.0f}"
@@ -62,10 +61,10 @@ def describe(shape: Any, config: Any) -> Iterator[str]:
     printed = f"   (the paper: {paper['params_millions']:g} million)" if paper else ""
     cost = f"   (the paper: {paper['cost']:.1e})" if "cost" in paper else ""
     yield f"model        {preset}{' with changes' if own else ''}: {sizes}"
-    yield f"vocabulary   {shape.vocab_size:,} types, one matrix for source, target and output"
+    yield f"vocabulary   {shape.vocab_size:,} types, one matrix for {', '.join(sides)} and output"
     yield f"parameters   {n:,}{printed}"
-    yield f"operations   {update / tokens / 2:.3g} FLOP a training token"
-    yield f"update       {update:.3g} FLOP for {tokens:,} source and {tokens:,} target tokens"
+    yield f"operations   {update / tokens / len(sides):.3g} FLOP a training token"
+    yield f"update       {update:.3g} FLOP for {' and '.join(f'{tokens:,} {side}' for side in sides)} tokens"
     yield f"training     {update * t.max_steps:.2g} FLOP in {t.max_steps:,} updates{cost}"
     yield f"memory       {4 * mib + low:,.0f} MiB: {parts}"
     if paper:

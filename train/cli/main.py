@@ -4,8 +4,6 @@ Exit status: 0 done, 2 the user's mistake (one line on stderr), 1 a fault of our
 where the reader of a pipe has gone. A new command is a file beside this one and a line among the imports.
 """
 
-from __future__ import annotations
-
 import sys
 import traceback
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`score`: every BLEU, chrF and TER of a translation."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`train`: a model from a configuration. Its options for text are the keys of [data] that the tasks declare."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys
@@ -36,8 +34,9 @@ def text_options() -> Iterator[inspect.Parameter]:
 
 
 @app.command(
+    help="Train a model. " + " ".join(str(task.keys.__doc__) for task in TASKS.values()),
     epilog="Every key of CONFIG with its meaning: [b]npx-transformer info base --config[/b]. Ctrl-C finishes the step"
-    " and writes a checkpoint; --resume goes on from it, to the same weights as if it had never stopped."
+    " and writes a checkpoint; --resume goes on from it, to the same weights as if it had never stopped.",
 )
 @with_text_options
 def train(
@@ -54,7 +53,7 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress; log.txt and metrics.jsonl as always.")] = False,
     **texts: str | None,
 ) -> None:
-    """Train a model on two files of which line i translates line i."""
+    """The whole of a training, see train/learn/training.py; `texts` are keys of [data]."""
     from train.learn.training import train as train_run
     from train.run.config import to_toml
 

@@ -1,7 +1,5 @@
 """`translate`: text, a sentence a line, by a trained model."""
 
-from __future__ import annotations
-
 import sys
 from itertools import chain
 from pathlib import Path
@@ -47,7 +45,7 @@ def translate(
     changes = {k: check("search", keys[k], value, "translate") for k, value in given.items() if value is not None}
     if input is not None and not input.is_file():
         raise UserError(f"{input}: expected a text file; got {what_is(input)}; try another --input, or none for stdin")
-    network, tokenizer, config = load_model(model)
+    network, tokenizer, config = load_model(model, "translation")
     search = asdict(config.search) | changes
     if n_best > search["beam"]:
         raise UserError(f"--n-best: expected at most the beam, {search['beam']}; got {n_best}; try --beam {n_best}")

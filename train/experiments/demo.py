@@ -5,8 +5,6 @@ has to look ahead in the source, and the picture shows where it looks. Everythin
 other training: `train`, `average_checkpoints`, `load_model`, `translate_lines`. Read it as an example of them.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import random
 import time

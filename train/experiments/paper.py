@@ -1,7 +1,5 @@
 """The figures that the paper prints, by the preset of the model they are of."""
 
-from __future__ import annotations
-
 
 def _row(bleu: float, ppl: float, params_millions: float = 65, **more: float) -> dict[str, float]:
     return {"ppl": ppl, "bleu": bleu, "params_millions": params_millions, **more}

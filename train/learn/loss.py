@@ -3,8 +3,6 @@
 The model's own `model.loss` is the same number without ever holding all the logits; this one is for logits you have.
 """
 
-from __future__ import annotations
-
 import npx
 from autograd import Tensor
 from autograd.neural import cross_entropy

@@ -4,8 +4,6 @@ All parameters of a model are views into one flat array and all gradients into a
 update is one call of the kernel `npx.adam`, which also unscales and clips, and the norm is one dot product.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM: the first asks the loop to stop, the second stops it where it stands."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -5,8 +5,6 @@ the seed. So weights, Adam's moments, the loss scale and the numbers in RunState
 (Bit for bit: on the same kind of machine, with the same libraries and number of threads.)
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping
@@ -246,13 +244,14 @@ class Trainer:
 
     def _announce(self) -> None:
         s, t = self.state, self.config.train
+        a_side = " a side" if len(self.task.sides) > 1 else ""
         for name, part in (("training", "train"), ("validation", "valid")):
             if self.corpora.get(part) is not None:
                 self.report.line(f"{name} text: {self.corpora[part].describe()}")
         self.report.line(
             f"{f'resuming from {self.saved}' if self.saved else 'training'}: {self.model.n_parameters():,} parameters, "
             f"{self.tokenizer.vocab_size:,} pieces, {len(self.stream.epoch(s.epoch)):,} batches an epoch of at most "
-            f"{t.batch_tokens:,} {self.task.unit}, {t.accumulate} an update, steps {s.step + 1} to {t.max_steps}, "
+            f"{t.batch_tokens:,} tokens{a_side}, {t.accumulate} an update, steps {s.step + 1} to {t.max_steps}, "
             f"seed {t.seed}"
         )
         if self.saved and self.folder.averaged.is_dir():

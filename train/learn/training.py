@@ -4,8 +4,6 @@
     train(config, "runs/a", resume=True)     goes on from the newest checkpoint, bit for bit as if it had never stopped
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ by the scale and clips in its own pass. The device is waited for once an update:
 together, after the last backward, and nothing is moved unless they are finite.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Validation: what a model makes of text it has not learned from."""
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Any

@@ -11,8 +11,6 @@ A checkpoint is written into a hidden sibling folder, forced to disk and renamed
 moment leaves the last good one as it was. There is no pickle.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -157,8 +155,12 @@ def find_checkpoint(path: str | Path) -> Path:
 
 
 def model_config(state: Mapping[str, Any]) -> TransformerConfig:
-    """The configuration of the model of a checkpoint; ValueError or TypeError where it is none."""
-    return TransformerConfig.from_dict(state["model"])
+    """The configuration of the model of a checkpoint; what an earlier version did not have is as it was then."""
+    try:
+        return TransformerConfig.from_dict(state["model"])
+    except (TypeError, ValueError) as error:
+        got = f"'{one_line(error)}'"
+        raise UserError(f"model: expected a known configuration; got {got}; try the version that wrote it") from None
 
 
 def task_of(state: Mapping[str, Any]) -> Task:
@@ -170,12 +172,12 @@ def task_of(state: Mapping[str, Any]) -> Task:
     return TASKS[name]
 
 
-def load_model(path: str | Path) -> tuple[Any, Any, RunConfig]:
+def load_model(path: str | Path, task: str = "") -> tuple[Any, Any, RunConfig]:
     """The model (in eval mode), tokenizer and configuration of a run folder or of one checkpoint folder.
 
     tokenizer.json and config.toml are looked for in the checkpoint folder, then in the run folder above it; without
-    config.toml the configuration is the default. Raises UserError for a missing or damaged file and for a tokenizer
-    that does not fit the model.
+    config.toml the configuration is the default. Raises UserError for a missing or damaged file, for a tokenizer that
+    does not fit the model and, where a `task` is asked for, for a model of another one.
     """
     folder = find_checkpoint(path)
     checkpoint = load_checkpoint(folder, optimizer=False)
@@ -184,7 +186,10 @@ def load_model(path: str | Path) -> tuple[Any, Any, RunConfig]:
     pieces, settings = (
         own if own.is_file() else file for own, file in zip(beside, (run.tokenizer_file, run.config_file), strict=True)
     )
-    tokenizer = task_of(checkpoint.state).load_tokenizer(pieces)
+    own_task = task_of(checkpoint.state)
+    if task not in ("", own_task.name):
+        raise UserError(f"{path}: expected a model of the task {task}; got one of {own_task.name}; try another run")
+    tokenizer = own_task.load_tokenizer(pieces)
     check_tokenizer(tokenizer, checkpoint.state, pieces)
     config = RunConfig.load(settings) if settings.is_file() else RunConfig()
     try:

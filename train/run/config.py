@@ -10,8 +10,6 @@ a key's dataclass field says about it.
 Paths in [data] are relative to the folder the command is run in, not to the file they are written in.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import re
@@ -46,7 +44,7 @@ class RunConfig:
                 check(table, f, value)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], settings: Iterable[str] = ()) -> RunConfig:
+    def load(cls, path: str | os.PathLike[str], settings: Iterable[str] = ()) -> "RunConfig":
         """Reads a TOML file with `table.key=value` settings on top; UserError names the file, and a bad line in it."""
         try:
             raw = Path(path).read_bytes()
@@ -68,7 +66,7 @@ class RunConfig:
         return cls.from_dict(tables, settings, where=str(path))
 
     @classmethod
-    def from_dict(cls, tables: Mapping[str, Any], settings: Iterable[str] = (), where: str = "config") -> RunConfig:
+    def from_dict(cls, tables: Mapping[str, Any], settings: Iterable[str] = (), where: str = "config") -> "RunConfig":
         """The config of `tables` as tomllib reads them, `settings` on top; the preset fills [model] and [train].
 
         Where a setting changes the preset, values that the file has only from its own preset give way to the new one's.
@@ -136,7 +134,7 @@ class RunConfig:
             lines.append(f"# {f.name} =" if value is None else f"{f.name} = {to_toml(value)}")
         return "\n".join(lines) + "\n"
 
-    def frozen_difference(self, other: RunConfig) -> str | None:
+    def frozen_difference(self, other: "RunConfig") -> str | None:
         """The first `table.key` in which the two differ and that a resumed run may not change, or None."""
         for (table, f, value), (_, _, others) in zip(self.keys(), other.keys(), strict=True):
             if value != others and not f.metadata["may_change"]:

@@ -8,8 +8,6 @@
        /metrics.jsonl, log.txt   see run/report.py
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -3,8 +3,6 @@
 A key is a dataclass field, see models/fields.py. Those of [data] that only one task has stand in its file in tasks/.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, make_dataclass
 from typing import TYPE_CHECKING, Any
 

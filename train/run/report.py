@@ -1,7 +1,5 @@
 """What a training tells while it runs: a file for programs, a file for people, a progress bar."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

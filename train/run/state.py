@@ -1,7 +1,5 @@
 """What a run remembers beside weights and moments, and how it ended."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

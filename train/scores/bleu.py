@@ -6,8 +6,6 @@ of multi-bleu.perl for the same words wherever n-grams of every order match. `sc
 `print_report` and `report_json` show it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The trainer, an update, a validation, the configuration and the command line kno
 a file with a class below `Task`, decorated with `@task`, and a line in tasks/__init__.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -17,23 +15,15 @@ from train.text.batches import Epochs
 from train.text.lines import read_lines
 from train.text.tokenizer import KINDS, Tokenizer
 
-TASKS: dict[str, Task] = {}
+TASKS: dict[str, "Task"] = {}
 
 
 class Batch(Protocol):
     """Some examples as arrays of ids."""
 
-    @property
-    def n_target_tokens(self) -> int:
-        """Predictions that the loss counts."""
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens it trains on, without padding: what a speed is counted in."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes, of which the greatest batch has the greatest."""
+    n_target_tokens: int  # predictions that the loss counts
+    n_tokens: int  # that it trains on, without padding: what a speed is counted in
+    shape: tuple[int, ...]  # sizes, of which the greatest batch has the greatest
 
     def describe(self) -> str:
         """The shape in words."""
@@ -43,11 +33,9 @@ class Batch(Protocol):
 
 
 class Corpus(Protocol):
-    """Prepared text, as `Task.prepare` gives it."""
+    """Prepared text."""
 
-    @property
-    def digest(self) -> Any:
-        """What tells this text from another, in JSON; None where there is nothing."""
+    digest: Any  # what tells this text from another, in JSON; None where there is nothing
 
     def describe(self) -> str:
         """How much there is, and what was left out."""
@@ -71,7 +59,7 @@ class Task:
     files: ClassVar[Mapping[str, tuple[str, ...]]]  # "train" and "valid" -> the keys that name their files
     architectures: ClassVar[tuple[str, ...]]  # the models it trains
     tokenizers: ClassVar[tuple[str, ...]] = KINDS  # kinds it can learn; any other data.tokenizer is a file's path
-    unit: ClassVar[str] = "tokens"  # what train.batch_tokens counts
+    sides: ClassVar[tuple[str, ...]] = ("text",)  # of an example, each of at most train.batch_tokens in a batch
     scores: ClassVar[Mapping[str, str]] = {}  # of its evaluation: name in metrics.jsonl -> name for people
 
     def texts(self, data: Any) -> dict[str, tuple[str, ...]]:
@@ -96,12 +84,7 @@ class Task:
         return Tokenizer.load(path)
 
     def prepare(
-        self,
-        files: Sequence[str],
-        tokenizer: Any,
-        out_dir: Path,
-        max_length: int,
-        progress: Callable[[int], object] | None = None,
+        self, files: Sequence[str], tokenizer: Any, out_dir: Path, max_length: int, progress: Callable[[int], object]
     ) -> Any:
         """The text as a Corpus whose arrays lie in `out_dir`; `progress` is told the examples read so far."""
         raise NotImplementedError

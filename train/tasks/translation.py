@@ -5,8 +5,6 @@
 `train`.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,16 +46,11 @@ class Translation(Task):
     keys = TranslationKeys
     files = {"train": ("train_src", "train_tgt"), "valid": ("valid_src", "valid_tgt")}
     architectures = ("encoder_decoder",)
-    unit = "tokens a side"
+    sides = ("source", "target")
     scores = {"bleu": "BLEU"}
 
     def prepare(
-        self,
-        files: Sequence[str],
-        tokenizer: Any,
-        out_dir: Path,
-        max_length: int,
-        progress: Callable[[int], object] | None = None,
+        self, files: Sequence[str], tokenizer: Any, out_dir: Path, max_length: int, progress: Callable[[int], object]
     ) -> Corpus:
         src, tgt = files
         return prepare(src, tgt, tokenizer, out_dir, max_length, progress)
@@ -75,7 +68,7 @@ class Translation(Task):
     ) -> Tensor:
         return model.loss(batch.src, batch.tgt, smoothing, smoothing_over, normalizer=normalizer)
 
-    def evaluation(self, config: Any, tokenizer: Any, corpus: Corpus) -> GreedyBleu | None:
+    def evaluation(self, config: Any, tokenizer: Any, corpus: Corpus) -> "GreedyBleu | None":
         how = "none" if config.data.pretokenizer == "whitespace" else "13a"  # none: the text is tokenised already
         return GreedyBleu(tokenizer, corpus, config.search.max_extra, how) if config.train.validate_bleu else None
 

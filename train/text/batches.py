@@ -3,11 +3,9 @@
 `Batches` cuts an epoch; `Stream` gives the batches of all epochs in a row and makes some of them ahead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, overload
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +43,7 @@ class Batch:
         """Its shape in words."""
         return "{} pairs of {} + {} tokens".format(*self.shape)
 
-    def halves(self) -> list[Batch]:
+    def halves(self) -> list["Batch"]:
         """The first and the second half of the pairs; the batch itself where it has only one."""
         middle = len(self.src) // 2
         rows = (slice(None, middle), slice(middle, None))
@@ -63,11 +61,7 @@ class Plan(Sequence[Ints]):
     def __len__(self) -> int:
         return len(self._sequence)
 
-    @overload
-    def __getitem__(self, i: int) -> Ints: ...
-    @overload
-    def __getitem__(self, i: slice) -> Plan: ...
-    def __getitem__(self, i: int | slice) -> Ints | Plan:
+    def __getitem__(self, i: Any) -> Any:
         if isinstance(i, slice):
             return Plan(self._order, self._starts, self._sequence[i])
         j = self._sequence[i]

@@ -9,8 +9,6 @@ positions that it takes in the encoder (`tokens + [EOS]`) and in the decoder (`[
 out).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -42,7 +40,7 @@ def prepare(
     out_dir: str | PathLike[str],
     max_length: int = 256,
     progress: Callable[[int], object] | None = None,
-) -> Corpus:
+) -> "Corpus":
     """Encode two files, line i translating line i, into the folder `out_dir`, and open the result.
 
     A pair is skipped (and counted) where a side is empty or longer than `max_length` tokens, end mark included.
@@ -155,7 +153,7 @@ class Corpus:
         self.src_lengths, self.tgt_lengths = map(_lengths, offsets)
 
     @classmethod
-    def open(cls, out_dir: str | PathLike[str], special: SpecialIds = OWN_IDS) -> Corpus:
+    def open(cls, out_dir: str | PathLike[str], special: SpecialIds = OWN_IDS) -> "Corpus":
         """Map the files written by `prepare`; `special` are the ids of the tokenizer's marks.
 
         Raises `UserError` where the files are missing or incomplete.
@@ -171,7 +169,7 @@ class Corpus:
         return cls(arrays[::2], arrays[1::2], special, meta)
 
     @classmethod
-    def from_pairs(cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Corpus:
+    def from_pairs(cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> "Corpus":
         """Hold pairs of token id sequences (no special ids) in memory."""
         sides = list(zip(*pairs, strict=True)) or [(), ()]
         offsets = [np.concatenate([[0], np.cumsum([len(ids) for ids in side], dtype=np.int64)]) for side in sides]

@@ -1,7 +1,5 @@
 """Text files, a sentence a line, read with every check that a mistake in them needs; of any size, a part at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, zip_longest
 from os import PathLike

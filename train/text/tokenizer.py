@@ -13,8 +13,6 @@ holds.  Both kinds learn their pieces with the pair-merging trainer of Hugging F
 text always gives the same bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -108,7 +106,7 @@ class Tokenizer:
         vocab_size: int = 37000,
         pretokenizer: str = "words",
         parallel: bool = False,
-    ) -> Tokenizer:
+    ) -> "Tokenizer":
         """Learn one vocabulary of at most `vocab_size` pieces (specials and bytes included) on all the files together.
 
         A pair of pieces seen once is no piece, so a small text gives fewer.  The same text gives the same tokenizer.
@@ -137,7 +135,7 @@ class Tokenizer:
         return cls(_spec(kind, merges, pretokenizer))
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> Tokenizer:
+    def load(cls, path: str | PathLike[str]) -> "Tokenizer":
         """Read a `tokenizer.json`.  Raises `UserError` for a missing or damaged one, or one without our special ids."""
         path = Path(path)
         text = "\n".join(chain.from_iterable(read_lines(path)))
