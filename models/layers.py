@@ -32,7 +32,7 @@ class Linear(Module):
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
-        return neural.linear(x, self.weight, self.bias, relu=self.relu)
+        return neural.linear(x, self.weight, self.bias, "relu" if self.relu else "")
 
 
 class Embedding(Module):
@@ -117,8 +117,8 @@ def sinusoids(length: int, d_model: int, halves: bool = False, dtype: Any = npx.
     `halves`: all sines before all cosines, as tensor2tensor, fairseq and Marian lay them out.
     """
     pairs = -(-d_model // 2)
-    rates = 10000.0 ** (-2 * npx.arange(pairs) / d_model)  # (D/2,)
-    angles = npx.arange(length)[:, None] * rates  # (length, D/2)
+    rates = 10000.0 ** (-2 * npx.host.arange(pairs) / d_model)  # (D/2,)
+    angles = npx.host.arange(length)[:, None] * rates  # (length, D/2)
     waves = npx.sin(angles), npx.cos(angles)
     table = npx.concatenate(waves, axis=1) if halves else npx.stack(waves, axis=2).reshape(length, 2 * pairs)
     return npx.asarray(table[:, :d_model].astype(dtype))

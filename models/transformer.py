@@ -155,7 +155,7 @@ class Transformer(Module):
             for layer, caches in zip(self.decoder, cache.layers, strict=True):
                 x = layer.step(x, caches, cache.source_mask)
             x = self.decoder_norm(x) if self.decoder_norm else x
-            return npx.linear(x.data[:, 0], self.embedding.weight.data.T)  # (R, V)
+            return npx.linear(x.data[:, 0], self.embedding.weight.data.T)[0]  # (R, V)
 
     def attention_maps(self, src: Any, tgt: Any) -> list[Any]:
         """Encoder-decoder attention weights (B, H, T, S) of each decoder layer, for decoder input ids tgt (B, T)."""
@@ -196,7 +196,7 @@ class DecoderCache:
 
     def __init__(self, layers: list[tuple[AttentionCache, AttentionCache]], source_mask: Any) -> None:
         self.layers, self.source_mask = layers, source_mask
-        self.sources = npx.arange(len(source_mask))  # (R,) the source of each row
+        self.sources = npx.host.arange(len(source_mask))  # (R,) the source of each row
 
     @property
     def length(self) -> int:
@@ -211,9 +211,9 @@ class DecoderCache:
         self.sources = self.sources[rows]
         kept, sources = npx.unique(self.sources, return_inverse=True)
         shared = len(sources) // max(1, len(kept))
-        if not npx.array_equal(sources, npx.repeat(npx.arange(len(kept)), shared)):
-            kept, sources = self.sources, npx.arange(len(rows))  # rows in no such order: one copy for each
-        if not npx.array_equal(kept, npx.arange(len(self.source_mask))):
+        if not npx.array_equal(sources, npx.repeat(npx.host.arange(len(kept)), shared)):
+            kept, sources = self.sources, npx.host.arange(len(rows))  # rows in no such order: one copy for each
+        if not npx.array_equal(kept, npx.host.arange(len(self.source_mask))):
             on_device = npx.from_host(kept)
             for _, cross in self.layers:
                 cross.select(on_device)

@@ -117,6 +117,7 @@ def common(
 def use_device(name: str) -> None:
     import npx
 
+    npx.tune()
     try:
         npx.use_device(name)
     except (ValueError, RuntimeError) as error:

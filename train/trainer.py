@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import npx
 from autograd import no_grad
 from models import Transformer
 from models.search import greedy_search
@@ -116,6 +117,7 @@ class Trainer:
         once. Raises UserError where a loss or gradient is not finite (that update is not made), where memory or the
         disk is full.
         """
+        npx.tune()
         with store.disk_errors(str(self.run_dir)):
             (self.run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
             store.clean_leftovers(self.run_dir)

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 import npx
-from autograd.kept import kept_arrays
+from autograd import kept_arrays
 from models import Transformer, flatten
 from train.data import Batch
 from train.errors import UserError
