@@ -1,4 +1,4 @@
-"""The engine: a Tensor, the graph it leaves behind, and the walk back through it. Next: `operations.py`.
+"""The engine: a Tensor, the graph it leaves behind, and the walk back through it. It knows no operation.
 
 An operation is a function on plain arrays that returns its output and a `vjp`: the function that takes the gradient g
 of some scalar with respect to the output and gives back those with respect to the inputs (a vector-Jacobian product).
@@ -18,13 +18,17 @@ Three rules keep this simple and fast:
   place. Leaves whose `grad` already exists (parameters in a flat buffer) are added to directly.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import npx
+from npx import Array
+
+VJP = Callable[[Array], tuple[Array | None, ...]]
+Result = tuple[Array, VJP]  # of an operation on arrays
 
 OPERATIONS: dict[str, Callable[..., "Tensor"]] = {}
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -37,10 +41,10 @@ class Node:
 
     __slots__ = ("dtype", "name", "number", "parents", "shape", "vjp")
 
-    def __init__(self, name: str, output: Any, vjp: Callable[..., Any], parents: tuple["Node | Tensor | None", ...]):
+    def __init__(self, name: str, output: Array, vjp: VJP, parents: tuple["Node | Tensor | None", ...]):
         self.name = name
         self.shape, self.dtype = output.shape, output.dtype
-        self.vjp: Callable[..., Any] | None = vjp
+        self.vjp: VJP | None = vjp
         self.parents = parents  # aligned with the operation's positional arguments; None where no gradient is wanted
         self.number = next(_numbers)
 
@@ -63,11 +67,11 @@ class Tensor:
         if not hasattr(data, "dtype"):
             data = npx.asarray(data)
             data = data.astype(npx.float32) if data.dtype == npx.float64 else data
-        self.data = npx.asarray(data)
+        self.data: Array = npx.asarray(data)
         if requires_grad and self.data.dtype.name not in FLOATS:
             raise TypeError(f"Tensor: expected a floating dtype for requires_grad; got {self.data.dtype}; try .astype")
         self.requires_grad = requires_grad
-        self.grad: Any = None
+        self.grad: Array | None = None
         self.node: Node | None = None
 
     # What it holds
@@ -99,7 +103,7 @@ class Tensor:
         """The single number it holds."""
         return self.data.item()
 
-    def numpy(self) -> Any:
+    def numpy(self) -> Array:
         """Its values as a NumPy array (on a CPU the same memory, not a copy)."""
         return npx.to_host(self.data)
 
@@ -111,74 +115,21 @@ class Tensor:
         """See `backward`."""
         backward(self, g)
 
-    # Operators and methods: each is the operation of the same name
+    if TYPE_CHECKING:  # attached in tensor.py, as the engine knows no operation
 
-    def __add__(self, other: Any) -> "Tensor":
-        return ops.add(self, other)
+        def _binary(self, other: Any) -> "Tensor": ...
+        def _method(self, *args: Any, **kwargs: Any) -> "Tensor": ...
 
-    def __radd__(self, other: Any) -> "Tensor":
-        return ops.add(other, self)
-
-    def __sub__(self, other: Any) -> "Tensor":
-        return ops.subtract(self, other)
-
-    def __rsub__(self, other: Any) -> "Tensor":
-        return ops.subtract(other, self)
-
-    def __mul__(self, other: Any) -> "Tensor":
-        return ops.multiply(self, other)
-
-    def __rmul__(self, other: Any) -> "Tensor":
-        return ops.multiply(other, self)
-
-    def __truediv__(self, other: Any) -> "Tensor":
-        return ops.divide(self, other)
-
-    def __rtruediv__(self, other: Any) -> "Tensor":
-        return ops.divide(other, self)
-
-    def __matmul__(self, other: Any) -> "Tensor":
-        return ops.matmul(self, other)
-
-    def __rmatmul__(self, other: Any) -> "Tensor":
-        return ops.matmul(other, self)
-
-    def __pow__(self, exponent: float) -> "Tensor":
-        return ops.power(self, exponent)
-
-    def __neg__(self) -> "Tensor":
-        return ops.negative(self)
-
-    def __getitem__(self, index: Any) -> "Tensor":
-        return ops.getitem(self, index)
-
-    def sum(self, axis: Any = None, keepdims: bool = False) -> "Tensor":
-        return ops.sum(self, axis=axis, keepdims=keepdims)
-
-    def mean(self, axis: Any = None, keepdims: bool = False) -> "Tensor":
-        return ops.mean(self, axis=axis, keepdims=keepdims)
-
-    def max(self, axis: Any = None, keepdims: bool = False) -> "Tensor":
-        return ops.max(self, axis=axis, keepdims=keepdims)
-
-    def min(self, axis: Any = None, keepdims: bool = False) -> "Tensor":
-        return ops.min(self, axis=axis, keepdims=keepdims)
-
-    def reshape(self, *shape: Any) -> "Tensor":
-        return ops.reshape(self, shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape)
-
-    def transpose(self, *axes: int) -> "Tensor":
-        return ops.transpose(self, axes or None)
-
-    def swapaxes(self, first: int, second: int) -> "Tensor":
-        return ops.swapaxes(self, first, second)
-
-    def astype(self, dtype: Any) -> "Tensor":
-        return ops.astype(self, dtype)
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _binary
+        __matmul__ = __rmatmul__ = __pow__ = __getitem__ = _binary
+        __neg__ = sum = mean = max = min = reshape = transpose = swapaxes = astype = _method
 
 
-def differentiable(function: Callable[..., Any]) -> Callable[..., Tensor]:
+def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
     """Make a function on arrays, returning (output, vjp), an operation on Tensors, entered in `OPERATIONS`.
+
+    The operations of this package are entered by their names, of which each can be taken once (ValueError); others
+    under "module.name", where defining one again replaces it.
 
     Positional arguments may be Tensors; everything else reaches the function as it is. The vjp takes the output's
     gradient and returns a tuple with one gradient, or None, for each leading positional argument. TypeError where
@@ -202,7 +153,12 @@ def differentiable(function: Callable[..., Any]) -> Callable[..., Tensor]:
             result.requires_grad = True
         return result
 
-    OPERATIONS[function.__name__] = operation
+    name, module = function.__name__, function.__module__
+    if module.split(".")[0] != "autograd":
+        name = f"{module}.{function.__qualname__}"
+    elif name in OPERATIONS and OPERATIONS[name].__module__ != module:
+        raise ValueError(f"differentiable: expected a new name; got {name!r}, which {OPERATIONS[name].__module__} has")
+    OPERATIONS[name] = operation
     return operation
 
 
@@ -245,7 +201,7 @@ def backward(tensor: Tensor, g: Any = None) -> None:
         return
 
     order = _reachable(tensor.node)
-    pending: dict[Node, tuple[Any, bool]] = {tensor.node: (g, False)}  # gradient so far, and whether we may add to it
+    pending: dict[Node, tuple[Array, bool]] = {tensor.node: (g, False)}  # gradient so far, and whether we may add to it
     while order:
         node = order.pop()
         if node not in pending:  # every path to it was cut by a None
@@ -292,12 +248,9 @@ def _reachable(root: Node) -> list[Node]:
     return sorted(found, key=lambda node: node.number)
 
 
-def _add_to_leaf(leaf: Tensor, gradient: Any) -> None:
+def _add_to_leaf(leaf: Tensor, gradient: Array) -> None:
     if leaf.grad is None:
         # A copy: the array may be shared with other inputs of the operation it came from.
         leaf.grad = npx.asarray(gradient.copy())
     else:
         leaf.grad += gradient
-
-
-from autograd import operations as ops  # noqa: E402  at the end: its operations are made with `differentiable`

@@ -1,30 +1,42 @@
-"""The operations of the Transformer: one fused kernel each, beside the composition it must equal. Next: `testing/`.
+"""The operations of the Transformer: one fused kernel each, beside the composition it must equal.
 
-The compositions (`composed_*`) are made of the small operations of `operations.py` only. They are there to be read,
-and to be the truth that the tests hold the fused operations to, values and gradients.
+The compositions (`COMPOSITIONS["softmax"]`, ...) are made of the small operations of `operations.py` only. They are
+there to be read, and to be the truth that the tests hold the fused operations to, values and gradients.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import npx
 from autograd import operations as ops
-from autograd.engine import Tensor, differentiable, is_grad_enabled
+from autograd.engine import Result, Tensor, differentiable, is_grad_enabled
+from npx import Array
 from npx.scores import Scores, additive, rotations
+
+COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> the same made of small operations
+
+
+def composition(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Enter `composed_NAME` in `COMPOSITIONS` as that of the operation NAME."""
+    COMPOSITIONS[function.__name__.removeprefix("composed_")] = function
+    return function
+
 
 # Softmax, layer norm, dropout
 
 
 @differentiable
-def softmax(x, mask=None):
+def softmax(x: Array, mask: Array | None = None) -> Result:
     """softmax(x)_i = exp(x_i) / sum_j exp(x_j) over the last axis, without the positions where `mask` is False.
 
     x (..., n); mask bool, broadcastable to x's shape. A row with no position left gives zeros.
     """
-    y = npx.softmax(x, mask)
-    return y, lambda g: (npx.softmax_grad(g, y),)
+    y, saved = npx.softmax(x, mask)
+    return y, lambda g: (npx.softmax_grad(g, saved),)
 
 
-def composed_softmax(x: Tensor, mask: Any = None) -> Tensor:
+@composition
+def composed_softmax(x: Tensor, mask: Array | None = None) -> Tensor:
     """`softmax` from small operations, for rows with at least one position left."""
     if mask is not None:
         x = ops.where(mask, x, Tensor(npx.full((), -npx.inf, x.dtype)))
@@ -33,12 +45,13 @@ def composed_softmax(x: Tensor, mask: Any = None) -> Tensor:
 
 
 @differentiable
-def layer_norm(x, gamma, beta, eps=1e-6):
+def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Result:
     """gamma * (x - mean) / sqrt(var + eps) + beta over the last axis. x (..., D); gamma, beta (D,)."""
-    y, xhat, rstd = npx.layer_norm(x, gamma, beta, eps)
-    return y, lambda g: npx.layer_norm_grad(g, gamma, xhat, rstd)
+    y, saved = npx.layer_norm(x, gamma, beta, eps)
+    return y, lambda g: npx.layer_norm_grad(g, saved)
 
 
+@composition
 def composed_layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-6) -> Tensor:
     """`layer_norm` from small operations."""
     centred = x - x.mean(axis=-1, keepdims=True)
@@ -47,19 +60,28 @@ def composed_layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-
 
 
 @differentiable
-def dropout(x, rate, key):
+def dropout(x: Array, rate: float, key: npx.Key) -> Result:
     """x * keep / (1 - rate), where `key` (npx.Key) decides which values are kept."""
-    y, keep = npx.dropout(x, rate, key)
-    return y, lambda g: (npx.dropout_grad(g, rate, keep),)
+    y, saved = npx.dropout(x, rate, key)
+    return y, lambda g: (npx.dropout_grad(g, saved),)
+
+
+@composition
+def composed_dropout(x: Tensor, rate: float, key: npx.Key) -> Tensor:
+    """`dropout` as a product with a constant."""
+    return x * npx.dropout.reference(npx.ones(x.shape, x.dtype), rate, key)[0]
 
 
 @differentiable
-def dropout_residual_norm(x, residual, gamma, beta, rate=0.0, key=None, eps=1e-6):
+def dropout_residual_norm(
+    x: Array, residual: Array, gamma: Array, beta: Array, rate: float = 0.0, key: Any = None, eps: float = 1e-6
+) -> Result:
     """layer_norm(residual + dropout(x)); key None: no dropout. x, residual (..., D); gamma, beta (D,)."""
-    y, xhat, rstd, keep = npx.dropout_residual_norm(x, residual, gamma, beta, rate, key, eps)
-    return y, lambda g: npx.dropout_residual_norm_grad(g, gamma, xhat, rstd, keep, rate)
+    y, saved = npx.dropout_residual_norm(x, residual, gamma, beta, rate, key, eps)
+    return y, lambda g: npx.dropout_residual_norm_grad(g, saved)
 
 
+@composition
 def composed_dropout_residual_norm(
     x: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, rate: float = 0.0, key: Any = None, eps: float = 1e-6
 ) -> Tensor:
@@ -70,40 +92,48 @@ def composed_dropout_residual_norm(
 # Projections
 
 
-@differentiable
-def linear(x, w, b=None, relu=False):
-    """x w + b, then max(0, .) if `relu`. x (..., I); w (I, O); b (O,) or None; result (..., O)."""
-    flat = x.reshape(-1, x.shape[-1])
-    y = npx.linear(flat, w, b, relu)
+ACTIVATIONS = ("", "relu")  # that `linear` can end in
 
-    def vjp(g):
-        gx, gw, gb = npx.linear_grad(g.reshape(y.shape), flat, w, y if relu else None, b is not None)
+
+@differentiable
+def linear(x: Array, w: Array, b: Array | None = None, activation: str = "") -> Result:
+    """x w + b, then max(0, .) if `activation` is "relu". x (..., I); w (I, O); b (O,) or None; result (..., O)."""
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"linear: expected an activation of {ACTIVATIONS}; got {activation!r}; try it as an operation")
+    y, saved = npx.linear(x.reshape(-1, x.shape[-1]), w, b, activation)
+    shape = y.shape
+
+    def vjp(g: Array) -> tuple[Array | None, ...]:
+        gx, gw, gb = npx.linear_grad(g.reshape(shape), saved)
         return gx.reshape(x.shape), gw, gb
 
     return y.reshape(*x.shape[:-1], w.shape[1]), vjp
 
 
-def composed_linear(x: Tensor, w: Tensor, b: Tensor | None = None, relu: bool = False) -> Tensor:
+@composition
+def composed_linear(x: Tensor, w: Tensor, b: Tensor | None = None, activation: str = "") -> Tensor:
     """`linear` from small operations."""
     y = x @ w if b is None else x @ w + b
-    return ops.relu(y) if relu else y
+    return ops.relu(y) if activation else y
 
 
 @differentiable
-def embedding(table, ids, scale=1.0):
+def embedding(table: Array, ids: Array, scale: float = 1.0) -> Result:
     """scale * table[ids]. table (V, D); ids (...) integers in [0, V); result (..., D)."""
-    y = npx.embedding(table, ids)
-    if scale != 1.0:
-        times(y, scale)
+    y, saved = npx.embedding(table, ids, scale)
+    return y, lambda g: (npx.embedding_grad(g, saved),)
 
-    # The scale is applied to the rows of g, which are far fewer than those of the table.
-    return y, lambda g: (npx.embedding_grad(g if scale == 1.0 else times(g.copy(), scale), ids, len(table)),)
+
+@composition
+def composed_embedding(table: Tensor, ids: Any, scale: float = 1.0) -> Tensor:
+    """`embedding` as indexing."""
+    return table[ids.data if isinstance(ids, Tensor) else ids] * scale
 
 
 # Attention
 
 
-def split_heads(x: Any, heads: int, *sizes: int) -> list[Any]:
+def split_heads(x: Array, heads: int, *sizes: int) -> list[Array]:
     """Views (B, T, heads, size), one for each of `sizes`, of the parts of x (B, T, heads * sum(sizes))."""
     parts, start = [], 0
     for size in sizes:
@@ -114,16 +144,17 @@ def split_heads(x: Any, heads: int, *sizes: int) -> list[Any]:
 
 
 @differentiable
-def attention(q, k, v, scores=Scores(), rate=0.0, key=None):
+def attention(q: Array, k: Array, v: Array, scores: Scores = Scores(), rate: float = 0.0, key: Any = None) -> Result:
     """dropout(softmax(q k^T / sqrt(d_k))) v for every head (paper equation 1).
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores` (npx.Scores): which keys count, biases, rotary
     positions; key None: no dropout. Result (B, T, H, d_v).
     """
-    y, p, keep = npx.attention(q, k, v, scores, rate, key)
-    return y, lambda g: npx.attention_grad(g, q, k, v, p, keep, rate, scores=scores)
+    y, saved = npx.attention(q, k, v, scores, rate, key)
+    return y, lambda g: npx.attention_grad(g, saved)
 
 
+@composition
 def composed_attention(
     q: Tensor, k: Tensor, v: Tensor, scores: Scores = Scores(), rate: float = 0.0, key: Any = None
 ) -> Tensor:
@@ -146,77 +177,119 @@ def composed_rotation(x: Tensor, first: int, base: float | None) -> Tensor:
 
 
 @differentiable
-def self_attention(qkv, heads, d_k, scores=Scores(), rate=0.0, key=None):
+def self_attention(
+    qkv: Array, heads: int, d_k: int, scores: Scores = Scores(), rate: float = 0.0, key: Any = None
+) -> Result:
     """`attention` of a sequence to itself, from one merged projection: queries, keys and values side by side.
 
     qkv (B, T, H * (2 d_k + d_v)); result (B, T, H * d_v). The gradient is written where the parts lie: no copies.
     """
     d_v = qkv.shape[-1] // heads - 2 * d_k
     q, k, v = split_heads(qkv, heads, d_k, d_k, d_v)
-    y, p, keep = npx.attention(q, k, v, scores, rate, key)
+    y, saved = npx.attention(q, k, v, scores, rate, key)
     shape = y.shape  # y itself need not be kept where the reshaped one is a copy
 
-    def vjp(g):
+    def vjp(g: Array) -> tuple[Array | None, ...]:
         gqkv = npx.empty(qkv.shape, qkv.dtype)
         out = tuple(split_heads(gqkv, heads, d_k, d_k, d_v))
-        npx.attention_grad(g.reshape(shape), q, k, v, p, keep, rate, out=out, scores=scores)
+        npx.attention_grad(g.reshape(shape), saved, out=out)
         return (gqkv,)
 
     return y.reshape(*qkv.shape[:-1], heads * d_v), vjp
 
 
+@composition
+def composed_self_attention(
+    qkv: Tensor, heads: int, d_k: int, scores: Scores = Scores(), rate: float = 0.0, key: Any = None
+) -> Tensor:
+    """`self_attention` from small operations."""
+    rows, length, width = qkv.shape
+    keys = heads * d_k
+    q, k, v = qkv[..., :keys], qkv[..., keys : 2 * keys], qkv[..., 2 * keys :]
+    q, k, v = (x.reshape(rows, length, heads, -1) for x in (q, k, v))
+    return composed_attention(q, k, v, scores, rate, key).reshape(rows, length, width - 2 * keys)
+
+
 @differentiable
-def cross_attention(queries, keys_values, heads, d_k, scores=Scores(), rate=0.0, key=None):
+def cross_attention(
+    queries: Array,
+    keys_values: Array,
+    heads: int,
+    d_k: int,
+    scores: Scores = Scores(),
+    rate: float = 0.0,
+    key: Any = None,
+) -> Result:
     """`attention` of one sequence to another, whose keys and values come side by side from one merged projection.
 
     queries (B, T, H * d_k); keys_values (B, S, H * (d_k + d_v)); result (B, T, H * d_v).
     """
     d_v = keys_values.shape[-1] // heads - d_k
     (q,), (k, v) = split_heads(queries, heads, d_k), split_heads(keys_values, heads, d_k, d_v)
-    y, p, keep = npx.attention(q, k, v, scores, rate, key)
+    y, saved = npx.attention(q, k, v, scores, rate, key)
     shape = y.shape
 
-    def vjp(g):
+    def vjp(g: Array) -> tuple[Array | None, ...]:
         gq, gkv = npx.empty(queries.shape, queries.dtype), npx.empty(keys_values.shape, keys_values.dtype)
         out = (*split_heads(gq, heads, d_k), *split_heads(gkv, heads, d_k, d_v))
-        npx.attention_grad(g.reshape(shape), q, k, v, p, keep, rate, out=out, scores=scores)
+        npx.attention_grad(g.reshape(shape), saved, out=out)
         return gq, gkv
 
     return y.reshape(*queries.shape[:-1], heads * d_v), vjp
+
+
+@composition
+def composed_cross_attention(
+    queries: Tensor,
+    keys_values: Tensor,
+    heads: int,
+    d_k: int,
+    scores: Scores = Scores(),
+    rate: float = 0.0,
+    key: Any = None,
+) -> Tensor:
+    """`cross_attention` from small operations."""
+    rows, length, keys = queries.shape
+    q, k, v = (
+        x.reshape(rows, x.shape[1], heads, -1) for x in (queries, keys_values[..., :keys], keys_values[..., keys:])
+    )
+    return composed_attention(q, k, v, scores, rate, key).reshape(rows, length, -1)
 
 
 # Losses
 
 
 @differentiable
-def cross_entropy(logits, targets, smoothing=0.0, over="all", pad_id=0):
+def cross_entropy(logits: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0) -> Result:
     """The summed label-smoothed cross entropy over the targets that are not padding.
 
     logits (..., V); targets (...) integers. Which classes `smoothing` is spread over: see npx/kernels/cross_entropy.py.
     The loss of float16 and bfloat16 logits is float32: a sum over a batch has no place in them.
     """
     flat = logits.reshape(-1, logits.shape[-1])
-    loss, gz = npx.cross_entropy(flat, targets.reshape(-1), smoothing, over, pad_id, is_grad_enabled())
-    return loss, lambda g: (times(gz, g).reshape(logits.shape),)
+    loss, saved = npx.cross_entropy(flat, targets.reshape(-1), smoothing, over, pad_id, is_grad_enabled())
+    return loss, lambda g: (npx.cross_entropy_grad(g, saved).reshape(logits.shape),)
 
 
 @differentiable
-def linear_cross_entropy(x, w, targets, smoothing=0.0, over="all", pad_id=0):
+def linear_cross_entropy(
+    x: Array, w: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0
+) -> Result:
     """`cross_entropy` of the logits x w^T, which are never all in memory. x (..., D); w (V, D); targets (...).
 
     The gradients are formed together with the loss, while a chunk of logits is in cache.
     """
     flat = x.reshape(-1, x.shape[-1])
-    loss, gx, gw = npx.linear_cross_entropy(flat, w, targets.reshape(-1), smoothing, over, pad_id, is_grad_enabled())
-    return loss, lambda g: (times(gx, g).reshape(x.shape), times(gw, g))
+    loss, saved = npx.linear_cross_entropy(flat, w, targets.reshape(-1), smoothing, over, pad_id, is_grad_enabled())
+
+    def vjp(g: Array) -> tuple[Array | None, ...]:
+        gx, gw = npx.linear_cross_entropy_grad(g, saved)
+        return gx.reshape(x.shape), gw
+
+    return loss, vjp
 
 
-def times(x: Any, number: Any) -> Any:
-    """x times a number or () array, in place and so in x's dtype: for an array that nobody else holds."""
-    x *= number
-    return x
-
-
+@composition
 def composed_cross_entropy(
     logits: Tensor, targets: Any, smoothing: float = 0.0, over: str = "all", pad_id: int = 0
 ) -> Tensor:
@@ -236,3 +309,11 @@ def composed_cross_entropy(
     shifted = logits - logits.detach().max(axis=-1, keepdims=True).data
     log_p = shifted - ops.log(ops.exp(shifted).sum(axis=-1, keepdims=True))
     return -(log_p * (q * real[:, None]).astype(logits.dtype)).sum()
+
+
+@composition
+def composed_linear_cross_entropy(
+    x: Tensor, w: Tensor, targets: Any, smoothing: float = 0.0, over: str = "all", pad_id: int = 0
+) -> Tensor:
+    """`linear_cross_entropy` from small operations."""
+    return composed_cross_entropy(x @ w.transpose(), targets, smoothing, over, pad_id)

@@ -1,4 +1,4 @@
-"""Arithmetic, shapes, reductions, products: the small operations everything can be composed of. Next: `neural.py`.
+"""Arithmetic, shapes, reductions, products: the small operations everything can be composed of.
 
 Each function takes plain arrays and returns its output with a vjp; `differentiable` turns it into an operation on
 Tensors. `g` is the gradient of the output. Broadcasting follows NumPy; its gradient is a sum (`unbroadcast`).
@@ -7,10 +7,13 @@ Tensors. `g` is the gradient of the output. Broadcasting follows NumPy; its grad
 from typing import Any
 
 import npx
-from autograd.engine import differentiable
+from autograd.engine import Result, differentiable
+from npx import Array
+
+Operand = Any  # an array, or a number that needs no gradient
 
 
-def unbroadcast(g: Any, like: Any) -> Any:
+def unbroadcast(g: Array, like: Operand) -> Any:
     """Sum g over the axes along which `like` was broadcast; None for a Python number, which has no gradient."""
     if not hasattr(like, "shape"):
         return None
@@ -25,19 +28,19 @@ def unbroadcast(g: Any, like: Any) -> Any:
 
 
 @differentiable
-def add(a, b):
+def add(a: Operand, b: Operand) -> Result:
     """a + b."""
     return a + b, lambda g: (unbroadcast(g, a), unbroadcast(g, b))
 
 
 @differentiable
-def subtract(a, b):
+def subtract(a: Operand, b: Operand) -> Result:
     """a - b."""
     return a - b, lambda g: (unbroadcast(g, a), None if is_number(b) else unbroadcast(-g, b))
 
 
 @differentiable
-def multiply(a, b):
+def multiply(a: Operand, b: Operand) -> Result:
     """a * b."""
     return a * b, lambda g: (
         None if is_number(a) else unbroadcast(g * b, a),
@@ -46,7 +49,7 @@ def multiply(a, b):
 
 
 @differentiable
-def divide(a, b):
+def divide(a: Operand, b: Operand) -> Result:
     """a / b."""
     return a / b, lambda g: (
         None if is_number(a) else unbroadcast(g / b, a),
@@ -60,13 +63,13 @@ def is_number(x: Any) -> bool:
 
 
 @differentiable
-def negative(x):
+def negative(x: Array) -> Result:
     """-x."""
     return -x, lambda g: (-g,)
 
 
 @differentiable
-def power(x, exponent):
+def power(x: Array, exponent: float) -> Result:
     """x ** exponent for a constant exponent, a number."""
     if not is_number(exponent):
         kind = type(exponent).__name__
@@ -75,72 +78,73 @@ def power(x, exponent):
 
 
 @differentiable
-def exp(x):
+def exp(x: Array) -> Result:
     """e^x; dy/dx = y."""
     y = npx.exp(x)
     return y, lambda g: (g * y,)
 
 
 @differentiable
-def log(x):
+def log(x: Array) -> Result:
     """Natural logarithm."""
     return npx.log(x), lambda g: (g / x,)
 
 
 @differentiable
-def sqrt(x):
+def sqrt(x: Array) -> Result:
     """Square root; dy/dx = 1 / (2 y)."""
     y = npx.sqrt(x)
     return y, lambda g: (g / (2 * y),)
 
 
 @differentiable
-def tanh(x):
+def tanh(x: Array) -> Result:
     """Hyperbolic tangent; dy/dx = 1 - y^2."""
     y = npx.tanh(x)
     return y, lambda g: (g * (1 - y * y),)
 
 
 @differentiable
-def sigmoid(x):
+def sigmoid(x: Array) -> Result:
     """1 / (1 + e^-x), from the hyperbolic tangent, which cannot overflow; dy/dx = y (1 - y)."""
     y = 0.5 * (npx.tanh(0.5 * x) + 1)
     return y, lambda g: (g * y * (1 - y),)
 
 
 @differentiable
-def relu(x):
+def relu(x: Array) -> Result:
     """max(0, x); the gradient at 0 is 0."""
     return npx.maximum(x, 0), lambda g: (g * (x > 0),)
 
 
 @differentiable
-def absolute(x):
+def absolute(x: Array) -> Result:
     """|x|; the gradient at 0 is 0."""
     return npx.absolute(x), lambda g: (g * npx.sign(x),)
 
 
 @differentiable
-def maximum(a, b):
+def maximum(a: Operand, b: Operand) -> Result:
     """The larger of a and b; where they are equal each gets half of the gradient."""
     return npx.maximum(a, b), lambda g: _choice_grad(g, a, b, a > b)
 
 
 @differentiable
-def minimum(a, b):
+def minimum(a: Operand, b: Operand) -> Result:
     """The smaller of a and b; where they are equal each gets half of the gradient."""
     return npx.minimum(a, b), lambda g: _choice_grad(g, a, b, a < b)
 
 
-def _choice_grad(g, a, b, a_wins):
+def _choice_grad(g: Array, a: Operand, b: Operand, a_wins: Array) -> tuple[Array | None, ...]:
     to_a = g * npx.where(a == b, 0.5, a_wins).astype(g.dtype)
     return unbroadcast(to_a, a), unbroadcast(g - to_a, b)
 
 
 @differentiable
-def where(condition, a, b):
+def where(condition: Array, a: Operand, b: Operand) -> Result:
     """a where `condition` (bool array) is True, else b."""
-    return npx.where(condition, a, b), lambda g: (
+    y: Any = npx.where(condition, a, b)
+    return y, lambda g: (
         None,
         unbroadcast(npx.where(condition, g, 0).astype(g.dtype, copy=False), a),
         unbroadcast(npx.where(condition, 0, g).astype(g.dtype, copy=False), b),
@@ -151,10 +155,10 @@ def where(condition, a, b):
 
 
 @differentiable
-def matmul(a, b):
+def matmul(a: Array, b: Array) -> Result:
     """a @ b as NumPy defines it for operands of any rank: 1-D operands are a row on the left, a column on the right."""
 
-    def vjp(g):
+    def vjp(g: Array) -> tuple[Array | None, ...]:
         rows = a[None, :] if a.ndim == 1 else a
         columns = b[:, None] if b.ndim == 1 else b
         if b.ndim == 1:
@@ -171,7 +175,7 @@ def matmul(a, b):
 # Reductions
 
 
-def _expand(g, x, axis, keepdims):
+def _expand(g: Array, x: Array, axis: Any, keepdims: bool) -> Array:
     """g of a reduction of x, as a view of x's shape."""
     if axis is not None and not keepdims:
         g = npx.expand_dims(g, axis)
@@ -179,33 +183,33 @@ def _expand(g, x, axis, keepdims):
 
 
 @differentiable
-def sum(x, axis=None, keepdims=False):
+def sum(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
     """Sum over `axis` (None, a number or a tuple)."""
     return npx.sum(x, axis=axis, keepdims=keepdims), lambda g: (_expand(g, x, axis, keepdims),)
 
 
 @differentiable
-def mean(x, axis=None, keepdims=False):
+def mean(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
     """Mean over `axis` (None, a number or a tuple)."""
     y = npx.mean(x, axis=axis, keepdims=keepdims)
     return y, lambda g: (_expand(g * (y.size / (x.size or 1)), x, axis, keepdims),)
 
 
 @differentiable
-def max(x, axis=None, keepdims=False):
+def max(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
     """Maximum over `axis`; positions that share it share the gradient equally."""
     y = npx.max(x, axis=axis, keepdims=keepdims)
     return y, lambda g: (_tie_grad(g, x, y, axis, keepdims),)
 
 
 @differentiable
-def min(x, axis=None, keepdims=False):
+def min(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
     """Minimum over `axis`; positions that share it share the gradient equally."""
     y = npx.min(x, axis=axis, keepdims=keepdims)
     return y, lambda g: (_tie_grad(g, x, y, axis, keepdims),)
 
 
-def _tie_grad(g, x, y, axis, keepdims):
+def _tie_grad(g: Array, x: Array, y: Array, axis: Any, keepdims: bool) -> Array:
     tied = (x == _expand(y, x, axis, keepdims)).astype(g.dtype)
     return _expand(g, x, axis, keepdims) * tied / npx.sum(tied, axis=axis, keepdims=True)
 
@@ -214,13 +218,13 @@ def _tie_grad(g, x, y, axis, keepdims):
 
 
 @differentiable
-def reshape(x, shape):
+def reshape(x: Array, shape: Any) -> Result:
     """The same elements in another shape; one length may be -1."""
     return x.reshape(shape), lambda g: (g.reshape(x.shape),)
 
 
 @differentiable
-def transpose(x, axes=None):
+def transpose(x: Array, axes: Any = None) -> Result:
     """Axes in another order; None reverses them."""
     return npx.transpose(x, axes), lambda g: (
         npx.transpose(g, None if axes is None else sorted(range(x.ndim), key=lambda i: axes[i] % x.ndim)),
@@ -228,22 +232,22 @@ def transpose(x, axes=None):
 
 
 @differentiable
-def swapaxes(x, first, second):
+def swapaxes(x: Array, first: int, second: int) -> Result:
     """Two axes exchanged."""
     return npx.swapaxes(x, first, second), lambda g: (npx.swapaxes(g, first, second),)
 
 
 @differentiable
-def broadcast_to(x, shape):
+def broadcast_to(x: Array, shape: Any) -> Result:
     """x repeated along new axes and axes of length 1."""
     return npx.broadcast_to(x, shape), lambda g: (unbroadcast(g, x),)
 
 
 @differentiable
-def getitem(x, index):
+def getitem(x: Array, index: Any) -> Result:
     """x[index]; an element picked several times collects the sum of its gradients."""
 
-    def vjp(g):
+    def vjp(g: Array) -> tuple[Array | None, ...]:
         gx = npx.zeros(x.shape, x.dtype)
         npx.add_at(gx, index, g)
         return (gx,)
@@ -252,13 +256,13 @@ def getitem(x, index):
 
 
 @differentiable
-def concatenate(*arrays, axis=0):
+def concatenate(*arrays: Array, axis: int = 0) -> Result:
     """Arrays joined along an existing axis."""
     ends = [0]
     for a in arrays:
         ends.append(ends[-1] + a.shape[axis])
 
-    def vjp(g):
+    def vjp(g: Array) -> tuple[Array | None, ...]:
         along = npx.moveaxis(g, axis, 0)
         return tuple(npx.moveaxis(along[i:j], 0, axis) for i, j in zip(ends, ends[1:], strict=False))
 
@@ -266,12 +270,12 @@ def concatenate(*arrays, axis=0):
 
 
 @differentiable
-def stack(*arrays, axis=0):
+def stack(*arrays: Array, axis: int = 0) -> Result:
     """Arrays of one shape joined along a new axis."""
     return npx.stack(arrays, axis=axis), lambda g: tuple(npx.moveaxis(g, axis, 0))
 
 
 @differentiable
-def astype(x, dtype):
+def astype(x: Array, dtype: Any) -> Result:
     """Another floating dtype; the gradient returns in x's own."""
     return x.astype(dtype), lambda g: (g.astype(x.dtype),)

@@ -110,17 +110,17 @@ def ours(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], 
 
 def count_launches() -> list[int]:
     """A list whose one number counts our kernels and products from now on (not CuPy's own element-wise kernels)."""
-    import npx.cuda
+    from npx.cuda import blas, launch
 
     launches = [0]
-    for name in ("_gemm", "_run"):
-        plain = getattr(npx.cuda, name)
+    for module, name in ((blas, "_gemm"), (launch, "_run")):
+        plain = getattr(module, name)
 
         def counting(*args: Any, plain: Any = plain) -> Any:
             launches[0] += 1
             return plain(*args)
 
-        setattr(npx.cuda, name, counting)
+        setattr(module, name, counting)
     return launches
 
 
@@ -178,12 +178,12 @@ def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any]]
         products += [(q, q.swapaxes(2, 3)), (p, q)] * 3 * 3 * a.layers  # three attentions, forward and twice backward
     else:
         import npx
-        import npx.cuda
+        from npx.cuda import blas
 
         npx.use_device(a.device)
         numbers = npx.use_precision("bf16").numbers
         products = [(npx.asarray(left).astype(numbers), npx.asarray(right).astype(numbers)) for left, right in products]
-        multiply, wait = npx.cuda.matmul, npx.synchronize
+        multiply, wait = blas.matmul, npx.synchronize
 
     def step() -> None:
         for left, right in products:
@@ -197,23 +197,21 @@ def time_kernels() -> dict[str, list[float]]:
     import npx
 
     spent: dict[str, list[float]] = {}
+
+    def timed(name: str, version: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return version(*args, **kwargs)
+            finally:
+                npx.synchronize()
+                spent.setdefault(name, []).append(time.perf_counter() - started)
+
+        return run
+
     for kernel in npx.KERNELS.values():
-        plain = kernel.version_for
-
-        def timed(x: Any, plain: Any = plain, name: str = kernel.name) -> Any:
-            version = plain(x)
-
-            def run(*args: Any, **kwargs: Any) -> Any:
-                started = time.perf_counter()
-                try:
-                    return version(*args, **kwargs)
-                finally:
-                    npx.synchronize()
-                    spent.setdefault(name, []).append(time.perf_counter() - started)
-
-            return run
-
-        kernel.version_for = timed  # type: ignore[method-assign]
+        for part in (kernel, kernel.grad) if kernel.grad else (kernel,):
+            part.versions = {key: timed(part.name, version) for key, version in part.versions.items()}
     return spent
 
 

@@ -6,7 +6,7 @@ before, and adds these. States hold arrays, without a graph.
 
 import npx
 
-host = npx.array_module()  # which rows there are is kept on the host, where asking makes nobody wait
+host = npx.host  # which rows there are is kept on the host, where asking makes nobody wait
 
 
 class State:

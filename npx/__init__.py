@@ -2,21 +2,23 @@
 
 NumPy and CuPy are imported in this package and nowhere above it. Read in this order:
 
-1. `device.py`    which engine (NumPy or CuPy) new arrays come from;
+1. `array.py`     which engine (NumPy or CuPy) new arrays come from;
 2. `random.py`    random numbers that are a pure function of (seed, step, call, position);
-3. `precision.py` which numbers a model computes with;
-4. `registry.py`  what a kernel is: a readable reference, and faster versions held to it;
-5. `parallel.py`  how a fast NumPy version walks over rows in cache-sized blocks on all cores;
-6. `kernels/`     the kernels, one file per formula.
+3. `registry.py`  what a kernel is: a readable reference, and faster versions held to it;
+4. `precision.py` which numbers a model computes with;
+5. `rows.py`      how a fast NumPy version walks over rows in cache-sized blocks on all cores; `tune.py`;
+6. `scores.py`    what attention does to its scores;
+7. `kernels/`     the kernels, one file per formula; `cuda/` what their CUDA versions stand on.
+
+Importing it changes nothing in the process: `npx.tune()` does.
 
 The array functions below are NumPy's own: given a CuPy array they hand over to CuPy through NumPy's dispatch
-protocols (`__array_ufunc__`, `__array_function__`), so no layer above has to ask which engine it is on.
+protocols (`__array_ufunc__`, `__array_function__`), so no layer above has to ask which engine it is on. What makes an
+array out of nothing (`zeros`, `arange`, `asarray`, ...) makes it on the current device; `npx.host.arange` on the host.
 """
 
-from typing import Any as _Any
-
 from numpy import (
-    absolute, amax, amin, arange, argmax, argpartition, argsort, array_equal, bool_, broadcast_shapes, broadcast_to,
+    absolute, amax, amin, argmax, argpartition, argsort, array_equal, bool_, broadcast_shapes, broadcast_to,
     ceil, clip, concatenate, copyto, cos, cumsum, divide, exp, expand_dims, float32, float64, full_like, inf, int32,
     int64, isfinite, log, logical_and, logical_not, logical_or, matmul, maximum, mean, minimum, moveaxis, multiply,
     nan, ndarray, nonzero, ones_like, prod, repeat, result_type, reshape, shape, sign, sin, sort, split, sqrt, stack,
@@ -25,16 +27,16 @@ from numpy import (
 from numpy import sum as sum
 from numpy import all as all, any as any, max as max, min as min
 
-from numpy.typing import NDArray as _NDArray
-
 from npx import random
-from npx.device import (
-    add_at, array_module, asarray, device, empty, free_memory, from_host, full, memory_use, ones, synchronize, to_host,
-    use_device, zeros,
+from npx.array import (
+    Array, add_at, arange, array_module, asarray, device, empty, free_memory, from_host, full, host, memory_use, ones,
+    synchronize, to_host, use_device, zeros,
 )  # fmt: skip
 from npx.kernels.adam import adam
 from npx.kernels.attention import attention, attention_grad, attention_weights
-from npx.kernels.cross_entropy import cross_entropy, linear_cross_entropy
+from npx.kernels.cross_entropy import (
+    SMOOTHING_OVER, cross_entropy, cross_entropy_grad, linear_cross_entropy, linear_cross_entropy_grad,
+)  # fmt: skip
 from npx.kernels.dropout import dropout, dropout_grad
 from npx.kernels.dropout_residual_norm import dropout_residual_norm, dropout_residual_norm_grad
 from npx.kernels.embedding import embedding, embedding_grad
@@ -42,12 +44,8 @@ from npx.kernels.layer_norm import layer_norm, layer_norm_grad
 from npx.kernels.linear import linear, linear_grad
 from npx.kernels.softmax import softmax, softmax_grad
 from npx.kernels.top_k import top_k
-from npx.memory import tune
-from npx.precision import PRECISIONS, use_precision, wide
+from npx.precision import PRECISIONS, Precision, precision_named, use_precision, wide
 from npx.random import Key, keyed, next_key
-from npx.registry import KERNELS, Kernel, KernelMismatch, kernel, kernel_mode
+from npx.registry import KERNELS, Gradient, Kernel, KernelMismatch, Saved, kernel, kernel_mode
 from npx.scores import Scores, mask_bias
-
-tune()
-
-Array = _NDArray[_Any]  # until npx/array.py has it
+from npx.tune import tune, tuned

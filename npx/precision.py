@@ -1,4 +1,4 @@
-"""Precision: which numbers a model computes with, and which its weights are kept in. Next: `registry.py`.
+"""Precision: which numbers a model computes with, and which its weights are kept in.
 
     float32   products, activations and weights in float32
     tf32      the same arrays; the matrix products of a GPU round their factors to 10 bits of mantissa
@@ -9,37 +9,77 @@
 bf16, fp16 and tf32 are what a GPU is built for. NumPy has no products in them, so a CPU is refused.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from npx.device import device, use_tf32
+from npx.array import device, use_tf32
 from npx.registry import emulating
 
 ON_A_CPU = ("float32", "float64")
-DTYPES = {"float32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16", "float64": "float64"}
-PRECISIONS = tuple(DTYPES)
 
 
-class Precision(NamedTuple):
-    """`weights`: dtype the weights are kept in and learned; `numbers`: dtype everything is computed with."""
+@dataclass(frozen=True)
+class Precision:
+    """What the name of a precision means for a model.
 
+    `weights`: dtype the weights are kept in and learned; `numbers_name`: of the dtype everything is computed with,
+    `numbers`; `scaled`: the loss has to be scaled, since small gradients are lost otherwise.
+    """
+
+    name: str
     weights: np.dtype
-    numbers: np.dtype
+    numbers_name: str
+    scaled: bool = False
+
+    @property
+    def numbers(self) -> np.dtype:
+        return dtype(self.numbers_name)
+
+    @property
+    def low(self) -> bool:
+        """Whether a copy of the weights, rounded to 16 bits, is what is computed with."""
+        return self.numbers_name != self.weights.name
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes that a learned number takes: itself, its gradient, Adam's two moments, and the rounded copy."""
+        return 4 * self.weights.itemsize + 2 * self.low
+
+
+_SINGLE, _DOUBLE = np.dtype("float32"), np.dtype("float64")
+_PRECISIONS = {
+    p.name: p
+    for p in (
+        Precision("float32", _SINGLE, "float32"),
+        Precision("tf32", _SINGLE, "float32"),
+        Precision("bf16", _SINGLE, "bfloat16"),
+        Precision("fp16", _SINGLE, "float16", scaled=True),
+        Precision("float64", _DOUBLE, "float64"),
+    )
+}
+PRECISIONS = tuple(_PRECISIONS)
+
+
+def precision_named(name: str) -> Precision:
+    """The precision of a name, on whatever device; ValueError for an unknown one."""
+    if name not in _PRECISIONS:
+        raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}; got {name!r}")
+    return _PRECISIONS[name]
 
 
 def use_precision(name: str) -> Precision:
-    """The dtypes of a precision; its kind of matrix product is that of float32 arrays from now on.
+    """The precision of a name; its kind of matrix product is that of float32 arrays from now on.
 
     Raises ValueError for an unknown one, and for one that the current device does not have.
     """
-    if name not in DTYPES:
-        raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}; got {name!r}")
+    chosen = precision_named(name)
     if name not in ON_A_CPU and device() == "cpu" and not emulating():
         raise ValueError(f"precision: expected {' or '.join(ON_A_CPU)} on a CPU; got {name!r}; try --device cuda")
     use_tf32(name == "tf32")
-    numbers = dtype(DTYPES[name])
-    return Precision(np.dtype(np.float32) if numbers.itemsize == 2 else numbers, numbers)
+    dtype(chosen.numbers_name)  # ValueError where NumPy does not have it
+    return chosen
 
 
 def dtype(name: str) -> np.dtype:

@@ -1,4 +1,4 @@
-"""Random numbers keyed by (seed, step, call): a pure function, no hidden state. Next: `precision.py`.
+"""Random numbers keyed by (seed, step, call): a pure function, no hidden state.
 
 The generator is Philox-4x64 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), which maps a key
 and a counter to random bits. The key is (seed, step), the upper counter word is the call, the lowest one the position.
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.device import from_host
+from npx.array import from_host
 
 WORDS_PER_COUNT = 16  # 16-bit words that one value of the Philox counter yields (4 x 64 bits)
 

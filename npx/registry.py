@@ -1,12 +1,22 @@
-"""The kernel registry: one formula, a readable reference, and faster versions held to it. Next: `parallel.py`.
+"""The kernel registry: one formula, a readable reference, and faster versions held to it.
 
     @kernel
-    def softmax(x): ...                         # the reference: any engine, any dtype, written to be read
+    def softmax(x): ...; return y, y            # the reference: any engine, any dtype, written to be read
+
+    @softmax.gradient
+    def softmax_grad(g, y): ...                 # of the gradient; takes what the reference saved
 
     @softmax.fast("numpy", "float32")
-    def softmax_blocked(x): ...                 # same arguments, same results, less time
+    def softmax_blocked(x): ...                 # same arguments, same y, less time; may save what it likes
 
-    npx.softmax(x)                              # the version registered for x's engine and dtype, else the reference
+    @softmax_grad.fast("numpy", "float32")
+    def softmax_grad_blocked(g, y): ...         # takes what `softmax_blocked` saved
+
+    y, saved = npx.softmax(x)                   # the version registered for x's engine and dtype, else the reference
+    gx = npx.softmax_grad(g, saved)             # the gradient's version that goes with it
+
+So a kernel with a gradient is a pair, and `saved` belongs to the version that made it: it is opaque to everybody else,
+and may be consumed by its gradient. A kernel without one (`adam`) returns what its function returns.
 
 `NPX_KERNELS=reference` runs references only; `NPX_KERNELS=check` runs both and raises `KernelMismatch` where they
 differ, results and arrays written in place alike. `NPX_KERNELS=emulate` runs on NumPy arrays the version registered for
@@ -16,12 +26,11 @@ CuPy, its CUDA kernels in the emulator; `emulate+check` checks it so. `kernel_mo
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.cuda import Kept
-from npx.device import array_module, to_host
+from npx.array import Array, array_module, to_host
 
 MODES = ("fast", "reference", "check", "emulate", "emulate+check")
 TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-11}  # of the largest magnitude
@@ -41,8 +50,24 @@ class KernelMismatch(AssertionError):
     """A fast version and its reference disagree."""
 
 
-class Kernel:
-    """A function on plain arrays: a reference and the fast versions registered for an engine and a dtype."""
+class Saved(NamedTuple):
+    """What a forward version keeps for its gradient, `values`, and the gradient's `version` that understands it.
+
+    `values`: one value, or a tuple of what `version` takes one by one; None where no gradient was wanted. `reference`:
+    what the reference keeps, in the registry's check mode.
+    """
+
+    version: Callable[..., Any]
+    values: Any
+    reference: "Saved | None" = None
+
+    def gradient(self, g: Array, **options: Any) -> Any:
+        """The gradient by this version alone."""
+        return self.version(g, *(self.values if type(self.values) is tuple else (self.values,)), **options)
+
+
+class Versions:
+    """A reference and the fast versions registered for an engine and a dtype."""
 
     def __init__(self, reference: Callable[..., Any]) -> None:
         self.name = reference.__name__
@@ -61,50 +86,86 @@ class Kernel:
 
         return register
 
-    def version_for(self, x: Any) -> Callable[..., Any]:
-        """The function that runs for a first argument like `x`."""
-        engine = "cupy" if emulating() else type(x).__module__
-        return self.versions.get((engine, x.dtype.name), self.reference)
 
-    def __call__(self, x: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if _mode == "reference" or not self.versions:
-            return self.reference(x, *args, **kwargs)
-        version = self.version_for(x)
-        if _mode.endswith("check") and version is not self.reference:
-            return self._checked(version, (x, *args), kwargs)
-        return version(x, *args, **kwargs)
+class Kernel(Versions):
+    """A function on plain arrays, alone or with its gradient."""
 
-    def _checked(self, version: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        copies, named = _copies(args), {name: _copies(value) for name, value in kwargs.items()}
-        expected = self.reference(*copies, **named)
-        result = version(*args, **kwargs)
+    grad: "Gradient | None" = None
+
+    def gradient(self, reference: Callable[..., Any]) -> "Gradient":
+        """Make the decorated function the reference of this kernel's gradient."""
+        self.grad = Gradient(reference)
+        return self.grad
+
+    def version_for(self, x: Array) -> tuple[str, str]:
+        """The engine and the dtype whose version runs for a first argument like `x`, if there is one."""
+        return ("cupy" if emulating() else type(x).__module__), x.dtype.name
+
+    def __call__(self, x: Array, /, *args: Any, **kwargs: Any) -> Any:
+        key = None if _mode == "reference" else self.version_for(x)
+        if key not in self.versions or not _mode.endswith("check"):
+            return self.run(key, x, *args, **kwargs)
+        copies, named = copied((x, *args)), copied(kwargs)
+        expected, result = self.run(None, *copies, **named), self.run(key, x, *args, **kwargs)
+        if self.grad is None:
+            compare(self.name, expected, result)
+        else:
+            compare(self.name, expected[0], result[0])
+            result = result[0], result[1]._replace(reference=expected[1])
+        compare(f"{self.name}, arguments afterwards", (copies, named), ((x, *args), kwargs))
+        return result
+
+    def run(self, key: tuple[str, str] | None, /, *args: Any, **kwargs: Any) -> Any:
+        """The result of the version of an engine and dtype, of the reference where there is none: with a gradient
+        (y, Saved)."""
+        result = self.versions.get(key, self.reference)(*args, **kwargs)  # type: ignore[arg-type]
+        if self.grad is None:
+            return result
+        y, values = result
+        return y, Saved(self.grad.versions.get(key, self.grad.reference), values)  # type: ignore[arg-type]
+
+
+class Gradient(Versions):
+    """The gradient of a kernel: takes that of its output and what the kernel saved."""
+
+    def __call__(self, g: Array, saved: Saved, **options: Any) -> Any:
+        if saved.reference is None:
+            return saved.gradient(g, **options)
+        copies, named = g.copy(), copied(options)
+        expected, result = saved.reference.gradient(copies, **named), saved.gradient(g, **options)
         compare(self.name, expected, result)
-        compare(f"{self.name}, arguments afterwards", (*copies, *named.values()), (*args, *kwargs.values()))
+        compare(f"{self.name}, arguments afterwards", (copies, named), (g, options))
         return result
 
 
-def _copies(value: Any) -> Any:
-    if isinstance(value, Kept):
-        return _copies(value.reference)
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(_copies(v) for v in value)
-    return value.copy() if hasattr(value, "dtype") and hasattr(value, "copy") else value
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """A value with `function` applied to each array in it, through tuples, named ones too, and dicts."""
+    if isinstance(value, dict):
+        return {name: mapped(function, v) for name, v in value.items()}
+    if isinstance(value, tuple):
+        parts = [mapped(function, v) for v in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return function(value) if hasattr(value, "dtype") and hasattr(value, "copy") else value
+
+
+def copied(value: Any) -> Any:
+    """A value with copies of the arrays in it."""
+    return mapped(lambda x: x.copy(), value)
 
 
 def compare(name: str, expected: Any, result: Any) -> None:
-    """Raise KernelMismatch unless two results (arrays, numbers, None, or nested tuples of them) agree.
-
-    A `Kept` stands for any array and receives the reference's.
-    """
-    if isinstance(result, Kept):
-        result.reference = expected
-        return
+    """Raise KernelMismatch unless two results (arrays, numbers, None, tuples or dicts of them) agree."""
     if (expected is None) != (result is None):
         kinds = type(expected).__name__, type(result).__name__
         raise KernelMismatch(f"{name}: reference gives {kinds[0]}, the fast version {kinds[1]}")
     if isinstance(expected, tuple):
+        if len(expected) != len(result):
+            raise KernelMismatch(f"{name}: reference gives {len(expected)} results, the fast version {len(result)}")
         for i, (e, r) in enumerate(zip(expected, result, strict=True)):
             compare(f"{name}[{i}]", e, r)
+    elif isinstance(expected, dict):
+        for key, value in expected.items():
+            compare(f"{name} {key}", value, result[key])
     elif hasattr(expected, "dtype"):
         if expected.shape != result.shape or expected.dtype != result.dtype:
             raise KernelMismatch(
@@ -126,7 +187,7 @@ def compare(name: str, expected: Any, result: Any) -> None:
 
 
 def kernel(reference: Callable[..., Any]) -> Kernel:
-    """Make the decorated reference a kernel and enter it in `KERNELS`."""
+    """Make the decorated reference a kernel and enter it in `KERNELS`; its gradient is not entered by itself."""
     if reference.__name__ in KERNELS:
         raise ValueError(f"kernel: expected a new name; got {reference.__name__!r}, which is registered already")
     KERNELS[reference.__name__] = Kernel(reference)

@@ -6,14 +6,11 @@ Of T queries and S keys, query t stands at position t + S - T and key s at s: so
 stand where they belong. Nothing here is learned.
 """
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from npx.device import array_module
-
-Array: TypeAlias = NDArray[Any]
+from npx.array import Array, array_module
 
 
 class Scores(NamedTuple):

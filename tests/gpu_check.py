@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ import numpy as np
 import npx
 from models import FlatParameters, Transformer, TransformerConfig
 from npx.precision import dtype as dtype_named
-from npx.registry import KERNELS
+from npx.registry import KERNELS, mapped
 
 ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
@@ -87,15 +88,17 @@ def run_kernels():
     """Each kernel once with each of its cases, every array an allocation of its own."""
     import cupy
 
-    from tests.cases.cuda import CASES, Draw
+    from tests.cases.kernels import KERNEL_CASES, edge_calls
 
     npx.use_device("cuda")
     cupy.cuda.set_allocator(None)  # no pool: an index past an array is one past an allocation
-    for dtype in TOLERANCE:
-        for name, case in CASES.items():
-            for function, *args in case(Draw(name, dtype_named(dtype))):
-                moved = [npx.asarray(np.copy(x)) if isinstance(x, np.ndarray) else x for x in args]
-                function(lambda kernel, *a, **options: KERNELS[kernel](*a, **options), *moved)
+    for dtype, name in product(TOLERANCE, KERNEL_CASES):
+        for call in edge_calls(name, dtype_named(dtype)):
+            kernel, arrays = KERNELS[name], (call.inputs, call.options, call.gradient)
+            args, options, gradient = mapped(lambda x: npx.asarray(np.copy(x)), arrays)
+            result = kernel(*args, **options)
+            if kernel.grad and result[1].values is not None:
+                kernel.grad(npx.ones(result[0].shape, result[0].dtype), result[1], **gradient)
     cupy.cuda.runtime.deviceSynchronize()
 
 
@@ -134,7 +137,7 @@ def own(flag, seconds):
 
 
 def compiled(seconds):
-    status, output = run([PYTHON, "-m", "npx.nvrtc"], seconds)
+    status, output = run([PYTHON, "-m", "npx.cuda.nvrtc"], seconds)
     if status == 0:
         return "passed", {"table": output.splitlines()}
     return ("skipped" if status == 2 else "failed"), {"output": output}

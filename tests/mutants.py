@@ -20,7 +20,6 @@ import models
 import npx
 from autograd import OPERATIONS, Tensor, differentiable, neural
 from autograd.operations import _expand, unbroadcast
-from npx.registry import KERNELS
 from tests import cases
 
 Patch = pytest.MonkeyPatch
@@ -37,13 +36,16 @@ class Mutant:
 
 
 MUTANTS: list[Mutant] = []
+# The right ones, for wrong ones that take their places.
+CROSS_ENTROPY, SOFTMAX_GRAD, LAYER_NORM_GRAD = npx.cross_entropy, npx.softmax_grad, npx.layer_norm_grad
+LINEAR_GRAD, ATTENTION_GRAD = npx.linear_grad, npx.attention_grad
 
 
 def operation(name: str, mistake: str, family: str, function: Callable[..., Any]) -> None:
     """A mutant that replaces an operation; `function` takes arrays and returns the output and a vjp."""
 
     def plant(patch: Patch) -> None:
-        function.__name__ = name
+        function.__name__, function.__module__ = name, OPERATIONS[name].__module__
         patch.setitem(OPERATIONS, name, OPERATIONS[name])  # restored afterwards
         differentiable(function)
 
@@ -67,13 +69,14 @@ def kernel(name: str, mistake: str, family: str, function: Callable[..., Any], e
 
 
 def fast(name: str, mistake: str, change: Callable[..., Any]) -> None:
-    """A mutant of a kernel's fast version; change(right version, *args) gives the wrong result."""
+    """A mutant of the fast versions of a kernel or a gradient; change(right version, *args) gives the wrong result."""
+    versions = getattr(npx, name).versions
 
     def plant(patch: Patch) -> None:
-        for key, right in KERNELS[name].versions.items():
-            patch.setitem(KERNELS[name].versions, key, lambda *args, right=right, **kw: change(right, *args, **kw))
+        for key, right in list(versions.items()):
+            patch.setitem(versions, key, lambda *args, right=right, **kw: change(right, *args, **kw))
 
-    MUTANTS.append(Mutant(f"{name}: {mistake}", "fast kernel", f"kernel {name}", plant))
+    MUTANTS.append(Mutant(f"{name}: {mistake}", "fast kernel", f"kernel {name.removesuffix('_grad')}", plant))
 
 
 def layer(kind: str, mistake: str, forward: Callable[..., Any]) -> None:
@@ -197,22 +200,23 @@ vjp("stack", "every part gets the first", "shapes", lambda r, g, y, *a, axis: (r
 
 # Softmax, layer norm, dropout
 
-kernel("softmax_grad", "without its sum", "softmax", lambda g, y: y * g, "operation softmax")
+kernel("softmax_grad", "without its sum", "softmax", lambda g, saved: saved.values * g, "operation softmax")
 kernel("softmax_grad", "sum over the wrong axis", "softmax",
-       lambda g, y: y * (g - npx.sum(g * y, axis=0, keepdims=True)), "operation softmax")
+       lambda g, saved: saved.values * (g - npx.sum(g * saved.values, axis=0, keepdims=True)), "operation softmax")
 operation("softmax", "mask ignored in the gradient", "softmax",
-          lambda x, mask=None: (npx.softmax(x, mask), lambda g: (npx.softmax_grad(g, npx.softmax(x)),)))
+          lambda x, mask=None: (npx.softmax(x, mask)[0], lambda g: (npx.softmax_grad(g, npx.softmax(x)[1]),)))
 kernel("softmax_grad", "incoming gradient written over", "softmax",
-       lambda g, y: corrupting(g, 1.0) * 0 + KERNELS["softmax_grad"].reference(g, y), "operation softmax")
+       lambda g, saved: corrupting(g, 1.0) * 0 + SOFTMAX_GRAD(g, saved), "operation softmax")
 operation("softmax", "input kept without need", "softmax",
-          lambda x, mask=None: keeping(npx.softmax(x, mask), x * 1.0, npx.softmax_grad))
+          lambda x, mask=None: keeping(npx.softmax(x, mask)[0], x * 1.0, SOFTMAX_GRAD.reference))
 
 
 def norm_mutant(change):
     """`layer_norm_grad` with a changed gx; change(h, xhat, rstd)."""
 
-    def wrong(g, gamma, xhat, rstd):
-        _, ggamma, gbeta = KERNELS["layer_norm_grad"].reference(g, gamma, xhat, rstd)
+    def wrong(g, saved):
+        gamma, xhat, rstd = saved.values
+        _, ggamma, gbeta = LAYER_NORM_GRAD(g, saved)
         return change(g * gamma, xhat, rstd), ggamma, gbeta
 
     return wrong
@@ -235,7 +239,7 @@ for mistake, change in {
     kernel("layer_norm_grad", mistake, "layer norm", norm_mutant(change), "operation layer_norm")
 vjp("layer_norm", "gain left out of gx", "layer norm",
     lambda r, g, y, x, gamma, beta, eps: (npx.layer_norm_grad(
-        g, npx.ones_like(gamma), *npx.layer_norm(x, gamma, beta, eps)[1:])[0], *r(g)[1:]))
+        g, npx.layer_norm(x, npx.ones_like(gamma), beta, eps)[1])[0], *r(g)[1:]))
 vjp("layer_norm", "bias gradient lost", "layer norm", lambda r, g, y, *a, **k: (*r(g)[:2], npx.zeros_like(r(g)[2])))
 vjp("dropout", "mask not applied on the way back", "dropout", lambda r, g, y, x, rate, key: (g / (1 - rate),))
 vjp("dropout", "scaled wrongly", "dropout", lambda r, g, y, x, rate, key: (r(g)[0] * (1 - rate),))
@@ -246,31 +250,35 @@ vjp("dropout_residual_norm", "residual's gradient lost", "dropout",
 
 # Projections and embeddings
 
+
+def linear_mutant(g, saved, change):
+    """`linear_grad` with change(g, y) instead of the mask of a ReLU."""
+    x, w, y, bias = saved.values
+    return LINEAR_GRAD.reference(g if y is None else change(g, y), x, w, None, bias)
+
+
 vjp("linear", "bias gradient lost", "linear",
-    lambda r, g, y, x, w, b, relu: (*r(g)[:2], None if b is None else npx.zeros_like(b)))
+    lambda r, g, y, x, w, b, activation: (*r(g)[:2], None if b is None else npx.zeros_like(b)))
 kernel("linear_grad", "mask of the ReLU lost", "linear",
-       lambda g, x, w, y, bias: KERNELS["linear_grad"](g, x, w, None, bias), "operation linear")
+       lambda g, saved: linear_mutant(g, saved, lambda g, y: g), "operation linear")
 kernel("linear_grad", "mask of the ReLU inverted", "linear",
-       lambda g, x, w, y, bias: KERNELS["linear_grad"](g if y is None else g * (y <= 0), x, w, None, bias),
-       "operation linear")
+       lambda g, saved: linear_mutant(g, saved, lambda g, y: g * (y <= 0)), "operation linear")
 vjp("linear", "weight gradient averaged over rows", "linear",
-    lambda r, g, y, x, w, b, relu: (r(g)[0], r(g)[1] / max(1, x.size // x.shape[-1]), r(g)[2]))
+    lambda r, g, y, x, w, b, activation: (r(g)[0], r(g)[1] / max(1, x.size // x.shape[-1]), r(g)[2]))
 vjp("embedding", "scale lost in the gradient", "embedding",
-    lambda r, g, y, table, ids, scale: (npx.embedding_grad(g, ids, len(table)),))
+    lambda r, g, y, table, ids, scale: (npx.embedding_grad(g, npx.embedding(table, ids)[1]),))
 kernel("embedding_grad", "repeated ids overwrite", "embedding",
-       lambda g, ids, rows: overwritten((rows, g.shape[-1]), ids, g), "operation embedding")
+       lambda g, saved: overwritten((saved.values[1], g.shape[-1]), saved.values[0], g * saved.values[2]),
+       "operation embedding")
 
 # Attention
 
 
 def attention_mutant(change):
-    """`attention_grad` with changed (gq, gk, gv); change(gq, gk, gv, d_k), or a gradient taken without p's parts."""
+    """`attention_grad` with changed gradients; change(right, g, q, k, v, p, rate, keep, scores)."""
 
-    def wrong(g, q, k, v, p, keep=None, rate=0.0, out=None, scores=npx.Scores()):
-        def right(*args):
-            return KERNELS["attention_grad"].reference(*args, scores=scores)
-
-        grads = change(right, g, q, k, v, p, keep, rate)
+    def wrong(g, saved, out=None):
+        grads = change(ATTENTION_GRAD.reference, g, *saved.values)
         for target, value in zip(out or (), grads, strict=False):
             npx.copyto(target, value)
         return out or grads
@@ -282,39 +290,41 @@ for entry in ("attention", "self_attention", "cross_attention"):
     for mistake, change in {
         "scale 1/sqrt(d_k) lost": lambda f, g, q, k, *a: (*(x * k.shape[-1] ** 0.5 for x in f(g, q, k, *a)[:2]),
                                                           f(g, q, k, *a)[2]),
-        "dropout's mask not applied on the way back": lambda f, g, q, k, v, p, keep, rate: f(g, q, k, v, p),
+        "dropout's mask not applied on the way back": lambda f, g, q, k, v, p, rate, keep, scores: f(
+            g, q, k, v, p, rate, None, scores),
         "gradients of keys and queries lost": lambda f, *a: (*(0 * x for x in f(*a)[:2]), f(*a)[2]),
+        "rotation not turned back": lambda f, *a: f(*a[:-1], a[-1]._replace(rotary=None)),
     }.items():
         wrong = attention_mutant(change)
         kernel("attention_grad", f"{mistake} ({entry})", "attention", wrong, f"operation {entry}")
 kernel("attention_grad", "mask ignored", "attention", attention_mutant(
-    lambda f, g, q, k, v, p, keep, rate: f(g, q, k, v, npx.attention(q, k, v)[1], keep, rate)), "operation attention")
+    lambda f, g, q, k, v, p, rate, keep, scores: f(
+        g, q, k, v, npx.attention(q, k, v)[1].values[3], rate, keep, scores)), "operation attention")
 
 # Losses
 
 
 def loss_mutant(change):
-    """`cross_entropy` with a wrong gradient; change(right kernel, logits, targets, smoothing, over, pad_id)."""
-    right = KERNELS["cross_entropy"]
+    """`cross_entropy` with a wrong gradient; change(right one, logits, targets, smoothing, over, pad_id)."""
 
     def wrong(logits, targets, smoothing, over, pad_id, grad):
-        loss, gz = right(logits, targets, smoothing, over, pad_id, True)
-        return loss, change(gz, logits, targets, smoothing, over, pad_id) if grad else None
+        loss, saved = CROSS_ENTROPY(logits, targets, smoothing, over, pad_id, True)
+        return loss, saved._replace(values=change(saved.values, logits, targets, smoothing, over, pad_id))
 
     return wrong
 
 
-def unsmoothed(gz, z, t, smoothing, over, pad):
-    return KERNELS["cross_entropy"](z, t, 0.0, over, pad, True)[1]
+def loss_gradient(*args):
+    return CROSS_ENTROPY(*args, True)[1].values
 
 
 for mistake, change in {
-    "padding counted": lambda gz, z, t, s, over, pad: KERNELS["cross_entropy"](z, t, s, over, -1, True)[1],
-    "smoothing ignored in the gradient": unsmoothed,
-    "smoothing over the whole vocabulary instead of the others": lambda gz, z, t, s, over, pad: KERNELS[
-        "cross_entropy"](z, t, s, "all", pad, True)[1],
+    "padding counted": lambda gz, z, t, s, over, pad: loss_gradient(z, t, s, over, -1),
+    "smoothing ignored in the gradient": lambda gz, z, t, s, over, pad: loss_gradient(z, t, 0.0, over, pad),
+    "smoothing over the whole vocabulary instead of the others": lambda gz, z, t, s, over, pad: loss_gradient(
+        z, t, s, "all", pad),
     "divided by the number of rows": lambda gz, *a: gz / max(1, len(gz)),
-    "softmax without the target": lambda gz, z, t, s, over, pad: npx.softmax(z) * (t != pad)[:, None],
+    "softmax without the target": lambda gz, z, t, s, over, pad: npx.softmax(z)[0] * (t != pad)[:, None],
 }.items():
     kernel("cross_entropy", mistake, "loss", loss_mutant(change), "operation cross_entropy")
 vjp("cross_entropy", "incoming gradient ignored", "loss", lambda r, g, y, *a, **k: r(npx.ones_like(g)))
@@ -323,7 +333,8 @@ vjp("linear_cross_entropy", "gradient of the embedding lost", "loss",
 
 # Fast kernels against their references
 
-fast("softmax", "not normalised when masked", lambda f, x, mask=None: f(x, mask) * (1 if mask is None else 1.001))
+fast("softmax", "not normalised when masked", lambda f, x, mask=None: (
+    f(x, mask)[0] * (1 if mask is None else 1.001), f(x, mask)[1]))
 fast("layer_norm_grad", "last row's share lost", lambda f, g, gamma, xhat, rstd: (
     f(g, gamma, xhat, rstd)[0], *(x * 0.99 for x in f(g, gamma, xhat, rstd)[1:])))
 fast("adam", "bias correction of the next step",
@@ -333,7 +344,7 @@ fast("linear_grad", "incoming gradient written over", lambda f, g, *a: f(corrupt
 # Layers
 
 layer("Linear", "bias detached from the graph", lambda self, x: OPERATIONS["linear"](
-    x, self.weight, None if self.bias is None else self.bias.detach(), relu=self.activation == "relu"))
+    x, self.weight, None if self.bias is None else self.bias.detach(), self.activation))
 layer("LearnedPositions", "input detached from the graph", lambda self, x, start=0: Tensor(x.data) + (
     self.weight[start : start + x.shape[1]]))
 layer("FeedForward", "dropout's scale computed from the data", lambda self, x: self.outer(

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 import npx
-import npx.cuda
-import npx.emulator
+from npx.cuda import blas, launch
+from npx.cuda.emulator import emulator
 
 WAITING = {"unique", "nonzero", "flatnonzero", "argwhere", "array_equal", "allclose", "compress", "unravel_index"}
 ARRAYS = (np.ndarray,)
@@ -257,7 +257,7 @@ class Module(types.ModuleType):
 
 
 CUPY = Module()
-_engine = importlib.import_module("npx.device")
+_engine = importlib.import_module("npx.array")
 
 
 def wait(name):
@@ -278,17 +278,14 @@ def device(cuda=False):
         patch.setattr(_engine, "_device", "cuda")
         if cuda:
             patch.setattr(ndarray, "__module__", "cupy")
-            patch.setattr(npx.cuda, "_function", emulated)
-            patch.setattr(
-                npx.cuda, "_gemm", lambda cupy, a, b, out, add: npx.cuda.matmul(*map(unwrap, (a, b, out, add)))
-            )
+            patch.setattr(launch, "_function", emulated)
+            patch.setattr(blas, "_gemm", lambda cupy, a, b, out, add: blas.matmul(*map(unwrap, (a, b, out, add))))
         yield CUPY
 
 
 def emulated(source, kernel, defines, shared):
     """What stands for a compiled kernel: a launch of it in the emulator, of device arrays alone."""
-    folder = npx.cuda.KERNELS
-    module = npx.emulator.module(folder / source, npx.cuda._text(defines), folder)
+    module = emulator.module(launch.SOURCES / source, launch.HEADER, launch._text(defines))
 
     def function(grid, block, args, shared_mem=0):
         pointers = [kind.endswith("*") for kind in module.parameters[kernel]]

@@ -12,8 +12,10 @@ import pytest
 
 import npx
 from autograd import Tensor, neural, no_grad
+from autograd.graph import captured
 from models import CrossAttention, SelfAttention
-from npx import cuda, emulator
+from npx.cuda import launch as launching
+from npx.cuda.emulator import emulator
 from npx.kernels import attention as host
 from npx.kernels.dropout import keep_mask
 from npx.precision import dtype as dtype_named
@@ -75,15 +77,15 @@ def on_cuda(g, q, k, v, mask=None, rate=0.0, key=None, out=None):
     """(y, gq, gk, gv) on the host, by the version for a GPU; arrays of the host are moved, others taken as they are."""
     (g, q, k, v), scores = placed(g, q, k, v), scores_of(mask)
     with kernel_mode(MODE):
-        y, p, keep = npx.attention(q, k, v, scores, rate, key)
-        return [npx.to_host(x) for x in (y, *npx.attention_grad(g, q, k, v, p, keep, rate, out=out, scores=scores))]
+        y, saved = npx.attention(q, k, v, scores, rate, key)
+        return [npx.to_host(x) for x in (y, *npx.attention_grad(g, saved, out=out))]
 
 
 def in_reference(g, q, k, v, mask=None, rate=0.0, key=None):
     """The same by the references in float64."""
     (g, q, k, v), scores = placed(*(x.astype("float64") for x in (g, q, k, v))), scores_of(mask)
-    y, p, keep = npx.attention.reference(q, k, v, scores, rate, key)
-    return [npx.to_host(x) for x in (y, *npx.attention_grad.reference(g, q, k, v, p, keep, rate, scores=scores))]
+    y, saved = npx.attention.reference(q, k, v, scores, rate, key)
+    return [npx.to_host(x) for x in (y, *npx.attention_grad.reference(g, *saved))]
 
 
 def assert_near(dtype, expected, result):
@@ -181,12 +183,13 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(fault, monkeypatch, tmp_path):
     """By what the emulator checks, or by a result that is wrong."""
-    shutil.copytree(cuda.KERNELS, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    ignored = shutil.ignore_patterns("*.py", "__pycache__")
+    shutil.copytree(launching.SOURCES, tmp_path, dirs_exist_ok=True, ignore=ignored)
     source, (right, wrong) = tmp_path / "attention.cu", FAULTS[fault]
     text = source.read_text()
     assert right in text
     source.write_text(text.replace(right, wrong))
-    monkeypatch.setattr(cuda, "KERNELS", tmp_path)
+    monkeypatch.setattr(launching, "SOURCES", tmp_path)
     arrays, short = inputs(np.dtype("float16"), 1, 70, 65, 1, 16), inputs(np.dtype("float16"), 1, 33, 35, 1, 16)
     with pytest.raises((emulator.EmulatorError, AssertionError)):
         assert_near(np.dtype("float16"), in_reference(*short, None, 0.3, KEY), on_cuda(*short, None, 0.3, KEY))
@@ -246,9 +249,9 @@ def test_tiles_fit_the_shared_memory_of_every_gpu(head, size):
 def test_no_array_over_queries_and_keys_is_kept(dtype):
     q, k, v = placed(*inputs(dtype, 2, 33, 40, 2, 16)[1:])
     with kernel_mode(MODE):
-        y, kept, keep = npx.attention(q, k, v, npx.Scores(), 0.3, KEY)
-    assert kept.y is y and kept.lse.shape == (2, 2, 33) and kept.scores == npx.Scores()
-    assert not vars(keep) and not any(hasattr(x, "nbytes") and x.size > 1 for x in kept.draw)
+        y, saved = npx.attention(q, k, v, npx.Scores(), 0.3, KEY)
+    kept = [x for x in captured(saved.values) if x.ndim]
+    assert [x.shape for x in kept] == [q.shape, k.shape, v.shape, (2, 2, 33), y.shape] and kept[-1] is y
 
 
 @pytest.mark.parametrize("keys", [33, 70])
@@ -266,7 +269,7 @@ def test_large_scores_do_not_overflow(keys):
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["plain", "dropout"])
 @pytest.mark.parametrize("name", ["attention", "self_attention", "cross_attention"])
-def test_operations_equal_their_composition(name, key, dtype, compositions):
+def test_operations_equal_their_composition(name, key, dtype):
     rng = np.random.default_rng(2)
     shapes = {
         "attention": [(2, 7, 2, 16), (2, 9, 2, 16), (2, 9, 2, 24)],
@@ -284,7 +287,7 @@ def test_operations_equal_their_composition(name, key, dtype, compositions):
         y.backward(npx.asarray(np.cos(np.arange(y.size)).reshape(y.shape).astype(dtype)))
         return [npx.to_host(x) for x in (y.data, *(t.grad for t in tensors))]
 
-    expected = run(compositions[name], np.dtype("float64"))
+    expected = run(neural.COMPOSITIONS[name], np.dtype("float64"))
     with kernel_mode(MODE):
         result = run(getattr(neural, name), dtype)
     for e, r in zip(expected, result, strict=True):
@@ -294,9 +297,9 @@ def test_operations_equal_their_composition(name, key, dtype, compositions):
 def test_check_mode_holds_both_kernels_to_their_references():
     g, q, k, v = placed(*inputs("float32", 2, 7, 9, 2, 16))
     with kernel_mode("check" if ON_GPU else "emulate+check"):
-        _, p, keep = npx.attention(q, k, v, npx.Scores(), 0.3, KEY)
-        npx.attention_grad(g, q, k, v, p, keep, 0.3)
-    assert p.reference.shape == keep.reference.shape == (2, 2, 7, 9)
+        _, saved = npx.attention(q, k, v, npx.Scores(), 0.3, KEY)
+        npx.attention_grad(g, saved)
+    assert saved.reference.version is npx.attention_grad.reference is not saved.version
 
 
 def test_decoding_one_position_at_a_time_equals_whole_sequences():
@@ -333,6 +336,6 @@ def test_the_host_side_treats_arrays_as_cupy_wants(size):
     with device(cuda=True), kernel_mode("fast"):
         (g, q, k, v), scores = placed(*arrays), scores_of(mask)
         for out in None, tuple(npx.empty(x.shape[::-1], dtype).T for x in arrays[1:]):
-            y, p, keep = npx.attention(q, k, v, scores, 0.3, KEY)
-            grads = npx.attention_grad(g, q, k, v, p, keep, 0.3, out=out, scores=scores)
+            y, saved = npx.attention(q, k, v, scores, 0.3, KEY)
+            grads = npx.attention_grad(g, saved, out=out)
             assert_near(dtype, expected, [npx.to_host(x) for x in (y, *grads)])

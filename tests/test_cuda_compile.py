@@ -1,21 +1,24 @@
 """Every kernel compiles with NVIDIA's compiler for three generations of GPUs; the table of registers and spills.
 
-`python -m npx.nvrtc` prints the table for all that the kernel files list; here each is compiled once for each type.
+`python -m npx.cuda.nvrtc` prints the table for all that the kernel files list; here each is compiled once for each
+type.
 """
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from npx import cuda, nvrtc
-from npx.nvrtc import CompileError, Figures
+from npx.cuda import launch, nvrtc
+from npx.cuda.nvrtc import CompileError, Figures
 
 try:
     nvrtc.load_nvrtc()
 except CompileError as error:
     pytest.skip(str(error), allow_module_level=True)
 
+PROBE = str(Path(__file__).with_name("probe.cu"))
 MOST_REGISTERS = 255  # of a thread; what does not fit is spilled to memory
 
 
@@ -28,7 +31,7 @@ def one_for_each_type(source):
 
 
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
-@pytest.mark.parametrize("source", nvrtc.sources())
+@pytest.mark.parametrize("source", [*nvrtc.sources(), PROBE], ids=lambda source: Path(source).name)
 def test_every_kernel_compiles(source, architecture):
     rows = nvrtc.figures(source, [architecture], one_for_each_type(source))
     assert all(row.kernel in nvrtc.table(rows) for row in rows)
@@ -39,12 +42,13 @@ def test_every_kernel_compiles(source, architecture):
 
 def test_every_python_dtype_of_a_launch_is_a_type_that_is_compiled():
     types = {value for source in nvrtc.sources() for defines in nvrtc.variants(source) for value in defines.values()}
-    assert types >= {cuda.CTYPES[name] for name in ("float32", "float16", "bfloat16")}
+    assert types >= {launch.CTYPES[name] for name in ("float32", "float16", "bfloat16")}
 
 
 def test_a_kernel_that_is_refused_shows_the_compilers_message(tmp_path, monkeypatch):
-    monkeypatch.setattr(cuda, "KERNELS", tmp_path)
-    monkeypatch.setattr(nvrtc, "KERNELS", tmp_path)
+    monkeypatch.setattr(launch, "SOURCES", tmp_path)
+    monkeypatch.setattr(launch, "HEADER", tmp_path / "device.cuh")
+    monkeypatch.setattr(nvrtc, "SOURCES", tmp_path)
     (tmp_path / "device.cuh").write_text("")
     (tmp_path / "small.cu").write_text('#include "device.cuh"\n\n__global__ void f(T* x) { x[0] = undeclared; }\n')
     with pytest.raises(CompileError, match=r"(?s)small.cu, sm_90, T=int: NVRTC says.*small.cu\(3\).*undeclared"):
@@ -54,7 +58,7 @@ def test_a_kernel_that_is_refused_shows_the_compilers_message(tmp_path, monkeypa
 
 
 def test_variants_are_every_combination_of_each_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(nvrtc, "KERNELS", tmp_path)
+    monkeypatch.setattr(nvrtc, "SOURCES", tmp_path)
     (tmp_path / "small.cu").write_text(
         "// Small.\n// Built with: T = float half_t, D = 1 2\n// Built with: T = float\n"
     )
@@ -75,6 +79,6 @@ def test_the_table_names_spills():
 
 
 def test_the_command_prints_the_table():
-    done = subprocess.run([sys.executable, "-m", "npx.nvrtc", "probe.cu"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "npx.cuda.nvrtc", PROBE], capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr
     assert "probe_reduce" in done.stdout and "sm_75" in done.stdout

@@ -1,6 +1,7 @@
 """CUDA kernels: every kernel's version for a GPU against its reference in float64, in the emulator, or on a GPU.
 
-The calls (tests/cases/cuda.py) run once as CUDA and once by the references, on the same rounded numbers in float64.
+The calls (the edges of tests/cases/kernels.py) run once as CUDA and once by the references, on the same rounded numbers
+in float64.
 NPX_TEST_ENGINE=cupy runs all of it on a GPU instead of the emulator.
 """
 
@@ -14,13 +15,13 @@ from hypothesis import strategies as st
 
 import npx
 from autograd import Tensor, neural
-from npx import cuda, emulator
+from npx.cuda.emulator import emulator
 from npx.kernels import cross_entropy as loss_file
 from npx.kernels.dropout import keep_mask, keep_scale
 from npx.precision import dtype as dtype_named
-from npx.registry import KERNELS, TOLERANCE, kernel_mode
+from npx.registry import KERNELS, TOLERANCE, kernel_mode, mapped
 from tests.cases import check
-from tests.cases.cuda import CASES, KEY, Draw
+from tests.cases.kernels import KERNEL_CASES, KEY, Edges, edge_calls
 
 ON_GPU = os.environ.get("NPX_TEST_ENGINE") in ("cupy", "emulated")
 MODE = "fast" if ON_GPU else "emulate"
@@ -38,61 +39,60 @@ def engine():
     npx.use_device(before)  # on a GPU other files follow in this process
 
 
+def calls(name, dtype):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes", reason="NumPy knows bfloat16 from ml_dtypes, which is not installed")
+    assert name in KERNEL_CASES, f"kernel {name!r} has a version for a GPU and no case in tests/cases/kernels.py"
+    ours = ("cupy", dtype) in KERNELS[name].versions or name == "adam"  # which writes a copy of such a dtype
+    return list(edge_calls(name, dtype_named(dtype))) if ours else []
+
+
 def placed(x):
     """A copy where the kernels run."""
-    return npx.asarray(np.copy(x))
+    return npx.asarray(np.copy(npx.to_host(x)))
+
+
+def wide(x):
+    """A copy where the references run, in float64 unless x holds integers."""
+    x = np.copy(npx.to_host(x))
+    return npx.asarray(x if x.dtype.kind in "bi" else x.astype("float64"))
+
+
+def evaluate(name, call, mode, change=placed):
+    """(y, gradients, arrays written to) of a call on the host, each array changed before; and what was saved."""
+    kernel, (args, options, gradient) = KERNELS[name], mapped(change, (call.inputs, call.options, call.gradient))
+    with kernel_mode(mode):
+        result = kernel(*args, **options)
+        if kernel.grad is None:
+            return on_host((result, (args, options))), None
+        y, saved = result
+        if saved.values is None:
+            return on_host(y), None
+        kept = on_host(saved.values)  # a gradient may consume it
+        g = np.cos(np.arange(y.size)).reshape(y.shape).astype(call.inputs[0].dtype)  # the same rounded numbers for both
+        return on_host((y, kernel.grad(change(g).astype(y.dtype), saved, **gradient))), kept
+
+
+def on_host(value):
+    """A value with its arrays on the host."""
+    return mapped(lambda x: np.copy(npx.to_host(x)), value)
 
 
 def on_cuda(name, *args, **options):
-    """What the kernel's version for a GPU returns; arrays of the host are moved, others are taken as they are."""
+    """What the kernel's version for a GPU returns for arrays of the host."""
     with kernel_mode(MODE):
         return KERNELS[name](*(npx.asarray(x) if isinstance(x, np.ndarray) else x for x in args), **options)
 
 
-def on_host(value):
-    """The arrays of a result on the host."""
-    if isinstance(value, tuple):
-        return tuple(map(on_host, value))
-    return npx.to_host(value) if hasattr(value, "dtype") else value
-
-
-def in_reference(name, *args, **options):
-    return KERNELS[name].reference(*args, **options)
-
-
-def evaluate(call, run, change=placed):
-    """What the call returns, each array of its arguments changed before."""
-    function, *args = call
-
-    def changed(x):
-        if isinstance(x, npx.Scores):
-            return npx.Scores(*map(changed, x))
-        return change(x) if isinstance(x, np.ndarray) else x
-
-    return function(run, *map(changed, args))
-
-
-def wide(x):
-    """On the host in float64, unless x holds integers."""
-    x = npx.to_host(x)
-    return x if x.dtype.kind in "bi" else x.astype("float64")
-
-
-def calls(name, dtype):
-    if dtype == "bfloat16":
-        pytest.importorskip("ml_dtypes", reason="NumPy knows bfloat16 from ml_dtypes, which is not installed")
-    assert name in CASES, f"kernel {name!r} has a version for a GPU and no case in tests/cases/cuda.py"
-    return list(CASES[name](Draw(name, dtype_named(dtype))))
-
-
 def assert_near(what, dtype, expected, result):
     """`result` near the float64 `expected`, by the tolerance of `dtype`."""
-    if isinstance(expected, tuple):
-        for i, (e, r) in enumerate(zip(expected, result, strict=True)):
-            assert_near(f"{what}[{i}]", dtype, e, r)
-    elif expected is not None and not isinstance(result, cuda.Kept):
+    if isinstance(expected, (tuple, dict)):
+        for i in expected if isinstance(expected, dict) else range(len(expected)):
+            assert_near(f"{what}[{i}]", dtype, expected[i], result[i])
+    elif isinstance(expected, np.ndarray):
         assert expected.shape == result.shape, what
-        error, largest = np.abs(expected - wide(result)), np.abs(expected).max(initial=0)
+        error = np.abs(expected - result.astype("float64"))
+        largest = np.abs(expected).max(initial=0)
         assert (error <= TOLERANCE[dtype] * largest).all(), f"{what}: off by {error.max()}, the largest is {largest}"
 
 
@@ -100,19 +100,15 @@ def assert_near(what, dtype, expected, result):
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_equals_the_reference_in_float64(name, dtype):
     for i, call in enumerate(calls(name, dtype)):
-        assert_near(f"{name}, case {i}", dtype, evaluate(call, in_reference, wide), evaluate(call, on_cuda))
+        expected, _ = evaluate(name, call, "reference", wide)
+        assert_near(f"{name}, case {i}", dtype, expected, evaluate(name, call, MODE)[0])
 
 
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_check_mode_finds_nothing(name):
-    """Where the gradient's reference needs an array that the version for a GPU does not store, it is given one."""
-
-    def checked(name, *args, **options):
-        with kernel_mode("check" if ON_GPU else "emulate+check"):
-            return KERNELS[name](*args, **options)
-
+    """Forward and gradient, each version with what it saves itself."""
     for call in calls(name, "float32"):
-        evaluate(call, checked)
+        evaluate(name, call, "check" if ON_GPU else "emulate+check")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -123,38 +119,40 @@ def test_the_order_of_the_threads_changes_no_bit(name, dtype):
         results = []
         for order in emulator.ORDERS:
             with emulator.thread_order(order):
-                results.append(bits(evaluate(call, on_cuda)))
+                results.append(bits(evaluate(name, call, MODE)))
         assert results[0] == results[1] == results[2]
 
 
 def bits(value):
-    """Every bit of a result, of what is kept for the gradient too."""
-    if isinstance(value, tuple):
-        return tuple(map(bits, value))
-    if isinstance(value, cuda.Kept):
-        return tuple(bits(part) for part in vars(value).values())
+    """Every bit of a result, of what is saved for the gradient too."""
+    if isinstance(value, (tuple, dict)):
+        return tuple(map(bits, value.values() if isinstance(value, dict) else value))
     return npx.to_host(value).tobytes() if hasattr(value, "dtype") else value
 
 
 def other_layout(x):
     """The same numbers, not contiguous, for arrays of two axes and more."""
-    return npx.repeat(npx.asarray(x), 2, axis=-1)[..., ::2] if x.ndim > 1 else placed(x)
+    return npx.repeat(npx.asarray(np.asarray(x)), 2, axis=-1)[..., ::2] if x.ndim > 1 else placed(x)
 
 
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_inputs_of_any_memory_layout(name):
     for call in calls(name, "float32"):
-        assert_near(name, "float32", evaluate(call, in_reference, wide), evaluate(call, on_cuda, other_layout))
+        expected, _ = evaluate(name, call, "reference", wide)
+        assert_near(name, "float32", expected, evaluate(name, call, MODE, other_layout)[0])
 
 
 @pytest.mark.parametrize("name, dtype", [(n, d) for n in ON_CUDA for d in DTYPES if ("cupy", d) in KERNELS[n].versions])
 def test_results_have_the_dtype_of_the_inputs(name, dtype):
     """But for the loss, which is float32 (a sum over a batch is beyond the range of float16), and Adam's arrays."""
-    losses = {"cross_entropy": 1, "linear_cross_entropy": 1, "adam": 4}.get(name, 0)
-    result = evaluate(calls(name, dtype)[0], on_cuda)
-    for i, array in enumerate(result if isinstance(result, tuple) else (result,)):
-        if array is not None and not isinstance(array, cuda.Kept) and array.dtype.kind != "i":
-            assert array.dtype == ("float32" if i < losses else dtype_named(dtype))
+    result, _ = evaluate(name, calls(name, dtype)[0], MODE)
+    if name != "adam":
+        loss = name.endswith("cross_entropy")
+        y, gradients = result if KERNELS[name].grad else (result[0], ())
+        outputs = y if isinstance(y, tuple) else (y,)
+        assert {x.dtype.name for x in outputs if x.dtype.kind != "i"} == {"float32" if loss else dtype}
+        gradients = gradients if isinstance(gradients, tuple) else (gradients,)
+        assert {x.dtype.name for x in gradients if x is not None} <= {dtype}
 
 
 @pytest.mark.parametrize("shape", [(64,), (3, 31), (5, 2, 9)])
@@ -163,37 +161,49 @@ def test_dropout_drops_what_the_cpu_drops(shape, rate):
     """Bit for bit, in the flat order of the array, whether a row begins at a multiple of 16 or not."""
     ones = np.ones(shape, "float32")
     expected = keep_mask(KEY, shape, rate) * np.float32(keep_scale(rate))
-    y, keep = on_cuda("dropout", ones, rate, KEY)
+    y, saved = on_cuda("dropout", ones, rate, KEY)
     assert np.array_equal(on_host(y), expected)
-    assert np.array_equal(on_host(on_cuda("dropout_grad", ones, rate, keep)), expected)
+    assert np.array_equal(on_host(npx.dropout_grad(npx.asarray(ones), saved)), expected)
     rows = np.arange(np.prod(shape), dtype="float32").reshape(shape) + 1
     identity = np.ones(shape[-1], "float32"), np.zeros(shape[-1], "float32")
     dropped = on_cuda("dropout_residual_norm", rows, rows * 0, *identity, rate, KEY)[0]
-    assert_near("rows", "float32", in_reference("layer_norm", rows * expected, *identity)[0].astype("float64"), dropped)
+    whole = npx.layer_norm.reference(rows * expected, *identity)[0].astype("float64")
+    assert_near("rows", "float32", whole, on_host(dropped))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_chunks_of_the_vocabulary_loss_change_nothing_but_rounding(dtype, monkeypatch):
-    draw = Draw("chunks", dtype_named(dtype))
-    x, w, targets = draw.real(200, 7), draw.real(9, 7), draw.ids(9, 200)
-    whole = on_cuda("linear_cross_entropy", x, w, targets, 0.1)
+    draw = Edges("chunks", dtype_named(dtype), [])
+    x, w, targets = draw.values(200, 7), draw.values(9, 7), draw.ids(9, 200)
+
+    def loss_and_gradients():
+        loss, saved = on_cuda("linear_cross_entropy", x, w, targets, 0.1)
+        return on_host((loss, *npx.linear_cross_entropy_grad(npx.ones((), loss.dtype), saved)))
+
+    whole = loss_and_gradients()
     monkeypatch.setattr(loss_file, "CUDA_CHUNK", 1)  # loss_file.CUDA_ROWS rows at a time
-    parts = on_cuda("linear_cross_entropy", x, w, targets, 0.1)
-    assert bits(whole[:2]) == bits(parts[:2])
-    assert_near("gw", dtype, wide(whole[2]), parts[2])
+    parts = loss_and_gradients()
+    # Of as many rows BLAS may form a product in another order, as it likes on each processor.
+    for name, one, other in zip(("loss", "gx", "gw"), whole, parts, strict=True):
+        assert_near(name, dtype, one.astype("float64"), other)
+
+
+def loss_and_gradient(logits, targets):
+    loss, saved = on_cuda("cross_entropy", logits, targets)
+    return on_host((loss, npx.cross_entropy_grad(npx.ones(()), saved)))
 
 
 def test_padding_has_no_loss_and_no_gradient():
     logits, targets = np.full((2, 9), 3, "float32"), np.array([4, 0])
-    loss, gz = on_host(on_cuda("cross_entropy", logits, targets))
+    loss, gz = loss_and_gradient(logits, targets)
     assert np.isclose(loss, np.log(9)) and not gz[1].any() and gz[0, 4] < 0
 
 
 def test_the_largest_numbers_do_not_overflow():
     huge = np.finfo("float32").max / 4
     x = np.array([[huge, -huge, huge, 0]], "float32")
-    assert np.array_equal(on_host(on_cuda("softmax", x)), np.array([[0.5, 0, 0.5, 0]], "float32"))
-    loss, gradient = on_host(on_cuda("cross_entropy", x[:, :3], np.array([2])))
+    assert np.array_equal(on_host(on_cuda("softmax", x)[0]), np.array([[0.5, 0, 0.5, 0]], "float32"))
+    loss, gradient = loss_and_gradient(x[:, :3], np.array([2]))
     assert np.isfinite(loss) and np.allclose(gradient, [[0.5, 0, -0.5]])
 
 
@@ -201,8 +211,8 @@ def test_rows_with_nothing_left_are_zeros():
     x = np.full((3, 40), -np.inf, "float32")
     x[1:], mask = 7, np.arange(40) < [[40], [0], [20]]
     expected = np.where(mask, np.array([[0], [0], [0.05]]), 0).astype("float32")
-    assert np.allclose(on_host(on_cuda("softmax", x, mask)), expected)
-    assert not on_host(on_cuda("softmax", x[:1])).any()
+    assert np.allclose(on_host(on_cuda("softmax", x, mask)[0]), expected)
+    assert not on_host(on_cuda("softmax", x[:1])[0]).any()
 
 
 def test_nothing_is_lost_when_a_number_is_not_finite():
@@ -211,34 +221,34 @@ def test_nothing_is_lost_when_a_number_is_not_finite():
     x[1, 7] = np.nan
     ones = np.ones(33, "float32")
     assert np.isnan(on_host(on_cuda("layer_norm", x, ones, ones)[0])[1]).all()
-    assert np.isnan(on_host(on_cuda("linear", x, np.eye(33, dtype="float32"), ones, True))[1]).any()
+    assert np.isnan(on_host(on_cuda("linear", x, np.eye(33, dtype="float32"), ones, "relu")[0])[1]).any()
     assert np.isnan(on_host(on_cuda("cross_entropy", x, np.array([3, 4]))[0]))
-    assert np.isnan(on_host(on_cuda("softmax", x))[1]).all()
+    assert np.isnan(on_host(on_cuda("softmax", x)[0])[1]).all()
 
 
 # The operations of autograd, whole: forward and backward
 
 
 def operations(d):
-    rows = d.real(2, 3, 33), d.real(2, 3, 33), d.real(33), d.real(33)
+    rows = d.values(2, 3, 33), d.values(2, 3, 33), d.values(33), d.values(33)
     targets = d.ids(9, 2, 3)
     return {
-        "softmax": ((d.real(2, 3, 33), d.bools(3, 33)), {}),
+        "softmax": ((d.values(2, 3, 33), d.masks(3, 33)), {}),
         "layer_norm": (rows[1:], {"eps": 1e-2}),
-        "dropout": ((d.real(3, 33), 0.3, KEY), {}),
+        "dropout": ((d.values(3, 33), 0.3, KEY), {}),
         "dropout_residual_norm": (rows, {"rate": 0.3, "key": KEY, "eps": 1e-2}),
-        "linear": ((d.real(2, 3, 33), d.real(33, 9), d.real(9)), {"relu": True}),
-        "embedding": ((d.real(9, 33), d.ids(9, 2, 5)), {"scale": 2.5}),
-        "cross_entropy": ((d.real(2, 3, 9), targets), {"smoothing": 0.1}),
-        "linear_cross_entropy": ((d.real(2, 3, 5), d.real(9, 5), targets), {"smoothing": 0.1}),
+        "linear": ((d.values(2, 3, 33), d.values(33, 9), d.values(9)), {"activation": "relu"}),
+        "embedding": ((d.values(9, 33), d.ids(9, 2, 5)), {"scale": 2.5}),
+        "cross_entropy": ((d.values(2, 3, 9), targets), {"smoothing": 0.1}),
+        "linear_cross_entropy": ((d.values(2, 3, 5), d.values(9, 5), targets), {"smoothing": 0.1}),
     }
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", operations(Draw("names", np.dtype("float32"))))
+@pytest.mark.parametrize("name", operations(Edges("names", "float32", [])))
 def test_gradients_of_an_operation(name, dtype):
     calls("softmax", dtype)  # skips where the dtype is not known
-    draw = Draw(name, dtype_named(dtype))
+    draw = Edges(name, dtype_named(dtype), [])
     inputs, options = operations(draw)[name]
 
     def run(mode, dtype):
@@ -254,7 +264,7 @@ def test_gradients_of_an_operation(name, dtype):
 
 
 @pytest.mark.skipif(ON_GPU, reason="the kit draws its inputs on the host")
-@pytest.mark.parametrize("name", operations(Draw("names", np.dtype("float32"))))
+@pytest.mark.parametrize("name", operations(Edges("names", "float32", [])))
 @settings(max_examples=15)
 @given(data=st.data())
 def test_an_operation_in_emulation_keeps_the_rules_of_the_kit(name, data):

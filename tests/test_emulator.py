@@ -1,14 +1,17 @@
 """The emulator finds what is planted, in any thread order: missing barriers, wrong indices, divergence, arguments."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import npx
-from npx import cuda, emulator
-from npx.cuda import launch, matmul
-from npx.emulator import EmulatorError, Module, thread_order
+from npx.cuda import launch as launching
+from npx.cuda.blas import leading, matmul
+from npx.cuda.emulator import emulator
+from npx.cuda.emulator.emulator import EmulatorError, Module, thread_order
+from npx.cuda.launch import launch
 from npx.random import Key, bits16
 from npx.registry import kernel_mode
 
@@ -20,6 +23,7 @@ ml_dtypes = pytest.importorskip("ml_dtypes")
 
 HALVES = [np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)]
 DTYPES = [np.dtype("float32"), *HALVES]
+PROBE = str(Path(__file__).with_name("probe.cu"))
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 orders = pytest.mark.parametrize("order", emulator.ORDERS)
 
@@ -28,7 +32,7 @@ def built(tmp_path, body, **defines):
     """A module of one kernel, `probe(float* x, int n)`, with this body."""
     source = tmp_path / "small.cu"
     source.write_text('#include "device.cuh"\nextern "C" __global__ void probe(float* x, int n) {\n' + body + "\n}\n")
-    return Module(source, {"T": "float", **defines}, cuda.KERNELS)
+    return Module(source, launching.HEADER, {"T": "float", **defines})
 
 
 def run(module, n=64, block=64, grid=1, shared=0):
@@ -48,7 +52,7 @@ def test_conversions_round_as_numpy_does(dtype):
     x = np.concatenate([rng.normal(size=3000) * np.exp(8 * rng.normal(size=3000)), special, halfway, halfway / 16])
     x = x.astype("float32")
     low, back = np.empty(x.shape, dtype), np.empty_like(x)
-    launch("probe.cu", "probe_convert", -(-x.size // 128), 128, (x, low, back, np.int32(x.size)), T=dtype)
+    launch(PROBE, "probe_convert", -(-x.size // 128), 128, (x, low, back, np.int32(x.size)), T=dtype)
     with np.errstate(over="ignore"):
         expected = x.astype(dtype)
     assert np.array_equal(low.astype("float32"), expected.astype("float32"), equal_nan=True)
@@ -63,7 +67,7 @@ def test_reductions_in_every_thread_order(dtype, columns):
     for order in emulator.ORDERS:
         sums, peaks = np.empty(3, "float32"), np.empty(3, "float32")
         with thread_order(order):
-            launch("probe.cu", "probe_reduce", 3, 96, (x, sums, peaks, np.int32(columns)), T=dtype)
+            launch(PROBE, "probe_reduce", 3, 96, (x, sums, peaks, np.int32(columns)), T=dtype)
         results.append((sums, peaks))
         assert np.array_equal(peaks, x.astype("float32").max(1))
         assert np.allclose(sums, x.astype("float64").sum(1), rtol=1e-5, atol=1e-5)
@@ -75,7 +79,7 @@ def test_random_bits_are_those_of_the_cpu(key):
     for first in (0, 7, 2**40):
         words = np.empty(1000, np.uint16)
         numbers = *map(np.uint64, (*key, first)), np.int32(words.size)
-        launch("probe.cu", "probe_random", 1, 64, (words, *numbers), T=np.float32)
+        launch(PROBE, "probe_random", 1, 64, (words, *numbers), T=np.float32)
         assert np.array_equal(words, bits16(key, 16 * first, 16 * first + words.size))
 
 
@@ -83,10 +87,10 @@ def test_random_bits_are_those_of_the_cpu(key):
 def test_sixteen_bytes_at_a_time_through_dynamic_shared_memory(dtype):
     x = np.random.default_rng(0).normal(size=264).astype(dtype)
     y = np.empty_like(x)
-    launch("probe.cu", "probe_vector", 1, 96, (x, y, np.int32(x.size)), shared=x.nbytes, T=dtype)
+    launch(PROBE, "probe_vector", 1, 96, (x, y, np.int32(x.size)), shared=x.nbytes, T=dtype)
     assert np.array_equal(y.astype("float32"), 2 * x.astype("float32"))
     with pytest.raises(EmulatorError, match="not aligned"):
-        launch("probe.cu", "probe_vector", 1, 96, (x[1:], y[1:], np.int32(256)), shared=x.nbytes, T=dtype)
+        launch(PROBE, "probe_vector", 1, 96, (x[1:], y[1:], np.int32(256)), shared=x.nbytes, T=dtype)
 
 
 @orders
@@ -96,7 +100,7 @@ def test_tensor_cores(order):
     for dtype, kernel in zip(HALVES, ("probe_mma_half", "probe_mma_bf16"), strict=True):
         low = a.astype(dtype), b.astype(dtype)
         with thread_order(order):
-            launch("probe.cu", kernel, 1, 32, (*low, c), shared=768, T=dtype)
+            launch(PROBE, kernel, 1, 32, (*low, c), shared=768, T=dtype)
         assert np.allclose(c, low[0].astype("float32") @ low[1].astype("float32"), rtol=1e-6, atol=1e-6)
 
 
@@ -186,8 +190,10 @@ def test_every_thread_knows_its_place(tmp_path):
 def kernels(tmp_path, monkeypatch):
     """A copy of the kernels that may be edited, in place of the real ones."""
     copy = tmp_path / "kernels"
-    shutil.copytree(cuda.KERNELS, copy, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    monkeypatch.setattr(cuda, "KERNELS", copy)
+    shutil.copytree(launching.SOURCES, copy, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    shutil.copy(launching.HEADER, copy)
+    monkeypatch.setattr(launching, "SOURCES", copy)
+    monkeypatch.setattr(launching, "HEADER", copy / launching.HEADER.name)
     emulator.module.cache_clear()
 
     def edit(file, old, new, which=0):
@@ -201,7 +207,7 @@ def kernels(tmp_path, monkeypatch):
 
 def softmax_rows():
     with kernel_mode("emulate"):
-        return npx.softmax(np.random.default_rng(0).normal(size=(2, 1099)).astype("float32"))
+        return npx.softmax(np.random.default_rng(0).normal(size=(2, 1099)).astype("float32"))[0]
 
 
 def column_sums():
@@ -236,27 +242,28 @@ def test_mistakes_planted_in_real_kernels_are_found(mistake, kernels):
 def relu_rows():
     x, y = np.ones((11, 70), "float32"), np.ones((11, 70), "float32")
     with kernel_mode("emulate"):
-        return npx.linear_grad(x, np.ones((11, 3), "float32"), np.ones((3, 70), "float32"), y)
+        _, saved = npx.linear(np.ones((11, 3), "float32"), np.ones((3, 70), "float32"), y[0], "relu")
+        return npx.linear_grad(x, saved)
 
 
 def normed_rows():
     with kernel_mode("emulate"):
         x = np.random.default_rng(0).normal(size=(20, 700)).astype("float32")
-        _, xhat, rstd = npx.layer_norm(x, x[0], x[1])
-        return npx.layer_norm_grad(x, x[0], xhat, rstd)
+        return npx.layer_norm_grad(x, npx.layer_norm(x, x[0], x[1])[1])
 
 
 def embedded():
     with kernel_mode("emulate"):
-        return npx.embedding_grad(np.ones((40, 50), "float32"), np.arange(40) % 3, 4)
+        _, saved = npx.embedding(np.ones((4, 50), "float32"), np.arange(40) % 3)
+        return npx.embedding_grad(np.ones((40, 50), "float32"), saved)
 
 
 def attended():
     rng, key = np.random.default_rng(0), npx.Key(1, 2, 3)
     g, q, k, v = (rng.normal(size=(1, n, 1, 16)).astype("float16") for n in (70, 70, 90, 90))
     with kernel_mode("emulate"):
-        y, p, keep = npx.attention(q, k, v, None, 0.3, key)
-        return y, *npx.attention_grad(g, q, k, v, p, keep, 0.3)
+        y, saved = npx.attention(q, k, v, npx.Scores(), 0.3, key)
+        return y, *npx.attention_grad(g, saved)
 
 
 USES = {
@@ -269,10 +276,9 @@ USES = {
 WAITS = ["__syncthreads();", "__syncwarp();", "wait_for_copies();"]
 BARRIERS = [
     (path.name, wait, i)
-    for path in sorted(cuda.KERNELS.glob("*.cu"))
+    for path in sorted(launching.SOURCES.glob("*.cu"))
     for wait in WAITS
     for i in range(path.read_text().count(wait))
-    if path.name != "probe.cu"
 ]
 
 
@@ -328,8 +334,8 @@ def test_limits_of_a_launch(tmp_path):
             module.launch("probe", grid, block, args, shared)
     x = np.zeros((4, 4), "float32")
     with pytest.raises(ValueError, match="probe_convert, argument 0: expected a contiguous array"):
-        launch("probe.cu", "probe_convert", 1, 32, (x.T, x, x, np.int32(16)), T=x.dtype)
-    launch("probe.cu", "probe_convert", 0, 32, (x, x, x, np.int32(16)), T=x.dtype)
+        launch(PROBE, "probe_convert", 1, 32, (x.T, x, x, np.int32(16)), T=x.dtype)
+    launch(PROBE, "probe_convert", 0, 32, (x, x, x, np.int32(16)), T=x.dtype)
     with pytest.raises(ValueError, match="expected one of forward, reverse, random; got 'odd'"), thread_order("odd"):
         pass
 
@@ -380,7 +386,7 @@ def test_what_cublas_is_told_gives_the_product(a_transposed, b_transposed, m, k,
         if b_transposed
         else np.arange(60.0).reshape(6, 10)[:k, 2 : 2 + n]
     )
-    (a_trans, lda), (b_trans, ldb) = cuda.leading(a), cuda.leading(b)
+    (a_trans, lda), (b_trans, ldb) = leading(a), leading(b)
 
     def memory(x):
         return np.lib.stride_tricks.as_strided(x, (40,), (8,), writeable=False)
@@ -391,33 +397,30 @@ def test_what_cublas_is_told_gives_the_product(a_transposed, b_transposed, m, k,
     assert lda >= (m if a_trans else k) and ldb >= (k if b_trans else n)
 
 
-def test_emulate_mode_runs_cuda_versions_and_kept_values_pass_the_check(monkeypatch):
+def test_emulate_mode_runs_cuda_versions_and_the_check_compares_gradients_alone(monkeypatch):
+    """What a version saves is its own affair: here x itself, and not what the reference saves."""
     monkeypatch.setattr(npx.registry, "KERNELS", {})
-
-    class Scale(cuda.Kept):
-        def __init__(self, x):
-            self.x = x
 
     @npx.kernel
     def double(x):
-        return x * 2, x
+        return x * 2, (x * x, "two")
 
-    @npx.kernel
-    def double_grad(g, kept):
-        return g * 2 * kept
+    @double.gradient
+    def double_grad(g, square, kind):
+        return g * 2 * square
 
     ran = []
-    double.fast("cupy", "float32")(lambda x: (ran.append("double"), (x + x, Scale(x)))[1])
-    double_grad.fast("cupy", "float32")(lambda g, kept: (ran.append("grad"), 2 * g * kept.x)[1])
+    double.fast("cupy", "float32")(lambda x: (ran.append("double"), (x + x, x))[1])
+    double_grad.fast("cupy", "float32")(lambda g, x: (ran.append("grad"), 2 * g * x * x)[1])
     x = np.array([1, 2, 3], "float32")
     for mode in ("emulate", "emulate+check"):
         ran.clear()
         with kernel_mode(mode):
-            y, kept = double(x)
-            assert npx.registry.emulating() and np.array_equal(double_grad(y, kept), 4 * x * x)
+            y, saved = double(x)
+            assert npx.registry.emulating() and np.array_equal(double_grad(y, saved), 4 * x * x * x)
         assert ran == ["double", "grad"]
-        assert (kept.reference is not None) == (mode == "emulate+check")
-    double_grad.fast("cupy", "float32")(lambda g, kept: g)
+        assert (saved.reference is not None) == (mode == "emulate+check")
+    double_grad.fast("cupy", "float32")(lambda g, x: g)
     with kernel_mode("emulate+check"), pytest.raises(npx.KernelMismatch, match="double_grad"):
         double_grad(*double(x))
     assert not npx.registry.emulating()

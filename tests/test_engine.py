@@ -25,6 +25,21 @@ def leaf(*values, dtype="float64"):
     return Tensor(np.array(values, dtype), requires_grad=True)
 
 
+def test_operations_do_not_overwrite_each_other_unseen():
+    """Those of the package have names of their own; others may be defined again where they were defined."""
+    tanh = engine.OPERATIONS["tanh"]
+
+    def another(x):
+        return x, lambda g: (g,)
+
+    another.__name__, another.__module__ = "tanh", "autograd.elsewhere"
+    with pytest.raises(ValueError, match="expected a new name; got 'tanh', which autograd.operations has"):
+        differentiable(another)
+    another.__module__, another.__qualname__ = "mine", "tanh"
+    first, second = differentiable(another), differentiable(another)
+    assert first is not second is engine.OPERATIONS["mine.tanh"] and engine.OPERATIONS["tanh"] is tanh
+
+
 def test_a_gradient_by_hand():
     a, b = leaf(2.0, 3.0), leaf(5.0, 7.0)
     ((a * b + a) / b).sum().backward()

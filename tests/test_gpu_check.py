@@ -10,7 +10,9 @@ import pytest
 
 from autograd.testing.checks import present
 from benchmarks import kernels
+from npx.registry import KERNELS
 from tests import gpu_check
+from tests.cases.kernels import KERNEL_CASES
 from tests.strict_cupy import device
 
 needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++: none found")
@@ -35,13 +37,14 @@ def test_a_training_step_through_every_kernel_is_that_of_the_cpu(capsys):
 
 @needs_gxx
 def test_every_case_of_a_kernel_runs_alone(monkeypatch):
-    ran = []
+    ran, right = [], KERNELS["softmax"].run
     monkeypatch.setitem(sys.modules, "cupy", Allocations())
     monkeypatch.setattr(gpu_check, "TOLERANCE", {"float32": 0})
-    monkeypatch.setattr("tests.cases.cuda.CASES", {"softmax": lambda d: [(lambda run, x: ran.append(x), np.ones(2))]})
+    monkeypatch.setattr("tests.cases.kernels.KERNEL_CASES", {"softmax": KERNEL_CASES["softmax"]})
+    monkeypatch.setattr(KERNELS["softmax"], "run", lambda key, x, mask: (ran.append(x), right(key, x, mask))[1])
     with device(cuda=True):
         gpu_check.run_kernels()
-    assert len(ran) == 1 and not isinstance(ran[0], np.ndarray)
+    assert len(ran) == 9 and not any(isinstance(x, np.ndarray) for x in ran)
 
 
 @needs_gxx
@@ -58,12 +61,13 @@ def test_the_suite_of_the_kernels_runs_with_its_arrays_on_a_device(monkeypatch):
 
 @needs_gxx
 def test_the_benchmark_gives_each_version_what_it_keeps_itself(monkeypatch, capsys):
-    names = "attention_grad", "dropout_grad", "dropout_residual_norm_grad", "layer_norm_grad"
+    names = "attention", "dropout", "dropout_residual_norm", "layer_norm"
     sizes = "--tokens", "8", "--length", "4", "--d-model", "16", "--heads", "2", "--repeats", "1"
     monkeypatch.setattr(sys, "argv", ["kernels", "--device", "cuda", *sizes, "--json", "--kernel", *names])
     with device(cuda=True):
         kernels.main()
-    assert [row["kernel"] for row in json.loads(capsys.readouterr().out.splitlines()[-1])] == list(names)
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row["kernel"] for row in rows] == [part for name in names for part in (name, f"{name}_grad")]
 
 
 class Allocations:

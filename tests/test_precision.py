@@ -55,7 +55,11 @@ def test_a_precision_is_two_dtypes_and_a_kind_of_product(gpu):
         ("fp16", "float32", "float16", "default"),
         ("float64", "float64", "float64", "default"),
     ):
-        assert [x.name for x in npx.use_precision(name)] == [weights, numbers]
+        precision = npx.use_precision(name)
+        assert (precision.name, precision.weights.name, precision.numbers.name) == (name, weights, numbers)
+        assert precision == npx.precision_named(name) and precision.scaled == (name == "fp16")
+        low = precision.numbers.itemsize if precision.low else 0
+        assert precision.parameter_bytes == 4 * precision.weights.itemsize + low
         assert CUPY.products[-1] == ("float32", products)
 
 

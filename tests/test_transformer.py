@@ -124,7 +124,7 @@ def test_micro_batches_equal_the_batch_of_their_union(config, seed, n, k):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @given(config=configs(dropout=0.1, attention_dropout=0.2, activation_dropout=0.3), seed=SEEDS)
-def test_fused_equals_composed_for_the_whole_model(config, dtype, seed, compositions):
+def test_fused_equals_composed_for_the_whole_model(config, dtype, seed):
     model, rng = build(config, seed, dtype), np.random.default_rng(seed)
     src, tgt = batch(sentences(rng, 3), sentences(rng, 3))
 
@@ -139,7 +139,7 @@ def test_fused_equals_composed_for_the_whole_model(config, dtype, seed, composit
     fused = everything()
     used = set()
     with pytest.MonkeyPatch.context() as patch:
-        for name, composition in compositions.items():
+        for name, composition in neural.COMPOSITIONS.items():
             patch.setattr(neural, name, lambda *a, c=composition, n=name, **k: (used.add(n), c(*a, **k))[1])
         composed = everything()
     compare("model", composed, fused)

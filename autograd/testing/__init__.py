@@ -4,7 +4,7 @@
 
 `gradcheck.py` compares gradients with central differences and says what differs; `checks.py` adds everything else a
 correct operation, layer or kernel keeps; `strategies.py` draws the inputs that find what is wrong (it needs hypothesis,
-the rest does not). Read them in this order; docs/check-your-layer.md has the ten lines to begin with.
+the rest does not). docs/check-your-layer.md has the ten lines to begin with.
 """
 
 from autograd.testing.checks import CheckError, check_kernel, check_layer, check_operation, saved_bytes

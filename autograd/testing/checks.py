@@ -1,16 +1,18 @@
-"""Everything a correct operation, layer or kernel keeps, beside its gradient. Next: `strategies.py`.
+"""Everything a correct operation, layer or kernel keeps, beside its gradient.
 
 `check_operation`: one function of Tensors; `check_layer`: a module with its parameters, in training and evaluation;
-`check_kernel`: the fast versions of a kernel against its reference.
+`check_kernel`: the fast versions of a kernel, and of its gradient, against the references.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import npx
 from autograd.engine import FLOATS, Tensor
+from autograd.graph import captured, owner
 from autograd.testing.gradcheck import Problem, Report, check_problem, gradcheck, literal, reproduction
-from npx.registry import KernelMismatch, compare
+from npx import Array
+from npx.registry import KernelMismatch, compare, mapped
 
 LAYOUTS = ("reversed", "every second", "column-major")
 
@@ -102,7 +104,7 @@ def is_float(x: Any) -> bool:
     return hasattr(x, "dtype") and x.dtype.name in FLOATS
 
 
-def near(a: Any, b: Any, tolerance: float) -> bool:
+def near(a: Array, b: Array, tolerance: float) -> bool:
     """Whether two arrays agree, relative to the largest magnitude."""
     if a.shape != b.shape:
         return False
@@ -116,7 +118,7 @@ def run_guarded(
     """Run on protected arrays; returns the output and the Tensors `wanted`, which require gradients."""
     guarded = [protected(x) if hasattr(x, "dtype") else x for x in values]
     before = [x.copy() if hasattr(x, "dtype") else x for x in guarded]
-    arguments = [Tensor(x, requires_grad=i in wanted) if is_float(x) else x for i, x in enumerate(guarded)]
+    arguments: list[Any] = [Tensor(x, requires_grad=i in wanted) if is_float(x) else x for i, x in enumerate(guarded)]
     try:
         output = operation(*arguments, **options)
     except ValueError as error:
@@ -148,7 +150,7 @@ def backward_guarded(output: Tensor, tensors: list[Tensor], c: Any, fail: Any) -
     return [npx.zeros_like(npx.to_host(t.data)) if t.grad is None else npx.to_host(t.grad) for t in tensors]
 
 
-def protected(x: Any) -> Any:
+def protected(x: Array) -> Array:
     """A view of x, in its own memory layout, that (with NumPy) cannot be written to."""
     view = npx.asarray(x).view()
     if hasattr(view, "flags") and hasattr(view.flags, "writeable"):
@@ -156,7 +158,7 @@ def protected(x: Any) -> Any:
     return view
 
 
-def relaid(x: Any, layout: str) -> Any:
+def relaid(x: Array, layout: str) -> Array:
     """The same values in another memory layout."""
     if not x.ndim:
         return npx.asarray(x)
@@ -171,37 +173,13 @@ def saved_bytes(output: Tensor, known: Sequence[Any] = ()) -> int:
     """Bytes of the arrays that the vjp of `output` keeps alive, without the output itself and the arrays `known`."""
     if output.node is None or output.node.vjp is None:
         return 0
-    seen = {id(owner(x)) for x in (*captured(list(known), set()), output.data)}
+    seen = {id(owner(x)) for x in (*captured(list(known)), output.data)}
     total = 0
-    for array in captured(output.node.vjp, set()):
+    for array in captured(output.node.vjp):
         if array.ndim and id(owner(array)) not in seen:
             seen.add(id(owner(array)))
             total += owner(array).nbytes
     return total
-
-
-def owner(x: Any) -> Any:
-    """The array whose memory x views."""
-    while getattr(x, "base", None) is not None and hasattr(x.base, "nbytes") and hasattr(x.base, "dtype"):
-        x = x.base
-    return x
-
-
-def captured(value: Any, visited: set[int]) -> Iterator[Any]:
-    """Arrays reachable from a closure."""
-    if id(value) in visited:
-        return
-    visited.add(id(value))
-    if hasattr(value, "nbytes") and hasattr(value, "dtype"):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from captured(item, visited)
-    elif isinstance(value, Tensor):
-        yield value.data
-    elif callable(value):
-        for cell in getattr(value, "__closure__", None) or ():
-            yield from captured(cell.cell_contents, visited)
 
 
 def check_layer(
@@ -297,39 +275,61 @@ def guard_layer(name: str, run: Callable[..., tuple[Tensor, list[Tensor]]], arra
     backward_guarded(output, leaves, npx.ones_like(output.data), fail)
 
 
-def check_kernel(kernel: Any, *args: Any, **kwargs: Any) -> list[str]:
-    """Check each fast version of `kernel` (npx.Kernel) for arguments like these against its reference.
+def check_kernel(
+    kernel: npx.Kernel, *args: Any, gradient: dict[str, Any] | None = None, seed: int = 0, **kwargs: Any
+) -> list[str]:
+    """Check each fast version of `kernel` for arguments like these against its reference, and each of its gradient.
 
     Results, and what is left in every argument, must agree in value, shape and dtype, for the memory layout given and
-    for others, on every engine present that has a version for the dtype of the first argument. Returns the names of the
-    versions checked. Raises npx.KernelMismatch naming the first difference, with a line to reproduce it.
+    for others, on every engine present that has a version for the dtype of the first argument. What a version saves for
+    its gradient is its own affair; the gradients themselves, for a random gradient of the output and the options
+    `gradient`, must agree. Returns the names of the versions checked. Raises npx.KernelMismatch naming the first
+    difference, with a line to reproduce it.
     """
     checked = []
     before = npx.device()
     try:
         for device, engine in (("cpu", "numpy"), ("cuda", "cupy")):
-            version = kernel.versions.get((engine, args[0].dtype.name))
-            if version is None or not present(device):
+            key = engine, args[0].dtype.name
+            if key not in kernel.versions or not present(device):
                 continue
             npx.use_device(device)
+            name = getattr(kernel.versions[key], "__name__", "fast version")
             for layout in ("given", *LAYOUTS):
+                what = f"{kernel.name}, {name}, {layout} layout"
                 # Twice the same, in memory of its own: a kernel may write to its arguments.
-                (first, first_named), (second, second_named) = (moved((args, kwargs), layout) for _ in range(2))
-                what = f"{kernel.name}, {getattr(version, '__name__', 'fast version')}, {layout} layout"
-                expected = kernel.reference(*first, **first_named)
-                result = version(*second, **second_named)
-                compare(what, expected, result)
-                compare(
-                    f"{what}, arguments afterwards", (*first, *first_named.values()), (*second, *second_named.values())
-                )
-            checked.append(getattr(version, "__name__", "fast version"))
+                pairs = [run_kernel(kernel, chosen, layout, args, kwargs) for chosen in (None, key)]
+                compare(what, *(pair[0] for pair in pairs))
+                compare(f"{what}, arguments afterwards", *(pair[1] for pair in pairs))
+                if kernel.grad is None or pairs[0][2].values is None:
+                    continue
+                g = npx.random.normal(npx.Key(seed, 0, 0), pairs[0][0].shape, pairs[0][0].dtype)
+                results = []
+                for _, _, saved in pairs:
+                    arrays, named = moved(g, layout), moved(gradient or {}, layout)
+                    results.append((saved.gradient(arrays, **named), arrays, named))
+                compare(f"{kernel.grad.name}, {name}, {layout} layout", *(found[0] for found in results))
+                compare(f"{kernel.grad.name}, {name}, {layout} layout, arguments afterwards", *(f[1:] for f in results))
+                compare(f"{kernel.grad.name}, gradient of the output afterwards", moved(g, layout), results[1][1])
+            checked.append(name)
     except KernelMismatch as error:
         setup = "from npx import KERNELS"
-        line = reproduction("check_kernel", Named(f"KERNELS[{kernel.name!r}]"), args, kwargs, setup)
+        options = kwargs | ({"gradient": gradient} if gradient else {}) | ({"seed": seed} if seed else {})
+        line = reproduction("check_kernel", Named(f"KERNELS[{kernel.name!r}]"), args, options, setup)
         raise KernelMismatch(f"check_kernel: {error}\nreproduce: {line}") from error
     finally:
         npx.use_device(before)
     return checked
+
+
+def run_kernel(
+    kernel: npx.Kernel, key: tuple[str, str] | None, layout: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, Any, Any]:
+    """What the version of `key` (None: the reference) gives for copies in a layout, those afterwards, what it saved."""
+    given, named = moved((args, kwargs), layout)
+    result = kernel.run(key, *given, **named)
+    y, saved = (result, None) if kernel.grad is None else result
+    return y, (given, named), saved
 
 
 def present(device: str) -> bool:
@@ -344,12 +344,10 @@ def present(device: str) -> bool:
 
 
 def moved(value: Any, layout: str) -> Any:
-    """A copy, on the current device and in a memory layout, of an array or of those in a tuple or dict."""
-    if isinstance(value, dict):
-        return {k: moved(v, layout) for k, v in value.items()}
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(moved(v, layout) for v in value)
-    if not hasattr(value, "dtype"):
-        return value
-    copy = npx.asarray(npx.from_host(npx.to_host(value)).copy())
-    return copy if layout == "given" else relaid(copy, layout)
+    """Copies, on the current device and in a memory layout, of the arrays in a value."""
+
+    def copy(x: Array) -> Array:
+        own = npx.asarray(npx.from_host(npx.to_host(x)).copy())
+        return own if layout == "given" else relaid(own, layout)
+
+    return mapped(copy, value)

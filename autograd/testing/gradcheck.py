@@ -1,4 +1,4 @@
-"""Is a gradient right? Compare it with central differences, and say which entry is wrong. Next: `checks.py`.
+"""Is a gradient right? Compare it with central differences, and say which entry is wrong.
 
 For a function f and a fixed random c, backward gives the gradient of phi(x) = sum(c * f(x)). Moving x by +-h along a
 direction d must change phi by 2 h (gradient . d), up to O(h^3) of truncation and O(eps / h) of rounding, which balance

@@ -113,7 +113,7 @@ class SequenceModel(Module):
 
     def last_logits(self, hidden: Tensor) -> npx.Array:
         """(R, T, D) -> (R, V), an array, of the last position."""
-        return npx.linear(hidden.data[:, -1], self.embedding.weight.data.T)
+        return npx.linear(hidden.data[:, -1], self.embedding.weight.data.T)[0]
 
     def cross_entropy(self, hidden: Tensor, targets: npx.Array, smoothing: float, over: str, tokens: float) -> Tensor:
         """The label-smoothed cross entropy () of targets (B, T) that are not padding, divided by `tokens`."""

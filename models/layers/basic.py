@@ -15,7 +15,7 @@ class Linear(Module):
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        return neural.linear(x, self.weight, self.bias, relu=self.activation == "relu")
+        return neural.linear(x, self.weight, self.bias, self.activation)
 
 
 class Embedding(Module):

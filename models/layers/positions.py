@@ -8,7 +8,7 @@ from models.initial import normal
 from models.module import Module, Parameter
 from models.registry import POSITIONS
 
-host = npx.array_module()  # tables are made on the host, the same on every device
+host = npx.host  # tables are made on the host, the same on every device
 
 
 class Positions(Module):

@@ -16,7 +16,7 @@ import npx
 from autograd import no_grad
 from models.state import State
 
-host = npx.array_module()  # the bookkeeping is NumPy's on every device
+host = npx.host  # the bookkeeping is NumPy's on every device
 PENALTIES = ("paper", "length")
 
 

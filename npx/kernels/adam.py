@@ -1,21 +1,19 @@
 """Adam (Kingma and Ba, 2015; paper section 5.3) over one flat buffer that holds every parameter."""
 
-from typing import Any
-
 import numpy as np
 
-from npx.cuda import THREADS, launch
-from npx.device import array_module
-from npx.parallel import map_blocks
+from npx.array import Array, array_module
+from npx.cuda.launch import BLOCK_THREADS, launch
 from npx.registry import kernel
+from npx.rows import map_blocks
 
 
 @kernel
 def adam(
-    p: Any,
-    g: Any,
-    m: Any,
-    v: Any,
+    p: Array,
+    g: Array,
+    m: Array,
+    v: Array,
     step: int,
     lr: float,
     beta1: float = 0.9,
@@ -23,7 +21,7 @@ def adam(
     eps: float = 1e-9,
     weight_decay: float = 0.0,
     eps_inside: bool = False,
-    low: Any = None,
+    low: Array | None = None,
     scale: float = 1.0,
 ) -> None:
     """One update of the flat arrays p, m, v (n,) in place from the gradient scale g (n,); `step` counts from 1.
@@ -59,10 +57,10 @@ def step_size_and_eps(
 
 @adam.fast("numpy", "float32", "float64")
 def adam_numpy(
-    p: np.ndarray,
-    g: np.ndarray,
-    m: np.ndarray,
-    v: np.ndarray,
+    p: Array,
+    g: Array,
+    m: Array,
+    v: Array,
     step: int,
     lr: float,
     beta1: float = 0.9,
@@ -70,7 +68,7 @@ def adam_numpy(
     eps: float = 1e-9,
     weight_decay: float = 0.0,
     eps_inside: bool = False,
-    low: np.ndarray | None = None,
+    low: Array | None = None,
     scale: float = 1.0,
 ) -> None:
     """One block at a time, in two small scratch arrays."""
@@ -100,10 +98,10 @@ def adam_numpy(
 
 @adam.fast("cupy", "float32")
 def adam_cuda(
-    p: Any,
-    g: Any,
-    m: Any,
-    v: Any,
+    p: Array,
+    g: Array,
+    m: Array,
+    v: Array,
     step: int,
     lr: float,
     beta1: float = 0.9,
@@ -111,7 +109,7 @@ def adam_cuda(
     eps: float = 1e-9,
     weight_decay: float = 0.0,
     eps_inside: bool = False,
-    low: Any = None,
+    low: Array | None = None,
     scale: float = 1.0,
 ) -> None:
     """One pass over all five arrays."""
@@ -119,6 +117,6 @@ def adam_cuda(
     numbers = scale, 1 - beta1, 1 - beta2, step_size, floor, 1 - lr * weight_decay
     n = p.size
     launch(
-        "adam.cu", "adam", -(-n // (8 * THREADS)), THREADS,
+        "adam.cu", "adam", -(-n // (8 * BLOCK_THREADS)), BLOCK_THREADS,
         (p, g, m, v, low, np.int64(n), *map(np.float32, numbers)), LOW=p.dtype if low is None else low.dtype,
     )  # fmt: skip

@@ -4,112 +4,111 @@ Arrays keep the order of the projections they come from, (batch, position, head,
 and joining them again moves no data.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.cuda import Kept, contiguous, launch
-from npx.device import array_module
+from npx.array import Array, array_module
+from npx.cuda.launch import contiguous, launch
 from npx.kernels.dropout import dropout, dropout_grad, keep_mask, keep_scale, threshold
 from npx.kernels.softmax import softmax, softmax_grad, softmax_grad_in_place, softmax_in_place
-from npx.parallel import map_blocks
 from npx.precision import wide
 from npx.random import Key
 from npx.registry import kernel
+from npx.rows import map_blocks
 from npx.scores import Scores, additive, rotated
+
+Triple = tuple[Array, ...]  # of queries, keys and values
 
 
 @kernel
 def attention(
-    q: Any, k: Any, v: Any, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
-) -> tuple[Any, Any, Any]:
-    """out = dropout(p) v with p = softmax(q k^T / sqrt(d_k)) for each sentence and head.
+    q: Array, k: Array, v: Array, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
+) -> tuple[Array, tuple[Any, ...]]:
+    """y = dropout(p) v with p = softmax(q k^T / sqrt(d_k)) for each sentence and head.
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores`: which keys count, and more (npx/scores.py); `key`
-    None: no dropout. Returns out (B, T, H, d_v) and what the gradient needs: p (B, H, T, S), keep. A position that may
-    attend to nothing gets zeros.
+    None: no dropout. y (B, T, H, d_v); a position that may attend to nothing gets zeros. Saved: q and k, turned by
+    their positions, v, p (B, H, T, S), and what was dropped.
     """
-    p = probabilities(q, k, scores)
-    kept, keep = (p, None) if key is None else dropout.reference(p, rate, key)
-    return heads_first(kept @ heads_first(v)), p, keep  # (B, T, H, d_v)
-
-
-def probabilities(q: Any, k: Any, scores: Scores) -> Any:
-    """p (B, H, T, S) of q (B, T, H, d_k) and k (B, S, H, d_k)."""
     q, k = turned(q, k, scores)
+    p = probabilities(q, k, scores)
+    kept, (_, keep) = (p, (rate, None)) if key is None else dropout.reference(p, rate, key)
+    return heads_first(kept @ heads_first(v)), (q, k, v, p, rate, keep, scores)  # (B, T, H, d_v)
+
+
+@attention.gradient
+def attention_grad(
+    g: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    p: Array,
+    rate: float,
+    keep: Array | None,
+    scores: Scores,
+    out: Triple | None = None,
+) -> Triple:
+    """Gradients (gq, gk, gv) of `attention`, written into the three arrays `out` if given.
+
+    With a = dropout(p): gv = a^T g and ga = g v^T; gs = softmax_grad of ga; gq = gs k / sqrt(d_k),
+    gk = gs^T q / sqrt(d_k), both turned back. g (B, T, H, d_v).
+    """
+    gh, qh, kh, vh = heads_first(g), heads_first(q), heads_first(k), heads_first(v)
+    ga = gh @ vh.swapaxes(-1, -2)  # (B, H, T, S)
+    a, gp = (p, ga) if keep is None else (dropout_grad.reference(p, rate, keep), dropout_grad.reference(ga, rate, keep))
+    gs = softmax_grad.reference(gp, p) * q.shape[-1] ** -0.5
+    gq, gk, gv = heads_first(gs @ kh), heads_first(gs.swapaxes(-1, -2) @ qh), heads_first(a.swapaxes(-1, -2) @ gh)
+    turn_back(gq, gk, scores)
+    return written(out, (gq, gk, gv))
+
+
+def probabilities(q: Array, k: Array, scores: Scores) -> Array:
+    """p (B, H, T, S) of q (B, T, H, d_k) and k (B, S, H, d_k), which are turned already."""
     z = heads_first(q) @ heads_first(k).swapaxes(-1, -2) * q.shape[-1] ** -0.5  # (B, H, T, S)
     added = additive(scores, q, k)
-    return softmax.reference(z if added is None else z + added)
+    return softmax.reference(z if added is None else z + added)[0]
 
 
-def attention_weights(q: Any, k: Any, scores: Scores = Scores()) -> Any:
+def attention_weights(q: Array, k: Array, scores: Scores = Scores()) -> Array:
     """The weights p (B, H, T, S) of an attention, in float32 at least: what `attention` multiplies values with."""
     dtype = wide(q.dtype)
-    return probabilities(q.astype(dtype, copy=False), k.astype(dtype, copy=False), scores)
+    return probabilities(*turned(q.astype(dtype, copy=False), k.astype(dtype, copy=False), scores), scores)
 
 
-def turned(q: Any, k: Any, scores: Scores) -> tuple[Any, Any]:
+def turned(q: Array, k: Array, scores: Scores) -> tuple[Array, Array]:
     """q and k by their positions."""
     return rotated(q, k.shape[1] - q.shape[1], scores.rotary), rotated(k, 0, scores.rotary)
 
 
-def turn_back(gq: Any, gk: Any, scores: Scores) -> None:
+def turn_back(gq: Array, gk: Array, scores: Scores) -> None:
     """The gradients of what `turned` gives into those of q and k, in place."""
     if scores.rotary is not None:
         gq[...] = rotated(gq, gk.shape[1] - gq.shape[1], scores.rotary, back=True)
         gk[...] = rotated(gk, 0, scores.rotary, back=True)
 
 
-@kernel
-def attention_grad(
-    g: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    p: Any,
-    keep: Any = None,
-    rate: float = 0.0,
-    out: tuple[Any, Any, Any] | None = None,
-    scores: Scores = Scores(),
-) -> tuple[Any, Any, Any]:
-    """Gradients (gq, gk, gv) of `attention`, written into the three arrays `out` if given.
-
-    With a = dropout(p): gv = a^T g and ga = g v^T; gs = softmax_grad of ga through the mask; gq = gs k / sqrt(d_k),
-    gk = gs^T q / sqrt(d_k). g (B, T, H, d_v), the others as in `attention`.
-    """
-    xp = array_module(g)
-    q, k = turned(q, k, scores)
-    gh, qh, kh, vh = heads_first(g), heads_first(q), heads_first(k), heads_first(v)
-    ga = gh @ vh.swapaxes(-1, -2)  # (B, H, T, S)
-    a, gp = (p, ga) if keep is None else (dropout_grad.reference(p, rate, keep), dropout_grad.reference(ga, rate, keep))
-    gs = softmax_grad.reference(gp, p) * q.shape[-1] ** -0.5
-    grads = heads_first(gs @ kh), heads_first(gs.swapaxes(-1, -2) @ qh), heads_first(a.swapaxes(-1, -2) @ gh)
-    turn_back(*grads[:2], scores)
-    if out is None:
-        return grads
-    for target, value in zip(out, grads, strict=True):
-        xp.copyto(target, value)
-    return out
-
-
-def heads_first(x: Any) -> Any:
+def heads_first(x: Array) -> Array:
     """(B, T, H, D) as a view (B, H, T, D), and back."""
     return x.swapaxes(1, 2)
 
 
+def written(out: Triple | None, values: Triple) -> Triple:
+    """The values, in the arrays `out` where they are given and others."""
+    for target, value in zip(out or (), values, strict=False):
+        if target is not value:
+            array_module(value).copyto(target, value.astype(target.dtype, copy=False))
+    return out or values
+
+
 @attention.fast("numpy", "float32", "float64")
 def attention_numpy(
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    scores: Scores = Scores(),
-    rate: float = 0.0,
-    key: Key | None = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    q: Array, k: Array, v: Array, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
+) -> tuple[Array, tuple[Any, ...]]:
     """A few sentences at a time, their scores staying in cache from the first product to the second."""
     (batch, length, heads, d_k), source, d_v = q.shape, k.shape[1], v.shape[3]
     p = np.empty((batch, heads, length, source), q.dtype)
-    out = np.empty((batch, length, heads, d_v), q.dtype)
+    y = np.empty((batch, length, heads, d_v), q.dtype)
     keep = None if key is None else keep_mask(key, p.shape, rate)
     bias, scale = additive(scores, q, k), d_k**-0.5
     q, k = turned(q, k, scores)
@@ -122,26 +121,25 @@ def attention_numpy(
             rows += bias[i:j]
         softmax_in_place(rows)
         kept = rows if keep is None else rows * keep_scale(rate) * keep[i:j]
-        np.matmul(kept, heads_first(v[i:j]), out=heads_first(out[i:j]))
+        np.matmul(kept, heads_first(v[i:j]), out=heads_first(y[i:j]))
 
     map_blocks(body, batch, p[:1].nbytes)
-    return out, p, keep
+    return y, (q, k, v, p, rate, keep, scores)
 
 
 @attention_grad.fast("numpy", "float32", "float64")
 def attention_grad_numpy(
-    g: np.ndarray,
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    p: np.ndarray,
-    keep: np.ndarray | None = None,
-    rate: float = 0.0,
-    out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
-    scores: Scores = Scores(),
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    g: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    p: Array,
+    rate: float,
+    keep: Array | None,
+    scores: Scores,
+    out: Triple | None = None,
+) -> Triple:
     """A few sentences at a time."""
-    q, k = turned(q, k, scores)
     gq, gk, gv = out or (np.empty(q.shape, g.dtype), np.empty(k.shape, g.dtype), np.empty(v.shape, g.dtype))
     scale = q.shape[-1] ** -0.5
 
@@ -170,71 +168,58 @@ LARGEST_HEAD = 128  # of attention.cu; where a head is larger, the reference com
 SHARED_BYTES = 48 << 10  # shared memory that a block may have on every GPU
 
 
-class AttentionKept(Kept):
-    """What the gradient forms the probabilities from: their log-sum-exp (B, H, T), the scores, y and the dropout."""
+class InFloat32(NamedTuple):
+    """What the reference saved for a head larger than attention.cu takes."""
 
-    def __init__(self, lse: Any, scores: Scores, y: Any, draw: tuple[Any, ...]) -> None:
-        self.lse, self.scores, self.y, self.draw = lse, scores, y, draw
-
-
-class DropoutKept(Kept):
-    """Nothing: `AttentionKept` has what draws the dropout again."""
+    values: tuple[Any, ...]
 
 
 @attention.fast("cupy", "float32", "float16", "bfloat16")
 def attention_cuda(
-    q: Any, k: Any, v: Any, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
-) -> tuple[Any, Any, Any]:
-    """Keys and values pass through shared memory; scores and probabilities stay in registers."""
+    q: Array, k: Array, v: Array, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
+) -> tuple[Array, Any]:
+    """Keys and values pass through shared memory; scores and probabilities stay in registers.
+
+    The gradient forms the probabilities again. Saved: q, k, v as they were read, the log-sum-exp (B, H, T), y, and how
+    the dropout is drawn.
+    """
     xp = array_module(q)
     (batch, length, heads, d_k), d_v = q.shape, v.shape[3]
     if max(d_k, d_v) > LARGEST_HEAD:
-        y, p, keep = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), scores, rate, key)
-        return y.astype(q.dtype, copy=False), p, keep
+        y, saved = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), scores, rate, key)
+        return y.astype(q.dtype, copy=False), InFloat32(saved)
     y, lse = xp.empty((batch, length, heads, d_v), q.dtype), xp.empty((batch, heads, length), np.float32)
-    views = [plain_rows(x) for x in (*turned(q, k, scores), v)]
+    inputs = [plain_rows(x) for x in (*turned(q, k, scores), v)]
     draw = draw_arguments(rate, key)
-    launch_attention("attention_forward", views, (), (y,), lse, scores, draw, length)
-    return y, AttentionKept(lse, scores, y, draw), None if key is None else DropoutKept()
+    launch_attention("attention_forward", inputs, (), (y,), lse, scores, draw, length)
+    return y, (*inputs, lse, y, scores, draw)
 
 
 @attention_grad.fast("cupy", "float32", "float16", "bfloat16")
-def attention_grad_cuda(
-    g: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    p: Any,
-    keep: Any = None,
-    rate: float = 0.0,
-    out: tuple[Any, Any, Any] | None = None,
-    scores: Scores = Scores(),
-) -> tuple[Any, Any, Any]:
+def attention_grad_cuda(g: Array, *saved: Any, out: Triple | None = None) -> Triple:
     """A block for each tile of positions: gq of its queries, then gk and gv of its keys. No sum depends on an order."""
+    if isinstance(saved[0], InFloat32):
+        gq, gk, gv = attention_grad.reference(g.astype(np.float32), *saved[0].values)
+        return written(out, (gq, gk, gv)) if out else tuple(x.astype(g.dtype, copy=False) for x in (gq, gk, gv))
     xp = array_module(g)
-    out = out or (xp.empty(q.shape, g.dtype), xp.empty(k.shape, g.dtype), xp.empty(v.shape, g.dtype))
-    if isinstance(p, AttentionKept):
-        g = xp.ascontiguousarray(g, q.dtype)
-        grads = tuple(x if has_plain_rows(x) and x.dtype == q.dtype else xp.empty(x.shape, q.dtype) for x in out)
-        views = [plain_rows(x) for x in (*turned(q, k, scores), v)]
-        length = max(q.shape[1], k.shape[1])
-        launch_attention("attention_backward", views, grads, (g, p.y), p.lse, scores, p.draw, length)
-        turn_back(grads[0], grads[1], scores)
-    else:
-        wide_arrays = (x.astype(np.float32) for x in (g, q, k, v))
-        grads = attention_grad.reference(*wide_arrays, p, keep, rate, scores=scores)
-    for target, value in zip(out, grads, strict=True):
-        if target is not value:
-            xp.copyto(target, value.astype(target.dtype, copy=False))
-    return out
+    *inputs, lse, y, scores, draw = saved
+    g, dtype = contiguous(g), y.dtype
+    grads = tuple(
+        x if x is not None and has_plain_rows(x) and x.dtype == dtype else xp.empty(like.shape, dtype)
+        for x, like in zip(out or (None,) * 3, inputs, strict=True)
+    )
+    length = max(g.shape[1], inputs[1].shape[1])
+    launch_attention("attention_backward", inputs, grads, (g, y), lse, scores, draw, length)
+    turn_back(grads[0], grads[1], scores)
+    return written(out, grads)
 
 
-def has_plain_rows(x: Any) -> bool:
+def has_plain_rows(x: Array) -> bool:
     """Whether the values of the last axis are neighbours."""
     return x.strides[-1] == x.itemsize
 
 
-def plain_rows(x: Any) -> Any:
+def plain_rows(x: Array) -> Array:
     """x, copied unless the values of its last axis are neighbours."""
     return x if has_plain_rows(x) else array_module(x).ascontiguousarray(x)
 
@@ -248,12 +233,12 @@ def draw_arguments(rate: float, key: Key | None) -> tuple[Any, ...]:
 
 def launch_attention(
     kernel: str,
-    inputs: list[Any],
-    grads: tuple[Any, ...],
-    dense: tuple[Any, ...],
-    lse: Any,
+    inputs: list[Array],
+    grads: tuple[Array, ...],
+    dense: tuple[Array, ...],
+    lse: Array,
     scores: Scores,
-    draw: Any,
+    draw: tuple[Any, ...],
     length: int,
 ) -> None:
     """Start a kernel of attention.cu over tiles of `length` positions.
@@ -296,7 +281,7 @@ def tile_size(length: int, row_bytes: int) -> int:
     return max(16, min(64, room, -(-length // 16) * 16))
 
 
-def access_bytes(*arrays: Any) -> int:
+def access_bytes(*arrays: Array) -> int:
     """Bytes that a thread can access at once: the power of two, up to 16, that divides where rows start and end."""
     bits = 16
     for x in arrays:

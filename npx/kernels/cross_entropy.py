@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from npx import cuda
-from npx.cuda import THREADS, contiguous, launch
-from npx.device import array_module
+from npx.array import Array, array_module
+from npx.cuda import blas
+from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.kernels.embedding import sums_by_id
-from npx.parallel import map_blocks, map_ranges
 from npx.precision import wide
 from npx.registry import kernel
+from npx.rows import map_blocks, map_ranges
+from npx.tune import tuned
 
 SMOOTHING_OVER = ("all", "others", "others_without_pad")
 PANEL = 1024  # classes, at most, whose logits one thread forms at a time in `linear_cross_entropy`
@@ -47,9 +48,9 @@ def on_and_off(smoothing: float, over: str, classes: int) -> tuple[float, float]
 
 @kernel
 def cross_entropy(
-    logits: Any, targets: Any, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
-) -> tuple[Any, Any]:
-    """The summed loss () and, if `grad`, its gradient (N, V) for logits (N, V) and targets (N,) integers in [0, V).
+    logits: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
+) -> tuple[Array, Array | None]:
+    """The summed loss () of logits (N, V) and targets (N,) integers in [0, V). Saved, if `grad`: its gradient (N, V).
 
     The loss of float16 and bfloat16 logits is float32: summed over a batch it is beyond their range or resolution.
     """
@@ -67,22 +68,47 @@ def cross_entropy(
     return loss, xp.where(real, xp.exp(log_p) - q, 0).astype(logits.dtype) if grad else None
 
 
+@cross_entropy.gradient
+def cross_entropy_grad(g: Array, gz: Array) -> Array:
+    """g gz (N, V) for the gradient g () of the loss."""
+    return (g * gz).astype(gz.dtype, copy=False)
+
+
 @kernel
 def linear_cross_entropy(
-    x: Any, w: Any, targets: Any, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
-) -> tuple[Any, Any, Any]:
-    """`cross_entropy` of the logits x w^T, and the gradients of x and w, without keeping logits or probabilities.
+    x: Array, w: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
+) -> tuple[Array, tuple[Array, Array] | None]:
+    """`cross_entropy` of the logits x w^T, without keeping logits or probabilities.
 
-    x (N, D); w (V, D), the output projection, which is the embedding table; targets (N,). Returns the summed loss (),
-    gx (N, D) and gw (V, D), both None if not `grad`.
+    x (N, D); w (V, D), the output projection, which is the embedding table; targets (N,). Saved, if `grad`: the
+    gradients gx (N, D) and gw (V, D) of the loss, which are formed together with it.
     """
     loss, gz = cross_entropy.reference(x @ w.T, targets, smoothing, over, pad_id, grad)
-    return (loss, gz @ w, gz.T @ x) if grad else (loss, None, None)
+    return loss, (gz @ w, gz.T @ x) if grad else None
 
 
-def logits_to_gradient(
-    z: np.ndarray, targets: np.ndarray, smoothing: float, over: str, pad_id: int, grad: bool
-) -> float:
+@linear_cross_entropy.gradient
+def linear_cross_entropy_grad(g: Array, gx: Array, gw: Array) -> tuple[Array, Array]:
+    """g times the gradients, for the gradient g () of the loss."""
+    return (g * gx).astype(gx.dtype, copy=False), (g * gw).astype(gw.dtype, copy=False)
+
+
+@cross_entropy_grad.fast("numpy", "float32", "float64")
+@cross_entropy_grad.fast("cupy", "float32", "float16", "bfloat16")
+def scaled_in_place(g: Array, x: Array) -> Array:
+    """g x written over x, and so in its dtype: nobody else holds it."""
+    x *= g
+    return x
+
+
+@linear_cross_entropy_grad.fast("numpy", "float32", "float64")
+@linear_cross_entropy_grad.fast("cupy", "float32", "float16", "bfloat16")
+def both_scaled_in_place(g: Array, gx: Array, gw: Array) -> tuple[Array, Array]:
+    """The same for two."""
+    return scaled_in_place(g, gx), scaled_in_place(g, gw)
+
+
+def logits_to_gradient(z: Array, targets: Array, smoothing: float, over: str, pad_id: int, grad: bool) -> float:
     """Turn logits z (n, V), whose targets (n,) are no padding, into their gradient in place; return the summed loss."""
     on, off = on_and_off(smoothing, over, z.shape[1])
     ones = np.ones(z.shape[1], z.dtype)
@@ -108,13 +134,8 @@ def logits_to_gradient(
 
 @cross_entropy.fast("numpy", "float32", "float64")
 def cross_entropy_numpy(
-    logits: np.ndarray,
-    targets: np.ndarray,
-    smoothing: float = 0.0,
-    over: str = "all",
-    pad_id: int = 0,
-    grad: bool = True,
-) -> tuple[np.ndarray, np.ndarray | None]:
+    logits: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
+) -> tuple[Array, Array | None]:
     """Rows that count are copied and turned into their gradient in place."""
     real = np.flatnonzero(targets != pad_id)
     z, targets_of_real = logits[real], targets[real]
@@ -132,14 +153,8 @@ def cross_entropy_numpy(
 
 @linear_cross_entropy.fast("numpy", "float32", "float64")
 def linear_cross_entropy_numpy(
-    x: np.ndarray,
-    w: np.ndarray,
-    targets: np.ndarray,
-    smoothing: float = 0.0,
-    over: str = "all",
-    pad_id: int = 0,
-    grad: bool = True,
-) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    x: Array, w: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
+) -> tuple[Array, tuple[Array, Array] | None]:
     """Padding left out, then chunks of rows, and within a chunk panels of classes: no pass over all logits.
 
     With z = x w^T and q = on * [target] + off, the gradients of the loss are
@@ -166,7 +181,7 @@ def linear_cross_entropy_numpy(
 
     chunks = max(1, -(-len(real) * len(w) // CHUNK))
     rows = max(1, -(-len(real) // chunks))
-    width = min(PANEL, -(-len(w) // 4))
+    width = min(PANEL, -(-len(w) // 4)) if tuned() else len(w)
     buffer = np.empty((-(-len(w) // width), rows, width), x.dtype)
     for start in range(0, len(real), rows):
         chunk = x_real[start : start + rows]
@@ -176,22 +191,22 @@ def linear_cross_entropy_numpy(
             less = None if start else (smoothed, x_real.sum(axis=0))
             gx_real[start : start + rows] += panels_of_gradients(chunk, w, buffer, share, gw, less)
     if gx_real is None or gw is None:
-        return np.asarray(loss, x.dtype), None, None
+        return np.asarray(loss, x.dtype), None
     gx = np.zeros(x.shape, x.dtype)
     gx[real] = gx_real
     of_targets, sums = sums_by_id(x_real, targets)
     gw[of_targets] -= on * sums
-    return np.asarray(loss, x.dtype), gx, gw
+    return np.asarray(loss, x.dtype), (gx, gw)
 
 
-def panels_of_exponentials(x: np.ndarray, w: np.ndarray, buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def panels_of_exponentials(x: Array, w: Array, buffer: Array) -> tuple[Array, Array]:
     """Leave exp(z - m) of the logits z = x w^T in buffer[:, : len(x)], m a row's largest logit in each panel.
 
     Returns logsumexp(z) (n,), and by what exp(z - m) is multiplied to give softmax(z): f (panels, n).
     """
     width = buffer.shape[2]
 
-    def body(i: int, j: int) -> tuple[np.ndarray, np.ndarray]:
+    def body(i: int, j: int) -> tuple[Array, Array]:
         z = np.matmul(x, w[i:j].T, out=buffer[i // width, : len(x), : j - i])
         m = z.max(axis=1)
         z -= m[:, None]
@@ -206,17 +221,17 @@ def panels_of_exponentials(x: np.ndarray, w: np.ndarray, buffer: np.ndarray) -> 
 
 
 def panels_of_gradients(
-    x: np.ndarray,
-    w: np.ndarray,
-    buffer: np.ndarray,
-    f: np.ndarray,
-    gw: np.ndarray,
-    less: tuple[np.ndarray, np.ndarray] | None,
-) -> np.ndarray:
+    x: Array,
+    w: Array,
+    buffer: Array,
+    f: Array,
+    gw: Array,
+    less: tuple[Array, Array] | None,
+) -> Array:
     """softmax(z) w (n, D). softmax(z)^T x is added to gw (V, D); `less`: gw begins as minus the product of the two."""
     width = buffer.shape[2]
 
-    def body(i: int, j: int) -> np.ndarray:
+    def body(i: int, j: int) -> Array:
         e, scale = buffer[i // width, : len(x), : j - i], f[i // width, :, None]
         if less:
             np.matmul(e.T, scale * x, out=gw[i:j])
@@ -235,8 +250,8 @@ def panels_of_gradients(
 
 @cross_entropy.fast("cupy", "float32", "float16", "bfloat16")
 def cross_entropy_cuda(
-    logits: Any, targets: Any, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
-) -> tuple[Any, Any]:
+    logits: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
+) -> tuple[Array, Array | None]:
     """A block for each row, which is read twice and written once. The loss is float32."""
     xp = array_module(logits)
     logits = contiguous(logits)
@@ -246,7 +261,9 @@ def cross_entropy_cuda(
     return total_loss(losses), gz
 
 
-def losses_and_gradient(z: Any, targets: Any, gz: Any, losses: Any, smoothing: float, over: str, pad_id: int) -> None:
+def losses_and_gradient(
+    z: Array, targets: Array, gz: Array | None, losses: Array, smoothing: float, over: str, pad_id: int
+) -> None:
     """Write the losses (n,), float32, of logits z (n, V) and, unless gz is None, their gradient, perhaps over z."""
     n, classes = z.shape
     on, off = on_and_off(smoothing, over, classes)
@@ -257,29 +274,23 @@ def losses_and_gradient(z: Any, targets: Any, gz: Any, losses: Any, smoothing: f
         np.int64(pad_id),
         np.int32(over == "others_without_pad"),
     )
-    threads = 64 if classes <= 1024 else 512
+    block = 64 if classes <= 1024 else 512
     launch(
-        "cross_entropy.cu", "cross_entropy", n, threads, (z, targets, gz, losses, *numbers), T=z.dtype, ID=targets.dtype
+        "cross_entropy.cu", "cross_entropy", n, block, (z, targets, gz, losses, *numbers), T=z.dtype, ID=targets.dtype
     )
 
 
-def total_loss(losses: Any) -> Any:
+def total_loss(losses: Array) -> Array:
     """The sum () of losses (n,)."""
     loss = array_module(losses).empty((), np.float32)
-    launch("sums.cu", "total", 1, THREADS, (losses, loss, np.int32(losses.size)), T=loss.dtype)
+    launch("sums.cu", "total", 1, BLOCK_THREADS, (losses, loss, np.int32(losses.size)), T=loss.dtype)
     return loss
 
 
 @linear_cross_entropy.fast("cupy", "float32", "float16", "bfloat16")
 def linear_cross_entropy_cuda(
-    x: Any,
-    w: Any,
-    targets: Any,
-    smoothing: float = 0.0,
-    over: str = "all",
-    pad_id: int = 0,
-    grad: bool = True,
-) -> tuple[Any, Any, Any]:
+    x: Array, w: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
+) -> tuple[Array, tuple[Array, Array] | None]:
     """Chunks of rows through one buffer for logits and their gradient; gw is summed over chunks in float32.
 
     Padding takes part, with a gradient of zeros: leaving it out would make the host wait for its number.
@@ -295,13 +306,13 @@ def linear_cross_entropy_cuda(
     total = xp.zeros(w.shape, np.float32) if grad and n > chunk else None
     for start in range(0, n, chunk):
         rows = slice(start, start + chunk)
-        z = cuda.matmul(x[rows], w.T, out=buffer[: len(x[rows])])
+        z = blas.matmul(x[rows], w.T, out=buffer[: len(x[rows])])
         losses_and_gradient(z, targets[rows], z if grad else None, losses[rows], smoothing, over, pad_id)
         if grad:
-            cuda.matmul(z, w, out=gx[rows])
-            cuda.matmul(z.T, x[rows], out=gw)
+            blas.matmul(z, w, out=gx[rows])
+            blas.matmul(z.T, x[rows], out=gw)
             if total is not None:
                 last = start + chunk >= n
                 args = total, gw, gw if last else None, np.int64(gw.size)
-                launch("sums.cu", "accumulate", -(-gw.size // (8 * THREADS)), THREADS, args, T=x.dtype)
-    return total_loss(losses), gx, gw
+                launch("sums.cu", "accumulate", -(-gw.size // (8 * BLOCK_THREADS)), BLOCK_THREADS, args, T=x.dtype)
+    return total_loss(losses), (gx, gw) if grad else None

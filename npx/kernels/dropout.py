@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from npx.cuda import THREADS, Kept, contiguous, launch
-from npx.device import array_module
-from npx.parallel import map_blocks
+from npx.array import Array, array_module
+from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.random import Key, bits16
 from npx.registry import kernel
+from npx.rows import map_blocks
 
 WORD = 1 << 16  # a value is dropped where its random 16-bit word is below rate * WORD
 
@@ -37,21 +37,21 @@ def keep_mask(key: Key, shape: tuple[int, ...], rate: float) -> np.ndarray:
 
 
 @kernel
-def dropout(x: Any, rate: float, key: Key) -> tuple[Any, Any]:
-    """y = x * keep / (1 - rate), keep drawn by `key`. x any shape. Returns y and keep (bool, x's shape)."""
+def dropout(x: Array, rate: float, key: Key) -> tuple[Array, tuple[float, Array]]:
+    """y = x * keep / (1 - rate), keep drawn by `key`. x any shape. Saved: rate, keep (bool, x's shape)."""
     keep = array_module(x).asarray(keep_mask(key, x.shape, rate))
-    return dropout_grad.reference(x, rate, keep), keep
+    return dropout_grad.reference(x, rate, keep), (rate, keep)
 
 
-@kernel
-def dropout_grad(g: Any, rate: float, keep: Any) -> Any:
+@dropout.gradient
+def dropout_grad(g: Array, rate: float, keep: Array) -> Array:
     """gx = g * keep / (1 - rate): the same linear map as the forward one."""
     xp = array_module(g)
     return xp.where(keep, g * keep_scale(rate), 0).astype(g.dtype, copy=False)
 
 
 @dropout_grad.fast("numpy", "float32", "float64")
-def dropout_grad_numpy(g: np.ndarray, rate: float, keep: np.ndarray) -> np.ndarray:
+def dropout_grad_numpy(g: Array, rate: float, keep: Array) -> Array:
     """Blocks of a flat array; float times bool is several times faster than `where`."""
     gx = np.empty(g.shape, g.dtype)
     flat_g, flat_keep, flat_gx = g.reshape(-1), keep.reshape(-1), gx.reshape(-1)
@@ -66,17 +66,10 @@ def dropout_grad_numpy(g: np.ndarray, rate: float, keep: np.ndarray) -> np.ndarr
 
 
 @dropout.fast("numpy", "float32", "float64")
-def dropout_numpy(x: np.ndarray, rate: float, key: Key) -> tuple[np.ndarray, np.ndarray]:
+def dropout_numpy(x: Array, rate: float, key: Key) -> tuple[Array, tuple[float, Array]]:
     """The mask, then the same product as the gradient."""
     keep = keep_mask(key, x.shape, rate)
-    return dropout_grad_numpy(x, rate, keep), keep
-
-
-class Drawn(Kept):
-    """Stands for `keep` on a GPU: the key, from which the gradient draws the mask again."""
-
-    def __init__(self, key: Key) -> None:
-        self.key = key
+    return dropout_grad_numpy(x, rate, keep), (rate, keep)
 
 
 def draw(rate: float, key: Key | None) -> tuple[Any, ...]:
@@ -86,17 +79,16 @@ def draw(rate: float, key: Key | None) -> tuple[Any, ...]:
 
 
 @dropout_grad.fast("cupy", "float32", "float16", "bfloat16")
-def dropout_grad_cuda(g: Any, rate: float, keep: Drawn) -> Any:
+def dropout_grad_cuda(g: Array, rate: float, key: Key) -> Array:
     """The mask is drawn in the kernel."""
     g = contiguous(g)
     gx = array_module(g).empty(g.shape, g.dtype)
-    blocks = -(-g.size // (16 * THREADS))
-    launch("dropout.cu", "dropout", blocks, THREADS, (g, gx, np.int64(g.size), *draw(rate, keep.key)), T=g.dtype)
+    blocks = -(-g.size // (16 * BLOCK_THREADS))
+    launch("dropout.cu", "dropout", blocks, BLOCK_THREADS, (g, gx, np.int64(g.size), *draw(rate, key)), T=g.dtype)
     return gx
 
 
 @dropout.fast("cupy", "float32", "float16", "bfloat16")
-def dropout_cuda(x: Any, rate: float, key: Key) -> tuple[Any, Drawn]:
-    """The same kernel as the gradient's."""
-    keep = Drawn(key)
-    return dropout_grad_cuda(x, rate, keep), keep
+def dropout_cuda(x: Array, rate: float, key: Key) -> tuple[Array, tuple[float, Key]]:
+    """The same kernel as the gradient's, which draws the mask again."""
+    return dropout_grad_cuda(x, rate, key), (rate, key)

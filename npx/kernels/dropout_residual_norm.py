@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from npx.kernels.dropout import Drawn, dropout, dropout_grad, keep_mask, keep_scale
+from npx.array import Array
+from npx.kernels.dropout import dropout, dropout_grad, keep_mask, keep_scale
 from npx.kernels.layer_norm import (
-    Rstd,
     layer_norm,
     layer_norm_grad,
     norm_rows,
@@ -19,28 +19,28 @@ from npx.kernels.layer_norm import (
     norm_rows_grad_cuda,
     sum_blocks,
 )
-from npx.parallel import map_blocks
 from npx.random import Key
 from npx.registry import kernel
+from npx.rows import map_blocks
 
 
 @kernel
 def dropout_residual_norm(
-    x: Any, residual: Any, gamma: Any, beta: Any, rate: float, key: Key | None, eps: float = 1e-6
-) -> tuple[Any, Any, Any, Any]:
+    x: Array, residual: Array, gamma: Array, beta: Array, rate: float = 0.0, key: Key | None = None, eps: float = 1e-6
+) -> tuple[Array, tuple[Any, ...]]:
     """y = layer_norm(residual + dropout(x)); key None: no dropout.
 
-    x, residual (..., D); gamma, beta (D,). Returns y and what the gradient needs: xhat (..., D), rstd (..., 1), keep
-    (bool (..., D), or None without dropout).
+    x, residual (..., D); gamma, beta (D,). Saved: what layer_norm saves; rate, keep (bool (..., D), or None).
     """
-    kept, keep = (x, None) if key is None else dropout.reference(x, rate, key)
-    return *layer_norm.reference(residual + kept, gamma, beta, eps), keep
+    kept, (_, keep) = (x, (rate, None)) if key is None else dropout.reference(x, rate, key)
+    y, saved = layer_norm.reference(residual + kept, gamma, beta, eps)
+    return y, (*saved, rate, keep)
 
 
-@kernel
+@dropout_residual_norm.gradient
 def dropout_residual_norm_grad(
-    g: Any, gamma: Any, xhat: Any, rstd: Any, keep: Any, rate: float
-) -> tuple[Any, Any, Any, Any]:
+    g: Array, gamma: Array, xhat: Array, rstd: Array, rate: float, keep: Array | None
+) -> tuple[Array, Array, Array, Array]:
     """Gradients (gx, gresidual, ggamma, gbeta): the layer norm's reaches the residual whole and x through its mask."""
     gresidual, ggamma, gbeta = layer_norm_grad.reference(g, gamma, xhat, rstd)
     gx = gresidual if keep is None else dropout_grad.reference(gresidual, rate, keep)
@@ -49,20 +49,14 @@ def dropout_residual_norm_grad(
 
 @dropout_residual_norm.fast("numpy", "float32", "float64")
 def dropout_residual_norm_numpy(
-    x: np.ndarray,
-    residual: np.ndarray,
-    gamma: np.ndarray,
-    beta: np.ndarray,
-    rate: float,
-    key: Key | None,
-    eps: float = 1e-6,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    x: Array, residual: Array, gamma: Array, beta: Array, rate: float = 0.0, key: Key | None = None, eps: float = 1e-6
+) -> tuple[Array, tuple[Any, ...]]:
     """One block of rows at a time."""
     d = x.shape[-1]
     y, xhat, rstd = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype), np.empty((*x.shape[:-1], 1), x.dtype)
     keep = None if key is None else keep_mask(key, x.shape, rate)
     if not x.size:
-        return y, xhat, rstd, keep
+        return y, (gamma, xhat, rstd, rate, keep)
     x2, res2, y2, z2 = (a.reshape(-1, d) for a in (x, residual, y, xhat))
     r2 = rstd.reshape(-1, 1)
     keep2 = None if keep is None else keep.reshape(-1, d)
@@ -79,13 +73,13 @@ def dropout_residual_norm_numpy(
         norm_rows(z, gamma, beta, eps, y2[i:j], r2[i:j])
 
     map_blocks(body, len(x2), x2[:1].nbytes)
-    return y, xhat, rstd, keep
+    return y, (gamma, xhat, rstd, rate, keep)
 
 
 @dropout_residual_norm_grad.fast("numpy", "float32", "float64")
 def dropout_residual_norm_grad_numpy(
-    g: np.ndarray, gamma: np.ndarray, xhat: np.ndarray, rstd: np.ndarray, keep: np.ndarray | None, rate: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    g: Array, gamma: Array, xhat: Array, rstd: Array, rate: float, keep: Array | None
+) -> tuple[Array, Array, Array, Array]:
     """One block of rows at a time; the blocks' parameter gradients are added in order."""
     d = g.shape[-1]
     if not g.size:
@@ -97,7 +91,7 @@ def dropout_residual_norm_grad_numpy(
     keep2 = None if keep is None else keep.reshape(-1, d)
     scale = keep_scale(rate)
 
-    def body(i: int, j: int) -> tuple[np.ndarray, np.ndarray]:
+    def body(i: int, j: int) -> tuple[Array, Array]:
         sums = norm_rows_grad(g2[i:j], gamma, h2[i:j], r2[i:j], gres2[i:j])
         if keep2 is not None:
             np.multiply(gres2[i:j], scale, out=gx2[i:j])
@@ -110,16 +104,13 @@ def dropout_residual_norm_grad_numpy(
 
 @dropout_residual_norm.fast("cupy", "float32", "float16", "bfloat16")
 def dropout_residual_norm_cuda(
-    x: Any, residual: Any, gamma: Any, beta: Any, rate: float, key: Key | None, eps: float = 1e-6
-) -> tuple[Any, Any, Rstd, Drawn | None]:
+    x: Array, residual: Array, gamma: Array, beta: Array, rate: float = 0.0, key: Key | None = None, eps: float = 1e-6
+) -> tuple[Array, tuple[Any, ...]]:
     """layer_norm.cu, which drops and adds while it reads; the mask is not stored."""
-    y, xhat, rstd = norm_rows_cuda(x, residual, gamma, beta, eps, rate, key)
-    return y, xhat, rstd, None if key is None else Drawn(key)
+    return norm_rows_cuda(x, residual, gamma, beta, rate, key, eps)
 
 
 @dropout_residual_norm_grad.fast("cupy", "float32", "float16", "bfloat16")
-def dropout_residual_norm_grad_cuda(
-    g: Any, gamma: Any, xhat: Any, rstd: Rstd, keep: Drawn | None, rate: float
-) -> tuple[Any, Any, Any, Any]:
+def dropout_residual_norm_grad_cuda(g: Array, *saved: Any) -> tuple[Array, Array, Array, Array]:
     """The mask is drawn again while the gradient is written."""
-    return norm_rows_grad_cuda(g, gamma, xhat, rstd, rate, None if keep is None else keep.key)
+    return norm_rows_grad_cuda(g, *saved)

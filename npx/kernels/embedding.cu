@@ -5,23 +5,25 @@
 #define WIDTH 8
 #define AHEAD 4  // rows that a warp asks for at once: the sum of a frequent id waits for memory, little else
 
-// y[i] = table[ids[i]]: a warp for each row.
-extern "C" __global__ void embedding(const T* table, const ID* ids, T* y, i64 n, int d) {
+// y[i] = scale table[ids[i]]: a warp for each row.
+extern "C" __global__ void embedding(const T* table, const ID* ids, T* y, i64 n, int d, float scale) {
     i64 row = blockIdx.x * (i64)(blockDim.x / 32) + threadIdx.x / 32;
     if (row >= n) return;
     const T* source = table + ids[row] * (i64)d;
     for (int column = threadIdx.x % 32 * WIDTH; column < d; column += 32 * WIDTH) {
         float v[WIDTH];
         load<WIDTH>(source + column, d - column, v);
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) v[i] *= scale;
         store<WIDTH>(y + row * d + column, d - column, v);
     }
 }
 
-// gtable[v] = sum of g over the positions where ids == v. `order`: the positions, sorted by id, equal ids in their own
+// gtable[v] = scale times the sum of g over the positions where ids == v. `order`: the positions, sorted by id, equal ids in their own
 // order. Block (j, c) stands at the j-th of them; where a run of equal ids begins it sums the run for columns
 // 256 c to 256 c + 255, its 8 warps taking turns at the positions. A row without a position is left alone.
 extern "C" __global__ void embedding_grad(
-    const T* g, const ID* ids, const i64* order, T* gtable, i64 n, int d
+    const T* g, const ID* ids, const i64* order, T* gtable, i64 n, int d, float scale
 ) {
     i64 first = blockIdx.x, id = ids[order[first]];
     if (first > 0 && ids[order[first - 1]] == id) return;
@@ -53,5 +55,5 @@ extern "C" __global__ void embedding_grad(
     if (column >= d) return;
     float sum = 0;
     for (int other = 0; other < 8; other++) sum += parts[other][threadIdx.x];
-    gtable[id * d + column] = from_float<T>(sum);
+    gtable[id * d + column] = from_float<T>(scale * sum);
 }

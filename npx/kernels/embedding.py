@@ -4,39 +4,51 @@ from typing import Any
 
 import numpy as np
 
-from npx.cuda import THREADS, contiguous, launch
-from npx.device import array_module
+from npx.array import Array, array_module
+from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.registry import kernel
 
 
 @kernel
-def embedding(table: Any, ids: Any) -> Any:
-    """y = table[ids], a new array. table (V, D); ids (...) integers in [0, V); y (..., D)."""
-    return array_module(table).take(table, ids, axis=0)  # indexing would give a view for a single id
+def embedding(table: Array, ids: Array, scale: float = 1.0) -> tuple[Array, tuple[Any, ...]]:
+    """y = scale * table[ids]. table (V, D); ids (...) integers in [0, V); y (..., D). Saved: ids, V, scale."""
+    y = array_module(table).take(table, ids, axis=0)  # a new array, where indexing gives a view for a single id
+    if scale != 1.0:
+        y *= scale
+    return y, (ids, len(table), scale)
 
 
-@kernel
-def embedding_grad(g: Any, ids: Any, rows: int) -> Any:
-    """gtable (rows, D) with gtable[v] = sum of g over the positions where ids == v. g (..., D); ids (...).
+@embedding.gradient
+def embedding_grad(g: Array, ids: Array, rows: int, scale: float) -> Array:
+    """gtable (rows, D) with gtable[v] = scale * sum of g over the positions where ids == v. g (..., D); ids (...).
 
-    Repeated ids add up. The order of the sum is the order of the positions, so it can be repeated bit for bit.
+    Repeated ids add up. The order of the sum is the order of the positions, so it can be repeated bit for bit. What is
+    scaled are the rows of g, which are far fewer than those of the table.
     """
     xp = array_module(g)
+    g = g if scale == 1.0 else (g * scale).astype(g.dtype, copy=False)
     gtable = xp.zeros((rows, g.shape[-1]), g.dtype)
     xp.add.at(gtable, ids.reshape(-1), g.reshape(-1, g.shape[-1]))
     return gtable
 
 
+@embedding.fast("numpy", "float32", "float64")
+def embedding_numpy(table: Array, ids: Array, scale: float = 1.0) -> tuple[Array, tuple[Any, ...]]:
+    """The reference, whose gradient it is that can be faster."""
+    return embedding.reference(table, ids, scale)
+
+
 @embedding_grad.fast("numpy", "float32", "float64")
-def embedding_grad_numpy(g: np.ndarray, ids: np.ndarray, rows: int) -> np.ndarray:
+def embedding_grad_numpy(g: Array, ids: Array, rows: int, scale: float) -> Array:
     """Only the rows that occur are summed, without scattered writes."""
+    g = g if scale == 1.0 else (g * scale).astype(g.dtype, copy=False)
     gtable = np.zeros((rows, g.shape[-1]), g.dtype)
     found, sums = sums_by_id(g.reshape(-1, g.shape[-1]), ids.reshape(-1))
     gtable[found] = sums
     return gtable
 
 
-def sums_by_id(g: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def sums_by_id(g: Array, ids: Array) -> tuple[Array, Array]:
     """The different ids (U,), ascending, and for each the sum of its rows of g (N, D), (U, D), in the rows' order."""
     order = np.argsort(ids, kind="stable")
     in_order = ids[order]
@@ -47,22 +59,23 @@ def sums_by_id(g: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @embedding.fast("cupy", "float32", "float16", "bfloat16")
-def embedding_cuda(table: Any, ids: Any) -> Any:
+def embedding_cuda(table: Array, ids: Array, scale: float = 1.0) -> tuple[Array, tuple[Any, ...]]:
     """A warp for each row."""
     table, ids, d = contiguous(table), contiguous(ids), table.shape[1]
     y = array_module(table).empty((*ids.shape, d), table.dtype)
-    args = table, ids, y, np.int64(ids.size), np.int32(d)
-    launch("embedding.cu", "embedding", -(-ids.size // (THREADS // 32)), THREADS, args, T=table.dtype, ID=ids.dtype)
-    return y
+    args = table, ids, y, np.int64(ids.size), np.int32(d), np.float32(scale)
+    blocks = -(-ids.size // (BLOCK_THREADS // 32))
+    launch("embedding.cu", "embedding", blocks, BLOCK_THREADS, args, T=table.dtype, ID=ids.dtype)
+    return y, (ids, len(table), scale)
 
 
 @embedding_grad.fast("cupy", "float32", "float16", "bfloat16")
-def embedding_grad_cuda(g: Any, ids: Any, rows: int) -> Any:
+def embedding_grad_cuda(g: Array, ids: Array, rows: int, scale: float) -> Array:
     """Positions sorted by id, a block for each run of equal ids: no atomic additions, whose order would vary."""
     xp = array_module(g)
-    g, ids, d = contiguous(g), contiguous(ids), g.shape[-1]
+    g, d = contiguous(g), g.shape[-1]
     gtable = xp.zeros((rows, d), g.dtype)
     order = xp.argsort(ids.reshape(-1), kind="stable").astype(np.int64, copy=False)
-    args = g, ids, order, gtable, np.int64(ids.size), np.int32(d)
+    args = g, ids, order, gtable, np.int64(ids.size), np.int32(d), np.float32(scale)
     launch("embedding.cu", "embedding_grad", (ids.size, -(-d // 256)), 256, args, T=g.dtype, ID=ids.dtype)
     return gtable

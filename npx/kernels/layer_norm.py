@@ -4,29 +4,29 @@ from typing import Any
 
 import numpy as np
 
-from npx.cuda import Kept, contiguous, launch
-from npx.device import array_module
+from npx.array import Array, array_module
+from npx.cuda.launch import contiguous, launch
 from npx.kernels.dropout import draw
-from npx.parallel import map_blocks
 from npx.random import Key
 from npx.registry import kernel
+from npx.rows import map_blocks
 
 
 @kernel
-def layer_norm(x: Any, gamma: Any, beta: Any, eps: float = 1e-6) -> tuple[Any, Any, Any]:
+def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[Array, tuple[Array, ...]]:
     """y = gamma * xhat + beta with xhat = (x - mean) * rstd, rstd = 1 / sqrt(var + eps), var the biased variance.
 
-    x (..., D); gamma, beta (D,). Returns y (..., D) and what the gradient needs: xhat (..., D), rstd (..., 1).
+    x (..., D); gamma, beta (D,). Saved: gamma, xhat (..., D), rstd (..., 1).
     """
     xp = array_module(x)
     centred = x - xp.mean(x, axis=-1, keepdims=True)
     rstd = 1 / xp.sqrt(xp.mean(centred * centred, axis=-1, keepdims=True) + eps)
     xhat = centred * rstd
-    return xhat * gamma + beta, xhat, rstd
+    return xhat * gamma + beta, (gamma, xhat, rstd)
 
 
-@kernel
-def layer_norm_grad(g: Any, gamma: Any, xhat: Any, rstd: Any) -> tuple[Any, Any, Any]:
+@layer_norm.gradient
+def layer_norm_grad(g: Array, gamma: Array, xhat: Array, rstd: Array) -> tuple[Array, Array, Array]:
     """Gradients (gx, ggamma, gbeta) of `layer_norm`. g, xhat (..., D); gamma (D,); rstd (..., 1).
 
     With h = g * gamma: gx = rstd * (h - mean(h) - xhat * mean(h * xhat)). The two means are what moving x_i does to
@@ -39,7 +39,7 @@ def layer_norm_grad(g: Any, gamma: Any, xhat: Any, rstd: Any) -> tuple[Any, Any,
     return gx, xp.sum(g * xhat, axis=rows), xp.sum(g, axis=rows)
 
 
-def norm_rows(z: np.ndarray, gamma: np.ndarray, beta: np.ndarray, eps: float, y: np.ndarray, rstd: np.ndarray) -> None:
+def norm_rows(z: Array, gamma: Array, beta: Array, eps: float, y: Array, rstd: Array) -> None:
     """Normalise the rows z (n, D) in place to xhat; write y (n, D) and rstd (n, 1)."""
     z -= row_means(z)
     np.einsum("nd,nd->n", z, z, out=rstd[:, 0])
@@ -52,9 +52,7 @@ def norm_rows(z: np.ndarray, gamma: np.ndarray, beta: np.ndarray, eps: float, y:
     y += beta
 
 
-def norm_rows_grad(
-    g: np.ndarray, gamma: np.ndarray, xhat: np.ndarray, rstd: np.ndarray, gx: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def norm_rows_grad(g: Array, gamma: Array, xhat: Array, rstd: Array, gx: Array) -> tuple[Array, Array]:
     """Write gx (n, D) for rows g, xhat (n, D), rstd (n, 1); return this block's ggamma and gbeta."""
     ggamma = np.einsum("nd,nd->d", g, xhat)
     gbeta = column_sums(g)
@@ -66,20 +64,18 @@ def norm_rows_grad(
     return ggamma, gbeta
 
 
-def row_means(z: np.ndarray) -> np.ndarray:
+def row_means(z: Array) -> Array:
     """Means over the last axis (n, 1), as a matrix-vector product: four times faster than `mean` on short rows."""
     return (z @ np.full((z.shape[-1], 1), 1 / z.shape[-1], z.dtype)) if z.shape[-1] else z[:, :1]
 
 
-def column_sums(g: np.ndarray) -> np.ndarray:
+def column_sums(g: Array) -> Array:
     """Sums over the first axis of (n, D) as a vector-matrix product."""
     return np.ones(len(g), g.dtype) @ g
 
 
 @layer_norm.fast("numpy", "float32", "float64")
-def layer_norm_numpy(
-    x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, eps: float = 1e-6
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def layer_norm_numpy(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[Array, tuple[Array, ...]]:
     """One block of rows at a time."""
     y, xhat = np.empty(x.shape, x.dtype), np.array(x, order="C")
     rstd = np.empty((*x.shape[:-1], 1), x.dtype)
@@ -91,13 +87,11 @@ def layer_norm_numpy(
             norm_rows(z2[i:j], gamma, beta, eps, y2[i:j], r2[i:j])
 
         map_blocks(body, len(z2), z2[:1].nbytes)
-    return y, xhat, rstd
+    return y, (gamma, xhat, rstd)
 
 
 @layer_norm_grad.fast("numpy", "float32", "float64")
-def layer_norm_grad_numpy(
-    g: np.ndarray, gamma: np.ndarray, xhat: np.ndarray, rstd: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def layer_norm_grad_numpy(g: Array, gamma: Array, xhat: Array, rstd: Array) -> tuple[Array, Array, Array]:
     """One block of rows at a time; the blocks' parameter gradients are added in order."""
     gx = np.empty(g.shape, g.dtype)
     d = g.shape[-1]
@@ -105,14 +99,14 @@ def layer_norm_grad_numpy(
         return gx, np.zeros(d, g.dtype), np.zeros(d, g.dtype)
     g2, x2, r2, gx2 = g.reshape(-1, d), xhat.reshape(-1, d), rstd.reshape(-1, 1), gx.reshape(-1, d)
 
-    def body(i: int, j: int) -> tuple[np.ndarray, np.ndarray]:
+    def body(i: int, j: int) -> tuple[Array, Array]:
         return norm_rows_grad(g2[i:j], gamma, x2[i:j], r2[i:j], gx2[i:j])
 
     ggamma, gbeta = sum_blocks(map_blocks(body, len(g2), g2[:1].nbytes))
     return gx, ggamma, gbeta
 
 
-def sum_blocks(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
+def sum_blocks(parts: list[tuple[Array, ...]]) -> list[Array]:
     """Add up what the blocks returned, in the order of the blocks."""
     return [np.add.reduce(part, axis=0) for part in zip(*parts, strict=True)]
 
@@ -122,56 +116,53 @@ MOST_WARPS = 8  # that share a row: more would leave a thread too few registers
 PARTIAL_SUMS = 264  # blocks that sum gamma's and beta's gradients: two for each multiprocessor of a large GPU
 
 
-class Rstd(Kept):
-    """Stands for `rstd` on a GPU: one float32 for each row, whatever the dtype of the rows."""
-
-    def __init__(self, rows: Any) -> None:
-        self.rows = rows  # (N,)
-
-
 @layer_norm.fast("cupy", "float32", "float16", "bfloat16")
-def layer_norm_cuda(x: Any, gamma: Any, beta: Any, eps: float = 1e-6) -> tuple[Any, Any, Rstd]:
+def layer_norm_cuda(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[Array, tuple[Any, ...]]:
     """A warp for each row, which is read and written once."""
-    return norm_rows_cuda(x, None, gamma, beta, eps, 0.0, None)
+    return norm_rows_cuda(x, None, gamma, beta, 0.0, None, eps)
 
 
 @layer_norm_grad.fast("cupy", "float32", "float16", "bfloat16")
-def layer_norm_grad_cuda(g: Any, gamma: Any, xhat: Any, rstd: Rstd) -> tuple[Any, Any, Any]:
+def layer_norm_grad_cuda(g: Array, *saved: Any) -> tuple[Array, Array, Array]:
     """A warp for each row; each block's parameter gradients, then their sums in the order of the blocks."""
-    return norm_rows_grad_cuda(g, gamma, xhat, rstd, 0.0, None)[1:]
+    return norm_rows_grad_cuda(g, *saved)[1:]
 
 
 def norm_rows_cuda(
-    x: Any, residual: Any, gamma: Any, beta: Any, eps: float, rate: float, key: Key | None
-) -> tuple[Any, Any, Rstd]:
-    """y, xhat and rstd of layer_norm(residual + dropout(x)); residual or key None: without."""
+    x: Array, residual: Array | None, gamma: Array, beta: Array, rate: float, key: Key | None, eps: float
+) -> tuple[Array, tuple[Any, ...]]:
+    """layer_norm(residual + dropout(x)); residual or key None: without.
+
+    Saved: gamma, xhat, rstd (N,), float32 whatever the dtype of the rows, and the dropout.
+    """
     xp = array_module(x)
-    x, residual, gamma, beta = map(contiguous, (x, residual, gamma, beta))
-    n, d, threads, shape = row_shape(x)
+    x, gamma, beta = contiguous(x), contiguous(gamma), contiguous(beta)
+    residual = None if residual is None else contiguous(residual)
+    n, d, block, shape = row_shape(x)
     y, xhat, rstd = xp.empty(x.shape, x.dtype), xp.empty(x.shape, x.dtype), xp.empty(n, np.float32)
     sizes = np.int32(n), np.int32(d), np.float32(eps)
     args = x, residual, gamma, beta, y, xhat, rstd, *sizes, *draw(rate, key)
-    launch("layer_norm.cu", "layer_norm", -(-n // shape["ROWS"]), threads, args, T=x.dtype, **shape)
-    return y, xhat, Rstd(rstd)
+    launch("layer_norm.cu", "layer_norm", -(-n // shape["ROWS"]), block, args, T=x.dtype, **shape)
+    return y, (gamma, xhat, rstd, rate, key)
 
 
 def norm_rows_grad_cuda(
-    g: Any, gamma: Any, xhat: Any, rstd: Rstd, rate: float, key: Key | None
-) -> tuple[Any, Any, Any, Any]:
+    g: Array, gamma: Array, xhat: Array, rstd: Array, rate: float, key: Key | None
+) -> tuple[Array, Array, Array, Array]:
     """Gradients (gx, gresidual, ggamma, gbeta) of `norm_rows_cuda`; without a key the first two are one array."""
     xp = array_module(g)
-    g, gamma = contiguous(g), contiguous(gamma)
-    n, d, threads, shape = row_shape(g)
+    g = contiguous(g)
+    n, d, block, shape = row_shape(g)
     blocks = min(-(-n // shape["ROWS"]), PARTIAL_SUMS)
     gresidual, partial = xp.empty(g.shape, g.dtype), xp.empty((blocks, 2 * d), np.float32)
     gx = None if key is None else xp.empty(g.shape, g.dtype)
-    args = g, gamma, xhat, rstd.rows, gresidual, gx, partial, np.int32(n), np.int32(d), *draw(rate, key)
-    launch("layer_norm.cu", "layer_norm_grad", blocks, threads, args, T=g.dtype, **shape)
+    args = g, gamma, xhat, rstd, gresidual, gx, partial, np.int32(n), np.int32(d), *draw(rate, key)
+    launch("layer_norm.cu", "layer_norm_grad", blocks, block, args, T=g.dtype, **shape)
     sums = sum_columns_cuda(partial, g.dtype)
     return gresidual if gx is None else gx, gresidual, sums[:d], sums[d:]
 
 
-def row_shape(x: Any) -> tuple[int, int, int, dict[str, Any]]:
+def row_shape(x: Array) -> tuple[int, int, int, dict[str, Any]]:
     """Rows and columns of x, threads of a block, and how its warps are laid over rows."""
     d = x.shape[-1]
     warps = min(max(1, -(-d // WARP_COLUMNS)), MOST_WARPS)
@@ -180,7 +171,7 @@ def row_shape(x: Any) -> tuple[int, int, int, dict[str, Any]]:
     return x.size // max(d, 1), d, 32 * warps * rows, {"WARPS": warps, "ROWS": rows, "CHUNKS": chunks}
 
 
-def sum_columns_cuda(partial: Any, dtype: Any) -> Any:
+def sum_columns_cuda(partial: Array, dtype: Any) -> Array:
     """The sums (D,) over the rows of partial (n, D), float32."""
     rows, columns = partial.shape
     sums = array_module(partial).empty(columns, dtype)

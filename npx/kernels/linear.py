@@ -4,27 +4,31 @@ from typing import Any
 
 import numpy as np
 
-from npx import cuda
-from npx.cuda import THREADS, contiguous, launch
-from npx.device import array_module
+from npx.array import Array, array_module
+from npx.cuda import blas
+from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.kernels.layer_norm import column_sums, sum_columns_cuda
-from npx.parallel import INLINE_FLOPS, map_blocks, map_ranges, matmul, panel, products
 from npx.registry import kernel
+from npx.rows import INLINE_FLOPS, map_blocks, map_ranges, matmul, panel, products
 
 
 @kernel
-def linear(x: Any, w: Any, b: Any = None, relu: bool = False) -> Any:
-    """y = x w + b, then max(0, y) if `relu`. x (N, I); w (I, O); b (O,) or None; y (N, O)."""
+def linear(x: Array, w: Array, b: Array | None = None, activation: str = "") -> tuple[Array, tuple[Any, ...]]:
+    """y = x w + b, then max(0, y) if `activation` is "relu", else "". x (N, I); w (I, O); b (O,) or None; y (N, O).
+
+    Saved: x, w, y where it ended in a ReLU, whether there is a bias.
+    """
     xp = array_module(x)
     y = x @ w
     if b is not None:
         y = y + b
-    return xp.maximum(y, 0) if relu else y
+    y = xp.maximum(y, 0) if activation else y
+    return y, (x, w, y if activation else None, b is not None)
 
 
-@kernel
-def linear_grad(g: Any, x: Any, w: Any, y: Any = None, bias: bool = True) -> tuple[Any, Any, Any]:
-    """Gradients (gx, gw, gb) of `linear`; `y`: its output where it ended in a ReLU, else None; gb None if not `bias`.
+@linear.gradient
+def linear_grad(g: Array, x: Array, w: Array, y: Array | None, bias: bool) -> tuple[Array, Array, Array | None]:
+    """Gradients (gx, gw, gb) of `linear`; gb None if not `bias`.
 
     The ReLU passes g where y > 0. gx = g w^T, gw = x^T g, gb = sum of g over rows. g, y (N, O); x (N, I); w (I, O).
     """
@@ -34,27 +38,25 @@ def linear_grad(g: Any, x: Any, w: Any, y: Any = None, bias: bool = True) -> tup
 
 
 @linear.fast("numpy", "float32", "float64")
-def linear_numpy(x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None, relu: bool = False) -> np.ndarray:
+def linear_numpy(x: Array, w: Array, b: Array | None = None, activation: str = "") -> tuple[Array, tuple[Any, ...]]:
     """Bias and ReLU in place on each panel of the product, right after it."""
-    if b is None and not relu:
-        return matmul(x, w)
+    if b is None and not activation:
+        return matmul(x, w), (x, w, None, False)
     y = np.empty((len(x), w.shape[1]), x.dtype)
 
     def body(i: int, j: int) -> None:
         rows = np.matmul(x[i:j], w, out=y[i:j])
         if b is not None:
             rows += b
-        if relu:
+        if activation:
             np.maximum(rows, 0, out=rows)
 
     map_ranges(body, len(x), panel(len(x)), inline=x.size * w.shape[1] * 2 < INLINE_FLOPS)
-    return y
+    return y, (x, w, y if activation else None, b is not None)
 
 
 @linear_grad.fast("numpy", "float32", "float64")
-def linear_grad_numpy(
-    g: np.ndarray, x: np.ndarray, w: np.ndarray, y: np.ndarray | None = None, bias: bool = True
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def linear_grad_numpy(g: Array, x: Array, w: Array, y: Array | None, bias: bool) -> tuple[Array, Array, Array | None]:
     """The ReLU's mask in blocks; then both products at once; the sum over rows as a vector-matrix product."""
     if y is not None:
         masked = np.empty(g.shape, g.dtype)
@@ -69,23 +71,24 @@ SLICE = 128  # rows that one block sums
 
 
 @linear.fast("cupy", "float32", "float16", "bfloat16")
-def linear_cuda(x: Any, w: Any, b: Any = None, relu: bool = False) -> Any:
+def linear_cuda(x: Array, w: Array, b: Array | None = None, activation: str = "") -> tuple[Array, tuple[Any, ...]]:
     """Bias and ReLU in place, in one pass after the product."""
-    y = cuda.matmul(x, w)
-    if b is not None or relu:
-        sizes = np.int64(y.size), np.int32(y.shape[1]), np.int32(relu)
-        launch("linear.cu", "bias_relu", -(-y.size // (8 * THREADS)), THREADS, (y, contiguous(b), *sizes), T=y.dtype)
-    return y
+    y = blas.matmul(x, w)
+    if b is not None or activation:
+        sizes = np.int64(y.size), np.int32(y.shape[1]), np.int32(bool(activation))
+        args = y, contiguous(b), *sizes
+        launch("linear.cu", "bias_relu", -(-y.size // (8 * BLOCK_THREADS)), BLOCK_THREADS, args, T=y.dtype)
+    return y, (x, w, y if activation else None, b is not None)
 
 
 @linear_grad.fast("cupy", "float32", "float16", "bfloat16")
-def linear_grad_cuda(g: Any, x: Any, w: Any, y: Any = None, bias: bool = True) -> tuple[Any, Any, Any]:
+def linear_grad_cuda(g: Array, x: Array, w: Array, y: Array | None, bias: bool) -> tuple[Array, Array, Array | None]:
     """The ReLU's mask and the sums over slices of rows in one pass, then the two products."""
     masked, gb = mask_and_sum(g, y, bias)
-    return cuda.matmul(masked, w.T), cuda.matmul(x.T, masked), gb
+    return blas.matmul(masked, w.T), blas.matmul(x.T, masked), gb
 
 
-def mask_and_sum(g: Any, y: Any, bias: bool) -> tuple[Any, Any]:
+def mask_and_sum(g: Array, y: Array | None, bias: bool) -> tuple[Array, Array | None]:
     """g where y > 0 (y None: g), and its sums over rows if `bias`, else None."""
     if y is None and not bias:
         return g, None
@@ -97,4 +100,4 @@ def mask_and_sum(g: Any, y: Any, bias: bool) -> tuple[Any, Any]:
     partial = xp.empty((grid[1], columns), np.float32) if bias else None
     sizes = np.int32(rows), np.int32(columns), np.int32(SLICE)
     launch("linear.cu", "relu_grad", grid, 256, (g, y, masked, partial, *sizes), T=g.dtype)
-    return masked, sum_columns_cuda(partial, g.dtype) if bias else None
+    return masked, None if partial is None else sum_columns_cuda(partial, g.dtype)

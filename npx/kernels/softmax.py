@@ -1,40 +1,39 @@
 """Softmax over the last axis, with a mask of positions that take no part (paper section 3.2.3)."""
 
-from typing import Any
-
 import numpy as np
 
-from npx.cuda import contiguous, launch
-from npx.device import array_module
-from npx.parallel import map_blocks
+from npx.array import Array, array_module
+from npx.cuda.launch import contiguous, launch
 from npx.registry import kernel
+from npx.rows import map_blocks
 
 
 @kernel
-def softmax(x: Any, mask: Any = None) -> Any:
+def softmax(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
     """y_i = exp(x_i) / sum_j exp(x_j) over the last axis; positions where `mask` is False count as x = -inf.
 
-    x (..., n); mask bool, broadcastable to x, True = takes part. A row with no position left gives zeros.
+    x (..., n); mask bool, broadcastable to x, True = takes part. A row with no position left gives zeros. Saved: y.
     """
     xp = array_module(x)
     if mask is not None:
         x = xp.where(mask, x, -xp.inf)
     if not x.size:
-        return x
+        return x, x
     peak = xp.max(x, axis=-1, keepdims=True)  # exp(x - peak) cannot overflow
     y = xp.exp(x - xp.where(peak == -xp.inf, 0, peak).astype(x.dtype))
     total = xp.sum(y, axis=-1, keepdims=True)
-    return y / xp.where(total == 0, 1, total).astype(x.dtype)
+    y = y / xp.where(total == 0, 1, total).astype(x.dtype)
+    return y, y
 
 
-@kernel
-def softmax_grad(g: Any, y: Any) -> Any:
+@softmax.gradient
+def softmax_grad(g: Array, y: Array) -> Array:
     """gx_i = y_i (g_i - sum_j g_j y_j), from dy_i/dx_j = y_i (delta_ij - y_j). g, y (..., n)."""
     xp = array_module(g)
     return y * (g - xp.sum(g * y, axis=-1, keepdims=True))
 
 
-def softmax_in_place(x: np.ndarray) -> None:
+def softmax_in_place(x: Array) -> None:
     """Softmax over the last axis of a NumPy array, written over it; rows of only -inf become zeros."""
     peak = x.max(axis=-1, keepdims=True, initial=-np.inf)
     np.copyto(peak, 0, where=peak == -np.inf)
@@ -45,19 +44,19 @@ def softmax_in_place(x: np.ndarray) -> None:
     np.divide(x, total, out=x)
 
 
-def softmax_grad_in_place(g: np.ndarray, y: np.ndarray) -> None:
+def softmax_grad_in_place(g: Array, y: Array) -> None:
     """`softmax_grad`, written over `g`."""
     np.subtract(g, np.einsum("...n,...n->...", g, y)[..., None], out=g)
     np.multiply(g, y, out=g)
 
 
 @softmax.fast("numpy", "float32", "float64")
-def softmax_numpy(x: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+def softmax_numpy(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
     """One block of rows at a time, in place in the output."""
-    shape = np.broadcast_shapes(x.shape, mask.shape) if mask is not None else x.shape
+    shape: tuple[int, ...] = np.broadcast_shapes(x.shape, mask.shape) if mask is not None else x.shape
     y = np.empty(shape, x.dtype)
     if not y.size:
-        return y
+        return y, y
     np.copyto(y, x)
     if mask is not None:
         np.copyto(y, -np.inf, where=~mask)
@@ -67,24 +66,31 @@ def softmax_numpy(x: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         softmax_in_place(rows[i:j])
 
     map_blocks(body, len(rows), rows[:1].nbytes)
-    return y
+    return y, y
 
 
-def threads(n: int) -> int:
+@softmax_grad.fast("numpy", "float32", "float64")
+def softmax_grad_numpy(g: Array, y: Array) -> Array:
+    """The reference, whose passes are few."""
+    return softmax_grad.reference(g, y)
+
+
+def block_threads(n: int) -> int:
     """Threads of the block that takes a row of n values."""
     return 32 if n <= 1024 else 256
 
 
 @softmax.fast("cupy", "float32", "float16", "bfloat16")
-def softmax_cuda(x: Any, mask: Any = None) -> Any:
+def softmax_cuda(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
     """A block for each row; the mask is read where it lies, through the strides of its broadcast view."""
     xp = array_module(x)
     shape = x.shape if mask is None else np.broadcast_shapes(x.shape, mask.shape)
-    x, n = contiguous(xp.broadcast_to(x, shape)), shape[-1]
+    x, n = contiguous(xp.broadcast_to(x, shape)), int(shape[-1])
     y = xp.empty(shape, x.dtype)
     if not y.size:
-        return y
-    leading, strides = (1, 1), (0, 0, 0, 0)
+        return y, y
+    leading: tuple[int, ...] = (1, 1)
+    strides: tuple[int, ...] = (0, 0, 0, 0)
     if mask is not None:
         if len(shape) > 4:
             mask, shape = xp.broadcast_to(mask, shape).reshape(-1, n), (y.size // n, n)
@@ -92,14 +98,14 @@ def softmax_cuda(x: Any, mask: Any = None) -> Any:
         view = xp.broadcast_to(mask, (1,) * (4 - len(shape)) + shape)
         leading, strides = view.shape[1:3], view.strides
     numbers = np.int32(n), *map(np.int32, leading), *map(np.int64, strides)
-    launch("softmax.cu", "softmax", y.size // n, threads(n), (x, mask, y, *numbers), T=x.dtype)
-    return y
+    launch("softmax.cu", "softmax", y.size // n, block_threads(n), (x, mask, y, *numbers), T=x.dtype)
+    return y, y
 
 
 @softmax_grad.fast("cupy", "float32", "float16", "bfloat16")
-def softmax_grad_cuda(g: Any, y: Any) -> Any:
+def softmax_grad_cuda(g: Array, y: Array) -> Array:
     """A block for each row."""
     g, y, n = contiguous(g), contiguous(y), g.shape[-1]
     gx = array_module(g).empty(g.shape, g.dtype)
-    launch("softmax.cu", "softmax_grad", g.size // max(n, 1), threads(n), (g, y, gx, np.int32(n)), T=g.dtype)
+    launch("softmax.cu", "softmax_grad", g.size // max(n, 1), block_threads(n), (g, y, gx, np.int32(n)), T=g.dtype)
     return gx

@@ -1,18 +1,16 @@
 """The most probable classes of each row, which is what a search needs of the logits (paper section 6.1)."""
 
-from typing import Any
-
 import numpy as np
 
-from npx.device import array_module
-from npx.parallel import INLINE_BYTES, map_ranges
+from npx.array import Array, array_module
 from npx.registry import kernel
+from npx.rows import INLINE_BYTES, map_ranges
 
 BLOCK = 256  # columns a block in `greatest`: few enough to search, long enough for a fast maximum
 
 
 @kernel
-def top_k(logits: Any, k: int, never: tuple[int, ...] = ()) -> tuple[Any, Any]:
+def top_k(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Array, Array]:
     """The k greatest of log softmax(logits) in each row and their columns, the lower column first among equals.
 
     logits (R, V); values (R, k) and columns (R, k) int64, greatest first, k at most V. The columns `never` count in the
@@ -28,7 +26,7 @@ def top_k(logits: Any, k: int, never: tuple[int, ...] = ()) -> tuple[Any, Any]:
 
 
 @top_k.fast("numpy", "float32", "float64")
-def top_k_numpy(logits: np.ndarray, k: int, never: tuple[int, ...] = ()) -> tuple[np.ndarray, np.ndarray]:
+def top_k_numpy(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Array, Array]:
     """A quarter of the rows at a time."""
     if logits.nbytes < INLINE_BYTES:
         return top_k_of_rows(logits, k, never)
@@ -40,7 +38,7 @@ def top_k_numpy(logits: np.ndarray, k: int, never: tuple[int, ...] = ()) -> tupl
 
 
 @top_k.fast("cupy", "float32")
-def top_k_of_rows(logits: Any, k: int, never: tuple[int, ...] = ()) -> tuple[Any, Any]:
+def top_k_of_rows(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Array, Array]:
     """Without sorting whole rows; one copy of the logits, whose exponentials are taken in place."""
     xp = array_module(logits)
     z = logits - logits.max(axis=1, keepdims=True)
@@ -53,7 +51,7 @@ def top_k_of_rows(logits: Any, k: int, never: tuple[int, ...] = ()) -> tuple[Any
     return values, columns
 
 
-def greatest(x: Any, k: int) -> tuple[Any, Any]:
+def greatest(x: Array, k: int) -> tuple[Array, Array]:
     """The `k` greatest of each row and their columns, greatest first, the lower column first among equals.
 
     (R, V) -> values (R, k), columns (R, k). Where a row has fewer than k numbers above -inf, the rest of its values
@@ -81,7 +79,7 @@ def greatest(x: Any, k: int) -> tuple[Any, Any]:
     return values, xp.take_along_axis(columns, chosen, axis=1)
 
 
-def _repeated_argmax(x: Any, k: int) -> tuple[Any, Any]:
+def _repeated_argmax(x: Array, k: int) -> tuple[Array, Array]:
     """`greatest` by k passes, each of which takes the first maximum and writes -inf over it (in `x`)."""
     xp = array_module(x)
     rows = xp.arange(len(x))

@@ -1,7 +1,7 @@
 """One case for every operation, kernel and layer: a hypothesis strategy for a call of it (test_registry_checks.py).
 
-Read in this order: `base.py`, `operations.py`, `neural.py`, `kernels.py`, `layers.py`. A new entry of a registry needs
-a case here: a function `operation_NAME`, `kernel_NAME` or `layer_NAME` that draws a `Call`.
+A new entry of a registry needs a case here: a function `operation_NAME` or `layer_NAME` that draws a `Call`; for a
+kernel a function of its name in `kernels.py`, which gives small, odd and large calls.
 """
 
 from tests.cases import activations, decoder, kernels, layers, neural, operations, rms_norm

@@ -1,4 +1,4 @@
-"""What a case is, and how it is checked. Next: `operations.py`.
+"""What a case is, and how it is checked.
 
 A case draws a `Call`; `check` hands it to the kit (autograd/testing), which knows what has to hold. The entries come
 from the registries, so whatever is added to them without a case here is named by the tests. tests/mutants.py looks for
@@ -15,7 +15,7 @@ import models
 from autograd import OPERATIONS, gradcheck
 from autograd.testing import check_kernel, check_layer, check_operation
 from autograd.testing import strategies as s
-from npx.registry import KERNELS, Kernel
+from npx.registry import KERNELS
 
 
 def kinds_of(base):
@@ -36,7 +36,10 @@ EXAMPLES = 2  # times those of the profile: 40 in ci, 1,000 in thorough
 
 @dataclass
 class Call:
-    """What to call an entry with; `saved`: bytes that it may keep for backward beyond its inputs and output."""
+    """What to call an entry with.
+
+    `saved`: bytes that it may keep for backward beyond inputs and output; `gradient`: options of a kernel's gradient.
+    """
 
     inputs: tuple[Any, ...]
     options: dict[str, Any] = field(default_factory=dict)
@@ -44,6 +47,7 @@ class Call:
     float32: bool = True
     layer: Any = None
     directions: int | None = None
+    gradient: dict[str, Any] = field(default_factory=dict)
 
 
 def thoroughly(profile: settings) -> settings:
@@ -60,18 +64,11 @@ def check(entry: str, data: Any) -> None:
         rules = {"max_saved_bytes": call.saved, "float32": call.float32}
         check_operation(OPERATIONS[name], *call.inputs, **rules, **call.options)
     elif kind == "kernel":
-        check_kernel(of_numpy(KERNELS[name]), *call.inputs, **call.options)
+        check_kernel(KERNELS[name], *call.inputs, gradient=call.gradient, **call.options)
     elif kind == "layer":
         check_layer(call.layer, *call.inputs, directions=call.directions, **call.options)
     else:
         gradcheck(*call.inputs)
-
-
-def of_numpy(kernel):
-    """The kernel without its CUDA versions, which keep other things for the gradient: they are in cuda.py."""
-    alone = Kernel(kernel.reference)
-    alone.versions = {key: version for key, version in kernel.versions.items() if key[0] == "numpy"}
-    return alone
 
 
 def case(function):

@@ -1,145 +1,338 @@
-"""Cases of the kernels (npx/kernels), in float64 and float32. Next: `layers.py`."""
+"""Cases of the kernels (npx/kernels), one for each: the arguments of a call, drawn by a `Draw` that decides the rest.
 
+A case says what fits together; where a size or an option is chosen it names what each kind of draw takes:
+
+    Hypothesis  small arrays of any memory layout, in float32 or float64    versions against references, mutants
+    Edges       all combinations of the `edges`, one after another          CUDA kernels, in the emulator or on a GPU
+    Large       the sizes of a training step                                threads, and benchmarks/kernels.py
+
+A kernel with a gradient is checked with it: `Call.gradient` has options of the gradient.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 from hypothesis import strategies as st
 
 import npx
 from autograd.testing import strategies as s
-from tests.cases.base import CASES, Call, case, leading, size
-from tests.cases.neural import BOUNDED, attention_sizes, dropped, keys, normed, smoothed
+from npx import Scores
+from tests.cases.base import CASES, Call, leading, size
+from tests.cases.neural import BOUNDED, attention_sizes, keys
+
+KERNEL_CASES: dict[str, Callable[["Draw"], Call]] = {}
+KEY = npx.Key(2**40 + 3, 7, 5)
+ROWS = (5, 1), (3, 31), (2, 9, 33), (17, 64), (0, 5), (2, 513)  # shapes
+LONG = (2, 1025)  # another compilation of kernels whose rows lie in registers: in float32 alone
+OVER = npx.SMOOTHING_OVER
 
 
-def real(draw, *shape, dtype, styles=BOUNDED):
-    return draw(s.arrays(shape, styles, dtype))
+def kernel_case(function):
+    """Enter the case of the kernel of this name; with hypothesis it is one of `CASES` too."""
+    KERNEL_CASES[function.__name__] = function
+    CASES[f"kernel {function.__name__}"] = st.composite(
+        lambda draw: function(Hypothesis(draw, draw(st.sampled_from(["float64", "float32"]))))
+    )()
+    return function
 
 
-def dtypes(draw):
-    return draw(st.sampled_from(["float64", "float32"]))
+class Draw:
+    """What decides the sizes, values, layouts and options of a call."""
+
+    dtype: Any
+
+    def pick(self, small: Any, edges: Any, large: Any = None) -> Any:
+        """A strategy for hypothesis, a sequence to go through, and names of `Large.sizes`: one of them."""
+        raise NotImplementedError
+
+    def option(self, *values: Any) -> Any:
+        """One of some values; of large calls the first."""
+        return self.pick(st.sampled_from(values), values, lambda sizes: values[0])
+
+    def values(self, *shape: int, styles: tuple[str, ...] = BOUNDED, scale: float = 1.0, shift: float = 0.0) -> Any:
+        """Floating numbers of the dtype: of some style for hypothesis, else normal ones, scaled and shifted."""
+        raise NotImplementedError
+
+    def ids(self, rows: int, *shape: int) -> Any:
+        """Integers below `rows`, repeated ones among them."""
+        raise NotImplementedError
+
+    def masks(self, *shape: int) -> Any:
+        """Booleans, rows of nothing among them."""
+        raise NotImplementedError
+
+    def written(self, *shape: int) -> Any:
+        """Numbers that the kernel may write over."""
+        return np.array(self.values(*shape))
+
+    def dropout(self) -> dict[str, Any]:
+        rate = self.pick(st.sampled_from([0.3, 0.1, 0.9]), (0.3,), lambda large: 0.1)
+        return {"rate": rate, "key": self.pick(st.none() | keys(), (KEY, None), lambda large: KEY)}
 
 
-@case
-def kernel_softmax(draw):
-    call = draw(CASES["operation softmax"])
-    return Call((call.inputs[0].astype(dtypes(draw)), call.inputs[1]))
+class Hypothesis(Draw):
+    """Small arguments, simplest first."""
+
+    def __init__(self, draw: Any, dtype: str) -> None:
+        self.draw, self.dtype = draw, np.dtype(dtype)
+
+    def pick(self, small, edges, large=None):
+        return self.draw(small)
+
+    def values(self, *shape, styles=BOUNDED, scale=1.0, shift=0.0):
+        return self.draw(s.arrays(shape, styles, self.dtype.name))
+
+    def ids(self, rows, *shape):
+        return self.draw(s.indices(rows, shape)).astype(self.draw(st.sampled_from(["int64", "int32"])))
+
+    def masks(self, *shape):
+        return self.draw(s.masks(shape, none=False))
 
 
-@case
-def kernel_softmax_grad(draw):
-    shape, dtype = (*leading(draw), draw(size(4))), dtypes(draw)
-    y = npx.softmax.reference(real(draw, *shape, dtype=dtype))
-    return Call((real(draw, *shape, dtype=dtype, styles=s.STYLES), y))
+class Edges(Draw):
+    """One combination of the edges; `done` once all were drawn. Values are always the same for a kernel."""
+
+    def __init__(self, name: str, dtype: Any, digits: list[int]) -> None:
+        self.rng, self.dtype = np.random.default_rng(zlib.crc32(f"{name}{digits}".encode())), np.dtype(dtype)
+        self.digits, self.limits = digits, []
+
+    def pick(self, small, edges, large=None):
+        place = len(self.limits)
+        self.limits.append(len(edges))
+        return edges[self.digits[place] if place < len(self.digits) else 0]
+
+    def following(self) -> list[int] | None:
+        """The digits of the next combination; None after the last."""
+        digits = [*self.digits, *[0] * (len(self.limits) - len(self.digits))]
+        for place in reversed(range(len(digits))):
+            if digits[place] + 1 < self.limits[place]:
+                return [*digits[:place], digits[place] + 1]
+        return None
+
+    def values(self, *shape, styles=BOUNDED, scale=1.0, shift=0.0):
+        return (scale * self.rng.normal(size=shape) + shift).astype(self.dtype)
+
+    def ids(self, rows, *shape):
+        kind = "int32" if self.dtype == "float32" and self.rng.random() < 0.5 else "int64"
+        return self.rng.integers(0, rows, shape).astype(kind)
+
+    def masks(self, *shape):
+        mask = self.rng.random(shape) < 0.6
+        mask[..., 0, :] = False
+        return mask
 
 
-@case
-def kernel_layer_norm(draw):
-    return Call((*normed(draw, dtypes(draw)), 1e-2))
+def edge_calls(name: str, dtype: Any) -> Iterator[Call]:
+    """Every combination of the edges of a kernel's case."""
+    digits: list[int] | None = []
+    while digits is not None:
+        draw = Edges(name, dtype, digits)
+        yield KERNEL_CASES[name](draw)
+        digits = draw.following()
 
 
-@case
-def kernel_layer_norm_grad(draw):
-    dtype = dtypes(draw)
-    x, gamma, beta = normed(draw, dtype)
-    _, xhat, rstd = npx.layer_norm.reference(x, gamma, beta, 1e-2)
-    return Call((real(draw, *x.shape, dtype=dtype), gamma, xhat, rstd))
+@dataclass
+class Large(Draw):
+    """Arguments of the sizes of a training step, in float32 on the current device."""
+
+    tokens: int = 2048
+    length: int = 64
+    d_model: int = 256
+    heads: int = 4
+    d_ff: int = 512
+    vocab: int = 2048
+    parameters: int = 600_000
+    dtype: Any = np.dtype("float32")
+    rng: Any = field(default_factory=lambda: np.random.default_rng(0))
+
+    def pick(self, small, edges, large=None):
+        return large(self)
+
+    @property
+    def batch(self) -> int:
+        return max(1, self.tokens // self.length)
+
+    def attention(self):
+        size = self.d_model // self.heads
+        return self.batch, self.length, self.length, self.heads, size, size, Scores()
+
+    def values(self, *shape, styles=BOUNDED, scale=1.0, shift=0.0):
+        return npx.from_host(self.rng.standard_normal(shape, self.dtype))
+
+    def written(self, *shape):
+        return self.values(*shape)
+
+    def ids(self, rows, *shape):
+        return npx.from_host(self.rng.integers(1, rows, shape))
 
 
-@case
-def kernel_dropout(draw):
-    x = real(draw, *leading(draw), draw(size(40)), dtype=dtypes(draw), styles=s.STYLES)
-    return Call((x, draw(st.sampled_from([0.3, 0.9])), draw(keys())))
+def rows(d: Draw) -> tuple[int, ...]:
+    """The shape (..., D) of what is done row by row."""
+    edges = (*ROWS, LONG) if d.dtype == "float32" else ROWS
+    small = st.builds(lambda front, last: (*front, last), s.shapes(max_dims=2, max_side=3), size(9))
+    return d.pick(small, edges, lambda large: (large.tokens, large.d_model))
 
 
-@case
-def kernel_dropout_grad(draw):
-    x, rate, key = draw(CASES["kernel dropout"]).inputs
-    return Call((x, rate, npx.dropout.reference(x, rate, key)[1]))
+@st.composite
+def masked_shapes(draw):
+    """A shape, and that of a mask or None."""
+    shape = (*leading(draw), draw(size(5, least=0)))
+    ones = tuple(1 if draw(st.booleans()) else n for n in shape)
+    return shape, draw(st.sampled_from([None, shape, ones, ones[draw(st.integers(0, len(shape) - 1)) :]]))
 
 
-@case
-def kernel_dropout_residual_norm(draw):
-    dtype = dtypes(draw)
-    x, gamma, beta = normed(draw, dtype)
-    residual = real(draw, *x.shape, dtype=dtype, styles=("plain", "normal"))
-    return Call((x, residual, gamma, beta, 0.3, draw(st.none() | keys()), 1e-2))
+@kernel_case
+def softmax(d):
+    edges = (
+        ((3, 1), None),
+        ((2, 3, 31), (3, 31)),
+        ((2, 3, 2, 33), (2, 1, 2, 33)),
+        ((2, 1, 1, 33), (1, 3, 4, 33)),  # a mask larger than x
+        ((2, 2, 2, 2, 9), (2, 1, 2, 2, 9)),
+        ((1, 2050), (1, 2050)),
+        ((4, 513), (4, 1)),
+        ((0, 5), None),
+        ((5, 0), None),
+    )
+    shape, mask = d.pick(masked_shapes(), edges, lambda large: ((large.batch, large.heads, *[large.length] * 2), None))
+    return Call((d.values(*shape, styles=s.STYLES, scale=3), mask and d.masks(*mask)))
 
 
-@case
-def kernel_dropout_residual_norm_grad(draw):
-    inputs = draw(CASES["kernel dropout_residual_norm"]).inputs
-    _, xhat, rstd, keep = npx.dropout_residual_norm.reference(*inputs)
-    return Call((real(draw, *xhat.shape, dtype=xhat.dtype.name), inputs[2], xhat, rstd, keep, 0.3))
+def normed(d, count):
+    """Arrays of one shape (..., D), then gamma and beta (D,)."""
+    shape = rows(d)
+    styles = ("plain", "normal", "large", "tiny", "zeros")
+    arrays = [d.values(*shape, styles=styles, scale=4, shift=1) for _ in range(count)]
+    return *arrays, *(d.values(shape[-1], styles=styles) for _ in range(2))
 
 
-@case
-def kernel_linear(draw):
-    n, i, o, dtype = draw(size(5, 0)), draw(size()), draw(size()), dtypes(draw)
-    b = draw(st.none() | s.arrays((o,), BOUNDED, dtype))
-    return Call((real(draw, n, i, dtype=dtype), real(draw, i, o, dtype=dtype), b, draw(st.booleans())))
+@kernel_case
+def layer_norm(d):
+    return Call(normed(d, 1), {"eps": 1e-2})
 
 
-@case
-def kernel_linear_grad(draw):
-    x, w, b, relu = draw(CASES["kernel linear"]).inputs
-    y = npx.linear.reference(x, w, b, relu)
-    return Call((real(draw, *y.shape, dtype=x.dtype.name), x, w, y if relu else None, b is not None))
+@kernel_case
+def dropout(d):
+    shape = rows(d)
+    rate = d.pick(st.sampled_from([0.3, 0.1, 0.9, 1.0]), (0.3, 1.0), lambda large: 0.1)
+    return Call((d.values(*shape, styles=s.STYLES), rate, d.pick(keys(), (KEY,), lambda large: KEY)))
 
 
-@case
-def kernel_embedding(draw):
-    rows, dtype = draw(size(4)), dtypes(draw)
-    return Call((real(draw, rows, draw(size()), dtype=dtype), draw(s.indices(rows))))
+@kernel_case
+def dropout_residual_norm(d):
+    return Call(normed(d, 2), {**d.dropout(), "eps": 1e-2})
 
 
-@case
-def kernel_embedding_grad(draw):
-    table, ids = draw(CASES["kernel embedding"]).inputs
-    return Call((real(draw, *ids.shape, table.shape[1], dtype=table.dtype.name), ids, len(table)))
+@kernel_case
+def linear(d):
+    n, i, o = d.pick(
+        st.tuples(size(5, 0), size(), size()),
+        ((5, 3, 1), (130, 7, 31), (3, 8, 264), (0, 3, 4), (2, 5, 513)),
+        lambda large: (large.tokens, large.d_model, large.d_ff),
+    )
+    activation, bias = d.option("relu", ""), d.option(True, False)
+    return Call((d.values(n, i), d.values(i, o), d.values(o) if bias else None, activation))
 
 
-@case
-def kernel_attention(draw):
-    b, t, source, h, d_k, d_v, how = attention_sizes(draw, least=0)
-    dtype, shapes = dtypes(draw), ((b, t, h, d_k), (b, source, h, d_k), (b, source, h, d_v))
-    return Call((*(real(draw, *z, dtype=dtype) for z in shapes), how), dropped(draw))
+@kernel_case
+def embedding(d):
+    shape, many, width = d.pick(
+        st.tuples(s.shapes(max_dims=3, max_side=4), size(5), size()),
+        (((7,), 5, 1), ((2, 3), 5, 31), ((9,), 32, 513), ((2, 0), 5, 3), ((), 5, 3), ((200,), 5, 31), ((30,), 3, 8)),
+        lambda large: ((large.tokens,), large.vocab, large.d_model),
+    )
+    repeated = d.ids(many, *shape) if many < 3 else d.ids(many - 1, *shape)  # a row that nobody asks for
+    return Call((d.values(many, width), repeated, d.option(1.0, 2.5)))
 
 
-@case
-def kernel_attention_grad(draw):
-    call = draw(CASES["kernel attention"])
-    out, p, keep = npx.attention.reference(*call.inputs, **call.options)
-    q, k, v, how = call.inputs
-    given = tuple(npx.zeros(x.shape, x.dtype) for x in (q, k, v)) if draw(st.booleans()) else None
-    g = real(draw, *out.shape, dtype=q.dtype.name)
-    return Call((g, q, k, v, p, keep, call.options["rate"]), {"out": given, "scores": how})
+@kernel_case
+def attention(d):
+    sizes = ((2, 5, 7, 2, 16, 16), (1, 3, 33, 1, 64, 64), (2, 0, 3, 1, 16, 16), (1, 20, 17, 2, 6, 3))
+    b, t, length, h, d_k, d_v, scores = d.pick(
+        st.composite(lambda draw: attention_sizes(draw, least=0))(),
+        [(*size, None) for size in sizes],
+        lambda large: large.attention(),
+    )
+    if scores is None:
+        kind = d.option("masked", "all", "plain")
+        scores = {
+            "plain": lambda: Scores(),
+            "masked": lambda: Scores(bias=npx.mask_bias(d.masks(b, 1, max(t, 1), length)[:, :, :t])),
+            "all": lambda: Scores(True, np.linspace(length, 1, b).astype(int), d.values(h, 1, length), 10.0),
+        }[kind]()
+    arrays = d.values(b, t, h, d_k), d.values(b, length, h, d_k), d.values(b, length, h, d_v)
+    gradient = {}
+    if d.option(False, True):  # views of merged arrays, as the merged projections have them
+        merged = d.written(b, length, h * (d_k + d_v))
+        gk, gv = merged[..., : h * d_k].reshape(b, length, h, d_k), merged[..., h * d_k :].reshape(b, length, h, d_v)
+        gradient = {"out": (d.written(b, t, h, d_k), gk, gv)}
+    return Call((*arrays, scores), d.dropout(), gradient=gradient)
 
 
-@case
-def kernel_cross_entropy(draw):
-    call, n, classes = draw(st.builds(Call, st.just(()))), draw(size(6, 0)), draw(size(6, least=4))
-    logits = real(draw, n, classes, dtype=dtypes(draw), styles=s.STYLES)
-    call.inputs, call.options = (logits, draw(s.indices(classes, (n,)))), smoothed(draw) | {"grad": draw(st.booleans())}
-    return call
+def smoothed(d, n, classes):
+    """Targets, among them padding, and the options of the loss."""
+    pad = d.pick(st.sampled_from([0, 2]), (2,), lambda large: 0)
+    targets = np.array(d.ids(classes, n)) if isinstance(d, Edges) else d.ids(classes, n)
+    if isinstance(d, Edges):
+        targets[: n // 3] = pad
+    options = {"smoothing": d.option(0.1, 0.0), "over": d.option(*OVER), "pad_id": pad, "grad": d.option(True, False)}
+    return targets, options
 
 
-@case
-def kernel_linear_cross_entropy(draw):
-    call, d = draw(CASES["kernel cross_entropy"]), draw(size())
-    logits, targets = call.inputs
-    x, w = (real(draw, n, d, dtype=logits.dtype.name) for n in logits.shape)
-    return Call((x, w, targets), call.options)
+@kernel_case
+def cross_entropy(d):
+    n, classes = d.pick(
+        st.tuples(size(6, 0), size(6, least=4)),
+        ((6, 5), (5, 33), (3, 1300), (0, 9)),
+        lambda large: (large.tokens, large.vocab),
+    )
+    targets, options = smoothed(d, n, classes)
+    return Call((d.values(n, classes, styles=s.STYLES, scale=3), targets), options)
 
 
-@case
-def kernel_adam(draw):
-    n, dtype = draw(size(40, 0)), dtypes(draw)
-    p, g, m, v = (real(draw, n, dtype=dtype, styles=("plain", "normal", "zeros")) for _ in range(4))
-    rest = {"weight_decay": draw(st.sampled_from([0.0, 0.1])), "eps_inside": draw(st.booleans()), "eps": 1e-3}
-    rest["scale"] = draw(st.sampled_from([1.0, 0.3]))
-    return Call((p, g, m, abs(v), draw(st.integers(1, 9999)), draw(st.sampled_from([0.5, 0.0]))), rest)
+@kernel_case
+def linear_cross_entropy(d):
+    n, width, classes = d.pick(
+        st.tuples(size(6, 0), size(), size(6, least=4)),
+        ((7, 9, 33), (3, 5, 1300), (0, 3, 9), (4, 5, 6)),
+        lambda large: (large.tokens, large.d_model, large.vocab),
+    )
+    targets, options = smoothed(d, n, classes)
+    return Call((d.values(n, width), d.values(classes, width), targets), options)
 
 
-@case
-def kernel_top_k(draw):
-    rows, columns = draw(size()), draw(st.integers(1, 6))
-    logits = real(draw, rows, columns, dtype=dtypes(draw))
+@kernel_case
+def adam(d):
+    """All in float32 or float64; a copy of the parameters may have half a precision, which `Edges` tests."""
+    half = d.dtype if d.dtype.itemsize == 2 else None
+    if half is not None:
+        d.dtype = np.dtype("float32")
+    n = d.pick(size(40, 0), (0, 1, 33, 2051), lambda large: large.parameters)
+    p, m, v = (d.written(n) for _ in range(3))
+    step = d.pick(st.integers(1, 9999), (3,), lambda large: 3)
+    options = {"weight_decay": d.option(0.0, 0.1), "scale": d.option(1.0, 0.25)}
+    options |= d.option({"eps": 1e-3}, {"eps": 1e-3, "eps_inside": True})
+    if half is not None or d.pick(st.booleans(), (False,), lambda large: False):
+        options["low"] = np.zeros(n, half or "float16")
+    rate = d.pick(st.sampled_from([0.5, 0.0]), (0.5,), lambda large: 1e-4)
+    return Call((p, d.values(n), m, abs(v), step, rate), options)
+
+
+@st.composite
+def top_k_sizes(draw):
+    columns = draw(size(9))
     never = draw(st.sets(st.integers(0, columns - 1), max_size=2))
-    return Call((logits, draw(st.integers(1, columns)), tuple(sorted(never))))
+    return draw(size()), columns, draw(st.integers(1, columns)), tuple(sorted(never))
+
+
+@kernel_case
+def top_k(d):
+    n, columns, k, never = d.pick(
+        top_k_sizes(),
+        ((3, 7, 4, (0, 1)), (2, 2600, 4, (0, 5)), (1, 5, 5, ()), (0, 9, 2, (0,))),
+        lambda large: (128, large.vocab, 4, (0, 1)),
+    )
+    return Call((d.values(n, columns, styles=s.STYLES), k, never))

@@ -1,4 +1,4 @@
-"""Cases of the operations of the Transformer (autograd/neural.py). Next: `kernels.py`."""
+"""Cases of the operations of the Transformer (autograd/neural.py)."""
 
 from hypothesis import strategies as st
 
@@ -59,7 +59,7 @@ def operation_linear(draw):
     n_in, n_out = draw(size()), draw(size())
     x, w = draw(s.arrays((*leading(draw), n_in))), draw(s.arrays((n_in, n_out)))
     b = draw(st.none() | s.arrays((n_out,)))
-    return Call((x, w, b), {"relu": draw(st.booleans())}, saved=extra(x))
+    return Call((x, w, b), {"activation": draw(st.sampled_from(["", "relu"]))}, saved=extra(x))
 
 
 @case
@@ -82,12 +82,12 @@ def scores(draw, b, h, t, source, d_k):
     if draw(st.sampled_from([False, False, True])):
         numbers = draw(s.arrays((h, t, source), BOUNDED))
         bias = numbers if bias is None else bias + numbers
-    lengths = draw(st.none() | st.lists(st.integers(0, source + 1), min_size=b, max_size=b))
+    lengths = draw(st.none() | st.none() | st.lists(st.integers(0, source + 1), min_size=b, max_size=b))
     return npx.Scores(
         causal=draw(st.booleans()),
         lengths=None if lengths is None else npx.asarray(lengths, "int64"),
         bias=bias,
-        rotary=draw(st.sampled_from([None, 10.0])) if d_k % 2 == 0 else None,
+        rotary=draw(st.sampled_from([None, 10.0, 10.0])) if d_k % 2 == 0 else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Cases of the small operations (autograd/operations.py). Next: `neural.py`."""
+"""Cases of the small operations (autograd/operations.py)."""
 
 from hypothesis import strategies as st
 

@@ -50,7 +50,7 @@ def use_device(name: str) -> None:
     """Computes there from now on, with the whole process set up for it."""
     import npx
 
-    getattr(npx, "tune", lambda: None)()
+    npx.tune()
     try:
         npx.use_device(name)
     except (ValueError, RuntimeError) as error:

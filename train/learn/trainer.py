@@ -80,7 +80,7 @@ class Trainer:
         once. Raises UserError where a loss or gradient is not finite (that update is not made), where memory or the
         disk is full.
         """
-        getattr(npx, "tune", lambda: None)()
+        npx.tune()
         with disk_errors(str(self.folder.path)):
             self.folder.complete(self.config, self.tokenizer)
             with self.report.opened(self.state), self.signals.caught():

@@ -59,7 +59,7 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, progress
         shape = config.transformer_config(tokenizer.vocab_size, **special)
         model = shape.build(t.seed, precision.weights)
         flat = FlatParameters(model, precision.numbers)
-        trainer = Trainer(model, flat, config, tokenizer, corpora, run, resume, progress, t.precision == "fp16")
+        trainer = Trainer(model, flat, config, tokenizer, corpora, run, resume, progress, precision.scaled)
     return trainer.run()
 
 

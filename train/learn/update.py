@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import npx
-from autograd.kept import kept_arrays
+from autograd import kept_arrays
 from models import FlatParameters
 from train.errors import UserError
 from train.learn.optim import Adam, LossScale, clip_factor, squared_norm

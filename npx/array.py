@@ -1,7 +1,8 @@
-"""Which engine computes: NumPy on a CPU, CuPy on a GPU. The one place that asks. Next: `random.py`.
+"""Which engine computes: NumPy on a CPU, CuPy on a GPU. The one place that asks.
 
 An array says by its type which engine it belongs to (`array_module`); the current device says where new arrays are
-made (`zeros`, `asarray`, ...). Nothing above this package imports CuPy or branches on the engine.
+made (`zeros`, `arange`, `asarray`, ...); `host` is NumPy itself, for arrays that stay on the host. Nothing above this
+package imports CuPy or branches on the engine.
 
 NPX_GPU_MEMORY limits the memory taken from a GPU: GiB (`20`) or a share of it (`80%`).
 """
@@ -13,7 +14,10 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+Array = NDArray[Any]  # of either engine: a CuPy array quacks alike
+host = np
 DEVICES = ("cpu", "cuda")
 _device = "cpu"
 _cupy: ModuleType | None = None  # imported by use_device("cuda"), so that a machine without it pays nothing
@@ -83,7 +87,7 @@ def synchronize() -> None:
         _current().cuda.get_current_stream().synchronize()
 
 
-def array_module(*arrays: Any) -> Any:
+def array_module(*arrays: Array | None) -> Any:
     """The module the arrays belong to: cupy if one of them is a CuPy array, else numpy."""
     if _cupy is not None and any(isinstance(a, _cupy.ndarray) for a in arrays):
         return _cupy
@@ -94,44 +98,49 @@ def _current() -> Any:
     return np if _device == "cpu" else _cupy
 
 
-def asarray(x: Any, dtype: Any = None) -> Any:
+def asarray(x: Any, dtype: Any = None) -> Array:
     """`x` as an array; lists and numbers become arrays on the current device, arrays stay where they are."""
     if _cupy is not None and isinstance(x, _cupy.ndarray):
         return x if dtype is None else x.astype(dtype, copy=False)
     return _current().asarray(x, dtype=dtype)
 
 
-def from_host(x: np.ndarray) -> Any:
+def from_host(x: np.ndarray) -> Array:
     """A NumPy array as an array on the current device."""
     return _current().asarray(x)
 
 
-def to_host(x: Any) -> np.ndarray:
+def to_host(x: Array) -> np.ndarray:
     """An array of either engine as a NumPy array (a copy only when it lay on a GPU)."""
     return x.get() if _cupy is not None and isinstance(x, _cupy.ndarray) else np.asarray(x)
 
 
-def zeros(shape: Any, dtype: Any = np.float32) -> Any:
+def zeros(shape: Any, dtype: Any = np.float32) -> Array:
     """Zeros on the current device."""
     return _current().zeros(shape, dtype)
 
 
-def ones(shape: Any, dtype: Any = np.float32) -> Any:
+def ones(shape: Any, dtype: Any = np.float32) -> Array:
     """Ones on the current device."""
     return _current().ones(shape, dtype)
 
 
-def empty(shape: Any, dtype: Any = np.float32) -> Any:
+def empty(shape: Any, dtype: Any = np.float32) -> Array:
     """Uninitialised memory on the current device."""
     return _current().empty(shape, dtype)
 
 
-def full(shape: Any, value: Any, dtype: Any = np.float32) -> Any:
+def full(shape: Any, value: Any, dtype: Any = np.float32) -> Array:
     """`value` everywhere, on the current device."""
     return _current().full(shape, value, dtype)
 
 
-def add_at(x: Any, index: Any, values: Any) -> None:
+def arange(*limits: Any, dtype: Any = None) -> Array:
+    """`arange(stop)` or `arange(start, stop, step)`, integers unless a limit is none, on the current device."""
+    return _current().arange(*limits, dtype=dtype)
+
+
+def add_at(x: Array, index: Any, values: Array) -> None:
     """x[index] += values in place, where an element indexed several times receives every one of its values."""
     parts = index if isinstance(index, tuple) else (index,)
     if all(part is None or part is Ellipsis or isinstance(part, (int, slice)) for part in parts):

@@ -1,4 +1,4 @@
-"""Process settings for speed: freed memory is kept for reuse, and BLAS computes on the thread that asks.
+"""Settings of a process for speed: freed memory is kept for reuse, and BLAS computes on the thread that asks.
 
 A training step allocates the same large arrays again and again. By default glibc serves each of them with a fresh
 `mmap` and gives it back on `free`, so every pass over a temporary first pays the kernel for zeroed pages: on a layer
@@ -6,10 +6,11 @@ norm over 4096 x 512 more time than the arithmetic. Keeping freed memory inside 
 
 BLAS libraries bring threads of their own, which wait for each other by spinning. As soon as anything else runs on the
 machine, a spinning thread holds the core that the thread it waits for needs: on two cores with one busy neighbour a
-training step was seen to take seven times as long. So each product is split over the threads of `parallel.py`, which
-sleep while they wait, and BLAS itself is kept to one thread.
+training step was seen to take seven times as long. So BLAS itself is kept to one thread, and each product is split over
+the threads of `rows.py`, which sleep while they wait. In a process that is not tuned, products go to BLAS whole.
 
-Next: `device.py`. `NPX_TUNE=0` leaves the process alone.
+Whoever runs a training or a search calls `npx.tune()` once: the command line, the Trainer and the benchmarks do.
+`NPX_TUNE=0` leaves the process alone.
 """
 
 import ctypes
@@ -23,10 +24,20 @@ from threadpoolctl import threadpool_limits
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
 
 
+_tuned = False
+
+
+def tuned() -> bool:
+    """Whether the settings were made."""
+    return _tuned
+
+
 def tune() -> None:
-    """Make both settings."""
-    if os.environ.get("NPX_TUNE") == "0":
+    """Make both settings, for the rest of the process."""
+    global _tuned
+    if _tuned or os.environ.get("NPX_TUNE") == "0":
         return
+    _tuned = True
     threadpool_limits(1, user_api="blas")
     if sys.platform.startswith("linux"):
         keep_freed_memory()

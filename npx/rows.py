@@ -1,9 +1,12 @@
-"""Row blocks: how a fast NumPy version stays in cache and uses every core. Next: `kernels/softmax.py`.
+"""Row blocks: how a fast NumPy version stays in cache and uses every core.
 
 NumPy runs a formula as a row of passes over memory, on one core. Walking over blocks of rows that fit the
 second-level cache makes all passes but the first one cheap, and since NumPy lets go of the interpreter lock inside
 each pass, two threads can walk over different blocks. Blocks have a fixed size, so no result depends on the number
 of threads: sums over rows are formed per block and added up in the order of the blocks.
+
+Matrix products are split into panels in the same way, in a process that is tuned (`tune.py`); in any other BLAS, which
+has threads of its own there, gets them whole.
 """
 
 import os
@@ -14,19 +17,22 @@ from typing import Any
 
 import numpy as np
 
-BLOCK_BYTES = (
-    1 << 19
-)  # of one operand: smaller ones stay in cache better, larger ones hand over the interpreter less often
+from npx.tune import tuned
+
+# Of one operand: smaller ones stay in cache better, larger ones hand over the interpreter less often.
+BLOCK_BYTES = 1 << 19
 INLINE_BYTES = 1 << 19  # below this, waking a thread costs more than it saves
 INLINE_FLOPS = 4_000_000  # the same for a matrix product
 PANEL_ROWS = 64, 2048  # at least and at most, of the part of a matrix product that one thread computes at a time
 
 
-def threads() -> int:
+def cores() -> int:
     """How many threads walk over blocks: NPX_THREADS, else the cores that this process may use."""
-    chosen = int(os.environ.get("NPX_THREADS", 0))
-    if chosen:
-        return chosen
+    chosen = os.environ.get("NPX_THREADS", "0").strip()
+    if not chosen.isdecimal():
+        raise ValueError(f"NPX_THREADS: expected a number of threads, 0 for all cores; got {chosen!r}; try 2")
+    if int(chosen):
+        return int(chosen)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -47,7 +53,7 @@ def map_blocks(body: Callable[[int, int], Any], rows: int, row_bytes: int) -> li
 def map_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool = False) -> list[Any]:
     """`[body(i, min(i + step, n)) for i in range(0, n, step)]`, run on all cores unless `inline`."""
     starts = range(0, n, step)
-    workers = min(threads(), len(starts))
+    workers = min(cores(), len(starts))
     if workers <= 1 or inline:
         return [body(i, min(i + step, n)) for i in starts]
 
@@ -67,7 +73,12 @@ def map_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool 
 
 
 def panel(n: int) -> int:
-    """How many of n rows (or columns) of a matrix product one thread computes at a time: a quarter, within bounds."""
+    """How many of n rows (or columns) of a matrix product one thread computes at a time: a quarter, within bounds.
+
+    All of them in a process that is not tuned.
+    """
+    if not tuned():
+        return max(1, n)
     least, most = PANEL_ROWS
     return min(max(-(-n // 4), least), most)
 

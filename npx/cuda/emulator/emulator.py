@@ -1,6 +1,6 @@
-"""Runs CUDA kernels on NumPy arrays, for checking them on a machine without a GPU. Next: `kernels/emulator.h`.
+"""Runs CUDA kernels on NumPy arrays, for checking them on a machine without a GPU.
 
-The .cu file is compiled by g++, with `kernels/cuda_names.h` in place of CUDA's headers, into a library that is kept in
+The .cu file is compiled by g++, with `cuda_names.h` in place of CUDA's headers, into a library that is kept in
 the user's cache directory under a hash of sources, flags and compiler. A launch runs one block after another, every
 CUDA thread as a fiber; loads and stores, barriers and warp operations are checked, and a mistake raises EmulatorError:
 
@@ -34,7 +34,8 @@ ORDERS = ("forward", "reverse", "random")
 MAX_THREADS = 1024
 STACK = 256 << 10  # bytes a fiber; pages that it never touches cost nothing
 MESSAGE = 2048
-HEADERS = ("device.cuh", "cuda_names.h", "emulator.h", "emulator_entry.h")
+FOLDER = Path(__file__).parent
+HEADERS = ("cuda_names.h", "emulator.h", "emulator_entry.h")
 DAYS = 30  # that compiled kernels are kept
 SHARED_LIMIT = 227 << 10  # bytes of shared memory a block can have on sm_90
 
@@ -124,9 +125,9 @@ def cache_directory() -> Path:
 
 
 class Module:
-    """A .cu file compiled with certain definitions, loaded."""
+    """A .cu file compiled with certain definitions, loaded; `header`: the device.cuh that it includes."""
 
-    def __init__(self, path: Path, defines: dict[str, str], include: Path) -> None:
+    def __init__(self, path: Path, header: Path, defines: dict[str, str]) -> None:
         self.name = path.name
         text = path.read_text()
         kernels = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(", text)
@@ -136,11 +137,11 @@ class Module:
             + f'#include "{path.name}"\n'
             + "".join(f"EMULATED_KERNEL({name})\n" for name in kernels)
         )
-        sources = [body, text, *((include / name).read_text() for name in HEADERS)]
+        sources = [body, text, header.read_text(), *((FOLDER / name).read_text() for name in HEADERS)]
         digest = hashlib.sha256("\0".join([compiler(), *FLAGS, *sources]).encode()).hexdigest()[:24]
         self.file = cache_directory() / f"{path.stem}-{digest}.so"
         if not self.file.exists():
-            self._compile(body, [*FLAGS, f"-I{include}", f"-I{path.parent}"])
+            self._compile(body, [*FLAGS, *(f"-I{folder}" for folder in (header.parent, FOLDER, path.parent))])
         self.compiled = ctypes.CDLL(str(self.file))
         self.parameters = {}
         for name in kernels:
@@ -222,6 +223,6 @@ def _stack_memory() -> int:
 
 
 @functools.cache
-def module(path: Path, defines: tuple[tuple[str, str], ...], include: Path) -> Module:
+def module(path: Path, header: Path, defines: tuple[tuple[str, str], ...]) -> Module:
     """The compiled file; compiled at most once per process, and per machine while nothing changes."""
-    return Module(path, dict(defines), include)
+    return Module(path, header, dict(defines))

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from autograd.engine import Node, Tensor
-
-DEPTH = 3  # from a vjp's closure: cell, tuple or object, array
+from npx import Array
 
 
 class KeptArrays(NamedTuple):
@@ -34,7 +33,7 @@ def kept_arrays(nodes: list[Node] | None = None) -> list[KeptArrays]:
     seen = {id(owner(leaf)) for leaf in leaves}
     total: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
     for node in nodes:
-        for array in map(owner, _arrays(getattr(node.vjp, "__closure__", None), DEPTH)):
+        for array in map(owner, captured(node.vjp)):
             if id(array) not in seen:
                 seen.add(id(array))
                 size = total.setdefault((node.name, tuple(array.shape), array.dtype.name), [0, 0])
@@ -44,16 +43,27 @@ def kept_arrays(nodes: list[Node] | None = None) -> list[KeptArrays]:
     return sorted(kept, key=lambda x: -x.nbytes)
 
 
-def owner(array: Any) -> Any:
+def owner(array: Array) -> Array:
     """The array whose memory a view shows."""
-    base = getattr(array, "base", None)
-    return base if hasattr(base, "nbytes") and hasattr(base, "dtype") else array
+    base: Any = getattr(array, "base", None)
+    while hasattr(base, "nbytes") and hasattr(base, "dtype"):
+        array, base = base, getattr(base, "base", None)
+    return array
 
 
-def _arrays(x: Any, depth: int) -> Iterator[Any]:
-    """The arrays that x refers to, within `depth` steps."""
-    if hasattr(x, "nbytes") and hasattr(x, "dtype") and not isinstance(x, type):
-        yield x
-    elif depth >= 0 and x is not None and not isinstance(x, (type, str)):
-        for inner in gc.get_referents(x):
-            yield from _arrays(inner, depth - 1)
+def captured(value: Any, visited: set[int] | None = None) -> Iterator[Array]:
+    """The arrays that a vjp closes over, in what kernels saved too, or those in any other value; each once."""
+    visited = set() if visited is None else visited
+    if id(value) in visited:
+        return
+    visited.add(id(value))
+    if hasattr(value, "nbytes") and hasattr(value, "dtype") and not isinstance(value, type):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from captured(item, visited)
+    elif isinstance(value, Tensor):
+        yield value.data
+    elif callable(value):
+        for cell in getattr(value, "__closure__", None) or ():
+            yield from captured(cell.cell_contents, visited)

@@ -1,6 +1,6 @@
-"""Compiles every kernel for three generations of GPUs, without one: registers, spills, shared memory. Next: `cuda.py`.
+"""Compiles every kernel for three generations of GPUs, without one: registers, spills, shared memory.
 
-    python -m npx.nvrtc [softmax.cu ...]       prints the table
+    python -m npx.cuda.nvrtc [softmax.cu ...]       prints the table
 
 NVRTC is NVIDIA's compiler as a library; the package nvidia-cuda-nvrtc has it, and so has CuPy's extra [ctk]. `variants`
 reads from the head of a .cu file what it is compiled with:
@@ -20,8 +20,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from npx.cuda import KERNELS, OPTIONS, source_text
-from npx.emulator import cache_directory
+from npx.cuda.emulator.emulator import cache_directory
+from npx.cuda.launch import OPTIONS, SOURCES, source_text
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")  # Turing, Ampere, Hopper
 
@@ -48,12 +48,12 @@ class Figures(NamedTuple):
 
 def sources() -> list[str]:
     """The names of all kernel files."""
-    return sorted(path.name for path in KERNELS.glob("*.cu"))
+    return sorted(path.name for path in SOURCES.glob("*.cu"))
 
 
 def variants(source: str) -> list[dict[str, str]]:
     """The definitions that the head of a kernel file lists."""
-    sets = re.findall(r"^// Built with: (.*)$", (KERNELS / source).read_text(), re.MULTILINE)
+    sets = re.findall(r"^// Built with: (.*)$", (SOURCES / source).read_text(), re.MULTILINE)
     if not sets:
         raise CompileError(f"{source}: expected a line '// Built with: T = float half_t bf16_t'; found none")
     found = []

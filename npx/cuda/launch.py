@@ -1,0 +1,100 @@
+"""CUDA kernels: one function starts them, on a GPU for CuPy arrays, emulated for NumPy arrays.
+
+    launch("softmax.cu", "softmax_rows", grid, block, (x, y, np.int32(n)), T=x.dtype)
+
+The source lies beside its reference in `kernels/` and includes `device.cuh` alone. Its line "Built with:" lists the
+definitions it is compiled with; `python -m npx.cuda.nvrtc` compiles all of them for the GPUs of three generations and
+prints what registers they take.
+"""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npx.array import array_module
+from npx.cuda.emulator import emulator
+
+SOURCES = Path(__file__).parents[1] / "kernels"  # of the .cu files
+HEADER = Path(__file__).with_name("device.cuh")
+CTYPES = {
+    "float32": "float",
+    "float16": "half_t",
+    "bfloat16": "bf16_t",
+    "float64": "double",
+    "int32": "int",
+    "int64": "i64",
+}
+BLOCK_THREADS = 256  # of a block, where nothing asks for another number
+OPTIONS = ("-std=c++17",)
+
+
+def launch(
+    source: str, kernel: str, grid: Any, block: Any, args: Any, shared: int = 0, strided: bool = False, **defines: Any
+) -> None:
+    """Run `kernel` of a file over `grid` blocks of `block` threads (an int or up to three).
+
+    source: a file in `kernels/`, or an absolute path. args: arrays (passed as pointers; contiguous, or else `strided`
+    says that the kernel is given the strides), NumPy scalars (by value), None (a null pointer). shared: bytes of
+    dynamic shared memory. defines: integers, or dtypes, which become the C type. A grid with no block does nothing.
+    """
+    grid3, block3 = _three(grid), _three(block)
+    if 0 in grid3:
+        return
+    for i, arg in enumerate(() if strided else args):
+        if arg is not None and not arg.flags.c_contiguous:
+            raise ValueError(
+                f"{Path(source).name}, {kernel}, argument {i}: expected a contiguous array; got shape {arg.shape}, "
+                f"strides {arg.strides}"
+            )
+    named = tuple(defines.items())
+    if array_module(*args) is np:
+        module = emulator.module(SOURCES / source, HEADER, _text(named))
+        module.launch(kernel, grid3, block3, args, shared)
+    else:
+        _run(_function(source, kernel, named, shared), grid3, block3, args, shared)
+
+
+def contiguous(x: Any) -> Any:
+    """x, copied if it is not contiguous; its shape stays (NumPy's ascontiguousarray gives a 0-d array an axis)."""
+    return x if x is None or x.flags.c_contiguous else array_module(x).ascontiguousarray(x)
+
+
+def _three(n: Any) -> tuple[int, int, int]:
+    sizes = (n,) if isinstance(n, (int, np.integer)) else tuple(n)
+    return tuple(int(size) for size in (*sizes, 1, 1)[:3])  # type: ignore[return-value]
+
+
+def _text(defines: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, str], ...]:
+    """The definitions as the compiler gets them: dtypes as C types, numbers in decimal."""
+    return tuple(
+        (name, str(int(value)) if isinstance(value, (int, np.integer)) else CTYPES[np.dtype(value).name])
+        for name, value in defines
+    )
+
+
+def source_text(source: str, defines: tuple[tuple[str, str], ...]) -> str:
+    """A kernel file as a compiler without an include path gets it: `device.cuh`, the definitions, the file.
+
+    The definitions are no options (-DT=float), as CUDA's own headers, which come before all this, use such short names.
+    """
+    include = '#include "device.cuh"'
+    text = (SOURCES / source).read_text().replace(include, "", 1)
+    lines = "".join(f"#define {name} {value}\n" for name, value in defines)
+    return f'#line 1 "device.cuh"\n{HEADER.read_text()}\n{lines}#line 1 "{Path(source).name}"\n{text}'
+
+
+@functools.cache
+def _function(source: str, kernel: str, defines: tuple[tuple[str, Any], ...], shared: int) -> Any:
+    import cupy
+
+    function = cupy.RawModule(code=source_text(source, _text(defines)), options=OPTIONS).get_function(kernel)
+    if shared > 48 << 10:
+        function.max_dynamic_shared_size_bytes = shared
+    return function
+
+
+def _run(function: Any, grid: tuple[int, int, int], block: tuple[int, int, int], args: Any, shared: int) -> None:
+    null = np.uintp(0)
+    function(grid, block, tuple(null if arg is None else arg for arg in args), shared_mem=shared)
