@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models import ARCHITECTURES
 from models.fields import key
 from tests.test_trainer import tables, write_pairs
 from train import RunConfig, UserError, load_model, train
@@ -14,7 +15,7 @@ from train.cli.train import text_options
 from train.run.checkpoint import load_checkpoint
 from train.run.keys import SECTIONS, data_section
 from train.tasks import TASKS, Task
-from train.tasks.task import longest, option, task
+from train.tasks.task import option, task
 from train.text.lines import read_lines
 
 
@@ -22,7 +23,8 @@ from train.text.lines import read_lines
 def test_a_task_declares_its_keys_files_and_models(name):
     own = TASKS[name]
     keys = {f.name: f for f in fields(own.keys)}
-    assert own.name == name and own.keys.__doc__ and own.architectures and own.tokenizers
+    assert own.name == name and own.keys.__doc__ and own.tokenizers
+    assert any(kind.examples == own.examples for kind in ARCHITECTURES.values())
     assert {"train", "valid"} == own.files.keys() and {n for names in own.files.values() for n in names} <= keys.keys()
     assert all(len(f.metadata["help"]) > 15 and option(n) in f.metadata["help"] for n, f in keys.items())
     assert {f.name for f in fields(RunConfig().data)} > keys.keys()
@@ -90,7 +92,7 @@ class CopyBatches:
 class Copying(Task):
     """A task of one side, as an outsider would add it."""
 
-    name, keys, architectures = "copying", CopyKeys, ("encoder_decoder",)
+    name, keys, examples = "copying", CopyKeys, "pairs"
     files = {"train": ("copied",), "valid": ("valid_copied",)}
     scores = {"lines": "lines"}
 
@@ -153,16 +155,11 @@ def test_a_task_of_another_kind_is_trained_saved_and_loaded_by_the_same_code(tmp
 
 
 def test_a_model_that_the_task_does_not_train_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(type(TASKS["translation"]), "architectures", ("another",))
-    with pytest.raises(UserError, match="model.architecture: expected another for the task translation; got enc"):
-        train(RunConfig.from_dict(tables(tmp_path)), tmp_path / "run", progress=False)
+    values = tables(tmp_path)
+    values["model"]["architecture"] = "decoder"
+    with pytest.raises(UserError, match="model.architecture: expected encoder_decoder for the task translation; got d"):
+        train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
-
-
-def test_only_learned_positions_end():
-    assert longest(RunConfig().transformer_config(100)) is None
-    learned = RunConfig.from_dict({"model": {"positions": "learned", "max_positions": 32}})
-    assert longest(learned.transformer_config(100)) == 32
 
 
 def test_the_training_text_is_read_for_the_tokenizer_and_for_its_arrays_alone(tmp_path, monkeypatch):

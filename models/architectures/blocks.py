@@ -86,8 +86,10 @@ class SequenceModel(Module):
     """Base of the architectures, in which one matrix is embedding and output projection (paper section 3.4).
 
     Ids are NumPy integer arrays; sequences are padded at their end with `config.pad_id`. ValueError for ids that are
-    none.
+    none. `examples`: what its `loss` learns from, "pairs" of sequences or "text" alone.
     """
+
+    examples: str
 
     def __init__(self, config: TransformerConfig) -> None:
         self.config = config

@@ -15,6 +15,8 @@ from models.state import KeysValues, Parts, host
 class LanguageModel(SequenceModel):
     """Causal self-attention and feed-forward layers (Radford et al., 2018). `model(ids)`: (B, T) -> (B, T, V)."""
 
+    examples = "text"
+
     def __init__(self, config: TransformerConfig, seed: int = 0, dtype: Any = npx.float32) -> None:
         c = config
         with npx.keyed(seed, 0):

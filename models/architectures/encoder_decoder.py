@@ -16,6 +16,8 @@ from models.state import KeysValues, Parts, Rows, Shared, State, host
 class Transformer(SequenceModel):
     """The encoder-decoder of the paper. `model(src_ids, tgt_ids)`: (B, S), (B, T) integers -> logits (B, T, V)."""
 
+    examples = "pairs"
+
     def __init__(self, config: TransformerConfig, seed: int = 0, dtype: Any = npx.float32) -> None:
         c = config
         with npx.keyed(seed, 0):

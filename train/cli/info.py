@@ -44,6 +44,7 @@ def info(
 
 def describe(shape: Any, config: Any) -> Iterator[str]:
     """Lines on a model's parameters, operations and memory; the paper's figures where it is a model of the paper."""
+    import npx
     from train.experiments.paper import FIGURES
     from train.tasks import TASKS
 
@@ -52,10 +53,10 @@ def describe(shape: Any, config: Any) -> Iterator[str]:
     paper = {} if own else FIGURES.get(preset, {})
     n, tokens = shape.n_parameters(), t.batch_tokens * t.accumulate
     update = shape.training_flops(tokens if "source" in sides else 0, tokens)
-    mib = n * (8 if t.precision == "float64" else 4) / 2**20
-    low = n * 2 / 2**20 if t.precision in ("bf16", "fp16") else 0.0  # the copy that is computed with
+    kept = npx.precision_named(t.precision)
+    mib = n * kept.weights.itemsize / 2**20
     parts = f"parameters {mib:,.0f}, gradients {mib:,.0f}, Adam {2 * mib:,.0f}"
-    parts += f", {t.precision} copy {low:,.0f}" if low else ""
+    parts += f", {t.precision} copy {n * 2 / 2**20:,.0f}" if kept.low else ""
     sizes = f"N {shape.n_layers}, d_model {shape.d_model}, d_ff {shape.d_ff}, heads {shape.n_heads}, "
     sizes += f"d_k {shape.key_size}, d_v {shape.value_size}, dropout {shape.dropout}"
     printed = f"   (the paper: {paper['params_millions']:g} million)" if paper else ""
@@ -66,7 +67,7 @@ def describe(shape: Any, config: Any) -> Iterator[str]:
     yield f"operations   {update / tokens / len(sides):.3g} FLOP a training token"
     yield f"update       {update:.3g} FLOP for {' and '.join(f'{tokens:,} {side}' for side in sides)} tokens"
     yield f"training     {update * t.max_steps:.2g} FLOP in {t.max_steps:,} updates{cost}"
-    yield f"memory       {4 * mib + low:,.0f} MiB: {parts}"
+    yield f"memory       {n * kept.parameter_bytes / 2**20:,.0f} MiB: {parts}"
     if paper:
         yield f"quality      the paper on newstest2013 English-German: perplexity {paper['ppl']}, BLEU {paper['bleu']}"
 

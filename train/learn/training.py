@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import npx
-from models import FlatParameters
+from models import ARCHITECTURES, FlatParameters
 from train.errors import UserError
 from train.learn.trainer import Trainer
 from train.run.config import RunConfig
@@ -69,10 +69,11 @@ def check_model(config: RunConfig, task: Task) -> None:
         shape = config.transformer_config(config.data.vocab_size)
     except ValueError as error:
         raise UserError(f"model.{error}") from None
-    if shape.architecture not in task.architectures:
+    fitting = [name for name, kind in ARCHITECTURES.items() if kind.examples == task.examples]
+    if shape.architecture not in fitting:
         raise UserError(
-            f"model.architecture: expected {' or '.join(task.architectures)} for the task {task.name}; "
-            f"got {shape.architecture}; try {task.architectures[0]}"
+            f"model.architecture: expected {' or '.join(fitting)} for the task {task.name}; "
+            f"got {shape.architecture}; try {fitting[0]}"
         )
     most = shape.outline().longest
     if most is not None and config.data.max_length > most:

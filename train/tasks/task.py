@@ -57,7 +57,7 @@ class Task:
     name: ClassVar[str]
     keys: ClassVar[type]  # a dataclass of its own keys of [data], see models/fields.py; `train` has an option for each
     files: ClassVar[Mapping[str, tuple[str, ...]]]  # "train" and "valid" -> the keys that name their files
-    architectures: ClassVar[tuple[str, ...]]  # the models it trains
+    examples: ClassVar[str]  # in its batches, "pairs" or "text": it trains the architectures that learn from these
     tokenizers: ClassVar[tuple[str, ...]] = KINDS  # kinds it can learn; any other data.tokenizer is a file's path
     sides: ClassVar[tuple[str, ...]] = ("text",)  # of an example, each of at most train.batch_tokens in a batch
     scores: ClassVar[Mapping[str, str]] = {}  # of its evaluation: name in metrics.jsonl -> name for people

@@ -45,7 +45,7 @@ class Translation(Task):
     name = "translation"
     keys = TranslationKeys
     files = {"train": ("train_src", "train_tgt"), "valid": ("valid_src", "valid_tgt")}
-    architectures = ("encoder_decoder",)
+    examples = "pairs"
     sides = ("source", "target")
     scores = {"bleu": "BLEU"}
 
