@@ -107,10 +107,7 @@ def test_configurations_go_round_and_presets_take_changes():
         ({"activation_dropout": "0.1"}, "activation_dropout: expected a number from 0 to below 1"),
         ({"dropout": float("nan")}, "dropout: expected a number from 0 to below 1"),
         ({"norm": "layer"}, 'norm: expected one of "post", "pre"; got \'layer\''),
-        (
-            {"positions": None},
-            'positions: expected one of "sinusoidal", "sinusoidal_halves", "learned", "rotary"; got',
-        ),
+        ({"positions": None}, 'positions: expected one of "sinusoidal", "sinusoidal_halves", "learned", "rotary"; got'),
         ({"embedding_init": "zeros"}, 'embedding_init: expected one of "normal", "xavier"; got \'zeros\''),
         ({"layer_norm_eps": 0}, "layer_norm_eps: expected a number above 0; got 0"),
         ({"d_k": 3, "positions": "rotary"}, "d_k: expected an even number with rotary positions; got 3; try 4"),

@@ -32,12 +32,7 @@ class Transformer(SequenceModel):
         return self.logits(self.decode(tgt, *self.encode(src)))
 
     def loss(
-        self,
-        src: Any,
-        tgt: Any,
-        smoothing: float = 0.1,
-        smoothing_over: str = "all",
-        normalizer: float | None = None,
+        self, src: Any, tgt: Any, smoothing: float = 0.1, smoothing_over: str = "all", normalizer: float | None = None
     ) -> Tensor:
         """The label-smoothed cross entropy () of target ids tgt (B, T+1), BOS ... EOS, given source ids src (B, S).
 

@@ -14,9 +14,8 @@ from typing import Any, Protocol
 
 import npx
 from autograd import no_grad
-from models.state import State
+from models.state import State, host
 
-host = npx.array_module()  # the bookkeeping is NumPy's on every device
 PENALTIES = ("paper", "length")
 
 

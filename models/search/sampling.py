@@ -71,12 +71,7 @@ def draw(logits: npx.Array, uniform: npx.Array, temperature: float, top_k: int, 
 
 
 def check_sampling(
-    *,
-    tokens: int,
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    window: int | None = None,
+    *, tokens: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, window: int | None = None
 ) -> None:
     """Raise ValueError, naming the option, for a sampling that cannot be."""
     for name, value, least in (("tokens", tokens, 1), ("top_k", top_k, 0), ("window", window, 1)):
