@@ -19,13 +19,7 @@ TYPES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true 
 
 
 def key(
-    default: Any,
-    help: str,
-    *,
-    choices: Iterable[str] = (),
-    within: str = "",
-    unset: str = "",
-    may_change: bool = False,
+    default: Any, help: str, *, choices: Iterable[str] = (), within: str = "", unset: str = "", may_change: bool = False
 ) -> Any:
     """One key: its interval `within`, what leaving it out means (`unset`), whether a resumed run may alter it.
 

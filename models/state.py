@@ -5,8 +5,7 @@ before, and adds these. States hold arrays, without a graph.
 """
 
 import npx
-
-host = npx.host  # which rows there are is kept on the host, where asking makes nobody wait
+from npx import host
 
 
 class State:

@@ -77,6 +77,8 @@ def test_configurations_go_round_and_presets_take_changes():
         config = TransformerConfig.preset(name, 100)
         assert TransformerConfig.from_dict(config.to_dict()) == config
     assert TransformerConfig.base(100) == TransformerConfig(100)
+    old = {k: v for k, v in config.to_dict().items() if k not in ("architecture", "normalization", "activation")}
+    assert TransformerConfig.from_dict(old) == config, "written before these keys were there"
     assert TransformerConfig.big(100, dropout=0.1) == TransformerConfig.preset("big-enfr", 100)
     assert TransformerConfig.base(100, n_layers=2) == TransformerConfig.preset("C-N2", 100)
 
@@ -107,10 +109,7 @@ def test_configurations_go_round_and_presets_take_changes():
         ({"activation_dropout": "0.1"}, "activation_dropout: expected a number from 0 to below 1"),
         ({"dropout": float("nan")}, "dropout: expected a number from 0 to below 1"),
         ({"norm": "layer"}, 'norm: expected one of "post", "pre"; got \'layer\''),
-        (
-            {"positions": None},
-            'positions: expected one of "sinusoidal", "sinusoidal_halves", "learned", "rotary"; got',
-        ),
+        ({"positions": None}, 'positions: expected one of "sinusoidal", "sinusoidal_halves", "learned", "rotary"; got'),
         ({"embedding_init": "zeros"}, 'embedding_init: expected one of "normal", "xavier"; got \'zeros\''),
         ({"layer_norm_eps": 0}, "layer_norm_eps: expected a number above 0; got 0"),
         ({"d_k": 3, "positions": "rotary"}, "d_k: expected an even number with rotary positions; got 3; try 4"),

@@ -9,18 +9,7 @@ from autograd import Tensor, neural
 from models import Transformer, TransformerConfig
 from models.search import greedy_search
 from npx.kernels.cross_entropy import SMOOTHING_OVER
-from tests.small_models import (
-    EOS,
-    FIRST,
-    PAD,
-    SEEDS,
-    SMALL,
-    V,
-    batch,
-    build,
-    configs,
-    sentences,
-)
+from tests.small_models import EOS, FIRST, PAD, SEEDS, SMALL, V, batch, build, configs, sentences
 from train.learn.loss import label_smoothed_loss
 from train.learn.optim import Adam
 

@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 import npx
 from autograd import Tensor, gradcheck, neural, no_grad
 from autograd import operations as ops
-from models import (
-    ACTIVATIONS,
-    NORMS,
-    Linear,
-    Parameter,
-    TransformerConfig,
-    sinusoids,
-)
+from models import ACTIVATIONS, NORMS, Linear, Parameter, TransformerConfig, sinusoids
 from models.layers.norm import Norm
 from npx.kernels.cross_entropy import SMOOTHING_OVER
 from npx.registry import compare

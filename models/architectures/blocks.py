@@ -110,12 +110,12 @@ class SequenceModel(Module):
         return min((m.longest for m in self.modules() if isinstance(m, Positions) and m.longest), default=None)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, V)."""
+        """(..., D) -> (..., V)."""
         return neural.linear(hidden, self.embedding.weight.transpose())
 
     def last_logits(self, hidden: Tensor) -> npx.Array:
         """(R, T, D) -> (R, V), an array, of the last position."""
-        return npx.linear(hidden.data[:, -1], self.embedding.weight.data.T)[0]
+        return self.logits(Tensor(hidden.data[:, -1])).data
 
     def cross_entropy(self, hidden: Tensor, targets: npx.Array, smoothing: float, over: str, tokens: float) -> Tensor:
         """The label-smoothed cross entropy () of targets (B, T) that are not padding, divided by `tokens`."""

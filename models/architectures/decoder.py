@@ -8,7 +8,8 @@ from models.architectures.blocks import EncoderLayer, SequenceModel, causal, las
 from models.config import TransformerConfig
 from models.layers.basic import Dropout
 from models.registry import architecture
-from models.state import KeysValues, Parts, host
+from models.state import KeysValues, Parts
+from npx import host
 
 
 @architecture("decoder")

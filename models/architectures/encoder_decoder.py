@@ -9,7 +9,8 @@ from models.config import TransformerConfig
 from models.layers.basic import Dropout
 from models.module import arguments_of
 from models.registry import architecture
-from models.state import KeysValues, Parts, Rows, Shared, State, host
+from models.state import KeysValues, Parts, Rows, Shared, State
+from npx import host
 
 
 @architecture("encoder_decoder")
@@ -34,12 +35,7 @@ class Transformer(SequenceModel):
         return self.logits(self.decode(tgt, *self.encode(src)))
 
     def loss(
-        self,
-        src: Any,
-        tgt: Any,
-        smoothing: float = 0.1,
-        smoothing_over: str = "all",
-        normalizer: float | None = None,
+        self, src: Any, tgt: Any, smoothing: float = 0.1, smoothing_over: str = "all", normalizer: float | None = None
     ) -> Tensor:
         """The label-smoothed cross entropy () of target ids tgt (B, T+1), BOS ... EOS, given source ids src (B, S).
 

@@ -40,6 +40,10 @@ class Attention(Module):
         key = self.dropout.key()
         return {"scores": scores._replace(rotary=self.rotary), "rate": self.dropout.rate, "key": key}
 
+    def plain(self, x: Tensor, q: npx.Array, k: npx.Array, v: npx.Array, how: dict[str, Any]) -> Tensor:
+        """Attention of arrays (B, T, H, d), without a graph, with the positions of x."""
+        return Tensor(npx.attention(q, k, v, **how)[0].reshape(*x.shape[:2], self.n_heads * self.d_v))
+
 
 class SelfAttention(Attention):
     """Concat(head_1 .. head_H) W^O with head_i = Attention(x W_i^Q, x W_i^K, x W_i^V). (B, T, D) -> (B, T, D).
@@ -57,7 +61,7 @@ class SelfAttention(Attention):
             y = neural.self_attention(qkv, self.n_heads, self.d_k, **how)  # (B, T, H d_v)
         else:
             q, k, v = neural.split_heads(qkv.data, self.n_heads, self.d_k, self.d_k, self.d_v)
-            y = neural.attention(q, *state.extend(k, v), **how).reshape(*x.shape[:2], self.n_heads * self.d_v)
+            y = self.plain(x, q, *state.extend(k, v), how)
         return self.output(y)
 
     def start(self, rows: int, dtype: Any, room: int = ROOM) -> KeysValues:
@@ -93,9 +97,7 @@ class CrossAttention(Attention):
             rows = len(state.keys)
             neighbours = len(x) * x.shape[1] // max(1, rows)  # as positions
             queries = q.data.reshape(rows, neighbours, self.n_heads, self.d_k)
-            y = neural.attention(queries, state.keys, state.values, **how).reshape(
-                *x.shape[:2], self.n_heads * self.d_v
-            )
+            y = self.plain(x, queries, state.keys, state.values, how)
         return self.output(y)
 
     def start(self, memory: Tensor) -> KeysValues:

@@ -7,8 +7,7 @@ from autograd import Tensor, differentiable
 from models.initial import normal
 from models.module import Module, Parameter
 from models.registry import POSITIONS
-
-host = npx.host  # tables are made on the host, the same on every device
+from npx import host
 
 
 class Positions(Module):

@@ -9,9 +9,9 @@ from models.search.protocol import (
     check_search,
     continuations,
     evaluating,
-    host,
     length_penalty,
 )
+from npx import host
 
 
 class _Kept:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from models.search.protocol import Hypothesis, SearchModel, begin, check_search, continuations, evaluating, host
+from models.search.protocol import Hypothesis, SearchModel, begin, check_search, continuations, evaluating
+from npx import host
 
 
 def greedy_search(model: SearchModel, src: Any, *, max_extra: int = 50) -> list[Hypothesis]:

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import npx
 from autograd import no_grad
 from models.state import State
+from npx import host
 
-host = npx.host  # the bookkeeping is NumPy's on every device
 PENALTIES = ("paper", "length")
 
 

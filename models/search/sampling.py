@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import npx
-from models.search.protocol import evaluating, host
+from models.search.protocol import evaluating
+from npx import host
 
 
 def sample(
@@ -71,12 +72,7 @@ def draw(logits: npx.Array, uniform: npx.Array, temperature: float, top_k: int, 
 
 
 def check_sampling(
-    *,
-    tokens: int,
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    window: int | None = None,
+    *, tokens: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, window: int | None = None
 ) -> None:
     """Raise ValueError, naming the option, for a sampling that cannot be."""
     for name, value, least in (("tokens", tokens, 1), ("top_k", top_k, 0), ("window", window, 1)):
