@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.fields import key
-from tests.test_trainer import tables, write_pairs
+from tests.trainings import tables, write_pairs
 from train import RunConfig, UserError, load_model, train
 from train.cli import main
 from train.cli.train import text_options
