@@ -96,12 +96,8 @@ def test_unequal_sides_are_told_with_both_files_and_counts(tmp_path_factory, n, 
 
 def test_a_file_that_is_none_is_the_users_mistake(tmp_path):
     (tmp_path / "empty").touch()
-    for name, found in [
-        ("none", "got no such file"),
-        ("", "got a folder"),
-        ("empty", "got an empty file"),
-        ("empty/x", "Not a dir"),
-    ]:
+    wrong = {"none": "got no such file", "": "got a folder", "empty": "got an empty file", "empty/x": "Not a dir"}
+    for name, found in wrong.items():
         with pytest.raises(UserError, match=f"{tmp_path / name}: expected .*{found}.*; try "):
             list(read_lines(tmp_path / name))
 

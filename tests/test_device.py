@@ -16,8 +16,9 @@ from autograd import Tensor, kept_arrays
 from autograd import operations as ops
 from models import FlatParameters, Transformer, TransformerConfig
 from models.search import beam_search, greedy_search
+from tests import trainings
 from tests.strict_cupy import device, kernels_by_reference
-from tests.test_trainer import config, metrics, outcome, run, write_pairs
+from tests.trainings import config, metrics, outcome, run
 from train import Adam, UserError, load_model
 from train.learn.update import Update
 from train.tasks import TASKS
@@ -29,19 +30,12 @@ needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator
 engine = importlib.import_module("npx.array")
 SRC = np.array([[4, 5, 6, 7, 2], [8, 9, 2, 0, 0], [5, 2, 0, 0, 0]], np.int32)
 TGT = np.array([[1, 5, 6, 2], [1, 9, 2, 0], [1, 2, 0, 0]], np.int32)
+text = trainings.text
 
 
 def model(dropout=0.1, seed=3, **changes):
     shape = {"vocab_size": 20, "d_model": 8, "d_ff": 16, "n_heads": 2, "n_layers": 2, "dropout": dropout}
     return Transformer(TransformerConfig(**(shape | changes)), seed=seed)
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    write_pairs(folder, "train", 40, seed=1)
-    write_pairs(folder, "valid", 5, seed=2)
-    return folder
 
 
 # ---- the strict device

@@ -10,9 +10,10 @@ import npx
 from autograd import Tensor
 from models import FlatParameters, Transformer, TransformerConfig
 from models.search import greedy_search
+from tests import trainings
 from tests.strict_cupy import CUPY, device, kernels_by_reference
 from tests.test_module import Tree
-from tests.test_trainer import metrics, outcome, run, write_pairs
+from tests.trainings import Crash, metrics, outcome, run
 from train import Adam, RunConfig, Trainer, UserError, average_checkpoints, load_model
 from train.cli.info import describe
 from train.learn.optim import LossScale
@@ -21,13 +22,7 @@ from train.run.folder import RunFolder
 
 LOW = [np.float16, pytest.param("bfloat16", id="bfloat16")]
 
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    write_pairs(folder, "train", 40, seed=1)
-    write_pairs(folder, "valid", 5, seed=2)
-    return folder
+text = trainings.text
 
 
 @pytest.fixture
@@ -181,10 +176,6 @@ def test_a_training_in_fp16_keeps_float32(text, tmp_path, gpu):
     model, _, config = load_model(out)
     assert config.train.precision == "fp16" and {p.dtype.name for p in model.parameters()} == {"float32"}
     assert np.isfinite(summary.valid_loss)
-
-
-class Crash(Exception):
-    pass
 
 
 @pytest.mark.parametrize("step", [2, 5, 7])

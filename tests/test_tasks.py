@@ -8,7 +8,7 @@ import pytest
 
 from models import ARCHITECTURES
 from models.fields import key
-from tests.test_trainer import tables, write_pairs
+from tests.trainings import tables, write_pairs
 from train import RunConfig, UserError, load_model, train
 from train.cli import main
 from train.cli.train import text_options

@@ -1,13 +1,11 @@
 """The laws of the training loop: resuming equals not stopping, micro-batches equal their union, no bad step is kept."""
 
-import errno
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +14,9 @@ from hypothesis import strategies as st
 
 from models import FlatParameters, Transformer, TransformerConfig
 from models.search import greedy_search
-from train import Adam, NoamSchedule, RunConfig, Trainer, UserError, load_model, train
+from tests import trainings
+from tests.trainings import ROOT, Crash, config, metrics, outcome, run, tables
+from train import Adam, NoamSchedule, RunConfig, Trainer, load_model, train
 from train.learn.update import Update
 from train.learn.validation import Validation
 from train.run.checkpoint import load_checkpoint
@@ -24,83 +24,7 @@ from train.run.folder import RunFolder
 from train.text.batches import Batches
 from train.text.corpus import Corpus
 
-ROOT = Path(__file__).resolve().parent.parent
-ENGLISH = "zero one two three four five six seven eight nine".split()
-GERMAN = "null eins zwei drei vier fünf sechs sieben acht neun".split()
-CLOCKS = {"seconds", "tokens_per_second", "time", "window_seconds"}  # what a clock decides
-
-
-def write_pairs(folder, name, count, seed):
-    """`count` short sentences of digits as words, and their translations."""
-    rng = np.random.default_rng(seed)
-    rows = [rng.integers(0, 10, size=rng.integers(1, 5)) for _ in range(count)]
-    for side, words in (("en", ENGLISH), ("de", GERMAN)):
-        text = "".join(" ".join(words[i] for i in row) + "\n" for row in rows)
-        (folder / f"{name}.{side}").write_text(text, encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """A folder with 40 training pairs and 5 to validate on."""
-    folder = tmp_path_factory.mktemp("text")
-    write_pairs(folder, "train", 40, seed=1)
-    write_pairs(folder, "valid", 5, seed=2)
-    return folder
-
-
-def tables(folder, **changes):
-    """A small training as configuration tables: with dropout, micro-batches, clipping, validation, early stopping."""
-    return {
-        "model": {"d_model": 8, "d_ff": 16, "n_heads": 2, "n_layers": 1, "dropout": 0.2},
-        "data": {
-            **{f"{name}_src": str(folder / f"{name}.en") for name in ("train", "valid")},
-            **{f"{name}_tgt": str(folder / f"{name}.de") for name in ("train", "valid")},
-            "vocab_size": 290,
-        },
-        "train": {
-            **{"batch_tokens": 60, "accumulate": 2, "max_steps": 12, "warmup_steps": 6, "clip_norm": 1.0},
-            **{"validate_every": 4, "checkpoint_every": 3, "keep_last": 3, "log_every": 5, "patience": 50},
-            **changes,
-        },
-    }
-
-
-def config(folder, **changes):
-    return RunConfig.from_dict(tables(folder, **changes))
-
-
-def run(folder, out, resume=False, **changes):
-    return train(config(folder, **changes), out, resume=resume, progress=False)
-
-
-def metrics(out):
-    """The lines of metrics.jsonl without what a clock decides."""
-    lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in CLOCKS} for line in lines]
-
-
-def outcome(out):
-    """All that a run leaves, for comparing two: weights and moments bit for bit, state, metrics."""
-    last = load_checkpoint(RunFolder(out).steps()[-1])
-    arrays = {name: array.tobytes() for name, array in (last.model | last.optimizer).items()}
-    state = {k: v for k, v in last.state.items() if k not in ("run", "files")}
-    state |= {k: v for k, v in last.state["run"].items() if k not in CLOCKS}
-    return arrays, state, metrics(out)
-
-
-def one_line(error):
-    text = str(error.value)
-    assert "\n" not in text and "expected" in text and "; try " in text
-    return text
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(text, tmp_path_factory):
-    """The run folder of a training of 12 steps that nothing stopped."""
-    out = tmp_path_factory.mktemp("uninterrupted") / "run"
-    run(text, out)
-    return out
-
+text, uninterrupted = trainings.text, trainings.uninterrupted
 
 # ---- stopping and resuming
 
@@ -131,10 +55,6 @@ def test_a_killed_process_resumes_to_the_same_bits(text, uninterrupted, tmp_path
     run(text, out, resume=True)
     assert outcome(out) == outcome(uninterrupted)
     assert sorted(os.listdir(out / "checkpoints")) == sorted(os.listdir(uninterrupted / "checkpoints"))
-
-
-class Crash(Exception):
-    pass
 
 
 @pytest.mark.parametrize("step", [1, 4, 5, 9, 12])
@@ -408,158 +328,3 @@ def test_plain_lines_where_there_is_no_terminal(text, tmp_path, capsys):
     shown = capsys.readouterr()
     assert "step 5/5" in shown.err and "tokens/s" in shown.err and " left" in shown.err and "\x1b" not in shown.err
     assert shown.out == ""
-
-
-# ---- what goes wrong
-
-
-@pytest.mark.parametrize("what", ["loss nan", "loss inf", "gradient", "validation"])
-def test_a_loss_that_is_not_finite_stops_and_is_never_kept(text, tmp_path, monkeypatch, what):
-    out, loss, made = tmp_path / "run", Transformer.loss, {}
-
-    def bad(self, *args, **kwargs):
-        value = loss(self, *args, **kwargs)
-        made["model"], steps = self, self.flat_steps()
-        if what == "validation" and not self.training and steps == 8:
-            return value * math.nan
-        if self.training and steps == 7:  # within update 8
-            if what == "gradient":
-                made["adam"].flat.grad[3] = math.inf
-            else:
-                return value * float(what.split()[1]) if what.startswith("loss") else value
-        return value
-
-    monkeypatch.setattr(Transformer, "loss", bad)
-    monkeypatch.setattr(Transformer, "flat_steps", lambda self: made["adam"].steps, raising=False)
-    init = Adam.__init__
-    monkeypatch.setattr(Adam, "__init__", lambda self, *a, **k: (made.update(adam=self), init(self, *a, **k))[1])
-    with pytest.raises(UserError) as error:
-        run(text, out)
-    assert "step 8" in one_line(error) and "step-6" in str(error.value)
-    assert [path.name for path in RunFolder(out).steps()] == ["step-3", "step-6"]
-    load_checkpoint(RunFolder(out).steps()[-1])
-    assert np.isfinite(made["adam"].flat.data).all()
-    assert "step 8" in (out / "log.txt").read_text(encoding="utf-8")
-    assert made["adam"].steps == (8 if what == "validation" else 7)
-    if what != "validation":
-        monkeypatch.undo()
-        run(text, out, resume=True)
-
-
-def test_a_full_disk_stops_with_one_line_and_keeps_the_last_checkpoint(text, tmp_path, monkeypatch):
-    fsync = os.fsync
-
-    def full(descriptor):
-        if (tmp_path / "run" / "checkpoints" / "step-6").exists():
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(UserError) as error:
-        run(text, tmp_path / "run")
-    assert "No space left" in one_line(error)
-    monkeypatch.undo()
-    assert load_checkpoint(RunFolder(tmp_path / "run").steps()[-1]).state["step"] == 6
-    run(text, tmp_path / "run", resume=True)
-
-
-def test_a_folder_that_exists_is_neither_overwritten_nor_invented(text, uninterrupted, tmp_path):
-    before = outcome(uninterrupted)
-    with pytest.raises(UserError) as error:
-        run(text, uninterrupted)
-    assert "--resume" in one_line(error) and outcome(uninterrupted) == before
-    with pytest.raises(UserError) as error:
-        run(text, tmp_path / "run", resume=True)
-    assert "without --resume" in one_line(error) and not (tmp_path / "run").exists()
-    (tmp_path / "file").write_text("x")
-    for resume in (False, True):
-        with pytest.raises(UserError):
-            run(text, tmp_path / "file", resume=resume)
-    (tmp_path / "empty").mkdir()
-    assert run(text, tmp_path / "empty", max_steps=1).step == 1
-
-
-def test_resuming_before_the_first_checkpoint_starts_again(text, uninterrupted, tmp_path, monkeypatch):
-    def crash(self):
-        raise Crash
-
-    monkeypatch.setattr(Trainer, "_after_update", crash)
-    with pytest.raises(Crash):
-        run(text, tmp_path / "run")
-    monkeypatch.undo()
-    run(text, tmp_path / "run", resume=True)
-    assert outcome(tmp_path / "run") == outcome(uninterrupted)
-
-
-@pytest.mark.parametrize(
-    "change", [("train", "seed", 5), ("train", "batch_tokens", 70), ("model", "d_ff", 32), ("data", "vocab_size", 300)]
-)
-def test_a_resumed_run_keeps_its_configuration(text, uninterrupted, change):
-    table, key, value = change
-    changed = tables(text)
-    changed[table][key] = value
-    before = outcome(uninterrupted)
-    with pytest.raises(UserError) as error:
-        train(RunConfig.from_dict(changed), uninterrupted, resume=True, progress=False)
-    assert f"{table}.{key}" in one_line(error) and outcome(uninterrupted) == before
-
-
-def test_a_resumed_run_may_find_its_text_elsewhere_but_not_another_text(text, tmp_path):
-    out = tmp_path / "run"
-    run(text, out, max_steps=3)
-    moved = tmp_path / "moved"
-    moved.mkdir()
-    for file in text.iterdir():
-        (moved / file.name).write_bytes(file.read_bytes())
-    assert run(moved, out, resume=True, max_steps=4).step == 4
-    write_pairs(moved, "train", 40, seed=9)
-    with pytest.raises(UserError) as error:
-        run(moved, out, resume=True, max_steps=5)
-    assert "text" in one_line(error)
-    assert run(text, out, resume=True, max_steps=5).step == 5
-
-
-def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_serves(text, uninterrupted, tmp_path):
-    out = tmp_path / "run"
-    run(text, out)
-    newest = RunFolder(out).steps()[-1]
-    (newest / "optimizer.safetensors").write_bytes(b"")
-    with pytest.raises(UserError) as error:
-        run(text, out, resume=True)
-    assert str(newest / "optimizer.safetensors") in one_line(error) and "step-9" in str(error.value)
-    for file in newest.iterdir():
-        file.unlink()
-    newest.rmdir()
-    run(text, out, resume=True)
-    assert outcome(out) == outcome(uninterrupted)
-
-
-@pytest.mark.parametrize("wrong", ["missing", "unequal", "utf-8", "empty", "valid", "side", "positions", "length"])
-def test_wrong_input_is_told_in_one_line_and_nothing_is_written(text, tmp_path, wrong):
-    folder, out = tmp_path / "text", tmp_path / "run"
-    folder.mkdir()
-    for file in text.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    changed = tables(folder)
-    if wrong == "missing":
-        (folder / "train.de").unlink()
-    elif wrong == "unequal":
-        (folder / "train.de").write_text("eins\n")
-    elif wrong == "utf-8":
-        (folder / "valid.en").write_bytes(b"one\ntwo\n\xff\nfour\nfive\n")
-    elif wrong == "empty":
-        (folder / "train.en").write_bytes(b"")
-    elif wrong == "valid":
-        changed["data"]["valid_tgt"] = ""
-    elif wrong == "side":
-        changed["data"]["train_src"] = ""
-    elif wrong == "positions":
-        changed["model"] |= {"positions": "learned", "max_positions": 32}
-    elif wrong == "length":
-        changed["data"]["max_length"] = 2  # no pair is so short
-    with pytest.raises(UserError) as error:
-        train(RunConfig.from_dict(changed), out, progress=False)
-    named = {"missing": "train.de", "unequal": "40", "utf-8": "line 3", "empty": "train.en", "valid": "valid_tgt"}
-    named |= {"side": "train_src", "positions": "max_positions", "length": "max_length"}
-    assert named[wrong] in one_line(error)
-    assert not out.exists()

@@ -1,0 +1,169 @@
+"""What goes wrong in a training: no bad step is kept, nothing is overwritten, mistakes are told in one line."""
+
+import errno
+import math
+import os
+
+import numpy as np
+import pytest
+
+from models import Transformer
+from tests import trainings
+from tests.trainings import Crash, one_line, outcome, run, tables, write_pairs
+from train import Adam, RunConfig, Trainer, UserError, train
+from train.run.checkpoint import load_checkpoint
+from train.run.folder import RunFolder
+
+text, uninterrupted = trainings.text, trainings.uninterrupted
+
+
+@pytest.mark.parametrize("what", ["loss nan", "loss inf", "gradient", "validation"])
+def test_a_loss_that_is_not_finite_stops_and_is_never_kept(text, tmp_path, monkeypatch, what):
+    out, loss, made = tmp_path / "run", Transformer.loss, {}
+
+    def bad(self, *args, **kwargs):
+        value = loss(self, *args, **kwargs)
+        made["model"], steps = self, self.flat_steps()
+        if what == "validation" and not self.training and steps == 8:
+            return value * math.nan
+        if self.training and steps == 7:  # within update 8
+            if what == "gradient":
+                made["adam"].flat.grad[3] = math.inf
+            else:
+                return value * float(what.split()[1]) if what.startswith("loss") else value
+        return value
+
+    monkeypatch.setattr(Transformer, "loss", bad)
+    monkeypatch.setattr(Transformer, "flat_steps", lambda self: made["adam"].steps, raising=False)
+    init = Adam.__init__
+    monkeypatch.setattr(Adam, "__init__", lambda self, *a, **k: (made.update(adam=self), init(self, *a, **k))[1])
+    with pytest.raises(UserError) as error:
+        run(text, out)
+    assert "step 8" in one_line(error) and "step-6" in str(error.value)
+    assert [path.name for path in RunFolder(out).steps()] == ["step-3", "step-6"]
+    load_checkpoint(RunFolder(out).steps()[-1])
+    assert np.isfinite(made["adam"].flat.data).all()
+    assert "step 8" in (out / "log.txt").read_text(encoding="utf-8")
+    assert made["adam"].steps == (8 if what == "validation" else 7)
+    if what != "validation":
+        monkeypatch.undo()
+        run(text, out, resume=True)
+
+
+def test_a_full_disk_stops_with_one_line_and_keeps_the_last_checkpoint(text, tmp_path, monkeypatch):
+    fsync = os.fsync
+
+    def full(descriptor):
+        if (tmp_path / "run" / "checkpoints" / "step-6").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError) as error:
+        run(text, tmp_path / "run")
+    assert "No space left" in one_line(error)
+    monkeypatch.undo()
+    assert load_checkpoint(RunFolder(tmp_path / "run").steps()[-1]).state["step"] == 6
+    run(text, tmp_path / "run", resume=True)
+
+
+def test_a_folder_that_exists_is_neither_overwritten_nor_invented(text, uninterrupted, tmp_path):
+    before = outcome(uninterrupted)
+    with pytest.raises(UserError) as error:
+        run(text, uninterrupted)
+    assert "--resume" in one_line(error) and outcome(uninterrupted) == before
+    with pytest.raises(UserError) as error:
+        run(text, tmp_path / "run", resume=True)
+    assert "without --resume" in one_line(error) and not (tmp_path / "run").exists()
+    (tmp_path / "file").write_text("x")
+    for resume in (False, True):
+        with pytest.raises(UserError):
+            run(text, tmp_path / "file", resume=resume)
+    (tmp_path / "empty").mkdir()
+    assert run(text, tmp_path / "empty", max_steps=1).step == 1
+
+
+def test_resuming_before_the_first_checkpoint_starts_again(text, uninterrupted, tmp_path, monkeypatch):
+    def crash(self):
+        raise Crash
+
+    monkeypatch.setattr(Trainer, "_after_update", crash)
+    with pytest.raises(Crash):
+        run(text, tmp_path / "run")
+    monkeypatch.undo()
+    run(text, tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(uninterrupted)
+
+
+@pytest.mark.parametrize(
+    "change", [("train", "seed", 5), ("train", "batch_tokens", 70), ("model", "d_ff", 32), ("data", "vocab_size", 300)]
+)
+def test_a_resumed_run_keeps_its_configuration(text, uninterrupted, change):
+    table, key, value = change
+    changed = tables(text)
+    changed[table][key] = value
+    before = outcome(uninterrupted)
+    with pytest.raises(UserError) as error:
+        train(RunConfig.from_dict(changed), uninterrupted, resume=True, progress=False)
+    assert f"{table}.{key}" in one_line(error) and outcome(uninterrupted) == before
+
+
+def test_a_resumed_run_may_find_its_text_elsewhere_but_not_another_text(text, tmp_path):
+    out = tmp_path / "run"
+    run(text, out, max_steps=3)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for file in text.iterdir():
+        (moved / file.name).write_bytes(file.read_bytes())
+    assert run(moved, out, resume=True, max_steps=4).step == 4
+    write_pairs(moved, "train", 40, seed=9)
+    with pytest.raises(UserError) as error:
+        run(moved, out, resume=True, max_steps=5)
+    assert "text" in one_line(error)
+    assert run(text, out, resume=True, max_steps=5).step == 5
+
+
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_serves(text, uninterrupted, tmp_path):
+    out = tmp_path / "run"
+    run(text, out)
+    newest = RunFolder(out).steps()[-1]
+    (newest / "optimizer.safetensors").write_bytes(b"")
+    with pytest.raises(UserError) as error:
+        run(text, out, resume=True)
+    assert str(newest / "optimizer.safetensors") in one_line(error) and "step-9" in str(error.value)
+    for file in newest.iterdir():
+        file.unlink()
+    newest.rmdir()
+    run(text, out, resume=True)
+    assert outcome(out) == outcome(uninterrupted)
+
+
+@pytest.mark.parametrize("wrong", ["missing", "unequal", "utf-8", "empty", "valid", "side", "positions", "length"])
+def test_wrong_input_is_told_in_one_line_and_nothing_is_written(text, tmp_path, wrong):
+    folder, out = tmp_path / "text", tmp_path / "run"
+    folder.mkdir()
+    for file in text.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    changed = tables(folder)
+    if wrong == "missing":
+        (folder / "train.de").unlink()
+    elif wrong == "unequal":
+        (folder / "train.de").write_text("eins\n")
+    elif wrong == "utf-8":
+        (folder / "valid.en").write_bytes(b"one\ntwo\n\xff\nfour\nfive\n")
+    elif wrong == "empty":
+        (folder / "train.en").write_bytes(b"")
+    elif wrong == "valid":
+        changed["data"]["valid_tgt"] = ""
+    elif wrong == "side":
+        changed["data"]["train_src"] = ""
+    elif wrong == "positions":
+        changed["model"] |= {"positions": "learned", "max_positions": 32}
+    elif wrong == "length":
+        changed["data"]["max_length"] = 2  # no pair is so short
+    with pytest.raises(UserError) as error:
+        train(RunConfig.from_dict(changed), out, progress=False)
+    named = {"missing": "train.de", "unequal": "40", "utf-8": "line 3", "empty": "train.en", "valid": "valid_tgt"}
+    named |= {"side": "train_src", "positions": "max_positions", "length": "max_length"}
+    assert named[wrong] in one_line(error)
+    assert not out.exists()
