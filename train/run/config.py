@@ -20,9 +20,8 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from models.config import TransformerConfig
+from models import PRESETS, TransformerConfig
 from models.fields import expected, fits, kinds
-from models.presets import PRESETS
 from train.errors import UserError, nearest, one_line
 from train.run.keys import DECIDED, SECTIONS, TRAINING, DataSection, ModelSection, SearchSection, TrainSection
 
@@ -33,8 +32,8 @@ SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "double": "fl
 class RunConfig:
     """All four tables; raises UserError (one line: table.key, expected, got, try) for an impossible value."""
 
-    model: ModelSection = ModelSection()
-    data: Any = DataSection()  # a section that is put together, see run/keys.py
+    model: Any = ModelSection()  # this and the next are put together in run/keys.py
+    data: Any = DataSection()
     train: TrainSection = TrainSection()
     search: SearchSection = SearchSection()
 

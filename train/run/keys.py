@@ -4,11 +4,10 @@ A key is a dataclass field, see models/fields.py. Those of [data] that only one 
 """
 
 from dataclasses import dataclass, make_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from models.config import TransformerConfig
+from models import PRESETS, TransformerConfig
 from models.fields import COUNT, POSITIVE, SHARE, key, overrides
-from models.presets import PRESETS
 from models.search import PENALTIES
 from npx import PRECISIONS
 from npx.kernels.cross_entropy import SMOOTHING_OVER
@@ -16,24 +15,13 @@ from train.tasks import TASKS
 from train.text.tokenizer import PRETOKENIZERS
 
 PRESET = key("base", "Architecture of the paper (base, big, rows of Table 3) that the keys below start from.",
-             choices=tuple(PRESETS))  # fmt: skip
-
-if TYPE_CHECKING:
-
-    class ModelSection:
-        """The keys of TransformerConfig, each of them perhaps None."""
-
-        preset: str
-
-        def __init__(self, preset: str = "base", **keys: Any) -> None: ...
-
-else:
-    ModelSection = make_dataclass(
-        "ModelSection",
-        [("preset", str, PRESET), *overrides(TransformerConfig, "what the preset says")],
-        namespace={"__doc__": "[model]: Which Transformer. A key that is left out is the preset's."},
-        frozen=True,
-    )
+             choices=PRESETS)  # fmt: skip
+ModelSection: Any = make_dataclass(
+    "ModelSection",
+    [("preset", str, PRESET), *overrides(TransformerConfig, "what the preset says")],
+    namespace={"__doc__": "[model]: Which Transformer. A key that is left out is the preset's."},
+    frozen=True,
+)
 
 
 @dataclass(frozen=True)
