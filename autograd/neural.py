@@ -10,8 +10,8 @@ from typing import Any
 import npx
 from autograd import operations as ops
 from autograd.engine import Result, Tensor, differentiable, is_grad_enabled
-from npx import Array
-from npx.scores import Scores, additive, rotations
+from npx import Array, Key, Scores
+from npx.scores import additive, rotations
 
 COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> the same made of small operations
 
@@ -60,21 +60,21 @@ def composed_layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-
 
 
 @differentiable
-def dropout(x: Array, rate: float, key: npx.Key) -> Result:
+def dropout(x: Array, rate: float, key: Key) -> Result:
     """x * keep / (1 - rate), where `key` (npx.Key) decides which values are kept."""
     y, saved = npx.dropout(x, rate, key)
     return y, lambda g: (npx.dropout_grad(g, saved),)
 
 
 @composition
-def composed_dropout(x: Tensor, rate: float, key: npx.Key) -> Tensor:
+def composed_dropout(x: Tensor, rate: float, key: Key) -> Tensor:
     """`dropout` as a product with a constant."""
     return x * npx.dropout.reference(npx.ones(x.shape, x.dtype), rate, key)[0]
 
 
 @differentiable
 def dropout_residual_norm(
-    x: Array, residual: Array, gamma: Array, beta: Array, rate: float = 0.0, key: Any = None, eps: float = 1e-6
+    x: Array, residual: Array, gamma: Array, beta: Array, rate: float = 0.0, key: Key | None = None, eps: float = 1e-6
 ) -> Result:
     """layer_norm(residual + dropout(x)); key None: no dropout. x, residual (..., D); gamma, beta (D,)."""
     y, saved = npx.dropout_residual_norm(x, residual, gamma, beta, rate, key, eps)
@@ -83,7 +83,13 @@ def dropout_residual_norm(
 
 @composition
 def composed_dropout_residual_norm(
-    x: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, rate: float = 0.0, key: Any = None, eps: float = 1e-6
+    x: Tensor,
+    residual: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    rate: float = 0.0,
+    key: Key | None = None,
+    eps: float = 1e-6,
 ) -> Tensor:
     """`dropout_residual_norm` from small operations."""
     return composed_layer_norm(residual + (x if key is None else dropout(x, rate, key)), gamma, beta, eps)
@@ -144,7 +150,9 @@ def split_heads(x: Array, heads: int, *sizes: int) -> list[Array]:
 
 
 @differentiable
-def attention(q: Array, k: Array, v: Array, scores: Scores = Scores(), rate: float = 0.0, key: Any = None) -> Result:
+def attention(
+    q: Array, k: Array, v: Array, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
+) -> Result:
     """dropout(softmax(q k^T / sqrt(d_k))) v for every head (paper equation 1).
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores` (npx.Scores): which keys count, biases, rotary
@@ -156,7 +164,7 @@ def attention(q: Array, k: Array, v: Array, scores: Scores = Scores(), rate: flo
 
 @composition
 def composed_attention(
-    q: Tensor, k: Tensor, v: Tensor, scores: Scores = Scores(), rate: float = 0.0, key: Any = None
+    q: Tensor, k: Tensor, v: Tensor, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
 ) -> Tensor:
     """`attention` from small operations, for rows with at least one key left."""
     added = additive(scores, q.data, k.data)
@@ -178,7 +186,7 @@ def composed_rotation(x: Tensor, first: int, base: float | None) -> Tensor:
 
 @differentiable
 def self_attention(
-    qkv: Array, heads: int, d_k: int, scores: Scores = Scores(), rate: float = 0.0, key: Any = None
+    qkv: Array, heads: int, d_k: int, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
 ) -> Result:
     """`attention` of a sequence to itself, from one merged projection: queries, keys and values side by side.
 
@@ -199,15 +207,13 @@ def self_attention(
 
 
 @composition
-def composed_self_attention(
-    qkv: Tensor, heads: int, d_k: int, scores: Scores = Scores(), rate: float = 0.0, key: Any = None
-) -> Tensor:
-    """`self_attention` from small operations."""
+def composed_self_attention(qkv: Tensor, heads: int, d_k: int, *how: Any, **named: Any) -> Tensor:
+    """`self_attention` from small operations; `how`: as for `composed_attention`."""
     rows, length, width = qkv.shape
     keys = heads * d_k
     q, k, v = qkv[..., :keys], qkv[..., keys : 2 * keys], qkv[..., 2 * keys :]
     q, k, v = (x.reshape(rows, length, heads, -1) for x in (q, k, v))
-    return composed_attention(q, k, v, scores, rate, key).reshape(rows, length, width - 2 * keys)
+    return composed_attention(q, k, v, *how, **named).reshape(rows, length, width - 2 * keys)
 
 
 @differentiable
@@ -218,7 +224,7 @@ def cross_attention(
     d_k: int,
     scores: Scores = Scores(),
     rate: float = 0.0,
-    key: Any = None,
+    key: Key | None = None,
 ) -> Result:
     """`attention` of one sequence to another, whose keys and values come side by side from one merged projection.
 
@@ -240,20 +246,13 @@ def cross_attention(
 
 @composition
 def composed_cross_attention(
-    queries: Tensor,
-    keys_values: Tensor,
-    heads: int,
-    d_k: int,
-    scores: Scores = Scores(),
-    rate: float = 0.0,
-    key: Any = None,
+    queries: Tensor, keys_values: Tensor, heads: int, d_k: int, *how: Any, **named: Any
 ) -> Tensor:
-    """`cross_attention` from small operations."""
+    """`cross_attention` from small operations; `how`: as for `composed_attention`."""
     rows, length, keys = queries.shape
-    q, k, v = (
-        x.reshape(rows, x.shape[1], heads, -1) for x in (queries, keys_values[..., :keys], keys_values[..., keys:])
-    )
-    return composed_attention(q, k, v, scores, rate, key).reshape(rows, length, -1)
+    parts = queries, keys_values[..., :keys], keys_values[..., keys:]
+    q, k, v = (x.reshape(rows, x.shape[1], heads, -1) for x in parts)
+    return composed_attention(q, k, v, *how, **named).reshape(rows, length, -1)
 
 
 # Losses
@@ -291,7 +290,7 @@ def linear_cross_entropy(
 
 @composition
 def composed_cross_entropy(
-    logits: Tensor, targets: Any, smoothing: float = 0.0, over: str = "all", pad_id: int = 0
+    logits: Tensor, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0
 ) -> Tensor:
     """`cross_entropy` from small operations: - sum_k q_k log softmax(logits)_k with q written out."""
     classes = logits.shape[-1]
@@ -312,8 +311,6 @@ def composed_cross_entropy(
 
 
 @composition
-def composed_linear_cross_entropy(
-    x: Tensor, w: Tensor, targets: Any, smoothing: float = 0.0, over: str = "all", pad_id: int = 0
-) -> Tensor:
-    """`linear_cross_entropy` from small operations."""
-    return composed_cross_entropy(x @ w.transpose(), targets, smoothing, over, pad_id)
+def composed_linear_cross_entropy(x: Tensor, w: Tensor, targets: Array, *how: Any, **named: Any) -> Tensor:
+    """`linear_cross_entropy` from small operations; `how`: as for `composed_cross_entropy`."""
+    return composed_cross_entropy(x @ w.transpose(), targets, *how, **named)

@@ -65,6 +65,7 @@ def our_step(a: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any
     from models import FlatParameters, Transformer, TransformerConfig
     from train import Adam
 
+    npx.tune()
     npx.use_device(a.device)
     precision = npx.use_precision(a.precision or ("bf16" if a.device == "cuda" else "float32"))
     config = TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers)

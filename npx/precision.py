@@ -48,25 +48,15 @@ class Precision:
         return 4 * self.weights.itemsize + 2 * self.low
 
 
-_SINGLE, _DOUBLE = np.dtype("float32"), np.dtype("float64")
-_PRECISIONS = {
-    p.name: p
-    for p in (
-        Precision("float32", _SINGLE, "float32"),
-        Precision("tf32", _SINGLE, "float32"),
-        Precision("bf16", _SINGLE, "bfloat16"),
-        Precision("fp16", _SINGLE, "float16", scaled=True),
-        Precision("float64", _DOUBLE, "float64"),
-    )
-}
-PRECISIONS = tuple(_PRECISIONS)
+DTYPES = {"float32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16", "float64": "float64"}
+PRECISIONS = tuple(DTYPES)
 
 
 def precision_named(name: str) -> Precision:
     """The precision of a name, on whatever device; ValueError for an unknown one."""
-    if name not in _PRECISIONS:
+    if name not in DTYPES:
         raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}; got {name!r}")
-    return _PRECISIONS[name]
+    return Precision(name, np.dtype("float64" if name == "float64" else "float32"), DTYPES[name], name == "fp16")
 
 
 def use_precision(name: str) -> Precision:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import from_host
+from npx.array import Array, from_host
 
 WORDS_PER_COUNT = 16  # 16-bit words that one value of the Philox counter yields (4 x 64 bits)
 
@@ -73,11 +73,11 @@ def bits16(key: Key, start: int, stop: int) -> np.ndarray:
     return raw.view(np.uint16)[start - first * WORDS_PER_COUNT : words]
 
 
-def normal(key: Key, shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
+def normal(key: Key, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
     """Standard normal numbers on the current device."""
     return from_host(np.random.Generator(_philox(key)).standard_normal(shape).astype(dtype))
 
 
-def uniform(key: Key, shape: tuple[int, ...], dtype: Any = np.float32, low: float = 0.0, high: float = 1.0) -> Any:
+def uniform(key: Key, shape: tuple[int, ...], dtype: Any = np.float32, low: float = 0.0, high: float = 1.0) -> Array:
     """Uniform numbers in [low, high) on the current device."""
     return from_host(np.random.Generator(_philox(key)).uniform(low, high, shape).astype(dtype))

@@ -97,12 +97,12 @@ class Kernel(Versions):
         self.grad = Gradient(reference)
         return self.grad
 
-    def version_for(self, x: Array) -> tuple[str, str]:
+    def key_for(self, x: Array) -> tuple[str, str]:
         """The engine and the dtype whose version runs for a first argument like `x`, if there is one."""
         return ("cupy" if emulating() else type(x).__module__), x.dtype.name
 
     def __call__(self, x: Array, /, *args: Any, **kwargs: Any) -> Any:
-        key = None if _mode == "reference" else self.version_for(x)
+        key = None if _mode == "reference" else self.key_for(x)
         if key not in self.versions or not _mode.endswith("check"):
             return self.run(key, x, *args, **kwargs)
         copies, named = copied((x, *args)), copied(kwargs)
@@ -116,8 +116,7 @@ class Kernel(Versions):
         return result
 
     def run(self, key: tuple[str, str] | None, /, *args: Any, **kwargs: Any) -> Any:
-        """The result of the version of an engine and dtype, of the reference where there is none: with a gradient
-        (y, Saved)."""
+        """The result, with a gradient (y, Saved), of the version of an engine and dtype, or else of the reference."""
         result = self.versions.get(key, self.reference)(*args, **kwargs)  # type: ignore[arg-type]
         if self.grad is None:
             return result

@@ -40,7 +40,7 @@ def additive(scores: Scores, q: Array, k: Array) -> Array | None:
     xp, batch, queries, keys = array_module(q), len(q), q.shape[1], k.shape[1]
     position = xp.arange(keys)
     allowed, total = None, None
-    if scores.causal:
+    if scores.causal and queries > 1:  # a single query is the last of all
         allowed = (position <= xp.arange(keys - queries, keys)[:, None])[None, None]  # (1, 1, T, S)
     if scores.lengths is not None:
         real = (position < scores.lengths[:, None])[:, None, None]  # (B, 1, 1, S)

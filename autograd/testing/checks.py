@@ -66,7 +66,7 @@ def check_operation(
     else:
         fail("expected a second backward to be refused; got a second gradient")
 
-    def results(changed: list[Any], wanted: list[int], factor: float = 1.0) -> tuple[Any, list[Any]]:
+    def results(changed: list[Any], wanted: list[int], factor: float = 1.0) -> tuple[Array, list[Array]]:
         y, ts = run_guarded(operation, changed, wanted, options, fail)
         return npx.to_host(y.data), backward_guarded(y, ts, npx.asarray((factor * c).astype(y.dtype)), fail)
 
@@ -94,7 +94,9 @@ def check_operation(
     return report
 
 
-def named_pairs(y: Any, other_y: Any, gradients: list[Any], others: list[Any]) -> list[tuple[str, Any, Any]]:
+def named_pairs(
+    y: Array, other_y: Array, gradients: list[Array], others: list[Array]
+) -> list[tuple[str, Array, Array]]:
     """Two outputs and their gradients, side by side."""
     return [("output", y, other_y), *(("gradient", a, b) for a, b in zip(gradients, others, strict=True))]
 
@@ -134,7 +136,7 @@ def run_guarded(
     return output, [arguments[i] for i in wanted]
 
 
-def backward_guarded(output: Tensor, tensors: list[Tensor], c: Any, fail: Any) -> list[Any]:
+def backward_guarded(output: Tensor, tensors: list[Tensor], c: Array, fail: Any) -> list[Array]:
     """Backward from a protected gradient; returns the gradients, zeros where there is none, on the host."""
     g = protected(c)
     try:
@@ -219,7 +221,7 @@ def check_layer(
         for mode in modes:
             getattr(layer, mode)()
 
-            def run(arrays: list[Any], mode: str = mode) -> tuple[Tensor, list[Tensor]]:
+            def run(arrays: list[Array], mode: str = mode) -> tuple[Tensor, list[Tensor]]:
                 tensors = [Tensor(a, requires_grad=True) for a in arrays[: len(floats)]]
                 for (_, p), a in zip(named, arrays[len(floats) :], strict=True):
                     p.data, p.grad = a, None
@@ -258,7 +260,7 @@ class Named:
         return self.name
 
 
-def guard_layer(name: str, run: Callable[..., tuple[Tensor, list[Tensor]]], arrays: list[Any], line: str) -> None:
+def guard_layer(name: str, run: Callable[..., tuple[Tensor, list[Tensor]]], arrays: list[Array], line: str) -> None:
     """Run forward and backward on protected arrays: nothing may be written to, and float64 must stay float64."""
 
     def fail(rule: str) -> None:

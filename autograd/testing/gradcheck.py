@@ -16,6 +16,7 @@ from typing import Any
 
 import npx
 from autograd.engine import FLOATS, Tensor, no_grad
+from npx import Array
 
 STEP = {"float32": 5e-3, "float64": 1e-5}  # times the magnitude of the entry, where that is above 1
 RTOL = {"float32": 2e-2, "float64": 1e-5}  # of the larger of both values and of the gradient's typical entry
@@ -51,8 +52,8 @@ class Problem:
 
     name: str
     labels: list[str]
-    arrays: list[Any]
-    run: Callable[[list[Any]], tuple[Tensor, list[Tensor]]]
+    arrays: list[Array]
+    run: Callable[[list[Array]], tuple[Tensor, list[Tensor]]]
     reproduce: str = ""
 
 
@@ -82,7 +83,7 @@ def gradcheck(
         found = ", ".join(str(getattr(x, "dtype", type(x).__name__)) for x in values) or "none"
         raise TypeError(f"gradcheck: {name}: expected a floating input; got {found}; try .astype('float64')")
 
-    def run(arrays: list[Any]) -> tuple[Tensor, list[Tensor]]:
+    def run(arrays: list[Array]) -> tuple[Tensor, list[Tensor]]:
         tensors = [Tensor(npx.asarray(a), requires_grad=True) for a in arrays]
         replaced = dict(zip(checked, tensors, strict=True))
         return function(*[replaced.get(i, x) for i, x in enumerate(values)], **options), tensors
@@ -114,7 +115,7 @@ def check_problem(
     h = STEP[lowest] if step is None else step
     rtol, atol = RTOL[lowest] if rtol is None else rtol, ATOL[lowest] if atol is None else atol
 
-    def forward(values: list[Any]) -> tuple[Any, list[Tensor], Tensor]:
+    def forward(values: list[Array]) -> tuple[Array, list[Tensor], Tensor]:
         output, leaves = problem.run([npx.from_host(v) for v in values])
         if not isinstance(output, Tensor):
             raise TypeError(f"gradcheck: {name}: expected it to return a Tensor; got {type(output).__name__}")
@@ -140,21 +141,21 @@ def check_problem(
     gradients = [npx.zeros_like(a) if t.grad is None else npx.to_host(t.grad) for a, t in pairs]
     typical = max((float(abs(g).max()) for g in gradients if g.size), default=0.0)
 
-    def phi(moves: dict[int, Any], scale: float) -> float:
+    def phi(moves: dict[int, Array], scale: float) -> float:
         moved = [a + scale * moves[i].astype(a.dtype) if i in moves else a.copy() for i, a in enumerate(arrays)]
         with no_grad():
             return float(npx.sum(forward(moved)[0].astype("float64") * c))
 
     here = float(npx.sum(y.astype("float64") * c))
 
-    def slope(moves: dict[int, Any], h: float) -> tuple[float, float]:
+    def slope(moves: dict[int, Array], h: float) -> tuple[float, float]:
         """The central difference, and by how much the two one-sided ones differ."""
         ahead, behind = phi(moves, h), phi(moves, -h)
         return (ahead - behind) / (2 * h), abs(ahead - 2 * here + behind) / h
 
     report = Report()
 
-    def agrees(where: str, analytic: float, moves: dict[int, Any], size: float) -> tuple[bool, float]:
+    def agrees(where: str, analytic: float, moves: dict[int, Array], size: float) -> tuple[bool, float]:
         """Whether the slope along `moves`, of entries of magnitude `size`, is the analytic one; the numeric slope."""
 
         def close(numeric: float) -> bool:
@@ -225,9 +226,9 @@ def check_problem(
 def _failure(
     problem: Problem,
     label: str,
-    a: Any,
-    analytic: Any,
-    numeric: Any,
+    a: Array,
+    analytic: Array,
+    numeric: Array,
     index: tuple[int, ...],
     worst: float,
     wrong: int,

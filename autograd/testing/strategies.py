@@ -10,6 +10,7 @@ from typing import Any
 import npx
 from autograd import operations  # noqa: F401  fills the registry
 from autograd.engine import OPERATIONS, Tensor
+from npx import Array
 
 try:
     from hypothesis import strategies as st
@@ -68,14 +69,14 @@ def arrays(
     styles: tuple[str, ...] = SMOOTH,
     dtype: str = "float64",
     layouts: tuple[str, ...] = LAYOUTS,
-) -> Any:
+) -> Array:
     """A floating array of `shape` (or of a drawn one): a style of numbers in some memory layout."""
     shape = draw(shape) if isinstance(shape, st.SearchStrategy) else shape
     style, seed = draw(st.sampled_from(styles)), draw(st.integers(0, 999))
     return laid_out(npx.asarray(numbers(shape, style, seed).astype(dtype)), draw(st.sampled_from(layouts)))
 
 
-def numbers(shape: tuple[int, ...], style: str, seed: int = 0) -> Any:
+def numbers(shape: tuple[int, ...], style: str, seed: int = 0) -> Array:
     """float64 numbers of a style; "plain" ones are distinct multiples of 1/4, away from 0 and from each other."""
     key = npx.Key(seed, 0, 0)
     size = int(npx.prod(npx.asarray(shape, dtype="int64")))
@@ -94,7 +95,7 @@ def positive(shape: Any) -> st.SearchStrategy[Any]:
     return arrays(shape, styles=("plain", "normal")).map(lambda x: npx.asarray(0.5 + abs(x)))
 
 
-def laid_out(x: Any, layout: str) -> Any:
+def laid_out(x: Array, layout: str) -> Array:
     """The same values in a memory layout; "read-only" ones cannot be written to."""
     if layout == "read-only":
         x = x.copy()
@@ -110,7 +111,7 @@ def laid_out(x: Any, layout: str) -> Any:
 
 
 @st.composite
-def indices(draw: st.DrawFn, n: int, shape: Any = None) -> Any:
+def indices(draw: st.DrawFn, n: int, shape: Any = None) -> Array:
     """Integers in [0, n): all different, arbitrary, or all the same; n >= 1."""
     shape = draw(shapes(max_dims=2) if shape is None else st.just(shape))
     style, seed = draw(st.sampled_from(("same", "arbitrary", "few"))), draw(st.integers(0, 999))
@@ -121,7 +122,7 @@ def indices(draw: st.DrawFn, n: int, shape: Any = None) -> Any:
 
 
 @st.composite
-def masks(draw: st.DrawFn, shape: tuple[int, ...], none: bool = True) -> Any:
+def masks(draw: st.DrawFn, shape: tuple[int, ...], none: bool = True) -> Array | None:
     """Booleans of `shape`, True = takes part, rows that are all False among them; also None, if `none`."""
     styles = ("none", "all", "random", "first row out", "random", "nothing")
     style, seed = draw(st.sampled_from(styles if none else styles[1:])), draw(st.integers(0, 999))

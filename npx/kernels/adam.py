@@ -112,7 +112,9 @@ def adam_cuda(
     low: Array | None = None,
     scale: float = 1.0,
 ) -> None:
-    """One pass over all five arrays."""
+    """One pass over all five arrays, which are flat buffers; parts of others are left to the reference."""
+    if not all(x is None or x.flags.c_contiguous for x in (p, g, m, v, low)):
+        return adam.reference(p, g, m, v, step, lr, beta1, beta2, eps, weight_decay, eps_inside, low, scale)
     step_size, floor = step_size_and_eps(step, lr, beta1, beta2, eps, eps_inside)
     numbers = scale, 1 - beta1, 1 - beta2, step_size, floor, 1 - lr * weight_decay
     n = p.size

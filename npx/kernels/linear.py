@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 
+from npx import rows
 from npx.array import Array, array_module
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.kernels.layer_norm import column_sums, sum_columns_cuda
 from npx.registry import kernel
-from npx.rows import INLINE_FLOPS, map_blocks, map_ranges, matmul, panel, products
+from npx.rows import map_blocks, map_ranges, matmul, panel, products
 
 
 @kernel
@@ -45,13 +46,13 @@ def linear_numpy(x: Array, w: Array, b: Array | None = None, activation: str = "
     y = np.empty((len(x), w.shape[1]), x.dtype)
 
     def body(i: int, j: int) -> None:
-        rows = np.matmul(x[i:j], w, out=y[i:j])
+        part = np.matmul(x[i:j], w, out=y[i:j])
         if b is not None:
-            rows += b
+            part += b
         if activation:
-            np.maximum(rows, 0, out=rows)
+            np.maximum(part, 0, out=part)
 
-    map_ranges(body, len(x), panel(len(x)), inline=x.size * w.shape[1] * 2 < INLINE_FLOPS)
+    map_ranges(body, len(x), panel(len(x)), inline=x.size * w.shape[1] * 2 < rows.INLINE_FLOPS)
     return y, (x, w, y if activation else None, b is not None)
 
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from npx import rows
 from npx.array import Array, array_module
 from npx.registry import kernel
-from npx.rows import INLINE_BYTES, map_ranges
+from npx.rows import map_ranges
 
 BLOCK = 256  # columns a block in `greatest`: few enough to search, long enough for a fast maximum
 
@@ -28,11 +29,11 @@ def top_k(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Array, Ar
 @top_k.fast("numpy", "float32", "float64")
 def top_k_numpy(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Array, Array]:
     """A quarter of the rows at a time."""
-    if logits.nbytes < INLINE_BYTES:
+    if logits.nbytes < rows.INLINE_BYTES:
         return top_k_of_rows(logits, k, never)
-    rows = len(logits)
+    quarter = -(-len(logits) // 4)
     values, columns = zip(
-        *map_ranges(lambda i, j: top_k_of_rows(logits[i:j], k, never), rows, -(-rows // 4)), strict=True
+        *map_ranges(lambda i, j: top_k_of_rows(logits[i:j], k, never), len(logits), quarter), strict=True
     )
     return np.concatenate(values), np.concatenate(columns)
 
@@ -82,10 +83,10 @@ def greatest(x: Array, k: int) -> tuple[Array, Array]:
 def _repeated_argmax(x: Array, k: int) -> tuple[Array, Array]:
     """`greatest` by k passes, each of which takes the first maximum and writes -inf over it (in `x`)."""
     xp = array_module(x)
-    rows = xp.arange(len(x))
+    numbers = xp.arange(len(x))
     values, columns = xp.empty((len(x), k), x.dtype), xp.empty((len(x), k), xp.int64)
     for i in range(k):
         columns[:, i] = column = x.argmax(axis=1)
-        values[:, i] = x[rows, column]
-        x[rows, column] = -xp.inf
+        values[:, i] = x[numbers, column]
+        x[numbers, column] = -xp.inf
     return values, columns

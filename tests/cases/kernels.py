@@ -66,7 +66,7 @@ class Draw:
 
     def written(self, *shape: int) -> Any:
         """Numbers that the kernel may write over."""
-        return np.array(self.values(*shape))
+        return self.values(*shape).copy()
 
     def dropout(self) -> dict[str, Any]:
         rate = self.pick(st.sampled_from([0.3, 0.1, 0.9]), (0.3,), lambda large: 0.1)
@@ -316,7 +316,7 @@ def adam(d):
     options = {"weight_decay": d.option(0.0, 0.1), "scale": d.option(1.0, 0.25)}
     options |= d.option({"eps": 1e-3}, {"eps": 1e-3, "eps_inside": True})
     if half is not None or d.pick(st.booleans(), (False,), lambda large: False):
-        options["low"] = np.zeros(n, half or "float16")
+        options["low"] = npx.zeros(n, half or "float16")
     rate = d.pick(st.sampled_from([0.5, 0.0]), (0.5,), lambda large: 1e-4)
     return Call((p, d.values(n), m, abs(v), step, rate), options)
 
