@@ -236,11 +236,21 @@ DAMAGES = {
     "no vocabulary": broken_model(vocab=3),
     "unknown kind": broken_model(type="Magic"),
     "merge of unknown pieces": broken_model(merges=[["never", "seen"]]),
-    "special ids elsewhere": lambda spec: broken_model(vocab={p: i ^ 1 for p, i in spec["model"]["vocab"].items()})(
-        spec
-    ),
+    "no special token": lambda spec: broken_model(
+        vocab={{"<s>": "<begin>"}.get(p, p): i for p, i in spec["model"]["vocab"].items()}
+    )({**spec, "added_tokens": [token for token in spec["added_tokens"] if token["content"] != "<s>"]}),
     "gap in the ids": lambda spec: broken_model(vocab={**spec["model"]["vocab"], "far": 99_999})(spec),
 }
+
+
+def test_the_ids_of_the_marks_are_the_files(tmp_path, tokenizers):
+    tokenizers["bpe", "words"].save(tmp_path / "tokenizer.json")
+    spec = json.loads((tmp_path / "tokenizer.json").read_text())
+    spec["model"]["vocab"] = {piece: i ^ 1 for piece, i in spec["model"]["vocab"].items()}
+    spec["added_tokens"] = [token | {"id": token["id"] ^ 1} for token in spec["added_tokens"]]
+    other = Tokenizer(spec)
+    assert other.special == (1, 0, 3, 2) and (other.pad_id, other.bos_id, other.eos_id) == (1, 0, 3)
+    assert other.decode([0, *other.encode("plain text"), 3, 1]) == "plain text"
 
 
 @pytest.mark.parametrize("case", ["cut in half", "empty", "no UTF-8", *DAMAGES])

@@ -11,7 +11,6 @@ A checkpoint is written into a hidden sibling folder, forced to disk and renamed
 moment leaves the last good one as it was. There is no pickle.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -29,6 +28,7 @@ from train.errors import UserError, one_line
 from train.run.config import RunConfig
 from train.run.folder import RunFolder, disk_errors, step_of, sync
 from train.tasks import TASKS, Task
+from train.text.prepared import digest
 
 FORMAT = 1  # of state.json
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -225,7 +225,7 @@ def _write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], st
             for name, arrays in files.items():
                 file = partial / name
                 save_file({key: _contiguous(array) for key, array in arrays.items()}, file, metadata=metadata)
-                listed[name] = {"bytes": file.stat().st_size, "sha256": _digest(file)}
+                listed[name] = {"bytes": file.stat().st_size, "sha256": digest(file)}
                 sync(file)
             text = json.dumps({"format": FORMAT, **state, "files": listed}, indent=1, allow_nan=False)
             (partial / STATE).write_text(text + "\n", encoding="utf-8")
@@ -268,7 +268,7 @@ def _verify(file: Path, state: Mapping[str, Any]) -> None:
         size, expected = file.stat().st_size, state["files"][file.name]
         if size != expected["bytes"]:
             raise _damaged(file, f"{expected['bytes']:,} bytes; got {size:,}")
-        if _digest(file) != expected["sha256"]:
+        if digest(file) != expected["sha256"]:
             raise _damaged(file, "the bytes that were written; got others (by SHA-256)")
     except (OSError, KeyError, TypeError) as error:
         raise _damaged(file, f"a file of the checkpoint; got {_reason(error)}") from None
@@ -284,11 +284,6 @@ def _damaged(file: Path, found: str) -> UserError:
     else:
         attempt = "a copy of the file"
     return UserError(f"{file}: damaged checkpoint: expected {found}; try {attempt}")
-
-
-def _digest(file: Path) -> str:
-    with open(file, "rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _reason(error: Exception) -> str:

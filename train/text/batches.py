@@ -101,14 +101,14 @@ class Batches:
     def epoch(self, epoch: int) -> Plan:
         """Batches of one epoch (0, 1, ...), each pair once."""
         bits = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
-        order = _shuffled(len(self.corpus), bits)
+        order = shuffled(len(self.corpus), bits)
         pieces = []
         for start in range(0, len(order), self._pool):
             pool = order[start : start + self._pool]
             lengths = _sort_by_length(self.corpus, pool)
             pieces.append(start + _cuts(lengths, self.batch_tokens))
         starts = np.concatenate([[0], *pieces])
-        return Plan(order, starts, _shuffled(len(starts) - 1, bits))
+        return Plan(order, starts, shuffled(len(starts) - 1, bits))
 
     def by_length(self) -> Plan:
         """The same batches every time, from short to long: for validation and translation."""
@@ -172,7 +172,7 @@ class Stream:
             place = self.after(place)
 
 
-def _shuffled(n: int, bits: np.random.Philox) -> Ints:
+def shuffled(n: int, bits: np.random.Philox) -> Ints:
     """A permutation of 0..n-1 (uint32): the order of n random numbers, each carrying its index in its low bits.
 
     NumPy promises that a bit generator's raw stream never changes; of `Generator.permutation` it does not.

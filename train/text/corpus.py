@@ -10,10 +10,7 @@ out).
 """
 
 import hashlib
-import json
-import os
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
 from itertools import chain, compress
 from os import PathLike
 from pathlib import Path
@@ -24,11 +21,13 @@ from numpy.typing import NDArray
 
 from train.errors import UserError
 from train.text.lines import read_pairs
+from train.text.prepared import read_prepared, token_dtype, write_prepared
 from train.text.tokenizer import OWN_IDS, SpecialIds, Tokenizer
 
 FORMAT = 1  # of the prepared files; a change of what they hold gets a new number, and older ones are prepared again
 LONGEST = 65_535  # lengths are kept as uint16
 SIDES = ("src", "tgt")
+_NAMES = [f"{side}.{kind}" for side in SIDES for kind in ("tokens", "offsets")]
 
 Ints = NDArray[np.integer[Any]]
 
@@ -52,52 +51,26 @@ def prepare(
     """
     if not 2 <= max_length <= LONGEST:
         raise UserError(f"max_length: expected 2 to {LONGEST} tokens a side; got {max_length}; try 256")
-    src_path, tgt_path, out_dir = Path(src_path), Path(tgt_path), Path(out_dir)
-    meta = _read_meta(out_dir)
-    if (
-        meta is not None
-        and (meta["tokenizer"], meta["max_length"]) == (tokenizer.digest, max_length)
-        and [meta["sha256"][side] for side in SIDES] == [_digest(src_path), _digest(tgt_path)]
-    ):
-        return Corpus.open(out_dir, tokenizer.special)
+    paths, out_dir = {"src": src_path, "tgt": tgt_path}, Path(out_dir)
+    same = {"format": FORMAT, "tokenizer": tokenizer.digest, "max_length": max_length}
+    if read_prepared(out_dir, _sizes, paths, **same) is None:
+        dtype = token_dtype(tokenizer.vocab_size)
 
-    hashes = {side: hashlib.sha256() for side in SIDES}
-    chunks = read_pairs(src_path, tgt_path, watch_src=hashes["src"].update, watch_tgt=hashes["tgt"].update)
-    dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
-    parts = {name: out_dir / f"{name}.part-{os.getpid()}" for name in [*_names(), "meta.json"]}
-    try:
-        out_dir.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as stack:
-            files = [stack.enter_context(parts[name].open("wb")) for name in _names()]
+        def fill(files: Sequence[BinaryIO]) -> dict[str, Any]:
+            hashes = {side: hashlib.sha256() for side in SIDES}
+            chunks = read_pairs(src_path, tgt_path, watch_src=hashes["src"].update, watch_tgt=hashes["tgt"].update)
             pairs, tokens = _encode(chunks, tokenizer, max_length, files, dtype, progress)
-        if not pairs["kept"]:
-            raise UserError(
-                f"{src_path}, {tgt_path}: expected at least one pair; got {pairs['empty']:,} with an empty side and "
-                f"{pairs['too_long']:,} over max_length {max_length}; try other files or a larger data.max_length"
-            )
-        meta = {
-            "format": FORMAT,
-            "sources": {"src": str(src_path), "tgt": str(tgt_path)},
-            "sha256": {side: hashes[side].hexdigest() for side in SIDES},
-            "tokenizer": tokenizer.digest,
-            "max_length": max_length,
-            "dtype": dtype.name,
-            "pairs": pairs,
-            "tokens": tokens,
-        }
-        parts["meta.json"].write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
-        (out_dir / "meta.json").unlink(missing_ok=True)  # from here to the last rename nothing counts as prepared
-        for name, part in parts.items():
-            part.replace(out_dir / name)
-    except OSError as error:
-        raise UserError(
-            f"{out_dir}: expected a folder to write prepared text to; got '{error.strerror}'; "
-            f"try another folder or more disk space"
-        ) from None
-    finally:
-        for part in parts.values():
-            with suppress(OSError):
-                part.unlink()
+            if not pairs["kept"]:
+                raise UserError(
+                    f"{src_path}, {tgt_path}: expected at least one pair; got {pairs['empty']:,} with an empty side "
+                    f"and {pairs['too_long']:,} over max_length {max_length}; try other files or a larger "
+                    "data.max_length"
+                )
+            about = {"sources": {side: str(path) for side, path in paths.items()}, "dtype": dtype.name}
+            sha256 = {side: hashes[side].hexdigest() for side in SIDES}
+            return same | about | {"sha256": sha256, "pairs": pairs, "tokens": tokens}
+
+        write_prepared(out_dir, _NAMES, fill)
     return Corpus.open(out_dir, tokenizer.special)
 
 
@@ -159,12 +132,12 @@ class Corpus:
         Raises `UserError` where the files are missing or incomplete.
         """
         out_dir = Path(out_dir)
-        meta = _read_meta(out_dir)
+        meta = read_prepared(out_dir, _sizes, format=FORMAT)
         if meta is None:
             raise UserError(f"{out_dir}: expected prepared data; got none, or damaged files; try preparing it again")
         dtypes = [np.dtype(meta["dtype"]), np.dtype(np.int64)] * 2
         arrays = [
-            np.asarray(np.memmap(out_dir / name, dtype, "r")) for name, dtype in zip(_names(), dtypes, strict=True)
+            np.asarray(np.memmap(out_dir / name, dtype, "r")) for name, dtype in zip(_NAMES, dtypes, strict=True)
         ]
         return cls(arrays[::2], arrays[1::2], special, meta)
 
@@ -230,26 +203,8 @@ def _lengths(offsets: Ints, block: int = 1 << 20) -> NDArray[np.uint16]:
     return lengths
 
 
-def _names() -> list[str]:
-    return [f"{side}.{kind}" for side in SIDES for kind in ("tokens", "offsets")]
-
-
-def _digest(path: Path) -> str | None:
-    """sha256 of a file, None where it cannot be read (which reading it as text will explain)."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return None
-
-
-def _read_meta(out_dir: Path) -> dict[str, Any] | None:
-    """Content of `meta.json` where it and the files beside it are whole, else None."""
-    try:
-        meta = json.loads((out_dir / "meta.json").read_text(encoding="utf-8"))
-        width = np.dtype(meta["dtype"]).itemsize
-        sizes = [size for side in SIDES for size in (meta["tokens"][side] * width, 8 * (meta["pairs"]["kept"] + 1))]
-        whole = meta["format"] == FORMAT and [(out_dir / name).stat().st_size for name in _names()] == sizes
-        return meta if whole and {"sha256", "tokenizer", "max_length"} <= meta.keys() else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def _sizes(meta: dict[str, Any]) -> dict[str, int]:
+    """The bytes of each prepared file."""
+    width, pairs = np.dtype(meta["dtype"]).itemsize, meta["pairs"]["kept"]
+    sizes = [size for side in SIDES for size in (meta["tokens"][side] * width, 8 * (pairs + 1))]
+    return dict(zip(_NAMES, sizes, strict=True))

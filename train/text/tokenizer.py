@@ -79,9 +79,10 @@ class Tokenizer:
                 f"{name}: expected a Hugging Face tokenizer.json; got '{reason}'; try training the tokenizer again"
             ) from None
         ids = [engine.token_to_id(piece) for piece in SPECIALS]
-        if ids != [*OWN_IDS]:
+        known = [i for i in ids if i is not None]
+        if len({*known}) < len(SPECIALS):
             raise UserError(
-                f"{name}: expected the ids {', '.join(map(str, OWN_IDS))} for {', '.join(SPECIALS)}; "
+                f"{name}: expected {', '.join(SPECIALS)}, each with an id of its own; "
                 f"got {', '.join('none' if i is None else str(i) for i in ids)}; try one trained by this program"
             )
         vocabulary = engine.get_vocab(with_added_tokens=True)
@@ -92,7 +93,7 @@ class Tokenizer:
             )
         self._spec = spec
         self._engine = engine
-        self.special = OWN_IDS
+        self.special = SpecialIds(*known)
         self.pad_id, self.bos_id, self.eos_id, _ = self.special
         self.vocab_size = len(vocabulary)
         canonical = json.dumps(spec, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
@@ -114,25 +115,16 @@ class Tokenizer:
         the files are `parallel`, for unequal numbers of lines.
         """
         paths = [paths] if isinstance(paths, str | PathLike) else list(paths)
-        _choice("tokenizer", kind, KINDS)
-        _choice("pretokenizer", pretokenizer, PRETOKENIZERS)
-        if vocab_size < SMALLEST:
-            raise UserError(
-                f"vocab_size: expected at least {SMALLEST} ({len(SPECIALS)} special tokens and {len(ALPHABET)} bytes); "
-                f"got {vocab_size}; try 4000 or more"
-            )
-        engine = HuggingFaceTokenizer(models.BPE())
-        engine.normalizer, engine.pre_tokenizer = _normalizer(), _pretokenizer(pretokenizer)
-        # Without word prefixes or suffixes this trainer breaks ties by ids that follow from the text alone (a test
-        # compares it with a plain loop); the library's WordPiece trainer numbers its "##" pieces in the order of a
-        # random hash.
-        trainer = trainers.BpeTrainer(
-            vocab_size=vocab_size - len(SPECIALS), min_frequency=2, initial_alphabet=ALPHABET, show_progress=False
-        )
+        choice("tokenizer", kind, KINDS)
+        choice("pretokenizer", pretokenizer, PRETOKENIZERS)
+        normalizer, pieces = _normalizer(), pieces_of_bytes(PRETOKENIZERS[pretokenizer])
         lines = read_sides(paths) if parallel else chain.from_iterable(map(read_lines, paths))
-        engine.train_from_iterator(lines, trainer)
-        merges = json.loads(engine.to_str())["model"]["merges"]
-        return cls(_spec(kind, merges, pretokenizer))
+        model = byte_pairs(lines, vocab_size, normalizer, pieces)
+        if kind == "wordpiece":
+            flags = {"continuing_subword_prefix": "", "max_input_chars_per_word": 1000}
+            model = {"type": "WordPiece", **flags, "unk_token": model["unk_token"], "vocab": model["vocab"]}
+        decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+        return cls(tokenizer_spec(model, normalizer, pieces, decoder))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Tokenizer":
@@ -196,49 +188,60 @@ def _normalizer() -> normalizers.Normalizer:
     return normalizers.Sequence([squeeze, normalizers.Strip(), normalizers.Prepend(" ")])
 
 
-def _pretokenizer(name: str) -> pre_tokenizers.PreTokenizer:
-    words = pre_tokenizers.Split(Regex(PRETOKENIZERS[name]), "isolated")
-    return pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+def pieces_of_bytes(pattern: str) -> pre_tokenizers.PreTokenizer:
+    """Cuts text where `pattern` matches, and spells each cut in bytes."""
+    in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), in_bytes])
 
 
-def _decoder() -> decoders.Decoder:
-    return decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+def byte_pairs(lines: Iterable[list[str]], vocab_size: int, normalizer: Any, pieces: Any) -> dict[str, Any]:
+    """The model of a `tokenizer.json` that byte-pair encoding learns: specials, bytes in order, pieces as learned.
 
-
-def _spec(kind: str, merges: list[list[str]], pretokenizer: str) -> dict[str, Any]:
-    """Content of `tokenizer.json`: specials, bytes in order, then pieces in the order in which they were learned."""
+    Raises `UserError` for a vocabulary below 260.
+    """
+    if vocab_size < SMALLEST:
+        raise UserError(
+            f"vocab_size: expected at least {SMALLEST} ({len(SPECIALS)} special tokens and {len(ALPHABET)} bytes); "
+            f"got {vocab_size}; try 4000 or more"
+        )
+    engine = HuggingFaceTokenizer(models.BPE())
+    engine.pre_tokenizer = pieces
+    if normalizer is not None:
+        engine.normalizer = normalizer
+    # Without word prefixes or suffixes this trainer breaks ties by ids that follow from the text alone (a test
+    # compares it with a plain loop); the library's WordPiece trainer numbers its "##" pieces in the order of a
+    # random hash.
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(SPECIALS), min_frequency=2, initial_alphabet=ALPHABET, show_progress=False
+    )
+    engine.train_from_iterator(lines, trainer)
+    merges = json.loads(engine.to_str())["model"]["merges"]
     vocabulary = {piece: i for i, piece in enumerate((*SPECIALS, *ALPHABET))}
     for left, right in merges:
         vocabulary.setdefault(left + right, len(vocabulary))
-    model: dict[str, Any] = {"unk_token": SPECIALS[OWN_IDS.unk_id], "vocab": vocabulary}
-    if kind == "bpe":
-        model = {
-            "type": "BPE",
-            "dropout": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            **model,
-            "merges": merges,
-        }
-    else:
-        model = {"type": "WordPiece", "continuing_subword_prefix": "", "max_input_chars_per_word": 1000, **model}
+    none = dict.fromkeys(("dropout", "continuing_subword_prefix", "end_of_word_suffix"))
+    flags = dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False)
+    unknown = SPECIALS[OWN_IDS.unk_id]
+    return {"type": "BPE", **none, **flags, "unk_token": unknown, "vocab": vocabulary, "merges": merges}
+
+
+def tokenizer_spec(model: dict[str, Any], normalizer: Any, pieces: Any, decoder: Any) -> dict[str, Any]:
+    """Content of a `tokenizer.json`."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [{"id": i, "content": piece, **flags} for i, piece in enumerate(SPECIALS)],
-        "normalizer": json.loads(_normalizer().__getstate__()),
-        "pre_tokenizer": json.loads(_pretokenizer(pretokenizer).__getstate__()),
+        "normalizer": normalizer and json.loads(normalizer.__getstate__()),
+        "pre_tokenizer": json.loads(pieces.__getstate__()),
         "post_processor": None,
-        "decoder": json.loads(_decoder().__getstate__()),
+        "decoder": json.loads(decoder.__getstate__()),
         "model": model,
     }
 
 
-def _choice(key: str, value: str, choices: Iterable[str]) -> None:
+def choice(key: str, value: str, choices: Iterable[str]) -> None:
+    """UserError unless a value is one of the choices of a key."""
     if value not in choices:
         raise UserError(f"{key}: expected one of {', '.join(choices)}; got '{value}'; try '{next(iter(choices))}'")
