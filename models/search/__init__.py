@@ -3,4 +3,4 @@
 from models.search.beam import beam_search
 from models.search.greedy import greedy_search
 from models.search.protocol import PENALTIES, Hypothesis, SearchModel, check_search, length_penalty
-from models.search.sampling import sample
+from models.search.sampling import check_sampling, sample

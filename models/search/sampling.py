@@ -22,6 +22,7 @@ def sample(
 
     Each is drawn from softmax(logits / temperature), of which only the `top_k` most probable are kept (0: all), then
     the fewest that together have the probability `top_p` (Holtzman et al., 2020). temperature 0: the most probable.
+    Padding, begin and end are never drawn: a text goes on.
     Text i draws by the keys (seed, i): neither the other texts nor how many tokens are asked for change it.
 
     `window`: positions that the model looks back on at most (None: `model.longest`); where they are full, it reads the
@@ -49,6 +50,7 @@ def sample(
             else:
                 last, held = text[:, end - 1], held + 1
             logits = npx.to_host(model.step(last, state)).astype(host.float64)  # (B, V)
+            logits[:, [model.config.pad_id, model.config.bos_id, model.config.eos_id]] = -host.inf
             if not host.isfinite(logits.max(axis=1)).all():
                 raise FloatingPointError(f"sample: expected finite logits; got NaN or infinity at position {end}")
             drawn = end - lengths  # (B,) how many each text has so far; below 0: its prompt goes on
