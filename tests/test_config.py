@@ -12,6 +12,7 @@ from models.fields import expected, inside
 from train.errors import UserError
 from train.run import config as keys
 from train.run.config import SECTIONS, RunConfig, all_keys, check, explain, keys_of
+from train.tasks import TASKS
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.toml"))
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_size=20)
@@ -123,7 +124,8 @@ def test_another_preset_by_setting_takes_its_own_sizes_but_keeps_what_was_chosen
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)
 def test_a_shipped_config_loads_and_explains_its_keys(file):
     config = RunConfig.load(file)
-    assert config.data.train_src.startswith("data/")
+    texts = TASKS[config.data.task].files
+    assert all(getattr(config.data, name).startswith("data/") for name in texts["train"] + texts["valid"])
     before = ""
     for line in file.read_text(encoding="utf-8").splitlines():
         if " = " in line and not line.startswith("#"):

@@ -30,7 +30,10 @@ class AnyTask:
 
     task: str = key("translation", "What is learned from the text.", choices=TASKS)
     tokenizer: str = key(
-        "bpe", 'Learned jointly on both training texts: "bpe" or "wordpiece"; or the path of a saved tokenizer.json.'
+        "bpe",
+        "Learned on the training text, all sides together: "
+        + "; ".join(f"{' or '.join(task.tokenizers)} for {task.name}" for task in TASKS.values())
+        + "; or the path of a saved tokenizer.json.",
     )
     pretokenizer: str = key(
         "words",
@@ -38,9 +41,12 @@ class AnyTask:
         " (whitespace; for text that is tokenised already).",
         choices=PRETOKENIZERS,
     )
-    vocab_size: int = key(37000, "Types V of the joint vocabulary, its 4 special ones included.", within="[5, inf)")
+    vocab_size: int = key(37000, "Types V of the vocabulary at most, its 4 special ones included.", within="[5, inf)")
     max_length: int = key(
-        256, "Longest side in tokens, end included; longer pairs are skipped and counted.", within="[2, inf)"
+        256,
+        "Longest side in tokens, end included, of a pair (longer ones are skipped and counted); of a text, the tokens"
+        " that are predicted in a row, which is how far a language model looks back.",
+        within="[2, inf)",
     )
 
 

@@ -25,6 +25,7 @@ from train.text.corpus import Corpus, prepare
 WINDOW = 1024  # lines read, sorted by length and translated before the first of them is given out
 LEAST_TOKENS = 16  # what a sentence counts for in a batch at least: its beam x V probabilities outweigh a short source
 
+
 @dataclass(frozen=True)
 class TranslationKeys:
     """Line i of the source file is translated by line i of the target file."""
