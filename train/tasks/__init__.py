@@ -1,6 +1,10 @@
-"""What can be learned, by name: `TASKS`. A line for each task enters it."""
+"""What can be learned, by name: `TASKS`. A line for each task enters it, in the order of the [data] keys."""
 
+# isort: off
 from train.tasks import translation
+from train.tasks import language
+
+# isort: on
 from train.tasks.task import TASKS, Task
 
-__all__ = ["TASKS", "Task", "translation"]
+__all__ = ["TASKS", "Task", "language", "translation"]
