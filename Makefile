@@ -11,12 +11,13 @@ PEERS ?= ctranslate2>=4.8,<5 transformers>=5,<6
 # Two test processes of one thread each are faster than one of two.
 ONE_THREAD := NPX_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test lint parity bench gpu-check gpu-present clean
+.PHONY: help demo test test-kernel test-matrix lint parity bench gpu-check gpu-present clean
 .NOTPARALLEL:
 
 help:
 	@echo "make demo      train the demo (English to German number words), translate, score, draw; about 4 minutes on 2 cores"
 	@echo "make test      ruff, mypy and the whole test suite"
+	@echo "make test-matrix  the suite under other BLAS kernels, thread counts and without AVX; about 15 minutes"
 	@echo "make lint      ruff and mypy alone"
 	@echo "make parity    the tests against PyTorch; installs $(TORCH) into $(VENV)"
 	@echo "make gpu-check all that needs a GPU, under 8 minutes: suites, torch, compute-sanitizer; writes gpu-check.json"
@@ -30,6 +31,12 @@ demo: $(VENV)/.demo
 
 test: lint
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --hypothesis-profile=ci
+
+test-kernel: $(VENV)/.dev
+	$(BIN)/python -m tests.matrix --fast
+
+test-matrix: $(VENV)/.dev
+	$(BIN)/python -m tests.matrix
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -47,6 +54,7 @@ bench: $(VENV)/.dev
 	$(TRAIN)
 	$(TRAIN) --steps 15 --d-model 256 --heads 4 --d-ff 1024 --layers 3 --vocab 8000
 	$(TRAIN) --steps 15 --d-model 128 --heads 4 --d-ff 256 --layers 4 --vocab 9712 --batch 256 --length 16
+	$(BIN)/python -m benchmarks.language_step --engine ours --engine torch
 	$(TRANSLATE) --beam 4
 	$(TRANSLATE) --beam 1
 	$(BIN)/python -m benchmarks.kernels

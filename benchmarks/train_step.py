@@ -37,6 +37,9 @@ def main() -> None:
         return turns.serve(*{"ours": ours, "floor": floor}.get(a.worker, peer)(a))
     if a.profile:
         return profile(a)
+    if "torch-bf16" in (a.engine or ()) and a.device == "cpu" and not turns.has_bf16():
+        print("torch-bf16 left out: this processor has no bf16 instructions, without which a step takes a minute")
+        a.engine.remove("torch-bf16")
     title = (
         f"d_model {a.d_model}, heads {a.heads}, d_ff {a.d_ff}, layers {a.layers}, vocabulary {a.vocab}, "
         f"{a.batch} x {a.length} tokens a side, {a.device}"

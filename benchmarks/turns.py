@@ -96,6 +96,16 @@ def serve(
         print(json.dumps({"seconds": time.perf_counter() - started, "host_seconds": asked - started}), flush=True)
 
 
+def has_bf16() -> bool:
+    """Whether the processor multiplies bfloat16 itself, as far as /proc/cpuinfo tells; True where it tells nothing."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            flags = next((line.split() for line in file if line.lower().startswith(("flags", "features"))), None)
+    except OSError:
+        flags = None
+    return flags is None or bool({"avx512_bf16", "amx_bf16", "bf16"} & {*flags})
+
+
 def blas() -> str:
     """The BLAS kernel in use."""
     import threadpoolctl
