@@ -14,8 +14,12 @@ ROOT, CUBIC = (2 / math.pi) ** 0.5, 0.044715
 def gelu(x):
     """x Phi(x), nearly: x (1 + t) / 2 with t = tanh(sqrt(2/pi) (x + 0.044715 x^3))."""
     t = npx.tanh(ROOT * (x + CUBIC * x * x * x))
-    slope = ROOT * (1 + 3 * CUBIC * x * x)  # of the argument of tanh
-    return 0.5 * x * (1 + t), lambda g: (g * 0.5 * (1 + t + x * (1 - t * t) * slope),)
+
+    def vjp(g):
+        slope = ROOT * (1 + 3 * CUBIC * x * x)  # of the argument of tanh
+        return (g * 0.5 * (1 + t + x * (1 - t * t) * slope),)
+
+    return 0.5 * x * (1 + t), vjp
 
 
 @ACTIVATIONS.register("gelu")

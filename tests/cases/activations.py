@@ -17,3 +17,15 @@ def layer_GELU(draw, kind=GELU):
 @case
 def layer_SwiGLU(draw):
     return layer_GELU(draw, SwiGLU)
+
+
+@case
+def operation_gelu(draw):
+    x = draw(s.arrays((*leading(draw), draw(size(3))), s.STYLES))
+    return Call((x,), saved=x.nbytes)
+
+
+@case
+def operation_gated_silu(draw):
+    x = draw(s.arrays((*leading(draw), 2 * draw(size(2))), s.STYLES))
+    return Call((x,), saved=x.nbytes // 2)

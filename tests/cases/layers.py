@@ -139,3 +139,9 @@ def layer_Transformer(draw):
         ids = 3 + draw(s.indices(4, (b, longest)))
         sides.append(npx.where(npx.asarray(npx.arange(longest)) < lengths[:, None], ids, 0))
     return Call(tuple(sides), layer=layer, directions=3)
+
+
+@case
+def operation_add_constant(draw):
+    x = draw(s.arrays(s.shapes(min_dims=1, max_side=3), s.STYLES))
+    return Call((x, draw(st.sampled_from([0.5, npx.host.arange(x.shape[-1])]))), float32=False)

@@ -10,3 +10,9 @@ from tests.cases.neural import normed
 def layer_RMSNorm(draw):
     x, _, _ = normed(draw)
     return Call((x,), layer=built(draw, RMSNorm, x.shape[-1], 1e-2))
+
+
+@case
+def operation_rms_norm(draw):
+    x, gain, _ = normed(draw)
+    return Call((x, gain), {"eps": 1e-2}, saved=x.nbytes)
