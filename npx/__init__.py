@@ -32,7 +32,7 @@ from npx.array import (
     Array, add_at, arange, array_module, asarray, device, empty, free_memory, from_host, full, host, memory_use, ones,
     synchronize, to_host, use_device, zeros,
 )  # fmt: skip
-from npx.kernels.adam import adam
+from npx.kernels.adam import AdamStep, adam, adam_step
 from npx.kernels.attention import attention, attention_grad, attention_weights
 from npx.kernels.cross_entropy import (
     SMOOTHING_OVER, cross_entropy, cross_entropy_grad, linear_cross_entropy, linear_cross_entropy_grad,

@@ -266,7 +266,7 @@ def reproduction(check: str, function: Any, values: Sequence[Any], options: dict
     for f in (function, *values, *options.values()):
         if importable(f):
             imports.append(f"from {f.__module__} import {f.__name__}")
-        elif callable(f) and importable(type(f)):
+        elif (callable(f) or hasattr(f, "_fields")) and importable(type(f)):
             imports.append(f"from {type(f).__module__} import {type(f).__name__}")
     return "; ".join([*dict.fromkeys(imports), *([setup] if setup else []), f"{check}({', '.join(written)})"])
 
