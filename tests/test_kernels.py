@@ -223,7 +223,7 @@ def test_dropout_keeps_its_share_and_the_mean(mode):
     x = np.ones((500, 400), "float32")
     for rate in (0.1, 0.5):
         with kernel_mode(mode):
-            y, saved = npx.dropout(x, rate, npx.Key(1, 2, 3))
+            y, saved = npx.dropout(x, npx.Drop(rate, npx.Key(1, 2, 3)))
             keep = npx.dropout_grad(x, saved) > 0
         assert np.array_equal(y > 0, keep)
         assert abs(keep.mean() - (1 - rate)) < 5 * (rate * (1 - rate) / x.size) ** 0.5

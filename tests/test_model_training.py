@@ -102,11 +102,8 @@ def test_dropout_is_where_the_paper_has_it(norm, monkeypatch):
     """On the embeddings of both sides and on each sub-layer's output: 2 + 2 N + 3 N draws, and no other."""
     model = Transformer(TransformerConfig(**SMALL | {"dropout": 0.1, "norm": norm}))
     shapes = []
-    keep_mask = npx.kernels.dropout.keep_mask
-    for module in (npx.kernels.dropout, npx.kernels.dropout_residual_norm, npx.kernels.attention):
-        monkeypatch.setattr(
-            module, "keep_mask", lambda key, shape, rate: shapes.append(shape) or keep_mask(key, shape, rate)
-        )
+    keep = npx.Drop.keep
+    monkeypatch.setattr(npx.Drop, "keep", lambda drop, shape: shapes.append(shape) or keep(drop, shape))
     with npx.keyed(1, 1):
         model.loss(*batch([[3, 4, 5]], [[6, 7]]))
     assert shapes == [(1, 4, 8)] * 5 + [(1, 3, 8)] * 7

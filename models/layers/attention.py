@@ -37,8 +37,7 @@ class Attention(Module):
 
     def how(self, scores: npx.Scores) -> dict[str, Any]:
         """The options of an attention operation: positions turned as this layer does, and its dropout."""
-        key = self.dropout.key()
-        return {"scores": scores._replace(rotary=self.rotary), "rate": self.dropout.rate, "key": key}
+        return {"scores": scores._replace(rotary=self.rotary), "drop": self.dropout.draw()}
 
     def plain(self, x: Tensor, q: npx.Array, k: npx.Array, v: npx.Array, how: dict[str, Any]) -> Tensor:
         """Attention of arrays (B, T, H, d), without a graph, with the positions of x."""

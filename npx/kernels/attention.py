@@ -10,10 +10,9 @@ import numpy as np
 
 from npx.array import Array, array_module
 from npx.cuda.launch import contiguous, launch
-from npx.kernels.dropout import dropout, dropout_grad, keep_mask, keep_scale, threshold
+from npx.kernels.dropout import Drop, draw, dropout, dropout_grad
 from npx.kernels.softmax import softmax, softmax_grad, softmax_grad_in_place, softmax_in_place
 from npx.precision import wide
-from npx.random import Key
 from npx.registry import kernel
 from npx.rows import map_blocks
 from npx.scores import Scores, additive, rotated
@@ -23,18 +22,18 @@ Triple = tuple[Array, ...]  # of queries, keys and values
 
 @kernel
 def attention(
-    q: Array, k: Array, v: Array, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
+    q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None
 ) -> tuple[Array, tuple[Any, ...]]:
     """y = dropout(p) v with p = softmax(q k^T / sqrt(d_k)) for each sentence and head.
 
-    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores`: which keys count, and more (npx/scores.py); `key`
-    None: no dropout. y (B, T, H, d_v); a position that may attend to nothing gets zeros. Saved: q and k, turned by
-    their positions, v, p (B, H, T, S), and what was dropped.
+    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores`: which keys count, and more (npx/scores.py).
+    y (B, T, H, d_v); a position that may attend to nothing gets zeros. Saved: q and k, turned by their positions, v,
+    p (B, H, T, S), and what was dropped.
     """
     q, k = turned(q, k, scores)
     p = probabilities(q, k, scores)
-    kept, (_, keep) = (p, (rate, None)) if key is None else dropout.reference(p, rate, key)
-    return heads_first(kept @ heads_first(v)), (q, k, v, p, rate, keep, scores)  # (B, T, H, d_v)
+    kept, dropped = dropout.reference(p, drop)
+    return heads_first(kept @ heads_first(v)), (q, k, v, p, *dropped, scores)  # (B, T, H, d_v)
 
 
 @attention.gradient
@@ -44,7 +43,7 @@ def attention_grad(
     k: Array,
     v: Array,
     p: Array,
-    rate: float,
+    drop: Drop | None,
     keep: Array | None,
     scores: Scores,
     out: Triple | None = None,
@@ -56,7 +55,7 @@ def attention_grad(
     """
     gh, qh, kh, vh = heads_first(g), heads_first(q), heads_first(k), heads_first(v)
     ga = gh @ vh.swapaxes(-1, -2)  # (B, H, T, S)
-    a, gp = (p, ga) if keep is None else (dropout_grad.reference(p, rate, keep), dropout_grad.reference(ga, rate, keep))
+    a, gp = dropout_grad.reference(p, drop, keep), dropout_grad.reference(ga, drop, keep)
     gs = softmax_grad.reference(gp, p) * q.shape[-1] ** -0.5
     gq, gk, gv = heads_first(gs @ kh), heads_first(gs.swapaxes(-1, -2) @ qh), heads_first(a.swapaxes(-1, -2) @ gh)
     turn_back(gq, gk, scores)
@@ -103,13 +102,13 @@ def written(out: Triple | None, values: Triple) -> Triple:
 
 @attention.fast("numpy", "float32", "float64")
 def attention_numpy(
-    q: Array, k: Array, v: Array, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
+    q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None
 ) -> tuple[Array, tuple[Any, ...]]:
     """A few sentences at a time, their scores staying in cache from the first product to the second."""
     (batch, length, heads, d_k), source, d_v = q.shape, k.shape[1], v.shape[3]
     p = np.empty((batch, heads, length, source), q.dtype)
     y = np.empty((batch, length, heads, d_v), q.dtype)
-    keep = None if key is None else keep_mask(key, p.shape, rate)
+    keep, keep_scale = (drop.keep(p.shape), drop.scale) if drop else (None, 1.0)
     bias, scale = additive(scores, q, k), d_k**-0.5
     q, k = turned(q, k, scores)
 
@@ -120,11 +119,11 @@ def attention_numpy(
         if bias is not None:
             rows += bias[i:j]
         softmax_in_place(rows)
-        kept = rows if keep is None else rows * keep_scale(rate) * keep[i:j]
+        kept = rows if keep is None else rows * keep_scale * keep[i:j]
         np.matmul(kept, heads_first(v[i:j]), out=heads_first(y[i:j]))
 
     map_blocks(body, batch, p[:1].nbytes)
-    return y, (q, k, v, p, rate, keep, scores)
+    return y, (q, k, v, p, drop, keep, scores)
 
 
 @attention_grad.fast("numpy", "float32", "float64")
@@ -134,7 +133,7 @@ def attention_grad_numpy(
     k: Array,
     v: Array,
     p: Array,
-    rate: float,
+    drop: Drop | None,
     keep: Array | None,
     scores: Scores,
     out: Triple | None = None,
@@ -147,8 +146,8 @@ def attention_grad_numpy(
         gh, qh, kh, vh = (heads_first(x[i:j]) for x in (g, q, k, v))
         gs = gh @ vh.swapaxes(-1, -2)  # (b, H, T, S)
         a = p[i:j]
-        if keep is not None:
-            dropped = keep_scale(rate) * keep[i:j].astype(g.dtype)
+        if drop and keep is not None:
+            dropped = drop.scale * keep[i:j].astype(g.dtype)
             gs *= dropped
             a = a * dropped
         np.matmul(a.swapaxes(-1, -2), gh, out=heads_first(gv[i:j]))
@@ -176,7 +175,7 @@ class InFloat32(NamedTuple):
 
 @attention.fast("cupy", "float32", "float16", "bfloat16")
 def attention_cuda(
-    q: Array, k: Array, v: Array, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
+    q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None
 ) -> tuple[Array, Any]:
     """Keys and values pass through shared memory; scores and probabilities stay in registers.
 
@@ -186,13 +185,12 @@ def attention_cuda(
     xp = array_module(q)
     (batch, length, heads, d_k), d_v = q.shape, v.shape[3]
     if max(d_k, d_v) > LARGEST_HEAD:
-        y, saved = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), scores, rate, key)
+        y, saved = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), scores, drop)
         return y.astype(q.dtype, copy=False), InFloat32(saved)
     y, lse = xp.empty((batch, length, heads, d_v), q.dtype), xp.empty((batch, heads, length), np.float32)
     inputs = [plain_rows(x) for x in (*turned(q, k, scores), v)]
-    draw = draw_arguments(rate, key)
-    launch_attention("attention_forward", inputs, (), (y,), lse, scores, draw, length)
-    return y, (*inputs, lse, y, scores, draw)
+    launch_attention("attention_forward", inputs, (), (y,), lse, scores, drop, length)
+    return y, (*inputs, lse, y, scores, drop)
 
 
 @attention_grad.fast("cupy", "float32", "float16", "bfloat16")
@@ -202,14 +200,14 @@ def attention_grad_cuda(g: Array, *saved: Any, out: Triple | None = None) -> Tri
         gq, gk, gv = attention_grad.reference(g.astype(np.float32), *saved[0].values)
         return written(out, (gq, gk, gv)) if out else tuple(x.astype(g.dtype, copy=False) for x in (gq, gk, gv))
     xp = array_module(g)
-    *inputs, lse, y, scores, draw = saved
+    *inputs, lse, y, scores, drop = saved
     g, dtype = contiguous(g), y.dtype
     grads = tuple(
         x if x is not None and has_plain_rows(x) and x.dtype == dtype else xp.empty(like.shape, dtype)
         for x, like in zip(out or (None,) * 3, inputs, strict=True)
     )
     length = max(g.shape[1], inputs[1].shape[1])
-    launch_attention("attention_backward", inputs, grads, (g, y), lse, scores, draw, length)
+    launch_attention("attention_backward", inputs, grads, (g, y), lse, scores, drop, length)
     turn_back(grads[0], grads[1], scores)
     return written(out, grads)
 
@@ -224,13 +222,6 @@ def plain_rows(x: Array) -> Array:
     return x if has_plain_rows(x) else array_module(x).ascontiguousarray(x)
 
 
-def draw_arguments(rate: float, key: Key | None) -> tuple[Any, ...]:
-    """Dropout as attention.cu takes it: seed, step, call, the words that drop, the scale of what is kept."""
-    if key is None:
-        return (*(np.uint64(0),) * 3, np.int32(0), np.float32(1))
-    return (*(np.uint64(part) for part in key), np.int32(threshold(rate)), np.float32(keep_scale(rate)))
-
-
 def launch_attention(
     kernel: str,
     inputs: list[Array],
@@ -238,7 +229,7 @@ def launch_attention(
     dense: tuple[Array, ...],
     lse: Array,
     scores: Scores,
-    draw: tuple[Any, ...],
+    drop: Drop | None,
     length: int,
 ) -> None:
     """Start a kernel of attention.cu over tiles of `length` positions.
@@ -262,7 +253,7 @@ def launch_attention(
         -(-length // tile) * heads * batch,
         2 * tile,
         (*dense[:-1], *inputs, dense[-1], lse, *grads, lengths, bias, *strides, *map(np.int64, steps),
-         *map(np.int32, (scores.causal, heads, queries, keys, d_k, d_v)), *draw),
+         *map(np.int32, (scores.causal, heads, queries, keys, d_k, d_v)), *draw(drop)),
         T=dense[0].dtype,
         DK=dk,
         DV=dv,

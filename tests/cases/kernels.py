@@ -70,7 +70,8 @@ class Draw:
 
     def dropout(self) -> dict[str, Any]:
         rate = self.pick(st.sampled_from([0.3, 0.1, 0.9]), (0.3,), lambda large: 0.1)
-        return {"rate": rate, "key": self.pick(st.none() | keys(), (KEY, None), lambda large: KEY)}
+        key = self.pick(st.none() | keys(), (KEY, None), lambda large: KEY)
+        return {"drop": key and npx.Drop(rate, key)}
 
 
 class Hypothesis(Draw):
@@ -218,7 +219,7 @@ def layer_norm(d):
 def dropout(d):
     shape = rows(d)
     rate = d.pick(st.sampled_from([0.3, 0.1, 0.9, 1.0]), (0.3, 1.0), lambda large: 0.1)
-    return Call((d.values(*shape, styles=s.STYLES), rate, d.pick(keys(), (KEY,), lambda large: KEY)))
+    return Call((d.values(*shape, styles=s.STYLES), npx.Drop(rate, d.pick(keys(), (KEY,), lambda large: KEY))))
 
 
 @kernel_case
