@@ -8,7 +8,7 @@ from models.architectures.blocks import EncoderLayer, SequenceModel, causal, las
 from models.config import TransformerConfig
 from models.layers.basic import Dropout
 from models.registry import architecture
-from models.state import KeysValues, Parts
+from models.state import KeysValues, State
 from npx import host
 
 
@@ -86,11 +86,10 @@ class LanguageModel(SequenceModel):
         return (source_tokens + target_tokens) * (matrices(*self.layers, self.embedding) + scores)
 
 
-class TextState(Parts):
+class TextState(State):
     """What reading a text has left: the keys and values of each layer."""
 
     def __init__(self, layers: list[KeysValues]) -> None:
-        super().__init__(*layers)
         self.layers = layers
 
     @property

@@ -2,15 +2,7 @@
 
 from typing import Any
 
-from models.search.protocol import (
-    Hypothesis,
-    SearchModel,
-    begin,
-    check_search,
-    continuations,
-    evaluating,
-    length_penalty,
-)
+from models.search.protocol import Hypothesis, SearchModel, begin, continuations, evaluating, length_penalty
 from npx import host
 
 
@@ -60,8 +52,7 @@ def beam_search(
     shorter than `n_best` only where there are no more sentences within the limit. Raises ValueError for a bad
     argument, and FloatingPointError where the model gives NaN.
     """
-    check_search(beam=beam, alpha=alpha, penalty=penalty, max_extra=max_extra, n_best=n_best)
-    src, limits = begin(model, src, max_extra)
+    src, limits = begin(model, src, max_extra, beam=beam, alpha=alpha, penalty=penalty, n_best=n_best)
     if not len(src):
         return []
     config = model.config
