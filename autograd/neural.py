@@ -10,7 +10,7 @@ from typing import Any
 import npx
 from autograd import operations as ops
 from autograd.engine import Result, Tensor, differentiable, is_grad_enabled
-from npx import Array, Drop, Scores
+from npx import Array, Drop, Scores, Smoothing
 from npx.scores import additive, rotations
 
 COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> the same made of small operations
@@ -238,27 +238,25 @@ def composed_cross_attention(
 
 
 @differentiable
-def cross_entropy(logits: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0) -> Result:
+def cross_entropy(logits: Array, targets: Array, smoothing: Smoothing = Smoothing()) -> Result:
     """The summed label-smoothed cross entropy over the targets that are not padding.
 
-    logits (..., V); targets (...) integers. Which classes `smoothing` is spread over: see npx/kernels/cross_entropy.py.
+    logits (..., V); targets (...) integers; `smoothing`: see npx/kernels/cross_entropy.py.
     The loss of float16 and bfloat16 logits is float32: a sum over a batch has no place in them.
     """
     flat = logits.reshape(-1, logits.shape[-1])
-    loss, saved = npx.cross_entropy(flat, targets.reshape(-1), smoothing, over, pad_id, is_grad_enabled())
+    loss, saved = npx.cross_entropy(flat, targets.reshape(-1), smoothing, is_grad_enabled())
     return loss, lambda g: (npx.cross_entropy_grad(g, saved).reshape(logits.shape),)
 
 
 @differentiable
-def linear_cross_entropy(
-    x: Array, w: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0
-) -> Result:
+def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: Smoothing = Smoothing()) -> Result:
     """`cross_entropy` of the logits x w^T, which are never all in memory. x (..., D); w (V, D); targets (...).
 
     The gradients are formed together with the loss, while a chunk of logits is in cache.
     """
     flat = x.reshape(-1, x.shape[-1])
-    loss, saved = npx.linear_cross_entropy(flat, w, targets.reshape(-1), smoothing, over, pad_id, is_grad_enabled())
+    loss, saved = npx.linear_cross_entropy(flat, w, targets.reshape(-1), smoothing, is_grad_enabled())
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
         gx, gw = npx.linear_cross_entropy_grad(g, saved)
@@ -268,21 +266,20 @@ def linear_cross_entropy(
 
 
 @composition
-def composed_cross_entropy(
-    logits: Tensor, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0
-) -> Tensor:
+def composed_cross_entropy(logits: Tensor, targets: Array, smoothing: Smoothing = Smoothing()) -> Tensor:
     """`cross_entropy` from small operations: - sum_k q_k log softmax(logits)_k with q written out."""
     classes = logits.shape[-1]
     logits, targets = logits.reshape(-1, classes), targets.reshape(-1)
+    share, over, pad_id = smoothing
     real = targets != pad_id
     one_hot = (targets[:, None] == npx.arange(classes)).astype(logits.dtype)
     others = 1 - one_hot
     if over == "others_without_pad":
         others = others * (npx.arange(classes) != pad_id)
     q = (
-        (1 - smoothing) * one_hot + smoothing / classes
+        (1 - share) * one_hot + share / classes
         if over == "all"
-        else (1 - smoothing) * one_hot + smoothing * others / npx.maximum(others.sum(axis=-1, keepdims=True), 1)
+        else (1 - share) * one_hot + share * others / npx.maximum(others.sum(axis=-1, keepdims=True), 1)
     ).astype(logits.dtype)
     shifted = logits - logits.detach().max(axis=-1, keepdims=True).data
     log_p = shifted - ops.log(ops.exp(shifted).sum(axis=-1, keepdims=True))
@@ -290,6 +287,6 @@ def composed_cross_entropy(
 
 
 @composition
-def composed_linear_cross_entropy(x: Tensor, w: Tensor, targets: Array, *how: Any, **named: Any) -> Tensor:
-    """`linear_cross_entropy` from small operations; `how`: as for `composed_cross_entropy`."""
-    return composed_cross_entropy(x @ w.transpose(), targets, *how, **named)
+def composed_linear_cross_entropy(x: Tensor, w: Tensor, targets: Array, smoothing: Smoothing = Smoothing()) -> Tensor:
+    """`linear_cross_entropy` from small operations."""
+    return composed_cross_entropy(x @ w.transpose(), targets, smoothing)

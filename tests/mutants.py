@@ -305,11 +305,11 @@ kernel("attention_grad", "mask ignored", "attention", attention_mutant(
 
 
 def loss_mutant(change):
-    """`cross_entropy` with a wrong gradient; change(right one, logits, targets, smoothing, over, pad_id)."""
+    """`cross_entropy` with a wrong gradient; change(right one, logits, targets, smoothing)."""
 
-    def wrong(logits, targets, smoothing, over, pad_id, grad):
-        loss, saved = CROSS_ENTROPY(logits, targets, smoothing, over, pad_id, True)
-        return loss, saved._replace(values=change(saved.values, logits, targets, smoothing, over, pad_id))
+    def wrong(logits, targets, smoothing, grad):
+        loss, saved = CROSS_ENTROPY(logits, targets, smoothing, True)
+        return loss, saved._replace(values=change(saved.values, logits, targets, smoothing))
 
     return wrong
 
@@ -319,12 +319,12 @@ def loss_gradient(*args):
 
 
 for mistake, change in {
-    "padding counted": lambda gz, z, t, s, over, pad: loss_gradient(z, t, s, over, -1),
-    "smoothing ignored in the gradient": lambda gz, z, t, s, over, pad: loss_gradient(z, t, 0.0, over, pad),
-    "smoothing over the whole vocabulary instead of the others": lambda gz, z, t, s, over, pad: loss_gradient(
-        z, t, s, "all", pad),
+    "padding counted": lambda gz, z, t, s: loss_gradient(z, t, s._replace(pad_id=-1)),
+    "smoothing ignored in the gradient": lambda gz, z, t, s: loss_gradient(z, t, s._replace(share=0.0)),
+    "smoothing over the whole vocabulary instead of the others": lambda gz, z, t, s: loss_gradient(
+        z, t, s._replace(over="all")),
     "divided by the number of rows": lambda gz, *a: gz / max(1, len(gz)),
-    "softmax without the target": lambda gz, z, t, s, over, pad: npx.softmax(z)[0] * (t != pad)[:, None],
+    "softmax without the target": lambda gz, z, t, s: npx.softmax(z)[0] * (t != s.pad_id)[:, None],
 }.items():
     kernel("cross_entropy", mistake, "loss", loss_mutant(change), "operation cross_entropy")
 vjp("cross_entropy", "incoming gradient ignored", "loss", lambda r, g, y, *a, **k: r(npx.ones_like(g)))

@@ -177,7 +177,7 @@ def test_chunks_of_the_vocabulary_loss_change_nothing_but_rounding(dtype, monkey
     x, w, targets = draw.values(200, 7), draw.values(9, 7), draw.ids(9, 200)
 
     def loss_and_gradients():
-        loss, saved = on_cuda("linear_cross_entropy", x, w, targets, 0.1)
+        loss, saved = on_cuda("linear_cross_entropy", x, w, targets, npx.Smoothing(0.1))
         return on_host((loss, *npx.linear_cross_entropy_grad(npx.ones((), loss.dtype), saved)))
 
     whole = loss_and_gradients()
@@ -239,8 +239,8 @@ def operations(d):
         "dropout_residual_norm": (rows, {"drop": npx.Drop(0.3, KEY), "eps": 1e-2}),
         "linear": ((d.values(2, 3, 33), d.values(33, 9), d.values(9)), {"activation": "relu"}),
         "embedding": ((d.values(9, 33), d.ids(9, 2, 5)), {"scale": 2.5}),
-        "cross_entropy": ((d.values(2, 3, 9), targets), {"smoothing": 0.1}),
-        "linear_cross_entropy": ((d.values(2, 3, 5), d.values(9, 5), targets), {"smoothing": 0.1}),
+        "cross_entropy": ((d.values(2, 3, 9), targets), {"smoothing": npx.Smoothing(0.1)}),
+        "linear_cross_entropy": ((d.values(2, 3, 5), d.values(9, 5), targets), {"smoothing": npx.Smoothing(0.1)}),
     }
 
 

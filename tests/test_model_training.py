@@ -22,9 +22,11 @@ TABLE = {  # of 5 classes, 0 being padding, for the target 2 and a smoothing of 
     "others_without_pad": [0.0, 0.1 / 3, 0.9, 0.1 / 3, 0.1 / 3],
 }
 LOSSES = {
-    "cross_entropy": neural.cross_entropy,
-    "composed_cross_entropy": neural.composed_cross_entropy,
-    "linear_cross_entropy": lambda z, *a: neural.linear_cross_entropy(z, Tensor(np.eye(z.shape[-1])), *a),
+    "cross_entropy": lambda z, t, *how: neural.cross_entropy(z, t, npx.Smoothing(*how)),
+    "composed_cross_entropy": lambda z, t, *how: neural.composed_cross_entropy(z, t, npx.Smoothing(*how)),
+    "linear_cross_entropy": lambda z, t, *how: neural.linear_cross_entropy(
+        z, Tensor(np.eye(z.shape[-1])), t, npx.Smoothing(*how)
+    ),
     "label_smoothed_loss": lambda z, t, s, over: label_smoothed_loss(z.reshape(1, *z.shape), t[None], s, over, 0, 1),
 }
 

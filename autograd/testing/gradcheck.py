@@ -261,7 +261,7 @@ def reproduction(check: str, function: Any, values: Sequence[Any], options: dict
     is to be had from where the check was called.
     """
     written = [literal(function), *map(literal, values), *(f"{k}={literal(v)}" for k, v in options.items())]
-    imports = ["from numpy import array, inf, nan", "from npx import Drop, Key, Scores"]
+    imports = ["from numpy import array, inf, nan", "from npx import Drop, Key, Scores, Smoothing"]
     imports.append(f"from autograd.testing import {check}")
     for f in (function, *values, *options.values()):
         if importable(f):

@@ -119,8 +119,8 @@ class SequenceModel(Module):
 
     def cross_entropy(self, hidden: Tensor, targets: npx.Array, smoothing: float, over: str, tokens: float) -> Tensor:
         """The label-smoothed cross entropy () of targets (B, T) that are not padding, divided by `tokens`."""
-        total = neural.linear_cross_entropy(hidden, self.embedding.weight, targets, smoothing, over, self.config.pad_id)
-        return total * (1 / float(tokens))
+        how = npx.Smoothing(smoothing, over, self.config.pad_id)
+        return neural.linear_cross_entropy(hidden, self.embedding.weight, targets, how) * (1 / float(tokens))
 
     def checked(self, side: str, ids: Any) -> npx.Array:
         """Ids (B, T) on the host, where checking them makes nobody wait."""

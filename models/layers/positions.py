@@ -19,9 +19,6 @@ class Positions(Module):
     def __init__(self, d_model: int, max_positions: int = 0) -> None:
         self.d_model = d_model
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        return x
-
 
 def sinusoids(length: int, d_model: int, halves: bool = False, dtype: Any = npx.float32) -> npx.Array:
     """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same (paper section 3.5). (length, D).
@@ -86,3 +83,6 @@ class RotaryPositions(Positions):
     """Adds nothing: self-attention turns its queries and keys by their positions (Su et al., 2021)."""
 
     rotary = 10000.0
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        return x

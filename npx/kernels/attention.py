@@ -13,7 +13,7 @@ from npx.cuda.launch import contiguous, launch
 from npx.kernels.dropout import Drop, draw, dropout, dropout_grad
 from npx.kernels.softmax import softmax, softmax_grad, softmax_grad_in_place, softmax_in_place
 from npx.precision import wide
-from npx.registry import kernel
+from npx.registry import Output, kernel
 from npx.rows import map_blocks
 from npx.scores import Scores, additive, rotated
 
@@ -21,9 +21,7 @@ Triple = tuple[Array, ...]  # of queries, keys and values
 
 
 @kernel
-def attention(
-    q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None
-) -> tuple[Array, tuple[Any, ...]]:
+def attention(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None) -> Output:
     """y = dropout(p) v with p = softmax(q k^T / sqrt(d_k)) for each sentence and head.
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores`: which keys count, and more (npx/scores.py).
@@ -101,9 +99,7 @@ def written(out: Triple | None, values: Triple) -> Triple:
 
 
 @attention.fast("numpy", "float32", "float64")
-def attention_numpy(
-    q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None
-) -> tuple[Array, tuple[Any, ...]]:
+def attention_numpy(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None) -> Output:
     """A few sentences at a time, their scores staying in cache from the first product to the second."""
     (batch, length, heads, d_k), source, d_v = q.shape, k.shape[1], v.shape[3]
     p = np.empty((batch, heads, length, source), q.dtype)
@@ -174,9 +170,7 @@ class InFloat32(NamedTuple):
 
 
 @attention.fast("cupy", "float32", "float16", "bfloat16")
-def attention_cuda(
-    q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None
-) -> tuple[Array, Any]:
+def attention_cuda(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None) -> Output:
     """Keys and values pass through shared memory; scores and probabilities stay in registers.
 
     The gradient forms the probabilities again. Saved: q, k, v as they were read, the log-sum-exp (B, H, T), y, and how

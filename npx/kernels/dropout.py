@@ -7,7 +7,7 @@ import numpy as np
 from npx.array import Array, array_module
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.random import Key, bits16
-from npx.registry import kernel
+from npx.registry import Output, kernel
 from npx.rows import map_blocks
 
 WORD = 1 << 16  # a value is dropped where its random 16-bit word is below rate * WORD
@@ -43,7 +43,7 @@ class Drop(NamedTuple):
 
 
 @kernel
-def dropout(x: Array, drop: Drop | None) -> tuple[Array, tuple[Any, ...]]:
+def dropout(x: Array, drop: Drop | None) -> Output:
     """y = x * keep / (1 - rate); None drops nothing. x any shape. Saved: drop, keep (bool, x's shape, or None)."""
     keep = drop and array_module(x).asarray(drop.keep(x.shape))
     return dropout_grad.reference(x, drop, keep), (drop, keep)
@@ -73,7 +73,7 @@ def dropout_grad_numpy(g: Array, drop: Drop | None, keep: Array | None) -> Array
 
 
 @dropout.fast("numpy", "float32", "float64")
-def dropout_numpy(x: Array, drop: Drop | None) -> tuple[Array, tuple[Any, ...]]:
+def dropout_numpy(x: Array, drop: Drop | None) -> Output:
     """The mask, then the same product as the gradient."""
     keep = drop and drop.keep(x.shape)
     return dropout_grad_numpy(x, drop, keep), (drop, keep)
@@ -96,6 +96,6 @@ def dropout_grad_cuda(g: Array, drop: Drop | None) -> Array:
 
 
 @dropout.fast("cupy", "float32", "float16", "bfloat16")
-def dropout_cuda(x: Array, drop: Drop | None) -> tuple[Array, tuple[Any, ...]]:
+def dropout_cuda(x: Array, drop: Drop | None) -> Output:
     """The same kernel as the gradient's, which draws the mask again."""
     return dropout_grad_cuda(x, drop), (drop,)

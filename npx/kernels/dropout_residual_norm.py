@@ -4,8 +4,6 @@ One pass instead of three: on a CPU a block of rows stays in cache from the drop
 one warp reads and writes each row once.
 """
 
-from typing import Any
-
 from npx.array import Array
 from npx.kernels.dropout import Drop, dropout, dropout_grad
 from npx.kernels.layer_norm import (
@@ -16,13 +14,13 @@ from npx.kernels.layer_norm import (
     residual_norm_grad_numpy,
     residual_norm_numpy,
 )
-from npx.registry import kernel
+from npx.registry import Output, kernel
 
 
 @kernel
 def dropout_residual_norm(
     x: Array, residual: Array, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
-) -> tuple[Array, tuple[Any, ...]]:
+) -> Output:
     """y = layer_norm(residual + dropout(x)).
 
     x, residual (..., D); gamma, beta (D,). Saved: what layer_norm saves; drop, keep (bool (..., D), or None).

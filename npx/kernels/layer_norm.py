@@ -7,7 +7,7 @@ import numpy as np
 from npx.array import Array, array_module
 from npx.cuda.launch import contiguous, launch
 from npx.kernels.dropout import Drop, draw
-from npx.registry import kernel
+from npx.registry import Output, kernel
 from npx.rows import map_blocks
 
 
@@ -74,7 +74,7 @@ def column_sums(g: Array) -> Array:
 
 
 @layer_norm.fast("numpy", "float32", "float64")
-def layer_norm_numpy(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[Array, tuple[Any, ...]]:
+def layer_norm_numpy(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Output:
     """`residual_norm_numpy` without residual and dropout."""
     return residual_norm_numpy(x, None, gamma, beta, None, eps)
 
@@ -87,7 +87,7 @@ def layer_norm_grad_numpy(g: Array, *saved: Any) -> tuple[Array, ...]:
 
 def residual_norm_numpy(
     x: Array, residual: Array | None, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
-) -> tuple[Array, tuple[Any, ...]]:
+) -> Output:
     """layer_norm(residual + dropout(x)), one block of rows at a time; residual None: without."""
     y, xhat, rstd = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype), np.empty((*x.shape[:-1], 1), x.dtype)
     keep = drop and drop.keep(x.shape)
@@ -145,7 +145,7 @@ PARTIAL_SUMS = 264  # blocks that sum gamma's and beta's gradients: two for each
 
 
 @layer_norm.fast("cupy", "float32", "float16", "bfloat16")
-def layer_norm_cuda(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[Array, tuple[Any, ...]]:
+def layer_norm_cuda(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Output:
     """`residual_norm_cuda` without residual and dropout."""
     return residual_norm_cuda(x, None, gamma, beta, None, eps)
 
@@ -158,7 +158,7 @@ def layer_norm_grad_cuda(g: Array, *saved: Any) -> tuple[Array, ...]:
 
 def residual_norm_cuda(
     x: Array, residual: Array | None, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
-) -> tuple[Array, tuple[Any, ...]]:
+) -> Output:
     """layer_norm(residual + dropout(x)); residual None: without. A warp for each row, which is read and written once.
 
     Saved: gamma, xhat, rstd (N,), float32 whatever the dtype of the rows, and the dropout: the mask is not stored.

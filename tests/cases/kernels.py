@@ -279,8 +279,8 @@ def smoothed(d, n, classes):
     targets = np.array(d.ids(classes, n)) if isinstance(d, Edges) else d.ids(classes, n)
     if isinstance(d, Edges):
         targets[: n // 3] = pad
-    options = {"smoothing": d.option(0.1, 0.0), "over": d.option(*OVER), "pad_id": pad, "grad": d.option(True, False)}
-    return targets, options
+    smoothing = npx.Smoothing(d.option(0.1, 0.0), d.option(*OVER), pad)
+    return targets, {"smoothing": smoothing, "grad": d.option(True, False)}
 
 
 @kernel_case

@@ -125,7 +125,8 @@ def operation_cross_attention(draw):
 
 def smoothed(draw):
     over = draw(st.sampled_from(["all", "others", "others_without_pad"]))
-    return {"smoothing": draw(st.sampled_from([0.2, 0.0])), "over": over, "pad_id": draw(st.sampled_from([0, 2]))}
+    share, pad = draw(st.sampled_from([0.2, 0.0])), draw(st.sampled_from([0, 2]))
+    return {"smoothing": npx.Smoothing(share, over, pad)}
 
 
 @case
