@@ -204,8 +204,7 @@ def check_problem(
                 if not fine:
                     wrong.append((abs(float(g[index]) - numeric[index]), index))
             if wrong:
-                worst, index = max(wrong)
-                raise GradientError(_failure(problem, label, a, g, numeric, index, worst, len(wrong), atol, rtol))
+                raise GradientError(_failure(problem, i, g, numeric, wrong, f"{atol:g} + {rtol:g}"))
         for value in sorted(tied):
             check_tied(value)
 
@@ -223,24 +222,15 @@ def check_problem(
     return report
 
 
-def _failure(
-    problem: Problem,
-    label: str,
-    a: Array,
-    analytic: Array,
-    numeric: Array,
-    index: tuple[int, ...],
-    worst: float,
-    wrong: int,
-    atol: float,
-    rtol: float,
-) -> str:
+def _failure(problem: Problem, i: int, analytic: Array, numeric: Array, wrong: list[Any], tolerance: str) -> str:
+    """What is said of array i, whose gradient is wrong in the entries `wrong`: (difference, index) of each."""
+    (worst, index), label, a = max(wrong), problem.labels[i], problem.arrays[i]
     lines = [
         f"gradcheck: {problem.name}: wrong gradient of {label}, {a.shape} {a.dtype}, "
-        f"in {wrong} of {a.size} entries; most at {index}:",
+        f"in {len(wrong)} of {a.size} entries; most at {index}:",
         f"    analytic   {float(analytic[index])!r}",
         f"    numeric    {float(numeric[index])!r}",
-        f"    difference {worst:.3g}, tolerance {atol:g} + {rtol:g} of the magnitude",
+        f"    difference {worst:.3g}, tolerance {tolerance} of the magnitude",
     ]
     if a.size <= SHOWN:
         for other, array in zip(problem.labels, problem.arrays, strict=True):

@@ -6,7 +6,6 @@ import npx
 from autograd import Tensor, no_grad
 from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel, last_norm, matrices
 from models.config import TransformerConfig
-from models.layers.basic import Dropout
 from models.registry import architecture
 from models.state import KeysValues, Rows, Shared, State
 from npx import host
@@ -18,16 +17,11 @@ class Transformer(SequenceModel):
 
     examples = "pairs"
 
-    def __init__(self, config: TransformerConfig, seed: int = 0, dtype: Any = npx.float32) -> None:
-        c = config
-        with npx.keyed(seed, 0):
-            super().__init__(c)
-            self.source_positions, self.target_positions = self.positions(), self.positions()
-            self.dropout = Dropout(c.dropout)
-            self.encoder = [EncoderLayer(c) for _ in range(c.n_layers)]
-            self.decoder = [DecoderLayer(c) for _ in range(c.n_layers)]
+    def build(self, c: TransformerConfig) -> None:
+        self.source_positions, self.target_positions = self.positions(), self.positions()
+        self.encoder = [EncoderLayer(c) for _ in range(c.n_layers)]
+        self.decoder = [DecoderLayer(c) for _ in range(c.n_layers)]
         self.encoder_norm, self.decoder_norm = last_norm(c), last_norm(c)
-        self.to(dtype)
 
     def forward(self, src: Any, tgt: Any) -> Tensor:
         """Logits (B, T, V) for source ids (B, S) and decoder input ids (B, T), which begin with BOS."""
@@ -92,11 +86,8 @@ class Transformer(SequenceModel):
         assert source.lengths is not None
         return host.full(len(memory), self.config.bos_id), DecoderState(own, SourceState(source.lengths, cross))
 
-    def step(self, tokens: npx.Array, state: "DecoderState") -> npx.Array:
-        """Logits (R, V), an array, of the token that follows `tokens` (R,); moves the state on by one position."""
-        ids = npx.from_host(self.checked("target", tokens[:, None]))
-        with no_grad():
-            return self.last_logits(self._decode(ids, None, npx.Scores(lengths=state.source.lengths.array), state))
+    def following(self, ids: npx.Array, state: "DecoderState") -> Tensor:
+        return self._decode(ids, None, npx.Scores(lengths=state.source.lengths.array), state)
 
     def limits(self, src: npx.Array, max_extra: int) -> npx.Array:
         """The most tokens (B,), EOS counted, that may be found for source ids (B, S): the source's and `max_extra`."""

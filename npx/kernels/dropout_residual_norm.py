@@ -5,15 +5,8 @@ one warp reads and writes each row once.
 """
 
 from npx.array import Array
+from npx.kernels import layer_norm as norms
 from npx.kernels.dropout import Drop, dropout, dropout_grad
-from npx.kernels.layer_norm import (
-    layer_norm,
-    layer_norm_grad,
-    residual_norm_cuda,
-    residual_norm_grad_cuda,
-    residual_norm_grad_numpy,
-    residual_norm_numpy,
-)
 from npx.registry import Output, kernel
 
 
@@ -26,7 +19,7 @@ def dropout_residual_norm(
     x, residual (..., D); gamma, beta (D,). Saved: what layer_norm saves; drop, keep (bool (..., D), or None).
     """
     kept, dropped = dropout.reference(x, drop)
-    y, saved = layer_norm.reference(residual + kept, gamma, beta, eps)
+    y, saved = norms.layer_norm.reference(residual + kept, gamma, beta, eps)
     return y, (*saved, *dropped)
 
 
@@ -35,12 +28,12 @@ def dropout_residual_norm_grad(
     g: Array, gamma: Array, xhat: Array, rstd: Array, drop: Drop | None, keep: Array | None
 ) -> tuple[Array, Array, Array, Array]:
     """Gradients (gx, gresidual, ggamma, gbeta): the layer norm's reaches the residual whole and x through its mask."""
-    gresidual, ggamma, gbeta = layer_norm_grad.reference(g, gamma, xhat, rstd)
+    gresidual, ggamma, gbeta = norms.layer_norm_grad.reference(g, gamma, xhat, rstd)
     return dropout_grad.reference(gresidual, drop, keep), gresidual, ggamma, gbeta
 
 
 # A layer norm is this one without residual and dropout, so the fast versions of both stand in layer_norm.py.
-dropout_residual_norm.fast("numpy", "float32", "float64")(residual_norm_numpy)
-dropout_residual_norm_grad.fast("numpy", "float32", "float64")(residual_norm_grad_numpy)
-dropout_residual_norm.fast("cupy", "float32", "float16", "bfloat16")(residual_norm_cuda)
-dropout_residual_norm_grad.fast("cupy", "float32", "float16", "bfloat16")(residual_norm_grad_cuda)
+dropout_residual_norm.fast("numpy", "float32", "float64")(norms.residual_norm_numpy)
+dropout_residual_norm_grad.fast("numpy", "float32", "float64")(norms.residual_norm_grad_numpy)
+dropout_residual_norm.fast("cupy", "float32", "float16", "bfloat16")(norms.residual_norm_cuda)
+dropout_residual_norm_grad.fast("cupy", "float32", "float16", "bfloat16")(norms.residual_norm_grad_cuda)
