@@ -275,7 +275,7 @@ kernel("embedding_grad", "repeated ids overwrite", "embedding",
 
 
 def attention_mutant(change):
-    """`attention_grad` with changed gradients; change(right, g, q, k, v, p, drop, keep, scores)."""
+    """`attention_grad` with changed gradients; change(right, g, q, k, v, p, dropped, scores)."""
 
     def wrong(g, saved, out=None):
         grads = change(ATTENTION_GRAD.reference, g, *saved.values)
@@ -290,16 +290,16 @@ for entry in ("attention", "self_attention", "cross_attention"):
     for mistake, change in {
         "scale 1/sqrt(d_k) lost": lambda f, g, q, k, *a: (*(x * k.shape[-1] ** 0.5 for x in f(g, q, k, *a)[:2]),
                                                           f(g, q, k, *a)[2]),
-        "dropout's mask not applied on the way back": lambda f, g, q, k, v, p, drop, keep, scores: f(
-            g, q, k, v, p, None, None, scores),
+        "dropout's mask not applied on the way back": lambda f, g, q, k, v, p, dropped, scores: f(
+            g, q, k, v, p, (None, None), scores),
         "gradients of keys and queries lost": lambda f, *a: (*(0 * x for x in f(*a)[:2]), f(*a)[2]),
         "rotation not turned back": lambda f, *a: f(*a[:-1], a[-1]._replace(rotary=None)),
     }.items():
         wrong = attention_mutant(change)
         kernel("attention_grad", f"{mistake} ({entry})", "attention", wrong, f"operation {entry}")
 kernel("attention_grad", "mask ignored", "attention", attention_mutant(
-    lambda f, g, q, k, v, p, drop, keep, scores: f(
-        g, q, k, v, npx.attention(q, k, v)[1].values[3], drop, keep, scores)), "operation attention")
+    lambda f, g, q, k, v, p, dropped, scores: f(
+        g, q, k, v, npx.attention(q, k, v)[1].values[3], dropped, scores)), "operation attention")
 
 # Losses
 

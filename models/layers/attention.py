@@ -107,5 +107,4 @@ class CrossAttention(Attention):
     def weights(self, x: Tensor, memory: Tensor, scores: npx.Scores = npx.Scores(), state: None = None) -> npx.Array:
         """The softmax (B, H, T, S) that `forward` weighs with, without dropout."""
         (q,) = neural.split_heads(self.query(x).data, self.n_heads, self.d_k)
-        k, _ = neural.split_heads(self.key_value(memory).data, self.n_heads, self.d_k, self.d_v)
-        return npx.attention_weights(q, k, scores._replace(rotary=self.rotary))
+        return npx.attention_weights(q, self.start(memory).keys, scores._replace(rotary=self.rotary))

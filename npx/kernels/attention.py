@@ -10,14 +10,14 @@ import numpy as np
 
 from npx.array import Array, array_module
 from npx.cuda.launch import contiguous, launch
-from npx.kernels.dropout import Drop, draw, dropout, dropout_grad
+from npx.kernels.dropout import Drop, Dropped, draw, dropout, dropout_grad
 from npx.kernels.softmax import softmax, softmax_grad, softmax_grad_in_place, softmax_in_place
 from npx.precision import wide
 from npx.registry import Output, kernel
 from npx.rows import map_blocks
 from npx.scores import Scores, additive, rotated
 
-Triple = tuple[Array, ...]  # of queries, keys and values
+Arrays = tuple[Array, ...]  # of queries, keys and values, in most places
 
 
 @kernel
@@ -31,21 +31,13 @@ def attention(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Dro
     q, k = turned(q, k, scores)
     p = probabilities(q, k, scores)
     kept, dropped = dropout.reference(p, drop)
-    return heads_first(kept @ heads_first(v)), (q, k, v, p, *dropped, scores)  # (B, T, H, d_v)
+    return heads_first(kept @ heads_first(v)), (q, k, v, p, dropped, scores)  # (B, T, H, d_v)
 
 
 @attention.gradient
 def attention_grad(
-    g: Array,
-    q: Array,
-    k: Array,
-    v: Array,
-    p: Array,
-    drop: Drop | None,
-    keep: Array | None,
-    scores: Scores,
-    out: Triple | None = None,
-) -> Triple:
+    g: Array, q: Array, k: Array, v: Array, p: Array, dropped: Dropped, scores: Scores, out: Arrays | None = None
+) -> Arrays:
     """Gradients (gq, gk, gv) of `attention`, written into the three arrays `out` if given.
 
     With a = dropout(p): gv = a^T g and ga = g v^T; gs = softmax_grad of ga; gq = gs k / sqrt(d_k),
@@ -53,7 +45,7 @@ def attention_grad(
     """
     gh, qh, kh, vh = heads_first(g), heads_first(q), heads_first(k), heads_first(v)
     ga = gh @ vh.swapaxes(-1, -2)  # (B, H, T, S)
-    a, gp = dropout_grad.reference(p, drop, keep), dropout_grad.reference(ga, drop, keep)
+    a, gp = dropout_grad.reference(p, *dropped), dropout_grad.reference(ga, *dropped)
     gs = softmax_grad.reference(gp, p) * q.shape[-1] ** -0.5
     gq, gk, gv = heads_first(gs @ kh), heads_first(gs.swapaxes(-1, -2) @ qh), heads_first(a.swapaxes(-1, -2) @ gh)
     turn_back(gq, gk, scores)
@@ -90,7 +82,7 @@ def heads_first(x: Array) -> Array:
     return x.swapaxes(1, 2)
 
 
-def written(out: Triple | None, values: Triple) -> Triple:
+def written(out: Arrays | None, values: Arrays) -> Arrays:
     """The values, in the arrays `out` where they are given and others."""
     for target, value in zip(out or (), values, strict=False):
         if target is not value:
@@ -119,24 +111,16 @@ def attention_numpy(q: Array, k: Array, v: Array, scores: Scores = Scores(), dro
         np.matmul(kept, heads_first(v[i:j]), out=heads_first(y[i:j]))
 
     map_blocks(body, batch, p[:1].nbytes)
-    return y, (q, k, v, p, drop, keep, scores)
+    return y, (q, k, v, p, (drop, keep), scores)
 
 
 @attention_grad.fast("numpy", "float32", "float64")
 def attention_grad_numpy(
-    g: Array,
-    q: Array,
-    k: Array,
-    v: Array,
-    p: Array,
-    drop: Drop | None,
-    keep: Array | None,
-    scores: Scores,
-    out: Triple | None = None,
-) -> Triple:
+    g: Array, q: Array, k: Array, v: Array, p: Array, dropped: Dropped, scores: Scores, out: Arrays | None = None
+) -> Arrays:
     """A few sentences at a time."""
     gq, gk, gv = out or (np.empty(q.shape, g.dtype), np.empty(k.shape, g.dtype), np.empty(v.shape, g.dtype))
-    scale = q.shape[-1] ** -0.5
+    (drop, keep), scale = dropped, q.shape[-1] ** -0.5
 
     def body(i: int, j: int) -> None:
         gh, qh, kh, vh = (heads_first(x[i:j]) for x in (g, q, k, v))
@@ -182,26 +166,26 @@ def attention_cuda(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop
         y, saved = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), scores, drop)
         return y.astype(q.dtype, copy=False), InFloat32(saved)
     y, lse = xp.empty((batch, length, heads, d_v), q.dtype), xp.empty((batch, heads, length), np.float32)
-    inputs = [plain_rows(x) for x in (*turned(q, k, scores), v)]
-    launch_attention("attention_forward", inputs, (), (y,), lse, scores, drop, length)
+    inputs = tuple(plain_rows(x) for x in (*turned(q, k, scores), v))
+    launch_attention("attention_forward", inputs, (), (y,), lse, scores, drop)
     return y, (*inputs, lse, y, scores, drop)
 
 
 @attention_grad.fast("cupy", "float32", "float16", "bfloat16")
-def attention_grad_cuda(g: Array, *saved: Any, out: Triple | None = None) -> Triple:
+def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None) -> Arrays:
     """A block for each tile of positions: gq of its queries, then gk and gv of its keys. No sum depends on an order."""
     if isinstance(saved[0], InFloat32):
         gq, gk, gv = attention_grad.reference(g.astype(np.float32), *saved[0].values)
         return written(out, (gq, gk, gv)) if out else tuple(x.astype(g.dtype, copy=False) for x in (gq, gk, gv))
     xp = array_module(g)
-    *inputs, lse, y, scores, drop = saved
+    *qkv, lse, y, scores, drop = saved
+    inputs = tuple(qkv)
     g, dtype = contiguous(g), y.dtype
     grads = tuple(
         x if x is not None and has_plain_rows(x) and x.dtype == dtype else xp.empty(like.shape, dtype)
         for x, like in zip(out or (None,) * 3, inputs, strict=True)
     )
-    length = max(g.shape[1], inputs[1].shape[1])
-    launch_attention("attention_backward", inputs, grads, (g, y), lse, scores, drop, length)
+    launch_attention("attention_backward", inputs, grads, (g, y), lse, scores, drop)
     turn_back(grads[0], grads[1], scores)
     return written(out, grads)
 
@@ -217,21 +201,14 @@ def plain_rows(x: Array) -> Array:
 
 
 def launch_attention(
-    kernel: str,
-    inputs: list[Array],
-    grads: tuple[Array, ...],
-    dense: tuple[Array, ...],
-    lse: Array,
-    scores: Scores,
-    drop: Drop | None,
-    length: int,
+    kernel: str, inputs: Arrays, grads: Arrays, dense: Arrays, lse: Array, scores: Scores, drop: Drop | None
 ) -> None:
-    """Start a kernel of attention.cu over tiles of `length` positions.
+    """Start a kernel of attention.cu over tiles of the queries, or, for the gradients, of the longer of both sides.
 
     inputs: q, k, v; grads: theirs, or none, both of any strides; dense: y, or g and y, contiguous.
     """
     (batch, queries, heads, d_k), (_, keys, _, d_v), size = inputs[0].shape, inputs[2].shape, dense[0].itemsize
-    dk, dv = -(-d_k // 16) * 16, -(-d_v // 16) * 16
+    length, dk, dv = max(queries, keys) if grads else queries, -(-d_k // 16) * 16, -(-d_v // 16) * 16
     tile = tile_size(max(queries, keys), 2 * size * (dk + dv))
     views = [*inputs, *grads]
     strides = [np.int64(stride // size) for x in views for stride in x.strides[:3]]

@@ -42,6 +42,9 @@ class Drop(NamedTuple):
         return keep.reshape(shape)
 
 
+Dropped = tuple[Drop | None, Array | None]  # what `dropout` saves: how it drops, and the values it keeps
+
+
 @kernel
 def dropout(x: Array, drop: Drop | None) -> Output:
     """y = x * keep / (1 - rate); None drops nothing. x any shape. Saved: drop, keep (bool, x's shape, or None)."""
