@@ -9,17 +9,3 @@ from autograd import neural, operations, tensor
 from autograd.engine import OPERATIONS, Tensor, backward, differentiable, is_grad_enabled, no_grad
 from autograd.graph import kept_arrays
 from autograd.testing.gradcheck import GradientError, gradcheck
-
-__all__ = [
-    "OPERATIONS",
-    "GradientError",
-    "Tensor",
-    "backward",
-    "differentiable",
-    "gradcheck",
-    "is_grad_enabled",
-    "kept_arrays",
-    "neural",
-    "no_grad",
-    "operations",
-]

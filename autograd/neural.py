@@ -10,7 +10,7 @@ from typing import Any
 import npx
 from autograd import operations as ops
 from autograd.engine import Result, Tensor, differentiable, is_grad_enabled
-from npx import Array, Key, Scores
+from npx import Array, Drop, Scores, Smoothing
 from npx.scores import additive, rotations
 
 COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> the same made of small operations
@@ -60,39 +60,33 @@ def composed_layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-
 
 
 @differentiable
-def dropout(x: Array, rate: float, key: Key) -> Result:
-    """x * keep / (1 - rate), where `key` (npx.Key) decides which values are kept."""
-    y, saved = npx.dropout(x, rate, key)
+def dropout(x: Array, drop: Drop | None) -> Result:
+    """x * keep / (1 - rate), where `drop` (npx.Drop) decides which values are kept; None: x."""
+    y, saved = npx.dropout(x, drop)
     return y, lambda g: (npx.dropout_grad(g, saved),)
 
 
 @composition
-def composed_dropout(x: Tensor, rate: float, key: Key) -> Tensor:
+def composed_dropout(x: Tensor, drop: Drop | None) -> Tensor:
     """`dropout` as a product with a constant."""
-    return x * npx.dropout.reference(npx.ones(x.shape, x.dtype), rate, key)[0]
+    return x * npx.dropout.reference(npx.ones(x.shape, x.dtype), drop)[0]
 
 
 @differentiable
 def dropout_residual_norm(
-    x: Array, residual: Array, gamma: Array, beta: Array, rate: float = 0.0, key: Key | None = None, eps: float = 1e-6
+    x: Array, residual: Array, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
 ) -> Result:
-    """layer_norm(residual + dropout(x)); key None: no dropout. x, residual (..., D); gamma, beta (D,)."""
-    y, saved = npx.dropout_residual_norm(x, residual, gamma, beta, rate, key, eps)
+    """layer_norm(residual + dropout(x)); drop None: no dropout. x, residual (..., D); gamma, beta (D,)."""
+    y, saved = npx.dropout_residual_norm(x, residual, gamma, beta, drop, eps)
     return y, lambda g: npx.dropout_residual_norm_grad(g, saved)
 
 
 @composition
 def composed_dropout_residual_norm(
-    x: Tensor,
-    residual: Tensor,
-    gamma: Tensor,
-    beta: Tensor,
-    rate: float = 0.0,
-    key: Key | None = None,
-    eps: float = 1e-6,
+    x: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor, drop: Drop | None = None, eps: float = 1e-6
 ) -> Tensor:
     """`dropout_residual_norm` from small operations."""
-    return composed_layer_norm(residual + (x if key is None else dropout(x, rate, key)), gamma, beta, eps)
+    return composed_layer_norm(residual + dropout(x, drop), gamma, beta, eps)
 
 
 # Projections
@@ -150,29 +144,25 @@ def split_heads(x: Array, heads: int, *sizes: int) -> list[Array]:
 
 
 @differentiable
-def attention(
-    q: Array, k: Array, v: Array, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
-) -> Result:
+def attention(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None) -> Result:
     """dropout(softmax(q k^T / sqrt(d_k))) v for every head (paper equation 1).
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores` (npx.Scores): which keys count, biases, rotary
-    positions; key None: no dropout. Result (B, T, H, d_v).
+    positions; drop None: no dropout. Result (B, T, H, d_v).
     """
-    y, saved = npx.attention(q, k, v, scores, rate, key)
+    y, saved = npx.attention(q, k, v, scores, drop)
     return y, lambda g: npx.attention_grad(g, saved)
 
 
 @composition
-def composed_attention(
-    q: Tensor, k: Tensor, v: Tensor, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
-) -> Tensor:
+def composed_attention(q: Tensor, k: Tensor, v: Tensor, scores: Scores = Scores(), drop: Drop | None = None) -> Tensor:
     """`attention` from small operations, for rows with at least one key left."""
     added = additive(scores, q.data, k.data)
     q, k = composed_rotation(q, k.shape[1] - q.shape[1], scores.rotary), composed_rotation(k, 0, scores.rotary)
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # (B, H, T, d)
     z = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
     p = composed_softmax(z if added is None else z + added)  # (B, H, T, S)
-    return ((p if key is None else dropout(p, rate, key)) @ v).swapaxes(1, 2)  # (B, T, H, d_v)
+    return (dropout(p, drop) @ v).swapaxes(1, 2)  # (B, T, H, d_v)
 
 
 def composed_rotation(x: Tensor, first: int, base: float | None) -> Tensor:
@@ -185,63 +175,52 @@ def composed_rotation(x: Tensor, first: int, base: float | None) -> Tensor:
 
 
 @differentiable
-def self_attention(
-    qkv: Array, heads: int, d_k: int, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
-) -> Result:
+def self_attention(qkv: Array, heads: int, d_k: int, scores: Scores = Scores(), drop: Drop | None = None) -> Result:
     """`attention` of a sequence to itself, from one merged projection: queries, keys and values side by side.
 
-    qkv (B, T, H * (2 d_k + d_v)); result (B, T, H * d_v). The gradient is written where the parts lie: no copies.
+    qkv (B, T, H * (2 d_k + d_v)); result (B, T, H * d_v).
     """
-    d_v = qkv.shape[-1] // heads - 2 * d_k
-    q, k, v = split_heads(qkv, heads, d_k, d_k, d_v)
-    y, saved = npx.attention(q, k, v, scores, rate, key)
-    shape = y.shape  # y itself need not be kept where the reshaped one is a copy
-
-    def vjp(g: Array) -> tuple[Array | None, ...]:
-        gqkv = npx.empty(qkv.shape, qkv.dtype)
-        out = tuple(split_heads(gqkv, heads, d_k, d_k, d_v))
-        npx.attention_grad(g.reshape(shape), saved, out=out)
-        return (gqkv,)
-
-    return y.reshape(*qkv.shape[:-1], heads * d_v), vjp
-
-
-@composition
-def composed_self_attention(qkv: Tensor, heads: int, d_k: int, *how: Any, **named: Any) -> Tensor:
-    """`self_attention` from small operations; `how`: as for `composed_attention`."""
-    rows, length, width = qkv.shape
-    keys = heads * d_k
-    q, k, v = qkv[..., :keys], qkv[..., keys : 2 * keys], qkv[..., 2 * keys :]
-    q, k, v = (x.reshape(rows, length, heads, -1) for x in (q, k, v))
-    return composed_attention(q, k, v, *how, **named).reshape(rows, length, width - 2 * keys)
+    return merged_attention([qkv], [(d_k, d_k, qkv.shape[-1] // heads - 2 * d_k)], heads, scores, drop)
 
 
 @differentiable
 def cross_attention(
-    queries: Array,
-    keys_values: Array,
-    heads: int,
-    d_k: int,
-    scores: Scores = Scores(),
-    rate: float = 0.0,
-    key: Key | None = None,
+    queries: Array, keys_values: Array, heads: int, d_k: int, scores: Scores = Scores(), drop: Drop | None = None
 ) -> Result:
     """`attention` of one sequence to another, whose keys and values come side by side from one merged projection.
 
     queries (B, T, H * d_k); keys_values (B, S, H * (d_k + d_v)); result (B, T, H * d_v).
     """
-    d_v = keys_values.shape[-1] // heads - d_k
-    (q,), (k, v) = split_heads(queries, heads, d_k), split_heads(keys_values, heads, d_k, d_v)
-    y, saved = npx.attention(q, k, v, scores, rate, key)
-    shape = y.shape
+    sizes = [(d_k,), (d_k, keys_values.shape[-1] // heads - d_k)]
+    return merged_attention([queries, keys_values], sizes, heads, scores, drop)
+
+
+def merged_attention(
+    merged: list[Array], sizes: list[tuple[int, ...]], heads: int, scores: Scores, drop: Drop | None
+) -> Result:
+    """`attention` of the queries, keys and values that lie in `merged` arrays, each with heads of its `sizes`.
+
+    The gradients are written where the parts lie: no copies.
+    """
+
+    def parts(arrays: list[Array]) -> tuple[Array, ...]:
+        return tuple(part for x, own in zip(arrays, sizes, strict=True) for part in split_heads(x, heads, *own))
+
+    y, saved = npx.attention(*parts(merged), scores, drop)
+    shape = y.shape  # y itself need not be kept where the reshaped one is a copy
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
-        gq, gkv = npx.empty(queries.shape, queries.dtype), npx.empty(keys_values.shape, keys_values.dtype)
-        out = (*split_heads(gq, heads, d_k), *split_heads(gkv, heads, d_k, d_v))
-        npx.attention_grad(g.reshape(shape), saved, out=out)
-        return gq, gkv
+        gradients = [npx.empty(x.shape, x.dtype) for x in merged]
+        npx.attention_grad(g.reshape(shape), saved, out=parts(gradients))
+        return tuple(gradients)
 
-    return y.reshape(*queries.shape[:-1], heads * d_v), vjp
+    return y.reshape(*shape[:2], shape[2] * shape[3]), vjp
+
+
+@composition
+def composed_self_attention(qkv: Tensor, heads: int, d_k: int, *how: Any, **named: Any) -> Tensor:
+    """`self_attention` from small operations; `how`: as for `composed_attention`."""
+    return composed_cross_attention(qkv[..., : heads * d_k], qkv[..., heads * d_k :], heads, d_k, *how, **named)
 
 
 @composition
@@ -259,27 +238,25 @@ def composed_cross_attention(
 
 
 @differentiable
-def cross_entropy(logits: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0) -> Result:
+def cross_entropy(logits: Array, targets: Array, smoothing: Smoothing = Smoothing()) -> Result:
     """The summed label-smoothed cross entropy over the targets that are not padding.
 
-    logits (..., V); targets (...) integers. Which classes `smoothing` is spread over: see npx/kernels/cross_entropy.py.
+    logits (..., V); targets (...) integers; `smoothing`: see npx/kernels/cross_entropy.py.
     The loss of float16 and bfloat16 logits is float32: a sum over a batch has no place in them.
     """
     flat = logits.reshape(-1, logits.shape[-1])
-    loss, saved = npx.cross_entropy(flat, targets.reshape(-1), smoothing, over, pad_id, is_grad_enabled())
+    loss, saved = npx.cross_entropy(flat, targets.reshape(-1), smoothing, is_grad_enabled())
     return loss, lambda g: (npx.cross_entropy_grad(g, saved).reshape(logits.shape),)
 
 
 @differentiable
-def linear_cross_entropy(
-    x: Array, w: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0
-) -> Result:
+def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: Smoothing = Smoothing()) -> Result:
     """`cross_entropy` of the logits x w^T, which are never all in memory. x (..., D); w (V, D); targets (...).
 
     The gradients are formed together with the loss, while a chunk of logits is in cache.
     """
     flat = x.reshape(-1, x.shape[-1])
-    loss, saved = npx.linear_cross_entropy(flat, w, targets.reshape(-1), smoothing, over, pad_id, is_grad_enabled())
+    loss, saved = npx.linear_cross_entropy(flat, w, targets.reshape(-1), smoothing, is_grad_enabled())
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
         gx, gw = npx.linear_cross_entropy_grad(g, saved)
@@ -289,21 +266,20 @@ def linear_cross_entropy(
 
 
 @composition
-def composed_cross_entropy(
-    logits: Tensor, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0
-) -> Tensor:
+def composed_cross_entropy(logits: Tensor, targets: Array, smoothing: Smoothing = Smoothing()) -> Tensor:
     """`cross_entropy` from small operations: - sum_k q_k log softmax(logits)_k with q written out."""
     classes = logits.shape[-1]
     logits, targets = logits.reshape(-1, classes), targets.reshape(-1)
+    share, over, pad_id = smoothing
     real = targets != pad_id
     one_hot = (targets[:, None] == npx.arange(classes)).astype(logits.dtype)
     others = 1 - one_hot
     if over == "others_without_pad":
         others = others * (npx.arange(classes) != pad_id)
     q = (
-        (1 - smoothing) * one_hot + smoothing / classes
+        (1 - share) * one_hot + share / classes
         if over == "all"
-        else (1 - smoothing) * one_hot + smoothing * others / npx.maximum(others.sum(axis=-1, keepdims=True), 1)
+        else (1 - share) * one_hot + share * others / npx.maximum(others.sum(axis=-1, keepdims=True), 1)
     ).astype(logits.dtype)
     shifted = logits - logits.detach().max(axis=-1, keepdims=True).data
     log_p = shifted - ops.log(ops.exp(shifted).sum(axis=-1, keepdims=True))
@@ -311,6 +287,6 @@ def composed_cross_entropy(
 
 
 @composition
-def composed_linear_cross_entropy(x: Tensor, w: Tensor, targets: Array, *how: Any, **named: Any) -> Tensor:
-    """`linear_cross_entropy` from small operations; `how`: as for `composed_cross_entropy`."""
-    return composed_cross_entropy(x @ w.transpose(), targets, *how, **named)
+def composed_linear_cross_entropy(x: Tensor, w: Tensor, targets: Array, smoothing: Smoothing = Smoothing()) -> Tensor:
+    """`linear_cross_entropy` from small operations."""
+    return composed_cross_entropy(x @ w.transpose(), targets, smoothing)

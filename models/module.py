@@ -4,8 +4,7 @@ There is no registration: a module's parameters are the Parameters among its att
 lists of Modules) among them. A Parameter reachable by two names is one parameter, under the first of the names.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import npx
@@ -42,11 +41,14 @@ class Module:
     """Base of everything that has parameters. Subclasses define `forward`; calling a module calls it."""
 
     training = True
+    hook: Callable[..., Any] | None = None  # gets the positional arguments of each call
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__}: expected a `forward` method; got none; try defining one")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.hook:
+            self.hook(*args)
         return self.forward(*args, **kwargs)
 
     def named_children(self) -> Iterator[tuple[str, "Module"]]:
@@ -123,21 +125,3 @@ class Module:
             )
         for name, p in own.items():
             p.assign(npx.from_host(npx.to_host(state[name])))
-
-
-@contextmanager
-def arguments_of(modules: Iterable[Module]) -> Iterator[dict[Module, tuple[Any, ...]]]:
-    """Within the block the positional arguments of the last call of each of `modules` are noted, by module."""
-    noted: dict[Module, tuple[Any, ...]] = {}
-    modules = list(modules)
-
-    def noting(module: Module, forward: Any) -> Any:
-        return lambda *args: (noted.update({module: args}), forward(*args))[1]
-
-    for module in modules:
-        vars(module)["forward"] = noting(module, module.forward)
-    try:
-        yield noted
-    finally:
-        for module in modules:
-            del vars(module)["forward"]

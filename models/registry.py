@@ -13,14 +13,13 @@ class Registry(dict[str, Any]):
         super().__init__()
         self.what = what
 
-    def register(self, *names: str) -> Callable[[T], T]:
-        """Enter the decorated class or function under each of `names`."""
+    def register(self, name: str) -> Callable[[T], T]:
+        """Enter the decorated class or function."""
 
         def enter(made: T) -> T:
-            for name in names:
-                if name in self:
-                    raise ValueError(f"{self.what}: expected a new name; got {name!r}, which is registered already")
-                self[name] = made
+            if name in self:
+                raise ValueError(f"{self.what}: expected a new name; got {name!r}, which is registered already")
+            self[name] = made
             return made
 
         return enter

@@ -9,11 +9,17 @@ from npx import host
 
 
 class State:
-    """Base of the kinds of states."""
+    """Base of the kinds of states. Its parts are the States among its attributes, and those in lists, one a layer."""
 
     def select(self, rows: npx.Array) -> None:
-        """Keep, repeat or reorder rows (integers), in place: beams that win, sentences that are done."""
-        raise NotImplementedError(f"{type(self).__name__}: expected a `select` method; got none; try defining one")
+        """Keep, repeat or reorder rows (NumPy integers), in place: beams that win, sentences that are done."""
+        for value in vars(self).values():
+            if isinstance(value, State):
+                value.select(rows)
+            elif isinstance(value, list):
+                there = npx.from_host(rows)  # once for all layers
+                for part in value:
+                    part.select(there)
 
 
 class Rows(State):
@@ -53,27 +59,15 @@ class KeysValues(State):
             setattr(self, name, after)
 
 
-class Parts(State):
-    """States that select together."""
-
-    def __init__(self, *parts: State) -> None:
-        self.parts = parts
-
-    def select(self, rows: npx.Array) -> None:
-        rows = npx.from_host(rows)
-        for part in self.parts:
-            part.select(rows)
-
-
 class Shared(State):
-    """A part with one row for a source, of which several hypotheses have the same.
+    """Base of a state whose parts have one row for a source, of which several hypotheses have the same.
 
     Neighbouring rows with the same source share its row where every source has equally many rows, which is how beam
-    search keeps them. Which row has which source is kept on the host; `select` takes NumPy integers.
+    search keeps them. Which row has which source is kept on the host.
     """
 
-    def __init__(self, part: State, n_sources: int) -> None:
-        self.part, self.n_sources = part, n_sources
+    def __init__(self, n_sources: int) -> None:
+        self.n_sources = n_sources
         self.sources = host.arange(n_sources)  # (R,) the source of each row
 
     def select(self, rows: npx.Array) -> None:
@@ -83,5 +77,5 @@ class Shared(State):
         if not host.array_equal(sources, host.repeat(host.arange(len(kept)), each)):
             kept, sources = self.sources, host.arange(len(rows))  # rows in no such order: one copy for each
         if not host.array_equal(kept, host.arange(self.n_sources)):
-            self.part.select(kept)
+            super().select(kept)
         self.sources, self.n_sources = sources, len(kept)

@@ -32,12 +32,11 @@ from npx.array import (
     Array, add_at, arange, array_module, asarray, device, empty, free_memory, from_host, full, host, memory_use, ones,
     synchronize, to_host, use_device, zeros,
 )  # fmt: skip
-from npx.kernels.adam import adam
+from npx.kernels.adam import AdamStep, adam, adam_step
 from npx.kernels.attention import attention, attention_grad, attention_weights
-from npx.kernels.cross_entropy import (
-    SMOOTHING_OVER, cross_entropy, cross_entropy_grad, linear_cross_entropy, linear_cross_entropy_grad,
-)  # fmt: skip
-from npx.kernels.dropout import dropout, dropout_grad
+from npx.kernels.cross_entropy import SMOOTHING_OVER, Smoothing
+from npx.kernels.cross_entropy import cross_entropy, cross_entropy_grad, linear_cross_entropy, linear_cross_entropy_grad
+from npx.kernels.dropout import Drop, dropout, dropout_grad
 from npx.kernels.dropout_residual_norm import dropout_residual_norm, dropout_residual_norm_grad
 from npx.kernels.embedding import embedding, embedding_grad
 from npx.kernels.layer_norm import layer_norm, layer_norm_grad

@@ -12,6 +12,7 @@ and resuming a training needs no saved generator.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,20 +30,13 @@ class Key(NamedTuple):
     call: int
 
 
-class _Stream:
-    """Hands out the keys of one step in the order in which they are asked for."""
-
-    def __init__(self, seed: int, step: int) -> None:
-        self.seed, self.step, self.calls = seed, step, 0
-
-
-_streams: list[_Stream] = []
+_streams: list[Iterator[Key]] = []  # the keys of the `keyed` blocks that are open, the innermost last
 
 
 @contextmanager
 def keyed(seed: int, step: int) -> Iterator[None]:
     """Within the block `next_key` counts the calls of (seed, step) from 0."""
-    _streams.append(_Stream(seed, step))
+    _streams.append(Key(seed, step, call) for call in count())
     try:
         yield
     finally:
@@ -56,9 +50,7 @@ def next_key() -> Key:
             "random numbers: expected a key (seed, step); got none; "
             "try `with npx.keyed(seed, step):` around the call, or model.eval() to switch dropout off"
         )
-    stream = _streams[-1]
-    stream.calls += 1
-    return Key(stream.seed, stream.step, stream.calls - 1)
+    return next(_streams[-1])
 
 
 def _philox(key: Key, position: int = 0) -> np.random.Philox:

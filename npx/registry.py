@@ -35,6 +35,7 @@ from npx.array import Array, array_module, to_host
 MODES = ("fast", "reference", "check", "emulate", "emulate+check")
 TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-11}  # of the largest magnitude
 
+Output = tuple[Array, Any]  # of a version with a gradient: y, and what it saves
 KERNELS: dict[str, "Kernel"] = {}
 _mode = os.environ.get("NPX_KERNELS", "fast")
 if _mode not in MODES:

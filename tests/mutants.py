@@ -215,7 +215,7 @@ def norm_mutant(change):
     """`layer_norm_grad` with a changed gx; change(h, xhat, rstd)."""
 
     def wrong(g, saved):
-        gamma, xhat, rstd = saved.values
+        gamma, xhat, rstd = saved.values[:3]
         _, ggamma, gbeta = LAYER_NORM_GRAD(g, saved)
         return change(g * gamma, xhat, rstd), ggamma, gbeta
 
@@ -241,8 +241,8 @@ vjp("layer_norm", "gain left out of gx", "layer norm",
     lambda r, g, y, x, gamma, beta, eps: (npx.layer_norm_grad(
         g, npx.layer_norm(x, npx.ones_like(gamma), beta, eps)[1])[0], *r(g)[1:]))
 vjp("layer_norm", "bias gradient lost", "layer norm", lambda r, g, y, *a, **k: (*r(g)[:2], npx.zeros_like(r(g)[2])))
-vjp("dropout", "mask not applied on the way back", "dropout", lambda r, g, y, x, rate, key: (g / (1 - rate),))
-vjp("dropout", "scaled wrongly", "dropout", lambda r, g, y, x, rate, key: (r(g)[0] * (1 - rate),))
+vjp("dropout", "mask not applied on the way back", "dropout", lambda r, g, y, x, drop: (g / (1 - drop.rate),))
+vjp("dropout", "scaled wrongly", "dropout", lambda r, g, y, x, drop: (r(g)[0] * (1 - drop.rate),))
 vjp("dropout_residual_norm", "dropout's mask not applied", "dropout",
     lambda r, g, y, *a, **k: (r(g)[1], *r(g)[1:]))
 vjp("dropout_residual_norm", "residual's gradient lost", "dropout",
@@ -275,7 +275,7 @@ kernel("embedding_grad", "repeated ids overwrite", "embedding",
 
 
 def attention_mutant(change):
-    """`attention_grad` with changed gradients; change(right, g, q, k, v, p, rate, keep, scores)."""
+    """`attention_grad` with changed gradients; change(right, g, q, k, v, p, dropped, scores)."""
 
     def wrong(g, saved, out=None):
         grads = change(ATTENTION_GRAD.reference, g, *saved.values)
@@ -290,26 +290,26 @@ for entry in ("attention", "self_attention", "cross_attention"):
     for mistake, change in {
         "scale 1/sqrt(d_k) lost": lambda f, g, q, k, *a: (*(x * k.shape[-1] ** 0.5 for x in f(g, q, k, *a)[:2]),
                                                           f(g, q, k, *a)[2]),
-        "dropout's mask not applied on the way back": lambda f, g, q, k, v, p, rate, keep, scores: f(
-            g, q, k, v, p, rate, None, scores),
+        "dropout's mask not applied on the way back": lambda f, g, q, k, v, p, dropped, scores: f(
+            g, q, k, v, p, (None, None), scores),
         "gradients of keys and queries lost": lambda f, *a: (*(0 * x for x in f(*a)[:2]), f(*a)[2]),
         "rotation not turned back": lambda f, *a: f(*a[:-1], a[-1]._replace(rotary=None)),
     }.items():
         wrong = attention_mutant(change)
         kernel("attention_grad", f"{mistake} ({entry})", "attention", wrong, f"operation {entry}")
 kernel("attention_grad", "mask ignored", "attention", attention_mutant(
-    lambda f, g, q, k, v, p, rate, keep, scores: f(
-        g, q, k, v, npx.attention(q, k, v)[1].values[3], rate, keep, scores)), "operation attention")
+    lambda f, g, q, k, v, p, dropped, scores: f(
+        g, q, k, v, npx.attention(q, k, v)[1].values[3], dropped, scores)), "operation attention")
 
 # Losses
 
 
 def loss_mutant(change):
-    """`cross_entropy` with a wrong gradient; change(right one, logits, targets, smoothing, over, pad_id)."""
+    """`cross_entropy` with a wrong gradient; change(right one, logits, targets, smoothing)."""
 
-    def wrong(logits, targets, smoothing, over, pad_id, grad):
-        loss, saved = CROSS_ENTROPY(logits, targets, smoothing, over, pad_id, True)
-        return loss, saved._replace(values=change(saved.values, logits, targets, smoothing, over, pad_id))
+    def wrong(logits, targets, smoothing, grad):
+        loss, saved = CROSS_ENTROPY(logits, targets, smoothing, True)
+        return loss, saved._replace(values=change(saved.values, logits, targets, smoothing))
 
     return wrong
 
@@ -319,12 +319,12 @@ def loss_gradient(*args):
 
 
 for mistake, change in {
-    "padding counted": lambda gz, z, t, s, over, pad: loss_gradient(z, t, s, over, -1),
-    "smoothing ignored in the gradient": lambda gz, z, t, s, over, pad: loss_gradient(z, t, 0.0, over, pad),
-    "smoothing over the whole vocabulary instead of the others": lambda gz, z, t, s, over, pad: loss_gradient(
-        z, t, s, "all", pad),
+    "padding counted": lambda gz, z, t, s: loss_gradient(z, t, s._replace(pad_id=-1)),
+    "smoothing ignored in the gradient": lambda gz, z, t, s: loss_gradient(z, t, s._replace(share=0.0)),
+    "smoothing over the whole vocabulary instead of the others": lambda gz, z, t, s: loss_gradient(
+        z, t, s._replace(over="all")),
     "divided by the number of rows": lambda gz, *a: gz / max(1, len(gz)),
-    "softmax without the target": lambda gz, z, t, s, over, pad: npx.softmax(z)[0] * (t != pad)[:, None],
+    "softmax without the target": lambda gz, z, t, s: npx.softmax(z)[0] * (t != s.pad_id)[:, None],
 }.items():
     kernel("cross_entropy", mistake, "loss", loss_mutant(change), "operation cross_entropy")
 vjp("cross_entropy", "incoming gradient ignored", "loss", lambda r, g, y, *a, **k: r(npx.ones_like(g)))
@@ -335,10 +335,10 @@ vjp("linear_cross_entropy", "gradient of the embedding lost", "loss",
 
 fast("softmax", "not normalised when masked", lambda f, x, mask=None: (
     f(x, mask)[0] * (1 if mask is None else 1.001), f(x, mask)[1]))
-fast("layer_norm_grad", "last row's share lost", lambda f, g, gamma, xhat, rstd: (
-    f(g, gamma, xhat, rstd)[0], *(x * 0.99 for x in f(g, gamma, xhat, rstd)[1:])))
-fast("adam", "bias correction of the next step",
-     lambda f, p, g, m, v, step, *a, **k: f(p, g, m, v, step + 1, *a, **k))
+fast("layer_norm_grad", "last row's share lost", lambda f, g, *saved: (
+    f(g, *saved)[0], *(x * 0.99 for x in f(g, *saved)[1:])))
+fast("adam", "step size of another step", lambda f, p, g, m, v, numbers, low=None: f(
+    p, g, m, v, numbers._replace(step_size=1.01 * numbers.step_size), low))
 fast("linear_grad", "incoming gradient written over", lambda f, g, *a: f(corrupting(g, 2.0), *a))
 
 # Layers

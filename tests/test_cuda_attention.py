@@ -17,7 +17,6 @@ from models import CrossAttention, SelfAttention
 from npx.cuda import launch as launching
 from npx.cuda.emulator import emulator
 from npx.kernels import attention as host
-from npx.kernels.dropout import keep_mask
 from npx.precision import dtype as dtype_named
 from npx.registry import TOLERANCE, kernel_mode
 from tests.strict_cupy import device
@@ -26,7 +25,7 @@ ON_GPU = os.environ.get("NPX_TEST_ENGINE") in ("cupy", "emulated")
 MODE = "fast" if ON_GPU else "emulate"
 pytestmark = pytest.mark.skipif(not ON_GPU and shutil.which("g++") is None, reason="the emulator needs g++; none found")
 
-KEY = npx.Key(2**40 + 3, 7, 5)
+DROP = npx.Drop(0.3, npx.Key(2**40 + 3, 7, 5))
 DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -73,18 +72,18 @@ def scores_of(mask):
     return npx.Scores(mask.causal, *placed(mask.lengths, mask.bias), mask.rotary)
 
 
-def on_cuda(g, q, k, v, mask=None, rate=0.0, key=None, out=None):
+def on_cuda(g, q, k, v, mask=None, drop=None, out=None):
     """(y, gq, gk, gv) on the host, by the version for a GPU; arrays of the host are moved, others taken as they are."""
     (g, q, k, v), scores = placed(g, q, k, v), scores_of(mask)
     with kernel_mode(MODE):
-        y, saved = npx.attention(q, k, v, scores, rate, key)
+        y, saved = npx.attention(q, k, v, scores, drop)
         return [npx.to_host(x) for x in (y, *npx.attention_grad(g, saved, out=out))]
 
 
-def in_reference(g, q, k, v, mask=None, rate=0.0, key=None):
+def in_reference(g, q, k, v, mask=None, drop=None):
     """The same by the references in float64."""
     (g, q, k, v), scores = placed(*(x.astype("float64") for x in (g, q, k, v))), scores_of(mask)
-    y, saved = npx.attention.reference(q, k, v, scores, rate, key)
+    y, saved = npx.attention.reference(q, k, v, scores, drop)
     return [npx.to_host(x) for x in (y, *npx.attention_grad.reference(g, *saved))]
 
 
@@ -97,14 +96,14 @@ def assert_near(dtype, expected, result):
         assert error <= TOLERANCE[dtype.name] * largest, f"{name}: off by {error}, the largest is {largest}"
 
 
-@pytest.mark.parametrize("key", [None, KEY], ids=["plain", "dropout"])
+@pytest.mark.parametrize("drop", [None, DROP], ids=["plain", "dropout"])
 @pytest.mark.parametrize("kind", ["none", "causal", "lengths", "all", "full", "rows", "heads"])
 @pytest.mark.parametrize("queries, keys", [(1, 1), (7, 7), (1, 33), (33, 7), (70, 65)])
-def test_values_and_gradients(queries, keys, kind, key, dtype):
+def test_values_and_gradients(queries, keys, kind, drop, dtype):
     batch, heads = 2, 2
     arrays = inputs(dtype, batch, queries, keys, heads, 16)
     mask = some_mask(kind, batch, heads, queries, keys)
-    assert_near(dtype, in_reference(*arrays, mask, 0.3, key), on_cuda(*arrays, mask, 0.3, key))
+    assert_near(dtype, in_reference(*arrays, mask, drop), on_cuda(*arrays, mask, drop))
 
 
 @pytest.mark.parametrize("d_k, d_v", [(64, 64), (128, 128), (24, 40), (5, 3)])
@@ -115,7 +114,7 @@ def test_sizes_of_heads(d_k, d_v, dtype):
 
 def test_a_head_larger_than_the_kernel_takes_is_computed_in_float32(dtype):
     arrays = inputs(dtype, 1, 3, 5, 1, host.LARGEST_HEAD + 8)
-    assert_near(dtype, in_reference(*arrays, None, 0.3, KEY), on_cuda(*arrays, None, 0.3, KEY))
+    assert_near(dtype, in_reference(*arrays, None, DROP), on_cuda(*arrays, None, DROP))
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 3, 2), (2, 0, 3, 2), (2, 3, 0, 2)])
@@ -143,8 +142,8 @@ def test_dropout_drops_what_the_cpu_drops(keys, dtype):
     v[...] = np.eye(keys, 16)[None, :, None]
     g[...] = 0
     g[:, 20, :, 3] = 1
-    y, _, _, gv = on_cuda(g, q, k, v, None, 0.4, KEY)
-    keep = keep_mask(KEY, (1, 2, 33, keys), 0.4)
+    y, _, _, gv = on_cuda(g, q, k, v, None, DROP)
+    keep = DROP.keep((1, 2, 33, keys))
     assert np.array_equal(y.swapaxes(1, 2)[..., :keys] != 0, keep)
     assert np.array_equal(gv.swapaxes(1, 2)[..., 3] != 0, keep[:, :, 20])
 
@@ -155,7 +154,7 @@ def test_the_order_of_the_threads_changes_no_bit(queries, keys, dtype):
     results = []
     for order in emulator.ORDERS:
         with emulator.thread_order(order):
-            results.append([x.tobytes() for x in on_cuda(*arrays, some_mask("causal", 1, 1, queries, keys), 0.3, KEY)])
+            results.append([x.tobytes() for x in on_cuda(*arrays, some_mask("causal", 1, 1, queries, keys), DROP)])
     assert results[0] == results[1] == results[2]
 
 
@@ -164,7 +163,7 @@ def test_without_tensor_cores(monkeypatch, dtype):
     launch = host.launch
     monkeypatch.setattr(host, "launch", lambda *args, **named: launch(*args, TENSOR_CORES=0, **named))
     arrays = inputs(dtype, 1, 20, 33, 2, 24, 40)
-    assert_near(dtype, in_reference(*arrays, None, 0.3, KEY), on_cuda(*arrays, None, 0.3, KEY))
+    assert_near(dtype, in_reference(*arrays, None, DROP), on_cuda(*arrays, None, DROP))
 
 
 FAULTS = {
@@ -192,7 +191,7 @@ def test_a_planted_fault_is_found(fault, monkeypatch, tmp_path):
     monkeypatch.setattr(launching, "SOURCES", tmp_path)
     arrays, short = inputs(np.dtype("float16"), 1, 70, 65, 1, 16), inputs(np.dtype("float16"), 1, 33, 35, 1, 16)
     with pytest.raises((emulator.EmulatorError, AssertionError)):
-        assert_near(np.dtype("float16"), in_reference(*short, None, 0.3, KEY), on_cuda(*short, None, 0.3, KEY))
+        assert_near(np.dtype("float16"), in_reference(*short, None, DROP), on_cuda(*short, None, DROP))
         assert_near(np.dtype("float16"), in_reference(*arrays), on_cuda(*arrays))
 
 
@@ -214,7 +213,7 @@ def test_views_of_a_merged_projection_are_read_and_written_in_place(before, dtyp
     (_, parts), (merged, out) = views(0), views(7)
     for part, x in zip(parts, qkv, strict=True):
         part[...] = npx.asarray(x)
-    more = some_mask("lengths", 2, 2, 7, 9), 0.3, KEY
+    more = some_mask("lengths", 2, 2, 7, 9), DROP
     expected, result = on_cuda(g, *qkv, *more), on_cuda(g, *parts, *more, out=out)
     assert [x.tobytes() for x in expected] == [x.tobytes() for x in result]
     for m, n, x in zip(map(npx.to_host, merged), sizes, expected[1:], strict=True):
@@ -249,7 +248,7 @@ def test_tiles_fit_the_shared_memory_of_every_gpu(head, size):
 def test_no_array_over_queries_and_keys_is_kept(dtype):
     q, k, v = placed(*inputs(dtype, 2, 33, 40, 2, 16)[1:])
     with kernel_mode(MODE):
-        y, saved = npx.attention(q, k, v, npx.Scores(), 0.3, KEY)
+        y, saved = npx.attention(q, k, v, npx.Scores(), DROP)
     kept = [x for x in captured(saved.values) if x.ndim]
     assert [x.shape for x in kept] == [q.shape, k.shape, v.shape, (2, 2, 33), y.shape] and kept[-1] is y
 
@@ -267,9 +266,9 @@ def test_large_scores_do_not_overflow(keys):
 # Above the kernels
 
 
-@pytest.mark.parametrize("key", [None, KEY], ids=["plain", "dropout"])
+@pytest.mark.parametrize("drop", [None, DROP], ids=["plain", "dropout"])
 @pytest.mark.parametrize("name", ["attention", "self_attention", "cross_attention"])
-def test_operations_equal_their_composition(name, key, dtype):
+def test_operations_equal_their_composition(name, drop, dtype):
     rng = np.random.default_rng(2)
     shapes = {
         "attention": [(2, 7, 2, 16), (2, 9, 2, 16), (2, 9, 2, 24)],
@@ -283,7 +282,7 @@ def test_operations_equal_their_composition(name, key, dtype):
 
     def run(operation, dtype):
         tensors = [Tensor(npx.asarray(x.astype(dtype)), requires_grad=True) for x in arrays]
-        y = operation(*tensors, **heads, scores=scores, rate=0.3, key=key)
+        y = operation(*tensors, **heads, scores=scores, drop=drop)
         y.backward(npx.asarray(np.cos(np.arange(y.size)).reshape(y.shape).astype(dtype)))
         return [npx.to_host(x) for x in (y.data, *(t.grad for t in tensors))]
 
@@ -297,7 +296,7 @@ def test_operations_equal_their_composition(name, key, dtype):
 def test_check_mode_holds_both_kernels_to_their_references():
     g, q, k, v = placed(*inputs("float32", 2, 7, 9, 2, 16))
     with kernel_mode("check" if ON_GPU else "emulate+check"):
-        _, saved = npx.attention(q, k, v, npx.Scores(), 0.3, KEY)
+        _, saved = npx.attention(q, k, v, npx.Scores(), DROP)
         npx.attention_grad(g, saved)
     assert saved.reference.version is npx.attention_grad.reference is not saved.version
 
@@ -332,10 +331,10 @@ def test_the_host_side_treats_arrays_as_cupy_wants(size):
     """On the strict stand-in for CuPy, which refuses what CuPy refuses."""
     dtype = np.dtype("float32")
     arrays, mask = inputs(dtype, 2, 7, 9, 2, size), some_mask("lengths", 2, 2, 7, 9)
-    expected = in_reference(*arrays, mask, 0.3, KEY)
+    expected = in_reference(*arrays, mask, DROP)
     with device(cuda=True), kernel_mode("fast"):
         (g, q, k, v), scores = placed(*arrays), scores_of(mask)
         for out in None, tuple(npx.empty(x.shape[::-1], dtype).T for x in arrays[1:]):
-            y, saved = npx.attention(q, k, v, scores, 0.3, KEY)
+            y, saved = npx.attention(q, k, v, scores, DROP)
             grads = npx.attention_grad(g, saved, out=out)
             assert_near(dtype, expected, [npx.to_host(x) for x in (y, *grads)])

@@ -17,7 +17,6 @@ import npx
 from autograd import Tensor, neural
 from npx.cuda.emulator import emulator
 from npx.kernels import cross_entropy as loss_file
-from npx.kernels.dropout import keep_mask, keep_scale
 from npx.precision import dtype as dtype_named
 from npx.registry import KERNELS, TOLERANCE, kernel_mode, mapped
 from tests.cases import check
@@ -160,13 +159,14 @@ def test_results_have_the_dtype_of_the_inputs(name, dtype):
 def test_dropout_drops_what_the_cpu_drops(shape, rate):
     """Bit for bit, in the flat order of the array, whether a row begins at a multiple of 16 or not."""
     ones = np.ones(shape, "float32")
-    expected = keep_mask(KEY, shape, rate) * np.float32(keep_scale(rate))
-    y, saved = on_cuda("dropout", ones, rate, KEY)
+    drop = npx.Drop(rate, KEY)
+    expected = drop.keep(shape) * np.float32(drop.scale)
+    y, saved = on_cuda("dropout", ones, drop)
     assert np.array_equal(on_host(y), expected)
     assert np.array_equal(on_host(npx.dropout_grad(npx.asarray(ones), saved)), expected)
     rows = np.arange(np.prod(shape), dtype="float32").reshape(shape) + 1
     identity = np.ones(shape[-1], "float32"), np.zeros(shape[-1], "float32")
-    dropped = on_cuda("dropout_residual_norm", rows, rows * 0, *identity, rate, KEY)[0]
+    dropped = on_cuda("dropout_residual_norm", rows, rows * 0, *identity, drop)[0]
     whole = npx.layer_norm.reference(rows * expected, *identity)[0].astype("float64")
     assert_near("rows", "float32", whole, on_host(dropped))
 
@@ -177,7 +177,7 @@ def test_chunks_of_the_vocabulary_loss_change_nothing_but_rounding(dtype, monkey
     x, w, targets = draw.values(200, 7), draw.values(9, 7), draw.ids(9, 200)
 
     def loss_and_gradients():
-        loss, saved = on_cuda("linear_cross_entropy", x, w, targets, 0.1)
+        loss, saved = on_cuda("linear_cross_entropy", x, w, targets, npx.Smoothing(0.1))
         return on_host((loss, *npx.linear_cross_entropy_grad(npx.ones((), loss.dtype), saved)))
 
     whole = loss_and_gradients()
@@ -235,12 +235,12 @@ def operations(d):
     return {
         "softmax": ((d.values(2, 3, 33), d.masks(3, 33)), {}),
         "layer_norm": (rows[1:], {"eps": 1e-2}),
-        "dropout": ((d.values(3, 33), 0.3, KEY), {}),
-        "dropout_residual_norm": (rows, {"rate": 0.3, "key": KEY, "eps": 1e-2}),
+        "dropout": ((d.values(3, 33), npx.Drop(0.3, KEY)), {}),
+        "dropout_residual_norm": (rows, {"drop": npx.Drop(0.3, KEY), "eps": 1e-2}),
         "linear": ((d.values(2, 3, 33), d.values(33, 9), d.values(9)), {"activation": "relu"}),
         "embedding": ((d.values(9, 33), d.ids(9, 2, 5)), {"scale": 2.5}),
-        "cross_entropy": ((d.values(2, 3, 9), targets), {"smoothing": 0.1}),
-        "linear_cross_entropy": ((d.values(2, 3, 5), d.values(9, 5), targets), {"smoothing": 0.1}),
+        "cross_entropy": ((d.values(2, 3, 9), targets), {"smoothing": npx.Smoothing(0.1)}),
+        "linear_cross_entropy": ((d.values(2, 3, 5), d.values(9, 5), targets), {"smoothing": npx.Smoothing(0.1)}),
     }
 
 

@@ -69,13 +69,13 @@ def test_the_strict_device_is_strict():
 
 def test_a_reference_computes_where_its_arrays_are():
     """Host arrays while the device is a GPU, as where its results are held to those of the host."""
-    ones, key = np.ones((3, 7), np.float32), npx.Key(1, 2, 3)
-    expected = npx.dropout.reference(ones, 0.5, key)
+    ones, drop = np.ones((3, 7), np.float32), npx.Drop(0.5, npx.Key(1, 2, 3))
+    expected = npx.dropout.reference(ones, drop)
     with device():
-        found = npx.dropout.reference(ones, 0.5, key)
+        found = npx.dropout.reference(ones, drop)
         assert type(found[0]) is np.ndarray and type(found[1][1]) is np.ndarray
         assert np.array_equal(found[0], expected[0]) and np.array_equal(found[1][1], expected[1][1])
-        assert np.array_equal(npx.to_host(npx.dropout.reference(npx.asarray(ones), 0.5, key)[0]), expected[0])
+        assert np.array_equal(npx.to_host(npx.dropout.reference(npx.asarray(ones), drop)[0]), expected[0])
 
 
 @pytest.mark.parametrize("shape", [(2, 5), (0, 5), (5, 0)])

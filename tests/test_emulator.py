@@ -258,10 +258,10 @@ def embedded():
 
 
 def attended():
-    rng, key = np.random.default_rng(0), npx.Key(1, 2, 3)
+    rng, drop = np.random.default_rng(0), npx.Drop(0.3, npx.Key(1, 2, 3))
     g, q, k, v = (rng.normal(size=(1, n, 1, 16)).astype("float16") for n in (70, 70, 90, 90))
     with kernel_mode("emulate"):
-        y, saved = npx.attention(q, k, v, npx.Scores(), 0.3, key)
+        y, saved = npx.attention(q, k, v, npx.Scores(), drop)
         return y, *npx.attention_grad(g, saved)
 
 

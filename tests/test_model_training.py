@@ -22,9 +22,11 @@ TABLE = {  # of 5 classes, 0 being padding, for the target 2 and a smoothing of 
     "others_without_pad": [0.0, 0.1 / 3, 0.9, 0.1 / 3, 0.1 / 3],
 }
 LOSSES = {
-    "cross_entropy": neural.cross_entropy,
-    "composed_cross_entropy": neural.composed_cross_entropy,
-    "linear_cross_entropy": lambda z, *a: neural.linear_cross_entropy(z, Tensor(np.eye(z.shape[-1])), *a),
+    "cross_entropy": lambda z, t, *how: neural.cross_entropy(z, t, npx.Smoothing(*how)),
+    "composed_cross_entropy": lambda z, t, *how: neural.composed_cross_entropy(z, t, npx.Smoothing(*how)),
+    "linear_cross_entropy": lambda z, t, *how: neural.linear_cross_entropy(
+        z, Tensor(np.eye(z.shape[-1])), t, npx.Smoothing(*how)
+    ),
     "label_smoothed_loss": lambda z, t, s, over: label_smoothed_loss(z.reshape(1, *z.shape), t[None], s, over, 0, 1),
 }
 
@@ -102,11 +104,8 @@ def test_dropout_is_where_the_paper_has_it(norm, monkeypatch):
     """On the embeddings of both sides and on each sub-layer's output: 2 + 2 N + 3 N draws, and no other."""
     model = Transformer(TransformerConfig(**SMALL | {"dropout": 0.1, "norm": norm}))
     shapes = []
-    keep_mask = npx.kernels.dropout.keep_mask
-    for module in (npx.kernels.dropout, npx.kernels.dropout_residual_norm, npx.kernels.attention):
-        monkeypatch.setattr(
-            module, "keep_mask", lambda key, shape, rate: shapes.append(shape) or keep_mask(key, shape, rate)
-        )
+    keep = npx.Drop.keep
+    monkeypatch.setattr(npx.Drop, "keep", lambda drop, shape: shapes.append(shape) or keep(drop, shape))
     with npx.keyed(1, 1):
         model.loss(*batch([[3, 4, 5]], [[6, 7]]))
     assert shapes == [(1, 4, 8)] * 5 + [(1, 3, 8)] * 7

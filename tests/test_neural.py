@@ -44,7 +44,7 @@ class Draw:
 
     def dropout(self):
         rate = self.any(st.sampled_from([0.3, 0.5]))
-        return {"rate": rate, "key": self.any(st.sampled_from([None, npx.Key(1, 2, 3)]))}
+        return {"drop": self.any(st.sampled_from([None, npx.Drop(rate, npx.Key(1, 2, 3))]))}
 
 
 # Each case: the arrays to differentiate by, and the keyword arguments.
@@ -62,7 +62,7 @@ def layer_norm(d):
 
 
 def dropout(d):
-    return (d.values(*d.leading(), d.size(1, 9)),), {"rate": 0.3, "key": npx.Key(4, 5, 6)}
+    return (d.values(*d.leading(), d.size(1, 9)),), {"drop": npx.Drop(0.3, npx.Key(4, 5, 6))}
 
 
 def dropout_residual_norm(d):
@@ -115,9 +115,10 @@ def cross_attention(d):
 
 def cross_entropy(d):
     shape, classes = d.leading(), d.size(4, 5)
-    how = {"smoothing": d.any(st.sampled_from([0.0, 0.2])), "over": d.any(st.sampled_from(OVER))}
+    share, over = d.any(st.sampled_from([0.0, 0.2])), d.any(st.sampled_from(OVER))
     targets = d.rng.integers(0, classes, shape)
-    return (d.values(*shape, classes), targets), how | {"pad_id": d.any(st.sampled_from([0, 2]))}
+    smoothing = npx.Smoothing(share, over, d.any(st.sampled_from([0, 2])))
+    return (d.values(*shape, classes), targets), {"smoothing": smoothing}
 
 
 def linear_cross_entropy(d):
@@ -197,7 +198,7 @@ def test_masks_of_minus_infinity_leave_no_trace(operation, dtype):
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 def test_large_logits_give_a_finite_loss(over, smoothing):
     logits = Tensor(np.array([[1e30, -1e30, 0.0, 5.0]]), requires_grad=True)
-    loss = neural.cross_entropy(logits, np.array([0]), smoothing, over, 3)
+    loss = neural.cross_entropy(logits, np.array([0]), npx.Smoothing(smoothing, over, 3))
     loss.backward()
     assert np.isfinite(loss.data) and np.isfinite(logits.grad).all()
 
@@ -207,7 +208,7 @@ def test_gradient_of_the_loss_sums_to_zero_in_each_row_and_skips_padding(operati
     rng = np.random.default_rng(0)
     for over in OVER:
         logits = Tensor(rng.normal(size=(5, 7)), requires_grad=True)
-        operation(logits, np.array([0, 3, 3, 0, 6]), 0.1, over).backward()
+        operation(logits, np.array([0, 3, 3, 0, 6]), npx.Smoothing(0.1, over)).backward()
         assert np.allclose(logits.grad.sum(axis=1), 0) and not logits.grad[[0, 3]].any()
         assert (logits.grad[[1, 2], 3] < 0).all()
 
@@ -215,10 +216,10 @@ def test_gradient_of_the_loss_sums_to_zero_in_each_row_and_skips_padding(operati
 def test_unknown_smoothing_is_refused():
     logits, targets = Tensor(np.zeros((1, 4))), np.array([1])
     with pytest.raises(ValueError, match="smoothing_over: expected one of all, others, others_without_pad; got 'pad'"):
-        neural.cross_entropy(logits, targets, 0.1, "pad")
+        neural.cross_entropy(logits, targets, npx.Smoothing(0.1, "pad"))
     for smoothing in (-0.1, 1.0, float("nan")):
         with pytest.raises(ValueError, match="smoothing: expected a share from 0 to below 1"):
-            neural.linear_cross_entropy(logits, Tensor(np.zeros((5, 4))), targets, smoothing)
+            neural.linear_cross_entropy(logits, Tensor(np.zeros((5, 4))), targets, npx.Smoothing(smoothing))
 
 
 def test_the_fused_loss_never_holds_all_logits(monkeypatch):
@@ -227,11 +228,11 @@ def test_the_fused_loss_never_holds_all_logits(monkeypatch):
 
     rng = np.random.default_rng(0)
     x, w, targets = rng.normal(size=(11, 3)), rng.normal(size=(5, 3)), rng.integers(0, 5, 11)
-    loss, gradients = npx.linear_cross_entropy.reference(x, w, targets, 0.1)
+    loss, gradients = npx.linear_cross_entropy.reference(x, w, targets, npx.Smoothing(0.1))
     for panel, chunk in ((1, 1), (1, 10), (3, 20), (2, 27), (4, 10_000)):
         monkeypatch.setattr(module, "PANEL", panel)
         monkeypatch.setattr(module, "CHUNK", chunk)
-        found, saved = npx.linear_cross_entropy(x, w, targets, 0.1)
+        found, saved = npx.linear_cross_entropy(x, w, targets, npx.Smoothing(0.1))
         found = found, npx.linear_cross_entropy_grad(np.ones(()), saved)
         compare(f"chunk {chunk} in panels of {panel}", (loss, gradients), found)
 

@@ -203,7 +203,7 @@ def test_decoding_has_a_cache():
     """Each step computes one position, the source's keys and values once: steps do not slow down with T D^2."""
     m = model().eval()
     _, state = m.start(SRC)
-    source_keys = [cross.keys for cross in state.cross]
+    source_keys = [cross.keys for cross in state.source.layers]
     seen = []
     for layer in m.decoder:
         feed_forward = layer.feed_forward.forward
@@ -211,4 +211,4 @@ def test_decoding_has_a_cache():
     for token in (BOS, 7, 8):
         m.step(np.array([token, token]), state)
     assert seen == [(2, 1, 8)] * 6
-    assert all(cross.keys is keys for cross, keys in zip(state.cross, source_keys, strict=True))
+    assert all(cross.keys is keys for cross, keys in zip(state.source.layers, source_keys, strict=True))

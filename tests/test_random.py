@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 import npx
 from models import Dropout
-from npx.kernels.dropout import keep_mask, keep_scale
 from npx.random import bits16
 
 KEYS = st.builds(npx.Key, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**31))
@@ -15,7 +14,7 @@ DRAWS = {
     "normal": lambda key: npx.random.normal(key, (50,)),
     "uniform": lambda key: npx.random.uniform(key, (50,)),
     "bits16": lambda key: bits16(key, 0, 50),
-    "keep_mask": lambda key: keep_mask(key, (200,), 0.5),
+    "dropout": lambda key: npx.Drop(0.5, key).keep((200,)),
 }
 
 
@@ -42,19 +41,19 @@ def test_parts_of_the_bits_equal_the_whole(key, parts):
 
 
 def test_a_mask_does_not_depend_on_shape_blocks_or_threads(monkeypatch):
-    key, rate = npx.Key(1, 2, 3), 0.3
-    whole = keep_mask(key, (2**19 + 5,), rate)  # beyond the size from which threads draw
+    drop = npx.Drop(0.3, npx.Key(1, 2, 3))
+    whole = drop.keep((2**19 + 5,))  # beyond the size from which threads draw
     monkeypatch.setenv("NPX_THREADS", "3")
-    assert np.array_equal(keep_mask(key, (2**19 + 5,), rate), whole)
-    assert np.array_equal(keep_mask(key, (10, 30), rate).reshape(-1), whole[:300])
+    assert np.array_equal(drop.keep((2**19 + 5,)), whole)
+    assert np.array_equal(drop.keep((10, 30)).reshape(-1), whole[:300])
 
 
 @given(key=KEYS, rate=st.floats(0, 1, exclude_max=True))
 def test_the_share_kept_is_one_minus_rate(key, rate):
-    size = 20_000
-    kept = keep_mask(key, (size,), rate).mean()
+    size, drop = 20_000, npx.Drop(rate, key)
+    kept = drop.keep((size,)).mean()
     assert abs(kept - (1 - rate)) < 6 * (rate * (1 - rate) / size) ** 0.5 + 1e-4
-    assert keep_scale(rate) == pytest.approx(1 / (1 - rate), rel=0.01) or rate > 0.99
+    assert drop.scale == pytest.approx(1 / (1 - rate), rel=0.01) or rate > 0.99
 
 
 def test_distributions():

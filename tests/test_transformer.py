@@ -96,10 +96,10 @@ def test_the_state_shares_a_source_among_its_hypotheses():
     _, state = model.start(np.array([[3, 4, EOS], [5, EOS, PAD]]))
     state.select(np.repeat([0, 1], 4))
     model.step(np.full(8, 3), state)
-    assert all(len(own.keys) == 8 for own in state.own) and all(len(cross.keys) == 2 for cross in state.cross)
+    assert all(len(own.keys) == 8 for own in state.own) and all(len(cross.keys) == 2 for cross in state.source.layers)
     state.select(np.array([5, 4, 7, 7]))
-    assert all(len(own.keys) == 4 for own in state.own) and all(len(cross.keys) == 1 for cross in state.cross)
-    assert np.array_equal(state.lengths.array, [2])
+    assert all(len(own.keys) == 4 for own in state.own) and all(len(cross.keys) == 1 for cross in state.source.layers)
+    assert np.array_equal(state.source.lengths.array, [2])
 
 
 @given(config=configs(), seed=SEEDS, n=st.integers(1, 6), k=st.integers(1, 4))

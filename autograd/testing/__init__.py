@@ -9,14 +9,3 @@ the rest does not). docs/check-your-layer.md has the ten lines to begin with.
 
 from autograd.testing.checks import CheckError, check_kernel, check_layer, check_operation, saved_bytes
 from autograd.testing.gradcheck import GradientError, Report, gradcheck
-
-__all__ = [
-    "CheckError",
-    "GradientError",
-    "Report",
-    "check_kernel",
-    "check_layer",
-    "check_operation",
-    "gradcheck",
-    "saved_bytes",
-]

@@ -4,7 +4,8 @@
 `check_kernel`: the fast versions of a kernel, and of its gradient, against the references.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import npx
@@ -121,12 +122,8 @@ def run_guarded(
     guarded = [protected(x) if hasattr(x, "dtype") else x for x in values]
     before = [x.copy() if hasattr(x, "dtype") else x for x in guarded]
     arguments: list[Any] = [Tensor(x, requires_grad=i in wanted) if is_float(x) else x for i, x in enumerate(guarded)]
-    try:
+    with writing_refused(fail, "expected its inputs to be left as they are; it writes to one"):
         output = operation(*arguments, **options)
-    except ValueError as error:
-        if "read-only" not in str(error):
-            raise
-        fail(f"expected its inputs to be left as they are; it writes to one ({error})")
     for i, (x, kept) in enumerate(zip(guarded, before, strict=True)):
         if hasattr(x, "dtype") and not npx.array_equal(x, kept):
             fail(f"expected its inputs to be left as they are; it changed input {i}")
@@ -140,16 +137,24 @@ def backward_guarded(output: Tensor, tensors: list[Tensor], c: Array, fail: Any)
     """Backward from a protected gradient; returns the gradients, zeros where there is none, on the host."""
     g = protected(c)
     try:
-        output.backward(g)
-    except ValueError as error:
-        if "read-only" not in str(error):
-            raise
-        fail(f"expected its vjp to leave the incoming gradient as it is; it writes to it ({error})")
+        with writing_refused(fail, "expected its vjp to leave the incoming gradient as it is; it writes to it"):
+            output.backward(g)
     except RuntimeError as error:
         fail(str(error))
     if not npx.array_equal(g, c):
         fail("expected its vjp to leave the incoming gradient as it is; it changed it")
     return [npx.zeros_like(npx.to_host(t.data)) if t.grad is None else npx.to_host(t.grad) for t in tensors]
+
+
+@contextmanager
+def writing_refused(fail: Any, rule: str) -> Iterator[None]:
+    """Fail by `rule` where the block writes to a protected array."""
+    try:
+        yield
+    except ValueError as error:
+        if "read-only" not in str(error):
+            raise
+        fail(f"{rule} ({error})")
 
 
 def protected(x: Array) -> Array:
@@ -266,12 +271,8 @@ def guard_layer(name: str, run: Callable[..., tuple[Tensor, list[Tensor]]], arra
     def fail(rule: str) -> None:
         raise CheckError(f"check_layer: {name}: {rule}\nreproduce: {line}")
 
-    try:
+    with writing_refused(fail, "expected inputs and parameters to be left as they are; it writes to one"):
         output, leaves = run([protected(npx.asarray(a)) for a in arrays])
-    except ValueError as error:
-        if "read-only" not in str(error):
-            raise
-        fail(f"expected inputs and parameters to be left as they are; it writes to one ({error})")
     if output.dtype != npx.float64:
         fail(f"expected float64 from float64 inputs and parameters; got {output.dtype}")
     backward_guarded(output, leaves, npx.ones_like(output.data), fail)

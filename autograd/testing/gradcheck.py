@@ -204,8 +204,7 @@ def check_problem(
                 if not fine:
                     wrong.append((abs(float(g[index]) - numeric[index]), index))
             if wrong:
-                worst, index = max(wrong)
-                raise GradientError(_failure(problem, label, a, g, numeric, index, worst, len(wrong), atol, rtol))
+                raise GradientError(_failure(problem, i, g, numeric, wrong, f"{atol:g} + {rtol:g}"))
         for value in sorted(tied):
             check_tied(value)
 
@@ -223,24 +222,15 @@ def check_problem(
     return report
 
 
-def _failure(
-    problem: Problem,
-    label: str,
-    a: Array,
-    analytic: Array,
-    numeric: Array,
-    index: tuple[int, ...],
-    worst: float,
-    wrong: int,
-    atol: float,
-    rtol: float,
-) -> str:
+def _failure(problem: Problem, i: int, analytic: Array, numeric: Array, wrong: list[Any], tolerance: str) -> str:
+    """What is said of array i, whose gradient is wrong in the entries `wrong`: (difference, index) of each."""
+    (worst, index), label, a = max(wrong), problem.labels[i], problem.arrays[i]
     lines = [
         f"gradcheck: {problem.name}: wrong gradient of {label}, {a.shape} {a.dtype}, "
-        f"in {wrong} of {a.size} entries; most at {index}:",
+        f"in {len(wrong)} of {a.size} entries; most at {index}:",
         f"    analytic   {float(analytic[index])!r}",
         f"    numeric    {float(numeric[index])!r}",
-        f"    difference {worst:.3g}, tolerance {atol:g} + {rtol:g} of the magnitude",
+        f"    difference {worst:.3g}, tolerance {tolerance} of the magnitude",
     ]
     if a.size <= SHOWN:
         for other, array in zip(problem.labels, problem.arrays, strict=True):
@@ -261,12 +251,12 @@ def reproduction(check: str, function: Any, values: Sequence[Any], options: dict
     is to be had from where the check was called.
     """
     written = [literal(function), *map(literal, values), *(f"{k}={literal(v)}" for k, v in options.items())]
-    imports = ["from numpy import array, inf, nan", "from npx import Key, Scores"]
+    imports = ["from numpy import array, inf, nan", "from npx import Drop, Key, Scores, Smoothing"]
     imports.append(f"from autograd.testing import {check}")
     for f in (function, *values, *options.values()):
         if importable(f):
             imports.append(f"from {f.__module__} import {f.__name__}")
-        elif callable(f) and importable(type(f)):
+        elif (callable(f) or hasattr(f, "_fields")) and importable(type(f)):
             imports.append(f"from {type(f).__module__} import {type(f).__name__}")
     return "; ".join([*dict.fromkeys(imports), *([setup] if setup else []), f"{check}({', '.join(written)})"])
 

@@ -1,12 +1,13 @@
 """What architectures are stacked from: blocks whose parts the configuration names, between one matrix at both ends."""
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import npx
-from autograd import Tensor, neural
+from autograd import Tensor, neural, no_grad
 from models.config import TransformerConfig
 from models.layers.attention import Attention, CrossAttention, SelfAttention
-from models.layers.basic import Embedding
+from models.layers.basic import Dropout, Embedding
 from models.layers.feed_forward import FeedForward
 from models.layers.norm import Norm, Residual
 from models.layers.positions import Positions
@@ -86,23 +87,25 @@ class SequenceModel(Module):
     """Base of the architectures, in which one matrix is embedding and output projection (paper section 3.4).
 
     Ids are NumPy integer arrays; sequences are padded at their end with `config.pad_id`. ValueError for ids that are
-    none. `examples`: what its `loss` learns from, "pairs" of sequences or "text" alone.
+    none. `examples`: what its `loss` learns from, "pairs" of sequences or "text" alone. Subclasses define
+    `build(config)`, which makes the layers, and `following(ids, state)`: the last layer's output for the next ids.
     """
 
     examples: str
+    build: Callable[[TransformerConfig], None]
+    following: Callable[[npx.Array, Any], Tensor]
 
-    def __init__(self, config: TransformerConfig) -> None:
-        self.config = config
-        self.embedding = Embedding(config.vocab_size, config.d_model, config.pad_id, config.embedding_init)
+    def __init__(self, config: TransformerConfig, seed: int = 0, dtype: Any = npx.float32) -> None:
+        self.config, self.dropout = config, Dropout(config.dropout)
+        with npx.keyed(seed, 0):
+            self.embedding = Embedding(config.vocab_size, config.d_model, config.pad_id, config.embedding_init)
+            self.build(config)
+        for p in self.parameters():
+            p.data = p.data.astype(dtype, copy=False)
 
     def positions(self) -> Positions:
         """Positions as the configuration says."""
         return POSITIONS[self.config.positions](self.config.d_model, self.config.max_positions)
-
-    def to(self, dtype: Any) -> None:
-        """Every parameter in `dtype`."""
-        for p in self.parameters():
-            p.data = p.data.astype(dtype, copy=False)
 
     @property
     def longest(self) -> int | None:
@@ -113,14 +116,16 @@ class SequenceModel(Module):
         """(..., D) -> (..., V)."""
         return neural.linear(hidden, self.embedding.weight.transpose())
 
-    def last_logits(self, hidden: Tensor) -> npx.Array:
-        """(R, T, D) -> (R, V), an array, of the last position."""
-        return self.logits(Tensor(hidden.data[:, -1])).data
+    def step(self, tokens: npx.Array, state: Any) -> npx.Array:
+        """Logits (R, V), an array, of the token that follows `tokens` (R,); moves the state on by one position."""
+        ids = npx.from_host(self.checked("last", tokens[:, None]))
+        with no_grad():
+            return self.logits(Tensor(self.following(ids, state).data[:, -1])).data
 
     def cross_entropy(self, hidden: Tensor, targets: npx.Array, smoothing: float, over: str, tokens: float) -> Tensor:
         """The label-smoothed cross entropy () of targets (B, T) that are not padding, divided by `tokens`."""
-        total = neural.linear_cross_entropy(hidden, self.embedding.weight, targets, smoothing, over, self.config.pad_id)
-        return total * (1 / float(tokens))
+        how = npx.Smoothing(smoothing, over, self.config.pad_id)
+        return neural.linear_cross_entropy(hidden, self.embedding.weight, targets, how) * (1 / float(tokens))
 
     def checked(self, side: str, ids: Any) -> npx.Array:
         """Ids (B, T) on the host, where checking them makes nobody wait."""

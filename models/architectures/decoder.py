@@ -6,9 +6,8 @@ import npx
 from autograd import Tensor, no_grad
 from models.architectures.blocks import EncoderLayer, SequenceModel, causal, last_norm, matrices
 from models.config import TransformerConfig
-from models.layers.basic import Dropout
 from models.registry import architecture
-from models.state import KeysValues, Parts
+from models.state import KeysValues, State
 from npx import host
 
 
@@ -18,19 +17,14 @@ class LanguageModel(SequenceModel):
 
     examples = "text"
 
-    def __init__(self, config: TransformerConfig, seed: int = 0, dtype: Any = npx.float32) -> None:
-        c = config
-        with npx.keyed(seed, 0):
-            super().__init__(c)
-            self.text_positions = self.positions()
-            self.dropout = Dropout(c.dropout)
-            self.layers = [EncoderLayer(c) for _ in range(c.n_layers)]
+    def build(self, c: TransformerConfig) -> None:
+        self.text_positions = self.positions()
+        self.layers = [EncoderLayer(c) for _ in range(c.n_layers)]
         self.norm = last_norm(c)
-        self.to(dtype)
 
     def forward(self, ids: Any) -> Tensor:
         """Logits (B, T, V) of what follows each of the ids (B, T)."""
-        return self.logits(self._hidden(npx.from_host(self.checked("text", ids))))
+        return self.logits(self.following(npx.from_host(self.checked("text", ids))))
 
     def loss(
         self, ids: Any, smoothing: float = 0.0, smoothing_over: str = "all", normalizer: float | None = None
@@ -43,9 +37,9 @@ class LanguageModel(SequenceModel):
         ids = self.checked("text", ids)
         tokens = normalizer or int((ids[:, 1:] != self.config.pad_id).sum()) or 1
         ids = npx.from_host(ids)
-        return self.cross_entropy(self._hidden(ids[:, :-1]), ids[:, 1:], smoothing, smoothing_over, tokens)
+        return self.cross_entropy(self.following(ids[:, :-1]), ids[:, 1:], smoothing, smoothing_over, tokens)
 
-    def _hidden(self, ids: npx.Array, state: "TextState | None" = None) -> Tensor:
+    def following(self, ids: npx.Array, state: "TextState | None" = None) -> Tensor:
         """The last layer's output (B, T, D) for ids that are checked and on the device; `state` has those before."""
         start = state.length if state else 0
         x = self.dropout(self.text_positions(self.embedding(ids), start))  # (B, T, D)
@@ -65,14 +59,8 @@ class LanguageModel(SequenceModel):
             dtype = self.embedding.weight.dtype
             state = TextState([layer.attention.start(len(ids), dtype) for layer in self.layers])
             if ids.shape[1] > 1:
-                self._hidden(npx.from_host(ids[:, :-1]), state)
+                self.following(npx.from_host(ids[:, :-1]), state)
         return ids[:, -1], state
-
-    def step(self, tokens: npx.Array, state: "TextState") -> npx.Array:
-        """Logits (R, V), an array, of the token that follows `tokens` (R,); moves the state on by one position."""
-        ids = npx.from_host(self.checked("text", tokens[:, None]))
-        with no_grad():
-            return self.last_logits(self._hidden(ids, state))
 
     def limits(self, prompts: npx.Array, max_extra: int) -> npx.Array:
         """The most tokens (B,) that may follow prompts (B, T): `max_extra`, or as many as there are positions for."""
@@ -86,11 +74,10 @@ class LanguageModel(SequenceModel):
         return (source_tokens + target_tokens) * (matrices(*self.layers, self.embedding) + scores)
 
 
-class TextState(Parts):
+class TextState(State):
     """What reading a text has left: the keys and values of each layer."""
 
     def __init__(self, layers: list[KeysValues]) -> None:
-        super().__init__(*layers)
         self.layers = layers
 
     @property

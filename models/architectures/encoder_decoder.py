@@ -6,10 +6,8 @@ import npx
 from autograd import Tensor, no_grad
 from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel, last_norm, matrices
 from models.config import TransformerConfig
-from models.layers.basic import Dropout
-from models.module import arguments_of
 from models.registry import architecture
-from models.state import KeysValues, Parts, Rows, Shared, State
+from models.state import KeysValues, Rows, Shared, State
 from npx import host
 
 
@@ -19,16 +17,11 @@ class Transformer(SequenceModel):
 
     examples = "pairs"
 
-    def __init__(self, config: TransformerConfig, seed: int = 0, dtype: Any = npx.float32) -> None:
-        c = config
-        with npx.keyed(seed, 0):
-            super().__init__(c)
-            self.source_positions, self.target_positions = self.positions(), self.positions()
-            self.dropout = Dropout(c.dropout)
-            self.encoder = [EncoderLayer(c) for _ in range(c.n_layers)]
-            self.decoder = [DecoderLayer(c) for _ in range(c.n_layers)]
+    def build(self, c: TransformerConfig) -> None:
+        self.source_positions, self.target_positions = self.positions(), self.positions()
+        self.encoder = [EncoderLayer(c) for _ in range(c.n_layers)]
+        self.decoder = [DecoderLayer(c) for _ in range(c.n_layers)]
         self.encoder_norm, self.decoder_norm = last_norm(c), last_norm(c)
-        self.to(dtype)
 
     def forward(self, src: Any, tgt: Any) -> Tensor:
         """Logits (B, T, V) for source ids (B, S) and decoder input ids (B, T), which begin with BOS."""
@@ -79,7 +72,7 @@ class Transformer(SequenceModel):
         x = self.dropout(self.target_positions(self.embedding(tgt), start))  # (B, T, D)
         for i, layer in enumerate(self.decoder):
             # Padding follows the real tokens, so that it is later than every one of them, which causality hides.
-            x = layer(x, memory, source, *((state.own[i], state.cross[i]) if state else ()))
+            x = layer(x, memory, source, *((state.own[i], state.source.layers[i]) if state else ()))
         return self.decoder_norm(x) if self.decoder_norm else x
 
     # Decoding, as search asks for it
@@ -91,13 +84,10 @@ class Transformer(SequenceModel):
             own = [layer.attention.start(len(memory), memory.dtype) for layer in self.decoder]
             cross = [layer.cross_attention.start(memory) for layer in self.decoder]
         assert source.lengths is not None
-        return host.full(len(memory), self.config.bos_id), DecoderState(own, cross, Rows(source.lengths))
+        return host.full(len(memory), self.config.bos_id), DecoderState(own, SourceState(source.lengths, cross))
 
-    def step(self, tokens: npx.Array, state: "DecoderState") -> npx.Array:
-        """Logits (R, V), an array, of the token that follows `tokens` (R,); moves the state on by one position."""
-        ids = npx.from_host(self.checked("target", tokens[:, None]))
-        with no_grad():
-            return self.last_logits(self._decode(ids, None, npx.Scores(lengths=state.lengths.array), state))
+    def following(self, ids: npx.Array, state: "DecoderState") -> Tensor:
+        return self._decode(ids, None, npx.Scores(lengths=state.source.lengths.array), state)
 
     def limits(self, src: npx.Array, max_extra: int) -> npx.Array:
         """The most tokens (B,), EOS counted, that may be found for source ids (B, S): the source's and `max_extra`."""
@@ -116,9 +106,16 @@ class Transformer(SequenceModel):
         }
         if kind not in kinds:
             raise ValueError(f"attention_maps: expected kind {', '.join(kinds)}; got {kind!r}")
-        with no_grad(), arguments_of(kinds[kind]) as calls:
-            self.decode(tgt, *self.encode(src))
-            return [npx.to_host(layer.weights(*calls[layer])) for layer in kinds[kind]]
+        maps: list[npx.Array] = []
+        for layer in kinds[kind]:
+            layer.hook = lambda *args, layer=layer: maps.append(npx.to_host(layer.weights(*args)))
+        try:
+            with no_grad():
+                self.decode(tgt, *self.encode(src))
+        finally:
+            for layer in kinds[kind]:
+                del layer.hook
+        return maps
 
     def products(self, source_tokens: int, target_tokens: int, length: int) -> float:
         """Multiplications of one forward pass, `length` being the tokens of a typical sentence."""
@@ -130,18 +127,21 @@ class Transformer(SequenceModel):
         return source_tokens * source + target_tokens * target
 
 
-class DecoderState(State):
-    """What decoding remembers: for each layer its own keys and values, and those of the source sentence."""
+class SourceState(Shared):
+    """What decoding needs of the source sentences: their lengths, and for each layer their keys and values."""
 
-    def __init__(self, own: list[KeysValues], cross: list[KeysValues], lengths: Rows) -> None:
-        self.own, self.cross, self.lengths = own, cross, lengths
-        self.source = Shared(Parts(*cross, lengths), len(lengths.array))
+    def __init__(self, lengths: npx.Array, layers: list[KeysValues]) -> None:
+        super().__init__(len(lengths))
+        self.lengths, self.layers = Rows(lengths), layers
+
+
+class DecoderState(State):
+    """What decoding remembers: for each layer its own keys and values, and the source."""
+
+    def __init__(self, own: list[KeysValues], source: SourceState) -> None:
+        self.own, self.source = own, source
 
     @property
     def length(self) -> int:
         """Positions decoded so far."""
         return self.own[0].length
-
-    def select(self, rows: npx.Array) -> None:
-        Parts(*self.own).select(rows)
-        self.source.select(rows)

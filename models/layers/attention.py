@@ -37,8 +37,7 @@ class Attention(Module):
 
     def how(self, scores: npx.Scores) -> dict[str, Any]:
         """The options of an attention operation: positions turned as this layer does, and its dropout."""
-        key = self.dropout.key()
-        return {"scores": scores._replace(rotary=self.rotary), "rate": self.dropout.rate, "key": key}
+        return {"scores": scores._replace(rotary=self.rotary), "drop": self.dropout.draw()}
 
     def plain(self, x: Tensor, q: npx.Array, k: npx.Array, v: npx.Array, how: dict[str, Any]) -> Tensor:
         """Attention of arrays (B, T, H, d), without a graph, with the positions of x."""
@@ -108,5 +107,4 @@ class CrossAttention(Attention):
     def weights(self, x: Tensor, memory: Tensor, scores: npx.Scores = npx.Scores(), state: None = None) -> npx.Array:
         """The softmax (B, H, T, S) that `forward` weighs with, without dropout."""
         (q,) = neural.split_heads(self.query(x).data, self.n_heads, self.d_k)
-        k, _ = neural.split_heads(self.key_value(memory).data, self.n_heads, self.d_k, self.d_v)
-        return npx.attention_weights(q, k, scores._replace(rotary=self.rotary))
+        return npx.attention_weights(q, self.start(memory).keys, scores._replace(rotary=self.rotary))

@@ -41,10 +41,10 @@ class Dropout(Module):
     def __init__(self, rate: float) -> None:
         self.rate = rate
 
-    def key(self) -> "npx.Key | None":
-        """The key of the next draw; None where nothing is dropped."""
-        return npx.next_key() if self.training and self.rate > 0 else None
+    def draw(self) -> npx.Drop | None:
+        """What is dropped next; None for nothing."""
+        return npx.Drop(self.rate, npx.next_key()) if self.training and self.rate > 0 else None
 
     def forward(self, x: Tensor) -> Tensor:
-        key = self.key()
-        return x if key is None else neural.dropout(x, self.rate, key)
+        drop = self.draw()
+        return neural.dropout(x, drop) if drop else x

@@ -29,7 +29,7 @@ class LayerNorm(Norm):
         return neural.layer_norm(x, self.gamma, self.beta, self.eps)
 
     def of_sum(self, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
-        return neural.dropout_residual_norm(y, x, self.gamma, self.beta, dropout.rate, dropout.key(), self.eps)
+        return neural.dropout_residual_norm(y, x, self.gamma, self.beta, dropout.draw(), self.eps)
 
 
 class Residual(Module):

@@ -16,6 +16,9 @@ class Positions(Module):
     longest: int | None = None  # positions there are; None: no limit
     rotary: float | None = None  # the base of the rotation that self-attention makes; None: it makes none
 
+    def __init__(self, d_model: int, max_positions: int = 0) -> None:
+        self.d_model = d_model
+
 
 def sinusoids(length: int, d_model: int, halves: bool = False, dtype: Any = npx.float32) -> npx.Array:
     """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same (paper section 3.5). (length, D).
@@ -41,10 +44,7 @@ class Sinusoids(Positions):
     """Adds rows of `sinusoids`: sine and cosine in turn, as in the paper."""
 
     halves = False
-
-    def __init__(self, d_model: int, max_positions: int = 0) -> None:
-        self.d_model = d_model
-        self._table: npx.Array | None = None  # grown when a longer sequence comes
+    _table: npx.Array | None = None  # grown when a longer sequence comes
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         stop = start + x.shape[1]
@@ -83,9 +83,6 @@ class RotaryPositions(Positions):
     """Adds nothing: self-attention turns its queries and keys by their positions (Su et al., 2021)."""
 
     rotary = 10000.0
-
-    def __init__(self, d_model: int, max_positions: int = 0) -> None:
-        pass
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         return x

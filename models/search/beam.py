@@ -2,15 +2,7 @@
 
 from typing import Any
 
-from models.search.protocol import (
-    Hypothesis,
-    SearchModel,
-    begin,
-    check_search,
-    continuations,
-    evaluating,
-    length_penalty,
-)
+from models.search.protocol import Hypothesis, SearchModel, begin, continuations, evaluating, length_penalty
 from npx import host
 
 
@@ -26,11 +18,19 @@ class _Kept:
         self.node, self.depth = host.zeros(shape, host.int64), host.zeros(shape, host.int64)
         self.finished = host.zeros(shape, bool)
 
-    def add(self, sentences: Any, finished: bool, **new: Any) -> None:
-        """Offer hypotheses, fields (n, K), to `sentences` (n,): finished ones compete by score, others fill gaps."""
+    def add(self, sentences: Any, some: Any, offered: Any, finished: bool, penalty: float, **new: Any) -> None:
+        """Offer hypotheses (n, K), those that are `offered`, to `some` of the `sentences` (n,).
+
+        Finished ones compete by score, which is their log-probability divided by `penalty`; others fill gaps.
+        """
         n_best = self.score.shape[1]
-        new["finished"] = host.full(new["score"].shape, finished)
-        both = {name: host.concatenate([getattr(self, name)[sentences], x], axis=1) for name, x in new.items()}
+        new["score"] = host.where(offered, new["log_probability"] / penalty, -host.inf)
+        new["finished"] = finished
+        sentences = sentences[some]
+        both = {
+            name: host.concatenate([getattr(self, name)[sentences], host.broadcast_to(x, offered.shape)[some]], axis=1)
+            for name, x in new.items()
+        }
         rank = -both["score"] if finished else both["score"] == -host.inf
         order = host.argsort(rank, axis=1, kind="stable")[:, :n_best]  # stable: the earlier one first among equals
         for name, x in both.items():
@@ -60,8 +60,7 @@ def beam_search(
     shorter than `n_best` only where there are no more sentences within the limit. Raises ValueError for a bad
     argument, and FloatingPointError where the model gives NaN.
     """
-    check_search(beam=beam, alpha=alpha, penalty=penalty, max_extra=max_extra, n_best=n_best)
-    src, limits = begin(model, src, max_extra)
+    src, limits = begin(model, src, max_extra, beam=beam, alpha=alpha, penalty=penalty, n_best=n_best)
     if not len(src):
         return []
     config = model.config
@@ -87,12 +86,9 @@ def beam_search(
             ended = (total > -host.inf) & (token == config.eos_id)
             live = (total > -host.inf) & ~ended
 
-            some = ended.any(axis=1)
+            some, divided = ended.any(axis=1), length_penalty(length, alpha, penalty)
             if some.any():
-                score = host.where(ended, total / length_penalty(length, alpha, penalty), -host.inf)
-                depth = host.full(ended.shape, length - 1)
-                new = {"score": score, "log_probability": total, "node": node[row], "depth": depth}
-                kept.add(active[some], True, **{name: x[some] for name, x in new.items()})
+                kept.add(active, some, ended, True, divided, log_probability=total, node=node[row], depth=length - 1)
 
             grown = host.full(live.shape, -1)  # the live ones become nodes of the tree
             grown[live] = n_nodes + host.arange(live.sum())
@@ -110,10 +106,7 @@ def beam_search(
                 soonest, latest = (length_penalty(end, alpha, penalty) for end in (length + 1, limit))
                 done |= kept.score[active, -1] >= host.maximum(best / soonest, best / latest)
             if at_limit.any():
-                cut = host.where(live, total / length_penalty(length, alpha, penalty), -host.inf)
-                depth = host.full(live.shape, length)
-                new = {"score": cut, "log_probability": total, "node": grown, "depth": depth}
-                kept.add(active[at_limit], False, **{name: x[at_limit] for name, x in new.items()})
+                kept.add(active, at_limit, live, False, divided, log_probability=total, node=grown, depth=length)
             if done.all():
                 break
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from models.search.protocol import Hypothesis, SearchModel, begin, check_search, continuations, evaluating
+from models.search.protocol import Hypothesis, SearchModel, begin, continuations, evaluating
 from npx import host
 
 
@@ -12,7 +12,6 @@ def greedy_search(model: SearchModel, src: Any, *, max_extra: int = 50) -> list[
     `src` (B, S) are source ids, each row tokens, EOS, padding. |Y|, EOS counted, is at most the number of source
     tokens + `max_extra`. `score` is the log-probability. Raises ValueError for a bad argument.
     """
-    check_search(beam=1, max_extra=max_extra)
     src, limits = begin(model, src, max_extra)
     if not len(src):
         return []

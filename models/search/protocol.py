@@ -98,8 +98,9 @@ def evaluating(model: SearchModel) -> Iterator[None]:
         model.train(training)
 
 
-def begin(model: SearchModel, src: Any, max_extra: int) -> tuple[npx.Array, npx.Array]:
-    """The source ids (B, S) on the host, and the greatest |Y| of each sentence (B,)."""
+def begin(model: SearchModel, src: Any, max_extra: int, **options: Any) -> tuple[npx.Array, npx.Array]:
+    """The source ids (B, S) on the host, and the greatest |Y| of each sentence (B,); ValueError for a bad argument."""
+    check_search(max_extra=max_extra, **options)
     src = npx.to_host(src)
     if src.ndim != 2 or src.dtype.kind not in "iu":
         raise ValueError(f"search: expected source ids as a matrix (B, S) of integers; got {src.dtype} {src.shape}")

@@ -53,7 +53,8 @@ def launch(
         module = emulator.module(SOURCES / source, HEADER, _text(named))
         module.launch(kernel, grid3, block3, args, shared)
     else:
-        _run(_function(source, kernel, named, shared), grid3, block3, args, shared)
+        pointers = tuple(np.uintp(0) if arg is None else arg for arg in args)
+        _function(source, kernel, named, shared)(grid3, block3, pointers, shared_mem=shared)
 
 
 def contiguous(x: Any) -> Any:
@@ -93,8 +94,3 @@ def _function(source: str, kernel: str, defines: tuple[tuple[str, Any], ...], sh
     if shared > 48 << 10:
         function.max_dynamic_shared_size_bytes = shared
     return function
-
-
-def _run(function: Any, grid: tuple[int, int, int], block: tuple[int, int, int], args: Any, shared: int) -> None:
-    null = np.uintp(0)
-    function(grid, block, tuple(null if arg is None else arg for arg in args), shared_mem=shared)

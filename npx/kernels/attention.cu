@@ -210,12 +210,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
     i64 v_batch, i64 v_position, i64 v_head,
     i64 bias_batch, i64 bias_head, i64 bias_query, i64 bias_key,
     int causal, int heads, int n_queries, int n_keys, int d_k, int d_v,
-    u64 seed, u64 step, u64 call, int drop_below, float keep_scale) {
+    unsigned drop_below, float keep_scale, u64 seed, u64 step, u64 call) {
     __shared__ Tile<DK> q_tile, k_tile;
     __shared__ Tile<DV> v_tile;
     __shared__ Keep keep;
     const Place at = place(n_queries, heads);
-    const Draw dropout = {(unsigned)drop_below, keep_scale, seed, step, call};  // drop_below 0: no dropout
+    const Draw dropout = {drop_below, keep_scale, seed, step, call};  // drop_below 0: no dropout
     const i64 row = ((i64)at.batch * heads + at.head) * n_queries + at.first;  // in (B, H, T)
     const int queries = n_queries - at.first;
     const float scale = LOG2E / sqrtf((float)d_k);  // exp(x) = exp2(LOG2E x), one instruction
@@ -319,7 +319,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
     i64 gv_batch, i64 gv_position, i64 gv_head,
     i64 bias_batch, i64 bias_head, i64 bias_query, i64 bias_key,
     int causal, int heads, int n_queries, int n_keys, int d_k, int d_v,
-    u64 seed, u64 step, u64 call, int drop_below, float keep_scale) {
+    unsigned drop_below, float keep_scale, u64 seed, u64 step, u64 call) {
     __shared__ Tile<DK> q_tile, k_tile;
     __shared__ Tile<DV> g_tile, v_tile;
     __shared__ Keep keep;
@@ -327,7 +327,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
     const int longest = max(n_queries, n_keys);
     const bool whole = longest <= TILE;
     const Place at = place(longest, heads);
-    const Draw dropout = {(unsigned)drop_below, keep_scale, seed, step, call};  // drop_below 0: no dropout
+    const Draw dropout = {drop_below, keep_scale, seed, step, call};  // drop_below 0: no dropout
     const i64 row0 = ((i64)at.batch * heads + at.head) * n_queries;  // in (B, H, T)
     const i64 y_position = (i64)heads * d_v, y_first = (i64)at.batch * n_queries * y_position + at.head * d_v;
     const float scale = 1 / sqrtf((float)d_k);

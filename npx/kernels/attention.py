@@ -10,45 +10,34 @@ import numpy as np
 
 from npx.array import Array, array_module
 from npx.cuda.launch import contiguous, launch
-from npx.kernels.dropout import dropout, dropout_grad, keep_mask, keep_scale, threshold
+from npx.kernels.dropout import Drop, Dropped, draw, dropout, dropout_grad
 from npx.kernels.softmax import softmax, softmax_grad, softmax_grad_in_place, softmax_in_place
 from npx.precision import wide
-from npx.random import Key
-from npx.registry import kernel
+from npx.registry import Output, kernel
 from npx.rows import map_blocks
 from npx.scores import Scores, additive, rotated
 
-Triple = tuple[Array, ...]  # of queries, keys and values
+Arrays = tuple[Array, ...]  # of queries, keys and values, in most places
 
 
 @kernel
-def attention(
-    q: Array, k: Array, v: Array, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
-) -> tuple[Array, tuple[Any, ...]]:
+def attention(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None) -> Output:
     """y = dropout(p) v with p = softmax(q k^T / sqrt(d_k)) for each sentence and head.
 
-    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores`: which keys count, and more (npx/scores.py); `key`
-    None: no dropout. y (B, T, H, d_v); a position that may attend to nothing gets zeros. Saved: q and k, turned by
-    their positions, v, p (B, H, T, S), and what was dropped.
+    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores`: which keys count, and more (npx/scores.py).
+    y (B, T, H, d_v); a position that may attend to nothing gets zeros. Saved: q and k, turned by their positions, v,
+    p (B, H, T, S), and what was dropped.
     """
     q, k = turned(q, k, scores)
     p = probabilities(q, k, scores)
-    kept, (_, keep) = (p, (rate, None)) if key is None else dropout.reference(p, rate, key)
-    return heads_first(kept @ heads_first(v)), (q, k, v, p, rate, keep, scores)  # (B, T, H, d_v)
+    kept, dropped = dropout.reference(p, drop)
+    return heads_first(kept @ heads_first(v)), (q, k, v, p, dropped, scores)  # (B, T, H, d_v)
 
 
 @attention.gradient
 def attention_grad(
-    g: Array,
-    q: Array,
-    k: Array,
-    v: Array,
-    p: Array,
-    rate: float,
-    keep: Array | None,
-    scores: Scores,
-    out: Triple | None = None,
-) -> Triple:
+    g: Array, q: Array, k: Array, v: Array, p: Array, dropped: Dropped, scores: Scores, out: Arrays | None = None
+) -> Arrays:
     """Gradients (gq, gk, gv) of `attention`, written into the three arrays `out` if given.
 
     With a = dropout(p): gv = a^T g and ga = g v^T; gs = softmax_grad of ga; gq = gs k / sqrt(d_k),
@@ -56,7 +45,7 @@ def attention_grad(
     """
     gh, qh, kh, vh = heads_first(g), heads_first(q), heads_first(k), heads_first(v)
     ga = gh @ vh.swapaxes(-1, -2)  # (B, H, T, S)
-    a, gp = (p, ga) if keep is None else (dropout_grad.reference(p, rate, keep), dropout_grad.reference(ga, rate, keep))
+    a, gp = dropout_grad.reference(p, *dropped), dropout_grad.reference(ga, *dropped)
     gs = softmax_grad.reference(gp, p) * q.shape[-1] ** -0.5
     gq, gk, gv = heads_first(gs @ kh), heads_first(gs.swapaxes(-1, -2) @ qh), heads_first(a.swapaxes(-1, -2) @ gh)
     turn_back(gq, gk, scores)
@@ -93,7 +82,7 @@ def heads_first(x: Array) -> Array:
     return x.swapaxes(1, 2)
 
 
-def written(out: Triple | None, values: Triple) -> Triple:
+def written(out: Arrays | None, values: Arrays) -> Arrays:
     """The values, in the arrays `out` where they are given and others."""
     for target, value in zip(out or (), values, strict=False):
         if target is not value:
@@ -102,14 +91,12 @@ def written(out: Triple | None, values: Triple) -> Triple:
 
 
 @attention.fast("numpy", "float32", "float64")
-def attention_numpy(
-    q: Array, k: Array, v: Array, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
-) -> tuple[Array, tuple[Any, ...]]:
+def attention_numpy(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None) -> Output:
     """A few sentences at a time, their scores staying in cache from the first product to the second."""
     (batch, length, heads, d_k), source, d_v = q.shape, k.shape[1], v.shape[3]
     p = np.empty((batch, heads, length, source), q.dtype)
     y = np.empty((batch, length, heads, d_v), q.dtype)
-    keep = None if key is None else keep_mask(key, p.shape, rate)
+    keep, keep_scale = (drop.keep(p.shape), drop.scale) if drop else (None, 1.0)
     bias, scale = additive(scores, q, k), d_k**-0.5
     q, k = turned(q, k, scores)
 
@@ -120,35 +107,27 @@ def attention_numpy(
         if bias is not None:
             rows += bias[i:j]
         softmax_in_place(rows)
-        kept = rows if keep is None else rows * keep_scale(rate) * keep[i:j]
+        kept = rows if keep is None else rows * keep_scale * keep[i:j]
         np.matmul(kept, heads_first(v[i:j]), out=heads_first(y[i:j]))
 
     map_blocks(body, batch, p[:1].nbytes)
-    return y, (q, k, v, p, rate, keep, scores)
+    return y, (q, k, v, p, (drop, keep), scores)
 
 
 @attention_grad.fast("numpy", "float32", "float64")
 def attention_grad_numpy(
-    g: Array,
-    q: Array,
-    k: Array,
-    v: Array,
-    p: Array,
-    rate: float,
-    keep: Array | None,
-    scores: Scores,
-    out: Triple | None = None,
-) -> Triple:
+    g: Array, q: Array, k: Array, v: Array, p: Array, dropped: Dropped, scores: Scores, out: Arrays | None = None
+) -> Arrays:
     """A few sentences at a time."""
     gq, gk, gv = out or (np.empty(q.shape, g.dtype), np.empty(k.shape, g.dtype), np.empty(v.shape, g.dtype))
-    scale = q.shape[-1] ** -0.5
+    (drop, keep), scale = dropped, q.shape[-1] ** -0.5
 
     def body(i: int, j: int) -> None:
         gh, qh, kh, vh = (heads_first(x[i:j]) for x in (g, q, k, v))
         gs = gh @ vh.swapaxes(-1, -2)  # (b, H, T, S)
         a = p[i:j]
-        if keep is not None:
-            dropped = keep_scale(rate) * keep[i:j].astype(g.dtype)
+        if drop and keep is not None:
+            dropped = drop.scale * keep[i:j].astype(g.dtype)
             gs *= dropped
             a = a * dropped
         np.matmul(a.swapaxes(-1, -2), gh, out=heads_first(gv[i:j]))
@@ -175,9 +154,7 @@ class InFloat32(NamedTuple):
 
 
 @attention.fast("cupy", "float32", "float16", "bfloat16")
-def attention_cuda(
-    q: Array, k: Array, v: Array, scores: Scores = Scores(), rate: float = 0.0, key: Key | None = None
-) -> tuple[Array, Any]:
+def attention_cuda(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None) -> Output:
     """Keys and values pass through shared memory; scores and probabilities stay in registers.
 
     The gradient forms the probabilities again. Saved: q, k, v as they were read, the log-sum-exp (B, H, T), y, and how
@@ -186,30 +163,29 @@ def attention_cuda(
     xp = array_module(q)
     (batch, length, heads, d_k), d_v = q.shape, v.shape[3]
     if max(d_k, d_v) > LARGEST_HEAD:
-        y, saved = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), scores, rate, key)
+        y, saved = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), scores, drop)
         return y.astype(q.dtype, copy=False), InFloat32(saved)
     y, lse = xp.empty((batch, length, heads, d_v), q.dtype), xp.empty((batch, heads, length), np.float32)
-    inputs = [plain_rows(x) for x in (*turned(q, k, scores), v)]
-    draw = draw_arguments(rate, key)
-    launch_attention("attention_forward", inputs, (), (y,), lse, scores, draw, length)
-    return y, (*inputs, lse, y, scores, draw)
+    inputs = tuple(plain_rows(x) for x in (*turned(q, k, scores), v))
+    launch_attention("attention_forward", inputs, (), (y,), lse, scores, drop)
+    return y, (*inputs, lse, y, scores, drop)
 
 
 @attention_grad.fast("cupy", "float32", "float16", "bfloat16")
-def attention_grad_cuda(g: Array, *saved: Any, out: Triple | None = None) -> Triple:
+def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None) -> Arrays:
     """A block for each tile of positions: gq of its queries, then gk and gv of its keys. No sum depends on an order."""
     if isinstance(saved[0], InFloat32):
         gq, gk, gv = attention_grad.reference(g.astype(np.float32), *saved[0].values)
         return written(out, (gq, gk, gv)) if out else tuple(x.astype(g.dtype, copy=False) for x in (gq, gk, gv))
     xp = array_module(g)
-    *inputs, lse, y, scores, draw = saved
+    *qkv, lse, y, scores, drop = saved
+    inputs = tuple(qkv)
     g, dtype = contiguous(g), y.dtype
     grads = tuple(
         x if x is not None and has_plain_rows(x) and x.dtype == dtype else xp.empty(like.shape, dtype)
         for x, like in zip(out or (None,) * 3, inputs, strict=True)
     )
-    length = max(g.shape[1], inputs[1].shape[1])
-    launch_attention("attention_backward", inputs, grads, (g, y), lse, scores, draw, length)
+    launch_attention("attention_backward", inputs, grads, (g, y), lse, scores, drop)
     turn_back(grads[0], grads[1], scores)
     return written(out, grads)
 
@@ -224,29 +200,15 @@ def plain_rows(x: Array) -> Array:
     return x if has_plain_rows(x) else array_module(x).ascontiguousarray(x)
 
 
-def draw_arguments(rate: float, key: Key | None) -> tuple[Any, ...]:
-    """Dropout as attention.cu takes it: seed, step, call, the words that drop, the scale of what is kept."""
-    if key is None:
-        return (*(np.uint64(0),) * 3, np.int32(0), np.float32(1))
-    return (*(np.uint64(part) for part in key), np.int32(threshold(rate)), np.float32(keep_scale(rate)))
-
-
 def launch_attention(
-    kernel: str,
-    inputs: list[Array],
-    grads: tuple[Array, ...],
-    dense: tuple[Array, ...],
-    lse: Array,
-    scores: Scores,
-    draw: tuple[Any, ...],
-    length: int,
+    kernel: str, inputs: Arrays, grads: Arrays, dense: Arrays, lse: Array, scores: Scores, drop: Drop | None
 ) -> None:
-    """Start a kernel of attention.cu over tiles of `length` positions.
+    """Start a kernel of attention.cu over tiles of the queries, or, for the gradients, of the longer of both sides.
 
     inputs: q, k, v; grads: theirs, or none, both of any strides; dense: y, or g and y, contiguous.
     """
     (batch, queries, heads, d_k), (_, keys, _, d_v), size = inputs[0].shape, inputs[2].shape, dense[0].itemsize
-    dk, dv = -(-d_k // 16) * 16, -(-d_v // 16) * 16
+    length, dk, dv = max(queries, keys) if grads else queries, -(-d_k // 16) * 16, -(-d_v // 16) * 16
     tile = tile_size(max(queries, keys), 2 * size * (dk + dv))
     views = [*inputs, *grads]
     strides = [np.int64(stride // size) for x in views for stride in x.strides[:3]]
@@ -262,7 +224,7 @@ def launch_attention(
         -(-length // tile) * heads * batch,
         2 * tile,
         (*dense[:-1], *inputs, dense[-1], lse, *grads, lengths, bias, *strides, *map(np.int64, steps),
-         *map(np.int32, (scores.causal, heads, queries, keys, d_k, d_v)), *draw),
+         *map(np.int32, (scores.causal, heads, queries, keys, d_k, d_v)), *draw(drop)),
         T=dense[0].dtype,
         DK=dk,
         DV=dv,

@@ -14,7 +14,7 @@ and `on` is what the target is still missing, so that q sums to 1. Then, z being
 Positions whose target is padding count nothing: no loss, no gradient.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.kernels.embedding import sums_by_id
 from npx.precision import wide
-from npx.registry import kernel
+from npx.registry import Output, kernel
 from npx.rows import map_blocks, map_ranges
 from npx.tune import tuned
 
@@ -34,34 +34,47 @@ CUDA_CHUNK = 1 << 28  # the same on a GPU, which products of thousands of rows k
 CUDA_ROWS = 64  # a chunk there has a multiple of so many rows
 
 
-def on_and_off(smoothing: float, over: str, classes: int) -> tuple[float, float]:
-    """The two numbers of the smoothed target; ValueError for a smoothing or an `over` that there is not."""
-    if not 0 <= smoothing < 1:
-        raise ValueError(f"smoothing: expected a share from 0 to below 1; got {smoothing!r}; try 0.1")
-    if over not in SMOOTHING_OVER:
-        raise ValueError(f"smoothing_over: expected one of {', '.join(SMOOTHING_OVER)}; got {over!r}")
-    if over == "all":
-        return 1 - smoothing, smoothing / classes
-    off = smoothing / max(1, classes - (1 if over == "others" else 2))
-    return 1 - smoothing - off, off
+class Smoothing(NamedTuple):
+    """How targets are smoothed: by the `share` eps, spread `over` which classes; targets `pad_id` count nothing."""
+
+    share: float = 0.0
+    over: str = "all"
+    pad_id: int = 0
+
+    def on_and_off(self, classes: int) -> tuple[float, float]:
+        """The two numbers of the smoothed target; ValueError for a share or an `over` that there is not."""
+        if not 0 <= self.share < 1:
+            raise ValueError(f"smoothing: expected a share from 0 to below 1; got {self.share!r}; try 0.1")
+        if self.over not in SMOOTHING_OVER:
+            raise ValueError(f"smoothing_over: expected one of {', '.join(SMOOTHING_OVER)}; got {self.over!r}")
+        if self.over == "all":
+            return 1 - self.share, self.share / classes
+        off = self.share / max(1, classes - (1 if self.over == "others" else 2))
+        return 1 - self.share - off, off
+
+    @property
+    def spares_padding(self) -> bool:
+        """Whether the q of padding is 0 wherever it is not the target."""
+        return self.over == "others_without_pad"
+
+
+PLAIN = Smoothing()
 
 
 @kernel
-def cross_entropy(
-    logits: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
-) -> tuple[Array, Array | None]:
+def cross_entropy(logits: Array, targets: Array, smoothing: Smoothing = PLAIN, grad: bool = True) -> Output:
     """The summed loss () of logits (N, V) and targets (N,) integers in [0, V). Saved, if `grad`: its gradient (N, V).
 
     The loss of float16 and bfloat16 logits is float32: summed over a batch it is beyond their range or resolution.
     """
     xp = array_module(logits)
     n, classes = logits.shape
-    on, off = on_and_off(smoothing, over, classes)
+    on, off = smoothing.on_and_off(classes)
     q = xp.full(logits.shape, off, logits.dtype)
     q[xp.arange(n), targets] += on
-    if over == "others_without_pad":
-        q[:, pad_id] = 0
-    real = (targets != pad_id)[:, None]
+    if smoothing.spares_padding:
+        q[:, smoothing.pad_id] = 0
+    real = (targets != smoothing.pad_id)[:, None]
     peak = logits.max(axis=-1, keepdims=True)
     log_p = logits - peak - xp.log(xp.sum(xp.exp(logits - peak), axis=-1, keepdims=True))
     loss = -xp.sum(xp.where(real, q * log_p, 0), dtype=wide(logits.dtype))
@@ -75,15 +88,13 @@ def cross_entropy_grad(g: Array, gz: Array) -> Array:
 
 
 @kernel
-def linear_cross_entropy(
-    x: Array, w: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
-) -> tuple[Array, tuple[Array, Array] | None]:
+def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: Smoothing = PLAIN, grad: bool = True) -> Output:
     """`cross_entropy` of the logits x w^T, without keeping logits or probabilities.
 
     x (N, D); w (V, D), the output projection, which is the embedding table; targets (N,). Saved, if `grad`: the
     gradients gx (N, D) and gw (V, D) of the loss, which are formed together with it.
     """
-    loss, gz = cross_entropy.reference(x @ w.T, targets, smoothing, over, pad_id, grad)
+    loss, gz = cross_entropy.reference(x @ w.T, targets, smoothing, grad)
     return loss, (gz @ w, gz.T @ x) if grad else None
 
 
@@ -108,16 +119,16 @@ def both_scaled_in_place(g: Array, gx: Array, gw: Array) -> tuple[Array, Array]:
     return scaled_in_place(g, gx), scaled_in_place(g, gw)
 
 
-def logits_to_gradient(z: Array, targets: Array, smoothing: float, over: str, pad_id: int, grad: bool) -> float:
+def logits_to_gradient(z: Array, targets: Array, smoothing: Smoothing, grad: bool) -> float:
     """Turn logits z (n, V), whose targets (n,) are no padding, into their gradient in place; return the summed loss."""
-    on, off = on_and_off(smoothing, over, z.shape[1])
+    on, off = smoothing.on_and_off(z.shape[1])
     ones = np.ones(z.shape[1], z.dtype)
     at_target = np.arange(len(z)), targets
     explained = on * z[at_target]
     if off:
         explained += off * (z @ ones)
-        if over == "others_without_pad":
-            explained -= off * z[:, pad_id]
+        if smoothing.spares_padding:
+            explained -= off * z[:, smoothing.pad_id]
     peak = z.max(axis=1)
     z -= peak[:, None]
     np.exp(z, out=z)
@@ -126,22 +137,20 @@ def logits_to_gradient(z: Array, targets: Array, smoothing: float, over: str, pa
         z *= (1 / total)[:, None]
         if off:
             z -= off
-            if over == "others_without_pad":
-                z[:, pad_id] += off
+            if smoothing.spares_padding:
+                z[:, smoothing.pad_id] += off
         z[at_target] -= on
     return float((np.log(total) + peak - explained).sum(dtype=np.float64))
 
 
 @cross_entropy.fast("numpy", "float32", "float64")
-def cross_entropy_numpy(
-    logits: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
-) -> tuple[Array, Array | None]:
+def cross_entropy_numpy(logits: Array, targets: Array, smoothing: Smoothing = PLAIN, grad: bool = True) -> Output:
     """Rows that count are copied and turned into their gradient in place."""
-    real = np.flatnonzero(targets != pad_id)
+    real = np.flatnonzero(targets != smoothing.pad_id)
     z, targets_of_real = logits[real], targets[real]
 
     def body(i: int, j: int) -> float:
-        return logits_to_gradient(z[i:j], targets_of_real[i:j], smoothing, over, pad_id, grad)
+        return logits_to_gradient(z[i:j], targets_of_real[i:j], smoothing, grad)
 
     loss = np.asarray(sum(map_blocks(body, len(z), z.itemsize * z.shape[1])), logits.dtype)
     if not grad:
@@ -153,8 +162,8 @@ def cross_entropy_numpy(
 
 @linear_cross_entropy.fast("numpy", "float32", "float64")
 def linear_cross_entropy_numpy(
-    x: Array, w: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
-) -> tuple[Array, tuple[Array, Array] | None]:
+    x: Array, w: Array, targets: Array, smoothing: Smoothing = PLAIN, grad: bool = True
+) -> Output:
     """Padding left out, then chunks of rows, and within a chunk panels of classes: no pass over all logits.
 
     With z = x w^T and q = on * [target] + off, the gradients of the loss are
@@ -167,12 +176,12 @@ def linear_cross_entropy_numpy(
     instead of logits. What is left to do on the logits themselves is the maximum, the exponential and its sum, in
     cache, right after the product that made them.
     """
-    on, off = on_and_off(smoothing, over, len(w))
-    real = np.flatnonzero(targets != pad_id)
+    on, off = smoothing.on_and_off(len(w))
+    real = np.flatnonzero(targets != smoothing.pad_id)
     x_real, targets = x[real], targets[real]
     smoothed = np.full(len(w), off, x.dtype)  # off, or 0 where smoothing does not reach
-    if over == "others_without_pad":
-        smoothed[pad_id] = 0
+    if smoothing.spares_padding:
+        smoothed[smoothing.pad_id] = 0
     off_w = smoothed @ w  # (D,)
     w_targets = w[targets]
     loss = -(on * np.einsum("nd,nd->n", x_real, w_targets) + x_real @ off_w).sum(dtype=np.float64)
@@ -249,35 +258,24 @@ def panels_of_gradients(
 
 
 @cross_entropy.fast("cupy", "float32", "float16", "bfloat16")
-def cross_entropy_cuda(
-    logits: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
-) -> tuple[Array, Array | None]:
+def cross_entropy_cuda(logits: Array, targets: Array, smoothing: Smoothing = PLAIN, grad: bool = True) -> Output:
     """A block for each row, which is read twice and written once. The loss is float32."""
     xp = array_module(logits)
     logits = contiguous(logits)
     gz = xp.empty(logits.shape, logits.dtype) if grad else None
     losses = xp.empty(len(logits), np.float32)
-    losses_and_gradient(logits, contiguous(targets), gz, losses, smoothing, over, pad_id)
+    losses_and_gradient(logits, contiguous(targets), gz, losses, smoothing)
     return total_loss(losses), gz
 
 
-def losses_and_gradient(
-    z: Array, targets: Array, gz: Array | None, losses: Array, smoothing: float, over: str, pad_id: int
-) -> None:
+def losses_and_gradient(z: Array, targets: Array, gz: Array | None, losses: Array, smoothing: Smoothing) -> None:
     """Write the losses (n,), float32, of logits z (n, V) and, unless gz is None, their gradient, perhaps over z."""
     n, classes = z.shape
-    on, off = on_and_off(smoothing, over, classes)
-    numbers = (
-        np.int32(classes),
-        np.float32(on),
-        np.float32(off),
-        np.int64(pad_id),
-        np.int32(over == "others_without_pad"),
-    )
+    on, off = smoothing.on_and_off(classes)
+    sizes, padding = (np.int32(classes), np.float32(on), np.float32(off)), np.int64(smoothing.pad_id)
+    args = z, targets, gz, losses, *sizes, padding, np.int32(smoothing.spares_padding)
     block = 64 if classes <= 1024 else 512
-    launch(
-        "cross_entropy.cu", "cross_entropy", n, block, (z, targets, gz, losses, *numbers), T=z.dtype, ID=targets.dtype
-    )
+    launch("cross_entropy.cu", "cross_entropy", n, block, args, T=z.dtype, ID=targets.dtype)
 
 
 def total_loss(losses: Array) -> Array:
@@ -289,8 +287,8 @@ def total_loss(losses: Array) -> Array:
 
 @linear_cross_entropy.fast("cupy", "float32", "float16", "bfloat16")
 def linear_cross_entropy_cuda(
-    x: Array, w: Array, targets: Array, smoothing: float = 0.0, over: str = "all", pad_id: int = 0, grad: bool = True
-) -> tuple[Array, tuple[Array, Array] | None]:
+    x: Array, w: Array, targets: Array, smoothing: Smoothing = PLAIN, grad: bool = True
+) -> Output:
     """Chunks of rows through one buffer for logits and their gradient; gw is summed over chunks in float32.
 
     Padding takes part, with a gradient of zeros: leaving it out would make the host wait for its number.
@@ -307,7 +305,7 @@ def linear_cross_entropy_cuda(
     for start in range(0, n, chunk):
         rows = slice(start, start + chunk)
         z = blas.matmul(x[rows], w.T, out=buffer[: len(x[rows])])
-        losses_and_gradient(z, targets[rows], z if grad else None, losses[rows], smoothing, over, pad_id)
+        losses_and_gradient(z, targets[rows], z if grad else None, losses[rows], smoothing)
         if grad:
             blas.matmul(z, w, out=gx[rows])
             blas.matmul(z.T, x[rows], out=gw)

@@ -1,16 +1,14 @@
 """Rows of a table by index, and the sum of gradients that comes back to each row (paper section 3.4)."""
 
-from typing import Any
-
 import numpy as np
 
 from npx.array import Array, array_module
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
-from npx.registry import kernel
+from npx.registry import Output, kernel
 
 
 @kernel
-def embedding(table: Array, ids: Array, scale: float = 1.0) -> tuple[Array, tuple[Any, ...]]:
+def embedding(table: Array, ids: Array, scale: float = 1.0) -> Output:
     """y = scale * table[ids]. table (V, D); ids (...) integers in [0, V); y (..., D). Saved: ids, V, scale."""
     y = array_module(table).take(table, ids, axis=0)  # a new array, where indexing gives a view for a single id
     if scale != 1.0:
@@ -32,10 +30,7 @@ def embedding_grad(g: Array, ids: Array, rows: int, scale: float) -> Array:
     return gtable
 
 
-@embedding.fast("numpy", "float32", "float64")
-def embedding_numpy(table: Array, ids: Array, scale: float = 1.0) -> tuple[Array, tuple[Any, ...]]:
-    """The reference, whose gradient it is that can be faster."""
-    return embedding.reference(table, ids, scale)
+embedding.fast("numpy", "float32", "float64")(embedding.reference)  # it is the gradient that can be faster
 
 
 @embedding_grad.fast("numpy", "float32", "float64")
@@ -59,7 +54,7 @@ def sums_by_id(g: Array, ids: Array) -> tuple[Array, Array]:
 
 
 @embedding.fast("cupy", "float32", "float16", "bfloat16")
-def embedding_cuda(table: Array, ids: Array, scale: float = 1.0) -> tuple[Array, tuple[Any, ...]]:
+def embedding_cuda(table: Array, ids: Array, scale: float = 1.0) -> Output:
     """A warp for each row."""
     table, ids, d = contiguous(table), contiguous(ids), table.shape[1]
     y = array_module(table).empty((*ids.shape, d), table.dtype)

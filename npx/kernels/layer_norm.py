@@ -6,9 +6,8 @@ import numpy as np
 
 from npx.array import Array, array_module
 from npx.cuda.launch import contiguous, launch
-from npx.kernels.dropout import draw
-from npx.random import Key
-from npx.registry import kernel
+from npx.kernels.dropout import Drop, draw
+from npx.registry import Output, kernel
 from npx.rows import map_blocks
 
 
@@ -75,40 +74,69 @@ def column_sums(g: Array) -> Array:
 
 
 @layer_norm.fast("numpy", "float32", "float64")
-def layer_norm_numpy(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[Array, tuple[Array, ...]]:
-    """One block of rows at a time."""
-    y, xhat = np.empty(x.shape, x.dtype), np.array(x, order="C")
-    rstd = np.empty((*x.shape[:-1], 1), x.dtype)
-    d = x.shape[-1]
-    if x.size:
-        y2, z2, r2 = y.reshape(-1, d), xhat.reshape(-1, d), rstd.reshape(-1, 1)
-
-        def body(i: int, j: int) -> None:
-            norm_rows(z2[i:j], gamma, beta, eps, y2[i:j], r2[i:j])
-
-        map_blocks(body, len(z2), z2[:1].nbytes)
-    return y, (gamma, xhat, rstd)
+def layer_norm_numpy(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Output:
+    """`residual_norm_numpy` without residual and dropout."""
+    return residual_norm_numpy(x, None, gamma, beta, None, eps)
 
 
 @layer_norm_grad.fast("numpy", "float32", "float64")
-def layer_norm_grad_numpy(g: Array, gamma: Array, xhat: Array, rstd: Array) -> tuple[Array, Array, Array]:
-    """One block of rows at a time; the blocks' parameter gradients are added in order."""
-    gx = np.empty(g.shape, g.dtype)
-    d = g.shape[-1]
+def layer_norm_grad_numpy(g: Array, *saved: Any) -> tuple[Array, ...]:
+    """That of `residual_norm_numpy`."""
+    return residual_norm_grad_numpy(g, *saved)[1:]
+
+
+def residual_norm_numpy(
+    x: Array, residual: Array | None, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
+) -> Output:
+    """layer_norm(residual + dropout(x)), one block of rows at a time; residual None: without."""
+    y, xhat, rstd = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype), np.empty((*x.shape[:-1], 1), x.dtype)
+    keep = drop and drop.keep(x.shape)
+    saved = gamma, xhat, rstd, drop, keep
+    if not x.size:
+        return y, saved
+    x2, res2, keep2, y2, z2, r2 = (as_rows(a) for a in (x, residual, keep, y, xhat, rstd))
+    scale = drop.scale if drop else 1.0
+
+    def body(i: int, j: int) -> None:
+        kept, z = x2[i:j], z2[i:j]
+        if keep2 is not None:
+            kept = np.multiply(kept, scale, out=z)
+            kept *= keep2[i:j]
+        if res2 is None:
+            np.copyto(z, kept)
+        else:
+            np.add(kept, res2[i:j], out=z)
+        norm_rows(z, gamma, beta, eps, y2[i:j], r2[i:j])
+
+    map_blocks(body, len(x2), x2[:1].nbytes)
+    return y, saved
+
+
+def residual_norm_grad_numpy(
+    g: Array, gamma: Array, xhat: Array, rstd: Array, drop: Drop | None, keep: Array | None
+) -> tuple[Array, ...]:
+    """Its gradients (gx, gresidual, ggamma, gbeta), those of the parameters added up in the order of the blocks."""
+    gresidual, d = np.empty(g.shape, g.dtype), g.shape[-1]
+    gx = gresidual if keep is None else np.empty(g.shape, g.dtype)
     if not g.size:
-        return gx, np.zeros(d, g.dtype), np.zeros(d, g.dtype)
-    g2, x2, r2, gx2 = g.reshape(-1, d), xhat.reshape(-1, d), rstd.reshape(-1, 1), gx.reshape(-1, d)
+        return gx, gresidual, np.zeros(d, g.dtype), np.zeros(d, g.dtype)
+    g2, h2, r2, gres2, gx2, keep2 = (as_rows(a) for a in (g, xhat, rstd, gresidual, gx, keep))
+    scale = drop.scale if drop else 1.0
 
     def body(i: int, j: int) -> tuple[Array, Array]:
-        return norm_rows_grad(g2[i:j], gamma, x2[i:j], r2[i:j], gx2[i:j])
+        sums = norm_rows_grad(g2[i:j], gamma, h2[i:j], r2[i:j], gres2[i:j])
+        if keep2 is not None:
+            np.multiply(gres2[i:j], scale, out=gx2[i:j])
+            gx2[i:j] *= keep2[i:j]
+        return sums
 
-    ggamma, gbeta = sum_blocks(map_blocks(body, len(g2), g2[:1].nbytes))
-    return gx, ggamma, gbeta
+    parts = map_blocks(body, len(g2), g2[:1].nbytes)
+    return gx, gresidual, *(np.add.reduce(part, axis=0) for part in zip(*parts, strict=True))
 
 
-def sum_blocks(parts: list[tuple[Array, ...]]) -> list[Array]:
-    """Add up what the blocks returned, in the order of the blocks."""
-    return [np.add.reduce(part, axis=0) for part in zip(*parts, strict=True)]
+def as_rows(x: Array | None) -> Any:
+    """x (..., D) as (N, D), with at least one number."""
+    return None if x is None else x.reshape(-1, x.shape[-1])
 
 
 WARP_COLUMNS = 1024  # of a row at most, that one warp holds in registers; longer rows are shared by several warps
@@ -117,46 +145,46 @@ PARTIAL_SUMS = 264  # blocks that sum gamma's and beta's gradients: two for each
 
 
 @layer_norm.fast("cupy", "float32", "float16", "bfloat16")
-def layer_norm_cuda(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[Array, tuple[Any, ...]]:
-    """A warp for each row, which is read and written once."""
-    return norm_rows_cuda(x, None, gamma, beta, 0.0, None, eps)
+def layer_norm_cuda(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Output:
+    """`residual_norm_cuda` without residual and dropout."""
+    return residual_norm_cuda(x, None, gamma, beta, None, eps)
 
 
 @layer_norm_grad.fast("cupy", "float32", "float16", "bfloat16")
-def layer_norm_grad_cuda(g: Array, *saved: Any) -> tuple[Array, Array, Array]:
-    """A warp for each row; each block's parameter gradients, then their sums in the order of the blocks."""
-    return norm_rows_grad_cuda(g, *saved)[1:]
+def layer_norm_grad_cuda(g: Array, *saved: Any) -> tuple[Array, ...]:
+    """That of `residual_norm_cuda`."""
+    return residual_norm_grad_cuda(g, *saved)[1:]
 
 
-def norm_rows_cuda(
-    x: Array, residual: Array | None, gamma: Array, beta: Array, rate: float, key: Key | None, eps: float
-) -> tuple[Array, tuple[Any, ...]]:
-    """layer_norm(residual + dropout(x)); residual or key None: without.
+def residual_norm_cuda(
+    x: Array, residual: Array | None, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
+) -> Output:
+    """layer_norm(residual + dropout(x)); residual None: without. A warp for each row, which is read and written once.
 
-    Saved: gamma, xhat, rstd (N,), float32 whatever the dtype of the rows, and the dropout.
+    Saved: gamma, xhat, rstd (N,), float32 whatever the dtype of the rows, and the dropout: the mask is not stored.
     """
     xp = array_module(x)
-    x, gamma, beta = contiguous(x), contiguous(gamma), contiguous(beta)
-    residual = None if residual is None else contiguous(residual)
+    x, residual, gamma, beta = (contiguous(a) for a in (x, residual, gamma, beta))
     n, d, block, shape = row_shape(x)
     y, xhat, rstd = xp.empty(x.shape, x.dtype), xp.empty(x.shape, x.dtype), xp.empty(n, np.float32)
     sizes = np.int32(n), np.int32(d), np.float32(eps)
-    args = x, residual, gamma, beta, y, xhat, rstd, *sizes, *draw(rate, key)
+    args = x, residual, gamma, beta, y, xhat, rstd, *sizes, *draw(drop)
     launch("layer_norm.cu", "layer_norm", -(-n // shape["ROWS"]), block, args, T=x.dtype, **shape)
-    return y, (gamma, xhat, rstd, rate, key)
+    return y, (gamma, xhat, rstd, drop)
 
 
-def norm_rows_grad_cuda(
-    g: Array, gamma: Array, xhat: Array, rstd: Array, rate: float, key: Key | None
-) -> tuple[Array, Array, Array, Array]:
-    """Gradients (gx, gresidual, ggamma, gbeta) of `norm_rows_cuda`; without a key the first two are one array."""
+def residual_norm_grad_cuda(g: Array, gamma: Array, xhat: Array, rstd: Array, drop: Drop | None) -> tuple[Array, ...]:
+    """Its gradients (gx, gresidual, ggamma, gbeta); without dropout the first two are one array.
+
+    A warp for each row; each block's parameter gradients, then their sums in the order of the blocks.
+    """
     xp = array_module(g)
     g = contiguous(g)
     n, d, block, shape = row_shape(g)
     blocks = min(-(-n // shape["ROWS"]), PARTIAL_SUMS)
     gresidual, partial = xp.empty(g.shape, g.dtype), xp.empty((blocks, 2 * d), np.float32)
-    gx = None if key is None else xp.empty(g.shape, g.dtype)
-    args = g, gamma, xhat, rstd, gresidual, gx, partial, np.int32(n), np.int32(d), *draw(rate, key)
+    gx = xp.empty(g.shape, g.dtype) if drop else None
+    args = g, gamma, xhat, rstd, gresidual, gx, partial, np.int32(n), np.int32(d), *draw(drop)
     launch("layer_norm.cu", "layer_norm_grad", blocks, block, args, T=g.dtype, **shape)
     sums = sum_columns_cuda(partial, g.dtype)
     return gresidual if gx is None else gx, gresidual, sums[:d], sums[d:]

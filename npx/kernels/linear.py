@@ -1,7 +1,5 @@
 """The affine map of every projection, with the ReLU of the feed-forward network (paper section 3.3)."""
 
-from typing import Any
-
 import numpy as np
 
 from npx import rows
@@ -9,12 +7,12 @@ from npx.array import Array, array_module
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.kernels.layer_norm import column_sums, sum_columns_cuda
-from npx.registry import kernel
+from npx.registry import Output, kernel
 from npx.rows import map_blocks, map_ranges, matmul, panel, products
 
 
 @kernel
-def linear(x: Array, w: Array, b: Array | None = None, activation: str = "") -> tuple[Array, tuple[Any, ...]]:
+def linear(x: Array, w: Array, b: Array | None = None, activation: str = "") -> Output:
     """y = x w + b, then max(0, y) if `activation` is "relu", else "". x (N, I); w (I, O); b (O,) or None; y (N, O).
 
     Saved: x, w, y where it ended in a ReLU, whether there is a bias.
@@ -39,7 +37,7 @@ def linear_grad(g: Array, x: Array, w: Array, y: Array | None, bias: bool) -> tu
 
 
 @linear.fast("numpy", "float32", "float64")
-def linear_numpy(x: Array, w: Array, b: Array | None = None, activation: str = "") -> tuple[Array, tuple[Any, ...]]:
+def linear_numpy(x: Array, w: Array, b: Array | None = None, activation: str = "") -> Output:
     """Bias and ReLU in place on each panel of the product, right after it."""
     if b is None and not activation:
         return matmul(x, w), (x, w, None, False)
@@ -72,7 +70,7 @@ SLICE = 128  # rows that one block sums
 
 
 @linear.fast("cupy", "float32", "float16", "bfloat16")
-def linear_cuda(x: Array, w: Array, b: Array | None = None, activation: str = "") -> tuple[Array, tuple[Any, ...]]:
+def linear_cuda(x: Array, w: Array, b: Array | None = None, activation: str = "") -> Output:
     """Bias and ReLU in place, in one pass after the product."""
     y = blas.matmul(x, w)
     if b is not None or activation:

@@ -70,7 +70,8 @@ class Draw:
 
     def dropout(self) -> dict[str, Any]:
         rate = self.pick(st.sampled_from([0.3, 0.1, 0.9]), (0.3,), lambda large: 0.1)
-        return {"rate": rate, "key": self.pick(st.none() | keys(), (KEY, None), lambda large: KEY)}
+        key = self.pick(st.none() | keys(), (KEY, None), lambda large: KEY)
+        return {"drop": key and npx.Drop(rate, key)}
 
 
 class Hypothesis(Draw):
@@ -218,7 +219,7 @@ def layer_norm(d):
 def dropout(d):
     shape = rows(d)
     rate = d.pick(st.sampled_from([0.3, 0.1, 0.9, 1.0]), (0.3, 1.0), lambda large: 0.1)
-    return Call((d.values(*shape, styles=s.STYLES), rate, d.pick(keys(), (KEY,), lambda large: KEY)))
+    return Call((d.values(*shape, styles=s.STYLES), npx.Drop(rate, d.pick(keys(), (KEY,), lambda large: KEY))))
 
 
 @kernel_case
@@ -278,8 +279,8 @@ def smoothed(d, n, classes):
     targets = np.array(d.ids(classes, n)) if isinstance(d, Edges) else d.ids(classes, n)
     if isinstance(d, Edges):
         targets[: n // 3] = pad
-    options = {"smoothing": d.option(0.1, 0.0), "over": d.option(*OVER), "pad_id": pad, "grad": d.option(True, False)}
-    return targets, options
+    smoothing = npx.Smoothing(d.option(0.1, 0.0), d.option(*OVER), pad)
+    return targets, {"smoothing": smoothing, "grad": d.option(True, False)}
 
 
 @kernel_case
@@ -315,10 +316,10 @@ def adam(d):
     step = d.pick(st.integers(1, 9999), (3,), lambda large: 3)
     options = {"weight_decay": d.option(0.0, 0.1), "scale": d.option(1.0, 0.25)}
     options |= d.option({"eps": 1e-3}, {"eps": 1e-3, "eps_inside": True})
-    if half is not None or d.pick(st.booleans(), (False,), lambda large: False):
-        options["low"] = npx.zeros(n, half or "float16")
+    low = half is not None or d.pick(st.booleans(), (False,), lambda large: False)
     rate = d.pick(st.sampled_from([0.5, 0.0]), (0.5,), lambda large: 1e-4)
-    return Call((p, d.values(n), m, abs(v), step, rate), options)
+    numbers = npx.adam_step(step, rate, **options)
+    return Call((p, d.values(n), m, abs(v), numbers), {"low": npx.zeros(n, half or "float16")} if low else {})
 
 
 @st.composite

@@ -42,16 +42,15 @@ def operation_layer_norm(draw):
 @case
 def operation_dropout(draw):
     x = draw(s.arrays((*leading(draw), draw(size(9))), s.STYLES))
-    return Call((x, draw(st.sampled_from([0.3, 0.5, 0.9])), draw(keys())), saved=x.size)
+    return Call((x, draw(st.builds(npx.Drop, st.sampled_from([0.3, 0.5, 0.9]), keys()))), saved=x.size)
 
 
 @case
 def operation_dropout_residual_norm(draw):
     x, gamma, beta = normed(draw)
     residual = draw(s.arrays(x.shape, ("plain", "normal", "large")))
-    rate, key = draw(st.sampled_from([0.3, 0.5])), draw(st.none() | keys())
     saved = x.nbytes + x[..., :1].nbytes + x.size
-    return Call((x, residual, gamma, beta), {"rate": rate, "key": key, "eps": 0.1}, saved)
+    return Call((x, residual, gamma, beta), {**dropped(draw), "eps": 0.1}, saved)
 
 
 @case
@@ -97,7 +96,8 @@ def turned(how, *arrays):
 
 
 def dropped(draw):
-    return {"rate": draw(st.sampled_from([0.3, 0.5])), "key": draw(st.none() | keys())}
+    rate, key = draw(st.sampled_from([0.3, 0.5])), draw(st.none() | keys())
+    return {"drop": key and npx.Drop(rate, key)}
 
 
 @case
@@ -125,7 +125,8 @@ def operation_cross_attention(draw):
 
 def smoothed(draw):
     over = draw(st.sampled_from(["all", "others", "others_without_pad"]))
-    return {"smoothing": draw(st.sampled_from([0.2, 0.0])), "over": over, "pad_id": draw(st.sampled_from([0, 2]))}
+    share, pad = draw(st.sampled_from([0.2, 0.0])), draw(st.sampled_from([0, 2]))
+    return {"smoothing": npx.Smoothing(share, over, pad)}
 
 
 @case

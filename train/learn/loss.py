@@ -45,5 +45,5 @@ def label_smoothed_loss(
         raise ValueError(f"label_smoothed_loss: expected smoothing_over {choices}; got {smoothing_over!r}; try 'all'")
     if normalizer is None:
         normalizer = max(1, int((targets != pad_id).sum()))
-    total = cross_entropy(logits, targets, smoothing, smoothing_over, pad_id)
+    total = cross_entropy(logits, targets, npx.Smoothing(smoothing, smoothing_over, pad_id))
     return total * (1.0 / normalizer)

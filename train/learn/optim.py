@@ -67,8 +67,7 @@ class Adam:
                 f"try 1e-9 and 0"
             )
         self.flat = model if isinstance(model, FlatParameters) else FlatParameters(model)
-        self.options = {"beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
-        self.options["eps_inside"] = eps_inside
+        self.options = beta1, beta2, eps, weight_decay, eps_inside
         self.m = npx.zeros_like(self.flat.data)  # (P,)
         self.v = npx.zeros_like(self.flat.data)  # (P,)
         self.steps = 0  # updates done
@@ -77,10 +76,8 @@ class Adam:
         """Moves every parameter once, by the gradients now in the flat buffer times `scale`."""
         self.flat.check()
         self.steps += 1
-        npx.adam(
-            self.flat.data, self.flat.grad, self.m, self.v, self.steps, lr, low=self.flat.low, scale=scale,
-            **self.options,
-        )  # fmt: skip
+        numbers = npx.adam_step(self.steps, lr, *self.options, scale)
+        npx.adam(self.flat.data, self.flat.grad, self.m, self.v, numbers, self.flat.low)
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the moments m and v on the host (P,) and the number of updates done: all that Adam remembers."""
