@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,11 +49,9 @@ class Translation(Task):
     sides = ("source", "target")
     scores = {"bleu": "BLEU"}
 
-    def prepare(
-        self, files: Sequence[str], tokenizer: Any, out_dir: Path, max_length: int, progress: Callable[[int], object]
-    ) -> Corpus:
+    def prepare(self, files: Sequence[str], *how: Any) -> Corpus:
         src, tgt = files
-        return prepare(src, tgt, tokenizer, out_dir, max_length, progress)
+        return prepare(src, tgt, *how)
 
     def batches(self, corpus: Corpus, batch_tokens: int, seed: int) -> Batches:
         return Batches(corpus, batch_tokens, seed)
@@ -64,10 +61,8 @@ class Translation(Task):
         batches = Batches(corpus, max(longest_side, batch_tokens))
         return ((indices, batches.batch(indices)) for indices in batches.by_length())
 
-    def loss(
-        self, model: Any, batch: Batch, smoothing: float = 0.0, smoothing_over: str = "all", normalizer: float = 1.0
-    ) -> Tensor:
-        return model.loss(batch.src, batch.tgt, smoothing, smoothing_over, normalizer=normalizer)
+    def loss(self, model: Any, batch: Batch, **how: Any) -> Tensor:
+        return model.loss(batch.src, batch.tgt, **how)
 
     def evaluation(self, config: Any, tokenizer: Any, corpus: Corpus) -> "GreedyBleu | None":
         how = "none" if config.data.pretokenizer == "whitespace" else "13a"  # none: the text is tokenised already
@@ -117,8 +112,8 @@ def translate_stream(
     batch_tokens: int = 4096,
     max_length: int = 1024,
     window: int = WINDOW,
-    progress: Callable[[int], object] | None = None,
-    on_warning: Callable[[str], object] | None = None,
+    progress: Callable[[int], object] = lambda done: None,
+    on_warning: Callable[[str], object] = warnings.warn,
 ) -> Iterator[list[tuple[str, float]]]:
     """Yield the translations of one line after another: `n_best` pairs (text, score), best first.
 
@@ -139,15 +134,11 @@ def translate_stream(
     def windows() -> Iterator[list[tuple[str, float]]]:
         rest, first = iter(lines), 1
         while part := list(islice(rest, window)):
-            sources = _encode(tokenizer, part, first, max_length, on_warning or _warn)
+            sources = _encode(tokenizer, part, first, max_length, on_warning)
             yield from _translate_window(model, tokenizer, sources, search, batch_tokens, progress)
             first += len(part)
 
     return windows()
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=2)
 
 
 def _encode(
@@ -170,11 +161,11 @@ def _translate_window(
     sources: list[list[int]],
     search: dict[str, Any],
     batch_tokens: int,
-    progress: Callable[[int], object] | None,
+    progress: Callable[[int], object],
 ) -> list[list[tuple[str, float]]]:
     results: list[list[tuple[str, float]]] = [[("", 0.0)] for _ in sources]
     filled = [i for i, ids in enumerate(sources) if ids]
-    if progress is not None and len(filled) < len(sources):
+    if len(filled) < len(sources):
         progress(len(sources) - len(filled))
     for batch in length_batches([len(sources[i]) + 1 for i in filled], batch_tokens):
         members = [filled[j] for j in batch]
@@ -182,8 +173,7 @@ def _translate_window(
         texts = iter(tokenizer.decode_batch([h.tokens for hypotheses in found for h in hypotheses]))
         for i, hypotheses in zip(members, found, strict=True):
             results[i] = [(_one_line(next(texts)), h.score) for h in hypotheses]
-        if progress is not None:
-            progress(len(members))
+        progress(len(members))
     return results
 
 

@@ -26,7 +26,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from train.errors import UserError
-from train.text.lines import read_lines, read_sides
+from train.text.lines import read_lines, read_parallel
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 KINDS = ("bpe", "wordpiece")
@@ -118,7 +118,7 @@ class Tokenizer:
         choice("tokenizer", kind, KINDS)
         choice("pretokenizer", pretokenizer, PRETOKENIZERS)
         normalizer, pieces = _normalizer(), pieces_of_bytes(PRETOKENIZERS[pretokenizer])
-        lines = read_sides(paths) if parallel else chain.from_iterable(map(read_lines, paths))
+        lines = chain.from_iterable(read_parallel(*paths) if parallel else map(read_lines, paths))
         model = byte_pairs(lines, vocab_size, normalizer, pieces)
         if kind == "wordpiece":
             flags = {"continuing_subword_prefix": "", "max_input_chars_per_word": 1000}
