@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import npx
-from models import FlatParameters
 from train.errors import UserError
 from train.learn.optim import NoamSchedule
 from train.learn.signals import Signals
@@ -35,33 +34,29 @@ class Trainer:
     of its summed loss / n, so that k micro-batches are one batch of their union; then clipping, then Adam with the
     schedule's rate of this step (section 5).
 
-    `flat` holds the parameters of `model`; `corpora` is the prepared text, "train" and perhaps "valid". `resume` goes
-    on from the newest checkpoint of `run_dir`, or from the start where there is none yet. `scaled`: the numbers
-    computed with need a scaled loss. Raises UserError where `run_dir` has checkpoints and `resume` is False, and for a
-    checkpoint that is damaged or of another model, tokenizer, training text or configuration. Nothing is written before
-    `run`.
+    `corpora` is the prepared text, "train" and perhaps "valid". `resume` goes on from the newest checkpoint of
+    `run_dir`, or from the start where there is none yet. Raises UserError where `run_dir` has checkpoints and `resume`
+    is False, and for a checkpoint that is damaged or of another model, tokenizer, training text or configuration.
+    Nothing is written before `run`.
     """
 
     def __init__(
         self,
         model: Any,
-        flat: FlatParameters,
         config: RunConfig,
         tokenizer: Any,
         corpora: Mapping[str, Any],
-        run_dir: str | Path | RunFolder,
+        run_dir: str | Path,
         resume: bool = False,
         progress: bool = True,
-        scaled: bool = False,
     ) -> None:
         self.model, self.config, self.tokenizer, self.corpora = model, config, tokenizer, corpora
-        self.folder = run_dir if isinstance(run_dir, RunFolder) else RunFolder(run_dir)
-        self.task, t = TASKS[config.data.task], config.train
+        self.folder, self.task, t = RunFolder(run_dir), TASKS[config.data.task], config.train
         self.schedule = NoamSchedule(model.config.d_model, t.warmup_steps, t.lr_scale)
         self.state, self.signals = RunState(), Signals()
         self.saved: Path | None = None  # the newest checkpoint
         self.report = RunReport(self.folder, t.max_steps, progress)
-        self.update = Update(self.task, model, flat, t, self.report, scaled, meanwhile=self._prepare_batches)
+        self.update = Update(self.task, model, t, self.report, meanwhile=self._prepare_batches)
         self.stream = Stream(self.task.batches(corpora["train"], t.batch_tokens, t.seed))
         valid = corpora.get("valid")
         self.validation = None if valid is None else Validation(self.task, model, tokenizer, valid, config)
@@ -174,8 +169,7 @@ class Trainer:
 
     def _validate(self) -> None:
         """Validates and notes the result for early stopping; after a signal within, it is still due on resuming."""
-        result = self._measure()
-        if result is not None:
+        if result := self._measure():
             self._record(result)
             self.state.judged(result["loss"])
 
@@ -264,16 +258,15 @@ class Trainer:
 
     def _summary(self) -> Summary:
         """Ends the run; validates where the last step is none of validate_every, or where nothing was left to train."""
-        s, last = self.state, {}
+        s = self.state
+        last: dict[str, float] = {}
         if self.validation is not None:
-            measured = self.validation.last
-            if s.validated < s.step or measured is None:
-                measured = self._measure()
-                if measured is None:
-                    raise KeyboardInterrupt
-                if s.validated < s.step:
-                    self._record(measured)
-            last = measured
+            known = self.validation.last if s.validated == s.step else None
+            last = known or self._measure() or {}
+            if not last:
+                raise KeyboardInterrupt
+            if s.validated < s.step:
+                self._record(last)
         assert self.saved is not None
         self.report.line(
             f"done after step {s.step} ({self._end()}), {s.tokens:,} tokens in {clock(s.seconds)}: {self.saved}"

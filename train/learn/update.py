@@ -23,27 +23,24 @@ GIB = 2**30
 
 
 class Update:
-    """Makes the updates of a model, whose parameters lie in `flat`: `gradient`, then `apply` where that was finite.
+    """Makes the updates of a model, from now on in `settings.precision`: `gradient`, then `apply` where it was finite.
 
-    `scaled`: the numbers computed with need a scaled loss (fp16). `meanwhile` is called when all of a gradient is under
-    way and the host would only wait.
+    `meanwhile` is called when all of a gradient is under way and the host would only wait.
     """
 
     def __init__(
         self,
         task: Task,
         model: Any,
-        flat: FlatParameters,
         settings: TrainSection,
         report: RunReport,
-        scaled: bool = False,
         meanwhile: Callable[[], object] = lambda: None,
     ) -> None:
-        self.task, self.model, self.flat, self.settings = task, model, flat, settings
-        self.report, self.meanwhile = report, meanwhile
-        t = settings
-        self.adam = Adam(flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
-        self.scale = LossScale(dynamic=scaled)
+        self.task, self.model, self.settings, self.report, self.meanwhile = task, model, settings, report, meanwhile
+        t, precision = settings, npx.precision_named(settings.precision)
+        self.flat = FlatParameters(model, precision.numbers)
+        self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
+        self.scale = LossScale(dynamic=precision.scaled)
 
     def gradient(self, micro: Sequence[Any], step: int) -> tuple[float, float]:
         """Leaves the gradient of micro-batches in the flat buffer; returns their mean loss and the gradient's norm.
