@@ -104,27 +104,22 @@ def translate_stream(
     tokenizer: Any,
     lines: Iterable[str],
     *,
-    beam: int = 4,
-    alpha: float = 0.6,
-    penalty: str = "paper",
-    max_extra: int = 50,
-    n_best: int = 1,
     batch_tokens: int = 4096,
     max_length: int = 1024,
     window: int = WINDOW,
     progress: Callable[[int], object] = lambda done: None,
     on_warning: Callable[[str], object] = warnings.warn,
+    **search: Any,
 ) -> Iterator[list[tuple[str, float]]]:
     """Yield the translations of one line after another: `n_best` pairs (text, score), best first.
 
     Lines are read and given out in windows of `window`, within which sentences of like length share a batch of at most
     `batch_tokens` source tokens, padding included (one sentence may exceed it). A line without tokens stays empty:
     [("", 0.0)]. A line of more than `max_length` tokens, EOS included, is cut, and `on_warning` (default: Python's
-    warnings) is told so. `progress` is told, after every batch, how many more lines are done. The other options are
-    `beam_search`'s. Raises ValueError for a bad option, at once.
+    warnings) is told so. `progress` is told, after every batch, how many more lines are done. `search`: `beam_search`'s
+    beam, alpha, penalty, max_extra and n_best. Raises ValueError for a bad option, at once.
     """
-    search = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra, "n_best": n_best}
-    check_search(**search)  # type: ignore[arg-type]
+    check_search(**search)
     for name, value, least in (("batch_tokens", batch_tokens, 1), ("max_length", max_length, 2), ("window", window, 1)):
         if value < least:
             raise ValueError(f"{name}: expected at least {least}; got {value}")
