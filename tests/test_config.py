@@ -58,7 +58,6 @@ def test_a_dumped_config_loads_back_equal(tmp_path_factory, chosen):
     file = tmp_path_factory.mktemp("config") / "config.toml"
     file.write_text(config.dump(), encoding="utf-8")
     assert RunConfig.load(file) == config
-    assert RunConfig.from_dict(config.to_dict()) == config
     for table, entries in chosen.items():
         for name, value in entries.items():
             assert getattr(getattr(config, table), name) == value

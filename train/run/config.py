@@ -112,25 +112,15 @@ class RunConfig:
             for f in fields(section):
                 yield table, f, getattr(section, f.name)
 
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Tables of keys, without those that are left out; `from_dict` gives an equal config back."""
-        tables: dict[str, dict[str, Any]] = {table: {} for table in SECTIONS}
-        for table, f, value in self.keys():
-            if value is not None:
-                tables[table][f.name] = value
-        return tables
-
     def dump(self) -> str:
         """The whole configuration as TOML, each key under its meaning; `load` gives an equal one back."""
         lines = ["# Configuration of npx-transformer. Paths are relative to the folder the command is run in."]
-        last = ""
-        for table, f, value in self.keys():
-            if table != last:
-                about = SECTIONS[table].__doc__.split(": ", 1)[1]
-                lines += ["", "", f"# {about}", f"[{table}]"]
-                last = table
-            lines += ["", *textwrap.wrap(explain(f), 118, initial_indent="# ", subsequent_indent="# ")]
-            lines.append(f"# {f.name} =" if value is None else f"{f.name} = {to_toml(value)}")
+        for table, section in SECTIONS.items():
+            lines += ["", "", f"# {section.__doc__.split(': ', 1)[1]}", f"[{table}]"]
+            for name, f in keys_of(table).items():
+                value = getattr(getattr(self, table), name)
+                lines += ["", *textwrap.wrap(explain(f), 118, initial_indent="# ", subsequent_indent="# ")]
+                lines.append(f"# {name} =" if value is None else f"{name} = {to_toml(value)}")
         return "\n".join(lines) + "\n"
 
     def frozen_difference(self, other: "RunConfig") -> str | None:
