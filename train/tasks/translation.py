@@ -126,11 +126,24 @@ def translate_stream(
     if model.longest:
         max_length = min(max_length, model.longest)
 
+    def translated(sources: list[list[int]]) -> list[list[tuple[str, float]]]:
+        results: list[list[tuple[str, float]]] = [[("", 0.0)] for _ in sources]
+        filled = [i for i, ids in enumerate(sources) if ids]
+        if len(filled) < len(sources):
+            progress(len(sources) - len(filled))
+        for batch in length_batches([len(sources[i]) + 1 for i in filled], batch_tokens):
+            members = [filled[j] for j in batch]
+            found = beam_search(model, pad_sources([sources[i] for i in members], model.config), **search)
+            texts = iter(tokenizer.decode_batch([h.tokens for hypotheses in found for h in hypotheses]))
+            for i, hypotheses in zip(members, found, strict=True):
+                results[i] = [(_one_line(next(texts)), h.score) for h in hypotheses]
+            progress(len(members))
+        return results
+
     def windows() -> Iterator[list[tuple[str, float]]]:
         rest, first = iter(lines), 1
         while part := list(islice(rest, window)):
-            sources = _encode(tokenizer, part, first, max_length, on_warning)
-            yield from _translate_window(model, tokenizer, sources, search, batch_tokens, progress)
+            yield from translated(_encode(tokenizer, part, first, max_length, on_warning))
             first += len(part)
 
     return windows()
@@ -148,28 +161,6 @@ def _encode(
                 f"the first {max_length - 1} are translated; try splitting the line"
             )
     return [list(ids[: max_length - 1]) for ids in sources]
-
-
-def _translate_window(
-    model: Any,
-    tokenizer: Any,
-    sources: list[list[int]],
-    search: dict[str, Any],
-    batch_tokens: int,
-    progress: Callable[[int], object],
-) -> list[list[tuple[str, float]]]:
-    results: list[list[tuple[str, float]]] = [[("", 0.0)] for _ in sources]
-    filled = [i for i, ids in enumerate(sources) if ids]
-    if len(filled) < len(sources):
-        progress(len(sources) - len(filled))
-    for batch in length_batches([len(sources[i]) + 1 for i in filled], batch_tokens):
-        members = [filled[j] for j in batch]
-        found = beam_search(model, pad_sources([sources[i] for i in members], model.config), **search)
-        texts = iter(tokenizer.decode_batch([h.tokens for hypotheses in found for h in hypotheses]))
-        for i, hypotheses in zip(members, found, strict=True):
-            results[i] = [(_one_line(next(texts)), h.score) for h in hypotheses]
-        progress(len(members))
-    return results
 
 
 def length_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:

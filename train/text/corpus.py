@@ -131,7 +131,7 @@ class Corpus:
         Raises `UserError` where the files are missing or incomplete.
         """
         out_dir = Path(out_dir)
-        meta = read_prepared(out_dir, _sizes, format=FORMAT)
+        meta = read_prepared(out_dir, _sizes, {}, format=FORMAT)
         if meta is None:
             raise UserError(f"{out_dir}: expected prepared data; got none, or damaged files; try preparing it again")
         dtypes = [np.dtype(meta["dtype"]), np.dtype(np.int64)] * 2

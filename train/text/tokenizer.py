@@ -117,7 +117,9 @@ class Tokenizer:
         paths = [paths] if isinstance(paths, str | PathLike) else list(paths)
         choice("tokenizer", kind, KINDS)
         choice("pretokenizer", pretokenizer, PRETOKENIZERS)
-        normalizer, pieces = _normalizer(), pieces_of_bytes(PRETOKENIZERS[pretokenizer])
+        squeeze = normalizers.Replace(Regex(f"[{SPACES}]+"), " ")
+        normalizer = normalizers.Sequence([squeeze, normalizers.Strip(), normalizers.Prepend(" ")])
+        pieces = pieces_of_bytes(PRETOKENIZERS[pretokenizer])
         lines = chain.from_iterable(read_parallel(*paths) if parallel else map(read_lines, paths))
         model = byte_pairs(lines, vocab_size, normalizer, pieces)
         if kind == "wordpiece":
@@ -181,11 +183,6 @@ class Tokenizer:
 def normalize(text: str) -> str:
     """Text with each run of white space made one space and none at the ends: what encoding and decoding give back."""
     return _SPACE_RUN.sub(" ", text).strip(" ")
-
-
-def _normalizer() -> normalizers.Normalizer:
-    squeeze = normalizers.Replace(Regex(f"[{SPACES}]+"), " ")
-    return normalizers.Sequence([squeeze, normalizers.Strip(), normalizers.Prepend(" ")])
 
 
 def pieces_of_bytes(pattern: str) -> pre_tokenizers.PreTokenizer:
