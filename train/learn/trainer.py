@@ -93,7 +93,7 @@ class Trainer:
     def _update(self) -> bool:
         """One update; False where it overflowed the range of fp16 and was not made: then it is no step either."""
         started = time.perf_counter()
-        s, step = self.state, self.state.step + 1
+        s, step, scale = self.state, self.state.step + 1, self.update.scale
         micro = [self._next_batch() for _ in range(self.config.train.accumulate)]
         targets, tokens = sum(batch.n_target_tokens for batch in micro), sum(batch.n_tokens for batch in micro)
         loss, norm = self.update.gradient(micro, step)
@@ -101,20 +101,16 @@ class Trainer:
         if good:
             self.lr, self.norm = self.schedule(step), norm
             self.update.apply(self.lr, norm)
-        elif not self.update.scale.overflowed():
+        elif not scale.overflowed():
             raise self._not_finite(step, *(("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)))
         s.spent(time.perf_counter() - started)
-        if not good:
-            self._skipped(step)
-            return False
-        s.updated(loss, targets, tokens)
-        self.report.advance(s)
-        return True
-
-    def _skipped(self, step: int) -> None:
-        scale = self.update.scale
-        self.report.metrics({"kind": "skipped", "step": step, "loss_scale": scale.value, "skipped": scale.skipped})
-        self.report.line(f"step {step}: beyond the range of fp16; update skipped, loss scale now {scale.value:g}")
+        if good:
+            s.updated(loss, targets, tokens)
+            self.report.advance(s)
+        else:
+            self.report.metrics({"kind": "skipped", "step": step, "loss_scale": scale.value, "skipped": scale.skipped})
+            self.report.line(f"step {step}: beyond the range of fp16; update skipped, loss scale now {scale.value:g}")
+        return good
 
     def _next_batch(self) -> Any:
         s = self.state
