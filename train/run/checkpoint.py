@@ -234,9 +234,8 @@ def _write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], st
                 _remove(target)
             os.replace(partial, target)
             sync(target.parent)
-        except BaseException:
+        finally:
             shutil.rmtree(partial, ignore_errors=True)
-            raise
 
 
 def _remove(path: Path) -> None:
