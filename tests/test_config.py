@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import PRESETS, TransformerConfig
-from models.fields import expected, inside
+from models.fields import expected, inside, kind_of
 from train.errors import UserError
 from train.run import config as keys
 from train.run.config import SECTIONS, RunConfig, all_keys, check, explain, keys_of
@@ -20,7 +20,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_si
 
 def values_of(table, f):
     """A strategy of what a key takes, drawn from its own metadata."""
-    kind, interval = keys.type_of(table, f.name), f.metadata["within"]
+    kind, interval = kind_of(f), f.metadata["within"]
     if f.metadata["choices"]:
         return st.sampled_from(tuple(f.metadata["choices"]))
     if kind is bool:
@@ -88,7 +88,7 @@ def test_every_key_is_explained_and_its_default_is_valid(full):
     f = keys_of(table)[name]
     assert len(f.metadata["help"]) > 15
     text = explain(f)
-    assert expected(f, keys.type_of(table, name))[1:] in text
+    assert expected(f)[1:] in text
     if f.default is None:
         assert f.metadata["unset"] in text
     else:
