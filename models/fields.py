@@ -9,8 +9,7 @@ import re
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import Field, field, fields
-from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 POSITIVE = "(0, inf)"
 COUNT = "[1, inf)"  # of whole numbers
@@ -30,16 +29,14 @@ def key(
     })  # fmt: skip
 
 
-@cache
-def kinds(cls: Any) -> dict[str, type]:
-    """The plain type of each field of a dataclass: `int | None` is int."""
-    hints = get_type_hints(cls)
-    return {n: get_args(hint)[0] if isinstance(hint, types.UnionType) else hint for n, hint in hints.items()}
+def kind_of(f: Field[Any]) -> Any:
+    """The plain type of a key: `int | None` is int."""
+    return get_args(f.type)[0] if isinstance(f.type, types.UnionType) else f.type
 
 
-def fits(f: Field[Any], kind: Any, value: Any) -> bool:
-    """Whether a value of exactly the type `kind` is one that the key takes."""
-    choices, within = tuple(f.metadata["choices"]), f.metadata["within"]
+def fits(f: Field[Any], value: Any) -> bool:
+    """Whether a value, of exactly the key's type, is one that it takes."""
+    kind, choices, within = kind_of(f), tuple(f.metadata["choices"]), f.metadata["within"]
     if type(value) is not kind or (choices and value not in choices):
         return False
     if kind in (int, float):
@@ -54,11 +51,11 @@ def inside(interval: str, value: float) -> bool:
     return above and (value <= high if interval[-1] == "]" else value < high)
 
 
-def expected(f: Field[Any], kind: type) -> str:
+def expected(f: Field[Any]) -> str:
     """What a key takes, in words: `a number from 0 to below 1`."""
     if choices := tuple(f.metadata["choices"]):
         return "one of " + ", ".join(f'"{choice}"' for choice in choices)
-    words = TYPES[kind]
+    words = TYPES[kind_of(f)]
     if interval := f.metadata["within"]:
         low, high = (side.strip() for side in interval[1:-1].split(","))
         words += f" from {low}" if interval[0] == "[" else f" above {low}"
@@ -73,13 +70,12 @@ def keys_of(cls: type) -> Iterator[Field[Any]]:
 
 def check(config: Any) -> None:
     """ValueError, naming the first key of a dataclass whose value is none that it takes; whole numbers are numbers."""
-    cls: Any = type(config)
-    for f in keys_of(cls):
-        kind, value = kinds(cls)[f.name], getattr(config, f.name)
-        if kind is float and type(value) is int:
+    for f in keys_of(type(config)):
+        value = getattr(config, f.name)
+        if kind_of(f) is float and type(value) is int:
             value = float(value)
-        if not (value is None and f.default is None or fits(f, kind, value)):
-            raise ValueError(f"{f.name}: expected {expected(f, kind)}; got {value!r}")
+        if not (value is None and f.default is None or fits(f, value)):
+            raise ValueError(f"{f.name}: expected {expected(f)}; got {value!r}")
 
 
 def overrides(cls: type, unset: str) -> list[tuple[str, Any, Any]]:
@@ -87,5 +83,5 @@ def overrides(cls: type, unset: str) -> list[tuple[str, Any, Any]]:
     found = []
     for f in keys_of(cls):
         own = {"unset": f.metadata["unset"] or unset, "choices": tuple(f.metadata["choices"])}
-        found.append((f.name, kinds(cls)[f.name] | None, field(default=None, metadata={**f.metadata, **own})))
+        found.append((f.name, kind_of(f) | None, field(default=None, metadata={**f.metadata, **own})))
     return found

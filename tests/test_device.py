@@ -14,7 +14,7 @@ import pytest
 import npx
 from autograd import Tensor, kept_arrays
 from autograd import operations as ops
-from models import FlatParameters, Transformer, TransformerConfig
+from models import Transformer, TransformerConfig
 from models.search import beam_search, greedy_search
 from tests import trainings
 from tests.strict_cupy import device, kernels_by_reference
@@ -112,8 +112,9 @@ def test_a_loss_that_counts_its_tokens_itself_does_not_wait():
 
 
 def update_of(made, journal, **changes):
-    settings = config(Path(), batch_tokens=20, **changes).train
-    return Update(TASKS["translation"], made, FlatParameters(made), settings, journal)
+    precision = next(p.weights.dtype.name for _, p in made.named_parameters())
+    settings = config(Path(), batch_tokens=20, precision=precision, **changes).train
+    return Update(TASKS["translation"], made, settings, journal)
 
 
 def batch():

@@ -1,6 +1,7 @@
 """The task `language`: plain text as tokens and windows, a training of it, and text that goes on."""
 
 import json
+import tomllib
 
 import numpy as np
 import pytest
@@ -197,7 +198,7 @@ def test_a_model_of_another_task_is_refused(learned, capsys):
 
 def test_a_text_too_short_for_a_window_leaves_no_folder(folder, tmp_path):
     (tmp_path / "short.txt").write_text("be\n")
-    values = config(folder).to_dict()
+    values = tomllib.loads(config(folder).dump())
     values["data"]["text"] = str(tmp_path / "short.txt")
     with pytest.raises(UserError, match="short.txt: expected a text of at least 13 tokens, data.max_length and one"):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import FlatParameters, Transformer, TransformerConfig
+from models import Transformer, TransformerConfig
 from models.search import greedy_search
 from tests import trainings
 from tests.trainings import ROOT, Crash, config, metrics, outcome, run, tables
@@ -164,8 +164,8 @@ def test_micro_batches_are_one_batch_of_their_union(text, cuts, smoothing, seed)
     found = []
     for micro in ([union], parts):
         model = Transformer(shape, seed=seed, dtype=np.float64)
-        run_config = config(text, label_smoothing=smoothing)
-        made = Trainer(model, FlatParameters(model), run_config, None, {"train": corpus}, "nowhere", progress=False)
+        run_config = config(text, label_smoothing=smoothing, precision="float64")
+        made = Trainer(model, run_config, None, {"train": corpus}, "nowhere", progress=False)
         found.append((made.update.gradient(micro, step=1)[0], made.update.flat.grad.copy()))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
     np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-9, atol=1e-14)

@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -64,13 +63,6 @@ def what_is(path: Path) -> str:
     if not path.is_dir():
         return "a file"
     return "a folder that exists" if any(path.iterdir()) else "an empty folder"
-
-
-def read_all(path: Path) -> list[str]:
-    """Every line of a text file."""
-    from train.text.lines import read_lines
-
-    return list(chain.from_iterable(read_lines(path)))
 
 
 def stdin_lines() -> Iterator[str]:

@@ -7,7 +7,6 @@ where the reader of a pipe has gone. A new command is a file beside this one and
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -69,10 +68,10 @@ def print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import PackageNotFoundError, version
 
-        with suppress(PackageNotFoundError):
+        try:
             print(f"npx-transformer {version('npx-transformer')}")
-            raise typer.Exit
-        print("npx-transformer, not installed (run from its source)")
+        except PackageNotFoundError:
+            print("npx-transformer, not installed (run from its source)")
         raise typer.Exit
 
 

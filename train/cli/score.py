@@ -1,11 +1,13 @@
 """`score`: every BLEU, chrF and TER of a translation."""
 
+import json
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from train.cli.app import app, read_all
+from train.cli.app import app
 
 
 @app.command(epilog="Scores of different kinds are not comparable: quote the signature beside the figure.")
@@ -15,10 +17,11 @@ def score(
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Print every BLEU with its signature, chrF and TER of a translation."""
-    from train.scores.bleu import print_report, report_json, score_report
+    from train.scores.bleu import print_report, score_report
+    from train.text.lines import read_lines
 
-    report = score_report(read_all(hyp), read_all(ref))
+    report = score_report(*([*chain.from_iterable(read_lines(path))] for path in (hyp, ref)))
     if as_json:
-        print(report_json(report))
+        print(json.dumps(report, ensure_ascii=False, indent=2))
     else:
         print_report(report)

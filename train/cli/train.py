@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
@@ -17,11 +17,9 @@ from train.tasks import TASKS
 
 def with_text_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command with an option for each key of each task, after its first two parameters, in place of **texts."""
-    hints = get_type_hints(command, include_extras=True)
-    own = [p.replace(annotation=hints[p.name]) for p in inspect.signature(command).parameters.values()]
+    own = list(inspect.signature(command).parameters.values())
     parameters = {p.name: p for p in (*own[:2], *text_options(), *own[2:-1])}
     command.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
-    command.__annotations__ = {name: p.annotation for name, p in parameters.items()}
     return command
 
 

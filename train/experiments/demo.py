@@ -109,18 +109,16 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
     from train.tasks.translation import translate_lines
 
     numbers = draw(seed, n_train)
-    texts = {}
+    texts, changes = {}, [f"train.seed={seed}", *settings]
     out.mkdir(parents=True, exist_ok=True)
     for part in numbers:
-        for language, words in (("en", english), ("de", german)):
+        for side, language, words in (("src", "en", english), ("tgt", "de", german)):
             texts[part, language] = [words(number) for number in numbers[part]]
-            write_lines(out / f"{part}.{language}", texts[part, language])
+            write_lines(file := out / f"{part}.{language}", texts[part, language])
+            if part != "test":
+                changes.append(f"data.{part}_{side}={to_toml(str(file))}")
     print(f"{len(numbers['train']):,} pairs of number words to train on, 1,000 held out, in {out}")
 
-    changes = [f"train.seed={seed}", *settings]
-    for part in ("train", "valid"):
-        for side, language in (("src", "en"), ("tgt", "de")):
-            changes.append(f"data.{part}_{side}={to_toml(str(out / f'{part}.{language}'))}")
     config = RunConfig.from_dict(tomllib.loads(CONFIG), changes, where="demo")
     train(config, out / "run")
     average_checkpoints(out / "run", config.train.keep_last)

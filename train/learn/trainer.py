@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import npx
-from models import FlatParameters
 from train.errors import UserError
 from train.learn.optim import NoamSchedule
 from train.learn.signals import Signals
@@ -35,33 +34,29 @@ class Trainer:
     of its summed loss / n, so that k micro-batches are one batch of their union; then clipping, then Adam with the
     schedule's rate of this step (section 5).
 
-    `flat` holds the parameters of `model`; `corpora` is the prepared text, "train" and perhaps "valid". `resume` goes
-    on from the newest checkpoint of `run_dir`, or from the start where there is none yet. `scaled`: the numbers
-    computed with need a scaled loss. Raises UserError where `run_dir` has checkpoints and `resume` is False, and for a
-    checkpoint that is damaged or of another model, tokenizer, training text or configuration. Nothing is written before
-    `run`.
+    `corpora` is the prepared text, "train" and perhaps "valid". `resume` goes on from the newest checkpoint of
+    `run_dir`, or from the start where there is none yet. Raises UserError where `run_dir` has checkpoints and `resume`
+    is False, and for a checkpoint that is damaged or of another model, tokenizer, training text or configuration.
+    Nothing is written before `run`.
     """
 
     def __init__(
         self,
         model: Any,
-        flat: FlatParameters,
         config: RunConfig,
         tokenizer: Any,
         corpora: Mapping[str, Any],
-        run_dir: str | Path | RunFolder,
+        run_dir: str | Path,
         resume: bool = False,
         progress: bool = True,
-        scaled: bool = False,
     ) -> None:
         self.model, self.config, self.tokenizer, self.corpora = model, config, tokenizer, corpora
-        self.folder = run_dir if isinstance(run_dir, RunFolder) else RunFolder(run_dir)
-        self.task, t = TASKS[config.data.task], config.train
+        self.folder, self.task, t = RunFolder(run_dir), TASKS[config.data.task], config.train
         self.schedule = NoamSchedule(model.config.d_model, t.warmup_steps, t.lr_scale)
         self.state, self.signals = RunState(), Signals()
         self.saved: Path | None = None  # the newest checkpoint
         self.report = RunReport(self.folder, t.max_steps, progress)
-        self.update = Update(self.task, model, flat, t, self.report, scaled, meanwhile=self._prepare_batches)
+        self.update = Update(self.task, model, t, self.report, meanwhile=self._prepare_batches)
         self.stream = Stream(self.task.batches(corpora["train"], t.batch_tokens, t.seed))
         valid = corpora.get("valid")
         self.validation = None if valid is None else Validation(self.task, model, tokenizer, valid, config)
@@ -98,7 +93,7 @@ class Trainer:
     def _update(self) -> bool:
         """One update; False where it overflowed the range of fp16 and was not made: then it is no step either."""
         started = time.perf_counter()
-        s, step = self.state, self.state.step + 1
+        s, step, scale = self.state, self.state.step + 1, self.update.scale
         micro = [self._next_batch() for _ in range(self.config.train.accumulate)]
         targets, tokens = sum(batch.n_target_tokens for batch in micro), sum(batch.n_tokens for batch in micro)
         loss, norm = self.update.gradient(micro, step)
@@ -106,20 +101,16 @@ class Trainer:
         if good:
             self.lr, self.norm = self.schedule(step), norm
             self.update.apply(self.lr, norm)
-        elif not self.update.scale.overflowed():
+        elif not scale.overflowed():
             raise self._not_finite(step, *(("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)))
         s.spent(time.perf_counter() - started)
-        if not good:
-            self._skipped(step)
-            return False
-        s.updated(loss, targets, tokens)
-        self.report.advance(s)
-        return True
-
-    def _skipped(self, step: int) -> None:
-        scale = self.update.scale
-        self.report.metrics({"kind": "skipped", "step": step, "loss_scale": scale.value, "skipped": scale.skipped})
-        self.report.line(f"step {step}: beyond the range of fp16; update skipped, loss scale now {scale.value:g}")
+        if good:
+            s.updated(loss, targets, tokens)
+            self.report.advance(s)
+        else:
+            self.report.metrics({"kind": "skipped", "step": step, "loss_scale": scale.value, "skipped": scale.skipped})
+            self.report.line(f"step {step}: beyond the range of fp16; update skipped, loss scale now {scale.value:g}")
+        return good
 
     def _next_batch(self) -> Any:
         s = self.state
@@ -174,8 +165,7 @@ class Trainer:
 
     def _validate(self) -> None:
         """Validates and notes the result for early stopping; after a signal within, it is still due on resuming."""
-        result = self._measure()
-        if result is not None:
+        if result := self._measure():
             self._record(result)
             self.state.judged(result["loss"])
 
@@ -264,16 +254,15 @@ class Trainer:
 
     def _summary(self) -> Summary:
         """Ends the run; validates where the last step is none of validate_every, or where nothing was left to train."""
-        s, last = self.state, {}
+        s = self.state
+        last: dict[str, float] = {}
         if self.validation is not None:
-            measured = self.validation.last
-            if s.validated < s.step or measured is None:
-                measured = self._measure()
-                if measured is None:
-                    raise KeyboardInterrupt
-                if s.validated < s.step:
-                    self._record(measured)
-            last = measured
+            known = self.validation.last if s.validated == s.step else None
+            last = known or self._measure() or {}
+            if not last:
+                raise KeyboardInterrupt
+            if s.validated < s.step:
+                self._record(last)
         assert self.saved is not None
         self.report.line(
             f"done after step {s.step} ({self._end()}), {s.tokens:,} tokens in {clock(s.seconds)}: {self.saved}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import npx
-from models import ARCHITECTURES, FlatParameters
+from models import ARCHITECTURES
 from train.errors import UserError
 from train.learn.trainer import Trainer
 from train.run.config import RunConfig
@@ -58,8 +58,7 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, progress
         special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
         shape = config.transformer_config(tokenizer.vocab_size, **special)
         model = shape.build(t.seed, precision.weights)
-        flat = FlatParameters(model, precision.numbers)
-        trainer = Trainer(model, flat, config, tokenizer, corpora, run, resume, progress, precision.scaled)
+        trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress)
     return trainer.run()
 
 

@@ -18,64 +18,58 @@ from train.learn.optim import Adam, LossScale, clip_factor, squared_norm
 from train.run.keys import TrainSection
 from train.run.report import RunReport
 from train.tasks import Task
-from train.tasks.task import Batch
 
 GIB = 2**30
 
 
 class Update:
-    """Makes the updates of a model, whose parameters lie in `flat`: `gradient`, then `apply` where that was finite.
+    """Makes the updates of a model, from now on in `settings.precision`: `gradient`, then `apply` where it was finite.
 
-    `scaled`: the numbers computed with need a scaled loss (fp16). `meanwhile` is called when all of a gradient is under
-    way and the host would only wait.
+    `meanwhile` is called when all of a gradient is under way and the host would only wait.
     """
 
     def __init__(
         self,
         task: Task,
         model: Any,
-        flat: FlatParameters,
         settings: TrainSection,
         report: RunReport,
-        scaled: bool = False,
         meanwhile: Callable[[], object] = lambda: None,
     ) -> None:
-        self.task, self.model, self.flat, self.settings = task, model, flat, settings
-        self.report, self.meanwhile = report, meanwhile
-        t = settings
-        self.adam = Adam(flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
-        self.scale = LossScale(dynamic=scaled)
+        self.task, self.model, self.settings, self.report, self.meanwhile = task, model, settings, report, meanwhile
+        t, precision = settings, npx.precision_named(settings.precision)
+        self.flat = FlatParameters(model, precision.numbers)
+        self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
+        self.scale = LossScale(dynamic=precision.scaled)
 
-    def gradient(self, micro: Sequence[Batch], step: int) -> tuple[float, float]:
+    def gradient(self, micro: Sequence[Any], step: int) -> tuple[float, float]:
         """Leaves the gradient of micro-batches in the flat buffer; returns their mean loss and the gradient's norm.
 
         Where memory runs out it is formed once more from halves of the micro-batches: the same sum, but for rounding
         and for other draws of dropout. UserError where that is too much as well.
         """
-        targets = sum(batch.n_target_tokens for batch in micro)
-        try:
-            return self._gradient(micro, targets, step)
-        except MemoryError:
-            found = self.out_of_memory(micro, step)  # while the traceback keeps the graph
-        smaller = [half for batch in micro for half in batch.halves()]
-        if len(smaller) == len(micro):
-            raise UserError(found)
-        npx.free_memory()
-        self.report.metrics({"kind": "halved", "step": step, "micro_batches": len(smaller)})
-        self.report.line(f"{found}; this update is made of {len(smaller)} halves")
-        try:
-            return self._gradient(smaller, targets, step)
-        except MemoryError:
-            found = self.out_of_memory(smaller, step)
-        raise UserError(found)
+        targets, halved = sum(batch.n_target_tokens for batch in micro), False
+        while True:
+            try:
+                return self._gradient(micro, targets, step)
+            except MemoryError:
+                found = self.out_of_memory(micro, step)  # while the traceback keeps the graph
+            smaller = [half for batch in micro for half in batch.halves()]
+            if halved or len(smaller) == len(micro):
+                raise UserError(found)
+            npx.free_memory()
+            self.report.metrics({"kind": "halved", "step": step, "micro_batches": len(smaller)})
+            self.report.line(f"{found}; this update is made of {len(smaller)} halves")
+            micro, halved = smaller, True
 
-    def _gradient(self, micro: Sequence[Batch], targets: int, step: int) -> tuple[float, float]:
+    def _gradient(self, micro: Sequence[Any], targets: int, step: int) -> tuple[float, float]:
         t, losses = self.settings, []
+        how = {"smoothing": t.label_smoothing, "smoothing_over": t.smoothing_over, "normalizer": targets}
         self.flat.zero_grad()
         with npx.keyed(t.seed, step), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # an overflow is told by what is read at the end
             for batch in micro:
-                loss = self.task.loss(self.model, batch, t.label_smoothing, t.smoothing_over, targets)
+                loss = self.task.loss(self.model, batch, **how)
                 loss.backward(self.scale.value)
                 losses.append(loss.data)
             numbers = npx.stack([*losses, squared_norm(self.flat)])
@@ -88,7 +82,7 @@ class Update:
         self.adam.step(lr, clip_factor(norm, self.settings.clip_norm) / self.scale.value)
         self.scale.succeeded()
 
-    def out_of_memory(self, micro: Sequence[Batch], step: int) -> str:
+    def out_of_memory(self, micro: Sequence[Any], step: int) -> str:
         """One line: what was computed, what fills the memory, what to lower."""
         t, use = self.settings, npx.memory_use()
         largest = max(micro, key=lambda batch: batch.shape).describe()

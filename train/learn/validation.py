@@ -31,7 +31,7 @@ class Validation:
                 for indices, batch in self.task.in_order(self.corpus, self.config.train.batch_tokens):
                     if signals.asked:
                         return None
-                    total += self.task.loss(self.model, batch).item()
+                    total += self.task.loss(self.model, batch, smoothing=0.0, normalizer=1.0).item()
                     targets += batch.n_target_tokens
                     if evaluation is not None:
                         evaluation.add(self.model, indices, batch)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -39,7 +40,6 @@ IDENTITY = ("step", "model", "tokenizer_digest")  # of the state, repeated insid
 class Checkpoint:
     """One checkpoint in memory: weights by name, the optimizer's arrays (none in an averaged one), state.json."""
 
-    path: Path
     model: dict[str, npx.Array]
     optimizer: dict[str, npx.Array]
     state: dict[str, Any]
@@ -72,9 +72,8 @@ def load_checkpoint(path: str | Path, optimizer: bool = True) -> Checkpoint:
     """
     path = Path(path)
     state = read_state(path)
-    names = [name for name in (MODEL, OPTIMIZER) if name == MODEL or (optimizer and name in state["files"])]
-    arrays = {name: _read_arrays(path / name, state) for name in names}
-    return Checkpoint(path, arrays[MODEL], arrays.get(OPTIMIZER, {}), state)
+    moments = _read_arrays(path / OPTIMIZER, state) if optimizer and OPTIMIZER in state["files"] else {}
+    return Checkpoint(_read_arrays(path / MODEL, state), moments, state)
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -182,10 +181,8 @@ def load_model(path: str | Path, task: str = "") -> tuple[Any, Any, RunConfig]:
     folder = find_checkpoint(path)
     checkpoint = load_checkpoint(folder, optimizer=False)
     run = RunFolder(folder.resolve().parent.parent)
-    beside = [folder / file.name for file in (run.tokenizer_file, run.config_file)]
-    pieces, settings = (
-        own if own.is_file() else file for own, file in zip(beside, (run.tokenizer_file, run.config_file), strict=True)
-    )
+    places = [[folder / file.name, file] for file in (run.tokenizer_file, run.config_file)]
+    pieces, settings = (own if own.is_file() else file for own, file in places)
     own_task = task_of(checkpoint.state)
     if task not in ("", own_task.name):
         raise UserError(f"{path}: expected a model of the task {task}; got one of {own_task.name}; try another run")
@@ -224,7 +221,9 @@ def _write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], st
             listed = {}
             for name, arrays in files.items():
                 file = partial / name
-                save_file({key: _contiguous(array) for key, array in arrays.items()}, file, metadata=metadata)
+                # safetensors takes C order for granted.
+                in_order = {key: np.asarray(npx.to_host(array), order="C") for key, array in arrays.items()}
+                save_file(in_order, file, metadata=metadata)
                 listed[name] = {"bytes": file.stat().st_size, "sha256": digest(file)}
                 sync(file)
             text = json.dumps({"format": FORMAT, **state, "files": listed}, indent=1, allow_nan=False)
@@ -235,15 +234,8 @@ def _write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], st
                 _remove(target)
             os.replace(partial, target)
             sync(target.parent)
-        except BaseException:
+        finally:
             shutil.rmtree(partial, ignore_errors=True)
-            raise
-
-
-def _contiguous(array: npx.Array) -> npx.Array:
-    """On the host and in C order, which safetensors takes for granted."""
-    host = npx.to_host(array)
-    return host if host.flags.c_contiguous else host.copy(order="C")
 
 
 def _remove(path: Path) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from models import PRESETS, TransformerConfig
-from models.fields import expected, fits, kinds
+from models.fields import expected, fits, kind_of
 from train.errors import UserError, nearest, one_line
 from train.run.keys import DECIDED, SECTIONS, TRAINING, DataSection, ModelSection, SearchSection, TrainSection
 
@@ -112,25 +112,15 @@ class RunConfig:
             for f in fields(section):
                 yield table, f, getattr(section, f.name)
 
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Tables of keys, without those that are left out; `from_dict` gives an equal config back."""
-        tables: dict[str, dict[str, Any]] = {table: {} for table in SECTIONS}
-        for table, f, value in self.keys():
-            if value is not None:
-                tables[table][f.name] = value
-        return tables
-
     def dump(self) -> str:
         """The whole configuration as TOML, each key under its meaning; `load` gives an equal one back."""
         lines = ["# Configuration of npx-transformer. Paths are relative to the folder the command is run in."]
-        last = ""
-        for table, f, value in self.keys():
-            if table != last:
-                about = SECTIONS[table].__doc__.split(": ", 1)[1]
-                lines += ["", "", f"# {about}", f"[{table}]"]
-                last = table
-            lines += ["", *textwrap.wrap(explain(f), 118, initial_indent="# ", subsequent_indent="# ")]
-            lines.append(f"# {f.name} =" if value is None else f"{f.name} = {to_toml(value)}")
+        for table, section in SECTIONS.items():
+            lines += ["", "", f"# {section.__doc__.split(': ', 1)[1]}", f"[{table}]"]
+            for name, f in keys_of(table).items():
+                value = getattr(getattr(self, table), name)
+                lines += ["", *textwrap.wrap(explain(f), 118, initial_indent="# ", subsequent_indent="# ")]
+                lines.append(f"# {name} =" if value is None else f"{name} = {to_toml(value)}")
         return "\n".join(lines) + "\n"
 
     def frozen_difference(self, other: "RunConfig") -> str | None:
@@ -156,11 +146,6 @@ def owner_of(name: str) -> str | None:
     return next((table for table in SECTIONS if name in keys_of(table)), None)
 
 
-def type_of(table: str, name: str) -> type:
-    """The plain type of a key: `int | None` is int."""
-    return kinds(SECTIONS[table])[name]
-
-
 def preset_values(preset: str) -> dict[str, dict[str, Any]]:
     """What a preset decides: in [model] the whole architecture, in [train] what the paper's row says."""
     model = TransformerConfig.preset(preset, vocab_size=37000)
@@ -171,10 +156,10 @@ def preset_values(preset: str) -> dict[str, dict[str, Any]]:
 
 def check(table: str, f: Field[Any], value: Any, where: str = "config") -> Any:
     """`value` in the type of the key; UserError says what was expected, what was got and what to try."""
-    kind, choices = type_of(table, f.name), tuple(f.metadata["choices"])
-    if kind is float and type(value) is int and abs(value) < 2**53:
+    choices = tuple(f.metadata["choices"])
+    if kind_of(f) is float and type(value) is int and abs(value) < 2**53:
         value = float(value)
-    if fits(f, kind, value):
+    if fits(f, value):
         return value
     if choices and isinstance(value, str):
         attempt = f'{f.name} = "{SYNONYMS.get(value) or nearest(value, choices)}"'
@@ -182,14 +167,13 @@ def check(table: str, f: Field[Any], value: Any, where: str = "config") -> Any:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
     else:
         attempt = f"{f.name} = {to_toml(f.default)} (the default)"
-    raise UserError(f"{where}: {table}.{f.name}: expected {expected(f, kind)}; got {shown(value)}; try {attempt}")
+    raise UserError(f"{where}: {table}.{f.name}: expected {expected(f)}; got {shown(value)}; try {attempt}")
 
 
 def explain(f: Field[Any]) -> str:
     """A key's meaning, what it takes and its default, as the commented file shows it."""
-    table = next(table for table in SECTIONS if keys_of(table).get(f.name) is f)
     default = f"left out: {f.metadata['unset']}" if f.default is None else f"default {to_toml(f.default)}"
-    takes = expected(f, type_of(table, f.name))
+    takes = expected(f)
     return f"{f.metadata['help']} {takes[0].upper()}{takes[1:]}; {default}."
 
 
@@ -217,7 +201,7 @@ def parse_setting(setting: str) -> tuple[str, str, Any]:
         value = document["value"] if len(document) == 1 else text
     except ValueError:
         value = text
-    if type_of(table, name) is str and not isinstance(value, str):
+    if kind_of(f) is str and not isinstance(value, str):
         value = text
     return table, name, check(table, f, value, "--set")
 

@@ -2,11 +2,10 @@
 
 The same output has several BLEUs, points apart, which differ in how the text is cut into words before n-grams are
 counted; a figure means nothing without its signature. The counting is sacreBLEU's (Post 2018), which gives the figure
-of multi-bleu.perl for the same words wherever n-grams of every order match. `score_report` makes the report,
-`print_report` and `report_json` show it.
+of multi-bleu.perl for the same words wherever n-grams of every order match. `score_report` makes the report, which is
+JSON, and `print_report` shows it.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -118,11 +117,6 @@ def _check_lines(hypotheses: Sequence[str], references: Sequence[str]) -> None:
         )
     if not references:
         raise UserError("score: expected at least one line; got none; try other files")
-
-
-def report_json(report: dict[str, Any]) -> str:
-    """The report as one JSON object."""
-    return json.dumps(report, ensure_ascii=False, indent=2)
 
 
 def print_report(report: dict[str, Any], console: Console | None = None) -> None:

@@ -1,6 +1,6 @@
 """Language modelling: plain text, each token predicted from those before it; and text that goes on after a prompt."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,8 @@ class Language(Task):
     def load_tokenizer(self, path: str | Path) -> Any:
         return PlainTokenizer.load(path)
 
-    def prepare(
-        self, files: Sequence[str], tokenizer: Any, out_dir: Path, max_length: int, progress: Callable[[int], object]
-    ) -> PlainText:
-        return PlainText.prepare(files[0], tokenizer, out_dir, max_length, progress)
+    def prepare(self, files: Sequence[str], *how: Any) -> PlainText:
+        return PlainText.prepare(files[0], *how)
 
     def batches(self, corpus: PlainText, batch_tokens: int, seed: int) -> WindowBatches:
         return WindowBatches(corpus, batch_tokens, seed)
@@ -49,10 +47,8 @@ class Language(Task):
     def in_order(self, corpus: PlainText, batch_tokens: int) -> Iterator[tuple[Any, Windows]]:
         return WindowBatches(corpus, batch_tokens).in_order()
 
-    def loss(
-        self, model: Any, batch: Windows, smoothing: float = 0.0, smoothing_over: str = "all", normalizer: float = 1.0
-    ) -> Tensor:
-        return model.loss(batch.ids, smoothing, smoothing_over, normalizer=normalizer)
+    def loss(self, model: Any, batch: Windows, **how: Any) -> Tensor:
+        return model.loss(batch.ids, **how)
 
 
 def continue_text(model: Any, tokenizer: Any, prompt: str, tokens: int, window: int, **options: Any) -> str:

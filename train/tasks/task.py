@@ -4,55 +4,38 @@ The trainer, an update, a validation, the configuration and the command line kno
 a file with a class below `Task`, decorated with `@task`, and a line in tasks/__init__.py.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import npx
 from autograd import Tensor
 from train.errors import UserError
-from train.text.batches import Epochs
 from train.text.lines import read_lines
 from train.text.tokenizer import KINDS, Tokenizer
 
 TASKS: dict[str, "Task"] = {}
 
 
-class Batch(Protocol):
-    """Some examples as arrays of ids."""
-
-    n_target_tokens: int  # predictions that the loss counts
-    n_tokens: int  # that it trains on, without padding: what a speed is counted in
-    shape: tuple[int, ...]  # sizes, of which the greatest batch has the greatest
-
-    def describe(self) -> str:
-        """The shape in words."""
-
-    def halves(self) -> Sequence[Any]:
-        """Batches of half of the examples each; the batch alone where it has only one."""
-
-
-class Corpus(Protocol):
-    """Prepared text."""
-
-    digest: Any  # what tells this text from another, in JSON; None where there is nothing
-
-    def describe(self) -> str:
-        """How much there is, and what was left out."""
-
-
-class Evaluation(Protocol):
-    """Scores of a model on a text, beside the loss."""
-
-    def add(self, model: Any, indices: npx.Array, batch: Any) -> None:
-        """Takes in the examples `indices`, which `batch` holds."""
-
-    def result(self) -> dict[str, float]:
-        """The scores by the names of `Task.scores`."""
-
-
 class Task:
-    """One task; it keeps nothing. `data`, `config`: the [data] table and the whole configuration of a run."""
+    """One task; it keeps nothing. `data`, `config`: the [data] table and the whole configuration of a run.
+
+    A corpus, prepared text, has
+        digest             what tells this text from another, in JSON; None where there is nothing
+        describe()         how much there is, and what was left out
+    Batches, those of every epoch, have
+        epoch(n)           what stands for each batch of epoch n, in order, and
+        batch(one of it)   the batch
+    A batch, some examples as arrays of ids, has
+        n_target_tokens    predictions that the loss counts
+        n_tokens           tokens it trains on, without padding: what a speed is counted in
+        shape              sizes, of which the greatest batch has the greatest
+        describe()         the shape in words
+        halves()           batches of half of the examples each; the batch alone where it has only one
+    An evaluation, scores of a model on a text beside the loss, has
+        add(model, examples, batch)   takes in the examples that `batch` holds
+        result()           the scores by the names of `scores`
+    """
 
     name: ClassVar[str]
     keys: ClassVar[type]  # a dataclass of its own keys of [data], see models/fields.py; `train` has an option for each
@@ -83,13 +66,13 @@ class Task:
         """The tokenizer of a file."""
         return Tokenizer.load(path)
 
-    def prepare(
-        self, files: Sequence[str], tokenizer: Any, out_dir: Path, max_length: int, progress: Callable[[int], object]
-    ) -> Any:
-        """The text as a Corpus whose arrays lie in `out_dir`; `progress` is told the examples read so far."""
+    def prepare(self, files: Sequence[str], *how: Any) -> Any:
+        """The text as a corpus. `how`: the tokenizer; the folder where its arrays lie; the longest example in tokens;
+        a function that is told the examples read so far.
+        """
         raise NotImplementedError
 
-    def batches(self, corpus: Any, batch_tokens: int, seed: int) -> Epochs:
+    def batches(self, corpus: Any, batch_tokens: int, seed: int) -> Any:
         """The batches of every epoch, each of at most `batch_tokens`."""
         raise NotImplementedError
 
@@ -97,14 +80,12 @@ class Task:
         """(examples, batch): each example once, the same every time, for validation."""
         raise NotImplementedError
 
-    def loss(
-        self, model: Any, batch: Any, smoothing: float = 0.0, smoothing_over: str = "all", normalizer: float = 1.0
-    ) -> Tensor:
-        """The summed cross entropy () of a batch / `normalizer`."""
+    def loss(self, model: Any, batch: Any, **how: Any) -> Tensor:
+        """`model.loss` () of a batch; `how`: its smoothing, smoothing_over and normalizer."""
         raise NotImplementedError
 
-    def evaluation(self, config: Any, tokenizer: Any, corpus: Any) -> Evaluation | None:
-        """Scores for one validation; None where the loss says it all."""
+    def evaluation(self, config: Any, tokenizer: Any, corpus: Any) -> Any:
+        """The evaluation for one validation; None where the loss says it all."""
         return None
 
 

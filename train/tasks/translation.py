@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,11 +49,9 @@ class Translation(Task):
     sides = ("source", "target")
     scores = {"bleu": "BLEU"}
 
-    def prepare(
-        self, files: Sequence[str], tokenizer: Any, out_dir: Path, max_length: int, progress: Callable[[int], object]
-    ) -> Corpus:
+    def prepare(self, files: Sequence[str], *how: Any) -> Corpus:
         src, tgt = files
-        return prepare(src, tgt, tokenizer, out_dir, max_length, progress)
+        return prepare(src, tgt, *how)
 
     def batches(self, corpus: Corpus, batch_tokens: int, seed: int) -> Batches:
         return Batches(corpus, batch_tokens, seed)
@@ -64,10 +61,8 @@ class Translation(Task):
         batches = Batches(corpus, max(longest_side, batch_tokens))
         return ((indices, batches.batch(indices)) for indices in batches.by_length())
 
-    def loss(
-        self, model: Any, batch: Batch, smoothing: float = 0.0, smoothing_over: str = "all", normalizer: float = 1.0
-    ) -> Tensor:
-        return model.loss(batch.src, batch.tgt, smoothing, smoothing_over, normalizer=normalizer)
+    def loss(self, model: Any, batch: Batch, **how: Any) -> Tensor:
+        return model.loss(batch.src, batch.tgt, **how)
 
     def evaluation(self, config: Any, tokenizer: Any, corpus: Corpus) -> "GreedyBleu | None":
         how = "none" if config.data.pretokenizer == "whitespace" else "13a"  # none: the text is tokenised already
@@ -109,45 +104,49 @@ def translate_stream(
     tokenizer: Any,
     lines: Iterable[str],
     *,
-    beam: int = 4,
-    alpha: float = 0.6,
-    penalty: str = "paper",
-    max_extra: int = 50,
-    n_best: int = 1,
     batch_tokens: int = 4096,
     max_length: int = 1024,
     window: int = WINDOW,
-    progress: Callable[[int], object] | None = None,
-    on_warning: Callable[[str], object] | None = None,
+    progress: Callable[[int], object] = lambda done: None,
+    on_warning: Callable[[str], object] = warnings.warn,
+    **search: Any,
 ) -> Iterator[list[tuple[str, float]]]:
     """Yield the translations of one line after another: `n_best` pairs (text, score), best first.
 
     Lines are read and given out in windows of `window`, within which sentences of like length share a batch of at most
     `batch_tokens` source tokens, padding included (one sentence may exceed it). A line without tokens stays empty:
     [("", 0.0)]. A line of more than `max_length` tokens, EOS included, is cut, and `on_warning` (default: Python's
-    warnings) is told so. `progress` is told, after every batch, how many more lines are done. The other options are
-    `beam_search`'s. Raises ValueError for a bad option, at once.
+    warnings) is told so. `progress` is told, after every batch, how many more lines are done. `search`: `beam_search`'s
+    beam, alpha, penalty, max_extra and n_best. Raises ValueError for a bad option, at once.
     """
-    search = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra, "n_best": n_best}
-    check_search(**search)  # type: ignore[arg-type]
+    check_search(**search)
     for name, value, least in (("batch_tokens", batch_tokens, 1), ("max_length", max_length, 2), ("window", window, 1)):
         if value < least:
             raise ValueError(f"{name}: expected at least {least}; got {value}")
     if model.longest:
         max_length = min(max_length, model.longest)
 
+    def translated(sources: list[list[int]]) -> list[list[tuple[str, float]]]:
+        results: list[list[tuple[str, float]]] = [[("", 0.0)] for _ in sources]
+        filled = [i for i, ids in enumerate(sources) if ids]
+        if len(filled) < len(sources):
+            progress(len(sources) - len(filled))
+        for batch in length_batches([len(sources[i]) + 1 for i in filled], batch_tokens):
+            members = [filled[j] for j in batch]
+            found = beam_search(model, pad_sources([sources[i] for i in members], model.config), **search)
+            texts = iter(tokenizer.decode_batch([h.tokens for hypotheses in found for h in hypotheses]))
+            for i, hypotheses in zip(members, found, strict=True):
+                results[i] = [(_one_line(next(texts)), h.score) for h in hypotheses]
+            progress(len(members))
+        return results
+
     def windows() -> Iterator[list[tuple[str, float]]]:
         rest, first = iter(lines), 1
         while part := list(islice(rest, window)):
-            sources = _encode(tokenizer, part, first, max_length, on_warning or _warn)
-            yield from _translate_window(model, tokenizer, sources, search, batch_tokens, progress)
+            yield from translated(_encode(tokenizer, part, first, max_length, on_warning))
             first += len(part)
 
     return windows()
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=2)
 
 
 def _encode(
@@ -162,29 +161,6 @@ def _encode(
                 f"the first {max_length - 1} are translated; try splitting the line"
             )
     return [list(ids[: max_length - 1]) for ids in sources]
-
-
-def _translate_window(
-    model: Any,
-    tokenizer: Any,
-    sources: list[list[int]],
-    search: dict[str, Any],
-    batch_tokens: int,
-    progress: Callable[[int], object] | None,
-) -> list[list[tuple[str, float]]]:
-    results: list[list[tuple[str, float]]] = [[("", 0.0)] for _ in sources]
-    filled = [i for i, ids in enumerate(sources) if ids]
-    if progress is not None and len(filled) < len(sources):
-        progress(len(sources) - len(filled))
-    for batch in length_batches([len(sources[i]) + 1 for i in filled], batch_tokens):
-        members = [filled[j] for j in batch]
-        found = beam_search(model, pad_sources([sources[i] for i in members], model.config), **search)
-        texts = iter(tokenizer.decode_batch([h.tokens for hypotheses in found for h in hypotheses]))
-        for i, hypotheses in zip(members, found, strict=True):
-            results[i] = [(_one_line(next(texts)), h.score) for h in hypotheses]
-        if progress is not None:
-            progress(len(members))
-    return results
 
 
 def length_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:

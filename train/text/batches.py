@@ -3,9 +3,10 @@
 `Batches` cuts an epoch; `Stream` gives the batches of all epochs in a row and makes some of them ahead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,24 +51,6 @@ class Batch:
         return [Batch(self.src[half], self.tgt[half], self.pad_id) for half in rows] if middle else [self]
 
 
-class Plan(Sequence[Ints]):
-    """The batches of an epoch, in order: `plan[i]` is an array of pair numbers; every pair is in exactly one batch."""
-
-    def __init__(self, order: Ints, starts: Ints, sequence: Ints | None = None) -> None:
-        """Batch i is `order[starts[j] : starts[j + 1]]` with j = sequence[i] (i itself where there is no sequence)."""
-        self._order, self._starts = order, starts
-        self._sequence = np.arange(len(starts) - 1) if sequence is None else sequence
-
-    def __len__(self) -> int:
-        return len(self._sequence)
-
-    def __getitem__(self, i: Any) -> Any:
-        if isinstance(i, slice):
-            return Plan(self._order, self._starts, self._sequence[i])
-        j = self._sequence[i]
-        return self._order[self._starts[j] : self._starts[j + 1]]
-
-
 class Batches:
     """Cuts a corpus into batches of similar length, each within a budget of tokens on either side.
 
@@ -98,61 +81,50 @@ class Batches:
         pools = max(1, round(batches / pool_batches), min(2, int(batches / 8)))
         self._pool = -(-len(corpus) // pools)  # pairs in a pool
 
-    def epoch(self, epoch: int) -> Plan:
-        """Batches of one epoch (0, 1, ...), each pair once."""
+    def epoch(self, epoch: int) -> list[Ints]:
+        """Batches of one epoch (0, 1, ...), in order: arrays of pair numbers, each pair in one of them."""
         bits = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
         order = shuffled(len(self.corpus), bits)
-        pieces = []
-        for start in range(0, len(order), self._pool):
-            pool = order[start : start + self._pool]
-            lengths = _sort_by_length(self.corpus, pool)
-            pieces.append(start + _cuts(lengths, self.batch_tokens))
-        starts = np.concatenate([[0], *pieces])
-        return Plan(order, starts, shuffled(len(starts) - 1, bits))
+        pools = (order[start : start + self._pool] for start in range(0, len(order), self._pool))
+        batches = [batch for pool in pools for batch in self._cut(pool)]
+        return [batches[i] for i in shuffled(len(batches), bits)]
 
-    def by_length(self) -> Plan:
-        """The same batches every time, from short to long: for validation and translation."""
-        order = np.arange(len(self.corpus), dtype=np.uint32)
-        lengths = _sort_by_length(self.corpus, order)
-        return Plan(order, np.concatenate([[0], _cuts(lengths, self.batch_tokens)]))
+    def by_length(self) -> list[Ints]:
+        """The same batches every time, from short to long: for validation."""
+        return list(self._cut(np.arange(len(self.corpus), dtype=np.uint32)))
+
+    def _cut(self, pool: Ints) -> Iterator[Ints]:
+        """The batches of a pool, which is sorted by longer side, then source, then as it stands."""
+        src = self.corpus.src_lengths[pool].astype(np.uint64)
+        longer = np.maximum(src, self.corpus.tgt_lengths[pool])
+        keys = (longer << np.uint64(48)) | (src << np.uint64(32)) | np.arange(len(pool), dtype=np.uint64)
+        keys.sort()
+        pool, lengths = pool[keys & np.uint64(0xFFFFFFFF)], (keys >> np.uint64(48)).astype(np.int64)
+        start = 0
+        while start < len(pool):  # each takes n sentences while n * its longest <= batch_tokens
+            window = lengths[start : start + self.batch_tokens // int(lengths[start])]
+            taken = window * np.arange(1, len(window) + 1)
+            end = start + int(np.searchsorted(taken, self.batch_tokens, side="right"))
+            yield pool[start:end]
+            start = end
 
     def batch(self, indices: Ints) -> Batch:
         """Padded arrays of the pairs `indices` (B,), in that order."""
         corpus = self.corpus
         return Batch(corpus.rows(0, indices), corpus.rows(1, indices, bos=True), corpus.special.pad_id)
 
-    def padding(self, plan: Plan) -> float:
-        """Share of padding among the source and target positions of a plan's batches, 0 to 1."""
-        sides = self.corpus.src_lengths, self.corpus.tgt_lengths
-        shares = [(int(side[i].sum(dtype=np.int64)), len(i) * int(side[i].max())) for i in plan for side in sides]
-        real, taken = map(sum, zip(*shares, strict=True))
-        return 1 - real / taken
-
 
 Place = tuple[int, int]  # of a batch: its epoch, and its index within it
-
-
-class Epochs(Protocol):
-    """Batches of any kind, as `Batches` gives them."""
-
-    def epoch(self, epoch: int) -> Sequence[Any]: ...
-    def batch(self, indices: Any) -> Any: ...
 
 
 class Stream:
     """The batches of all epochs in a row, each at its place, some of them made before they are asked for."""
 
-    def __init__(self, batches: Epochs) -> None:
-        self._batches = batches
-        self._epochs: dict[int, Sequence[Any]] = {}  # the last two
+    def __init__(self, batches: Any) -> None:
+        """`batches`: a `Batches`, or what has its methods `epoch` and `batch`."""
+        self.epoch = lru_cache(maxsize=2)(batches.epoch)  # this one and the next
+        self._batch = batches.batch
         self._ready: dict[Place, Any] = {}
-
-    def epoch(self, epoch: int) -> Sequence[Any]:
-        """`Batches.epoch`, kept for this epoch and the one before."""
-        if epoch not in self._epochs:
-            before = {e: plan for e, plan in self._epochs.items() if e == epoch - 1}
-            self._epochs = {**before, epoch: self._batches.epoch(epoch)}
-        return self._epochs[epoch]
 
     def after(self, place: Place) -> Place:
         """The place that follows."""
@@ -162,7 +134,7 @@ class Stream:
     def batch(self, place: Place) -> Any:
         """The batch at a place."""
         epoch, index = place
-        return self._ready.pop(place, None) or self._batches.batch(self.epoch(epoch)[index])
+        return self._ready.pop(place, None) or self._batch(self.epoch(epoch)[index])
 
     def prepare(self, place: Place, count: int) -> None:
         """Make the `count` batches from `place` on now."""
@@ -184,23 +156,3 @@ def shuffled(n: int, bits: np.random.Philox) -> Ints:
     keys.sort()  # no two are equal, so that every sorting algorithm gives this order
     keys &= np.uint64((1 << width) - 1)
     return keys.astype(np.uint32)
-
-
-def _sort_by_length(corpus: Corpus, pool: Ints) -> Ints:
-    """Sort the pair numbers in `pool`, in place, by longer side, then source, then as they stand; the longer sides."""
-    src = corpus.src_lengths[pool].astype(np.uint64)
-    longer = np.maximum(src, corpus.tgt_lengths[pool])
-    keys = (longer << np.uint64(48)) | (src << np.uint64(32)) | np.arange(len(pool), dtype=np.uint64)
-    keys.sort()
-    pool[:] = pool[keys & np.uint64(0xFFFFFFFF)]
-    return (keys >> np.uint64(48)).astype(np.int64)
-
-
-def _cuts(lengths: Ints, batch_tokens: int) -> Ints:
-    """Ends of the batches cut from ascending lengths: each takes n sentences while n * its longest <= batch_tokens."""
-    ends, start = [], 0
-    while start < len(lengths):
-        window = lengths[start : start + batch_tokens // int(lengths[start])]
-        start += int(np.searchsorted(window * np.arange(1, len(window) + 1), batch_tokens, side="right"))
-        ends.append(start)
-    return np.array(ends, np.int64)

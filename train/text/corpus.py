@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from train.errors import UserError
-from train.text.lines import read_pairs
+from train.text.lines import read_parallel
 from train.text.prepared import read_prepared, token_dtype, write_prepared
 from train.text.tokenizer import OWN_IDS, SpecialIds, Tokenizer
 
@@ -38,7 +38,7 @@ def prepare(
     tokenizer: Tokenizer,
     out_dir: str | PathLike[str],
     max_length: int = 256,
-    progress: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] = lambda read: None,
 ) -> "Corpus":
     """Encode two files, line i translating line i, into the folder `out_dir`, and open the result.
 
@@ -58,7 +58,7 @@ def prepare(
 
         def fill(files: Sequence[BinaryIO]) -> dict[str, Any]:
             hashes = {side: hashlib.sha256() for side in SIDES}
-            chunks = read_pairs(src_path, tgt_path, watch_src=hashes["src"].update, watch_tgt=hashes["tgt"].update)
+            chunks = read_parallel(src_path, tgt_path, watch=[found.update for found in hashes.values()])
             pairs, tokens = _encode(chunks, tokenizer, max_length, files, dtype, progress)
             if not pairs["kept"]:
                 raise UserError(
@@ -75,12 +75,12 @@ def prepare(
 
 
 def _encode(
-    chunks: Iterable[tuple[list[str], list[str]]],
+    chunks: Iterable[tuple[list[str], ...]],
     tokenizer: Tokenizer,
     max_length: int,
     files: Sequence[BinaryIO],
     dtype: np.dtype[Any],
-    progress: Callable[[int], object] | None,
+    progress: Callable[[int], object],
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Write the tokens and offsets of all chunks to `files`; the numbers of pairs (by fate) and tokens (by side)."""
     pairs = {"read": 0, "kept": 0, "empty": 0, "too_long": 0}
@@ -102,8 +102,7 @@ def _encode(
             tokens[side] += len(flat)
             files[2 * i].write(flat.tobytes())
             files[2 * i + 1].write(offsets.tobytes())
-        if progress is not None:
-            progress(pairs["read"])
+        progress(pairs["read"])
     return pairs, tokens
 
 
@@ -132,13 +131,11 @@ class Corpus:
         Raises `UserError` where the files are missing or incomplete.
         """
         out_dir = Path(out_dir)
-        meta = read_prepared(out_dir, _sizes, format=FORMAT)
+        meta = read_prepared(out_dir, _sizes, {}, format=FORMAT)
         if meta is None:
             raise UserError(f"{out_dir}: expected prepared data; got none, or damaged files; try preparing it again")
         dtypes = [np.dtype(meta["dtype"]), np.dtype(np.int64)] * 2
-        arrays = [
-            np.asarray(np.memmap(out_dir / name, dtype, "r")) for name, dtype in zip(_NAMES, dtypes, strict=True)
-        ]
+        arrays = [np.asarray(np.memmap(out_dir / name, dtype, "r")) for name, dtype in zip(_NAMES, dtypes, strict=True)]
         return cls(arrays[::2], arrays[1::2], special, meta)
 
     @classmethod

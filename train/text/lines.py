@@ -56,43 +56,21 @@ def read_lines(
         raise UserError(f"{path}: expected a readable file; got '{error.strerror}'; try another path") from None
 
 
-def read_pairs(
-    src_path: str | PathLike[str],
-    tgt_path: str | PathLike[str],
-    *,
-    chunk: int = CHUNK_LINES,
-    watch_src: Callable[[bytes], object] | None = None,
-    watch_tgt: Callable[[bytes], object] | None = None,
-) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield (source lines, target lines), equally many, of two files in which line i translates line i.
+def read_parallel(
+    *paths: str | PathLike[str], chunk: int = CHUNK_LINES, watch: Sequence[Callable[[bytes], object] | None] = ()
+) -> Iterator[tuple[list[str], ...]]:
+    """Yield a part of the lines of each file, equally many, where line i of one translates line i of another.
 
     Raises `UserError` as `read_lines` does, and where the files have unequal numbers of lines (at their end).
     """
-    paths = src_path, tgt_path
-    sides = read_lines(src_path, chunk=chunk, watch=watch_src), read_lines(tgt_path, chunk=chunk, watch=watch_tgt)
+    sides = [read_lines(path, chunk=chunk, watch=see) for path, see in zip_longest(paths, watch)]
     before = 0
-    for src, tgt in zip_longest(*sides, fillvalue=()):
-        if len(src) != len(tgt):
-            rest = [before + len(lines) + sum(map(len, side)) for lines, side in zip((src, tgt), sides, strict=True)]
-            check_equal(paths, rest)
-        before += len(src)
-        yield list(src), list(tgt)
-
-
-def read_sides(paths: Sequence[str | PathLike[str]]) -> Iterator[list[str]]:
-    """Yield the lines of one parallel file after the other, as `read_lines`; UserError, at the end, as `read_pairs`."""
-    counts = [0] * len(paths)
-    for i, path in enumerate(paths):
-        for lines in read_lines(path):
-            counts[i] += len(lines)
-            yield lines
-    check_equal(paths, counts)
-
-
-def check_equal(paths: Sequence[str | PathLike[str]], counts: Sequence[int]) -> None:
-    """Raise `UserError` unless the files have equally many lines."""
-    if len(set(counts)) > 1:
-        raise UserError(
-            f"{', '.join(map(str, paths))}: expected equally many lines, line i translating line i; "
-            f"got {' and '.join(f'{count:,}' for count in counts)}; try files made from the same pairs"
-        )
+    for parts in zip_longest(*sides, fillvalue=[]):
+        if len(set(map(len, parts))) > 1:
+            counts = [before + len(lines) + sum(map(len, side)) for lines, side in zip(parts, sides, strict=True)]
+            raise UserError(
+                f"{', '.join(map(str, paths))}: expected equally many lines, line i translating line i; "
+                f"got {' and '.join(f'{count:,}' for count in counts)}; try files made from the same pairs"
+            )
+        before += len(parts[0])
+        yield parts

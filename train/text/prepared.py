@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from os import PathLike
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -52,7 +51,7 @@ def write_prepared(
 def read_prepared(
     out_dir: Path,
     sizes: Callable[[dict[str, Any]], dict[str, int]],
-    sources: Mapping[str, str | PathLike[str]] = MappingProxyType({}),
+    sources: Mapping[str, str | PathLike[str]],
     **same: Any,
 ) -> dict[str, Any] | None:
     """Content of meta.json where it and the files beside it are whole and made of the text `sources`, else None.

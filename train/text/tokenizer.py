@@ -26,7 +26,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from train.errors import UserError
-from train.text.lines import read_lines, read_sides
+from train.text.lines import read_lines, read_parallel
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 KINDS = ("bpe", "wordpiece")
@@ -117,8 +117,10 @@ class Tokenizer:
         paths = [paths] if isinstance(paths, str | PathLike) else list(paths)
         choice("tokenizer", kind, KINDS)
         choice("pretokenizer", pretokenizer, PRETOKENIZERS)
-        normalizer, pieces = _normalizer(), pieces_of_bytes(PRETOKENIZERS[pretokenizer])
-        lines = read_sides(paths) if parallel else chain.from_iterable(map(read_lines, paths))
+        squeeze = normalizers.Replace(Regex(f"[{SPACES}]+"), " ")
+        normalizer = normalizers.Sequence([squeeze, normalizers.Strip(), normalizers.Prepend(" ")])
+        pieces = pieces_of_bytes(PRETOKENIZERS[pretokenizer])
+        lines = chain.from_iterable(read_parallel(*paths) if parallel else map(read_lines, paths))
         model = byte_pairs(lines, vocab_size, normalizer, pieces)
         if kind == "wordpiece":
             flags = {"continuing_subword_prefix": "", "max_input_chars_per_word": 1000}
@@ -181,11 +183,6 @@ class Tokenizer:
 def normalize(text: str) -> str:
     """Text with each run of white space made one space and none at the ends: what encoding and decoding give back."""
     return _SPACE_RUN.sub(" ", text).strip(" ")
-
-
-def _normalizer() -> normalizers.Normalizer:
-    squeeze = normalizers.Replace(Regex(f"[{SPACES}]+"), " ")
-    return normalizers.Sequence([squeeze, normalizers.Strip(), normalizers.Prepend(" ")])
 
 
 def pieces_of_bytes(pattern: str) -> pre_tokenizers.PreTokenizer:
