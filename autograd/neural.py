@@ -169,7 +169,8 @@ def composed_rotation(x: Tensor, first: int, base: float | None) -> Tensor:
     """Rotary positions (npx/scores.py) from small operations. x (B, T, H, d)."""
     if base is None:
         return x
-    cos, sin = rotations(x.data, first, base)
+    turns = rotations(x.data, first, base)
+    cos, sin = turns.real, turns.imag
     a, b = x[..., ::2], x[..., 1::2]
     return ops.reshape(ops.stack(a * cos - b * sin, a * sin + b * cos, axis=-1), x.shape)
 

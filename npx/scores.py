@@ -56,24 +56,22 @@ def additive(scores: Scores, q: Array, k: Array) -> Array | None:
 def rotated(x: Array, first: int, base: float | None, back: bool = False) -> Array:
     """x (B, T, H, d) with the vector at position first + t turned by that position; `back`: turned back.
 
-    The pair (x_2i, x_2i+1) is turned by the angle position / base^(2i/d), so q.k depends on the distance of their
-    positions alone (Su et al., "RoFormer", 2021, section 3.2.2). The gradient of a rotation is the one back. base None:
-    x itself. ValueError for an odd d.
+    The pair (x_2i, x_2i+1) is turned by the angle position / base^(2i/d): as one complex number it is multiplied by
+    e^(i angle). So q.k depends on the distance of their positions alone (Su et al., "RoFormer", 2021, section 3.2.2).
+    The gradient of a rotation is the one back. base None: x itself. ValueError for an odd d.
     """
     if base is None:
         return x
-    cos, sin = rotations(x, first, base)
-    a, b = x[..., ::2], x[..., 1::2]
-    pairs = (a * cos + b * sin, b * cos - a * sin) if back else (a * cos - b * sin, a * sin + b * cos)
-    return array_module(x).stack(pairs, axis=-1).reshape(x.shape).astype(x.dtype, copy=False)
+    wide = x.astype(np.result_type(x.dtype, np.float32), copy=False)
+    wide = wide if wide.strides[-1] == wide.itemsize else array_module(x).ascontiguousarray(wide)
+    turns = rotations(x, first, base)
+    return (wide.view(turns.dtype) * (turns.conj() if back else turns)).view(wide.dtype).astype(x.dtype, copy=False)
 
 
-def rotations(x: Array, first: int, base: float) -> tuple[Array, Array]:
-    """Cosines and sines (T, 1, d/2), in float32 at least, for the positions of x (B, T, H, d)."""
+def rotations(x: Array, first: int, base: float) -> Array:
+    """e^(i angle), complex (T, 1, d/2), for the positions of x (B, T, H, d)."""
     xp, length, size = array_module(x), x.shape[1], x.shape[-1]
     if size % 2:
         raise ValueError(f"rotary positions: expected an even d_k; got {size}; try d_k = {size + 1}")
     position, rate = xp.arange(first, first + length), base ** (-2 * xp.arange(size // 2) / size)
-    angles = (position[:, None] * rate)[:, None]  # (T, 1, d/2)
-    dtype = np.result_type(x.dtype, np.float32)
-    return xp.cos(angles).astype(dtype), xp.sin(angles).astype(dtype)
+    return xp.exp(1j * (position[:, None] * rate)[:, None]).astype(np.result_type(x.dtype, np.complex64))
