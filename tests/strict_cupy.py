@@ -167,6 +167,7 @@ for _name in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "flags", "
 for _name in (
     *("astype", "reshape", "copy", "sum", "mean", "max", "min", "argmax", "argmin", "swapaxes", "transpose", "ravel"),
     *("any", "all", "view", "fill", "take", "sort", "argsort", "squeeze", "repeat", "nonzero", "clip", "cumsum"),
+    "conj",
 ):
     setattr(ndarray, _name, _method(_name))
 for _name, _ufunc in (
@@ -184,6 +185,8 @@ for _name, _ufunc in (
 ):
     setattr(ndarray, f"__{_name}__", _operator(_ufunc)[0])
 ndarray.T = property(lambda self: derived(self.held.T, self))
+ndarray.real = property(lambda self: derived(self.held.real, self))
+ndarray.imag = property(lambda self: derived(self.held.imag, self))
 ndarray.data = property(lambda self: types.SimpleNamespace(ptr=self.held.ctypes.data))
 ndarray.__neg__ = lambda self: np.negative(self)
 ndarray.__invert__ = lambda self: np.invert(self)
