@@ -62,8 +62,7 @@ def rotated(x: Array, first: int, base: float | None, back: bool = False) -> Arr
     """
     if base is None:
         return x
-    wide = x.astype(np.result_type(x.dtype, np.float32), copy=False)
-    wide = wide if wide.strides[-1] == wide.itemsize else array_module(x).ascontiguousarray(wide)
+    wide = array_module(x).ascontiguousarray(x, np.result_type(x.dtype, np.float32))
     turns = rotations(x, first, base)
     return (wide.view(turns.dtype) * (turns.conj() if back else turns)).view(wide.dtype).astype(x.dtype, copy=False)
 

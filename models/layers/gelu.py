@@ -12,14 +12,30 @@ ROOT, CUBIC = (2 / math.pi) ** 0.5, 0.044715
 
 @differentiable
 def gelu(x):
-    """x Phi(x), nearly: x (1 + t) / 2 with t = tanh(sqrt(2/pi) (x + 0.044715 x^3))."""
-    t = npx.tanh(ROOT * (x + CUBIC * x * x * x))
+    """x p with p = (1 + tanh u) / 2, nearly Phi(x), where u = sqrt(2/pi) (x + 0.044715 x^3).
+
+    dp/du = 2 p (1 - p), so the slope is p (1 + 2 x (1 - p) du/dx).
+    """
+    u = x * x
+    u *= ROOT * CUBIC
+    u += ROOT
+    u *= x
+    p = npx.tanh(u)
+    p += 1
+    p *= 0.5
 
     def vjp(g):
-        slope = ROOT * (1 + 3 * CUBIC * x * x)  # of the argument of tanh
-        return (g * 0.5 * (1 + t + x * (1 - t * t) * slope),)
+        slope = x * x
+        slope *= 3 * ROOT * CUBIC
+        slope += ROOT  # du/dx
+        slope *= 1 - p
+        slope *= 2 * x
+        slope += 1
+        slope *= p
+        slope *= g
+        return (slope,)
 
-    return 0.5 * x * (1 + t), vjp
+    return x * p, vjp
 
 
 @ACTIVATIONS.register("gelu")
