@@ -1,16 +1,7 @@
 """Arrays: which engine computes, on which device, with which random numbers and which fused kernels.
 
-NumPy and CuPy are imported in this package and nowhere above it. Read in this order:
-
-1. `array.py`     which engine (NumPy or CuPy) new arrays come from;
-2. `random.py`    random numbers that are a pure function of (seed, step, call, position);
-3. `registry.py`  what a kernel is: a readable reference, and faster versions held to it;
-4. `precision.py` which numbers a model computes with;
-5. `rows.py`      how a fast NumPy version walks over rows in cache-sized blocks on all cores; `tune.py`;
-6. `scores.py`    what attention does to its scores;
-7. `kernels/`     the kernels, one file per formula; `cuda/` what their CUDA versions stand on.
-
-Importing it changes nothing in the process: `npx.tune()` does.
+NumPy and CuPy are imported in this package and nowhere above it. Importing it changes nothing in the process:
+`npx.tune()` does.
 
 The array functions below are NumPy's own: given a CuPy array they hand over to CuPy through NumPy's dispatch
 protocols (`__array_ufunc__`, `__array_function__`), so no layer above has to ask which engine it is on. What makes an
