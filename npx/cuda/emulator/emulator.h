@@ -1,4 +1,4 @@
-// CUDA on a CPU, for checking kernels where there is no GPU: `npx/emulator.py` compiles a .cu file with this header in
+// CUDA on a CPU, for checking kernels where there is no GPU: `emulator.py` compiles a .cu file with this header in
 // place of CUDA's own. Read with cuda_names.h.
 //
 // Each CUDA thread is a fiber with a stack of its own; one operating-system thread runs the blocks one after another and
