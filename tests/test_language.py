@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autograd import no_grad
+from tests.test_before import BEFORE
 from tests.trainings import outcome
 from train import RunConfig, UserError, load_model, train
 from train.cli.main import main
@@ -90,6 +91,14 @@ def test_an_epoch_lays_windows_end_to_end_and_shuffles_them(n, length, each, see
             halves = batch.halves()
             assert np.array_equal(np.concatenate([half.ids for half in halves]), batch.ids)
             assert sum(half.n_target_tokens for half in halves) == batch.n_target_tokens == len(indices) * length
+
+
+def test_epochs_begin_at_other_places_and_in_other_orders():
+    batches = WindowBatches(PlainText(np.arange(1000), 50), 100, seed=3)
+    plans = [np.concatenate(batches.epoch(epoch)) for epoch in range(4)]
+    assert len({int(plan.min()) for plan in plans}) == 4 and all(np.diff(plan).min() < 0 for plan in plans)
+    other = WindowBatches(PlainText(np.arange(1000), 50), 100, seed=4).epoch(0)
+    assert not np.array_equal(np.concatenate(other), plans[0])
 
 
 @given(n=st.integers(2, 60), length=st.integers(1, 9), each=st.integers(1, 4))
@@ -194,6 +203,8 @@ def test_mistakes_are_one_line(learned, capsys, options, message):
 def test_a_model_of_another_task_is_refused(learned, capsys):
     assert main(["translate", "--model", str(learned)]) == 2
     assert "expected a model of the task translation; got one of language" in capsys.readouterr().err
+    assert main(["generate", "--model", str(BEFORE)]) == 2
+    assert "expected a model of the task language; got one of translation" in capsys.readouterr().err
 
 
 def test_a_text_too_short_for_a_window_leaves_no_folder(folder, tmp_path):
