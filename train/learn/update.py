@@ -23,8 +23,9 @@ GIB = 2**30
 
 
 class Update:
-    """Makes the updates of a model, from now on in `settings.precision`: `gradient`, then `apply` where it was finite.
+    """Makes the updates of a model: `gradient`, then `apply` where it was finite.
 
+    The parameters are laid out in a flat buffer, with a rounded copy where `settings.precision` computes with one.
     `meanwhile` is called when all of a gradient is under way and the host would only wait.
     """
 
@@ -38,7 +39,7 @@ class Update:
     ) -> None:
         self.task, self.model, self.settings, self.report, self.meanwhile = task, model, settings, report, meanwhile
         t, precision = settings, npx.precision_named(settings.precision)
-        self.flat = FlatParameters(model, precision.numbers)
+        self.flat = FlatParameters(model, precision.numbers if precision.low else None)
         self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
         self.scale = LossScale(dynamic=precision.scaled)
 

@@ -26,9 +26,7 @@ from train.text.tokenizer import OWN_IDS, SPECIALS, Tokenizer, byte_pairs, choic
 KINDS = ("characters", "bpe")
 FORMAT = 1  # of the prepared file
 # Words with the space before them, digits, the rest, a line's end, other white space: no piece reaches across.
-PIECES = (
-    r" ?[\p{L}\p{M}]{1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{M}\p{N}]{1,100}|\n|[^\S\n]{1,100}(?=\S)|[^\S\n]{1,100}|[\s\S]"
-)
+PIECES = r" ?[\p{L}\p{M}]{1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{M}\p{N}]{1,100}|\n|[^\S\n]{1,100}|[\s\S]"
 
 
 class PlainTokenizer(Tokenizer):
