@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from autograd.testing.checks import present
+from autograd.testing.kernels import present
 from benchmarks import kernels
 from npx.registry import KERNELS
 from tests import gpu_check

@@ -65,12 +65,12 @@ def check(entry: str, data: Any) -> None:
     kind, name = entry.split()
     call = data.draw(CASES[entry], label=entry)
     if kind == "operation":
-        rules = {"max_saved_bytes": call.saved, "float32": call.float32}
+        rules = {"max_saved_bytes": call.saved, "float32": call.float32, "derive": False}
         check_operation(OPERATIONS[OURS[name]], *call.inputs, **rules, **call.options)
     elif kind == "kernel":
         check_kernel(KERNELS[name], *call.inputs, gradient=call.gradient, **call.options)
     elif kind == "layer":
-        check_layer(call.layer, *call.inputs, directions=call.directions, **call.options)
+        check_layer(call.layer, *call.inputs, directions=call.directions, derive=False, **call.options)
     else:
         gradcheck(*call.inputs)
 
