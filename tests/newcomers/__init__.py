@@ -5,5 +5,6 @@ tests.newcomers --runs 100` tries many seeds.
 """
 
 from tests.newcomers import right, right_arrays, right_layers, right_networks, right_sequences  # isort: skip
-from tests.newcomers import wrong, wrong_blocks, wrong_calls, wrong_layers, wrong_modes, wrong_numbers  # isort: skip
+from tests.newcomers import wrong, wrong_blocks, wrong_calls, wrong_layers, wrong_modes  # isort: skip
+from tests.newcomers import wrong_numbers, wrong_points  # isort: skip
 from tests.newcomers.newcomer import RIGHT, WRONG, Newcomer, check, naive

@@ -58,8 +58,8 @@ def leaky_relu_composed(x):
 
 @right()
 def elu(x):
-    """ELU, its exponential kept from positive numbers [activation]."""
-    return ops.where(x.data > 0, x, ops.exp(ops.minimum(x, 0.0)) - 1)
+    """ELU, its exponential kept from positive numbers; at 0 the straight side has the gradient [activation]."""
+    return ops.where(x.data >= 0, x, ops.exp(ops.minimum(x, 0.0)) - 1)
 
 
 @right()
@@ -196,9 +196,10 @@ def logarithm_of_one_and_square(x):
 
 
 @right()
+@differentiable
 def signed_logarithm(x):
-    """sign(x) log(1 + |x|), the sign a constant [elementary]."""
-    return ops.log(ops.absolute(x) + 1) * np.sign(x.data)
+    """sign(x) log(1 + |x|) by hand [elementary]."""
+    return np.sign(x) * np.log1p(np.abs(x)), lambda g: (g / (1 + np.abs(x)),)
 
 
 @right()

@@ -157,13 +157,13 @@ class Precision(Module):
 
 @right(first=lambda rng, shape: rng.uniform(0.5, 2, size=shape))
 class Exponent(Module):
-    """x^p of positive numbers with a learned exponent [positive]."""
+    """x^p of numbers from 0 on with a learned exponent [positive]."""
 
     def __init__(self, n):
         self.p = Parameter(np.full(n, 2.0))
 
     def forward(self, x):
-        return ops.exp(ops.log(x) * self.p)
+        return ops.exp(ops.log(x + 1e-6) * self.p)
 
 
 @right((5, 4))
