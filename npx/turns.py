@@ -1,15 +1,19 @@
-"""Threads that take turns at each line: what they must not share shows at the first run, not at one in a thousand.
+"""Threads that take turns at each call: what they must not share shows at the first run, not at one in a thousand.
 
 Two blocks small enough for a check are done before a second thread has woken up, so that a scratch array which both use
-goes unnoticed. Here the first block of each thread waits for the others and hands over after every line of Python.
+goes unnoticed. Here the first block of each thread waits for the others and hands over before every call and every
+arithmetic operation of Python.
 """
 
+import dis
 import sys
 from collections.abc import Callable
 from threading import Condition
 from types import FrameType
 from typing import Any
 
+# Instructions before which a thread hands over
+STEPS = {code for name, code in dis.opmap.items() if name.startswith(("CALL", "BINARY_OP"))}
 PATIENCE = 1.0  # seconds until a thread that is not handed its turn, for another waits for a lock, goes on without
 
 
@@ -26,7 +30,8 @@ class Turns:
             return self.body(i, j)
 
         def trace(frame: FrameType, event: str, _: Any) -> Any:
-            if event == "line":
+            frame.f_trace_opcodes = True
+            if event == "opcode" and frame.f_code.co_code[frame.f_lasti] in STEPS:
                 self.hand_over(i)
             return trace
 
