@@ -7,5 +7,6 @@ correct operation, layer or kernel keeps; `strategies.py` draws the inputs that 
 the rest does not). docs/check-your-layer.md has the ten lines to begin with.
 """
 
-from autograd.testing.checks import CheckError, check_kernel, check_layer, check_operation, saved_bytes
+from autograd.testing.checks import CheckError, check_layer, check_operation, saved_bytes
 from autograd.testing.gradcheck import GradientError, Report, gradcheck
+from autograd.testing.kernels import check_kernel
