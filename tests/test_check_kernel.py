@@ -181,6 +181,37 @@ def test_a_broken_rule_is_named(product, place, seed):
     assert broken_rule(check_kernel, product, X, W, seed=seed) == rule
 
 
+def test_what_the_reference_writes_is_a_result(monkeypatch):
+    """And breaks the rule it is found by; what it leaves alone has to be untouched."""
+    monkeypatch.setattr("npx.registry.KERNELS", {})
+
+    @kernel
+    def doubled(x, out):
+        out += x
+
+    def fast(x, out):
+        rows.map_ranges(lambda i, j: out[i:j].__iadd__(x[i:j]), len(x), rows.block(1000))
+
+    doubled.fast("numpy", "float64")(fast)
+    assert check_kernel(doubled, X, W) == ["fast"]
+    for rule, wrong in {
+        "reference": lambda x, out: fast(x, 1.001 * out),
+        "untouched": lambda x, out: [fast(x, out), written(x, x + 1)].clear(),
+        "blocks": lambda x, out: fast(x[: len(x) // rows.block(1) * rows.block(1)], out),
+        "calls": lambda x, out: fast(KEPT.setdefault("x", x.copy()), out),
+    }.items():
+        doubled.versions["numpy", "float64"] = wrong
+        assert broken_rule(check_kernel, doubled, X, W) == rule
+        KEPT.clear()
+
+
+def test_large_arguments_are_held_to_the_reference(product):
+    large = np.resize(X, (60_000, 3))
+    assert check_kernel(product, large, large[::-1])
+    product.versions["numpy", "float64"] = blocks_of_its_own
+    assert broken_rule(check_kernel, product, large, large[::-1]) == "reference"
+
+
 def test_what_the_last_call_left_is_found(product):
     product.versions["numpy", "float64"] = last_arguments
     product.grad.versions["numpy", "float64"] = lambda g, x, w: fast_grad(g, *KEPT["last"])

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import npx
-from autograd.testing.checks import LAYOUTS, Named, protected, relaid
+from autograd.testing.calls import REPEATED, Values, arrays_in, differ, finite, laid_out, longer, moved, other, scale
+from autograd.testing.checks import LAYOUTS, Named
 from autograd.testing.gradcheck import reproduction
 from npx import Array, KernelMismatch, Key
 from npx.registry import compare, copied, mapped
@@ -19,7 +20,6 @@ SIZES, THREADS = (1, 2, 3), (1, 2, 3)  # of blocks, and of threads that walk ove
 MOST_BLOCKS = 1000  # of an array; where it is larger, so are the blocks
 MANY_ROWS, MANY_NUMBERS = 2100, 150_000  # at most, of a call that a block of usual size does not hold
 FACTORS = 2.0**20, 2.0**-20, 0.0  # of the gradient of the output: powers of two round nothing
-REPEATED = "one number repeated", "one row repeated"  # layouts with strides of 0, of other values
 np = npx.host
 
 
@@ -47,6 +47,7 @@ def check_kernel(
         calls            another call in between, of other values or another size, changes nothing
 
     derive False: of these the layouts, blocks of one size and two numbers of threads, for examples drawn by the dozen.
+    Of more than 150,000 numbers only the first rule, on two threads too: they fill several blocks as they are.
     Returns the names of the versions checked. Raises npx.KernelMismatch, whose `rule` is the broken one, with a line to
     reproduce it.
     """
@@ -82,14 +83,6 @@ def present(device: str) -> bool:
     return True
 
 
-class Values(NamedTuple):
-    """What to call a kernel with, on the host: arguments, by place and by name, and options of its gradient."""
-
-    args: tuple[Any, ...]
-    named: dict[str, Any]
-    gradient: dict[str, Any]
-
-
 class Called(NamedTuple):
     """What a version gave: its output, what it saved (None: it has no gradient), its arguments afterwards."""
 
@@ -122,11 +115,16 @@ class Trial:
         self.version = getattr(kernel.versions[key], "__name__", "fast version")
         self.name = f"{kernel.name}, {self.version}"
         self.grad_name = f"{kernel.grad.name if kernel.grad else ''}, {self.version}"
+        self.numbers = sum(x.size for x in arrays_in(values))
 
     def check(self, derive: bool) -> None:
         """All rules, or those that each drawn example is held to."""
         truth = self.truth(self.values)
         self.hold("reference", "given layout", truth)
+        if self.numbers > MANY_NUMBERS:
+            with npx.small_blocks(None, threads=2):
+                self.hold("threads", "2 threads", truth)
+            return
         self.check_layouts(truth)
         self.check_blocks(truth, SIZES if derive else (2,), THREADS if derive else (1, 2))
         if derive:
@@ -203,15 +201,17 @@ class Trial:
         with broken(rule, f"{self.name}, {where}"):
             called = self.call(self.key if fast else None, moved(truth.values[:2], layout))
             found = self.outcome(called, truth, incoming)
-            self.compare(where, truth.outcome, found)
+            self.compare(where, truth, found)
         return found
 
-    def compare(self, where: str, expected: Outcome, found: Outcome) -> None:
-        """Raise KernelMismatch unless two outcomes agree."""
-        name = f"{self.name}, {where}"
+    def compare(self, where: str, truth: Truth, found: Outcome) -> None:
+        """Raise KernelMismatch unless an outcome is that of the truth."""
+        name, expected = f"{self.name}, {where}", truth.outcome
         compare(name, expected.y, found.y)
-        with broken("untouched", name):
-            compare(f"{name}, arguments afterwards", expected.arguments, found.arguments)
+        triples = zip(*map(arrays_in, (truth.values[:2], expected.arguments, found.arguments)), strict=True)
+        for i, (given, left, now) in enumerate(triples):
+            with broken("" if differ(given, left) else "untouched", name):  # "": it is a result
+                compare(f"{name}, arguments afterwards[{i}]", left, now)
         compare(f"{self.grad_name}, {where}", expected.gradients, found.gradients)
 
     # The rules
@@ -274,7 +274,7 @@ class Trial:
         if changed:
             where = "a second call with other values in the arrays of the first"
             with broken("calls", f"{self.name}, {where}"):
-                self.compare(where, changed.outcome, self.refilled(truth, changed))
+                self.compare(where, changed, self.refilled(truth, changed))
 
     def interleave(self, truths: Any, order: tuple[int, int], where: str) -> None:
         """Two calls, then both gradients: each result is what it is alone, and stays so."""
@@ -312,8 +312,8 @@ class Trial:
 
     def check_many_rows(self, truth: Truth) -> None:
         """More than one block of a kernel whose blocks cannot be shrunk."""
-        rows, numbers = len(np.atleast_1d(self.values.args[0])), sum(x.size for x in arrays_in(self.values))
-        times = min(MANY_ROWS // max(1, rows), MANY_NUMBERS // max(1, numbers))
+        rows = len(np.atleast_1d(self.values.args[0]))
+        times = min(MANY_ROWS // max(1, rows), MANY_NUMBERS // max(1, self.numbers))
         many = self.longer(truth, times) if times > 2 else None
         if many:
             with npx.small_blocks(None, threads=2):
@@ -344,81 +344,5 @@ def broken(rule: str, what: str) -> Iterator[None]:
 
 def untouched(rule: str, what: str, before: Any, after: Any) -> None:
     """Raise KernelMismatch unless the arrays in both are the same in every bit."""
-    pairs = zip(arrays_in(before), arrays_in(after), strict=True)
-    if not all(npx.to_host(a).tobytes() == npx.to_host(b).tobytes() for a, b in pairs):
+    if any(differ(a, b) for a, b in zip(arrays_in(before), arrays_in(after), strict=True)):
         raise mismatch(rule, f"{what}: expected the same bits; got others")
-
-
-def arrays_in(value: Any) -> list[Array]:
-    """The arrays in a value, in order."""
-    found: list[Array] = []
-
-    def collect(x: Array) -> Array:
-        found.append(x)
-        return x
-
-    mapped(collect, value)
-    return found
-
-
-def finite(value: Any) -> bool:
-    """Whether all numbers in a value are."""
-    floats = (npx.to_host(x) for x in arrays_in(value) if x.dtype.kind not in "biu")
-    return all(bool(np.isfinite(x.astype("float64")).all()) for x in floats)
-
-
-def scale(value: Any, factor: float) -> Any:
-    """The arrays in a value times a number."""
-    return mapped(lambda x: (x * factor).astype(x.dtype), value)
-
-
-def moved(value: Any, layout: str = "given") -> Any:
-    """Copies, on the current device and in a memory layout, of the arrays in a value."""
-    return mapped(lambda x: laid_out(npx.asarray(npx.from_host(npx.to_host(x)).copy()), layout), value)
-
-
-def laid_out(x: Array, layout: str) -> Array:
-    """An array in a memory layout, of the same values unless it is one of `REPEATED`."""
-    if layout in REPEATED and x.ndim:
-        return npx.broadcast_to(x[(slice(0, 1),) * (x.ndim if layout == REPEATED[0] else 1)], x.shape)
-    if layout in (*REPEATED, "given"):
-        return x
-    return protected(x) if layout == "read-only" else relaid(x, layout)
-
-
-def other(values: Values) -> Values:
-    """Other values of the same shapes: rows in reversed order, numbers moved towards 1/2, random keys that follow."""
-
-    def change(x: Array) -> Array:
-        turned = x[::-1] if x.ndim else x
-        return turned.copy() if x.dtype.kind in "biu" else (0.5 * turned + 0.25).astype(x.dtype)
-
-    return rekeyed(mapped(change, values))
-
-
-def rekeyed(value: Any) -> Any:
-    """A value with the next call's keys in place of its random ones."""
-    if isinstance(value, Key):
-        return value._replace(call=value.call + 1)
-    if isinstance(value, dict):
-        return {name: rekeyed(v) for name, v in value.items()}
-    if isinstance(value, tuple):
-        parts = [rekeyed(v) for v in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return value
-
-
-def longer(values: Values, times: int) -> Values:
-    """The rows of the first argument, and of every array with as many, `times` over, floats in varying sizes."""
-    first = values.args[0]
-
-    def change(x: Array) -> Array:
-        if not first.ndim or not x.ndim or len(x) != len(first):
-            return x
-        many = np.concatenate([x] * times)
-        if x.dtype.kind in "biu":
-            return many
-        sizes = np.linspace(1, 0.5, len(many)).reshape(-1, *[1] * (x.ndim - 1))
-        return (many * sizes).astype(x.dtype)
-
-    return mapped(change, values)

@@ -213,6 +213,10 @@ def top_k(d):
         yield Call((ties, k, ()))
         yield Call((ties, k, (0, 6)))  # k of 7: fewer are left
         yield Call((constant(d, -2, 5, 7), k, (1,)))
+    yield Call((np.round(d.values(5, 26)).astype(d.dtype), 3, (4,)))  # ties in several blocks of 2 or 3 columns
+    sparse = constant(d, -np.inf, 5, 26)
+    sparse[:, ::13] = d.values(5, 2)  # fewer blocks than k
+    yield Call((sparse, 3, ()))
     late = constant(d, 0, 3, 9)
     late[0, 8], late[1, 4:7], late[2, ::2] = 1, 1, 1
     yield Call((late, 2, ()))
@@ -223,4 +227,3 @@ def top_k(d):
     for scale in (steep(d), 1e-6):
         yield Call((d.values(5, 7, scale=scale), 3, (2,)))
     yield Call((d.values(5, 7, shift=steep(d)), 3, (2,)))
-    yield Call((np.round(d.values(2, 2600)).astype(d.dtype), 4, (0, 5)))  # ties in several blocks of columns
