@@ -6,7 +6,7 @@
 them and says what differs;
 `rules.py` has everything else that holds, `variants.py` the inputs derived from given ones, `held.py` what is held
 fixed between calls; `checks.py` puts them together for operations and layers, `kernels.py` compares a kernel's
-versions. `strategies.py` draws inputs (it needs hypothesis, the rest does not). docs/check-your-layer.md begins.
+versions, `calls.py` with other calls. `strategies.py` draws inputs (it needs hypothesis, the rest does not). docs/check-your-layer.md begins.
 """
 
 from autograd.testing.checks import check_layer, check_operation
