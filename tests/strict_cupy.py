@@ -9,10 +9,12 @@ makes the host wait for the device (get, item, float, bool, iteration, a boolean
         x + np.ones(3)                  # TypeError
     cupy.waits                          # the reads, by name
 
-With `device(cuda=True)` the versions registered for CuPy run, and their CUDA kernels in the emulator.
+With `device(cuda=True)` the versions registered for CuPy run, their CUDA kernels in the emulator and their products
+through cuBLAS's stand-in (strict_cuda.py).
 """
 
 import importlib
+import sys
 import types
 from contextlib import contextmanager
 
@@ -20,8 +22,8 @@ import numpy as np
 import pytest
 
 import npx
-from npx.cuda import blas, launch
-from npx.cuda.emulator import emulator
+from npx.cuda import launch
+from tests import strict_cuda
 
 WAITING = {"unique", "nonzero", "flatnonzero", "argwhere", "array_equal", "allclose", "compress", "unravel_index"}
 ARRAYS = (np.ndarray,)
@@ -227,16 +229,14 @@ class Module(types.ModuleType):
             free_all_blocks=lambda: None, used_bytes=lambda: 3 << 30, total_bytes=lambda: 4 << 30
         )
 
-    cuda = types.SimpleNamespace(
-        runtime=types.SimpleNamespace(memGetInfo=lambda: (1 << 30, 8 << 30)),
-        get_current_stream=lambda: types.SimpleNamespace(synchronize=lambda: None),
-    )
+    cuda, RawModule, __version__ = strict_cuda.CUDA, strict_cuda.RawModule, "14.2.0"
     products = []  # what set_compute_type was called with
     _core = types.SimpleNamespace(
         _routines_linalg=types.SimpleNamespace(
             COMPUTE_TYPE_DEFAULT="default",
             COMPUTE_TYPE_TF32="tf32",
             set_compute_type=lambda dtype, kind: Module.products.append((np.dtype(dtype).name, kind)),
+            get_compute_type=lambda dtype: Module.products[-1][1] if Module.products else "default",
         )
     )
 
@@ -281,22 +281,12 @@ def device(cuda=False):
         patch.setattr(_engine, "_device", "cuda")
         if cuda:
             patch.setattr(ndarray, "__module__", "cupy")
-            patch.setattr(launch, "_function", emulated)
-            patch.setattr(blas, "_gemm", lambda cupy, a, b, out, add: blas.matmul(*map(unwrap, (a, b, out, add))))
+            for name, module in ({"cupy": CUPY} | strict_cuda.MODULES).items():
+                patch.setitem(sys.modules, name, module)
+        strict_cuda.CUBLAS.calls.clear()
+        launch._function.cache_clear()
         yield CUPY
-
-
-def emulated(source, kernel, defines, shared):
-    """What stands for a compiled kernel: a launch of it in the emulator, of device arrays alone."""
-    module = emulator.module(launch.SOURCES / source, launch.HEADER, launch._text(defines))
-
-    def function(grid, block, args, shared_mem=0):
-        pointers = [kind.endswith("*") for kind in module.parameters[kernel]]
-        null = [pointer and not isinstance(arg, ndarray) for pointer, arg in zip(pointers, args, strict=True)]
-        held = tuple(None if none else unwrap(arg) for none, arg in zip(null, args, strict=True))
-        module.launch(kernel, grid, block, held, shared_mem)
-
-    return function
+    launch._function.cache_clear()
 
 
 def kernels_by_reference():

@@ -17,6 +17,7 @@ from autograd import operations as ops
 from models import Transformer, TransformerConfig
 from models.search import beam_search, greedy_search
 from tests import trainings
+from tests.strict_cuda import CUDA
 from tests.strict_cupy import device, kernels_by_reference
 from tests.trainings import config, metrics, outcome, run
 from train import Adam, UserError, load_model
@@ -177,6 +178,13 @@ def test_cupy_has_every_function_that_is_asked_for():
         Adam(made).step(0.01)
         made.load_state_dict(made.state_dict())
         assert len(strict.names) > 20 and [name for name in strict.names if not hasattr(cupy, name)] == []
+    assert [name for name in vars(CUDA) if not hasattr(cupy.cuda, name)] == []
+    assert [name for name in vars(CUDA.runtime) if not hasattr(cupy.cuda.runtime, name)] == []
+    try:
+        from cupy_backends.cuda.libs import cublas  # as npx/cuda/blas.py has it: CuPy loads the library then
+    except (ImportError, RuntimeError):
+        return
+    assert "handle, int mode" in cublas.setMathMode.__doc__ and cublas.gemmEx.__doc__.count(",") == 18
 
 
 # ---- errors
