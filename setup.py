@@ -8,6 +8,7 @@ README = Path(__file__).with_name("README.md")
 HOUSE = ("npx", "autograd", "models", "train")  # benchmarks/ is for the working tree and is not installed
 CUDA_LIBRARIES = "[ctk]>=14.2,<15"  # [ctk]: the CUDA libraries come as wheels too; only the driver must be there
 BFLOAT16 = "ml-dtypes>=0.5,<1"
+NUMPY_FOR_CUPY = "numpy>=2.1.2"  # below that CuPy has no bfloat16
 DEMO = ["matplotlib>=3.8,<4", "num2words>=0.5.13,<0.6"]
 DEV = [
     BFLOAT16,
@@ -40,9 +41,9 @@ setup(
         "typer>=0.15,<1",
     ],
     extras_require={
-        "gpu": [f"cupy-cuda12x{CUDA_LIBRARIES}", BFLOAT16],
-        "gpu12": [f"cupy-cuda12x{CUDA_LIBRARIES}", BFLOAT16],
-        "gpu13": [f"cupy-cuda13x{CUDA_LIBRARIES}", BFLOAT16],
+        "gpu": [f"cupy-cuda12x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
+        "gpu12": [f"cupy-cuda12x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
+        "gpu13": [f"cupy-cuda13x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
         "demo": DEMO,
         "dev": DEMO + DEV,
     },

@@ -112,6 +112,20 @@ def test_a_loss_that_counts_its_tokens_itself_does_not_wait():
         assert cupy.waits == []
 
 
+@needs_gxx
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint8"])  # prepared text has the first two
+def test_ids_of_every_integer_type_reach_the_kernels(dtype):
+    def step(ids):
+        made = model()
+        with npx.keyed(1, 1):
+            loss = made.loss(SRC.astype(ids), TGT.astype(ids))
+        loss.backward()
+        return [npx.to_host(x).tobytes() for x in (loss.data, *(p.grad for p in made.parameters()))]
+
+    with device(cuda=True):
+        assert step(dtype) == step("int64")
+
+
 def update_of(made, journal, **changes):
     precision = next(p.weights.dtype.name for _, p in made.named_parameters())
     settings = config(Path(), batch_tokens=20, precision=precision, **changes).train

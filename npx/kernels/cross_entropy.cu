@@ -1,5 +1,5 @@
 // Label-smoothed cross entropy of rows of logits (cross_entropy.py): a block for each row.
-// Built with: T = float half_t bf16_t, ID = int i64
+// Built with: T = float half_t bf16_t, ID = int i64 unsigned
 #include "device.cuh"
 
 #define WIDTH 8
