@@ -54,6 +54,14 @@ def refuse(name, kwargs):
         raise TypeError(f"{name} of a device array with {kwargs}")
 
 
+def counted(name, found, *sources):
+    """Count a kernel of CuPy's own, its name and the bytes of what it reads and writes, unless `found` is a view."""
+    arrays = [x.held for x in sources if isinstance(x, ndarray)]
+    if isinstance(found, (np.ndarray, np.generic)) and not any(np.may_share_memory(found, x) for x in arrays):
+        CUPY.kernels.append((name, found.nbytes + sum(x.nbytes for x in arrays)))
+    return found
+
+
 def derived(found, *sources):
     """`wrap`, a view knowing whose memory it shows, as on a GPU."""
     if isinstance(found, (tuple, list)):
@@ -118,6 +126,7 @@ class ndarray:
         if isinstance(value, (list, *ARRAYS)):
             raise TypeError(f"Unsupported type {type(value)} beside a device array")
         self.held[unwrap(index)] = unwrap(value)
+        CUPY.kernels.append(("=", self.held[unwrap(index)].nbytes + getattr(value, "nbytes", 0)))
 
     def _watch(self, index):
         for part in index if isinstance(index, tuple) else (index,):
@@ -131,6 +140,7 @@ class ndarray:
         kwargs = unwrap(kwargs) | ({"out": unwrap(out)} if out else {})
         refuse(ufunc.__name__, kwargs)
         found = ufunc(*unwrap(inputs), **kwargs)
+        CUPY.kernels.append((ufunc.__name__, sum(x.nbytes for x in (*inputs, found) if hasattr(x, "nbytes"))))
         return out[0] if out else wrap(found)
 
     def __array_function__(self, function, types, args, kwargs):
@@ -149,7 +159,7 @@ def _method(name):
         refuse(name, kwargs)
         if name == "sort" and not self.held.flags.c_contiguous:
             raise NotImplementedError("Sorting non-contiguous array is not supported.")
-        found = getattr(self.held, name)(*unwrap(args), **unwrap(kwargs))
+        found = counted(name, getattr(self.held, name)(*unwrap(args), **unwrap(kwargs)), self)
         return out if out is not None else derived(found, self)
 
     return method
@@ -217,6 +227,7 @@ class Module(types.ModuleType):
     def __init__(self):
         super().__init__("strict")
         self.waits, self.names = [], set()
+        self.kernels, self.allocations = [], 0  # of CuPy's own: (name, bytes); and calls of `empty`
 
     @staticmethod
     def asarray(x, dtype=None):
@@ -252,6 +263,10 @@ class Module(types.ModuleType):
             out = kwargs.get("out")
             refuse(name, kwargs)
             found = value(*unwrap(args), **unwrap(kwargs))
+            if name != "empty":
+                counted(name, found, *args)
+            else:
+                CUPY.allocations += 1
             if name == "where" and not isinstance(found, tuple) and found.dtype.name == "bfloat16":
                 found = found.astype(np.float32)  # CuPy's `where` knows no bfloat16
             return out if out is not None else derived(found, *args)
@@ -276,6 +291,8 @@ def device(cuda=False):
     """The block computes on the strict device; yields the module, whose `waits` begin empty."""
     CUPY.waits.clear()
     CUPY.names.clear()
+    CUPY.kernels.clear()
+    CUPY.allocations = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_engine, "_cupy", CUPY)
         patch.setattr(_engine, "_device", "cuda")
