@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from autograd.testing.mutation.planting import Mistake, mistakes
 from autograd.testing.mutation.rules import KINDS
-from autograd.testing.mutation.running import CRASHED, ENDLESS, NOT_RUN, UNNOTICED, Outcome, Tests, UsageError
+from autograd.testing.mutation.running import CRASHED, ENDLESS, NOT_RUN, UNNOTICED, Outcome, Runner, UsageError
 
 
 def find_module(name: str) -> Path:
@@ -106,9 +106,16 @@ def shown_path(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def describe(mistake: Mistake, file: Path) -> str:
-    where = f"{shown_path(file)}:{mistake.line}"
-    return f"{where}  {mistake.function}: {mistake.kind}\n    - {mistake.before}\n    + {mistake.after}"
+def listed(some: list[Mistake], file: Path) -> str:
+    """Mistakes by the line in which they are: each line once, and what changes in it."""
+    lines, last = [], ""
+    for mistake in some:
+        where = f"{shown_path(file)}:{mistake.line}  {mistake.function}:  {mistake.before}"
+        if where != last:
+            lines += ["", where]
+            last = where
+        lines.append(f"    {mistake.kind:<21}  {mistake.old}   ->   {mistake.new}")
+    return "\n".join(lines[1:])
 
 
 def table(outcomes: list[Outcome]) -> str:
@@ -130,10 +137,10 @@ def summary(outcomes: list[Outcome], file: Path) -> str:
     unnoticed = [o.mistake for o in outcomes if o.outcome == UNNOTICED]
     if unnoticed:
         parts.append(
-            f"{len(unnoticed)} passed every test that runs them. Look at each: it is a hole in the tests, "
-            "unless the line means the same as before."
+            f"{len(unnoticed)} passed every test that runs them. Look at each: either the line still means the same, "
+            "or the tests have a hole."
         )
-        parts += [describe(mistake, file) for mistake in unnoticed]
+        parts.append(listed(unnoticed, file))
     not_run = [o.mistake for o in outcomes if o.outcome == NOT_RUN]
     for function in dict.fromkeys(mistake.function for mistake in not_run):
         own = [mistake for mistake in not_run if mistake.function == function]
@@ -146,7 +153,7 @@ def summary(outcomes: list[Outcome], file: Path) -> str:
 
 
 def as_json(outcomes: list[Outcome], file: Path, arguments: list[str], seconds: float) -> str:
-    hidden = ("start", "end", "replacement", "statement", "gradient")
+    hidden = ("start", "end", "statement", "gradient")
     written = []
     for outcome in outcomes:
         fields = asdict(outcome)
@@ -196,23 +203,23 @@ def mutate(arguments: list[str]) -> int:
     text = importlib.util.decode_source(file.read_bytes())
     planted = planted_in(text, file, options.only)
     if options.list:
-        say("\n".join(describe(mistake, file) for mistake in planted))
+        say(listed(planted, file))
         return 0
     chosen = options.tests or default_tests(file)
-    tests = Tests(file, text, chosen)
+    runner = Runner(file, text, chosen)
     start = time.perf_counter()
     say(f"{len(planted)} mistakes to plant in {shown_path(file)}; tests: {shlex.join(chosen)}")
     outcomes: list[Outcome] = []
     try:
-        first = tests.first_run(planted)
+        first = runner.first_run(planted)
         left_out = len(planted) - len(first.reached)
         say(f"the tests pass in {first.seconds:.1f} s" + (f"; no gradient in {left_out} places" if left_out else ""))
-        for outcome in tests.run_on_all(planted, first, options.limit or 4 * first.seconds + 5, options.jobs):
+        for outcome in runner.run_on_all(planted, first, options.limit or 4 * first.seconds + 5, options.jobs):
             outcomes.append(outcome)
             m, done = outcome.mistake, f"{len(outcomes)}/{len(first.reached)}"
             say(f"{done:>9}  {outcome.outcome:<12}  line {m.line:<4}  {m.function}: {m.kind}")
     finally:
-        tests.stop()
+        runner.stop()
     outcomes.sort(key=lambda outcome: planted.index(outcome.mistake))
     seconds = time.perf_counter() - start
     if options.json:

@@ -29,11 +29,11 @@ class planted:
     gave_something: set[int] = set()  # places with a value that is not None
 
     @staticmethod
-    def changed(gradients: Any, i: int | None, change: Callable[[Any], Any]) -> Any:
-        """The gradients, the i-th of them changed; None stays. i None: the one gradient itself."""
+    def changed(gradients: Any, change: Callable[[Any], Any], i: int | None = None) -> Any:
+        """The gradient, or the i-th of several, changed; None stays None."""
         if i is None:
             return None if gradients is None else change(gradients)
-        return tuple(change(gx) if k == i and gx is not None else gx for k, gx in enumerate(gradients))
+        return tuple(planted.changed(gx, change) if k == i else gx for k, gx in enumerate(gradients))
 
     @staticmethod
     def exchanged(gradients: Any, i: int) -> Any:

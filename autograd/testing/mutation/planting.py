@@ -35,11 +35,11 @@ from autograd.testing.mutation.rules import (
 
 @dataclass(frozen=True)
 class Mistake:
-    """One change of a module's text: the bytes from `start` to `end` become `replacement`.
+    """One change of a module's text: the bytes from `start` to `end` become `new`.
 
     `function`: the operation, helper or layer it is planted in; `operations`: those that this belongs to. `before` and
-    `after`: the line (or lines, joined) that changes. `gradient`: where the bytes are an expression for several
-    gradients, the number of the one that changes. `statement`: whether they are a statement.
+    `after`: the line (or lines, joined) that changes; `old` and `new`: what changes in it. `gradient`: where this is an
+    expression for several gradients, the number of the one that changes. `statement`: whether it is a statement.
     """
 
     function: str
@@ -48,16 +48,17 @@ class Mistake:
     line: int
     before: str
     after: str
+    old: str
+    new: str
     start: int
     end: int
-    replacement: str
     gradient: int | None = None
     statement: bool = False
 
     def planted_in(self, text: str) -> str:
         """The module's text with the mistake."""
         data = text.encode()
-        return (data[: self.start] + self.replacement.encode() + data[self.end :]).decode()
+        return (data[: self.start] + self.new.encode() + data[self.end :]).decode()
 
 
 def mistakes(text: str) -> list[Mistake]:
@@ -124,9 +125,10 @@ class Planter:
                 line=first,
                 before=shown(self.source.data, first, last),
                 after=shown(data, first, changed),
+                old=" ".join(self.source.text(piece).split()),
+                new=text,
                 start=start,
                 end=end,
-                replacement=text,
                 gradient=gradient,
                 statement=isinstance(piece, ast.stmt),
             )
@@ -199,10 +201,11 @@ class Planter:
             if kind == "gradient written over" and (not g or ast.unparse(gx) == g[0]):
                 continue  # it is the incoming one
             change = change.replace("(g,", f"({''.join(g)},")
-            if i is None and not (may_be_none and "gx" in change):
-                self.plant(backward, kind, gx, made(change, gx=gx))
-            else:
-                self.plant(backward, kind, gx, made(f"planted.changed(them, {i}, lambda gx: {change})", them=gx), i)
+            if i is not None:
+                change = f"planted.changed(them, lambda gx: {change}, {i})"
+            elif may_be_none and "gx" in change:
+                change = f"planted.changed(them, lambda gx: {change})"
+            self.plant(backward, kind, gx, made(change, **{"them" if "them" in change else "gx": gx}), i)
 
     def plant_other_calls(self, backward: Backward) -> None:
         """Mix up what this call kept or gives with what another did."""
@@ -213,7 +216,7 @@ class Planter:
             for vjp in backward.made_at:
                 self.plant(backward, "stale workspace", vjp, made("planted.vjp_of_last_call(vjp)", vjp=vjp))
         for result in returned(backward.node):
-            if not isinstance(result, ast.Constant):
+            if list(self.gradients(result.elts if isinstance(result, ast.Tuple) else [result])):
                 self.plant(backward, "stale workspace", result, made("planted.of_call_before(them)", them=result))
 
     def plant_in_layers(self) -> None:

@@ -55,8 +55,8 @@ class FirstRun(NamedTuple):
     names: set[str]
 
 
-class Tests:
-    """The tests of one module; `arguments` are pytest's."""
+class Runner:
+    """Runs the tests of one module; `arguments`: what pytest is told."""
 
     def __init__(self, file: Path, text: str, arguments: list[str]) -> None:
         self.file, self.text, self.arguments = file, text, arguments
