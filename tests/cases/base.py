@@ -1,7 +1,7 @@
 """What a case is, and how it is checked.
 
 A case draws a `Call`; `check` hands it to the kit (autograd/testing), which knows what has to hold. The entries come
-from the registries, so whatever is added to them without a case here is named by the tests. tests/mutants.py looks for
+from the registries, so whatever is added to them without a case here is named by the tests. tests/mutants/ looks for
 planted mistakes with the same cases.
 """
 
