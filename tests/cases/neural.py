@@ -1,5 +1,7 @@
 """Cases of the operations of the Transformer (autograd/neural.py), drawn ones first, then the edges."""
 
+from itertools import count
+
 from hypothesis import strategies as st
 
 import npx
@@ -145,8 +147,13 @@ def operation_linear_cross_entropy(draw):
 
 # Edges
 
-KEY = npx.Key(7, 1, 3)
-DROPS = *(npx.Drop(rate, KEY) for rate in (0.5, 0.0, 0.999, 1.0)), None
+
+
+def drops(*shape):
+    """Dropout of an array: half of it, nothing, nearly all, all."""
+    for rate in (0.5, 0.0, 0.999, 1.0):
+        found = (npx.Drop(rate, npx.Key(seed, 0, 0)) for seed in count())
+        yield next(drop for drop in found if rate == 1 or drop.keep(shape).any())
 
 
 @edges("operation softmax")
@@ -189,7 +196,7 @@ def layer_norm_edges():
 @edges("operation dropout")
 def dropout_edges():
     x = some(3, 4)
-    for drop in DROPS:
+    for drop in (*drops(3, 4), None):
         yield Call((x, drop), saved=x.size)
 
 
@@ -199,7 +206,7 @@ def dropout_residual_norm_edges():
         residual = some(*x.shape, seed=3)
         return Call((x, residual, *gains(x.shape[-1])), {"drop": drop, "eps": eps}, 2 * x.nbytes + x.size)
 
-    for drop in DROPS:
+    for drop in drops(3, 4):
         yield call(some(3, 4), 1e-6, drop)
     for x, eps in rows_to_norm():
         yield call(x, eps, None)
@@ -247,8 +254,8 @@ def attention_edges(*several):
         b, t, source, h, *_ = sizes
         for how in scores_edges(b, h, t, source):
             yield *sizes, how, None
-    for drop in DROPS[:-1]:
-        yield *several[-1], npx.Scores(causal=True, rotary=10.0), drop
+    for drop in drops(b, h, t, source):
+        yield *sizes, npx.Scores(causal=True, rotary=10.0), drop
 
 
 @edges("operation attention")
@@ -256,8 +263,9 @@ def plain_attention_edges():
     for b, t, source, h, d_k, d_v, how, drop in attention_edges(*SIZES):
         q, k, v = some(b, t, h, d_k), some(b, source, h, d_k, seed=1), some(b, source, h, d_v, seed=2)
         yield Call((q, k, v, how), {"drop": drop}, 9 * b * h * t * source + turned(how, q, k))
-    q = array((30.0, 0.0), (-30.0, 0.0)).reshape(1, 2, 1, 2)
-    yield Call((q, some(1, 3, 1, 2), some(1, 3, 1, 2, seed=1)), saved=9 * 6)  # weights near 0 and 1
+    for large in (6.0, 30.0):  # weights near 0 and 1
+        q = large * array((1.0, 0.0), (0.0, -1.0)).reshape(1, 2, 1, 2)
+        yield Call((q, some(1, 3, 1, 2), some(1, 3, 1, 2, seed=1)), saved=9 * 6)
 
 
 @edges("operation self_attention")

@@ -155,7 +155,7 @@ def unary_edges(*arrays, domain=None):
 for name in ("negative", "absolute", "relu"):
     edges(f"operation {name}")(unary_edges(SIGNS, [TINY, -TINY], [HUGE, -HUGE], [0.0, -0.0, 1.0], 0.5))
 for name in ("tanh", "sigmoid"):
-    edges(f"operation {name}")(unary_edges(SIGNS, [TINY, -TINY], [400.0, -400.0], [12.0, -12.0], [0.0, -0.0, 0.5], 0.5))
+    edges(f"operation {name}")(unary_edges(SIGNS, [TINY, -TINY], [800.0, -800.0], [12.0, -12.0], [0.0, -0.0, 0.5], 0.5))
 for name in ("log", "sqrt"):
     edges(f"operation {name}")(
         unary_edges([0.3, 1.0, 7.0], [TINY, 2 * TINY], [1e-3, 2e-3], [1e4, 3e4], [HUGE, 2 * HUGE], domain=POSITIVE)
@@ -255,8 +255,14 @@ def reduction_edges(*styles):
 
 edges("operation sum")(reduction_edges("normal"))
 edges("operation mean")(reduction_edges("normal"))
-edges("operation max")(reduction_edges("normal", "ties"))
-edges("operation min")(reduction_edges("normal", "ties"))
+def extreme_edges():
+    yield from reduction_edges("normal", "ties")()
+    for near in ([1.0, 1.0005, 1.0, 0.3], [-1.0, -1.0005, -1.0, -0.3]):
+        yield Call((npx.asarray(near),), {"axis": 0})
+
+
+edges("operation max")(extreme_edges)
+edges("operation min")(extreme_edges)
 
 
 @edges("operation astype")

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 
-import models
 import npx
 from autograd import OPERATIONS, differentiable
 from tests import cases
@@ -61,6 +61,11 @@ class Found(NamedTuple):
 MUTANTS: list[Mutant] = []
 
 
+def raw(name: str) -> Callable[..., Any]:
+    """The right operation on arrays."""
+    return OPERATIONS[cases.OURS[name]].__wrapped__  # type: ignore[attr-defined]
+
+
 def mutant(name: str, family: str, kind: str, entry: str) -> Callable[[Callable[[Patch], None]], None]:
     """Enter the decorated function, which plants the mistake."""
     return lambda plant: MUTANTS.append(Mutant(name, family, kind, entry, plant))
@@ -76,8 +81,10 @@ def operation(
 
     def plant(patch: Patch) -> None:
         wrong = function() if fresh else function
-        wrong.__name__, wrong.__module__ = name, OPERATIONS[name].__module__
-        patch.setitem(OPERATIONS, name, OPERATIONS[name])  # restored afterwards
+        entered = cases.OURS[name]
+        patch.setitem(OPERATIONS, entered, OPERATIONS[entered])  # restored afterwards
+        wrong.__name__ = wrong.__qualname__ = name
+        wrong.__module__ = OPERATIONS[entered].__module__
         differentiable(wrong)
 
     MUTANTS.append(Mutant(f"{name}: {mistake}", family, kind, f"operation {name}", plant))
@@ -85,10 +92,10 @@ def operation(
 
 def vjp(name: str, mistake: str, family: str, change: Callable[..., Any], kind: str = "formula") -> None:
     """A mutant of an operation's gradient alone; change(right vjp, g, y, *inputs) gives the wrong gradients."""
-    raw = OPERATIONS[name].__wrapped__  # type: ignore[attr-defined]
+    right_one = raw(name)
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        y, right = raw(*args, **kwargs)
+        y, right = right_one(*args, **kwargs)
         return y, lambda g: change(right, g, y, *args, **kwargs)
 
     operation(name, mistake, family, function, kind)
@@ -113,12 +120,23 @@ def fast(name: str, mistake: str, change: Callable[..., Any], kind: str = "formu
 
 def layer(name: str, mistake: str, forward: Callable[..., Any], kind: str = "formula") -> None:
     """A mutant that replaces a layer's forward."""
-    target = getattr(models, name)
+    target = cases.LAYERS[name]
     plant = mutant(f"{name}: {mistake}", "layer", kind, f"layer {name}")
     plant(lambda patch: patch.setattr(target, "forward", forward))
 
 
 # What several mistakes are made of
+
+
+@differentiable
+def forged(*inputs, output, vjp):
+    """An output of some Tensors with any vjp."""
+    return output, vjp
+
+
+def routed(value, through):
+    """The value of one Tensor with the history of another."""
+    return through + (value - through).detach()
 
 
 def corrupting(g, factor):
@@ -160,7 +178,7 @@ def find(mutant: Mutant, number: int | None = None) -> Found | None:
         cases.check(mutant.entry, data)
 
     start = time.perf_counter()
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
         mutant.plant(patch)
         try:
             (search if number is None else seed(number)(search))()

@@ -21,7 +21,10 @@ Row = tuple[int, int, float, str, str]  # number of a mutant, with how many seed
 def look(task: tuple[int, int]) -> Row:
     """Look for a mutant, by its number, with some seeds; the seconds are those of one search, the mean of all."""
     number, seeds = task
-    found = [result for seed in range(seeds) if (result := find(MUTANTS[number], seed))]
+    try:
+        found = [result for seed in range(seeds) if (result := find(MUTANTS[number], seed))]
+    except Exception as error:  # the mistake itself fails
+        return number, 0, 0.0, "", f"{type(error).__name__}: {error}".splitlines()[0]
     if not found:
         return number, 0, 0.0, "", ""
     rule, _ = Counter(result.rule for result in found).most_common(1)[0]
