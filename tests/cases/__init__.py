@@ -5,4 +5,4 @@ kernel a function of its name in `kernels.py`, which gives small, odd and large 
 """
 
 from tests.cases import activations, kernels, layers, models, neural, operations, rms_norm
-from tests.cases.base import CASES, EDGES, ENTRIES, LAYERS, OURS, Call, check, thoroughly
+from tests.cases.base import CASES, EDGES, ENTRIES, LAYERS, OURS, Call, check, check_drawn, thoroughly

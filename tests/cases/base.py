@@ -82,10 +82,15 @@ def check(entry: str, data: Any) -> None:
     assert entry in CASES, f"{entry} has no case in tests/cases"
     assert entry in EDGES, f"{entry} has no edges in tests/cases"
     if data.draw(st.booleans(), label="drawn"):
-        check_call(entry, data.draw(CASES[entry], label=entry), derive=False)
+        check_drawn(entry, data)
     else:
         for call in EDGES[entry]():
             check_call(entry, call, derive=call.derive)
+
+
+def check_drawn(entry: str, data: Any) -> None:
+    """Check a drawn call."""
+    check_call(entry, data.draw(CASES[entry], label=entry), derive=False)
 
 
 def check_call(entry: str, call: Call, derive: bool) -> None:
