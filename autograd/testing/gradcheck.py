@@ -32,8 +32,8 @@ from npx import Array
 
 SHOWN = 64  # entries up to which gradients are printed whole
 MOST = 1500  # entries up to which each is moved alone
-SAMPLED = 24  # of more: so many of them, and
-DIRECTIONS = 4  # random ones through all
+SAMPLED = 12  # of more: so many of them, and
+DIRECTIONS = 3  # random ones through all
 
 
 def gradcheck(
@@ -112,7 +112,8 @@ class Checked:
             along = self.random(10**6)
             rounding = noise(self.outputs(along), here, lowest)
         self.scale = Scale(lowest, here, rounding, RTOL[lowest] if rtol is None else rtol, atol, least)
-        self.size = float(npx.host.linalg.norm(here * self.weights))
+        with quiet():
+            self.size = float(npx.host.linalg.norm(here * self.weights))
 
     def outputs(self, moves: dict[int, Array]) -> Callable[[float], Array]:
         """The output along a direction: NaN where there is none."""
