@@ -6,7 +6,6 @@ registries, so whatever is added to them without a case and edges here is named 
 planted mistakes with the same cases.
 """
 
-import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,12 +103,12 @@ def check_call(entry: str, call: Call, derive: bool) -> None:
     rules = {"float32": call.float32, "derive": derive, "domain": call.domain}
     if kind == "operation":
         rules |= {"max_saved_bytes": call.saved, "directions": call.directions, "dtype": call.dtype}
-        check_operation(OPERATIONS[OURS[name]], *call.inputs, **known(check_operation, rules), **call.options)
+        check_operation(OPERATIONS[OURS[name]], *call.inputs, **rules, **call.options)
     elif kind == "kernel":
-        check_kernel(KERNELS[name], *call.inputs, gradient=call.gradient, **call.options)
+        check_kernel(KERNELS[name], *call.inputs, gradient=call.gradient, derive=derive, **call.options)
     elif kind in ("layer", "model"):
         rules |= {"directions": call.directions, "modes": call.modes}
-        check_layer(call.layer, *call.inputs, **known(check_layer, rules), **call.options)
+        check_layer(call.layer, *call.inputs, **rules, **call.options)
         if call.same:
             check_same(entry, call)
     else:
@@ -135,11 +134,6 @@ def check_same(entry: str, call: Call) -> None:
             if not off <= 1e-10 * max(1.0, float(abs(expected).max())):
                 rule = f"expected the {name} to be that of {what}; off by {off:.3g}"
                 raise CheckError(f"{entry}: {rule}\nrule: reference")
-
-
-def known(check: Callable[..., Any], rules: dict[str, Any]) -> dict[str, Any]:
-    """The rules that a check has."""
-    return {name: value for name, value in rules.items() if name in inspect.signature(check).parameters}
 
 
 def case(function):
