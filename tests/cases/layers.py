@@ -226,7 +226,7 @@ def cross_attention_edges():
         yield Call((some(2, 3, 4), memory), layer=made(models.CrossAttention, 4, 2, 2, 1, **options))
 
 
-SMALL = {"vocab_size": 7, "d_model": 4, "d_ff": 3, "n_heads": 2, "n_layers": 1, "max_positions": 8}
+SMALL = {"vocab_size": 7, "d_model": 4, "d_ff": 3, "n_heads": 2, "n_layers": 1, "max_positions": 6}
 SMALL |= {"layer_norm_eps": 1e-2, "dropout": 0.0}
 BLOCKS = (
     {"norm": "post"},
@@ -245,13 +245,13 @@ def small(**options):
 
 @edges("layer EncoderLayer")
 def encoder_layer_edges():
-    for options in BLOCKS:
-        layer = made(models.EncoderLayer, small(**options))
-        yield Call((some(2, 3, 4), npx.Scores(lengths=npx.asarray([3, 2]))), layer=layer)
+    for i, options in enumerate(BLOCKS):
+        layer, how = made(models.EncoderLayer, small(**options)), npx.Scores(lengths=npx.asarray([3, 2]))
+        yield Call((some(2, 3, 4), how), layer=layer, directions=3 if i else None)
 
 
 @edges("layer DecoderLayer")
 def decoder_layer_edges():
-    for options in BLOCKS:
-        layer = made(models.DecoderLayer, small(**options))
-        yield Call((some(2, 3, 4), some(2, 2, 4, seed=1), npx.Scores(lengths=npx.asarray([2, 1]))), layer=layer)
+    for i, options in enumerate(BLOCKS):
+        layer, how = made(models.DecoderLayer, small(**options)), npx.Scores(lengths=npx.asarray([2, 1]))
+        yield Call((some(2, 3, 4), some(2, 2, 4, seed=1), how), layer=layer, directions=3 if i else None)

@@ -100,19 +100,21 @@ def drawn(draw, architecture):
 
 
 def model_edges(architecture):
-    """Other parts in directions; then every norm and kind of positions with every parameter's gradient."""
+    """Every norm with every kind of positions, and other parts, in directions; then two by every entry."""
 
     def calls():
         kind = models.ARCHITECTURES[architecture]
         ids = tuple(map(npx.host.asarray, (SOURCE, TEXT)[-INPUTS[kind.examples] :]))
         options = [{"norm": norm, "positions": p} for norm, p in product(("post", "pre"), models.POSITIONS)]
         for i, chosen in enumerate([*BLOCKS, *options]):
-            dropped, whole = "dropout" in chosen, i >= len(BLOCKS)
+            dropped = "dropout" in chosen
             model = made(kind, small(n_layers=2, **chosen), dtype="float64")
             loss, modes = Loss(model, *SMOOTHING[i % len(SMOOTHING)]), ("train", "eval") if dropped else ("train",)
-            same, directions = same_as(loss, padding=not dropped), None if whole else 3
-            yield Call(ids, layer=Logits(model), modes=modes, directions=3, same=same_as(Logits(model)), derive=False)
-            yield Call(ids, layer=loss, modes=modes, directions=directions, same=same, derive=False)
+            for layer in (Logits(model), loss):
+                yield Call(ids, layer=layer, modes=modes, directions=3, same=same_as(layer, padding=not dropped))
+        for chosen in (options[0], options[-1]):
+            loss = Loss(made(kind, small(n_layers=2, **chosen), dtype="float64"), *SMOOTHING[0])
+            yield Call(ids, layer=loss, modes=("train",))
 
     return calls
 
