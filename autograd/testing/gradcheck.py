@@ -92,7 +92,9 @@ class Checked:
         self.y = npx.to_host(output.data).copy()
         here = self.y.astype("float64").reshape(-1)
         if not npx.isfinite(here).all():
-            raise NotFinite(f"{problem.name}: expected finite values; got {self.y!r}; try other inputs")
+            place = tuple(int(k[0]) for k in npx.nonzero(~npx.isfinite(npx.host.atleast_1d(self.y))))
+            found = npx.host.atleast_1d(self.y)[place]
+            raise NotFinite(f"{problem.name}: expected finite values; got {found} at {place}; try other inputs")
         self.c = npx.to_host(npx.random.normal(npx.Key(seed, 0, 0), self.y.shape, self.y.dtype))
         self.weights = self.c.astype("float64").reshape(-1)
         self.composed = len(nodes(output)) > 1
