@@ -62,11 +62,11 @@ def laid_out(x: Array, layout: str) -> Array:
 
 
 def other(values: Values) -> Values:
-    """Other values of the same shapes: rows in reversed order, numbers moved towards 1/2, random keys that follow."""
+    """Other values of the same shapes: rows in reversed order, numbers half as large, random keys that follow."""
 
     def change(x: Array) -> Array:
-        turned = x[::-1] if x.ndim else x
-        return turned.copy() if x.dtype.kind in "biu" else (0.5 * turned + 0.25).astype(x.dtype)
+        turned = (x[::-1] if x.ndim else x).copy()
+        return turned if x.dtype.kind in "biu" else (0.5 * turned).astype(x.dtype)
 
     return rekeyed(mapped(change, values))
 

@@ -32,8 +32,8 @@ from npx import Array
 
 SHOWN = 64  # entries up to which gradients are printed whole
 MOST = 1500  # entries up to which each is moved alone
-SAMPLED = 24  # of more: so many of them, and
-DIRECTIONS = 4  # random ones through all
+SAMPLED = 12  # of more: so many of them, and
+DIRECTIONS = 3  # random ones through all
 
 
 def gradcheck(
@@ -92,7 +92,9 @@ class Checked:
         self.y = npx.to_host(output.data).copy()
         here = self.y.astype("float64").reshape(-1)
         if not npx.isfinite(here).all():
-            raise NotFinite(f"{problem.name}: expected finite values; got {self.y!r}; try other inputs")
+            place = tuple(int(k[0]) for k in npx.nonzero(~npx.isfinite(npx.host.atleast_1d(self.y))))
+            found = npx.host.atleast_1d(self.y)[place]
+            raise NotFinite(f"{problem.name}: expected finite values; got {found} at {place}; try other inputs")
         self.c = npx.to_host(npx.random.normal(npx.Key(seed, 0, 0), self.y.shape, self.y.dtype))
         self.weights = self.c.astype("float64").reshape(-1)
         self.composed = len(nodes(output)) > 1
@@ -112,7 +114,8 @@ class Checked:
             along = self.random(10**6)
             rounding = noise(self.outputs(along), here, lowest)
         self.scale = Scale(lowest, here, rounding, RTOL[lowest] if rtol is None else rtol, atol, least)
-        self.size = float(npx.host.linalg.norm(here * self.weights))
+        with quiet():
+            self.size = float(npx.host.linalg.norm(here * self.weights))
 
     def outputs(self, moves: dict[int, Array]) -> Callable[[float], Array]:
         """The output along a direction: NaN where there is none."""

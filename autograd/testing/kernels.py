@@ -42,7 +42,7 @@ def check_kernel(
         input layout     arguments may lie in memory in any order, and be protected if the reference writes to none
         incoming layout  so may the gradient of the output, or be one number or one row repeated by strides of 0
         blocks, threads  under `npx.small_blocks` the reference and the version give the same: blocks of 1, 2, 3 rows,
-                         and 1, 2, 3 threads, whose number changes no bit; so do many rows in blocks as they are
+                         and 1, 2, 3 threads, whose number changes no bit; in float64 many rows do so, too
         linear           the gradient is linear in that of the output: 2^20 or 2^-20 times as large, 0, a single 1
         calls            another call in between, of other values or another size, changes nothing
 
@@ -131,7 +131,7 @@ class Trial:
             twice = self.longer(truth, 2)
             self.check_incoming(truth)
             self.check_calls(truth, twice)
-            if twice:
+            if twice and self.key[1] == "float64":  # in which sums over many rows lose no digit that is compared
                 self.check_many_rows(truth)
 
     # What is run

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import npx
-from autograd.engine import FLOATS, Node, Tensor, no_grad
+from autograd.engine import Node, Tensor, is_floating, no_grad
 from npx import Array
 
 REFUSALS = (ValueError, TypeError, IndexError, ArithmeticError, KeyError)  # of inputs that a function is not made for
@@ -57,7 +58,7 @@ class Problem:
     own: list[Tensor] = field(default_factory=list)
     reproduce: Callable[["Problem"], str] = lambda problem: ""
 
-    @property
+    @cached_property
     def floats(self) -> list[int]:
         return [i for i, x in enumerate(self.values) if is_float(x)]
 
@@ -115,7 +116,7 @@ def is_array(x: Any) -> bool:
 
 def is_float(x: Any) -> bool:
     """Whether x is a floating array."""
-    return is_array(x) and x.dtype.name in FLOATS
+    return is_array(x) and is_floating(x.dtype)
 
 
 def forward(problem: Problem, arrays: Sequence[Array] | None = None) -> Array:

@@ -133,7 +133,7 @@ class Edges(Draw):
 def edge_calls(name: str, dtype: Any) -> Iterator[Call]:
     """The special values of a kernel's arguments, and every combination of the edges of its case.
 
-    On a CPU in float32 a large call too, which fills several blocks.
+    On a CPU in float64 a large call too, which fills several blocks.
     """
     yield from SPECIAL[name](Edges(f"special {name}", dtype, []))
     digits: list[int] | None = []
@@ -141,13 +141,13 @@ def edge_calls(name: str, dtype: Any) -> Iterator[Call]:
         draw = Edges(name, dtype, digits)
         yield KERNEL_CASES[name](draw)
         digits = draw.following()
-    if dtype == "float32" and npx.device() == "cpu":
-        yield KERNEL_CASES[name](Large())
+    if dtype == "float64" and npx.device() == "cpu":
+        yield KERNEL_CASES[name](Large(dtype=np.dtype(dtype)))
 
 
 @dataclass
 class Large(Draw):
-    """Arguments of the sizes of a training step, in float32 on the current device."""
+    """Arguments of the sizes of a training step, in float32 or float64 on the current device."""
 
     tokens: int = 2048
     length: int = 64
