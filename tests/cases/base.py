@@ -133,7 +133,9 @@ def check_same(entry: str, call: Call) -> None:
             off = float(abs(found[name] - expected).max())
             if not off <= 1e-10 * max(1.0, float(abs(expected).max())):
                 rule = f"expected the {name} to be that of {what}; off by {off:.3g}"
-                raise CheckError(f"{entry}: {rule}\nrule: reference")
+                refused = CheckError(f"{entry}: {rule}\nrule: reference")
+                refused.rule = "reference"
+                raise refused
 
 
 def case(function):

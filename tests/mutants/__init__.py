@@ -4,5 +4,5 @@
 took to find, and writes docs/mutants.md.
 """
 
-from tests.mutants import kernels, layers, models, neural, operations, state
+from tests.mutants import kernels, layers, models, neural, operations, sources, state
 from tests.mutants.base import KINDS, MUTANTS, Found, Mutant, find
