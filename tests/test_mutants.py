@@ -16,11 +16,13 @@ FAMILIES = {
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
 def test_found(mutant):
-    """With the suite's own examples and with two seeds."""
-    for seed in (None, 1, 2):
+    """By the edges, which are the first example with every seed, or else with three seeds."""
+    for seed in (0, 1, 2):
         found = find(mutant, seed)
         assert found, f"{mutant.name}: expected {mutant.entry} to find it with seed {seed}; it passed every example"
         assert re.match("GradientError|CheckError|KernelMismatch", found.report)
+        if found.examples == 1:
+            break
 
 
 def test_enough_mistakes_in_every_family_under_names_of_their_own():

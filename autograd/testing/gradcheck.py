@@ -286,7 +286,7 @@ class Checked:
 
     def name_entry(self, moves: dict[int, Array]) -> None:
         """Raise for an entry that is wrong, where the gradient is wrong along `moves`; none may be, alone."""
-        if sum(a.size for a in self.arrays) <= MOST:
+        if sum(a.size for a in self.arrays) <= SHOWN:
             self.check_entries()
             return
         ends = npx.host.cumsum([0, *(a.size for a in self.arrays)])
