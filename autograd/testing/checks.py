@@ -255,6 +255,7 @@ class Check:
         for name, other in variants.values(problem, self.domain):
             self.variant(name, other, FEW)
         for name, other in variants.shapes(problem, self.domain):
+            other.reproduce = lambda _: problem.reproduce(problem)  # from which all are derived again
             self.variant(name, other, 0)
 
     def variant(self, name: str, problem: Problem, most: int) -> None:

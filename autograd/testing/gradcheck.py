@@ -254,12 +254,37 @@ class Checked:
             if verdict.what == "unjudged":
                 self.report.unjudged.append(f"random direction {k}: {verdict.reason}")
             if verdict.what == "wrong" and not self.excused(moves):
-                self.check_entries(10 * MOST)  # names the entry; what is spread over very many may pass each
+                self.name_entry(moves)
                 self.refuse(
                     "slope",
                     f"wrong along random direction {k}\n    analytic   {analytic!r}\n"
                     f"    numeric    {verdict.numeric!r}, known to {verdict.bound:.3g}",
                 )
+
+    def name_entry(self, moves: dict[int, Array]) -> None:
+        """Raise for an entry that is wrong, where the gradient is wrong along `moves`; none may be, alone."""
+        if sum(a.size for a in self.arrays) <= MOST:
+            self.check_entries()
+            return
+        ends = npx.host.cumsum([0, *(a.size for a in self.arrays)])
+        flat = npx.concatenate([moves[i].reshape(-1) for i in moves])
+        low, high = 0, flat.size
+        while high - low > 1:  # of two halves one is wrong
+            middle = (low + high) // 2
+            for start, stop in ((low, middle), (middle, high)):
+                part = npx.where((npx.host.arange(flat.size) >= start) & (npx.host.arange(flat.size) < stop), flat, 0)
+                own = {i: part[ends[i] : ends[i + 1]].reshape(a.shape) for i, a in enumerate(self.arrays)}
+                if self.along(own)[1].what == "wrong":
+                    low, high = start, stop
+                    break
+            else:
+                return
+        i = int(npx.host.searchsorted(ends, low, side="right")) - 1
+        index, analytic, verdict = self.entry(i, low - int(ends[i]))
+        if verdict.what == "wrong":
+            numeric = npx.full(self.arrays[i].shape, npx.nan, "float64")
+            numeric[index] = verdict.numeric
+            self.fail(i, numeric, [(abs(analytic - verdict.numeric), index, verdict)])
 
     def refuse(self, rule: str, text: str) -> None:
         lines = [f"{self.problem.name}: {text}", f"rule: {rule}"]

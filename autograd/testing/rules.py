@@ -385,7 +385,9 @@ def float32(truth: Truth, declared: bool, least: Sequence[float] = (), loose: fl
                 finite = npx.isfinite(a) & (abs(a) < 1e37)
                 allowed = loose * (300 * eps * size + 30 * float(s.max(initial=0.0)))
                 off = npx.where(finite, abs(a - b), 0)
-                if not (off <= allowed).all():
+                # A few entries may be differences of much larger numbers; digits that are lost on the way miss in many.
+                many = (off > allowed).sum() > 0.25 * off.size
+                if many or not (off <= 100 * allowed).all():
                     if trial < 3:  # see first how far rounding of the inputs moves it
                         break
                     worst = npx.unravel_index(int(npx.argmax(npx.where(off == off, off, npx.inf))), off.shape)

@@ -137,7 +137,6 @@ class At(NamedTuple):
     level: Level
     numeric: float
     bound: float
-    rounding: float  # the part of the bound that grows with smaller steps
 
 
 class Range(NamedTuple):
@@ -159,12 +158,12 @@ def judge(outputs: Outputs, weights: Array, analytic: float, scale: Scale, step:
         numeric, bound = total(weights, at.slope), total(abs(weights), at.bound)
         if not (npx.isfinite(numeric) and npx.isfinite(bound)) or (at.edge and not npx.isfinite(analytic)):
             continue
-        found.append(At(at, numeric, bound, total(abs(weights), npx.where(moved, 8 * scale.noise / h, 0))))
+        found.append(At(at, numeric, bound))
         allowed, floor = scale.tolerance(weights, analytic, numeric), scale.floor(weights)
         contained = abs(analytic - numeric) <= allowed + bound
         if contained and bound <= allowed:
             return Verdict("right", numeric, bound, numeric, numeric)
-        if contained and found[-1].rounding <= 0.5 * bound <= 0.25 * abs(analytic):
+        if contained and bound <= 0.01 * abs(analytic):
             refuted = None  # by steps too large to see what this one sees
         if len(found) > 1:
             before, after = found[-2:]
@@ -175,7 +174,7 @@ def judge(outputs: Outputs, weights: Array, analytic: float, scale: Scale, step:
                     return Verdict("kink", numeric, ranged.bound, ranged.low, ranged.high)
                 refuted = Verdict("wrong", numeric, ranged.bound, ranged.low, ranged.high)
             elif settled(before, after, floor) and not contained:
-                _, numeric, bound, _ = min((before, after), key=lambda each: each.bound)
+                _, numeric, bound = min((before, after), key=lambda each: each.bound)
                 if not abs(analytic - numeric) <= scale.tolerance(weights, analytic, numeric) + 5 * bound:
                     refuted = Verdict("wrong", numeric, bound, numeric, numeric)
     if refuted:
