@@ -7,7 +7,7 @@ planted mistakes with the same cases.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypothesis import settings
@@ -41,6 +41,7 @@ NAMES = {"operation": OURS, "kernel": KERNELS, "layer": LAYERS, "model": models.
 ENTRIES = [f"{kind} {name}" for kind, names in NAMES.items() for name in names]
 CASES: dict[str, st.SearchStrategy["Call"]] = {}
 EDGES: dict[str, Callable[[], Iterable["Call"]]] = {}
+REAL = -npx.inf, npx.inf  # the domain of what is defined everywhere, and finite
 EXAMPLES = 2  # times those of the profile: 40 in ci, 1,000 in thorough
 
 
@@ -146,9 +147,14 @@ def case(function):
     return function
 
 
-def edges(entry):
-    """Enter the decorated generator of hand-picked calls of an entry."""
-    return lambda function: EDGES.setdefault(entry, function)
+def edges(entry, domain=None):
+    """Enter the decorated generator of hand-picked calls of an entry, with a domain for those that declare none."""
+
+    def enter(function):
+        EDGES[entry] = lambda: (replace(call, domain=call.domain or domain) for call in function())
+        return function
+
+    return enter
 
 
 def array(*numbers):
