@@ -192,7 +192,14 @@ class Check:
         self.keep: Callable[[], Callable[[], Any]] = lambda: lambda: None  # remembers what float32 would round
 
     def gradients(self, problem: Problem, directions: int | None, most: int) -> Checked:
-        return check_gradients(problem, self.report, directions, seed=self.seed, most=most, least=self.least)
+        try:
+            return check_gradients(problem, self.report, directions, seed=self.seed, most=most, least=self.least)
+        except NotFinite as error:
+            if self.domain is None:
+                raise
+            refused = CheckError(f"{error}\nrule: domain\nreproduce: {problem.reproduce(problem)}")
+            refused.rule = "domain"
+            raise refused from error
 
     def before(self, problem: Problem) -> None:
         """A call with other numbers, before any that counts: what is kept from the first call is then wrong."""
@@ -262,12 +269,6 @@ class Check:
         problem.name = f"{problem.name}, derived: {name}"
         try:
             checked = self.gradients(problem, None if most else 2, most)
-        except NotFinite as error:
-            if self.domain is None:
-                return
-            refused = CheckError(f"{error}\nrule: domain\nreproduce: {problem.reproduce(problem)}")
-            refused.rule = "domain"
-            raise refused from error
         except GradientError as error:
             if error.rule == "dtype" and not most:  # which arguments share an axis was a guess
                 return

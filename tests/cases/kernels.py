@@ -11,7 +11,7 @@ A kernel with a gradient is checked with it: `Call.gradient` has options of the 
 
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,11 @@ def kernel_case(function):
         lambda draw: function(Hypothesis(draw, draw(st.sampled_from(["float64", "float32"]))))
     )()
     edges(f"kernel {function.__name__}")(
-        lambda: (call for dtype in ("float64", "float32") for call in edge_calls(function.__name__, dtype))
+        lambda: (
+            replace(call, derive=True)
+            for dtype in ("float64", "float32")
+            for call in edge_calls(function.__name__, dtype)
+        )
     )
     return function
 

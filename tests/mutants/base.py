@@ -45,7 +45,7 @@ class Mutant:
 
 
 class Found(NamedTuple):
-    """How a mistake was found: `examples` until then, seconds, what the kit says."""
+    """How a mistake was found: `examples` until then, seconds of one core, what the kit says."""
 
     examples: int
     seconds: float
@@ -177,11 +177,11 @@ def find(mutant: Mutant, number: int | None = None) -> Found | None:
         examples += 1
         cases.check(mutant.entry, data)
 
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
         mutant.plant(patch)
         try:
             (search if number is None else seed(number)(search))()
         except AssertionError as error:
-            return Found(examples, time.perf_counter() - start, f"{type(error).__name__}: {error}")
+            return Found(examples, time.process_time() - start, f"{type(error).__name__}: {error}")
     return None
