@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autograd.testing.checks import present
+from autograd.testing.kernels import present
 from benchmarks import kernels, train_step
 from npx.kernels import cross_entropy
 from tests.gpu_check import count, measure, page, parts

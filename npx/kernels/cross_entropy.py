@@ -24,7 +24,7 @@ from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.kernels.embedding import sums_by_id
 from npx.precision import wide
 from npx.registry import Output, kernel
-from npx.rows import map_blocks, map_ranges
+from npx.rows import block, map_blocks, map_ranges
 from npx.tune import tuned
 
 SMOOTHING_OVER = ("all", "others", "others_without_pad")
@@ -189,8 +189,8 @@ def linear_cross_entropy_numpy(
     gw = (np.empty if len(real) else np.zeros)(w.shape, x.dtype) if grad else None
 
     chunks = max(1, -(-len(real) * len(w) // CHUNK))
-    rows = max(1, -(-len(real) // chunks))
-    width = min(PANEL, -(-len(w) // 4)) if tuned() else len(w)
+    rows = block(max(1, -(-len(real) // chunks)))
+    width = block(min(PANEL, -(-len(w) // 4)) if tuned() else len(w))
     buffer = np.empty((-(-len(w) // width), rows, width), x.dtype)
     for start in range(0, len(real), rows):
         chunk = x_real[start : start + rows]
@@ -278,8 +278,8 @@ def losses_and_gradient(z: Array, targets: Array, gz: Array | None, losses: Arra
     sizes = np.int32(classes), np.int64(z.strides[0] // z.itemsize), np.float32(on), np.float32(off)
     padding = np.int64(smoothing.pad_id)
     args = z, targets, gz, losses, *sizes, padding, np.int32(smoothing.spares_padding)
-    block = 64 if classes <= 1024 else 512
-    launch("cross_entropy.cu", "cross_entropy", n, block, args, strided=True, T=z.dtype, ID=targets.dtype)
+    threads = 64 if classes <= 1024 else 512
+    launch("cross_entropy.cu", "cross_entropy", n, threads, args, strided=True, T=z.dtype, ID=targets.dtype)
 
 
 def total_loss(losses: Array) -> Array:
@@ -301,7 +301,7 @@ def linear_cross_entropy_cuda(
     x, targets = contiguous(x), contiguous(targets)
     n, classes = len(x), len(w)
     room = -(-classes // CUDA_ROWS) * CUDA_ROWS  # an odd V would take away the tensor cores and loads of 16 bytes
-    chunk = max(CUDA_ROWS, CUDA_CHUNK // room // CUDA_ROWS * CUDA_ROWS)
+    chunk = block(max(CUDA_ROWS, CUDA_CHUNK // room // CUDA_ROWS * CUDA_ROWS))
     buffer = xp.empty((min(chunk, n), room), x.dtype)[:, :classes]
     losses = xp.empty(n, np.float32)
     gx: Any = xp.empty(x.shape, x.dtype) if grad else None
