@@ -318,6 +318,7 @@ BAD_USE = [
     (["broken.py"], "expected Python in broken.py; got .* in line 1"),
     (["small", "--only", "cube"], "expected an operation of small.py; got 'cube'; try doubled, square, twice"),
     (["small", "--jobs", "0"], "expected at least 1 for --jobs; got 0"),
+    (["small", "--json", "nowhere/all.json"], "a file in a folder that exists for --json; got nowhere/all.json"),
     (["small", "--jobs", "many"], "argument --jobs: invalid int value: 'many'; try --help"),
     ([], "the following arguments are required: MODULE; try --help"),
     (["alone.py"], "expected test files beside alone.py or in ./tests that import it; found none; try --tests PATH"),

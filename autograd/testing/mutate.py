@@ -199,6 +199,8 @@ def mutate(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     if options.jobs < 1:
         raise UsageError(f"expected at least 1 for --jobs; got {options.jobs}")
+    if options.json and not options.json.parent.is_dir():
+        raise UsageError(f"expected a file in a folder that exists for --json; got {options.json}")
     file = find_module(options.module)
     text = importlib.util.decode_source(file.read_bytes())
     planted = planted_in(text, file, options.only)

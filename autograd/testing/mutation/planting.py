@@ -216,7 +216,7 @@ class Planter:
             for vjp in backward.made_at:
                 self.plant(backward, "stale workspace", vjp, made("planted.vjp_of_last_call(vjp)", vjp=vjp))
         for result in returned(backward.node):
-            if list(self.gradients(result.elts if isinstance(result, ast.Tuple) else [result])):
+            if any(self.gradients(result.elts if isinstance(result, ast.Tuple) else [result])):
                 self.plant(backward, "stale workspace", result, made("planted.of_call_before(them)", them=result))
 
     def plant_in_layers(self) -> None:
