@@ -37,5 +37,6 @@ from npx.kernels.top_k import top_k
 from npx.precision import PRECISIONS, Precision, precision_named, use_precision, wide
 from npx.random import Key, keyed, next_key
 from npx.registry import KERNELS, Gradient, Kernel, KernelMismatch, Saved, kernel, kernel_mode
+from npx.rows import small_blocks
 from npx.scores import Scores, mask_bias
 from npx.tune import tune, tuned

@@ -7,17 +7,29 @@ of threads: sums over rows are formed per block and added up in the order of the
 
 Matrix products are split into panels in the same way, in a process that is tuned (`tune.py`); in any other BLAS, which
 has threads of its own there, gets them whole.
+
+A mistake that begins with the second block (a tail that is lost, sums begun anew) would need arrays too large for a
+test. So every block size passes through `block`, in a kernel of your own too, and `small_blocks` lets a check shrink
+them all:
+
+    step = npx.rows.block(1024)              # 1024, or what a check says
+    parts = npx.rows.map_ranges(body, len(x), step)
+
+    with npx.small_blocks(rows=2, threads=3):
+        y = my_kernel(x)                     # blocks of 2 rows on 3 threads
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from npx.tune import tuned
+from npx.turns import Turns
 
 # Of one operand: smaller ones stay in cache better, larger ones hand over the interpreter less often.
 BLOCK_BYTES = 1 << 19
@@ -25,9 +37,37 @@ INLINE_BYTES = 1 << 19  # below this, waking a thread costs more than it saves
 INLINE_FLOPS = 4_000_000  # the same for a matrix product
 PANEL_ROWS = 64, 2048  # at least and at most, of the part of a matrix product that one thread computes at a time
 
+_forced_rows: int | None = None  # by small_blocks, for all threads of the process
+_forced_threads: int | None = None
+
+
+def block(size: int) -> int:
+    """The size of a block that would have `size` rows (or columns, classes, ...): `size`, unless a check shrinks it."""
+    return size if _forced_rows is None else _forced_rows
+
+
+@contextmanager
+def small_blocks(rows: int | None = 1, threads: int = 2) -> Iterator[None]:
+    """Within, every block size is `rows` (None: what it is elsewhere), and `threads` threads walk over blocks.
+
+    However small the arrays are, no range runs `inline`, and the first ranges of all threads take turns (turns.py). For
+    checks: it holds in every thread of the process.
+    """
+    global _forced_rows, _forced_threads
+    if min(1 if rows is None else rows, threads) < 1:
+        raise ValueError(f"small_blocks: expected rows and threads of at least 1; got {rows} and {threads}")
+    before = _forced_rows, _forced_threads
+    _forced_rows, _forced_threads = rows, threads
+    try:
+        yield
+    finally:
+        _forced_rows, _forced_threads = before
+
 
 def cores() -> int:
     """How many threads walk over blocks: NPX_THREADS, else the cores that this process may use."""
+    if _forced_threads is not None:
+        return _forced_threads
     chosen = os.environ.get("NPX_THREADS", "0").strip()
     if not chosen.isdecimal():
         raise ValueError(f"NPX_THREADS: expected a number of threads, 0 for all cores; got {chosen!r}; try 2")
@@ -46,7 +86,7 @@ def map_blocks(body: Callable[[int, int], Any], rows: int, row_bytes: int) -> li
 
     `row_bytes`: bytes of one row of the largest operand.
     """
-    step = max(1, BLOCK_BYTES // max(1, row_bytes))
+    step = block(max(1, BLOCK_BYTES // max(1, row_bytes)))
     return map_ranges(body, rows, step, inline=rows * row_bytes < INLINE_BYTES)
 
 
@@ -54,16 +94,17 @@ def map_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool 
     """`[body(i, min(i + step, n)) for i in range(0, n, step)]`, run on all cores unless `inline`."""
     starts = range(0, n, step)
     workers = min(cores(), len(starts))
-    if workers <= 1 or inline:
+    if workers <= 1 or (inline and _forced_threads is None):
         return [body(i, min(i + step, n)) for i in starts]
 
     # Whoever is free takes the next range, so a core that another process slows down holds up one range at most.
     results: list[Any] = [None] * len(starts)
     left = iter(enumerate(starts))  # shared: the interpreter lock makes each `next` whole
+    run = body if _forced_threads is None else Turns(body, workers)
 
     def walk() -> None:
         for number, i in left:
-            results[number] = body(i, min(i + step, n))
+            results[number] = run(i, min(i + step, n))
 
     waiting = [_pool(workers - 1, os.getpid()).submit(walk) for _ in range(workers - 1)]
     walk()
@@ -77,10 +118,8 @@ def panel(n: int) -> int:
 
     All of them in a process that is not tuned.
     """
-    if not tuned():
-        return max(1, n)
     least, most = PANEL_ROWS
-    return min(max(-(-n // 4), least), most)
+    return block(min(max(-(-n // 4), least), most) if tuned() else max(1, n))
 
 
 def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:

@@ -26,7 +26,6 @@ ROOT = Path(__file__).parent.parent
 
 DTYPES = ("float32", "float64")
 WRITTEN = {"adam": ("p", "m", "v", "low")}  # arguments that a kernel writes to
-SMALL = {"BLOCK_BYTES": 64, "INLINE_BYTES": 0, "INLINE_FLOPS": 0, "PANEL_ROWS": (1, 2)}
 
 
 def drawn(name, dtype, data):
@@ -82,14 +81,9 @@ def test_a_kernel_and_its_gradient_have_the_same_versions(name):
 @pytest.mark.parametrize("name", KERNELS)
 @given(data=st.data())
 def test_number_of_threads_changes_no_bit(name, data):
-    """With blocks of a few bytes and panels of a row or two, so that several threads walk over even small arrays."""
-    call = drawn(name, "float32", data)
-    with pytest.MonkeyPatch.context() as patch:
-        for limit, value in SMALL.items():
-            patch.setattr(rows, limit, value)
-        results = []
-        for threads in ("1", "3"):
-            patch.setenv("NPX_THREADS", threads)
+    call, size, results = drawn(name, "float32", data), data.draw(st.integers(1, 3)), []
+    for threads in (1, 3):
+        with npx.small_blocks(size, threads):
             results.append(run(name, call))
     assert_same_bits(*results)
 
@@ -152,46 +146,6 @@ def test_importing_changes_nothing_in_the_process_and_tuning_does_where_it_may(s
     command = [sys.executable, "-c", IMPORT]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.stdout.split() == ["True", "False", "True", str(setting == "1")], done.stderr
-
-
-@pytest.mark.parametrize("value", ["two", "-1", "1.5"])
-def test_a_number_of_threads_that_is_none_is_told(value, monkeypatch):
-    monkeypatch.setenv("NPX_THREADS", value)
-    with pytest.raises(ValueError, match=f"NPX_THREADS: expected a number of threads, .* got '{value}'; try 2"):
-        rows.cores()
-
-
-@given(m=st.integers(0, 9), k=st.integers(0, 9), n=st.integers(0, 9), threads=st.integers(1, 4))
-def test_product_in_panels_equals_the_product(m, k, n, threads):
-    a, b = np.arange(m * k, dtype=float).reshape(m, k) - 7, np.arange(k * n, dtype=float).reshape(k, n) + 1
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "INLINE_FLOPS", 0)
-        patch.setattr(rows, "PANEL_ROWS", (1, 2))
-        patch.setenv("NPX_THREADS", str(threads))
-        assert np.array_equal(rows.matmul(a, b), a @ b)  # whole numbers: exact in any order
-        out = np.empty((m, 2 * n))[:, ::2]
-        assert rows.matmul(a, b, out=out) is out and np.array_equal(out, a @ b)
-
-
-@given(number=st.integers(0, 300), row_bytes=st.integers(0, 100), threads=st.integers(1, 5))
-def test_blocks_cover_every_row_once_in_order(number, row_bytes, threads):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "BLOCK_BYTES", 200)
-        patch.setattr(rows, "INLINE_BYTES", 1000)
-        patch.setenv("NPX_THREADS", str(threads))
-        blocks = rows.map_blocks(lambda i, j: range(i, j), number, row_bytes)
-    assert [row for block in blocks for row in block] == list(range(number))
-
-
-def test_an_error_in_a_block_reaches_the_caller(monkeypatch):
-    monkeypatch.setenv("NPX_THREADS", "3")
-    monkeypatch.setattr(rows, "INLINE_BYTES", 0)
-
-    def body(i, j):
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        rows.map_blocks(body, 100, rows.BLOCK_BYTES)
 
 
 # What a kernel computes

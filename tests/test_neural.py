@@ -222,21 +222,6 @@ def test_unknown_smoothing_is_refused():
             neural.linear_cross_entropy(logits, Tensor(np.zeros((5, 4))), targets, npx.Smoothing(smoothing))
 
 
-def test_the_fused_loss_never_holds_all_logits(monkeypatch):
-    """Chunks of rows and panels of classes, whatever their number, give the same loss and gradients."""
-    from npx.kernels import cross_entropy as module
-
-    rng = np.random.default_rng(0)
-    x, w, targets = rng.normal(size=(11, 3)), rng.normal(size=(5, 3)), rng.integers(0, 5, 11)
-    loss, gradients = npx.linear_cross_entropy.reference(x, w, targets, npx.Smoothing(0.1))
-    for panel, chunk in ((1, 1), (1, 10), (3, 20), (2, 27), (4, 10_000)):
-        monkeypatch.setattr(module, "PANEL", panel)
-        monkeypatch.setattr(module, "CHUNK", chunk)
-        found, saved = npx.linear_cross_entropy(x, w, targets, npx.Smoothing(0.1))
-        found = found, npx.linear_cross_entropy_grad(np.ones(()), saved)
-        compare(f"chunk {chunk} in panels of {panel}", (loss, gradients), found)
-
-
 @pytest.mark.parametrize("ids", [1, np.int64(1), np.array(1), np.array([1, 1])])
 def test_a_scaled_embedding_leaves_its_table_alone(ids):
     table = np.arange(6.0).reshape(3, 2)

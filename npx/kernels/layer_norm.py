@@ -8,7 +8,7 @@ from npx.array import Array, array_module
 from npx.cuda.launch import contiguous, launch
 from npx.kernels.dropout import Drop, draw
 from npx.registry import Output, kernel
-from npx.rows import map_blocks
+from npx.rows import block, map_blocks
 
 
 @kernel
@@ -165,11 +165,11 @@ def residual_norm_cuda(
     """
     xp = array_module(x)
     x, residual, gamma, beta = (contiguous(a) for a in (x, residual, gamma, beta))
-    n, d, block, shape = row_shape(x)
+    n, d, threads, shape = row_shape(x)
     y, xhat, rstd = xp.empty(x.shape, x.dtype), xp.empty(x.shape, x.dtype), xp.empty(n, np.float32)
     sizes = np.int32(n), np.int32(d), np.float32(eps)
     args = x, residual, gamma, beta, y, xhat, rstd, *sizes, *draw(drop)
-    launch("layer_norm.cu", "layer_norm", -(-n // shape["ROWS"]), block, args, T=x.dtype, **shape)
+    launch("layer_norm.cu", "layer_norm", -(-n // shape["ROWS"]), threads, args, T=x.dtype, **shape)
     return y, (gamma, xhat, rstd, drop)
 
 
@@ -180,12 +180,12 @@ def residual_norm_grad_cuda(g: Array, gamma: Array, xhat: Array, rstd: Array, dr
     """
     xp = array_module(g)
     g = contiguous(g)
-    n, d, block, shape = row_shape(g)
-    blocks = min(-(-n // shape["ROWS"]), PARTIAL_SUMS)
+    n, d, threads, shape = row_shape(g)
+    blocks = min(-(-n // shape["ROWS"]), block(PARTIAL_SUMS))
     gresidual, partial = xp.empty(g.shape, g.dtype), xp.empty((blocks, 2 * d), np.float32)
     gx = xp.empty(g.shape, g.dtype) if drop else None
     args = g, gamma, xhat, rstd, gresidual, gx, partial, np.int32(n), np.int32(d), *draw(drop)
-    launch("layer_norm.cu", "layer_norm_grad", blocks, block, args, T=g.dtype, **shape)
+    launch("layer_norm.cu", "layer_norm_grad", blocks, threads, args, T=g.dtype, **shape)
     sums = sum_columns_cuda(partial, g.dtype)
     return gresidual if gx is None else gx, gresidual, sums[:d], sums[d:]
 

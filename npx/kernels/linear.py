@@ -93,10 +93,10 @@ def mask_and_sum(g: Array, y: Array | None, bias: bool) -> tuple[Array, Array | 
         return g, None
     xp = array_module(g)
     g, y = contiguous(g), contiguous(y)
-    rows, columns = g.shape
-    grid = -(-columns // 256), -(-rows // SLICE)
+    (n, columns), size = g.shape, rows.block(SLICE)
+    grid = -(-columns // 256), -(-n // size)
     masked = g if y is None else xp.empty(g.shape, g.dtype)
     partial = xp.empty((grid[1], columns), np.float32) if bias else None
-    sizes = np.int32(rows), np.int32(columns), np.int32(SLICE)
+    sizes = np.int32(n), np.int32(columns), np.int32(size)
     launch("linear.cu", "relu_grad", grid, 256, (g, y, masked, partial, *sizes), T=g.dtype)
     return masked, None if partial is None else sum_columns_cuda(partial, g.dtype)

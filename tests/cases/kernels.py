@@ -3,7 +3,7 @@
 A case says what fits together; where a size or an option is chosen it names what each kind of draw takes:
 
     Hypothesis  small arrays of any memory layout, in float32 or float64    versions against references, mutants
-    Edges       all combinations of the `edges`, one after another          CUDA kernels, in the emulator or on a GPU
+    Edges       all combinations of the `edges`, one after another          the same, and CUDA kernels in the emulator
     Large       the sizes of a training step                                threads, and benchmarks/kernels.py
 
 A kernel with a gradient is checked with it: `Call.gradient` has options of the gradient.
@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 import npx
 from autograd.testing import strategies as s
 from npx import Scores
-from tests.cases.base import CASES, Call, leading, size
+from tests.cases.base import CASES, Call, edges, leading, size
 from tests.cases.neural import BOUNDED, attention_sizes, keys
+from tests.cases.special import SPECIAL
 
 KERNEL_CASES: dict[str, Callable[["Draw"], Call]] = {}
 KEY = npx.Key(2**40 + 3, 7, 5)
@@ -36,6 +37,9 @@ def kernel_case(function):
     CASES[f"kernel {function.__name__}"] = st.composite(
         lambda draw: function(Hypothesis(draw, draw(st.sampled_from(["float64", "float32"]))))
     )()
+    edges(f"kernel {function.__name__}")(
+        lambda: (call for dtype in ("float64", "float32") for call in edge_calls(function.__name__, dtype))
+    )
     return function
 
 
@@ -127,17 +131,23 @@ class Edges(Draw):
 
 
 def edge_calls(name: str, dtype: Any) -> Iterator[Call]:
-    """Every combination of the edges of a kernel's case."""
+    """The special values of a kernel's arguments, and every combination of the edges of its case.
+
+    On a CPU in float64 a large call too, which fills several blocks.
+    """
+    yield from SPECIAL[name](Edges(f"special {name}", dtype, []))
     digits: list[int] | None = []
     while digits is not None:
         draw = Edges(name, dtype, digits)
         yield KERNEL_CASES[name](draw)
         digits = draw.following()
+    if dtype == "float64" and npx.device() == "cpu":
+        yield KERNEL_CASES[name](Large(dtype=np.dtype(dtype)))
 
 
 @dataclass
 class Large(Draw):
-    """Arguments of the sizes of a training step, in float32 on the current device."""
+    """Arguments of the sizes of a training step, in float32 or float64 on the current device."""
 
     tokens: int = 2048
     length: int = 64

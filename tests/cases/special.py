@@ -1,0 +1,229 @@
+"""Special values of the kernels' arguments, tried always beside the combinations of `Edges` (kernels.py).
+
+What holds for ordinary numbers and fails at one value: nothing to do, all of it masked or padded, rates of 0 and 1,
+ties, numbers whose exponential overflows, offsets that cancel. `SPECIAL[name](d)` gives calls, of numbers drawn by d.
+Numbers beyond what 16 bits hold are left out there.
+"""
+
+import numpy as np
+
+import npx
+from npx import Scores, Smoothing
+from tests.cases.base import Call
+
+SPECIAL = {}
+KEY = npx.Key(5, 2**33 + 1, 9)
+RATES = (0.0, 1e-6, 0.999, 1.0)  # of dropout; the second one is no whole 1 / 65,536
+
+
+def special(function):
+    """Enter the special calls of the kernel of this name."""
+    SPECIAL[function.__name__] = function
+    return function
+
+
+def constant(d, value, *shape):
+    return np.full(shape, value, d.dtype)
+
+
+def steep(d):
+    """Above it exponentials overflow, below minus it they vanish; small enough for sums to keep their digits."""
+    return 1e4 if d.dtype == "float64" else 120.0
+
+
+def is_wide(d):
+    return d.dtype.itemsize > 2
+
+
+@special
+def softmax(d):
+    nothing, some = np.zeros((4, 5), bool), np.arange(20).reshape(4, 5) % 3 > 0
+    some[2] = False
+    yield Call((d.values(2, 4, 5), some))  # a mask of two axes, one row of it empty
+    yield Call((d.values(2, 4, 5), nothing))
+    yield Call((constant(d, 0.5, 3, 5), None))  # ties
+    x = d.values(6, 5)
+    x[1:3, :2] = x[4] = -np.inf
+    yield Call((x, None))
+    yield Call((d.values(7), None))  # one row
+    if is_wide(d):
+        for shift in (steep(d), -steep(d)):
+            yield Call((d.values(5, 3, shift=shift), None))
+            yield Call((d.values(4, 5, shift=shift), some))
+        yield Call((d.values(5, 3, scale=steep(d)), None))
+        yield Call((d.values(5, 3, scale=1e-6), None))
+        huge = np.finfo(d.dtype).max / 4
+        yield Call((np.array([[huge, -huge, huge, 0]] * 3, d.dtype), None))
+
+
+def norms(d):
+    """x (..., D), gamma and beta (D,), eps: one value in all rows, one row, offsets, sizes near eps."""
+    yield constant(d, 3, 5, 4), d.values(4), d.values(4), 1e-2
+    yield d.values(9), d.values(9), d.values(9), 1e-2
+    yield d.values(5, 3), constant(d, 0, 3), d.values(3), 1e-2
+    if is_wide(d):
+        yield d.values(5, 8, shift=1e4 if d.dtype == "float64" else 16.0), d.values(8), d.values(8), 1e-2
+        yield d.values(5, 8, scale=1e-3), d.values(8), d.values(8), 1e-6
+        yield d.values(5, 8, scale=1e4), d.values(8), d.values(8), 1e-6
+
+
+@special
+def layer_norm(d):
+    for x, gamma, beta, eps in norms(d):
+        yield Call((x, gamma, beta), {"eps": eps})
+
+
+@special
+def dropout(d):
+    for rate in RATES:
+        yield Call((d.values(7, 47), npx.Drop(rate, KEY)))
+    yield Call((d.values(3), npx.Drop(0.5, KEY)))
+    yield Call((constant(d, 2), npx.Drop(0.5, KEY)))
+    yield Call((constant(d, 0, 4, 9), npx.Drop(0.5, KEY)))
+    yield Call((d.values(4, 9), None))
+    if is_wide(d):
+        yield Call((d.values(4, 9, scale=1e4), npx.Drop(0.5, KEY)))
+        yield Call((d.values(4, 9, scale=1e-6), npx.Drop(0.5, KEY)))
+
+
+@special
+def dropout_residual_norm(d):
+    for i, (x, gamma, beta, eps) in enumerate(norms(d)):
+        rate = (0.5, *RATES)[i % 5]
+        yield Call((x, d.values(*x.shape), gamma, beta), {"drop": npx.Drop(rate, KEY), "eps": eps})
+    yield Call((d.values(5, 33), d.values(5, 33), d.values(33), d.values(33), npx.Drop(0.999, KEY)), {"eps": 1e-2})
+
+
+@special
+def linear(d):
+    zeros = constant(d, 0, 7, 3)
+    for activation in ("relu", ""):
+        yield Call((zeros, d.values(3, 4), constant(d, 0, 4), activation))  # at the ReLU's kink
+        yield Call((d.values(1, 3), d.values(3, 4), d.values(4, shift=-9), activation))  # one row, and nothing passes
+        yield Call((d.values(7, 1), d.values(1, 1), None, activation))
+        if is_wide(d):
+            yield Call((d.values(7, 3, scale=1e4), d.values(3, 4, scale=1e4), d.values(4), activation))
+            yield Call((d.values(7, 3, scale=1e-6), d.values(3, 4), d.values(4, scale=1e-6), activation))
+
+
+@special
+def embedding(d):
+    table = d.values(6, 3)
+    for ids in ([2] * 7, [5, 5, 5], [5, 4, 3, 2, 1, 0], [0, 5, 0, 5, 0], [[1, 3], [3, 1], [5, 5]], [4]):
+        yield Call((table, np.array(ids), 1.0))
+    for scale in (0.0, -1.0, 1e-3):
+        yield Call((table, np.array([3, 1, 3, 5]), scale))
+    yield Call((d.values(1, 3), np.array([0, 0]), 2.5))
+
+
+@special
+def attention(d):
+    def qkv(b, t, s, h, d_k, d_v, scale=1.0):
+        # Whole numbers, so that scores far apart are exact.
+        q, k = (np.round(x) for x in (d.values(b, t, h, d_k, scale=scale), d.values(b, s, h, d_k, scale=2)))
+        if scale > 1:  # two keys of equal scores, however far the others are
+            q[..., 0], k[:, 1], k[:, 1, :, 0] = 0, k[:, 0], k[:, 0, :, 0] + 1
+        return (q.astype(d.dtype), k.astype(d.dtype), d.values(b, s, h, d_v))
+
+    rows = np.zeros((5, 4), bool)
+    rows[::2, :3] = True
+    yield Call((*qkv(3, 5, 4, 2, 4, 3), Scores(bias=npx.mask_bias(rows))))  # two axes, queries without a key
+    yield Call((*qkv(3, 5, 4, 2, 4, 3), Scores(bias=npx.mask_bias(rows & False))))
+    yield Call((*qkv(3, 5, 3, 2, 4, 3), Scores(causal=True)))  # the first queries stand before all keys
+    yield Call((*qkv(3, 1, 4, 2, 4, 3), Scores(causal=True, lengths=np.array([0, 4, 2]))))
+    yield Call((*qkv(4, 2, 3, 1, 4, 3), Scores(lengths=np.array([0, 1, 0, 9]))))
+    yield Call((*qkv(3, 2, 1, 2, 4, 1), Scores()))  # one key
+    masks = np.arange(3 * 2 * 2 * 4).reshape(3, 2, 2, 4) % 5 < 3
+    yield Call((*qkv(3, 2, 4, 2, 4, 3), Scores(bias=npx.mask_bias(masks))))  # each sentence and head its own
+    for rate in RATES:
+        yield Call((*qkv(3, 4, 5, 2, 4, 3), Scores()), {"drop": npx.Drop(rate, KEY)})
+    if is_wide(d):
+        yield Call((*qkv(3, 4, 5, 2, 4, 3, scale=2 * steep(d)), Scores()))
+        yield Call((*qkv(3, 4, 5, 2, 4, 3), Scores(bias=np.arange(20).reshape(4, 5) % 3 * -5e3)))
+        yield Call((*qkv(3, 4, 5, 2, 4, 3), Scores(bias=constant(d, steep(d), 2, 4, 5))))
+
+
+def losses(d, classes):
+    """Targets and smoothing of 7 rows."""
+    pad = classes - 1
+    yield np.full(7, pad), Smoothing(0.1, "all", pad)  # nothing but padding
+    yield np.arange(7) % pad, Smoothing(0.1, "others_without_pad", pad)  # none
+    yield np.array([0, 1, 1, 0, 1, 1, 0]), Smoothing(0.0, "all", 0)  # the first and the last row are padding
+    yield np.array([1, 1, 1, 1, 1, 1, 2]), Smoothing(0.9, "others", 2)
+    yield np.array([2, 2, 2, 2, 2, 2, 1]), Smoothing(0.1, "others", 2)  # one row counts
+    yield np.arange(7) % classes, Smoothing(0.0, "others", -1)  # no class is padding
+
+
+@special
+def cross_entropy(d):
+    for targets, smoothing in losses(d, 5):
+        yield Call((d.values(7, 5), targets, smoothing))
+    targets = np.arange(7) % 5
+    yield Call((constant(d, 0.5, 7, 5), targets, Smoothing(0.1, "all", 3)))  # ties
+    yield Call((d.values(7, 2), targets % 2, Smoothing(0.1, "others", -1)))
+    yield Call((d.values(7, 1), targets * 0, Smoothing(0.0, "all", -1)))  # one class
+    if is_wide(d):
+        for shift in (steep(d), -steep(d)):
+            yield Call((d.values(7, 5, shift=shift), targets, Smoothing(0.0, "all", 3)))
+        yield Call((d.values(7, 5, scale=steep(d)), targets, Smoothing(0.1, "all", 3)))
+        yield Call((d.values(7, 5, scale=1e-6), targets, Smoothing(0.1, "all", 3)))
+
+
+@special
+def linear_cross_entropy(d):
+    for targets, smoothing in losses(d, 5):
+        yield Call((d.values(7, 3), d.values(5, 3), targets, smoothing))
+    targets = np.arange(7) % 5
+    yield Call((constant(d, 0, 7, 3), d.values(5, 3), targets, Smoothing(0.1, "all", 3)))  # ties
+    yield Call((d.values(7, 3), d.values(2, 3), targets % 2, Smoothing(0.1, "others", -1)))
+    yield Call((d.values(7, 3), d.values(1, 3), targets * 0, Smoothing(0.0, "all", -1)))  # one class
+    yield Call((d.values(1, 3), d.values(9, 3), targets[4:5], Smoothing(0.1, "all", 3)))  # one row
+    if is_wide(d):
+        x, w = (np.round(d.values(n, 3, scale=2)).astype(d.dtype) for n in (7, 5))
+        x[:, 0], shift = 1, np.array([steep(d), 0, 0], d.dtype)
+        yield Call((x, w + shift, targets, Smoothing(0.0, "all", 3)))
+        yield Call((x, w - shift, targets, Smoothing(0.0, "all", 3)))
+        yield Call((x * 32, w * 2, targets, Smoothing(0.1, "all", 3)))
+        yield Call((d.values(7, 3, scale=1e-6), w, targets, Smoothing(0.1, "all", 3)))
+
+
+@special
+def adam(d):
+    def state(n=9, scale=1.0):
+        return d.values(n), d.values(n, scale=scale), d.values(n), abs(d.values(n))
+
+    zeros = [constant(d, 0, 5) for _ in range(3)]
+    if not is_wide(d):
+        return
+    yield Call((d.values(5), *zeros, npx.adam_step(1, 0.5)))  # 0 / (0 + eps)
+    yield Call((d.values(5), d.values(5), *zeros[1:], npx.adam_step(1, 0.5)))
+    for step, lr in ((1, 1e3), (100_000, 1e3), (4, 0.0), (4, 1e-6)):
+        yield Call((*state(), npx.adam_step(step, lr, weight_decay=0.1)))
+    for scale in (1e4, 1e-6):
+        yield Call((*state(scale=1 / scale), npx.adam_step(3, 0.5, scale=scale)))
+        yield Call((*state(scale=scale), npx.adam_step(3, 0.5, eps_inside=True)))
+    if d.dtype == "float64":
+        yield Call((*state(17), npx.adam_step(3, 0.5)), {"low": np.zeros(17, "float16")})
+
+
+@special
+def top_k(d):
+    ties = np.round(d.values(5, 7)).astype(d.dtype)
+    for k in (1, 3, 7):
+        yield Call((ties, k, ()))
+        yield Call((ties, k, (0, 6)))  # k of 7: fewer are left
+        yield Call((constant(d, -2, 5, 7), k, (1,)))
+    yield Call((np.round(d.values(5, 26)).astype(d.dtype), 3, (4,)))  # ties in several blocks of 2 or 3 columns
+    sparse = constant(d, -np.inf, 5, 26)
+    sparse[:, ::13] = d.values(5, 2)  # fewer blocks than k
+    yield Call((sparse, 3, ()))
+    late = constant(d, 0, 3, 9)
+    late[0, 8], late[1, 4:7], late[2, ::2] = 1, 1, 1
+    yield Call((late, 2, ()))
+    few = d.values(5, 7)
+    few[:, 2:], few[3] = -np.inf, 0
+    yield Call((few, 4, (0,)))
+    yield Call((d.values(5, 1), 1, ()))
+    for scale in (steep(d), 1e-6):
+        yield Call((d.values(5, 7, scale=scale), 3, (2,)))
+    yield Call((d.values(5, 7, shift=steep(d)), 3, (2,)))

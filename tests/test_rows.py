@@ -1,0 +1,150 @@
+"""Blocks and threads (npx/rows.py): every row once, in order, whatever a check makes of the sizes."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import npx
+from npx import rows, turns
+
+SIZES, THREADS = (1, 2, 3), (1, 2, 3)
+small = pytest.mark.parametrize("size, threads", [(size, threads) for size in SIZES for threads in THREADS])
+
+
+@small
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 7, 20])
+def test_every_row_once_and_results_in_order(number, size, threads):
+    """And on as many threads as there are blocks for, with nothing run inline."""
+    walkers, seen = set(), []
+
+    def body(i, j):
+        walkers.add(threading.get_ident())
+        seen.extend(range(i, j))
+        return i, j
+
+    with npx.small_blocks(size, threads):
+        blocks = rows.map_blocks(body, number, 8)
+        assert blocks == [(i, min(i + size, number)) for i in range(0, number, size)]
+        assert sorted(seen) == list(range(number)) and len(walkers) == min(threads, len(blocks))
+        assert blocks == rows.map_ranges(body, number, rows.block(1000), inline=True)
+
+
+@given(number=st.integers(0, 300), row_bytes=st.integers(0, 100), threads=st.integers(1, 5))
+def test_blocks_cover_every_row_once_in_order(number, row_bytes, threads):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "BLOCK_BYTES", 200)
+        patch.setattr(rows, "INLINE_BYTES", 1000)
+        patch.setenv("NPX_THREADS", str(threads))
+        blocks = rows.map_blocks(lambda i, j: range(i, j), number, row_bytes)
+    assert [row for block in blocks for row in block] == list(range(number))
+
+
+@small
+@given(m=st.integers(0, 9), k=st.integers(0, 9), n=st.integers(0, 9))
+def test_product_in_panels_equals_the_product(size, threads, m, k, n):
+    a, b = np.arange(m * k, dtype=float).reshape(m, k) - 7, np.arange(k * n, dtype=float).reshape(k, n) + 1
+    with npx.small_blocks(size, threads):
+        assert np.array_equal(rows.matmul(a, b), a @ b)  # whole numbers: exact in any order
+        out = np.empty((m, 2 * n))[:, ::2]
+        assert rows.matmul(a, b, out=out) is out and np.array_equal(out, a @ b)
+
+
+def test_sizes_are_what_they_were_outside_of_a_check(monkeypatch):
+    monkeypatch.setenv("NPX_THREADS", "4")
+    before = rows.block(1000), rows.panel(1000), rows.cores()
+    with npx.small_blocks(2, threads=3):
+        assert (rows.block(1000), rows.panel(1000), rows.cores()) == (2, 2, 3)
+        with npx.small_blocks(None, threads=1):
+            assert (rows.block(1000), rows.cores()) == (1000, 1)
+        with pytest.raises(ZeroDivisionError), npx.small_blocks():
+            raise ZeroDivisionError
+        assert (rows.block(7), rows.cores()) == (2, 3)
+    assert (rows.block(1000), rows.panel(1000), rows.cores()) == before == (1000, 250, 4)
+
+
+def test_sizes_hold_in_every_thread():
+    found = []
+    with npx.small_blocks(3, threads=2):
+        other = threading.Thread(target=lambda: found.append((rows.block(1000), rows.cores())))
+        other.start()
+        other.join()
+    assert found == [(3, 2)]
+
+
+@pytest.mark.parametrize("bad", [{"rows": 0}, {"threads": 0}, {"rows": -1, "threads": 2}])
+def test_sizes_below_one_are_refused(bad):
+    with pytest.raises(ValueError, match="small_blocks: expected rows and threads of at least 1"):
+        with npx.small_blocks(**bad):
+            pass
+
+
+@pytest.mark.parametrize("value", ["two", "-1", "1.5"])
+def test_a_number_of_threads_that_is_none_is_told(value, monkeypatch):
+    monkeypatch.setenv("NPX_THREADS", value)
+    with pytest.raises(ValueError, match=f"NPX_THREADS: expected a number of threads, .* got '{value}'; try 2"):
+        rows.cores()
+
+
+@small
+def test_an_error_in_a_block_reaches_the_caller(size, threads):
+    def body(i, j):
+        if i >= size:
+            raise ZeroDivisionError
+
+    with npx.small_blocks(size, threads), pytest.raises(ZeroDivisionError):
+        rows.map_blocks(body, 20, 8)
+
+
+# Threads that take turns
+
+
+SHARING = {
+    "lines": lambda x, y, scratch: (np.multiply(x, 2, out=scratch), np.copyto(y, scratch)),
+    "one expression": lambda x, y, scratch: np.copyto(y, np.multiply(x, 2, out=scratch)),
+    "in place": lambda x, y, scratch: (scratch.fill(0), scratch.__iadd__(x), y.fill(0), y.__iadd__(scratch * 2)),
+}
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("shared", SHARING)
+@pytest.mark.parametrize("attempt", range(3))
+def test_what_threads_share_shows_at_each_run(threads, shared, attempt):
+    x, y, scratch = np.arange(6.0), np.empty(6), np.empty(1)
+
+    def body(i, j):
+        SHARING[shared](x[i:j], y[i:j], scratch)
+
+    with npx.small_blocks(1, threads):
+        rows.map_blocks(body, 6, 8)
+    assert not np.array_equal(y, 2 * x)
+    with npx.small_blocks(1, threads=1):
+        rows.map_blocks(body, 6, 8)
+    assert np.array_equal(y, 2 * x)
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_the_last_of_the_first_blocks_ends_first(attempt):
+    """So what depends on the order in which blocks end is noticed too."""
+    ended = []
+    with npx.small_blocks(2, threads=3):
+        rows.map_ranges(lambda i, j: ended.append(i), 6, 2)
+    assert ended == [4, 2, 0]
+
+
+def test_blocks_that_wait_for_each_other_go_on(monkeypatch):
+    """A thread that holds a lock gets on although the others, which wait for it, never hand over to it."""
+    monkeypatch.setattr(turns, "PATIENCE", 0.02)
+    lock, total = threading.Lock(), 0
+
+    def body(i, j):
+        nonlocal total
+        with lock:
+            before = total
+            total = before + i
+
+    with npx.small_blocks(1, threads=3):
+        rows.map_blocks(body, 20, 8)
+    assert total == 190
