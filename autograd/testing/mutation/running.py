@@ -47,7 +47,8 @@ class Outcome:
 class FirstRun(NamedTuple):
     """The tests without a mistake: `reached`, which of them get to each mistake's place, `names`, all that get to some.
 
-    A place that tests get to, but where there never is a gradient (None), is not in `reached`: nothing can change.
+    Mistakes that could change nothing, though tests get there, are not in `reached`: of a gradient that always is None,
+    or written over one of another shape.
     """
 
     seconds: float
@@ -79,7 +80,7 @@ class Runner:
         if not result["loaded"]:
             raise UsageError(f"expected tests that import {self.file}; these do not: {arguments}; try --tests PATH")
         reached = {number: result["reached_by"].get(str(number), []) for number in range(len(planted))}
-        given = {n: names for n, names in reached.items() if not names or n in result["gave_something"]}
+        given = {n: names for n, names in reached.items() if not names or n in result["can_change"]}
         return FirstRun(seconds, given, {name for names in reached.values() for name in names})
 
     def run_on_all(self, planted: list[Mistake], first: FirstRun, limit: float, jobs: int) -> Iterator[Outcome]:
