@@ -35,6 +35,11 @@ def is_wide(d):
     return d.dtype.itemsize > 2
 
 
+def is_long(d):
+    """Whether to try axes longer than a block usually is: where sums over them keep their digits."""
+    return d.dtype == "float64"
+
+
 @special
 def softmax(d):
     nothing, some = np.zeros((4, 5), bool), np.arange(20).reshape(4, 5) % 3 > 0
@@ -61,6 +66,8 @@ def norms(d):
     yield constant(d, 3, 5, 4), d.values(4), d.values(4), 1e-2
     yield d.values(9), d.values(9), d.values(9), 1e-2
     yield d.values(5, 3), constant(d, 0, 3), d.values(3), 1e-2
+    if is_long(d):
+        yield d.values(2, 1030), d.values(1030), d.values(1030), 1e-2
     if is_wide(d):
         yield d.values(5, 8, shift=1e4 if d.dtype == "float64" else 16.0), d.values(8), d.values(8), 1e-2
         yield d.values(5, 8, scale=1e-3), d.values(8), d.values(8), 1e-6
@@ -97,6 +104,8 @@ def dropout_residual_norm(d):
 @special
 def linear(d):
     zeros = constant(d, 0, 7, 3)
+    if is_long(d):
+        yield Call((d.values(3, 1030), d.values(1030, 2), None, ""))
     for activation in ("relu", ""):
         yield Call((zeros, d.values(3, 4), constant(d, 0, 4), activation))  # at the ReLU's kink
         yield Call((d.values(1, 3), d.values(3, 4), d.values(4, shift=-9), activation))  # one row, and nothing passes
@@ -113,6 +122,9 @@ def embedding(d):
         yield Call((table, np.array(ids), 1.0))
     for scale in (0.0, -1.0, 1e-3):
         yield Call((table, np.array([3, 1, 3, 5]), scale))
+    if is_long(d):
+        yield Call((d.values(3, 1030), np.array([2, 0, 2]), 1.0))
+        yield Call((d.values(1030, 2), np.array([1029, 0, 1029]), 1.0))
     yield Call((d.values(1, 3), np.array([0, 0]), 2.5))
 
 
@@ -135,6 +147,9 @@ def attention(d):
     yield Call((*qkv(3, 2, 1, 2, 4, 1), Scores()))  # one key
     masks = np.arange(3 * 2 * 2 * 4).reshape(3, 2, 2, 4) % 5 < 3
     yield Call((*qkv(3, 2, 4, 2, 4, 3), Scores(bias=npx.mask_bias(masks))))  # each sentence and head its own
+    if is_long(d):
+        yield Call((*qkv(1, 2, 1030, 1, 2, 1), Scores(causal=True)))  # many keys, many queries
+        yield Call((*qkv(1, 1030, 2, 1, 2, 1), Scores()))
     for rate in RATES:
         yield Call((*qkv(3, 4, 5, 2, 4, 3), Scores()), {"drop": npx.Drop(rate, KEY)})
     if is_wide(d):
