@@ -20,7 +20,7 @@ help:
 	@echo "make test-matrix  the suite under other BLAS kernels, thread counts and without AVX; about 15 minutes"
 	@echo "make lint      ruff and mypy alone"
 	@echo "make parity    the tests against PyTorch; installs $(TORCH) into $(VENV)"
-	@echo "make gpu-check all that needs a GPU, under 8 minutes: suites, torch, compute-sanitizer; writes gpu-check.json"
+	@echo "make gpu-check all that needs a GPU, about 10 minutes: times beside torch, suites, sanitizers; gpu-check.json"
 	@echo "make bench     training beside PyTorch, translation beside CTranslate2; installs both into $(VENV)"
 	@echo "make clean     remove $(VENV), demo-run and caches"
 	@echo "PYTHON=python3.12 chooses the Python that $(VENV) is made from."
@@ -59,15 +59,17 @@ bench: $(VENV)/.dev
 	$(TRANSLATE) --beam 1
 	$(BIN)/python -m benchmarks.kernels
 
-# On a machine with a GPU. The extra by the driver: CUDA 13 unless it is older.
-GPU ?= gpu13
-gpu-check: gpu-present $(VENV)/.dev
-	$(BIN)/python -c "import cupy" 2>/dev/null || $(PIP) -e ".[$(GPU)]"
-	$(BIN)/python -c "import torch" 2>/dev/null || $(PIP) torch
+# On a machine with a GPU. CuPy is that of the newest CUDA the driver can run; with PyTorch it is one installation, so
+# that pip finds libraries that suit both. With those installed already, or no network: python3 -m tests.gpu_check
+DRIVER = import ctypes; v = ctypes.c_int(); failed = ctypes.CDLL('libcuda.so.1').cuDriverGetVersion(ctypes.byref(v)); \
+	print('gpu13' if v.value >= 13000 else 'gpu12')
+gpu-check: gpu-present $(VENV)/.made
+	$(BIN)/python -c "import cupy, hypothesis, ml_dtypes, pytest, torch, train" 2>/dev/null || \
+		$(PIP) -e ".[$${GPU:-$$($(PYTHON) -c "$(DRIVER)")},test]" torch
 	$(BIN)/python -m tests.gpu_check
 
 gpu-present:
-	@command -v nvidia-smi >/dev/null 2>&1 || { echo "gpu-check: expected an NVIDIA GPU; found no driver" >&2; exit 2; }
+	@$(PYTHON) -c "$(DRIVER)" >/dev/null 2>&1 || { echo "gpu-check: expected an NVIDIA GPU; found no driver" >&2; exit 2; }
 
 $(VENV)/.made:
 	@command -v $(PYTHON) >/dev/null 2>&1 || \

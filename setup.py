@@ -8,14 +8,13 @@ README = Path(__file__).with_name("README.md")
 HOUSE = ("npx", "autograd", "models", "train")  # benchmarks/ is for the working tree and is not installed
 CUDA_LIBRARIES = "[ctk]>=14.2,<15"  # [ctk]: the CUDA libraries come as wheels too; only the driver must be there
 BFLOAT16 = "ml-dtypes>=0.5,<1"
+NUMPY_FOR_CUPY = "numpy>=2.1.2"  # below that CuPy has no bfloat16
 DEMO = ["matplotlib>=3.8,<4", "num2words>=0.5.13,<0.6"]
+TEST = [BFLOAT16, "hypothesis>=6.120,<7", "pytest>=8,<10", "pytest-xdist>=3.6,<4"]  # what the suites run with
 DEV = [
-    BFLOAT16,
-    "hypothesis>=6.120,<7",
+    *TEST,
     "mypy==2.4.*",
     "nvidia-cuda-nvrtc>=13,<14; sys_platform == 'linux'",  # compiles the kernels without a GPU
-    "pytest>=8,<10",
-    "pytest-xdist>=3.6,<4",
     "ruff==0.17.*",
 ]
 
@@ -40,10 +39,11 @@ setup(
         "typer>=0.15,<1",
     ],
     extras_require={
-        "gpu": [f"cupy-cuda12x{CUDA_LIBRARIES}", BFLOAT16],
-        "gpu12": [f"cupy-cuda12x{CUDA_LIBRARIES}", BFLOAT16],
-        "gpu13": [f"cupy-cuda13x{CUDA_LIBRARIES}", BFLOAT16],
+        "gpu": [f"cupy-cuda12x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
+        "gpu12": [f"cupy-cuda12x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
+        "gpu13": [f"cupy-cuda13x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
         "demo": DEMO,
+        "test": TEST,
         "dev": DEMO + DEV,
     },
     entry_points={"console_scripts": ["npx-transformer = train.cli:main"]},

@@ -20,7 +20,7 @@ Three rules keep this simple and fast:
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,12 @@ OPERATIONS: dict[str, Callable[..., "Tensor"]] = {}
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _numbers = count()
 _grad_enabled = True
+
+
+@cache
+def is_floating(dtype: Any) -> bool:
+    """Whether a dtype is of those that gradients have."""
+    return dtype.name in FLOATS
 
 
 class Node:
@@ -68,7 +74,7 @@ class Tensor:
             data = npx.asarray(data)
             data = data.astype(npx.float32) if data.dtype == npx.float64 else data
         self.data: Array = npx.asarray(data)
-        if requires_grad and self.data.dtype.name not in FLOATS:
+        if requires_grad and not is_floating(self.data.dtype):
             raise TypeError(f"Tensor: expected a floating dtype for requires_grad; got {self.data.dtype}; try .astype")
         self.requires_grad = requires_grad
         self.grad: Array | None = None
@@ -139,7 +145,7 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
     @wraps(function)
     def operation(*args: Any, **kwargs: Any) -> Tensor:
         tensors = [a for a in args if isinstance(a, Tensor)]
-        dtypes = {a.dtype for a in args if hasattr(a, "dtype") and a.dtype.name in FLOATS}
+        dtypes = {a.dtype for a in args if hasattr(a, "dtype") and is_floating(a.dtype)}
         if len(dtypes) > 1 and tensors:
             raise TypeError(
                 f"{function.__name__}: expected Tensors and arrays of one floating dtype; "

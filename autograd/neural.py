@@ -201,8 +201,12 @@ def merged_attention(
 ) -> Result:
     """`attention` of the queries, keys and values that lie in `merged` arrays, each with heads of its `sizes`.
 
-    The gradients are written where the parts lie: no copies.
+    The gradients are written where the parts lie: no copies. ValueError where an array has more columns, or fewer.
     """
+    for x, own in zip(merged, sizes, strict=True):
+        columns = [heads * size for size in own]
+        if x.shape[-1] != npx.sum(columns) or min(columns) < 0:
+            raise ValueError(f"attention: expected {' + '.join(map(str, columns))} columns; got {x.shape[-1]}")
 
     def parts(arrays: list[Array]) -> tuple[Array, ...]:
         return tuple(part for x, own in zip(arrays, sizes, strict=True) for part in split_heads(x, heads, *own))

@@ -106,9 +106,14 @@ def tanh(x: Array) -> Result:
 
 @differentiable
 def sigmoid(x: Array) -> Result:
-    """1 / (1 + e^-x), from the hyperbolic tangent, which cannot overflow; dy/dx = y (1 - y)."""
-    y = 0.5 * (npx.tanh(0.5 * x) + 1)
+    """1 / (1 + e^-x); dy/dx = y (1 - y)."""
+    y = logistic(x)
     return y, lambda g: (g * y * (1 - y),)
+
+
+def logistic(x: Array) -> Array:
+    """1 / (1 + e^-x) as e^min(x, 0) / (1 + e^-|x|), which cannot overflow and keeps all digits where it is near 0."""
+    return npx.exp(npx.minimum(x, 0)) / (1 + npx.exp(-npx.absolute(x)))
 
 
 @differentiable

@@ -2,8 +2,10 @@
 
     python -m benchmarks.train_step --engine ours --engine torch --engine floor --layers 6 --vocab 37000 --json
 
-The same shapes, dropout 0.1, label smoothing 0.1, Adam and number of threads for all; the engines take their steps in
-turn, each in its own process (turns.py).
+The same model (torch_twin.py: base of the paper, dropout 0.1 on each sub-layer's output and on embedding + position, no
+biases in the projections of attention, tied embedding), label smoothing 0.1, Adam and number of threads for all; the
+engines take their steps in turn, each in its own process (turns.py). No sentence is padded: PyTorch is spared the mask,
+ours reads the lengths.
 """
 
 from __future__ import annotations
@@ -98,57 +100,38 @@ def ours(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], 
 
     if a.device == "cpu":
         return step, lambda: None, dict
-    launches = count_launches()
-    before: list[int] = [0]  # launches before the last step
-
-    def counted() -> None:
-        before[0] = launches[0]
-        step()
+    from benchmarks.launches import recorded
 
     def more() -> dict[str, Any]:
         use = npx.memory_use()
-        return {"gpu_mib": use.held // 2**20 if use else 0, "launches": launches[0] - before[0]}
+        with recorded() as calls:  # not CuPy's own kernels
+            step()
+        return {"gpu_mib": use.held // 2**20 if use else 0, "launches": len(calls)}
 
-    return counted, npx.synchronize, more
-
-
-def count_launches() -> list[int]:
-    """A list whose one number counts our kernels and products from now on (not CuPy's own element-wise kernels)."""
-    from npx.cuda import blas, launch
-
-    launches = [0]
-    for module, name in ((blas, "_gemm"), (launch, "_run")):
-        plain = getattr(module, name)
-
-        def counting(*args: Any, plain: Any = plain) -> Any:
-            launches[0] += 1
-            return plain(*args)
-
-        setattr(module, name, counting)
-    return launches
+    return step, npx.synchronize, more
 
 
 def peer(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
-    """One step of PyTorch: its own fused layers, fused Adam, tied embedding, the same loss."""
+    """One step of PyTorch: the same model by its own attention, norms and losses, and its fused Adam."""
     import torch
     import torch.nn.functional as F
 
+    from benchmarks.torch_twin import new_weights, positions, twin
+    from models import TransformerConfig
+
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
-    embedding = torch.nn.Embedding(a.vocab, a.d_model, device=a.device)
-    body = torch.nn.Transformer(a.d_model, a.heads, a.layers, a.layers, a.d_ff, 0.1, batch_first=True, device=a.device)
-    parameters = [*embedding.parameters(), *body.parameters()]
-    optimizer = torch.optim.Adam(parameters, 1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    config = TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers)
+    weights = new_weights(config, a.device)
+    table = positions(weights, "source", config, a.length)
+    optimizer = torch.optim.Adam(weights.values(), 1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
     src = torch.randint(4, a.vocab, (a.batch, a.length), device=a.device)
     tgt = torch.randint(4, a.vocab, (a.batch, a.length + 1), device=a.device)
-    causal = torch.nn.Transformer.generate_square_subsequent_mask(a.length, device=a.device)
     half = a.worker == "torch-bf16" or a.device == "cuda"
 
     def loss() -> Any:
         with torch.autocast(a.device, torch.bfloat16, enabled=half):
-            x, y = (F.dropout(embedding(ids) * a.d_model**0.5, 0.1) for ids in (src, tgt[:, :-1]))
-            hidden = body(x, y, tgt_mask=causal, tgt_is_causal=True)
-            logits = hidden @ embedding.weight.T
+            logits = twin(weights, config, src, tgt[:, :-1], 0.1, padded=False, positions=lambda *_: table)
         return F.cross_entropy(logits.float().view(-1, a.vocab), tgt[:, 1:].reshape(-1), label_smoothing=0.1)
 
     compute = torch.compile(loss) if a.worker == "torch-compile" else loss
@@ -163,7 +146,7 @@ def peer(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], 
     return step, torch.cuda.synchronize, lambda: {"gpu_mib": torch.cuda.max_memory_reserved() // 2**20}
 
 
-def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any]]:
+def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
     """The matrix products of one step, forward and backward, and nothing else.
 
     On a CPU by NumPy with BLAS's own threads; on a GPU by cuBLAS, in bf16, without those of attention.
@@ -171,29 +154,29 @@ def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any]]
     import numpy as np
 
     random, n = np.random.default_rng(0), a.batch * a.length
-    products: list[tuple[Any, Any]] = []
-    for rows, columns in weights(a):
-        x, w, g = (random.random(shape, np.float32) for shape in ((n, rows), (rows, columns), (n, columns)))
-        products += [(x, w), (g, w.T), (x.T, g)]
+    numbers: Callable[..., Any] = lambda *shape: random.random(shape, np.float32)  # noqa: E731
     multiply: Callable[[Any, Any], Any] = np.matmul
     wait: Callable[[], Any] = lambda: None  # noqa: E731
-    if a.device == "cpu":
-        q, p = (random.random((a.batch, a.heads, a.length, n), np.float32) for n in (a.d_model // a.heads, a.length))
-        products += [(q, q.swapaxes(2, 3)), (p, q)] * 3 * 3 * a.layers  # three attentions, forward and twice backward
-    else:
+    if a.device == "cuda":
         import npx
+        from benchmarks.launches import noise
         from npx.cuda import blas
 
         npx.use_device(a.device)
-        numbers = npx.use_precision("bf16").numbers
-        products = [(npx.asarray(left).astype(numbers), npx.asarray(right).astype(numbers)) for left, right in products]
-        multiply, wait = blas.matmul, npx.synchronize
+        numbers, multiply, wait = noise, blas.matmul, npx.synchronize
+    products: list[tuple[Any, Any]] = []
+    for rows, columns in weights(a):
+        x, w, g = (numbers(*shape) for shape in ((n, rows), (rows, columns), (n, columns)))
+        products += [(x, w), (g, w.T), (x.T, g)]
+    if a.device == "cpu":
+        q, p = (numbers(a.batch, a.heads, a.length, size) for size in (a.d_model // a.heads, a.length))
+        products += [(q, q.swapaxes(2, 3)), (p, q)] * 3 * 3 * a.layers  # three attentions, forward and twice backward
 
     def step() -> None:
         for left, right in products:
             multiply(left, right)
 
-    return step, wait
+    return step, wait, dict
 
 
 def time_kernels() -> dict[str, list[float]]:

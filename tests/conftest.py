@@ -1,7 +1,8 @@
 """What every test shares: how hard hypothesis tries, and where the tests compute.
 
 HYPOTHESIS_PROFILE (or pytest's --hypothesis-profile): "ci", the default, always tries the same examples; "dev" tries
-new ones at each run; "thorough" tries many. No profile has a deadline: a test never depends on how fast a machine is.
+new ones at each run; "thorough" tries many; "few" tries few, where the check of a GPU has little time. No profile has a
+deadline: a test never depends on how fast a machine is.
 
 NPX_TEST_ENGINE: "numpy", the default; "cupy": what `make gpu-check` runs computes on a GPU; "strict": the same on the
 stand-in of strict_cupy.py; "emulated": there too, its CUDA kernels in the emulator. Try both before a GPU.
@@ -17,6 +18,7 @@ import npx
 ALWAYS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("ci", max_examples=20, derandomize=True, database=None, **ALWAYS)
 settings.register_profile("dev", max_examples=20, **ALWAYS)
+settings.register_profile("few", max_examples=5, derandomize=True, database=None, **ALWAYS)
 settings.register_profile("thorough", max_examples=500, **ALWAYS)
 npx.tune()
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

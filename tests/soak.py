@@ -1,15 +1,20 @@
 """Many random examples over every case of tests/cases: right gradients never fail. `python -m tests.soak 20000`.
 
-Unlike the test suite, whose examples are fixed, every run tries new ones. Prints the passed so far and the total.
+Unlike the test suite, whose examples are fixed, every run tries new ones; edges, which never change, are left to the
+suite. Prints the passed so far and the total. `--jobs 2`: in two processes.
 """
 
+import argparse
 import sys
 import time
+from multiprocessing import get_context
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests import cases
+
+PART = 250  # examples of an entry at a time, so that all processes are busy to the end
 
 
 def soak(entry: str, examples: int) -> int:
@@ -26,11 +31,20 @@ def soak(entry: str, examples: int) -> int:
     @given(data=st.data())
     def run(data):
         nonlocal count
-        cases.check(entry, data)
+        cases.check_drawn(entry, data)
         count += 1
 
     run()
     return count
+
+
+def outcome(task: tuple[str, int]) -> tuple[str, int, str]:
+    """An entry, how many of its examples passed, and what failed."""
+    entry, examples = task
+    try:
+        return entry, soak(entry, examples), ""
+    except Exception as error:
+        return entry, 0, f"{type(error).__name__}: {error}"
 
 
 def say(line: str) -> None:
@@ -38,19 +52,28 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def main(total: int) -> int:
+def main(total: int, jobs: int) -> int:
     """Spread `total` examples evenly; returns the exit status: 1 if a check failed."""
-    each, done, failed, start = -(-total // len(cases.ENTRIES)), 0, [], time.perf_counter()
-    for entry in cases.ENTRIES:
-        try:
-            done += soak(entry, each)
-        except AssertionError as error:
-            failed.append(entry)
-            say(f"\n{entry}: {error}")
-        say(f"{done:>7} passed, {len(failed)} failed, {time.perf_counter() - start:.0f} s: {entry}")
+    each, done, failed, start = -(-total // len(cases.ENTRIES)), 0, set(), time.perf_counter()
+    tasks = [(entry, min(PART, each - i)) for i in range(0, each, PART) for entry in cases.ENTRIES]
+    with get_context("spawn").Pool(jobs) as pool:
+        for entry, passed, report in pool.imap_unordered(outcome, tasks):
+            done += passed
+            if report:
+                failed.add(entry)
+                say(f"\n{entry}: {report}")
+            say(f"{done:>7} passed, {len(failed)} failed, {time.perf_counter() - start:.0f} s: {entry}")
     say(f"{done} examples of {len(cases.ENTRIES)} entries passed, {len(failed)} entries failed: {', '.join(failed)}")
     return bool(failed)
 
 
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("examples", type=int, nargs="?", default=20_000)
+    parser.add_argument("--jobs", type=int, default=1)
+    return parser.parse_args()
+
+
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 20_000))
+    chosen = arguments()
+    sys.exit(main(chosen.examples, chosen.jobs))

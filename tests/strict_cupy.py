@@ -9,10 +9,12 @@ makes the host wait for the device (get, item, float, bool, iteration, a boolean
         x + np.ones(3)                  # TypeError
     cupy.waits                          # the reads, by name
 
-With `device(cuda=True)` the versions registered for CuPy run, and their CUDA kernels in the emulator.
+With `device(cuda=True)` the versions registered for CuPy run, their CUDA kernels in the emulator and their products
+through cuBLAS's stand-in (strict_cuda.py).
 """
 
 import importlib
+import sys
 import types
 from contextlib import contextmanager
 
@@ -20,8 +22,8 @@ import numpy as np
 import pytest
 
 import npx
-from npx.cuda import blas, launch
-from npx.cuda.emulator import emulator
+from npx.cuda import launch
+from tests import strict_cuda
 
 WAITING = {"unique", "nonzero", "flatnonzero", "argwhere", "array_equal", "allclose", "compress", "unravel_index"}
 ARRAYS = (np.ndarray,)
@@ -50,6 +52,14 @@ def refuse(name, kwargs):
     missing = kwargs.keys() & {"initial", "order", "stable"} or (name != "copyto" and kwargs.keys() & {"where"})
     if missing or kwargs.get("kind") not in (None, "stable"):
         raise TypeError(f"{name} of a device array with {kwargs}")
+
+
+def counted(name, found, *sources):
+    """Count a kernel of CuPy's own, its name and the bytes of what it reads and writes, unless `found` is a view."""
+    arrays = [x.held for x in sources if isinstance(x, ndarray)]
+    if isinstance(found, (np.ndarray, np.generic)) and not any(np.may_share_memory(found, x) for x in arrays):
+        CUPY.kernels.append((name, found.nbytes + sum(x.nbytes for x in arrays)))
+    return found
 
 
 def derived(found, *sources):
@@ -116,6 +126,7 @@ class ndarray:
         if isinstance(value, (list, *ARRAYS)):
             raise TypeError(f"Unsupported type {type(value)} beside a device array")
         self.held[unwrap(index)] = unwrap(value)
+        CUPY.kernels.append(("=", self.held[unwrap(index)].nbytes + getattr(value, "nbytes", 0)))
 
     def _watch(self, index):
         for part in index if isinstance(index, tuple) else (index,):
@@ -129,6 +140,7 @@ class ndarray:
         kwargs = unwrap(kwargs) | ({"out": unwrap(out)} if out else {})
         refuse(ufunc.__name__, kwargs)
         found = ufunc(*unwrap(inputs), **kwargs)
+        CUPY.kernels.append((ufunc.__name__, sum(x.nbytes for x in (*inputs, found) if hasattr(x, "nbytes"))))
         return out[0] if out else wrap(found)
 
     def __array_function__(self, function, types, args, kwargs):
@@ -147,7 +159,7 @@ def _method(name):
         refuse(name, kwargs)
         if name == "sort" and not self.held.flags.c_contiguous:
             raise NotImplementedError("Sorting non-contiguous array is not supported.")
-        found = getattr(self.held, name)(*unwrap(args), **unwrap(kwargs))
+        found = counted(name, getattr(self.held, name)(*unwrap(args), **unwrap(kwargs)), self)
         return out if out is not None else derived(found, self)
 
     return method
@@ -215,6 +227,7 @@ class Module(types.ModuleType):
     def __init__(self):
         super().__init__("strict")
         self.waits, self.names = [], set()
+        self.kernels, self.allocations = [], 0  # of CuPy's own: (name, bytes); and calls of `empty`
 
     @staticmethod
     def asarray(x, dtype=None):
@@ -227,16 +240,14 @@ class Module(types.ModuleType):
             free_all_blocks=lambda: None, used_bytes=lambda: 3 << 30, total_bytes=lambda: 4 << 30
         )
 
-    cuda = types.SimpleNamespace(
-        runtime=types.SimpleNamespace(memGetInfo=lambda: (1 << 30, 8 << 30)),
-        get_current_stream=lambda: types.SimpleNamespace(synchronize=lambda: None),
-    )
+    cuda, RawModule, __version__ = strict_cuda.CUDA, strict_cuda.RawModule, "14.2.0"
     products = []  # what set_compute_type was called with
     _core = types.SimpleNamespace(
         _routines_linalg=types.SimpleNamespace(
             COMPUTE_TYPE_DEFAULT="default",
             COMPUTE_TYPE_TF32="tf32",
             set_compute_type=lambda dtype, kind: Module.products.append((np.dtype(dtype).name, kind)),
+            get_compute_type=lambda dtype: Module.products[-1][1] if Module.products else "default",
         )
     )
 
@@ -252,6 +263,10 @@ class Module(types.ModuleType):
             out = kwargs.get("out")
             refuse(name, kwargs)
             found = value(*unwrap(args), **unwrap(kwargs))
+            if name != "empty":
+                counted(name, found, *args)
+            else:
+                CUPY.allocations += 1
             if name == "where" and not isinstance(found, tuple) and found.dtype.name == "bfloat16":
                 found = found.astype(np.float32)  # CuPy's `where` knows no bfloat16
             return out if out is not None else derived(found, *args)
@@ -276,27 +291,19 @@ def device(cuda=False):
     """The block computes on the strict device; yields the module, whose `waits` begin empty."""
     CUPY.waits.clear()
     CUPY.names.clear()
+    CUPY.kernels.clear()
+    CUPY.allocations = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_engine, "_cupy", CUPY)
         patch.setattr(_engine, "_device", "cuda")
         if cuda:
             patch.setattr(ndarray, "__module__", "cupy")
-            patch.setattr(launch, "_function", emulated)
-            patch.setattr(blas, "_gemm", lambda cupy, a, b, out, add: blas.matmul(*map(unwrap, (a, b, out, add))))
+            for name, module in ({"cupy": CUPY} | strict_cuda.MODULES).items():
+                patch.setitem(sys.modules, name, module)
+        strict_cuda.CUBLAS.calls.clear()
+        launch._function.cache_clear()
         yield CUPY
-
-
-def emulated(source, kernel, defines, shared):
-    """What stands for a compiled kernel: a launch of it in the emulator, of device arrays alone."""
-    module = emulator.module(launch.SOURCES / source, launch.HEADER, launch._text(defines))
-
-    def function(grid, block, args, shared_mem=0):
-        pointers = [kind.endswith("*") for kind in module.parameters[kernel]]
-        null = [pointer and not isinstance(arg, ndarray) for pointer, arg in zip(pointers, args, strict=True)]
-        held = tuple(None if none else unwrap(arg) for none, arg in zip(null, args, strict=True))
-        module.launch(kernel, grid, block, held, shared_mem)
-
-    return function
+    launch._function.cache_clear()
 
 
 def kernels_by_reference():

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+import npx
 from npx.cuda.blas import leading, matmul
+from tests.strict_cuda import CUBLAS
+from tests.strict_cupy import device
 
 pytest.importorskip("ml_dtypes")
 
@@ -21,6 +24,23 @@ def test_products_are_summed_in_float32_and_rounded_once(dtype, m, k, n):
     assert matmul(a, b, out=out) is out and np.array_equal(out, exact)
     matmul(a, b, out=out, add=True)
     assert np.allclose(out, 2 * exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("m, k, n", [(3, 500, 2), (2, 7, 3), (4, 0, 3)])
+def test_so_they_are_by_cublas(dtype, m, k, n):
+    """What CuPy's handle is told, with a cuBLAS that rounds in between where it may."""
+    rng, whole = np.random.default_rng(0), np.dtype(np.result_type(dtype, np.float32))
+    a, b = (rng.normal(size=shape).astype(dtype) for shape in ((m, k), (n, k)))
+    expected, onto = matmul(a, b.T), rng.normal(size=(m, 2 * n)).astype(whole)
+    sums = matmul(a, b.T, out=onto[:, :n].copy(), add=True)
+    with device(cuda=True):
+        a, b, rows = npx.asarray(a), npx.asarray(b), npx.asarray(onto)
+        assert npx.to_host(matmul(a, b.T)).tobytes() == expected.tobytes()
+        assert npx.to_host(matmul(a, b.T, out=rows[:, :n], add=True)).tobytes() == sums.tobytes()
+        assert np.array_equal(npx.to_host(rows)[:, n:], onto[:, n:])
+        steps = [(call[:3], call[4], call[5][2]) for call in CUBLAS.calls]
+        assert steps == [((m, n, k), (k, k, n), dtype), ((m, n, k), (k, k, 2 * n), whole.name)][: 2 * bool(k)]
 
 
 def gemm(trans_a, trans_b, m, n, k, a, lda, b, ldb, c, ldc):

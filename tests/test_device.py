@@ -17,6 +17,7 @@ from autograd import operations as ops
 from models import Transformer, TransformerConfig
 from models.search import beam_search, greedy_search
 from tests import trainings
+from tests.strict_cuda import CUDA
 from tests.strict_cupy import device, kernels_by_reference
 from tests.trainings import config, metrics, outcome, run
 from train import Adam, UserError, load_model
@@ -111,6 +112,20 @@ def test_a_loss_that_counts_its_tokens_itself_does_not_wait():
         assert cupy.waits == []
 
 
+@needs_gxx
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint8"])  # prepared text has the first two
+def test_ids_of_every_integer_type_reach_the_kernels(dtype):
+    def step(ids):
+        made = model()
+        with npx.keyed(1, 1):
+            loss = made.loss(SRC.astype(ids), TGT.astype(ids))
+        loss.backward()
+        return [npx.to_host(x).tobytes() for x in (loss.data, *(p.grad for p in made.parameters()))]
+
+    with device(cuda=True):
+        assert step(dtype) == step("int64")
+
+
 def update_of(made, journal, **changes):
     precision = next(p.weights.dtype.name for _, p in made.named_parameters())
     settings = config(Path(), batch_tokens=20, precision=precision, **changes).train
@@ -177,6 +192,13 @@ def test_cupy_has_every_function_that_is_asked_for():
         Adam(made).step(0.01)
         made.load_state_dict(made.state_dict())
         assert len(strict.names) > 20 and [name for name in strict.names if not hasattr(cupy, name)] == []
+    assert [name for name in vars(CUDA) if not hasattr(cupy.cuda, name)] == []
+    assert [name for name in vars(CUDA.runtime) if not hasattr(cupy.cuda.runtime, name)] == []
+    try:
+        from cupy_backends.cuda.libs import cublas  # as npx/cuda/blas.py has it: CuPy loads the library then
+    except (ImportError, RuntimeError):
+        return
+    assert "handle, int mode" in cublas.setMathMode.__doc__ and cublas.gemmEx.__doc__.count(",") == 18
 
 
 # ---- errors

@@ -1,62 +1,185 @@
-"""`make gpu-check` on a machine without a GPU: it says so; its own checks work on the strict stand-in for CuPy."""
+"""The check for a GPU on a machine without one: it says so; all of it is rehearsed in small on stand-ins."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
+from pathlib import Path
 
-import numpy as np
 import pytest
 
-from autograd.testing.checks import present
-from benchmarks import kernels
-from npx.registry import KERNELS
-from tests import gpu_check
-from tests.cases.kernels import KERNEL_CASES
+from autograd.testing.kernels import present
+from benchmarks import kernels, train_step
+from npx.kernels import cross_entropy
+from tests.gpu_check import count, measure, page, parts
+from tests.gpu_check.sizes import GPU, REHEARSAL
 from tests.strict_cupy import device
 
 needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++: none found")
+PAGE = (parts.ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+CHECK = [sys.executable, "-m", "tests.gpu_check"]
 
 
 @pytest.mark.skipif(present("cuda"), reason="there is a GPU: run make gpu-check")
-def test_without_a_gpu_it_ends_with_status_2_and_one_line():
-    done = subprocess.run([sys.executable, "-m", "tests.gpu_check"], cwd=gpu_check.ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and not done.stdout
+def test_without_a_gpu_it_ends_with_status_2_and_one_line(tmp_path):
+    out = tmp_path / "out.json"
+    done = subprocess.run([*CHECK, "--out", str(out)], cwd=parts.ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and not done.stdout and not out.exists()
     assert done.stderr.startswith("gpu-check: device cuda: expected") and done.stderr.count("\n") == 1
 
 
+@pytest.fixture(scope="module")
+def rehearsal(tmp_path_factory):
+    """What the whole check does where there is no GPU, a sanitizer that only starts what it is given, its file."""
+    folder = tmp_path_factory.mktemp("rehearsal")
+    sanitizer = folder / "compute-sanitizer"
+    sanitizer.write_text('#!/bin/sh\n[ "$2" = memcheck ] || exit 0\nshift 4\nexec "$@"\n')
+    sanitizer.chmod(0o755)
+    out, environment = folder / "out.json", os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
+    command = [*CHECK, "--rehearse", "--out", str(out)]
+    done = subprocess.run(command, cwd=parts.ROOT, capture_output=True, text=True, env=environment)
+    return done, json.loads(out.read_text(encoding="utf-8"))
+
+
 @needs_gxx
-def test_a_training_step_through_every_kernel_is_that_of_the_cpu(capsys):
-    """The whole path of a GPU, in three precisions, every launch going to the emulator."""
+def test_all_of_it_runs_on_stand_ins(rehearsal):
+    """Nothing but numbers can be a surprise on a GPU: each part ran, and said what it is there to say."""
     pytest.importorskip("ml_dtypes", reason="NumPy knows bfloat16 from ml_dtypes, which is not installed")
-    with device(cuda=True):
-        gpu_check.training_step()
-    found = json.loads(capsys.readouterr().out)
-    assert found.keys() == gpu_check.TOLERANCE.keys() and 0 < found["float32"] < 1e-5
+    done, file = rehearsal
+    found = {name: part["found"] for name, part in file["parts"].items()}
+    endings = {name: part["status"] for name, part in file["parts"].items()}
+    assert done.returncode == 0, done.stdout + done.stderr
+    torch = {name for name in endings if "torch" in name}
+    assert {name for name, ending in endings.items() if ending != "passed"} <= torch
+    assert {"memory and calls", "products", "steps: ours", "steps: floor", "training step, GPU = CPU"} < {*found}
+    assert list(found)[-1] == "compute-sanitizer initcheck" and len(torch) == 3
+
+    steps = found["steps: ours"]
+    for name in REHEARSAL.shapes:
+        assert steps[name].keys() >= {"ms", "host_ms", "tokens_per_second", "gpu_mib", "launches"}
+        table = steps[f"{name}, by kernel"]["table"]
+        assert {"adam", "attention_backward", "layer_norm_grad"} < {*table}
+        assert all(value["ms"] > 0 and value["bytes"] > 0 and value["calls"] > 0 for value in table.values())
+        assert sum(value["calls"] for value in table.values()) == steps[name]["launches"]
+    assert 0 < found["training step, GPU = CPU"]["float32"]["off"] < 1e-5
+    assert found["short training"].keys() == {"cpu", "float32", "bf16", "fp16"}
+    assert found["kernels"]["tests"] >= 4 <= found["operations, layers and laws"]["tests"]
+    assert '{"calls": ' in file["parts"]["compute-sanitizer memcheck"]["said"]
+    for words in ("memory and calls", "attention_backward", "steps: ours                  passed", "TFLOP/s"):
+        assert words in done.stdout
 
 
 @needs_gxx
-def test_every_case_of_a_kernel_runs_alone(monkeypatch):
-    ran, right = [], KERNELS["softmax"].run
-    monkeypatch.setitem(sys.modules, "cupy", Allocations())
-    monkeypatch.setattr(gpu_check, "TOLERANCE", {"float32": 0})
-    monkeypatch.setattr("tests.cases.kernels.KERNEL_CASES", {"softmax": KERNEL_CASES["softmax"]})
-    monkeypatch.setattr(KERNELS["softmax"], "run", lambda key, x, mask: (ran.append(x), right(key, x, mask))[1])
-    with device(cuda=True):
-        gpu_check.run_kernels()
-    assert len(ran) == 9 and not any(isinstance(x, np.ndarray) for x in ran)
+def test_a_run_fills_the_page(rehearsal):
+    file = rehearsal[1] | {"rehearsal": False}
+    file["parts"]["steps: torch"]["found"] = {"base, 4k + 4k": {"ms": 1.5, "host_ms": 2, "tokens_per_second": 5400}}
+    before, after = PAGE.splitlines(), page.filled(PAGE, file).splitlines()
+    changed = {new.split("|")[1].strip(): new for old, new in zip(before, after, strict=True) if old != new}
+    assert changed["base, 4k + 4k: torch"].endswith(" the host's | 1.50 ms, host 2.00, 5,400 tokens/s |")
+    kernels = set(file["parts"]["steps: ours"]["found"]["base, 25k + 25k, by kernel"]["table"])
+    named = {name for name in kernels if " x " not in name}
+    rows = {*file["parts"]["memory and calls"]["found"], *named, "all of a step", "base, 25k + 25k: ours"}
+    assert rows | {"short training: bf16", "training step, GPU = CPU: tf32"} <= {*changed}
+    assert page.filled("\n".join(after) + "\n", file).splitlines() == after  # a second time changes nothing
+    with pytest.raises(SystemExit, match="got one of a rehearsal"):
+        page.filled(PAGE, file | {"rehearsal": True})
+
+
+def rows_of_page():
+    """Name -> the cells of each row of docs/gpu.md."""
+    rows = (text.split("|")[1:-1] for text in PAGE.splitlines() if text.startswith("| "))
+    return {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in rows}
 
 
 @needs_gxx
-def test_the_suite_of_the_kernels_runs_with_its_arrays_on_a_device(monkeypatch):
-    """What only a run on a GPU would show: host and device arrays that meet, a device that one file leaves behind."""
-    monkeypatch.setattr(
-        gpu_check, "run", lambda command, seconds, **env: real(command, seconds, NPX_TEST_ENGINE="emulated")
+def test_the_page_counts_what_the_code_does(monkeypatch):
+    """The calls of a base step, from a model of as many layers; the products' sizes from those of base."""
+    pytest.importorskip("ml_dtypes", reason="NumPy knows bfloat16 from ml_dtypes, which is not installed")
+    base = GPU.shapes["base, 25k + 25k"]
+    small = {"d_model": 32, "d_ff": 64, "vocab": 61, "batch": 40, "length": 5}
+    with monkeypatch.context() as patch:
+        patch.setattr(cross_entropy, "CUDA_CHUNK", 1)  # 64 rows of 200 at a time: four chunks, as at the sizes of base
+        found, rows = count.counted(Namespace(**vars(base) | small)), rows_of_page()
+    lines = {line.name: line for line in found["lines"]}
+    assert found["products"] == sum(line.calls for line in lines.values() if line.flops)
+    for name, line in lines.items():
+        if not line.flops:
+            assert rows[name][0] == str(line.calls), name
+    assert f"{found['kernels']} launches of our kernels, {found['products']} products" in PAGE
+    assert f"{found['empty']} times `empty`" in PAGE
+    for name, (calls, _) in found["cupy"].items():
+        assert name not in rows or rows[name][0] == str(calls), name
+
+    products = {name: cells for name, cells in rows.items() if " x " in name}
+    assert sum(int(cells[0]) for cells in products.values()) == found["products"]
+    sizes = {tuple(int(n) for n in name.rpartition(" ")[0].replace(",", "").split(" x ")) for name in products}
+    assert {size for size in sizes if 2904 not in size} == set(measure.product_sizes(base))
+    theirs = sum(float(cells[1].replace(",", "")) for cells in products.values()) * 1e9
+    attention = 36 * base.layers * base.batch * base.length**2 * base.d_model
+    assert theirs == pytest.approx(train_step.flops(base) - attention, rel=1e-3)
+
+
+@needs_gxx
+def test_the_products_that_are_timed_are_those_of_a_step():
+    a = REHEARSAL.shapes["base, 25k + 25k"]
+    found = [line.name.rpartition(" ")[0] for line in count.counted(a)["lines"] if line.flops]
+    assert set(found) == {f"{m:,} x {n:,} x {k:,}" for m, n, k in measure.product_sizes(a)}
+
+
+def told(tmp_path, monkeypatch, *chosen, seconds=60.0):
+    """The results of these parts."""
+    monkeypatch.setattr(parts, "parts", lambda rehearse: chosen)
+    lines = []
+    results = parts.all_parts(
+        tmp_path / "out.json", seconds, False, [], lambda *part: lines.append(page.line(*part).split(maxsplit=4))
     )
-    monkeypatch.setattr(gpu_check, "WORKERS", "0")
-    chosen = "float32 and (equals_the_reference or source-dropout or equal_their_composition)"
-    status, detail = gpu_check.suite([*gpu_check.SUITES["kernels"][1], "-k", chosen], 100)
-    assert status == "passed", detail
+    assert json.loads((tmp_path / "out.json").read_text())["parts"] == results
+    return results, lines
+
+
+def test_a_part_that_fails_or_takes_too_long_keeps_what_it_said_and_the_next_ones_run(tmp_path, monkeypatch):
+    (tmp_path / "test_suite.py").write_text(
+        "import time, warnings\n\ndef test_quick():\n    warnings.warn('of a foreign package')\n\n"
+        "def test_wrong():\n    assert 1 == 2\n\ndef test_slow():\n    print('so far')\n    time.sleep(60)\n"
+    )
+    for name, choice in (("warns", "quick"), ("fails", "wrong"), ("sleeps", "wrong or slow")):
+        monkeypatch.setitem(parts.SUITES, name, ([str(tmp_path / "test_suite.py"), "-k", choice], ""))
+    monkeypatch.setattr(parts, "find_spec", lambda name: None if name == "xdist" else True)
+    real = parts.command
+    monkeypatch.setattr(parts, "command", lambda *args, **env: real(*args, **env | {"NPX_TEST_ENGINE": "numpy"}))
+
+    def part(name, seconds):
+        return parts.Part(name, seconds, lambda left: parts.suite(name, left, False))
+
+    chosen = part("warns", 60), part("sleeps", 9), part("fails", 60), part("late", 0)
+    results, lines = told(tmp_path, monkeypatch, *chosen)
+    endings = [["warns", "passed"], ["sleeps", "timed"], ["fails", "failed"], ["late", "skipped"]]
+    assert [line[:2] for line in lines] == endings
+    assert results["warns"]["found"] == {"tests": 1, "failures": 0, "errors": 0, "skipped": 0}
+    assert results["sleeps"]["status"] == "timed out" and "F" in results["sleeps"]["said"]
+    assert results["fails"]["found"]["failures"] == 1 and "assert 1 == 2" in results["fails"]["said"]
+    assert results["late"]["said"] == "no time left"
+
+
+def test_a_part_keeps_the_figures_it_found_before_it_failed(tmp_path, monkeypatch):
+    script = "import sys, time; print('{\"a\": 1}'); print('careful', file=sys.stderr); {}"
+
+    def part(name, then, seconds=60):
+        ours = [sys.executable, "-c", script.replace("{}", then)]
+        return parts.Part(name, seconds, lambda left: of_ours(name, left, ours))
+
+    def of_ours(name, left, ours):
+        monkeypatch.setattr(parts, "command", lambda _, seconds: real(ours, seconds))
+        return parts.of_ours(name, left, False)
+
+    real = parts.command
+    monkeypatch.setattr(parts, "NEVER_BELOW", 1)
+    chosen = part("fails", "sys.exit(3)"), part("sleeps", "time.sleep(60)", 2), part("passes", "")
+    results, _ = told(tmp_path, monkeypatch, *chosen)
+    assert [result["status"] for result in results.values()] == ["failed", "timed out", "passed"]
+    assert all(result["found"] == {"a": 1} and result["said"] == "careful" for result in results.values())
 
 
 @needs_gxx
@@ -70,44 +193,6 @@ def test_the_benchmark_gives_each_version_what_it_keeps_itself(monkeypatch, caps
     assert [row["kernel"] for row in rows] == [part for name in names for part in (name, f"{name}_grad")]
 
 
-class Allocations:
-    """Stands for cupy where only its allocator is set."""
-
-    def __getattr__(self, name):
-        return self
-
-    def __call__(self, *args):
-        return self
-
-
-def test_a_suite_is_counted_and_a_failure_is_shown(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        gpu_check, "run", lambda command, seconds, **env: real(command, seconds, NPX_TEST_ENGINE="numpy")
-    )
-    (tmp_path / "test_two.py").write_text("def test_a():\n    pass\n\n\ndef test_b():\n    assert 1 == 2\n")
-    status, detail = gpu_check.suite([str(tmp_path / "test_two.py")], 60)
-    assert (
-        status == "failed" and detail["tests"] == 2 and detail["failures"] == 1 and "assert 1 == 2" in detail["output"]
-    )
-    assert gpu_check.summary(detail) == "2 tests, 1 failures"
-    assert real([sys.executable, "-c", "import time; time.sleep(9)"], 0.1) == (None, "took more than 0 s")
-    warned = "import sys; print('{}'); print('careful', file=sys.stderr); sys.exit(int(sys.argv[1]))"
-    assert real([sys.executable, "-c", warned, "0"], 60) == (0, "{}\n")
-    assert real([sys.executable, "-c", warned, "3"], 60) == (3, "{}\ncareful\n")
-
-
-real = gpu_check.run
-
-
-def test_the_steps_are_those_of_the_issue():
-    names = [name for name, _, _ in gpu_check.steps()]
-    for part in (
-        "kernels",
-        "operations, layers and laws",
-        "parity with torch",
-        "base, 25k",
-        "memcheck",
-        "racecheck",
-        "CPU",
-    ):
-        assert any(part in name for name in names), part
+def test_the_check_needs_no_tool_of_development():
+    for file in Path(parts.__file__).parent.glob("*.py"):
+        assert not {"ruff", "mypy", "pip"} & set(file.read_text(encoding="utf-8").split())

@@ -1,6 +1,7 @@
 """Parity with PyTorch, where it is installed (`make parity`): same weights, same logits, same gradients, same training.
 
-The other model is made of torch.nn.functional, and takes our parameters by their names: `twin`.
+The other model is made of torch.nn.functional, and takes our parameters by their names: benchmarks/torch_twin.py, which
+is also what the benchmarks time.
 """
 
 import numpy as np
@@ -13,6 +14,7 @@ from train.learn.optim import Adam, NoamSchedule
 torch = pytest.importorskip("torch", reason="torch is not installed: `make parity` installs it and runs this file")
 torch.set_num_threads(1)  # of little use to matrices this small, and in each other's way on a busy machine
 F = torch.nn.functional
+from benchmarks.torch_twin import twin  # noqa: E402  which imports torch
 
 PAD, BOS, EOS, FIRST, V = 0, 1, 2, 3, 23
 SIZES = {"vocab_size": V, "d_model": 16, "d_ff": 24, "n_heads": 4, "n_layers": 2, "dropout": 0.0}
@@ -24,67 +26,6 @@ OPTIONS = {
     "halves": {"positions": "sinusoidal_halves"},
     "sizes": {"d_k": 3, "d_v": 7, "norm": "pre", "attention_bias": True},
 }
-
-
-def positions(w, side, c, length, dtype):
-    """(length, D): learned, or sin and cos of pos / 10000^(2i/D)."""
-    if c.positions == "learned":
-        return w[f"{side}_positions.weight"][:length]
-    rates = torch.pow(10000.0, -torch.arange(0, c.d_model, 2, dtype=torch.float64) / c.d_model)
-    angles = torch.arange(length, dtype=torch.float64)[:, None] * rates
-    waves = [torch.sin(angles), torch.cos(angles)]
-    table = torch.cat(waves, dim=1) if c.positions == "sinusoidal_halves" else torch.stack(waves, dim=2).flatten(1)
-    return table.to(dtype)
-
-
-def twin(w, c, src, tgt):
-    """Logits (B, T, V) from the parameters `w` (name -> torch tensor) of a Transformer of configuration `c`."""
-
-    def linear(x, name):
-        return F.linear(x, w[name + ".weight"].T, w.get(name + ".bias"))
-
-    def norm(x, name):
-        return F.layer_norm(x, x.shape[-1:], w[name + ".gamma"], w[name + ".beta"], c.layer_norm_eps)
-
-    def attention(x, memory, name, mask):
-        keys, values = c.n_heads * c.key_size, c.n_heads * c.value_size
-        if memory is None:
-            q, k, v = linear(x, name + ".query_key_value").split([keys, keys, values], dim=-1)
-        else:
-            q, (k, v) = linear(x, name + ".query"), linear(memory, name + ".key_value").split([keys, values], dim=-1)
-        q, k, v = (a.unflatten(-1, (c.n_heads, -1)).transpose(1, 2) for a in (q, k, v))  # (B, H, T, d)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return linear(y.transpose(1, 2).flatten(2), name + ".output")
-
-    def feed_forward(x, name):
-        return linear(F.relu(linear(x, name + ".inner")), name + ".outer")
-
-    def residual(x, f, name):
-        name += "_residual.norm"
-        return norm(x + f(x), name) if c.norm == "post" else x + f(norm(x, name))
-
-    def embed(ids, side):
-        table = w["embedding.weight"]
-        return F.embedding(ids, table) * c.d_model**0.5 + positions(w, side, c, ids.shape[1], table.dtype)
-
-    source_mask = (src != PAD)[:, None, None, :]
-    x = embed(src, "source")
-    for i in range(c.n_layers):
-        e = f"encoder.{i}."
-        x = residual(x, lambda y, e=e: attention(y, None, e + "attention", source_mask), e + "attention")
-        x = residual(x, lambda y, e=e: feed_forward(y, e + "feed_forward"), e + "feed_forward")
-    memory = x if c.norm == "post" else norm(x, "encoder_norm")
-
-    causal = torch.ones(tgt.shape[1], tgt.shape[1], dtype=torch.bool).tril()
-    x = embed(tgt, "target")
-    for i in range(c.n_layers):
-        d = f"decoder.{i}."
-        x = residual(x, lambda y, d=d: attention(y, None, d + "attention", causal), d + "attention")
-        cross = d + "cross_attention"
-        x = residual(x, lambda y, n=cross: attention(y, memory, n, source_mask), cross)
-        x = residual(x, lambda y, d=d: feed_forward(y, d + "feed_forward"), d + "feed_forward")
-    x = x if c.norm == "post" else norm(x, "decoder_norm")
-    return F.linear(x, w["embedding.weight"])
 
 
 def twin_loss(w, c, src, tgt, smoothing=0.1):

@@ -22,8 +22,8 @@ def test_a_soak_counts_the_examples_that_passed():
     assert soak("operation exp", 5) == 5
 
 
-def test_every_case_has_an_entry():
-    assert sorted(cases.CASES) == sorted(cases.ENTRIES)
+def test_every_entry_has_a_case_and_edges():
+    assert sorted(cases.CASES) == sorted(cases.EDGES) == sorted(cases.ENTRIES)
 
 
 @pytest.mark.parametrize("kind", ["operation", "kernel", "layer"])

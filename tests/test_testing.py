@@ -103,15 +103,15 @@ def test_what_literals_lack_is_left_to_the_caller():
 
 
 def test_kinks_are_reported_and_do_not_fail():
-    report = check_operation(ops.relu, np.array([-1.0, 0.0, 2.0]))
-    assert len(report.kinks) == 2 and "input 0 (1,): kink, one-sided slopes differ by" in report.kinks[0]
+    report = check_operation(ops.relu, np.array([-1.0, 0.0, 2.0]), derive=False)
+    assert len(report.kinks) == 1 and "input 0 (1,): kink, one-sided slopes differ by" in report.kinks[0]
     assert gradcheck(ops.relu, np.array([-1.0, 2.0])).kinks == []
     assert gradcheck(ops.absolute, np.zeros((2, 2))).kinks
 
 
 def test_noise_and_curvature_are_no_kinks():
-    with pytest.raises(GradientError):
-        gradcheck(lambda x: ops.tanh(x).astype("float32").astype("float64"), X)
+    with pytest.raises(CheckError, match="rule: linear"):
+        check_operation(lambda x: ops.tanh(x).astype("float32").astype("float64"), X)
     assert gradcheck(ops.exp, 3 * X).kinks == []
 
 
@@ -126,7 +126,7 @@ def test_saved_bytes_and_counts_are_reported():
     x = np.ones((3, 4)) * np.arange(4)
     assert check_operation(neural.softmax, x).saved_bytes == 0
     assert check_operation(neural.dropout, x, npx.Drop(0.5, npx.Key(0, 0, 0))).saved_bytes == x.size
-    report = check_operation(neural.layer_norm, x, x[0], x[1])
+    report = check_operation(neural.layer_norm, x, x[0], x[1], derive=False)
     assert report.saved_bytes == x.nbytes + 3 * 8
     assert report.compared == x.size + 8 and 0 < report.worst < 1e-6
 

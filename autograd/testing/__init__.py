@@ -2,11 +2,15 @@
 
     from autograd.testing import check_layer, check_operation, gradcheck
 
-`gradcheck.py` compares gradients with central differences and says what differs; `checks.py` adds everything else a
-correct operation, layer or kernel keeps; `strategies.py` draws the inputs that find what is wrong (it needs hypothesis,
-the rest does not). docs/check-your-layer.md has the ten lines to begin with.
+`problem.py` is what is checked; `slopes.py` measures slopes and knows how well; `gradcheck.py` compares gradients with
+them and says what differs; `rules.py` has everything else that holds, `variants.py` the inputs derived from given ones,
+`held.py` what is held fixed between calls; `checks.py` puts them together for operations and layers. `kernels.py`
+compares a kernel's versions, by calls that `calls.py` derives. `strategies.py` draws inputs (it needs hypothesis, the
+rest does not). `mutate` plants mistakes in a person's own gradients. docs/check-your-layer.md begins.
 """
 
-from autograd.testing.checks import CheckError, check_layer, check_operation, saved_bytes
-from autograd.testing.gradcheck import GradientError, Report, gradcheck
+from autograd.testing.checks import check_layer, check_operation
+from autograd.testing.gradcheck import gradcheck
 from autograd.testing.kernels import check_kernel
+from autograd.testing.problem import GradientError, Report
+from autograd.testing.rules import CheckError, saved_bytes

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 import npx
-from autograd.testing.checks import protected, relaid
+from autograd.testing.rules import protected, relaid
 from npx import Array, Key
 from npx.registry import mapped
 

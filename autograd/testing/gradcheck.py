@@ -1,287 +1,336 @@
-"""Is a gradient right? Compare it with central differences, and say which entry is wrong.
+"""Is a gradient right? Compare it with numeric slopes, and say which entry is wrong.
 
-For a function f and a fixed random c, backward gives the gradient of phi(x) = sum(c * f(x)). Moving x by +-h along a
-direction d must change phi by 2 h (gradient . d), up to O(h^3) of truncation and O(eps / h) of rounding, which balance
-near h = eps^(1/3): in float64 about ten digits can be compared, in float32 about two.
+For a function f and a fixed random c, backward gives the gradient of phi(x) = sum(c * f(x)). Moving x along a direction
+d changes phi at the rate (gradient . d), which `slopes.py` measures with a bound on its error. Directions are single
+entries, where there are few, or random ones through all arrays at once, which an error in any entry shows in.
 
-Where phi has a kink (a ReLU at 0, a tie of a maximum) there is no gradient to compare with. A kink shows by its two
-one-sided slopes, which differ by as much however small the step: such entries are reported, not failed. Moved together,
-entries that tie stay tied: along that direction there is a slope again, and the gradient is held to it.
+Where phi has a kink there is no gradient to compare with, but a range. Moved together, entries that tie stay tied:
+along that direction there is a slope again, and the gradient is held to it.
 """
 
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import npx
-from autograd.engine import FLOATS, Tensor, no_grad
+from autograd.engine import Tensor
+from autograd.testing.problem import (
+    REFUSALS,
+    GradientError,
+    NotFinite,
+    Problem,
+    Report,
+    forward,
+    gradients_of,
+    is_float,
+    nodes,
+    quiet,
+)  # fmt: skip
+from autograd.testing.slopes import RTOL, STEP, Scale, Verdict, judge, noise
+from autograd.testing.writing import literal, reproduction
 from npx import Array
 
-STEP = {"float32": 5e-3, "float64": 1e-5}  # times the magnitude of the entry, where that is above 1
-RTOL = {"float32": 2e-2, "float64": 1e-5}  # of the larger of both values and of the gradient's typical entry
-ATOL = {"float32": 2e-3, "float64": 1e-7}
 SHOWN = 64  # entries up to which gradients are printed whole
-WRITTEN = 512  # entries up to which an array is written out in the line that reproduces
-
-
-class GradientError(AssertionError):
-    """An analytic gradient and the numeric one differ."""
-
-
-@dataclass
-class Report:
-    """What a passed check saw.
-
-    `compared` slopes, the largest difference `worst` among them, the `kinks` left out, and the bytes that an operation
-    kept for its backward beyond inputs and output (`saved_bytes`; `check_operation` alone fills it in).
-    """
-
-    compared: int = 0
-    worst: float = 0.0
-    kinks: list[str] = field(default_factory=list)
-    saved_bytes: int = 0
-
-
-@dataclass
-class Problem:
-    """A function to check: named arrays, and how to run it on changed copies of them.
-
-    `run(arrays)` returns the output Tensor and, for each array, the Tensor whose `grad` is its gradient.
-    """
-
-    name: str
-    labels: list[str]
-    arrays: list[Array]
-    run: Callable[[list[Array]], tuple[Tensor, list[Tensor]]]
-    reproduce: str = ""
+MOST = 1500  # entries up to which each is moved alone
+SAMPLED = 12  # of more: so many of them, and
+DIRECTIONS = 3  # random ones through all
 
 
 def gradcheck(
     function: Callable[..., Tensor],
     *inputs: Any,
     directions: int | None = None,
-    step: float | None = None,
     rtol: float | None = None,
     atol: float | None = None,
     seed: int = 0,
     **options: Any,
 ) -> Report:
-    """Check the gradients of `function(*inputs, **options)` with respect to its floating inputs.
+    """Check the gradients of `function(*inputs, **options)` with respect to its floating inputs, at these inputs.
 
     inputs: arrays or Tensors, float64 preferred; integers, booleans and everything else are passed on as they are.
-    directions None: every entry; k: k random directions through all inputs at once, then, if one is wrong, the entries.
-    step, rtol, atol: for each dtype they have a default that fits its rounding.
+    directions None: every entry (of more than MOST a sample, and random directions); k: k random directions through all
+    inputs at once, then, if one is wrong, the entries. rtol, atol: what is allowed beside the bound of the numeric
+    slope; for each dtype they have a default that fits its rounding.
     Raises GradientError with both gradients side by side and a line to reproduce it; TypeError for no floating input,
     or a function that returns no Tensor; ValueError for a function that is not the same twice, a value that is not
     finite, or a tolerance that the dtype cannot reach.
     """
     values = [x.data if isinstance(x, Tensor) else x for x in inputs]
-    checked = [i for i, x in enumerate(values) if hasattr(x, "dtype") and x.dtype.name in FLOATS]
-    name = getattr(function, "__name__", type(function).__name__)
-    if not checked:
+    name = f"gradcheck: {getattr(function, '__name__', type(function).__name__)}"
+    if not any(map(is_float, values)):
         found = ", ".join(str(getattr(x, "dtype", type(x).__name__)) for x in values) or "none"
-        raise TypeError(f"gradcheck: {name}: expected a floating input; got {found}; try .astype('float64')")
-
-    def run(arrays: list[Array]) -> tuple[Tensor, list[Tensor]]:
-        tensors = [Tensor(npx.asarray(a), requires_grad=True) for a in arrays]
-        replaced = dict(zip(checked, tensors, strict=True))
-        return function(*[replaced.get(i, x) for i, x in enumerate(values)], **options), tensors
-
-    line = reproduction("gradcheck", function, values, options)
-    problem = Problem(name, [f"input {i}" for i in checked], [values[i] for i in checked], run, line)
-    return check_problem(problem, directions, step, rtol, atol, seed)
-
-
-def check_problem(
-    problem: Problem,
-    directions: int | None = None,
-    step: float | None = None,
-    rtol: float | None = None,
-    atol: float | None = None,
-    seed: int = 0,
-) -> Report:
-    """`gradcheck` of a Problem, which layers use too."""
-    name, arrays = problem.name, [npx.to_host(a).copy() for a in problem.arrays]
-    dtype = str(npx.result_type(*[a.dtype for a in arrays]))
-    lowest = next((a.dtype.name for a in arrays if a.dtype.name != "float64"), dtype)
-    if lowest not in STEP:
-        raise TypeError(f"gradcheck: {name}: expected float64 or float32; got {lowest}; try .astype('float64')")
-    if rtol is not None and rtol < RTOL[lowest] / 100:
-        raise ValueError(
-            f"gradcheck: {name}: expected rtol of at least {RTOL[lowest] / 100:g} for {lowest}; got {rtol:g}; "
-            "try .astype('float64') on the inputs"
-        )
-    h = STEP[lowest] if step is None else step
-    rtol, atol = RTOL[lowest] if rtol is None else rtol, ATOL[lowest] if atol is None else atol
-
-    def forward(values: list[Array]) -> tuple[Array, list[Tensor], Tensor]:
-        output, leaves = problem.run([npx.from_host(v) for v in values])
-        if not isinstance(output, Tensor):
-            raise TypeError(f"gradcheck: {name}: expected it to return a Tensor; got {type(output).__name__}")
-        return npx.to_host(output.data), leaves, output
-
-    y, leaves, output = forward([a.copy() for a in arrays])
-    with no_grad():
-        again = forward([a.copy() for a in arrays])[0]
-    if not npx.array_equal(y, again, equal_nan=True):
-        raise ValueError(
-            f"gradcheck: {name}: expected the same output for the same input; got another; "
-            "try giving its random numbers a fixed key (npx.Key, or `with npx.keyed(...)` inside the function)"
-        )
-    if not npx.isfinite(y).all():
-        raise ValueError(f"gradcheck: {name}: expected finite values; got {y!r}; try other inputs")
-    c = npx.to_host(npx.random.normal(npx.Key(seed, 0, 0), y.shape, y.dtype))
-    if output.requires_grad:
-        try:
-            output.backward(npx.from_host(c.copy()))
-        except RuntimeError as error:  # the engine refused what a vjp gave
-            raise GradientError(f"gradcheck: {error}\nreproduce: {problem.reproduce}") from error
-    pairs = zip(arrays, leaves, strict=True)
-    gradients = [npx.zeros_like(a) if t.grad is None else npx.to_host(t.grad) for a, t in pairs]
-    typical = max((float(abs(g).max()) for g in gradients if g.size), default=0.0)
-
-    def phi(moves: dict[int, Array], scale: float) -> float:
-        moved = [a + scale * moves[i].astype(a.dtype) if i in moves else a.copy() for i, a in enumerate(arrays)]
-        with no_grad():
-            return float(npx.sum(forward(moved)[0].astype("float64") * c))
-
-    here = float(npx.sum(y.astype("float64") * c))
-
-    def slope(moves: dict[int, Array], h: float) -> tuple[float, float]:
-        """The central difference, and by how much the two one-sided ones differ."""
-        ahead, behind = phi(moves, h), phi(moves, -h)
-        return (ahead - behind) / (2 * h), abs(ahead - 2 * here + behind) / h
-
+        raise TypeError(f"{name}: expected a floating input; got {found}; try .astype('float64')")
+    problem = Problem(
+        name,
+        lambda given: function(*given, **options),
+        values,
+        reproduce=lambda at: reproduction("gradcheck", function, at.values, options),
+    )
     report = Report()
-
-    def agrees(where: str, analytic: float, moves: dict[int, Array], size: float) -> tuple[bool, float]:
-        """Whether the slope along `moves`, of entries of magnitude `size`, is the analytic one; the numeric slope."""
-
-        def close(numeric: float) -> bool:
-            return abs(analytic - numeric) <= atol + rtol * max(abs(analytic), abs(numeric), typical)
-
-        width = h * max(1.0, size)
-        numeric, bend = slope(moves, width)
-        noticeable = 20 * (atol + rtol * typical)
-        report.compared += 1
-        if close(numeric) and bend <= noticeable:
-            report.worst = max(report.worst, abs(analytic - numeric))
-            return True, numeric
-        nearer, sharper = slope(moves, width / 16)
-        # At a kink the slopes differ as before; curvature would have faded with the step, and noise would have grown.
-        if max(bend / 4, noticeable) < sharper < 2 * bend:
-            report.kinks.append(f"{where}: kink, one-sided slopes differ by {sharper:.3g}")
-            return True, nearer
-        if close(nearer):  # the wider step reached over a kink, or over strong curvature
-            return True, nearer
-        return close(numeric), numeric
-
-    def check_tied(value: float) -> None:
-        """Compare along the direction that moves every entry equal to `value`, of all inputs, together."""
-        moves = {i: (a == value).astype(a.dtype) for i, a in enumerate(arrays)}
-        analytic = sum(float(npx.sum(g * moves[i])) for i, g in enumerate(gradients))
-        fine, numeric = agrees(f"all entries equal to {value!r}", analytic, moves, abs(value))
-        if not fine:
-            raise GradientError(
-                f"gradcheck: {name}: wrong gradient where entries tie: moving all that equal {value!r} together\n"
-                f"    analytic   {analytic!r}\n    numeric    {numeric!r}\nreproduce: {problem.reproduce}"
-            )
-
-    def check_entries() -> None:
-        tied: set[float] = set()
-        for i, (label, a, g) in enumerate(zip(problem.labels, arrays, gradients, strict=True)):
-            numeric = npx.zeros_like(g, dtype=npx.float64)
-            wrong: list[tuple[float, tuple[int, ...]]] = []
-            for position in range(a.size):
-                index = tuple(int(k) for k in npx.unravel_index(position, a.shape))
-                move = npx.zeros_like(a)
-                move[index] = 1
-                kinks = len(report.kinks)
-                fine, numeric[index] = agrees(f"{label} {index}", float(g[index]), {i: move}, abs(float(a[index])))
-                if len(report.kinks) > kinks:
-                    tied.add(float(a[index]))
-                if not fine:
-                    wrong.append((abs(float(g[index]) - numeric[index]), index))
-            if wrong:
-                raise GradientError(_failure(problem, i, g, numeric, wrong, f"{atol:g} + {rtol:g}"))
-        for value in sorted(tied):
-            check_tied(value)
-
-    if directions is None:
-        check_entries()
-        return report
-    for k in range(directions):
-        moves = {
-            i: npx.to_host(npx.random.normal(npx.Key(seed, 1 + k, i), a.shape, "float64")) for i, a in enumerate(arrays)
-        }
-        analytic = sum(float(npx.sum(g * moves[i])) for i, g in enumerate(gradients))
-        if not agrees(f"random direction {k}", analytic, moves, 1.0)[0]:
-            check_entries()  # names the entry; a difference spread over very many may pass each single one
-            raise GradientError(f"gradcheck: {name}: wrong along random direction {k}\nreproduce: {problem.reproduce}")
+    check_gradients(problem, report, directions, rtol, atol, seed)
     return report
 
 
-def _failure(problem: Problem, i: int, analytic: Array, numeric: Array, wrong: list[Any], tolerance: str) -> str:
-    """What is said of array i, whose gradient is wrong in the entries `wrong`: (difference, index) of each."""
-    (worst, index), label, a = max(wrong), problem.labels[i], problem.arrays[i]
-    lines = [
-        f"gradcheck: {problem.name}: wrong gradient of {label}, {a.shape} {a.dtype}, "
-        f"in {len(wrong)} of {a.size} entries; most at {index}:",
-        f"    analytic   {float(analytic[index])!r}",
-        f"    numeric    {float(numeric[index])!r}",
-        f"    difference {worst:.3g}, tolerance {tolerance} of the magnitude",
-    ]
-    if a.size <= SHOWN:
-        for other, array in zip(problem.labels, problem.arrays, strict=True):
-            lines.append(f"{other} = {literal(npx.to_host(array))}")
-        lines.append(f"gradient of {label}, analytic | numeric:")
-        left, right = str(analytic).splitlines(), str(numeric.astype(analytic.dtype)).splitlines()
-        width = max(map(len, left))
-        lines += [f"    {x:<{width}}  |  {y}" for x, y in zip(left, right, strict=False)]
-    if problem.reproduce:
-        lines.append(f"reproduce: {problem.reproduce}")
-    return "\n".join(lines)
+class Checked:
+    """The gradient of one problem, and slopes to compare it with."""
+
+    def __init__(
+        self, problem: Problem, report: Report, rtol: float | None, atol: float | None, seed: int, least: float = 0.0
+    ) -> None:
+        self.problem, self.report, self.seed = problem, report, seed
+        self.arrays = [npx.to_host(a).copy() for a in problem.arrays]
+        dtypes = {a.dtype.name for a in self.arrays}
+        output, leaves = problem.run([npx.from_host(a.copy()) for a in self.arrays])
+        lowest = next((d for d in (*dtypes, output.dtype.name) if d != "float64"), "float64")
+        if lowest not in STEP:
+            raise TypeError(f"{problem.name}: expected float64 or float32; got {lowest}; try .astype('float64')")
+        if rtol is not None and rtol < RTOL[lowest] / 100:
+            raise ValueError(
+                f"{problem.name}: expected rtol of at least {RTOL[lowest] / 100:g} for {lowest}; got {rtol:g}; "
+                "try .astype('float64') on the inputs"
+            )
+        self.y = npx.to_host(output.data).copy()
+        here = self.y.astype("float64").reshape(-1)
+        if not npx.isfinite(here).all():
+            place = tuple(int(k[0]) for k in npx.nonzero(~npx.isfinite(npx.host.atleast_1d(self.y))))
+            found = npx.host.atleast_1d(self.y)[place]
+            raise NotFinite(f"{problem.name}: expected finite values; got {found} at {place}; try other inputs")
+        self.c = npx.to_host(npx.random.normal(npx.Key(seed, 0, 0), self.y.shape, self.y.dtype))
+        self.weights = self.c.astype("float64").reshape(-1)
+        self.composed = len(nodes(output)) > 1
+        self.gradients = gradients_of(problem, output, leaves, self.c)
+        again = forward(problem, [npx.from_host(a.copy()) for a in self.arrays])
+        if not npx.array_equal(here, again, equal_nan=True):
+            raise ValueError(
+                f"{problem.name}: expected the same output for the same input; got another; "
+                "try giving its random numbers a fixed key (npx.Key, or `with npx.keyed(...)` inside the function)"
+            )
+        # How far an array is moved: as far as its numbers are large.
+        self.sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) or 1.0 for a in self.arrays]
+        self.largest = [
+            n * float(abs(g[npx.isfinite(g)]).max(initial=0.0)) for g, n in zip(self.gradients, self.sizes, strict=True)
+        ]
+        with quiet():
+            along = self.random(10**6)
+            rounding = noise(self.outputs(along), here, lowest)
+        self.scale = Scale(lowest, here, rounding, RTOL[lowest] if rtol is None else rtol, atol, least)
+        with quiet():
+            self.size = float(npx.host.linalg.norm(here * self.weights))
+
+    def outputs(self, moves: dict[int, Array]) -> Callable[[float], Array]:
+        """The output along a direction: NaN where there is none."""
+
+        def at(t: float) -> Array:
+            moved = [
+                a + (t * self.sizes[i] * moves[i]).astype(a.dtype) if i in moves else a.copy()
+                for i, a in enumerate(self.arrays)
+            ]
+            try:
+                y = forward(self.problem, list(map(npx.from_host, moved)))
+            except REFUSALS:  # outside of its domain
+                y = npx.full(self.y.size, npx.nan, "float64")
+            return y if y.size == self.y.size else npx.full(self.y.size, npx.nan, "float64")
+
+        return at
+
+    def random(self, number: int) -> dict[int, Array]:
+        """A random direction through all arrays."""
+        return {
+            i: npx.to_host(npx.random.normal(npx.Key(self.seed, 1 + number, i), a.shape, "float64"))
+            for i, a in enumerate(self.arrays)
+        }
+
+    def along(self, moves: dict[int, Array], step: float = 0.0) -> tuple[float, Verdict]:
+        """The analytic slope along a direction, and what is to be said of it."""
+        parts = [(self.gradients[i].astype("float64") * move, self.sizes[i]) for i, move in moves.items()]
+        analytic = sum(size * float(npx.sum(npx.where(moves[i] != 0, part, 0)))
+                       for i, (part, size) in zip(moves, parts, strict=True))  # fmt: skip
+        # An entry's gradient is known no better than the largest ones allow: their rounding reaches it.
+        largest = max((self.largest[i] * float(abs(moves[i]).max(initial=0.0)) for i in moves), default=0.0)
+        slack = self.scale.rtol * (0.1 * largest + 0.01 * max(self.largest, default=0.0))
+        scale = replace(self.scale, slack=slack)
+        verdict = judge(self.outputs(moves), self.weights, analytic, scale, step or STEP[self.scale.dtype])
+        self.report.compared += 1
+        if verdict.what == "right":
+            unit = self.scale.tolerance(self.weights, analytic, verdict.numeric) / self.scale.rtol
+            self.report.worst = max(self.report.worst, abs(analytic - verdict.numeric) / (unit or 1.0))
+        return analytic, verdict
+
+    def excused(self, moves: dict[int, Array]) -> bool:
+        """Whether the gradient, wrong at this very point, is one of those around it.
+
+        Where entries tie, the gradient of one way to break the tie is as good as any (that of a sort is one of its
+        permutations), though moving one entry alone shows another. And in a composition each part takes its own value
+        at its kink (relu(x) - relu(-x) gives 0 at 0, where the slope is 1), which no part can mend; an operation with
+        one vjp has no such excuse.
+        """
+        for way in (1.0, -1.0):
+            numbers = [npx.host.arange(1.0, a.size + 1).reshape(a.shape) / max(1, a.size) for a in self.arrays]
+            ramp = {i: way * x for i, x in enumerate(numbers)}
+            beside = self.moved_by(ramp, 1e-4)
+            if beside and all(map(self.like, self.gradients, beside.gradients)):
+                apart = 1e-4 / max(a.size for a in self.arrays)
+                if beside.along(moves, apart / 4)[1].what != "wrong":
+                    return True
+        if not self.composed:
+            return False
+        for t in (-0.011, 0.013):
+            beside = self.moved_by(moves, t)
+            if not beside or beside.along(moves)[1].what == "wrong":
+                return False
+        return True
+
+    def moved_by(self, moves: dict[int, Array], t: float) -> "Checked | None":
+        """The gradients beside this point, if there are any."""
+        arrays = [
+            a + (t * self.sizes[i] * moves[i]).astype(a.dtype) if i in moves else a for i, a in enumerate(self.arrays)
+        ]
+        try:
+            scale = self.scale
+            return Checked(self.problem.at(arrays), Report(), scale.rtol, scale.atol, self.seed, scale.least)
+        except REFUSALS:
+            return None
+
+    @staticmethod
+    def like(a: Array, b: Array) -> bool:
+        """Whether two gradients are nearly the same."""
+        return bool((abs(a - b) <= 1e-2 * abs(a).max(initial=0.0)).all())
+
+    def entry(self, i: int, position: int) -> tuple[tuple[int, ...], float, Verdict]:
+        """The index, analytic slope and verdict of one entry of array i; slopes in units of the entry."""
+        index = tuple(int(k) for k in npx.unravel_index(position, self.arrays[i].shape))
+        move = npx.zeros_like(self.arrays[i], dtype="float64")
+        move[index] = 1
+        _, verdict = self.along({i: move})
+        if verdict.what == "wrong" and npx.isfinite(self.gradients[i][index]) and self.excused({i: move}):
+            verdict = verdict._replace(what="kink")
+        numeric, bound, low, high = (x / self.sizes[i] for x in verdict[1:5])
+        verdict = Verdict(verdict.what, numeric, bound, low, high, verdict.reason)
+        where = f"{self.problem.labels[i]} {index}"
+        if verdict.what == "kink":
+            self.report.kinks.append(f"{where}: kink, one-sided slopes differ by {verdict.high - verdict.low:.3g}")
+        elif verdict.what == "unjudged":
+            self.report.unjudged.append(f"{where}: {verdict.reason}")
+        return index, float(self.gradients[i][index]), verdict
+
+    def check_entries(self, most: int = MOST) -> None:
+        """Raise for an entry whose gradient is wrong, of all, or if there are more than `most` of a sample."""
+        total = sum(a.size for a in self.arrays)
+        tied: set[float] = set()
+        for i, a in enumerate(self.arrays):
+            positions = range(a.size)
+            if total > most:
+                positions = range(0, a.size, max(1, -(-a.size * len(self.arrays) // SAMPLED)))
+            numeric, wrong = npx.full(a.shape, npx.nan, "float64"), []
+            for position in positions:
+                index, analytic, verdict = self.entry(i, position)
+                numeric[index] = verdict.numeric
+                if verdict.what == "kink":
+                    tied.add(float(a[index]))
+                elif verdict.what == "wrong":
+                    off = abs(analytic - verdict.numeric)
+                    wrong.append((off if off == off else npx.inf, index, verdict))
+            if wrong:
+                self.fail(i, numeric, wrong)
+        for value in sorted(tied):
+            self.check_tied(value)
+
+    def check_tied(self, value: float) -> None:
+        """Compare along the direction that moves every entry equal to `value`, of all inputs, together."""
+        moves = {i: (a == value).astype("float64") / self.sizes[i] for i, a in enumerate(self.arrays)}
+        analytic, verdict = self.along(moves)
+        if verdict.what == "wrong" and not self.excused(moves):
+            self.refuse(
+                "tie",
+                f"wrong gradient where entries tie: moving all that equal {value!r} together\n"
+                f"    analytic   {analytic!r}\n    numeric    {verdict.numeric!r}",
+            )
+
+    def check_directions(self, number: int) -> None:
+        """Raise where the gradient is wrong along one of some random directions."""
+        for k in range(number):
+            moves = self.random(k)
+            analytic, verdict = self.along(moves)
+            if verdict.what == "unjudged":
+                self.report.unjudged.append(f"random direction {k}: {verdict.reason}")
+            if verdict.what == "wrong" and not self.excused(moves):
+                self.name_entry(moves)
+                self.refuse(
+                    "slope",
+                    f"wrong along random direction {k}\n    analytic   {analytic!r}\n"
+                    f"    numeric    {verdict.numeric!r}, known to {verdict.bound:.3g}",
+                )
+
+    def name_entry(self, moves: dict[int, Array]) -> None:
+        """Raise for an entry that is wrong, where the gradient is wrong along `moves`; none may be, alone."""
+        if sum(a.size for a in self.arrays) <= MOST:
+            self.check_entries()
+            return
+        ends = npx.host.cumsum([0, *(a.size for a in self.arrays)])
+        flat = npx.concatenate([moves[i].reshape(-1) for i in moves])
+        low, high = 0, flat.size
+        while high - low > 1:  # of two halves one is wrong
+            middle = (low + high) // 2
+            for start, stop in ((low, middle), (middle, high)):
+                part = npx.where((npx.host.arange(flat.size) >= start) & (npx.host.arange(flat.size) < stop), flat, 0)
+                own = {i: part[ends[i] : ends[i + 1]].reshape(a.shape) for i, a in enumerate(self.arrays)}
+                if self.along(own)[1].what == "wrong":
+                    low, high = start, stop
+                    break
+            else:
+                return
+        i = int(npx.host.searchsorted(ends, low, side="right")) - 1
+        index, analytic, verdict = self.entry(i, low - int(ends[i]))
+        if verdict.what == "wrong":
+            numeric = npx.full(self.arrays[i].shape, npx.nan, "float64")
+            numeric[index] = verdict.numeric
+            self.fail(i, numeric, [(abs(analytic - verdict.numeric), index, verdict)])
+
+    def refuse(self, rule: str, text: str) -> None:
+        lines = [f"{self.problem.name}: {text}", f"rule: {rule}"]
+        line = self.problem.reproduce(self.problem.at(self.arrays))
+        error = GradientError("\n".join([*lines, f"reproduce: {line}"] if line else lines))
+        error.rule = rule
+        raise error
+
+    def fail(self, i: int, numeric: Array, wrong: list[tuple[float, tuple[int, ...], Verdict]]) -> None:
+        """Say that array i's gradient is wrong in some entries: (difference, index, verdict) of each."""
+        worst, index, verdict = max(wrong, key=lambda each: each[0])
+        a, g, label = self.arrays[i], self.gradients[i], self.problem.labels[i]
+        kink = verdict.low < verdict.high
+        sides = f"from {verdict.low!r} to {verdict.high!r}, the slopes to its sides"
+        lines = [
+            f"wrong gradient of {label}, {a.shape} {a.dtype}, in {len(wrong)} of {a.size} entries; most at {index}:",
+            f"    analytic   {float(g[index])!r}",
+            f"    numeric    {sides if kink else repr(verdict.numeric)}",
+            f"    difference {worst:.3g}; the numeric slope is known to {verdict.bound:.2g}",
+        ]
+        if a.size <= SHOWN:
+            for other, array in zip(self.problem.labels, self.arrays, strict=True):
+                lines.append(f"{other} = {literal(array)}")
+            lines.append(f"gradient of {label}, analytic | numeric:")
+            left, right = str(g).splitlines(), str(numeric.astype(g.dtype)).splitlines()
+            width = max(map(len, left))
+            lines += [f"    {x:<{width}}  |  {y}" for x, y in zip(left, right, strict=False)]
+        finite = npx.isfinite(g[index])
+        self.refuse("kink" if kink and finite else "slope" if finite else "finite", "\n".join(lines))
 
 
-def reproduction(check: str, function: Any, values: Sequence[Any], options: dict[str, Any], setup: str = "") -> str:
-    """A line of Python that runs `check(function, *values, **options)` again.
-
-    `setup`: statements before the check. Where `function` can be imported, the line stands alone; else the name in it
-    is to be had from where the check was called.
-    """
-    written = [literal(function), *map(literal, values), *(f"{k}={literal(v)}" for k, v in options.items())]
-    imports = ["from numpy import array, inf, nan", "from npx import Drop, Key, Scores, Smoothing"]
-    imports.append(f"from autograd.testing import {check}")
-    for f in (function, *values, *options.values()):
-        if importable(f):
-            imports.append(f"from {f.__module__} import {f.__name__}")
-        elif (callable(f) or hasattr(f, "_fields")) and importable(type(f)):
-            imports.append(f"from {type(f).__module__} import {type(f).__name__}")
-    return "; ".join([*dict.fromkeys(imports), *([setup] if setup else []), f"{check}({', '.join(written)})"])
-
-
-def importable(f: Any) -> bool:
-    """Whether `from module import name` gives this very function or class."""
-    name, module = getattr(f, "__name__", None), getattr(f, "__module__", None)
-    return isinstance(name, str) and module != "__main__" and getattr(sys.modules.get(str(module)), name, None) is f
-
-
-def literal(x: Any) -> str:
-    """Python text that makes `x` again; a large array as its shape."""
-    if isinstance(x, Tensor):
-        return f"Tensor({literal(x.data)})"
-    if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return f"{type(x).__name__}({', '.join(f'{name}={literal(v)}' for name, v in zip(x._fields, x, strict=True))})"
-    if isinstance(x, (list, tuple)):
-        inside = ", ".join(literal(v) for v in x)
-        return f"[{inside}]" if isinstance(x, list) else f"({inside}{',' if len(x) == 1 else ''})"
-    if not hasattr(x, "dtype") or not hasattr(x, "tolist"):
-        named = callable(x) and hasattr(x, "__name__") and type(x).__repr__ is type(literal).__repr__
-        return x.__name__ if named else repr(x)
-    host = npx.to_host(x)
-    if host.size > WRITTEN:
-        return f"<array {host.shape} {host.dtype}>"
-    kind = "" if host.dtype.name in ("float64", "int64", "bool") and host.size else f", dtype={host.dtype.name!r}"
-    shape = f".reshape{host.shape}" if not host.size else ""
-    return f"array({host.tolist()}{kind}){shape}"
+def check_gradients(
+    problem: Problem,
+    report: Report,
+    directions: int | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    seed: int = 0,
+    most: int = MOST,
+    least: float = 0.0,
+) -> Checked:
+    """Compare the gradients of a problem with slopes, of which those below `least` are none; returns them."""
+    checked = Checked(problem, report, rtol, atol, seed, least)
+    with quiet():
+        if directions is None:
+            checked.check_entries(most)
+        if directions or sum(a.size for a in checked.arrays) > most:
+            checked.check_directions(directions or DIRECTIONS)
+    return checked

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import npx
 from autograd.testing.calls import REPEATED, Values, arrays_in, differ, finite, laid_out, longer, moved, other, scale
-from autograd.testing.checks import LAYOUTS, Named
-from autograd.testing.gradcheck import reproduction
+from autograd.testing.rules import LAYOUTS
+from autograd.testing.writing import Named, reproduction
 from npx import Array, KernelMismatch, Key
 from npx.registry import compare, copied, mapped
 

@@ -2,6 +2,7 @@
 
 import npx
 from autograd import Tensor, differentiable
+from autograd.operations import logistic
 from models.layers.basic import Linear
 from models.module import Module
 from models.registry import ACTIVATIONS
@@ -11,7 +12,7 @@ from models.registry import ACTIVATIONS
 def gated_silu(x):
     """a sigmoid(a) b for the halves a, b of the last axis. x (..., 2 F); result (..., F)."""
     a, b = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
-    s = 0.5 * (npx.tanh(0.5 * a) + 1)  # sigmoid, which so cannot overflow
+    s = logistic(a)
 
     def vjp(g):
         return (npx.concatenate([g * b * s * (1 + a * (1 - s)), g * a * s], axis=-1),)

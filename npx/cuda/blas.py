@@ -44,6 +44,7 @@ def leading(x: Array) -> tuple[bool, int] | None:
 # Numbers of cuBLAS's and CUDA's enumerations
 DATA_TYPE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32, DEFAULT_ALGORITHM = 68, 70, 77, -1
+DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # else long sums are cut up, and their parts rounded to the type of `out`
 FACTORS = {name: np.array([0, 1], name) for name in ("float32", "float64")}
 
 
@@ -68,8 +69,10 @@ def _gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool) -> None:
         compute = COMPUTE_32F_FAST_TF32
     zero = factors.ctypes.data
     one = zero + factors.itemsize
+    handle = cupy.cuda.device.get_cublas_handle()  # of this thread and device, and CuPy's own products'
+    cublas.setMathMode(handle, DISALLOW_REDUCED_PRECISION_REDUCTION)
     cublas.gemmEx(
-        cupy.cuda.device.get_cublas_handle(), int(b_transposed), int(a_transposed), n, m, k,
+        handle, int(b_transposed), int(a_transposed), n, m, k,
         one, b.data.ptr, DATA_TYPE[b.dtype.name], b_step, a.data.ptr, DATA_TYPE[a.dtype.name], a_step,
         one if add else zero, out.data.ptr, DATA_TYPE[out.dtype.name], to[1], compute, DEFAULT_ALGORITHM,
     )  # fmt: skip

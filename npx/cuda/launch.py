@@ -23,8 +23,14 @@ CTYPES = {
     "float16": "half_t",
     "bfloat16": "bf16_t",
     "float64": "double",
+    "int8": "signed char",
+    "int16": "short",
     "int32": "int",
     "int64": "i64",
+    "uint8": "unsigned char",
+    "uint16": "unsigned short",
+    "uint32": "unsigned",
+    "uint64": "u64",
 }
 BLOCK_THREADS = 256  # of a block, where nothing asks for another number
 OPTIONS = ("-std=c++17",)

@@ -1,20 +1,21 @@
 // Label-smoothed cross entropy of rows of logits (cross_entropy.py): a block for each row.
-// Built with: T = float half_t bf16_t, ID = int i64
+// Built with: T = float half_t bf16_t, ID = int i64 unsigned
 #include "device.cuh"
 
 #define WIDTH 8
 #define LOWEST -3.402823466e38f  // stands for -inf: differences with it are numbers
 
 // losses[row] = logsumexp(z) - on z_target - off sum z and, unless gz is null, gz = softmax(z) - q, which may be
-// written over z. q is `off`, plus `on` at the target, and 0 at padding if `without_pad`. A row whose target is padding
-// gets zeros. The first pass keeps a running peak and the sum of exponentials below it.
+// written over z; rows of both lie `step` values apart. q is `off`, plus `on` at the target, and 0 at padding if
+// `without_pad`. A row whose target is padding gets zeros. The first pass keeps a running peak and the sum of
+// exponentials below it.
 extern "C" __global__ void cross_entropy(
-    const T* z, const ID* targets, T* gz, float* losses, int classes,
+    const T* z, const ID* targets, T* gz, float* losses, int classes, i64 step,
     float on, float off, i64 pad_id, int without_pad
 ) {
     i64 row = blockIdx.x, target = targets[row];
-    z += row * classes;
-    if (gz) gz += row * classes;
+    z += row * step;
+    if (gz) gz += row * step;
 
     if (target == pad_id) {
         const float zeros[WIDTH] = {};

@@ -31,7 +31,7 @@ SMOOTHING_OVER = ("all", "others", "others_without_pad")
 PANEL = 1024  # classes, at most, whose logits one thread forms at a time in `linear_cross_entropy`
 CHUNK = 1 << 24  # logits that exist at a time there: 64 MiB of float32
 CUDA_CHUNK = 1 << 28  # the same on a GPU, which products of thousands of rows keep busy: 512 MiB of bfloat16
-CUDA_ROWS = 64  # a chunk there has a multiple of so many rows
+CUDA_ROWS = 64  # a chunk there has a multiple of so many rows, and room for a multiple of so many logits in each
 
 
 class Smoothing(NamedTuple):
@@ -269,13 +269,17 @@ def cross_entropy_cuda(logits: Array, targets: Array, smoothing: Smoothing = PLA
 
 
 def losses_and_gradient(z: Array, targets: Array, gz: Array | None, losses: Array, smoothing: Smoothing) -> None:
-    """Write the losses (n,), float32, of logits z (n, V) and, unless gz is None, their gradient, perhaps over z."""
+    """Write the losses (n,), float32, of logits z (n, V) and, unless gz is None, their gradient, perhaps over z.
+
+    Rows of z may lie apart, and those of gz as far.
+    """
     n, classes = z.shape
     on, off = smoothing.on_and_off(classes)
-    sizes, padding = (np.int32(classes), np.float32(on), np.float32(off)), np.int64(smoothing.pad_id)
+    sizes = np.int32(classes), np.int64(z.strides[0] // z.itemsize), np.float32(on), np.float32(off)
+    padding = np.int64(smoothing.pad_id)
     args = z, targets, gz, losses, *sizes, padding, np.int32(smoothing.spares_padding)
     threads = 64 if classes <= 1024 else 512
-    launch("cross_entropy.cu", "cross_entropy", n, threads, args, T=z.dtype, ID=targets.dtype)
+    launch("cross_entropy.cu", "cross_entropy", n, threads, args, strided=True, T=z.dtype, ID=targets.dtype)
 
 
 def total_loss(losses: Array) -> Array:
@@ -296,8 +300,9 @@ def linear_cross_entropy_cuda(
     xp = array_module(x)
     x, targets = contiguous(x), contiguous(targets)
     n, classes = len(x), len(w)
-    chunk = block(max(CUDA_ROWS, CUDA_CHUNK // classes // CUDA_ROWS * CUDA_ROWS))
-    buffer = xp.empty((min(chunk, n), classes), x.dtype)
+    room = -(-classes // CUDA_ROWS) * CUDA_ROWS  # an odd V would take away the tensor cores and loads of 16 bytes
+    chunk = block(max(CUDA_ROWS, CUDA_CHUNK // room // CUDA_ROWS * CUDA_ROWS))
+    buffer = xp.empty((min(chunk, n), room), x.dtype)[:, :classes]
     losses = xp.empty(n, np.float32)
     gx: Any = xp.empty(x.shape, x.dtype) if grad else None
     gw: Any = xp.zeros(w.shape, x.dtype) if grad else None

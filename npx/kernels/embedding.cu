@@ -1,5 +1,5 @@
 // Rows of a table, and the gradients that come back to them (embedding.py).
-// Built with: T = float half_t bf16_t, ID = int i64
+// Built with: T = float half_t bf16_t, ID = int i64 unsigned
 #include "device.cuh"
 
 #define WIDTH 8

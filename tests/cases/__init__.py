@@ -4,5 +4,5 @@ A new entry of a registry needs a case here: a function `operation_NAME` or `lay
 kernel a function of its name in `kernels.py`, which gives small, odd and large calls.
 """
 
-from tests.cases import activations, decoder, kernels, layers, neural, operations, rms_norm
-from tests.cases.base import CASES, ENTRIES, Call, check, thoroughly
+from tests.cases import activations, kernels, layers, models, neural, operations, rms_norm
+from tests.cases.base import CASES, EDGES, ENTRIES, LAYERS, OURS, Call, check, check_drawn, thoroughly

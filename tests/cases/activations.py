@@ -3,8 +3,8 @@
 from autograd.testing import strategies as s
 from models.layers.gelu import GELU
 from models.layers.swiglu import SwiGLU
-from tests.cases.base import Call, case, leading, size
-from tests.cases.layers import built
+from tests.cases.base import Call, array, case, edges, leading, size, some
+from tests.cases.layers import built, made
 
 
 @case
@@ -29,3 +29,28 @@ def operation_gelu(draw):
 def operation_gated_silu(draw):
     x = draw(s.arrays((*leading(draw), 2 * draw(size(2))), s.STYLES))
     return Call((x,), saved=x.nbytes // 2)
+
+
+@edges("operation gelu")
+def gelu_edges():
+    ends = array(0.0, -0.0, 1e-6), array(-30.0, 30.0), array(-6.0, -3.0, 3.0, 6.0), 1e3 * some(2)
+    for x in (some(2, 3), *ends, some()):
+        yield Call((x,), saved=x.nbytes)
+
+
+@edges("operation gated_silu")
+def gated_silu_edges():
+    ends = array(0.0, 1.0), array(-800.0, 800.0, 2.0, 0.5), array(-9.0, 9.0, 30.0, 3.0), 1e-4 * some(1, 2)
+    for x in (some(2, 4), *ends):
+        yield Call((x,), saved=x.nbytes // 2)
+
+
+@edges("layer GELU")
+def layer_gelu_edges(kind=GELU):
+    for shape, n_out in (((2, 2, 3), 2), ((3,), 1)):
+        yield Call((some(*shape),), layer=made(kind, shape[-1], n_out))
+
+
+@edges("layer SwiGLU")
+def layer_swiglu_edges():
+    return layer_gelu_edges(SwiGLU)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import npx
 from autograd.testing import strategies as s
 from npx import Scores
-from tests.cases.base import CASES, Call, leading, size
+from tests.cases.base import CASES, Call, edges, leading, size
 from tests.cases.neural import BOUNDED, attention_sizes, keys
 from tests.cases.special import SPECIAL
 
@@ -37,6 +37,9 @@ def kernel_case(function):
     CASES[f"kernel {function.__name__}"] = st.composite(
         lambda draw: function(Hypothesis(draw, draw(st.sampled_from(["float64", "float32"]))))
     )()
+    edges(f"kernel {function.__name__}")(
+        lambda: (call for dtype in ("float64", "float32") for call in edge_calls(function.__name__, dtype))
+    )
     return function
 
 

@@ -1,4 +1,4 @@
-"""Cases of the layers (models): small, every parameter at random, so that biases and gains count."""
+"""Cases of the layers (models): small, every parameter at random, so that biases and gains count. Then the edges."""
 
 from hypothesis import strategies as st
 
@@ -6,12 +6,16 @@ import models
 import npx
 from autograd import operations as ops
 from autograd.testing import strategies as s
-from tests.cases.base import Call, case, leading, size
-from tests.cases.neural import attention_sizes, normed, scores
+from tests.cases.base import Call, case, edges, leading, size, some
+from tests.cases.neural import attention_sizes, normed, rows_to_norm, scores, scores_edges
 
 
 def built(draw, kind, *sizes, **options):
-    seed = draw(st.integers(0, 99))
+    return made(kind, *sizes, seed=draw(st.integers(0, 99)), **options)
+
+
+def made(kind, *sizes, seed=0, **options):
+    """A layer, every parameter at random."""
     with npx.keyed(seed, 0):
         layer = kind(*sizes, **options)
         for p in layer.parameters():
@@ -130,18 +134,124 @@ def layer_DecoderLayer(draw):
 
 
 @case
-def layer_Transformer(draw):
-    """Ids of sequences of drawn lengths, padded at their end."""
-    layer, b = built(draw, models.Transformer, config(draw)), draw(size(2))
-    sides = []
-    for longest in (draw(size()), draw(size())):
-        lengths = npx.asarray(draw(s.lengths(b, longest)))
-        ids = 3 + draw(s.indices(4, (b, longest)))
-        sides.append(npx.where(npx.asarray(npx.arange(longest)) < lengths[:, None], ids, 0))
-    return Call(tuple(sides), layer=layer, directions=3)
-
-
-@case
 def operation_add_constant(draw):
     x = draw(s.arrays(s.shapes(min_dims=1, max_side=3), s.STYLES))
     return Call((x, draw(st.sampled_from([0.5, npx.host.arange(x.shape[-1])]))), float32=False)
+
+
+# Edges
+
+RATES = 0.5, 0.0, 0.999
+
+
+@edges("operation add_constant")
+def add_constant_edges():
+    for constant in (0.5, npx.host.arange(3), npx.host.arange(6).reshape(2, 3)):
+        yield Call((some(2, 3), constant), float32=False)
+
+
+@edges("layer Linear")
+def linear_edges():
+    for bias in (True, False):
+        for activation in ("", "relu"):
+            yield Call((some(2, 2, 3),), layer=made(models.Linear, 3, 2, bias=bias, activation=activation))
+    yield Call((some(3),), layer=made(models.Linear, 3, 1, 2, 1))
+
+
+@edges("layer Embedding")
+def embedding_edges():
+    for init in ("normal", "xavier"):
+        for ids in ([[1, 1, 0], [3, 1, 3]], 2, [], [[0]]):
+            yield Call((npx.asarray(ids, "int64"),), layer=made(models.Embedding, 5, 3, init=init))
+
+
+@edges("layer LayerNorm")
+def layer_norm_edges():
+    for x, eps in rows_to_norm():
+        yield Call((x,), layer=made(models.LayerNorm, x.shape[-1], eps))
+
+
+@edges("layer Dropout")
+def dropout_edges():
+    for rate in (*RATES, 1.0):
+        yield Call((some(2, 3, 2),), layer=models.Dropout(rate))
+
+
+@edges("layer FeedForward")
+def feed_forward_edges():
+    for activation in models.ACTIVATIONS:
+        for rate in RATES:
+            yield Call((some(2, 2, 3),), layer=made(models.FeedForward, 3, 4, rate, activation))
+    yield Call((some(3),), layer=made(models.FeedForward, 3, 2))
+
+
+@edges("layer Residual")
+def residual_edges():
+    for normalization in models.NORMS:
+        for place in ("post", "pre"):
+            for rate in RATES:
+                layer = made(models.Residual, 3, rate, place, 1e-2, normalization)
+                yield Call((some(2, 2, 3), ops.tanh), layer=layer)
+
+
+def positions_edges(kind):
+    def made_edges():
+        for start in (0, 1, 3):
+            for d in (4, 3, 1):
+                yield Call((some(2, 3, d),), {"start": start}, layer=made(kind, d, 6))
+        yield Call((some(1, 0, 2),), layer=made(kind, 2, 6))
+
+    return made_edges
+
+
+for kind in (models.Sinusoids, models.SinusoidsInHalves, models.LearnedPositions, models.RotaryPositions):
+    edges(f"layer {kind.__name__}")(positions_edges(kind))
+
+
+@edges("layer SelfAttention")
+def self_attention_edges():
+    for how in scores_edges(2, 2, 3, 3):
+        yield Call((some(2, 3, 4), how), layer=made(models.SelfAttention, 4, 2))
+    for options in ({"bias": True}, {"rotary": 10.0, "bias": True}, {"dropout": 0.5}, {"dropout": 0.9, "rotary": 9.0}):
+        layer = made(models.SelfAttention, 3, 2, 4, 1, **options)
+        yield Call((some(2, 3, 3), npx.Scores(causal=True)), layer=layer)
+
+
+@edges("layer CrossAttention")
+def cross_attention_edges():
+    memory = some(2, 4, 4, seed=1)
+    for how in scores_edges(2, 2, 3, 4):
+        yield Call((some(2, 3, 4), memory, how), layer=made(models.CrossAttention, 4, 2))
+    for options in ({"bias": True}, {"dropout": 0.5}, {"dropout": 0.999, "bias": True}):
+        yield Call((some(2, 3, 4), memory), layer=made(models.CrossAttention, 4, 2, 2, 1, **options))
+
+
+SMALL = {"vocab_size": 7, "d_model": 4, "d_ff": 3, "n_heads": 2, "n_layers": 1, "max_positions": 6}
+SMALL |= {"layer_norm_eps": 1e-2, "dropout": 0.0}
+BLOCKS = (
+    {"norm": "post"},
+    {"norm": "pre"},
+    {"norm": "post", "normalization": "rms_norm", "attention_bias": True, "activation": "gelu"},
+    {"norm": "pre", "normalization": "rms_norm", "activation": "swiglu", "d_k": 1, "d_v": 3},
+    {"norm": "post", "positions": "rotary", "dropout": 0.5, "attention_dropout": 0.3, "activation_dropout": 0.4},
+    {"norm": "pre", "positions": "rotary", "dropout": 0.5, "attention_dropout": 0.3, "activation_dropout": 0.4},
+)
+
+
+def small(**options):
+    """A configuration as small as can be."""
+    return models.TransformerConfig(**SMALL | options)
+
+
+@edges("layer EncoderLayer")
+def encoder_layer_edges():
+    for i, options in enumerate(BLOCKS):
+        layer, how = made(models.EncoderLayer, small(**options)), npx.Scores(lengths=npx.asarray([3, 2]))
+        yield Call((some(2, 3, 4), how), layer=layer, directions=3 if i else None)
+
+
+@edges("layer DecoderLayer")
+def decoder_layer_edges():
+    for i, options in enumerate(BLOCKS):
+        layer, how = made(models.DecoderLayer, small(**options)), npx.Scores(lengths=npx.asarray([2, 1]))
+        yield Call((some(2, 3, 4), some(2, 2, 4, seed=1), how), layer=layer, directions=3 if i else None)

@@ -1,10 +1,12 @@
-"""Cases of the operations of the Transformer (autograd/neural.py)."""
+"""Cases of the operations of the Transformer (autograd/neural.py), drawn ones first, then the edges."""
+
+from itertools import count
 
 from hypothesis import strategies as st
 
 import npx
 from autograd.testing import strategies as s
-from tests.cases.base import Call, case, leading, size
+from tests.cases.base import Call, array, case, edges, leading, size, some
 
 BOUNDED = ("plain", "normal", "tiny", "zeros")  # no numbers whose products leave float32 few digits
 
@@ -141,3 +143,177 @@ def operation_linear_cross_entropy(draw):
     shape, classes, d = leading(draw), draw(size(5, least=4)), draw(size(2))
     x, w = draw(s.arrays((*shape, d), BOUNDED)), draw(s.arrays((classes, d), BOUNDED))
     return Call((x, w, draw(s.indices(classes, shape))), smoothed(draw), saved=x.nbytes + w.nbytes)
+
+
+# Edges
+
+
+
+def drops(*shape):
+    """Dropout of an array: half of it, nothing, nearly all, all."""
+    for rate in (0.5, 0.0, 0.999, 1.0):
+        found = (npx.Drop(rate, npx.Key(seed, 0, 0)) for seed in count())
+        yield next(drop for drop in found if rate == 1 or drop.keep(shape).any())
+
+
+@edges("operation softmax")
+def softmax_edges():
+    x, rows = some(2, 3, 4), npx.asarray([[True, False, True, True], [False] * 4, [True, False, False, False]])
+    broadcast = rows[0], rows[1], rows[:, :1], rows[None], npx.asarray(False), npx.ones((2, 1, 4), "bool")
+    for mask in (None, rows, *broadcast):
+        yield Call((x, mask))
+    yield Call((array((0.5,), (-3.0,)),))  # one column
+    yield Call((array((-800.0, 800.0, 0.0), (800.0, 800.0, -800.0)),))
+    yield Call((array(1e4, 1e4 - 1, 1e4 + 0.5),))
+    yield Call((array(1e-6, -1e-6, 2e-6),))
+
+
+def rows_to_norm():
+    """Rows (..., D) and an eps: ordinary ones, and those whose variance is small, nothing, or small beside the mean."""
+    yield some(2, 3, 4), 1e-6
+    yield some(3), 1e-2
+    yield some(2, 1), 1e-2  # one feature
+    yield array((2.0, 2.0, 2.0), (0.0, 0.0, 0.0)), 1e-2
+    yield 1e4 + some(2, 4), 1e-6
+    yield 1e-3 * some(2, 4), 1e-6
+    yield 1e4 * some(2, 4), 1e-6
+    yield some(0, 3), 1e-2
+
+
+def gains(d):
+    """gamma and beta (D,), a gamma of 0 among them."""
+    gamma = some(d, seed=1)
+    gamma[-1] = 0
+    return gamma, some(d, seed=2)
+
+
+@edges("operation layer_norm")
+def layer_norm_edges():
+    for x, eps in rows_to_norm():
+        yield Call((x, *gains(x.shape[-1])), {"eps": eps}, x.nbytes + x[..., :1].nbytes)
+
+
+@edges("operation dropout")
+def dropout_edges():
+    x = some(3, 4)
+    for drop in (*drops(3, 4), None):
+        yield Call((x, drop), saved=x.size)
+
+
+@edges("operation dropout_residual_norm")
+def dropout_residual_norm_edges():
+    def call(x, eps, drop):
+        residual = some(*x.shape, seed=3)
+        return Call((x, residual, *gains(x.shape[-1])), {"drop": drop, "eps": eps}, 2 * x.nbytes + x.size)
+
+    for drop in drops(3, 4):
+        yield call(some(3, 4), 1e-6, drop)
+    for x, eps in rows_to_norm():
+        yield call(x, eps, None)
+
+
+@edges("operation linear")
+def linear_edges():
+    for activation in ("", "relu"):
+        for bias in (True, False):
+            for shape, n_out in (((2, 2, 3), 2), ((3,), 4), ((2, 2), 2), ((2, 1), 1), ((0, 3), 2)):
+                b = some(n_out, seed=2) if bias else None
+                yield Call((some(*shape), some(shape[-1], n_out, seed=1), b), {"activation": activation})
+    yield Call((npx.zeros((2, 2), "float64"), some(2, 2), npx.zeros(2, "float64")), {"activation": "relu"})  # all at 0
+    for scale in (1e-4, 1e3):
+        yield Call((scale * some(2, 3), some(3, 2, seed=1), some(2, seed=2)))
+
+
+@edges("operation embedding")
+def embedding_edges():
+    for ids in ([[1, 1, 0], [3, 1, 3]], [2, 2], 1, [], [[0]], [3, 0, 1, 2]):
+        for scale in (2.5, 1.0):
+            yield Call((some(5, 3), npx.asarray(ids, "int64")), {"scale": scale})
+    yield Call((some(1, 1), npx.asarray([0, 0], "int32")))
+
+
+def scores_edges(b, h, t, source):
+    """Each field alone, at its ends, and all together."""
+    bias = npx.mask_bias(npx.asarray([[i != j % 2 and i > 0 for j in range(source)] for i in range(t)]))
+    yield npx.Scores()
+    yield npx.Scores(causal=True)
+    yield from (npx.Scores(lengths=npx.asarray(n)) for n in ([0, source], [1, source + 2]))
+    yield npx.Scores(bias=bias)  # its first row attends to nothing
+    yield npx.Scores(bias=some(b, h, t, source))
+    yield npx.Scores(bias=some(h, 1, source))
+    yield npx.Scores(rotary=10.0)
+    yield npx.Scores(True, npx.asarray([source - 1, source]), some(1, source), 10.0)
+
+
+SIZES = (2, 3, 4, 2, 4, 3), (2, 4, 2, 1, 2, 1), (2, 1, 3, 2, 2, 2)  # B, T, S, H, d_k, d_v
+
+
+def attention_edges(*several):
+    """Sizes, scores and dropout."""
+    for sizes in several:
+        b, t, source, h, *_ = sizes
+        for how in scores_edges(b, h, t, source):
+            yield *sizes, how, None
+    for drop in drops(b, h, t, source):
+        yield *sizes, npx.Scores(causal=True, rotary=10.0), drop
+
+
+@edges("operation attention")
+def plain_attention_edges():
+    for b, t, source, h, d_k, d_v, how, drop in attention_edges(*SIZES):
+        q, k, v = some(b, t, h, d_k), some(b, source, h, d_k, seed=1), some(b, source, h, d_v, seed=2)
+        yield Call((q, k, v, how), {"drop": drop}, 9 * b * h * t * source + turned(how, q, k))
+    for large in (6.0, 30.0):  # weights near 0 and 1
+        q = large * array((1.0, 0.0), (0.0, -1.0)).reshape(1, 2, 1, 2)
+        yield Call((q, some(1, 3, 1, 2), some(1, 3, 1, 2, seed=1)), saved=9 * 6)
+
+
+@edges("operation self_attention")
+def self_attention_edges():
+    for b, t, _, h, d_k, d_v, how, drop in attention_edges((2, 3, 3, 2, 4, 3), (2, 2, 2, 1, 2, 1)):
+        qkv = some(b, t, h * (2 * d_k + d_v))
+        yield Call((qkv, h, d_k, how), {"drop": drop}, 9 * b * h * t * t + turned(how, qkv))
+
+
+@edges("operation cross_attention")
+def cross_attention_edges():
+    for b, t, source, h, d_k, d_v, how, drop in attention_edges(*SIZES):
+        queries, pairs = some(b, t, h * d_k), some(b, source, h * (d_k + d_v), seed=1)
+        saved = 9 * b * h * t * source + turned(how, queries, pairs)
+        yield Call((queries, pairs, h, d_k, how), {"drop": drop}, saved)
+
+
+def smoothing_edges(classes):
+    """Targets (N,) and how they are smoothed: padding everywhere, nowhere, first, last; each kind."""
+    last = classes - 1
+    for targets in ([1, 2, 0], [0, 0, 0], [last, last, 1], [1], [0, last]):
+        for over in npx.SMOOTHING_OVER:
+            yield npx.asarray(targets), npx.Smoothing(0.2, over)
+    for pad in (2, last):
+        yield npx.asarray([0, last, 1, 2]), npx.Smoothing(0.1, "others_without_pad", pad)
+    yield npx.asarray([1, 0]), npx.Smoothing(0.0)
+    yield npx.asarray([1, 0]), npx.Smoothing(0.9)
+
+
+@edges("operation cross_entropy")
+def cross_entropy_edges():
+    for classes in (4, 5):
+        for targets, how in smoothing_edges(classes):
+            logits = some(len(targets), classes)
+            yield Call((logits, targets), {"smoothing": how}, logits.nbytes)
+    how = {"smoothing": npx.Smoothing(0.1)}
+    ends = array((800.0, -800.0, 0.0, 0.0), (2.0, 2.0, 2.0, 2.0))
+    for logits in (1e4 * some(2, 4), 1e4 + some(2, 4), ends, 1e-4 * some(2, 4)):
+        yield Call((logits, npx.asarray([1, 3])), how, logits.nbytes)
+    yield Call((some(2, 2, 4), npx.asarray([[1, 0], [3, 1]])), how, 2 * 2 * 4 * 8)
+    yield Call((some(4), npx.asarray(1)), how, 4 * 8)
+
+
+@edges("operation linear_cross_entropy")
+def linear_cross_entropy_edges():
+    for targets, how in smoothing_edges(5):
+        x, w = some(len(targets), 3), some(5, 3, seed=1)
+        yield Call((x, w, targets), {"smoothing": how}, x.nbytes + w.nbytes)
+    for scale in (30.0, 1e-3):
+        x, w = scale * some(2, 2, 3), some(4, 3, seed=1)
+        yield Call((x, w, npx.asarray([[1, 0], [3, 1]])), {"smoothing": npx.Smoothing(0.1)}, x.nbytes + w.nbytes)

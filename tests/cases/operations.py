@@ -1,10 +1,10 @@
-"""Cases of the small operations (autograd/operations.py)."""
+"""Cases of the small operations (autograd/operations.py), drawn ones first, then the edges."""
 
 from hypothesis import strategies as st
 
 import npx
 from autograd.testing import strategies as s
-from tests.cases.base import CASES, Call, case, size
+from tests.cases.base import CASES, Call, array, case, edges, size, some
 
 
 def unary(styles=s.STYLES, positive=False):
@@ -127,3 +127,256 @@ def operation_stack(draw):
     shape = draw(s.shapes(max_dims=2, max_side=3))
     arrays = [draw(s.arrays(shape)) for _ in range(draw(size()))]
     return Call(tuple(arrays), {"axis": draw(st.integers(-len(shape) - 1, len(shape)))})
+
+
+# Edges
+
+POSITIVE = 0.0, npx.inf
+EXPONENTS = 0, 1, 2, 3, 4, 5, -1, -2, 0.5, 1.5, -1.5
+SIGNS = -2.5, -1.0, -0.3, 0.3, 1.0, 2.5
+TINY, HUGE = 1e-6, 1e6
+# Of one rank and of several; sizes of 1 among added axes, where a sum over too many or too few is seen.
+PAIRS = (
+    ((3, 1, 2), (2,)),
+    ((3, 1, 2), ()),
+    ((3, 1, 2), (1, 1, 1, 1)),
+    ((1,), (2, 1, 3)),
+    ((2, 1), (1, 3)),
+    ((1, 1), (1,)),
+    ((2, 3), (2, 3)),
+)
+AXES = None, 0, -1, -3, 1, (0, -1), (-3, 2), (1,), (-1, 0, 1), ()
+
+
+def unary_edges(*arrays, domain=None):
+    return lambda: (Call((npx.asarray(x, "float64"),), domain=domain) for x in arrays)
+
+
+for name in ("negative", "absolute", "relu"):
+    edges(f"operation {name}")(unary_edges(SIGNS, [TINY, -TINY], [HUGE, -HUGE], [0.0, -0.0, 1.0], 0.5))
+for name in ("tanh", "sigmoid"):
+    edges(f"operation {name}")(unary_edges(SIGNS, [TINY, -TINY], [800.0, -800.0], [12.0, -12.0], [0.0, -0.0, 0.5], 0.5))
+for name in ("log", "sqrt"):
+    edges(f"operation {name}")(
+        unary_edges([0.3, 1.0, 7.0], [TINY, 2 * TINY], [1e-3, 2e-3], [1e4, 3e4], [HUGE, 2 * HUGE], domain=POSITIVE)
+    )
+
+
+@edges("operation exp")
+def exp_edges():
+    yield Call((array(*SIGNS, 0.0),), domain=(-80.0, 80.0))
+    for ends in ([6.0, 9.0], [-9.0, -6.0], [85.0, 88.0], [-85.0, -80.0]):
+        yield Call((npx.asarray(ends),))
+    for end in (700.0, 709.0, -700.0):  # beyond float32
+        yield Call((array(end),), float32=False, domain=(-745.0, 709.7))
+
+
+@edges("operation power")
+def power_edges():
+    for n in EXPONENTS:
+        whole = n == int(n)
+        domain = None if whole else POSITIVE
+        yield Call((array(0.3, 1.0, 2.5), n), domain=domain)
+        yield Call((array(1e-3, 2e-3), n), domain=domain)
+        yield Call((array(3e3, 1e4), n), float32=abs(n) < 4, domain=domain)
+        if whole:
+            yield Call((array(*SIGNS), n))
+        if whole and n >= 0:
+            yield Call((array(0.0, -0.0, 1.0), n))
+
+
+def pairs(a_style="normal", b_style="normal"):
+    """Two arrays of each of `PAIRS`, in both orders."""
+    for first, second in PAIRS:
+        yield Call((some(*first, style=a_style), some(*second, style=b_style, seed=1)))
+        if first != second:
+            yield Call((some(*second, style=a_style), some(*first, style=b_style, seed=1)))
+
+
+def numbers(*values):
+    """An array and a number, on either side."""
+    for number in values:
+        yield Call((array(*SIGNS), number))
+        yield Call((number, array(*SIGNS)))
+
+
+def sum_edges():
+    yield from pairs()
+    yield from numbers(-2, 0, 0.75)
+
+
+def product_edges():
+    yield from sum_edges()
+    for scale in (1e-4, 1e4):
+        yield Call((scale * some(3), some(3, seed=1)))
+        yield Call((some(3), scale * some(3, seed=1)))
+    yield Call((array(0.0, 2.0, 0.0), array(3.0, 0.0, 0.0)))
+
+
+edges("operation add")(sum_edges)
+edges("operation subtract")(sum_edges)
+edges("operation multiply")(product_edges)
+
+
+@edges("operation divide")
+def divide_edges():
+    yield from pairs(b_style="plain")
+    yield from numbers(-2, 0.75)
+    for size_of in (1e-3, 0.03, 1.0, 1e3, 1e4):
+        yield Call((some(4), size_of * array(-1.0, -2.0, 1.5, 3.0)))
+    yield Call((array(0.0, 0.0), array(-2.0, 2.0)))
+
+
+def choice_edges():
+    yield from pairs()
+    yield from numbers(1.0, -0.3, 0)  # ties with one of them
+    yield from pairs(a_style="ties", b_style="ties")
+    yield Call((array(0.0, -0.0), array(0.0, 0.0)))
+    yield Call((array(1e-6, 3e-6), array(2e-6, 2e-6)))
+
+
+edges("operation maximum")(choice_edges)
+edges("operation minimum")(choice_edges)
+
+
+def reduction_edges(*styles):
+    def made():
+        for style in styles:
+            for axis in AXES:
+                for keepdims in (False, True):
+                    yield Call((some(2, 3, 2, style=style),), {"axis": axis, "keepdims": keepdims})
+        yield Call((some(1, 3, 1),), {"axis": (0, -1), "keepdims": False})
+        yield Call((some(1, 3, 1),), {"axis": 1, "keepdims": True})
+        yield Call((some(2, 1),), {"axis": 1, "keepdims": False})
+        yield Call((some(),), {})
+
+    return made
+
+
+edges("operation sum")(reduction_edges("normal"))
+edges("operation mean")(reduction_edges("normal"))
+def extreme_edges():
+    yield from reduction_edges("normal", "ties")()
+    for near in ([1.0, 1.0005, 1.0, 0.3], [-1.0, -1.0005, -1.0, -0.3]):
+        yield Call((npx.asarray(near),), {"axis": 0})
+
+
+edges("operation max")(extreme_edges)
+edges("operation min")(extreme_edges)
+
+
+@edges("operation astype")
+def astype_edges():
+    for given in ("float64", "float32"):
+        for dtype in ("float64", "float32"):
+            yield Call((some(2, 3).astype(given), dtype), float32=False, dtype=dtype)
+            yield Call((some().astype(given), dtype), float32=False, dtype=dtype)
+
+
+@edges("operation where")
+def where_edges():
+    mask = npx.asarray([[True], [False], [True]])
+    for m in (mask, mask[:, 0], npx.asarray(True), npx.asarray(False), npx.zeros((2, 3, 1), "bool"), mask[None]):
+        for first, second in (((3, 3), (3, 3)), ((3,), ()), ((1, 3), (3, 1)), ((2, 1, 1), (1, 3))):
+            yield Call((m, some(*first), some(*second, seed=1)))
+    yield Call((mask, some(3, 1), 0.5))
+    yield Call((mask, -2, some(3, 1)))
+
+
+@edges("operation matmul")
+def matmul_edges():
+    matrices = "23@34 22@22 20@03 223@32 23@432 2123@332 122@322 322@122"
+    for pair in f"{matrices} 3@3 1@1 3@32 23@3 3@432 423@3 3@2132 2123@3".split():
+        a, b = ([int(n) for n in shape] for shape in pair.split("@"))
+        yield Call((some(*a), some(*b, seed=1)))
+    for scale in (1e-3, 1e3):
+        yield Call((scale * some(2, 3), some(3, 2, seed=1)))
+
+
+@edges("operation reshape")
+def reshape_edges():
+    shapes = ((2, 3), (3, 2)), ((2, 3), -1), ((4, 3), (2, -1)), ((1,), ()), ((), (1, 1)), ((2, 0), (0, 3))
+    for given, wanted in shapes:
+        yield Call((some(*given), wanted))
+
+
+@edges("operation transpose")
+def transpose_edges():
+    for axes in (None, (1, 2, 3, 0), (1, 3, 0, 2), (-3, -1, -4, -2), (-1, 0, 1, 2), (0, 1, 2, 3), [3, -2, 0, 1]):
+        yield Call((some(2, 3, 1, 4), axes))
+        yield Call((some(2, 2, 2, 2), axes))  # where a wrong order has the right shape
+    yield Call((some(), ()))
+
+
+@edges("operation swapaxes")
+def swapaxes_edges():
+    for first, second in ((0, -1), (-2, 0), (1, 1), (1, -2), (2, 0)):
+        yield Call((some(2, 3, 4), first, second))
+        yield Call((some(3, 3, 3), first, second))
+
+
+@edges("operation broadcast_to")
+def broadcast_to_edges():
+    for given, wanted in (
+        ((3, 1, 2), (2, 3, 4, 2)),
+        ((), (2, 3)),
+        ((1,), (3,)),
+        ((1, 1), (2, 1, 3, 2)),
+        ((2, 1), (2, 1)),
+        ((3, 1), (1, 3, 1)),
+        ((1, 2), (0, 2)),
+    ):
+        yield Call((some(*given), wanted))
+
+
+@edges("operation getitem")
+def getitem_edges():
+    x, whole = some(3, 4, 2), slice(None)
+    mask = npx.asarray([[True, False, True, True], [False] * 4, [True, True, False, False]])
+    for index in (
+        ([0, 2, 0], [1, 1, 1]),
+        ([[0, 2], [2, 0]], [3, 3]),
+        (slice(1, None), [0, 3, 0]),
+        (whole, [0, 0, -4], [1, 1, 1]),
+        ([0, 0, 1], whole, [1, 1, 0]),
+        ([0, -3, 1], Ellipsis),  # one place, written in two ways
+        (0, [1, 1]),
+        ([1, 1], 0),
+        (Ellipsis, [1, 1, -1]),
+        (None, [0, 0], None, slice(None, None, -2)),
+        (Ellipsis, None, 0),
+        -1,
+        [-1, 0, -1, 2],
+        npx.asarray([[2, 2], [0, 2]]),
+        mask,
+        npx.asarray([True, False, True]),
+        (whole, npx.asarray([True, False, True, True]), [0, 0, 1]),
+        npx.zeros((3, 4), "bool"),
+        npx.asarray([], "int64"),
+        (slice(2, 0, -1), slice(3, None, -2)),
+        slice(1, 1),
+        (),
+        Ellipsis,
+        None,
+        (1, 2, 0),
+    ):
+        yield Call((x, index))
+
+
+@edges("operation concatenate")
+def concatenate_edges():
+    for axis, along in ((0, (2, 1, 3)), (-1, (2, 0, 1)), (1, (0, 2)), (-2, (1, 1, 1)), (-3, (2, 2)), (2, (3,))):
+        arrays = []
+        for i, length in enumerate(along):
+            shape = [2, 2, 2]
+            shape[axis] = length
+            arrays.append(some(*shape, seed=i))
+        yield Call(tuple(arrays), {"axis": axis})
+
+
+@edges("operation stack")
+def stack_edges():
+    for axis in (0, 1, 2, -1, -2, -3):
+        yield Call(tuple(some(2, 2, seed=i) for i in range(3)), {"axis": axis})
+    yield Call((some(), some(seed=1)), {"axis": -1})
+    yield Call((some(2, 0),), {"axis": 1})

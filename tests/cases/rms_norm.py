@@ -1,9 +1,9 @@
 """The case of models/layers/rms_norm.py."""
 
 from models.layers.rms_norm import RMSNorm
-from tests.cases.base import Call, case
-from tests.cases.layers import built
-from tests.cases.neural import normed
+from tests.cases.base import Call, case, edges
+from tests.cases.layers import built, made
+from tests.cases.neural import gains, normed, rows_to_norm
 
 
 @case
@@ -16,3 +16,15 @@ def layer_RMSNorm(draw):
 def operation_rms_norm(draw):
     x, gain, _ = normed(draw)
     return Call((x, gain), {"eps": 1e-2}, saved=x.nbytes)
+
+
+@edges("layer RMSNorm")
+def layer_rms_norm_edges():
+    for x, eps in rows_to_norm():
+        yield Call((x,), layer=made(RMSNorm, x.shape[-1], eps))
+
+
+@edges("operation rms_norm")
+def rms_norm_edges():
+    for x, eps in rows_to_norm():
+        yield Call((x, gains(x.shape[-1])[0]), {"eps": eps}, saved=x.nbytes)

@@ -1,8 +1,7 @@
 """Mistakes planted in the kernels as they are: one line of a function is another one.
 
-`PLANTED` has (name, family, kind, entry, plant) of each; `plant(patch)` puts the changed function in the place of the
-right one, wherever that is registered or imported. `KEPT` in a changed line is a dict that lives as long as the patch:
-what should not be kept from one call to the next, or shared by threads.
+The changed function takes the place of the right one wherever that is registered or imported. `KEPT` in a changed line
+is a dict that lives as long as the patch: what should not be kept from one call to the next, or shared by threads.
 """
 
 import ast
@@ -12,13 +11,13 @@ import textwrap
 
 from npx import random, rows
 from npx.registry import KERNELS
+from tests.mutants.base import mutant
 
 MODULES = [rows, random, *(importlib.import_module(f"npx.kernels.{name}") for name in (
     "adam", "attention", "cross_entropy", "dropout", "dropout_residual_norm", "embedding", "layer_norm", "linear",
     "softmax", "top_k",
 ))]  # fmt: skip
 (adam, attention, cross_entropy, dropout, _, embedding, layer_norm, linear, softmax, top_k) = MODULES[2:]
-PLANTED = []
 
 
 def edited(function, changes):
@@ -37,6 +36,7 @@ def edited(function, changes):
 def mistake(entry, kind, what, function, *changes):
     """Enter a mutant of the kernel `entry`: `changes` in the source of a function that it uses."""
 
+    @mutant(f"{entry}: {what}", "fast kernel", kind, f"kernel {entry}")
     def plant(patch):
         wrong = edited(function, changes)
         for kernel in KERNELS.values():
@@ -48,8 +48,6 @@ def mistake(entry, kind, what, function, *changes):
             for name, value in list(vars(place).items()):
                 if value is function:
                     patch.setattr(place, name, wrong)
-
-    PLANTED.append((f"{entry}: {what}", "fast kernel", kind, f"kernel {entry}", plant))
 
 
 def kept(key, like):

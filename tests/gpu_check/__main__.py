@@ -1,0 +1,106 @@
+"""All that only a machine with a GPU can show, in about ten minutes; FILE is written after each part.
+
+    python -m tests.gpu_check --out FILE                 everything; `make gpu-check` installs what it needs before
+    python -m tests.gpu_check --only steps --only CPU    the parts whose names contain one of these words
+    python -m tests.gpu_check --rehearse                 the same in small, without a GPU, on stand-ins
+    python -m tests.gpu_check --fill docs/gpu.md FILE    write what was measured beside what was expected
+    python -m tests.gpu_check --count                    what a base step asks of a GPU, counted without one
+
+First what is fast (memory, calls, products, steps and their kernels, PyTorch beside them), then what is right (a step
+and a short training like the CPU's, the suites, parity with PyTorch), last compute-sanitizer. It needs CuPy and NumPy;
+where torch, pytest or compute-sanitizer are missing, their parts are skipped. Exit status: 0 nothing failed, 1 a part
+failed or took too long, 2 no GPU.
+"""
+
+import argparse
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+SECONDS = 590  # for everything
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("gpu-check.json"), help="where the results are written")
+    parser.add_argument("--only", action="append", default=[], metavar="WORD", help="of a part's name")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for everything")
+    parser.add_argument("--rehearse", action="store_true", help="in small, on stand-ins for CuPy and cuBLAS")
+    parser.add_argument("--fill", nargs=2, type=Path, metavar=("PAGE", "FILE"), help="fill a page's last columns")
+    parser.add_argument("--count", action="store_true", help="print the calls, bytes and operations of a base step")
+    parser.add_argument("--part", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    a = arguments()
+    if a.part:
+        return one_part(a.part, a.rehearse)
+    if a.count:
+        from tests.gpu_check.count import counted, page_rows
+
+        print(page_rows(counted()))
+        return 0
+    from tests.gpu_check import page
+    from tests.gpu_check.parts import all_parts
+
+    if a.fill:
+        target, file = a.fill
+        text = page.filled(target.read_text(encoding="utf-8"), json.loads(file.read_text(encoding="utf-8")))
+        target.write_text(text, encoding="utf-8")
+        return 0
+    results = all_parts(a.out, a.seconds, a.rehearse, a.only, lambda *part: print(page.line(*part), flush=True))
+    if results["machine"]["status"] != "passed":
+        print(results["machine"]["said"].strip(), file=sys.stderr)
+        return 2
+    print(page.tables(results))
+    wrong = {name: part for name, part in results.items() if part["status"] in ("failed", "timed out")}
+    for name, part in wrong.items():
+        print(f"\n{name}, {part['status']}:\n{part['said']}", file=sys.stderr)
+    return int(bool(wrong))
+
+
+def one_part(name: str, rehearse: bool) -> int:
+    """In a process of its own: print the figures of a part of this package, a line of JSON for each."""
+    with contextlib.ExitStack() as stack:
+        if rehearse:
+            from benchmarks import launches
+            from tests.strict_cupy import device
+
+            launches.BUSY = 16, 2
+            stack.enter_context(device(cuda=True))
+        import npx
+
+        try:
+            npx.use_device("cuda")
+        except RuntimeError as error:
+            print(f"gpu-check: {error}")
+            return 2
+        for found in figures(name, rehearse):
+            print(json.dumps(found), flush=True)
+    return 0
+
+
+def figures(name: str, rehearse: bool) -> Any:
+    """What a part finds, one dictionary after another."""
+    from tests.gpu_check import measure, right
+    from tests.gpu_check.sizes import GPU, REHEARSAL
+
+    sizes = REHEARSAL if rehearse else GPU
+    if name.startswith("steps: "):
+        return measure.steps(name.removeprefix("steps: "), sizes)
+    return {
+        "machine": measure.machine,
+        "memory and calls": measure.memory_and_calls,
+        "products": measure.products,
+        "training step, GPU = CPU": right.training_step,
+        "short training": right.short_training,
+        "every kernel": right.every_kernel,
+    }[name](sizes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""What a step asks of a GPU, counted without one: kernels and products are asked for and not computed."""
+
+import time
+from argparse import Namespace
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import train_step
+from benchmarks.launches import by_kernel, recorded
+from tests import strict_cuda
+from tests.gpu_check.page import CEILINGS
+from tests.gpu_check.sizes import GPU
+from tests.strict_cupy import device
+
+
+def counted(shape: Namespace = GPU.shapes["base, 25k + 25k"]) -> dict[str, Any]:
+    """Calls, bytes and operations of our kernels and products, and of CuPy's own kernels, in one step.
+
+    `host_ms`: what Python needs for a step, without CUDA; it means something for a small shape alone.
+    """
+    with pytest.MonkeyPatch.context() as patch, device(cuda=True) as cupy, np.errstate(all="ignore"):
+        patch.setattr(strict_cuda.Function, "__call__", lambda *args, **named: None)
+        patch.setattr(strict_cuda.Cublas, "gemmEx", lambda *args: None)
+        step, _, _ = train_step.ours(shape)
+        step()
+        cupy.kernels.clear()
+        cupy.allocations = 0
+        with recorded() as calls:
+            started = time.perf_counter()
+            step()
+            seconds = time.perf_counter() - started
+        number, nbytes = Counter(name for name, _ in cupy.kernels), Counter[str]()
+        for name, moved in cupy.kernels:
+            nbytes[name] += moved
+        return {
+            "lines": by_kernel(calls),
+            "kernels": sum(not call.is_product for call in calls),
+            "products": sum(call.is_product for call in calls),
+            "cupy": {name: (number[name], nbytes[name]) for name in sorted(number, key=lambda name: -nbytes[name])},
+            "empty": cupy.allocations,
+            "host_ms": seconds * 1e3,
+        }
+
+
+def page_rows(found: dict[str, Any]) -> str:
+    """The rows of docs/gpu.md: name, calls, MB, GFLOP, milliseconds that bytes and operations take."""
+    rates, rows = (CEILINGS["copy"], CEILINGS["largest product"]), []
+    for line in found["lines"]:
+        work = f"{line.bytes / 1e6:,.0f} | {line.flops / 1e9:,.0f}"
+        rows.append(f"| {line.name} | {line.calls} | {work} | {line.floor_ms(*rates):.2f} |")
+    for name, (calls, moved) in found["cupy"].items():
+        rows.append(f"| CuPy: {name} | {calls} | {moved / 1e6:,.0f} | 0 | {moved / rates[0] * 1e3:.2f} |")
+    rows.append(f"{found['kernels']} kernels, {found['products']} products, {found['empty']} times `empty`")
+    return "\n".join(rows)

@@ -1,0 +1,123 @@
+"""Whether a GPU computes what a CPU does: a training step in every precision, a short training, every kernel alone."""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+import npx
+from models import FlatParameters, Transformer, TransformerConfig
+from npx.precision import dtype as dtype_named
+from npx.registry import KERNELS, mapped
+from tests.gpu_check.sizes import Sizes
+from train import Adam
+
+# Of a gradient of the whole model, in the 2-norm. The 16-bit dtypes are those of a model without float32 masters.
+TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 8e-2, "float16": 2e-2, "bfloat16": 8e-2}
+SCALE = {"fp16": 256.0}  # of the loss, where gradients are small for the dtype
+LOSS_TOLERANCE = {"float32": 0.01, "bf16": 0.05, "fp16": 0.05}  # of the losses of a short training
+DTYPES = ("float32", "bfloat16")  # that the sanitizers watch
+
+
+def small_model(dtype: Any, sizes: Sizes) -> tuple[Transformer, Any, Any]:
+    """A Transformer with every dropout, and a batch with padding on both sides."""
+    config = TransformerConfig(37, dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, **sizes.model)
+    rng = np.random.default_rng(0)
+    src, tgt = rng.integers(3, 37, (6, 19)), rng.integers(3, 37, (6, 17))
+    src[1, 9:], tgt[2, 5:], tgt[:, 0] = 0, 0, 1
+    return Transformer(config, seed=1, dtype=dtype_named(dtype)), src, tgt
+
+
+def step(name: str, device: str, sizes: Sizes) -> tuple[float, np.ndarray, np.ndarray]:
+    """Loss, gradient and updated weights of one step: of a precision, or of a model of a 16-bit dtype."""
+    npx.use_device(device)
+    if name in npx.PRECISIONS:
+        precision = npx.use_precision(name)
+        model, src, tgt = small_model(precision.weights, sizes)
+        flat = FlatParameters(model, precision.numbers if precision.low else None)
+        assert (flat.low is not None) == precision.low and flat.grad.dtype == np.float32
+    else:
+        model, src, tgt = small_model(name, sizes)
+        flat = FlatParameters(model)
+    scale = SCALE.get(name, 1.0)
+    with npx.keyed(3, 4):
+        loss = model.loss(npx.asarray(src), npx.asarray(tgt))
+    loss.backward(scale)
+    gradient = npx.to_host(flat.grad).astype("float64") / scale
+    if name in npx.PRECISIONS:
+        Adam(flat).step(1e-3, 1 / scale)
+        if flat.low is not None:
+            assert np.array_equal(npx.to_host(flat.low), npx.to_host(flat.data).astype(flat.low.dtype)), "rounded copy"
+    npx.use_precision("float32")
+    return float(npx.to_host(loss.data)), gradient, npx.to_host(flat.data)
+
+
+def training_step(sizes: Sizes) -> Iterator[dict[str, Any]]:
+    """How far gradients are off those of the CPU from the same random bits; AssertionError where too far.
+
+    A second step has to give the same bits.
+    """
+    expected_loss, expected, _ = step("float32", "cpu", sizes)
+    for name, tolerance in TOLERANCE.items():
+        loss, result, weights = step(name, "cuda", sizes)
+        off = np.linalg.norm(result - expected) / np.linalg.norm(expected)
+        yield {name: {"off": float(off), "allowed": tolerance}}
+        assert off < tolerance, f"{name}: the gradient is off by {off:.2g}; allowed are {tolerance}"
+        assert abs(loss - expected_loss) < tolerance * abs(expected_loss), f"{name}: loss {loss}, not {expected_loss}"
+        assert np.isfinite(weights.astype("float64")).all(), f"{name}: weights that are not finite"
+        again = step(name, "cuda", sizes)
+        assert again[1].tobytes() == result.tobytes(), f"{name}: a second step gives other bits"
+
+
+def losses(name: str, device: str, updates: int) -> list[float]:
+    """Of a training that learns to turn sequences round, with dropout."""
+    npx.use_device(device)
+    precision = npx.use_precision(name)
+    model = Transformer(TransformerConfig(24, d_model=32, d_ff=64, n_heads=2, n_layers=1, dropout=0.1), seed=2)
+    flat, scale = FlatParameters(model, precision.numbers if precision.low else None), SCALE.get(name, 1.0)
+    adam, rng, found = Adam(flat), np.random.default_rng(5), []
+    for update in range(1, updates + 1):
+        src = rng.integers(3, 24, (16, 7))
+        tgt = np.concatenate([np.ones((16, 1), int), src[:, ::-1], np.full((16, 1), 2)], axis=1)
+        flat.zero_grad()
+        with npx.keyed(9, update):
+            loss = model.loss(src, tgt)
+        loss.backward(scale)
+        adam.step(3e-3 * min(1, update / 10), 1 / scale)
+        found.append(loss.data)
+    npx.use_precision("float32")
+    return [float(npx.to_host(loss)) for loss in found]
+
+
+def short_training(sizes: Sizes) -> Iterator[dict[str, Any]]:
+    """Losses of a short training on the GPU beside those on the CPU; AssertionError where they part."""
+    expected = losses("float32", "cpu", sizes.updates)
+    yield {"cpu": {"first": expected[0], "last": expected[-1]}}
+    for name, tolerance in LOSS_TOLERANCE.items():
+        found = losses(name, "cuda", sizes.updates)
+        off = float(np.max(np.abs(np.array(found) / expected - 1)))
+        yield {name: {"last": found[-1], "off": off, "allowed": tolerance}}
+        assert off < tolerance, f"{name}: a loss is off by {off:.2%}; allowed are {tolerance:.0%}"
+    assert sizes.updates < 50 or expected[-1] < 0.8 * expected[0], "it has learned nothing"
+
+
+def every_kernel(sizes: Sizes) -> Iterator[dict[str, Any]]:
+    """Each kernel once with each of its cases, every array an allocation of its own: what the sanitizers watch."""
+    import cupy
+
+    from tests.cases.kernels import KERNEL_CASES, edge_calls
+
+    npx.use_device("cuda")
+    cupy.cuda.set_allocator(None)  # no pool: an index past an array is one past an allocation
+    done = 0
+    for dtype, name in product(DTYPES, KERNEL_CASES):
+        for call in edge_calls(name, dtype_named(dtype)):
+            kernel, arrays = KERNELS[name], (call.inputs, call.options, call.gradient)
+            args, options, gradient = mapped(lambda x: npx.asarray(np.copy(npx.to_host(x))), arrays)
+            result = kernel(*args, **options)
+            if kernel.grad and result[1].values is not None:
+                kernel.grad(npx.ones(result[0].shape, result[0].dtype), result[1], **gradient)
+            done += 1
+    cupy.cuda.runtime.deviceSynchronize()
+    yield {"calls": done}

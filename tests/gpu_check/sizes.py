@@ -1,0 +1,68 @@
+"""How large the check is: on a GPU, and in its rehearsal on the stand-ins for CuPy and cuBLAS."""
+
+from argparse import Namespace
+from dataclasses import dataclass
+
+PRESETS = {
+    "base": {"d_model": 512, "heads": 8, "d_ff": 2048, "layers": 6, "vocab": 37000},
+    "big": {"d_model": 1024, "heads": 16, "d_ff": 4096, "layers": 6, "vocab": 37000},
+    "small": {"d_model": 32, "heads": 2, "d_ff": 64, "layers": 1, "vocab": 97},
+}
+
+
+def shape(preset: str, batch: int, length: int, device: str = "cuda") -> Namespace:
+    """What benchmarks/train_step.py takes: a model, and a batch of `batch` sentences of `length` tokens a side."""
+    how = {"precision": "bf16", "device": device, "threads": 1, "worker": None}
+    return Namespace(**PRESETS[preset], batch=batch, length=length, **how)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured.
+
+    shapes: the steps; copied: bytes of the array that is copied; square: rows of the largest product; repeats: of each
+    measurement; steps: of a model, back to back; window: calls that get events in one step (benchmarks/launches.py);
+    rounds: how often a step is taken apart so; updates: of the short training; model: of the training step;
+    torch_device: where PyTorch computes.
+    """
+
+    shapes: dict[str, Namespace]
+    copied: int
+    square: int
+    repeats: int
+    steps: int
+    window: int
+    rounds: int
+    updates: int
+    model: dict[str, int]
+    torch_device: str = "cuda"
+
+
+GPU = Sizes(
+    shapes={
+        "base, 25k + 25k": shape("base", 820, 30),
+        "base, 4k + 4k": shape("base", 136, 30),
+        "big, 25k + 25k": shape("big", 820, 30),
+        "big, 4k + 4k": shape("big", 136, 30),
+    },
+    copied=1 << 30,
+    square=8192,
+    repeats=20,
+    steps=20,
+    window=200,
+    rounds=3,
+    updates=60,
+    model={"d_model": 64, "d_ff": 128, "n_heads": 2, "n_layers": 2},
+)
+REHEARSAL = Sizes(
+    shapes={"base, 25k + 25k": shape("small", 4, 5), "big, 4k + 4k": shape("small", 1, 3)},
+    copied=1 << 10,
+    square=16,
+    repeats=2,
+    steps=2,
+    window=20,
+    rounds=1,
+    updates=3,
+    model={"d_model": 16, "d_ff": 32, "n_heads": 2, "n_layers": 1},
+    torch_device="cpu",
+)

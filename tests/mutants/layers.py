@@ -1,0 +1,120 @@
+"""Mistakes in layers (models/layers)."""
+
+import models
+import npx
+from autograd import OPERATIONS, Tensor, neural
+from autograd import operations as ops
+from models.layers.positions import add_constant
+from models.layers.rms_norm import rms_norm
+from models.layers.swiglu import gated_silu
+from tests.mutants.base import forged, layer, overwritten, raw, routed
+
+layer("Linear", "bias detached from the graph", lambda self, x: OPERATIONS["linear"](
+    x, self.weight, None if self.bias is None else self.bias.detach(), self.activation))
+layer("LearnedPositions", "input detached from the graph", lambda self, x, start=0: Tensor(x.data) + (
+    self.weight[start : start + x.shape[1]]))
+layer("FeedForward", "dropout's scale computed from the data", lambda self, x: self.outer(
+    self.inner(x) * (1 + float(x.data.sum()))))
+layer("Residual", "sum not taken back to x", lambda self, x, f: neural.layer_norm(
+    f(x) + x.detach(), self.norm.gamma, self.norm.beta, self.norm.eps))
+layer("LayerNorm", "output written in float32", lambda self, x: neural.layer_norm(
+    x, self.gamma, self.beta, self.eps).astype("float32").astype("float64"), "dtype")
+
+
+def drawn_again(self, x):
+    drop, other = self.draw(), self.draw()
+    if drop is None:
+        return x
+    return forged(x, output=npx.dropout(x.data, drop)[0],
+                  vjp=lambda g: (npx.dropout_grad(g, npx.dropout(x.data, other)[1]),))
+
+
+def joined(parts):
+    return ops.concatenate(*parts, axis=-1)
+
+
+def keys_detached(self, x, memory, scores=npx.Scores(), state=None):
+    kv, keys = self.key_value(memory), self.n_heads * self.d_k
+    kv = joined([kv[..., :keys].detach(), kv[..., keys:]])
+    return self.output(neural.cross_attention(self.query(x), kv, self.n_heads, self.d_k, **self.how(scores)))
+
+
+def queries_detached(self, x, scores=npx.Scores(), state=None):
+    qkv, queries = self.query_key_value(x), self.n_heads * self.d_k
+    qkv = joined([qkv[..., :queries].detach(), qkv[..., queries:]])
+    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **self.how(scores)))
+
+
+def in_float16(self, x, scores=npx.Scores(), state=None):
+    qkv = self.query_key_value(x)
+    qkv = qkv.astype("float16").astype("float32") if qkv.dtype == npx.float32 else qkv
+    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **self.how(scores)))
+
+
+def second_residual_lost(self, x, memory, source, own=None, cross=None):
+    x = self.attention_residual(x, lambda y: self.attention(y, npx.Scores(causal=True)))
+    x = self.cross_attention_residual(x.detach(), lambda y: self.cross_attention(y, memory, source))
+    return self.feed_forward_residual(x, self.feed_forward)
+
+
+def rows_from_0(self, x, start=0):
+    length, weight = x.shape[1], self.weight.data
+
+    def vjp(g):
+        gw = npx.zeros(weight.shape, weight.dtype)
+        gw[:length] = g.sum(axis=0)
+        return g, gw
+
+    return forged(x, self.weight, output=x.data + weight[start : start + length], vjp=vjp)
+
+
+def linear_keeping(what):
+    """A Linear whose gradients come from an input or a weight that it keeps as an attribute."""
+
+    def forward(self, x):
+        y, vjp = raw("linear")(x.data, self.weight.data, None)
+        self.kept = x.data if what == "last input" else getattr(self, "kept", self.weight.data.copy())
+
+        def grad(g):
+            if what == "last input":
+                _, right = raw("linear")(self.kept, self.weight.data, None)
+                return (vjp(g)[0], right(g)[1]) if self.kept.shape == x.shape else vjp(g)[:2]
+            return g @ self.kept.T, vjp(g)[1]
+
+        y = forged(x, self.weight, output=y, vjp=grad)
+        y = y if self.bias is None else y + self.bias
+        return ops.relu(y) if self.activation else y
+
+    return forward
+
+
+layer("Linear", "input of the last call", linear_keeping("last input"), "state")
+layer("Linear", "weights of the first call", linear_keeping("first weights"), "state")
+layer("Dropout", "mask drawn again by backward", drawn_again)
+layer("Dropout", "gradient scaled in evaluation", lambda self, x: (
+    neural.dropout(x, drop) if (drop := self.draw())
+    else forged(x, output=x.data, vjp=lambda g: (g * (1 - self.rate),)) if self.rate < 1 else x))
+layer("Residual", "sum not taken back to x, norm first", lambda self, x, f: (
+    self.norm.of_sum(x, f(x), self.dropout) if self.post else x.detach() + self.dropout(f(self.norm(x)))))
+layer("Residual", "norm passed over by backward, norm first", lambda self, x, f: (
+    self.norm.of_sum(x, f(x), self.dropout) if self.post else x + self.dropout(f(routed(self.norm(x), x)))))
+layer("LayerNorm", "gain detached", lambda self, x: neural.layer_norm(x, self.gamma.detach(), self.beta, self.eps))
+layer("LayerNorm", "bias without gradient in evaluation", lambda self, x: neural.layer_norm(
+    x, self.gamma, self.beta if self.training else self.beta.detach(), self.eps), "special value")
+layer("RMSNorm", "gain detached", lambda self, x: rms_norm(x, self.gain.detach(), self.eps))
+layer("CrossAttention", "keys detached", keys_detached)
+layer("SelfAttention", "queries detached", queries_detached)
+layer("SelfAttention", "float16 inside, for float32", in_float16, "dtype")
+layer("DecoderLayer", "second residual detached", second_residual_lost)
+layer("EncoderLayer", "input of the feed-forward's residual detached", lambda self, x, scores, state=None: (
+    self.feed_forward_residual(
+        self.attention_residual(x, lambda y: self.attention(y, scores)).detach(), self.feed_forward)))
+layer("LearnedPositions", "gradient to the rows from 0 on", rows_from_0, "special value")
+layer("SinusoidsInHalves", "detached from the second position on", lambda self, x, start=0: add_constant(
+    x.detach() if start else x, models.sinusoids(start + x.shape[1], self.d_model, True, x.dtype)[start:]),
+    "special value")
+layer("SwiGLU", "gate detached", lambda self, x: gated_silu(joined([
+    (y := self.gate_value(x))[..., : y.shape[-1] // 2].detach(), y[..., y.shape[-1] // 2 :]])))
+layer("Embedding", "the first of repeated ids alone", lambda self, ids: forged(
+    self.weight, output=self.weight.data[ids] * self.scale, vjp=lambda g: (
+        overwritten(self.weight.shape, ids, g * self.scale),)), "special value")

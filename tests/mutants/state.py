@@ -1,0 +1,170 @@
+"""Mistakes of operations that remember: what stays from one call to another, and what is written over."""
+
+import npx
+from autograd.operations import _expand
+from tests.mutants.base import operation, raw, vjp
+
+
+def exp_workspace():
+    room = {}
+
+    def function(x):
+        y = npx.exp(x, out=room.setdefault((x.shape, x.dtype.name), npx.empty(x.shape, x.dtype)))
+        return y, lambda g: (g * y,)
+
+    return function
+
+
+def tanh_of_the_last_call():
+    last = {}
+
+    def function(x):
+        last[x.shape, x.dtype.name] = y = npx.tanh(x)
+        return y, lambda g: (g * (1 - last[x.shape, x.dtype.name] ** 2),)
+
+    return function
+
+
+def log_of_the_first_call():
+    first = {}
+
+    def function(x):
+        slope = first.setdefault((x.shape, x.dtype.name), npx.asarray(1 / x))
+        return npx.log(x), lambda g: (g * slope,)
+
+    return function
+
+
+def mean_of_the_first_count():
+    first = []
+
+    def function(x, axis=None, keepdims=False):
+        y = npx.mean(x, axis=axis, keepdims=keepdims)
+        first.append(x.size / max(1, y.size))
+        return y, lambda g: (_expand(g / max(1, first[0]), x, axis, keepdims),)
+
+    return function
+
+
+def matmul_transposed_once():
+    first, matmul = {}, raw("matmul")
+
+    def function(a, b):
+        y, right = matmul(a, b)
+        if b.ndim != 2 or a.ndim != 2:
+            return y, right
+        w = first.setdefault((b.shape, b.dtype.name), npx.transpose(b).copy())
+        return y, lambda g: (g @ w, right(g)[1])
+
+    return function
+
+
+def sqrt_with_one_buffer():
+    room = {}
+
+    def function(x):
+        y = npx.sqrt(x)
+        return y, lambda g: (
+            npx.divide(g, 2 * y, out=room.setdefault((x.shape, x.dtype.name), npx.empty(x.shape, x.dtype))),
+        )
+
+    return function
+
+
+def sigmoid_writing_over():
+    def function(x):
+        y = npx.asarray(0.5 * (npx.tanh(0.5 * x) + 1))
+        return y, lambda g: (npx.multiply(g, npx.multiply(y, 1 - y, out=y), out=y),)
+
+    return function
+
+
+operation("exp", "output in one workspace for all calls", "functions", exp_workspace, "state", fresh=True)
+operation("tanh", "output of the last call", "functions", tanh_of_the_last_call, "state", fresh=True)
+operation("log", "slope of the first call of a shape", "functions", log_of_the_first_call, "state", fresh=True)
+operation("mean", "count of the first call", "reductions", mean_of_the_first_count, "state", fresh=True)
+operation("matmul", "factor transposed at the first call of a shape", "products", matmul_transposed_once, "state",
+          fresh=True)
+operation("sqrt", "gradients in one buffer for all calls", "functions", sqrt_with_one_buffer, "state", fresh=True)
+operation("sigmoid", "output written over by backward", "functions", sigmoid_writing_over, "state", fresh=True)
+vjp("relu", "input written over by backward", "functions",
+    lambda r, g, y, x: (npx.multiply(g, x > 0, out=x),), "state")
+
+
+# The operations of the Transformer
+
+
+def softmax_with_one_buffer():
+    room, softmax = {}, raw("softmax")
+
+    def function(x, mask=None):
+        y, right = softmax(x, mask)
+
+        def vjp(g):
+            gx = room.setdefault((x.shape, x.dtype.name), npx.empty(x.shape, x.dtype))
+            npx.copyto(gx, right(g)[0])
+            return (gx,)
+
+        return y, vjp
+
+    return function
+
+
+def remembering(name, kept):
+    """An operation whose vjp is that of a call `kept` of those with inputs of the same shapes."""
+
+    def make():
+        calls, operation = {}, raw(name)
+
+        def function(*args, **how):
+            y, right = operation(*args, **how)
+            key = tuple((x.shape, x.dtype.name) if hasattr(x, "dtype") else repr(x) for x in args)
+            calls[key] = right if kept == "last" else calls.get(key, right)
+            return y, lambda g: calls[key](g)
+
+        return function
+
+    return make
+
+
+def embedding_adding_up():
+    room, embedding = {}, raw("embedding")
+
+    def function(table, ids, scale=1.0):
+        y, right = embedding(table, ids, scale)
+
+        def vjp(g):
+            gtable = room.setdefault((table.shape, table.dtype.name), npx.zeros(table.shape, table.dtype))
+            gtable += right(g)[0]
+            return (gtable,)
+
+        return y, vjp
+
+    return function
+
+
+def gelu_workspace():
+    room, gelu = {}, raw("gelu")
+
+    def function(x):
+        y, _ = gelu(x)
+        kept = room.setdefault((x.shape, x.dtype.name), npx.empty(x.shape, x.dtype))
+        npx.copyto(kept, x)
+        return y, lambda g: gelu(kept)[1](g)
+
+    return function
+
+
+operation("softmax", "gradients in one buffer for all calls", "softmax", softmax_with_one_buffer, "state", fresh=True)
+operation("layer_norm", "rows normalised at the first call of a shape", "layer norm",
+          remembering("layer_norm", "first"), "state", fresh=True)
+operation("attention", "weights of the last call of a shape", "attention", remembering("attention", "last"), "state",
+          fresh=True)
+operation("linear", "inputs of the last call of a shape", "linear", remembering("linear", "last"), "state", fresh=True)
+operation("dropout_residual_norm", "rows of the last call of a shape", "dropout",
+          remembering("dropout_residual_norm", "last"), "state", fresh=True)
+operation("embedding", "table of gradients not cleared between calls", "embedding", embedding_adding_up, "state",
+          fresh=True)
+operation("gelu", "input in one workspace for all calls", "functions", gelu_workspace, "state", fresh=True)
+vjp("layer_norm", "incoming gradient centred where it lies, if allowed", "layer norm",
+    lambda r, g, y, *a, **k: r(npx.subtract(g, 0.5, out=g) + 0.5) if g.flags.writeable else r(g), "incoming gradient")
