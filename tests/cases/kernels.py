@@ -11,7 +11,7 @@ A kernel with a gradient is checked with it: `Call.gradient` has options of the 
 
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -131,11 +131,11 @@ class Edges(Draw):
 
 
 def edge_calls(name: str, dtype: Any) -> Iterator[Call]:
-    """The special values of a kernel's arguments, and every combination of the edges of its case.
+    """The special values of a kernel's arguments, other calls derived from each, and combinations of its case's edges.
 
     On a CPU in float64 a large call too, which fills several blocks.
     """
-    yield from SPECIAL[name](Edges(f"special {name}", dtype, []))
+    yield from (replace(call, derive=True) for call in SPECIAL[name](Edges(f"special {name}", dtype, [])))
     digits: list[int] | None = []
     while digits is not None:
         draw = Edges(name, dtype, digits)
