@@ -40,7 +40,8 @@ def check_kernel(
                          thread: in value, shape and dtype
         untouched        the output and its gradient are left as they are, and of arguments what the reference leaves
         input layout     arguments may lie in memory in any order, and be protected if the reference writes to none
-        incoming layout  so may the gradient of the output, or be one number or one row repeated by strides of 0
+        incoming layout  so may the gradient of the output, or be one number or one row repeated by strides of 0, and
+                         arrays among `gradient`
         blocks, threads  under `npx.small_blocks` the reference and the version give the same: blocks of 1, 2, 3 rows,
                          and 1, 2, 3 threads, whose number changes no bit; in float64 many rows do so, too
         linear           the gradient is linear in that of the output: 2^20 or 2^-20 times as large, 0, a single 1
@@ -146,8 +147,11 @@ class Trial:
         return Called(y, None if saved.values is None else saved, arguments)
 
     def gradients(self, called: Called, truth: Truth, layout: str = "given") -> Any:
-        """(gradients, options afterwards) of a call, for the truth's gradient of the output in a layout."""
-        g, options = moved(truth.g, layout), moved(truth.values.gradient)
+        """(gradients, options afterwards) of a call, for the truth's gradient of the output in a layout.
+
+        The arrays in the options, which may be written to, have it too if they can.
+        """
+        g, options = moved(truth.g, layout), moved(truth.values.gradient, layout if layout in LAYOUTS else "given")
         result = called.saved.gradient(g, **options)
         untouched("untouched", f"{self.grad_name}, gradient of the output", truth.g, g)
         return result, options

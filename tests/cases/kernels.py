@@ -135,18 +135,18 @@ class Edges(Draw):
 
 
 def edge_calls(name: str, dtype: Any) -> Iterator[Call]:
-    """The special values of a kernel's arguments, and every combination of the edges of its case.
+    """The special values of a kernel's arguments, other calls derived from each, and combinations of its case's edges.
 
     On a CPU in float64 a large call too, which fills several blocks.
     """
-    yield from SPECIAL[name](Edges(f"special {name}", dtype, []))
+    yield from (replace(call, derive=True) for call in SPECIAL[name](Edges(f"special {name}", dtype, [])))
     digits: list[int] | None = []
     while digits is not None:
         draw = Edges(name, dtype, digits)
         yield KERNEL_CASES[name](draw)
         digits = draw.following()
     if dtype == "float64" and npx.device() == "cpu":
-        yield KERNEL_CASES[name](Large(dtype=np.dtype(dtype)))
+        yield KERNEL_CASES[name](Large(tokens=2112, vocab=2100, dtype=np.dtype(dtype)))
 
 
 @dataclass
