@@ -149,12 +149,14 @@ class Range(NamedTuple):
     bound: float
 
 
-def judge(outputs: Outputs, weights: Array, analytic: float, scale: Scale, step: float) -> Verdict:
-    """Is `analytic` the slope of sum(weights * y) at 0? `step`: the first that is tried."""
+def judge(
+    outputs: Outputs, weights: Array, analytic: float, scale: Scale, step: float, levels: int = LEVELS
+) -> Verdict:
+    """Is `analytic` the slope of sum(weights * y) at 0? `step`: the first that is tried, at most of `levels` sizes."""
     found: list[At] = []
     refuted: Verdict | None = None
     moved = npx.zeros_like(scale.here, dtype="bool")
-    for k in range(LEVELS):
+    for k in range(levels):
         h = step / FINER**k
         at = level(outputs, scale, h, moved)
         numeric, bound = total(weights, at.slope), total(abs(weights), at.bound)

@@ -126,8 +126,9 @@ def check_same(entry: str, call: Call) -> None:
         with npx.keyed(0, 1):
             y = function(*call.inputs)
         y.backward(npx.random.normal(npx.Key(1, 0, 0), y.shape, y.dtype))
-        gradients = {f"gradient of {name}": p.grad for name, p in call.layer.named_parameters()}
-        return {"value": y.data} | {name: 0 if g is None else g for name, g in gradients.items()}
+        named = call.layer.named_parameters()
+        gradients = {f"gradient of {n}": npx.zeros_like(p.data) if p.grad is None else p.grad for n, p in named}
+        return {"value": y.data} | gradients
 
     found = results(call.layer) if call.same else {}
     for what, function in call.same.items():
