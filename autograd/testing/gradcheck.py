@@ -23,9 +23,9 @@ from autograd.testing.problem import (
     Report,
     forward,
     gradients_of,
-    is_float,
     nodes,
     quiet,
+    refuse_without_floats,
 )  # fmt: skip
 from autograd.testing.slopes import EPS, LEVELS, RTOL, STEP, Scale, Verdict, judge, noise
 from autograd.testing.writing import literal, reproduction
@@ -59,9 +59,7 @@ def gradcheck(
     """
     values = [x.data if isinstance(x, Tensor) else x for x in inputs]
     name = f"gradcheck: {getattr(function, '__name__', type(function).__name__)}"
-    if not any(map(is_float, values)):
-        found = ", ".join(str(getattr(x, "dtype", type(x).__name__)) for x in values) or "none"
-        raise TypeError(f"{name}: expected a floating input; got {found}; try .astype('float64')")
+    refuse_without_floats(name, values)
     problem = Problem(
         name,
         lambda given: function(*given, **options),
