@@ -250,6 +250,8 @@ def reduction_edges(*styles):
         yield Call((some(1, 3, 1),), {"axis": (0, -1), "keepdims": False})
         yield Call((some(1, 3, 1),), {"axis": 1, "keepdims": True})
         yield Call((some(2, 1),), {"axis": 1, "keepdims": False})
+        for axis in (0, 1, -2):  # of a square, in which another axis has the same shape
+            yield Call((some(3, 3),), {"axis": axis, "keepdims": axis == 1})
         yield Call((some(),), {})
 
     return made
