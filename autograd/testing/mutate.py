@@ -186,7 +186,7 @@ def parser() -> Parser:
     add("module", metavar="MODULE", help="dotted name, or path of a .py file")
     add("--only", metavar="OPERATION", action="append", default=[], help="this operation alone; may be repeated")
     add("--jobs", metavar="N", type=int, default=os.cpu_count() or 1, help="processes at a time (all cores)")
-    add("--limit", metavar="SECONDS", type=float, help="for each mistake (four times the first run, and 5 s)")
+    add("--limit", metavar="SECONDS", type=float, help="of processor time for each (four times the first run, and 5)")
     add("--list", action="store_true", help="list the mistakes, run nothing")
     add("--json", metavar="FILE", type=Path, help="write all results here")
     to_pytest = "comes last: the rest goes to pytest (default: test files there or in ./tests that import MODULE)"

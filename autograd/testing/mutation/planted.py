@@ -4,13 +4,15 @@
 
 It imports neither autograd nor NumPy: what it replaces may be autograd/operations.py itself, which everything imports,
 so the import hook has to stand before anything of the house is loaded. Orders, as JSON: `file`, the module's path;
-`text`, what is to be run instead; `leave_out`, ids of tests not to run; `result`, where to write, as JSON, whether the
-module was loaded, which tests reached which places, and the first failure.
+`text`, what is to be run instead; `leave_out`, ids of tests not to run; `limit`, seconds of processor time, or null;
+`result`, where to write, as JSON, whether the module was loaded, which tests reached which places, the first failure.
 """
 
 import importlib.machinery
 import json
+import math
 import os
+import resource
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
@@ -172,6 +174,9 @@ class Watch:
 def main(orders_file: str, arguments: list[str]) -> int:
     with open(orders_file, encoding="utf-8") as file:
         orders = json.load(file)
+    if orders["limit"]:
+        seconds = math.ceil(orders["limit"])
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     Loader.text = orders["text"]
     finder = Finder(orders["file"])
     sys.meta_path.insert(0, cast(Any, finder))
