@@ -150,6 +150,9 @@ class Checked:
         # An entry's gradient is known no better than the largest ones allow: their rounding reaches it.
         largest = max((self.largest[i] * float(abs(moves[i]).max(initial=0.0)) for i in moves), default=0.0)
         slack = self.scale.rtol * (0.1 * largest + 0.01 * max(self.largest, default=0.0))
+        # And what numbers as large as the inputs leave where they cancel in the output.
+        reach = max((self.sizes[i] * float(abs(moves[i]).max(initial=0.0)) for i in moves), default=0.0)
+        slack += 500 * EPS[self.scale.dtype] * reach * float(abs(self.weights).max(initial=0.0))
         scale = replace(self.scale, slack=slack)
         verdict = judge(self.outputs(moves), self.weights, analytic, scale, step or STEP[self.scale.dtype], levels)
         if verdict.what == "wrong" and abs(analytic - verdict.numeric) <= 10 * self.rounding_along(moves):
