@@ -153,7 +153,7 @@ def attention(d):
     for rate in RATES:
         yield Call((*qkv(3, 4, 5, 2, 4, 3), Scores()), {"drop": npx.Drop(rate, KEY)})
     if is_wide(d):
-        yield Call((*qkv(3, 4, 5, 2, 4, 3, scale=2 * steep(d)), Scores()))
+        yield Call((*qkv(3, 4, 5, 2, 4, 3, scale=steep(d) / 4), Scores()))
         yield Call((*qkv(3, 4, 5, 2, 4, 3), Scores(bias=np.arange(20).reshape(4, 5) % 3 * -5e3)))
         yield Call((*qkv(3, 4, 5, 2, 4, 3), Scores(bias=constant(d, steep(d), 2, 4, 5))))
 
