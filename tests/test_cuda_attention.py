@@ -106,6 +106,26 @@ def test_values_and_gradients(queries, keys, kind, drop, dtype):
     assert_near(dtype, in_reference(*arrays, mask, drop), on_cuda(*arrays, mask, drop))
 
 
+@pytest.mark.parametrize("drop", [None, DROP], ids=["plain", "dropout"])
+@pytest.mark.parametrize("kind", ["none", "causal", "all", "full"])
+@pytest.mark.parametrize("queries, keys, d_k, d_v", [(11, 16, 16, 16), (30, 27, 32, 32), (21, 32, 24, 40)])
+def test_a_sentence_that_fits_one_tile(queries, keys, d_k, d_v, kind, drop, dtype, monkeypatch):
+    """Its gradients come from scores that are formed once."""
+    launch, whole = host.launch, []
+    monkeypatch.setattr(host, "launch", lambda *args, **named: (whole.append(named["WHOLE"]), launch(*args, **named)))
+    arrays, mask = inputs(dtype, 2, queries, keys, 2, d_k, d_v), some_mask(kind, 2, 2, queries, keys)
+    result = on_cuda(*arrays, mask, drop)
+    assert whole == [1, 1]
+    assert_near(dtype, in_reference(*arrays, mask, drop), result)
+
+
+def test_a_tile_of_four_warps_at_once(dtype):
+    """Keys of one half of a sentence do not count for the queries of the other."""
+    mask = np.kron(np.eye(2, dtype=bool), np.ones((32, 25), bool))
+    arrays = inputs(dtype, 1, 64, 50, 1, 64)
+    assert_near(dtype, in_reference(*arrays, mask, DROP), on_cuda(*arrays, mask, DROP))
+
+
 @pytest.mark.parametrize("d_k, d_v", [(64, 64), (128, 128), (24, 40), (5, 3)])
 def test_sizes_of_heads(d_k, d_v, dtype):
     arrays = inputs(dtype, 1, 20, 33, 1, d_k, d_v)
@@ -148,9 +168,9 @@ def test_dropout_drops_what_the_cpu_drops(keys, dtype):
     assert np.array_equal(gv.swapaxes(1, 2)[..., 3] != 0, keep[:, :, 20])
 
 
-@pytest.mark.parametrize("queries, keys", [(20, 33), (70, 65)])
-def test_the_order_of_the_threads_changes_no_bit(queries, keys, dtype):
-    arrays = inputs(dtype, 1, queries, keys, 1, 16)
+@pytest.mark.parametrize("queries, keys, size", [(20, 33, 16), (70, 65, 16), (30, 27, 32)])
+def test_the_order_of_the_threads_changes_no_bit(queries, keys, size, dtype):
+    arrays = inputs(dtype, 1, queries, keys, 1, size)
     results = []
     for order in emulator.ORDERS:
         with emulator.thread_order(order):
@@ -162,8 +182,9 @@ def test_without_tensor_cores(monkeypatch, dtype):
     """float32 everywhere, and the halves on GPUs older than sm_80."""
     launch = host.launch
     monkeypatch.setattr(host, "launch", lambda *args, **named: launch(*args, TENSOR_CORES=0, **named))
-    arrays = inputs(dtype, 1, 20, 33, 2, 24, 40)
-    assert_near(dtype, in_reference(*arrays, None, DROP), on_cuda(*arrays, None, DROP))
+    for keys in (33, 27):
+        arrays = inputs(dtype, 1, 20, keys, 2, 24, 40)
+        assert_near(dtype, in_reference(*arrays, None, DROP), on_cuda(*arrays, None, DROP))
 
 
 FAULTS = {
@@ -174,7 +195,11 @@ FAULTS = {
     "wrong rows of values": ("b.row[k + lane % 16] + n", "b.row[k + lane % 8] + n"),
     "one row too many": ("bool real = row < rows", "bool real = row <= rows"),
     "the wrong words of dropout": ("one_run ? position / 16 + i :", "one_run ? position / 16 + i + 1 :"),
-    "sums of the wrong query": ("gs - delta[query])", "gs - delta[key])"),
+    "sums of the wrong query": ("kept - delta[query])", "kept - delta[key])"),
+    "no barrier before keys are overwritten": ("__syncthreads();  // all have done with keys and values", "//"),
+    "no barrier before scores are read": ("(gs_tile, gs);\n        __syncthreads();", "(gs_tile, gs);"),
+    "scores of the wrong queries": ("a.row[k + lane / 16 * 8 + lane % 8]", "a.row[k + lane % 16]"),
+    "scores not dropped out": ("share *= kept", "share *= dropout.scale"),
 }
 
 
@@ -189,10 +214,12 @@ def test_a_planted_fault_is_found(fault, monkeypatch, tmp_path):
     assert right in text
     source.write_text(text.replace(right, wrong))
     monkeypatch.setattr(launching, "SOURCES", tmp_path)
-    arrays, short = inputs(np.dtype("float16"), 1, 70, 65, 1, 16), inputs(np.dtype("float16"), 1, 33, 35, 1, 16)
+    half = np.dtype("float16")
+    whole, short, long = (inputs(half, 1, *shape) for shape in ((30, 27, 1, 32), (33, 35, 1, 16), (70, 65, 1, 16)))
     with pytest.raises((emulator.EmulatorError, AssertionError)):
-        assert_near(np.dtype("float16"), in_reference(*short, None, DROP), on_cuda(*short, None, DROP))
-        assert_near(np.dtype("float16"), in_reference(*arrays), on_cuda(*arrays))
+        assert_near(half, in_reference(*whole, None, DROP), on_cuda(*whole, None, DROP))
+        assert_near(half, in_reference(*short, None, DROP), on_cuda(*short, None, DROP))
+        assert_near(half, in_reference(*long), on_cuda(*long))
 
 
 # Views and their alignment

@@ -258,11 +258,14 @@ def embedded():
 
 
 def attended():
-    rng, drop = np.random.default_rng(0), npx.Drop(0.3, npx.Key(1, 2, 3))
-    g, q, k, v = (rng.normal(size=(1, n, 1, 16)).astype("float16") for n in (70, 70, 90, 90))
-    with kernel_mode("emulate"):
-        y, saved = npx.attention(q, k, v, npx.Scores(), drop)
-        return y, *npx.attention_grad(g, saved)
+    """Through several tiles, and a sentence that one tile holds."""
+    rng, drop, results = np.random.default_rng(0), npx.Drop(0.3, npx.Key(1, 2, 3)), []
+    for queries, keys, size in ((70, 90, 16), (30, 27, 32)):
+        g, q, k, v = (rng.normal(size=(1, n, 1, size)).astype("float16") for n in (queries, queries, keys, keys))
+        with kernel_mode("emulate"):
+            y, saved = npx.attention(q, k, v, npx.Scores(), drop)
+            results += [y, *npx.attention_grad(g, saved)]
+    return results
 
 
 USES = {

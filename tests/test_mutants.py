@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
 
 from tests import cases
 from tests.mutants import KINDS, MUTANTS, find
@@ -16,11 +18,30 @@ FAMILIES = {
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
 def test_found(mutant):
-    """With the suite's own examples and with two seeds."""
-    for seed in (None, 1, 2):
-        found = find(mutant, seed)
-        assert found, f"{mutant.name}: expected {mutant.entry} to find it with seed {seed}; it passed every example"
+    """By the edges, which are the first example with every seed, or else with three seeds."""
+    for number in (0, 1, 2):
+        found = find(mutant, number)
+        assert found, f"{mutant.name}: expected {mutant.entry} to find it with seed {number}; it passed every example"
         assert re.match("GradientError|CheckError|KernelMismatch", found.report)
+        if found.examples == 1:
+            break
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_the_edges_are_the_first_example_with_any_seed(number, monkeypatch):
+    seen = []
+    monkeypatch.setattr(cases.base, "check_call", lambda entry, call, derive: seen.append(call))
+
+    @seed(number)
+    @settings(derandomize=False, database=None)
+    @given(data=st.data())
+    def search(data):
+        cases.check("operation stack", data)
+
+    search()
+    edges = [call.options for call in cases.EDGES["operation stack"]()]
+    assert [call.options for call in seen[: len(edges)]] == [*edges[1:], edges[0]]
+    assert len(seen) > len(edges)
 
 
 def test_enough_mistakes_in_every_family_under_names_of_their_own():

@@ -261,6 +261,13 @@ def test_planted_mistakes_of_one_gradient():
     assert planted.exchanged((1, 2, 3), 1) == (1, 3, 2)
 
 
+def test_what_could_change_nothing_is_known_after_the_first_run():
+    g, gx = np.ones(2), (np.ones(2), None, np.ones(3))
+    assert planted.reached(gx, (-1, 0, None), (-2, 1, None), (-3, 2, None), (-4, 0, g), (-5, 2, g), (-6, 9, None)) is gx
+    planted.reached(np.ones(()), (-7, None, np.ones(())), (-8, None, None))  # nothing lies where a number was
+    assert planted.can_change & set(range(-9, 0)) == {-1, -3, -4, -8} and set(range(-8, 0)) <= planted.reached_by.keys()
+
+
 # What tests notice
 
 
@@ -318,6 +325,7 @@ BAD_USE = [
     (["broken.py"], "expected Python in broken.py; got .* in line 1"),
     (["small", "--only", "cube"], "expected an operation of small.py; got 'cube'; try doubled, square, twice"),
     (["small", "--jobs", "0"], "expected at least 1 for --jobs; got 0"),
+    (["small", "--json", "nowhere/all.json"], "a file in a folder that exists for --json; got nowhere/all.json"),
     (["small", "--jobs", "many"], "argument --jobs: invalid int value: 'many'; try --help"),
     ([], "the following arguments are required: MODULE; try --help"),
     (["alone.py"], "expected test files beside alone.py or in ./tests that import it; found none; try --tests PATH"),

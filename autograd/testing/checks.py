@@ -27,6 +27,7 @@ from autograd.testing.problem import (
     gradients_of,
     is_float,
     quiet,
+    refuse_without_floats,
 )  # fmt: skip
 from autograd.testing.rules import CheckError, Truth, saved_bytes
 from autograd.testing.writing import Named, literal, reproduction
@@ -78,10 +79,9 @@ def check_operation(
     problem = Problem(
         name, call, values, reproduce=lambda at: reproduction("check_operation", operation, at.values, given)
     )
+    refuse_without_floats(name, values)
     report = Report()
     hold(problem, operation, report.notes)
-    if not problem.floats:
-        return report
     check = Check(report, directions, float32, domain, dtype, seed)
     truth = check.everything(problem)
     output, _ = problem.run()
@@ -116,7 +116,7 @@ def check_layer(
 
     layer: anything with `named_parameters()` -> (name, Tensor), `train()` and `eval()` (a models.Module); it is checked
     in float64 and left as it was. Dropout is held fixed: each evaluation runs within `npx.keyed(seed, 1)`. inputs:
-    float64 arrays (as Tensors they are handed on), integer ids and whatever else the layer takes; from the floating
+    floating arrays (as Tensors they are handed on), integer ids and whatever else the layer takes; from the floating
     ones and the parameters others are derived, unless `derive` is False. domain: as for `check_operation`. The rules
     (`rules.py`) are those of operations; also checked is that evaluation mode needs no random numbers.
     Raises GradientError naming the input or parameter, CheckError, and what `gradcheck` raises for bad use.
@@ -128,7 +128,8 @@ def check_layer(
             f"check_layer: expected a layer with {' and '.join(missing)}; got {name}; "
             "try models.Module as its base, or check_operation for a function"
         )
-    values = [x.data if isinstance(x, Tensor) else x for x in inputs]
+    given = [x.data if isinstance(x, Tensor) else x for x in inputs]
+    values = [x.astype("float64") if is_float(x) else x for x in given]
     modules = list(layer.modules()) if hasattr(layer, "modules") else []
     training = [(m, m.training) for m in modules]
     set_back = buffer_state(layer)
@@ -192,7 +193,14 @@ class Check:
         self.keep: Callable[[], Callable[[], Any]] = lambda: lambda: None  # remembers what float32 would round
 
     def gradients(self, problem: Problem, directions: int | None, most: int) -> Checked:
-        return check_gradients(problem, self.report, directions, seed=self.seed, most=most, least=self.least)
+        try:
+            return check_gradients(problem, self.report, directions, seed=self.seed, most=most, least=self.least)
+        except NotFinite as error:
+            if self.domain is None:
+                raise
+            refused = CheckError(f"{error}\nrule: domain\nreproduce: {problem.reproduce(problem)}")
+            refused.rule = "domain"
+            raise refused from error
 
     def before(self, problem: Problem) -> None:
         """A call with other numbers, before any that counts: what is kept from the first call is then wrong."""
@@ -262,12 +270,6 @@ class Check:
         problem.name = f"{problem.name}, derived: {name}"
         try:
             checked = self.gradients(problem, None if most else 2, most)
-        except NotFinite as error:
-            if self.domain is None:
-                return
-            refused = CheckError(f"{error}\nrule: domain\nreproduce: {problem.reproduce(problem)}")
-            refused.rule = "domain"
-            raise refused from error
         except GradientError as error:
             if error.rule == "dtype" and not most:  # which arguments share an axis was a guess
                 return

@@ -153,7 +153,7 @@ def summary(outcomes: list[Outcome], file: Path) -> str:
 
 
 def as_json(outcomes: list[Outcome], file: Path, arguments: list[str], seconds: float) -> str:
-    hidden = ("start", "end", "statement", "gradient")
+    hidden = ("start", "end", "statement", "gradient", "over")
     written = []
     for outcome in outcomes:
         fields = asdict(outcome)
@@ -186,7 +186,7 @@ def parser() -> Parser:
     add("module", metavar="MODULE", help="dotted name, or path of a .py file")
     add("--only", metavar="OPERATION", action="append", default=[], help="this operation alone; may be repeated")
     add("--jobs", metavar="N", type=int, default=os.cpu_count() or 1, help="processes at a time (all cores)")
-    add("--limit", metavar="SECONDS", type=float, help="for each mistake (four times the first run, and 5 s)")
+    add("--limit", metavar="SECONDS", type=float, help="of processor time for each (four times the first run, and 5)")
     add("--list", action="store_true", help="list the mistakes, run nothing")
     add("--json", metavar="FILE", type=Path, help="write all results here")
     to_pytest = "comes last: the rest goes to pytest (default: test files there or in ./tests that import MODULE)"
@@ -199,6 +199,8 @@ def mutate(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     if options.jobs < 1:
         raise UsageError(f"expected at least 1 for --jobs; got {options.jobs}")
+    if options.json and not options.json.parent.is_dir():
+        raise UsageError(f"expected a file in a folder that exists for --json; got {options.json}")
     file = find_module(options.module)
     text = importlib.util.decode_source(file.read_bytes())
     planted = planted_in(text, file, options.only)
@@ -213,7 +215,7 @@ def mutate(arguments: list[str]) -> int:
     try:
         first = runner.first_run(planted)
         left_out = len(planted) - len(first.reached)
-        say(f"the tests pass in {first.seconds:.1f} s" + (f"; no gradient in {left_out} places" if left_out else ""))
+        say(f"the tests pass in {first.seconds:.1f} s" + (f"; {left_out} would change nothing" if left_out else ""))
         for outcome in runner.run_on_all(planted, first, options.limit or 4 * first.seconds + 5, options.jobs):
             outcomes.append(outcome)
             m, done = outcome.mistake, f"{len(outcomes)}/{len(first.reached)}"

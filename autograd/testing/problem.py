@@ -119,6 +119,13 @@ def is_float(x: Any) -> bool:
     return is_array(x) and is_floating(x.dtype)
 
 
+def refuse_without_floats(name: str, values: Sequence[Any]) -> None:
+    """TypeError unless one of the values is a floating array."""
+    if not any(map(is_float, values)):
+        found = ", ".join(str(getattr(x, "dtype", type(x).__name__)) for x in values) or "none"
+        raise TypeError(f"{name}: expected a floating input; got {found}; try np.asarray(x, 'float64')")
+
+
 def forward(problem: Problem, arrays: Sequence[Array] | None = None) -> Array:
     """The output as a flat array of float64, without a graph."""
     with no_grad():

@@ -318,31 +318,38 @@ def mode(truth: Truth, leave: Callable[[], Any], enter: Callable[[], Any]) -> No
 
 
 def keeps_precision(truth: Truth, noise: Array) -> None:
-    """float64 is float64 all the way: moved by 1e-10 of its size, the output moves as its slope says.
+    """float64 is float64 all the way: moved by 1e-10 of its size, output and gradients move as their slopes say.
 
-    Rounded to float32 on the way, it would not move at all, or by a whole step.
+    Rounded to float32 on the way, they would not move at all, or by a whole step. `noise`: of the output.
     """
-    arrays = [npx.to_host(a) for a in truth.problem.arrays]
-    if {a.dtype.name for a in arrays} != {"float64"} or truth.y.dtype.name != "float64" or not truth.y.size:
+    arrays, here = [npx.to_host(a) for a in truth.problem.arrays], [truth.y, *truth.gradients]
+    if {x.dtype.name for x in (*arrays, *here)} != {"float64"}:
         return
+    rounding = [30 * noise.reshape(truth.y.shape) + 1e-14 * abs(truth.y)]
+    terms = float(abs(truth.c).max(initial=0.0))  # that may cancel
+    rounding += [npx.full(g.shape, 1e-13 * float(abs(g).max(initial=terms)), "float64") for g in truth.gradients]
+    labels = ["output", *(f"gradient of {label}" for label in truth.problem.labels)]
+    in_steps = [True] * len(here)
     for trial in range(2):
+        keys = [npx.Key(trial, 9, i) for i in range(len(arrays))]
         moves = [
-            a * npx.to_host(npx.random.uniform(npx.Key(trial, 9, i), a.shape, "float64", 0.5, 1.5))
-            for i, a in enumerate(arrays)
+            a * npx.to_host(npx.random.uniform(key, a.shape, "float64", 0.5, 1.5))
+            for a, key in zip(arrays, keys, strict=True)
         ]
-        y = []
-        for t in (1e-10, 1e-5):
-            with no_grad(), quiet():
-                moved = truth.problem.run([npx.from_host(a + t * m) for a, m in zip(arrays, moves, strict=True)])[0]
-            y.append((npx.to_host(moved.data) - truth.y) / t)
-        small, large = y
-        if not (npx.isfinite(small).all() and npx.isfinite(large).all()):
-            return
-        told = abs(large) * 1e-10 > 30 * noise.reshape(truth.y.shape) + 1e-14 * abs(truth.y)
-        wrong = told & (abs(small - large) > 0.5 * abs(large))
-        if not (told.any() and wrong.sum() > 0.5 * told.sum()):
-            return
-    truth.refuse("precision", "expected float64 to be computed in float64; it moves in steps, as if of fewer digits")
+        rates = []
+        for t in (1e-10, 1e-6, 1e-5):
+            beside = truth.problem.at([npx.from_host(a + t * m) for a, m in zip(arrays, moves, strict=True)])
+            y, gradients = run(truth, beside, truth.c)
+            rates.append([(there - x) / t for there, x in zip((y, *gradients), here, strict=True)])
+        for k, (small, middle, large, unsure) in enumerate(zip(*rates, rounding, strict=True)):
+            straight = abs(large - middle) <= 0.3 * abs(large)  # finite, and no turning point
+            told = npx.isfinite(small) & straight & (abs(large) * 1e-10 > unsure)
+            wrong = told & (abs(small) < 0.5 * abs(large))  # what jumps, at a tie, moves by more
+            in_steps[k] &= bool(told.any() and wrong.sum() > 0.5 * told.sum())
+    for label, steps in zip(labels, in_steps, strict=True):
+        if steps:
+            what = f"expected the {label} to be computed in float64; it moves in steps, as if of fewer digits"
+            truth.refuse("precision", what)
 
 
 def float32(truth: Truth, declared: bool, least: Sequence[float] = (), loose: float = 1.0) -> bool:

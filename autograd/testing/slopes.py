@@ -90,19 +90,21 @@ class Scale:
 def noise(outputs: Outputs, here: Array, dtype: str) -> Array:
     """How far rounding moves each output: its fourth difference, over steps too small for anything else.
 
-    Over some thousand units in the last place; and over longer steps, which see what is rounded to fewer digits on the
-    way (1 + tiny), unless it grows with the step, as at a kink.
+    Over some thousand units in the last place; and over longer steps where an output moves in stairs, because it is
+    rounded to fewer digits on the way (1 + tiny): then it moves less over the short steps than the long ones tell.
     """
 
-    def fourth(units: float) -> Array:
+    def fourth(units: float) -> tuple[Array, Array]:
         a, b, c, d = (outputs(k * units * EPS[dtype]) for k in (-2, -1, 1, 2))
         found = abs(a + d - 4 * (b + c) + 6 * here) / 8
-        return npx.where(npx.isfinite(found), found, 0)
+        return npx.where(npx.isfinite(found), found, 0), (c - b) / units
 
-    found = npx.maximum(npx.maximum(fourth(1e3), fourth(3.1e3)), fourth(9.7e3))
+    (found, moved), (again, _), (stairs, told) = fourth(1e3), fourth(3.1e3), fourth(5e8)
+    told = npx.where(npx.isfinite(told) & npx.isfinite(moved), told, 0)
+    in_stairs = (abs(moved) < 0.5 * abs(told)) & (abs(told) * 1e3 > 8 * EPS[dtype] * abs(here))
+    found = npx.maximum(found, again)
     if dtype == "float64":
-        short, long = fourth(5e8), fourth(5e9)
-        found = npx.maximum(found, npx.where(3 * short > long, short, 0))
+        found = npx.maximum(found, npx.where(in_stairs, stairs, 0))
     return found + 2 * EPS[dtype] * abs(here)
 
 
@@ -147,12 +149,14 @@ class Range(NamedTuple):
     bound: float
 
 
-def judge(outputs: Outputs, weights: Array, analytic: float, scale: Scale, step: float) -> Verdict:
-    """Is `analytic` the slope of sum(weights * y) at 0? `step`: the first that is tried."""
+def judge(
+    outputs: Outputs, weights: Array, analytic: float, scale: Scale, step: float, levels: int = LEVELS
+) -> Verdict:
+    """Is `analytic` the slope of sum(weights * y) at 0? `step`: the first that is tried, at most of `levels` sizes."""
     found: list[At] = []
     refuted: Verdict | None = None
     moved = npx.zeros_like(scale.here, dtype="bool")
-    for k in range(LEVELS):
+    for k in range(levels):
         h = step / FINER**k
         at = level(outputs, scale, h, moved)
         numeric, bound = total(weights, at.slope), total(abs(weights), at.bound)

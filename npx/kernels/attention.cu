@@ -9,6 +9,8 @@
 //     DK, DV   sizes of a head's keys and values, rounded up to a multiple of 16; what is beyond d_k, d_v is zeros
 //     TILE     16, 32, 48 or 64
 //     VEC      values per access to the strided arrays: up to 16 bytes, as far as pointers, strides and sizes allow
+//     WHOLE    1 where one tile holds all queries and one all keys, and is no wider than a head; the gradient needs
+//              five products then and not seven
 //
 // Shared memory: the gradient has four tiles of (TILE, DK or DV); attention.py chooses TILE so that they fit the 48 KB
 // that a block may have on every GPU. Heads of 64 in float16 or bfloat16 take 19 KB at TILE 32 and 37 KB at TILE 64, of
@@ -16,11 +18,12 @@
 // of scores (16, TILE) are DK / 2 + DV / 2 + TILE of a thread, 160 at most of 255. The other operands of the products
 // stay in shared memory and are read again for each: held in registers they would not fit.
 //
-// Built with: T = half_t bf16_t, DK = 64, DV = 64, TILE = 32 64, VEC = 8
-// Built with: T = half_t bf16_t, DK = 16, DV = 32, TILE = 16 48, VEC = 1
-// Built with: T = half_t bf16_t, DK = 128, DV = 128, TILE = 32, VEC = 8
-// Built with: T = float, DK = 64, DV = 64, TILE = 32, VEC = 4
-// Built with: T = float, DK = 128, DV = 128, TILE = 16, VEC = 4
+// Built with: T = half_t bf16_t, DK = 64, DV = 64, TILE = 32 64, VEC = 8, WHOLE = 0 1
+// Built with: T = half_t bf16_t, DK = 16, DV = 32, TILE = 16 48, VEC = 1, WHOLE = 0
+// Built with: T = half_t bf16_t, DK = 32, DV = 32, TILE = 32, VEC = 8, WHOLE = 1
+// Built with: T = half_t bf16_t, DK = 128, DV = 128, TILE = 32, VEC = 8, WHOLE = 0 1
+// Built with: T = float, DK = 64, DV = 64, TILE = 32, VEC = 4, WHOLE = 0 1
+// Built with: T = float, DK = 128, DV = 128, TILE = 16, VEC = 4, WHOLE = 0 1
 #include "device.cuh"
 
 #define THREADS (2 * TILE)     // a warp for 16 positions
@@ -28,6 +31,8 @@
 #define DRAWS (TILE / 16 + 1)  // of 16 random words each that TILE neighbouring positions can touch
 
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
+
+static_assert(!WHOLE || (TILE <= DK && TILE <= DV), "scores are put where keys and values lay");
 
 // Rows are 16 bytes longer than their values: 8 neighbouring rows then begin in 8 different groups of 4 banks.
 template <int D> struct alignas(16) Tile { T row[TILE][D + VECTOR<T>]; };
@@ -140,6 +145,47 @@ __device__ void multiply(float (&c)[D / 8][4], const float (&a)[PARTS][4], const
                 }
             }
         }
+    }
+}
+
+// c (16, D) += the warp's rows of a^T b with a (TILE, TILE) scores in a tile, b another tile.
+template <int D, class S = T>
+__device__ void multiply_left_transposed(float (&c)[D / 8][4], const Tile<TILE>& a, const Tile<D>& b) {
+    const int lane = threadIdx.x % 32;
+    if constexpr (TENSOR_CORES && sizeof(S) == 2) {
+#pragma unroll
+        for (int k = 0; k < TILE; k += 16) {
+            unsigned left[4], right[4];
+            ldmatrix_x4_trans(left, a.row[k + lane / 16 * 8 + lane % 8] + threadIdx.x / 32 * 16 + lane / 8 % 2 * 8);
+#pragma unroll
+            for (int n = 0; n < D; n += 16) {
+                ldmatrix_x4_trans(right, b.row[k + lane % 16] + n + lane / 16 * 8);
+                mma_m16n8k16<S>(c[n / 8], left, right);
+                mma_m16n8k16<S>(c[n / 8 + 1], left, right + 2);
+            }
+        }
+    } else {
+#pragma unroll 1
+        for (int k = 0; k < TILE; k++) {
+            float upper = to_float(a.row[k][row_of(0)]), lower = to_float(a.row[k][row_of(2)]);
+#pragma unroll
+            for (int n = 0; n < D / 8; n++) {
+                Values<2> right = *(const Values<2>*)(b.row[k] + column_of(4 * n));
+                for (int j = 0; j < 2; j++) {
+                    c[n][j] += upper * to_float(right.at[j]);
+                    c[n][j + 2] += lower * to_float(right.at[j]);
+                }
+            }
+        }
+    }
+}
+
+// Leave the warp's rows of scores in a tile, rounded as the products want them.
+__device__ void store_scores(Tile<TILE>& tile, const float (&scores)[PARTS][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * PARTS; i += 2) {
+        Values<2> pair = {{from_float<T>(scores[i / 4][i % 4]), from_float<T>(scores[i / 4][i % 4 + 1])}};
+        *(Values<2>*)(tile.row[row_of(i)] + column_of(i)) = pair;
     }
 }
 
@@ -306,8 +352,31 @@ __device__ void load_sums(
     }
 }
 
-// Block i has the queries of tile i, then the keys of tile i. Where one tile holds the whole sentence, the second half
-// finds in shared memory all that the first one put there.
+// Where the lane's scores count (`bits`), p = what the values are weighed with, dropped out, and gs = the gradient of the
+// scores q k^T / sqrt(d_k); elsewhere zeros. Queries down and keys across, or, if `transposed`, the other way round; the
+// first of them are query and key.
+template <bool transposed>
+__device__ void weights_and_gradient(
+    float (&p)[PARTS][4], float (&gs)[PARTS][4], const Tile<DK>& q_tile, const Tile<DK>& k_tile, const Tile<DV>& g_tile,
+    const Tile<DV>& v_tile, const float* delta, const float* peak, const Scores& scores, unsigned bits, int first_query,
+    int first_key, const Keep& keep, const Draw& dropout, i64 position, int n_keys, float scale) {
+    multiply_transposed(p, transposed ? k_tile : q_tile, transposed ? q_tile : k_tile);
+    multiply_transposed(gs, transposed ? v_tile : g_tile, transposed ? g_tile : v_tile);
+#pragma unroll
+    for (int i = 0; i < 4 * PARTS; i++) {
+        int query = transposed ? column_of(i) : row_of(i), key = transposed ? row_of(i) : column_of(i);
+        float &share = p[i / 4][i % 4], &gradient = gs[i / 4][i % 4];
+        bool counts = bits >> i & 1;
+        float added = counts ? LOG2E * scores.added(first_query + query, first_key + key) : 0;
+        share = counts ? exp2f(share * (scale * LOG2E) + added - peak[query]) : 0;
+        float kept = dropout.threshold && !is_kept(keep, position, n_keys, query, key) ? 0 : dropout.scale;
+        gradient = share * (gradient * kept - delta[query]);
+        share *= kept;
+    }
+}
+
+// Block i has the queries of tile i, then the keys of tile i, for which scores and their gradient are formed once more.
+// Where one tile holds the whole sentence they are handed on through shared memory.
 extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
     const T* g, const T* q, const T* k, const T* v, const T* y, const float* lse, T* gq, T* gk, T* gv,
     const i64* lengths, const float* bias,
@@ -325,7 +394,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
     __shared__ Keep keep;
     __shared__ float delta[TILE], peak[TILE];
     const int longest = max(n_queries, n_keys);
-    const bool whole = longest <= TILE;
     const Place at = place(longest, heads);
     const Draw dropout = {drop_below, keep_scale, seed, step, call};  // drop_below 0: no dropout
     const i64 row0 = ((i64)at.batch * heads + at.head) * n_queries;  // in (B, H, T)
@@ -340,6 +408,38 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
     if (bias) bias += at.batch * bias_batch + at.head * bias_head;
     const Scores scores = {bias, bias_query, bias_key, key_limit(lengths, at.batch, n_keys),
                            causal ? n_keys - n_queries : n_keys};
+
+    if constexpr (WHOLE) {
+        const i64 position = row0 * n_keys;
+        load_tile(q_tile, q, q_position, n_queries, d_k);
+        load_tile(k_tile, k, k_position, n_keys, d_k);
+        load_tile(g_tile, g, y_position, n_queries, d_v);
+        load_tile(v_tile, v, v_position, n_keys, d_v);
+        load_sums(delta, peak, g, y, y_position, lse, n_queries, d_v);
+        if (dropout.threshold) draw(keep, dropout, position, n_keys, n_queries);
+        unsigned bits = which<false>(scores, 0, 0, n_queries);
+        wait_for_copies();
+        __syncthreads();
+
+        float p[PARTS][4] = {}, gs[PARTS][4] = {};
+        if (__any_sync(FULL, bits))
+            weights_and_gradient<false>(p, gs, q_tile, k_tile, g_tile, v_tile, delta, peak, scores, bits, 0, 0,
+                                        keep, dropout, position, n_keys, scale);
+        float result_q[DK / 8][4] = {}, result_k[DK / 8][4] = {}, result_v[DV / 8][4] = {};
+        multiply(result_q, gs, k_tile);
+        store_rows<DK>(gq + at.batch * gq_batch + at.head * gq_head, gq_position, result_q, scale, scale, n_queries, d_k);
+
+        __syncthreads();  // all have done with keys and values, whose places are taken
+        Tile<TILE>&p_tile = reinterpret_cast<Tile<TILE>&>(v_tile), &gs_tile = reinterpret_cast<Tile<TILE>&>(k_tile);
+        store_scores(p_tile, p);
+        store_scores(gs_tile, gs);
+        __syncthreads();
+        multiply_left_transposed(result_v, p_tile, g_tile);
+        multiply_left_transposed(result_k, gs_tile, q_tile);
+        store_rows<DK>(gk + at.batch * gk_batch + at.head * gk_head, gk_position, result_k, scale, scale, n_keys, d_k);
+        store_rows<DV>(gv + at.batch * gv_batch + at.head * gv_head, gv_position, result_v, 1, 1, n_keys, d_v);
+        return;
+    }
 
     if (at.first < n_queries) {
         const int first = at.first, queries = n_queries - first;
@@ -360,20 +460,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
             __syncthreads();
             if (!__any_sync(FULL, bits)) continue;
 
-            float p[PARTS][4] = {}, gp[PARTS][4] = {};
-            multiply_transposed(p, q_tile, k_tile);
-            multiply_transposed(gp, g_tile, v_tile);
-#pragma unroll
-            for (int i = 0; i < 4 * PARTS; i++) {
-                int query = row_of(i), key = column_of(i);
-                float& gs = gp[i / 4][i % 4];
-                if (dropout.threshold) gs = is_kept(keep, position, n_keys, query, key) ? gs * dropout.scale : 0;
-                bool counts = bits >> i & 1;
-                float added = counts ? LOG2E * scores.added(first + query, other + key) : 0;
-                float share = exp2f(p[i / 4][i % 4] * (scale * LOG2E) + added - peak[query]);
-                gs = counts ? share * (gs - delta[query]) : 0;
-            }
-            multiply(result, gp, k_tile);
+            float p[PARTS][4] = {}, gs[PARTS][4] = {};
+            weights_and_gradient<false>(p, gs, q_tile, k_tile, g_tile, v_tile, delta, peak, scores, bits, first, other,
+                                        keep, dropout, position, n_keys, scale);
+            multiply(result, gs, k_tile);
         }
         gq += at.batch * gq_batch + at.head * gq_head + first * gq_position;
         store_rows<DK>(gq, gq_position, result, scale, scale, queries, d_k);
@@ -381,44 +471,29 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
 
     if (at.first < n_keys) {
         const int first = at.first, keys = n_keys - first;
-        if (!whole) {
-            __syncthreads();  // the first half has done with its keys
-            load_tile(k_tile, k + first * k_position, k_position, keys, d_k);
-            load_tile(v_tile, v + first * v_position, v_position, keys, d_v);
-        }
+        __syncthreads();  // the first half has done with its keys
+        load_tile(k_tile, k + first * k_position, k_position, keys, d_k);
+        load_tile(v_tile, v + first * v_position, v_position, keys, d_v);
         float result_k[DK / 8][4] = {}, result_v[DV / 8][4] = {};
         for (int other = 0; other < n_queries; other += TILE) {
             const int queries = n_queries - other;
             const i64 position = (row0 + other) * n_keys + first;
             unsigned bits = which<true>(scores, other, first, n_queries);
             if (other > 0 && !__syncthreads_or(bits != 0)) continue;
-            if (!whole) {
-                load_tile(q_tile, q + other * q_position, q_position, queries, d_k);
-                const T *g_from = g + other * y_position, *y_from = y + other * y_position;
-                load_tile(g_tile, g_from, y_position, queries, d_v);
-                load_sums(delta, peak, g_from, y_from, y_position, lse + other, queries, d_v);
-                if (dropout.threshold) draw(keep, dropout, position, n_keys, queries);
-                wait_for_copies();
-                __syncthreads();
-            }
+            load_tile(q_tile, q + other * q_position, q_position, queries, d_k);
+            const T *g_from = g + other * y_position, *y_from = y + other * y_position;
+            load_tile(g_tile, g_from, y_position, queries, d_v);
+            load_sums(delta, peak, g_from, y_from, y_position, lse + other, queries, d_v);
+            if (dropout.threshold) draw(keep, dropout, position, n_keys, queries);
+            wait_for_copies();
+            __syncthreads();
             if (!__any_sync(FULL, bits)) continue;
 
-            float p[PARTS][4] = {}, gp[PARTS][4] = {};  // transposed: keys down, queries across
-            multiply_transposed(p, k_tile, q_tile);
-            multiply_transposed(gp, v_tile, g_tile);
-#pragma unroll
-            for (int i = 0; i < 4 * PARTS; i++) {
-                int key = row_of(i), query = column_of(i);
-                float &share = p[i / 4][i % 4], &gs = gp[i / 4][i % 4];
-                bool counts = bits >> i & 1;
-                float added = counts ? LOG2E * scores.added(other + query, first + key) : 0;
-                share = counts ? exp2f(share * (scale * LOG2E) + added - peak[query]) : 0;
-                float kept = dropout.threshold && !is_kept(keep, position, n_keys, query, key) ? 0 : dropout.scale;
-                gs = share * (gs * kept - delta[query]);
-                share *= kept;
-            }
+            float p[PARTS][4] = {}, gs[PARTS][4] = {};  // transposed: keys down, queries across
+            weights_and_gradient<true>(p, gs, q_tile, k_tile, g_tile, v_tile, delta, peak, scores, bits, other, first,
+                                       keep, dropout, position, n_keys, scale);
             multiply(result_v, p, g_tile);
-            multiply(result_k, gp, q_tile);
+            multiply(result_k, gs, q_tile);
         }
         gk += at.batch * gk_batch + at.head * gk_head + first * gk_position;
         gv += at.batch * gv_batch + at.head * gv_head + first * gv_position;

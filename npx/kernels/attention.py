@@ -173,7 +173,10 @@ def attention_cuda(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop
 
 @attention_grad.fast("cupy", "float32", "float16", "bfloat16")
 def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None) -> Arrays:
-    """A block for each tile of positions: gq of its queries, then gk and gv of its keys. No sum depends on an order."""
+    """A block for each tile of positions: gq of its queries, then gk and gv of its keys. No sum depends on an order.
+
+    A sentence that fits one tile, the usual one, has its scores formed once for all three.
+    """
     if isinstance(saved[0], InFloat32):
         gq, gk, gv = attention_grad.reference(g.astype(np.float32), *saved[0].values)
         return written(out, (gq, gk, gv)) if out else tuple(x.astype(g.dtype, copy=False) for x in (gq, gk, gv))
@@ -208,8 +211,8 @@ def launch_attention(
     inputs: q, k, v; grads: theirs, or none, both of any strides; dense: y, or g and y, contiguous.
     """
     (batch, queries, heads, d_k), (_, keys, _, d_v), size = inputs[0].shape, inputs[2].shape, dense[0].itemsize
-    length, dk, dv = max(queries, keys) if grads else queries, -(-d_k // 16) * 16, -(-d_v // 16) * 16
-    tile = tile_size(max(queries, keys), 2 * size * (dk + dv))
+    longest, dk, dv = max(queries, keys), -(-d_k // 16) * 16, -(-d_v // 16) * 16
+    length, tile = longest if grads else queries, tile_size(longest, 2 * size * (dk + dv))
     views = [*inputs, *grads]
     strides = [np.int64(stride // size) for x in views for stride in x.strides[:3]]
     lengths, bias, steps = scores.lengths, scores.bias, [0, 0, 0, 0]
@@ -229,6 +232,7 @@ def launch_attention(
         DK=dk,
         DV=dv,
         TILE=tile,
+        WHOLE=int(longest <= tile <= min(dk, dv)),
         strided=True,
         VEC=access_bytes(*views, *dense) // size,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from autograd.testing import strategies as s
 from models.layers.gelu import GELU
 from models.layers.swiglu import SwiGLU
-from tests.cases.base import Call, array, case, edges, leading, size, some
+from tests.cases.base import REAL, Call, array, case, edges, leading, size, some
 from tests.cases.layers import built, made
 
 
@@ -31,14 +31,14 @@ def operation_gated_silu(draw):
     return Call((x,), saved=x.nbytes // 2)
 
 
-@edges("operation gelu")
+@edges("operation gelu", REAL)
 def gelu_edges():
     ends = array(0.0, -0.0, 1e-6), array(-30.0, 30.0), array(-6.0, -3.0, 3.0, 6.0), 1e3 * some(2)
     for x in (some(2, 3), *ends, some()):
         yield Call((x,), saved=x.nbytes)
 
 
-@edges("operation gated_silu")
+@edges("operation gated_silu", REAL)
 def gated_silu_edges():
     ends = array(0.0, 1.0), array(-800.0, 800.0, 2.0, 0.5), array(-9.0, 9.0, 30.0, 3.0), 1e-4 * some(1, 2)
     for x in (some(2, 4), *ends):

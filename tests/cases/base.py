@@ -7,7 +7,7 @@ planted mistakes with the same cases.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypothesis import settings
@@ -41,6 +41,7 @@ NAMES = {"operation": OURS, "kernel": KERNELS, "layer": LAYERS, "model": models.
 ENTRIES = [f"{kind} {name}" for kind, names in NAMES.items() for name in names]
 CASES: dict[str, st.SearchStrategy["Call"]] = {}
 EDGES: dict[str, Callable[[], Iterable["Call"]]] = {}
+REAL = -npx.inf, npx.inf  # the domain of what is defined everywhere, and finite
 EXAMPLES = 2  # times those of the profile: 40 in ci, 1,000 in thorough
 
 
@@ -87,9 +88,11 @@ def check(entry: str, data: Any) -> None:
 
 
 def check_edges(entry: str) -> None:
-    """Check the hand-picked calls, of which the first is an ordinary one from which others are derived."""
-    for number, call in enumerate(EDGES[entry]()):
-        check_call(entry, call, derive=call.derive or not number)
+    """Check the hand-picked calls, at last the first: an ordinary one, from which others are derived."""
+    first, *others = EDGES[entry]()
+    for call in others:
+        check_call(entry, call, derive=call.derive)
+    check_call(entry, first, derive=True)
 
 
 def check_drawn(entry: str, data: Any) -> None:
@@ -108,9 +111,8 @@ def check_call(entry: str, call: Call, derive: bool) -> None:
         check_kernel(KERNELS[name], *call.inputs, gradient=call.gradient, derive=derive, **call.options)
     elif kind in ("layer", "model"):
         rules |= {"directions": call.directions, "modes": call.modes}
+        check_same(entry, call)
         check_layer(call.layer, *call.inputs, **rules, **call.options)
-        if call.same:
-            check_same(entry, call)
     else:
         gradcheck(*call.inputs)
 
@@ -124,10 +126,11 @@ def check_same(entry: str, call: Call) -> None:
         with npx.keyed(0, 1):
             y = function(*call.inputs)
         y.backward(npx.random.normal(npx.Key(1, 0, 0), y.shape, y.dtype))
-        gradients = {f"gradient of {name}": p.grad for name, p in call.layer.named_parameters()}
-        return {"value": y.data} | {name: 0 if g is None else g for name, g in gradients.items()}
+        named = call.layer.named_parameters()
+        gradients = {f"gradient of {n}": npx.zeros_like(p.data) if p.grad is None else p.grad for n, p in named}
+        return {"value": y.data} | gradients
 
-    found = results(call.layer)
+    found = results(call.layer) if call.same else {}
     for what, function in call.same.items():
         for name, expected in results(function).items():
             off = float(abs(found[name] - expected).max())
@@ -145,9 +148,14 @@ def case(function):
     return function
 
 
-def edges(entry):
-    """Enter the decorated generator of hand-picked calls of an entry."""
-    return lambda function: EDGES.setdefault(entry, function)
+def edges(entry, domain=None):
+    """Enter the decorated generator of hand-picked calls of an entry, with a domain for those that declare none."""
+
+    def enter(function):
+        EDGES[entry] = lambda: (replace(call, domain=call.domain or domain) for call in function())
+        return function
+
+    return enter
 
 
 def array(*numbers):

@@ -38,7 +38,11 @@ def kernel_case(function):
         lambda draw: function(Hypothesis(draw, draw(st.sampled_from(["float64", "float32"]))))
     )()
     edges(f"kernel {function.__name__}")(
-        lambda: (call for dtype in ("float64", "float32") for call in edge_calls(function.__name__, dtype))
+        lambda: (
+            replace(call, derive=True)
+            for dtype in ("float64", "float32")
+            for call in edge_calls(function.__name__, dtype)
+        )
     )
     return function
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import npx
 from autograd.testing import strategies as s
-from tests.cases.base import Call, array, case, edges, leading, size, some
+from tests.cases.base import REAL, Call, array, case, edges, leading, size, some
 
 BOUNDED = ("plain", "normal", "tiny", "zeros")  # no numbers whose products leave float32 few digits
 
@@ -156,7 +156,7 @@ def drops(*shape):
         yield next(drop for drop in found if rate == 1 or drop.keep(shape).any())
 
 
-@edges("operation softmax")
+@edges("operation softmax", REAL)
 def softmax_edges():
     x, rows = some(2, 3, 4), npx.asarray([[True, False, True, True], [False] * 4, [True, False, False, False]])
     broadcast = rows[0], rows[1], rows[:, :1], rows[None], npx.asarray(False), npx.ones((2, 1, 4), "bool")
@@ -187,20 +187,20 @@ def gains(d):
     return gamma, some(d, seed=2)
 
 
-@edges("operation layer_norm")
+@edges("operation layer_norm", REAL)
 def layer_norm_edges():
     for x, eps in rows_to_norm():
         yield Call((x, *gains(x.shape[-1])), {"eps": eps}, x.nbytes + x[..., :1].nbytes)
 
 
-@edges("operation dropout")
+@edges("operation dropout", REAL)
 def dropout_edges():
     x = some(3, 4)
     for drop in (*drops(3, 4), None):
         yield Call((x, drop), saved=x.size)
 
 
-@edges("operation dropout_residual_norm")
+@edges("operation dropout_residual_norm", REAL)
 def dropout_residual_norm_edges():
     def call(x, eps, drop):
         residual = some(*x.shape, seed=3)
@@ -258,7 +258,7 @@ def attention_edges(*several):
         yield *sizes, npx.Scores(causal=True, rotary=10.0), drop
 
 
-@edges("operation attention")
+@edges("operation attention", REAL)
 def plain_attention_edges():
     for b, t, source, h, d_k, d_v, how, drop in attention_edges(*SIZES):
         q, k, v = some(b, t, h, d_k), some(b, source, h, d_k, seed=1), some(b, source, h, d_v, seed=2)
@@ -268,14 +268,14 @@ def plain_attention_edges():
         yield Call((q, some(1, 3, 1, 2), some(1, 3, 1, 2, seed=1)), saved=9 * 6)
 
 
-@edges("operation self_attention")
+@edges("operation self_attention", REAL)
 def self_attention_edges():
     for b, t, _, h, d_k, d_v, how, drop in attention_edges((2, 3, 3, 2, 4, 3), (2, 2, 2, 1, 2, 1)):
         qkv = some(b, t, h * (2 * d_k + d_v))
         yield Call((qkv, h, d_k, how), {"drop": drop}, 9 * b * h * t * t + turned(how, qkv))
 
 
-@edges("operation cross_attention")
+@edges("operation cross_attention", REAL)
 def cross_attention_edges():
     for b, t, source, h, d_k, d_v, how, drop in attention_edges(*SIZES):
         queries, pairs = some(b, t, h * d_k), some(b, source, h * (d_k + d_v), seed=1)
@@ -295,7 +295,7 @@ def smoothing_edges(classes):
     yield npx.asarray([1, 0]), npx.Smoothing(0.9)
 
 
-@edges("operation cross_entropy")
+@edges("operation cross_entropy", REAL)
 def cross_entropy_edges():
     for classes in (4, 5):
         for targets, how in smoothing_edges(classes):
@@ -309,7 +309,7 @@ def cross_entropy_edges():
     yield Call((some(4), npx.asarray(1)), how, 4 * 8)
 
 
-@edges("operation linear_cross_entropy")
+@edges("operation linear_cross_entropy", REAL)
 def linear_cross_entropy_edges():
     for targets, how in smoothing_edges(5):
         x, w = some(len(targets), 3), some(5, 3, seed=1)

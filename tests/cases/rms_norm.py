@@ -1,7 +1,7 @@
 """The case of models/layers/rms_norm.py."""
 
 from models.layers.rms_norm import RMSNorm
-from tests.cases.base import Call, case, edges
+from tests.cases.base import REAL, Call, case, edges
 from tests.cases.layers import built, made
 from tests.cases.neural import gains, normed, rows_to_norm
 
@@ -24,7 +24,7 @@ def layer_rms_norm_edges():
         yield Call((x,), layer=made(RMSNorm, x.shape[-1], eps))
 
 
-@edges("operation rms_norm")
+@edges("operation rms_norm", REAL)
 def rms_norm_edges():
     for x, eps in rows_to_norm():
         yield Call((x, gains(x.shape[-1])[0]), {"eps": eps}, saved=x.nbytes)

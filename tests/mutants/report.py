@@ -21,8 +21,14 @@ Row = tuple[int, int, float, str, str]  # number of a mutant, with how many seed
 def look(task: tuple[int, int]) -> Row:
     """Look for a mutant, by its number, with some seeds; the seconds are those of one search, the mean of all."""
     number, seeds = task
+    found = []
     try:
-        found = [result for seed in range(seeds) if (result := find(MUTANTS[number], seed))]
+        for seed in range(seeds):
+            result = find(MUTANTS[number], seed)
+            found += [result] if result else []
+            if result and result.examples == 1:  # the edges, which are the first example with every seed
+                found *= seeds
+                break
     except Exception as error:  # the mistake itself fails
         return number, 0, 0.0, "", f"{type(error).__name__}: {error}".splitlines()[0]
     if not found:

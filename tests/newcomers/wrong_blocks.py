@@ -48,23 +48,6 @@ def tail_lost(x):
 
 @wrong()
 @differentiable
-def tail_never_computed(x):
-    """tanh in blocks of 1024 rows; what is left of many stays 0, and so does its gradient [blocks]."""
-    flat = rows(x)
-    whole = len(flat) // 1024 * 1024 or len(flat)
-    y = np.zeros_like(flat)
-    y[:whole] = np.tanh(flat[:whole])
-
-    def vjp(g):
-        slope = 1 - y * y
-        slope[whole:] = 0
-        return (g * slope.reshape(x.shape),)
-
-    return y.reshape(x.shape), vjp
-
-
-@wrong()
-@differentiable
 def sums_begun_anew(x):
     """Sums of squares over rows, in blocks of 128 numbers: the gradient is the last block's only [blocks]."""
     n = x.shape[-1]

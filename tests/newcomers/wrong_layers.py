@@ -198,11 +198,6 @@ class BiasOfTheFirstAxis(Module):
         return affine(x, self.w, self.b)
 
 
-@wrong((4, 6))
-class BiasByBroadcast(BiasOfTheFirstAxis):
-    """The same, tried with two axes, where it is right [inputs]."""
-
-
 @differentiable
 def squeezed(x, w):
     def vjp(g):

@@ -4,13 +4,15 @@
 
 It imports neither autograd nor NumPy: what it replaces may be autograd/operations.py itself, which everything imports,
 so the import hook has to stand before anything of the house is loaded. Orders, as JSON: `file`, the module's path;
-`text`, what is to be run instead; `leave_out`, ids of tests not to run; `result`, where to write, as JSON, whether the
-module was loaded, which tests reached which places, and the first failure.
+`text`, what is to be run instead; `leave_out`, ids of tests not to run; `limit`, seconds of processor time, or null;
+`result`, where to write, as JSON, whether the module was loaded, which tests reached which places, the first failure.
 """
 
 import importlib.machinery
 import json
+import math
 import os
+import resource
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
@@ -26,7 +28,7 @@ class planted:
     before: Any = None
     test = ""  # that runs now; "" between tests
     reached_by: dict[int, set[str]] = {}  # number of a place -> the tests that reach it
-    gave_something: set[int] = set()  # places with a value that is not None
+    can_change: set[int] = set()  # numbers of places where a mistake would change something
 
     @staticmethod
     def changed(gradients: Any, change: Callable[[Any], Any], i: int | None = None) -> Any:
@@ -50,7 +52,7 @@ class planted:
     @staticmethod
     def written_over(g: Any, gx: Any) -> Any:
         """Computed where the incoming gradient g lies, if it fits there."""
-        if getattr(g, "shape", ()) != getattr(gx, "shape", None) or g.dtype != gx.dtype or not g.ndim:
+        if not fits(gx, g):
             return gx
         g[...] = gx
         return g
@@ -68,14 +70,23 @@ class planted:
         return before if shapes(before) == shapes(gradients) else gradients
 
     @staticmethod
-    def reached(value: Any, *places: int | tuple[int, int]) -> Any:
-        """Note that the test that runs now got here. A place may be (number, which of the gradients it is about)."""
-        for place in places:
-            number, i = place if isinstance(place, tuple) else (place, None)
+    def reached(value: Any, *places: tuple[int, int | None, Any]) -> Any:
+        """Note that the test that runs now got here.
+
+        Of each place (number of a mistake, which of the gradients in the value it is about, the incoming gradient if
+        it would be written over) also whether there is something to change.
+        """
+        for number, i, g in places:
             planted.reached_by.setdefault(number, set()).add(planted.test)
-            if (value if i is None else tuple(value)[i] if i < len(tuple(value)) else None) is not None:
-                planted.gave_something.add(number)
+            gx = value if i is None else dict(enumerate(value)).get(i)
+            if gx is not None and (g is None or fits(gx, g)):
+                planted.can_change.add(number)
         return value
+
+
+def fits(gx: Any, g: Any) -> bool:
+    """Whether a gradient can be written where another lies."""
+    return bool(getattr(g, "ndim", 0)) and (g.shape, g.dtype) == (getattr(gx, "shape", None), gx.dtype)
 
 
 def shapes(gradients: Any) -> Any:
@@ -163,6 +174,9 @@ class Watch:
 def main(orders_file: str, arguments: list[str]) -> int:
     with open(orders_file, encoding="utf-8") as file:
         orders = json.load(file)
+    if orders["limit"]:
+        seconds = math.ceil(orders["limit"])
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     Loader.text = orders["text"]
     finder = Finder(orders["file"])
     sys.meta_path.insert(0, cast(Any, finder))
@@ -173,7 +187,7 @@ def main(orders_file: str, arguments: list[str]) -> int:
         "loaded": Loader.loaded,
         "failure": watch.failure,
         "reached_by": {place: sorted(tests) for place, tests in planted.reached_by.items()},
-        "gave_something": sorted(planted.gave_something),
+        "can_change": sorted(planted.can_change),
     }
     with open(orders["result"], "w", encoding="utf-8") as file:
         json.dump(result, file)

@@ -39,7 +39,8 @@ class Mistake:
 
     `function`: the operation, helper or layer it is planted in; `operations`: those that this belongs to. `before` and
     `after`: the line (or lines, joined) that changes; `old` and `new`: what changes in it. `gradient`: where this is an
-    expression for several gradients, the number of the one that changes. `statement`: whether it is a statement.
+    expression for several gradients, the number of the one that changes. `over`: what is written over. `statement`:
+    whether it is a statement.
     """
 
     function: str
@@ -53,6 +54,7 @@ class Mistake:
     start: int
     end: int
     gradient: int | None = None
+    over: str | None = None
     statement: bool = False
 
     def planted_in(self, text: str) -> str:
@@ -80,8 +82,7 @@ def marked(text: str, planted: list[Mistake]) -> str:
         places.setdefault((mistake.start, mistake.end, mistake.statement), []).append(number)
     pieces: list[tuple[int, int, str]] = []  # where, order there, what: what is inside begins later and ends earlier
     for (start, end, statement), numbers in places.items():
-        gradients = [planted[number].gradient for number in numbers]
-        named = ", ".join(str((n, i)) if i is not None else str(n) for n, i in zip(numbers, gradients, strict=True))
+        named = ", ".join(f"({number}, {planted[number].gradient}, {planted[number].over})" for number in numbers)
         if statement:
             pieces.append((start, -end - 1, f"planted.reached(True, {named}); "))
         else:
@@ -103,7 +104,15 @@ class Planter:
         self.found: list[Mistake] = []
         self.texts = {source.data}  # each mistaken text is planted once
 
-    def plant(self, backward: Backward, kind: str, piece: Piece, other: ast.AST, gradient: int | None = None) -> None:
+    def plant(
+        self,
+        backward: Backward,
+        kind: str,
+        piece: Piece,
+        other: ast.AST,
+        gradient: int | None = None,
+        over: str | None = None,
+    ) -> None:
         """Enter the mistake that replaces a piece of code by another, unless the text with it is no Python."""
         start, end = self.source.span(piece)
         text = ast.unparse(other)
@@ -130,6 +139,7 @@ class Planter:
                 start=start,
                 end=end,
                 gradient=gradient,
+                over=over,
                 statement=isinstance(piece, ast.stmt),
             )
         )
@@ -192,20 +202,21 @@ class Planter:
 
     def plant_on(self, backward: Backward, gx: ast.expr, i: int | None) -> None:
         """Change a gradient; i: the i-th of several that the expression gives."""
-        g = [a.arg for a in arguments(backward.node)][:1]
+        g = next((a.arg for a in arguments(backward.node)), None)
         helper = self.code.resolve(gx.func) if isinstance(gx, ast.Call) else None
         may_be_none = helper is not None and any(getattr(v, "value", v) is None for v in returned(helper))
         for kind, change in ON_A_GRADIENT:
+            over = g if kind == "gradient written over" else None
             if kind == "sign" and isinstance(gx, ast.UnaryOp):
                 continue  # the rule for signs has it
-            if kind == "gradient written over" and (not g or ast.unparse(gx) == g[0]):
+            if kind == "gradient written over" and over in (None, ast.unparse(gx)):
                 continue  # it is the incoming one
-            change = change.replace("(g,", f"({''.join(g)},")
+            change = change.replace("(g,", f"({over},")
             if i is not None:
                 change = f"planted.changed(them, lambda gx: {change}, {i})"
             elif may_be_none and "gx" in change:
                 change = f"planted.changed(them, lambda gx: {change})"
-            self.plant(backward, kind, gx, made(change, **{"them" if "them" in change else "gx": gx}), i)
+            self.plant(backward, kind, gx, made(change, **{"them" if "them" in change else "gx": gx}), i, over)
 
     def plant_other_calls(self, backward: Backward) -> None:
         """Mix up what this call kept or gives with what another did."""
@@ -216,7 +227,7 @@ class Planter:
             for vjp in backward.made_at:
                 self.plant(backward, "stale workspace", vjp, made("planted.vjp_of_last_call(vjp)", vjp=vjp))
         for result in returned(backward.node):
-            if list(self.gradients(result.elts if isinstance(result, ast.Tuple) else [result])):
+            if any(self.gradients(result.elts if isinstance(result, ast.Tuple) else [result])):
                 self.plant(backward, "stale workspace", result, made("planted.of_call_before(them)", them=result))
 
     def plant_in_layers(self) -> None:

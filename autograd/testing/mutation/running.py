@@ -47,7 +47,8 @@ class Outcome:
 class FirstRun(NamedTuple):
     """The tests without a mistake: `reached`, which of them get to each mistake's place, `names`, all that get to some.
 
-    A place that tests get to, but where there never is a gradient (None), is not in `reached`: nothing can change.
+    Mistakes that could change nothing, though tests get there, are not in `reached`: of a gradient that always is None,
+    or written over one of another shape.
     """
 
     seconds: float
@@ -79,7 +80,7 @@ class Runner:
         if not result["loaded"]:
             raise UsageError(f"expected tests that import {self.file}; these do not: {arguments}; try --tests PATH")
         reached = {number: result["reached_by"].get(str(number), []) for number in range(len(planted))}
-        given = {n: names for n, names in reached.items() if not names or n in result["gave_something"]}
+        given = {n: names for n, names in reached.items() if not names or n in result["can_change"]}
         return FirstRun(seconds, given, {name for names in reached.values() for name in names})
 
     def run_on_all(self, planted: list[Mistake], first: FirstRun, limit: float, jobs: int) -> Iterator[Outcome]:
@@ -117,12 +118,14 @@ class Runner:
     ) -> tuple[int | None, dict[str, Any], str]:
         """Run pytest with a text in the module's place. Its exit status, planted.py's result, the last line printed.
 
-        None for a status: it did not end within `limit` seconds. What pytest, hypothesis and coverage would keep in
-        the current folder goes into one that is removed: neither it nor the next run shall see what was found here.
+        None for a status: it did not end within `limit` seconds of processor time, which a busy machine does not
+        shorten, nor ten times that by the clock. What pytest, hypothesis and coverage would keep in the current folder
+        goes into one that is removed: neither it nor the next run shall see what was found here.
         """
         with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
             orders, result, output = (Path(folder) / name for name in ("orders", "result", "output"))
-            wanted = {"file": str(self.file), "text": text, "leave_out": leave_out or [], "result": str(result)}
+            wanted = {"file": str(self.file), "text": text, "leave_out": leave_out or [], "limit": limit}
+            wanted["result"] = str(result)
             orders.write_text(json.dumps(wanted), encoding="utf-8")
             elsewhere = {"HYPOTHESIS_STORAGE_DIRECTORY": f"{folder}/examples", "COVERAGE_FILE": f"{folder}/coverage"}
             command = [sys.executable, "-P", str(SCRIPT), str(orders), "-x", "-q", "-o", f"cache_dir={folder}/cache"]
@@ -140,14 +143,14 @@ class Runner:
                 )
                 self.running.add(process)
             try:
-                status = process.wait(limit)
+                status = process.wait(limit and 10 * limit)
             except subprocess.TimeoutExpired:
                 status = None
             finally:
                 self.end(process)
             lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             read = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
-            return status, read, lines[-1] if lines else ""
+            return None if status == -signal.SIGXCPU else status, read, lines[-1] if lines else ""
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
         """End a process and what it started."""
