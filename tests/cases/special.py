@@ -153,8 +153,7 @@ def attention(d):
     for rate in RATES:
         yield Call((*qkv(3, 4, 5, 2, 4, 3), Scores()), {"drop": npx.Drop(rate, KEY)})
     if is_wide(d):
-        scale = 2 * steep(d) if d.dtype == "float64" else 40.0  # above, float32 has few digits of a difference left
-        yield Call((*qkv(3, 4, 5, 2, 4, 3, scale=scale), Scores()))
+        yield Call((*qkv(3, 4, 5, 2, 4, 3, scale=steep(d) / 4), Scores()))
         yield Call((*qkv(3, 4, 5, 2, 4, 3), Scores(bias=np.arange(20).reshape(4, 5) % 3 * -5e3)))
         yield Call((*qkv(3, 4, 5, 2, 4, 3), Scores(bias=constant(d, steep(d), 2, 4, 5))))
 
