@@ -15,7 +15,7 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
-from autograd.testing import rules, variants
+from autograd.testing import precision, rules, variants
 from autograd.testing.gradcheck import MOST, Checked, check_gradients
 from autograd.testing.held import buffer_state, cast_buffers, hold
 from autograd.testing.problem import (
@@ -227,7 +227,7 @@ class Check:
         rules.incoming_gradients(truth)
         rules.alone(truth)
         rules.calls(truth, list(self.others(problem)))
-        rules.keeps_precision(truth, checked.scale.noise)
+        precision.keeps_precision(truth, checked.scale.noise)
         if self.float32 and not self.in_float32(truth):
             self.report.notes.append("not compared in float32")
         return truth
@@ -236,7 +236,7 @@ class Check:
         """Whether it could be compared in float32; buffers are float64 again afterwards."""
         set_back = self.keep()
         try:
-            return rules.float32(truth, self.domain is not None, sizes, loose)
+            return precision.float32(truth, self.domain is not None, sizes, loose)
         finally:
             set_back()
 

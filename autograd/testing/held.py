@@ -159,7 +159,9 @@ def hold(problem: Problem, subject: Any, notes: list[str]) -> Problem:
         notes.append(f"buffers that each call changes: held fixed ({', '.join(sorted(set(call_buffers())))})")
     if differ:
         expected = "expected the same output for the same input; got another; try giving its random numbers a fixed key"
-        raise CheckError(f"{problem.name}: {expected} (npx.Key, or `with npx.keyed(...)` inside it)\nrule: same")
+        error = CheckError(f"{problem.name}: {expected} (npx.Key, or `with npx.keyed(...)` inside it)\nrule: same")
+        error.rule = "same"
+        raise error
 
     def held(values: list[Any]) -> Any:
         for back in set_back:

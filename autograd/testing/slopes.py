@@ -155,6 +155,7 @@ def judge(
     """Is `analytic` the slope of sum(weights * y) at 0? `step`: the first that is tried, at most of `levels` sizes."""
     found: list[At] = []
     refuted: Verdict | None = None
+    seen_at = 0
     moved = npx.zeros_like(scale.here, dtype="bool")
     for k in range(levels):
         h = step / FINER**k
@@ -167,7 +168,7 @@ def judge(
         contained = abs(analytic - numeric) <= allowed + bound
         if contained and bound <= allowed:
             return Verdict("right", numeric, bound, numeric, numeric)
-        if contained and bound <= 0.01 * abs(analytic):
+        if contained and bound <= (0.1 if refuted and refuted.low < refuted.high else 0.01) * abs(analytic):
             refuted = None  # by steps too large to see what this one sees
         if len(found) > 1:
             before, after = found[-2:]
@@ -176,11 +177,13 @@ def judge(
                 inside = ranged.low - allowed - ranged.bound <= analytic <= ranged.high + allowed + ranged.bound
                 if inside:
                     return Verdict("kink", numeric, ranged.bound, ranged.low, ranged.high)
-                refuted = Verdict("wrong", numeric, ranged.bound, ranged.low, ranged.high)
+                refuted, seen_at = Verdict("wrong", numeric, ranged.bound, ranged.low, ranged.high), k
             elif settled(before, after, floor) and not contained:
                 _, numeric, bound = min((before, after), key=lambda each: each.bound)
                 if not abs(analytic - numeric) <= scale.tolerance(weights, analytic, numeric) + 5 * bound:
                     refuted = Verdict("wrong", numeric, bound, numeric, numeric)
+    if refuted and refuted.low < refuted.high and seen_at < levels - 1:
+        return refuted._replace(what="unjudged", reason="kinks closer than the steps that show them")
     if refuted:
         return refuted
     if not found:

@@ -54,6 +54,7 @@ VALUES: dict[str, Callable[[Array], Array]] = {
     "negative numbers": lambda x: -abs(x) - 0.1 * size(x),
     "zeros": lambda x: 0 * x,
     "some zeros": lambda x: every_third(x, 0.0),
+    "one zero": lambda x: npx.where(npx.host.arange(x.size).reshape(x.shape) == x.size // 2, 0.0, x),
     "ties": lambda x: npx.sign(x) + (x == 0),
     "one number everywhere": lambda x: 0 * x + 0.7,
     "equal rows": lambda x: npx.broadcast_to(x[:1], x.shape).copy() if x.ndim else x,
