@@ -165,8 +165,11 @@ class Checked:
     def rounding_along(self, moves: dict[int, Array]) -> float:
         """How far the rounding of inputs moves the gradient along a direction, where it does so by little.
 
-        By much it does at a tie, which is broken, and that is no matter of digits.
+        By much it does at a tie, which is broken, and that is no matter of digits. Where the output keeps its digits a
+        gradient has to as well.
         """
+        if self.scale.noise.max(initial=0.0) <= 1e3 * EPS[self.scale.dtype] * abs(self.scale.here).max(initial=0.0):
+            return 0.0
         if self.rounding is None:
             self.rounding = [npx.zeros_like(g, dtype="float64") for g in self.gradients]
             for way in (-2.0, 1.0, 2.0):

@@ -158,20 +158,6 @@ def relu_6(x):
 
 @wrong()
 @differentiable
-def deviation_in_one_pass(x):
-    """The deviation of rows, its gradient by E[x^2] - E[x]^2, which loses all digits of large offsets [domain]."""
-    mean = x.mean(axis=-1, keepdims=True)
-    y = np.sqrt(((x - mean) ** 2).mean(axis=-1, keepdims=True) + 1e-3)
-
-    def vjp(g):
-        y = np.sqrt(np.maximum((x * x).mean(axis=-1, keepdims=True) - mean * mean, 0) + 1e-3)
-        return (g[..., None] * (x - mean) / (x.shape[-1] * y),)
-
-    return y[..., 0], vjp
-
-
-@wrong()
-@differentiable
 def growth_rate(x):
     """(e^x - 1) / x by expm1, its gradient with differences that vanish for tiny x [domain]."""
     safe = np.where(x == 0, 1, x).astype(x.dtype)
