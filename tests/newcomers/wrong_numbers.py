@@ -158,16 +158,6 @@ def relu_6(x):
 
 @wrong()
 @differentiable
-def growth_rate(x):
-    """(e^x - 1) / x by expm1, its gradient with differences that vanish for tiny x [domain]."""
-    safe = np.where(x == 0, 1, x).astype(x.dtype)
-    y = np.where(x == 0, 1, np.expm1(safe) / safe).astype(x.dtype)
-    slope = np.where(x == 0, 0.5, (np.exp(safe) * (safe - 1) + 1) / (safe * safe)).astype(x.dtype)
-    return y, lambda g: (g * slope,)
-
-
-@wrong()
-@differentiable
 def huber_other_delta(x):
     """x^2 / 2 up to 3, then straight; the gradient is straight from 4 [domain]."""
     a = np.abs(x)
