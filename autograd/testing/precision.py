@@ -18,7 +18,7 @@ def keeps_precision(truth: Truth, noise: Array) -> None:
         return
     rounding = [30 * noise.reshape(truth.y.shape) + 1e-14 * abs(truth.y)]
     terms = float(abs(truth.c).max(initial=0.0))  # that may cancel
-    rounding += [npx.full(g.shape, 1e-13 * float(abs(g).max(initial=terms)), "float64") for g in truth.gradients]
+    rounding += [npx.host.full(g.shape, 1e-13 * float(abs(g).max(initial=terms)), "float64") for g in truth.gradients]
     labels = ["output", *(f"gradient of {label}" for label in truth.problem.labels)]
     in_steps = [True] * len(here)
     for trial in range(2):

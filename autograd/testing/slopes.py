@@ -182,7 +182,7 @@ def judge(
                 _, numeric, bound = min((before, after), key=lambda each: each.bound)
                 if not abs(analytic - numeric) <= scale.tolerance(weights, analytic, numeric) + 5 * bound:
                     refuted = Verdict("wrong", numeric, bound, numeric, numeric)
-    if refuted and refuted.low < refuted.high and seen_at < levels - 1:
+    if refuted and refuted.low < refuted.high and seen_at < levels - 1 and npx.isfinite(analytic):
         return refuted._replace(what="unjudged", reason="kinks closer than the steps that show them")
     if refuted:
         return refuted
