@@ -292,7 +292,8 @@ class Checked:
             if verdict.what == "unjudged":
                 self.report.unjudged.append(f"random direction {k}: {verdict.reason}")
             at_kink = verdict.low < verdict.high or self.composed  # where parts may have kinks that do not show
-            ties = at_kink and any(npx.unique(a).size < a.size for a in self.arrays)
+            inputs = self.arrays[: len(self.problem.floats)]
+            ties = at_kink and any(npx.unique(a).size < a.size for a in inputs)
             if verdict.what == "wrong" and not ties and not self.excused(moves, verdict):
                 self.name_entry(moves)
                 self.refuse(
