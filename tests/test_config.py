@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import PRESETS, TransformerConfig
-from models.fields import expected, inside, kind_of
+from models.fields import expected, kind_of
+from npx.ranges import inside
 from train.errors import UserError
 from train.run import config as keys
 from train.run.config import SECTIONS, RunConfig, all_keys, check, explain, keys_of

@@ -4,6 +4,7 @@
     train(config, "runs/a", resume=True)     goes on from the newest checkpoint, bit for bit as if it had never stopped
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,24 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, progress
             corpora[part] = task.prepare(texts[part], tokenizer, run.data(part), data.max_length, prepared)
         special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
         shape = config.transformer_config(tokenizer.vocab_size, **special)
+        check_memory(shape.n_parameters(), precision.parameter_bytes)
         model = shape.build(t.seed, precision.weights)
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress)
     return trainer.run()
+
+
+def check_memory(parameters: int, each: int) -> None:
+    """UserError for a model whose weights, gradients and moments (`each` bytes a parameter) do not fit in here."""
+    gib = parameters * each / 2**30
+    try:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    except (AttributeError, ValueError, OSError):  # not told by this system
+        return
+    if npx.device() == "cpu" and gib > there:
+        raise UserError(
+            f"model: expected one whose weights, gradients and moments fit into this machine's {there:,.0f} GiB; got "
+            f"{parameters:,} parameters, which take {gib:,.0f} GiB; try a smaller model.d_model, d_ff or n_layers"
+        )
 
 
 def check_model(config: RunConfig, task: Task) -> None:

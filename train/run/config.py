@@ -25,7 +25,8 @@ from models.fields import expected, fits, kind_of
 from train.errors import UserError, nearest, one_line
 from train.run.keys import DECIDED, SECTIONS, TRAINING, DataSection, ModelSection, SearchSection, TrainSection
 
-SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "double": "float64"}
+SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "single": "float32", "fp32": "float32",
+            "double": "float64", "fp64": "float64"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def check(table: str, f: Field[Any], value: Any, where: str = "config") -> Any:
     if fits(f, value):
         return value
     if choices and isinstance(value, str):
-        attempt = f'{f.name} = "{SYNONYMS.get(value) or nearest(value, choices)}"'
+        attempt = f'{f.name} = "{SYNONYMS.get(value.lower()) or nearest(value.lower(), choices)}"'
     elif f.default is None:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
     else:
