@@ -198,7 +198,7 @@ VALID = ["--valid-src={texts}/valid.src", "--valid-tgt={texts}/valid.tgt"]
 # name -> (what follows `train --out NEW`, what the message has to say)
 MISTAKES = {
     "no config": (GOOD, ["CONFIG.toml", "base"]),
-    "missing config": (["none.toml", *GOOD], ["none.toml", "No such file"]),
+    "missing config": (["none.toml", *GOOD], ["none.toml", "no such file"]),
     "unknown key": (["{traps}/key.toml", *GOOD], ["key.toml", "train.max_stepz", "train.max_steps"]),
     "unknown setting": (["base", *GOOD, "--set", "train.sead=2"], ["train.sead", "train.seed"]),
     "heads": (["base", *GOOD, "--set", "model.d_model=100"], ["d_model", "100"]),

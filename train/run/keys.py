@@ -98,6 +98,12 @@ class TrainSection:
         " float32, bf16 or fp16 (whose loss is scaled as its range needs); float64 is for checks.",
         choices=PRECISIONS,
     )
+    max_skipped: int = key(
+        10,
+        "Updates in a row that may be skipped because a loss or gradient is not finite, before training stops.",
+        within="[0, 1e6]",
+        may_change=True,
+    )
     validate_every: int = key(1000, "Updates between validations.", within=COUNT, may_change=True)
     checkpoint_every: int = key(1000, "Updates between checkpoints.", within=COUNT, may_change=True)
     keep_last: int = key(5, "Checkpoints kept; `average` takes the mean of these.", within=COUNT, may_change=True)
