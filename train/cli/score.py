@@ -1,6 +1,7 @@
 """`score`: every BLEU, chrF and TER of a translation."""
 
 import json
+import sys
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -18,9 +19,13 @@ def score(
 ) -> None:
     """Print every BLEU with its signature, chrF and TER of a translation."""
     from train.scores.bleu import print_report, score_report
+    from train.scores.limits import check_lengths
     from train.text.lines import read_lines
 
-    report = score_report(*([*chain.from_iterable(read_lines(path))] for path in (hyp, ref)))
+    lines = [[*chain.from_iterable(read_lines(path, pipes=True))] for path in (hyp, ref)]
+    if reason := check_lengths(*lines):
+        print(reason, file=sys.stderr)
+    report = score_report(*lines, ter=not reason)
     if as_json:
         print(json.dumps(report, ensure_ascii=False, indent=2))
     else:

@@ -47,6 +47,7 @@ OTHERS = {
     "ter": (lambda: TER(), "TER", "edits per reference word; lower is better"),
 }
 
+WIDTH = 200  # characters
 # ASCII, as in Perl, which reads bytes: only ASCII white space parts words here.
 _COMPOUND = re.compile(r"(\S)-(\S)", re.ASCII)
 
@@ -121,7 +122,7 @@ def _check_lines(hypotheses: Sequence[str], references: Sequence[str]) -> None:
 
 def print_report(report: dict[str, Any], console: Console | None = None) -> None:
     """The report as a table, then what each score is for and its signature, each on a line of its own."""
-    console = console or Console()
+    console = console or Console(width=WIDTH)  # a terminal that is narrower wraps it; cut, figures would be lost
     table = Table(box=None, title=f"{report['lines']:,} lines", title_justify="left", pad_edge=False)
     for column, justify in (("", "left"), ("score", "right"), ("1/2/3/4-grams", "left"), ("BP", "right")):
         table.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
