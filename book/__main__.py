@@ -48,7 +48,7 @@ def verdict(exercise: Exercise, path: Path, limit: float = LIMIT) -> dict[str, A
             last = (errors.decode(errors="replace").strip().splitlines() or ["nothing was said"])[-1]
             lines = [f"{shown(path)}: it ended its own process, with status {child.returncode}.", f"  {last[:100]}"]
             return {"passed": False, "lines": lines, "hint": ""}
-        return json.loads(result.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+        return json.loads(result.read_text(encoding="utf-8"))
 
 
 def mark(path: Path) -> str:
