@@ -13,8 +13,8 @@ Text = Annotated[Path, typer.Option(metavar="F", help="A sentence a line, UTF-8.
 
 
 @tables.command(
-    epilog="Stopped in any way, the same command goes on where it was. --scale tiny: all rows on models with a quarter"
-    " of the widths and half of the layers, about 70 minutes on 2 cores for Multi30k."
+    epilog="Stopped in any way, the same command goes on where it was. --scale tiny: all rows with an eighth of"
+    " the widths and half of the layers, an hour or so on 2 cores for Multi30k."
 )
 def table3(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)],

@@ -61,7 +61,7 @@ class Scale:
 SCALES = {
     "paper": Scale(1, 1, 100_000, 66),
     "tiny": Scale(
-        4, 2, 1_300, 25, {"data": {"vocab_size": 4000}, "train": {"batch_tokens": 1024, "warmup_steps": 400}}
+        8, 2, 2_600, 25, {"data": {"vocab_size": 4000}, "train": {"batch_tokens": 1024, "warmup_steps": 400}}
     ),
 }
 
