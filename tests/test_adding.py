@@ -160,6 +160,18 @@ def test_what_an_adding_vjp_gives_away_is_not_copied():
     assert leaf.grad is given_away[0]
 
 
+def test_an_array_given_to_two_is_nobody_s_to_add_to():
+    both, a, b = named({"shared": shared})["shared"], *(Tensor(np.ones(2), requires_grad=True) for _ in range(2))
+    x, y = a * 1.0, b * 1.0
+    (x * 10.0 + y * 100.0 + both(x, y)).backward(np.ones(2))
+    both(a, b).backward(np.ones(2))
+    assert np.array_equal(a.grad, [12, 12]) and np.array_equal(b.grad, [102, 102])
+    a, b = (Tensor(np.ones(2), requires_grad=True) for _ in range(2))
+    both(a, b).backward(np.ones(2))
+    a.grad += 5
+    assert np.array_equal(b.grad, [1, 1])
+
+
 def test_a_wrong_shape_is_refused_of_an_adding_vjp_too():
     @differentiable
     def faulty(x):
