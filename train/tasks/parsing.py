@@ -10,7 +10,7 @@ from typing import Any
 import npx
 from models.fields import key
 from models.search import greedy_search
-from train.scores.brackets import score
+from train.scores.brackets import Report, score
 from train.tasks.pairs import Pairs, search_lines
 from train.tasks.task import task
 from train.text.batches import Batch
@@ -132,3 +132,21 @@ def parse_stream(model: Any, tokenizer: TreeTokenizer, lines: Iterable[str], **o
         return [Parse(tree, h.score, repaired) for (tree, repaired), h in zip(trees, found, strict=True)]
 
     return (parses(line, found) for line, found in search_lines(model, tokenizer, escaped, **options))
+
+
+def parse_gold(
+    model: Any, tokenizer: TreeTokenizer, gold: Sequence[Tree], **options: Any
+) -> tuple[list[list[Parse]], Report]:
+    """The parses of the sentences of cleaned trees, and the best of each scored beside them."""
+    parses = list(parse_stream(model, tokenizer, (" ".join(tree.words()) for tree in gold), **options))
+    return parses, score(([tree], [found[0].tree]) for tree, found in zip(gold, parses, strict=True))
+
+
+def summary(parses: Sequence[Sequence[Parse]], report: Report) -> Iterator[str]:
+    """Lines on how well gold trees were found: F1 of all, up to the cut-off, by length, and how many were repaired."""
+    for name, counts in {"all": report.all, f"at most {report.cutoff}": report.short, **report.by_length()}.items():
+        if counts.sentences:
+            figures = f"F1 {counts.f1:6.2f}  recall {counts.recall:6.2f}  precision {counts.precision:6.2f}"
+            yield f"{name + ' words':>17}: {counts.sentences:6,} sentences  {figures}"
+    repaired, c = sum(found[0].repaired for found in parses), report.all
+    yield f"repaired {repaired:,} of {len(parses):,} outputs; {c.errors:,} error sentences; {c.complete:,} exact trees"
