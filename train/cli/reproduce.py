@@ -7,9 +7,15 @@ import typer
 
 from train.cli.app import Device, app, use_device
 
-tables = typer.Typer(help="Reproduce a table of the paper: its figures beside ours.", no_args_is_help=True)
+tables = typer.Typer(help="Reproduce a table of the paper: its figures beside ours.")
 app.add_typer(tables, name="reproduce")
 Text = Annotated[Path, typer.Option(metavar="F", help="A sentence a line, UTF-8.", show_default=False)]
+
+
+@tables.callback(invoke_without_command=True)
+def which(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help(), end="")
 
 
 @tables.command(
