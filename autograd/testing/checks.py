@@ -227,7 +227,7 @@ class Check:
         rules.incoming_gradients(truth)
         rules.alone(truth)
         rules.calls(truth, list(self.others(problem)))
-        precision.keeps_precision(truth, checked.scale.noise)
+        precision.keeps_precision(truth)
         if self.float32 and not self.in_float32(truth):
             self.report.notes.append("not compared in float32")
         return truth

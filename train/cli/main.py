@@ -21,11 +21,13 @@ from train.files import CANNOT_WRITE
 from train.cli import demo  # noqa: F401
 from train.cli import train  # noqa: F401
 from train.cli import translate  # noqa: F401
+from train.cli import parse  # noqa: F401
 from train.cli import generate  # noqa: F401
 from train.cli import score  # noqa: F401
 from train.cli import score_trees  # noqa: F401
 from train.cli import average  # noqa: F401
 from train.cli import info  # noqa: F401
+from train.cli import reproduce  # noqa: F401
 # isort: on
 
 CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's, or the one of the copy that newer typers carry

@@ -6,6 +6,7 @@ the seed. So weights, Adam's moments, the loss scale and the numbers in RunState
 """
 
 import math
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -88,6 +89,8 @@ class Trainer:
             self.folder.path.mkdir(parents=True, exist_ok=True)
             with self.folder.owned("train") as self.own:
                 self.folder.complete(self.config, self.tokenizer)
+                if not self.state.best_step:  # that of a run which was begun before
+                    shutil.rmtree(self.folder.best, ignore_errors=True)
                 store.prune(self.folder, self.config.train.keep_last)  # killed between a checkpoint and this
                 with self.report.opened(self.state), self.signals.caught():
                     return self._loop()
@@ -201,7 +204,12 @@ class Trainer:
         """Validates and notes the result for early stopping; after a signal within, it is still due on resuming."""
         if result := self._measure():
             self._record(result)
-            self.state.judged(result["loss"])
+            score = result.get(self.task.judged_by)
+            if self.state.judged(result["loss"], score) and score is not None:
+                try:
+                    store.save_weights(self.folder.best, self._state(), self.model.state_dict())
+                except NotWritten as error:
+                    self.report.line(f"{error} (training goes on)")
 
     def _measure(self) -> dict[str, float] | None:
         """What the validation gives; None after a signal."""
@@ -237,14 +245,19 @@ class Trainer:
             self.try_again = time.monotonic() + RETRY
             self.report.line(f"{error} (training goes on, and tries again in {RETRY} s)")
 
-    def _write(self) -> None:
-        self.report.sync()
-        adam = self.update.adam.state_dict()
-        state = {
+    def _state(self) -> dict[str, Any]:
+        """What every checkpoint says of its weights."""
+        return {
             "step": self.state.step,
             "task": self.task.name,
             "model": self.model.config.to_dict(),
             "tokenizer_digest": self.tokenizer.digest,
+        }
+
+    def _write(self) -> None:
+        self.report.sync()
+        adam = self.update.adam.state_dict()
+        state = self._state() | {
             "text_sha256": self.corpora["train"].digest,
             "config": self.config.frozen(),
             "extra": self.state.step % self.config.train.checkpoint_every > 0,

@@ -4,7 +4,7 @@
                           /optimizer.safetensors    Adam's moments m and v, flat
                           /state.json               step, position in the data, early stopping, the configurations of
                                                     model and run, what text and tokenizer; checksums, see stored.py
-    RUN/checkpoints/averaged/{model.safetensors,state.json}
+    RUN/checkpoints/{averaged,best}/{model.safetensors,state.json}
 
 A checkpoint is written into a hidden sibling folder, forced to disk and renamed, so that a kill or a full disk at any
 moment leaves the last good one as it was. There is no pickle.
@@ -53,6 +53,11 @@ def save_checkpoint(
     write_folder(target, {MODEL: model, OPTIMIZER: optimizer}, state)
     prune(run, keep_last)
     return target
+
+
+def save_weights(target: Path, state: Mapping[str, Any], model: Mapping[str, npx.Array]) -> None:
+    """Writes a checkpoint to be used, not to be trained on from, in place of the one before."""
+    write_folder(target, {MODEL: model}, state)
 
 
 def prune(run: RunFolder, keep_last: int) -> None:
@@ -156,7 +161,7 @@ def average_checkpoints(run_dir: str | Path, last: int = 5) -> Path:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """The checkpoint folder that `path` means: itself, or of a run checkpoints/averaged if there, else the newest step.
+    """The checkpoint folder that `path` means: itself, or of a run the averaged one, the best, or the newest step.
 
     Raises UserError where there is none.
     """
@@ -168,8 +173,8 @@ def find_checkpoint(path: str | Path) -> Path:
         return path
     run = run_of(path)
     steps = run.steps()
-    if run.averaged.is_dir():
-        return run.averaged
+    if folder := next((folder for folder in (run.averaged, run.best) if folder.is_dir()), None):
+        return folder
     if not steps:
         raise UserError(
             f"{path}: expected checkpoints in {run.checkpoints}; got none; "

@@ -44,6 +44,9 @@ class AnyTask:
     vocab_size: int = key(
         37000, "Types V of the vocabulary at most, its 4 special ones included.", within="[5, 16777216]"
     )
+    prepared: str = key(
+        "", "Folder of token arrays, which runs on the same text may share; empty: RUN/data.", may_change=True
+    )
     max_length: int = key(
         256,
         "Longest side in tokens, end included, of a pair (longer ones are skipped and counted); of a text, the tokens"
@@ -110,7 +113,9 @@ class TrainSection:
     patience: int = key(
         0, "Stop after so many validations without a lower loss; 0: never early.", within="[0, 1e6]", may_change=True
     )
-    validate_bleu: bool = key(True, "Also translate the validation text and report its BLEU.", may_change=True)
+    validate_bleu: bool = key(
+        True, "Also translate the validation text (or parse it), and report its BLEU (its F1).", may_change=True
+    )
     log_every: int = key(50, "Updates between lines of metrics.jsonl and log.txt.", within=COUNT, may_change=True)
 
 

@@ -1,5 +1,6 @@
 """What a run remembers beside weights and moments, read back with every check, and how it ended."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -27,7 +28,8 @@ class RunState:
     tokens: int = of(COUNT)  # trained on, without padding
     seconds: float = of(NOT_BELOW_0, 0.0)  # in updates; validation and writing do not count
     validated: int = of(COUNT)  # step of the last validation
-    best_loss: float | None = of((NUMBER, None), None)  # the least validation loss
+    best_loss: float | None = of((NUMBER, None), None)  # the least validation loss, or that of the best score
+    best_score: float | None = of((NUMBER, None), None)  # of a task that is judged by one
     best_step: int = of(COUNT)  # and its step
     worse: int = of(COUNT)  # validations since then
     window_loss: float = of(NUMBER, 0.0)  # since the last log line: sum of loss x target tokens,
@@ -42,7 +44,7 @@ class RunState:
         """The state of a checkpoint after so many steps; ValueError, one line, for one that cannot be."""
         schema: Schema = {f.name: f.metadata["kind"] for f in fields(cls)}
         if isinstance(content, Mapping):
-            content = dict.fromkeys(("skipped", "all_skipped"), 0) | dict(content)  # not in earlier ones
+            content = {"skipped": 0, "all_skipped": 0, "best_score": None} | dict(content)  # not in earlier ones
         if wrong := misfit(content, schema):
             raise ValueError(f"run.{wrong}")
         if unknown := content.keys() - schema.keys():
@@ -94,13 +96,17 @@ class RunState:
         """A log line was written."""
         self.window_loss, self.window_targets, self.window_tokens, self.window_seconds = 0.0, 0, 0, 0.0
 
-    def judged(self, loss: float) -> None:
-        """A validation gave this loss."""
+    def judged(self, loss: float, score: float | None = None) -> bool:
+        """A validation gave this loss, and a score where the task is judged by one; whether it is the best so far."""
         self.validated = self.step
-        if self.best_loss is None or loss < self.best_loss:
-            self.best_loss, self.best_step, self.worse = loss, self.step, 0
+        better = loss < (math.inf if self.best_loss is None else self.best_loss)
+        if score is not None:
+            better = score > (-math.inf if self.best_score is None else self.best_score)
+        if better:
+            self.best_loss, self.best_score, self.best_step, self.worse = loss, score, self.step, 0
         else:
             self.worse += 1
+        return better
 
 
 @dataclass

@@ -96,6 +96,7 @@ class Tokenizer:
         self.special = SpecialIds(*known)
         self.pad_id, self.bos_id, self.eos_id, _ = self.special
         self.vocab_size = len(vocabulary)
+        self.n_outputs = self.vocab_size  # the ids below it are those that a model may write
         canonical = json.dumps(spec, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
         self.digest = hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -115,18 +116,23 @@ class Tokenizer:
         the files are `parallel`, for unequal numbers of lines.
         """
         paths = [paths] if isinstance(paths, str | PathLike) else list(paths)
+        lines = chain.from_iterable(read_parallel(*paths) if parallel else map(read_lines, paths))
+        return cls(cls.learned(lines, kind, vocab_size, pretokenizer))
+
+    @staticmethod
+    def learned(lines: Iterable[list[str]], kind: str, vocab_size: int, pretokenizer: str) -> dict[str, Any]:
+        """`train` on lines, a part of them at a time: the content of the tokenizer.json."""
         choice("tokenizer", kind, KINDS)
         choice("pretokenizer", pretokenizer, PRETOKENIZERS)
         squeeze = normalizers.Replace(Regex(f"[{SPACES}]+"), " ")
         normalizer = normalizers.Sequence([squeeze, normalizers.Strip(), normalizers.Prepend(" ")])
         pieces = pieces_of_bytes(PRETOKENIZERS[pretokenizer])
-        lines = chain.from_iterable(read_parallel(*paths) if parallel else map(read_lines, paths))
         model = byte_pairs(lines, vocab_size, normalizer, pieces)
         if kind == "wordpiece":
             flags = {"continuing_subword_prefix": "", "max_input_chars_per_word": 1000}
             model = {"type": "WordPiece", **flags, "unk_token": model["unk_token"], "vocab": model["vocab"]}
         decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-        return cls(tokenizer_spec(model, normalizer, pieces, decoder))
+        return tokenizer_spec(model, normalizer, pieces, decoder)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Tokenizer":
