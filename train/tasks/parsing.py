@@ -118,13 +118,15 @@ class Parse:
         return write_tree(self.tree)
 
 
-def parse_stream(model: Any, tokenizer: TreeTokenizer, lines: Iterable[str], **options: Any) -> Iterator[list[Parse]]:
+def parse_stream(
+    model: Any, tokenizer: TreeTokenizer, lines: Iterable[str | None], **options: Any
+) -> Iterator[list[Parse]]:
     """Yield, for one line after another, the `n_best` parses of its words, best first; none for a line without words.
 
     Words are what spaces separate, as in the Penn Treebank; a bracket in a word becomes -LRB- or -RRB-. Every tree has
     exactly the words of its line, also where the model did not read all of them. The options are `search_lines`'s.
     """
-    escaped = (line.replace("(", "-LRB-").replace(")", "-RRB-") for line in lines)
+    escaped = (line and line.replace("(", "-LRB-").replace(")", "-RRB-") for line in lines)
 
     def parses(line: str, found: list[Any]) -> list[Parse]:
         words = line.split()
