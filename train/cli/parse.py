@@ -12,8 +12,8 @@ from train.errors import UserError
 
 
 @app.command(
-    epilog="Example: [b]echo 'The cat sat .' | npx-transformer parse --model runs/wsj[/b]. Sentences are tokenised as in"
-    " the Penn Treebank, with spaces between words. An empty line stays empty, so line i of the output is always the"
+    epilog="Example: [b]echo 'The cat sat .' | npx-transformer parse --model runs/wsj[/b]. Sentences are tokenised as"
+    " in the Penn Treebank, with spaces between words. An empty line stays empty, so line i of the output is always the"
     " tree of line i."
 )
 def parse(
@@ -33,6 +33,9 @@ def parse(
         int, typer.Option(min=1, metavar="K", help="K > 1: the K best as lines 'number ||| tree ||| score'.")
     ] = 1,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Source tokens parsed together.")] = None,
+    free: Annotated[
+        bool, typer.Option("--free", help="Search among all outputs, as in the paper, and repair what is no tree.")
+    ] = False,
     device: Device = "cpu",
 ) -> None:
     """Parse sentences, one a line, into trees in Penn Treebank brackets."""
@@ -57,7 +60,7 @@ def parse(
     search = asdict(config.search) | changes
     if n_best > search["beam"]:
         raise UserError(f"--n-best: expected at most the beam, {search['beam']}; got {n_best}; try --beam {n_best}")
-    search |= {"n_best": n_best, "on_warning": lambda text: print(text, file=sys.stderr)}
+    search |= {"n_best": n_best, "free": free, "on_warning": lambda text: print(text, file=sys.stderr)}
     if gold is not None:
         parses, report = parse_gold(network, tokenizer, trees, **search)
         found = iter(parses)

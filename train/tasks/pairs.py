@@ -50,6 +50,7 @@ def search_lines(
     window: int = WINDOW,
     progress: Callable[[int], object] = lambda done: None,
     on_warning: Callable[[str], object] = warnings.warn,
+    kept_to: Callable[[Any, list[str]], Any] = lambda model, lines: model,
     **search: Any,
 ) -> Iterator[tuple[str, list[Hypothesis]]]:
     """Yield one line after another with its `n_best` hypotheses, best first; none for a line without tokens.
@@ -57,7 +58,8 @@ def search_lines(
     Lines are read and given out in windows of `window`, within which sentences of like length share a batch of at most
     `batch_tokens` source tokens, padding included (one sentence may exceed it). A line of more than `max_length`
     tokens, EOS included, is cut, and `on_warning` (default: Python's warnings) is told so. `progress` is told, after
-    every batch, how many more lines are done. `search`: `beam_search`'s beam, alpha, penalty, max_extra and n_best.
+    every batch, how many more lines are done. `kept_to`: of the model and the lines of a batch, what is searched in the
+    model's place. `search`: `beam_search`'s beam, alpha, penalty, max_extra and n_best.
     Raises ValueError for a bad option, at once.
     """
     check_search(**search)
@@ -67,14 +69,15 @@ def search_lines(
     if model.longest:
         max_length = min(max_length, model.longest)
 
-    def found(sources: list[list[int]]) -> list[list[Hypothesis]]:
+    def found(part: list[str], sources: list[list[int]]) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in sources]
         filled = [i for i, ids in enumerate(sources) if ids]
         if len(filled) < len(sources):
             progress(len(sources) - len(filled))
         for batch in length_batches([len(sources[i]) + 1 for i in filled], batch_tokens):
             members = [filled[j] for j in batch]
-            best = beam_search(model, pad_sources([sources[i] for i in members], model.config), **search)
+            src = pad_sources([sources[i] for i in members], model.config)
+            best = beam_search(kept_to(model, [part[i] for i in members]), src, **search)
             for i, hypotheses in zip(members, best, strict=True):
                 results[i] = hypotheses
             progress(len(members))
@@ -83,7 +86,8 @@ def search_lines(
     def windows() -> Iterator[tuple[str, list[Hypothesis]]]:
         rest, first = iter(lines), 1
         while part := [line.removesuffix("\n").removesuffix("\r") for line in islice(rest, window)]:
-            yield from zip(part, found(_encode(tokenizer, part, first, max_length, on_warning)), strict=True)
+            sources = _encode(tokenizer, part, first, max_length, on_warning)
+            yield from zip(part, found(part, sources), strict=True)
             first += len(part)
 
     return windows()
