@@ -104,6 +104,24 @@ def test_a_run_is_translated_scored_and_described(run, texts, tmp_path, capfd):
     assert "best" in text and "digest" in text
 
 
+def test_scores_have_confidence_a_paired_test_and_the_models_perplexity(run, texts, tmp_path, capfd):
+    ref, src, hyp = texts / "valid.tgt", texts / "valid.src", tmp_path / "hyp"
+    hyp.write_text("".join(f"{line[::-1]} x\n" for line in sentences(8)), encoding="utf-8")
+    last = RunFolder(run).steps()[-1]
+    arguments = ["score", "--ref", ref, "--hyp", hyp, "--baseline", src, "--model", last, "--src", src]
+    arguments = [*map(str, arguments), "--bootstrap", "20"]
+    assert main([*arguments, "--json"]) == 0
+    scores = json.loads(capfd.readouterr().out)["scores"]
+    measured = [entry for entry in RunFolder(run).metrics() if entry["kind"] == "valid" and entry["step"] == 6]
+    assert scores["perplexity"]["score"] == pytest.approx(measured[0]["perplexity"], rel=1e-6)
+    assert scores["chrf"]["p_value"] < 0.2 and scores["ter"]["confidence"] >= 0
+    assert main(arguments) == 0
+    shown = capfd.readouterr().out
+    assert f"{scores['perplexity']['score']:.2f}" in shown and "|seed:12345|" in shown
+    refused(capfd, ["score", "--ref", ref, "--hyp", hyp, "--model", run], "--model and --src together")
+    refused(capfd, ["score", "--ref", ref, "--hyp", hyp, "--bootstrap", "1"], "got 1", "try 1000")
+
+
 def test_stdin_to_stdout_keeps_every_line_in_its_place(run):
     process = command("translate", "--model", run, "--beam", "1", stdin=subprocess.PIPE)
     out, err = process.communicate("the red cat\n\nthe blue dog\u0085bird\r\nno newline")

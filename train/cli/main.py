@@ -25,6 +25,7 @@ from train.cli import score  # noqa: F401
 from train.cli import score_trees  # noqa: F401
 from train.cli import average  # noqa: F401
 from train.cli import info  # noqa: F401
+from train.cli import reproduce  # noqa: F401
 # isort: on
 
 CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's, or the one of the copy that newer typers carry

@@ -54,7 +54,8 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, progress
         corpora: dict[str, Any] = {}
         for part in sorted(texts, reverse=True):  # "valid" is small: its mistakes are told first
             say(f"preparing the {part} text: {', '.join(texts[part])}")
-            corpora[part] = task.prepare(texts[part], tokenizer, run.data(part), data.max_length, prepared)
+            arrays = run.data(part, data.prepared)
+            corpora[part] = task.prepare(texts[part], tokenizer, arrays, data.max_length, prepared)
         special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
         if tokenizer.n_outputs < tokenizer.vocab_size:
             special["n_outputs"] = tokenizer.n_outputs

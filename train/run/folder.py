@@ -37,9 +37,9 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.averaged, self.best = self.checkpoints / "averaged", self.checkpoints / "best"
 
-    def data(self, part: str) -> Path:
-        """Where the arrays of a part of the text lie."""
-        return self.path / "data" / part
+    def data(self, part: str, shared: str = "") -> Path:
+        """Where the arrays of a part of the text lie: here, or in a folder that runs share."""
+        return (Path(shared) if shared else self.path / "data") / part
 
     def step(self, step: int) -> Path:
         """Where the checkpoint after so many updates lies."""

@@ -42,6 +42,9 @@ class AnyTask:
         choices=PRETOKENIZERS,
     )
     vocab_size: int = key(37000, "Types V of the vocabulary at most, its 4 special ones included.", within="[5, inf)")
+    prepared: str = key(
+        "", "Folder of token arrays, which runs on the same text may share; empty: RUN/data.", may_change=True
+    )
     max_length: int = key(
         256,
         "Longest side in tokens, end included, of a pair (longer ones are skipped and counted); of a text, the tokens"
