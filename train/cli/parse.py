@@ -35,6 +35,9 @@ def parse(
         int, search_key("beam", metavar="K", help="K > 1: the K best as lines 'number ||| tree ||| score'.")
     ] = 1,
     batch_tokens: Annotated[int | None, search_key("batch_tokens", help="Source tokens parsed together.")] = None,
+    free: Annotated[
+        bool, typer.Option("--free", help="Search among all outputs, as in the paper, and repair what is no tree.")
+    ] = False,
     device: Device = "cpu",
 ) -> None:
     """Parse sentences, one a line, into trees in Penn Treebank brackets."""
@@ -59,7 +62,7 @@ def parse(
         search = asdict(config.search) | {name: value for name, value in given.items() if value is not None}
         if n_best > search["beam"]:
             raise UserError(f"--n-best: expected at most the beam, {search['beam']}; got {n_best}; try --beam {n_best}")
-        search |= {"n_best": n_best, "on_warning": warn}
+        search |= {"n_best": n_best, "free": free, "on_warning": warn}
         if gold is not None:
             parses, report = parse_gold(network, tokenizer, trees, **search)
             found = iter(parses)
