@@ -34,6 +34,8 @@ AT_37000 = {  # V = 37,000; biases in the feed-forward networks only
     "D-ls0.0": 63_045_632,
     "D-ls0.2": 63_045_632,
     "E-learned": 64_094_208,
+    "parsing-wsj": 121_839_616,
+    "parsing-semi": 155_410_432,
     "tiny": 6_054_912,
 }
 

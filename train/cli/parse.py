@@ -1,7 +1,8 @@
 """`parse`: the constituency trees of sentences, by a trained parser."""
 
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +35,9 @@ def parse(
         int, search_key("beam", metavar="K", help="K > 1: the K best as lines 'number ||| tree ||| score'.")
     ] = 1,
     batch_tokens: Annotated[int | None, search_key("batch_tokens", help="Source tokens parsed together.")] = None,
+    free: Annotated[
+        bool, typer.Option("--free", help="Search among all outputs, as in the paper, and repair what is no tree.")
+    ] = False,
     device: Device = "cpu",
 ) -> None:
     """Parse sentences, one a line, into trees in Penn Treebank brackets."""
@@ -45,28 +49,29 @@ def parse(
 
     use_device(device)
     given = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra, "batch_tokens": batch_tokens}
-    if input is not None and gold is not None:
-        raise UserError(f"--gold: expected sentences from one place; got --input {input} too; try one of the two")
 
     def warn(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
+    if input is not None and gold is not None:
+        raise UserError(f"--gold: expected sentences from one place; got --input {input} too; try one of the two")
     trees = list(cleaned(gold)) if gold is not None else []
-    network, tokenizer, config = load_model(model, "parsing", warn)
-    search = asdict(config.search) | {name: value for name, value in given.items() if value is not None}
-    if n_best > search["beam"]:
-        raise UserError(f"--n-best: expected at most the beam, {search['beam']}; got {n_best}; try --beam {n_best}")
-    search |= {"n_best": n_best, "on_warning": warn}
-    sentences = repaired = 0
-    with (nullcontext() if gold else arriving(input)) as lines, writer(output) as file:
-        if lines is None:
+    source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else arriving(input)
+    with source as lines, writer(output) as file:
+        network, tokenizer, config = load_model(model, "parsing", warn)
+        search = asdict(config.search) | {name: value for name, value in given.items() if value is not None}
+        if n_best > search["beam"]:
+            raise UserError(f"--n-best: expected at most the beam, {search['beam']}; got {n_best}; try --beam {n_best}")
+        search |= {"n_best": n_best, "free": free, "on_warning": warn}
+        if gold is not None:
             parses, report = parse_gold(network, tokenizer, trees, **search)
             found = iter(parses)
         else:
             found = parse_stream(network, tokenizer, lines, **search)
+        sentences = repaired = 0
         for index, best in enumerate(found):
             file.write(numbered([(str(parse), parse.score) for parse in best] or [("", 0.0)], index, n_best) + "\n")
             file.flush()
             sentences, repaired = sentences + bool(best), repaired + bool(best and best[0].repaired)
     told = summary(parses, report) if gold is not None else [f"repaired {repaired:,} of {sentences:,} outputs"]
-    print("\n".join(told), file=sys.stderr)
+    warn("\n".join(told))

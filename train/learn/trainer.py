@@ -206,10 +206,11 @@ class Trainer:
             self._record(result)
             score = result.get(self.task.judged_by)
             if self.state.judged(result["loss"], score) and score is not None:
+                self.own.check()
                 try:
                     store.save_weights(self.folder.best, self._state(), self.model.state_dict())
                 except NotWritten as error:
-                    self.report.line(f"{error} (training goes on)")
+                    self.report.line(f"{error} (training goes on; the best weights are not kept)")
 
     def _measure(self) -> dict[str, float] | None:
         """What the validation gives; None after a signal."""
@@ -233,6 +234,15 @@ class Trainer:
 
     # ---- what is kept
 
+    def _state(self) -> dict[str, Any]:
+        """What every checkpoint says of its weights."""
+        return {
+            "step": self.state.step,
+            "task": self.task.name,
+            "model": self.model.config.to_dict(),
+            "tokenizer_digest": self.tokenizer.digest,
+        }
+
     def _save(self, needed: bool) -> None:
         """Writes a checkpoint. Where it cannot: UserError if it is `needed`, else the next try comes in a minute."""
         self.own.check()
@@ -244,15 +254,6 @@ class Trainer:
                 raise
             self.try_again = time.monotonic() + RETRY
             self.report.line(f"{error} (training goes on, and tries again in {RETRY} s)")
-
-    def _state(self) -> dict[str, Any]:
-        """What every checkpoint says of its weights."""
-        return {
-            "step": self.state.step,
-            "task": self.task.name,
-            "model": self.model.config.to_dict(),
-            "tokenizer_digest": self.tokenizer.digest,
-        }
 
     def _write(self) -> None:
         self.report.sync()

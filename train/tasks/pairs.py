@@ -56,6 +56,7 @@ def search_lines(
     window: int = WINDOW,
     progress: Callable[[int], object] = lambda done: None,
     on_warning: Callable[[str], object] = warnings.warn,
+    kept_to: Callable[[Any, list[str]], Any] = lambda model, lines: model,
     **search: Any,
 ) -> Iterator[tuple[str, list[Hypothesis]]]:
     """Yield one line after another with its `n_best` hypotheses, best first; none for a line without tokens.
@@ -64,7 +65,8 @@ def search_lines(
     `batch_tokens` source tokens, padding included (one sentence may exceed it). A window ends after `window` lines,
     after about four batches (AHEAD), and where `lines` has None: the input pauses. A line of more than `max_length`
     tokens, EOS included, is cut, and `on_warning` (default: Python's warnings) is told so. `progress` is told, after
-    every batch, how many more lines are done. `search`: `beam_search`'s beam, alpha, penalty, max_extra and n_best.
+    every batch, how many more lines are done. `kept_to`: of the model and the lines of a batch, what is searched in the
+    model's place. `search`: `beam_search`'s beam, alpha, penalty, max_extra and n_best.
     Raises ValueError for a bad option, at once.
     """
     check_search(**search)
@@ -74,7 +76,7 @@ def search_lines(
     if model.longest:
         max_length = min(max_length, model.longest)
 
-    def found(sources: list[list[int]]) -> list[list[Hypothesis]]:
+    def found(part: list[str], sources: list[list[int]]) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in sources]
         filled = [i for i, ids in enumerate(sources) if ids]
         if len(filled) < len(sources):
@@ -82,7 +84,8 @@ def search_lines(
         least = max(LEAST_TOKENS, LEAST_TOKENS * search.get("beam", 4) // 4)
         for batch in length_batches([len(sources[i]) + 1 for i in filled], batch_tokens, least):
             members = [filled[j] for j in batch]
-            best = beam_search(model, pad_sources([sources[i] for i in members], model.config), **search)
+            src = pad_sources([sources[i] for i in members], model.config)
+            best = beam_search(kept_to(model, [part[i] for i in members]), src, **search)
             for i, hypotheses in zip(members, best, strict=True):
                 results[i] = hypotheses
             progress(len(members))
@@ -91,7 +94,8 @@ def search_lines(
     def windows() -> Iterator[tuple[str, list[Hypothesis]]]:
         rest, first = iter(lines), 1
         while part := _window(rest, window, AHEAD * batch_tokens):
-            yield from zip(part, found(_encode(tokenizer, part, first, max_length, on_warning)), strict=True)
+            sources = _encode(tokenizer, part, first, max_length, on_warning)
+            yield from zip(part, found(part, sources), strict=True)
             first += len(part)
 
     return windows()
