@@ -17,6 +17,7 @@ from train.errors import UserError, one_line
 # isort: off
 # Each of these enters its command; --help lists them in this order.
 from train.cli import demo  # noqa: F401
+from train.cli import data  # noqa: F401
 from train.cli import train  # noqa: F401
 from train.cli import translate  # noqa: F401
 from train.cli import generate  # noqa: F401
