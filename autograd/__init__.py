@@ -6,6 +6,6 @@ operators of a Tensor), `neural.py` (the fused operations of the Transformer, ea
 """
 
 from autograd import neural, operations, tensor
-from autograd.engine import OPERATIONS, Tensor, backward, differentiable, is_grad_enabled, no_grad
+from autograd.engine import OPERATIONS, Tensor, adding, backward, differentiable, is_grad_enabled, no_grad
 from autograd.graph import kept_arrays
 from autograd.testing.gradcheck import GradientError, gradcheck

@@ -11,11 +11,13 @@ Called on Tensors, it computes the output and remembers the vjp in a `Node`, who
 `backward` visits the nodes from the last made to the first, hands each one's gradient to its vjp, and adds up what
 arrives at each parent. What a vjp closes over is what the operation keeps; it is dropped as soon as it has run.
 
-Three rules keep this simple and fast:
+Four rules keep this simple and fast:
 - nodes are numbered as they are made, so descending numbers are a valid order for the walk (inputs precede outputs);
 - a vjp never writes to the gradient it is given, so one array may serve several parents without a copy;
 - the engine owns accumulation: the first gradient that arrives is borrowed, the first sum allocates, later ones add in
-  place. Leaves whose `grad` already exists (parameters in a flat buffer) are added to directly.
+  place. Leaves whose `grad` already exists (parameters in a flat buffer) are added to directly;
+- a vjp that can add is told where: `@adding` marks one that takes, for each parent, the array in which its gradient is
+  summed. What it has added there it answers with that array, and what it answers else is the engine's to keep.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,9 +27,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import npx
-from npx import Array
+from npx import Array, Places
 
-VJP = Callable[[Array], tuple[Array | None, ...]]
+VJP = Callable[..., tuple[Array | None, ...]]  # of the output's gradient, and where to add if it is `adding`
 Result = tuple[Array, VJP]  # of an operation on arrays
 
 OPERATIONS: dict[str, Callable[..., "Tensor"]] = {}
@@ -168,6 +170,17 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
     return operation
 
 
+def adding(vjp: VJP) -> VJP:
+    """Mark a vjp(g, into=NOWHERE) that adds gradients where they are summed.
+
+    into: for each positional argument a contiguous array of its shape, and of its dtype or a wider one, or None where
+    no sum is there yet. For a gradient added to `into[i]` the vjp returns `into[i]` itself; it need not use any. All
+    other arrays it returns are new: neither g nor kept by anybody, though one may be returned for several arguments.
+    """
+    vjp.adds = True  # type: ignore[attr-defined]
+    return vjp
+
+
 def is_grad_enabled() -> bool:
     """Whether operations leave a graph: False within `no_grad`."""
     return _grad_enabled
@@ -207,34 +220,51 @@ def backward(tensor: Tensor, g: Any = None) -> None:
         return
 
     order = _reachable(tensor.node)
-    pending: dict[Node, tuple[Array, bool]] = {tensor.node: (g, False)}  # gradient so far, and whether we may add to it
+    sums: dict[Node, tuple[Array, bool]] = {tensor.node: (g, False)}  # gradient so far, and whether we may add to it
     while order:
         node = order.pop()
-        if node not in pending:  # every path to it was cut by a None
+        if node not in sums:  # every path to it was cut by a None
             continue
-        g, _ = pending.pop(node)
+        g, _ = sums.pop(node)
         vjp, parents = node.vjp, node.parents
         node.vjp, node.parents = None, ()
         assert vjp is not None
-        for parent, gradient in zip(parents, vjp(g), strict=False):
-            if parent is None or gradient is None:
+        adds = hasattr(vjp, "adds")
+        into = _places(parents, sums) if adds else ()
+        gradients = vjp(g, into) if adds else vjp(g)
+        for i, (parent, gradient) in enumerate(zip(parents, gradients, strict=False)):
+            if parent is None or gradient is None or (adds and gradient is into[i]):
                 continue
             if gradient.shape != parent.shape or gradient.dtype != parent.dtype:
                 raise RuntimeError(
                     f"{node.name}: expected its vjp to give {parent.shape} {parent.dtype}; "
                     f"got {gradient.shape} {gradient.dtype}"
                 )
+            own = adds and not any(gradient is other for other in gradients[:i] + gradients[i + 1 :])
             if isinstance(parent, Tensor):
-                _add_to_leaf(parent, gradient)
-            elif parent not in pending:
-                pending[parent] = gradient, False
+                _add_to_leaf(parent, gradient, own)
+            elif parent not in sums:
+                sums[parent] = gradient, own
             else:
-                total, owned = pending[parent]
+                total, owned = sums[parent]
                 if owned:
                     total += gradient
                 else:
-                    pending[parent] = npx.asarray(total + gradient), True  # asarray: NumPy's 0-d sums are no arrays
-        del vjp, g
+                    sums[parent] = npx.asarray(total + gradient), True  # asarray: NumPy's 0-d sums are no arrays
+        del vjp, g, into, gradients
+
+
+def _places(parents: tuple[Node | Tensor | None, ...], sums: dict[Node, tuple[Array, bool]]) -> Places:
+    """Where a vjp may add: sums that are the engine's own and contiguous, none of them twice."""
+    places: list[Array | None] = []
+    for parent in parents:
+        if isinstance(parent, Node):
+            place, owned = sums.get(parent, (None, False))
+        else:
+            place, owned = None if parent is None else parent.grad, True
+        free = place is not None and owned and place.flags.c_contiguous and not any(place is p for p in places)
+        places.append(place if free else None)
+    return tuple(places)
 
 
 def _reachable(root: Node) -> list[Node]:
@@ -254,9 +284,11 @@ def _reachable(root: Node) -> list[Node]:
     return sorted(found, key=lambda node: node.number)
 
 
-def _add_to_leaf(leaf: Tensor, gradient: Array) -> None:
-    if leaf.grad is None:
+def _add_to_leaf(leaf: Tensor, gradient: Array, own: bool = False) -> None:
+    if leaf.grad is not None:
+        leaf.grad += gradient
+    elif own:
+        leaf.grad = gradient
+    else:
         # A copy: the array may be shared with other inputs of the operation it came from.
         leaf.grad = npx.asarray(gradient.copy())
-    else:
-        leaf.grad += gradient

@@ -9,8 +9,8 @@ from typing import Any
 
 import npx
 from autograd import operations as ops
-from autograd.engine import Result, Tensor, differentiable, is_grad_enabled
-from npx import Array, Drop, Scores, Smoothing
+from autograd.engine import Result, Tensor, adding, differentiable, is_grad_enabled
+from npx import NOWHERE, Array, Drop, Places, Scores, Smoothing
 from npx.scores import additive, rotations
 
 COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> the same made of small operations
@@ -48,7 +48,7 @@ def composed_softmax(x: Tensor, mask: Array | None = None) -> Tensor:
 def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Result:
     """gamma * (x - mean) / sqrt(var + eps) + beta over the last axis. x (..., D); gamma, beta (D,)."""
     y, saved = npx.layer_norm(x, gamma, beta, eps)
-    return y, lambda g: npx.layer_norm_grad(g, saved)
+    return y, adding(lambda g, into=NOWHERE: npx.layer_norm_grad(g, saved, into=into[1:3]))
 
 
 @composition
@@ -78,7 +78,7 @@ def dropout_residual_norm(
 ) -> Result:
     """layer_norm(residual + dropout(x)); drop None: no dropout. x, residual (..., D); gamma, beta (D,)."""
     y, saved = npx.dropout_residual_norm(x, residual, gamma, beta, drop, eps)
-    return y, lambda g: npx.dropout_residual_norm_grad(g, saved)
+    return y, adding(lambda g, into=NOWHERE: npx.dropout_residual_norm_grad(g, saved, into=into[2:4]))
 
 
 @composition
@@ -103,9 +103,12 @@ def linear(x: Array, w: Array, b: Array | None = None, activation: str = "") -> 
     y, saved = npx.linear(x.reshape(-1, x.shape[-1]), w, b, activation)
     shape = y.shape
 
-    def vjp(g: Array) -> tuple[Array | None, ...]:
-        gx, gw, gb = npx.linear_grad(g.reshape(shape), saved)
-        return gx.reshape(x.shape), gw, gb
+    @adding
+    def vjp(g: Array, into: Places = NOWHERE) -> tuple[Array | None, ...]:
+        to_x, to_w, to_b = (*into, None)[:3]
+        rows = None if to_x is None else to_x.reshape(-1, x.shape[-1])
+        gx, gw, gb = npx.linear_grad(g.reshape(shape), saved, into=(rows, to_w, to_b))
+        return gx.reshape(x.shape) if to_x is None else to_x, gw, gb
 
     return y.reshape(*x.shape[:-1], w.shape[1]), vjp
 
@@ -121,7 +124,7 @@ def composed_linear(x: Tensor, w: Tensor, b: Tensor | None = None, activation: s
 def embedding(table: Array, ids: Array, scale: float = 1.0) -> Result:
     """scale * table[ids]. table (V, D); ids (...) integers in [0, V); result (..., D)."""
     y, saved = npx.embedding(table, ids, scale)
-    return y, lambda g: (npx.embedding_grad(g, saved),)
+    return y, adding(lambda g, into=NOWHERE: (npx.embedding_grad(g, saved, into=into[0]),))
 
 
 @composition
@@ -263,8 +266,9 @@ def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: Smoothin
     flat = x.reshape(-1, x.shape[-1])
     loss, saved = npx.linear_cross_entropy(flat, w, targets.reshape(-1), smoothing, is_grad_enabled())
 
-    def vjp(g: Array) -> tuple[Array | None, ...]:
-        gx, gw = npx.linear_cross_entropy_grad(g, saved)
+    @adding
+    def vjp(g: Array, into: Places = NOWHERE) -> tuple[Array | None, ...]:
+        gx, gw = npx.linear_cross_entropy_grad(g, saved, into=into[1])
         return gx.reshape(x.shape), gw
 
     return loss, vjp

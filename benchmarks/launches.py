@@ -22,9 +22,14 @@ import npx
 from npx.cuda import blas, launch
 from npx.precision import dtype
 
-IN_PLACE = {"bias_relu": {"y"}, "adam": {"p", "m", "v"}, "accumulate": {"total"}}  # read as well as written
+IN_PLACE = {  # read as well as written
+    "bias_relu": {"y"},
+    "adam": {"p", "m", "v"},
+    "accumulate": {"total"},
+    "embedding_grad": {"total"},
+}
 WITH = {"relu_grad": ("masked", "y")}  # the first is left alone where there is no second
-GATHERED = {"embedding": ("table", "y"), "embedding_grad": ("gtable", "g")}  # at most as many rows as the other has
+GATHERED = {"embedding": ({"table"}, "y"), "embedding_grad": ({"gtable", "total"}, "g")}  # of as many rows as the other
 BUSY = 8192, 15  # rows and number of the square products that keep a device busy for some 20 ms
 
 
@@ -129,16 +134,19 @@ def parameters(source: str, kernel: str) -> tuple[tuple[str, bool], ...]:
 
 def kernel_bytes(source: str, kernel: str, args: Any) -> int:
     """Bytes that a launch has to move."""
-    sizes = {
-        name: getattr(arg, "nbytes", 0) * (1 + (written and name in IN_PLACE.get(kernel, ())))
+    arrays = {
+        name: (arg, 1 + (written and name in IN_PLACE.get(kernel, ())))
         for (name, written), arg in zip(parameters(source, kernel), args, strict=True)
         if hasattr(arg, "strides") and arg.ndim
     }
+    sizes = {name: times * arg.nbytes for name, (arg, times) in arrays.items()}
     if kernel in WITH and WITH[kernel][1] not in sizes:
         del sizes[WITH[kernel][0]]
     if kernel in GATHERED:
-        table, rows = GATHERED[kernel]
-        sizes[table] = min(sizes[table], sizes[rows])
+        tables, rows = GATHERED[kernel]
+        for name in tables & sizes.keys():
+            table, times = arrays[name]
+            sizes[name] = min(sizes[name], times * table.itemsize * arrays[rows][0].size)
     return sum(sizes.values())
 
 

@@ -48,6 +48,7 @@ class TransformerConfig:
     pad_id: int = 0
     bos_id: int = 1
     eos_id: int = 2
+    n_outputs: int | None = None  # a model writes the ids below it, which its tokenizer decides; None: all V
 
     def __post_init__(self) -> None:
         v = self.vocab_size
@@ -57,6 +58,8 @@ class TransformerConfig:
             value = getattr(self, name)
             if not (type(value) is int and 0 <= value < v):
                 raise ValueError(f"{name}: expected a whole number below vocab_size = {v}; got {value!r}")
+        if self.n_outputs is not None and not self.eos_id < self.n_outputs <= v:
+            raise ValueError(f"n_outputs: expected from {self.eos_id + 1}, above eos_id, to {v}; got {self.n_outputs}")
         check(self)
         if self.d_model % self.n_heads and None in (self.d_k, self.d_v):
             raise ValueError(

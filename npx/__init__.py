@@ -20,8 +20,8 @@ from numpy import all as all, any as any, max as max, min as min
 
 from npx import random
 from npx.array import (
-    Array, add_at, arange, array_module, asarray, device, empty, free_memory, from_host, full, host, memory_use, ones,
-    synchronize, to_host, use_device, zeros,
+    NOWHERE, Array, Places, add_at, arange, array_module, asarray, device, empty, free_memory, from_host, full, host,
+    memory_use, ones, synchronize, to_host, use_device, zeros,
 )  # fmt: skip
 from npx.kernels.adam import AdamStep, adam, adam_step
 from npx.kernels.attention import attention, attention_grad, attention_weights

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]  # of either engine: a CuPy array quacks alike
+Places = tuple[Array | None, ...]  # arrays to add to, None where there is none
+NOWHERE: Places = (None,) * 4  # for as many gradients as a kernel has
 host = np
 DEVICES = ("cpu", "cuda")
 _device = "cpu"
@@ -147,6 +149,14 @@ def add_at(x: Array, index: Any, values: Array) -> None:
         x[index] += values  # basic indices name each element at most once
     else:
         array_module(x).add.at(x, index, values)
+
+
+def added(values: Places, into: Places) -> Any:
+    """Each value, or the array of `into` that it is added to, where there is one."""
+    for value, place in zip(values, into, strict=False):
+        if place is not None:
+            place += value
+    return tuple(value if place is None else place for value, place in zip(values, into, strict=False))
 
 
 def use_tf32(on: bool) -> None:

@@ -125,27 +125,30 @@ def panel(n: int) -> int:
 def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """a @ b for matrices, on all cores."""
     y = np.empty((a.shape[0], b.shape[1]), a.dtype) if out is None else out
-    products((a, b, y))
+    products((a, b, y, False))
     return y
 
 
-def products(*triples: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
-    """out = a @ b for each (a, b, out), which do not depend on each other, on all cores.
+def products(*wanted: tuple[np.ndarray, np.ndarray, np.ndarray, bool]) -> None:
+    """out = a @ b, or out += a @ b, for each (a, b, out, add), which do not depend on each other, on all cores.
 
     The work is cut into panels of the rows or columns of a result, whichever are more.
     """
     parts = []
-    for a, b, out in triples:
+    for a, b, out, add in wanted:
         m, n = out.shape
         step = panel(max(m, n))
         if m >= n:
-            parts += [(a[i : i + step], b, out[i : i + step]) for i in range(0, m, step)]
+            parts += [(a[i : i + step], b, out[i : i + step], add) for i in range(0, m, step)]
         else:
-            parts += [(a, b[:, i : i + step], out[:, i : i + step]) for i in range(0, n, step)]
+            parts += [(a, b[:, i : i + step], out[:, i : i + step], add) for i in range(0, n, step)]
 
     def body(i: int, j: int) -> None:
-        left, right, result = parts[i]
-        np.matmul(left, right, out=result)
+        left, right, result, add = parts[i]
+        if add:
+            result += np.matmul(left, right)
+        else:
+            np.matmul(left, right, out=result)
 
-    flops = sum(2 * out.size * a.shape[1] for a, _, out in triples)
+    flops = sum(2 * out.size * a.shape[1] for a, _, out, _ in wanted)
     map_ranges(body, len(parts), 1, inline=flops < INLINE_FLOPS)

@@ -329,7 +329,7 @@ def test_wherever_it_was_stopped_the_same_command_goes_on_to_the_same_files(corp
         assert name.endswith("meta.json") or ours[name] == theirs[name], name
     assert ours.keys() == theirs.keys()
     monkeypatch.setattr(collecting, "read_pairs", lambda *_: pytest.fail("read again"))
-    monkeypatch.setattr(Tokenizer, "train", lambda *_, **__: pytest.fail("learned again"))
+    monkeypatch.setattr(Tokenizer, "learned", lambda *_: pytest.fail("learned again"))
     collect(KNOWN, tmp_path, mirror="http://127.0.0.1:1", command="the command", progress=False)
 
 
@@ -399,13 +399,11 @@ def test_the_papers_vocabularies():
 @settings(max_examples=10)
 @given(st.integers(1, 50), st.integers(1, 60), st.integers(1, 7))
 def test_evenly_spaced_lines(most, total, chunk):
-    from train.text import tokenizer
-
     lines = [str(n) for n in range(total)]
     parts = [lines[i : i + chunk] for i in range(0, total, chunk)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenizer, "read_lines", lambda path: iter(parts))
-        found = [line for part in tokenizer.evenly(parts, most, ["one"]) for line in part]
+        patch.setattr(collecting, "read_lines", lambda path: iter(parts))
+        found = [line for part in collecting.evenly(parts, most, ["one"]) for line in part]
     assert found == lines[:: -(-total // most)] and len(found) <= most
 
 

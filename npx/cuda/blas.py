@@ -8,7 +8,7 @@ from npx.array import Array, array_module
 
 
 def matmul(a: Array, b: Array, out: Array | None = None, add: bool = False) -> Array:
-    """a b (M, N) for a (M, K), b (K, N) of one dtype, into `out`, or onto it if `add`.
+    """a b (M, N) for a (M, K), b (K, N) of one dtype, into `out`, or onto it if `add`; None: a new array.
 
     Sums are formed in float32 (float64 for float64) and rounded once, to the dtype of `out`: that of a and b, or
     float32. The rows or the columns of a, b and out may lie apart: cuBLAS reads transposed matrices and parts of rows
@@ -16,7 +16,7 @@ def matmul(a: Array, b: Array, out: Array | None = None, add: bool = False) -> A
     """
     xp, wide = array_module(a), np.result_type(a.dtype, np.float32)
     if out is None:
-        out = xp.empty((a.shape[0], b.shape[1]), a.dtype)
+        out, add = xp.empty((a.shape[0], b.shape[1]), a.dtype), False
     if xp is not np:
         _gemm(xp, a, b, out, add)
     elif add or a.dtype != wide:

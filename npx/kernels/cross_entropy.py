@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, array_module
+from npx.array import Array, added, array_module
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.kernels.embedding import sums_by_id
@@ -99,9 +99,9 @@ def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: Smoothin
 
 
 @linear_cross_entropy.gradient
-def linear_cross_entropy_grad(g: Array, gx: Array, gw: Array) -> tuple[Array, Array]:
-    """g times the gradients, for the gradient g () of the loss."""
-    return (g * gx).astype(gx.dtype, copy=False), (g * gw).astype(gw.dtype, copy=False)
+def linear_cross_entropy_grad(g: Array, gx: Array, gw: Array, into: Array | None = None) -> tuple[Array, Array]:
+    """g times the gradients, for the gradient g () of the loss. `into`: an array that gw is added to, if not None."""
+    return added(((g * gx).astype(gx.dtype, copy=False), (g * gw).astype(gw.dtype, copy=False)), (None, into))
 
 
 @cross_entropy_grad.fast("numpy", "float32", "float64")
@@ -113,10 +113,16 @@ def scaled_in_place(g: Array, x: Array) -> Array:
 
 
 @linear_cross_entropy_grad.fast("numpy", "float32", "float64")
-@linear_cross_entropy_grad.fast("cupy", "float32", "float16", "bfloat16")
-def both_scaled_in_place(g: Array, gx: Array, gw: Array) -> tuple[Array, Array]:
-    """The same for two."""
-    return scaled_in_place(g, gx), scaled_in_place(g, gw)
+def both_scaled_in_place(g: Array, gx: Array, gw: Array, into: Array | None = None) -> tuple[Array, Array]:
+    """The same for two; gw is added where it goes while a block of its rows is in cache."""
+
+    def body(i: int, j: int) -> None:
+        part = scaled_in_place(g, gw[i:j])
+        if into is not None:
+            into[i:j] += part
+
+    map_blocks(body, len(gw), gw[:1].nbytes)
+    return scaled_in_place(g, gx), gw if into is None else into
 
 
 def logits_to_gradient(z: Array, targets: Array, smoothing: Smoothing, grad: bool) -> float:
@@ -293,7 +299,7 @@ def total_loss(losses: Array) -> Array:
 def linear_cross_entropy_cuda(
     x: Array, w: Array, targets: Array, smoothing: Smoothing = PLAIN, grad: bool = True
 ) -> Output:
-    """Chunks of rows through one buffer for logits and their gradient; gw is summed over chunks in float32.
+    """Chunks of rows through one buffer for logits and their gradient; gw is float32, to which products are added.
 
     Padding takes part, with a gradient of zeros: leaving it out would make the host wait for its number.
     """
@@ -305,17 +311,23 @@ def linear_cross_entropy_cuda(
     buffer = xp.empty((min(chunk, n), room), x.dtype)[:, :classes]
     losses = xp.empty(n, np.float32)
     gx: Any = xp.empty(x.shape, x.dtype) if grad else None
-    gw: Any = xp.zeros(w.shape, x.dtype) if grad else None
-    total = xp.zeros(w.shape, np.float32) if grad and n > chunk else None
+    gw: Any = (xp.empty if n else xp.zeros)(w.shape, np.float32) if grad else None
     for start in range(0, n, chunk):
         rows = slice(start, start + chunk)
         z = blas.matmul(x[rows], w.T, out=buffer[: len(x[rows])])
         losses_and_gradient(z, targets[rows], z if grad else None, losses[rows], smoothing)
         if grad:
             blas.matmul(z, w, out=gx[rows])
-            blas.matmul(z.T, x[rows], out=gw)
-            if total is not None:
-                last = start + chunk >= n
-                args = total, gw, gw if last else None, np.int64(gw.size)
-                launch("sums.cu", "accumulate", -(-gw.size // (8 * BLOCK_THREADS)), BLOCK_THREADS, args, T=x.dtype)
+            blas.matmul(z.T, x[rows], out=gw, add=start > 0)
     return total_loss(losses), (gx, gw) if grad else None
+
+
+@linear_cross_entropy_grad.fast("cupy", "float32", "float16", "bfloat16")
+def linear_cross_entropy_grad_cuda(g: Array, gx: Array, gw: Array, into: Array | None = None) -> tuple[Array, Array]:
+    """gx in place; gw, float32, in one pass to where it goes, if that is float32."""
+    gx = scaled_in_place(g, gx)
+    if into is None or into.dtype != np.float32:
+        return gx, scaled_in_place(g, gw).astype(gx.dtype, copy=False)
+    args = into, array_module(gw).asarray(g), gw, np.int64(gw.size)  # NumPy's products of 0-d arrays are no arrays
+    launch("sums.cu", "accumulate", -(-gw.size // (8 * BLOCK_THREADS)), BLOCK_THREADS, args, T=gw.dtype)
+    return gx, into

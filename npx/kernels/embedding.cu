@@ -19,11 +19,12 @@ extern "C" __global__ void embedding(const T* table, const ID* ids, T* y, i64 n,
     }
 }
 
-// gtable[v] = scale times the sum of g over the positions where ids == v. `order`: the positions, sorted by id, equal ids in their own
-// order. Block (j, c) stands at the j-th of them; where a run of equal ids begins it sums the run for columns
-// 256 c to 256 c + 255, its 8 warps taking turns at the positions. A row without a position is left alone.
+// gtable[v] = scale times the sum of g over the positions where ids == v, or total[v] += it if gtable is null.
+// `order`: the positions, sorted by id, equal ids in their own order. Block (j, c) stands at the j-th of them; where a
+// run of equal ids begins it sums the run for columns 256 c to 256 c + 255, its 8 warps taking turns at the positions.
+// A row without a position is left alone.
 extern "C" __global__ void embedding_grad(
-    const T* g, const ID* ids, const i64* order, T* gtable, i64 n, int d, float scale
+    const T* g, const ID* ids, const i64* order, T* gtable, float* total, i64 n, int d, float scale
 ) {
     i64 first = blockIdx.x, id = ids[order[first]];
     if (first > 0 && ids[order[first - 1]] == id) return;
@@ -55,5 +56,6 @@ extern "C" __global__ void embedding_grad(
     if (column >= d) return;
     float sum = 0;
     for (int other = 0; other < 8; other++) sum += parts[other][threadIdx.x];
-    gtable[id * d + column] = from_float<T>(scale * sum);
+    if (gtable) gtable[id * d + column] = from_float<T>(scale * sum);
+    else total[id * d + column] += scale * sum;
 }

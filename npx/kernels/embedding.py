@@ -1,5 +1,7 @@
 """Rows of a table by index, and the sum of gradients that comes back to each row (paper section 3.4)."""
 
+from typing import Any
+
 import numpy as np
 
 from npx.array import Array, array_module
@@ -17,8 +19,10 @@ def embedding(table: Array, ids: Array, scale: float = 1.0) -> Output:
 
 
 @embedding.gradient
-def embedding_grad(g: Array, ids: Array, rows: int, scale: float) -> Array:
+def embedding_grad(g: Array, ids: Array, rows: int, scale: float, into: Array | None = None) -> Array:
     """gtable (rows, D) with gtable[v] = scale * sum of g over the positions where ids == v. g (..., D); ids (...).
+
+    `into`: an array that it is added to, if not None.
 
     Repeated ids add up. The order of the sum is the order of the positions, so it can be repeated bit for bit. What is
     scaled are the rows of g, which are far fewer than those of the table.
@@ -27,19 +31,22 @@ def embedding_grad(g: Array, ids: Array, rows: int, scale: float) -> Array:
     g = g if scale == 1.0 else (g * scale).astype(g.dtype, copy=False)
     gtable = xp.zeros((rows, g.shape[-1]), g.dtype)
     xp.add.at(gtable, ids.reshape(-1), g.reshape(-1, g.shape[-1]))
-    return gtable
+    if into is None:
+        return gtable
+    into += gtable
+    return into
 
 
 embedding.fast("numpy", "float32", "float64")(embedding.reference)  # it is the gradient that can be faster
 
 
 @embedding_grad.fast("numpy", "float32", "float64")
-def embedding_grad_numpy(g: Array, ids: Array, rows: int, scale: float) -> Array:
+def embedding_grad_numpy(g: Array, ids: Array, rows: int, scale: float, into: Array | None = None) -> Array:
     """Only the rows that occur are summed, without scattered writes."""
     g = g if scale == 1.0 else (g * scale).astype(g.dtype, copy=False)
-    gtable = np.zeros((rows, g.shape[-1]), g.dtype)
+    gtable = np.zeros((rows, g.shape[-1]), g.dtype) if into is None else into
     found, sums = sums_by_id(g.reshape(-1, g.shape[-1]), ids.reshape(-1))
-    gtable[found] = sums
+    gtable[found] += sums
     return gtable
 
 
@@ -65,12 +72,13 @@ def embedding_cuda(table: Array, ids: Array, scale: float = 1.0) -> Output:
 
 
 @embedding_grad.fast("cupy", "float32", "float16", "bfloat16")
-def embedding_grad_cuda(g: Array, ids: Array, rows: int, scale: float) -> Array:
+def embedding_grad_cuda(g: Array, ids: Array, rows: int, scale: float, into: Array | None = None) -> Array:
     """Positions sorted by id, a block for each run of equal ids: no atomic additions, whose order would vary."""
     xp = array_module(g)
     g, d = contiguous(g), g.shape[-1]
-    gtable = xp.zeros((rows, d), g.dtype)
+    total = into if into is not None and into.dtype == np.float32 else None
+    gtable: Any = xp.zeros((rows, d), g.dtype) if total is None else None
     order = xp.argsort(ids.reshape(-1), kind="stable").astype(np.int64, copy=False)
-    args = g, ids, order, gtable, np.int64(ids.size), np.int32(d), np.float32(scale)
+    args = g, ids, order, gtable, total, np.int64(ids.size), np.int32(d), np.float32(scale)
     launch("embedding.cu", "embedding_grad", (ids.size, -(-d // 256)), 256, args, T=g.dtype, ID=ids.dtype)
-    return gtable
+    return gtable if total is None else total

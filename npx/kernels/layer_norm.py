@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import Array, array_module
+from npx.array import NOWHERE, Array, Places, added, array_module
 from npx.cuda.launch import contiguous, launch
 from npx.kernels.dropout import Drop, draw
 from npx.registry import Output, kernel
@@ -25,8 +25,10 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[
 
 
 @layer_norm.gradient
-def layer_norm_grad(g: Array, gamma: Array, xhat: Array, rstd: Array) -> tuple[Array, Array, Array]:
+def layer_norm_grad(g: Array, gamma: Array, xhat: Array, rstd: Array, into: Places = NOWHERE) -> Any:
     """Gradients (gx, ggamma, gbeta) of `layer_norm`. g, xhat (..., D); gamma (D,); rstd (..., 1).
+
+    `into`: arrays that those of gamma and beta are added to, if not None.
 
     With h = g * gamma: gx = rstd * (h - mean(h) - xhat * mean(h * xhat)). The two means are what moving x_i does to
     every other component, through the mean and through the variance; ggamma = sum g * xhat and gbeta = sum g over rows.
@@ -35,7 +37,7 @@ def layer_norm_grad(g: Array, gamma: Array, xhat: Array, rstd: Array) -> tuple[A
     h = g * gamma
     gx = rstd * (h - xp.mean(h, -1, keepdims=True) - xhat * xp.mean(h * xhat, -1, keepdims=True))
     rows = tuple(range(g.ndim - 1))
-    return gx, xp.sum(g * xhat, axis=rows), xp.sum(g, axis=rows)
+    return gx, *added((xp.sum(g * xhat, axis=rows), xp.sum(g, axis=rows)), into)
 
 
 def norm_rows(z: Array, gamma: Array, beta: Array, eps: float, y: Array, rstd: Array) -> None:
@@ -80,9 +82,9 @@ def layer_norm_numpy(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> 
 
 
 @layer_norm_grad.fast("numpy", "float32", "float64")
-def layer_norm_grad_numpy(g: Array, *saved: Any) -> tuple[Array, ...]:
+def layer_norm_grad_numpy(g: Array, *saved: Any, **options: Any) -> tuple[Array, ...]:
     """That of `residual_norm_numpy`."""
-    return residual_norm_grad_numpy(g, *saved)[1:]
+    return residual_norm_grad_numpy(g, *saved, **options)[1:]
 
 
 def residual_norm_numpy(
@@ -113,13 +115,13 @@ def residual_norm_numpy(
 
 
 def residual_norm_grad_numpy(
-    g: Array, gamma: Array, xhat: Array, rstd: Array, drop: Drop | None, keep: Array | None
+    g: Array, gamma: Array, xhat: Array, rstd: Array, drop: Drop | None, keep: Array | None, into: Places = NOWHERE
 ) -> tuple[Array, ...]:
     """Its gradients (gx, gresidual, ggamma, gbeta), those of the parameters added up in the order of the blocks."""
     gresidual, d = np.empty(g.shape, g.dtype), g.shape[-1]
     gx = gresidual if keep is None else np.empty(g.shape, g.dtype)
     if not g.size:
-        return gx, gresidual, np.zeros(d, g.dtype), np.zeros(d, g.dtype)
+        return gx, gresidual, *added((np.zeros(d, g.dtype), np.zeros(d, g.dtype)), into)
     g2, h2, r2, gres2, gx2, keep2 = (as_rows(a) for a in (g, xhat, rstd, gresidual, gx, keep))
     scale = drop.scale if drop else 1.0
 
@@ -131,7 +133,7 @@ def residual_norm_grad_numpy(
         return sums
 
     parts = map_blocks(body, len(g2), g2[:1].nbytes)
-    return gx, gresidual, *(np.add.reduce(part, axis=0) for part in zip(*parts, strict=True))
+    return gx, gresidual, *added(tuple(np.add.reduce(part, axis=0) for part in zip(*parts, strict=True)), into)
 
 
 def as_rows(x: Array | None) -> Any:
@@ -151,9 +153,9 @@ def layer_norm_cuda(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> O
 
 
 @layer_norm_grad.fast("cupy", "float32", "float16", "bfloat16")
-def layer_norm_grad_cuda(g: Array, *saved: Any) -> tuple[Array, ...]:
+def layer_norm_grad_cuda(g: Array, *saved: Any, **options: Any) -> tuple[Array, ...]:
     """That of `residual_norm_cuda`."""
-    return residual_norm_grad_cuda(g, *saved)[1:]
+    return residual_norm_grad_cuda(g, *saved, **options)[1:]
 
 
 def residual_norm_cuda(
@@ -173,7 +175,9 @@ def residual_norm_cuda(
     return y, (gamma, xhat, rstd, drop)
 
 
-def residual_norm_grad_cuda(g: Array, gamma: Array, xhat: Array, rstd: Array, drop: Drop | None) -> tuple[Array, ...]:
+def residual_norm_grad_cuda(
+    g: Array, gamma: Array, xhat: Array, rstd: Array, drop: Drop | None, into: Places = NOWHERE
+) -> tuple[Array, ...]:
     """Its gradients (gx, gresidual, ggamma, gbeta); without dropout the first two are one array.
 
     A warp for each row; each block's parameter gradients, then their sums in the order of the blocks.
@@ -186,8 +190,7 @@ def residual_norm_grad_cuda(g: Array, gamma: Array, xhat: Array, rstd: Array, dr
     gx = xp.empty(g.shape, g.dtype) if drop else None
     args = g, gamma, xhat, rstd, gresidual, gx, partial, np.int32(n), np.int32(d), *draw(drop)
     launch("layer_norm.cu", "layer_norm_grad", blocks, threads, args, T=g.dtype, **shape)
-    sums = sum_columns_cuda(partial, g.dtype)
-    return gresidual if gx is None else gx, gresidual, sums[:d], sums[d:]
+    return gresidual if gx is None else gx, gresidual, *sum_columns_cuda(partial, g.dtype, into[:2])
 
 
 def row_shape(x: Array) -> tuple[int, int, int, dict[str, Any]]:
@@ -199,10 +202,15 @@ def row_shape(x: Array) -> tuple[int, int, int, dict[str, Any]]:
     return x.size // max(d, 1), d, 32 * warps * rows, {"WARPS": warps, "ROWS": rows, "CHUNKS": chunks}
 
 
-def sum_columns_cuda(partial: Array, dtype: Any) -> Array:
-    """The sums (D,) over the rows of partial (n, D), float32."""
-    rows, columns = partial.shape
-    sums = array_module(partial).empty(columns, dtype)
-    sizes = np.int32(rows), np.int32(columns)
-    launch("sums.cu", "column_sums", -(-columns // 32), 256, (partial, sums, *sizes), T=sums.dtype)
+def sum_columns_cuda(partial: Array, dtype: Any, into: Places) -> list[Array]:
+    """The sums over the rows of partial (n, D), float32, in as many equal parts as `into` has places: one or two.
+
+    Added there if each is an array; else in new ones of `dtype`.
+    """
+    (rows, columns), parts = partial.shape, len(into)
+    places = [place for place in into if place is not None and place.dtype == np.float32]
+    add, width = len(places) == parts, columns // parts
+    sums = places if add else list(array_module(partial).empty((parts, width), dtype))
+    args = partial, sums[0], sums[-1], np.int32(rows), np.int32(columns), np.int32(width), np.int32(add)
+    launch("sums.cu", "column_sums", -(-columns // 32), 256, args, T=sums[0].dtype)
     return sums

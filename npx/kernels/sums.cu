@@ -3,8 +3,11 @@
 // Built with: T = float half_t bf16_t
 #include "device.cuh"
 
-// sums[c] = the sum of column c of x (rows, columns). A block of 8 warps takes 32 columns.
-extern "C" __global__ void column_sums(const float* x, T* sums, int rows, int columns) {
+// The sums of the columns of x (rows, columns), the first `width` of them to `first`, the others to `second`; onto what
+// is there if `add`. A block of 8 warps takes 32 columns.
+extern "C" __global__ void column_sums(
+    const float* x, T* first, T* second, int rows, int columns, int width, int add
+) {
     __shared__ float parts[8][32];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = blockIdx.x * 32 + lane;
     float sum = 0;
@@ -14,21 +17,21 @@ extern "C" __global__ void column_sums(const float* x, T* sums, int rows, int co
     __syncthreads();
     if (warp == 0 && column < columns) {
         for (int other = 1; other < 8; other++) sum += parts[other][lane];
-        sums[column] = from_float<T>(sum);
+        T* target = column < width ? first + column : second + (column - width);
+        *target = from_float<T>(add ? to_float(*target) + sum : sum);
     }
 }
 
-// total += part, n values each; with `rounded`, the sum goes there instead, which is what a last part is for.
-extern "C" __global__ void accumulate(float* total, const T* part, T* rounded, i64 n) {
+// total += factor[0] part, n values each.
+extern "C" __global__ void accumulate(float* total, const float* factor, const T* part, i64 n) {
     i64 start = 8 * (blockIdx.x * (i64)blockDim.x + threadIdx.x);
     int count = (int)min(n - start, (i64)8);
     float sum[8], v[8];
     load<8>(total + start, count, sum);
     load<8>(part + start, count, v);
 #pragma unroll
-    for (int i = 0; i < 8; i++) sum[i] += v[i];
-    if (rounded) store<8>(rounded + start, count, sum);
-    else store<8>(total + start, count, sum);
+    for (int i = 0; i < 8; i++) sum[i] += factor[0] * v[i];
+    store<8>(total + start, count, sum);
 }
 
 // sum[0] = the sum of the n numbers x, by one block.

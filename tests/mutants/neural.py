@@ -23,7 +23,7 @@ operation("softmax", "input kept without need", "softmax",
 def norm_mutant(change):
     """`layer_norm_grad` with a changed gx; change(h, xhat, rstd)."""
 
-    def wrong(g, saved):
+    def wrong(g, saved, into=None):
         gamma, xhat, rstd = saved.values[:3]
         _, ggamma, gbeta = LAYER_NORM_GRAD(g, saved)
         return change(g * gamma, xhat, rstd), ggamma, gbeta
@@ -69,15 +69,15 @@ def linear_mutant(g, saved, change):
 vjp("linear", "bias gradient lost", "linear",
     lambda r, g, y, x, w, b, activation: (*r(g)[:2], None if b is None else npx.zeros_like(b)))
 kernel("linear_grad", "mask of the ReLU lost", "linear",
-       lambda g, saved: linear_mutant(g, saved, lambda g, y: g), "operation linear")
+       lambda g, saved, into=None: linear_mutant(g, saved, lambda g, y: g), "operation linear")
 kernel("linear_grad", "mask of the ReLU inverted", "linear",
-       lambda g, saved: linear_mutant(g, saved, lambda g, y: g * (y <= 0)), "operation linear")
+       lambda g, saved, into=None: linear_mutant(g, saved, lambda g, y: g * (y <= 0)), "operation linear")
 vjp("linear", "weight gradient averaged over rows", "linear",
     lambda r, g, y, x, w, b, activation: (r(g)[0], r(g)[1] / max(1, x.size // x.shape[-1]), r(g)[2]))
 vjp("embedding", "scale lost in the gradient", "embedding",
     lambda r, g, y, table, ids, scale: (npx.embedding_grad(g, npx.embedding(table, ids)[1]),))
 kernel("embedding_grad", "repeated ids overwrite", "embedding",
-       lambda g, saved: overwritten((saved.values[1], g.shape[-1]), saved.values[0], g * saved.values[2]),
+       lambda g, saved, into=None: overwritten((saved.values[1], g.shape[-1]), saved.values[0], g * saved.values[2]),
        "operation embedding", "special value")
 
 # Attention

@@ -71,7 +71,7 @@ mistake("layer_norm", "blocks", "results in the order in which threads end", row
 mistake("linear", "blocks", "the first columns for every panel", rows.products,
         "b[:, i : i + step], out", "b[:, : min(step, n - i)], out")
 mistake("linear", "blocks", "every panel written to the first rows", rows.products,
-        "out[i : i + step]) for i in range(0, m", "out[: min(step, m - i)]) for i in range(0, m")
+        "out[i : i + step], add) for i in range(0, m", "out[: min(step, m - i)], add) for i in range(0, m")
 
 # Softmax
 
@@ -128,10 +128,10 @@ mistake("dropout", "state", "results in an array of the first call", dropout.dro
 # Layer norm
 
 GRAD = layer_norm.residual_norm_grad_numpy
-SUMS = "*(np.add.reduce(part, axis=0) for part in zip(*parts, strict=True))"
-mistake("layer_norm", "blocks", "the last block's parameter gradients only", GRAD, SUMS, "*parts[-1]")
+SUMS = "tuple(np.add.reduce(part, axis=0) for part in zip(*parts, strict=True))"
+mistake("layer_norm", "blocks", "the last block's parameter gradients only", GRAD, SUMS, "parts[-1]")
 mistake("layer_norm", "blocks", "the first block's parameter gradients for all", GRAD,
-        SUMS, "*(len(parts) * part for part in parts[0])")
+        SUMS, "tuple(len(parts) * part for part in parts[0])")
 mistake("layer_norm", "blocks", "the first block's deviations for all", GRAD, "r2[i:j]", "r2[: j - i]")
 mistake("dropout_residual_norm", "blocks", "the first block's mask on the way back", GRAD,
         "keep2[i:j]", "keep2[: j - i]")
@@ -165,17 +165,17 @@ mistake("linear", "blocks", "ReLU in the first panel only", linear.linear_numpy,
         "        if activation:", "        if activation and not i:")
 mistake("linear", "blocks", "the first block's ReLU for all", linear.linear_grad_numpy, "y[i:j] > 0", "y[: j - i] > 0")
 mistake("linear", "blocks", "bias gradient of the first block", linear.linear_grad_numpy,
-        "column_sums(g) if", "column_sums(g[: rows.block(1024)]) if")
+        "column_sums(g)", "column_sums(g[: rows.block(1024)])")
 mistake("linear", "dtype", "bias gradient in float16", layer_norm.column_sums,
         "np.ones(len(g), g.dtype) @ g", "(np.ones(len(g), g.dtype) @ g).astype('float16').astype(g.dtype)")
 mistake("linear", "state", "the output in an array of the first call", linear.linear_numpy,
         "y = np.empty((len(x), w.shape[1]), x.dtype)",
         f"y = {kept('len(x), w.shape[1], x.dtype', 'np.empty((len(x), w.shape[1]), x.dtype)')}")
 mistake("linear", "state", "weights turned once for their shape", linear.linear_grad_numpy,
-        "(g, w.T, gx)", f"(g, {kept('w.shape, w.dtype', 'w.T.copy()')}, gx)")
+        "(g, w.T, gx,", f"(g, {kept('w.shape, w.dtype', 'w.T.copy()')}, gx,")
 mistake("linear", "state", "x and w of the last call", linear.linear_grad_numpy,
-        "gx, gw = np", "KEPT.setdefault(x.shape + w.shape + (x.dtype,), (x, w))\n    "
-        "x, w = KEPT[x.shape + w.shape + (x.dtype,)]\n    gx, gw = np")
+        "gx = np", "KEPT.setdefault(x.shape + w.shape + (x.dtype,), (x, w))\n    "
+        "x, w = KEPT[x.shape + w.shape + (x.dtype,)]\n    gx = np")
 
 # Embedding
 
@@ -188,7 +188,7 @@ mistake("embedding", "state", "rows of an earlier call remain", embedding.embedd
         f"gtable = {kept('rows, g.shape[-1], g.dtype', 'np.zeros((rows, g.shape[-1]), g.dtype)')}.copy()\n"
         "    KEPT[rows, g.shape[-1], g.dtype] = gtable")
 mistake("embedding", "special value", "id 0 taken for padding", embedding.embedding_grad_numpy,
-        "gtable[found] = sums", "gtable[found] = sums * (found != 0)[:, None]")
+        "gtable[found] += sums", "gtable[found] += sums * (found != 0)[:, None]")
 mistake("embedding", "special value", "scale 0 taken for none", embedding.embedding_grad_numpy,
         "scale == 1.0", "scale in (0.0, 1.0)")
 mistake("embedding", "incoming gradient", "scaled where it lies", embedding.embedding_grad_numpy,

@@ -20,8 +20,10 @@ from train.cli import demo  # noqa: F401
 from train.cli import data  # noqa: F401
 from train.cli import train  # noqa: F401
 from train.cli import translate  # noqa: F401
+from train.cli import parse  # noqa: F401
 from train.cli import generate  # noqa: F401
 from train.cli import score  # noqa: F401
+from train.cli import score_trees  # noqa: F401
 from train.cli import average  # noqa: F401
 from train.cli import info  # noqa: F401
 from train.cli import reproduce  # noqa: F401

@@ -36,7 +36,8 @@ def translate(
 
     from train.run.checkpoint import load_model
     from train.run.config import check, keys_of
-    from train.tasks.translation import format_translation, translate_stream
+    from train.tasks.pairs import numbered
+    from train.tasks.translation import translate_stream
     from train.text.lines import read_lines
 
     use_device(device)
@@ -55,4 +56,4 @@ def translate(
     )
     with writer(output) as file:
         for index, translations in enumerate(translated):
-            file.write(format_translation(translations, index, n_best) + "\n")
+            file.write(numbered(translations, index, n_best) + "\n")

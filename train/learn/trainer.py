@@ -167,7 +167,9 @@ class Trainer:
         """Validates and notes the result for early stopping; after a signal within, it is still due on resuming."""
         if result := self._measure():
             self._record(result)
-            self.state.judged(result["loss"])
+            score = result.get(self.task.judged_by)
+            if self.state.judged(result["loss"], score) and score is not None:
+                store.save_weights(self.folder.best, self._state(), self.model.state_dict())
 
     def _measure(self) -> dict[str, float] | None:
         """What the validation gives; None after a signal."""
@@ -191,14 +193,19 @@ class Trainer:
 
     # ---- what is kept
 
-    def _save(self) -> None:
-        self.report.sync()
-        adam = self.update.adam.state_dict()
-        state = {
+    def _state(self) -> dict[str, Any]:
+        """What every checkpoint says of its weights."""
+        return {
             "step": self.state.step,
             "task": self.task.name,
             "model": self.model.config.to_dict(),
             "tokenizer_digest": self.tokenizer.digest,
+        }
+
+    def _save(self) -> None:
+        self.report.sync()
+        adam = self.update.adam.state_dict()
+        state = self._state() | {
             "text_sha256": self.corpora["train"].digest,
             "adam_steps": adam.pop("step"),
             "loss_scale": self.update.scale.state_dict(),

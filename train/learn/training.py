@@ -57,6 +57,8 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, progress
             arrays = run.data(part, data.prepared)
             corpora[part] = task.prepare(texts[part], tokenizer, arrays, data.max_length, prepared)
         special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
+        if tokenizer.n_outputs < tokenizer.vocab_size:
+            special["n_outputs"] = tokenizer.n_outputs
         shape = config.transformer_config(tokenizer.vocab_size, **special)
         model = shape.build(t.seed, precision.weights)
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress)

@@ -5,7 +5,7 @@
                           /state.json               step, position in the data, early stopping, the model's
                                                     configuration, the tokenizer's digest, and the size and SHA-256
                                                     of the other files
-    RUN/checkpoints/averaged/{model.safetensors,state.json}
+    RUN/checkpoints/{averaged,best}/{model.safetensors,state.json}
 
 A checkpoint is written into a hidden sibling folder, forced to disk and renamed, so that a kill or a full disk at any
 moment leaves the last good one as it was. There is no pickle.
@@ -63,6 +63,11 @@ def save_checkpoint(
     for old in run.steps()[:-keep_last] if keep_last > 0 else []:
         _remove(old)
     return target
+
+
+def save_weights(target: Path, state: Mapping[str, Any], model: Mapping[str, npx.Array]) -> None:
+    """Writes a checkpoint to be used, not to be trained on from, in place of the one before."""
+    _write_folder(target, {MODEL: model}, state)
 
 
 def load_checkpoint(path: str | Path, optimizer: bool = True) -> Checkpoint:
@@ -131,7 +136,7 @@ def average_checkpoints(run_dir: str | Path, last: int = 5) -> Path:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """The checkpoint folder that `path` means: itself, or of a run checkpoints/averaged if there, else the newest step.
+    """The checkpoint folder that `path` means: itself, or of a run the averaged one, the best, or the newest step.
 
     Raises UserError where there is none.
     """
@@ -143,8 +148,8 @@ def find_checkpoint(path: str | Path) -> Path:
         return path
     run = RunFolder(path)
     steps = run.steps()
-    if run.averaged.is_dir():
-        return run.averaged
+    if own := next((folder for folder in (run.averaged, run.best) if folder.is_dir()), None):
+        return own
     if not steps:
         raise UserError(
             f"{path}: expected checkpoints in {run.checkpoints}; got none; "

@@ -100,7 +100,7 @@ class RunConfig:
     def transformer_config(self, vocab_size: int, **special: int) -> TransformerConfig:
         """The model's configuration; ValueError (one line) where it is impossible: heads that do not divide d_model.
 
-        `special`: ids that the tokenizer decides: pad_id, bos_id, eos_id.
+        `special`: what the tokenizer decides: pad_id, bos_id, eos_id, n_outputs.
         """
         changes = {f.name: v for t, f, v in self.keys() if t == "model" and f.name != "preset" and v is not None}
         return TransformerConfig.preset(self.model.preset, vocab_size=vocab_size, **special, **changes)

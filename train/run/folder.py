@@ -5,6 +5,7 @@
        /data/PART/               the text as token arrays, PART "train" or "valid"
        /checkpoints/step-N/      see run/checkpoint.py
                    /averaged/
+                   /best/         after the validation of greatest score, where the task is judged by one
        /metrics.jsonl, log.txt   see run/report.py
 """
 
@@ -34,7 +35,7 @@ class RunFolder:
         self.config_file, self.tokenizer_file = self.path / "config.toml", self.path / "tokenizer.json"
         self.metrics_file, self.log_file = self.path / "metrics.jsonl", self.path / "log.txt"
         self.checkpoints = self.path / "checkpoints"
-        self.averaged = self.checkpoints / "averaged"
+        self.averaged, self.best = self.checkpoints / "averaged", self.checkpoints / "best"
 
     def data(self, part: str, shared: str = "") -> Path:
         """Where the arrays of a part of the text lie: here, or in a folder that runs share."""

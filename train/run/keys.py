@@ -105,7 +105,9 @@ class TrainSection:
     patience: int = key(
         0, "Stop after so many validations without a lower loss; 0: never early.", within="[0, inf)", may_change=True
     )
-    validate_bleu: bool = key(True, "Also translate the validation text and report its BLEU.", may_change=True)
+    validate_bleu: bool = key(
+        True, "Also translate the validation text (or parse it), and report its BLEU (its F1).", may_change=True
+    )
     log_every: int = key(50, "Updates between lines of metrics.jsonl and log.txt.", within=COUNT, may_change=True)
 
 

@@ -1,5 +1,6 @@
 """What a run remembers beside weights and moments, and how it ended."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +16,8 @@ class RunState:
     tokens: int = 0  # trained on, without padding
     seconds: float = 0.0  # in updates; validation and writing do not count
     validated: int = 0  # step of the last validation
-    best_loss: float | None = None  # the least validation loss
+    best_loss: float | None = None  # the least validation loss, or that of the best score
+    best_score: float | None = None  # of a task that is judged by one
     best_step: int = 0  # and its step
     worse: int = 0  # validations since then
     window_loss: float = 0.0  # since the last log line: sum of loss x target tokens,
@@ -50,13 +52,17 @@ class RunState:
         """A log line was written."""
         self.window_loss, self.window_targets, self.window_tokens, self.window_seconds = 0.0, 0, 0, 0.0
 
-    def judged(self, loss: float) -> None:
-        """A validation gave this loss."""
+    def judged(self, loss: float, score: float | None = None) -> bool:
+        """A validation gave this loss, and a score where the task is judged by one; whether it is the best so far."""
         self.validated = self.step
-        if self.best_loss is None or loss < self.best_loss:
-            self.best_loss, self.best_step, self.worse = loss, self.step, 0
+        better = loss < (math.inf if self.best_loss is None else self.best_loss)
+        if score is not None:
+            better = score > (-math.inf if self.best_score is None else self.best_score)
+        if better:
+            self.best_loss, self.best_score, self.best_step, self.worse = loss, score, self.step, 0
         else:
             self.worse += 1
+        return better
 
 
 @dataclass

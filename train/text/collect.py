@@ -24,6 +24,7 @@ from train.errors import UserError
 from train.text.clean import Cleaner, Rules
 from train.text.corpus import prepare
 from train.text.fetch import fetch_all, shown_progress
+from train.text.lines import read_lines, read_parallel
 from train.text.prepared import digest
 from train.text.sources import Dataset
 from train.text.tokenizer import Tokenizer
@@ -39,7 +40,8 @@ class Settings:
     rules: Rules = Rules()
     tokenizer: str | None = None
     vocab_size: int | None = None
-    learn_from: int = 0  # at most so many lines a side, evenly spaced, for the vocabulary; 0: all
+    learn_from: int = 0  # at most so many lines a side, evenly spaced, for the vocabulary, whose memory grows with the
+    # different words; 0: all
     max_length: int = 256
 
 
@@ -178,7 +180,9 @@ def learn(train: list[Path], file: Path, settings: Settings, say: Callable[[str]
     if file.is_file() and done.is_file() and json.loads(done.read_text("utf-8")) == made_of:
         return Tokenizer.load(file)
     say(f"learning a {kind} vocabulary of {size:,} pieces")
-    tokenizer = Tokenizer.train(train, kind, size, parallel=True, learn_from=lines)
+    parts = chain.from_iterable(read_parallel(*train))
+    sample = evenly(parts, len(train) * lines, train) if lines else parts
+    tokenizer = Tokenizer(Tokenizer.learned(sample, kind, size, "words"))
     if tokenizer.vocab_size < size:
         raise UserError(
             f"vocabulary: expected text for {size:,} pieces; got only {tokenizer.vocab_size:,} different ones in "
@@ -188,6 +192,15 @@ def learn(train: list[Path], file: Path, settings: Settings, say: Callable[[str]
     tokenizer.save(file)
     write(done, json.dumps(made_of) + "\n")
     return tokenizer
+
+
+def evenly(parts: Iterable[list[str]], most: int, paths: Iterable[Path]) -> Iterator[list[str]]:
+    """Every k-th line of parts, for the least k that leaves at most `most` of those in the files `paths`."""
+    total = sum(len(lines) for path in paths for lines in read_lines(path))
+    every, before = -(-total // most), 0
+    for lines in parts:
+        yield lines[-before % every :: every]
+        before += len(lines)
 
 
 def write(path: Path, text: str) -> None:

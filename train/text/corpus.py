@@ -10,7 +10,7 @@ out).
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress
 from os import PathLike
 from pathlib import Path
@@ -49,34 +49,53 @@ def prepare(
 
     Raises `UserError` for unreadable or unequal files, for no pair left, and where `out_dir` cannot be written.
     """
+
+    def encoded(*watch: Callable[[bytes], object]) -> Iterator[tuple[list[list[int]], ...]]:
+        for lines in read_parallel(src_path, tgt_path, watch=watch):
+            yield tuple(tokenizer.encode_batch(side) for side in lines)
+
+    return prepare_pairs({"src": src_path, "tgt": tgt_path}, encoded, tokenizer, out_dir, max_length, progress)
+
+
+def prepare_pairs(
+    paths: Mapping[str, str | PathLike[str]],
+    encoded: Callable[..., Iterable[tuple[list[list[int]], ...]]],
+    tokenizer: Tokenizer,
+    out_dir: str | PathLike[str],
+    max_length: int = 256,
+    progress: Callable[[int], object] = lambda read: None,
+) -> "Corpus":
+    """`prepare` for files of any kind: `encoded` yields the token ids of both sides of some pairs after others.
+
+    It gets, for each of `paths` (by what each holds), a function to be told every byte read.
+    """
     if not 2 <= max_length <= LONGEST:
         raise UserError(f"max_length: expected 2 to {LONGEST} tokens a side; got {max_length}; try 256")
-    paths, out_dir = {"src": src_path, "tgt": tgt_path}, Path(out_dir)
+    out_dir = Path(out_dir)
     same = {"format": FORMAT, "tokenizer": tokenizer.digest, "max_length": max_length}
     if read_prepared(out_dir, _sizes, paths, **same) is None:
         dtype = token_dtype(tokenizer.vocab_size)
 
         def fill(files: Sequence[BinaryIO]) -> dict[str, Any]:
-            hashes = {side: hashlib.sha256() for side in SIDES}
-            chunks = read_parallel(src_path, tgt_path, watch=[found.update for found in hashes.values()])
-            pairs, tokens = _encode(chunks, tokenizer, max_length, files, dtype, progress)
+            hashes = {name: hashlib.sha256() for name in paths}
+            chunks = encoded(*(found.update for found in hashes.values()))
+            pairs, tokens = _write(chunks, max_length, files, dtype, progress)
             if not pairs["kept"]:
                 raise UserError(
-                    f"{src_path}, {tgt_path}: expected at least one pair; got {pairs['empty']:,} with an empty side "
-                    f"and {pairs['too_long']:,} over max_length {max_length}; try other files or a larger "
-                    "data.max_length"
+                    f"{', '.join(map(str, paths.values()))}: expected at least one pair; got {pairs['empty']:,} with "
+                    f"an empty side and {pairs['too_long']:,} over max_length {max_length}; try other files or a "
+                    "larger data.max_length"
                 )
-            about = {"sources": {side: str(path) for side, path in paths.items()}, "dtype": dtype.name}
-            sha256 = {side: hashes[side].hexdigest() for side in SIDES}
+            about = {"sources": {name: str(path) for name, path in paths.items()}, "dtype": dtype.name}
+            sha256 = {name: found.hexdigest() for name, found in hashes.items()}
             return same | about | {"sha256": sha256, "pairs": pairs, "tokens": tokens}
 
         write_prepared(out_dir, _NAMES, fill)
     return Corpus.open(out_dir, tokenizer.special)
 
 
-def _encode(
-    chunks: Iterable[tuple[list[str], ...]],
-    tokenizer: Tokenizer,
+def _write(
+    chunks: Iterable[tuple[list[list[int]], ...]],
     max_length: int,
     files: Sequence[BinaryIO],
     dtype: np.dtype[Any],
@@ -87,8 +106,7 @@ def _encode(
     tokens = dict.fromkeys(SIDES, 0)
     for file in files[1::2]:
         file.write(np.zeros(1, np.int64).tobytes())
-    for lines in chunks:
-        encoded = [tokenizer.encode_batch(side) for side in lines]
+    for encoded in chunks:
         lengths = np.array([[len(ids) for ids in side] for side in encoded])  # (2, pairs), end mark not counted
         empty, too_long = (lengths == 0).any(0), (lengths >= max_length).any(0)
         keep = ~(empty | too_long)

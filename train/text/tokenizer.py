@@ -16,7 +16,7 @@ text always gives the same bytes.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from os import PathLike
 from pathlib import Path
@@ -96,6 +96,7 @@ class Tokenizer:
         self.special = SpecialIds(*known)
         self.pad_id, self.bos_id, self.eos_id, _ = self.special
         self.vocab_size = len(vocabulary)
+        self.n_outputs = self.vocab_size  # the ids below it are those that a model may write
         canonical = json.dumps(spec, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
         self.digest = hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -107,29 +108,31 @@ class Tokenizer:
         vocab_size: int = 37000,
         pretokenizer: str = "words",
         parallel: bool = False,
-        learn_from: int = 0,
     ) -> "Tokenizer":
         """Learn one vocabulary of at most `vocab_size` pieces (specials and bytes included) on all the files together.
 
         A pair of pieces seen once is no piece, so a small text gives fewer.  The same text gives the same tokenizer.
-        `learn_from`: at most so many evenly spaced lines of each file (memory grows with the different words); 0: all.
         Raises `UserError` for an unknown kind or pretokenizer, a vocabulary below 260, an unreadable file and, where
         the files are `parallel`, for unequal numbers of lines.
         """
         paths = [paths] if isinstance(paths, str | PathLike) else list(paths)
+        lines = chain.from_iterable(read_parallel(*paths) if parallel else map(read_lines, paths))
+        return cls(cls.learned(lines, kind, vocab_size, pretokenizer))
+
+    @staticmethod
+    def learned(lines: Iterable[list[str]], kind: str, vocab_size: int, pretokenizer: str) -> dict[str, Any]:
+        """`train` on lines, a part of them at a time: the content of the tokenizer.json."""
         choice("tokenizer", kind, KINDS)
         choice("pretokenizer", pretokenizer, PRETOKENIZERS)
         squeeze = normalizers.Replace(Regex(f"[{SPACES}]+"), " ")
         normalizer = normalizers.Sequence([squeeze, normalizers.Strip(), normalizers.Prepend(" ")])
         pieces = pieces_of_bytes(PRETOKENIZERS[pretokenizer])
-        parts = chain.from_iterable(read_parallel(*paths) if parallel else map(read_lines, paths))
-        lines = evenly(parts, learn_from * len(paths), paths) if learn_from else parts
         model = byte_pairs(lines, vocab_size, normalizer, pieces)
         if kind == "wordpiece":
             flags = {"continuing_subword_prefix": "", "max_input_chars_per_word": 1000}
             model = {"type": "WordPiece", **flags, "unk_token": model["unk_token"], "vocab": model["vocab"]}
         decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-        return cls(tokenizer_spec(model, normalizer, pieces, decoder))
+        return tokenizer_spec(model, normalizer, pieces, decoder)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Tokenizer":
@@ -186,15 +189,6 @@ class Tokenizer:
 def normalize(text: str) -> str:
     """Text with each run of white space made one space and none at the ends: what encoding and decoding give back."""
     return _SPACE_RUN.sub(" ", text).strip(" ")
-
-
-def evenly(parts: Iterable[list[str]], most: int, paths: Iterable[str | PathLike[str]]) -> Iterator[list[str]]:
-    """Every k-th line of parts, for the least k that leaves at most `most` of those in the files `paths`."""
-    total = sum(len(lines) for path in paths for lines in read_lines(path))
-    every, before = -(-total // most), 0
-    for lines in parts:
-        yield lines[-before % every :: every]
-        before += len(lines)
 
 
 def pieces_of_bytes(pattern: str) -> pre_tokenizers.PreTokenizer:

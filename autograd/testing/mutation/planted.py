@@ -15,6 +15,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from types import ModuleType
 from typing import Any, cast
 
@@ -61,7 +62,7 @@ class planted:
     def vjp_of_last_call(vjp: Callable[..., Any]) -> Callable[..., Any]:
         """A vjp that uses what the last call of the operation kept, not its own."""
         planted.last_vjp = vjp
-        return lambda *args: planted.last_vjp(*args)
+        return wraps(vjp)(lambda *args: planted.last_vjp(*args))
 
     @staticmethod
     def of_call_before(gradients: Any) -> Any:
