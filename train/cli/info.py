@@ -7,13 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import app
+from train.cli.options import VOCABULARY, number
 from train.errors import UserError, nearest
 
 
 @app.command(epilog="Operations: every multiplication and addition. The paper's cost: its time x 8 GPUs x 9.5 TFLOP/s.")
 def info(
     what: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="Run folder or preset.", show_default=False)],
-    vocab_size: Annotated[int, typer.Option(min=5, metavar="V", help="Types of a preset's vocabulary.")] = 37000,
+    vocab_size: Annotated[int, number(int, VOCABULARY, metavar="V", help="Types of a preset's vocabulary.")] = 37000,
     config: Annotated[bool, typer.Option("--config", help="Print the complete commented configuration.")] = False,
 ) -> None:
     """Print parameters, operations and memory beside the paper's figures; of a run also its curve and tokenizer."""
