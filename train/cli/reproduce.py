@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import Device, app, use_device
+from train.cli.options import number
 
 tables = typer.Typer(help="Reproduce a table of the paper: its figures beside ours.")
 app.add_typer(tables, name="reproduce")
@@ -31,7 +32,7 @@ def table3(
     scale: Annotated[str, typer.Option(metavar="paper|tiny", help="Size of models and trainings.")] = "paper",
     rows: Annotated[str, typer.Option(metavar="ROW,ROW", help="Only these, as in A-h1,B-dk16; default: all.")] = "",
     steps: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Updates of base; big has three times as many.")
+        int | None, number(int, "[1, 1000000000]", metavar="N", help="Updates of base; big has three times as many.")
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="For every row; may be repeated.")
