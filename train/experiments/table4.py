@@ -84,7 +84,7 @@ def run_table4(
             run = RunFolder((runs or {}).get(row, out / "rows" / row))
             if row not in (runs or {}):
                 config = row_config(row, scale, learned_from(row, out, trees), trees["valid"], settings)
-                train(config, run.path, resume=run.in_use(), progress=progress)
+                train(config, run.path, resume=bool(run.steps()), progress=progress)
             write_text(file, json.dumps(test(run, gold, out / "rows" / f"{row}.parsed"), indent=1) + "\n")
         table["ours"][row] = json.loads(file.read_text("utf-8"))
         write_table(out, table)
