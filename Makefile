@@ -11,12 +11,14 @@ PEERS ?= ctranslate2>=4.8,<5 transformers>=5,<6
 # Two test processes of one thread each are faster than one of two.
 ONE_THREAD := NPX_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test test-kernel test-matrix lint parity bench gpu-check gpu-present clean
+.PHONY: help demo exercise book-check test test-kernel test-matrix lint parity bench gpu-check gpu-present clean
 .NOTPARALLEL:
 
 help:
 	@echo "make demo      train the demo (English to German number words), translate, score, draw; about 4 minutes on 2 cores"
 	@echo "make test      ruff, mypy and the whole test suite"
+	@echo "make exercise N=5  the exercise of the book's chapter 5: begin it, or check it; without N: the twelve (book/README.md)"
+	@echo "make book-check  right answers on 20 seeds and every input that the gradient kit derives; about 3 minutes"
 	@echo "make test-matrix  the suite under other BLAS kernels, thread counts and without AVX; about 15 minutes"
 	@echo "make lint      ruff and mypy alone"
 	@echo "make parity    the tests against PyTorch; installs $(TORCH) into $(VENV)"
@@ -28,6 +30,12 @@ help:
 demo: $(VENV)/.demo
 	rm -rf demo-run
 	$(BIN)/npx-transformer demo --out demo-run
+
+exercise: $(VENV)/.dev
+	@$(BIN)/python -m book $(N) $(if $(HINT),--hint) || true
+
+book-check: $(VENV)/.dev
+	BOOK_KIT=1 $(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/test_book.py tests/test_derivations.py
 
 test: lint
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --hypothesis-profile=ci

@@ -9,6 +9,7 @@ stand-in of strict_cupy.py; "emulated": there too, its CUDA kernels in the emula
 """
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +22,7 @@ settings.register_profile("dev", max_examples=20, **ALWAYS)
 settings.register_profile("few", max_examples=5, derandomize=True, database=None, **ALWAYS)
 settings.register_profile("thorough", max_examples=500, **ALWAYS)
 npx.tune()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores Ctrl-C, which tests send
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

@@ -1,6 +1,7 @@
 """Scores (train/scores/bleu.py): the laws of BLEU, and each variant against sacreBLEU asked directly."""
 
 import json
+import math
 from io import StringIO
 
 import pytest
@@ -8,10 +9,14 @@ import sacrebleu
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.significance import PairedTest
+from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from train.errors import UserError
 from train.scores.bleu import (
     BLEUS,
+    OTHERS,
     corpus_bleu_for_validation,
     print_report,
     score_report,
@@ -155,3 +160,77 @@ def test_the_report_is_json_and_prints_every_signature_in_one_piece():
         assert f"  {row['signature']}" in lines[80]
         assert any(line.startswith(row["name"]) and f"{row['score']:.2f}" in line for line in lines[80])
     assert all("…" not in line for line in lines[80])
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "expected"),
+    [  # tokens in common by order, then the brevity penalty: worked out by hand
+        (["a b c d e"], ["a b c d f"], (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25),
+        (["a b c d"], ["a b c d e"], math.exp(1 - 5 / 4)),
+        (["a a b c d e"], ["a b c d e f"], (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25),  # the second "a" has no partner
+        (["a b c d e", "x y z v w u"], ["a b c d f", "x y z v w u"], (10 / 11 * 8 / 9 * 6 / 7 * 4 / 5) ** 0.25),
+        (["a b c d e f", "g"], ["a b c d e f", "g h"], math.exp(1 - 8 / 7)),  # one penalty for the corpus
+        (["A b c d e"], ["a b c d e"], (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25),  # case counts, as without -lc
+        (["a b c d e ."], ["a b c d e."], (4 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25),  # words end at white space alone
+    ],
+)
+def test_bleu_as_given_is_multi_bleus(hypotheses, references, expected):
+    scores = score_report(hypotheses, references, ter=False)["scores"]
+    assert scores["bleu_tok"]["score"] == pytest.approx(100 * expected, abs=1e-9)
+    lowered = score_report([x.lower() for x in hypotheses], [x.lower() for x in references], ter=False)["scores"]
+    assert scores["bleu_tok_lc"]["score"] == lowered["bleu_tok"]["score"]
+
+
+def sampled(key, hypotheses, references):
+    """sacreBLEU's own metric, and the texts as a score takes them."""
+    if key in OTHERS:
+        return {"chrf": CHRF(), "chrf++": CHRF(word_order=2), "ter": TER()}[key], hypotheses, references
+    how, lower = BLEUS[key].tokenize, BLEUS[key].lowercase
+    if BLEUS[key].compounds:
+        words = Tokenizer13a() if how == "13a" else str.strip
+        hypotheses, references = ([split_compounds(words(x)) for x in lines] for lines in (hypotheses, references))
+        how = "none"
+    return BLEU(tokenize=how, lowercase=lower, force=True), hypotheses, references
+
+
+@given(pairs, st.integers(2, 30))
+@settings(max_examples=10, deadline=None)
+def test_confidence_is_sacrebleus_to_the_last_digit(pair, samples):
+    report = score_report(*pair, bootstrap=samples)["scores"]
+    for key, row in report.items():
+        metric, hypotheses, references = sampled(key, *pair)
+        expected = metric.corpus_score(hypotheses, [references], n_bootstrap=samples)
+        assert (row["score"], row["mean"], row["confidence"]) == (expected.score, expected._mean, expected._ci)
+        assert f"|bs:{samples}|seed:12345|" in row["signature"]
+
+
+@given(st.lists(st.tuples(sentences, sentences, sentences), min_size=1, max_size=5), st.integers(2, 30))
+@settings(max_examples=10, deadline=None)
+def test_the_paired_test_is_sacrebleus_to_the_last_digit(lines, samples):
+    one, other, references = ([*side] for side in zip(*lines, strict=True))
+    report = score_report(one, references, bootstrap=samples, baseline=other)["scores"]
+    for key, row in report.items():
+        metric, found, expected = sampled(key, one, references)
+        systems = [("b", sampled(key, other, references)[1]), ("s", found)]
+        signatures, scores = PairedTest(systems, {"": metric}, [expected], "bs", samples)()
+        before, own = scores[next(iter(signatures))]
+        assert row["baseline"] == {"score": before.score, "mean": before.mean, "confidence": before.ci}
+        assert (row["score"], row["mean"], row["confidence"]) == (own.score, own.mean, own.ci)
+        difference = own.score - before.score
+        assert (row["p_value"], row["difference"]) == (own.p_value if difference else 1, difference)
+        assert row["score"] == score_report(one, references)["scores"][key]["score"]
+
+
+def test_a_better_system_is_told_from_its_baseline_and_an_equal_one_is_not(capsys):
+    references = [f"a b c d e {n}" for n in range(60)]
+    worse = [line.replace("c", "x") if n % 3 else line for n, line in enumerate(references)]
+    report = score_report(references, references, baseline=worse, ter=False)
+    assert all(row["p_value"] < 0.01 and row["difference"] > 0 for row in report["scores"].values())
+    same = score_report(worse, references, baseline=worse, ter=False)
+    assert all(row["p_value"] == 1 and row["difference"] == 0 for row in same["scores"].values())
+    print_report(report, Console(width=200))
+    shown = capsys.readouterr().out
+    assert "difference" in shown and "baseline" in shown and "±" in shown
+    json.dumps(report)
+    with pytest.raises(UserError, match="got 59 lines in the baseline and 60 references"):
+        score_report(references, references, baseline=worse[1:])

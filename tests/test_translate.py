@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.tasks.translation import format_translation, length_batches, pad_sources, translate_lines, translate_stream
+from train.tasks.pairs import length_batches, numbered, pad_sources
+from train.tasks.translation import translate_lines, translate_stream
 
 PAD, BOS, EOS, FIRST = 0, 1, 2, 4
 LETTERS = "abcdefgh\n"
@@ -147,9 +148,9 @@ def test_a_line_end_in_a_translation_becomes_a_space():
 
 def test_the_n_best_list_is_written_as_moses_writes_it():
     (translations,) = echo(["ab"], n_best=2, beam=2)
-    assert format_translation(translations, 0) == "ab"
-    first, second = format_translation(translations, 7, 2).split("\n")
-    assert first == f"7 ||| ab ||| {translations[0][1]:.6f}"
+    assert numbered(translations, 0) == "ab"
+    first, second = numbered(translations, 7, 2).split("\n")
+    assert first == f"7 ||| ab ||| {translations[0][1]:.4f}"
     assert second.startswith("7 ||| ")
 
 

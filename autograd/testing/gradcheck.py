@@ -151,7 +151,7 @@ class Checked:
         largest = max((self.largest[i] * float(abs(moves[i]).max(initial=0.0)) for i in moves), default=0.0)
         slack = self.scale.rtol * (0.1 * largest + 0.01 * max(self.largest, default=0.0))
         # And what rounding of numbers as large as the inputs leaves, where they cancel, is no slope.
-        slack += 1e3 * EPS[self.scale.dtype] * max(self.sizes) * float(abs(self.weights).max(initial=0.0))
+        slack += 4e3 * EPS[self.scale.dtype] * max(self.sizes) * float(abs(self.weights).max(initial=0.0))
         scale = replace(self.scale, slack=slack)
         verdict = judge(self.outputs(moves), self.weights, analytic, scale, step or STEP[self.scale.dtype], levels)
         if verdict.what == "wrong" and abs(analytic - verdict.numeric) <= 10 * self.rounding_along(moves):

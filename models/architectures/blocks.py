@@ -112,9 +112,15 @@ class SequenceModel(Module):
         """The most positions a sequence may have; None: no limit."""
         return min((m.longest for m in self.modules() if isinstance(m, Positions) and m.longest), default=None)
 
+    @property
+    def outputs(self) -> Tensor:
+        """The rows (V, D) of the embedding that a model writes: all, or the first `config.n_outputs`."""
+        n, rows = self.config.n_outputs, self.embedding.weight
+        return rows if n is None else rows[:n]
+
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V)."""
-        return neural.linear(hidden, self.embedding.weight.transpose())
+        return neural.linear(hidden, self.outputs.transpose())
 
     def step(self, tokens: npx.Array, state: Any) -> npx.Array:
         """Logits (R, V), an array, of the token that follows `tokens` (R,); moves the state on by one position."""
@@ -125,7 +131,7 @@ class SequenceModel(Module):
     def cross_entropy(self, hidden: Tensor, targets: npx.Array, smoothing: float, over: str, tokens: float) -> Tensor:
         """The label-smoothed cross entropy () of targets (B, T) that are not padding, divided by `tokens`."""
         how = npx.Smoothing(smoothing, over, self.config.pad_id)
-        return neural.linear_cross_entropy(hidden, self.embedding.weight, targets, how) * (1 / float(tokens))
+        return neural.linear_cross_entropy(hidden, self.outputs, targets, how) * (1 / float(tokens))
 
     def checked(self, side: str, ids: Any) -> npx.Array:
         """Ids (B, T) on the host, where checking them makes nobody wait."""

@@ -123,7 +123,7 @@ class Transformer(SequenceModel):
         scores = c.n_layers * c.n_heads * (c.key_size + c.value_size) * length  # of one attention in each layer
         of_source = matrices(*(layer.cross_attention.key_value for layer in self.decoder))  # made once a source token
         source = matrices(*self.encoder) + of_source + scores
-        target = matrices(*self.decoder, self.embedding) - of_source + 2 * scores
+        target = matrices(*self.decoder) + self.outputs.size - of_source + 2 * scores
         return source_tokens * source + target_tokens * target
 
 

@@ -2,8 +2,8 @@
 
 import math
 
-import npx
 from autograd import Tensor, differentiable
+from autograd.operations import logistic
 from models.layers.basic import Linear
 from models.registry import ACTIVATIONS
 
@@ -14,15 +14,14 @@ ROOT, CUBIC = (2 / math.pi) ** 0.5, 0.044715
 def gelu(x):
     """x p with p = (1 + tanh u) / 2, nearly Phi(x), where u = sqrt(2/pi) (x + 0.044715 x^3).
 
-    dp/du = 2 p (1 - p), so the slope is p (1 + 2 x (1 - p) du/dx).
+    p is the logistic function of 2 u, which keeps the digits that 1 + tanh u loses near 0. dp/du = 2 p (1 - p), so the
+    slope is p (1 + 2 x (1 - p) du/dx).
     """
     u = x * x
-    u *= ROOT * CUBIC
-    u += ROOT
+    u *= 2 * ROOT * CUBIC
+    u += 2 * ROOT
     u *= x
-    p = npx.tanh(u)
-    p += 1
-    p *= 0.5
+    p = logistic(u)
 
     def vjp(g):
         slope = x * x

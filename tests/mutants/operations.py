@@ -221,21 +221,25 @@ vjp("astype", "gradient through float16", "functions",
 vjp("mean", "gradient in float64", "reductions", lambda r, g, y, x, **how: (r(g)[0].astype("float64"),), "dtype")
 
 
-def halved(name, family):
-    """The output of an operation on float32 computed in float16."""
+def narrowed(name, family, dtype, inside):
+    """The output of an operation on one dtype computed in a narrower one."""
     right = raw(name)
 
     def function(*arrays, **how):
         y, vjp = right(*arrays, **how)
-        if y.dtype == npx.float32:
-            y = right(*(x.astype("float16") for x in arrays), **how)[0].astype("float32")
+        if y.dtype == dtype:
+            y = right(*(x.astype(inside) for x in arrays), **how)[0].astype(dtype)
         return y, vjp
 
-    operation(name, "float16 inside, for float32", family, function, "dtype")
+    operation(name, f"{inside} inside, for {dtype}", family, function, "dtype")
 
 
-halved("matmul", "products")
-halved("sum", "reductions")
+narrowed("matmul", "products", "float32", "float16")
+narrowed("sum", "reductions", "float32", "float16")
+narrowed("matmul", "products", "float64", "float32")
+narrowed("tanh", "functions", "float64", "float32")
+narrowed("log", "functions", "float64", "float32")
+narrowed("mean", "reductions", "float64", "float32")
 MULTIPLY = raw("multiply")
 operation("multiply", "a number makes float32 float64", "arithmetic",
           lambda a, b: (npx.multiply(a, npx.asarray([b], "float64")[0] if isinstance(b, (int, float)) else b),

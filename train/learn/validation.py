@@ -1,13 +1,17 @@
 """Validation: what a model makes of text it has not learned from."""
 
 import math
+import tempfile
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from autograd import no_grad
 from train.learn.signals import Signals
+from train.run.checkpoint import load_model
 from train.run.config import RunConfig
-from train.tasks import Task
+from train.tasks import TASKS, Task
 
 
 class Validation:
@@ -45,3 +49,26 @@ class Validation:
         result["seconds"] = round(time.perf_counter() - started, 3)
         self.last = result
         return result
+
+
+def perplexity(run: str | Path, source: str | Path, references: str | Path) -> dict[str, Any]:
+    """Perplexity of references given their source, by the model of a run: a row of the report of scores.
+
+    As the paper counts it: e to the mean loss, without smoothing, of each piece of the vocabulary and of the end of
+    each sentence. It depends on the vocabulary, which the signature tells. Pairs with an empty side, or one longer than
+    data.max_length, are left out and counted. UserError for bad files or another task's model.
+    """
+    model, tokenizer, config = load_model(run, "translation")
+    task = TASKS["translation"]
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = task.prepare((str(source), str(references)), tokenizer, Path(folder), config.data.max_length)
+        plain = replace(config, train=replace(config.train, validate_bleu=False))
+        measured = Validation(task, model, tokenizer, corpus, plain).measure(Signals())
+        pieces, pairs = int(corpus.tgt_lengths.sum()), corpus.meta["pairs"]
+    assert measured is not None
+    left_out = f"|left out:{pairs['read'] - pairs['kept']}" if pairs["read"] > pairs["kept"] else ""
+    return {
+        "name": "perplexity", "score": measured.get("perplexity", math.inf),
+        "use": "of a piece of the vocabulary, ends of sentences counted; lower is better; as in Table 3",
+        "signature": f"pieces:{pieces}|types:{tokenizer.vocab_size}|tokenizer:{tokenizer.digest[:12]}{left_out}",
+    }  # fmt: skip

@@ -3,8 +3,9 @@
 # isort: off
 from train.tasks import translation
 from train.tasks import language
+from train.tasks import parsing
 
 # isort: on
 from train.tasks.task import TASKS, Task
 
-__all__ = ["TASKS", "Task", "language", "translation"]
+__all__ = ["TASKS", "Task", "language", "parsing", "translation"]

@@ -44,6 +44,7 @@ class Task:
     tokenizers: ClassVar[tuple[str, ...]] = KINDS  # kinds it can learn; any other data.tokenizer is a file's path
     sides: ClassVar[tuple[str, ...]] = ("text",)  # of an example, each of at most train.batch_tokens in a batch
     scores: ClassVar[Mapping[str, str]] = {}  # of its evaluation: name in metrics.jsonl -> name for people
+    judged_by: ClassVar[str] = ""  # the score whose greatest value marks the best checkpoint; "": the least loss
 
     def texts(self, data: Any) -> dict[str, tuple[str, ...]]:
         """The files of "train" and, if any is given, "valid"; UserError where one is not given or cannot be read."""
@@ -83,6 +84,10 @@ class Task:
     def loss(self, model: Any, batch: Any, **how: Any) -> Tensor:
         """`model.loss` () of a batch; `how`: its smoothing, smoothing_over and normalizer."""
         raise NotImplementedError
+
+    def where(self, corpus: Any, examples: Any) -> str:
+        """Where the `examples` of a batch (what its epoch has for it) stand in the text, in words."""
+        return f"{len(examples):,} examples"
 
     def evaluation(self, config: Any, tokenizer: Any, corpus: Any) -> Any:
         """The evaluation for one validation; None where the loss says it all."""

@@ -19,13 +19,13 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from os import PathLike
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from train.errors import UserError
+from train.files import read_json, write_text
 from train.text.lines import read_lines, read_parallel
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
@@ -96,6 +96,7 @@ class Tokenizer:
         self.special = SpecialIds(*known)
         self.pad_id, self.bos_id, self.eos_id, _ = self.special
         self.vocab_size = len(vocabulary)
+        self.n_outputs = self.vocab_size  # the ids below it are those that a model may write
         canonical = json.dumps(spec, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
         self.digest = hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -115,28 +116,28 @@ class Tokenizer:
         the files are `parallel`, for unequal numbers of lines.
         """
         paths = [paths] if isinstance(paths, str | PathLike) else list(paths)
+        lines = chain.from_iterable(read_parallel(*paths) if parallel else map(read_lines, paths))
+        return cls(cls.learned(lines, kind, vocab_size, pretokenizer))
+
+    @staticmethod
+    def learned(lines: Iterable[list[str]], kind: str, vocab_size: int, pretokenizer: str) -> dict[str, Any]:
+        """`train` on lines, a part of them at a time: the content of the tokenizer.json."""
         choice("tokenizer", kind, KINDS)
         choice("pretokenizer", pretokenizer, PRETOKENIZERS)
         squeeze = normalizers.Replace(Regex(f"[{SPACES}]+"), " ")
         normalizer = normalizers.Sequence([squeeze, normalizers.Strip(), normalizers.Prepend(" ")])
         pieces = pieces_of_bytes(PRETOKENIZERS[pretokenizer])
-        lines = chain.from_iterable(read_parallel(*paths) if parallel else map(read_lines, paths))
         model = byte_pairs(lines, vocab_size, normalizer, pieces)
         if kind == "wordpiece":
             flags = {"continuing_subword_prefix": "", "max_input_chars_per_word": 1000}
             model = {"type": "WordPiece", **flags, "unk_token": model["unk_token"], "vocab": model["vocab"]}
         decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-        return cls(tokenizer_spec(model, normalizer, pieces, decoder))
+        return tokenizer_spec(model, normalizer, pieces, decoder)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Tokenizer":
         """Read a `tokenizer.json`.  Raises `UserError` for a missing or damaged one, or one without our special ids."""
-        path = Path(path)
-        text = "\n".join(chain.from_iterable(read_lines(path)))
-        try:
-            spec = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}: expected JSON; got '{error}'; try training the tokenizer again") from None
+        spec = read_json(path, "a Hugging Face tokenizer.json", "training the tokenizer again")
         if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
             raise UserError(
                 f"{path}: expected a Hugging Face tokenizer.json; got JSON without a 'model'; try another file"
@@ -145,10 +146,7 @@ class Tokenizer:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a `tokenizer.json` in the format of Hugging Face `tokenizers`; equal tokenizers give equal bytes."""
-        path = Path(path)
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(self._spec, ensure_ascii=False, indent=1) + "\n", encoding="utf-8", newline="\n")
-        part.replace(path)
+        write_text(path, json.dumps(self._spec, ensure_ascii=False, indent=1) + "\n")
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without special ids; in parallel where the machine has cores, with the same result.

@@ -1,0 +1,139 @@
+"""What a `check.py` is written with: stages of cases, smallest first, and the stages that every operation goes through.
+
+A stage runs the answer on a case and compares with what is right there, from the real code. The first case that
+differs is the one shown, so cases come in the order in which a person would want to see them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autograd.engine import OPERATIONS, differentiable
+from autograd.testing import CheckError, check_operation
+from autograd.testing.problem import GradientError
+
+
+class Refused(Exception):
+    """An answer does not fit: what was expected, what was found."""
+
+
+class Stage(NamedTuple):
+    """One thing an answer is held to.
+
+    `said`: what is to be said of an answer that fails here. `cases(seed)` gives tuples; `yours(module, *case)` is what
+    an answer gives for one, `right(*case)` what is right, `call(*case)` the Python text that a learner can type.
+    """
+
+    said: str
+    cases: Callable[[int], Iterable[tuple[Any, ...]]]
+    yours: Callable[..., Any]
+    right: Callable[..., Any]
+    call: Callable[..., str]
+    close: float = 1e-9
+
+
+def draw(seed: int, *shape: int) -> Any:
+    """Numbers of two digits, of either sign, the same for the same seed: short to read."""
+    return np.asarray(np.round(np.random.default_rng([seed, *shape]).normal(size=shape), 2) + 0.0)
+
+
+def counted(shape: tuple[int, ...]) -> Any:
+    """1, 2, 3, ... in a shape: an incoming gradient in which every place is told from every other."""
+    return np.arange(1.0, np.prod(shape) + 1).reshape(shape)
+
+
+def text(value: Any) -> str:
+    """A value as Python text."""
+    if isinstance(value, np.ndarray):
+        inside = str(value.tolist()).replace("inf", "np.inf").replace("nan", "np.nan")
+        return f"np.array({inside})" if value.size else f"np.zeros({value.shape})"
+    if isinstance(value, (tuple, list)):
+        inside = ", ".join(map(text, value))
+        return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
+    return repr(value.item() if isinstance(value, np.generic) else value)
+
+
+def pair(module: Any, name: str, *args: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """Output and vjp of an answer."""
+    result = getattr(module, name)(*args)
+    if not (isinstance(result, tuple) and len(result) == 2 and callable(result[1])):
+        raise Refused(f"expected {name} to return two things, the output and its vjp; got {kind(result)}")
+    return result
+
+
+def gradients(vjp: Callable[[Any], Any], g: Any, number: int) -> tuple[Any, ...]:
+    """What a vjp gives for g: so many gradients."""
+    result = vjp(g)
+    if not isinstance(result, tuple) or len(result) != number:
+        raise Refused(f"expected the vjp to return a tuple of {number}, a gradient for each input; got {kind(result)}")
+    return result
+
+
+def kind(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+Cases = Callable[[int], Iterable[tuple[Any, ...]]]
+
+
+def operation(name: str, right: Callable[..., Any], edges: Cases, drawn: Cases, differentiated: int = 1) -> list[Stage]:
+    """The stages of an operation `name`, whose right output and vjp `right(*args)` gives.
+
+    edges, drawn: its arguments, of which the first `differentiated` get gradients.
+    """
+
+    def both(seed: int) -> Iterator[tuple[Any, ...]]:
+        yield from edges(seed)
+        yield from drawn(seed)
+
+    def with_gradient(seed: int) -> Iterator[tuple[Any, ...]]:
+        for i, args in enumerate(both(seed)):
+            y = np.asarray(right(*args)[0])
+            yield counted(y.shape) if i % 2 == 0 else draw(seed + i, *y.shape), *args
+
+    def unchanged(module: Any, g: Any, *args: Any) -> tuple[Any, ...]:
+        given = [a.copy() if isinstance(a, np.ndarray) else a for a in (g, *args)]
+        y, vjp = pair(module, name, *given[1:])
+        before = np.array(y)
+        first = [np.array(x) for x in gradients(vjp, given[0], differentiated)]
+        return *given, np.array_equal(before, y, equal_nan=True), gradients(vjp, given[0], differentiated), first
+
+    def as_given(g: Any, *args: Any) -> tuple[Any, ...]:
+        expected = right(*args)[1](g)
+        return g, *args, True, expected, [*expected]
+
+    def call(*args: Any) -> str:
+        return f"{name}({', '.join(map(text, args))})"
+
+    return [
+        Stage("the value is wrong", both, lambda m, *args: pair(m, name, *args)[0], lambda *args: right(*args)[0],
+              lambda *args: f"{call(*args)}[0]"),
+        Stage("the value is right, the gradient is wrong", with_gradient,
+              lambda m, g, *args: gradients(pair(m, name, *args)[1], g, differentiated),
+              lambda g, *args: right(*args)[1](g), lambda g, *args: f"{call(*args)}[1]({text(g)})"),
+        Stage("value and gradient are right, but the vjp leaves a trace: it has written over what it was given",
+              with_gradient, unchanged, as_given, lambda g, *args: f"{call(*args)}[1]({text(g)}), twice"),
+    ]  # fmt: skip
+
+
+def kit(name: str, *inputs: Any, **how: Any) -> Callable[[Any, bool], None]:
+    """The last stage of an operation: `autograd.testing.check_operation`, at these inputs and derived ones."""
+
+    def check(module: Any, derive: bool = True) -> None:
+        function = getattr(module, name)
+        before = dict(OPERATIONS)
+        try:
+            check_operation(differentiable(function), *inputs, derive=derive, float32=False, **how)
+        except (GradientError, CheckError, ValueError, TypeError) as error:
+            lines = [line for line in str(error).splitlines() if not line.startswith("reproduce")]
+            raise Refused("\n".join(line[:110] for line in lines[:10])) from error
+        finally:
+            OPERATIONS.clear()
+            OPERATIONS.update(before)
+
+    return check

@@ -1,0 +1,11 @@
+"""a times 1 / b, with the reciprocal kept."""
+
+import numpy as np
+
+from autograd.operations import unbroadcast
+
+
+def divide(a, b):
+    """Keeps 1 / b instead of the quotient."""
+    r = np.reciprocal(b)
+    return a * r, lambda g: (unbroadcast(g * r, a), unbroadcast(-g * a * r * r, b))

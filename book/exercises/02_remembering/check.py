@@ -1,0 +1,29 @@
+"""The slope of a / b by a is 1 / b; by b it is -a / b^2. Each times g, and each summed to the shape of its input."""
+
+import numpy as np
+
+from autograd import OPERATIONS
+from book.exercise import draw, kit, operation
+
+
+def right(a, b):
+    return OPERATIONS["divide"].__wrapped__(a, b)
+
+
+def edges(seed):
+    yield np.array([6.0]), np.array([2.0])
+    yield np.array([1.0, 2.0]), np.array([4.0, 5.0])
+    yield np.array([1.0, 2.0]), np.array([4.0])
+
+
+def drawn(seed):
+    for first, second in (((3,), (1,)), ((1,), (3,)), ((2, 1), (2,)), ((2,), (2, 2)), ((), (2,)), ((2, 1), (1, 3))):
+        b = draw(seed, *second)
+        yield draw(seed + 1, *first), np.where(b < 0, b - 0.5, b + 0.5)
+
+
+STAGES = operation("divide", right, edges, drawn, differentiated=2)
+KIT = kit("divide", draw(1, 2, 3), abs(draw(2, 3)) + 0.5)
+AFTER = """\
+The real one (autograd/operations.py, `divide`) asks one thing more: an input that is a Python number gets no gradient,
+so none is computed. @differentiable, put above it, makes it an operation on Tensors."""

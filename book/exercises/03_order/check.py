@@ -1,0 +1,87 @@
+"""A node is ready when all that was computed from it has been visited. Which order of the numbers promises that?"""
+
+import numpy as np
+
+from book.exercise import Refused, Stage
+
+
+class Node:
+    """One node of a test: `slopes`, one for each parent, make its vjp."""
+
+    def __init__(self, number, parents, slopes, log):
+        self.number, self.parents, self.slopes, self.log = number, tuple(parents), slopes, log
+
+    def vjp(self, g):
+        if self.parents:
+            self.log.append(self.number)
+        if len(self.log) > 100_000:
+            raise Refused(f"expected each vjp to run once; they have run {len(self.log):,} times")
+        return tuple(g * slope for slope in self.slopes)
+
+    def __repr__(self):
+        return f"x{self.number}"
+
+
+def built(graph):
+    """Nodes of a graph, a list of [[parent, slope], ...] for each node."""
+    nodes, log = [], []
+    for number, inputs in enumerate(graph):
+        nodes.append(Node(number, [nodes[i] for i, _ in inputs], [slope for _, slope in inputs], log))
+    return nodes, log
+
+
+def yours(module, graph):
+    nodes, log = built(graph)
+    found = module.backward(nodes[-1], 1.0)
+    if not isinstance(found, dict) or not all(isinstance(node, Node) for node in found):
+        raise Refused(f"expected backward to return a dict from node to gradient; got {type(found).__name__}")
+    gradients = {f"x{node.number}": float(g) for node, g in sorted(found.items(), key=lambda item: item[0].number)}
+    return gradients, {"vjps run": len(log)}
+
+
+def right(graph):
+    gradients = {len(graph) - 1: 1.0}
+    for number in range(len(graph) - 1, -1, -1):
+        for parent, slope in graph[number] if number in gradients else ():
+            gradients[parent] = gradients.get(parent, 0.0) + gradients[number] * slope
+    used = {"vjps run": sum(1 for number in gradients if graph[number])}
+    return {f"x{number}": g for number, g in sorted(gradients.items())}, used
+
+
+def call(graph):
+    lines = [f"x{i} = {' + '.join(f'{s:g} x{p}' for p, s in inputs)}" for i, inputs in enumerate(graph) if inputs]
+    return "; ".join(lines[:8]) + ("; ..." if len(lines) > 8 else "") + f"\nbackward(x{len(graph) - 1}, 1.0)"
+
+
+def by_hand(seed):
+    yield ([[], [[0, 2.0]]],)
+    yield ([[], [[0, 2.0], [0, 3.0]]],)  # twice in one operation
+    yield ([[], [[0, 2.0]], [[0, 3.0], [1, 1.0]]],)  # used twice
+    yield ([[], [[0, 2.0]], [[1, 3.0], [0, 5.0]]],)
+    yield ([[], [[0, 2.0]], [[1, 3.0]], [[1, 5.0], [2, 7.0]]],)
+    yield ([[], [[0, 2.0]], [[0, 3.0]], [[2, 1.0]]],)  # x1 leads nowhere
+
+
+def drawn(seed):
+    random = np.random.default_rng(seed)
+    for size in (3, 4, 5, 6, 8, 12):
+        graph = [[], []]
+        for number in range(2, size):
+            inputs = random.integers(0, number, size=random.integers(1, 4))
+            graph.append([[int(i), float(random.integers(1, 5))] for i in inputs])
+        yield (graph,)
+
+
+def large(seed):
+    yield (((), *(((i, 1.0), (i, 1.0)) for i in range(20))),)  # 20 doublings: a million paths
+    yield (((), *(((i, 1.0),) for i in range(5000))),)
+
+
+STAGES = [
+    Stage("a gradient is wrong, or a vjp has run more often than once", by_hand, yours, right, call),
+    Stage("a gradient is wrong", drawn, yours, right, call),
+    Stage("small graphs come out right, a large one does not", large, yours, right, call),
+]
+AFTER = """\
+The real one (autograd/engine.py, `backward` and `_reachable`) does the same, and lets go of each vjp as soon as it has
+run: so memory falls on the way back. The first gradient that arrives at a node is borrowed, not copied."""

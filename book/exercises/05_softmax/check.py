@@ -1,0 +1,30 @@
+"""Each output depends on every input of its row: dy_i/dx_j is y_i (1 - y_i) for j = i, and - y_i y_j for the others."""
+
+import numpy as np
+
+import npx
+from book.exercise import draw, kit, operation
+
+
+def right(x):
+    y, saved = npx.softmax.reference(x)
+    return y, lambda g: (npx.softmax_grad.reference(g, saved),)
+
+
+def edges(seed):
+    yield (np.array([0.5, -0.5]),)
+    yield (np.array([1000.0, 999.0]),)
+    yield (np.array([[0.0, 1.0], [2.0, 0.0]]),)
+    yield (np.array([[0.0, 0.0], [-1000.0, -1001.0]]),)
+
+
+def drawn(seed):
+    for shape in ((2,), (3,), (2, 2), (2, 3), (3, 1), (2, 2, 3)):
+        yield (draw(seed, *shape),)
+
+
+STAGES = operation("softmax", right, edges, drawn)
+KIT = kit("softmax", draw(1, 2, 3))
+AFTER = """\
+The real one (npx/kernels/softmax.py, `softmax`) also takes a mask, gives zeros for a row in which nothing is left,
+and has a version that works in place, a block of rows at a time, while they are in the cache."""

@@ -1,0 +1,32 @@
+"""x moves y directly, through the mean and through the variance: three terms. All rows share gamma and beta."""
+
+import numpy as np
+
+import npx
+from book.exercise import draw, kit, operation
+
+
+def right(x, gamma, beta, eps):
+    y, saved = npx.layer_norm.reference(x, gamma, beta, eps)
+    return y, lambda g: npx.layer_norm_grad.reference(g, *saved)
+
+
+def edges(seed):
+    yield np.array([3.0, 1.0]), np.array([1.0, 1.0]), np.array([0.0, 0.0]), 1.0
+    yield np.array([3.0, 1.0]), np.array([2.0, 3.0]), np.array([0.0, 5.0]), 0.0001
+    yield np.array([3.0, 1.0, 0.0]), np.array([1.0, 1.0, 1.0]), np.array([0.0, 0.0, 0.0]), 0.0001
+    yield np.array([[3.0, 1.0], [0.0, 4.0]]), np.array([2.0, 3.0]), np.array([0.0, 5.0]), 1.0
+    yield np.array([[2.0, 2.0]]), np.array([2.0, 3.0]), np.array([0.0, 5.0]), 0.0001
+
+
+def drawn(seed):
+    for shape in ((3,), (1, 3), (2, 3), (3, 2), (3, 3), (2, 2, 3)):
+        d = shape[-1:]
+        yield draw(seed, *shape), draw(seed + 1, *d) + 1.5, draw(seed + 2, *d), [1.0, 1e-3][seed % 2]
+
+
+STAGES = operation("layer_norm", right, edges, drawn, differentiated=3)
+KIT = kit("layer_norm", draw(1, 2, 3), draw(2, 3), draw(3, 3), eps=0.5)
+AFTER = """\
+The real one (npx/kernels/layer_norm.py, `norm_rows_grad`) forms the same three terms in place, and both sums over rows
+for one block at a time; they are added in the order of the blocks, so that threads change no bit."""

@@ -1,0 +1,44 @@
+"""Two products with a softmax between them. Go back through one after the other: v and p, the softmax, q and k."""
+
+import numpy as np
+
+import npx
+from book.exercise import draw, kit, operation
+
+
+def right(q, k, v, allowed):
+    scale = q.shape[1] ** -0.5
+    p, saved = npx.softmax.reference(q @ k.T * scale, allowed)
+
+    def vjp(g):
+        z = npx.softmax_grad.reference(g @ v.T, saved) * scale
+        return z @ k, z.T @ q, p.T @ g
+
+    return p @ v, vjp
+
+
+ALL, FIRST = np.array([[True, True]]), np.array([[True, False]])
+
+
+def edges(seed):
+    yield np.array([[1.0]]), np.array([[2.0], [1.0]]), np.array([[1.0], [0.0]]), ALL
+    yield np.array([[2.0, 2.0]]), np.array([[1.0, 0.0], [0.0, 0.5]]), np.array([[1.0], [0.0]]), ALL
+    yield np.array([[1.0]]), np.array([[2.0], [1.0]]), np.array([[1.0], [4.0]]), FIRST
+    both = np.array([[1.0], [0.0]]), np.array([[2.0], [1.0]]), np.array([[1.0], [4.0]])
+    yield *both, np.array([[True, True], [True, False]])
+    yield np.array([[1000.0]]), np.array([[2.0], [1.0]]), np.array([[1.0], [4.0]]), ALL
+
+
+def drawn(seed):
+    random = np.random.default_rng(seed)
+    for t, s, d, m in ((1, 2, 2, 1), (2, 2, 1, 2), (2, 3, 2, 1), (3, 3, 2, 3), (2, 4, 3, 2)):
+        allowed = random.random((t, s)) < 0.6
+        allowed[:, 0] = True
+        yield draw(seed, t, d), draw(seed + 1, s, d), draw(seed + 2, s, m), allowed
+
+
+STAGES = operation("attention", right, edges, drawn, differentiated=3)
+KIT = kit("attention", draw(1, 2, 3), draw(2, 4, 3), draw(3, 4, 2), np.tri(2, 4, 1) > 0)
+AFTER = """\
+The real one (npx/kernels/attention.py, `attention_numpy`) takes all heads of a few sentences at a time, so that their
+scores stay in the cache between the two products; masks come as a description (npx/scores.py), never as an array."""

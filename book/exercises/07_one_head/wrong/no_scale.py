@@ -1,0 +1,16 @@
+"""The scores are not divided by sqrt(d): with d large, the softmax has one winner and no gradient."""
+
+import numpy as np
+
+from npx import softmax, softmax_grad
+
+
+def attention(q, k, v, allowed):
+    scale = 1.0
+    p, saved = softmax(q @ k.T * scale, allowed)
+
+    def vjp(g):
+        to_scores = softmax_grad(g @ v.T, saved) * scale
+        return to_scores @ k, to_scores.T @ q, p.T @ g
+
+    return p @ v, vjp

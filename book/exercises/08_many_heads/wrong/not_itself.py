@@ -1,0 +1,18 @@
+"""A query does not see its own position: < stands where <= belongs, and the first one sees nothing."""
+
+import numpy as np
+
+
+def split(x, heads):
+    b, t, d = x.shape
+    return x.reshape(b, t, heads, d // heads).swapaxes(1, 2)
+
+
+def merge(y):
+    b, h, t, d = y.shape
+    return y.swapaxes(1, 2).reshape(b, t, h * d)
+
+
+def causal(queries, keys):
+    own = np.arange(keys - queries, keys)
+    return np.arange(keys) < own[:, None]

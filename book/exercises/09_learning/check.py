@@ -1,0 +1,43 @@
+"""At step 1 the corrected moments are g and g^2, so every parameter moves by lr, whatever the size of its gradient."""
+
+import numpy as np
+
+import npx
+from book.exercise import Stage, draw, text
+from train.learn.optim import NoamSchedule
+
+
+def steps(seed):
+    yield from [(1, 4, 10), (10, 4, 10), (40, 4, 10), (9, 512, 4000)]
+    random = np.random.default_rng(seed)
+    for _ in range(5):
+        yield tuple(int(n) for n in random.integers(1, 500, size=3))
+
+
+def updates(seed):
+    one, zero = np.array([1.0]), np.array([0.0])
+    yield one, np.array([2.0]), zero, zero, 1, 0.1, 0.9, 0.98, 0.0
+    yield one, np.array([2.0]), np.array([0.5]), np.array([3.0]), 2, 0.1, 0.9, 0.98, 0.0
+    yield one, np.array([0.01]), zero, zero, 1, 0.1, 0.9, 0.98, 0.01
+    for step in (1, 2, 7, 1000):
+        p, g, m, v = draw(seed + step, 4, 2)
+        yield p, g, m, abs(v), step, 0.1, 0.9, 0.98, 0.001
+
+
+def right_adam(p, g, m, v, step, lr, beta1, beta2, eps):
+    npx.adam.reference(p, g, m, v, npx.adam_step(step, lr, beta1, beta2, eps))
+    return p, m, v
+
+
+STAGES = [
+    Stage("the rate is wrong", steps, lambda m, *a: m.rate(*a), lambda s, d, w: NoamSchedule(d, w)(s),
+          lambda *a: f"rate{a}"),
+    Stage("the update (p, m, v) is wrong", updates, lambda m, *a: m.adam(*a), right_adam,
+          lambda *a: f"adam({', '.join(map(text, a))})"),
+    Stage("the update is right, but it has written over what it was given", updates,
+          lambda m, *a: (m.adam(*a), list(a[:4]))[1], lambda *a: list(a[:4]),
+          lambda *a: f"adam({', '.join(map(text, a))})"),
+]  # fmt: skip
+AFTER = """\
+The real one (npx/kernels/adam.py, `adam`) does write in place: all parameters of a model are one flat array, and an
+update is one pass over it. Both corrections become two numbers for the whole step (`adam_step`)."""

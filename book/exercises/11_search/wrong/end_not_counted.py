@@ -1,0 +1,17 @@
+"""END is not counted in the length: a sentence of no words has length 1."""
+
+END = 0
+
+
+def beam_search(next_log_p, beam, longest, alpha):
+    live, finished = [((), 0.0)], []
+    for n in range(1, longest + 1):
+        grown = []
+        for prefix, log_p in live:
+            for token, more in enumerate(next_log_p(prefix)):
+                if token == END:
+                    finished.append((list(prefix), (log_p + more) / ((4 + n) / 6) ** alpha))
+                else:
+                    grown.append(((*prefix, token), log_p + more))
+        live = sorted(grown, key=lambda item: -item[1])[:beam]
+    return max(finished, key=lambda item: item[1])

@@ -1,0 +1,12 @@
+"""A finished sentence goes on growing: what ends in END has to leave the beam."""
+
+END = 0
+
+
+def beam_search(next_log_p, beam, longest, alpha):
+    live, finished = [((), 0.0)], []
+    for n in range(1, longest + 1):
+        grown = [((*p, t), log_p + more) for p, log_p in live for t, more in enumerate(next_log_p(p))]
+        live = sorted(grown, key=lambda item: -item[1])[:beam]
+        finished += [(list(p[:-1]), log_p / ((5 + n) / 6) ** alpha) for p, log_p in live if p[-1] == END]
+    return max(finished, key=lambda item: item[1])

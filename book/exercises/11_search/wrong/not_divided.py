@@ -1,0 +1,17 @@
+"""The length is not weighed at all: long sentences lose, since every token only takes probability away."""
+
+END = 0
+
+
+def beam_search(next_log_p, beam, longest, alpha):
+    live, finished = [((), 0.0)], []
+    for n in range(1, longest + 1):
+        grown = []
+        for prefix, log_p in live:
+            for token, more in enumerate(next_log_p(prefix)):
+                if token == END:
+                    finished.append((list(prefix), (log_p + more) / (1) ** alpha))
+                else:
+                    grown.append(((*prefix, token), log_p + more))
+        live = sorted(grown, key=lambda item: -item[1])[:beam]
+    return max(finished, key=lambda item: item[1])

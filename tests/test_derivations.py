@@ -1,0 +1,54 @@
+"""docs/derivations.md: each line is a function, neighbours agree to 1e-12 on drawn inputs, the last is the kernel."""
+
+import re
+
+import numpy as np
+import pytest
+
+from book.files import ROOT
+from book.judging import same
+from book.pages import Page
+from tests import derivations
+from tests.derivations import DERIVATIONS, DRAWN
+
+PAGE = Page(ROOT / "docs" / "derivations.md")
+
+
+def test_there_are_thirteen():
+    assert len(DERIVATIONS) == 13 and DERIVATIONS.keys() == DRAWN.keys()
+
+
+@pytest.mark.parametrize("title", DERIVATIONS)
+def test_neighbours_agree(title):
+    lines = DERIVATIONS[title]
+    for seed in range(20):
+        case = DRAWN[title](np.random.default_rng(seed))
+        results = [line(*case) for line in lines]
+        for one, other, line in zip(results, results[1:], lines[1:], strict=False):
+            assert same(one, other, 1e-12), f"{line.__name__}: expected what the line before it gives, seed {seed}"
+
+
+def test_the_page_has_every_line_as_it_stands_here():
+    PAGE.check_quotations()
+    quoted = [block.code for block in PAGE.blocks]
+    assert all(block.source == "tests/derivations.py" for block in PAGE.blocks)
+    found = re.findall(r"^def (\w+_\d+)\(", "\n".join(quoted), re.MULTILINE)
+    assert found == [line.__name__ for lines in DERIVATIONS.values() for line in lines]
+    titles = re.findall(r"^## \d+\. (.*)$", PAGE.text, re.MULTILINE)
+    assert [title.lower() for title in titles] == [title.lower() for title in DERIVATIONS]
+
+
+def test_the_best_step_is_the_cube_root_of_eps():
+    """Its cost, f'''/6 h^2 + eps |f| / h, is least where h^3 = 3 eps |f| / |f'''|."""
+    f, third, eps = 2.0, 12.0, 2.2e-16
+    steps = np.exp(np.linspace(np.log(1e-7), np.log(1e-3), 200_001))
+    cost = third / 6 * steps**2 + eps * f / steps
+    assert abs(steps[cost.argmin()] / (3 * eps * f / third) ** (1 / 3) - 1) < 1e-4
+
+
+def test_a_wrong_line_is_found(monkeypatch):
+    lines = [*DERIVATIONS["softmax"]]
+    lines[3] = lambda g, x: derivations.softmax(x) * g
+    monkeypatch.setitem(DERIVATIONS, "softmax", lines)
+    with pytest.raises(AssertionError, match="expected what the line before it gives"):
+        test_neighbours_agree("softmax")
