@@ -32,11 +32,20 @@ class Rows(State):
         self.array = self.array[npx.from_host(rows)]
 
 
+BLOCK = 16  # positions that move together
+
+
 class KeysValues(State):
-    """Keys (R, capacity, H, d_k) and values (R, capacity, H, d_v) of the `length` positions seen so far."""
+    """Keys (R, capacity, H, d_k) and values (R, capacity, H, d_v) of the `length` positions seen so far.
+
+    Rows that were one row once are alike up to where they parted: on the host only what comes after is copied from one
+    to the other, which for many long hypotheses is far less than all. `stamps` tells: two rows whose numbers are equal
+    at a position are alike up to there.
+    """
 
     def __init__(self, keys: npx.Array, values: npx.Array, length: int) -> None:
         self.keys, self.values, self.length = keys, values, length
+        self.stamps, self.last_stamp = host.repeat(host.arange(len(keys))[:, None], length, axis=1), len(keys)
 
     def extend(self, k: npx.Array, v: npx.Array) -> tuple[npx.Array, npx.Array]:
         """Add positions (R, T, H, d); returns those of all positions. The room doubles when it is full."""
@@ -48,15 +57,30 @@ class KeysValues(State):
                 for x in (self.keys, self.values)
             )
         self.keys[:, start : self.length], self.values[:, start : self.length] = k, v
+        new = host.arange(len(k)) + self.last_stamp
+        self.stamps = host.concatenate([self.stamps, host.repeat(new[:, None], k.shape[1], axis=1)], axis=1)
+        self.last_stamp += len(k)
         return self.keys[:, : self.length], self.values[:, : self.length]
 
     def select(self, rows: npx.Array) -> None:
-        rows = npx.from_host(rows)
+        rows, here = npx.from_host(rows), isinstance(rows, host.ndarray)
+        if here and len(rows) <= len(self.keys):
+            stamps = self.stamps[rows]
+            others = stamps != self.stamps[: len(rows)]  # (R, T)
+            parted = host.where(others.any(axis=1), others.argmax(axis=1), self.length)  # (R,) where rows become others
+            for start in range(0, self.length, BLOCK):
+                end = min(start + BLOCK, self.length)
+                to = host.flatnonzero(parted < end)
+                for x in (self.keys, self.values):
+                    x[to, start:end] = x[rows[to], start:end]
+            self.keys, self.values, self.stamps = self.keys[: len(rows)], self.values[: len(rows)], stamps
+            return
         for name in ("keys", "values"):
             before = getattr(self, name)
             after = npx.empty((len(rows), *before.shape[1:]), before.dtype)
             after[:, : self.length] = before[rows, : self.length]  # the room for later positions is not copied
             setattr(self, name, after)
+        self.stamps = self.stamps[npx.to_host(rows)] if here else self.stamps
 
 
 class Shared(State):
