@@ -67,7 +67,7 @@ class KeysValues(State):
         if here and len(rows) <= len(self.keys):
             stamps = self.stamps[rows]
             others = stamps != self.stamps[: len(rows)]  # (R, T)
-            parted = host.where(others.any(axis=1), others.argmax(axis=1), self.length)  # (R,) where rows become others
+            parted = host.concatenate([others, host.ones((len(rows), 1), bool)], axis=1).argmax(axis=1)  # (R,) from here
             for start in range(0, self.length, BLOCK):
                 end = min(start + BLOCK, self.length)
                 to = host.flatnonzero(parted < end)
