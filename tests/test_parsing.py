@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -14,12 +15,13 @@ from train import RunConfig, UserError, load_model, train
 from train.cli import main
 from train.run.checkpoint import find_checkpoint, read_state
 from train.run.folder import RunFolder
+from train.show.trees import attention_over_words, draw_tree
 from train.tasks.pairs import pad_sources
 from train.tasks.parsing import GreedyF1, cleaned, parse_stream
 from train.tasks.whole_trees import WholeTrees
 from train.text.linear_trees import linearize, tree_of
 from train.text.tree_tokenizer import KINDS, TreeTokenizer, shape
-from train.text.trees import read_trees, write_tree
+from train.text.trees import Leaf, Tree, read_trees, write_tree
 
 NOUNS, VERBS = ["cat", "dog", "mat"], ["sat", "ran"]
 TREES = [
@@ -252,6 +254,33 @@ def test_what_is_written_is_read_back(folder):
     trees = list(cleaned(folder / "train.mrg"))
     assert write_tree(trees[0]).startswith("(TOP (S (NP (DT the) (NN cat)) (VP")
     assert len(trees) == len(TREES)
+
+
+# ---- the picture
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_is_told_by_words(folder, kind):
+    tokenizer = TreeTokenizer.learn(list(cleaned(folder / "train.mrg")), kind, 400, True)
+    shape = {"d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2, "dropout": 0.0, "n_outputs": tokenizer.n_outputs}
+    model = build(TransformerConfig(tokenizer.vocab_size, **shape), 3)
+    tree = next(cleaned(folder / "train.mrg"))
+    tokens, attention = attention_over_words(model, tokenizer, tree)
+    assert tokens == [*linearize(tree, tags=True), "end"] and attention.shape == (len(tokens), len(tree.words()) + 1)
+    np.testing.assert_allclose(attention.sum(axis=1), 1, rtol=1e-6)
+
+
+def test_a_parse_is_drawn_with_what_the_decoder_looks_at(run, folder, tmp_path):
+    svg = tmp_path / "t.svg"
+    command = ["parse", "--model", str(run), "--gold", str(folder / "valid.mrg"), "--output", str(tmp_path / "out")]
+    assert main([*command, "--svg", str(svg)]) == 0
+    root = ElementTree.parse(svg).getroot()
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert all(word in texts for word in ["the", "cat", "sat", "NP", "VP", "TOP", "(NP", ")S", "end"])
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}line"))) == 7 + 6 - 1  # one to each part of a constituent
+    odd = Tree("TOP", [Tree("A&B", [Leaf("<", "a<b")]), Leaf("'", "x")])
+    drawn = ElementTree.fromstring(draw_tree(odd, ["(A", "end"], np.eye(2, 3)))
+    assert {"a<b", "A&B"} <= {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
 
 
 # ---- Table 4
