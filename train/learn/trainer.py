@@ -54,7 +54,8 @@ class Trainer:
         self.folder, self.task, t = RunFolder(run_dir), TASKS[config.data.task], config.train
         self.schedule = NoamSchedule(model.config.d_model, t.warmup_steps, t.lr_scale)
         self.state, self.signals = RunState(), Signals()
-        self.saved: Path | None = None  # the newest checkpoint
+        self.saved: Path | None = None  # the newest checkpoint,
+        self.saved_seconds = 0.0  # and RunState.seconds there
         self.report = RunReport(self.folder, t.max_steps, progress)
         self.update = Update(self.task, model, t, self.report, meanwhile=self._prepare_batches)
         self.stream = Stream(self.task.batches(corpora["train"], t.batch_tokens, t.seed))
@@ -140,11 +141,18 @@ class Trainer:
             self._log()
         if self._validation_due() and not stop.asked:
             self._validate()
-        if s.step % t.checkpoint_every == 0 or stop.asked or self._end():
+        if self._checkpoint_due() or stop.asked or self._end():
             self._save()
         if stop.asked:
             self.report.line(f"stopped by a signal after step {s.step}; {self.saved} is written; --resume goes on")
             raise KeyboardInterrupt
+
+    def _checkpoint_due(self) -> bool:
+        """By updates, or by the time that they took, which goes on over interruptions."""
+        t, s = self.config.train, self.state
+        if t.checkpoint_minutes:
+            return s.seconds - self.saved_seconds >= 60 * t.checkpoint_minutes
+        return s.step % t.checkpoint_every == 0
 
     def _log(self) -> None:
         s = self.state
@@ -213,6 +221,7 @@ class Trainer:
         }
         keep = self.config.train.keep_last
         self.saved = store.save_checkpoint(self.folder.path, state, self.model.state_dict(), adam, keep)
+        self.saved_seconds = self.state.seconds
 
     def _load(self, path: Path) -> None:
         checkpoint = store.load_checkpoint(path)
@@ -237,7 +246,7 @@ class Trainer:
             self.state = RunState(**state["run"])
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{path}: expected a checkpoint of this run; got {error}; try an older one") from None
-        self.saved = path
+        self.saved, self.saved_seconds = path, self.state.seconds
 
     def _announce(self) -> None:
         s, t = self.state, self.config.train
