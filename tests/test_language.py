@@ -189,9 +189,9 @@ def test_an_empty_prompt_begins_as_a_line_does(learned):
     "options, message",
     [
         (("--prompt", "Être"), "prompt: expected characters of the text that the model learned; got 'Ê'; try another"),
-        (("--top-p", "1.5"), "generate: top_p: expected a share above 0, to 1; got 1.5"),
-        (("--temperature", "-1"), "Invalid value for '--temperature'"),
-        (("--tokens", "0"), "Invalid value for '--tokens'"),
+        (("--top-p", "1.5"), "--top-p: expected a number above 0 to 1; got 1.5"),
+        (("--temperature", "-1"), "--temperature: expected a number from 0 to 1e6; got -1.0"),
+        (("--tokens", "0"), "--tokens: expected a whole number from 1 to 10000000; got 0"),
     ],
 )
 def test_mistakes_are_one_line(learned, capsys, options, message):

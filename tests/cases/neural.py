@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 import npx
 from autograd.testing import strategies as s
+from npx.kernels import layer_norm
 from tests.cases.base import REAL, Call, array, case, edges, leading, size, some
 
 BOUNDED = ("plain", "normal", "tiny", "zeros")  # no numbers whose products leave float32 few digits
@@ -27,6 +28,12 @@ def operation_softmax(draw):
     return Call((draw(s.arrays(shape, s.STYLES)), mask))
 
 
+def kept_of_rows(x, gamma, beta):
+    """Bytes that a norm keeps beside its output: a deviation for each row, and columns the output does not tell."""
+    hidden = layer_norm.hidden_columns(gamma, beta)
+    return x[..., :1].nbytes * (1 + len(hidden)) + hidden.nbytes
+
+
 def normed(draw, dtype="float64"):
     """x (..., D), gamma (D,), beta (D,)."""
     d = draw(size(4))
@@ -38,7 +45,7 @@ def normed(draw, dtype="float64"):
 def operation_layer_norm(draw):
     x, gamma, beta = normed(draw)
     eps = draw(st.sampled_from([0.1, 1e-2]))
-    return Call((x, gamma, beta), {"eps": eps}, saved=x.nbytes + x[..., :1].nbytes)
+    return Call((x, gamma, beta), {"eps": eps}, saved=kept_of_rows(x, gamma, beta))
 
 
 @case
@@ -51,7 +58,7 @@ def operation_dropout(draw):
 def operation_dropout_residual_norm(draw):
     x, gamma, beta = normed(draw)
     residual = draw(s.arrays(x.shape, ("plain", "normal", "large")))
-    saved = x.nbytes + x[..., :1].nbytes + x.size
+    saved = kept_of_rows(x, gamma, beta) + x.size
     return Call((x, residual, gamma, beta), {**dropped(draw), "eps": 0.1}, saved)
 
 
@@ -190,7 +197,8 @@ def gains(d):
 @edges("operation layer_norm", REAL)
 def layer_norm_edges():
     for x, eps in rows_to_norm():
-        yield Call((x, *gains(x.shape[-1])), {"eps": eps}, x.nbytes + x[..., :1].nbytes)
+        affine = gains(x.shape[-1])
+        yield Call((x, *affine), {"eps": eps}, kept_of_rows(x, *affine))
 
 
 @edges("operation dropout", REAL)
@@ -203,8 +211,8 @@ def dropout_edges():
 @edges("operation dropout_residual_norm", REAL)
 def dropout_residual_norm_edges():
     def call(x, eps, drop):
-        residual = some(*x.shape, seed=3)
-        return Call((x, residual, *gains(x.shape[-1])), {"drop": drop, "eps": eps}, 2 * x.nbytes + x.size)
+        residual, affine = some(*x.shape, seed=3), gains(x.shape[-1])
+        return Call((x, residual, *affine), {"drop": drop, "eps": eps}, kept_of_rows(x, *affine) + x.size)
 
     for drop in drops(3, 4):
         yield call(some(3, 4), 1e-6, drop)

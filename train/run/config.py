@@ -23,6 +23,7 @@ from typing import Any
 from models import PRESETS, TransformerConfig
 from models.fields import expected, fits, kind_of
 from train.errors import UserError, nearest, one_line
+from train.files import opened
 from train.run.keys import (
     DECIDED,
     NAMED,
@@ -35,7 +36,8 @@ from train.run.keys import (
     TrainSection,
 )
 
-SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "double": "float64"}
+SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "single": "float32", "fp32": "float32",
+            "double": "float64", "fp64": "float64"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,14 @@ class RunConfig:
     @classmethod
     def load(cls, path: str | os.PathLike[str], settings: Iterable[str] = ()) -> "RunConfig":
         """Reads a TOML file with `table.key=value` settings on top; UserError names the file, and a bad line in it."""
-        try:
-            raw = Path(path).read_bytes()
-            text = raw.decode("utf-8")
-            tables = tomllib.loads(text)
-        except OSError as error:
+        if not Path(path).exists():
             advice = f"a preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
-            raise UserError(f"{path}: expected a configuration file; got '{error.strerror}'; try {advice}") from None
+            raise UserError(f"{path}: expected a configuration file; got no such file; try {advice}")
+        with opened(path, "a configuration file") as file:
+            raw = file.read()
+        try:
+            text = raw.decode("utf-8").removeprefix("\ufeff")
+            tables = read_toml(text)
         except UnicodeDecodeError as error:
             place = f"{path}:{raw[: error.start].count(10) + 1}"
             found = f"byte {raw[error.start]:#04x}"
@@ -133,12 +136,20 @@ class RunConfig:
                 lines.append(f"# {name} =" if value is None else f"{name} = {to_toml(value)}")
         return "\n".join(lines) + "\n"
 
-    def frozen_difference(self, other: "RunConfig") -> str | None:
-        """The first `table.key` in which the two differ and that a resumed run may not change, or None."""
-        for (table, f, value), (_, _, others) in zip(self.keys(), other.keys(), strict=True):
-            if value != others and not f.metadata["may_change"]:
-                return f"{table}.{f.name}"
-        return None
+    def frozen(self) -> dict[str, Any]:
+        """`table.key` -> value of every key that a resumed run may not change."""
+        return {f"{table}.{f.name}": value for table, f, value in self.keys() if not f.metadata["may_change"]}
+
+    def check_frozen(self, before: Mapping[str, Any], where: Path) -> None:
+        """UserError, naming the key, where a run that goes on was another `before`; a key it lacks had its default."""
+        for table, f, now in self.keys():
+            name = f"{table}.{f.name}"
+            was = before.get(name, f.default)
+            if now != was and not f.metadata["may_change"]:
+                raise UserError(
+                    f"resume: {name}: expected {shown(was)} as in {where}; got {shown(now)}; "
+                    f"try {f.name} = {shown(was)}, or a new run with --out"
+                )
 
 
 def keys_of(table: str) -> dict[str, Field[Any]]:
@@ -173,7 +184,7 @@ def check(table: str, f: Field[Any], value: Any, where: str = "config") -> Any:
     if fits(f, value):
         return value
     if choices and isinstance(value, str):
-        attempt = f'{f.name} = "{SYNONYMS.get(value) or nearest(value, choices)}"'
+        attempt = f'{f.name} = "{SYNONYMS.get(value.lower()) or nearest(value.lower(), choices)}"'
     elif f.default is None:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
     else:
@@ -208,13 +219,21 @@ def parse_setting(setting: str) -> tuple[str, str, Any]:
         raise UserError(f"--set: expected table.key=value; got {shown(setting)}; try --set {hint}={text or '...'}")
     f = find_key(table, name, "--set")
     try:
-        document = tomllib.loads(f"value = {text}")
+        document = read_toml(f"value = {text}")
         value = document["value"] if len(document) == 1 else text
     except ValueError:
         value = text
     if kind_of(f) is str and not isinstance(value, str):
         value = text
     return table, name, check(table, f, value, "--set")
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """What TOML says; ValueError where it is none."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("brackets too deep") from None
 
 
 def shown(value: Any) -> str:

@@ -10,14 +10,16 @@ from typing import Any
 import npx
 from models.fields import key
 from models.search import greedy_search
+from train.errors import UserError
 from train.scores.brackets import Report, score
 from train.tasks.pairs import Pairs, search_lines
 from train.tasks.task import task
+from train.tasks.whole_trees import WholeTrees
 from train.text.batches import Batch
 from train.text.corpus import Corpus, prepare_pairs
 from train.text.linear_trees import tree_of
 from train.text.tree_tokenizer import KINDS, TreeTokenizer
-from train.text.trees import Tree, clean, read_trees, write_tree
+from train.text.trees import Tree, clean, read_trees, split_words, write_tree
 
 CHUNK = 1024  # trees encoded together
 
@@ -72,8 +74,14 @@ class Parsing(Pairs):
 
 
 def cleaned(path: str | PathLike[str], watch: Callable[[bytes], object] | None = None) -> Iterator[Tree]:
-    """The trees of a file as a parser learns them, but for those without a word."""
-    return (tree for _, tree in ((n, clean(tree)) for n, tree in read_trees(path, watch)) if tree.children)
+    """The trees of a file as a parser learns them, but for those without a word; UserError where none is left."""
+    found = False
+    for _, tree in read_trees(path, watch):
+        if (tree := clean(tree)).children:
+            found = True
+            yield tree
+    if not found:
+        raise UserError(f"{path}: expected at least one tree with a word; got traces alone; try another file")
 
 
 def encode(trees: Sequence[Tree], tokenizer: TreeTokenizer) -> tuple[list[list[int]], list[list[int]]]:
@@ -118,20 +126,27 @@ class Parse:
         return write_tree(self.tree)
 
 
-def parse_stream(model: Any, tokenizer: TreeTokenizer, lines: Iterable[str], **options: Any) -> Iterator[list[Parse]]:
+def parse_stream(
+    model: Any, tokenizer: TreeTokenizer, lines: Iterable[str | None], free: bool = False, **options: Any
+) -> Iterator[list[Parse]]:
     """Yield, for one line after another, the `n_best` parses of its words, best first; none for a line without words.
 
     Words are what spaces separate, as in the Penn Treebank; a bracket in a word becomes -LRB- or -RRB-. Every tree has
-    exactly the words of its line, also where the model did not read all of them. The options are `search_lines`'s.
+    exactly the words of its line, also where the model did not read all of them. The search is kept to trees over the
+    words, unless it is `free`, as in the paper: then what is no tree is repaired. The options are `search_lines`'s.
     """
-    escaped = (line.replace("(", "-LRB-").replace(")", "-RRB-") for line in lines)
+
+    def kept_to(model: Any, lines: list[str]) -> Any:
+        return model if free else WholeTrees(model, tokenizer, [split_words(line) for line in lines])
+
+    escaped = (line and line.replace("(", "-LRB-").replace(")", "-RRB-") for line in lines)
 
     def parses(line: str, found: list[Any]) -> list[Parse]:
-        words = line.split()
+        words = split_words(line)
         trees = (tree_of(tokenizer.symbols(h.tokens), words) for h in found)
         return [Parse(tree, h.score, repaired) for (tree, repaired), h in zip(trees, found, strict=True)]
 
-    return (parses(line, found) for line, found in search_lines(model, tokenizer, escaped, **options))
+    return (parses(line, found) for line, found in search_lines(model, tokenizer, escaped, kept_to=kept_to, **options))
 
 
 def parse_gold(

@@ -19,7 +19,7 @@ from train.errors import UserError
 from train.text.linear_trees import linearize
 from train.text.tokenizer import KINDS as SUBWORDS
 from train.text.tokenizer import SPECIALS, Tokenizer, choice, tokenizer_spec
-from train.text.trees import UNTAGGED, Tree
+from train.text.trees import UNTAGGED, Tree, split_words
 
 KINDS = (*SUBWORDS, "affixes")
 ENDING = 3  # characters
@@ -66,7 +66,7 @@ class TreeTokenizer(Tokenizer):
         if not self._affixes:
             return super().encode_batch(texts)
         known, unknown = self._affixes, self.special.unk_id
-        return [[known.get(piece, unknown) for piece in _pieces(text.split(), known)] for text in texts]
+        return [[known.get(piece, unknown) for piece in _pieces(split_words(text), known)] for text in texts]
 
     def encode_trees(self, trees: Iterable[Tree]) -> list[list[int]]:
         """Ids of cleaned trees, without special ids; a symbol that was not learned is `<unk>`."""

@@ -20,6 +20,7 @@ UNTAGGED = "XX"
 COMMENTS = ("#", "%", ";", "*")  # outside of a tree, a line that begins so is none
 # White space is what C's isspace says, as in EVALB: U+00A0 belongs to a word.
 _PIECES = re.compile(r"\(([^ \t\n\v\f\r()]*)|(\))|([^ \t\n\v\f\r()]+)")
+_SPACES = re.compile(r"[ \t\n\v\f\r]+")
 _FUNCTION = re.compile(r"(?<=.)[-=].*")
 
 # EVALB leaves punctuation out by its tag, so what is punctuation has to have its tag although no other word needs one.
@@ -214,6 +215,11 @@ def clean(tree: Tree) -> Tree:
 
 
 TOPS = ("", TOP, "ROOT", "S1")
+
+
+def split_words(line: str) -> list[str]:
+    """The words of a tokenised sentence."""
+    return [word for word in _SPACES.split(line) if word]
 
 
 def punctuation(words: Sequence[str]) -> list[str]:

@@ -1,0 +1,108 @@
+"""A parser that can write nothing but trees over the words: a model for search in place of the parser itself.
+
+After each token only those may follow that lead to a tree: a bracket that closes what is open and not empty, a word
+where words are left (with a tag of punctuation where it is that punctuation, and nowhere else), the end after the last
+bracket. What the model gives to other tokens is lost to the hypothesis, not shared out among the rest: so one that
+went astray, with a word too many, loses to others as soon as it shows.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import npx
+from models.state import State
+from train.text.linear_trees import TAGS_OF_PUNCTUATION
+from train.text.tree_tokenizer import TreeTokenizer
+from train.text.trees import punctuation
+
+
+class WholeTrees:
+    """`model`, kept to trees over `sentences`, the words of each source of the search (see models/search/protocol.py).
+
+    R rows are hypotheses, V the symbols. What is open is a list linked from the innermost outwards: an entry has its
+    symbol, the entry around it and the words before it; entry 0 is around all.
+    """
+
+    def __init__(self, model: Any, tokenizer: TreeTokenizer, sentences: Sequence[Sequence[str]]) -> None:
+        self.model, self.config = model, model.config
+        symbols = tokenizer.symbols(range(tokenizer.n_outputs))
+        ids = {symbol: i for i, symbol in enumerate(symbols) if symbol}
+        self.opens = np.array([s.startswith("(") for s in symbols])
+        self.leaf = np.array([bool(s) and s[0] not in "()" for s in symbols])
+        self.closing = np.array([ids.get(f"){s[1:]}", 0) if s.startswith("(") else 0 for s in symbols])  # of each "(X"
+        marks = ["", *sorted(TAGS_OF_PUNCTUATION)]
+        kind = np.array([marks.index(s) if s in marks else 0 for s in symbols])  # 0: no punctuation
+        self.writes = self.leaf & ((kind == np.arange(len(marks))[:, None]) | (not tokenizer.tags))  # (kinds, V)
+        self.lengths = np.array([len(words) for words in sentences])
+        self.kinds = np.zeros((len(sentences), max(self.lengths, default=0) + 1), int)
+        for row, words in zip(self.kinds, sentences, strict=True):
+            row[: len(words)] = [marks.index(mark) for mark in punctuation(words)]
+        for row in self.kinds:  # a tag that was never learned cannot be asked for
+            row[~self.writes.any(axis=1)[row]] = 0
+        self.symbol, self.around, self.before = np.zeros((3, 1024), int)
+        self.entries = 1
+
+    @property
+    def training(self) -> bool:
+        return bool(self.model.training)
+
+    def train(self, mode: bool = True) -> Any:
+        return self.model.train(mode)
+
+    def limits(self, src: npx.Array, max_extra: int) -> npx.Array:
+        return self.model.limits(src, max_extra)
+
+    def start(self, src: npx.Array) -> tuple[npx.Array, "Written"]:
+        tokens, state = self.model.start(src)
+        return tokens, Written(state, np.arange(len(tokens)))
+
+    def step(self, tokens: npx.Array, state: "Written") -> npx.Array:
+        self.write(npx.to_host(tokens), state)
+        logits = npx.to_host(self.model.step(tokens, state.inner)).astype(np.float64)  # (R, V), few
+        logits -= logits.max(axis=1, keepdims=True)
+        may = self.may_follow(state)
+        lost = np.where(may, 0.0, np.exp(logits)).sum(axis=1)
+        logits[~may] = -np.inf
+        with np.errstate(divide="ignore"):
+            logits[:, self.config.pad_id] = np.log(lost)  # which has its share and is never chosen
+        return npx.from_host(logits.astype(np.float32))
+
+    def write(self, tokens: npx.Array, state: "Written") -> None:
+        """Takes in the last token (R,) of each row; a row whose token is no symbol (the first, an end) stays."""
+        new = np.flatnonzero(self.opens[tokens])
+        end = self.entries + len(new)
+        if end > len(self.symbol):
+            self.symbol, self.around, self.before = (
+                np.concatenate([x, np.zeros(end, int)]) for x in (self.symbol, self.around, self.before)
+            )
+        made = np.arange(self.entries, end)
+        self.symbol[made], self.around[made], self.before[made] = tokens[new], state.open[new], state.used[new]
+        closed = np.flatnonzero((tokens == self.closing[self.symbol[state.open]]) & (state.open > 0))
+        state.open[closed] = self.around[state.open[closed]]
+        state.open[new] = made
+        state.used += self.leaf[tokens]
+        self.entries = end
+
+    def may_follow(self, state: "Written") -> Any:
+        """Which symbols (R, V) may come next."""
+        left = state.used < self.lengths[state.sentence]
+        may = np.where(left[:, None], self.opens | self.writes[self.kinds[state.sentence, state.used]], False)
+        inside = np.flatnonzero((state.open > 0) & (self.before[state.open] < state.used))
+        may[inside, self.closing[self.symbol[state.open[inside]]]] = True
+        may[:, 0] = False  # where a bracket has no closing one among the symbols
+        may[:, self.config.eos_id] = ~left & (state.open == 0)
+        return may
+
+
+class Written(State):
+    """What each row has written: its sentence, the words used, the innermost entry that is open; the model's state."""
+
+    def __init__(self, inner: State, sentence: Any) -> None:
+        self.inner, self.sentence = inner, sentence
+        self.used, self.open = np.zeros((2, len(sentence)), int)
+
+    def select(self, rows: npx.Array) -> None:
+        self.inner.select(rows)
+        self.sentence, self.used, self.open = (x[rows] for x in (self.sentence, self.used, self.open))
