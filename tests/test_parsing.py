@@ -1,6 +1,7 @@
 """The task `parsing`: symbols first in the vocabulary, a training that learns trees, F1 and the best of it, `parse`."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -249,3 +250,40 @@ def test_what_is_written_is_read_back(folder):
     trees = list(cleaned(folder / "train.mrg"))
     assert write_tree(trees[0]).startswith("(TOP (S (NP (DT the) (NN cat)) (VP")
     assert len(trees) == len(TREES)
+
+
+# ---- Table 4
+
+
+def test_table_4_takes_runs_and_other_parsers_beside_the_papers(run, folder, tmp_path, capsys):
+    trees = [f"--{part}-trees={folder / f'{name}.mrg'}" for part, name in (("train", "train"), ("valid", "valid"))]
+    test = ["--test-trees", str(folder / "valid.mrg"), "--scale", "small", "--quiet"]
+    command = ["reproduce", "table4", "--out", str(tmp_path / "t"), *trees, *test]
+    other = f"--other=gold={folder / 'valid.mrg'}"
+    shutil.copytree(run, tmp_path / "run")
+    assert main([*command, "--run", f"wsj={tmp_path / 'run'}", other]) == 0
+    page = capsys.readouterr().out
+    assert "| Dyer et al. (2016) | generative | 93.3 |" in page and page.count("| WSJ only, discriminative |") == 5
+    table = json.loads((tmp_path / "t" / "table4.json").read_text())
+    ours = table["ours"]["wsj"]
+    assert ours["trees"]["f1"] == ours["free"]["f1"] == table["others"]["gold"]["recall"] == 100
+    assert table["others"]["gold"]["f1"] < 100  # its outermost brackets have no label, which EVALB counts
+    assert ours["updates"] == 120 and [e["step"] for e in ours["curve"]] == [40, 80, 120]
+    assert (tmp_path / "t" / "rows" / "wsj.parsed").read_text().count("(TOP (S") == 5
+    assert main([*command, "--run", "other=x"]) == 2 and main([*command, "--other", "x"]) == 2
+    err = capsys.readouterr().err
+    assert "--run: expected wsj or semi; got 'other'" in err and "--other: expected NAME=PATH; got 'x'" in err
+
+
+def test_table_4_trains_its_rows(folder, tmp_path, capsys):
+    settings = ["train.max_steps=2", "model.d_model=8", "model.d_ff=8", "model.n_layers=1", "search.max_extra=3"]
+    trees = [f"--{part}-trees={folder / 'valid.mrg'}" for part in ("train", "valid", "test")]
+    command = ["reproduce", "table4", "--out", str(tmp_path / "t"), "--scale", "small", "--quiet", *trees]
+    command += ["--silver", str(folder / "valid.mrg"), *(f"--set={setting}" for setting in settings)]
+    assert main(command) == 0
+    table = json.loads((tmp_path / "t" / "table4.json").read_text())
+    assert set(table["ours"]) == {"wsj", "semi"} and table["ours"]["semi"]["updates"] == 2
+    assert len((tmp_path / "t" / "semi.mrg").read_text().splitlines()) == 3 * len(TREES[::4])
+    before = (tmp_path / "t" / "rows" / "semi" / "log.txt").stat().st_mtime_ns
+    assert main(command) == 0
+    assert (tmp_path / "t" / "rows" / "semi" / "log.txt").stat().st_mtime_ns == before  # what is done is done

@@ -73,6 +73,11 @@ def describe(shape: Any, config: Any) -> Iterator[str]:
         yield f"quality      the paper on newstest2013 English-German: perplexity {paper['ppl']}, BLEU {paper['bleu']}"
 
 
+def has(entry: dict[str, Any], kind: str, *names: str) -> bool:
+    """Whether an entry of metrics.jsonl is of this kind and has these numbers."""
+    return entry["kind"] == kind and all(type(entry.get(name)) in (int, float) for name in names)
+
+
 def describe_run(run: Any, config: Any) -> Iterator[str]:
     """Lines on what a run has done: checkpoints, validation curve and its best, tokenizer."""
     from train.tasks import TASKS
@@ -85,15 +90,15 @@ def describe_run(run: Any, config: Any) -> Iterator[str]:
         tokenizer = task.load_tokenizer(run.tokenizer_file)
         yield f"tokenizer    {tokenizer.vocab_size:,} types, digest {tokenizer.digest[:12]}"
     entries = run.metrics()
-    if trained := [entry for entry in entries if entry["kind"] == "train"]:
+    if trained := [entry for entry in entries if has(entry, "train", "tokens", "loss", "tokens_per_second")]:
         last = trained[-1]
         speed = f"{last['tokens_per_second']:,.0f} tokens/s"
         yield f"trained      {last['step']:,} updates, {last['tokens']:,} tokens, loss {last['loss']:.4f}, {speed}"
-    if not (curve := [entry for entry in entries if entry["kind"] == "valid"]):
+    if not (curve := [entry for entry in entries if has(entry, "valid", "loss", "perplexity")]):
         return
     best = min(curve, key=lambda entry: entry["loss"])
     yield "validation     step     loss  perplexity" + "".join(f"{name:>7}" for name in task.scores.values())
     for entry in curve:
-        scores = "".join(f" {entry[name]:6.2f}" if name in entry else f"{'-':>7}" for name in task.scores)
+        scores = "".join(f" {entry[name]:6.2f}" if has(entry, "valid", name) else f"{'-':>7}" for name in task.scores)
         mark = "  best" if entry is best else ""
         yield f"           {entry['step']:8,} {entry['loss']:8.4f} {entry['perplexity']:11.2f}{scores}{mark}"

@@ -6,6 +6,7 @@ the seed. So weights, Adam's moments, the loss scale and the numbers in RunState
 """
 
 import math
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -88,6 +89,8 @@ class Trainer:
             self.folder.path.mkdir(parents=True, exist_ok=True)
             with self.folder.owned("train") as self.own:
                 self.folder.complete(self.config, self.tokenizer)
+                if not self.state.best_step:  # that of a run which was begun before
+                    shutil.rmtree(self.folder.best, ignore_errors=True)
                 store.prune(self.folder, self.config.train.keep_last)  # killed between a checkpoint and this
                 with self.report.opened(self.state), self.signals.caught():
                     return self._loop()

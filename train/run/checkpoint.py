@@ -173,8 +173,8 @@ def find_checkpoint(path: str | Path) -> Path:
         return path
     run = run_of(path)
     steps = run.steps()
-    if own := next((folder for folder in (run.averaged, run.best) if folder.is_dir()), None):
-        return own
+    if folder := next((folder for folder in (run.averaged, run.best) if folder.is_dir()), None):
+        return folder
     if not steps:
         raise UserError(
             f"{path}: expected checkpoints in {run.checkpoints}; got none; "

@@ -148,6 +148,7 @@ TRAINING: dict[str, dict[str, Any]] = {
     "D-ls0.2": {"label_smoothing": 0.2},
     "parsing-wsj": {"max_steps": 40_000},
     "parsing-semi": {"max_steps": 300_000},
+    "parsing-small": {"max_steps": 13_000},
     "tiny": {"max_steps": 8000},
 }
 DECIDED = ("label_smoothing", "max_steps")  # by every preset: at its default where TRAINING has none
