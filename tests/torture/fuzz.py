@@ -1,8 +1,8 @@
 """Fuzzed inputs of six readers: each ends in a result or in one line, soon, and within 1 GiB.
 
 `READERS`: configuration, data preparation, tokenizer, checkpoint, translate, score. `feed` gives one some bytes. Inputs
-are mutated from real ones (`mutated`), drawn by hypothesis (tests/test_torture.py) or, with atheris (the extra `fuzz`), led
-by coverage: `python -m tests.torture.fuzz config -max_total_time=60`.
+are mutated from real ones (`mutated`), drawn by hypothesis (tests/test_torture.py) or, with atheris (the extra `fuzz`),
+led by coverage: `python -m tests.torture.fuzz config -max_total_time=60`.
 """
 
 import io
