@@ -36,6 +36,7 @@ AT_37000 = {  # V = 37,000; biases in the feed-forward networks only
     "E-learned": 64_094_208,
     "parsing-wsj": 121_839_616,
     "parsing-semi": 155_410_432,
+    "parsing-small": 11_248_896,
     "tiny": 6_054_912,
 }
 

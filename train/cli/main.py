@@ -19,6 +19,7 @@ from train.files import CANNOT_WRITE
 # isort: off
 # Each of these enters its command; --help lists them in this order.
 from train.cli import demo  # noqa: F401
+from train.cli import data  # noqa: F401
 from train.cli import train  # noqa: F401
 from train.cli import translate  # noqa: F401
 from train.cli import parse  # noqa: F401

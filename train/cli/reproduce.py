@@ -53,3 +53,52 @@ def table3(
     files = {name: str(path) for name, path in texts.items()}
     run_table3(out, files, scale, names, steps, settings or (), progress=not quiet)
     print((out / "table3.md").read_text("utf-8"), end="")
+
+
+Trees = Annotated[Path, typer.Option(metavar="F", help="Penn Treebank brackets.", show_default=False)]
+Named = Annotated[list[str] | None, typer.Option(metavar="NAME=PATH", help="May be repeated; see below.")]
+
+
+@tables.command(
+    epilog="Stopped in any way, the same command goes on where it was. --silver: trees parsed by machine, for a second"
+    " row. --run wsj=RUN, --run semi=RUN: rows that are trained already. --other NAME=F: trees that another parser"
+    " found for the test sentences, one a line: python -m benchmarks.pcfg makes some."
+)
+def table4(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)],
+    train_trees: Trees,
+    valid_trees: Trees,
+    test_trees: Trees,
+    silver: Annotated[Path | None, typer.Option(metavar="F", help="Machine-made trees, to learn from too.")] = None,
+    scale: Annotated[str, typer.Option(metavar="paper|small", help="Size of models and trainings.")] = "paper",
+    run: Named = None,
+    other: Named = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="For every row; may be repeated.")
+    ] = None,
+    device: Device = "cpu",
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress within a row.")] = False,
+) -> None:
+    """Train and test the two parsers of Table 4; write table4.md and .json, all the table's parsers beside ours."""
+    from train.errors import UserError, nearest
+    from train.experiments.table4 import KINDS, SCALES, run_table4
+
+    if scale not in SCALES:
+        raise UserError(f"--scale: expected {' or '.join(SCALES)}; got '{scale}'; try {nearest(scale, SCALES)}")
+    use_device(device)
+    runs, others = named("--run", run), named("--other", other)
+    if unknown := runs.keys() - KINDS.keys():
+        raise UserError(f"--run: expected {' or '.join(KINDS)}; got '{unknown.pop()}'; try wsj=RUN")
+    trees = {"train": train_trees, "valid": valid_trees, "test": test_trees} | ({"silver": silver} if silver else {})
+    run_table4(out, trees, scale, runs, others, settings or (), progress=not quiet)
+    print((out / "table4.md").read_text("utf-8"), end="")
+
+
+def named(option: str, values: list[str] | None) -> dict[str, Path]:
+    """NAME=PATH of an option, by name."""
+    from train.errors import UserError
+
+    for value in values or ():
+        if not all(value.partition("=")):
+            raise UserError(f"{option}: expected NAME=PATH; got '{value}'; try {option} wsj=runs/wsj")
+    return {name: Path(path) for name, _, path in (value.partition("=") for value in values or ())}
