@@ -8,6 +8,7 @@ from pathlib import Path
 from autograd import OPERATIONS
 from book.pages import Page
 from npx import KERNELS
+from npx.settings import SETTINGS
 from tests import house_picture
 
 ROOT = Path(__file__).parents[1]
@@ -48,6 +49,7 @@ def test_every_switch_of_the_environment_stands_in_the_table() -> None:
             text = path.read_text(encoding="utf-8")
             read |= set(re.findall(r"""environ(?:\.get\(|\[)["']((?:NPX|HYPOTHESIS|BOOK)_\w+)""", text))
             read |= set(re.findall(r"""["'](\w+)["'] in os\.environ""", text))
+    read |= SETTINGS.keys()
     assert named == read
 
 
