@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-TYPES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text on one line"}
+TYPES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "UTF-8 text in a line"}
 NUMBERS = {int: r"[+-]?[0-9]{1,40}", float: r"[+-]?[0-9.]{1,40}(e[+-]?[0-9]{1,4})?"}
 
 

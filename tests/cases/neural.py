@@ -80,7 +80,10 @@ def operation_linear(draw):
 def operation_embedding(draw):
     rows = draw(size(4))
     table, ids = draw(s.arrays((rows, draw(size())), s.STYLES)), draw(s.indices(rows))
-    return Call((table, ids), {"scale": draw(st.sampled_from([2.5, 1.0]))})
+    options = {"scale": draw(st.sampled_from([2.5, 1.0]))}
+    if ids.ndim and draw(st.booleans()):
+        options |= {"added": draw(s.arrays((ids.shape[-1], table.shape[1]), BOUNDED)), **dropped(draw)}
+    return Call((table, ids), options, saved=ids.size * table.shape[1])
 
 
 def attention_sizes(draw, least=1):
@@ -244,6 +247,10 @@ def embedding_edges():
         for scale in (2.5, 1.0):
             yield Call((some(5, 3), npx.asarray(ids, "int64")), {"scale": scale})
     yield Call((some(1, 1), npx.asarray([0, 0], "int32")))
+    ids = npx.asarray([[1, 0], [3, 1], [1, 1]], "int64")
+    yield Call((some(5, 3), ids), {"added": some(2, 3, seed=1)})
+    for drop in drops(3, 2, 3):
+        yield Call((some(5, 3), ids), {"scale": 2.5, "added": some(2, 3, seed=1), "drop": drop}, saved=18)
 
 
 def scores_edges(b, h, t, source):
