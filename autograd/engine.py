@@ -36,6 +36,7 @@ OPERATIONS: dict[str, Callable[..., "Tensor"]] = {}
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _numbers = count()
 _grad_enabled = True
+_observer: Any = None  # an Observer (observe.py) that is told what happens; None costs nothing
 
 
 @cache
@@ -159,6 +160,8 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
             parents = tuple((a.node or a) if isinstance(a, Tensor) and a.requires_grad else None for a in args)
             result.node = Node(function.__name__, result.data, vjp, parents)
             result.requires_grad = True
+        if _observer is not None:
+            _observer.made(function.__name__, args, result)
         return result
 
     name, module = function.__name__, function.__module__
@@ -197,6 +200,17 @@ def no_grad() -> Iterator[None]:
         _grad_enabled = before
 
 
+@contextmanager
+def observing(observer: Any) -> Iterator[Any]:
+    """Within the block an `Observer` (observe.py) is told of each operation that is run and of each vjp."""
+    global _observer
+    before, _observer = _observer, observer
+    try:
+        yield observer
+    finally:
+        _observer = before
+
+
 def backward(tensor: Tensor, g: Any = None) -> None:
     """Add to the `grad` of every leaf the gradient of sum(tensor * g); g None: 1, for a tensor of one element.
 
@@ -232,6 +246,8 @@ def backward(tensor: Tensor, g: Any = None) -> None:
         adds = hasattr(vjp, "adds")
         into = _places(parents, sums) if adds else ()
         gradients = vjp(g, into) if adds else vjp(g)
+        if _observer is not None:
+            _observer.went(node, vjp, g, parents, gradients, into, sums)
         for i, (parent, gradient) in enumerate(zip(parents, gradients, strict=False)):
             if parent is None or gradient is None or (adds and gradient is into[i]):
                 continue

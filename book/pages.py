@@ -4,12 +4,14 @@
     ```python autograd/engine.py     is not run: it stands so, word for word, in that file
 
 So a change of the engine fails the page that quotes it, and a page that shows a number shows the right one.
+`python -m book.pages book/12-panels.md` writes into the text blocks of a page what it prints now: read the difference.
 """
 
 import contextlib
 import difflib
 import io
 import re
+import sys
 import textwrap
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,8 +89,18 @@ class Page:
             if digits(expected) != digits(printed):
                 raise PageError(
                     f"{self.where(shown if expected and shown else block)}: the block at line {block.line} prints\n"
-                    f"{printed}and the page shows\n{expected}"
+                    f"{printed}and the page shows\n{expected}(python -m book.pages {self.path.relative_to(ROOT)})"
                 )
+
+    def filled(self) -> str:
+        """Its text, with what its blocks print now in the text blocks after them."""
+        lines = self.text.split("\n")
+        after = dict(zip([b.line for b in self.blocks], self.blocks[1:], strict=False))
+        for block, printed in reversed(self.run()):
+            shown = after.get(block.line)
+            if shown and shown.kind == "text":
+                lines[shown.line - 1 : shown.line - 1 + shown.code.count("\n")] = printed.rstrip("\n").split("\n")
+        return "\n".join(lines)
 
     def told(self) -> list[str]:
         """Each block that runs, with what it prints."""
@@ -123,3 +135,9 @@ def quoted(where: str, code: str, source: Path) -> None:
         "bring the page up to date\n"
         f"  quoted  {changed.strip()}\n  there   {now[0] if now else 'nothing like it'}"
     )
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        page = Page(Path(name).resolve())
+        page.path.write_text(page.filled(), encoding="utf-8")

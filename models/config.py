@@ -3,10 +3,13 @@
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from models.fields import COUNT, POSITIVE, SHARE, check, key
+from models.fields import LENGTH, POSITIVE, SHARE, WIDTH, check, key
 from models.initial import shapes_only
 from models.presets import PRESETS
 from models.registry import ACTIVATIONS, ARCHITECTURES, NORMS, POSITIONS
+from npx.ranges import Range
+
+VOCABULARY = Range(int, "[1, 16777216]")
 
 
 @dataclass(frozen=True)
@@ -14,12 +17,12 @@ class TransformerConfig:
     """The shape of a Transformer; the defaults are the paper's base model. ValueError for what cannot be built."""
 
     vocab_size: int  # V: pieces of the vocabulary, shared by both languages where there are two
-    d_model: int = key(512, "Width D of every layer.", within=COUNT)
-    d_ff: int = key(2048, "Width F inside the feed-forward network.", within=COUNT)
-    n_heads: int = key(8, "Attention heads H.", within=COUNT)
-    n_layers: int = key(6, "Layers N of the encoder, and of the decoder.", within=COUNT)
-    d_k: int | None = key(None, "Width of a head's queries and keys.", within=COUNT, unset="d_model / n_heads")
-    d_v: int | None = key(None, "Width of a head's values.", within=COUNT, unset="d_model / n_heads")
+    d_model: int = key(512, "Width D of every layer.", within=WIDTH)
+    d_ff: int = key(2048, "Width F inside the feed-forward network.", within=LENGTH)
+    n_heads: int = key(8, "Attention heads H.", within="[1, 1024]")
+    n_layers: int = key(6, "Layers N of the encoder, and of the decoder.", within="[1, 1000]")
+    d_k: int | None = key(None, "Width of a head's queries and keys.", within=WIDTH, unset="d_model / n_heads")
+    d_v: int | None = key(None, "Width of a head's values.", within=WIDTH, unset="d_model / n_heads")
     dropout: float = key(
         0.1, "Dropout where the paper has it: on each sub-layer's output and on embedding + position.", within=SHARE
     )
@@ -36,7 +39,7 @@ class TransformerConfig:
         " a rotation of queries and keys (Su et al., 2021).",
         choices=POSITIONS,
     )
-    max_positions: int = key(1024, "Longest sentence, in tokens, that learned positions can take.", within=COUNT)
+    max_positions: int = key(1024, "Longest sentence, in tokens, that learned positions can take.", within=LENGTH)
     attention_bias: bool = key(False, "Biases in the attention projections (none in the paper).")
     layer_norm_eps: float = key(1e-6, "Added to the variance in layer norm.", within=POSITIVE)
     embedding_init: str = key(
@@ -52,8 +55,8 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         v = self.vocab_size
-        if not (type(v) is int and v > 0):
-            raise ValueError(f"vocab_size: expected a whole number from 1; got {v!r}")
+        if not VOCABULARY.fits(v):
+            raise ValueError(f"vocab_size: expected {VOCABULARY.words()}; got {v!r}")
         for name in ("pad_id", "bos_id", "eos_id"):
             value = getattr(self, name)
             if not (type(value) is int and 0 <= value < v):

@@ -4,17 +4,19 @@ A key is a dataclass field whose metadata holds what a person and a check need t
 options are drawn from it.
 """
 
-import math
-import re
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import Field, field, fields
 from typing import Any, get_args
 
-POSITIVE = "(0, inf)"
-COUNT = "[1, inf)"  # of whole numbers
+from npx.ranges import Range
+
+# Upper ends are far beyond what anybody trains, and below what no machine has the memory, the time or the digits for.
+COUNT = "[1, 1000000000]"  # of whole numbers: updates, tokens
+WIDTH = "[1, 65536]"
+LENGTH = "[1, 1048576]"
+POSITIVE = "(0, 1e9]"
 SHARE = "[0, 1)"
-TYPES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text on one line"}
 
 
 def key(
@@ -34,33 +36,19 @@ def kind_of(f: Field[Any]) -> Any:
     return get_args(f.type)[0] if isinstance(f.type, types.UnionType) else f.type
 
 
+def range_of(f: Field[Any]) -> Range:
+    """What a key takes."""
+    return Range(kind_of(f), f.metadata["within"], f.metadata["choices"])
+
+
 def fits(f: Field[Any], value: Any) -> bool:
     """Whether a value, of exactly the key's type, is one that it takes."""
-    kind, choices, within = kind_of(f), tuple(f.metadata["choices"]), f.metadata["within"]
-    if type(value) is not kind or (choices and value not in choices):
-        return False
-    if kind in (int, float):
-        return abs(value) < math.inf and (not within or inside(within, value))
-    return kind is not str or not re.search(r"[\n\r\0\ud800-\udfff]", value)
-
-
-def inside(interval: str, value: float) -> bool:
-    """Whether a number lies in an interval as `[0, 1)`."""
-    low, high = map(float, interval[1:-1].split(","))
-    above = value >= low if interval[0] == "[" else value > low
-    return above and (value <= high if interval[-1] == "]" else value < high)
+    return range_of(f).fits(value)
 
 
 def expected(f: Field[Any]) -> str:
     """What a key takes, in words: `a number from 0 to below 1`."""
-    if choices := tuple(f.metadata["choices"]):
-        return "one of " + ", ".join(f'"{choice}"' for choice in choices)
-    words = TYPES[kind_of(f)]
-    if interval := f.metadata["within"]:
-        low, high = (side.strip() for side in interval[1:-1].split(","))
-        words += f" from {low}" if interval[0] == "[" else f" above {low}"
-        words += "" if high == "inf" else f" to {high}" if interval[-1] == "]" else f" to below {high}"
-    return words
+    return range_of(f).words()
 
 
 def keys_of(cls: type) -> Iterator[Field[Any]]:

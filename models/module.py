@@ -5,10 +5,11 @@ lists of Modules) among them. A Parameter reachable by two names is one paramete
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import npx
-from autograd import Tensor
+from autograd import Tensor, checkpoint
 
 
 class Parameter(Tensor):
@@ -42,6 +43,7 @@ class Module:
 
     training = True
     hook: Callable[..., Any] | None = None  # gets the positional arguments of each call
+    recomputed = False  # keep nothing of a call but inputs and output: autograd/recompute.py
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__}: expected a `forward` method; got none; try defining one")
@@ -49,6 +51,8 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.hook:
             self.hook(*args)
+        if self.recomputed:
+            return checkpoint(partial(self.forward, **kwargs), *args)
         return self.forward(*args, **kwargs)
 
     def named_children(self) -> Iterator[tuple[str, "Module"]]:

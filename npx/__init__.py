@@ -39,4 +39,7 @@ from npx.random import Key, keyed, next_key
 from npx.registry import KERNELS, Gradient, Kernel, KernelMismatch, Saved, kernel, kernel_mode
 from npx.rows import small_blocks
 from npx.scores import Scores, mask_bias
+from npx.settings import check_settings
 from npx.tune import tune, tuned
+
+check_settings()

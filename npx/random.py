@@ -43,6 +43,37 @@ def keyed(seed: int, step: int) -> Iterator[None]:
         _streams.pop()
 
 
+@contextmanager
+def keys_again(calls: list[Key]) -> Iterator[None]:
+    """Within the block `next_key` gives the keys of a list, in order."""
+    _streams.append(iter(calls))
+    try:
+        yield
+    finally:
+        _streams.pop()
+
+
+@contextmanager
+def noting_keys() -> Iterator[list[Key]]:
+    """Within the block the keys that `next_key` gives are noted in the list, for `keys_again`."""
+    noted: list[Key] = []
+    outer = _streams[-1] if _streams else None
+
+    def note() -> Iterator[Key]:
+        while outer is not None:
+            noted.append(next(outer))
+            yield noted[-1]
+
+    if outer is None:
+        yield noted  # nobody draws
+        return
+    _streams.append(note())
+    try:
+        yield noted
+    finally:
+        _streams.pop()
+
+
 def next_key() -> Key:
     """The next key of the innermost `keyed` block; RuntimeError outside of one."""
     if not _streams:

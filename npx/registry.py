@@ -23,7 +23,6 @@ differ, results and arrays written in place alike. `NPX_KERNELS=emulate` runs on
 CuPy, its CUDA kernels in the emulator; `emulate+check` checks it so. `kernel_mode` does the same for a block of code.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -31,16 +30,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npx.array import Array, array_module, to_host
+from npx.settings import KERNEL_MODES as MODES
+from npx.settings import setting
 
-MODES = ("fast", "reference", "check", "emulate", "emulate+check")
 # Of the largest magnitude, or 1. In float64, where it is far above rounding errors: of the largest in a row.
 TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-11}
 
 Output = tuple[Array, Any]  # of a version with a gradient: y, and what it saves
 KERNELS: dict[str, "Kernel"] = {}
-_mode = os.environ.get("NPX_KERNELS", "fast")
-if _mode not in MODES:
-    raise ValueError(f"NPX_KERNELS: expected one of {', '.join(MODES)}; got {_mode!r}")
+_mode = setting("NPX_KERNELS")
 
 
 def emulating() -> bool:

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from npx.settings import setting
 from npx.tune import tuned
 from npx.turns import Turns
 
@@ -68,11 +69,8 @@ def cores() -> int:
     """How many threads walk over blocks: NPX_THREADS, else the cores that this process may use."""
     if _forced_threads is not None:
         return _forced_threads
-    chosen = os.environ.get("NPX_THREADS", "0").strip()
-    if not chosen.isdecimal():
-        raise ValueError(f"NPX_THREADS: expected a number of threads, 0 for all cores; got {chosen!r}; try 2")
-    if int(chosen):
-        return int(chosen)
+    if chosen := setting("NPX_THREADS"):
+        return chosen
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

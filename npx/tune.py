@@ -14,11 +14,12 @@ Whoever runs a training or a search calls `npx.tune()` once: the command line, t
 """
 
 import ctypes
-import os
 import sys
 
 import numpy  # noqa: F401  the limit below reaches the libraries that are loaded
 from threadpoolctl import threadpool_limits
+
+from npx.settings import setting
 
 # glibc's malloc.h
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
@@ -35,7 +36,7 @@ def tuned() -> bool:
 def tune() -> None:
     """Make both settings, for the rest of the process."""
     global _tuned
-    if _tuned or os.environ.get("NPX_TUNE") == "0":
+    if _tuned or not setting("NPX_TUNE"):
         return
     _tuned = True
     threadpool_limits(1, user_api="blas")

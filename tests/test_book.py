@@ -49,6 +49,17 @@ def test_a_page_runs_and_shows_what_it_prints(page):
     page.check_output()
 
 
+def test_a_page_is_brought_up_to_date(tmp_path, monkeypatch):
+    monkeypatch.setattr("book.pages.ROOT", tmp_path)
+    path = tmp_path / "page.md"
+    path.write_text("A\n\n```python\nprint(1)\nprint(2)\n```\n\n```text\nold\n```\n\n```python\nx = 3\n```\nB\n")
+    with pytest.raises(PageError, match="page.md:9: the block at line 4 prints\n1\n2\n"):
+        Page(path).check_output()
+    path.write_text(Page(path).filled())
+    Page(path).check_output()
+    assert path.read_text().count("```") == 6 and "old" not in path.read_text()
+
+
 @pages
 def test_a_page_quotes_what_stands_in_the_files(page):
     page.check_quotations()

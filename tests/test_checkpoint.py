@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -12,19 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models import Transformer, TransformerConfig
+from tests.trainings import rewrite
 from train import Tokenizer, UserError, average_checkpoints, load_model
-from train.run import checkpoint as store
-from train.run.checkpoint import load_checkpoint, save_checkpoint
+from train.run import stored
+from train.run.checkpoint import load_checkpoint, newest_whole, save_checkpoint
 from train.run.folder import RunFolder
 
 SHAPE = {"d_model": 8, "d_ff": 16, "n_heads": 2, "n_layers": 1}
 FILES = ["model.safetensors", "optimizer.safetensors", "state.json"]
 
 
-def save(run, step, model=None, keep_last=0):
+def save(run, step, model=None, keep_last=0, **more):
     """A checkpoint of a few numbers that depend on the step."""
     model = {"w": np.full((2, 3), step, np.float32), "b": np.arange(4, dtype=np.float32)} if model is None else model
     state = {"step": step, "model": {"vocab_size": 7}, "tokenizer_digest": "d" * 64, "run": {"best_loss": None}}
+    state |= more
     moments = {"m": np.full(10, step, np.float32), "v": np.ones(10, np.float32)}
     return save_checkpoint(run, state, model, moments, keep_last)
 
@@ -143,7 +146,7 @@ def test_a_file_that_may_not_grow_is_told_like_a_full_disk(tmp_path):
 
 def test_other_faults_are_not_taken_for_a_full_disk(tmp_path, monkeypatch):
     def broken(descriptor):
-        raise OSError(errno.EIO, "broken")
+        raise OSError(errno.EBADF, "broken")
 
     monkeypatch.setattr(os, "fsync", broken)
     with pytest.raises(OSError, match="broken"):
@@ -183,8 +186,11 @@ def test_a_damaged_file_is_named_with_an_older_checkpoint_to_try(tmp_path, name,
     damage(new / name, how)
     with pytest.raises(UserError) as error:
         load_checkpoint(new)
-    assert str(new / name) in one_line(error) and str(old) in one_line(error)
+    assert str(new / name) in one_line(error) and "older" in one_line(error)
     assert load_checkpoint(old).state["step"] == 9
+    told = []
+    path, found = newest_whole(RunFolder(tmp_path), told.append)
+    assert path == old and found.state["step"] == 9 and len(told) == 1 and str(new / name) in told[0]
 
 
 @pytest.mark.parametrize(
@@ -199,9 +205,7 @@ def test_a_state_that_is_none_is_refused(tmp_path, text):
 
 
 def test_a_later_models_configuration_is_refused(run):
-    file = run / "checkpoints" / "step-10" / "state.json"
-    state = json.loads(file.read_text())
-    file.write_text(json.dumps({**state, "model": {**state["model"], "n_eyes": 3}}))
+    rewrite(run / "checkpoints" / "step-10", lambda state: state["model"].update(n_eyes=3))
     for call in (load_model, lambda run: average_checkpoints(run, 2)):
         with pytest.raises(UserError) as error:
             call(run)
@@ -210,8 +214,7 @@ def test_a_later_models_configuration_is_refused(run):
 
 def test_a_later_format_is_refused(tmp_path):
     path = save(tmp_path, 3)
-    state = json.loads((path / "state.json").read_text())
-    (path / "state.json").write_text(json.dumps({**state, "format": store.FORMAT + 1}))
+    rewrite(path, lambda state: state.update(format=stored.FORMATS[-1] + 1))
     with pytest.raises(UserError) as error:
         load_checkpoint(path)
     assert "format" in one_line(error)
@@ -335,17 +338,132 @@ def test_what_is_no_run_is_refused(tmp_path):
 
 def test_weights_that_do_not_fit_their_configuration_are_refused(run):
     path = run / "checkpoints" / "step-10"
-    state = json.loads((path / "state.json").read_text())
-    state["model"]["d_ff"] = 17
-    (path / "state.json").write_text(json.dumps(state))
+    rewrite(path, lambda state: state["model"].update(d_ff=17))
     with pytest.raises(UserError) as error:
         load_model(run)
     assert "feed_forward" in one_line(error) or "d_ff" in one_line(error)
 
 
-def test_the_digest_in_the_state_is_that_of_the_file(tmp_path):
+def test_the_checksums_in_the_state_are_those_of_its_arrays_and_its_own(tmp_path):
     path = save(tmp_path, 4)
-    files = json.loads((path / "state.json").read_text())["files"]
+    state = json.loads((path / "state.json").read_text())
+    for name in FILES[:2]:
+        assert state["files"][name]["bytes"] == len((path / name).read_bytes())
+    b = np.arange(4, dtype=np.float32)
+    expected = hashlib.sha256(b"b float32 (4,)\n" + b.tobytes()).hexdigest()
+    assert state["files"]["model.safetensors"]["tensors"]["b"] == expected
+    own = state.pop("sha256_of_this")
+    canonical = json.dumps(state, sort_keys=True, separators=(",", ":"))
+    assert own == hashlib.sha256(canonical.encode()).hexdigest()
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_no_flipped_bit_of_a_checkpoint_is_ever_believed(data, tmp_path_factory):
+    path = save(tmp_path_factory.mktemp("run"), 4)
+    before = load_checkpoint(path)
+    file = path / data.draw(st.sampled_from(FILES))
+    content = bytearray(file.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    file.write_bytes(content)
+    try:
+        after = load_checkpoint(path)
+    except UserError as error:
+        assert str(file) in str(error) and "\n" not in str(error)
+    else:  # white space between what counts
+        assert after.state == before.state
+        for old, new in ((before.model, after.model), (before.optimizer, after.optimizer)):
+            assert {k: v.tobytes() for k, v in old.items()} == {k: v.tobytes() for k, v in new.items()}
+
+
+def test_weights_that_are_no_numbers_are_neither_written_nor_read(tmp_path):
+    good = save(tmp_path, 1)
+    bad = {"w": np.array([[1, np.nan]], np.float32)}
+    with pytest.raises(UserError, match="expected finite numbers; got others in w"):
+        save(tmp_path, 2, bad)
+    assert os.listdir(good.parent) == ["step-1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(np, "isfinite", lambda array: np.ones(1, bool))
+        path = save(tmp_path, 2, bad)
+    with pytest.raises(UserError, match="expected finite numbers; got others in w"):
+        load_checkpoint(path)
+
+
+def test_files_of_two_checkpoints_that_were_swapped_are_told_apart(run):
+    one, two = (run / "checkpoints" / f"step-{step}" / "model.safetensors" for step in (1, 2))
+    one.rename(run / "other")
+    two.rename(one)
+    (run / "other").rename(two)
+    for path in (one, two):
+        with pytest.raises(UserError, match="got another's"):
+            load_checkpoint(path.parent)
+
+
+def test_a_checkpoint_under_another_step_is_refused(tmp_path):
+    save(tmp_path, 4).rename(tmp_path / "checkpoints" / "step-9")
+    with pytest.raises(UserError, match="expected the state of step-9; got that of step 4"):
+        load_checkpoint(tmp_path / "checkpoints" / "step-9")
+
+
+def test_checkpoints_of_the_first_format_are_still_read(tmp_path):
+    path = save(tmp_path, 4)
+    state = json.loads((path / "state.json").read_text())
     for name in FILES[:2]:
         content = (path / name).read_bytes()
-        assert files[name] == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        state["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    del state["sha256_of_this"]
+    (path / "state.json").write_text(json.dumps(state | {"format": 1}, indent=1))
+    assert np.array_equal(load_checkpoint(path).model["w"], np.full((2, 3), 4, np.float32))
+    (path / FILES[1]).write_bytes(content[:-1] + b"!")
+    with pytest.raises(UserError, match="optimizer.safetensors: damaged"):
+        load_checkpoint(path)
+
+
+def test_what_a_stop_left_between_two_checkpoints_gives_way(tmp_path):
+    for step in range(90, 125, 5):
+        save(tmp_path, step, keep_last=4, extra=step % 10 > 0)
+    assert names(tmp_path) == ["step-90", "step-100", "step-110", "step-120"]
+    save(tmp_path, 123, keep_last=4, extra=True)
+    assert names(tmp_path) == ["step-100", "step-110", "step-120", "step-123"]
+
+
+def test_a_damaged_checkpoint_takes_no_good_ones_place(tmp_path):
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    (tmp_path / "checkpoints" / "step-2").rename(tmp_path / "checkpoints" / "step-99")
+    for step in (4, 5, 6):
+        save(tmp_path, step, keep_last=2, extra=step == 4)
+    assert names(tmp_path) == ["step-5", "step-6", "step-99"]
+    save(tmp_path, 7, keep_last=1)
+    assert names(tmp_path) == ["step-7", "step-99"]
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_checkpoint_replaces_one_of_the_same_step(tmp_path, monkeypatch, exchange):
+    if not exchange:
+        monkeypatch.setattr(stored.ctypes, "CDLL", lambda *_, **__: None)
+    save(tmp_path, 5)
+    save(tmp_path, 5, {"w": np.zeros(3, np.float32)})
+    assert os.listdir(tmp_path / "checkpoints") == ["step-5"]
+    assert np.array_equal(weights_of(tmp_path / "checkpoints" / "step-5")["w"], np.zeros(3, np.float32))
+
+
+def test_no_pipe_is_waited_for(run):
+    for name in FILES[::2]:
+        path = run / "checkpoints" / "step-10" / name
+        path.unlink()
+        os.mkfifo(path)
+        with pytest.raises(UserError, match="got a pipe"):
+            load_checkpoint(path.parent)
+        with pytest.warns(UserWarning, match="the one before it is taken"):
+            load_model(run)
+
+
+def test_two_averages_at_once_are_one_after_the_other(run):
+    with RunFolder(run).owned("train"):
+        caught = []
+        thread = threading.Thread(target=lambda: caught.append(pytest.raises(UserError, average_checkpoints, run, 2)))
+        thread.start()
+        thread.join()
+    assert "nobody writes to; got train (process" in str(caught[0].value)
+    average_checkpoints(run, 2)

@@ -100,6 +100,9 @@ def test_a_run_is_translated_scored_and_described(run, texts, tmp_path, capfd):
     assert report["scores"]["bleu_13a"]["signature"] in capfd.readouterr().out
     assert main(["info", str(run)]) == 0
     text = capfd.readouterr().out
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "valid", "step": 3}\n\n{"ki')
+    assert main(["info", str(run)]) == 0 and capfd.readouterr().out == text
     assert "steps 2, 4, 6, averaged" in text
     assert "best" in text and "digest" in text
 
@@ -216,7 +219,7 @@ VALID = ["--valid-src={texts}/valid.src", "--valid-tgt={texts}/valid.tgt"]
 # name -> (what follows `train --out NEW`, what the message has to say)
 MISTAKES = {
     "no config": (GOOD, ["CONFIG.toml", "base"]),
-    "missing config": (["none.toml", *GOOD], ["none.toml", "No such file"]),
+    "missing config": (["none.toml", *GOOD], ["none.toml", "no such file"]),
     "unknown key": (["{traps}/key.toml", *GOOD], ["key.toml", "train.max_stepz", "train.max_steps"]),
     "unknown setting": (["base", *GOOD, "--set", "train.sead=2"], ["train.sead", "train.seed"]),
     "heads": (["base", *GOOD, "--set", "model.d_model=100"], ["d_model", "100"]),
@@ -279,8 +282,8 @@ def test_mistakes_of_the_other_commands_are_told(run, texts, traps, tmp_path, ca
         (["translate", *model, "--input", source, "--output", tmp_path / "no" / "file"], "no folder"),
         (["translate", *model, "--input", source, "--output", tmp_path], "a folder"),
         (["translate", *model, "--input", source, "--n-best", "9"], "--n-best", "9"),
-        (["translate", *model, "--input", source, "--beam", "0"], "--beam", "translate --help"),
-        (["translate", *model, "--input", source, "--penalty", "papers"], "search.penalty", '"paper"'),
+        (["translate", *model, "--input", source, "--beam", "0"], "--beam", "from 1 to 512"),
+        (["translate", *model, "--input", source, "--penalty", "papers"], "--penalty", '"paper"'),
         (["translate", "--input", source], "--model"),
         (["score", "--ref", source, "--hyp", texts / "train.src"], "60", "8"),
         (["score", "--ref", source, "--hyp", "none.txt"], "none.txt"),

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import PRESETS, TransformerConfig
-from models.fields import expected, inside, kind_of
+from models.fields import expected, kind_of
+from npx.ranges import inside
 from train.errors import UserError
 from train.run import config as keys
 from train.run.config import SECTIONS, RunConfig, all_keys, check, explain, keys_of
@@ -100,7 +101,8 @@ def test_every_key_is_explained_and_its_default_is_valid(full):
 
 def test_the_model_table_has_every_field_of_the_architecture():
     given_elsewhere = {"vocab_size", "pad_id", "bos_id", "eos_id", "n_outputs"}
-    assert set(keys_of("model")) - {"preset"} == {f.name for f in fields(TransformerConfig)} - given_elsewhere
+    own = set(keys_of("model")) - {"preset", "variant"}
+    assert own == {f.name for f in fields(TransformerConfig)} - given_elsewhere
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -209,12 +211,17 @@ def test_a_file_that_is_not_toml_is_told_with_its_line(tmp_path, content, place)
 
 
 def test_a_missing_file_is_told(tmp_path):
-    assert "No such file" in message(RunConfig.load, tmp_path / "none.toml")
+    assert "no such file" in message(RunConfig.load, tmp_path / "none.toml")
 
 
 def test_a_resumed_run_may_change_how_long_but_not_what():
     config = RunConfig.from_dict({"train": {"seed": 1}})
     longer = RunConfig.from_dict({"train": {"seed": 1, "max_steps": 7, "validate_every": 3}, "search": {"beam": 9}})
-    assert config.frozen_difference(longer) is None
-    assert config.frozen_difference(RunConfig.from_dict({"train": {"seed": 2}})) == "train.seed"
-    assert config.frozen_difference(RunConfig.from_dict({"model": {"d_ff": 8}})) == "model.d_ff"
+    longer.check_frozen(config.frozen(), Path("before"))
+    assert config.frozen() == longer.frozen()
+    for tables, name in (({"train": {"seed": 2}}, "train.seed"), ({"model": {"d_ff": 8}}, "model.d_ff")):
+        assert f"resume: {name}" in message(RunConfig.from_dict(tables).check_frozen, config.frozen(), Path("before"))
+    before = config.frozen()
+    del before["train.seed"]  # a key that it lacks had its default
+    seeded = RunConfig.from_dict({"train": {"seed": 2}})
+    assert "train.seed" in message(seeded.check_frozen, before, Path("before"))

@@ -189,9 +189,9 @@ def test_an_empty_prompt_begins_as_a_line_does(learned):
     "options, message",
     [
         (("--prompt", "Être"), "prompt: expected characters of the text that the model learned; got 'Ê'; try another"),
-        (("--top-p", "1.5"), "generate: top_p: expected a share above 0, to 1; got 1.5"),
-        (("--temperature", "-1"), "Invalid value for '--temperature'"),
-        (("--tokens", "0"), "Invalid value for '--tokens'"),
+        (("--top-p", "1.5"), "--top-p: expected a number above 0 to 1; got 1.5"),
+        (("--temperature", "-1"), "--temperature: expected a number from 0 to 1e6; got -1.0"),
+        (("--tokens", "0"), "--tokens: expected a whole number from 1 to 10000000; got 0"),
     ],
 )
 def test_mistakes_are_one_line(learned, capsys, options, message):
@@ -200,11 +200,11 @@ def test_mistakes_are_one_line(learned, capsys, options, message):
     assert message in told.err and told.err.count("\n") == 1 and not told.out
 
 
-def test_a_model_of_another_task_is_refused(learned, capsys):
+def test_a_model_of_another_task_is_refused(learned, capfd):
     assert main(["translate", "--model", str(learned)]) == 2
-    assert "expected a model of the task translation; got one of language" in capsys.readouterr().err
+    assert "expected a model of the task translation; got one of language" in capfd.readouterr().err
     assert main(["generate", "--model", str(BEFORE)]) == 2
-    assert "expected a model of the task language; got one of translation" in capsys.readouterr().err
+    assert "expected a model of the task language; got one of translation" in capfd.readouterr().err
 
 
 def test_a_text_too_short_for_a_window_leaves_no_folder(folder, tmp_path):

@@ -10,6 +10,8 @@ from tests.small_models import EOS, PAD, SMALL, V, configs
 # Sizes
 
 
+MOST = dict.fromkeys(("d_model", "d_k", "d_v"), 65536)
+MOST |= {"vocab_size": 2**24, "d_ff": 2**20, "n_heads": 1024, "n_layers": 1000}
 AT_37000 = {  # V = 37,000; biases in the feed-forward networks only
     "base": 63_045_632,
     "big": 214_171_648,
@@ -97,16 +99,19 @@ def test_configurations_go_round_and_presets_take_changes():
             "d_model: expected a multiple of n_heads = 4; got 10; try 8, or set d_k and d_v",
         ),
         *(
-            ({name: 0}, f"{name}: expected a whole number from 1; got 0")
+            ({name: 0}, f"{name}: expected a whole number from 1 to {MOST[name]}; got 0")
             for name in ("vocab_size", "d_model", "n_layers")
         ),
         *(
-            ({name: -1}, f"{name}: expected a whole number from 1; got -1")
+            ({name: -1}, f"{name}: expected a whole number from 1 to {MOST[name]}; got -1")
             for name in ("d_ff", "n_heads", "d_k", "d_v")
         ),
-        *(({name: 2.0}, f"{name}: expected a whole number from 1; got 2.0") for name in ("d_ff", "n_layers", "d_k")),
-        ({"vocab_size": "many"}, "vocab_size: expected a whole number from 1; got 'many'"),
-        ({"n_heads": True}, "n_heads: expected a whole number from 1; got True"),
+        *(
+            ({name: 2.0}, f"{name}: expected a whole number from 1 to {MOST[name]}; got 2.0")
+            for name in ("d_ff", "n_layers", "d_k")
+        ),
+        ({"vocab_size": "many"}, "vocab_size: expected a whole number from 1 to 16777216; got 'many'"),
+        ({"n_heads": True}, "n_heads: expected a whole number from 1 to 1024; got True"),
         ({"dropout": 1.0}, "dropout: expected a number from 0 to below 1; got 1.0"),
         ({"attention_dropout": -0.1}, "attention_dropout: expected a number from 0 to below 1"),
         ({"activation_dropout": "0.1"}, "activation_dropout: expected a number from 0 to below 1"),
@@ -114,7 +119,7 @@ def test_configurations_go_round_and_presets_take_changes():
         ({"norm": "layer"}, 'norm: expected one of "post", "pre"; got \'layer\''),
         ({"positions": None}, 'positions: expected one of "sinusoidal", "sinusoidal_halves", "learned", "rotary"; got'),
         ({"embedding_init": "zeros"}, 'embedding_init: expected one of "normal", "xavier"; got \'zeros\''),
-        ({"layer_norm_eps": 0}, "layer_norm_eps: expected a number above 0; got 0"),
+        ({"layer_norm_eps": 0}, "layer_norm_eps: expected a number above 0 to 1e9; got 0"),
         ({"d_k": 3, "positions": "rotary"}, "d_k: expected an even number with rotary positions; got 3; try 4"),
         ({"pad_id": V}, f"pad_id: expected a whole number below vocab_size = {V}; got {V}"),
         ({"eos_id": -1}, "eos_id: expected a whole number"),

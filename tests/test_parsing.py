@@ -207,11 +207,13 @@ def test_a_search_kept_to_trees_writes_nothing_else_at_the_models_own_probabilit
 
 def test_the_search_of_the_paper_is_free_and_repairs(run):
     model, tokenizer, _ = load_model(run)
-    line = "the the . dog cat cat on on the"
+    lines = ["the the . dog cat cat on on the", "on on . . the", "dog " * 15, "the . " * 9, "cat on cat on . cat"]
     kept, free = (
-        next(iter(parse_stream(model, tokenizer, [line], free=free, beam=4, max_extra=60)))[0] for free in (False, True)
+        [found[0] for found in parse_stream(model, tokenizer, lines, free=free, beam=4, max_extra=60)]
+        for free in (False, True)
     )
-    assert kept.tree.words() == free.tree.words() == line.split() and free.repaired and not kept.repaired
+    assert [parse.tree.words() for parse in kept] == [parse.tree.words() for parse in free] == [*map(str.split, lines)]
+    assert sum(parse.repaired for parse in free) > sum(parse.repaired for parse in kept)
 
 
 def test_a_sentence_longer_than_the_model_reads_keeps_all_its_words(run):
@@ -223,7 +225,7 @@ def test_a_sentence_longer_than_the_model_reads_keeps_all_its_words(run):
     assert "line 1: expected at most 19 tokens; got 70; the model reads the first 19" in told[0]
 
 
-def test_mistakes_end_in_one_line(run, folder, tmp_path, capsys):
+def test_mistakes_end_in_one_line(run, folder, tmp_path, capfd):
     bad = tmp_path / "bad.mrg"
     bad.write_text("(S (NP (NN a))\n(S (NN a))\n")
     traces = tmp_path / "traces.mrg"
@@ -238,12 +240,12 @@ def test_mistakes_end_in_one_line(run, folder, tmp_path, capsys):
         ([*new, "--train-trees", good, "--set", "data.leaves=tag"], 'try leaves = "tags"'),
         ([*model, "--gold", str(bad)], "bad.mrg, line 1"),
         ([*model, "--gold", good, "--input", good], "--gold: expected sentences from one place"),
-        ([*model, "--input", str(tmp_path / "none")], "expected a text file; got nothing"),
+        ([*model, "--input", str(tmp_path / "none")], "expected a text file; got no such file"),
         ([*model, "--n-best", "9"], "--n-best: expected at most the beam, 3; got 9"),
         (["translate", "--model", str(run)], "expected a model of the task translation; got one of parsing"),
     ):
         assert main(options) == 2, options
-        err = capsys.readouterr().err
+        err = capfd.readouterr().err
         assert message in err and err.count("npx-transformer:") == 1 and "Traceback" not in err, err
     assert not (tmp_path / "new").exists()
 

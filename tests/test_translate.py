@@ -150,7 +150,7 @@ def test_the_n_best_list_is_written_as_moses_writes_it():
     (translations,) = echo(["ab"], n_best=2, beam=2)
     assert numbered(translations, 0) == "ab"
     first, second = numbered(translations, 7, 2).split("\n")
-    assert first == f"7 ||| ab ||| {translations[0][1]:.6f}"
+    assert first == f"7 ||| ab ||| {translations[0][1]:.4f}"
     assert second.startswith("7 ||| ")
 
 

@@ -30,6 +30,7 @@ from autograd.testing.problem import (
     refuse_without_floats,
 )  # fmt: skip
 from autograd.testing.rules import CheckError, Truth, saved_bytes
+from autograd.testing.value import Reference, blanks_recognised, compare_value
 from autograd.testing.writing import Named, literal, reproduction
 
 LEAST = 1e-11  # of the output at the given inputs: slopes at derived inputs that are below are not looked at
@@ -55,6 +56,7 @@ def check_operation(
     domain: Any = None,
     blocks: Sequence[str] = (),
     dtype: str | None = None,
+    reference: Reference | None = None,
     seed: int = 0,
     **options: Any,
 ) -> Report:
@@ -64,13 +66,16 @@ def check_operation(
     `derive` is False. domain: (low, high), or such a pair or None for each floating input: in this open interval the
     operation has finite values and gradients; None: found by trying. blocks: the options that are block sizes, which
     must not matter. dtype: that of the output, where it is not the inputs'. float32 False: not compared in float32.
+    reference: a function of the same arrays to the output's array; wherever it gives finite numbers, the operation has
+    to give the same, before any slope is looked at.
     max_saved_bytes: what may be kept for backward beyond inputs and output; None: anything.
     Raises GradientError or CheckError, which name the rule, with a line to reproduce it; and what `gradcheck` raises
     for bad use.
     """
     values = [x.data if isinstance(x, Tensor) else x for x in inputs]
     name = f"check_operation: {getattr(operation, '__name__', type(operation).__name__)}"
-    rule_options = {"max_saved_bytes": max_saved_bytes, "dtype": dtype, "blocks": tuple(blocks) or None}
+    rule_options: dict[str, Any] = {"max_saved_bytes": max_saved_bytes, "dtype": dtype, "blocks": tuple(blocks) or None}
+    rule_options["reference"] = reference
     given = options | {k: v for k, v in rule_options.items() if v is not None} | ({} if float32 else {"float32": False})
 
     def call(values: list[Any], **changed: Any) -> Any:
@@ -81,9 +86,13 @@ def check_operation(
     )
     refuse_without_floats(name, values)
     report = Report()
-    hold(problem, operation, report.notes)
-    check = Check(report, directions, float32, domain, dtype, seed)
-    truth = check.everything(problem)
+    with blanks_recognised(problem, operation, options):
+        hold(problem, operation, report.notes)
+        check = Check(report, directions, float32, domain, dtype, seed)
+        if reference is not None:
+            check.value = partial(compare_value, reference=reference, options=options)
+        check.value(problem, close=1e-9)
+        truth = check.everything(problem)
     output, _ = problem.run()
     saved = report.saved_bytes = saved_bytes(output, [*problem.values, *options.values()])
     if max_saved_bytes is not None and saved > max_saved_bytes:
@@ -191,6 +200,7 @@ class Check:
         self.float32, self.domain, self.dtype = float32, domain, dtype
         self.least, self.sizes = 0.0, [0.0]
         self.keep: Callable[[], Callable[[], Any]] = lambda: lambda: None  # remembers what float32 would round
+        self.value: Callable[..., None] = lambda problem, close: None  # holds it to a reference
 
     def gradients(self, problem: Problem, directions: int | None, most: int) -> Checked:
         try:
@@ -268,6 +278,7 @@ class Check:
 
     def variant(self, name: str, problem: Problem, most: int) -> None:
         problem.name = f"{problem.name}, derived: {name}"
+        self.value(problem, close=1e-5)
         try:
             checked = self.gradients(problem, None if most else 2, most)
         except GradientError as error:

@@ -90,17 +90,22 @@ def layer_norm_grad_numpy(g: Array, *saved: Any, **options: Any) -> tuple[Array,
 def residual_norm_numpy(
     x: Array, residual: Array | None, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
 ) -> Output:
-    """layer_norm(residual + dropout(x)), one block of rows at a time; residual None: without."""
-    y, xhat, rstd = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype), np.empty((*x.shape[:-1], 1), x.dtype)
-    keep = drop and drop.keep(x.shape)
-    saved = gamma, xhat, rstd, drop, keep
+    """layer_norm(residual + dropout(x)), one block of rows at a time; residual None: without.
+
+    What is kept is y, which the next operation keeps as well: xhat is had from it, but for the columns `hidden`, of
+    which it is kept.
+    """
+    y, rstd = np.empty(x.shape, x.dtype), np.empty((*x.shape[:-1], 1), x.dtype)
+    keep, hidden = drop and drop.keep(x.shape), hidden_columns(gamma, beta)
+    columns = np.empty((rstd.size, len(hidden)), x.dtype)
+    saved = gamma, beta, y, (hidden, columns), rstd, drop, keep
     if not x.size:
         return y, saved
-    x2, res2, keep2, y2, z2, r2 = (as_rows(a) for a in (x, residual, keep, y, xhat, rstd))
+    x2, res2, keep2, y2, r2 = (as_rows(a) for a in (x, residual, keep, y, rstd))
     scale = drop.scale if drop else 1.0
 
     def body(i: int, j: int) -> None:
-        kept, z = x2[i:j], z2[i:j]
+        kept, z = x2[i:j], np.empty((j - i, x2.shape[1]), x.dtype)
         if keep2 is not None:
             kept = np.multiply(kept, scale, out=z)
             kept *= keep2[i:j]
@@ -109,24 +114,45 @@ def residual_norm_numpy(
         else:
             np.add(kept, res2[i:j], out=z)
         norm_rows(z, gamma, beta, eps, y2[i:j], r2[i:j])
+        if len(hidden):
+            columns[i:j] = z[:, hidden]
 
     map_blocks(body, len(x2), x2[:1].nbytes)
     return y, saved
 
 
+def hidden_columns(gamma: Array, beta: Array) -> Array:
+    """Numbers of the columns where y = gamma xhat + beta does not tell xhat to nearly all its digits."""
+    size, limits = np.abs(gamma), np.finfo(gamma.dtype)
+    return np.flatnonzero(~((4 * size >= np.abs(beta)) & (size > limits.tiny**0.5) & (size < limits.max**0.5)))
+
+
 def residual_norm_grad_numpy(
-    g: Array, gamma: Array, xhat: Array, rstd: Array, drop: Drop | None, keep: Array | None, into: Places = NOWHERE
+    g: Array,
+    gamma: Array,
+    beta: Array,
+    y: Array,
+    kept: tuple[Array, Array],
+    rstd: Array,
+    drop: Drop | None,
+    keep: Array | None,
+    into: Places = NOWHERE,
 ) -> tuple[Array, ...]:
     """Its gradients (gx, gresidual, ggamma, gbeta), those of the parameters added up in the order of the blocks."""
     gresidual, d = np.empty(g.shape, g.dtype), g.shape[-1]
     gx = gresidual if keep is None else np.empty(g.shape, g.dtype)
     if not g.size:
         return gx, gresidual, *added((np.zeros(d, g.dtype), np.zeros(d, g.dtype)), into)
-    g2, h2, r2, gres2, gx2, keep2 = (as_rows(a) for a in (g, xhat, rstd, gresidual, gx, keep))
-    scale = drop.scale if drop else 1.0
+    g2, y2, r2, gres2, gx2, keep2 = (as_rows(a) for a in (g, y, rstd, gresidual, gx, keep))
+    (hidden, columns), scale = kept, drop.scale if drop else 1.0
+    inverse = 1 / np.where(np.isin(np.arange(d), hidden), 1, gamma)
 
     def body(i: int, j: int) -> tuple[Array, Array]:
-        sums = norm_rows_grad(g2[i:j], gamma, h2[i:j], r2[i:j], gres2[i:j])
+        xhat = y2[i:j] - beta
+        xhat *= inverse
+        if len(hidden):
+            xhat[:, hidden] = columns[i:j]
+        sums = norm_rows_grad(g2[i:j], gamma, xhat, r2[i:j], gres2[i:j])
         if keep2 is not None:
             np.multiply(gres2[i:j], scale, out=gx2[i:j])
             gx2[i:j] *= keep2[i:j]

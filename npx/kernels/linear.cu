@@ -5,21 +5,20 @@
 
 #define WIDTH 8
 
-// y (n / columns, columns) in place: y + b, then max(0, y) if `relu`.
-extern "C" __global__ void bias_relu(T* y, const T* b, i64 n, int columns, int relu) {
-    i64 start = WIDTH * (blockIdx.x * (i64)blockDim.x + threadIdx.x);
-    if (start >= n) return;
-    int count = (int)min(n - start, (i64)WIDTH);
-    float v[WIDTH];
-    load<WIDTH>(y + start, count, v);
-    int column = (int)(start % columns);
+// Row blockIdx.x of y (gridDim.x, columns) in place: y + b, then max(0, y) if `relu`. A thread has 8 neighbouring columns.
+extern "C" __global__ void bias_relu(T* y, const T* b, int columns, int relu) {
+    int column = WIDTH * (blockIdx.y * blockDim.x + threadIdx.x), count = columns - column;
+    if (count <= 0) return;
+    y += blockIdx.x * (i64)columns + column;
+    float v[WIDTH], add[WIDTH] = {};
+    load<WIDTH>(y, count, v);
+    if (b) load<WIDTH>(b + column, count, add);
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) {
-        if (b) v[i] += to_float(b[column]);
+        v[i] += add[i];
         if (relu) v[i] = v[i] < 0 ? 0 : v[i];  // NaN stays NaN
-        if (++column == columns) column = 0;
     }
-    store<WIDTH>(y + start, count, v);
+    store<WIDTH>(y, count, v);
 }
 
 // masked = g where y > 0 (y null: masked is left alone, g is taken as it is), and, unless `partial` is null, its sums

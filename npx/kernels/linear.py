@@ -78,9 +78,10 @@ def linear_cuda(x: Array, w: Array, b: Array | None = None, activation: str = ""
     """Bias and ReLU in place, in one pass after the product."""
     y = blas.matmul(x, w)
     if b is not None or activation:
-        sizes = np.int64(y.size), np.int32(y.shape[1]), np.int32(bool(activation))
-        args = y, contiguous(b), *sizes
-        launch("linear.cu", "bias_relu", -(-y.size // (8 * BLOCK_THREADS)), BLOCK_THREADS, args, T=y.dtype)
+        n, columns = y.shape
+        threads = min(BLOCK_THREADS, 32 * -(-columns // 256))
+        args = y, contiguous(b), np.int32(columns), np.int32(bool(activation))
+        launch("linear.cu", "bias_relu", (n, -(-columns // (8 * threads))), threads, args, T=y.dtype)
     return y, (x, w, y if activation else None, b is not None)
 
 

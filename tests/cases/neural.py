@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 import npx
 from autograd.testing import strategies as s
+from npx.kernels import layer_norm
+from npx.registry import emulating
 from tests.cases.base import REAL, Call, array, case, edges, leading, size, some
 
 BOUNDED = ("plain", "normal", "tiny", "zeros")  # no numbers whose products leave float32 few digits
@@ -27,6 +29,17 @@ def operation_softmax(draw):
     return Call((draw(s.arrays(shape, s.STYLES)), mask))
 
 
+def kept_of_rows(x, gamma, beta):
+    """Bytes that a norm keeps beside its output: a deviation for each row, and columns the output does not tell.
+
+    Its reference, which runs in float64 where the CUDA kernels are emulated, keeps them all.
+    """
+    if emulating():
+        return x.nbytes + x[..., :1].nbytes
+    hidden = layer_norm.hidden_columns(gamma, beta)
+    return x[..., :1].nbytes * (1 + len(hidden)) + hidden.nbytes
+
+
 def normed(draw, dtype="float64"):
     """x (..., D), gamma (D,), beta (D,)."""
     d = draw(size(4))
@@ -38,7 +51,7 @@ def normed(draw, dtype="float64"):
 def operation_layer_norm(draw):
     x, gamma, beta = normed(draw)
     eps = draw(st.sampled_from([0.1, 1e-2]))
-    return Call((x, gamma, beta), {"eps": eps}, saved=x.nbytes + x[..., :1].nbytes)
+    return Call((x, gamma, beta), {"eps": eps}, saved=kept_of_rows(x, gamma, beta))
 
 
 @case
@@ -51,7 +64,7 @@ def operation_dropout(draw):
 def operation_dropout_residual_norm(draw):
     x, gamma, beta = normed(draw)
     residual = draw(s.arrays(x.shape, ("plain", "normal", "large")))
-    saved = x.nbytes + x[..., :1].nbytes + x.size
+    saved = kept_of_rows(x, gamma, beta) + x.size
     return Call((x, residual, gamma, beta), {**dropped(draw), "eps": 0.1}, saved)
 
 
@@ -67,7 +80,10 @@ def operation_linear(draw):
 def operation_embedding(draw):
     rows = draw(size(4))
     table, ids = draw(s.arrays((rows, draw(size())), s.STYLES)), draw(s.indices(rows))
-    return Call((table, ids), {"scale": draw(st.sampled_from([2.5, 1.0]))})
+    options = {"scale": draw(st.sampled_from([2.5, 1.0]))}
+    if ids.ndim and draw(st.booleans()):
+        options |= {"added": draw(s.arrays((ids.shape[-1], table.shape[1]), BOUNDED)), **dropped(draw)}
+    return Call((table, ids), options, saved=ids.size * table.shape[1])
 
 
 def attention_sizes(draw, least=1):
@@ -190,7 +206,8 @@ def gains(d):
 @edges("operation layer_norm", REAL)
 def layer_norm_edges():
     for x, eps in rows_to_norm():
-        yield Call((x, *gains(x.shape[-1])), {"eps": eps}, x.nbytes + x[..., :1].nbytes)
+        affine = gains(x.shape[-1])
+        yield Call((x, *affine), {"eps": eps}, kept_of_rows(x, *affine))
 
 
 @edges("operation dropout", REAL)
@@ -203,8 +220,8 @@ def dropout_edges():
 @edges("operation dropout_residual_norm", REAL)
 def dropout_residual_norm_edges():
     def call(x, eps, drop):
-        residual = some(*x.shape, seed=3)
-        return Call((x, residual, *gains(x.shape[-1])), {"drop": drop, "eps": eps}, 2 * x.nbytes + x.size)
+        residual, affine = some(*x.shape, seed=3), gains(x.shape[-1])
+        return Call((x, residual, *affine), {"drop": drop, "eps": eps}, kept_of_rows(x, *affine) + x.size)
 
     for drop in drops(3, 4):
         yield call(some(3, 4), 1e-6, drop)
@@ -230,6 +247,10 @@ def embedding_edges():
         for scale in (2.5, 1.0):
             yield Call((some(5, 3), npx.asarray(ids, "int64")), {"scale": scale})
     yield Call((some(1, 1), npx.asarray([0, 0], "int32")))
+    ids = npx.asarray([[1, 0], [3, 1], [1, 1]], "int64")
+    yield Call((some(5, 3), ids), {"added": some(2, 3, seed=1)})
+    for drop in drops(3, 2, 3):
+        yield Call((some(5, 3), ids), {"scale": 2.5, "added": some(2, 3, seed=1), "drop": drop}, saved=18)
 
 
 def scores_edges(b, h, t, source):

@@ -139,12 +139,11 @@ FORWARD = layer_norm.residual_norm_numpy
 mistake("dropout_residual_norm", "blocks", "the first block's mask", FORWARD, "keep2[i:j]", "keep2[: j - i]")
 mistake("dropout_residual_norm", "blocks", "the first block's residual", FORWARD, "res2[i:j]", "res2[: j - i]")
 mistake("layer_norm", "state", "what is saved in an array of the first call", FORWARD,
-        "np.empty(x.shape, x.dtype), np.empty((",
-        f"{kept('x.shape, x.dtype', 'np.empty(x.shape, x.dtype)')}, np.empty((")
+        "np.empty((*x.shape[:-1], 1), x.dtype)", kept("x.shape, x.dtype", "np.empty((*x.shape[:-1], 1), x.dtype)"))
 mistake("layer_norm", "state", "what is saved in an array that grows", FORWARD,
         "    saved = gamma,",
-        "    if KEPT.get(x.dtype, xhat[:0]).size < xhat.size:\n        KEPT[x.dtype] = np.empty(xhat.size, x.dtype)\n"
-        "    xhat = KEPT.get(x.dtype, xhat)[: xhat.size].reshape(xhat.shape)\n    saved = gamma,")
+        "    if KEPT.get(x.dtype, rstd[:0]).size < rstd.size:\n        KEPT[x.dtype] = np.empty(rstd.size, x.dtype)\n"
+        "    rstd = KEPT.get(x.dtype, rstd)[: rstd.size].reshape(rstd.shape)\n    saved = gamma,")
 mistake("layer_norm", "special value", "variance as E[x^2] - E[x]^2", layer_norm.norm_rows,
         "z -= row_means(z)\n", "mean = row_means(z)\n",
         "    rstd /= z.shape[-1]\n", "    rstd /= z.shape[-1]\n    rstd -= mean * mean\n    z -= mean\n")

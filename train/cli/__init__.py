@@ -1,5 +1,17 @@
 """The command line: `main`, for the entry point and `python -m train`. One file a command."""
 
-from train.cli.main import main
+import sys
+from collections.abc import Sequence
+
+try:
+    from train.cli.main import main
+except ValueError as error:  # npx refuses an environment variable
+    refused = str(error)
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        """Says so; exit status 2."""
+        print(f"npx-transformer: {refused}", file=sys.stderr)
+        return 2
+
 
 __all__ = ["main"]

@@ -6,15 +6,21 @@ from typing import Annotated, Any
 
 import typer
 
-from train.cli.app import app
+from train.cli.app import Device, app, use_device
+from train.cli.options import VOCABULARY, number
 from train.errors import UserError, nearest
 
 
 @app.command(epilog="Operations: every multiplication and addition. The paper's cost: its time x 8 GPUs x 9.5 TFLOP/s.")
 def info(
     what: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="Run folder or preset.", show_default=False)],
-    vocab_size: Annotated[int, typer.Option(min=5, metavar="V", help="Types of a preset's vocabulary.")] = 37000,
+    vocab_size: Annotated[int, number(int, VOCABULARY, metavar="V", help="Types of a preset's vocabulary.")] = 37000,
     config: Annotated[bool, typer.Option("--config", help="Print the complete commented configuration.")] = False,
+    measure: Annotated[bool, typer.Option("--measure", help="Run a few updates; say how long all take.")] = False,
+    tokens_per_second: Annotated[
+        float | None, number(float, "(0, inf)", metavar="X", help="Source + target tokens a second, to say how long.")
+    ] = None,
+    device: Device = "cpu",
 ) -> None:
     """Print parameters, operations and memory beside the paper's figures; of a run also its curve and tokenizer."""
     from models import PRESETS
@@ -38,8 +44,23 @@ def info(
     if config:
         print(run_config.dump(), end="")
         return
+    if measure and tokens_per_second:
+        raise UserError("info: expected --measure or --tokens-per-second; got both; try one of them")
+    how = f"as given (--tokens-per-second {tokens_per_second:g})"
+    if measure:
+        from train.experiments.speed import measure_speed
+
+        use_device(device)
+        tokens_per_second, how = measure_speed(shape, run_config), "measured here"
     for line in chain(describe(shape, run_config), describe_run(run, run_config) if known else ()):
         print(line)
+    if tokens_per_second:
+        from train.experiments.speed import hours
+
+        needed = hours(tokens_per_second, run_config)
+        days = f" ({needed / 24:,.1f} days)" if needed >= 48 else ""
+        print(f"time         {needed:,.1f} hours{days} for {run_config.train.max_steps:,} updates"
+              f" at {tokens_per_second:,.0f} tokens/s, {how}")  # fmt: skip
 
 
 def describe(shape: Any, config: Any) -> Iterator[str]:
@@ -72,6 +93,11 @@ def describe(shape: Any, config: Any) -> Iterator[str]:
         yield f"quality      the paper on newstest2013 English-German: perplexity {paper['ppl']}, BLEU {paper['bleu']}"
 
 
+def has(entry: dict[str, Any], kind: str, *names: str) -> bool:
+    """Whether an entry of metrics.jsonl is of this kind and has these numbers."""
+    return entry["kind"] == kind and all(type(entry.get(name)) in (int, float) for name in names)
+
+
 def describe_run(run: Any, config: Any) -> Iterator[str]:
     """Lines on what a run has done: checkpoints, validation curve and its best, tokenizer."""
     from train.tasks import TASKS
@@ -84,15 +110,15 @@ def describe_run(run: Any, config: Any) -> Iterator[str]:
         tokenizer = task.load_tokenizer(run.tokenizer_file)
         yield f"tokenizer    {tokenizer.vocab_size:,} types, digest {tokenizer.digest[:12]}"
     entries = run.metrics()
-    if trained := [entry for entry in entries if entry["kind"] == "train"]:
+    if trained := [entry for entry in entries if has(entry, "train", "tokens", "loss", "tokens_per_second")]:
         last = trained[-1]
         speed = f"{last['tokens_per_second']:,.0f} tokens/s"
         yield f"trained      {last['step']:,} updates, {last['tokens']:,} tokens, loss {last['loss']:.4f}, {speed}"
-    if not (curve := [entry for entry in entries if entry["kind"] == "valid"]):
+    if not (curve := [entry for entry in entries if has(entry, "valid", "loss", "perplexity")]):
         return
     best = min(curve, key=lambda entry: entry["loss"])
     yield "validation     step     loss  perplexity" + "".join(f"{name:>7}" for name in task.scores.values())
     for entry in curve:
-        scores = "".join(f" {entry[name]:6.2f}" if name in entry else f"{'-':>7}" for name in task.scores)
+        scores = "".join(f" {entry[name]:6.2f}" if has(entry, "valid", name) else f"{'-':>7}" for name in task.scores)
         mark = "  best" if entry is best else ""
         yield f"           {entry['step']:8,} {entry['loss']:8.4f} {entry['perplexity']:11.2f}{scores}{mark}"

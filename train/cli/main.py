@@ -11,12 +11,15 @@ from typing import Annotated, Any
 
 import typer
 
-from train.cli.app import FULL, app
+from train.cli.app import app
+from train.cli.streams import Gone, settled
 from train.errors import UserError, one_line
+from train.files import CANNOT_WRITE
 
 # isort: off
 # Each of these enters its command; --help lists them in this order.
 from train.cli import demo  # noqa: F401
+from train.cli import data  # noqa: F401
 from train.cli import train  # noqa: F401
 from train.cli import translate  # noqa: F401
 from train.cli import parse  # noqa: F401
@@ -34,7 +37,17 @@ CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's, or the one of the c
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status; `argv` defaults to the process's arguments."""
     try:
+        with settled():
+            return run(argv)
+    except Gone:
+        return 141
+
+
+def run(argv: Sequence[str] | None) -> int:
+    """Runs one command, and turns what goes wrong into a line and an exit status."""
+    try:
         result = app(args=argv if argv is None else list(argv), prog_name="npx-transformer", standalone_mode=False)
+        sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except UserError as error:
         return fail(str(error))
@@ -46,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError:
         return fail("memory: expected more of it; got none left; try a smaller batch_tokens in [train] or [search]")
     except OSError as error:
-        if error.errno is None or error.filename is None and error.errno not in FULL:
+        if error.errno is None or error.filename is None and error.errno not in CANNOT_WRITE:
             return fault()
         what = error.filename or "output"
         return fail(f"{what}: expected to read or write it; got '{error.strerror}'; try another path or more room")

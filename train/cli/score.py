@@ -1,6 +1,7 @@
 """`score`: every BLEU, chrF and TER of a translation, how sure they are, and the perplexity of a model."""
 
 import json
+import sys
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +9,7 @@ from typing import Annotated
 import typer
 
 from train.cli.app import app
+from train.cli.options import number
 from train.errors import UserError
 
 
@@ -19,7 +21,7 @@ def score(
         Path | None, typer.Option(metavar="F", help="Another system's: also its scores, and the paired test.")
     ] = None,
     bootstrap: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Confidence from N samples of the lines; 1000 with --baseline.")
+        int, number(int, "[0, 1000000]", metavar="N", help="Confidence from N samples of lines; 1000 with --baseline.")
     ] = 0,
     model: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Also the perplexity that its model gives the references.")
@@ -29,6 +31,7 @@ def score(
 ) -> None:
     """Print every BLEU with its signature, chrF and TER of a translation."""
     from train.scores.bleu import print_report, score_report
+    from train.scores.limits import check_lengths
     from train.text.lines import read_lines
 
     if (model is None) != (src is None):
@@ -36,10 +39,12 @@ def score(
     if bootstrap == 1:
         raise UserError("--bootstrap: expected 0, or 2 samples and more; got 1; try 1000")
     found, expected, other = (
-        None if path is None else [*chain.from_iterable(read_lines(path))] for path in (hyp, ref, baseline)
+        None if path is None else [*chain.from_iterable(read_lines(path, pipes=True))] for path in (hyp, ref, baseline)
     )
     assert found is not None and expected is not None
-    report = score_report(found, expected, bootstrap=bootstrap, baseline=other)
+    if reason := check_lengths(found, expected) or check_lengths(other or found, expected):
+        print(reason, file=sys.stderr)
+    report = score_report(found, expected, bootstrap=bootstrap, baseline=other, ter=not reason)
     if model is not None and src is not None:
         from train.learn.validation import perplexity
 

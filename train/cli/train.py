@@ -10,8 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from train.cli.app import Device, app, use_device, what_is
+from train.cli.app import Device, app, use_device
+from train.cli.options import number
 from train.errors import UserError
+from train.files import what_is
 from train.tasks import TASKS
 
 
@@ -49,6 +51,9 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of RUN.")] = False,
     device: Device = "cpu",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress; log.txt and metrics.jsonl as always.")] = False,
+    max_hours: Annotated[
+        float, number(float, "[0, 1e6]", metavar="H", help="Stop by then, with a checkpoint; 0: never.")
+    ] = 0.0,
     **texts: str | None,
 ) -> None:
     """The whole of a training, see train/learn/training.py; `texts` are keys of [data]."""
@@ -58,7 +63,7 @@ def train(
     use_device(device)
     changes = [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in texts.items() if path is not None)]
     run_config = read_config(config, changes, out, resume)
-    summary = train_run(run_config, out, resume=resume, progress=not quiet)
+    summary = train_run(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours)
     print(f"{out}: stopped after step {summary.step} ({summary.stopped})", file=sys.stderr)
 
 
@@ -69,8 +74,10 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool)
     from train.run.folder import RunFolder
 
     own = RunFolder(out).config_file
-    if resume and not own.is_file():
-        raise UserError(f"{out}: expected a run folder to resume; got {what_is(out)}; try it without --resume")
+    if resume and config is None and not own.exists():
+        if RunFolder(out).is_new() or not out.is_dir():
+            raise UserError(f"{out}: expected a run folder to resume; got {what_is(out)}; try it without --resume")
+        raise UserError(f"{out}: expected config.toml in it; got none; try giving CONFIG.toml too")
     if config is None and not resume:
         raise UserError("train: expected CONFIG.toml or a preset; got none; try npx-transformer train base --out RUN")
     if config is not None and config in PRESETS and not Path(config).exists():

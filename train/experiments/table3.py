@@ -165,7 +165,8 @@ def begin(out: Path, shared: dict[str, Any]) -> None:
 def run_row(row: str, out: Path, config: RunConfig, progress: bool) -> None:
     """Trains a row, or goes on with it, averages and scores; its result.json is written last."""
     run = RunFolder(out / "rows" / row)
-    summary = train(config, run.path, resume=run.in_use(), progress=progress)
+    summary = train(config, run.path, resume=bool(run.steps()), progress=progress)
+    assert summary.checkpoint is not None
     average_checkpoints(run.path, min(5, len(run.steps())))
     last, averaged = score(summary.checkpoint, config), score(find_checkpoint(run.path), config)
     (run.path / "valid.translated").write_text("".join(f"{line}\n" for line in last.pop("translated")), "utf-8")

@@ -86,7 +86,7 @@ def run_table4(
             learned = trees["train"] if trained else learned_from(row, out, trees)
             config = row_config(row, scale, learned, trees["valid"], settings)
             if not trained:
-                train(config, run.path, resume=run.in_use(), progress=progress)
+                train(config, run.path, resume=bool(run.steps()), progress=progress)
             result = test(run, gold, asdict(config.search), out / "rows" / f"{row}.parsed")
             write_text(file, json.dumps(result, indent=1) + "\n")
         table["ours"][row] = json.loads(file.read_text("utf-8"))

@@ -9,6 +9,11 @@ from typing import Any
 
 import npx
 from models import FlatParameters, Module
+from npx.ranges import Range
+from train.files import Schema
+from train.run.state import COUNT
+
+POSITIVE = Range(float, "(0, 1e38]")
 
 
 class NoamSchedule:
@@ -104,6 +109,7 @@ class LossScale:
     rounds nothing. Not `dynamic`, for every other precision: 1, for good.
     """
 
+    SCHEMA: Schema = {"value": POSITIVE, "good": COUNT, "skipped": COUNT}  # of what it remembers
     START = 2.0**16
     PATIENCE = 2000
 

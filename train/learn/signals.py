@@ -2,10 +2,14 @@
 
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+ASKING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class Signals:
@@ -16,11 +20,15 @@ class Signals:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """In the block the first SIGINT or SIGTERM sets `asked`, the second raises KeyboardInterrupt there."""
+        """In the block the first SIGINT, SIGTERM or SIGHUP sets `asked`, the second raises KeyboardInterrupt there.
+
+        One that is ignored (SIGHUP after nohup) stays so.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield  # Python delivers signals to the main thread alone
             return
-        before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        heard = [number for number in ASKING if signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, self._handle) for number in heard}
         try:
             yield
         finally:
@@ -31,5 +39,25 @@ class Signals:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        # Straight to the terminal: a buffered writer may be in the middle of a line when the signal comes.
-        os.write(2, b"\nstopping after this step; once more stops at once\n")
+        if sys.__stderr__ is not None:
+            with suppress(OSError):  # straight to the terminal: a buffered writer may be in the middle of a line
+                os.write(2, b"\nstopping after this step; once more stops at once\n")
+
+
+def interruptible(work: Callable[[], T]) -> T:
+    """What `work` returns, done in another thread: so Ctrl-C is answered at once while a library computes for long."""
+    done: list[Any] = []
+
+    def run() -> None:
+        try:
+            done.append((work(), None))
+        except BaseException as error:  # raised below, where it belongs
+            done.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join()
+    value, error = done[0]
+    if error is not None:
+        raise error
+    return value

@@ -6,6 +6,7 @@ the seed. So weights, Adam's moments, the loss scale and the numbers in RunState
 """
 
 import math
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,18 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import npx
-from train.errors import UserError
-from train.learn.optim import NoamSchedule
+from train.errors import UserError, one_line
+from train.files import NotWritten, disk_errors, misfit
+from train.learn.optim import LossScale, NoamSchedule
 from train.learn.signals import Signals
 from train.learn.update import Update
 from train.learn.validation import Validation
 from train.run import checkpoint as store
 from train.run.config import RunConfig
-from train.run.folder import RunFolder, disk_errors
+from train.run.folder import RunFolder
 from train.run.report import RunReport, clock
-from train.run.state import RunState, Summary
+from train.run.state import COUNT, RunState, Summary
 from train.tasks import TASKS
-from train.text.batches import Stream
+from train.text.batches import Place, Stream
+
+RETRY = 60  # seconds until a checkpoint that could not be written is tried again
+SCHEMA = {"adam_steps": COUNT, "run": dict}  # of state.json, beside what every checkpoint has
 
 
 class Trainer:
@@ -36,8 +41,8 @@ class Trainer:
 
     `corpora` is the prepared text, "train" and perhaps "valid". `resume` goes on from the newest checkpoint of
     `run_dir`, or from the start where there is none yet. Raises UserError where `run_dir` has checkpoints and `resume`
-    is False, and for a checkpoint that is damaged or of another model, tokenizer, training text or configuration.
-    Nothing is written before `run`.
+    is False, and for a checkpoint of another model, tokenizer, training text or configuration; a damaged one is passed
+    over. `deadline` (by time.monotonic) is when it stops at the latest. Nothing is written before `run`.
     """
 
     def __init__(
@@ -49,84 +54,116 @@ class Trainer:
         run_dir: str | Path,
         resume: bool = False,
         progress: bool = True,
+        deadline: float | None = None,
     ) -> None:
         self.model, self.config, self.tokenizer, self.corpora = model, config, tokenizer, corpora
         self.folder, self.task, t = RunFolder(run_dir), TASKS[config.data.task], config.train
         self.schedule = NoamSchedule(model.config.d_model, t.warmup_steps, t.lr_scale)
-        self.state, self.signals = RunState(), Signals()
-        self.saved: Path | None = None  # the newest checkpoint
+        self.state, self.signals, self.deadline = RunState(), Signals(), deadline
+        self.saved: Path | None = None  # the newest checkpoint,
+        self.saved_seconds = 0.0  # and RunState.seconds there
+        self.try_again = math.inf  # when, where one could not be written
+        self.longest = 0.0  # seconds of an update, at most
         self.report = RunReport(self.folder, t.max_steps, progress)
         self.update = Update(self.task, model, t, self.report, meanwhile=self._prepare_batches)
         self.stream = Stream(self.task.batches(corpora["train"], t.batch_tokens, t.seed))
         valid = corpora.get("valid")
         self.validation = None if valid is None else Validation(self.task, model, tokenizer, valid, config)
-        found = self.folder.steps()
-        if found and not resume:
+        self.passed_over: list[str] = []  # what is told of damaged checkpoints
+        if self.folder.steps() and not resume:
             raise self.folder.taken()
         if resume:
-            self.folder.check_same_config(config)
-            if found:
-                self._load(found[-1])
+            store.check_same_config(self.folder, config)
+            if found := store.newest_whole(self.folder, self.passed_over.append):
+                self._load(*found)
 
     def run(self) -> Summary:
         """Trains to train.max_steps, or until patience ends, and tells how it went.
 
         Ctrl-C or SIGTERM: the step is finished, a checkpoint written, KeyboardInterrupt raised; a second one raises at
-        once. Raises UserError where a loss or gradient is not finite (that update is not made), where memory or the
-        disk is full.
+        once. Raises UserError where a loss or gradient is not finite for more than train.max_skipped updates in a row
+        (none of them is made), where memory is full, where the last checkpoint cannot be written, and where another
+        program owns the folder. An earlier checkpoint that cannot be written is tried again.
         """
         npx.tune()
         with disk_errors(str(self.folder.path)):
-            self.folder.complete(self.config, self.tokenizer)
-            with self.report.opened(self.state), self.signals.caught():
-                self._announce()
-                self.model.train()
-                if self._validation_due():  # stopped before or within it
-                    self._validate()
-                while not self._end():
-                    if self._update():
-                        self._after_update()
-                return self._summary()
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+            with self.folder.owned("train") as self.own:
+                self.folder.complete(self.config, self.tokenizer)
+                if not self.state.best_step:  # that of a run which was begun before
+                    shutil.rmtree(self.folder.best, ignore_errors=True)
+                store.prune(self.folder, self.config.train.keep_last)  # killed between a checkpoint and this
+                with self.report.opened(self.state), self.signals.caught():
+                    return self._loop()
+
+    def _loop(self) -> Summary:
+        self._announce()
+        self.model.train()
+        if self._validation_due() and self._end() != "max_hours":  # stopped before or within it
+            self._validate()
+        while not self._end():
+            if self._update():
+                self._after_update()
+            elif self.signals.asked:
+                raise KeyboardInterrupt
+        return self._summary()
 
     # ---- one update
 
     def _update(self) -> bool:
-        """One update; False where it overflowed the range of fp16 and was not made: then it is no step either."""
+        """One update; False where it was not finite, or beyond the range of fp16, and not made: it is no step then."""
         started = time.perf_counter()
         s, step, scale = self.state, self.state.step + 1, self.update.scale
-        micro = [self._next_batch() for _ in range(self.config.train.accumulate)]
+        places, micro = zip(*(self._next_batch() for _ in range(self.config.train.accumulate)), strict=True)
         targets, tokens = sum(batch.n_target_tokens for batch in micro), sum(batch.n_tokens for batch in micro)
         loss, norm = self.update.gradient(micro, step)
         good = math.isfinite(loss) and math.isfinite(norm)
         if good:
             self.lr, self.norm = self.schedule(step), norm
             self.update.apply(self.lr, norm)
-        elif not scale.overflowed():
-            raise self._not_finite(step, *(("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)))
-        s.spent(time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        s.spent(seconds)
+        self.longest = max(self.longest, seconds)
         if good:
             s.updated(loss, targets, tokens)
             self.report.advance(s)
-        else:
+        elif scale.overflowed():
             self.report.metrics({"kind": "skipped", "step": step, "loss_scale": scale.value, "skipped": scale.skipped})
             self.report.line(f"step {step}: beyond the range of fp16; update skipped, loss scale now {scale.value:g}")
+        else:
+            self._skip(step, places, *(("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)))
         return good
 
-    def _next_batch(self) -> Any:
+    def _skip(self, step: int, places: tuple[Place, ...], what: str, value: float) -> None:
+        """Tells of an update that is not made; UserError where it is one too many."""
+        s, most, losses = self.state, self.config.train.max_skipped, self.update.losses
+        s.skip()
+        guilty = [place for place, loss in zip(places, losses, strict=True) if not math.isfinite(loss)] or places
+        where = "; ".join(self.task.where(self.corpora["train"], self.stream.examples(place)) for place in guilty)
+        entry = {"kind": "skipped", "step": step, "what": what, "in_a_row": s.skipped, "skipped": s.all_skipped}
+        self.report.metrics(entry | {"examples": where})
+        if s.skipped > most:
+            raise self._not_finite(step, what, value, f" ({s.skipped} updates in a row); it was made from {where}")
+        self.report.line(
+            f"step {step}: the {what} is {value}; update skipped, {s.skipped} in a row of at most {most} "
+            f"(train.max_skipped); it was made from {where}"
+        )
+
+    def _next_batch(self) -> tuple[Place, Any]:
         s = self.state
         place = s.epoch, s.index
         s.in_epoch = s.epoch + 1
         s.epoch, s.index = self.stream.after(place)
-        return self.stream.batch(place)
+        return place, self.stream.batch(place)
 
     def _prepare_batches(self) -> None:
         """The next update's, while the device computes this one's gradient."""
         self.stream.prepare((self.state.epoch, self.state.index), self.config.train.accumulate)
 
-    def _not_finite(self, step: int, what: str, value: float) -> UserError:
+    def _not_finite(self, step: int, what: str, value: float, more: str = "") -> UserError:
         kept = f"the last good checkpoint is {self.saved}" if self.saved else "there is no checkpoint before it"
         message = (
-            f"training, step {step}: expected a finite {what}; got {value}; nothing of it is kept, {kept}; "
+            f"training, step {step}: expected a finite {what}; got {value}{more}; nothing of it is kept, {kept}; "
             f"try a smaller train.lr_scale, a larger train.warmup_steps, or train.clip_norm=1.0"
         )
         self.report.line(message)
@@ -138,13 +175,21 @@ class Trainer:
         t, s, stop = self.config.train, self.state, self.signals
         if s.step % t.log_every == 0:
             self._log()
-        if self._validation_due() and not stop.asked:
+        if self._validation_due() and not stop.asked and self._end() != "max_hours":
             self._validate()
-        if s.step % t.checkpoint_every == 0 or stop.asked or self._end():
-            self._save()
+        last = stop.asked or self._end()
+        if self._checkpoint_due() or last or time.monotonic() > self.try_again:
+            self._save(needed=bool(last))
         if stop.asked:
             self.report.line(f"stopped by a signal after step {s.step}; {self.saved} is written; --resume goes on")
             raise KeyboardInterrupt
+
+    def _checkpoint_due(self) -> bool:
+        """By updates, or by the time that they took, which goes on over interruptions."""
+        t, s = self.config.train, self.state
+        if t.checkpoint_minutes:
+            return s.seconds - self.saved_seconds >= 60 * t.checkpoint_minutes
+        return s.step % t.checkpoint_every == 0
 
     def _log(self) -> None:
         s = self.state
@@ -169,7 +214,11 @@ class Trainer:
             self._record(result)
             score = result.get(self.task.judged_by)
             if self.state.judged(result["loss"], score) and score is not None:
-                store.save_weights(self.folder.best, self._state(), self.model.state_dict())
+                self.own.check()
+                try:
+                    store.save_weights(self.folder.best, self._state(), self.model.state_dict())
+                except NotWritten as error:
+                    self.report.line(f"{error} (training goes on; the best weights are not kept)")
 
     def _measure(self) -> dict[str, float] | None:
         """What the validation gives; None after a signal."""
@@ -202,20 +251,34 @@ class Trainer:
             "tokenizer_digest": self.tokenizer.digest,
         }
 
-    def _save(self) -> None:
+    def _save(self, needed: bool) -> None:
+        """Writes a checkpoint. Where it cannot: UserError if it is `needed`, else the next try comes in a minute."""
+        self.own.check()
+        try:
+            self._write()
+            self.try_again = math.inf
+        except NotWritten as error:
+            if needed:
+                raise
+            self.try_again = time.monotonic() + RETRY
+            self.report.line(f"{error} (training goes on, and tries again in {RETRY} s)")
+
+    def _write(self) -> None:
         self.report.sync()
         adam = self.update.adam.state_dict()
         state = self._state() | {
             "text_sha256": self.corpora["train"].digest,
+            "config": self.config.frozen(),
+            "extra": self.state.step % self.config.train.checkpoint_every > 0,
             "adam_steps": adam.pop("step"),
             "loss_scale": self.update.scale.state_dict(),
             "run": asdict(self.state),
         }
         keep = self.config.train.keep_last
         self.saved = store.save_checkpoint(self.folder.path, state, self.model.state_dict(), adam, keep)
+        self.saved_seconds = self.state.seconds
 
-    def _load(self, path: Path) -> None:
-        checkpoint = store.load_checkpoint(path)
+    def _load(self, path: Path, checkpoint: store.Checkpoint) -> None:
         state, own = checkpoint.state, self.model.config.to_dict()
         store.check_tokenizer(self.tokenizer, state, self.folder.tokenizer_file)
         before = store.model_config(state).to_dict()
@@ -230,18 +293,25 @@ class Trainer:
                 f"resume: expected the training text of {path}; got another (by SHA-256); try its files, or a new --out"
             )
         try:
+            if wrong := misfit(state, SCHEMA | ({"loss_scale": LossScale.SCHEMA} if "loss_scale" in state else {})):
+                raise ValueError(wrong)
+            self.state = RunState.read(state.get("run"), state["step"])
+            if (place := self.state.index) >= len(self.stream.epoch(self.state.epoch)):
+                raise ValueError(f"run.index: expected a batch of epoch {self.state.epoch}; got {place}")
             self.update.adam.load_state_dict({**checkpoint.optimizer, "step": state["adam_steps"]})
             if "loss_scale" in state:  # earlier checkpoints have none
                 self.update.scale.load_state_dict(state["loss_scale"])
             self.model.load_state_dict(checkpoint.model)
-            self.state = RunState(**state["run"])
         except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path}: expected a checkpoint of this run; got {error}; try an older one") from None
-        self.saved = path
+            found = one_line(error)
+            raise UserError(f"{path}: expected a checkpoint of this run; got '{found}'; try an older one") from None
+        self.saved, self.saved_seconds = path, self.state.seconds
 
     def _announce(self) -> None:
         s, t = self.state, self.config.train
         a_side = " a side" if len(self.task.sides) > 1 else ""
+        for text in self.passed_over:
+            self.report.line(text)
         for name, part in (("training", "train"), ("validation", "valid")):
             if self.corpora.get(part) is not None:
                 self.report.line(f"{name} text: {self.corpora[part].describe()}")
@@ -255,24 +325,24 @@ class Trainer:
             self.report.line("checkpoints/averaged stays, and is what is loaded, until `average` runs again")
 
     def _end(self) -> str:
-        """Why training is over: "max_steps", "patience", or "" for not yet."""
+        """Why training is over: "max_steps", "patience", "max_hours", or "" for not yet."""
         t, s = self.config.train, self.state
-        return "max_steps" if s.step >= t.max_steps else "patience" if 0 < t.patience <= s.worse else ""
+        if s.step >= t.max_steps or 0 < t.patience <= s.worse:
+            return "max_steps" if s.step >= t.max_steps else "patience"
+        return "max_hours" if self.deadline is not None and time.monotonic() + self.longest > self.deadline else ""
 
     def _summary(self) -> Summary:
         """Ends the run; validates where the last step is none of validate_every, or where nothing was left to train."""
         s = self.state
         last: dict[str, float] = {}
-        if self.validation is not None:
+        end = self._end()
+        if self.validation is not None and end != "max_hours":
             known = self.validation.last if s.validated == s.step else None
             last = known or self._measure() or {}
             if not last:
                 raise KeyboardInterrupt
             if s.validated < s.step:
                 self._record(last)
-        assert self.saved is not None
-        self.report.line(
-            f"done after step {s.step} ({self._end()}), {s.tokens:,} tokens in {clock(s.seconds)}: {self.saved}"
-        )
+        self.report.line(f"done after step {s.step} ({end}), {s.tokens:,} tokens in {clock(s.seconds)}: {self.saved}")
         figures = last.get("loss"), last.get("perplexity"), s.best_loss, s.best_step
-        return Summary(s.step, self._end(), self.saved, s.tokens, s.seconds, *figures, self._scores(last))
+        return Summary(s.step, end, self.saved, s.tokens, s.seconds, *figures, self._scores(last))

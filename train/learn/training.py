@@ -4,29 +4,40 @@
     train(config, "runs/a", resume=True)     goes on from the newest checkpoint, bit for bit as if it had never stopped
 """
 
+import os
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import npx
 from models import ARCHITECTURES
 from train.errors import UserError
+from train.files import write_text
+from train.learn.signals import interruptible
 from train.learn.trainer import Trainer
+from train.run.checkpoint import check_same_config
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.run.state import Summary
 from train.tasks import TASKS, Task
 
 
-def train(config: RunConfig, run_dir: str | Path, resume: bool = False, progress: bool = True) -> Summary:
+def train(
+    config: RunConfig, run_dir: str | Path, resume: bool = False, progress: bool = True, max_hours: float = 0.0
+) -> Summary:
     """The whole of a training in the folder `run_dir`: tokenizer, token arrays in RUN/data, model, Trainer.run().
 
     The tokenizer is learned on the training text alone. Configuration and files are looked at before anything is
-    written, and what fails before the first update, the text being read, leaves no new folder behind. Raises UserError
-    for a user's mistake: among them a `run_dir` that exists, unless it is empty, and with `resume` one that does not.
+    written, and what fails before the first update, the text being read, leaves no new folder behind. `max_hours` (0:
+    none) is when it stops at the latest, with a checkpoint. Raises UserError for a user's mistake: among them a
+    `run_dir` that has a run, unless it was only begun, and with `resume` one that has none; and where another program
+    writes to it.
     """
+    started = time.monotonic()
     run, data, t, task = RunFolder(run_dir), config.data, config.train, TASKS[config.data.task]
-    run.check(config, resume)
+    run.check(resume)
     try:
         precision = npx.use_precision(t.precision)
     except ValueError as error:
@@ -37,19 +48,24 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, progress
 
     def say(text: str) -> None:
         if progress:
-            print(text, file=sys.stderr, flush=True)
+            with suppress(OSError):  # nobody reads it any more
+                print(text, file=sys.stderr, flush=True)
 
     def prepared(examples: int) -> None:
         if examples % (1 << 20) == 0:
             say(f"{examples:,} read")
 
-    with run.begun(config):
+    with run.begun(resume):
+        if resume:
+            check_same_config(run, config)
+        else:
+            write_text(run.config_file, config.dump())
         if resume and run.tokenizer_file.exists():
             tokenizer = task.load_tokenizer(run.tokenizer_file)
         else:
             if given is None:
                 say(f"learning a {data.tokenizer} vocabulary of at most {data.vocab_size:,} pieces")
-            tokenizer = given or task.learn_tokenizer(data, texts["train"])
+            tokenizer = given or interruptible(lambda: task.learn_tokenizer(data, texts["train"]))
             tokenizer.save(run.tokenizer_file)
         corpora: dict[str, Any] = {}
         for part in sorted(texts, reverse=True):  # "valid" is small: its mistakes are told first
@@ -60,9 +76,26 @@ def train(config: RunConfig, run_dir: str | Path, resume: bool = False, progress
         if tokenizer.n_outputs < tokenizer.vocab_size:
             special["n_outputs"] = tokenizer.n_outputs
         shape = config.transformer_config(tokenizer.vocab_size, **special)
+        check_memory(shape.n_parameters(), precision.parameter_bytes)
         model = shape.build(t.seed, precision.weights)
-        trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress)
-    return trainer.run()
+        deadline = started + 3600 * max_hours if max_hours else None
+        trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline)
+        run.started()
+        return trainer.run()
+
+
+def check_memory(parameters: int, each: int) -> None:
+    """UserError for a model whose weights, gradients and moments (`each` bytes a parameter) do not fit in here."""
+    gib = parameters * each / 2**30
+    try:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    except (AttributeError, ValueError, OSError):  # not told by this system
+        return
+    if npx.device() == "cpu" and gib > there:
+        raise UserError(
+            f"model: expected one whose weights, gradients and moments fit into this machine's {there:,.0f} GiB; got "
+            f"{parameters:,} parameters, which take {gib:,.0f} GiB; try a smaller model.d_model, d_ff or n_layers"
+        )
 
 
 def check_model(config: RunConfig, task: Task) -> None:

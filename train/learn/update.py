@@ -42,6 +42,7 @@ class Update:
         self.flat = FlatParameters(model, precision.numbers if precision.low else None)
         self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
         self.scale = LossScale(dynamic=precision.scaled)
+        self.losses: list[float] = []  # of the micro-batches of the last gradient
 
     def gradient(self, micro: Sequence[Any], step: int) -> tuple[float, float]:
         """Leaves the gradient of micro-batches in the flat buffer; returns their mean loss and the gradient's norm.
@@ -75,8 +76,8 @@ class Update:
                 losses.append(loss.data)
             numbers = npx.stack([*losses, squared_norm(self.flat)])
             self.meanwhile()
-            *parts, square = npx.to_host(numbers).tolist()
-        return sum(parts), math.sqrt(square) / self.scale.value
+            *self.losses, square = npx.to_host(numbers).tolist()
+        return sum(self.losses), math.sqrt(square) / self.scale.value
 
     def apply(self, lr: float, norm: float) -> None:
         """Moves the weights by the gradient in the flat buffer, whose norm is `norm`."""

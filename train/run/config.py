@@ -23,9 +23,21 @@ from typing import Any
 from models import PRESETS, TransformerConfig
 from models.fields import expected, fits, kind_of
 from train.errors import UserError, nearest, one_line
-from train.run.keys import DECIDED, SECTIONS, TRAINING, DataSection, ModelSection, SearchSection, TrainSection
+from train.files import opened
+from train.run.keys import (
+    DECIDED,
+    NAMED,
+    SECTIONS,
+    TRAINING,
+    VARIANTS,
+    DataSection,
+    ModelSection,
+    SearchSection,
+    TrainSection,
+)
 
-SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "double": "float64"}
+SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "single": "float32", "fp32": "float32",
+            "double": "float64", "fp64": "float64"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,13 +57,14 @@ class RunConfig:
     @classmethod
     def load(cls, path: str | os.PathLike[str], settings: Iterable[str] = ()) -> "RunConfig":
         """Reads a TOML file with `table.key=value` settings on top; UserError names the file, and a bad line in it."""
-        try:
-            raw = Path(path).read_bytes()
-            text = raw.decode("utf-8")
-            tables = tomllib.loads(text)
-        except OSError as error:
+        if not Path(path).exists():
             advice = f"a preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
-            raise UserError(f"{path}: expected a configuration file; got '{error.strerror}'; try {advice}") from None
+            raise UserError(f"{path}: expected a configuration file; got no such file; try {advice}")
+        with opened(path, "a configuration file") as file:
+            raw = file.read()
+        try:
+            text = raw.decode("utf-8").removeprefix("\ufeff")
+            tables = read_toml(text)
         except UnicodeDecodeError as error:
             place = f"{path}:{raw[: error.start].count(10) + 1}"
             found = f"byte {raw[error.start]:#04x}"
@@ -66,9 +79,9 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any], settings: Iterable[str] = (), where: str = "config") -> "RunConfig":
-        """The config of `tables` as tomllib reads them, `settings` on top; the preset fills [model] and [train].
+        """The config of `tables` as tomllib reads them, `settings` on top; preset and variant fill [model] and [train].
 
-        Where a setting changes the preset, values that the file has only from its own preset give way to the new one's.
+        Where a setting changes one of them, values that the file has only from its own give way to the new one's.
         """
         given: dict[str, dict[str, Any]] = {table: {} for table in SECTIONS}
         for table, entries in tables.items():
@@ -80,15 +93,15 @@ class RunConfig:
             for name, value in entries.items():
                 given[table][name] = check(table, find_key(table, name, where), value, where)
         set_here = {(table, name): value for table, name, value in map(parse_setting, settings)}
-        of_file = given["model"].get("preset", "base")
-        preset = set_here.get(("model", "preset"), of_file)
-        if preset != of_file:
-            for table, values in preset_values(of_file).items():
+        of_file = [given["model"].get(name, keys_of("model")[name].default) for name in NAMED]
+        named = [set_here.get(("model", name), value) for name, value in zip(NAMED, of_file, strict=True)]
+        if named != of_file:
+            for table, values in preset_values(*of_file).items():
                 given[table] = {n: v for n, v in given[table].items() if n not in values or v != values[n]}
-        given["model"]["preset"] = preset
+        given["model"] |= dict(zip(NAMED, named, strict=True))
         for (table, name), value in set_here.items():
             given[table][name] = value
-        for table, values in preset_values(preset).items():
+        for table, values in preset_values(*named).items():
             given[table] = {**values, **given[table]}
         config = cls(**{table: section(**given[table]) for table, section in SECTIONS.items()})
         try:
@@ -102,7 +115,7 @@ class RunConfig:
 
         `special`: what the tokenizer decides: pad_id, bos_id, eos_id, n_outputs.
         """
-        changes = {f.name: v for t, f, v in self.keys() if t == "model" and f.name != "preset" and v is not None}
+        changes = {f.name: v for t, f, v in self.keys() if t == "model" and f.name not in NAMED and v is not None}
         return TransformerConfig.preset(self.model.preset, vocab_size=vocab_size, **special, **changes)
 
     def keys(self) -> Iterator[tuple[str, Field[Any], Any]]:
@@ -123,12 +136,20 @@ class RunConfig:
                 lines.append(f"# {name} =" if value is None else f"{name} = {to_toml(value)}")
         return "\n".join(lines) + "\n"
 
-    def frozen_difference(self, other: "RunConfig") -> str | None:
-        """The first `table.key` in which the two differ and that a resumed run may not change, or None."""
-        for (table, f, value), (_, _, others) in zip(self.keys(), other.keys(), strict=True):
-            if value != others and not f.metadata["may_change"]:
-                return f"{table}.{f.name}"
-        return None
+    def frozen(self) -> dict[str, Any]:
+        """`table.key` -> value of every key that a resumed run may not change."""
+        return {f"{table}.{f.name}": value for table, f, value in self.keys() if not f.metadata["may_change"]}
+
+    def check_frozen(self, before: Mapping[str, Any], where: Path) -> None:
+        """UserError, naming the key, where a run that goes on was another `before`; a key it lacks had its default."""
+        for table, f, now in self.keys():
+            name = f"{table}.{f.name}"
+            was = before.get(name, f.default)
+            if now != was and not f.metadata["may_change"]:
+                raise UserError(
+                    f"resume: {name}: expected {shown(was)} as in {where}; got {shown(now)}; "
+                    f"try {f.name} = {shown(was)}, or a new run with --out"
+                )
 
 
 def keys_of(table: str) -> dict[str, Field[Any]]:
@@ -146,12 +167,13 @@ def owner_of(name: str) -> str | None:
     return next((table for table in SECTIONS if name in keys_of(table)), None)
 
 
-def preset_values(preset: str) -> dict[str, dict[str, Any]]:
-    """What a preset decides: in [model] the whole architecture, in [train] what the paper's row says."""
-    model = TransformerConfig.preset(preset, vocab_size=37000)
-    values = {name: getattr(model, name) for name in keys_of("model") if name != "preset"}
+def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, Any]]:
+    """What preset and variant decide: in [model] the whole architecture, in [train] what the paper's row says."""
+    model, changes = TransformerConfig.preset(preset, vocab_size=37000), VARIANTS[variant]
+    values = {name: getattr(model, name) for name in keys_of("model") if name not in NAMED}
     train = {name: getattr(TrainSection, name) for name in DECIDED} | TRAINING.get(preset, {})
-    return {"model": {name: value for name, value in values.items() if value is not None}, "train": train}
+    shape = {name: value for name, value in values.items() if value is not None}
+    return {"model": shape | changes.get("model", {}), "train": train | changes.get("train", {})}
 
 
 def check(table: str, f: Field[Any], value: Any, where: str = "config") -> Any:
@@ -162,7 +184,7 @@ def check(table: str, f: Field[Any], value: Any, where: str = "config") -> Any:
     if fits(f, value):
         return value
     if choices and isinstance(value, str):
-        attempt = f'{f.name} = "{SYNONYMS.get(value) or nearest(value, choices)}"'
+        attempt = f'{f.name} = "{SYNONYMS.get(value.lower()) or nearest(value.lower(), choices)}"'
     elif f.default is None:
         attempt = f"leaving {f.name} out ({f.metadata['unset']})"
     else:
@@ -197,13 +219,21 @@ def parse_setting(setting: str) -> tuple[str, str, Any]:
         raise UserError(f"--set: expected table.key=value; got {shown(setting)}; try --set {hint}={text or '...'}")
     f = find_key(table, name, "--set")
     try:
-        document = tomllib.loads(f"value = {text}")
+        document = read_toml(f"value = {text}")
         value = document["value"] if len(document) == 1 else text
     except ValueError:
         value = text
     if kind_of(f) is str and not isinstance(value, str):
         value = text
     return table, name, check(table, f, value, "--set")
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """What TOML says; ValueError where it is none."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("brackets too deep") from None
 
 
 def shown(value: Any) -> str:

@@ -16,9 +16,29 @@ from train.text.tokenizer import PRETOKENIZERS
 
 PRESET = key("base", "Architecture of the paper (base, big, rows of Table 3) that the keys below start from.",
              choices=PRESETS)  # fmt: skip
+# What tensor2tensor ran where the paper's text says something else, by table: each key can be set back alone.
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "paper": {},
+    "tensor2tensor": {
+        "model": {
+            "norm": "pre",
+            "positions": "sinusoidal_halves",
+            "attention_dropout": 0.1,
+            "activation_dropout": 0.1,
+        },
+        "train": {"smoothing_over": "others", "adam_eps_inside": True},
+    },
+}
+VARIANT = key(
+    "paper",
+    "Details as the paper's text has them, or as its authors' program ran them (tensor2tensor): norms before"
+    " sub-layers, sines before cosines, dropout also on attention weights and after the ReLU, label smoothing over"
+    " the wrong types alone, Adam's epsilon before the bias correction.",
+    choices=VARIANTS,
+)
 ModelSection: Any = make_dataclass(
     "ModelSection",
-    [("preset", str, PRESET), *overrides(TransformerConfig, "what the preset says")],
+    [("preset", str, PRESET), ("variant", str, VARIANT), *overrides(TransformerConfig, "what the preset says")],
     namespace={"__doc__": "[model]: Which Transformer. A key that is left out is the preset's."},
     frozen=True,
 )
@@ -41,7 +61,9 @@ class AnyTask:
         " (whitespace; for text that is tokenised already).",
         choices=PRETOKENIZERS,
     )
-    vocab_size: int = key(37000, "Types V of the vocabulary at most, its 4 special ones included.", within="[5, inf)")
+    vocab_size: int = key(
+        37000, "Types V of the vocabulary at most, its 4 special ones included.", within="[5, 16777216]"
+    )
     prepared: str = key(
         "", "Folder of token arrays, which runs on the same text may share; empty: RUN/data.", may_change=True
     )
@@ -49,7 +71,7 @@ class AnyTask:
         256,
         "Longest side in tokens, end included, of a pair (longer ones are skipped and counted); of a text, the tokens"
         " that are predicted in a row, which is how far a language model looks back.",
-        within="[2, inf)",
+        within="[2, 65535]",
     )
 
 
@@ -71,7 +93,7 @@ class TrainSection:
     batch_tokens: int = key(
         25000, "Size of a micro-batch: at most so many tokens on each side, padding included.", within=COUNT
     )
-    accumulate: int = key(1, "Micro-batches an update: their union's gradient in the memory of one.", within=COUNT)
+    accumulate: int = key(1, "Micro-batches an update: the gradient of all in the memory of one.", within="[1, 4096]")
     max_steps: int = key(100_000, "Updates to train for.", within=COUNT, may_change=True)
     warmup_steps: int = key(4000, "Updates in which the rate rises; then it falls as step^-0.5.", within=COUNT)
     lr_scale: float = key(
@@ -85,8 +107,8 @@ class TrainSection:
     adam_eps_inside: bool = key(
         False, "Adam: adam_eps is added before the bias correction (TensorFlow, fairseq), not after it (the paper)."
     )
-    weight_decay: float = key(0.0, "Decoupled weight decay; 0 is none, as in the paper.", within="[0, inf)")
-    clip_norm: float = key(0.0, "Longest gradient (Euclidean norm); 0 never clips, as in the paper.", within="[0, inf)")
+    weight_decay: float = key(0.0, "Decoupled weight decay; 0 is none, as in the paper.", within="[0, 1000]")
+    clip_norm: float = key(0.0, "Longest gradient (Euclidean norm); 0 never clips, as in the paper.", within="[0, 1e9]")
     label_smoothing: float = key(0.1, "Share of the target probability that is spread over the types.", within=SHARE)
     smoothing_over: str = key(
         "all",
@@ -99,11 +121,23 @@ class TrainSection:
         " float32, bf16 or fp16 (whose loss is scaled as its range needs); float64 is for checks.",
         choices=PRECISIONS,
     )
+    max_skipped: int = key(
+        10,
+        "Updates in a row that may be skipped because a loss or gradient is not finite, before training stops.",
+        within="[0, 1e6]",
+        may_change=True,
+    )
     validate_every: int = key(1000, "Updates between validations.", within=COUNT, may_change=True)
     checkpoint_every: int = key(1000, "Updates between checkpoints.", within=COUNT, may_change=True)
+    checkpoint_minutes: float = key(
+        0.0,
+        "Minutes of updates between checkpoints (the paper: 10); 0: checkpoint_every decides.",
+        within="[0, inf)",
+        may_change=True,
+    )
     keep_last: int = key(5, "Checkpoints kept; `average` takes the mean of these.", within=COUNT, may_change=True)
     patience: int = key(
-        0, "Stop after so many validations without a lower loss; 0: never early.", within="[0, inf)", may_change=True
+        0, "Stop after so many validations without a lower loss; 0: never early.", within="[0, 1e6]", may_change=True
     )
     validate_bleu: bool = key(
         True, "Also translate the validation text (or parse it), and report its BLEU (its F1).", may_change=True
@@ -115,8 +149,8 @@ class TrainSection:
 class SearchSection:
     """[search]: How validation and `translate` search; the options of `translate` go before."""
 
-    beam: int = key(4, "Hypotheses kept for a sentence; 1 is greedy search.", within=COUNT, may_change=True)
-    alpha: float = key(0.6, "Exponent of the length penalty; 0 is none.", within="[0, inf)", may_change=True)
+    beam: int = key(4, "Hypotheses kept for a sentence; 1 is greedy search.", within="[1, 512]", may_change=True)
+    alpha: float = key(0.6, "Exponent of the length penalty; 0 is none.", within="[0, 10]", may_change=True)
     penalty: str = key(
         "paper",
         "Score = log-probability / penalty: ((5 + |Y|) / 6)^alpha (paper), or |Y|^alpha (length: fairseq, Marian,"
@@ -124,7 +158,9 @@ class SearchSection:
         choices=PENALTIES,
         may_change=True,
     )
-    max_extra: int = key(50, "Tokens a translation may have more than its source.", within=COUNT, may_change=True)
+    max_extra: int = key(
+        50, "Tokens a translation may have more than its source.", within="[1, 10000]", may_change=True
+    )
     batch_tokens: int = key(4096, "Source tokens translated together, padding included.", within=COUNT, may_change=True)
 
 
@@ -141,4 +177,6 @@ TRAINING: dict[str, dict[str, Any]] = {
     "parsing-small": {"max_steps": 13_000},
     "tiny": {"max_steps": 8000},
 }
-DECIDED = ("label_smoothing", "max_steps")  # by every preset: at its default where TRAINING has none
+# By every preset and variant: at its default where TRAINING and VARIANTS have none.
+DECIDED = ("label_smoothing", "max_steps", "smoothing_over", "adam_eps_inside")
+NAMED = ("preset", "variant")  # the keys of [model] that stand for others

@@ -5,13 +5,15 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from train.run.folder import RunFolder, write_text
+from train.files import NotWritten, appended, disk_errors, write_text
+from train.run.folder import RunFolder
 from train.run.state import RunState
 
 
@@ -31,11 +33,7 @@ class RunReport:
         self._trim(state)
         self.started, self.first_step = time.perf_counter(), state.step
         screen: AbstractContextManager[Any] = self.bar or nullcontext()
-        with (
-            open(self.run.metrics_file, "a", encoding="utf-8") as self._metrics,
-            open(self.run.log_file, "a", encoding="utf-8") as self._log,
-            screen,
-        ):
+        with Appended(self.run.metrics_file) as self._metrics, Appended(self.run.log_file) as self._log, screen:
             if self.bar:
                 self.task = self.bar.add_task("", total=self.max_steps, completed=state.step, text="", left="")
             yield
@@ -43,17 +41,16 @@ class RunReport:
     def metrics(self, entry: dict[str, Any]) -> None:
         """Appends one JSON object, with the time of day."""
         entry = entry | {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        self._metrics.write(json.dumps(entry, allow_nan=False) + "\n")
-        self._metrics.flush()
+        self._metrics.add(json.dumps(entry, allow_nan=False))
 
     def line(self, text: str) -> None:
         """Appends a line to log.txt, with the time of day, and shows it."""
-        self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
-        self._log.flush()
-        if self.bar:
-            self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
-        elif self.progress:
-            print(text, file=sys.stderr, flush=True)
+        self._log.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}")
+        with suppress(OSError):  # nobody reads it any more
+            if self.bar:
+                self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            elif self.progress:
+                print(text, file=sys.stderr, flush=True)
 
     def advance(self, state: RunState) -> None:
         """Moves the bar to the state's step."""
@@ -67,25 +64,49 @@ class RunReport:
         return f"{clock(pace * (self.max_steps - state.step))} left"
 
     def sync(self) -> None:
-        """Forces the metrics to disk, so that no checkpoint is newer than they are."""
-        os.fsync(self._metrics.fileno())
+        """Forces the metrics to disk, so that no checkpoint is newer than they are; NotWritten where it is full."""
+        with disk_errors(str(self.run.metrics_file)):
+            self._metrics.sync()
 
     def _trim(self, state: RunState) -> None:
-        file = self.run.metrics_file
+        file, kept = self.run.metrics_file, ""
         if not file.exists():
             return
-        lines, kept = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True), []
-        for line in lines:
-            try:
-                entry = json.loads(line)
-                last = state.validated if entry["kind"] == "valid" else state.step
-                whole = line.endswith("\n")  # a killed process may have written half a line
-            except (ValueError, KeyError, TypeError):
-                continue
-            if whole and entry["step"] <= last:
-                kept.append(line)
-        if kept != lines:
-            write_text(file, "".join(kept))
+        for line, entry in self.run.metric_lines():
+            if entry["step"] <= (state.validated if entry["kind"] == "valid" else state.step):
+                kept += line + "\n"
+        if file.stat().st_size != len(kept.encode()):
+            write_text(file, kept)
+
+
+class Appended:
+    """A text file that grows by lines. What a full disk does not take is kept, and written once there is room."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._left = path, b""
+
+    def __enter__(self) -> "Appended":
+        self._file = appended(self.path)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def add(self, line: str) -> None:
+        """Appends a line, after those that are left."""
+        self._left += line.encode("utf-8", "replace") + b"\n"
+        with suppress(NotWritten):
+            self._write()
+
+    def sync(self) -> None:
+        """Forces all lines to disk; NotWritten where it is full."""
+        self._write()
+        os.fsync(self._file.fileno())
+
+    def _write(self) -> None:
+        with disk_errors(str(self.path)):
+            while self._left:
+                self._left = self._left[self._file.write(self._left) or 0 :]
 
 
 def clock(seconds: float) -> str:

@@ -50,6 +50,7 @@ OTHERS = {
     "ter": (lambda: TER(), "TER", "edits per reference word; lower is better"),
 }
 
+WIDTH = 200  # characters
 # ASCII, as in Perl, which reads bytes: only ASCII white space parts words here.
 _COMPOUND = re.compile(r"(\S)-(\S)", re.ASCII)
 
@@ -202,7 +203,7 @@ def figure(row: dict[str, Any]) -> str:
 
 def print_report(report: dict[str, Any], console: Console | None = None) -> None:
     """The report as a table, then what each score is for and its signature, each on a line of its own."""
-    console = console or Console()
+    console = console or Console(width=WIDTH)  # a terminal that is narrower wraps it; cut, figures would be lost
     table = Table(box=None, title=f"{report['lines']:,} lines", title_justify="left", pad_edge=False)
     scores = report["scores"].values()
     columns = [name for name in CELLS if any(CELLS[name](row) for row in scores)]

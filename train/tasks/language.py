@@ -47,6 +47,9 @@ class Language(Task):
     def in_order(self, corpus: PlainText, batch_tokens: int) -> Iterator[tuple[Any, Windows]]:
         return WindowBatches(corpus, batch_tokens).in_order()
 
+    def where(self, corpus: PlainText, examples: Any) -> str:
+        return f"{corpus.length + 1} tokens each from token {', '.join(map(str, sorted(examples)))} of the text"
+
     def loss(self, model: Any, batch: Windows, **how: Any) -> Tensor:
         return model.loss(batch.ids, **how)
 

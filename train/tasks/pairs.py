@@ -6,7 +6,6 @@ their order, for input of any size, as it comes. Beam search is called here and 
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,10 @@ from train.tasks.task import Task
 from train.text.batches import Batch, Batches
 from train.text.corpus import Corpus
 
+WHERE = 100  # pairs of a batch that are listed
 WINDOW = 1024  # lines read, sorted by length and searched before the first of them is given out
-LEAST_TOKENS = 16  # what a sentence counts for in a batch at least: its beam x V probabilities outweigh a short source
+AHEAD = 16  # characters read for a token of a batch: about four batches
+LEAST_TOKENS = 16  # what a sentence counts for at least, for a beam of 4: its beam x V probabilities outweigh it
 
 
 class Pairs(Task):
@@ -39,11 +40,16 @@ class Pairs(Task):
     def loss(self, model: Any, batch: Batch, **how: Any) -> Tensor:
         return model.loss(batch.src, batch.tgt, **how)
 
+    def where(self, corpus: Corpus, examples: Any) -> str:
+        numbers = corpus.numbers(examples)
+        listed = ", ".join(map(str, numbers[:WHERE])) + (f" and {len(numbers) - WHERE} more" * (len(numbers) > WHERE))
+        return f"pairs {listed} of the text, counted from 1"
+
 
 def search_lines(
     model: Any,
     tokenizer: Any,
-    lines: Iterable[str],
+    lines: Iterable[str | None],
     *,
     batch_tokens: int = 4096,
     max_length: int = 1024,
@@ -55,8 +61,9 @@ def search_lines(
 ) -> Iterator[tuple[str, list[Hypothesis]]]:
     """Yield one line after another with its `n_best` hypotheses, best first; none for a line without tokens.
 
-    Lines are read and given out in windows of `window`, within which sentences of like length share a batch of at most
-    `batch_tokens` source tokens, padding included (one sentence may exceed it). A line of more than `max_length`
+    Lines are read and given out in windows, within which sentences of like length share a batch of at most
+    `batch_tokens` source tokens, padding included (one sentence may exceed it). A window ends after `window` lines,
+    after about four batches (AHEAD), and where `lines` has None: the input pauses. A line of more than `max_length`
     tokens, EOS included, is cut, and `on_warning` (default: Python's warnings) is told so. `progress` is told, after
     every batch, how many more lines are done. `kept_to`: of the model and the lines of a batch, what is searched in the
     model's place. `search`: `beam_search`'s beam, alpha, penalty, max_extra and n_best.
@@ -74,7 +81,8 @@ def search_lines(
         filled = [i for i, ids in enumerate(sources) if ids]
         if len(filled) < len(sources):
             progress(len(sources) - len(filled))
-        for batch in length_batches([len(sources[i]) + 1 for i in filled], batch_tokens):
+        least = max(LEAST_TOKENS, LEAST_TOKENS * search.get("beam", 4) // 4)
+        for batch in length_batches([len(sources[i]) + 1 for i in filled], batch_tokens, least):
             members = [filled[j] for j in batch]
             src = pad_sources([sources[i] for i in members], model.config)
             best = beam_search(kept_to(model, [part[i] for i in members]), src, **search)
@@ -85,12 +93,24 @@ def search_lines(
 
     def windows() -> Iterator[tuple[str, list[Hypothesis]]]:
         rest, first = iter(lines), 1
-        while part := [line.removesuffix("\n").removesuffix("\r") for line in islice(rest, window)]:
+        while part := _window(rest, window, AHEAD * batch_tokens):
             sources = _encode(tokenizer, part, first, max_length, on_warning)
             yield from zip(part, found(part, sources), strict=True)
             first += len(part)
 
     return windows()
+
+
+def _window(lines: Iterator[str | None], most: int, characters: int) -> list[str]:
+    """The next lines: `most` of them or so many characters, or those before a pause; none at the end."""
+    part: list[str] = []
+    for line in lines:
+        if line is not None:
+            part.append(line.removesuffix("\n").removesuffix("\r"))
+            characters -= len(line)
+        if part and (line is None or len(part) == most or characters <= 0):
+            break
+    return part
 
 
 def _encode(
@@ -107,14 +127,14 @@ def _encode(
     return [list(ids[: max_length - 1]) for ids in sources]
 
 
-def length_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+def length_batches(lengths: Sequence[int], batch_tokens: int, least: int = LEAST_TOKENS) -> Iterator[list[int]]:
     """Cut the indices of `lengths` (tokens) into batches of like length, longest first.
 
-    A batch of n sentences counts for n x its longest (at least LEAST_TOKENS) and is at most `batch_tokens`, or n = 1.
+    A batch of n sentences counts for n x its longest (at least `least`) and is at most `batch_tokens`, or n = 1.
     """
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batch and (len(batch) + 1) * max(lengths[batch[0]], LEAST_TOKENS) > batch_tokens:
+        if batch and (len(batch) + 1) * max(lengths[batch[0]], least) > batch_tokens:
             yield batch
             batch = []
         batch.append(i)
@@ -138,4 +158,4 @@ def numbered(found: Sequence[tuple[str, float]], index: int, n_best: int = 1) ->
     """
     if n_best == 1:
         return found[0][0]
-    return "\n".join(f"{index} ||| {text} ||| {score:.6f}" for text, score in found)
+    return "\n".join(f"{index} ||| {text} ||| {score:.4f}" for text, score in found)

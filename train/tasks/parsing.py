@@ -127,7 +127,7 @@ class Parse:
 
 
 def parse_stream(
-    model: Any, tokenizer: TreeTokenizer, lines: Iterable[str], free: bool = False, **options: Any
+    model: Any, tokenizer: TreeTokenizer, lines: Iterable[str | None], free: bool = False, **options: Any
 ) -> Iterator[list[Parse]]:
     """Yield, for one line after another, the `n_best` parses of its words, best first; none for a line without words.
 
@@ -139,7 +139,7 @@ def parse_stream(
     def kept_to(model: Any, lines: list[str]) -> Any:
         return model if free else WholeTrees(model, tokenizer, [split_words(line) for line in lines])
 
-    escaped = (line.replace("(", "-LRB-").replace(")", "-RRB-") for line in lines)
+    escaped = (line and line.replace("(", "-LRB-").replace(")", "-RRB-") for line in lines)
 
     def parses(line: str, found: list[Any]) -> list[Parse]:
         words = split_words(line)

@@ -85,6 +85,10 @@ class Task:
         """`model.loss` () of a batch; `how`: its smoothing, smoothing_over and normalizer."""
         raise NotImplementedError
 
+    def where(self, corpus: Any, examples: Any) -> str:
+        """Where the `examples` of a batch (what its epoch has for it) stand in the text, in words."""
+        return f"{len(examples):,} examples"
+
     def evaluation(self, config: Any, tokenizer: Any, corpus: Any) -> Any:
         """The evaluation for one validation; None where the loss says it all."""
         return None

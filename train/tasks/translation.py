@@ -42,6 +42,9 @@ class Translation(Pairs):
         src, tgt = files
         return prepare(src, tgt, *how)
 
+    def where(self, corpus: Corpus, examples: Any) -> str:
+        return super().where(corpus, examples).replace("pairs", "lines", 1)
+
     def evaluation(self, config: Any, tokenizer: Any, corpus: Corpus) -> "GreedyBleu | None":
         how = "none" if config.data.pretokenizer == "whitespace" else "13a"  # none: the text is tokenised already
         return GreedyBleu(tokenizer, corpus, config.search.max_extra, how) if config.train.validate_bleu else None
@@ -78,7 +81,7 @@ def translate_lines(model: Any, tokenizer: Any, lines: Iterable[str], **options:
 
 
 def translate_stream(
-    model: Any, tokenizer: Any, lines: Iterable[str], **options: Any
+    model: Any, tokenizer: Any, lines: Iterable[str | None], **options: Any
 ) -> Iterator[list[tuple[str, float]]]:
     """Yield the translations of one line after another: `n_best` pairs (text, score), best first.
 

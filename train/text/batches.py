@@ -133,8 +133,11 @@ class Stream:
 
     def batch(self, place: Place) -> Any:
         """The batch at a place."""
-        epoch, index = place
-        return self._ready.pop(place, None) or self._batch(self.epoch(epoch)[index])
+        return self._ready.pop(place, None) or self._batch(self.examples(place))
+
+    def examples(self, place: Place) -> Any:
+        """What stands for the batch at a place: the numbers of its examples."""
+        return self.epoch(place[0])[place[1]]
 
     def prepare(self, place: Place, count: int) -> None:
         """Make the `count` batches from `place` on now."""

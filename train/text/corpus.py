@@ -24,10 +24,10 @@ from train.text.lines import read_parallel
 from train.text.prepared import read_prepared, token_dtype, write_prepared
 from train.text.tokenizer import OWN_IDS, SpecialIds, Tokenizer
 
-FORMAT = 1  # of the prepared files; a change of what they hold gets a new number, and older ones are prepared again
+FORMAT = 2  # of the prepared files; a change of what they hold gets a new number, and older ones are prepared again
 LONGEST = 65_535  # lengths are kept as uint16
 SIDES = ("src", "tgt")
-_NAMES = [f"{side}.{kind}" for side in SIDES for kind in ("tokens", "offsets")]
+_NAMES = [f"{side}.{kind}" for side in SIDES for kind in ("tokens", "offsets")] + ["left-out"]
 
 Ints = NDArray[np.integer[Any]]
 
@@ -104,12 +104,14 @@ def _write(
     """Write the tokens and offsets of all chunks to `files`; the numbers of pairs (by fate) and tokens (by side)."""
     pairs = {"read": 0, "kept": 0, "empty": 0, "too_long": 0}
     tokens = dict.fromkeys(SIDES, 0)
-    for file in files[1::2]:
+    for file in files[1:4:2]:
         file.write(np.zeros(1, np.int64).tobytes())
+    files[4].write(np.full(1, -1, np.int64).tobytes())  # no file is empty, for an empty one cannot be mapped
     for encoded in chunks:
         lengths = np.array([[len(ids) for ids in side] for side in encoded])  # (2, pairs), end mark not counted
         empty, too_long = (lengths == 0).any(0), (lengths >= max_length).any(0)
         keep = ~(empty | too_long)
+        files[4].write((pairs["read"] + np.flatnonzero(~keep)).tobytes())
         pairs["read"] += len(keep)
         pairs["kept"] += int(keep.sum())
         pairs["empty"] += int(empty.sum())
@@ -136,8 +138,13 @@ class Corpus:
         offsets: Sequence[Ints],
         special: SpecialIds = OWN_IDS,
         meta: dict[str, Any] | None = None,
+        left_out: Ints | None = None,
     ) -> None:
-        """Wrap flat tokens and offsets of both sides: sentence i of a side is `tokens[offsets[i] : offsets[i + 1]]`."""
+        """Wrap flat tokens and offsets of both sides: sentence i of a side is `tokens[offsets[i] : offsets[i + 1]]`.
+
+        `left_out`: the numbers, from 0 and in order, of the pairs of the text that are none of these.
+        """
+        self._left_out = np.zeros(0, np.int64) if left_out is None else left_out
         self.special, self.meta = special, meta or {}
         self._tokens, self._offsets = tuple(tokens), tuple(offsets)
         self.src_lengths, self.tgt_lengths = map(_lengths, offsets)
@@ -152,9 +159,9 @@ class Corpus:
         meta = read_prepared(out_dir, _sizes, {}, format=FORMAT)
         if meta is None:
             raise UserError(f"{out_dir}: expected prepared data; got none, or damaged files; try preparing it again")
-        dtypes = [np.dtype(meta["dtype"]), np.dtype(np.int64)] * 2
+        dtypes = [np.dtype(meta["dtype"]), np.dtype(np.int64)] * 2 + [np.dtype(np.int64)]
         arrays = [np.asarray(np.memmap(out_dir / name, dtype, "r")) for name, dtype in zip(_NAMES, dtypes, strict=True)]
-        return cls(arrays[::2], arrays[1::2], special, meta)
+        return cls(arrays[:4:2], arrays[1:4:2], special, meta, arrays[4][1:])
 
     @classmethod
     def from_pairs(cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> "Corpus":
@@ -177,6 +184,12 @@ class Corpus:
     def digest(self) -> Any:
         """SHA-256 of the text of each side; None for pairs that never were files."""
         return self.meta.get("sha256")
+
+    def numbers(self, indices: Ints) -> Ints:
+        """The numbers of pairs in the text they are from, in order and from 1: of lines, where a line is a pair."""
+        before = self._left_out - np.arange(len(self._left_out))  # kept pairs before each that was left out
+        found = np.sort(np.asarray(indices).astype(np.int64))
+        return found + 1 + np.searchsorted(before, found, side="right")
 
     def describe(self) -> str:
         """How many pairs there are, and how many were left out and why."""
@@ -222,4 +235,4 @@ def _sizes(meta: dict[str, Any]) -> dict[str, int]:
     """The bytes of each prepared file."""
     width, pairs = np.dtype(meta["dtype"]).itemsize, meta["pairs"]["kept"]
     sizes = [size for side in SIDES for size in (meta["tokens"][side] * width, 8 * (pairs + 1))]
-    return dict(zip(_NAMES, sizes, strict=True))
+    return dict(zip(_NAMES, [*sizes, 8 * (meta["pairs"]["read"] - pairs + 1)], strict=True))

@@ -6,54 +6,61 @@ from os import PathLike
 from pathlib import Path
 
 from train.errors import UserError
+from train.files import opened
 
 CHUNK_LINES = 8192
+LONGEST_LINE = 1 << 24  # bytes
 
 
 def read_lines(
-    path: str | PathLike[str], *, chunk: int = CHUNK_LINES, watch: Callable[[bytes], object] | None = None
+    path: str | PathLike[str],
+    *,
+    chunk: int = CHUNK_LINES,
+    watch: Callable[[bytes], object] | None = None,
+    longest: int = LONGEST_LINE,
+    pipes: bool = False,
 ) -> Iterator[list[str]]:
     r"""Yield the lines of a UTF-8 text file in lists of `chunk` lines (the last one shorter), so that any size fits.
 
     Only "\n" ends a line: U+0085 and U+2028 belong to the text.  A "\r" before it, a byte order mark at the start and a
     missing last "\n" are tolerated.  `watch`, if given, sees every byte in order (a hash's `update`, for one).
+    A pipe can be read but once, so it is refused unless `pipes`.
 
-    Raises `UserError` for a missing or unreadable file, a folder, an empty file and invalid UTF-8 (with its line).
+    Raises `UserError` for a missing or unreadable file, a folder, an empty file, and (with its line) for invalid UTF-8
+    and a line of over `longest` bytes.
     """
     path = Path(path)
-    if path.is_dir():
-        raise UserError(f"{path}: expected a text file; got a folder; try the path of a file inside it")
-    try:
-        with path.open("rb") as file:
-            first = 1  # number of the chunk's first line, from 1
-            while raw := list(islice(file, chunk)):
-                block = b"".join(raw)
-                if watch is not None:
-                    watch(block)
-                try:
-                    text = block.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    line = first + block.count(b"\n", 0, error.start)
-                    column = error.start - block.rfind(b"\n", 0, error.start)
-                    raise UserError(
-                        f"{path}, line {line}: expected UTF-8 text; got 0x{block[error.start]:02x} as byte {column} of "
-                        f"the line; try converting the file (iconv -t UTF-8) or removing the line on both sides"
-                    ) from None
-                lines = text.split("\n")
-                if lines[-1] == "":
-                    lines.pop()
-                if first == 1:
-                    lines[0] = lines[0].removeprefix("\ufeff")
-                if "\r" in text:
-                    lines = [line.removesuffix("\r") for line in lines]
-                yield lines
-                first += len(raw)
+    with opened(path, "a text file", pipes) as file:
+        first = 1  # number of the chunk's first line, from 1
+        while raw := list(islice(iter(lambda: file.readline(longest + 1), b""), chunk)):
+            block = b"".join(raw)
+            if len(block) > longest and (long := [n for n, bytes_ in enumerate(raw, first) if len(bytes_) > longest]):
+                raise UserError(
+                    f"{path}, line {long[0]}: expected a line of at most {longest:,} bytes; got a longer one; "
+                    "try a file with a sentence a line"
+                )
+            if watch is not None:
+                watch(block)
+            try:
+                text = block.decode("utf-8")
+            except UnicodeDecodeError as error:
+                line = first + block.count(b"\n", 0, error.start)
+                column = error.start - block.rfind(b"\n", 0, error.start)
+                raise UserError(
+                    f"{path}, line {line}: expected UTF-8 text; got 0x{block[error.start]:02x} as byte {column} of "
+                    f"the line; try converting the file (iconv -t UTF-8) or removing the line on both sides"
+                ) from None
+            lines = text.split("\n")
+            if lines[-1] == "":
+                lines.pop()
             if first == 1:
-                raise UserError(f"{path}: expected at least one line of text; got an empty file; try another file")
-    except FileNotFoundError:
-        raise UserError(f"{path}: expected a text file; got no such file; try another path") from None
-    except OSError as error:
-        raise UserError(f"{path}: expected a readable file; got '{error.strerror}'; try another path") from None
+                lines[0] = lines[0].removeprefix("\ufeff")
+            if "\r" in text:
+                lines = [line.removesuffix("\r") for line in lines]
+            yield lines
+            first += len(raw)
+        if first == 1:
+            raise UserError(f"{path}: expected at least one line of text; got an empty file; try another file")
 
 
 def read_parallel(

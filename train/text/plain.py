@@ -6,6 +6,7 @@ tokens do not depend on how a text is cut into chunks.
 """
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -24,7 +25,7 @@ from train.text.prepared import read_prepared, token_dtype, write_prepared
 from train.text.tokenizer import OWN_IDS, SPECIALS, Tokenizer, byte_pairs, choice, pieces_of_bytes, tokenizer_spec
 
 KINDS = ("characters", "bpe")
-FORMAT = 1  # of the prepared file
+FORMAT = 2  # of the prepared file
 # Words with the space before them, digits, the rest, a line's end, other white space: no piece reaches across.
 PIECES = r" ?[\p{L}\p{M}]{1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{M}\p{N}]{1,100}|\n|[^\S\n]{1,100}|[\s\S]"
 
@@ -62,7 +63,7 @@ class PlainTokenizer(Tokenizer):
 
 def read_plain(path: str | PathLike[str], watch: Callable[[bytes], object] | None = None) -> Iterator[list[str]]:
     """Yield the lines of a text file, each with its end, as `read_lines`."""
-    for chunk in read_lines(path, watch=watch):
+    for chunk in read_lines(path, watch=watch, longest=sys.maxsize - 1):  # a whole text may be one line
         yield [line + "\n" for line in chunk]
 
 

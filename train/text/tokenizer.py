@@ -19,13 +19,13 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from os import PathLike
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from train.errors import UserError
+from train.files import read_json, write_text
 from train.text.lines import read_lines, read_parallel
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
@@ -137,12 +137,7 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Tokenizer":
         """Read a `tokenizer.json`.  Raises `UserError` for a missing or damaged one, or one without our special ids."""
-        path = Path(path)
-        text = "\n".join(chain.from_iterable(read_lines(path)))
-        try:
-            spec = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}: expected JSON; got '{error}'; try training the tokenizer again") from None
+        spec = read_json(path, "a Hugging Face tokenizer.json", "training the tokenizer again")
         if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
             raise UserError(
                 f"{path}: expected a Hugging Face tokenizer.json; got JSON without a 'model'; try another file"
@@ -151,10 +146,7 @@ class Tokenizer:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a `tokenizer.json` in the format of Hugging Face `tokenizers`; equal tokenizers give equal bytes."""
-        path = Path(path)
-        part = path.with_name(path.name + ".part")
-        part.write_text(json.dumps(self._spec, ensure_ascii=False, indent=1) + "\n", encoding="utf-8", newline="\n")
-        part.replace(path)
+        write_text(path, json.dumps(self._spec, ensure_ascii=False, indent=1) + "\n")
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without special ids; in parallel where the machine has cores, with the same result.

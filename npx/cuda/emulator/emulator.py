@@ -30,7 +30,9 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-ORDERS = ("forward", "reverse", "random")
+from npx.settings import THREAD_ORDERS as ORDERS
+from npx.settings import setting
+
 MAX_THREADS = 1024
 STACK = 256 << 10  # bytes a fiber; pages that it never touches cost nothing
 MESSAGE = 2048
@@ -49,7 +51,7 @@ FLAGS = (
 ).split()
 LIBRARIES = "-lm -lc -lgcc".split()
 
-_order = os.environ.get("NPX_EMULATOR_ORDER", "forward")
+_order = setting("NPX_EMULATOR_ORDER")
 _lock = threading.Lock()
 _stacks: mmap.mmap | None = None
 

@@ -1,0 +1,233 @@
+"""Pictures of a graph: `python -m autograd.draw "a * b + a"` as mermaid, DOT or SVG, with the numbers of both ways.
+
+    python -m autograd.draw "softmax(x) @ w" x=[1,2,3] w=[1,0,0] --format svg > graph.svg
+
+From Python: `with observing(Recorder()) as seen: loss = ...; loss.backward()`, then `mermaid(boxes(seen))`. A graph of
+more than 60 nodes is drawn by module: one box for each, with the number of its operations.
+"""
+
+import argparse
+import ast
+import sys
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+import npx
+from autograd.engine import OPERATIONS, Tensor, observing
+from autograd.observe import Recorder
+
+MOST = 60  # boxes; beyond, modules are drawn
+FORMATS = ("mermaid", "dot", "svg")
+
+
+@dataclass
+class Box:
+    """What is drawn: its lines, whether it is a leaf, and the boxes that it was computed from, by key."""
+
+    key: str
+    lines: list[str]
+    leaf: bool = False
+    inputs: list[tuple[str, str]] = field(default_factory=list)  # key, what is written beside the arrow
+
+
+def numbers(x: Any) -> str:
+    """A small array's numbers, a large one's shape."""
+    x = npx.to_host(x)
+    if x.size > 6:
+        return " x ".join(map(str, x.shape))
+    return f"{x.item():.4g}" if not x.shape else "[" + ", ".join(f"{v:.4g}" for v in x.reshape(-1).tolist()) + "]"
+
+
+def boxes(seen: Recorder, names: dict[int, str] | None = None, most: int = MOST) -> list[Box]:
+    """The boxes of what was seen, inputs before outputs. `names`: id of a leaf -> its name."""
+    steps = [step for _, step in sorted(seen.steps.items())]
+    place = {step.number: f"n{i}" for i, step in enumerate(steps)} | {n: f"leaf{-n}" for n in seen.leaves}
+    if len(steps) + len(seen.leaves) > most:
+        return by_module(seen)
+    found = []
+    for number, leaf in seen.leaves.items():
+        name = (names or {}).get(id(leaf), f"leaf {-number}")
+        lines = [f"{name} = {numbers(leaf.data)}"]
+        if leaf.grad is not None:
+            lines.append(f"gradient {numbers(leaf.grad)}")
+        found.append(Box(place[number], lines, leaf=True))
+    for step in steps:
+        lines = [f"{step.name} = {numbers(step.value)}"]
+        if step.g is not None:
+            lines.append(f"gradient {numbers(step.g)}")
+        how = [*step.how, *[""] * len(step.parents)]
+        inputs = [(place[p], how[i]) for i, p in enumerate(step.parents) if p in place]
+        found.append(Box(place[step.number], lines, inputs=inputs))
+    return found
+
+
+def by_module(seen: Recorder) -> list[Box]:
+    """A box for each module whose operations follow each other, however often it is called."""
+    found: dict[str, Box] = {}
+    counts: dict[str, int] = {}
+    place: dict[int, str] = {}
+    for _, step in sorted(seen.steps.items()):
+        layer = step.layer or "the rest"
+        mine = found.setdefault(layer, Box(f"m{len(found)}", []))
+        counts[layer] = counts.get(layer, 0) + 1
+        place[step.number] = mine.key
+        for parent in step.parents:
+            other = place.get(parent)
+            if other and other != mine.key and (other, "") not in mine.inputs:
+                mine.inputs.append((other, ""))
+    for layer, box in found.items():
+        box.lines = [layer, f"{counts[layer]} operation{'s' * (counts[layer] > 1)}"]
+    return list(found.values())
+
+
+def mermaid(graph: list[Box]) -> str:
+    """For Markdown: GitHub draws it."""
+    lines = ["flowchart BT"]
+    for box in graph:
+        text = "<br/>".join(box.lines).replace('"', "'")
+        lines.append(f'    {box.key}(["{text}"])' if box.leaf else f'    {box.key}["{text}"]')
+    for box in graph:
+        lines += [f"    {other} -->{f'|{how}|' if how else ''} {box.key}" for other, how in box.inputs]
+    return "\n".join(lines) + "\n"
+
+
+def dot(graph: list[Box]) -> str:
+    """For graphviz, which is not needed here."""
+    lines = ["digraph {", "    rankdir=BT"]
+    for box in graph:
+        text = "\\n".join(box.lines).replace('"', "'")
+        lines.append(f'    {box.key} [label="{text}", shape={"ellipse" if box.leaf else "box"}]')
+    for box in graph:
+        lines += [f'    {other} -> {box.key} [label="{how}"]' for other, how in box.inputs]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def ranks(graph: list[Box]) -> dict[str, int]:
+    """How far each box is from the leaves, by the longest way; a way back within a module's box counts nothing."""
+    rank: dict[str, int] = {}
+    for box in graph:
+        rank[box.key] = 1 + max((rank.get(other, -1) for other, _ in box.inputs), default=-1)
+    return rank
+
+
+def svg(graph: list[Box]) -> str:
+    """A picture in layers, inputs at the bottom, drawn here."""
+    rank = ranks(graph)
+    rows: list[list[Box]] = [[] for _ in range(max(rank.values(), default=-1) + 1)]
+    for box in graph:
+        rows[rank[box.key]].append(box)
+    width = {box.key: 20 + 7 * max(map(len, box.lines)) for box in graph}
+    middle: dict[str, tuple[float, float]] = {}
+    total = max((sum(width[box.key] + 30 for box in row) for row in rows), default=0)
+    for level, row in enumerate(rows):
+        above = {b.key: [middle[o][0] for o, _ in b.inputs if o in middle] for b in row}
+        row.sort(key=lambda b: sum(above[b.key]) / len(above[b.key]) if above[b.key] else 0.0)  # near their inputs
+        x = (total - sum(width[box.key] + 30 for box in row)) / 2
+        for box in row:
+            middle[box.key] = x + 15 + width[box.key] / 2, 40 + 90 * (len(rows) - 1 - level)
+            x += width[box.key] + 30
+    height = 90 * len(rows)
+    title = f"A graph of {len(graph)} boxes, inputs at the bottom"
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total:.0f} {height}" width="{total:.0f}" '
+        f'height="{height}" role="img" font-family="sans-serif" font-size="12"><title>{title}</title>',
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0 0 L8 4 L0 8 z" fill="#555"/></marker></defs>',
+        f'<rect width="{total:.0f}" height="{height}" fill="white"/>',
+    ]
+    for box in graph:
+        x, y = middle[box.key]
+        for other, how in box.inputs:
+            if other in middle:
+                x0, y0 = middle[other]
+                out.append(f'<path d="M{x0:.0f} {y0 - 22:.0f} L{x:.0f} {y + 22:.0f}" stroke="#555" fill="none" '
+                           'marker-end="url(#tip)"/>')  # fmt: skip
+                out.append(f'<text x="{(x + x0) / 2 + 4:.0f}" y="{(y + y0) / 2:.0f}" fill="#777" '
+                           f'font-size="10">{escape(how)}</text>')  # fmt: skip
+    for box in graph:
+        x, y = middle[box.key]
+        fill, corner = ("#eef6ee", 18) if box.leaf else ("#eef2fa", 3)
+        out.append(f'<rect x="{x - width[box.key] / 2:.0f}" y="{y - 22:.0f}" width="{width[box.key]}" height="44" '
+                   f'rx="{corner}" fill="{fill}" stroke="#555"/>')  # fmt: skip
+        for i, line in enumerate(box.lines):
+            out.append(f'<text x="{x:.0f}" y="{y - 4 + 16 * i:.0f}" text-anchor="middle">{escape(line)}</text>')
+    return "\n".join([*out, "</svg>"]) + "\n"
+
+
+# Expressions
+
+
+class Wrong(ValueError):
+    """An expression cannot be drawn: what was expected, what was found."""
+
+
+OPERATORS = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide", ast.MatMult: "matmul"}
+
+
+def evaluate(node: ast.AST, leaves: dict[str, Tensor]) -> Any:
+    """The value of an expression: arithmetic, our operations by name, numbers, lists. Nothing else is run."""
+    if isinstance(node, ast.Expression):
+        return evaluate(node.body, leaves)
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        return node.value
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return [evaluate(item, leaves) for item in node.elts]
+    if isinstance(node, ast.Name):
+        if node.id not in leaves:
+            leaves[node.id] = Tensor(npx.host.array([2.0, 3.0, 5.0, 7.0, 11.0][len(leaves) % 5]), requires_grad=True)
+        return leaves[node.id]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = evaluate(node.operand, leaves)
+        return OPERATIONS["negative"](value) if isinstance(value, Tensor) else -value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        return OPERATIONS["power"](evaluate(node.left, leaves), evaluate(node.right, leaves))
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        operation = OPERATIONS[OPERATORS[type(node.op)]]
+        return operation(evaluate(node.left, leaves), evaluate(node.right, leaves))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in OPERATIONS:
+        named = {k.arg: evaluate(k.value, leaves) for k in node.keywords if k.arg}
+        return OPERATIONS[node.func.id](*[evaluate(item, leaves) for item in node.args], **named)
+    known = ", ".join(sorted(name for name in OPERATIONS if "." not in name))
+    raise Wrong(f"expected numbers, names, + - * / @ ** and operations ({known}); got {ast.unparse(node)!r}")
+
+
+def parsed(text: str) -> ast.AST:
+    try:
+        return ast.parse(text, mode="eval")
+    except SyntaxError as error:
+        raise Wrong(f"expected an expression as a * b + a; got {text!r}: {error.msg}") from error
+
+
+def drawn(expression: str, values: list[str], how: str) -> str:
+    """An expression's graph, values as in x=[1,2]; Wrong for what is none."""
+    leaves: dict[str, Tensor] = {}
+    for value in values:
+        name, _, text = value.partition("=")
+        if not name.isidentifier() or not text:
+            raise Wrong(f"expected a value as x=3 or x=[1,2]; got {value!r}")
+        leaves[name] = Tensor(npx.host.array(evaluate(parsed(text), {}), float), requires_grad=True)
+    with observing(Recorder()) as seen:
+        result = evaluate(parsed(expression), leaves)
+        if not isinstance(result, Tensor) or result.node is None:
+            raise Wrong(f"expected an expression with an operation on a name in it; got {expression!r}")
+        result.backward(npx.ones_like(result.data))
+    return {"mermaid": mermaid, "dot": dot, "svg": svg}[how](boxes(seen, {id(t): name for name, t in leaves.items()}))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m autograd.draw", description=__doc__.split("\n\n")[0])
+    parser.add_argument("expression", help='as "a * b + a" or "softmax(x)"')
+    parser.add_argument("values", nargs="*", help="of the names: a=3 x=[1,2,3]; others get 2, 3, 5, ...")
+    parser.add_argument("--format", choices=FORMATS, default="mermaid")
+    a = parser.parse_args(arguments)
+    try:
+        sys.stdout.write(drawn(a.expression, a.values, a.format))
+    except (Wrong, ValueError, TypeError, IndexError, RuntimeError) as error:
+        sys.stderr.write(f"autograd.draw: {str(error).splitlines()[0]}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Recomputation: a part of the graph that is not kept, but formed again on the way back (Chen et al., 2016).
+
+    x = checkpoint(layer, x)
+
+keeps the inputs and the output of `layer` and nothing of what lies between. Backward runs the layer once more, with the
+same random numbers, and goes back through that: a third more computation, for memory that grows by one array a layer.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import npx
+from autograd.engine import Node, Tensor, backward, is_grad_enabled, no_grad
+from npx import Array
+from npx.random import keys_again, noting_keys
+
+
+def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
+    """function(*inputs), of which nothing is kept but inputs and output.
+
+    The gradients of the inputs and of every parameter that `function` knows are, bit for bit, those without it, where
+    `function` alone uses an input (else sums may be rounded in another order). `function` has to do the same when it is
+    called again: random numbers have keys (npx.keyed), which are given out once more.
+    TypeError where it does not return a Tensor.
+    """
+    if not is_grad_enabled():
+        return function(*inputs)
+    plain = [Tensor(x.data) if isinstance(x, Tensor) else x for x in inputs]
+    with no_grad(), noting_keys() as keys:
+        output = function(*plain)
+    if not isinstance(output, Tensor):
+        raise TypeError(f"checkpoint: expected a function that returns a Tensor; got {type(output).__name__}")
+
+    def vjp(g: Array) -> tuple[Array | None, ...]:
+        if not is_grad_enabled():
+            raise RuntimeError("checkpoint: expected backward with gradients enabled; got it within no_grad")
+        caught: dict[int, Array] = {}
+        again = list(plain)
+        for i, x in enumerate(inputs):
+            if isinstance(x, Tensor) and x.requires_grad:
+                again[i] = caught_in(caught, i, plain[i].data)
+        with keys_again(keys):
+            result = function(*again)
+        if result.requires_grad:
+            backward(result, g)
+        return tuple(caught.get(i) for i in range(len(inputs)))
+
+    result = Tensor(output.data)
+    parents = tuple((x.node or x) if isinstance(x, Tensor) and x.requires_grad else None for x in inputs)
+    result.node = Node("checkpoint", result.data, vjp, parents)
+    result.requires_grad = True  # also where no input wants one: the function's parameters may
+    return result
+
+
+def caught_in(caught: dict[int, Array], i: int, data: Array) -> Tensor:
+    """A Tensor whose whole gradient is put into caught[i]: summed as that of any node is."""
+
+    def catch(g: Array) -> tuple[Array | None, ...]:
+        caught[i] = npx.asarray(g)
+        return ()
+
+    tensor = Tensor(data)
+    tensor.node, tensor.requires_grad = Node("input", data, catch, ()), True
+    return tensor

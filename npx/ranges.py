@@ -1,0 +1,63 @@
+"""What a value may be: one declaration for a key of a configuration, an option of a command, an environment variable.
+
+    Range(int, "[1, 512]").fits(4)                    True
+    Range(float, "[0, 1)").words()                    "a number from 0 to below 1"
+    Range(str, choices=("paper", "length"))           one of these
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+TYPES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "UTF-8 text in a line"}
+NUMBERS = {int: r"[+-]?[0-9]{1,40}", float: r"[+-]?[0-9.]{1,40}(e[+-]?[0-9]{1,4})?"}
+
+
+@dataclass(frozen=True)
+class Range:
+    """The type of a value, and its interval `within` as `[0, 1)`, or its `choices` (a registry may grow)."""
+
+    kind: type
+    within: str = ""
+    choices: Iterable[Any] = ()
+
+    def fits(self, value: Any) -> bool:
+        """Whether a value, of exactly this type, is one of the range."""
+        choices, kind = tuple(self.choices), type(value)
+        if kind is not self.kind or (choices and value not in choices):
+            return False
+        if isinstance(value, str):
+            return not re.search(r"[\n\r\0\ud800-\udfff]", value)
+        return self.kind is bool or (abs(value) < math.inf and (not self.within or inside(self.within, value)))
+
+    def words(self) -> str:
+        """What it takes: `a number from 0 to below 1`."""
+        if choices := tuple(self.choices):
+            return "one of " + ", ".join(f'"{choice}"' for choice in choices)
+        words = TYPES[self.kind]
+        if self.within:
+            low, high = (side.strip() for side in self.within[1:-1].split(","))
+            words += f" from {low}" if self.within[0] == "[" else f" above {low}"
+            words += "" if high == "inf" else f" to {high}" if self.within[-1] == "]" else f" to below {high}"
+        return words
+
+    def read(self, text: str) -> Any:
+        """The value that a text stands for; ValueError, `expected ...; got ...`, where it is none of the range."""
+        value: Any = text
+        if self.kind in NUMBERS and re.fullmatch(NUMBERS[self.kind], text, re.IGNORECASE):
+            try:
+                value = self.kind(text)
+            except ValueError:
+                pass
+        if not self.fits(value):
+            raise ValueError(f"expected {self.words()}; got {text[:60]!r}")
+        return value
+
+
+def inside(interval: str, value: float) -> bool:
+    """Whether a number lies in an interval as `[0, 1)`."""
+    low, high = map(float, interval[1:-1].split(","))
+    above = value >= low if interval[0] == "[" else value > low
+    return above and (value <= high if interval[-1] == "]" else value < high)
