@@ -46,6 +46,7 @@ setup(
         "demo": DEMO,
         "plot": PLOT,
         "test": TEST,
+        "fuzz": [*TEST, "atheris>=3,<4; sys_platform == 'linux'"],
         "dev": DEMO + DEV,
     },
     entry_points={"console_scripts": ["npx-transformer = train.cli:main"]},

@@ -121,16 +121,24 @@ def composed_linear(x: Tensor, w: Tensor, b: Tensor | None = None, activation: s
 
 
 @differentiable
-def embedding(table: Array, ids: Array, scale: float = 1.0) -> Result:
-    """scale * table[ids]. table (V, D); ids (...) integers in [0, V); result (..., D)."""
-    y, saved = npx.embedding(table, ids, scale)
+def embedding(
+    table: Array, ids: Array, scale: float = 1.0, added: Array | None = None, drop: Drop | None = None
+) -> Result:
+    """dropout(scale * table[ids] + added). table (V, D); ids (..., T) integers in [0, V); result (..., T, D).
+
+    added: a constant array (T, D), which gets no gradient, or None; drop None: no dropout.
+    """
+    y, saved = npx.embedding(table, ids, scale, added, drop)
     return y, adding(lambda g, into=NOWHERE: (npx.embedding_grad(g, saved, into=into[0]),))
 
 
 @composition
-def composed_embedding(table: Tensor, ids: Any, scale: float = 1.0) -> Tensor:
+def composed_embedding(
+    table: Tensor, ids: Any, scale: float = 1.0, added: Array | None = None, drop: Drop | None = None
+) -> Tensor:
     """`embedding` as indexing."""
-    return table[ids.data if isinstance(ids, Tensor) else ids] * scale
+    y = table[ids.data if isinstance(ids, Tensor) else ids] * scale
+    return composed_dropout(y if added is None else y + added, drop)
 
 
 # Attention

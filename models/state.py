@@ -32,11 +32,31 @@ class Rows(State):
         self.array = self.array[npx.from_host(rows)]
 
 
+BLOCK = 16  # positions that move together
+
+
 class KeysValues(State):
-    """Keys (R, capacity, H, d_k) and values (R, capacity, H, d_v) of the `length` positions seen so far."""
+    """Keys (R, capacity, H, d_k) and values (R, capacity, H, d_v) of the `length` positions seen so far.
+
+    Rows that were one row once are alike up to where they parted: on the host only what comes after is copied from one
+    to the other, which for many long hypotheses is far less than all. `stamps` (R, length) tells: two rows whose
+    numbers are equal at a position are alike up to there. On a GPU, which copies sooner than it is told what, None.
+    """
 
     def __init__(self, keys: npx.Array, values: npx.Array, length: int) -> None:
         self.keys, self.values, self.length = keys, values, length
+        self.stamps: npx.Array | None = None
+        self.last_stamp = 0
+        if isinstance(keys, host.ndarray):
+            self.stamps = host.zeros((len(keys), 0), host.int64)
+            self._stamp(length)
+
+    def _stamp(self, positions: int) -> None:
+        """Note that every row has got so many positions of its own."""
+        assert self.stamps is not None
+        new = host.arange(self.last_stamp, self.last_stamp + len(self.stamps))
+        self.stamps = host.concatenate([self.stamps, host.repeat(new[:, None], positions, axis=1)], axis=1)
+        self.last_stamp += len(new)
 
     def extend(self, k: npx.Array, v: npx.Array) -> tuple[npx.Array, npx.Array]:
         """Add positions (R, T, H, d); returns those of all positions. The room doubles when it is full."""
@@ -48,14 +68,29 @@ class KeysValues(State):
                 for x in (self.keys, self.values)
             )
         self.keys[:, start : self.length], self.values[:, start : self.length] = k, v
+        if self.stamps is not None:
+            self._stamp(k.shape[1])
         return self.keys[:, : self.length], self.values[:, : self.length]
 
     def select(self, rows: npx.Array) -> None:
         rows = npx.from_host(rows)
+        before = self.stamps
+        if before is not None:
+            self.stamps = before[rows]
+        if before is not None and len(rows) <= len(before):
+            others = self.stamps != before[: len(rows)]  # (R, T)
+            parted = host.concatenate([others, host.ones((len(rows), 1), bool)], axis=1).argmax(axis=1)  # (R,)
+            for start in range(0, self.length, BLOCK):
+                end = min(start + BLOCK, self.length)
+                to = host.flatnonzero(parted < end)
+                for x in (self.keys, self.values):
+                    x[to, start:end] = x[rows[to], start:end]
+            self.keys, self.values = self.keys[: len(rows)], self.values[: len(rows)]
+            return
         for name in ("keys", "values"):
-            before = getattr(self, name)
-            after = npx.empty((len(rows), *before.shape[1:]), before.dtype)
-            after[:, : self.length] = before[rows, : self.length]  # the room for later positions is not copied
+            x = getattr(self, name)
+            after = npx.empty((len(rows), *x.shape[1:]), x.dtype)
+            after[:, : self.length] = x[rows, : self.length]  # the room for later positions is not copied
             setattr(self, name, after)
 
 

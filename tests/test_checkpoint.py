@@ -427,6 +427,17 @@ def test_what_a_stop_left_between_two_checkpoints_gives_way(tmp_path):
     assert names(tmp_path) == ["step-100", "step-110", "step-120", "step-123"]
 
 
+def test_a_damaged_checkpoint_takes_no_good_ones_place(tmp_path):
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    (tmp_path / "checkpoints" / "step-2").rename(tmp_path / "checkpoints" / "step-99")
+    for step in (4, 5, 6):
+        save(tmp_path, step, keep_last=2, extra=step == 4)
+    assert names(tmp_path) == ["step-5", "step-6", "step-99"]
+    save(tmp_path, 7, keep_last=1)
+    assert names(tmp_path) == ["step-7", "step-99"]
+
+
 @pytest.mark.parametrize("exchange", [True, False])
 def test_a_checkpoint_replaces_one_of_the_same_step(tmp_path, monkeypatch, exchange):
     if not exchange:

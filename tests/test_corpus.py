@@ -300,7 +300,7 @@ def test_a_corpus_is_fetched_cleaned_and_prepared_and_the_manifest_tells_all(cor
 def test_what_was_made_trains_without_being_prepared_again(corpus, tmp_path, monkeypatch):
     from train.text import corpus as arrays
 
-    monkeypatch.setattr(arrays, "_encode", lambda *_: pytest.fail("prepared again"))
+    monkeypatch.setattr(arrays, "write_prepared", lambda *_: pytest.fail("prepared again"))
     options = [f"--train-src={corpus / 'train.en'}", f"--train-tgt={corpus / 'train.de'}"]
     sets = [f"data.tokenizer={corpus / 'tokenizer.json'}", f"data.prepared={corpus / 'prepared'}"]
     sets += ["model.d_model=8", "model.d_ff=8", "model.n_layers=1", "train.max_steps=1", "train.batch_tokens=200"]

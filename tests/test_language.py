@@ -200,11 +200,11 @@ def test_mistakes_are_one_line(learned, capsys, options, message):
     assert message in told.err and told.err.count("\n") == 1 and not told.out
 
 
-def test_a_model_of_another_task_is_refused(learned, capsys):
+def test_a_model_of_another_task_is_refused(learned, capfd):
     assert main(["translate", "--model", str(learned)]) == 2
-    assert "expected a model of the task translation; got one of language" in capsys.readouterr().err
+    assert "expected a model of the task translation; got one of language" in capfd.readouterr().err
     assert main(["generate", "--model", str(BEFORE)]) == 2
-    assert "expected a model of the task language; got one of translation" in capsys.readouterr().err
+    assert "expected a model of the task language; got one of translation" in capfd.readouterr().err
 
 
 def test_a_text_too_short_for_a_window_leaves_no_folder(folder, tmp_path):

@@ -24,6 +24,7 @@ from models import (
     SinusoidsInHalves,
     sinusoids,
 )
+from models.registry import POSITIONS
 
 RNG = np.random.default_rng(0)
 
@@ -277,3 +278,24 @@ def test_the_weights_of_an_attention_are_those_it_weighs_with():
     v = (memory @ layer.key_value.weight.data)[..., 8:].reshape(2, 4, 2, 4)
     y = np.einsum("bhts,bshd->bthd", p, v).reshape(2, 3, 8) @ layer.output.weight.data
     assert np.allclose(p.sum(axis=-1), 1) and np.allclose(y, layer(Tensor(x), Tensor(memory), scores).data)
+
+
+@pytest.mark.parametrize("name", ["sinusoidal", "sinusoidal_halves", "learned", "rotary"])
+@pytest.mark.parametrize("start", [0, 3])
+def test_embedding_positions_and_dropout_in_one_are_those_one_after_the_other(name, start):
+    """Bit for bit, in both modes, with the same draw of dropout; and the gradients of both tables."""
+    ids, dropout, found = np.array([[1, 2, 2], [9, 2, 0]]), Dropout(0.3), []
+    embedding, positions = build(Embedding, 10, 4), build(POSITIONS[name], 4, 16)
+    parameters = [p for module in (embedding, positions) for p in module.parameters()]
+    for one in (True, False):
+        for mode in (True, False):
+            dropout.train(mode)
+            with npx.keyed(1, 2):
+                x = positions.embedded(embedding, ids, start, dropout) if one else dropout(
+                    positions(embedding(ids), start))  # fmt: skip
+            x.backward(np.arange(24.0).reshape(x.shape).astype(x.dtype))
+            found.append((x.data, *(p.grad for p in parameters)))
+            for p in parameters:
+                p.grad = None
+    for fused, apart in zip(found[:2], found[2:], strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(fused, apart, strict=True))

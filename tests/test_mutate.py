@@ -304,7 +304,7 @@ def test_a_mistake_that_does_not_end_counts_as_noticed(folder):
     (folder / "small.py").write_text(SMALL)
     (folder / "test_small.py").write_text(WEAK.replace("square", "twice"))
     (mistake,) = [m for m in mistakes(SMALL) if (m.old, m.new) == ("n += 1", "pass")]
-    outcome = Runner(folder / "small.py", SMALL, ["test_small.py"]).run_on(mistake, [], 2.0)
+    outcome = Runner(folder / "small.py", SMALL, ["test_small.py"]).run_on(mistake, [], [], 2.0)
     assert outcome.noticed and outcome.outcome == "does not end" and outcome.error == "not done after 2 s"
 
 

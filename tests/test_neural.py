@@ -81,7 +81,7 @@ def linear(d):
 def embedding(d):
     rows = d.size()
     ids = d.rng.integers(0, rows, d.leading())
-    return (d.values(rows, d.size()), ids), {"scale": d.any(st.sampled_from([1.0, 2.5]))}
+    return (d.values(rows, d.size()), ids), {"scale": d.any(st.sampled_from([1.0, 2.5])), **d.dropout()}
 
 
 def scores(d, b, h, t, s, d_k):

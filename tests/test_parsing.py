@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -14,12 +15,13 @@ from train import RunConfig, UserError, load_model, train
 from train.cli import main
 from train.run.checkpoint import find_checkpoint, read_state
 from train.run.folder import RunFolder
+from train.show.trees import attention_over_words, draw_tree
 from train.tasks.pairs import pad_sources
 from train.tasks.parsing import GreedyF1, cleaned, parse_stream
 from train.tasks.whole_trees import WholeTrees
 from train.text.linear_trees import linearize, tree_of
 from train.text.tree_tokenizer import KINDS, TreeTokenizer, shape
-from train.text.trees import read_trees, write_tree
+from train.text.trees import Leaf, Tree, read_trees, write_tree
 
 NOUNS, VERBS = ["cat", "dog", "mat"], ["sat", "ran"]
 TREES = [
@@ -205,11 +207,13 @@ def test_a_search_kept_to_trees_writes_nothing_else_at_the_models_own_probabilit
 
 def test_the_search_of_the_paper_is_free_and_repairs(run):
     model, tokenizer, _ = load_model(run)
-    line = "the the . dog cat cat on on the"
+    lines = ["the the . dog cat cat on on the", "on on . . the", "dog " * 15, "the . " * 9, "cat on cat on . cat"]
     kept, free = (
-        next(iter(parse_stream(model, tokenizer, [line], free=free, beam=4, max_extra=60)))[0] for free in (False, True)
+        [found[0] for found in parse_stream(model, tokenizer, lines, free=free, beam=4, max_extra=60)]
+        for free in (False, True)
     )
-    assert kept.tree.words() == free.tree.words() == line.split() and free.repaired and not kept.repaired
+    assert [parse.tree.words() for parse in kept] == [parse.tree.words() for parse in free] == [*map(str.split, lines)]
+    assert sum(parse.repaired for parse in free) > sum(parse.repaired for parse in kept)
 
 
 def test_a_sentence_longer_than_the_model_reads_keeps_all_its_words(run):
@@ -221,7 +225,7 @@ def test_a_sentence_longer_than_the_model_reads_keeps_all_its_words(run):
     assert "line 1: expected at most 19 tokens; got 70; the model reads the first 19" in told[0]
 
 
-def test_mistakes_end_in_one_line(run, folder, tmp_path, capsys):
+def test_mistakes_end_in_one_line(run, folder, tmp_path, capfd):
     bad = tmp_path / "bad.mrg"
     bad.write_text("(S (NP (NN a))\n(S (NN a))\n")
     traces = tmp_path / "traces.mrg"
@@ -236,12 +240,12 @@ def test_mistakes_end_in_one_line(run, folder, tmp_path, capsys):
         ([*new, "--train-trees", good, "--set", "data.leaves=tag"], 'try leaves = "tags"'),
         ([*model, "--gold", str(bad)], "bad.mrg, line 1"),
         ([*model, "--gold", good, "--input", good], "--gold: expected sentences from one place"),
-        ([*model, "--input", str(tmp_path / "none")], "expected a text file; got nothing"),
+        ([*model, "--input", str(tmp_path / "none")], "expected a text file; got no such file"),
         ([*model, "--n-best", "9"], "--n-best: expected at most the beam, 3; got 9"),
         (["translate", "--model", str(run)], "expected a model of the task translation; got one of parsing"),
     ):
         assert main(options) == 2, options
-        err = capsys.readouterr().err
+        err = capfd.readouterr().err
         assert message in err and err.count("npx-transformer:") == 1 and "Traceback" not in err, err
     assert not (tmp_path / "new").exists()
 
@@ -250,6 +254,33 @@ def test_what_is_written_is_read_back(folder):
     trees = list(cleaned(folder / "train.mrg"))
     assert write_tree(trees[0]).startswith("(TOP (S (NP (DT the) (NN cat)) (VP")
     assert len(trees) == len(TREES)
+
+
+# ---- the picture
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_is_told_by_words(folder, kind):
+    tokenizer = TreeTokenizer.learn(list(cleaned(folder / "train.mrg")), kind, 400, True)
+    shape = {"d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2, "dropout": 0.0, "n_outputs": tokenizer.n_outputs}
+    model = build(TransformerConfig(tokenizer.vocab_size, **shape), 3)
+    tree = next(cleaned(folder / "train.mrg"))
+    tokens, attention = attention_over_words(model, tokenizer, tree)
+    assert tokens == [*linearize(tree, tags=True), "end"] and attention.shape == (len(tokens), len(tree.words()) + 1)
+    np.testing.assert_allclose(attention.sum(axis=1), 1, rtol=1e-6)
+
+
+def test_a_parse_is_drawn_with_what_the_decoder_looks_at(run, folder, tmp_path):
+    svg = tmp_path / "t.svg"
+    command = ["parse", "--model", str(run), "--gold", str(folder / "valid.mrg"), "--output", str(tmp_path / "out")]
+    assert main([*command, "--svg", str(svg)]) == 0
+    root = ElementTree.parse(svg).getroot()
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert all(word in texts for word in ["the", "cat", "sat", "NP", "VP", "TOP", "(NP", ")S", "end"])
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}line"))) == 7 + 6 - 1  # one to each part of a constituent
+    odd = Tree("TOP", [Tree("A&B", [Leaf("<", "a<b")]), Leaf("'", "x")])
+    drawn = ElementTree.fromstring(draw_tree(odd, ["(A", "end"], np.eye(2, 3)))
+    assert {"a<b", "A&B"} <= {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
 
 
 # ---- Table 4

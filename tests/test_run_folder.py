@@ -15,11 +15,12 @@ import pytest
 from tests import trainings
 from tests.trainings import ROOT, Crash, config, metrics, one_line, outcome, run, tables
 from train import RunConfig, Trainer, UserError, average_checkpoints, train
-from train.files import NotWritten, write_text
+from train.files import NotWritten, whole, write_text
 from train.learn import trainer as loop
 from train.run import stored
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
+from train.run.report import Appended
 
 text, uninterrupted = trainings.text, trainings.uninterrupted
 
@@ -242,8 +243,6 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again(text, uninterrupted,
 
 
 def test_lines_that_a_full_disk_did_not_take_are_written_later(text, tmp_path, monkeypatch):
-    from train.run.report import Appended
-
     real, calls = Appended._write, []
 
     def full(self):
@@ -313,18 +312,23 @@ def test_a_link_is_followed_and_the_mode_kept(tmp_path):
 
 
 def test_what_is_no_regular_file_is_written_as_it_is(tmp_path):
-    write_text("/dev/null", "x")
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    write_text(tmp_path / "pipe", "through")
+    for path in ("/dev/null", tmp_path / "pipe"):
+        with whole(path, "t", through=True) as file:
+            file.write("through")
     assert os.read(reader, 99) == b"through"
     os.close(reader)
     assert not os.path.isfile("/dev/null") and not os.path.isfile(tmp_path / "pipe")
+    write_text(tmp_path / "pipe", "instead")  # a file of ours is made, whatever stands there
+    assert (tmp_path / "pipe").read_text() == "instead"
+    os.mkfifo(tmp_path / "log.txt")
+    with pytest.raises(UserError, match="to append to; got a pipe"):
+        with Appended(tmp_path / "log.txt"):
+            pass
 
 
 def test_two_writers_of_a_file_are_one_after_the_other(tmp_path):
-    from train.files import whole
-
     with whole(tmp_path / "file", "t") as file:
         with pytest.raises(UserError, match="only writer"):
             write_text(tmp_path / "file", "second")

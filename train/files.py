@@ -148,15 +148,20 @@ def _seal(content: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def whole(path: Path_, mode: str = "b") -> Iterator[IO[Any]]:
+def whole(path: Path_, mode: str = "b", through: bool = False) -> Iterator[IO[Any]]:
     """A file to write, "b" bytes or "t" text, that appears under its name when all of it is written and on disk.
 
     A link is followed, and the permissions of what is replaced are kept. What is no regular file (a device, a pipe) is
-    written as it is. UserError where another program is writing it.
+    replaced too, or with `through`, which is for where a user sends an output, written as it is. UserError where
+    another program is writing it.
     """
     how: dict[str, Any] = {"encoding": "utf-8", "newline": "\n"} if mode == "t" else {}
     target, replaceable = _end_of_links(Path(path))
-    if not replaceable:
+    if target.is_dir():
+        raise UserError(f"{path}: expected a file to write; got a folder; try another path, or removing it")
+    if not (replaceable or through):
+        target = Path(path)
+    elif not replaceable:
         with open(target, f"a{mode}", **how) as file:
             yield file
         return
@@ -259,6 +264,15 @@ def disk_errors(what: str, attempt: str = "try freeing space, then --resume") ->
         raise NotWritten(
             f"{what}: expected {room}; got '{os.strerror(number)}'; what was written before is kept; {attempt}"
         ) from None
+
+
+def appended(path: Path_) -> IO[Any]:
+    """A regular file to append bytes to, unbuffered; UserError for anything else that stands there."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UserError(f"{path}: expected a file to append to; got {what_is(path)}; try removing it")
+    return open(descriptor, "ab", buffering=0)
 
 
 def error_number(error: Exception) -> int:

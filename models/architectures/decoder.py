@@ -42,7 +42,7 @@ class LanguageModel(SequenceModel):
     def following(self, ids: npx.Array, state: "TextState | None" = None) -> Tensor:
         """The last layer's output (B, T, D) for ids that are checked and on the device; `state` has those before."""
         start = state.length if state else 0
-        x = self.dropout(self.text_positions(self.embedding(ids), start))  # (B, T, D)
+        x = self.text_positions.embedded(self.embedding, ids, start, self.dropout)  # (B, T, D)
         for i, layer in enumerate(self.layers):
             # Padding follows the real tokens, so that it is later than every one of them, which causality hides.
             x = layer(x, causal(x), state.layers[i] if state else None)

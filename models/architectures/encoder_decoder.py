@@ -53,7 +53,7 @@ class Transformer(SequenceModel):
                 f"got row {(lengths != real.sum(axis=1)).argmax()} with padding before its end; try moving it"
             )
         scores = npx.Scores(lengths=npx.from_host(lengths))
-        x = self.dropout(self.source_positions(self.embedding(npx.from_host(ids))))  # (B, S, D)
+        x = self.source_positions.embedded(self.embedding, npx.from_host(ids), 0, self.dropout)  # (B, S, D)
         for layer in self.encoder:
             x = layer(x, scores)
         return (self.encoder_norm(x) if self.encoder_norm else x), scores
@@ -69,7 +69,7 @@ class Transformer(SequenceModel):
         if memory is not None and len(tgt) != len(memory):
             raise ValueError(f"target ids: expected {len(memory)} rows, one for each source; got {len(tgt)}")
         start = state.length if state else 0
-        x = self.dropout(self.target_positions(self.embedding(tgt), start))  # (B, T, D)
+        x = self.target_positions.embedded(self.embedding, tgt, start, self.dropout)  # (B, T, D)
         for i, layer in enumerate(self.decoder):
             # Padding follows the real tokens, so that it is later than every one of them, which causality hides.
             x = layer(x, memory, source, *((state.own[i], state.source.layers[i]) if state else ()))

@@ -19,7 +19,7 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """Rows of a table, times sqrt(D) (paper section 3.4). ids (...) -> (..., D).
+    """Rows of a table, times sqrt(D) (paper section 3.4), plus what is `added`; then dropout. ids (...) -> (..., D).
 
     `init` "normal": N(0, D^-0.5), with a zero row for `pad_id`; "xavier": Xavier uniform over (V, D).
     """
@@ -31,8 +31,8 @@ class Embedding(Module):
         )
         self.scale = d_model**0.5
 
-    def forward(self, ids: npx.Array) -> Tensor:
-        return neural.embedding(self.weight, ids, scale=self.scale)
+    def forward(self, ids: npx.Array, added: npx.Array | None = None, drop: npx.Drop | None = None) -> Tensor:
+        return neural.embedding(self.weight, ids, scale=self.scale, added=added, drop=drop)
 
 
 class Dropout(Module):

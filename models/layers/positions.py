@@ -5,6 +5,7 @@ from typing import Any
 import npx
 from autograd import Tensor, differentiable
 from models.initial import normal
+from models.layers.basic import Dropout, Embedding
 from models.module import Module, Parameter
 from models.registry import POSITIONS
 from npx import host
@@ -18,6 +19,10 @@ class Positions(Module):
 
     def __init__(self, d_model: int, max_positions: int = 0) -> None:
         self.d_model = d_model
+
+    def embedded(self, embedding: Embedding, ids: npx.Array, start: int, dropout: Dropout) -> Tensor:
+        """A stack's first input, for ids (B, T) from position `start` on; a kind that is a constant fuses all of it."""
+        return dropout(self(embedding(ids), start))
 
 
 def sinusoids(length: int, d_model: int, halves: bool = False, dtype: Any = npx.float32) -> npx.Array:
@@ -46,11 +51,17 @@ class Sinusoids(Positions):
     halves = False
     _table: npx.Array | None = None  # grown when a longer sequence comes
 
+    def rows(self, start: int, stop: int, dtype: Any) -> npx.Array:
+        """Those of positions from `start` to before `stop`."""
+        if self._table is None or len(self._table) < stop or self._table.dtype != dtype:
+            self._table = sinusoids(max(64, 2 * stop), self.d_model, self.halves, dtype)
+        return self._table[start:stop]
+
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        stop = start + x.shape[1]
-        if self._table is None or len(self._table) < stop or self._table.dtype != x.dtype:
-            self._table = sinusoids(max(64, 2 * stop), self.d_model, self.halves, x.dtype)
-        return add_constant(x, self._table[start:stop])
+        return add_constant(x, self.rows(start, start + x.shape[1], x.dtype))
+
+    def embedded(self, embedding: Embedding, ids: npx.Array, start: int, dropout: Dropout) -> Tensor:
+        return embedding(ids, self.rows(start, start + ids.shape[1], embedding.weight.dtype), dropout.draw())
 
 
 @POSITIONS.register("sinusoidal_halves")

@@ -2,29 +2,37 @@
 // Built with: T = float half_t bf16_t, ID = int i64 unsigned
 #include "device.cuh"
 
-#define WIDTH 8
-#define AHEAD 4  // rows that a warp asks for at once: the sum of a frequent id waits for memory, little else
+#define WIDTH 16  // what one value of the random numbers' counter decides about
+#define AHEAD 2  // rows that a warp asks for at once: the sum of a frequent id waits for memory, little else
 
-// y[i] = scale table[ids[i]]: a warp for each row.
-extern "C" __global__ void embedding(const T* table, const ID* ids, T* y, i64 n, int d, float scale) {
+// y[i] = dropout(scale table[ids[i]] + added[i % length]): a warp for each row. `added` null: nothing. A threshold of 0
+// drops nothing.
+extern "C" __global__ void embedding(
+    const T* table, const ID* ids, const T* added, T* y, i64 n, int d, int length, float scale,
+    unsigned threshold, float kept, u64 seed, u64 step, u64 call
+) {
     i64 row = blockIdx.x * (i64)(blockDim.x / 32) + threadIdx.x / 32;
     if (row >= n) return;
     const T* source = table + ids[row] * (i64)d;
     for (int column = threadIdx.x % 32 * WIDTH; column < d; column += 32 * WIDTH) {
-        float v[WIDTH];
+        float v[WIDTH], more[WIDTH] = {};
         load<WIDTH>(source + column, d - column, v);
+        if (added) load<WIDTH>(added + row % length * d + column, d - column, more);
 #pragma unroll
-        for (int i = 0; i < WIDTH; i++) v[i] *= scale;
+        for (int i = 0; i < WIDTH; i++) v[i] = v[i] * scale + more[i];
+        if (threshold) drop16(v, row * d + column, Draw{threshold, kept, seed, step, call});
         store<WIDTH>(y + row * d + column, d - column, v);
     }
 }
 
-// gtable[v] = scale times the sum of g over the positions where ids == v, or total[v] += it if gtable is null.
+// gtable[v] = scale times the sum of g, but for what was dropped, over the positions where ids == v, or total[v] += it if
+// gtable is null.
 // `order`: the positions, sorted by id, equal ids in their own order. Block (j, c) stands at the j-th of them; where a
-// run of equal ids begins it sums the run for columns 256 c to 256 c + 255, its 8 warps taking turns at the positions.
+// run of equal ids begins it sums the run for columns 512 c to 512 c + 511, its 8 warps taking turns at the positions.
 // A row without a position is left alone.
 extern "C" __global__ void embedding_grad(
-    const T* g, const ID* ids, const i64* order, T* gtable, float* total, i64 n, int d, float scale
+    const T* g, const ID* ids, const i64* order, T* gtable, float* total, i64 n, int d, float scale,
+    unsigned threshold, float kept, u64 seed, u64 step, u64 call
 ) {
     i64 first = blockIdx.x, id = ids[order[first]];
     if (first > 0 && ids[order[first - 1]] == id) return;
@@ -43,6 +51,7 @@ extern "C" __global__ void embedding_grad(
         for (int k = 0; k < AHEAD; k++) {
             float v[WIDTH];
             load<WIDTH>(g + position[k] * d + column, ours[k] ? d - column : 0, v);
+            if (threshold && ours[k]) drop16(v, position[k] * d + column, Draw{threshold, kept, seed, step, call});
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) sums[i] += v[i];
         }
@@ -52,10 +61,12 @@ extern "C" __global__ void embedding_grad(
 #pragma unroll
     for (int i = 0; i < WIDTH; i++) parts[warp][lane * WIDTH + i] = sums[i];
     __syncthreads();
-    column = blockIdx.y * 32 * WIDTH + threadIdx.x;  // 256 threads, 256 columns
-    if (column >= d) return;
-    float sum = 0;
-    for (int other = 0; other < 8; other++) sum += parts[other][threadIdx.x];
-    if (gtable) gtable[id * d + column] = from_float<T>(scale * sum);
-    else total[id * d + column] += scale * sum;
+    for (int place = threadIdx.x; place < 32 * WIDTH; place += blockDim.x) {
+        column = blockIdx.y * 32 * WIDTH + place;
+        if (column >= d) return;
+        float sum = 0;
+        for (int other = 0; other < 8; other++) sum += parts[other][place];
+        if (gtable) gtable[id * d + column] = from_float<T>(scale * sum);
+        else total[id * d + column] += scale * sum;
+    }
 }

@@ -260,7 +260,11 @@ def embedding(d):
         lambda large: ((large.tokens,), large.vocab, large.d_model),
     )
     repeated = d.ids(many, *shape) if many < 3 else d.ids(many - 1, *shape)  # a row that nobody asks for
-    return Call((d.values(many, width), repeated, d.option(1.0, 2.5)))
+    table, scale, plain = d.values(many, width), d.option(1.0, 2.5), d.option(False, True)
+    if plain or not shape:
+        return Call((table, repeated, scale))
+    length = repeated.shape[-1]
+    return Call((table, repeated, scale, d.values(length, width)), d.dropout())
 
 
 @kernel_case

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 import npx
 from autograd.testing import strategies as s
 from npx.kernels import layer_norm
+from npx.registry import emulating
 from tests.cases.base import REAL, Call, array, case, edges, leading, size, some
 
 BOUNDED = ("plain", "normal", "tiny", "zeros")  # no numbers whose products leave float32 few digits
@@ -29,7 +30,12 @@ def operation_softmax(draw):
 
 
 def kept_of_rows(x, gamma, beta):
-    """Bytes that a norm keeps beside its output: a deviation for each row, and columns the output does not tell."""
+    """Bytes that a norm keeps beside its output: a deviation for each row, and columns the output does not tell.
+
+    Its reference, which runs in float64 where the CUDA kernels are emulated, keeps them all.
+    """
+    if emulating():
+        return x.nbytes + x[..., :1].nbytes
     hidden = layer_norm.hidden_columns(gamma, beta)
     return x[..., :1].nbytes * (1 + len(hidden)) + hidden.nbytes
 
@@ -74,7 +80,10 @@ def operation_linear(draw):
 def operation_embedding(draw):
     rows = draw(size(4))
     table, ids = draw(s.arrays((rows, draw(size())), s.STYLES)), draw(s.indices(rows))
-    return Call((table, ids), {"scale": draw(st.sampled_from([2.5, 1.0]))})
+    options = {"scale": draw(st.sampled_from([2.5, 1.0]))}
+    if ids.ndim and draw(st.booleans()):
+        options |= {"added": draw(s.arrays((ids.shape[-1], table.shape[1]), BOUNDED)), **dropped(draw)}
+    return Call((table, ids), options, saved=ids.size * table.shape[1])
 
 
 def attention_sizes(draw, least=1):
@@ -238,6 +247,10 @@ def embedding_edges():
         for scale in (2.5, 1.0):
             yield Call((some(5, 3), npx.asarray(ids, "int64")), {"scale": scale})
     yield Call((some(1, 1), npx.asarray([0, 0], "int32")))
+    ids = npx.asarray([[1, 0], [3, 1], [1, 1]], "int64")
+    yield Call((some(5, 3), ids), {"added": some(2, 3, seed=1)})
+    for drop in drops(3, 2, 3):
+        yield Call((some(5, 3), ids), {"scale": 2.5, "added": some(2, 3, seed=1), "drop": drop}, saved=18)
 
 
 def scores_edges(b, h, t, source):

@@ -56,9 +56,9 @@ method(SequenceModel, "cross_entropy", "loss rounded to float32", TEXT, lambda *
 method(SequenceModel, "logits", "tied matrix without its gradient from the logits", TEXT,
        lambda self, hidden: neural.linear(hidden, self.embedding.weight.detach().transpose()))
 method(Embedding, "forward", "tied matrix without its gradient from the input", TEXT,
-       lambda self, ids: EMBED(self, ids).detach())
-method(Embedding, "forward", "scale of the embedding lost in the gradient", PAIRS, lambda self, ids: routed(
-    EMBED(self, ids), neural.embedding(self.weight, ids)))
+       lambda self, *how: EMBED(self, *how).detach())
+method(Embedding, "forward", "scale of the embedding lost in the gradient", PAIRS, lambda self, ids, *how: routed(
+    EMBED(self, ids, *how), neural.embedding(self.weight, ids)))
 
 
 def changed_memory(change):
@@ -75,7 +75,7 @@ method(Transformer, "encode", "padding of the source attended to", PAIRS, change
 
 
 def first_layer_alone(self, tgt, memory, source, state=None):
-    x = self.dropout(self.target_positions(self.embedding(tgt)))
+    x = self.target_positions.embedded(self.embedding, tgt, 0, self.dropout)
     for i, layer in enumerate(self.decoder):
         x = layer(x, memory.detach() if i else memory, source)
     return self.decoder_norm(x) if self.decoder_norm else x
@@ -94,7 +94,7 @@ def gradient_of_the_first(self, src):
 
 def one_side_detached(self, src):
     embedding = self.embedding
-    embedding.forward = lambda ids: EMBED(embedding, ids).detach()
+    embedding.forward = lambda *how: EMBED(embedding, *how).detach()
     try:
         return ENCODE(self, src)
     finally:

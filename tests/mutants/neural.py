@@ -75,7 +75,7 @@ kernel("linear_grad", "mask of the ReLU inverted", "linear",
 vjp("linear", "weight gradient averaged over rows", "linear",
     lambda r, g, y, x, w, b, activation: (r(g)[0], r(g)[1] / max(1, x.size // x.shape[-1]), r(g)[2]))
 vjp("embedding", "scale lost in the gradient", "embedding",
-    lambda r, g, y, table, ids, scale: (npx.embedding_grad(g, npx.embedding(table, ids)[1]),))
+    lambda r, g, y, table, ids, scale=1.0, **how: (npx.embedding_grad(g, npx.embedding(table, ids)[1]),))
 kernel("embedding_grad", "repeated ids overwrite", "embedding",
        lambda g, saved, into=None: overwritten((saved.values[1], g.shape[-1]), saved.values[0], g * saved.values[2]),
        "operation embedding", "special value")
@@ -205,9 +205,9 @@ vjp("linear", "weights' gradient in float16, for float32", "linear",
     lambda r, g, y, x, w, *how, **named: (
         r(g)[0], rounded(r(g)[1], "float16") if w.dtype == npx.float32 else r(g)[1], r(g)[2]), "dtype")
 vjp("embedding", "no gradient for the row of padding", "embedding",
-    lambda r, g, y, table, ids, scale: (r(g)[0] * (npx.arange(len(table)) > 0)[:, None],), "special value")
+    lambda r, g, y, table, ids, *a, **how: (r(g)[0] * (npx.arange(len(table)) > 0)[:, None],), "special value")
 vjp("embedding", "no gradient for a single id", "embedding",
-    lambda r, g, y, table, ids, scale: (r(g)[0] * (ids.ndim > 0),), "special value")
+    lambda r, g, y, table, ids, *a, **how: (r(g)[0] * (ids.ndim > 0),), "special value")
 vjp("gelu", "slope 1 beyond 2.5", "functions",
     lambda r, g, y, x: (npx.where(x > 2.5, g, r(g)[0]),), "domain")
 vjp("gelu", "slope of x sigmoid(1.702 x)", "functions",

@@ -130,8 +130,8 @@ def remembering(name, kept):
 def embedding_adding_up():
     room, embedding = {}, raw("embedding")
 
-    def function(table, ids, scale=1.0):
-        y, right = embedding(table, ids, scale)
+    def function(table, ids, **how):
+        y, right = embedding(table, ids, **how)
 
         def vjp(g):
             gtable = room.setdefault((table.shape, table.dtype.name), npx.zeros(table.shape, table.dtype))

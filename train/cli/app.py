@@ -63,5 +63,5 @@ def writer(path: Path | None) -> Iterator[Any]:
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"
         raise UserError(f"{path}: expected a file to write; got {got}; try another --output")
-    with whole(path, "t") as file:
+    with whole(path, "t", through=True) as file:
         yield file

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from train.cli.app import app
+from train.cli.options import number
 from train.errors import UserError, nearest
 
 OWN = "own"
@@ -28,13 +29,13 @@ def data(
     valid_src: Annotated[str, typer.Option(metavar="F", help="With `own`: validation text, source.")] = "",
     valid_tgt: Annotated[str, typer.Option(metavar="F", help="With `own`: validation text, target.")] = "",
     tokenizer: Annotated[str | None, typer.Option(metavar="bpe|wordpiece", help="Default: the paper's.")] = None,
-    vocab_size: Annotated[int | None, typer.Option(min=260, metavar="V", help="Types of the vocabulary.")] = None,
+    vocab_size: Annotated[int | None, number(int, "[260, 16777216]", metavar="V", help="Its types.")] = None,
     learn_from: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Learn it on N evenly spaced lines a side; 0: on all.")
+        int, number(int, "[0, 1e12]", metavar="N", help="Learn it on N evenly spaced lines a side; 0: on all.")
     ] = 0,
-    max_length: Annotated[int, typer.Option(min=2, max=65_535, help="Tokens a side, of a pair that is kept.")] = 256,
-    max_words: Annotated[int, typer.Option(min=0, help="Words a side, of a pair that is kept; 0: any.")] = 250,
-    max_ratio: Annotated[float, typer.Option(min=0, help="Of the sides' characters, 20 more each; 0: any.")] = 3.0,
+    max_length: Annotated[int, number(int, "[2, 65535]", help="Tokens a side, of a pair that is kept.")] = 256,
+    max_words: Annotated[int, number(int, "[0, 1e9]", help="Words a side, of a pair that is kept; 0: any.")] = 250,
+    max_ratio: Annotated[float, number(float, "[0, 1e9]", help="Of the characters, 20 more each; 0: any.")] = 3.0,
     keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep pairs that were there.")] = False,
     keep_scripts: Annotated[bool, typer.Option("--keep-scripts", help="Keep text that is not Latin.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,

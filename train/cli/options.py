@@ -40,4 +40,4 @@ def ranged(allowed: Range, **about: Any) -> Any:
             raise UserError(f"{name}: expected {allowed.words()}; got {str(value)[:60]}; try {attempt}")
         return value
 
-    return typer.Option(callback=check, **about)
+    return typer.Option(callback=check, is_eager=True, **about)  # before what is missing is missed

@@ -38,12 +38,16 @@ def parse(
     free: Annotated[
         bool, typer.Option("--free", help="Search among all outputs, as in the paper, and repair what is no tree.")
     ] = False,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="F", help="Draw the first tree and the decoder's attention over the words.")
+    ] = None,
     device: Device = "cpu",
 ) -> None:
     """Parse sentences, one a line, into trees in Penn Treebank brackets."""
     from dataclasses import asdict
 
     from train.run.checkpoint import load_model
+    from train.show.trees import attention_over_words, draw_tree
     from train.tasks.pairs import numbered
     from train.tasks.parsing import cleaned, parse_gold, parse_stream, summary
 
@@ -69,9 +73,14 @@ def parse(
         else:
             found = parse_stream(network, tokenizer, lines, **search)
         sentences = repaired = 0
+        drawn = None
         for index, best in enumerate(found):
             file.write(numbered([(str(parse), parse.score) for parse in best] or [("", 0.0)], index, n_best) + "\n")
             file.flush()
+            drawn = drawn or (best[0].tree if best else None)
             sentences, repaired = sentences + bool(best), repaired + bool(best and best[0].repaired)
+    if svg is not None and drawn is not None:
+        with writer(svg) as file:
+            file.write(draw_tree(drawn, *attention_over_words(network, tokenizer, drawn)))
     told = summary(parses, report) if gold is not None else [f"repaired {repaired:,} of {sentences:,} outputs"]
     warn("\n".join(told))

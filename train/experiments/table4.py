@@ -82,10 +82,13 @@ def run_table4(
         file = out / "rows" / f"{row}.json"
         if not file.is_file():
             run = RunFolder((runs or {}).get(row, out / "rows" / row))
-            if row not in (runs or {}):
-                config = row_config(row, scale, learned_from(row, out, trees), trees["valid"], settings)
+            trained = row in (runs or {})
+            learned = trees["train"] if trained else learned_from(row, out, trees)
+            config = row_config(row, scale, learned, trees["valid"], settings)
+            if not trained:
                 train(config, run.path, resume=bool(run.steps()), progress=progress)
-            write_text(file, json.dumps(test(run, gold, out / "rows" / f"{row}.parsed"), indent=1) + "\n")
+            result = test(run, gold, asdict(config.search), out / "rows" / f"{row}.parsed")
+            write_text(file, json.dumps(result, indent=1) + "\n")
         table["ours"][row] = json.loads(file.read_text("utf-8"))
         write_table(out, table)
     return table
@@ -109,7 +112,7 @@ def row_config(row: str, scale: str, train_trees: Path, valid_trees: Path, setti
     return RunConfig.from_dict(tables, settings, where=row)
 
 
-def test(run: RunFolder, gold: Mapping[str, Sequence[Tree]], parsed: Path) -> dict[str, Any]:
+def test(run: RunFolder, gold: Mapping[str, Sequence[Tree]], search: dict[str, Any], parsed: Path) -> dict[str, Any]:
     """Chooses a checkpoint on the validation trees, and scores its trees of the test sentences, which go to a file."""
     if run.steps():
         average_checkpoints(run.path, min(10, len(run.steps())))
@@ -118,14 +121,14 @@ def test(run: RunFolder, gold: Mapping[str, Sequence[Tree]], parsed: Path) -> di
         raise UserError(f"{run.path}: expected a trained parser; got no checkpoints; try another --run")
     chosen: dict[str, float] = {}
     for name, folder in candidates.items():
-        model, tokenizer, config = load_model(folder, "parsing")
-        chosen[name] = parse_gold(model, tokenizer, gold["valid"], **asdict(config.search))[1].all.f1
+        model, tokenizer, _ = load_model(folder, "parsing")
+        chosen[name] = parse_gold(model, tokenizer, gold["valid"], **search)[1].all.f1
     best = max(chosen, key=chosen.__getitem__)
-    model, tokenizer, config = load_model(candidates[best], "parsing")
+    model, tokenizer, _ = load_model(candidates[best], "parsing")
     result: dict[str, Any] = {"checkpoint": best, "valid_f1": chosen, "parameters": model.n_parameters()}
     for name, free in (("free", True), ("trees", False)):  # the search of the paper, and that kept to trees
         started = time.perf_counter()
-        parses, report = parse_gold(model, tokenizer, gold["test"], free=free, **asdict(config.search))
+        parses, report = parse_gold(model, tokenizer, gold["test"], free=free, **search)
         seconds = time.perf_counter() - started
         repaired = sum(found[0].repaired for found in parses)
         result[name] = figures(report) | {"repaired": repaired, "sentences_per_second": round(len(parses) / seconds, 2)}

@@ -60,7 +60,8 @@ class Trainer:
         self.folder, self.task, t = RunFolder(run_dir), TASKS[config.data.task], config.train
         self.schedule = NoamSchedule(model.config.d_model, t.warmup_steps, t.lr_scale)
         self.state, self.signals, self.deadline = RunState(), Signals(), deadline
-        self.saved: Path | None = None  # the newest checkpoint
+        self.saved: Path | None = None  # the newest checkpoint,
+        self.saved_seconds = 0.0  # and RunState.seconds there
         self.try_again = math.inf  # when, where one could not be written
         self.longest = 0.0  # seconds of an update, at most
         self.report = RunReport(self.folder, t.max_steps, progress)
@@ -177,11 +178,18 @@ class Trainer:
         if self._validation_due() and not stop.asked and self._end() != "max_hours":
             self._validate()
         last = stop.asked or self._end()
-        if s.step % t.checkpoint_every == 0 or last or time.monotonic() > self.try_again:
+        if self._checkpoint_due() or last or time.monotonic() > self.try_again:
             self._save(needed=bool(last))
         if stop.asked:
             self.report.line(f"stopped by a signal after step {s.step}; {self.saved} is written; --resume goes on")
             raise KeyboardInterrupt
+
+    def _checkpoint_due(self) -> bool:
+        """By updates, or by the time that they took, which goes on over interruptions."""
+        t, s = self.config.train, self.state
+        if t.checkpoint_minutes:
+            return s.seconds - self.saved_seconds >= 60 * t.checkpoint_minutes
+        return s.step % t.checkpoint_every == 0
 
     def _log(self) -> None:
         s = self.state
@@ -268,6 +276,7 @@ class Trainer:
         }
         keep = self.config.train.keep_last
         self.saved = store.save_checkpoint(self.folder.path, state, self.model.state_dict(), adam, keep)
+        self.saved_seconds = self.state.seconds
 
     def _load(self, path: Path, checkpoint: store.Checkpoint) -> None:
         state, own = checkpoint.state, self.model.config.to_dict()
@@ -296,7 +305,7 @@ class Trainer:
         except (KeyError, TypeError, ValueError) as error:
             found = one_line(error)
             raise UserError(f"{path}: expected a checkpoint of this run; got '{found}'; try an older one") from None
-        self.saved = path
+        self.saved, self.saved_seconds = path, self.state.seconds
 
     def _announce(self) -> None:
         s, t = self.state, self.config.train

@@ -12,6 +12,7 @@ moment leaves the last good one as it was. There is no pickle.
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,18 +67,17 @@ def prune(run: RunFolder, keep_last: int) -> None:
     Extra is one that a stop has left between two of train.checkpoint_every: so a run that was stopped keeps, later on,
     the same checkpoints as one that was not. A damaged one counts for none.
     """
-    counted: list[Path] = []
-    steps = run.steps()
-    for path in steps:
-        try:
-            if path is steps[-1] or not read_state(path).get("extra"):
-                counted.append(path)
-            else:
-                remove(path)
-        except UserError:
-            pass
-    for path in steps if keep_last > 0 and counted else []:
-        if step_of(path) < step_of(counted[-keep_last:][0]) and path.exists():
+    states: dict[Path, dict[str, Any]] = {}
+    for path in run.steps():
+        with suppress(UserError):
+            states[path] = read_state(path)
+    whole = list(states)
+    for path in whole[:-1]:
+        if states[path].get("extra"):
+            whole.remove(path)
+            remove(path)
+    for path in run.steps() if keep_last > 0 and whole else []:
+        if step_of(path) < step_of(whole[-keep_last:][0]):
             remove(path)
 
 

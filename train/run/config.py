@@ -24,7 +24,17 @@ from models import PRESETS, TransformerConfig
 from models.fields import expected, fits, kind_of
 from train.errors import UserError, nearest, one_line
 from train.files import opened
-from train.run.keys import DECIDED, SECTIONS, TRAINING, DataSection, ModelSection, SearchSection, TrainSection
+from train.run.keys import (
+    DECIDED,
+    NAMED,
+    SECTIONS,
+    TRAINING,
+    VARIANTS,
+    DataSection,
+    ModelSection,
+    SearchSection,
+    TrainSection,
+)
 
 SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "single": "float32", "fp32": "float32",
             "double": "float64", "fp64": "float64"}  # fmt: skip
@@ -69,9 +79,9 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any], settings: Iterable[str] = (), where: str = "config") -> "RunConfig":
-        """The config of `tables` as tomllib reads them, `settings` on top; the preset fills [model] and [train].
+        """The config of `tables` as tomllib reads them, `settings` on top; preset and variant fill [model] and [train].
 
-        Where a setting changes the preset, values that the file has only from its own preset give way to the new one's.
+        Where a setting changes one of them, values that the file has only from its own give way to the new one's.
         """
         given: dict[str, dict[str, Any]] = {table: {} for table in SECTIONS}
         for table, entries in tables.items():
@@ -83,15 +93,15 @@ class RunConfig:
             for name, value in entries.items():
                 given[table][name] = check(table, find_key(table, name, where), value, where)
         set_here = {(table, name): value for table, name, value in map(parse_setting, settings)}
-        of_file = given["model"].get("preset", "base")
-        preset = set_here.get(("model", "preset"), of_file)
-        if preset != of_file:
-            for table, values in preset_values(of_file).items():
+        of_file = [given["model"].get(name, keys_of("model")[name].default) for name in NAMED]
+        named = [set_here.get(("model", name), value) for name, value in zip(NAMED, of_file, strict=True)]
+        if named != of_file:
+            for table, values in preset_values(*of_file).items():
                 given[table] = {n: v for n, v in given[table].items() if n not in values or v != values[n]}
-        given["model"]["preset"] = preset
+        given["model"] |= dict(zip(NAMED, named, strict=True))
         for (table, name), value in set_here.items():
             given[table][name] = value
-        for table, values in preset_values(preset).items():
+        for table, values in preset_values(*named).items():
             given[table] = {**values, **given[table]}
         config = cls(**{table: section(**given[table]) for table, section in SECTIONS.items()})
         try:
@@ -105,7 +115,7 @@ class RunConfig:
 
         `special`: what the tokenizer decides: pad_id, bos_id, eos_id, n_outputs.
         """
-        changes = {f.name: v for t, f, v in self.keys() if t == "model" and f.name != "preset" and v is not None}
+        changes = {f.name: v for t, f, v in self.keys() if t == "model" and f.name not in NAMED and v is not None}
         return TransformerConfig.preset(self.model.preset, vocab_size=vocab_size, **special, **changes)
 
     def keys(self) -> Iterator[tuple[str, Field[Any], Any]]:
@@ -157,12 +167,13 @@ def owner_of(name: str) -> str | None:
     return next((table for table in SECTIONS if name in keys_of(table)), None)
 
 
-def preset_values(preset: str) -> dict[str, dict[str, Any]]:
-    """What a preset decides: in [model] the whole architecture, in [train] what the paper's row says."""
-    model = TransformerConfig.preset(preset, vocab_size=37000)
-    values = {name: getattr(model, name) for name in keys_of("model") if name != "preset"}
+def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, Any]]:
+    """What preset and variant decide: in [model] the whole architecture, in [train] what the paper's row says."""
+    model, changes = TransformerConfig.preset(preset, vocab_size=37000), VARIANTS[variant]
+    values = {name: getattr(model, name) for name in keys_of("model") if name not in NAMED}
     train = {name: getattr(TrainSection, name) for name in DECIDED} | TRAINING.get(preset, {})
-    return {"model": {name: value for name, value in values.items() if value is not None}, "train": train}
+    shape = {name: value for name, value in values.items() if value is not None}
+    return {"model": shape | changes.get("model", {}), "train": train | changes.get("train", {})}
 
 
 def check(table: str, f: Field[Any], value: Any, where: str = "config") -> Any:

@@ -16,9 +16,29 @@ from train.text.tokenizer import PRETOKENIZERS
 
 PRESET = key("base", "Architecture of the paper (base, big, rows of Table 3) that the keys below start from.",
              choices=PRESETS)  # fmt: skip
+# What tensor2tensor ran where the paper's text says something else, by table: each key can be set back alone.
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "paper": {},
+    "tensor2tensor": {
+        "model": {
+            "norm": "pre",
+            "positions": "sinusoidal_halves",
+            "attention_dropout": 0.1,
+            "activation_dropout": 0.1,
+        },
+        "train": {"smoothing_over": "others", "adam_eps_inside": True},
+    },
+}
+VARIANT = key(
+    "paper",
+    "Details as the paper's text has them, or as its authors' program ran them (tensor2tensor): norms before"
+    " sub-layers, sines before cosines, dropout also on attention weights and after the ReLU, label smoothing over"
+    " the wrong types alone, Adam's epsilon before the bias correction.",
+    choices=VARIANTS,
+)
 ModelSection: Any = make_dataclass(
     "ModelSection",
-    [("preset", str, PRESET), *overrides(TransformerConfig, "what the preset says")],
+    [("preset", str, PRESET), ("variant", str, VARIANT), *overrides(TransformerConfig, "what the preset says")],
     namespace={"__doc__": "[model]: Which Transformer. A key that is left out is the preset's."},
     frozen=True,
 )
@@ -109,6 +129,12 @@ class TrainSection:
     )
     validate_every: int = key(1000, "Updates between validations.", within=COUNT, may_change=True)
     checkpoint_every: int = key(1000, "Updates between checkpoints.", within=COUNT, may_change=True)
+    checkpoint_minutes: float = key(
+        0.0,
+        "Minutes of updates between checkpoints (the paper: 10); 0: checkpoint_every decides.",
+        within="[0, inf)",
+        may_change=True,
+    )
     keep_last: int = key(5, "Checkpoints kept; `average` takes the mean of these.", within=COUNT, may_change=True)
     patience: int = key(
         0, "Stop after so many validations without a lower loss; 0: never early.", within="[0, 1e6]", may_change=True
@@ -151,4 +177,6 @@ TRAINING: dict[str, dict[str, Any]] = {
     "parsing-small": {"max_steps": 13_000},
     "tiny": {"max_steps": 8000},
 }
-DECIDED = ("label_smoothing", "max_steps")  # by every preset: at its default where TRAINING has none
+# By every preset and variant: at its default where TRAINING and VARIANTS have none.
+DECIDED = ("label_smoothing", "max_steps", "smoothing_over", "adam_eps_inside")
+NAMED = ("preset", "variant")  # the keys of [model] that stand for others

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from train.files import NotWritten, disk_errors, write_text
+from train.files import NotWritten, appended, disk_errors, write_text
 from train.run.folder import RunFolder
 from train.run.state import RunState
 
@@ -86,7 +86,7 @@ class Appended:
         self.path, self._left = path, b""
 
     def __enter__(self) -> "Appended":
-        self._file = open(self.path, "ab", buffering=0)
+        self._file = appended(self.path)
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -4,8 +4,9 @@
 
 It imports neither autograd nor NumPy: what it replaces may be autograd/operations.py itself, which everything imports,
 so the import hook has to stand before anything of the house is loaded. Orders, as JSON: `file`, the module's path;
-`text`, what is to be run instead; `leave_out`, ids of tests not to run; `limit`, seconds of processor time, or null;
-`result`, where to write, as JSON, whether the module was loaded, which tests reached which places, the first failure.
+`text`, what is to be run instead; `leave_out`, ids of tests not to run; `first`, ids of tests in the order in which
+they are to run, before all others; `limit`, seconds of processor time, or null; `result`, where to write, as JSON,
+whether the module was loaded, which tests reached which places, the first failure.
 """
 
 import importlib.machinery
@@ -134,8 +135,9 @@ class Finder:
 class Watch:
     """A pytest plugin: which test runs, which are left out, and the first failure."""
 
-    def __init__(self, finder: Finder, leave_out: list[str]) -> None:
+    def __init__(self, finder: Finder, leave_out: list[str], first: list[str]) -> None:
         self.finder, self.leave_out = finder, set(leave_out)
+        self.places = {nodeid: place for place, nodeid in enumerate(first)}
         self.failure: list[str] = []
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -156,6 +158,7 @@ class Watch:
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
         left_out = [item for item in items if item.nodeid in self.leave_out]
         items[:] = [item for item in items if item.nodeid not in self.leave_out]
+        items.sort(key=lambda item: self.places.get(item.nodeid, len(self.places)))
         config.hook.pytest_deselected(items=left_out)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -182,7 +185,7 @@ def main(orders_file: str, arguments: list[str]) -> int:
     finder = Finder(orders["file"])
     sys.meta_path.insert(0, cast(Any, finder))
     sys.path.insert(0, os.getcwd())  # as `python -m pytest` does
-    watch = Watch(finder, orders["leave_out"])
+    watch = Watch(finder, orders["leave_out"], orders["first"])
     status = int(pytest.main(arguments, plugins=[watch]))
     result = {
         "loaded": Loader.loaded,

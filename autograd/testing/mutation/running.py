@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,23 +89,25 @@ class Runner:
         with ThreadPoolExecutor(jobs) as pool:
             try:
                 futures = []
+                reaches = Counter(name for names in first.reached.values() for name in names)
                 for number, names in first.reached.items():
                     if not names:
                         yield Outcome(planted[number], NOT_RUN)
                         continue
                     collecting = "" in names  # reached while tests are collected: it concerns them all
                     leave_out = set() if collecting else first.names - set(names)
-                    futures.append(pool.submit(self.run_on, planted[number], sorted(leave_out), limit))
+                    special = sorted(names, key=lambda name: reaches[name])  # to this place: likely to notice, so first
+                    futures.append(pool.submit(self.run_on, planted[number], sorted(leave_out), special, limit))
                 for future in as_completed(futures):
                     yield future.result()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
                 self.stop()
 
-    def run_on(self, mistake: Mistake, leave_out: list[str], limit: float) -> Outcome:
+    def run_on(self, mistake: Mistake, leave_out: list[str], special: list[str], limit: float) -> Outcome:
         """The outcome of one mistake."""
         start = time.perf_counter()
-        status, result, last = self.run(mistake.planted_in(self.text), leave_out, limit)
+        status, result, last = self.run(mistake.planted_in(self.text), limit, leave_out, special)
         seconds = time.perf_counter() - start
         if status is None:
             return Outcome(mistake, ENDLESS, error=f"not done after {limit:.0f} s", seconds=seconds)
@@ -114,7 +117,7 @@ class Runner:
         return Outcome(mistake, how, test, error, seconds)
 
     def run(
-        self, text: str, leave_out: list[str] | None = None, limit: float | None = None
+        self, text: str, limit: float | None = None, leave_out: Sequence[str] = (), special: Sequence[str] = ()
     ) -> tuple[int | None, dict[str, Any], str]:
         """Run pytest with a text in the module's place. Its exit status, planted.py's result, the last line printed.
 
@@ -124,8 +127,8 @@ class Runner:
         """
         with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
             orders, result, output = (Path(folder) / name for name in ("orders", "result", "output"))
-            wanted = {"file": str(self.file), "text": text, "leave_out": leave_out or [], "limit": limit}
-            wanted["result"] = str(result)
+            how = {"limit": limit, "leave_out": [*leave_out], "first": [*special]}
+            wanted = {"file": str(self.file), "text": text, "result": str(result), **how}
             orders.write_text(json.dumps(wanted), encoding="utf-8")
             elsewhere = {"HYPOTHESIS_STORAGE_DIRECTORY": f"{folder}/examples", "COVERAGE_FILE": f"{folder}/coverage"}
             command = [sys.executable, "-P", str(SCRIPT), str(orders), "-x", "-q", "-o", f"cache_dir={folder}/cache"]

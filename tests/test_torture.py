@@ -1,0 +1,66 @@
+"""Some of each part of the torture (tests/torture/), and inputs that hypothesis draws for its readers."""
+
+import os
+import signal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.torture import damage, fuzz, runs
+
+PARTS = {
+    "kills": lambda ground: runs.kills(ground, 4),
+    "writes": lambda ground: runs.writes(ground, 0.04),
+    "terms": lambda ground: runs.stops(ground, 2, signal.SIGTERM, twice=False),
+    "interrupts": lambda ground: runs.stops(ground, 2, signal.SIGINT, twice=True),
+    "pairs": lambda ground: runs.pairs(ground, 4),
+    "full": lambda ground: runs.full(ground, 2),
+    "damage": lambda ground: damage.damaged(ground, 8),
+    "fuzz": lambda ground: fuzz.fuzzed(ground, 240),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Threads do not come along into a fork; those of tokenizers warn of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("TOKENIZERS_PARALLELISM", "false"), ("NPX_THREADS", "1")):
+            patch.setitem(os.environ, name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def told():
+    return []
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory, told):
+    return runs.Ground(tmp_path_factory.mktemp("torture"), told.append)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_some_of_every_part_is_right(part, ground, told):
+    told.clear()
+    words, right, count = PARTS[part](ground)
+    assert right == count > 0, (words, told)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return fuzz.Model(tmp_path_factory.mktemp("fuzz"))
+
+
+TOML = st.lists(
+    st.sampled_from(["[model]", "[train]", "[search]", "[[data]]", "d_model", "seed", "alpha", "=", "-1", "1e400"])
+    | st.sampled_from(["nan", '"x"', "[", "]", "{", "}", ",", ".", "0x", "1979-05-27", "true", "''''", "#", "\n"]),
+    max_size=30,
+).map(lambda parts: " ".join(parts).encode())
+
+
+@pytest.mark.parametrize("reader", fuzz.READERS)
+@settings(max_examples=15, deadline=None)
+@given(data=st.binary(max_size=200) | st.text(max_size=100).map(str.encode) | TOML)
+def test_a_reader_survives_whatever_hypothesis_draws(model, reader, data):
+    fuzz.feed(model, reader, data)
