@@ -114,12 +114,14 @@ def with_hint(
 ) -> Verdict:
     """The verdict with the hint of the wrong answer that gives the learner's outcome, here and where else it is wrong.
 
-    Two mistakes may give the same by chance, and the wrong hint is worse than none.
+    Two mistakes may give the same by chance, and the wrong hint is worse than none: so all cases count of the stages
+    that look at the same function in the same way.
     """
     wrong = {path: load(path) for path in exercise.others("wrong")}
     alike = [path for path, answer in wrong.items() if agrees(outcome(stage, answer, case), yours)]
     everywhere = set(alike)
-    for each in check_of(exercise).STAGES if alike else []:
+    alike_stages = [each for each in check_of(exercise).STAGES if each.yours.__code__ is stage.yours.__code__]
+    for each in alike_stages if alike else []:
         for other in each.cases(seed):
             result = outcome(each, module, other)
             agreeing = [path for path in alike if agrees(outcome(each, wrong[path], other), result)]
