@@ -170,7 +170,7 @@ def test_an_input_of_several_products_has_the_sum_of_their_gradients(shape):
         x = Tensor(leaf, requires_grad=True)
         y = ops.exp(x)
         parts = [ops.sum(product(y, Tensor(w)) * (k + 1.0)) for k, w in enumerate(weights)]
-        (parts[0] + parts[1] + parts[2] + ops.sum(y * y)).backward()
+        (parts[0] + parts[1] + parts[2]).backward()
         found.append(x.grad)
     np.testing.assert_allclose(found[0], found[1], rtol=1e-13)
 
