@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from models import TransformerConfig
 from tests.trainings import Crash, write_pairs
+from train import RunConfig, train
 from train.cli import main
 from train.errors import UserError
-from train.experiments import comparison, table3
+from train.experiments import comparison, speed, table2, table3
 from train.experiments.comparison import CLAIMS, ROWS, compare
 from train.learn.trainer import Trainer
+from train.run.folder import RunFolder
 
 SMALL = ["model.d_model=8", "model.d_ff=8", "model.d_k=4", "model.d_v=4", "model.n_layers=1", "data.vocab_size=280"]
 SMALL += ["train.batch_tokens=100", "search.max_extra=2", "search.beam=2"]
@@ -182,3 +184,70 @@ def test_without_matplotlib_there_is_a_note_and_no_picture(tmp_path, monkeypatch
     assert "expected matplotlib; got none; try pip install" in capfd.readouterr().err
     page = (tmp_path / "table3.md").read_text("utf-8")
     assert "5.00 (4.00)" in page and "table3.png" not in page and not (tmp_path / "table3.png").exists()
+
+
+# ---- Table 2
+
+
+@pytest.fixture(scope="module")
+def trained(texts, tmp_path_factory):
+    """A run of three updates, the text it was trained on, and its prepared arrays."""
+    out = tmp_path_factory.mktemp("run") / "a"
+    settings = [*SMALL, "train.max_steps=3", "train.log_every=3", "train.validate_bleu=false"]
+    train(RunConfig.from_dict({"data": dict(texts)}, settings), out, progress=False)
+    return out
+
+
+def test_the_comparators_stand_beside_ours_with_both_counts(trained, texts, tmp_path, capfd, monkeypatch):
+    options = [f"--en-de={trained}", f"--en-de-src={texts['valid_src']}", f"--en-de-ref={texts['valid_tgt']}"]
+    arguments = ["reproduce", "table2", "--out", str(tmp_path), *options, "--tflops", "P100", "--devices", "8"]
+    assert main(arguments) == 0
+    page = capfd.readouterr().out
+    for line in ("| ByteNet | 23.75 | - | - | - |", "| MoE | 26.03 | 40.56 | 2.0e19 | 1.2e20 |"):
+        assert line in page
+    assert page.count("| Transformer (b") == 2 and "ensemble" in page and "8 x 9.5 TFLOP/s" in page
+    ours = json.loads((tmp_path / "table2.json").read_text("utf-8"))["ours"]["en-de"]
+    entry = [entry for entry in RunFolder(trained).metrics() if entry["kind"] == "train"][-1]
+    assert ours["by_time"] == pytest.approx(entry["seconds"] * 8 * 9.5e12)
+    shape = RunConfig.load(trained / "config.toml").transformer_config(model_rows(trained))
+    low, high = (shape.training_flops(*sides) for sides in ((entry["tokens"], 0), (0, entry["tokens"])))
+    assert min(low, high) < ours["counted"] < max(low, high)
+    meta = json.loads((trained / "data/train/meta.json").read_text("utf-8"))
+    source = (meta["tokens"]["src"] + 30) / (sum(meta["tokens"].values()) + 60)
+    expected = shape.training_flops(round(entry["tokens"] * source), round(entry["tokens"] * (1 - source)))
+    assert ours["counted"] == pytest.approx(expected)
+    found = (tmp_path / "en-de.translated").read_text("utf-8").split("\n")[:-1]
+    monkeypatch.setattr(table2, "translate_lines", lambda *_, **__: pytest.fail("translated again"))
+    assert main(arguments) == 0 and len(found) == 4
+    capfd.readouterr()
+    for wrong, said in (
+        ([*arguments, "--tflops", "H100x"], "--tflops: expected a number, or one of K80"),
+        ([*arguments, "--en-fr", str(trained)], "try --en-fr, --en-fr-src and --en-fr-ref"),
+    ):
+        assert main(wrong) == 2 and said in capfd.readouterr().err
+
+
+def model_rows(run):
+    return json.loads((RunFolder(run).steps()[-1] / "state.json").read_text("utf-8"))["model"]["vocab_size"]
+
+
+# ---- how long a training takes
+
+
+def test_hours_are_the_tokens_of_all_updates_by_the_speed(capfd):
+    assert main(["info", "base", "--tokens-per-second", "1e5"]) == 0
+    assert "time         13.9 hours for 100,000 updates at 100,000 tokens/s, as given" in capfd.readouterr().out
+    both = ["--measure", "--tokens-per-second", "9"]
+    for arguments, said in ((["--tokens-per-second", "0"], "above 0"), (both, "both")):
+        assert main(["info", "base", *arguments]) == 2 and said in capfd.readouterr().err
+
+
+def test_a_speed_is_measured_by_updates_of_the_model_itself(texts, monkeypatch):
+    clock = iter([0.0, 9.0, 10.0, 10.5, 20.0, 20.25, 30.0, 31.0])
+    monkeypatch.setattr(speed.time, "perf_counter", lambda: next(clock))
+    config = RunConfig.from_dict({}, [*SMALL, "train.batch_tokens=100"])
+    found = speed.measure_speed(config.transformer_config(300), config)
+    assert found == 3 * 2 * 30 / 0.25  # 3 pairs of 30 tokens a side, the best after the first
+    language = RunConfig.from_dict({"model": {"architecture": "decoder"}, "data": {"task": "language"}})
+    with pytest.raises(UserError, match="expected a model of the task translation; got language"):
+        speed.measure_speed(language.transformer_config(300), language)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from train.cli.app import app
+from train.cli.app import Device, app, use_device
 from train.cli.options import VOCABULARY, number
 from train.errors import UserError, nearest
 
@@ -16,6 +16,11 @@ def info(
     what: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="Run folder or preset.", show_default=False)],
     vocab_size: Annotated[int, number(int, VOCABULARY, metavar="V", help="Types of a preset's vocabulary.")] = 37000,
     config: Annotated[bool, typer.Option("--config", help="Print the complete commented configuration.")] = False,
+    measure: Annotated[bool, typer.Option("--measure", help="Run a few updates; say how long all take.")] = False,
+    tokens_per_second: Annotated[
+        float | None, number(float, "(0, inf)", metavar="X", help="Source + target tokens a second, to say how long.")
+    ] = None,
+    device: Device = "cpu",
 ) -> None:
     """Print parameters, operations and memory beside the paper's figures; of a run also its curve and tokenizer."""
     from models import PRESETS
@@ -39,8 +44,23 @@ def info(
     if config:
         print(run_config.dump(), end="")
         return
+    if measure and tokens_per_second:
+        raise UserError("info: expected --measure or --tokens-per-second; got both; try one of them")
+    how = "as given"
+    if measure:
+        from train.experiments.speed import measure_speed
+
+        use_device(device)
+        tokens_per_second, how = measure_speed(shape, run_config), "measured here"
     for line in chain(describe(shape, run_config), describe_run(run, run_config) if known else ()):
         print(line)
+    if tokens_per_second:
+        from train.experiments.speed import hours
+
+        needed = hours(tokens_per_second, run_config)
+        days = f" ({needed / 24:,.1f} days)" if needed >= 48 else ""
+        print(f"time         {needed:,.1f} hours{days} for {run_config.train.max_steps:,} updates"
+              f" at {tokens_per_second:,.0f} tokens/s, {how}")  # fmt: skip
 
 
 def describe(shape: Any, config: Any) -> Iterator[str]:

@@ -55,6 +55,46 @@ def table3(
     print((out / "table3.md").read_text("utf-8"), end="")
 
 
+@tables.command(
+    epilog="--tflops: what one device sustains, for the paper's way to count: time x devices x this. A number, or one"
+    " of the paper's: K80, K40, M40, P100."
+)
+def table2(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)],
+    en_de: Annotated[Path | None, typer.Option(metavar="RUN", help="Run trained on English-German.")] = None,
+    en_de_src: Annotated[Path | None, typer.Option(metavar="F", help="Test text, English.")] = None,
+    en_de_ref: Annotated[Path | None, typer.Option(metavar="F", help="Test text, German.")] = None,
+    en_fr: Annotated[Path | None, typer.Option(metavar="RUN", help="Run trained on English-French.")] = None,
+    en_fr_src: Annotated[Path | None, typer.Option(metavar="F", help="Test text, English.")] = None,
+    en_fr_ref: Annotated[Path | None, typer.Option(metavar="F", help="Test text, French.")] = None,
+    devices: Annotated[int, number(int, "[1, 1000000]", help="GPUs, or machines, that trained.")] = 1,
+    tflops: Annotated[str, typer.Option(metavar="X|P100", help="TFLOP/s that one sustains; default: unknown.")] = "0",
+    device: Device = "cpu",
+) -> None:
+    """Translate and score the tests, count the operations of the trainings; write table2.md and .json."""
+    from train.errors import UserError
+    from train.experiments.paper import SUSTAINED
+    from train.experiments.table2 import Ours, run_table2
+
+    try:
+        sustained = 1e12 * float(SUSTAINED.get(tflops, tflops))
+    except ValueError:
+        sustained = -1.0
+    if not 0 <= sustained < 1e30:
+        raise UserError(f"--tflops: expected a number, or one of {', '.join(SUSTAINED)}; got '{tflops}'; try P100")
+    given = {"en-de": (en_de, en_de_src, en_de_ref), "en-fr": (en_fr, en_fr_src, en_fr_ref)}
+    ours = {}
+    for pair, (run, src, ref) in given.items():
+        if run and src and ref:
+            ours[pair] = Ours(run, src, ref, devices, sustained)
+        elif run or src or ref:
+            also = f"--{pair}, --{pair}-src and --{pair}-ref"
+            raise UserError(f"table2: expected a run and both sides of its test; got some of them; try {also}")
+    use_device(device)
+    run_table2(out, ours)
+    print((out / "table2.md").read_text("utf-8"), end="")
+
+
 Trees = Annotated[Path, typer.Option(metavar="F", help="Penn Treebank brackets.", show_default=False)]
 Named = Annotated[list[str] | None, typer.Option(metavar="NAME=PATH", help="May be repeated; see below.")]
 

@@ -1,4 +1,6 @@
-"""The figures that the paper prints, by the preset of the model they are of."""
+"""The figures that the paper prints: Table 3's by the preset of the model they are of, Table 2's by model."""
+
+from typing import Any
 
 
 def _row(bleu: float, ppl: float, params_millions: float = 65, **more: float) -> dict[str, float]:
@@ -46,3 +48,18 @@ PARSERS: list[tuple[str, str, float]] = [
     ("Luong et al. (2015)", "multi-task", 93.0),
     ("Dyer et al. (2016)", "generative", 93.3),
 ]
+
+# Table 2, newstest2014: BLEU, and training cost in FLOPs, of each language pair where the paper has it.
+TABLE2: list[dict[str, Any]] = [
+    {"model": "ByteNet", "en-de": 23.75},
+    {"model": "Deep-Att + PosUnk", "en-fr": 39.2, "en-fr FLOPs": 1.0e20},
+    {"model": "GNMT + RL", "en-de": 24.6, "en-fr": 39.92, "en-de FLOPs": 2.3e19, "en-fr FLOPs": 1.4e20},
+    {"model": "ConvS2S", "en-de": 25.16, "en-fr": 40.46, "en-de FLOPs": 9.6e18, "en-fr FLOPs": 1.5e20},
+    {"model": "MoE", "en-de": 26.03, "en-fr": 40.56, "en-de FLOPs": 2.0e19, "en-fr FLOPs": 1.2e20},
+    {"model": "Deep-Att + PosUnk, ensemble", "en-fr": 40.4, "en-fr FLOPs": 8.0e20},
+    {"model": "GNMT + RL, ensemble", "en-de": 26.30, "en-fr": 41.16, "en-de FLOPs": 1.8e20, "en-fr FLOPs": 1.1e21},
+    {"model": "ConvS2S, ensemble", "en-de": 26.36, "en-fr": 41.29, "en-de FLOPs": 7.7e19, "en-fr FLOPs": 1.2e21},
+    {"model": "Transformer (base)", "en-de": 27.3, "en-fr": 38.1, "en-de FLOPs": 3.3e18, "en-fr FLOPs": 3.3e18},
+    {"model": "Transformer (big)", "en-de": 28.4, "en-fr": 41.8, "en-de FLOPs": 2.3e19, "en-fr FLOPs": 2.3e19},
+]
+SUSTAINED = {"K80": 2.8, "K40": 3.7, "M40": 6.0, "P100": 9.5}  # TFLOP/s in single precision, footnote 5

@@ -101,6 +101,8 @@ class Trainer:
         self.model.train()
         if self._validation_due() and self._end() != "max_hours":  # stopped before or within it
             self._validate()
+            if self._end():  # no update follows, whose checkpoint would tell of it
+                self._save(needed=True)
         while not self._end():
             if self._update():
                 self._after_update()
