@@ -11,7 +11,7 @@ PEERS ?= ctranslate2>=4.8,<5 transformers>=5,<6
 # Two test processes of one thread each are faster than one of two.
 ONE_THREAD := NPX_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo exercise book-check test test-kernel test-matrix lint parity bench gpu-check gpu-present clean
+.PHONY: help demo exercise book-check test test-kernel test-matrix torture lint parity bench gpu-check gpu-present clean
 .NOTPARALLEL:
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make exercise N=5  the exercise of the book's chapter 5: begin it, or check it; without N: the twelve (book/README.md)"
 	@echo "make book-check  right answers on 20 seeds and every input that the gradient kit derives; about 3 minutes"
 	@echo "make test-matrix  the suite under other BLAS kernels, thread counts and without AVX; about 15 minutes"
+	@echo "make torture   kill, stop, damage and crowd trainings, fuzz readers; about an hour; benchmarks/RELIABILITY.md"
 	@echo "make lint      ruff and mypy alone"
 	@echo "make parity    the tests against PyTorch; installs $(TORCH) into $(VENV)"
 	@echo "make gpu-check all that needs a GPU, about 10 minutes: times beside torch, suites, sanitizers; gpu-check.json"
@@ -45,6 +46,9 @@ test-kernel: $(VENV)/.dev
 
 test-matrix: $(VENV)/.dev
 	$(BIN)/python -m tests.matrix
+
+torture: $(VENV)/.dev
+	$(BIN)/python -m tests.torture
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

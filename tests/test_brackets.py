@@ -43,7 +43,8 @@ def random_pairs(n, seed=1):
         tags = [rng.choice(TAGS) for _ in words]
         others = [t if rng.random() < 0.9 else rng.choice(TAGS) for t in tags]
         changed = [w if rng.random() < 0.99 else "e" for w in words]
-        yield Tree("TOP", [random_tree(rng, words, tags)]), Tree("S", [random_tree(rng, changed, others)])
+        gold = random_tree(rng, words, tags)
+        yield Tree("TOP", [gold]), Tree("TOP", [random_tree(rng, changed, others) if rng.random() < 0.8 else gold])
 
 
 def figures(gold, found, how):
@@ -56,10 +57,11 @@ def figures(gold, found, how):
 def test_2000_random_pairs_score_as_a_slow_implementation_does(tmp_path):
     pairs = list(random_pairs(2000))
     slow = {**COLLINS, "quotes": ("``", "''", "POS", ":")}
-    statuses = [0, 0, 0]
+    statuses, plain = [0, 0, 0], []
     for gold, found in pairs:
         lines = write_tree(gold), write_tree(found)
-        assert figures(gold, found, Parameters()) == line_of(*lines), lines
+        plain.append(line_of(*lines))
+        assert figures(gold, found, Parameters()) == plain[-1], lines
         settled = line_of(*lines, slow)
         assert figures(gold, found, QUOTED) == settled, lines
         statuses[settled[1]] += 1
@@ -69,7 +71,12 @@ def test_2000_random_pairs_score_as_a_slow_implementation_does(tmp_path):
         (tmp_path / name).write_text(text, encoding="utf-8")
     report = score_files(tmp_path / "gold", tmp_path / "found")
     assert report.all == score([([a], [b]) for a, b in pairs]).all  # reading changes nothing
-    assert report.all.matched > 1000 and report.all.crossing > 100 and 0 < report.short.sentences
+    sums, valid = report.all, [line for line in plain if line[1] == 0]
+    assert [sums.errors, sums.skipped, sums.valid] == [sum(line[1] == s for line in plain) for s in (1, 2, 0)]
+    assert [sums.no_crossing, sums.few_crossing] == [sum(line[5] <= most for line in valid) for most in (0, 2)]
+    assert 100 < sums.complete == sum(line[2] == line[3] == line[4] for line in valid)
+    r, p = (100 * sum(line[2] for line in valid) / sum(line[i] for line in valid) for i in (3, 4))
+    assert sums.figures()["f1"] == float(f"{2 * p * r / (p + r):.2f}") and sums.matched > 1000
 
 
 @pytest.mark.parametrize(("name", "param"), [("sample", "sample"), ("bug", "new")])

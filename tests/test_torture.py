@@ -11,13 +11,13 @@ from tests.torture import damage, fuzz, runs
 
 PARTS = {
     "kills": lambda ground: runs.kills(ground, 4),
-    "writes": lambda ground: runs.writes(ground, 0.04),
+    "writes": lambda ground: runs.writes(ground, 0.03),
     "terms": lambda ground: runs.stops(ground, 2, signal.SIGTERM, twice=False),
     "interrupts": lambda ground: runs.stops(ground, 2, signal.SIGINT, twice=True),
     "pairs": lambda ground: runs.pairs(ground, 4),
     "full": lambda ground: runs.full(ground, 2),
-    "damage": lambda ground: damage.damaged(ground, 8),
-    "fuzz": lambda ground: fuzz.fuzzed(ground, 240),
+    "damage": lambda ground: damage.damaged(ground, 4),
+    "fuzz": lambda ground: fuzz.fuzzed(ground, 60),
 }
 
 
@@ -60,7 +60,7 @@ TOML = st.lists(
 
 
 @pytest.mark.parametrize("reader", fuzz.READERS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.binary(max_size=200) | st.text(max_size=100).map(str.encode) | TOML)
 def test_a_reader_survives_whatever_hypothesis_draws(model, reader, data):
     fuzz.feed(model, reader, data)
