@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from book.files import MY, ROOT, Exercise, exercises, first_refusal, shown
 
@@ -72,10 +72,22 @@ def list_all(folder: Path) -> None:
         state = "open"
         if mine.exists():
             state = "done" if marks.get(exercise.name) == mark(mine) else "begun"
-        here = "  <- python -m book " + str(exercise.number) if state != "done" and first_open else ""
+        here = "  <- " + how(exercise.number) if state != "done" and first_open else ""
         first_open = first_open and state == "done"
         say(f"{exercise.number:3}  {state:5}  {exercise.title}{here}")
     say("", f"Chapters lie in {shown(ROOT / 'book')}; your answers will lie in {shown(folder)}.")
+
+
+def how(number: int) -> str:
+    """What to type for an exercise: as this was typed."""
+    return f"make exercise N={number}" if "MAKELEVEL" in os.environ else f"python -m book {number}"
+
+
+class OneLine(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
 
 
 def begin(exercise: Exercise, folder: Path) -> None:
@@ -84,7 +96,7 @@ def begin(exercise: Exercise, folder: Path) -> None:
         f"{exercise.number}. {exercise.title}",
         f"Read    {shown(exercise.chapter)}",
         f"Write   {shown(mine)}  (made just now)",
-        f"Check   python -m book {exercise.number}",
+        f"Check   {how(exercise.number)}",
     )
 
 
@@ -131,7 +143,7 @@ def watch(exercise: Exercise, folder: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m book", description=__doc__, allow_abbrev=False)
+    parser = OneLine(prog="python -m book", description=__doc__, allow_abbrev=False)
     parser.add_argument("number", nargs="?", type=int, help="of the exercise; none: list them")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--watch", action="store_true", help="check again whenever the file changes")

@@ -108,11 +108,12 @@ def first_refusal(exercise: Exercise, path: Path) -> list[str] | None:
         signature = f"def {function.name}({ast.unparse(function.args)})"
         if function.name not in own:
             return [f"{shown(path)}: expected {signature}; found no {function.name}"]
-        mine = own[function.name]
-        if isinstance(mine, ast.FunctionDef) and names(mine)[: len(names(function))] != names(function):
-            found = f"def {mine.name}({ast.unparse(mine.args)})"
-            return [f"{shown(path)}:{mine.lineno}: expected {signature}; found {found}"]
-    left = [(getattr(x, "lineno", 0), name) for name, top in own.items() for x in ast.walk(top) if is_blank(x)]
+        it = own[function.name]
+        if isinstance(it, ast.FunctionDef) and names(it)[: len(names(function))] != names(function):
+            found = f"def {it.name}({ast.unparse(it.args)})"
+            return [f"{shown(path)}:{it.lineno}: expected {signature}; found {found}"]
+    mine = [(function.name, own[function.name]) for function in wanted]
+    left = [(getattr(x, "lineno", 0), name) for name, top in mine for x in ast.walk(top) if is_blank(x)]
     if left:
         line, name = min(left)
         return [f"{shown(path)}:{line}: not done yet: {name} still has its `...`"]

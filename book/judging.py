@@ -112,14 +112,24 @@ def first_difference(exercise: Exercise, stage: Stage, seed: int, module: Module
 def with_hint(
     exercise: Exercise, stage: Stage, seed: int, module: ModuleType, verdict: Verdict, yours: Any, case: Any
 ) -> Verdict:
-    """The verdict with the hint of the one wrong answer that gives the learner's outcome, here and at other cases."""
+    """The verdict with the hint of the wrong answer that gives the learner's outcome, here and where else it is wrong.
+
+    Two mistakes may give the same by chance, and the wrong hint is worse than none: so all cases count of the stages
+    that look at the same function in the same way.
+    """
     wrong = {path: load(path) for path in exercise.others("wrong")}
-    alike = [path for path, module in wrong.items() if agrees(outcome(stage, module, case), yours)]
-    for other in stage.cases(seed):  # the same here: where else do they differ?
-        if len(alike) < 2:
-            break
-        result = outcome(stage, module, other)
-        alike = [path for path in alike if agrees(outcome(stage, wrong[path], other), result)] or alike
+    alike = [path for path, answer in wrong.items() if agrees(outcome(stage, answer, case), yours)]
+    everywhere = set(alike)
+    alike_stages = [each for each in check_of(exercise).STAGES if each.yours.__code__ is stage.yours.__code__]
+    for each in alike_stages if alike else []:
+        for other in each.cases(seed):
+            result = outcome(each, module, other)
+            agreeing = [path for path in alike if agrees(outcome(each, wrong[path], other), result)]
+            everywhere &= {*agreeing}
+            if isinstance(result, BaseException) or not same(result, each.right(*copied(other)), each.close):
+                alike = agreeing
+    if len(alike) > 1:  # some are wrong in other places as well
+        alike = [path for path in alike if path in everywhere]
     if len(alike) == 1:
         verdict.hint = alike[0].stem
         verdict.lines += ["", *wrapped("Hint: " + hint_of(alike[0]))]

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-TYPES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "UTF-8 text in a line"}
+WHOLE, NUMBER, TRUTH, TEXT = "a whole number", "a number", "true or false", "UTF-8 text on one line"
+TYPES: dict[type, str] = {int: WHOLE, float: NUMBER, bool: TRUTH, str: TEXT}
 NUMBERS = {int: r"[+-]?[0-9]{1,40}", float: r"[+-]?[0-9.]{1,40}(e[+-]?[0-9]{1,4})?"}
 
 

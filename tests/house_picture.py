@@ -1,10 +1,10 @@
-"""The picture of the house in the README, drawn from the imports: `python -m tests.house_picture` prints it as mermaid.
+"""The picture of the house in the README, drawn from the imports: `python -m tests.house_picture` writes it there.
 
 A box is a folder, an arrow leads from what is used to what uses it; one that goes without saying (a way of several
 arrows) is left out. What `__init__` and `__main__` files import is not looked at: they collect names for users.
 """
 
-import sys
+import re
 from pathlib import Path
 
 from tests.test_house import FILES, PACKAGES, ROOT, files_imported
@@ -77,5 +77,15 @@ def picture() -> str:
     return "\n".join(lines) + "\n"
 
 
+def place(readme: str) -> re.Match[str]:
+    """Where the picture stands in the README."""
+    found = re.search(r"(?<=```mermaid\n)flowchart BT\n.*?(?=```)", readme, re.DOTALL)
+    assert found, "the README has no picture of the house"
+    return found
+
+
 if __name__ == "__main__":
-    sys.stdout.write(picture())
+    page = ROOT / "README.md"
+    text = page.read_text(encoding="utf-8")
+    here = place(text)
+    page.write_text(text[: here.start()] + picture() + text[here.end() :], encoding="utf-8")

@@ -268,9 +268,16 @@ def disk_errors(what: str, attempt: str = "try freeing space, then --resume") ->
 
 def appended(path: Path_) -> IO[Any]:
     """A regular file to append bytes to, unbuffered; UserError for anything else that stands there."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+        regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # a pipe that nobody reads
+            raise
+        regular, descriptor = False, -1
+    if not regular:
+        if descriptor >= 0:
+            os.close(descriptor)
         raise UserError(f"{path}: expected a file to append to; got {what_is(path)}; try removing it")
     return open(descriptor, "ab", buffering=0)
 

@@ -79,10 +79,12 @@ def main():
 
     folder, failed = Path(a.folder or tempfile.mkdtemp(prefix="torture-")), 0
 
+    grounds = {name: Ground(folder / name, say) for name in names}  # they train, which two threads cannot do at once
+
     def run(name):
         nonlocal failed
         started = time.monotonic()
-        words, right, count = chosen[name](Ground(folder / name, say))
+        words, right, count = chosen[name](grounds[name])
         seconds = time.monotonic() - started
         noted(name, words, right, count, seconds, Path(a.report))
         failed += count - right

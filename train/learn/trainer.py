@@ -101,6 +101,8 @@ class Trainer:
         self.model.train()
         if self._validation_due() and self._end() != "max_hours":  # stopped before or within it
             self._validate()
+            if self._end():  # no update follows, whose checkpoint would tell of it
+                self._save(needed=True)
         while not self._end():
             if self._update():
                 self._after_update()
@@ -269,7 +271,7 @@ class Trainer:
         state = self._state() | {
             "text_sha256": self.corpora["train"].digest,
             "config": self.config.frozen(),
-            "extra": self.state.step % self.config.train.checkpoint_every > 0,
+            "extra": not self._checkpoint_due(),
             "adam_steps": adam.pop("step"),
             "loss_scale": self.update.scale.state_dict(),
             "run": asdict(self.state),

@@ -64,7 +64,7 @@ def save_weights(target: Path, state: Mapping[str, Any], model: Mapping[str, npx
 def prune(run: RunFolder, keep_last: int) -> None:
     """Removes all but the `keep_last` newest checkpoints (0 keeps all), and those that are `extra`, but for the newest.
 
-    Extra is one that a stop has left between two of train.checkpoint_every: so a run that was stopped keeps, later on,
+    Extra is one that a stop has left between two that were due: so a run that was stopped keeps, later on,
     the same checkpoints as one that was not. A damaged one counts for none.
     """
     states: dict[Path, dict[str, Any]] = {}

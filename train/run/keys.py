@@ -132,7 +132,7 @@ class TrainSection:
     checkpoint_minutes: float = key(
         0.0,
         "Minutes of updates between checkpoints (the paper: 10); 0: checkpoint_every decides.",
-        within="[0, inf)",
+        within="[0, 1e6]",
         may_change=True,
     )
     keep_last: int = key(5, "Checkpoints kept; `average` takes the mean of these.", within=COUNT, may_change=True)

@@ -24,7 +24,7 @@ VJPS = {
 
 def passes(vjp, x, g):
     """Whether a gradient agrees with slopes: along each number of a row, with all that are equal to it."""
-    gradient, h = vjp(x, g), 1e-5
+    gradient, h = vjp(x, g), 1e-6 * max(10.0, abs(x).max())
     for row in range(len(x)):
         for value in np.unique(x[row]):
             along = np.zeros(x.shape)
@@ -37,7 +37,8 @@ def passes(vjp, x, g):
 
 def yours(module, _):
     given = module.inputs()
-    if not isinstance(given, list) or not given or not all(isinstance(x, tuple) and len(x) == 2 for x in given):
+    pair = (tuple, list)
+    if not isinstance(given, pair) or not given or not all(isinstance(x, pair) and len(x) == 2 for x in given):
         raise Refused("expected inputs() to return a list of pairs (x, g)")
     pairs = [(np.asarray(x, float), np.asarray(g, float)) for x, g in given]
     for x, g in pairs:

@@ -20,6 +20,11 @@ def right(lengths, budget):
     return [batch.tolist() for batch in Batches(Corpus(lengths), budget).by_length()] if lengths else []
 
 
+def listed(found):
+    """A generator of batches will do as well."""
+    return list(found) if hasattr(found, "__next__") else found
+
+
 def by_hand(seed):
     yield [1], 1
     yield [2, 1], 2
@@ -39,7 +44,7 @@ def drawn(seed):
 
 
 STAGES = [
-    Stage("the batches are others", cases, lambda m, *a: m.batches(*a), right, lambda *a: f"batches{a}")
+    Stage("the batches are others", cases, lambda m, *a: listed(m.batches(*a)), right, lambda *a: f"batches{a}")
     for cases in (by_hand, drawn)
 ]
 AFTER = """\

@@ -67,6 +67,7 @@ def drawn(seed):
 
 
 def narrow(seed):
+    yield {(): [0.45, 0.4, 0.15], (1,): [1.0, 0.0, 0.0]}, 1, 2, 3.0
     yield {(): [0.1, 0.5, 0.4], (1,): [0.6, 0.2, 0.2], (2,): [0.9, 0.05, 0.05]}, 1, 2, 0.6
     for tokens, longest, beam in ((3, 3, 1), (3, 4, 2), (4, 4, 3)):
         yield tables(seed, tokens, longest), beam, longest, 0.6
@@ -101,4 +102,4 @@ STAGES = [
 ] + [Stage("a narrow beam asks for other prefixes than the most probable", narrow, laws, right_laws, call)]  # fmt: skip
 AFTER = """\
 The real one (models/search/beam.py, `beam_search`) searches many sentences in one batch, and stops for one as soon as
-nothing that lives can win any more, whatever its length will be: its bound is proved in a comment there."""
+nothing that lives can win any more, whatever its length will be. In it an end takes one of the beam's places."""

@@ -1,5 +1,7 @@
 """Remember the largest number so far and the sum of exp(x - largest). When the largest grows, the sum shrinks."""
 
+import tracemalloc
+
 import numpy as np
 
 from book.exercise import Stage, draw, text
@@ -30,7 +32,9 @@ def edges(seed):
     yield matrix([1.0, 0.0]), matrix([0.0])
     yield matrix([2.0]), matrix([1.0])
     yield matrix([1000.0]), matrix([999.0])
+    yield matrix([0.0]), matrix([1000.0])
     yield matrix([-1000.0]), matrix([-999.0])
+    yield (matrix([-100000.0]),)
     yield matrix([-np.inf]), matrix([1.0])
     yield matrix([1.0]), matrix([-np.inf])
     yield (matrix([-np.inf]),)
@@ -45,13 +49,35 @@ def drawn(seed):
 
 def memory(seed):
     """Many panels: what remembers them all is found by its size."""
-    if seed == 0:
-        yield tuple(draw(i, 2, 2) for i in range(200))
+    yield 60, 400
+
+
+def with_memory(module, number, width):
+    """The sum over so many panels of 1 row, and whether half of them would fit what was kept."""
+    tracemalloc.start()
+    try:
+        found = module.log_sum_exp(stream(panel(i, width) for i in range(number)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    return {"sum": found, "memory": "as for all panels" if peak > number * width * 4 else "as for a few panels"}
+
+
+def panel(i, width):
+    return np.sin(np.arange(width) + i)[None]
+
+
+def right_with_memory(number, width):
+    x = np.concatenate([panel(i, width) for i in range(number)], axis=1)
+    return {"sum": np.log(np.exp(x).sum(axis=1)), "memory": "as for a few panels"}
 
 
 STAGES = [
     Stage("the sum is wrong", cases, lambda m, *panels: m.log_sum_exp(stream(panels)), right,
-          lambda *panels: f"log_sum_exp(iter({text(list(panels))}))") for cases in (edges, drawn, memory)
+          lambda *panels: f"log_sum_exp(iter({text(list(panels))}))") for cases in (edges, drawn)
+] + [
+    Stage("the sum is right, but it remembers the panels", memory, with_memory, right_with_memory,
+          lambda n, width: f"log_sum_exp(np.sin(np.arange({width}) + i)[None] for i in range({n}))"),
 ]  # fmt: skip
 AFTER = """\
 The real one (npx/kernels/cross_entropy.py, `panels_of_exponentials`) does this for all words of a vocabulary, panels
