@@ -18,7 +18,7 @@ def info(
     config: Annotated[bool, typer.Option("--config", help="Print the complete commented configuration.")] = False,
     measure: Annotated[bool, typer.Option("--measure", help="Run a few updates; say how long all take.")] = False,
     tokens_per_second: Annotated[
-        float | None, number(float, "(0, inf)", metavar="X", help="Source + target tokens a second, to say how long.")
+        float | None, number(float, "(0, 1e12]", metavar="X", help="Source + target tokens a second, to say how long.")
     ] = None,
     device: Device = "cpu",
 ) -> None:
