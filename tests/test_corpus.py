@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from train.cli import main
 from train.errors import UserError
 from train.text import collect as collecting
+from train.text import fetch as fetching
 from train.text.clean import Cleaner, Rules, Seen, foreign
 from train.text.collect import collect
 from train.text.fetch import fetch, fetch_all
@@ -102,28 +103,31 @@ def served(files, *plan):
     ],
 )
 def test_a_file_comes_whole_however_the_server_fails(tmp_path, plan, ranges):
+    hangs = "hangs" in plan
     with served({"a.bin": BYTES}, *plan) as (url, asked):
-        found = fetch_all([WHOLE], tmp_path, url, wait=0.3)
-    assert (tmp_path / "a.bin").read_bytes() == BYTES and asked == ranges
+        found = fetch_all([WHOLE], tmp_path, url, wait=0.3 if hangs else 60)
+    assert (tmp_path / "a.bin").read_bytes() == BYTES
+    assert asked[:2] == ranges if hangs else asked == ranges  # a slow machine may take more tries in 0.3 s
     assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
     assert (found[0]["sha256"], found[0]["bytes"], found[0]["checked_by"]) == (WHOLE.sha256, len(BYTES), "sha256")
 
 
-def test_a_download_that_was_stopped_goes_on_where_it_stopped(tmp_path):
+def test_a_download_that_was_stopped_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(fetching.time, "sleep", lambda seconds: None)
     said = r"a.bin: expected to fetch it; got .*; try the same command again"
     with served({"a.bin": BYTES}, "breaks", *["nothing"] * 5) as (url, asked):
         with pytest.raises(UserError, match=said) as error:
-            fetch_all([WHOLE], tmp_path, url, wait=0.05)
+            fetch_all([WHOLE], tmp_path, url)
         assert WHOLE.sha256 in str(error.value) and str(tmp_path) in str(error.value) and "\n" not in str(error.value)
         assert [path.name for path in tmp_path.iterdir()] == ["a.bin.part"]
-        fetch_all([WHOLE], tmp_path, url, wait=0.3)
+        fetch_all([WHOLE], tmp_path, url)
     assert asked[-1] == "bytes=38400-" and (tmp_path / "a.bin").read_bytes() == BYTES
 
 
 def test_all_of_it_may_be_there_but_not_under_its_name(tmp_path):
     (tmp_path / "a.bin.part").write_bytes(BYTES)
     with served({"a.bin": BYTES}) as (url, asked):
-        fetch_all([WHOLE], tmp_path, url, wait=0.3)
+        fetch_all([WHOLE], tmp_path, url)
     assert asked == [f"bytes={len(BYTES)}-"] and (tmp_path / "a.bin").read_bytes() == BYTES
 
 

@@ -40,8 +40,8 @@ class Settings:
     rules: Rules = Rules()
     tokenizer: str | None = None
     vocab_size: int | None = None
-    learn_from: int = 0  # at most so many lines a side, evenly spaced, for the vocabulary, whose memory grows with the
-    # different words; 0: all
+    learn_from: int = 1_000_000  # lines a side for the vocabulary, evenly spaced, as its memory grows with the
+    # different words of the text; 0: all
     max_length: int = 256
 
 
