@@ -160,6 +160,21 @@ def test_what_an_adding_vjp_gives_away_is_not_copied():
     assert leaf.grad is given_away[0]
 
 
+@pytest.mark.parametrize("shape", [(3, 2), (2, 3, 2)])
+def test_an_input_of_several_products_has_the_sum_of_their_gradients(shape):
+    """The second product that is walked adds to the sum that the first began."""
+    numbers = np.random.default_rng(0)
+    leaf, weights = numbers.normal(size=shape), [numbers.normal(size=(2, 4)) for _ in range(3)]
+    found = []
+    for product in (neural.linear, neural.composed_linear):
+        x = Tensor(leaf, requires_grad=True)
+        y = ops.exp(x)
+        parts = [ops.sum(product(y, Tensor(w)) * (k + 1.0)) for k, w in enumerate(weights)]
+        (parts[0] + parts[1] + parts[2]).backward()
+        found.append(x.grad)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-13)
+
+
 def test_an_array_given_to_two_is_nobody_s_to_add_to():
     both, a, b = named({"shared": shared})["shared"], *(Tensor(np.ones(2), requires_grad=True) for _ in range(2))
     x, y = a * 1.0, b * 1.0

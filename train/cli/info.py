@@ -46,7 +46,7 @@ def info(
         return
     if measure and tokens_per_second:
         raise UserError("info: expected --measure or --tokens-per-second; got both; try one of them")
-    how = f"as given (--tokens-per-second {tokens_per_second:g})"
+    how = "as given"
     if measure:
         from train.experiments.speed import measure_speed
 
