@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 import time
 
 import pytest
@@ -12,6 +13,7 @@ from tests.forks import Fork, ran
 from tests.trainings import outcome
 from train import average_checkpoints
 from train.cli import main
+from train.learn.signals import never_lost
 from train.run.folder import RunFolder
 
 text, uninterrupted = trainings.text, trainings.uninterrupted
@@ -158,6 +160,18 @@ def test_an_average_that_is_older_than_the_newest_checkpoint_is_said_to_be(model
     trainings.run(text, tmp_path / "run", resume=True, max_steps=13)
     assert main(["translate", "--model", str(tmp_path / "run"), "--input", str(text / "valid.en")]) == 0
     assert "older than step-13; try npx-transformer average again" in capfd.readouterr().err
+
+
+def test_ctrl_c_while_something_is_cleared_away_is_not_ignored():
+    class Cleared:
+        def __del__(self):
+            raise KeyboardInterrupt
+
+    before = sys.unraisablehook
+    with pytest.raises(KeyboardInterrupt), never_lost():
+        Cleared()
+        time.sleep(5)
+    assert sys.unraisablehook is before
 
 
 def test_ctrl_c_is_quiet_and_answered_at_once_while_a_tokenizer_learns(model, tmp_path):

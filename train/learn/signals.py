@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM: the first asks the loop to stop, the second stops it where it stands."""
 
+import _thread
 import os
 import signal
 import sys
@@ -42,6 +43,24 @@ class Signals:
         if sys.__stderr__ is not None:
             with suppress(OSError):  # straight to the terminal: a buffered writer may be in the middle of a line
                 os.write(2, b"\nstopping after this step; once more stops at once\n")
+
+
+@contextmanager
+def never_lost() -> Iterator[None]:
+    """In the block a KeyboardInterrupt that comes while Python clears something away, which ignores it, comes again."""
+    before = sys.unraisablehook
+
+    def again(unraisable: Any) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            threading.Timer(0.01, _thread.interrupt_main).start()  # at once it would be ignored again
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def interruptible(work: Callable[[], T]) -> T:

@@ -15,7 +15,7 @@ import npx
 from models import ARCHITECTURES
 from train.errors import UserError
 from train.files import write_text
-from train.learn.signals import interruptible
+from train.learn.signals import interruptible, never_lost
 from train.learn.trainer import Trainer
 from train.run.checkpoint import check_same_config
 from train.run.config import RunConfig
@@ -55,7 +55,7 @@ def train(
         if examples % (1 << 20) == 0:
             say(f"{examples:,} read")
 
-    with run.begun(resume):
+    with never_lost(), run.begun(resume):
         if resume:
             check_same_config(run, config)
         else:
