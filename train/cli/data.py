@@ -31,7 +31,7 @@ def data(
     tokenizer: Annotated[str | None, typer.Option(metavar="bpe|wordpiece", help="Default: the paper's.")] = None,
     vocab_size: Annotated[int | None, number(int, "[260, 16777216]", metavar="V", help="Its types.")] = None,
     learn_from: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Learn it on N evenly spaced lines a side; 0: on all.")
+        int, number(int, "[0, 1e12]", metavar="N", help="Learn it on N evenly spaced lines a side; 0: on all.")
     ] = 1_000_000,
     max_length: Annotated[int, number(int, "[2, 65535]", help="Tokens a side, of a pair that is kept.")] = 256,
     max_words: Annotated[int, number(int, "[0, 1e9]", help="Words a side, of a pair that is kept; 0: any.")] = 250,
