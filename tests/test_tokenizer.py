@@ -268,3 +268,16 @@ def test_a_damaged_file_is_the_users_mistake_with_its_name(tmp_path, tokenizers,
 def test_a_missing_file_is_the_users_mistake(tmp_path):
     with pytest.raises(UserError, match="got no such file"):
         Tokenizer.load(tmp_path / "none.json")
+
+
+def test_a_file_with_which_the_library_fails_only_later_is_told(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("one two three\n" * 5, encoding="utf-8")
+    made = Tokenizer.train([text], vocab_size=270)
+    spec = {**made._spec, "decoder": {"type": "Strip", "content": " ", "start": 0, "stop": 2**64 - 1}}
+    for decoder in (spec["decoder"], {"type": "Strip", "content": " ", "start": 9, "stop": 9}):
+        (tmp_path / "tokenizer.json").write_text(json.dumps(spec | {"decoder": decoder}), encoding="utf-8")
+        try:
+            Tokenizer.load(tmp_path / "tokenizer.json").decode_batch([[4], []])
+        except UserError as error:
+            assert "tokenizer.json: expected " in str(error) and "\n" not in str(error)

@@ -24,6 +24,7 @@ from train.run.state import Summary
 from train.tasks import TASKS, Task
 
 
+@never_lost()
 def train(
     config: RunConfig, run_dir: str | Path, resume: bool = False, progress: bool = True, max_hours: float = 0.0
 ) -> Summary:
@@ -55,7 +56,7 @@ def train(
         if examples % (1 << 20) == 0:
             say(f"{examples:,} read")
 
-    with never_lost(), run.begun(resume):
+    with run.begun(resume):
         if resume:
             check_same_config(run, config)
         else:

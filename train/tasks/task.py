@@ -5,6 +5,7 @@ a file with a class below `Task`, decorated with `@task`, and a line in tasks/__
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -56,7 +57,8 @@ class Task:
                 if not file:
                     raise UserError(f"data.{name}: expected a text file; got none; try {option(name)} FILE")
         for file in (file for files in texts.values() for file in files):
-            next(read_lines(file, chunk=1))
+            with closing(read_lines(file, chunk=1)) as lines:
+                next(lines)
         return texts
 
     def learn_tokenizer(self, data: Any, files: Sequence[str]) -> Any:

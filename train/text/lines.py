@@ -1,6 +1,6 @@
 """Text files, a sentence a line, read with every check that a mistake in them needs; of any size, a part at a time."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import islice, zip_longest
 from os import PathLike
 from pathlib import Path
@@ -19,7 +19,7 @@ def read_lines(
     watch: Callable[[bytes], object] | None = None,
     longest: int = LONGEST_LINE,
     pipes: bool = False,
-) -> Iterator[list[str]]:
+) -> Generator[list[str], None, None]:
     r"""Yield the lines of a UTF-8 text file in lists of `chunk` lines (the last one shorter), so that any size fits.
 
     Only "\n" ends a line: U+0085 and U+2028 belong to the text.  A "\r" before it, a byte order mark at the start and a

@@ -58,7 +58,7 @@ class PlainTokenizer(Tokenizer):
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Text of each sequence of ids, white space as it was; special ids are left out."""
         plain = [[int(i) for i in ids] for ids in sequences]
-        return self._engine.decode_batch(plain, skip_special_tokens=True)
+        return self._ask(self._engine.decode_batch, plain, skip_special_tokens=True)
 
 
 def read_plain(path: str | PathLike[str], watch: Callable[[bytes], object] | None = None) -> Iterator[list[str]]:

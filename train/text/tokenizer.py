@@ -16,7 +16,7 @@ text always gives the same bytes.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from os import PathLike
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
-from train.errors import UserError
+from train.errors import UserError, one_line
 from train.files import read_json, write_text
 from train.text.lines import read_lines, read_parallel
 
@@ -91,7 +91,7 @@ class Tokenizer:
                 f"{name}: expected ids 0 to {len(vocabulary) - 1} once each; got gaps or repeated ids; "
                 f"try training the tokenizer again"
             )
-        self._spec = spec
+        self._spec, self._name = spec, name
         self._engine = engine
         self.special = SpecialIds(*known)
         self.pad_id, self.bos_id, self.eos_id, _ = self.special
@@ -154,7 +154,7 @@ class Tokenizer:
         Raises `UserError` for a text with lone surrogates, which is how Python passes on bytes that are no UTF-8.
         """
         try:
-            encodings = self._engine.encode_batch_fast(list(texts), add_special_tokens=False)
+            encodings = self._ask(self._engine.encode_batch_fast, list(texts), add_special_tokens=False)
         except TypeError:
             for number, text in enumerate(texts, 1):
                 if any("\ud800" <= c <= "\udfff" for c in text):
@@ -175,7 +175,19 @@ class Tokenizer:
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Text of each sequence of ids, as `decode`."""
         plain = [[int(i) for i in ids] for ids in sequences]
-        return [normalize(text) for text in self._engine.decode_batch(plain, skip_special_tokens=True)]
+        return [normalize(text) for text in self._ask(self._engine.decode_batch, plain, skip_special_tokens=True)]
+
+    def _ask(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """What the library gives; UserError where it fails, as it does for some foreign files only when it is used."""
+        try:
+            return call(*arguments, **named)
+        except (KeyboardInterrupt, SystemExit, MemoryError, TypeError):
+            raise
+        except BaseException as error:  # a panic inside the library is no Exception
+            raise UserError(
+                f"{self._name}: expected a tokenizer that works; got '{one_line(error)[:200]}'; "
+                "try training the tokenizer again"
+            ) from None
 
 
 def normalize(text: str) -> str:
