@@ -306,7 +306,8 @@ def test_a_parse_is_drawn_with_what_the_decoder_looks_at(run, folder, tmp_path):
     root = ElementTree.parse(svg).getroot()
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert all(word in texts for word in ["the", "cat", "sat", "NP", "VP", "TOP", "(NP", ")S", "end"])
-    assert len(list(root.iter("{http://www.w3.org/2000/svg}line"))) == 7 + 6 - 1  # one to each part of a constituent
+    lines = list(root.iter("{http://www.w3.org/2000/svg}polyline"))
+    assert len(lines) == 7 + 6 - 1  # one to each part of a constituent
     odd = Tree("TOP", [Tree("A&B", [Leaf("<", "a<b")]), Leaf("'", "x")])
     drawn = ElementTree.fromstring(draw_tree(odd, ["(A", "end"], np.eye(2, 3)))
     assert {"a<b", "A&B"} <= {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}

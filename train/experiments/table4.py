@@ -38,7 +38,7 @@ SMALL: dict[str, dict[str, Any]] = {
         **{"batch_tokens": 3072, "warmup_steps": 1000, "lr_scale": 0.8, "validate_every": 1000},
         **{"checkpoint_every": 250, "keep_last": 10},
     },
-    "search": {"beam": 8, "alpha": 0.3, "max_extra": 300},
+    "search": {"beam": 16, "alpha": 0.3, "max_extra": 300},
 }
 SCALES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "paper": {
