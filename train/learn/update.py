@@ -14,6 +14,7 @@ import npx
 from autograd import kept_arrays
 from models import FlatParameters
 from train.errors import UserError
+from train.learn.graphs import Graphs
 from train.learn.optim import Adam, LossScale, clip_factor, squared_norm
 from train.run.keys import TrainSection
 from train.run.report import RunReport
@@ -42,6 +43,7 @@ class Update:
         self.flat = FlatParameters(model, precision.numbers if precision.low else None)
         self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
         self.scale = LossScale(dynamic=precision.scaled)
+        self.graphs = Graphs(model, t, report.line) if t.graphs and npx.device() == "cuda" else None
         self.losses: list[float] = []  # of the micro-batches of the last gradient
 
     def gradient(self, micro: Sequence[Any], step: int) -> tuple[float, float]:
@@ -65,19 +67,25 @@ class Update:
             micro, halved = smaller, True
 
     def _gradient(self, micro: Sequence[Any], targets: int, step: int) -> tuple[float, float]:
-        t, losses = self.settings, []
-        how = {"smoothing": t.label_smoothing, "smoothing_over": t.smoothing_over, "normalizer": targets}
+        t = self.settings
         self.flat.zero_grad()
         with npx.keyed(t.seed, step), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # an overflow is told by what is read at the end
-            for batch in micro:
-                loss = self.task.loss(self.model, batch, **how)
-                loss.backward(self.scale.value)
-                losses.append(loss.data)
+            losses = [self._loss(batch, targets) for batch in micro]
             numbers = npx.stack([*losses, squared_norm(self.flat)])
             self.meanwhile()
             *self.losses, square = npx.to_host(numbers).tolist()
         return sum(self.losses), math.sqrt(square) / self.scale.value
+
+    def _loss(self, batch: Any, targets: int) -> npx.Array:
+        """The loss () of a micro-batch as its share of the update's, on the device; its gradient is added up."""
+        if self.graphs:
+            return self.graphs.loss(self.task.sequences(batch), targets, self.scale.value)
+        t = self.settings
+        how = {"smoothing": t.label_smoothing, "smoothing_over": t.smoothing_over, "normalizer": targets}
+        loss = self.task.loss(self.model, batch, **how)
+        loss.backward(self.scale.value)
+        return loss.data
 
     def apply(self, lr: float, norm: float) -> None:
         """Moves the weights by the gradient in the flat buffer, whose norm is `norm`."""
