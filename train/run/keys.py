@@ -125,7 +125,6 @@ class TrainSection:
         False,
         "On a GPU: ask for all kernels of a batch at once, as a CUDA graph of its shape; for batches of a few thousand"
         " tokens.",
-        may_change=True,
     )
     max_skipped: int = key(
         10,
