@@ -15,6 +15,7 @@ from autograd import kept_arrays
 from models import FlatParameters
 from train.errors import UserError
 from train.learn.anomaly import SUM_ALONE, first_anomaly, unwarned
+from train.learn.graphs import Graphs
 from train.learn.optim import Adam, LossScale, clip_factor, squared_norm
 from train.run.keys import TrainSection
 from train.run.report import RunReport
@@ -43,6 +44,7 @@ class Update:
         self.flat = FlatParameters(model, precision.numbers if precision.low else None)
         self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
         self.scale = LossScale(dynamic=precision.scaled)
+        self.graphs = Graphs(model, t, report.line) if t.graphs and npx.device() == "cuda" else None
         self.losses: list[float] = []  # of the micro-batches of the last gradient
 
     def gradient(self, micro: Sequence[Any], step: int) -> tuple[float, float]:
@@ -68,11 +70,17 @@ class Update:
     def _gradient(self, micro: Sequence[Any], targets: int, step: int) -> tuple[float, float]:
         self.flat.zero_grad()
         with npx.keyed(self.settings.seed, step), unwarned():
-            losses = [self._backward(batch, targets) for batch in micro]
+            losses = [self._loss(batch, targets) for batch in micro]
             numbers = npx.stack([*losses, squared_norm(self.flat)])
             self.meanwhile()
             *self.losses, square = npx.to_host(numbers).tolist()
         return sum(self.losses), math.sqrt(square) / self.scale.value
+
+    def _loss(self, batch: Any, targets: int) -> npx.Array:
+        """The loss () of a micro-batch as its share of the update's, on the device; its gradient is added up."""
+        if self.graphs:
+            return self.graphs.loss(self.task.sequences(batch), targets, self.scale.value)
+        return self._backward(batch, targets)
 
     def _backward(self, batch: Any, targets: int) -> npx.Array:
         """Adds a micro-batch's gradient; its loss, of `targets` tokens in the whole update."""

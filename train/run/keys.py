@@ -121,6 +121,11 @@ class TrainSection:
         " float32, bf16 or fp16 (whose loss is scaled as its range needs); float64 is for checks.",
         choices=PRECISIONS,
     )
+    graphs: bool = key(
+        False,
+        "On a GPU: ask for all kernels of a batch at once, as a CUDA graph of its shape; for batches of a few thousand"
+        " tokens.",
+    )
     max_skipped: int = key(
         10,
         "Updates in a row that may be skipped because a loss or gradient is not finite, before training stops.",
