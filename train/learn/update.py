@@ -41,6 +41,8 @@ class Update:
     ) -> None:
         self.task, self.model, self.settings, self.report, self.meanwhile = task, model, settings, report, meanwhile
         t, precision = settings, npx.precision_named(settings.precision)
+        if t.recompute:
+            model.recompute()
         self.flat = FlatParameters(model, precision.numbers if precision.low else None)
         self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
         self.scale = LossScale(dynamic=precision.scaled)
@@ -119,10 +121,11 @@ class Update:
         flat, adam = self.flat, self.adam
         own = sum(a.nbytes for a in (flat.data, flat.low, flat.grad, adam.m, adam.v) if a is not None) / 2**20
         kept = "; ".join(map(str, kept_arrays()[:3])) or "nothing yet"
+        less = "" if t.recompute else ", or train.recompute = true, which is slower and changes no bit"
         gpu = f", {use.used / GIB:.1f} of the GPU's {use.total / GIB:.1f} GiB in arrays" if use else ""
         return (
             f"memory, step {step}: expected room for {largest} (train.batch_tokens = {t.batch_tokens});"
             f" got too little{gpu}; kept for the gradient, first of all: {kept}; for weights, "
             f"gradients and moments: {own:,.1f} MiB; try train.batch_tokens = {max(1, t.batch_tokens // 2)} with "
-            f"train.accumulate = {2 * t.accumulate}: updates of the same size in half the memory"
+            f"train.accumulate = {2 * t.accumulate}: updates of the same size in half the memory{less}"
         )
