@@ -65,7 +65,7 @@ def causal(x: Tensor) -> npx.Scores:
 def attention(kind: type[A], c: TransformerConfig, rotary: float | None = None) -> A:
     """An attention as the configuration says."""
     sizes = c.d_model, c.n_heads, c.d_k, c.d_v
-    return kind(*sizes, bias=c.attention_bias, dropout=c.attention_dropout, rotary=rotary)
+    return kind(*sizes, bias=c.attention_bias, dropout=c.attention_dropout, rotary=rotary, gain=c.attention_gain)
 
 
 def residual(c: TransformerConfig) -> Residual:

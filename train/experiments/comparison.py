@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from train.experiments.paper import FIGURES
-from train.run.folder import write_text
+from train.files import write_text
 
 ROWS = {row: figures for row, figures in FIGURES.items() if row != "big-enfr"}
 

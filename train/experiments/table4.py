@@ -19,10 +19,11 @@ from typing import Any
 
 from train.errors import UserError
 from train.experiments.paper import PARSERS
+from train.files import kept, write_json, write_text
 from train.learn.training import train
-from train.run.checkpoint import average_checkpoints, load_model
+from train.run.checkpoint import average_checkpoints, load_model, read_state
 from train.run.config import RunConfig
-from train.run.folder import RunFolder, write_text
+from train.run.folder import RunFolder
 from train.scores.brackets import Report, score_files
 from train.tasks.parsing import cleaned, parse_gold
 from train.text.trees import Tree, write_tree
@@ -80,7 +81,7 @@ def run_table4(
         table["others"][name] = figures(score_files(test_file, path))
     for row in rows:
         file = out / "rows" / f"{row}.json"
-        if not file.is_file():
+        if (result := kept(file)) is None:
             run = RunFolder((runs or {}).get(row, out / "rows" / row))
             trained = row in (runs or {})
             learned = trees["train"] if trained else learned_from(row, out, trees)
@@ -88,8 +89,8 @@ def run_table4(
             if not trained:
                 train(config, run.path, resume=bool(run.steps()), progress=progress)
             result = test(run, gold, asdict(config.search), out / "rows" / f"{row}.parsed")
-            write_text(file, json.dumps(result, indent=1) + "\n")
-        table["ours"][row] = json.loads(file.read_text("utf-8"))
+            write_json(file, result)
+        table["ours"][row] = result
         write_table(out, table)
     return table
 
@@ -135,7 +136,7 @@ def test(run: RunFolder, gold: Mapping[str, Sequence[Tree]], search: dict[str, A
     write_text(parsed, "".join(f"{found[0]}\n" for found in parses))
     trained = [entry for entry in run.metrics() if entry["kind"] == "train"][-1:]
     curve = [{key: e[key] for key in ("step", "loss", "f1", "repaired")} for e in run.metrics() if "f1" in e]
-    state = json.loads((run.steps()[-1] / "state.json").read_text("utf-8"))["run"] if run.steps() else {}
+    state = read_state(run.steps()[-1])["run"] if run.steps() else {}
     result |= {"updates": state.get("step"), "seconds": round(state.get("seconds", 0.0)), "curve": curve}
     return result | {"tokens": trained[0]["tokens"] if trained else None}
 
