@@ -5,7 +5,7 @@
 The same model (torch_twin.py: base of the paper, dropout 0.1 on each sub-layer's output and on embedding + position, no
 biases in the projections of attention, tied embedding), label smoothing 0.1, Adam and number of threads for all; the
 engines take their steps in turn, each in its own process (turns.py). No sentence is padded: PyTorch is spared the mask,
-ours reads the lengths.
+ours reads the lengths. `ours-recompute` keeps of each layer only what goes in and out (train.recompute).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import turns
 
-ENGINES = ("ours", "ours-graph", "ours-lt", "torch", "torch-bf16", "torch-compile", "floor")
+ENGINES = ("ours", "ours-graph", "ours-lt", "ours-recompute", "torch", "torch-bf16", "torch-compile", "floor")
 
 
 def arguments() -> argparse.Namespace:
@@ -83,6 +83,7 @@ def our_step(a: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any
     precision = npx.use_precision(a.precision or ("bf16" if a.device == "cuda" else "float32"))
     config = TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers)
     model, random = Transformer(config, dtype=precision.weights), np.random.default_rng(0)
+    model.recompute(a.worker == "ours-recompute")
     flat = FlatParameters(model, precision.numbers)
     adam = Adam(flat)
     src = random.integers(4, a.vocab, (a.batch, a.length))
@@ -199,7 +200,8 @@ def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any],
     return step, wait, dict
 
 
-OURS: dict[str, Callable[..., Any]] = {"ours": ours, "ours-graph": ours, "ours-lt": ours, "floor": floor}
+OURS: dict[str, Callable[..., Any]] = dict.fromkeys(("ours", "ours-graph", "ours-lt", "ours-recompute"), ours)
+OURS["floor"] = floor
 
 
 def time_kernels() -> dict[str, list[float]]:

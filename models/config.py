@@ -41,6 +41,11 @@ class TransformerConfig:
     )
     max_positions: int = key(1024, "Longest sentence, in tokens, that learned positions can take.", within=LENGTH)
     attention_bias: bool = key(False, "Biases in the attention projections (none in the paper).")
+    attention_gain: float = key(
+        1.0,
+        "Factor on Xavier's bound of the first W^Q, W^K and W^V; 0.7071, as if the three were one matrix (fairseq).",
+        within="(0, 10]",
+    )
     layer_norm_eps: float = key(1e-6, "Added to the variance in layer norm.", within=POSITIVE)
     embedding_init: str = key(
         "normal", "First values of the embedding: N(0, D^-0.5), or Xavier's uniform.", choices=("normal", "xavier")

@@ -39,8 +39,8 @@ def normal(rows: int, width: int, deviation: float, zero_row: int | None = None)
     return table
 
 
-def xavier_uniform(n_in: int, *n_out: int) -> npx.Array:
-    """U(-a, a) with a = sqrt(6 / (n_in + n_out)) (Glorot and Bengio, 2010).
+def xavier_uniform(n_in: int, *n_out: int, gain: float = 1.0) -> npx.Array:
+    """U(-a, a) with a = gain sqrt(6 / (n_in + n_out)) (Glorot and Bengio, 2010).
 
     Several n_out: merged matrices, each with its own a. Returns (n_in, sum(n_out)).
     """
@@ -48,6 +48,6 @@ def xavier_uniform(n_in: int, *n_out: int) -> npx.Array:
         return full(0, n_in, sum(n_out))
     parts = []
     for n in n_out:
-        limit = (6 / (n_in + n)) ** 0.5
+        limit = gain * (6 / (n_in + n)) ** 0.5
         parts.append(npx.random.uniform(npx.next_key(), (n_in, n), low=-limit, high=limit))
     return npx.concatenate(parts, axis=1)

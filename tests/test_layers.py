@@ -1,6 +1,7 @@
 """The layers (models/layers/): initial values, and results written out in plain NumPy."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,9 +23,11 @@ from models import (
     SelfAttention,
     Sinusoids,
     SinusoidsInHalves,
+    TransformerConfig,
     sinusoids,
 )
 from models.registry import POSITIONS
+from tests.small_models import SMALL
 
 RNG = np.random.default_rng(0)
 
@@ -59,6 +62,15 @@ def test_xavier_bounds_of_each_merged_matrix(n_in, n_out):
         if part.size > 1000:
             assert abs(part).max() > 0.98 * limit and abs(part.std() - limit / math.sqrt(3)) < 0.1 * limit
         start += n
+
+
+@given(st.sampled_from(["encoder_decoder", "decoder"]), st.floats(0.01, 10))
+def test_attention_gain_scales_the_first_queries_keys_and_values_alone(architecture, gain):
+    config = TransformerConfig(**SMALL, architecture=architecture)
+    plain, scaled = config.build(), replace(config, attention_gain=gain).build()
+    for (name, before), (_, after) in zip(plain.named_parameters(), scaled.named_parameters(), strict=True):
+        factor = gain if "query" in name or "key_value" in name else 1.0
+        np.testing.assert_allclose(after.data, factor * before.data, rtol=1e-6, err_msg=name)
 
 
 def test_embedding_is_normal_with_a_zero_padding_row_or_xavier():

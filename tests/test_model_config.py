@@ -119,6 +119,7 @@ def test_configurations_go_round_and_presets_take_changes():
         ({"norm": "layer"}, 'norm: expected one of "post", "pre"; got \'layer\''),
         ({"positions": None}, 'positions: expected one of "sinusoidal", "sinusoidal_halves", "learned", "rotary"; got'),
         ({"embedding_init": "zeros"}, 'embedding_init: expected one of "normal", "xavier"; got \'zeros\''),
+        ({"attention_gain": 0.0}, "attention_gain: expected a number above 0 to 10; got 0.0"),
         ({"layer_norm_eps": 0}, "layer_norm_eps: expected a number above 0 to 1e9; got 0"),
         ({"d_k": 3, "positions": "rotary"}, "d_k: expected an even number with rotary positions; got 3; try 4"),
         ({"pad_id": V}, f"pad_id: expected a whole number below vocab_size = {V}; got {V}"),

@@ -11,11 +11,13 @@ import threading
 import time
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from tests import trainings
 from tests.trainings import ROOT, Crash, config, metrics, one_line, outcome, run, tables
 from train import RunConfig, Trainer, UserError, average_checkpoints, train
-from train.files import NotWritten, whole, write_text
+from train.files import NotWritten, kept, whole, write_json, write_text
 from train.learn import trainer as loop
 from train.run import stored
 from train.run.checkpoint import load_checkpoint
@@ -335,3 +337,25 @@ def test_two_writers_of_a_file_are_one_after_the_other(tmp_path):
         file.write("first")
     assert (tmp_path / "file").read_text() == "first"
     assert json.loads('["nothing else"]') and [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.dictionaries(st.text(), JSON), at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+@example(content={"n": 10**60}, at=0.3, bit=0)  # another digit
+def test_a_note_of_ours_is_read_as_it_was_written_or_not_at_all(tmp_path, content, at, bit):
+    note = tmp_path / "note.json"
+    write_json(note, content)
+    assert kept(note) == content
+    raw = bytearray(note.read_bytes())
+    raw[int(at * len(raw))] ^= 1 << bit
+    note.write_bytes(raw)
+    assert kept(note) in (None, content)  # a space may be another
+    note.write_bytes(raw[: int(at * len(raw))])
+    assert kept(note) in (None, content) and kept(tmp_path / "none") is None

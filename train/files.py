@@ -28,6 +28,7 @@ SHAPES = {
     stat.S_IFSOCK: "a socket", stat.S_IFREG: "a file",
 }  # fmt: skip
 ATTEMPTS = {stat.S_IFDIR: "the path of a file inside it", stat.S_IFIFO: "writing its content to a file first"}
+SEAL = "sha256_of_this"
 Path_ = str | os.PathLike[str]
 
 
@@ -93,6 +94,18 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant}, which is no number")
 
 
+def kept(path: Path_) -> Any:
+    """The content that `write_json` left in a file, without its seal; None where there is none, or a damaged one."""
+    try:
+        content = read_json(path, "what a program left")
+    except UserError:
+        return None
+    if not isinstance(content, dict) or seal_broken(content):
+        return None
+    del content[SEAL]
+    return content
+
+
 def digest(path: Path_) -> str:
     """SHA-256 of a file."""
     with opened(path) as file:
@@ -127,14 +140,14 @@ def misfit(content: Any, schema: Schema) -> str:
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     """JSON content with its own SHA-256 as the last key."""
-    return {**content, "sha256_of_this": _seal(content)}
+    return {**content, SEAL: _seal(content)}
 
 
 def seal_broken(content: Mapping[str, Any]) -> bool:
     """Whether content is other than when it was sealed, or never was."""
-    rest = {key: value for key, value in content.items() if key != "sha256_of_this"}
+    rest = {key: value for key, value in content.items() if key != SEAL}
     try:
-        return content.get("sha256_of_this") != _seal(rest)
+        return content.get(SEAL) != _seal(rest)
     except (ValueError, RecursionError):
         return True
 
@@ -250,7 +263,7 @@ def sync(path: Path_) -> None:
 
 
 @contextmanager
-def disk_errors(what: str, attempt: str = "try freeing space, then --resume") -> Iterator[None]:
+def disk_errors(what: str, attempt: str = "try freeing space, then again (train --resume)") -> Iterator[None]:
     """Turns what keeps a file from being written (`CANNOT_WRITE`) into NotWritten; other errors pass."""
     try:
         yield

@@ -12,7 +12,10 @@ ROOM = 32  # positions that a new state has room for
 
 
 class Attention(Module):
-    """What both kinds share: H heads of sizes d_k and d_v (None: D / H), projections, dropout on the weights."""
+    """What both kinds share: H heads of sizes d_k and d_v (None: D / H), projections, dropout on the weights.
+
+    `gain` is that of the first values of W^Q, W^K and W^V.
+    """
 
     def __init__(
         self,
@@ -24,14 +27,15 @@ class Attention(Module):
         bias: bool = False,
         dropout: float = 0.0,
         rotary: float | None = None,
+        gain: float = 1.0,
     ) -> None:
         self.n_heads, self.d_k, self.d_v = n_heads, d_k or d_model // n_heads, d_v or d_model // n_heads
         self.rotary = rotary
-        self.project(d_model, n_heads * self.d_k, n_heads * self.d_v, bias)
+        self.project(d_model, n_heads * self.d_k, n_heads * self.d_v, bias=bias, gain=gain)
         self.output = Linear(n_heads * self.d_v, d_model, bias=bias)
         self.dropout = Dropout(dropout)
 
-    def project(self, d_model: int, keys: int, values: int, bias: bool) -> None:
+    def project(self, d_model: int, keys: int, values: int, **how: Any) -> None:
         """Make the projections to queries, keys and values."""
         raise NotImplementedError
 
@@ -50,8 +54,8 @@ class SelfAttention(Attention):
     W^Q, W^K and W^V of all heads are merged into one product. `rotary`: turn queries and keys by their positions.
     """
 
-    def project(self, d_model: int, keys: int, values: int, bias: bool) -> None:
-        self.query_key_value = Linear(d_model, keys, keys, values, bias=bias)
+    def project(self, d_model: int, keys: int, values: int, **how: Any) -> None:
+        self.query_key_value = Linear(d_model, keys, keys, values, **how)
 
     def forward(self, x: Tensor, scores: npx.Scores = npx.Scores(), state: KeysValues | None = None) -> Tensor:
         """scores: what may be attended to; state: the positions before x, to which those of x are added."""
@@ -77,9 +81,9 @@ class SelfAttention(Attention):
 class CrossAttention(Attention):
     """Attention with queries from x (B, T, D), keys and values from `memory` (B, S, D): W^K and W^V are merged."""
 
-    def project(self, d_model: int, keys: int, values: int, bias: bool) -> None:
-        self.query = Linear(d_model, keys, bias=bias)
-        self.key_value = Linear(d_model, keys, values, bias=bias)
+    def project(self, d_model: int, keys: int, values: int, **how: Any) -> None:
+        self.query = Linear(d_model, keys, **how)
+        self.key_value = Linear(d_model, keys, values, **how)
 
     def forward(
         self, x: Tensor, memory: Tensor | None, scores: npx.Scores = npx.Scores(), state: KeysValues | None = None

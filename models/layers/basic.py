@@ -9,8 +9,8 @@ from models.module import Module, Parameter
 class Linear(Module):
     """x W + b, then max(0, .) for `activation` "relu". (..., n_in) -> (..., sum(n_out)); several n_out: merged maps."""
 
-    def __init__(self, n_in: int, *n_out: int, bias: bool = True, activation: str = "") -> None:
-        self.weight = Parameter(xavier_uniform(n_in, *n_out))  # (n_in, n_out)
+    def __init__(self, n_in: int, *n_out: int, bias: bool = True, activation: str = "", gain: float = 1.0) -> None:
+        self.weight = Parameter(xavier_uniform(n_in, *n_out, gain=gain))  # (n_in, n_out)
         self.bias = Parameter(full(0, sum(n_out))) if bias else None
         self.activation = activation
 

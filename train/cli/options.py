@@ -2,9 +2,13 @@
 
     number(int, "[1, 512]", help=...)      an option of its own
     search_key("beam")                     one that goes before a key of [search], and takes what the key takes
+
+What `translate` and `parse` have in common stands here whole, with `searched`, which puts it before a run's own.
 """
 
-from typing import Any
+import sys
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -41,3 +45,28 @@ def ranged(allowed: Range, **about: Any) -> Any:
         return value
 
     return typer.Option(callback=check, is_eager=True, **about)  # before what is missing is missed
+
+
+Model = Annotated[Path, typer.Option(metavar="RUN", help="Run folder, or one checkpoint.", show_default=False)]
+Output = Annotated[
+    Path | None, typer.Option(metavar="F", help="Where to; default: stdout. Written whole or not at all.")
+]
+Beam = Annotated[int | None, search_key("beam", help="Hypotheses a sentence; default: the run's.")]
+Alpha = Annotated[float | None, search_key("alpha", help="Length penalty's exponent; default: the run's.")]
+Penalty = Annotated[str | None, search_key("penalty", metavar="paper|length", help="Its form.")]
+MaxExtra = Annotated[int | None, search_key("max_extra", help="Tokens more than the sentence at most.")]
+NBest = Annotated[int, search_key("beam", metavar="K", help="K > 1: the K best as lines 'number ||| text ||| score'.")]
+BatchTokens = Annotated[int | None, search_key("batch_tokens", help="Tokens of sentences that are decoded together.")]
+
+
+def searched(own: dict[str, Any], n_best: int, **given: Any) -> dict[str, Any]:
+    """A run's [search] with what is given (not None) before it, `n_best` and warnings to stderr."""
+    search = own | {name: value for name, value in given.items() if value is not None}
+    if n_best > search["beam"]:
+        raise UserError(f"--n-best: expected at most the beam, {search['beam']}; got {n_best}; try --beam {n_best}")
+    return search | {"n_best": n_best, "on_warning": warn}
+
+
+def warn(text: str) -> None:
+    """Says something on stderr."""
+    print(text, file=sys.stderr, flush=True)

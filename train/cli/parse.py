@@ -1,6 +1,5 @@
 """`parse`: the constituency trees of sentences, by a trained parser."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Annotated
 import typer
 
 from train.cli.app import Device, app, arriving, use_device, writer
-from train.cli.options import search_key
+from train.cli.options import Alpha, BatchTokens, Beam, MaxExtra, Model, NBest, Output, Penalty, searched, warn
 from train.errors import UserError
 
 
@@ -19,22 +18,22 @@ from train.errors import UserError
     " tree of line i."
 )
 def parse(
-    model: Annotated[Path, typer.Option(metavar="RUN", help="Run folder, or one checkpoint.", show_default=False)],
+    model: Model,
     input: Annotated[Path | None, typer.Option(metavar="F", help="Sentences to parse; default: stdin.")] = None,
     gold: Annotated[
         Path | None, typer.Option(metavar="F", help="Trees: their sentences are parsed, and scored on stderr.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="F", help="Where to; default: stdout. Written whole or not at all.")
+    output: Output = None,
+    beam: Beam = None,
+    alpha: Alpha = None,
+    penalty: Penalty = None,
+    max_extra: MaxExtra = None,
+    n_best: NBest = 1,
+    batch_tokens: BatchTokens = None,
+    lexicon: Annotated[
+        Path | None,
+        typer.Option(metavar="F", help="Trees that say which tags a word may have; default: those it was trained on."),
     ] = None,
-    beam: Annotated[int | None, search_key("beam", help="Hypotheses a sentence; default: the run's.")] = None,
-    alpha: Annotated[float | None, search_key("alpha", help="Length penalty's exponent; default: the run's.")] = None,
-    penalty: Annotated[str | None, search_key("penalty", metavar="paper|length", help="Its form.")] = None,
-    max_extra: Annotated[int | None, search_key("max_extra", help="Tokens more than the sentence at most.")] = None,
-    n_best: Annotated[
-        int, search_key("beam", metavar="K", help="K > 1: the K best as lines 'number ||| tree ||| score'.")
-    ] = 1,
-    batch_tokens: Annotated[int | None, search_key("batch_tokens", help="Source tokens parsed together.")] = None,
     free: Annotated[
         bool, typer.Option("--free", help="Search among all outputs, as in the paper, and repair what is no tree.")
     ] = False,
@@ -50,23 +49,22 @@ def parse(
     from train.show.trees import attention_over_words, draw_tree
     from train.tasks.pairs import numbered
     from train.tasks.parsing import cleaned, parse_gold, parse_stream, summary
+    from train.text.lexicon import Lexicon
 
     use_device(device)
     given = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra, "batch_tokens": batch_tokens}
-
-    def warn(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
     if input is not None and gold is not None:
         raise UserError(f"--gold: expected sentences from one place; got --input {input} too; try one of the two")
+    if lexicon is not None and free:
+        raise UserError("--lexicon: expected a search kept to trees; got --free; try one of the two")
     trees = list(cleaned(gold)) if gold is not None else []
+    tags = Lexicon.learn(cleaned(lexicon)) if lexicon is not None else None
     source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else arriving(input)
     with source as lines, writer(output) as file:
         network, tokenizer, config = load_model(model, "parsing", warn)
-        search = asdict(config.search) | {name: value for name, value in given.items() if value is not None}
-        if n_best > search["beam"]:
-            raise UserError(f"--n-best: expected at most the beam, {search['beam']}; got {n_best}; try --beam {n_best}")
-        search |= {"n_best": n_best, "free": free, "on_warning": warn}
+        if tags and not tokenizer.tags:
+            raise UserError(f"--lexicon: expected a parser that writes tags; got {model}, of XX; try it without")
+        search = searched(asdict(config.search), n_best, **given) | {"free": free, "lexicon": tags}
         if gold is not None:
             parses, report = parse_gold(network, tokenizer, trees, **search)
             found = iter(parses)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from train.experiments.paper import FIGURES
-from train.run.folder import write_text
+from train.files import write_text
 
 ROWS = {row: figures for row, figures in FIGURES.items() if row != "big-enfr"}
 
@@ -152,7 +152,7 @@ def draw(comparison: Mapping[str, Any], path: Path) -> bool:
     if not entries:
         return False
     if importlib.util.find_spec("matplotlib") is None:
-        print('no picture: expected matplotlib; got none; try pip install "npx-transformer[plot]"', file=sys.stderr)
+        print('no picture: expected matplotlib; got none; try pip install "npx-transformer[draw]"', file=sys.stderr)
         return False
     import matplotlib
 

@@ -16,13 +16,13 @@ from typing import Any
 
 from train.errors import UserError
 from train.experiments.paper import TABLE2
+from train.files import digest, kept, read_json, write_json, write_text
 from train.run.checkpoint import find_checkpoint, load_model, model_config, read_state
 from train.run.config import RunConfig
-from train.run.folder import RunFolder, write_text
+from train.run.folder import RunFolder
 from train.scores.bleu import BLEUS, score_report
 from train.tasks.translation import translate_lines
 from train.text.lines import read_lines
-from train.text.prepared import digest
 
 PAIRS = ("en-de", "en-fr")
 QUOTED = {"en-de": "bleu_compound_13a", "en-fr": "bleu_13a"}  # of plain text the nearest to what the paper gives
@@ -79,7 +79,7 @@ def training_cost(path: Path) -> dict[str, Any]:
     shape = model_config(read_state(find_checkpoint(path)))
     meta, share = run.data("train", config.data.prepared) / "meta.json", 0.5
     if meta.is_file():
-        tokens, pairs = (json.loads(meta.read_text("utf-8"))[key] for key in ("tokens", "pairs"))
+        tokens, pairs = (read_json(meta, "prepared text")[key] for key in ("tokens", "pairs"))
         source, target = (tokens[side] + pairs["kept"] for side in ("src", "tgt"))  # ends of sentences count
         share = source / (source + target)
     source, target = round(last["tokens"] * share), round(last["tokens"] * (1 - share))
@@ -91,23 +91,17 @@ def training_cost(path: Path) -> dict[str, Any]:
 def translated(file: Path, ours: Ours) -> list[str]:
     """The translations of the test text."""
     checkpoint = find_checkpoint(ours.run)
-    made_of = {"text": digest(checked(ours.src)), "state": digest(checkpoint / "state.json")}
+    made_of = {"text": digest(ours.src), "state": digest(checkpoint / "state.json")}
     note = file.with_name(f"{file.name}.json")
-    if file.is_file() and note.is_file() and json.loads(note.read_text("utf-8")) == made_of:
+    if file.is_file() and kept(note) == made_of:
         return file.read_text("utf-8").split("\n")[:-1]
     model, tokenizer, config = load_model(ours.run, "translation")
     lines = [*chain.from_iterable(read_lines(ours.src))]
     found = [best[0][0] for best in translate_lines(model, tokenizer, lines, **asdict(config.search))]
     note.unlink(missing_ok=True)
     write_text(file, "".join(f"{line}\n" for line in found))
-    write_text(note, json.dumps(made_of) + "\n")
+    write_json(note, made_of)
     return found
-
-
-def checked(path: Path) -> Path:
-    """The path of a text; UserError where there is none."""
-    next(read_lines(path, chunk=1))
-    return path
 
 
 def markdown(table: Mapping[str, Any]) -> Iterator[str]:

@@ -10,7 +10,6 @@ A row that was stopped goes on from its newest checkpoint. The figures of a row 
 paper's are (section 6.2: "no checkpoint averaging"); those of the average of its last checkpoints stand beside them.
 """
 
-import json
 import shutil
 import sys
 import traceback
@@ -23,17 +22,17 @@ from typing import Any
 from models import TransformerConfig
 from train.errors import UserError, nearest, one_line
 from train.experiments.comparison import ROWS, write_comparison
+from train.files import digest, kept, write_json
 from train.learn.signals import Signals
 from train.learn.training import train
 from train.learn.validation import Validation
 from train.run.checkpoint import average_checkpoints, find_checkpoint, load_model
 from train.run.config import RunConfig, preset_values, to_toml
-from train.run.folder import RunFolder, write_text
+from train.run.folder import RunFolder
 from train.scores.bleu import BLEUS, bleu
 from train.tasks import TASKS
 from train.tasks.translation import translate_lines
 from train.text.lines import read_lines
-from train.text.prepared import digest
 
 TASK = TASKS["translation"]
 BLEU = "bleu_13a"
@@ -101,7 +100,7 @@ def run_table3(
     failed: dict[str, str] = {}
     sizes = SCALES[scale].width, SCALES[scale].depth
     for number, row in enumerate(rows, 1):
-        if (out / "rows" / row / "result.json").is_file():
+        if row in results(out):
             continue
         print(f"row {number} of {len(rows)}: {row}", file=sys.stderr, flush=True)
         try:
@@ -150,16 +149,16 @@ def row_config(row: str, scale: str, steps: int, texts: Mapping[str, str], setti
 def begin(out: Path, shared: dict[str, Any]) -> None:
     """Makes the folder; UserError where it has rows of other settings, which do not belong in one table."""
     file = out / "settings.json"
-    if out.exists() and not file.is_file() and (not out.is_dir() or any(out.iterdir())):
+    before = kept(file)
+    if out.exists() and before is None and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: expected a new folder, or one of this command; got another; try another --out")
-    if file.is_file():
-        before = json.loads(file.read_text("utf-8"))
+    if before is not None:
         for name, value in shared.items():
             if before.get(name) != value:
                 was, now = ("another text", "this") if name == "text" else (before.get(name), value)
                 raise UserError(f"{out}: expected {name} = {was}, as its rows have; got {now}; try a new --out")
     out.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps(shared, indent=1) + "\n")
+    write_json(file, shared)
 
 
 def run_row(row: str, out: Path, config: RunConfig, progress: bool) -> None:
@@ -174,7 +173,7 @@ def run_row(row: str, out: Path, config: RunConfig, progress: bool) -> None:
     curve = [{key: e[key] for key in ("step", "perplexity")} for e in run.metrics() if e["kind"] == "valid"]
     tokens, seconds = summary.tokens, round(summary.seconds, 1)
     result = {"row": row, "steps": summary.step, "tokens": tokens, "seconds": seconds, **last, "averaged": averaged}
-    write_text(run.path / "result.json", json.dumps(result | {"curve": curve}, indent=1) + "\n")
+    write_json(run.path / "result.json", result | {"curve": curve})
     for old in run.steps()[:-1]:  # twenty rows with the moments of five checkpoints each fill a disk
         shutil.rmtree(old)
 
@@ -198,4 +197,4 @@ def score(checkpoint: Path, config: RunConfig) -> dict[str, Any]:
 def results(out: Path) -> dict[str, dict[str, Any]]:
     """The figures of all rows that are done."""
     files = {row: out / "rows" / row / "result.json" for row in ROWS}
-    return {row: json.loads(file.read_text("utf-8")) for row, file in files.items() if file.is_file()}
+    return {row: found for row, file in files.items() if (found := kept(file))}

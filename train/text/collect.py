@@ -11,7 +11,6 @@ Each step is done once: where one was interrupted the same command goes on with 
 
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -21,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
+from train.files import digest, kept, whole, write_json, write_text
 from train.text.clean import Cleaner, Rules
 from train.text.corpus import prepare
 from train.text.fetch import fetch_all, shown_progress
 from train.text.lines import read_lines, read_parallel
-from train.text.prepared import digest
 from train.text.sources import Dataset
 from train.text.tokenizer import Tokenizer
 from train.text.unpack import read_pairs
@@ -87,7 +86,7 @@ def collect(
         "tokenizer": {"digest": tokenizer.digest, "sha256": digest(out / "tokenizer.json"),
                       "types": tokenizer.vocab_size},
     }  # fmt: skip
-    write(out / "manifest.json", json.dumps(manifest, indent=1) + "\n")
+    write_text(out / "manifest.json", json.dumps(manifest, indent=1) + "\n")
     return manifest
 
 
@@ -101,7 +100,7 @@ def write_texts(
     made_of = [source["sha256"] for source in sources] + [digest(text_file(file)) for file in own]
     how = json.loads(json.dumps([texts, made_of, asdict(rules), dataset.held_out]))
     done = out / "texts.json"
-    if done.is_file() and (before := json.loads(done.read_text("utf-8")))["how"] == how:
+    if (before := kept(done)) and before["how"] == how:
         names = [(part, language) for part in before["parts"] for language in languages]
         files = {(part, language): out / f"{part}.{language}" for part, language in names}
         sizes = {name: before["parts"][name[0]]["bytes"][name[1]] for name in names}
@@ -112,13 +111,13 @@ def write_texts(
         say(f"reading {part}: {', '.join(pair.archive or pair.src for pair in pairs)}")
         streams[part] = chain.from_iterable(read_pairs(pair, out / "downloads") for pair in pairs)
     cleaner, every = Cleaner(rules), dataset.held_out
-    kept = told_every(cleaner.kept(streams.pop("train")), lambda: say(f"{cleaner.counts['read']:,} pairs read"))
-    shared_out = (("valid" if every and not n % every else "train", pair) for n, pair in enumerate(kept))
+    clean = told_every(cleaner.kept(streams.pop("train")), lambda: say(f"{cleaner.counts['read']:,} pairs read"))
+    shared_out = (("valid" if every and not n % every else "train", pair) for n, pair in enumerate(clean))
     parts = write_pairs(out, dict.fromkeys(["train", *["valid"] * bool(every)], languages), shared_out)
     parts["train"]["counts"] = dict(cleaner.counts)
     for part, stream in streams.items():
         parts |= write_pairs(out, {part: languages}, zip(repeat(part), filter(any, stream), strict=False))
-    write(done, json.dumps({"how": how, "parts": parts}, indent=1) + "\n")
+    write_json(done, {"how": how, "parts": parts})
     return parts
 
 
@@ -142,26 +141,19 @@ def write_pairs(
 ) -> dict[str, Any]:
     """Writes (part, pair) to the files of its part, whole or not at all; UserError where one has no pair."""
     files = {part: [out / f"{part}.{language}" for language in languages] for part, languages in parts.items()}
-    partial = {file: file.with_name(f".{file.name}.partial") for side in files.values() for file in side}
     lines = dict.fromkeys(parts, 0)
-    hashes = {file: hashlib.sha256() for file in partial}
-    try:
-        with ExitStack() as stack:
-            opened = {file: stack.enter_context(path.open("wb")) for file, path in partial.items()}
-            for part, pair in pairs:
-                lines[part] += 1
-                for file, text in zip(files[part], pair, strict=True):
-                    raw = f"{text}\n".encode()
-                    hashes[file].update(raw)
-                    opened[file].write(raw)
+    with ExitStack() as stack:
+        opened = {file: stack.enter_context(whole(file)) for side in files.values() for file in side}
+        hashes = {file: hashlib.sha256() for file in opened}
+        for part, pair in pairs:
+            lines[part] += 1
+            for file, text in zip(files[part], pair, strict=True):
+                raw = f"{text}\n".encode()
+                hashes[file].update(raw)
+                opened[file].write(raw)
         for part, count in lines.items():
             if not count:
                 raise UserError(f"{part}: expected at least one pair; got none that is kept; try other files or rules")
-        for file, path in partial.items():
-            os.replace(path, file)
-    finally:
-        for path in partial.values():
-            path.unlink(missing_ok=True)
     return {
         part: {
             "lines": lines[part],
@@ -177,7 +169,7 @@ def learn(train: list[Path], file: Path, settings: Settings, say: Callable[[str]
     kind, size, lines = settings.tokenizer or "bpe", settings.vocab_size or 37_000, settings.learn_from
     made_of = {"kind": kind, "vocab_size": size, "learn_from": lines, "sha256": [digest(path) for path in train]}
     done = file.with_name("tokenizer.made.json")
-    if file.is_file() and done.is_file() and json.loads(done.read_text("utf-8")) == made_of:
+    if file.is_file() and kept(done) == made_of:
         return Tokenizer.load(file)
     say(f"learning a {kind} vocabulary of {size:,} pieces")
     parts = chain.from_iterable(read_parallel(*train))
@@ -190,7 +182,7 @@ def learn(train: list[Path], file: Path, settings: Settings, say: Callable[[str]
         )
     done.unlink(missing_ok=True)
     tokenizer.save(file)
-    write(done, json.dumps(made_of) + "\n")
+    write_json(done, made_of)
     return tokenizer
 
 
@@ -201,13 +193,3 @@ def evenly(parts: Iterable[list[str]], most: int, paths: Iterable[Path]) -> Iter
     for lines in parts:
         yield lines[-before % every :: every]
         before += len(lines)
-
-
-def write(path: Path, text: str) -> None:
-    """Replaces a small file whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -40,10 +40,12 @@ def fetch_all(
         )
     found = []
     for archive in archives:
-        file = folder / archive.name
-        if not file.is_file():
+        file, url = folder / archive.name, f"{mirror.rstrip('/')}/{archive.name}" if mirror else archive.url
+        if archive not in missing:
+            found.append(verified(archive, file))
+        else:
             try:
-                fetch(archive, file, f"{mirror.rstrip('/')}/{archive.name}" if mirror else archive.url, told, wait)
+                found.append(fetch(archive, file, url, told, wait))
             except OSError as error:
                 if error.errno == errno.ENOSPC:
                     raise
@@ -53,14 +55,16 @@ def fetch_all(
                     f"{archive.name}: expected to fetch it; got '{reason}'; try the same command again, which goes on "
                     f"where this stopped, or put by hand into {folder}: {absent}"
                 ) from None
-        found.append(verified(archive, file))
     return found
 
 
-def fetch(archive: Archive, file: Path, url: str, told: Told = lambda *_: None, wait: float = WAIT) -> None:
-    """Writes the file at a URL, or at a path; OSError where it cannot be had, UserError where its hash is wrong.
+def fetch(
+    archive: Archive, file: Path, url: str, told: Told = lambda *_: None, wait: float = WAIT
+) -> dict[str, Any]:
+    """Writes the file at a URL, or at a path, and returns what it is, as `verified` does.
 
-    What has come is kept in `file`.part and gone on with; a connection that breaks is made again.
+    What has come is kept in `file`.part and gone on with; a connection that breaks is made again. Raises OSError where
+    the file cannot be had, UserError where its hash is wrong.
     """
     part = file.with_name(f"{file.name}.part")
     if "://" not in url:
@@ -90,11 +94,12 @@ def fetch(archive: Archive, file: Path, url: str, told: Told = lambda *_: None, 
                 raise OSError(one_line(getattr(reason, "reason", reason) or "the connection broke off"))
             time.sleep(min(wait, 0.1 * 2**failed))
     try:
-        verified(archive, part)
+        found = verified(archive, part)
     except UserError:
         part.unlink()
         raise
     os.replace(part, file)
+    return found
 
 
 def download(archive: Archive, part: Path, url: str, told: Told, wait: float) -> bool:
@@ -116,13 +121,13 @@ def download(archive: Archive, part: Path, url: str, told: Told, wait: float) ->
 
 def verified(archive: Archive, file: Path) -> dict[str, Any]:
     """What a file is, for the manifest; UserError where it has not the hash it is held to."""
+    hashes = {name: hashlib.new(name) for name in ("sha256", "md5")}
     with file.open("rb") as opened:
-        sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
-    if archive.md5 and not archive.sha256:
-        with file.open("rb") as opened:
-            found, expected = hashlib.file_digest(opened, "md5").hexdigest(), archive.md5
-    else:
-        found, expected = sha256, archive.sha256 or sha256
+        while block := opened.read(BLOCK):
+            for one in hashes.values():
+                one.update(block)
+    sha256, md5 = (one.hexdigest() for one in hashes.values())
+    found, expected = (md5, archive.md5) if archive.md5 and not archive.sha256 else (sha256, archive.sha256 or sha256)
     size = file.stat().st_size
     if found != expected:
         sizes = f"{size:,} bytes of {archive.size:,}" if archive.size else f"{size:,} bytes"
