@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import turns
 
-ENGINES = ("ours", "ours-graph", "ours-recompute", "torch", "torch-bf16", "torch-compile", "floor")
+ENGINES = ("ours", "ours-graph", "ours-lt", "ours-recompute", "torch", "torch-bf16", "torch-compile", "floor")
 
 
 def arguments() -> argparse.Namespace:
@@ -65,8 +65,9 @@ def flops(a: argparse.Namespace) -> float:
 def our_step(a: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], None]]:
     """forward, backward (of what forward returned) and update, as three functions.
 
-    Both at once are a CUDA graph for the engine "ours-graph".
+    Both at once are a CUDA graph for the engine "ours-graph"; products are cuBLASLt's for "ours-lt".
     """
+    import os
     from types import SimpleNamespace
 
     import numpy as np
@@ -76,6 +77,7 @@ def our_step(a: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any
     from train import Adam
     from train.learn.graphs import Graphs
 
+    os.environ["NPX_CUBLASLT"] = str(int(a.worker == "ours-lt"))
     npx.tune()
     npx.use_device(a.device)
     precision = npx.use_precision(a.precision or ("bf16" if a.device == "cuda" else "float32"))
@@ -198,7 +200,8 @@ def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any],
     return step, wait, dict
 
 
-OURS: dict[str, Callable[..., Any]] = {"ours": ours, "ours-graph": ours, "ours-recompute": ours, "floor": floor}
+OURS: dict[str, Callable[..., Any]] = dict.fromkeys(("ours", "ours-graph", "ours-lt", "ours-recompute"), ours)
+OURS["floor"] = floor
 
 
 def time_kernels() -> dict[str, list[float]]:

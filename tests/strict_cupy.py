@@ -312,6 +312,7 @@ def device(cuda=False):
             for name, module in ({"cupy": CUPY} | strict_cuda.MODULES).items():
                 patch.setitem(sys.modules, name, module)
         strict_cuda.CUBLAS.calls.clear()
+        strict_cuda.LT.__init__()
         launch._function.cache_clear()
         yield CUPY
     launch._function.cache_clear()

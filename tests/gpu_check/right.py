@@ -1,5 +1,6 @@
 """Whether a GPU computes what a CPU does: a training step in every precision, a short training, every kernel alone."""
 
+import os
 from argparse import Namespace
 from collections.abc import Iterator
 from itertools import product
@@ -81,6 +82,12 @@ def training_step_by_graph(sizes: Sizes) -> Iterator[dict[str, Any]]:
         yield {name: {"off": float(off), "allowed": 0.0, "graphs": launched[0]}}
         assert launched == (1, 0), f"{name}: expected one graph; got {launched[0]}"
         assert found.tobytes() == expected.tobytes(), f"{name}: a graph computes other bits, off by {off:.2g}"
+
+
+def training_step_by_cublaslt(sizes: Sizes) -> Iterator[dict[str, Any]]:
+    """`training_step` with products by cuBLASLt."""
+    os.environ["NPX_CUBLASLT"] = "1"
+    return training_step(sizes)
 
 
 def by_graph(name: str, graphs: bool, sizes: Sizes) -> tuple[np.ndarray, int]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import npx
+from npx.cuda import blas
 from npx.cuda.graphs import Graph
 from train.run.keys import TrainSection
 
@@ -30,6 +31,7 @@ class Graphs:
         self.how = {"smoothing": settings.label_smoothing, "over": settings.smoothing_over, "tokens": 1}
         self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # by shapes; None for one that was met once
         self.possible = True
+        blas.use_own_handle(npx.array_module(model.embedding.weight.data))  # for the first batches' too
 
     def loss(self, sequences: Sequence[npx.Array], normalizer: float, scale: float) -> npx.Array:
         """The loss () of a batch, divided by `normalizer`, on the device; `scale` times its gradient is added up."""
