@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import digest, kept, whole, write_json, write_text
+from train.files import digest, kept, what_is, whole, write_json, write_text
 from train.text.clean import Cleaner, Rules
 from train.text.corpus import prepare
 from train.text.fetch import fetch_all, shown_progress
@@ -124,7 +124,7 @@ def write_texts(
 def text_file(path: str) -> str:
     """The path of one's own text; UserError where there is none."""
     if not Path(path).is_file():
-        raise UserError(f"{path}: expected a text file; got none; try another path")
+        raise UserError(f"{path}: expected a text file; got {what_is(path)}; try another path")
     return path
 
 
