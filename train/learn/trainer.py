@@ -320,6 +320,7 @@ class Trainer:
     def _announce(self) -> None:
         s, t = self.state, self.config.train
         a_side = " a side" if len(self.task.sides) > 1 else ""
+        steps = f"steps {s.step + 1} to {t.max_steps}" if s.step < t.max_steps else f"no step left to {t.max_steps}"
         for text in self.passed_over:
             self.report.line(text)
         for name, part in (("training", "train"), ("validation", "valid")):
@@ -328,8 +329,7 @@ class Trainer:
         self.report.line(
             f"{f'resuming from {self.saved}' if self.saved else 'training'}: {self.model.n_parameters():,} parameters, "
             f"{self.tokenizer.vocab_size:,} pieces, {len(self.stream.epoch(s.epoch)):,} batches an epoch of at most "
-            f"{t.batch_tokens:,} tokens{a_side}, {t.accumulate} an update, steps {s.step + 1} to {t.max_steps}, "
-            f"seed {t.seed}"
+            f"{t.batch_tokens:,} tokens{a_side}, {t.accumulate} an update, {steps}, seed {t.seed}"
         )
         if self.saved and self.folder.averaged.is_dir():
             self.report.line("checkpoints/averaged stays, and is what is loaded, until `average` runs again")
