@@ -38,9 +38,9 @@ class Layout:
             self.rows[rank[box.key]].append(box.key)
             for other, how in box.inputs:
                 if other in rank:
-                    points = [f"{len(self.ways)} {row}" for row in range(rank[other] + 1, rank[box.key])]
-                    for row, point in enumerate(points, rank[other] + 1):
-                        self.rows[row].append(point)
+                    points = [f"{len(self.ways)} {level}" for level in range(rank[other] + 1, rank[box.key])]
+                    for level, point in enumerate(points, rank[other] + 1):
+                        self.rows[level].append(point)
                         self.width[point] = 8.0
                     self.ways.append(([other, *points, box.key], how))
                     for low, high in zip([other, *points], [*points, box.key], strict=True):
