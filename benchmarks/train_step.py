@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import turns
 
-ENGINES = ("ours", "ours-recompute", "torch", "torch-bf16", "torch-compile", "floor")
+ENGINES = ("ours", "ours-graph", "ours-lt", "ours-recompute", "torch", "torch-bf16", "torch-compile", "floor")
 
 
 def arguments() -> argparse.Namespace:
@@ -36,7 +36,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     a = arguments()
     if a.worker:
-        return turns.serve(*{"ours": ours, "ours-recompute": ours, "floor": floor}.get(a.worker, peer)(a))
+        return turns.serve(*OURS.get(a.worker, peer)(a))
     if a.profile:
         return profile(a)
     if "torch-bf16" in (a.engine or ()) and a.device == "cpu" and not turns.has_bf16():
@@ -63,13 +63,21 @@ def flops(a: argparse.Namespace) -> float:
 
 
 def our_step(a: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], None]]:
-    """forward, backward (of what forward returned) and update, as three functions."""
+    """forward, backward (of what forward returned) and update, as three functions.
+
+    Both at once are a CUDA graph for the engine "ours-graph"; products are cuBLASLt's for "ours-lt".
+    """
+    import os
+    from types import SimpleNamespace
+
     import numpy as np
 
     import npx
     from models import FlatParameters, Transformer, TransformerConfig
     from train import Adam
+    from train.learn.graphs import Graphs
 
+    os.environ["NPX_CUBLASLT"] = str(int(a.worker == "ours-lt"))
     npx.tune()
     npx.use_device(a.device)
     precision = npx.use_precision(a.precision or ("bf16" if a.device == "cuda" else "float32"))
@@ -86,6 +94,18 @@ def our_step(a: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any
         with npx.keyed(1, 1):
             return model.loss(src, tgt)
 
+    def by_graph() -> Any:
+        flat.zero_grad()
+        with npx.keyed(1, 1):
+            return graphs.loss((src, tgt), a.batch * a.length, 1.0)
+
+    def failed(line: str) -> None:
+        raise RuntimeError(line)
+
+    if a.worker == "ours-graph":
+        how: Any = SimpleNamespace(seed=1, label_smoothing=0.1, smoothing_over="all")
+        graphs = Graphs(model, how, failed)
+        return forward, by_graph, lambda: adam.step(1e-4)
     return forward, lambda: forward().backward(), lambda: adam.step(1e-4)
 
 
@@ -178,6 +198,10 @@ def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any],
             multiply(left, right)
 
     return step, wait, dict
+
+
+OURS: dict[str, Callable[..., Any]] = dict.fromkeys(("ours", "ours-graph", "ours-lt", "ours-recompute"), ours)
+OURS["floor"] = floor
 
 
 def time_kernels() -> dict[str, list[float]]:

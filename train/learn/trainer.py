@@ -15,7 +15,7 @@ from typing import Any
 
 import npx
 from train.errors import UserError, one_line
-from train.files import NotWritten, disk_errors, misfit
+from train.files import RESUME, NotWritten, disk_errors, misfit
 from train.learn.optim import LossScale, NoamSchedule
 from train.learn.signals import Signals
 from train.learn.update import Update
@@ -42,7 +42,8 @@ class Trainer:
     `corpora` is the prepared text, "train" and perhaps "valid". `resume` goes on from the newest checkpoint of
     `run_dir`, or from the start where there is none yet. Raises UserError where `run_dir` has checkpoints and `resume`
     is False, and for a checkpoint of another model, tokenizer, training text or configuration; a damaged one is passed
-    over. `deadline` (by time.monotonic) is when it stops at the latest. Nothing is written before `run`.
+    over. `deadline` (by time.monotonic) is when it stops at the latest; `debug` "anomaly" names the operation that
+    first made a number which is not finite. Nothing is written before `run`.
     """
 
     def __init__(
@@ -55,11 +56,12 @@ class Trainer:
         resume: bool = False,
         progress: bool = True,
         deadline: float | None = None,
+        debug: str = "",
     ) -> None:
         self.model, self.config, self.tokenizer, self.corpora = model, config, tokenizer, corpora
         self.folder, self.task, t = RunFolder(run_dir), TASKS[config.data.task], config.train
         self.schedule = NoamSchedule(model.config.d_model, t.warmup_steps, t.lr_scale)
-        self.state, self.signals, self.deadline = RunState(), Signals(), deadline
+        self.state, self.signals, self.deadline, self.debug = RunState(), Signals(), deadline, debug
         self.saved: Path | None = None  # the newest checkpoint,
         self.saved_seconds = 0.0  # and RunState.seconds there
         self.try_again = math.inf  # when, where one could not be written
@@ -86,7 +88,7 @@ class Trainer:
         program owns the folder. An earlier checkpoint that cannot be written is tried again.
         """
         npx.tune()
-        with disk_errors(str(self.folder.path)):
+        with disk_errors(str(self.folder.path), RESUME):
             self.folder.path.mkdir(parents=True, exist_ok=True)
             with self.folder.owned("train") as self.own:
                 self.folder.complete(self.config, self.tokenizer)
@@ -133,22 +135,26 @@ class Trainer:
             self.report.metrics({"kind": "skipped", "step": step, "loss_scale": scale.value, "skipped": scale.skipped})
             self.report.line(f"step {step}: beyond the range of fp16; update skipped, loss scale now {scale.value:g}")
         else:
-            self._skip(step, places, *(("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)))
+            numbers, first = self.update.blame(micro, step, bool(self.debug))
+            where = "; ".join(self._where(places[number]) for number in numbers)
+            self._skip(step, where, first, *(("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)))
         return good
 
-    def _skip(self, step: int, places: tuple[Place, ...], what: str, value: float) -> None:
+    def _where(self, place: Place) -> str:
+        return self.task.where(self.corpora["train"], self.stream.examples(place))
+
+    def _skip(self, step: int, where: str, first: str, what: str, value: float) -> None:
         """Tells of an update that is not made; UserError where it is one too many."""
-        s, most, losses = self.state, self.config.train.max_skipped, self.update.losses
+        s, most = self.state, self.config.train.max_skipped
         s.skip()
-        guilty = [place for place, loss in zip(places, losses, strict=True) if not math.isfinite(loss)] or places
-        where = "; ".join(self.task.where(self.corpora["train"], self.stream.examples(place)) for place in guilty)
         entry = {"kind": "skipped", "step": step, "what": what, "in_a_row": s.skipped, "skipped": s.all_skipped}
-        self.report.metrics(entry | {"examples": where})
+        self.report.metrics(entry | {"examples": where} | ({"anomaly": first} if first else {}))
+        made = made_from(where, first)
         if s.skipped > most:
-            raise self._not_finite(step, what, value, f" ({s.skipped} updates in a row); it was made from {where}")
+            raise self._not_finite(step, what, value, f" ({s.skipped} update{'s' * (s.skipped > 1)} in a row){made}")
         self.report.line(
             f"step {step}: the {what} is {value}; update skipped, {s.skipped} in a row of at most {most} "
-            f"(train.max_skipped); it was made from {where}"
+            f"(train.max_skipped){made}"
         )
 
     def _next_batch(self) -> tuple[Place, Any]:
@@ -167,6 +173,7 @@ class Trainer:
         message = (
             f"training, step {step}: expected a finite {what}; got {value}{more}; nothing of it is kept, {kept}; "
             f"try a smaller train.lr_scale, a larger train.warmup_steps, or train.clip_norm=1.0"
+            f"{'' if self.debug else '; --debug anomaly names the operation'}"
         )
         self.report.line(message)
         return UserError(message)
@@ -220,14 +227,15 @@ class Trainer:
                 try:
                     store.save_weights(self.folder.best, self._state(), self.model.state_dict())
                 except NotWritten as error:
-                    self.report.line(f"{error} (training goes on; the best weights are not kept)")
+                    self.report.line(f"{error.found}; training goes on, the best weights are not kept")
 
     def _measure(self) -> dict[str, float] | None:
         """What the validation gives; None after a signal."""
         assert self.validation is not None
         result = self.validation.measure(self.signals)
         if result is not None and not math.isfinite(result["loss"]):
-            raise self._not_finite(self.state.step, "validation loss", result["loss"])
+            made = made_from(*self.validation.blame(bool(self.debug)))
+            raise self._not_finite(self.state.step, "validation loss", result["loss"], made)
         return result
 
     def _record(self, result: dict[str, float]) -> None:
@@ -263,7 +271,7 @@ class Trainer:
             if needed:
                 raise
             self.try_again = time.monotonic() + RETRY
-            self.report.line(f"{error} (training goes on, and tries again in {RETRY} s)")
+            self.report.line(f"{error.found}; training goes on, and tries again in {RETRY} s")
 
     def _write(self) -> None:
         self.report.sync()
@@ -348,3 +356,8 @@ class Trainer:
         self.report.line(f"done after step {s.step} ({end}), {s.tokens:,} tokens in {clock(s.seconds)}: {self.saved}")
         figures = last.get("loss"), last.get("perplexity"), s.best_loss, s.best_step
         return Summary(s.step, end, self.saved, s.tokens, s.seconds, *figures, self._scores(last))
+
+
+def made_from(where: str, first: str) -> str:
+    """What is told of a number that is not finite: the text, and the first operation where it was looked for."""
+    return f"; it was made from {where}{f'; first of all by {first}' if first else ''}"

@@ -6,14 +6,16 @@ together, after the last backward, and nothing is moved unless they are finite.
 """
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import npx
 from autograd import kept_arrays
 from models import FlatParameters
 from train.errors import UserError
+from train.learn.anomaly import SUM_ALONE, first_anomaly, unwarned
+from train.learn.graphs import Graphs
 from train.learn.optim import Adam, LossScale, clip_factor, squared_norm
 from train.run.keys import TrainSection
 from train.run.report import RunReport
@@ -44,6 +46,7 @@ class Update:
         self.flat = FlatParameters(model, precision.numbers if precision.low else None)
         self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
         self.scale = LossScale(dynamic=precision.scaled)
+        self.graphs = Graphs(model, t, report.line) if t.graphs and npx.device() == "cuda" else None
         self.losses: list[float] = []  # of the micro-batches of the last gradient
 
     def gradient(self, micro: Sequence[Any], step: int) -> tuple[float, float]:
@@ -67,19 +70,44 @@ class Update:
             micro, halved = smaller, True
 
     def _gradient(self, micro: Sequence[Any], targets: int, step: int) -> tuple[float, float]:
-        t, losses = self.settings, []
-        how = {"smoothing": t.label_smoothing, "smoothing_over": t.smoothing_over, "normalizer": targets}
         self.flat.zero_grad()
-        with npx.keyed(t.seed, step), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # an overflow is told by what is read at the end
-            for batch in micro:
-                loss = self.task.loss(self.model, batch, **how)
-                loss.backward(self.scale.value)
-                losses.append(loss.data)
+        with npx.keyed(self.settings.seed, step), unwarned():
+            losses = [self._loss(batch, targets) for batch in micro]
             numbers = npx.stack([*losses, squared_norm(self.flat)])
             self.meanwhile()
             *self.losses, square = npx.to_host(numbers).tolist()
         return sum(self.losses), math.sqrt(square) / self.scale.value
+
+    def _loss(self, batch: Any, targets: int) -> npx.Array:
+        """The loss () of a micro-batch as its share of the update's, on the device; its gradient is added up."""
+        if self.graphs:
+            return self.graphs.loss(self.task.sequences(batch), targets, self.scale.value)
+        return self._backward(batch, targets)
+
+    def _backward(self, batch: Any, targets: int) -> npx.Array:
+        """Adds a micro-batch's gradient; its loss, of `targets` tokens in the whole update."""
+        t = self.settings
+        how = {"smoothing": t.label_smoothing, "smoothing_over": t.smoothing_over, "normalizer": targets}
+        loss = self.task.loss(self.model, batch, **how)
+        loss.backward(self.scale.value)
+        return loss.data
+
+    def blame(self, micro: Sequence[Any], step: int, debug: bool) -> tuple[Sequence[int], str]:
+        """Which micro-batches, by their numbers, a gradient that is not finite is from, and the first operation.
+
+        That is looked for with `debug` alone: the gradient is formed again.
+        """
+        number = range(len(micro))
+        if debug:
+            targets = sum(batch.n_target_tokens for batch in micro)
+            self.flat.zero_grad()
+            with npx.keyed(self.settings.seed, step), unwarned():
+                for i in number:
+                    if found := first_anomaly(partial(self._backward, micro[i], targets)):
+                        return [i], found
+        known = len(self.losses) == len(micro)  # or it was made of halves
+        bad = [i for i in number if known and not math.isfinite(self.losses[i])]
+        return bad or number, SUM_ALONE if debug else ""
 
     def apply(self, lr: float, norm: float) -> None:
         """Moves the weights by the gradient in the flat buffer, whose norm is `norm`."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autograd import no_grad
+from train.learn.anomaly import SUM_ALONE, first_anomaly, unwarned
 from train.learn.signals import Signals
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
@@ -20,11 +21,12 @@ class Validation:
     def __init__(self, task: Task, model: Any, tokenizer: Any, corpus: Any, config: RunConfig) -> None:
         self.task, self.model, self.tokenizer, self.corpus, self.config = task, model, tokenizer, corpus, config
         self.last: dict[str, float] | None = None
+        self.failed: tuple[Any, Any] = (None, None)  # examples and batch whose loss was not finite
 
     def measure(self, signals: Signals) -> dict[str, float] | None:
         """Loss without smoothing, perplexity, seconds and the task's scores; None after a signal.
 
-        Where the loss is not finite, the loss alone.
+        Where a batch's loss is not finite, the loss alone, and the batch is `failed`.
         """
         started = time.perf_counter()
         evaluation = self.task.evaluation(self.config, self.tokenizer, self.corpus)
@@ -35,20 +37,38 @@ class Validation:
                 for indices, batch in self.task.in_order(self.corpus, self.config.train.batch_tokens):
                     if signals.asked:
                         return None
-                    total += self.task.loss(self.model, batch, smoothing=0.0, normalizer=1.0).item()
+                    total += self.loss(batch)
+                    if not math.isfinite(total):
+                        self.failed = indices, batch
+                        return {"loss": total}
                     targets += batch.n_target_tokens
                     if evaluation is not None:
                         evaluation.add(self.model, indices, batch)
         finally:
             self.model.train()
-        if not math.isfinite(total):
-            return {"loss": total}
         result = {"loss": total / targets, "perplexity": math.exp(min(total / targets, 700.0))}
         if evaluation is not None:
             result |= evaluation.result()
         result["seconds"] = round(time.perf_counter() - started, 3)
         self.last = result
         return result
+
+    def loss(self, batch: Any) -> float:
+        """The sum over a batch's targets, without smoothing."""
+        with unwarned():
+            return float(self.task.loss(self.model, batch, smoothing=0.0, normalizer=1.0).item())
+
+    def blame(self, debug: bool) -> tuple[str, str]:
+        """Where the batch that failed stands in the text, and with `debug` the first operation."""
+        examples, batch = self.failed
+        where = self.task.where(self.corpus, examples)
+        if not debug:
+            return where, ""
+        self.model.eval()
+        with no_grad():
+            found = first_anomaly(lambda: self.loss(batch))
+        self.model.train()
+        return where, found or SUM_ALONE
 
 
 def perplexity(run: str | Path, source: str | Path, references: str | Path) -> dict[str, Any]:
