@@ -8,7 +8,9 @@ more than 60 nodes is drawn by module: one box for each, with the number of its 
 
 import argparse
 import ast
+import math
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -111,23 +113,31 @@ def ranks(graph: list[Box]) -> dict[str, int]:
     return rank
 
 
-def svg(graph: list[Box]) -> str:
-    """A picture in layers, inputs at the bottom, drawn here."""
+Places = dict[str, tuple[float, float, int]]  # key -> middle x, middle y, width
+
+
+def placed(graph: list[Box]) -> tuple[Places, float, int]:
+    """Where each box stands, in layers, inputs at the bottom; width and height of all. A box is 44 high."""
     rank = ranks(graph)
     rows: list[list[Box]] = [[] for _ in range(max(rank.values(), default=-1) + 1)]
     for box in graph:
         rows[rank[box.key]].append(box)
     width = {box.key: 20 + 7 * max(map(len, box.lines)) for box in graph}
-    middle: dict[str, tuple[float, float]] = {}
+    places: Places = {}
     total = max((sum(width[box.key] + 30 for box in row) for row in rows), default=0)
     for level, row in enumerate(rows):
-        above = {b.key: [middle[o][0] for o, _ in b.inputs if o in middle] for b in row}
+        above = {b.key: [places[o][0] for o, _ in b.inputs if o in places] for b in row}
         row.sort(key=lambda b: sum(above[b.key]) / len(above[b.key]) if above[b.key] else 0.0)  # near their inputs
         x = (total - sum(width[box.key] + 30 for box in row)) / 2
         for box in row:
-            middle[box.key] = x + 15 + width[box.key] / 2, 40 + 90 * (len(rows) - 1 - level)
+            places[box.key] = x + 15 + width[box.key] / 2, 40 + 90 * (len(rows) - 1 - level), width[box.key]
             x += width[box.key] + 30
-    height = 90 * len(rows)
+    return places, total, 90 * len(rows)
+
+
+def svg(graph: list[Box]) -> str:
+    """A picture in layers, inputs at the bottom, drawn here."""
+    places, total, height = placed(graph)
     title = f"A graph of {len(graph)} boxes, inputs at the bottom"
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total:.0f} {height}" width="{total:.0f}" '
@@ -137,18 +147,18 @@ def svg(graph: list[Box]) -> str:
         f'<rect width="{total:.0f}" height="{height}" fill="white"/>',
     ]
     for box in graph:
-        x, y = middle[box.key]
+        x, y, _ = places[box.key]
         for other, how in box.inputs:
-            if other in middle:
-                x0, y0 = middle[other]
+            if other in places:
+                x0, y0, _ = places[other]
                 out.append(f'<path d="M{x0:.0f} {y0 - 22:.0f} L{x:.0f} {y + 22:.0f}" stroke="#555" fill="none" '
                            'marker-end="url(#tip)"/>')  # fmt: skip
                 out.append(f'<text x="{(x + x0) / 2 + 4:.0f}" y="{(y + y0) / 2:.0f}" fill="#777" '
                            f'font-size="10">{escape(how)}</text>')  # fmt: skip
     for box in graph:
-        x, y = middle[box.key]
+        x, y, width = places[box.key]
         fill, corner = ("#eef6ee", 18) if box.leaf else ("#eef2fa", 3)
-        out.append(f'<rect x="{x - width[box.key] / 2:.0f}" y="{y - 22:.0f}" width="{width[box.key]}" height="44" '
+        out.append(f'<rect x="{x - width / 2:.0f}" y="{y - 22:.0f}" width="{width}" height="44" '
                    f'rx="{corner}" fill="{fill}" stroke="#555"/>')  # fmt: skip
         for i, line in enumerate(box.lines):
             out.append(f'<text x="{x:.0f}" y="{y - 4 + 16 * i:.0f}" text-anchor="middle">{escape(line)}</text>')
@@ -163,33 +173,43 @@ class Wrong(ValueError):
 
 
 OPERATORS = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide", ast.MatMult: "matmul"}
+OPERATORS |= {ast.Pow: "power"}
+NUMBERS = {"add": float.__add__, "subtract": float.__sub__, "multiply": float.__mul__, "divide": float.__truediv__}
+NUMBERS |= {"power": lambda a, b: math.pow(a, b)}  # as Python's **, without complex numbers
 
 
-def evaluate(node: ast.AST, leaves: dict[str, Tensor]) -> Any:
-    """The value of an expression: arithmetic, our operations by name, numbers, lists. Nothing else is run."""
+def evaluate(node: ast.AST, leaves: dict[str, Tensor], known: Collection[str] = OPERATIONS) -> Any:
+    """The value of an expression: arithmetic, operations of `known` names, numbers, lists. Nothing else is run."""
+
+    def value(part: ast.AST) -> Any:
+        return evaluate(part, leaves, known)
+
     if isinstance(node, ast.Expression):
-        return evaluate(node.body, leaves)
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        return value(node.body)
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return node.value
     if isinstance(node, (ast.List, ast.Tuple)):
-        return [evaluate(item, leaves) for item in node.elts]
+        return [value(item) for item in node.elts]
     if isinstance(node, ast.Name):
         if node.id not in leaves:
             leaves[node.id] = Tensor(npx.host.array([2.0, 3.0, 5.0, 7.0, 11.0][len(leaves) % 5]), requires_grad=True)
         return leaves[node.id]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = evaluate(node.operand, leaves)
-        return OPERATIONS["negative"](value) if isinstance(value, Tensor) else -value
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        return OPERATIONS["power"](evaluate(node.left, leaves), evaluate(node.right, leaves))
+        x = value(node.operand)
+        return OPERATIONS["negative"](x) if isinstance(x, Tensor) else -x
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        operation = OPERATIONS[OPERATORS[type(node.op)]]
-        return operation(evaluate(node.left, leaves), evaluate(node.right, leaves))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in OPERATIONS:
-        named = {k.arg: evaluate(k.value, leaves) for k in node.keywords if k.arg}
-        return OPERATIONS[node.func.id](*[evaluate(item, leaves) for item in node.args], **named)
-    known = ", ".join(sorted(name for name in OPERATIONS if "." not in name))
-    raise Wrong(f"expected numbers, names, + - * / @ ** and operations ({known}); got {ast.unparse(node)!r}")
+        name, both = OPERATORS[type(node.op)], (value(node.left), value(node.right))
+        if any(isinstance(x, Tensor) for x in both):
+            return OPERATIONS[name](*both)
+        if name in NUMBERS and not any(isinstance(x, list) for x in both):
+            return NUMBERS[name](*map(float, both))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in known:
+        named = {k.arg: value(k.value) for k in node.keywords if k.arg}
+        given = [value(item) for item in node.args]
+        if any(isinstance(x, Tensor) for x in given):
+            return OPERATIONS[node.func.id](*given, **named)
+    said = ", ".join(sorted(name for name in known if "." not in name))
+    raise Wrong(f"expected numbers, names, + - * / @ ** and operations of names ({said}); got {ast.unparse(node)!r}")
 
 
 def parsed(text: str) -> ast.AST:
@@ -223,7 +243,7 @@ def main(arguments: list[str] | None = None) -> int:
     a = parser.parse_args(arguments)
     try:
         sys.stdout.write(drawn(a.expression, a.values, a.format))
-    except (Wrong, ValueError, TypeError, IndexError, RuntimeError) as error:
+    except (Wrong, ValueError, TypeError, IndexError, RuntimeError, ArithmeticError) as error:
         sys.stderr.write(f"autograd.draw: {str(error).splitlines()[0]}\n")
         return 2
     return 0
