@@ -87,7 +87,7 @@ def recorded(timed: range | None = None) -> Iterator[list[Call]]:
         if len(calls) == timed[0]:
             factor, product = (npx.zeros((BUSY[0], BUSY[0]), "float16") for _ in range(2))
             for _ in range(BUSY[1]):
-                gemm(cupy, factor, factor, product, False)
+                gemm(cupy, factor, factor, product, False, None, False)
         before, after = cupy.cuda.Event(), cupy.cuda.Event()
         before.record()
         run()
@@ -103,10 +103,10 @@ def recorded(timed: range | None = None) -> Iterator[list[Call]]:
 
         return start
 
-    def counting_gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool) -> None:
+    def counting_gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool, *epilogue: Any) -> None:
         (m, k), n = a.shape, b.shape[1]
         nbytes = a.nbytes + b.nbytes + out.nbytes * (1 + add)
-        called(product_name(a, b), nbytes, 2.0 * m * n * k, lambda: gemm(cupy, a, b, out, add))
+        called(product_name(a, b), nbytes, 2.0 * m * n * k, lambda: gemm(cupy, a, b, out, add, *epilogue))
 
     launch._function, blas._gemm = counting_function, counting_gemm
     try:

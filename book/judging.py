@@ -248,15 +248,21 @@ def wrapped(line: str) -> list[str]:
     return lines
 
 
-def main(number: str, path: str, limit: str, result: str) -> None:
-    """Judge a learner's file in this process, and leave the verdict as JSON in the file `result`."""
+def main(number: str, path: str, limit: str, patience: str, result: str) -> None:
+    """Judge a learner's file in this process, and leave the verdict as JSON in the file `result`.
+
+    `limit`: seconds of the processor, so that a busy machine makes no right answer wrong; `patience`: by the clock, for
+    an answer that waits.
+    """
     where = Path(path)
 
     def stop(*_: Any) -> None:
         raise TimeUp
 
-    signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, float(limit))
+    clocks = {signal.ITIMER_PROF: (signal.SIGPROF, limit), signal.ITIMER_REAL: (signal.SIGALRM, patience)}
+    for clock, (told_by, seconds) in clocks.items():
+        signal.signal(told_by, stop)
+        signal.setitimer(clock, float(seconds))
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
@@ -266,7 +272,8 @@ def main(number: str, path: str, limit: str, result: str) -> None:
         lines = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == where]
         at = f"{shown(where)}:{lines[-1].lineno}: at `{lines[-1].line}`" if lines else shown(where)
         verdict = Verdict(False, [f"It did not end within {float(limit):g} seconds: a loop that never stops?", at])
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    for clock in clocks:
+        signal.setitimer(clock, 0)
     if printed.getvalue():
         said = printed.getvalue().splitlines()
         verdict.lines += ["", f"(Your file prints, {len(said)} lines; the first: {said[0][:60]!r}. That is allowed.)"]

@@ -3,6 +3,7 @@
     NPX_THREADS=2      threads that walk over blocks of rows; 0, the default, is one for each core
     NPX_KERNELS=check  which versions of the kernels run, see registry.py
     NPX_TUNE=0         `npx.tune()` leaves the process alone
+    NPX_CUBLASLT=1     products of a GPU by cuBLASLt, bias and ReLU within them (npx/cuda/cublas.py)
 
 An empty one is one that is not set. NPX_GPU_MEMORY is read where a GPU is found (array.py).
 """
@@ -29,6 +30,7 @@ SETTINGS = {
     "NPX_THREADS": Setting(Range(int, "[0, 1024]"), "0", "2, or 0 for all cores"),
     "NPX_KERNELS": Setting(Range(str, choices=KERNEL_MODES), "fast", "fast"),
     "NPX_TUNE": Setting(Range(int, "[0, 1]"), "1", "0 to leave the process alone"),
+    "NPX_CUBLASLT": Setting(Range(int, "[0, 1]"), "0", "0"),
     "NPX_EMULATOR_ORDER": Setting(Range(str, choices=THREAD_ORDERS), "forward", "forward"),
 }
 

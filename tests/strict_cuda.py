@@ -5,6 +5,7 @@ cuBLAS gets, a kernel as the text that NVRTC gets.
 """
 
 import ctypes
+import functools
 import re
 import time
 import types
@@ -14,8 +15,9 @@ import numpy as np
 from npx.cuda import launch
 from npx.cuda.emulator import emulator
 from npx.precision import dtype as dtype_named
+from tests.strict_graphs import STATE, MemoryPool, Stream, launched, using_allocator
 
-HANDLE = 0xB1A5  # of cuBLAS
+HANDLE, OWN_HANDLE = 0xB1A5, 0x0B1A5  # of cuBLAS: CuPy's, and the one that `create` gives
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16
 SPLIT = 64  # terms of a sum from which on this cuBLAS cuts it into two
 
@@ -35,13 +37,23 @@ class Cublas(types.ModuleType):
         self.calls, self.mode = [], 0
 
     def setMathMode(self, handle, mode):
-        assert handle == HANDLE
+        assert handle in (HANDLE, OWN_HANDLE)
         self.mode = mode
 
-    def gemmEx(
-        self, handle, transa, transb, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, beta, c, c_type, ldc, compute, how
+    @staticmethod
+    def create():
+        return OWN_HANDLE
+
+    def gemmEx(self, handle, *args):
+        assert handle == HANDLE
+        if STATE.recording:
+            raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
+        self.multiply(*args)
+
+    def multiply(
+        self, transa, transb, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, beta, c, c_type, ldc, compute, how
     ):
-        assert handle == HANDLE and how == -1 and min(m, n, k) > 0
+        assert how == -1 and min(m, n, k) > 0
         types = [dtype_named(self.TYPES[code]) for code in (a_type, b_type, c_type)]
         wide = np.dtype(self.COMPUTE[compute])
         assert types[0] == types[1] and types[2] in (types[0], wide) and wide == np.result_type(types[0], np.float32)
@@ -57,6 +69,118 @@ class Cublas(types.ModuleType):
                 product = first.astype(types[2]) + (product - first).astype(types[2])
             assert scale == 1 and keep in (0, 1)
             out[...] = out.astype(wide) + product if keep else product
+
+
+def loaded():
+    """The library's own functions, as ctypes finds them: of a stream and a workspace, given in this order."""
+    on = {"stream": None, "workspace": None}
+
+    def library_function(name, function):
+        def checked(*args):
+            for kind, arg in zip(checked.argtypes, args, strict=True):
+                kind.from_param(arg)
+            if not name.endswith(("Create", "Attribute")):
+                handle, *args = args
+                assert handle == OWN_HANDLE
+            function(*args)
+            return 0
+
+        return checked
+
+    def set_stream(stream):
+        on.update(stream=stream, workspace=None)
+
+    def set_workspace(address, size):
+        assert address and size
+        on["workspace"] = address
+
+    def gemm_ex(*args):
+        assert on["stream"] == STATE.streams[-1].ptr and on["workspace"], "not on this stream, or without a workspace"
+        if STATE.recording:
+            for pointer in (args[6], args[9], args[13]):
+                STATE.recording.address(pointer)
+        launched(CUBLAS.multiply, *args)
+
+    ours = {"cublasGemmEx": gemm_ex, "cublasSetStream_v2": set_stream, "cublasSetWorkspace_v2": set_workspace}
+    return types.SimpleNamespace(**{name: library_function(name, f) for name, f in (ours | LT.functions()).items()})
+
+
+class CublasLt:
+    """cuBLASLt's descriptions as dictionaries, its product as cuBLAS's, then bias and ReLU, rounded once.
+
+    calls: (epilogue, algorithm) of each product; asked: how often for algorithms.
+    """
+
+    SIZES = {"MatmulDesc": {3: 4, 4: 4, 7: 4, 8: 8}, "MatmulPreference": {1: 8, 3: 4, 5: 4, 6: 4, 7: 4, 8: 4}}
+    def __init__(self):
+        self.described, self.calls, self.asked = {}, [], 0
+
+    def functions(self):
+        found = {"cublasLtMatmulAlgoGetHeuristic": self.heuristic, "cublasLtMatmul": self.matmul}
+        for kind in (*self.SIZES, "MatrixLayout"):
+            found[f"cublasLt{kind}Create"] = functools.partial(self.create, kind)
+            found[f"cublasLt{kind}SetAttribute"] = functools.partial(self.set, kind)
+        return found
+
+    def create(self, kind, place, *args):
+        number = 4096 + len(self.described)
+        self.described[number] = {"kind": kind, "args": args}
+        place._obj.value = number
+
+    def of(self, kind, pointer):
+        found = self.described[pointer.value]
+        assert found["kind"] == kind
+        return found
+
+    def set(self, kind, described, attribute, value, size):
+        assert size == self.SIZES[kind][attribute]
+        self.of(kind, described)[attribute] = value._obj.value
+
+    def heuristic(self, operation, a, b, c, d, wanted, most, found, number):
+        self.fits(operation, a, b, d)
+        self.asked += 1
+        wanted = self.of("MatmulPreference", wanted)
+        assert c is d and wanted[1] and not wanted[3] & 4 and all(wanted[i] in (2, 4, 8, 16) for i in (5, 6, 7, 8))
+        number._obj.value = min(2, most)
+        for i in range(number._obj.value):
+            found[i].algorithm[0] = i
+
+    def fits(self, operation, *layouts):
+        """m, n, k; a wrong shape is an error."""
+        operation, (a, b, d) = self.of("MatmulDesc", operation), (self.of("MatrixLayout", x)["args"] for x in layouts)
+        (_, m, n, step), rows_of = d, (a[1:3], a[2:0:-1])
+        assert step >= m and rows_of[operation[3]][0] == m and (b[1:3], b[2:0:-1])[operation[4]][1] == n
+        k = rows_of[operation[3]][1]
+        assert (b[1:3], b[2:0:-1])[operation[4]][0] == k and a[3] >= a[1] and b[3] >= b[1]
+        return operation, a, b, d, m, n, k
+
+    def matmul(self, operation, alpha, a, at_a, b, at_b, beta, c, at_c, d, at_d, choice, workspace, size, stream):
+        assert c == d and at_c is at_d and workspace and size and stream == STATE.streams[-1].ptr
+        found, in_a, in_b, in_c, m, n, k = self.fits(operation, at_a, at_b, at_d)
+        if STATE.recording:
+            for pointer in (a, b, c, *([found[8]] if found[7] & 4 else [])):
+                STATE.recording.address(pointer)
+        compute, scale = found["args"]
+        assert scale == (compute == 70)
+        self.calls.append((found[7], choice._obj.algorithm[0]))
+        args = found[3], found[4], m, n, k, alpha, a, in_a[0], in_a[3], b, in_b[0], in_b[3], beta, c, in_c[0], in_c[3]
+        launched(self.product, args, compute, found[7], found.get(8))
+
+    @staticmethod
+    def product(args, compute, epilogue, bias):
+        m, n, out_type, address, step = args[2], args[3], args[14], args[13], args[15]
+        mode, CUBLAS.mode = CUBLAS.mode, DISALLOW_REDUCED_PRECISION_REDUCTION
+        try:
+            if epilogue == 1:
+                return CUBLAS.multiply(*args, compute, -1)
+            kind, wide = dtype_named(CUBLAS.TYPES[out_type]), np.dtype(CUBLAS.COMPUTE[compute])
+            whole = np.zeros((n, m), wide)
+            code = {"float32": 0, "float64": 1}[wide.name]
+            CUBLAS.multiply(*args[:13], whole.ctypes.data, code, m, compute, -1)
+        finally:
+            CUBLAS.mode = mode
+        whole += memory(bias, kind, m).astype(wide) if epilogue & 4 else 0
+        rows(address, kind, step, n, m, False)[...] = np.maximum(whole, 0) if epilogue & 2 else whole
 
 
 def memory(address, dtype, count):
@@ -101,7 +225,7 @@ class Function:
             else:
                 assert hasattr(arg, "held") == kind.endswith("*"), f"{self.kernel}: {kind} got {type(arg)}"
                 held.append(arg.held if hasattr(arg, "held") else arg)
-        self.module.launch(self.kernel, grid, block, tuple(held), shared_mem)
+        launched(self.module.launch, self.kernel, grid, block, tuple(held), shared_mem)
 
 
 class Event:
@@ -122,11 +246,14 @@ def get_elapsed_time(start, end):
 
 
 PROPERTIES = {"name": b"a stand-in", "major": 9, "minor": 0, "totalGlobalMem": 8 << 30, "multiProcessorCount": 132}
-CUBLAS = Cublas()
+CUBLAS, LT = Cublas(), CublasLt()
 CUDA = types.SimpleNamespace(
     Event=Event,
     get_elapsed_time=get_elapsed_time,
-    get_current_stream=lambda: types.SimpleNamespace(synchronize=lambda: None),
+    get_current_stream=lambda: STATE.streams[-1],
+    Stream=Stream,
+    MemoryPool=MemoryPool,
+    using_allocator=using_allocator,
     set_allocator=lambda allocator=None: None,
     device=types.SimpleNamespace(get_cublas_handle=lambda: HANDLE),
     runtime=types.SimpleNamespace(

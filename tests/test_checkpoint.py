@@ -140,7 +140,7 @@ def test_a_file_that_may_not_grow_is_told_like_a_full_disk(tmp_path):
             save(tmp_path, 2, {"w": np.zeros(100_000, np.float32)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "room on the disk" in one_line(error)
+    assert "room on the disk" in one_line(error) and "then the same command again" in one_line(error)
     assert os.listdir(tmp_path / "checkpoints") == ["step-1"]
 
 

@@ -16,6 +16,7 @@ from autograd import Tensor, kept_arrays
 from autograd import operations as ops
 from models import Transformer, TransformerConfig
 from models.search import beam_search, greedy_search
+from npx.cuda.cublas import ARGUMENTS, loaded
 from tests import trainings
 from tests.strict_cuda import CUDA
 from tests.strict_cupy import device, kernels_by_reference
@@ -198,6 +199,7 @@ def test_cupy_has_every_function_that_is_asked_for():
         from cupy_backends.cuda.libs import cublas  # as npx/cuda/blas.py has it: CuPy loads the library then
     except (ImportError, RuntimeError):
         return
+    assert [name for name in ARGUMENTS if not hasattr(loaded(), name)] == []
     assert "handle, int mode" in cublas.setMathMode.__doc__ and cublas.gemmEx.__doc__.count(",") == 18
 
 

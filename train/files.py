@@ -30,10 +30,18 @@ SHAPES = {
 ATTEMPTS = {stat.S_IFDIR: "the path of a file inside it", stat.S_IFIFO: "writing its content to a file first"}
 SEAL = "sha256_of_this"
 Path_ = str | os.PathLike[str]
+AGAIN, RESUME = "then the same command again", "then --resume"  # what comes after the remedy of NotWritten
 
 
 class NotWritten(UserError):
-    """A disk that is full, a quota, a folder that may not be written: what was there before is kept."""
+    """A disk that is full, a quota, a folder that may not be written: what was there before is kept.
+
+    `found`: what was expected and what was got; `remedy`: what makes it possible; `after`: what to do then.
+    """
+
+    def __init__(self, found: str, remedy: str = "freeing space", after: str = AGAIN) -> None:
+        super().__init__(f"{found}; try {remedy}, {after}")
+        self.found, self.remedy = found, remedy
 
 
 # ---- reading
@@ -263,20 +271,26 @@ def sync(path: Path_) -> None:
 
 
 @contextmanager
-def disk_errors(what: str, attempt: str = "try freeing space, then again (train --resume)") -> Iterator[None]:
-    """Turns what keeps a file from being written (`CANNOT_WRITE`) into NotWritten; other errors pass."""
+def disk_errors(what: str, after: str = "") -> Iterator[None]:
+    """Turns what keeps a file from being written (`CANNOT_WRITE`) into NotWritten; other errors pass.
+
+    `after` (default AGAIN) is what to do when it can be written; it also takes the place of that of a block within.
+    """
     try:
         yield
+    except NotWritten as error:
+        if not after:
+            raise
+        raise NotWritten(error.found, error.remedy, after) from None
     except UserError:
         raise
     except Exception as error:
         number = error_number(error)
         if number not in CANNOT_WRITE:
             raise
-        room = "room on the disk" if number in NO_ROOM else "to write it"
-        raise NotWritten(
-            f"{what}: expected {room}; got '{os.strerror(number)}'; what was written before is kept; {attempt}"
-        ) from None
+        room, remedy = ("room on the disk", "freeing space") if number in NO_ROOM else ("to write it", "allowing that")
+        found = f"{what}: expected {room}; got '{os.strerror(number)}'; what was written before is kept"
+        raise NotWritten(found, remedy, after or AGAIN) from None
 
 
 def appended(path: Path_) -> IO[Any]:

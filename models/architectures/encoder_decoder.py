@@ -50,15 +50,29 @@ class Transformer(SequenceModel):
         Summed over the target tokens that are not padding and divided by `normalizer`: their number, or that of a whole
         update of which this batch is a part.
         """
-        ids = self.checked("target", tgt)
-        tokens = normalizer or int((ids[:, 1:] != self.config.pad_id).sum()) or 1
-        memory, source = self.encode(src)
-        tgt = npx.from_host(ids)
+        inputs = self.inputs(src, tgt)
+        tokens = normalizer or int((inputs[-1][:, 1:] != self.config.pad_id).sum()) or 1
+        return self.loss_of(*map(npx.from_host, inputs), smoothing=smoothing, over=smoothing_over, tokens=tokens)
+
+    def inputs(self, src: Any, tgt: Any) -> tuple[npx.Array, ...]:
+        """All that `loss_of` takes of a batch, still on the host: source ids, their lengths (B,), target ids."""
+        tgt = self.checked("target", tgt)
+        return *self._source(src), tgt
+
+    def loss_of(
+        self, src: npx.Array, lengths: npx.Array, tgt: npx.Array, *, smoothing: float, over: str, tokens: float
+    ) -> Tensor:
+        """`loss` from arrays on the device, of which the host need know no number."""
+        memory, source = self._encode(src, lengths)
         hidden = self._decode(tgt[:, :-1], memory, source)  # (B, T, D)
-        return self.cross_entropy(hidden, tgt[:, 1:], smoothing, smoothing_over, tokens)
+        return self.cross_entropy(hidden, tgt[:, 1:], smoothing, over, tokens)
 
     def encode(self, src: Any) -> tuple[Tensor, npx.Scores]:
         """Memory (B, S, D) for source ids (B, S), and what of it may be attended to: the positions before padding."""
+        return self._encode(*map(npx.from_host, self._source(src)))
+
+    def _source(self, src: Any) -> tuple[npx.Array, npx.Array]:
+        """Source ids (B, S) and their lengths (B,), on the host."""
         ids = self.checked("source", src)
         real = ids != self.config.pad_id
         lengths = (real * host.arange(1, ids.shape[1] + 1)).max(axis=1, initial=0)  # (B,)
@@ -67,8 +81,11 @@ class Transformer(SequenceModel):
                 f"source ids: expected padding ({self.config.pad_id}) at the end of a row only; "
                 f"got row {(lengths != real.sum(axis=1)).argmax()} with padding before its end; try moving it"
             )
-        scores = npx.Scores(lengths=npx.from_host(lengths))
-        x = self.source_positions.embedded(self.embedding, npx.from_host(ids), 0, self.dropout)  # (B, S, D)
+        return ids, lengths
+
+    def _encode(self, ids: npx.Array, lengths: npx.Array) -> tuple[Tensor, npx.Scores]:
+        scores = npx.Scores(lengths=lengths)
+        x = self.source_positions.embedded(self.embedding, ids, 0, self.dropout)  # (B, S, D)
         for layer in self.encoder:
             x = layer(x, scores)
         return (self.encoder_norm(x) if self.encoder_norm else x), scores

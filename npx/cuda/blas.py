@@ -1,24 +1,29 @@
 """Matrix products of the CUDA versions: cuBLAS on a GPU, NumPy for what is emulated."""
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from npx.array import Array, array_module
+from npx.cuda.cublas import Cublas
+from npx.settings import setting
 
 
-def matmul(a: Array, b: Array, out: Array | None = None, add: bool = False) -> Array:
+def matmul(
+    a: Array, b: Array, out: Array | None = None, add: bool = False, bias: Array | None = None, relu: bool = False
+) -> Array:
     """a b (M, N) for a (M, K), b (K, N) of one dtype, into `out`, or onto it if `add`; None: a new array.
 
     Sums are formed in float32 (float64 for float64) and rounded once, to the dtype of `out`: that of a and b, or
     float32. The rows or the columns of a, b and out may lie apart: cuBLAS reads transposed matrices and parts of rows
-    where they are.
+    where they are. Where `in_products()`, `bias` (N,) is added, and max(0, .) taken if `relu`, before it is rounded.
     """
     xp, wide = array_module(a), np.result_type(a.dtype, np.float32)
     if out is None:
         out, add = xp.empty((a.shape[0], b.shape[1]), a.dtype), False
     if xp is not np:
-        _gemm(xp, a, b, out, add)
+        _gemm(xp, a, b, out, add, bias, relu)
     elif add or a.dtype != wide:
         with np.errstate(over="ignore", invalid="ignore"):  # as on a GPU, which gives inf and NaN without a word
             product = np.matmul(a.astype(wide), b.astype(wide))
@@ -45,13 +50,12 @@ def leading(x: Array) -> tuple[bool, int] | None:
 DATA_TYPE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32, DEFAULT_ALGORITHM = 68, 70, 77, -1
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # else long sums are cut up, and their parts rounded to the type of `out`
+_own: Cublas | None = None
 FACTORS = {name: np.array([0, 1], name) for name in ("float32", "float64")}
 
 
-def _gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool) -> None:
+def _gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool, bias: Any, relu: bool) -> None:
     """cuBLAS is column-major: a row-major matrix is its transpose there, so out^T = b^T a^T is what it is asked for."""
-    from cupy_backends.cuda.libs import cublas
-
     (m, k), n = a.shape, b.shape[1]
     if not (m and n and k):
         if not add:
@@ -69,10 +73,39 @@ def _gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool) -> None:
         compute = COMPUTE_32F_FAST_TF32
     zero = factors.ctypes.data
     one = zero + factors.itemsize
-    handle = cupy.cuda.device.get_cublas_handle()  # of this thread and device, and CuPy's own products'
-    cublas.setMathMode(handle, DISALLOW_REDUCED_PRECISION_REDUCTION)
-    cublas.gemmEx(
-        handle, int(b_transposed), int(a_transposed), n, m, k,
+    multiply = _multiply(cupy)
+    if bias is not None or relu:
+        multiply = functools.partial(multiply, bias=0 if bias is None else bias.data.ptr, relu=relu)
+    multiply(
+        int(b_transposed), int(a_transposed), n, m, k,
         one, b.data.ptr, DATA_TYPE[b.dtype.name], b_step, a.data.ptr, DATA_TYPE[a.dtype.name], a_step,
         one if add else zero, out.data.ptr, DATA_TYPE[out.dtype.name], to[1], compute, DEFAULT_ALGORITHM,
     )  # fmt: skip
+
+
+def in_products() -> bool:
+    """Whether products of a GPU add a bias and take a ReLU themselves: those of cuBLASLt, with NPX_CUBLASLT=1."""
+    return setting("NPX_CUBLASLT") == 1
+
+
+def _multiply(cupy: Any) -> Any:
+    """What takes gemmEx's arguments: CuPy's, our own, or cuBLASLt's."""
+    if in_products():
+        use_own_handle(cupy)
+    if _own is None:
+        return _cupys_gemm_ex(cupy)
+    return _own.matmul if in_products() else _own.gemm_ex
+
+
+def _cupys_gemm_ex(cupy: Any) -> Any:
+    from cupy_backends.cuda.libs import cublas
+
+    handle = cupy.cuda.device.get_cublas_handle()  # of this thread and device, and CuPy's own products'
+    cublas.setMathMode(handle, DISALLOW_REDUCED_PRECISION_REDUCTION)
+    return functools.partial(cublas.gemmEx, handle)
+
+
+def use_own_handle(cupy: Any) -> None:
+    """From now on products are those of cublas.py, in and outside of CUDA graphs: with one workspace, the same bits."""
+    global _own
+    _own = _own or Cublas(cupy, DISALLOW_REDUCED_PRECISION_REDUCTION)

@@ -75,7 +75,10 @@ SLICE = 128  # rows that one block sums
 
 @linear.fast("cupy", "float32", "float16", "bfloat16")
 def linear_cuda(x: Array, w: Array, b: Array | None = None, activation: str = "") -> Output:
-    """Bias and ReLU in place, in one pass after the product."""
+    """Bias and ReLU in place, in one pass after the product, or within it."""
+    if array_module(x) is not np and blas.in_products() and x.size and w.size:
+        y = blas.matmul(x, w, bias=contiguous(b), relu=bool(activation))
+        return y, (x, w, y if activation else None, b is not None)
     y = blas.matmul(x, w)
     if b is not None or activation:
         n, columns = y.shape

@@ -97,6 +97,9 @@ def figures(name: str, rehearse: bool) -> Any:
         "memory and calls": measure.memory_and_calls,
         "products": measure.products,
         "training step, GPU = CPU": right.training_step,
+        "products by cublasLt": measure.products_by_cublaslt,
+        "training step, cublasLt = CPU": right.training_step_by_cublaslt,
+        "training step, graph = none": right.training_step_by_graph,
         "short training": right.short_training,
         "every kernel": right.every_kernel,
     }[name](sizes)

@@ -4,6 +4,7 @@ Every function yields dictionaries as it finds figures, so that what was measure
 bytes or operations a second; times are milliseconds unless a name says otherwise.
 """
 
+import os
 import sys
 import time
 from argparse import Namespace
@@ -152,12 +153,36 @@ def products(sizes: Sizes) -> Found:
             yield multiplied(f"{m:,} x {n:,} x {k:,} {kinds}", left, right, npx.empty((m, n), left.dtype), sizes)
 
 
+def products_by_cublaslt(sizes: Sizes) -> Found:
+    """The same by the fastest of the algorithms that cuBLASLt recommends; `first_ms`: by the one that is taken.
+
+    `choice`: which is the fastest, of so many `choices`.
+    """
+    import cupy
+
+    os.environ["NPX_CUBLASLT"] = "1"
+    blas.use_own_handle(cupy)
+    own = blas._own
+    assert own is not None
+    for m, n, k in product_sizes(sizes.shapes["base, 25k + 25k"]):
+        for kinds in ("NN", "NT", "TN"):
+            left = noise(k, m).T if kinds[0] == "T" else noise(m, k)
+            right = noise(n, k).T if kinds[1] == "T" else noise(k, n)
+            name, out, tried, choices = f"{m:,} x {n:,} x {k:,} {kinds}", npx.empty((m, n), left.dtype), [], 1
+            while len(tried) < choices:
+                own.choice = len(tried)
+                tried.append(multiplied(name, left, right, out, sizes)[name])
+                choices = len([*own.plans.values()][-1].choices)
+            best = min(range(choices), key=lambda i: tried[i]["ms"])
+            yield {name: tried[best] | {"first_ms": tried[0]["ms"], "choice": best, "choices": choices}}
+
+
 def steps(engine: str, sizes: Sizes) -> Found:
     """Steps of an engine back to back, and, of ours, every kernel."""
     for name, shape in sizes.shapes.items():
         where = sizes.torch_device if engine.startswith("torch") else shape.device
         a = Namespace(**vars(shape) | {"worker": engine, "device": where})
-        step, wait, more = {"ours": train_step.ours, "floor": train_step.floor}.get(engine, train_step.peer)(a)
+        step, wait, more = train_step.OURS.get(engine, train_step.peer)(a)
         yield {name: back_to_back(step, wait, 2 * a.batch * a.length, sizes.steps) | more()}
         if engine == "ours":
             yield {f"{name}, by kernel": taken_apart(step, wait, sizes)}

@@ -15,7 +15,7 @@ from typing import Any
 
 import npx
 from train.errors import UserError, one_line
-from train.files import NotWritten, disk_errors, misfit
+from train.files import RESUME, NotWritten, disk_errors, misfit
 from train.learn.optim import LossScale, NoamSchedule
 from train.learn.signals import Signals
 from train.learn.update import Update
@@ -88,7 +88,7 @@ class Trainer:
         program owns the folder. An earlier checkpoint that cannot be written is tried again.
         """
         npx.tune()
-        with disk_errors(str(self.folder.path)):
+        with disk_errors(str(self.folder.path), RESUME):
             self.folder.path.mkdir(parents=True, exist_ok=True)
             with self.folder.owned("train") as self.own:
                 self.folder.complete(self.config, self.tokenizer)
@@ -227,7 +227,7 @@ class Trainer:
                 try:
                     store.save_weights(self.folder.best, self._state(), self.model.state_dict())
                 except NotWritten as error:
-                    self.report.line(f"{error} (training goes on; the best weights are not kept)")
+                    self.report.line(f"{error.found}; training goes on, the best weights are not kept")
 
     def _measure(self) -> dict[str, float] | None:
         """What the validation gives; None after a signal."""
@@ -271,7 +271,7 @@ class Trainer:
             if needed:
                 raise
             self.try_again = time.monotonic() + RETRY
-            self.report.line(f"{error} (training goes on, and tries again in {RETRY} s)")
+            self.report.line(f"{error.found}; training goes on, and tries again in {RETRY} s")
 
     def _write(self) -> None:
         self.report.sync()

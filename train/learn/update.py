@@ -15,6 +15,7 @@ from autograd import kept_arrays
 from models import FlatParameters
 from train.errors import UserError
 from train.learn.anomaly import SUM_ALONE, first_anomaly, unwarned
+from train.learn.graphs import Graphs
 from train.learn.optim import Adam, LossScale, clip_factor, squared_norm
 from train.run.keys import TrainSection
 from train.run.report import RunReport
@@ -40,9 +41,12 @@ class Update:
     ) -> None:
         self.task, self.model, self.settings, self.report, self.meanwhile = task, model, settings, report, meanwhile
         t, precision = settings, npx.precision_named(settings.precision)
+        if t.recompute:
+            model.recompute()
         self.flat = FlatParameters(model, precision.numbers if precision.low else None)
         self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
         self.scale = LossScale(dynamic=precision.scaled)
+        self.graphs = Graphs(model, t, report.line) if t.graphs and npx.device() == "cuda" else None
         self.losses: list[float] = []  # of the micro-batches of the last gradient
 
     def gradient(self, micro: Sequence[Any], step: int) -> tuple[float, float]:
@@ -68,11 +72,17 @@ class Update:
     def _gradient(self, micro: Sequence[Any], targets: int, step: int) -> tuple[float, float]:
         self.flat.zero_grad()
         with npx.keyed(self.settings.seed, step), unwarned():
-            losses = [self._backward(batch, targets) for batch in micro]
+            losses = [self._loss(batch, targets) for batch in micro]
             numbers = npx.stack([*losses, squared_norm(self.flat)])
             self.meanwhile()
             *self.losses, square = npx.to_host(numbers).tolist()
         return sum(self.losses), math.sqrt(square) / self.scale.value
+
+    def _loss(self, batch: Any, targets: int) -> npx.Array:
+        """The loss () of a micro-batch as its share of the update's, on the device; its gradient is added up."""
+        if self.graphs:
+            return self.graphs.loss(self.task.sequences(batch), targets, self.scale.value)
+        return self._backward(batch, targets)
 
     def _backward(self, batch: Any, targets: int) -> npx.Array:
         """Adds a micro-batch's gradient; its loss, of `targets` tokens in the whole update."""
@@ -111,10 +121,11 @@ class Update:
         flat, adam = self.flat, self.adam
         own = sum(a.nbytes for a in (flat.data, flat.low, flat.grad, adam.m, adam.v) if a is not None) / 2**20
         kept = "; ".join(map(str, kept_arrays()[:3])) or "nothing yet"
+        less = "" if t.recompute else ", or train.recompute = true, which is slower and changes no bit"
         gpu = f", {use.used / GIB:.1f} of the GPU's {use.total / GIB:.1f} GiB in arrays" if use else ""
         return (
             f"memory, step {step}: expected room for {largest} (train.batch_tokens = {t.batch_tokens});"
             f" got too little{gpu}; kept for the gradient, first of all: {kept}; for weights, "
             f"gradients and moments: {own:,.1f} MiB; try train.batch_tokens = {max(1, t.batch_tokens // 2)} with "
-            f"train.accumulate = {2 * t.accumulate}: updates of the same size in half the memory"
+            f"train.accumulate = {2 * t.accumulate}: updates of the same size in half the memory{less}"
         )

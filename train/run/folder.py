@@ -116,7 +116,7 @@ class RunFolder:
         """
         self._started, made = False, not os.path.lexists(self.path)
         try:
-            with disk_errors(str(self.path), "try another --out, or freeing space"):
+            with disk_errors(str(self.path), "or another --out"):
                 self.path.mkdir(parents=True, exist_ok=True)
             with self.owned("train"):
                 self.check(resume)

@@ -1,0 +1,82 @@
+"""Softmax in four versions, and what each step of the ladder brings: the tables of docs/ladder.md.
+
+    python -m benchmarks.ladder [--rows 8192] [--columns 512] [--runs 60]      NPX_TUNE=0: freed memory is given back
+
+One thread, float32. The versions take turns; printed is the least processor time of each, which a busy machine disturbs
+least. The first version, in plain Python, computes the first 4 rows alone.
+"""
+
+import argparse
+import math
+import os
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+import npx
+from autograd import Tensor, neural, no_grad
+from npx.kernels.softmax import softmax_in_place
+
+
+def one_by_one(x: np.ndarray) -> np.ndarray:
+    """The formula, number by number."""
+    rows = []
+    for row in x.tolist():
+        peak = max(row)
+        e = [math.exp(number - peak) for number in row]
+        total = sum(e)
+        rows.append([number / total for number in e])
+    return np.array(rows, x.dtype)
+
+
+def small_operations(x: np.ndarray) -> np.ndarray:
+    """Max, subtract, exp, sum, divide, each an operation on Tensors."""
+    with no_grad():
+        return neural.COMPOSITIONS["softmax"](Tensor(x)).data
+
+
+def in_place(x: np.ndarray) -> np.ndarray:
+    """One copy, over which everything is written."""
+    y = x.copy()
+    softmax_in_place(y)
+    return y
+
+
+def blocked(x: np.ndarray) -> np.ndarray:
+    """In place, one block of rows after the other: the kernel."""
+    return npx.softmax(x)[0]
+
+
+LADDER: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "number by number": one_by_one,
+    "small operations": small_operations,
+    "in place": in_place,
+    "in place, in blocks of rows": blocked,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in {"rows": 8192, "columns": 512, "runs": 60}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    a = parser.parse_args()
+    os.environ["NPX_THREADS"] = "1"
+    npx.tune()
+    x = np.random.default_rng(0).normal(size=(a.rows, a.columns)).astype(np.float32)
+    least = dict.fromkeys(LADDER, float("inf"))  # seconds a number
+    for _ in range(a.runs):
+        for name, run in LADDER.items():
+            some = x[:4] if run is one_by_one else x
+            start = time.process_time()
+            run(some)
+            least[name] = min(least[name], (time.process_time() - start) / some.size)
+    first = before = next(iter(least.values()))
+    print(f"softmax of ({a.rows}, {a.columns}) float32, {x.nbytes / 2**20:.1f} MiB, least of {a.runs} runs")
+    for name, seconds in least.items():
+        print(f"{name:28} {1e9 * seconds:6.2f} ns a number  {before / seconds:6.2f} x  {first / seconds:6.1f} x in all")
+        before = seconds
+
+
+if __name__ == "__main__":
+    main()

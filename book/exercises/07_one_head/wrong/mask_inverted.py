@@ -1,0 +1,16 @@
+"""Your queries look exactly where they are not allowed to: True says that a key may be seen."""
+
+import numpy as np
+
+from npx import softmax, softmax_grad
+
+
+def attention(q, k, v, allowed):
+    scale = 1 / np.sqrt(q.shape[-1])
+    p, saved = softmax(scale * q @ k.T, ~allowed)
+
+    def vjp(g):
+        gs = scale * softmax_grad(g @ v.T, saved)
+        return gs @ k, gs.T @ q, p.T @ g
+
+    return p @ v, vjp
