@@ -10,6 +10,7 @@ CUDA_LIBRARIES = "[ctk]>=14.2,<15"  # [ctk]: the CUDA libraries come as wheels t
 BFLOAT16 = "ml-dtypes>=0.5,<1"
 NUMPY_FOR_CUPY = "numpy>=2.1.2"  # below that CuPy has no bfloat16
 DRAW = ["matplotlib>=3.8,<4"]
+PAGE = ["starlette>=0.46,<2", "uvicorn>=0.34,<1"]
 DEMO = [*DRAW, "num2words>=0.5.13,<0.6"]
 TEST = [BFLOAT16, "hypothesis>=6.120,<7", "pytest>=8,<10", "pytest-xdist>=3.6,<4"]  # what the suites run with
 DEV = [
@@ -29,7 +30,7 @@ setup(
     license="MIT",
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=[f"{name}{inner}" for name in HOUSE for inner in ("", ".*")]),
-    package_data={"": ["*.cu", "*.cuh", "*.h"]},
+    package_data={"": ["*.cu", "*.cuh", "*.h"], "train.show": ["page/*"]},
     install_requires=[
         "numpy>=2.0,<3",
         "rich>=13.7,<16",
@@ -45,9 +46,11 @@ setup(
         "gpu13": [f"cupy-cuda13x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
         "demo": DEMO,
         "draw": DRAW,
+        "page": PAGE,
+        "browser": ["axe-playwright-python>=0.1.4,<1", "playwright>=1.50,<2"],  # the tests of the page
         "test": TEST,
         "fuzz": [*TEST, "atheris>=3,<4; sys_platform == 'linux'"],
-        "dev": DEMO + DEV,
+        "dev": DEMO + PAGE + DEV,
     },
     entry_points={"console_scripts": ["npx-transformer = train.cli:main"]},
     classifiers=[

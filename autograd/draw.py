@@ -8,7 +8,9 @@ more than 60 nodes is drawn by module: one box for each, with the number of its 
 
 import argparse
 import ast
+import math
 import sys
+from collections.abc import Collection
 from html import escape
 from typing import Any
 
@@ -148,33 +150,43 @@ class Wrong(ValueError):
 
 
 OPERATORS = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide", ast.MatMult: "matmul"}
+OPERATORS |= {ast.Pow: "power"}
+NUMBERS = {"add": float.__add__, "subtract": float.__sub__, "multiply": float.__mul__, "divide": float.__truediv__}
+NUMBERS |= {"power": lambda a, b: math.pow(a, b)}  # as Python's **, without complex numbers
 
 
-def evaluate(node: ast.AST, leaves: dict[str, Tensor]) -> Any:
-    """The value of an expression: arithmetic, our operations by name, numbers, lists. Nothing else is run."""
+def evaluate(node: ast.AST, leaves: dict[str, Tensor], known: Collection[str] = OPERATIONS) -> Any:
+    """The value of an expression: arithmetic, operations of `known` names, numbers, lists. Nothing else is run."""
+
+    def value(part: ast.AST) -> Any:
+        return evaluate(part, leaves, known)
+
     if isinstance(node, ast.Expression):
-        return evaluate(node.body, leaves)
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        return value(node.body)
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return node.value
     if isinstance(node, (ast.List, ast.Tuple)):
-        return [evaluate(item, leaves) for item in node.elts]
+        return [value(item) for item in node.elts]
     if isinstance(node, ast.Name):
         if node.id not in leaves:
             leaves[node.id] = Tensor(npx.host.array([2.0, 3.0, 5.0, 7.0, 11.0][len(leaves) % 5]), requires_grad=True)
         return leaves[node.id]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = evaluate(node.operand, leaves)
-        return OPERATIONS["negative"](value) if isinstance(value, Tensor) else -value
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        return OPERATIONS["power"](evaluate(node.left, leaves), evaluate(node.right, leaves))
+        x = value(node.operand)
+        return OPERATIONS["negative"](x) if isinstance(x, Tensor) else -x
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        operation = OPERATIONS[OPERATORS[type(node.op)]]
-        return operation(evaluate(node.left, leaves), evaluate(node.right, leaves))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in OPERATIONS:
-        named = {k.arg: evaluate(k.value, leaves) for k in node.keywords if k.arg}
-        return OPERATIONS[node.func.id](*[evaluate(item, leaves) for item in node.args], **named)
-    known = ", ".join(sorted(name for name in OPERATIONS if "." not in name))
-    raise Wrong(f"expected numbers, names, + - * / @ ** and operations ({known}); got {ast.unparse(node)!r}")
+        name, both = OPERATORS[type(node.op)], (value(node.left), value(node.right))
+        if any(isinstance(x, Tensor) for x in both):
+            return OPERATIONS[name](*both)
+        if name in NUMBERS and not any(isinstance(x, list) for x in both):
+            return NUMBERS[name](*map(float, both))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in known:
+        named = {k.arg: value(k.value) for k in node.keywords if k.arg}
+        given = [value(item) for item in node.args]
+        if any(isinstance(x, Tensor) for x in given):
+            return OPERATIONS[node.func.id](*given, **named)
+    said = ", ".join(sorted(name for name in known if "." not in name))
+    raise Wrong(f"expected numbers, names, + - * / @ ** and operations of names ({said}); got {ast.unparse(node)!r}")
 
 
 def parsed(text: str) -> ast.AST:
@@ -208,7 +220,7 @@ def main(arguments: list[str] | None = None) -> int:
     a = parser.parse_args(arguments)
     try:
         sys.stdout.write(drawn(a.expression, a.values, a.format))
-    except (Wrong, ValueError, TypeError, IndexError, RuntimeError) as error:
+    except (Wrong, ValueError, TypeError, IndexError, RuntimeError, ArithmeticError) as error:
         sys.stderr.write(f"autograd.draw: {str(error).splitlines()[0]}\n")
         return 2
     return 0

@@ -39,6 +39,14 @@ def test_the_same_text_for_the_same_expression(capsys):
     assert texts[0] == texts[1]
 
 
+def test_numbers_are_reckoned_before_names_and_nothing_else_is_run(capsys):
+    assert draw.main(["2 * 3 * a ** (4 / 2)", "a=3"]) == 0
+    assert "multiply = 54<" in capsys.readouterr().out
+    for expression in ("9 ** 9 ** 9 * a", "[1] * 10 ** 9", "power(9, 9999999999)", "1 / 0 * a", "True * a"):
+        assert draw.main([expression]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_svg_is_well_formed_and_no_boxes_overlap():
     picture = xml.fromstring(draw.drawn("sum(exp(x) * x + x / y)", ["x=[1,2]"], "svg"))
     space = "{http://www.w3.org/2000/svg}"

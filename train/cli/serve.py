@@ -1,0 +1,67 @@
+"""`serve`: a page in the browser that steps through a backward pass and looks inside of a trained model."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from train.cli.app import Device, app, use_device
+from train.cli.options import number
+from train.errors import UserError, one_line
+
+
+@app.command(
+    epilog="The page is for this machine alone: it listens on 127.0.0.1, and the printed address has a token. From"
+    " another machine: [b]ssh -L 8017:127.0.0.1:8017 HOST[/b], then the same address. Ctrl-C ends it."
+)
+def serve(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="Run folder of `train`; without: Step alone.")
+    ] = None,
+    port: Annotated[int, number(int, "[0, 65535]", metavar="N", help="0: any that is free.")] = 8017,
+    device: Device = "cpu",
+) -> None:
+    """Look inside in a browser: step by step through autograd, translations, heads, beam, curves."""
+    import socket
+
+    if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
+        raise UserError(f'serve: expected {missing[0]}; got none; try pip install "npx-transformer[page]"')
+    import uvicorn
+
+    from train.show.server import Page, application
+
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(("127.0.0.1", port))
+            listening.listen()
+        except OSError as error:
+            raise UserError(f"--port: expected a free one; got {port} ('{error.strerror}'); try --port 0") from None
+        use_device(device)
+        page = Page(run) if run is None else of_run(run)
+        guarded = application(page, listening.getsockname()[1])
+        print(f"http://127.0.0.1:{listening.getsockname()[1]}/?token={guarded.token}")
+        print("Open this address in a browser on this machine; Ctrl-C ends the server.", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False}
+        how = uvicorn.Config(guarded, timeout_graceful_shutdown=1, **quiet)
+        uvicorn.Server(how).run(sockets=[listening])
+
+
+def of_run(run: Path) -> Any:
+    """The page of a run; one whose model cannot be shown has its curves, and says why."""
+    from train.run.checkpoint import load_model, origin
+    from train.run.folder import RunFolder
+    from train.show.server import Page
+
+    try:
+        page = Page(run, *load_model(run, "translation", lambda text: print(text, file=sys.stderr)))
+        page.source = origin(run)
+    except UserError as error:
+        if not RunFolder(run).metrics_file.is_file():
+            raise
+        page = Page(run)
+        page.why = one_line(error)
+    return page

@@ -1,0 +1,39 @@
+// The views and what leads from one to the other.
+import { get } from "./parts.js";
+import { start as step } from "./step.js";
+import { start as translate } from "./translate.js";
+import { start as beam } from "./beam.js";
+import { start as curves } from "./curves.js";
+import { save } from "./save.js";
+
+if (location.search) history.replaceState(null, "", location.pathname + location.hash);  // the token, once it was used
+
+const sections = [...document.querySelectorAll("main > section")];
+const links = [...document.querySelectorAll("nav a")];
+
+function show() {
+  const name = sections.some((s) => `#${s.id}` === location.hash) ? location.hash.slice(1) : first;
+  for (const section of sections) section.hidden = section.id !== name;
+  for (const link of links) {
+    if (link.hash === `#${name}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `${links.find((link) => link.hash === `#${name}`).textContent} – npx-transformer`;
+  document.dispatchEvent(new CustomEvent("shown", { detail: name }));
+}
+
+let first = "step";
+const about = await get("api/about");
+document.getElementById("run").textContent = about.model
+  ? `${about.run}: ${about.model.layers} layers, ${about.model.heads} heads, d_model ${about.model.d_model}, ` +
+    `${about.model.parameters.toLocaleString("en")} parameters`
+  : about.run ?? "without a run";
+step(document.getElementById("step"));
+translate(document.getElementById("translate"), about);
+beam(document.getElementById("beam"));
+curves(document.getElementById("curves"), about);
+first = about.model ? "translate" : "step";
+document.getElementById("save").addEventListener("click", () => save(about));
+addEventListener("hashchange", show);
+show();
+document.body.dataset.ready = "yes";
