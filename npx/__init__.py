@@ -34,6 +34,7 @@ from npx.kernels.layer_norm import layer_norm, layer_norm_grad
 from npx.kernels.linear import linear, linear_grad
 from npx.kernels.softmax import softmax, softmax_grad
 from npx.kernels.top_k import top_k
+from npx.packed import Packed, pack, sentences, together
 from npx.precision import PRECISIONS, Precision, precision_named, use_precision, wide
 from npx.random import Key, keyed, next_key
 from npx.registry import KERNELS, Gradient, Kernel, KernelMismatch, Saved, kernel, kernel_mode

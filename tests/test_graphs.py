@@ -126,11 +126,11 @@ def test_on_a_cpu_there_are_none():
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_call_by_call_it_is_the_gradient_of_the_loss(precision):
-    """As an update without train.graphs forms it, but for rounding."""
+    """As an update without train.graphs forms it, but for rounding: that one packs, and so dropout draws otherwise."""
     found = []
     with device(cuda=True):
         for graphs in (True, False):
-            made = Transformer(TransformerConfig(**SHAPE | EVERY_DROPOUT), seed=3)
+            made = Transformer(TransformerConfig(**SHAPE | {"dropout": 0.0}), seed=3)
             settings = config(Path(), batch_tokens=20, precision=precision, graphs=graphs).train
             update = Update(TASKS["translation"], made, settings, Journal())
             loss, norm = update.gradient(batches(3), 1)
