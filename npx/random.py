@@ -34,9 +34,9 @@ _streams: list[Iterator[Key]] = []  # the keys of the `keyed` blocks that are op
 
 
 @contextmanager
-def keyed(seed: int, step: int) -> Iterator[None]:
-    """Within the block `next_key` counts the calls of (seed, step) from 0."""
-    _streams.append(Key(seed, step, call) for call in count())
+def keyed(seed: int, step: int, first: int = 0) -> Iterator[None]:
+    """Within the block `next_key` counts the calls of (seed, step) from `first`."""
+    _streams.append(Key(seed, step, call) for call in count(first))
     try:
         yield
     finally:

@@ -4,9 +4,11 @@ import math
 import tempfile
 import time
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import npx
 from autograd import no_grad
 from train.learn.signals import Signals
 from train.run.checkpoint import load_model
@@ -24,23 +26,33 @@ class Validation:
     def measure(self, signals: Signals) -> dict[str, float] | None:
         """Loss without smoothing, perplexity, seconds and the task's scores; None after a signal.
 
-        Where the loss is not finite, the loss alone.
+        Of k ranks each computes every k-th batch, and all get the result of all. Where the loss is not finite, the loss
+        alone.
         """
-        started = time.perf_counter()
+        started, world = time.perf_counter(), npx.ranks.world()
         evaluation = self.task.evaluation(self.config, self.tokenizer, self.corpus)
-        total, targets = 0.0, 0
+        losses: dict[int, tuple[float, int]] = {}  # of a batch by its number: its loss and target tokens
         self.model.eval()
         try:
             with no_grad():
-                for indices, batch in self.task.in_order(self.corpus, self.config.train.batch_tokens):
+                batches = enumerate(self.task.in_order(self.corpus, self.config.train.batch_tokens))
+                for number, (indices, batch) in islice(batches, world.rank, None, world.size):
                     if signals.asked:
                         return None
-                    total += self.task.loss(self.model, batch, smoothing=0.0, normalizer=1.0).item()
-                    targets += batch.n_target_tokens
+                    loss = self.task.loss(self.model, batch, smoothing=0.0, normalizer=1.0).item()
+                    losses[number] = loss, batch.n_target_tokens
                     if evaluation is not None:
                         evaluation.add(self.model, indices, batch)
         finally:
             self.model.train()
+        if world.size > 1:
+            ranks = world.gather((losses, evaluation and evaluation.found))
+            losses = dict(sorted(one for part, _ in ranks for one in part.items()))
+            if evaluation is not None:
+                evaluation.found = together([found for _, found in ranks])
+        total, targets = 0.0, 0
+        for loss, predictions in losses.values():
+            total, targets = total + loss, targets + predictions
         if not math.isfinite(total):
             return {"loss": total}
         result = {"loss": total / targets, "perplexity": math.exp(min(total / targets, 700.0))}
@@ -49,6 +61,13 @@ class Validation:
         result["seconds"] = round(time.perf_counter() - started, 3)
         self.last = result
         return result
+
+
+def together(parts: list[Any]) -> Any:
+    """What the evaluations of all ranks have found, lists or dictionaries, as one."""
+    if isinstance(parts[0], dict):
+        return {key: value for part in parts for key, value in part.items()}
+    return [one for part in parts for one in part]
 
 
 def perplexity(run: str | Path, source: str | Path, references: str | Path) -> dict[str, Any]:
