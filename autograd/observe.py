@@ -10,6 +10,7 @@ over its operations, by layer; `anomaly` stops at the first operation that makes
 """
 
 import sys
+import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -152,22 +153,27 @@ def treatment(parent: Any, gradient: Any, place: Any, sums: Any) -> str:
 
 
 class Moment(NamedTuple):
-    """After an operation (or its vjp): which, in which layer, and the bytes that were alive then."""
+    """After an operation (or its vjp): which, in which layer, the bytes that were alive then, and at most till then."""
 
     phase: str  # forward, backward
     operation: str
     layer: str
     live: int
+    most: int  # since the moment before; more than `live` only where tracemalloc was asked
 
 
 class Memory(Observer):
     """Bytes of the arrays that are alive after each operation of a step and each vjp, what stood before not counted.
 
     Arrays are counted when they are first seen, and until they are gone (by weak references): outputs, what vjps keep,
-    gradients. What a kernel needs for itself while it runs is not seen.
+    gradients. What a kernel needs for itself while it runs, a masked gradient, say, is seen by tracemalloc alone:
+    `traced` asks it, and sets its peak back at each moment. ValueError where it has not been started.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, traced: bool = False) -> None:
+        if traced and not tracemalloc.is_tracing():
+            raise ValueError("Memory: expected tracemalloc to be tracing; got it stopped; try tracemalloc.start()")
+        self.traced = traced
         self.moments: list[Moment] = []
         self.live = 0
         self.layers = Layers()
@@ -179,7 +185,16 @@ class Memory(Observer):
     @property
     def peak(self) -> Moment:
         """The moment with the most bytes."""
-        return max(self.moments, key=lambda moment: moment.live)
+        return max(self.moments, key=lambda moment: moment.most)
+
+    def moment(self, phase: str, operation: str, layer: str) -> None:
+        """Note what is alive now; on the CPU, if asked, what was while the operation ran."""
+        most = self.live
+        if self.traced:
+            now, peak = tracemalloc.get_traced_memory()
+            most += peak - now
+            tracemalloc.reset_peak()
+        self.moments.append(Moment(phase, operation, layer, self.live, most))
 
     def by_layer(self) -> dict[str, int]:
         """By how many bytes each layer's operations let memory grow on the way forward, largest first."""
@@ -222,7 +237,7 @@ class Memory(Observer):
             self.layer_of[result.node.number] = layer
             for array in captured(result.node.vjp):
                 self.count(array)
-        self.moments.append(Moment("forward", name, layer, self.live))
+        self.moment("forward", name, layer)
 
     def went(
         self, node: Node, vjp: Any, g: Array, parents: tuple[Any, ...], gradients: Any, into: Any, sums: Any
@@ -235,7 +250,7 @@ class Memory(Observer):
         for leaf in self.leaves.values():
             if leaf.grad is not None:
                 self.count(leaf.grad)
-        self.moments.append(Moment("backward", node.name, self.layer_of.get(node.number, ""), self.live))
+        self.moment("backward", node.name, self.layer_of.get(node.number, ""))
 
 
 class AnomalyError(FloatingPointError):

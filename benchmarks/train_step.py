@@ -5,7 +5,7 @@
 The same model (torch_twin.py: base of the paper, dropout 0.1 on each sub-layer's output and on embedding + position, no
 biases in the projections of attention, tied embedding), label smoothing 0.1, Adam and number of threads for all; the
 engines take their steps in turn, each in its own process (turns.py). No sentence is padded: PyTorch is spared the mask,
-ours reads the lengths.
+ours reads the lengths. `ours-recompute` keeps of each layer only what goes in and out (train.recompute).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import turns
 
-ENGINES = ("ours", "torch", "torch-bf16", "torch-compile", "floor")
+ENGINES = ("ours", "ours-graph", "ours-recompute", "torch", "torch-bf16", "torch-compile", "floor")
 
 
 def arguments() -> argparse.Namespace:
@@ -36,7 +36,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     a = arguments()
     if a.worker:
-        return turns.serve(*{"ours": ours, "floor": floor}.get(a.worker, peer)(a))
+        return turns.serve(*OURS.get(a.worker, peer)(a))
     if a.profile:
         return profile(a)
     if "torch-bf16" in (a.engine or ()) and a.device == "cpu" and not turns.has_bf16():
@@ -63,18 +63,25 @@ def flops(a: argparse.Namespace) -> float:
 
 
 def our_step(a: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], None]]:
-    """forward, backward (of what forward returned) and update, as three functions."""
+    """forward, backward (of what forward returned) and update, as three functions.
+
+    Both at once are a CUDA graph for the engine "ours-graph".
+    """
+    from types import SimpleNamespace
+
     import numpy as np
 
     import npx
     from models import FlatParameters, Transformer, TransformerConfig
     from train import Adam
+    from train.learn.graphs import Graphs
 
     npx.tune()
     npx.use_device(a.device)
     precision = npx.use_precision(a.precision or ("bf16" if a.device == "cuda" else "float32"))
     config = TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers)
     model, random = Transformer(config, dtype=precision.weights), np.random.default_rng(0)
+    model.recompute(a.worker == "ours-recompute")
     flat = FlatParameters(model, precision.numbers)
     adam = Adam(flat)
     src = random.integers(4, a.vocab, (a.batch, a.length))
@@ -85,6 +92,18 @@ def our_step(a: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any
         with npx.keyed(1, 1):
             return model.loss(src, tgt)
 
+    def by_graph() -> Any:
+        flat.zero_grad()
+        with npx.keyed(1, 1):
+            return graphs.loss((src, tgt), a.batch * a.length, 1.0)
+
+    def failed(line: str) -> None:
+        raise RuntimeError(line)
+
+    if a.worker == "ours-graph":
+        how: Any = SimpleNamespace(seed=1, label_smoothing=0.1, smoothing_over="all")
+        graphs = Graphs(model, how, failed)
+        return forward, by_graph, lambda: adam.step(1e-4)
     return forward, lambda: forward().backward(), lambda: adam.step(1e-4)
 
 
@@ -177,6 +196,9 @@ def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any],
             multiply(left, right)
 
     return step, wait, dict
+
+
+OURS: dict[str, Callable[..., Any]] = {"ours": ours, "ours-graph": ours, "ours-recompute": ours, "floor": floor}
 
 
 def time_kernels() -> dict[str, list[float]]:

@@ -23,6 +23,7 @@ host = np
 DEVICES = ("cpu", "cuda")
 _device = "cpu"
 _cupy: ModuleType | None = None  # imported by use_device("cuda"), so that a machine without it pays nothing
+uploads = True  # whether host arrays may become arrays on a GPU: not while a CUDA graph is made (cuda/graphs.py)
 
 
 def use_device(name: str) -> None:
@@ -104,12 +105,14 @@ def asarray(x: Any, dtype: Any = None) -> Array:
     """`x` as an array; lists and numbers become arrays on the current device, arrays stay where they are."""
     if _cupy is not None and isinstance(x, _cupy.ndarray):
         return x if dtype is None else x.astype(dtype, copy=False)
+    if not uploads:
+        raise RuntimeError("CUDA graph: expected a step whose numbers are on the device; got one that uploads some")
     return _current().asarray(x, dtype=dtype)
 
 
 def from_host(x: np.ndarray) -> Array:
     """A NumPy array as an array on the current device."""
-    return _current().asarray(x)
+    return asarray(x)
 
 
 def to_host(x: Array) -> np.ndarray:

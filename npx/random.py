@@ -23,20 +23,24 @@ WORDS_PER_COUNT = 16  # 16-bit words that one value of the Philox counter yields
 
 
 class Key(NamedTuple):
-    """Names one draw: the run's seed, the training step, and the number of the draw within the step."""
+    """Names one draw: the run's seed, the training step, and the number of the draw within the step.
+
+    `moment`: None, or an array on the device (2,), uint64, of what is added to step and call by whatever kernel draws.
+    """
 
     seed: int
     step: int
     call: int
+    moment: Array | None = None
 
 
 _streams: list[Iterator[Key]] = []  # the keys of the `keyed` blocks that are open, the innermost last
 
 
 @contextmanager
-def keyed(seed: int, step: int, first: int = 0) -> Iterator[None]:
+def keyed(seed: int, step: int, moment: Array | None = None, first: int = 0) -> Iterator[None]:
     """Within the block `next_key` counts the calls of (seed, step) from `first`."""
-    _streams.append(Key(seed, step, call) for call in count(first))
+    _streams.append(Key(seed, step, call, moment) for call in count(first))
     try:
         yield
     finally:
@@ -85,6 +89,8 @@ def next_key() -> Key:
 
 
 def _philox(key: Key, position: int = 0) -> np.random.Philox:
+    if key.moment is not None:
+        raise RuntimeError("random numbers: expected a kernel of a GPU to draw; the host does not know the step")
     return np.random.Philox(key=[key.seed, key.step], counter=[position, 0, key.call, 0])
 
 

@@ -14,8 +14,9 @@ import numpy as np
 from npx.cuda import launch
 from npx.cuda.emulator import emulator
 from npx.precision import dtype as dtype_named
+from tests.strict_graphs import STATE, MemoryPool, Stream, launched, using_allocator
 
-HANDLE = 0xB1A5  # of cuBLAS
+HANDLE, OWN_HANDLE = 0xB1A5, 0x0B1A5  # of cuBLAS: CuPy's, and the one that `create` gives
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16
 SPLIT = 64  # terms of a sum from which on this cuBLAS cuts it into two
 
@@ -35,13 +36,23 @@ class Cublas(types.ModuleType):
         self.calls, self.mode = [], 0
 
     def setMathMode(self, handle, mode):
-        assert handle == HANDLE
+        assert handle in (HANDLE, OWN_HANDLE)
         self.mode = mode
 
-    def gemmEx(
-        self, handle, transa, transb, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, beta, c, c_type, ldc, compute, how
+    @staticmethod
+    def create():
+        return OWN_HANDLE
+
+    def gemmEx(self, handle, *args):
+        assert handle == HANDLE
+        if STATE.recording:
+            raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
+        self.multiply(*args)
+
+    def multiply(
+        self, transa, transb, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, beta, c, c_type, ldc, compute, how
     ):
-        assert handle == HANDLE and how == -1 and min(m, n, k) > 0
+        assert how == -1 and min(m, n, k) > 0
         types = [dtype_named(self.TYPES[code]) for code in (a_type, b_type, c_type)]
         wide = np.dtype(self.COMPUTE[compute])
         assert types[0] == types[1] and types[2] in (types[0], wide) and wide == np.result_type(types[0], np.float32)
@@ -57,6 +68,42 @@ class Cublas(types.ModuleType):
                 product = first.astype(types[2]) + (product - first).astype(types[2])
             assert scale == 1 and keep in (0, 1)
             out[...] = out.astype(wide) + product if keep else product
+
+
+def loaded():
+    """The library's own functions, as ctypes finds them: of a stream and a workspace, given in this order."""
+    on = {"stream": None, "workspace": None}
+
+    def library_function(function):
+        def checked(*args):
+            assert len(args) == len(checked.argtypes)
+            for kind, arg in zip(checked.argtypes, args, strict=True):
+                kind.from_param(arg)
+            assert args[0] == OWN_HANDLE
+            function(*args[1:])
+            return 0
+
+        return checked
+
+    def set_stream(stream):
+        on.update(stream=stream, workspace=None)
+
+    def set_workspace(address, size):
+        assert address and size
+        on["workspace"] = address
+
+    def gemm_ex(*args):
+        assert on["stream"] == STATE.streams[-1].ptr and on["workspace"], "not on this stream, or without a workspace"
+        if STATE.recording:
+            for pointer in (args[6], args[9], args[13]):
+                STATE.recording.address(pointer)
+        launched(CUBLAS.multiply, *args)
+
+    return types.SimpleNamespace(
+        cublasGemmEx=library_function(gemm_ex),
+        cublasSetStream_v2=library_function(set_stream),
+        cublasSetWorkspace_v2=library_function(set_workspace),
+    )
 
 
 def memory(address, dtype, count):
@@ -101,7 +148,7 @@ class Function:
             else:
                 assert hasattr(arg, "held") == kind.endswith("*"), f"{self.kernel}: {kind} got {type(arg)}"
                 held.append(arg.held if hasattr(arg, "held") else arg)
-        self.module.launch(self.kernel, grid, block, tuple(held), shared_mem)
+        launched(self.module.launch, self.kernel, grid, block, tuple(held), shared_mem)
 
 
 class Event:
@@ -126,7 +173,10 @@ CUBLAS = Cublas()
 CUDA = types.SimpleNamespace(
     Event=Event,
     get_elapsed_time=get_elapsed_time,
-    get_current_stream=lambda: types.SimpleNamespace(synchronize=lambda: None),
+    get_current_stream=lambda: STATE.streams[-1],
+    Stream=Stream,
+    MemoryPool=MemoryPool,
+    using_allocator=using_allocator,
     set_allocator=lambda allocator=None: None,
     device=types.SimpleNamespace(get_cublas_handle=lambda: HANDLE),
     runtime=types.SimpleNamespace(

@@ -22,8 +22,9 @@ import numpy as np
 import pytest
 
 import npx
-from npx.cuda import launch
+from npx.cuda import blas, cublas, launch
 from tests import strict_cuda
+from tests.strict_graphs import STATE, computed, forbidden
 
 WAITING = {"unique", "nonzero", "flatnonzero", "argwhere", "array_equal", "allclose", "compress", "unravel_index"}
 ARRAYS = (np.ndarray,)
@@ -125,7 +126,7 @@ class ndarray:
     def __setitem__(self, index, value):
         if isinstance(value, (list, *ARRAYS)):
             raise TypeError(f"Unsupported type {type(value)} beside a device array")
-        self.held[unwrap(index)] = unwrap(value)
+        computed(np.ndarray.__setitem__, (self.held, unwrap(index), unwrap(value)), {}, writes=True)
         CUPY.kernels.append(("=", self.held[unwrap(index)].nbytes + getattr(value, "nbytes", 0)))
 
     def _watch(self, index):
@@ -139,8 +140,9 @@ class ndarray:
         used(ufunc.__name__)
         kwargs = unwrap(kwargs) | ({"out": unwrap(out)} if out else {})
         refuse(ufunc.__name__, kwargs)
-        found = ufunc(*unwrap(inputs), **kwargs)
-        CUPY.kernels.append((ufunc.__name__, sum(x.nbytes for x in (*inputs, found) if hasattr(x, "nbytes"))))
+        found = computed(ufunc, unwrap(inputs), kwargs, writes=bool(out))
+        touched = (*inputs, *(out or (found,)))
+        CUPY.kernels.append((ufunc.__name__, sum(x.nbytes for x in touched if hasattr(x, "nbytes"))))
         return out[0] if out else wrap(found)
 
     def __array_function__(self, function, types, args, kwargs):
@@ -159,7 +161,9 @@ def _method(name):
         refuse(name, kwargs)
         if name == "sort" and not self.held.flags.c_contiguous:
             raise NotImplementedError("Sorting non-contiguous array is not supported.")
-        found = counted(name, getattr(self.held, name)(*unwrap(args), **unwrap(kwargs)), self)
+        own = getattr(np.ndarray, name)
+        writes = name in ("fill", "sort") or out is not None
+        found = counted(name, computed(own, (self.held, *unwrap(args)), unwrap(kwargs), writes), self)
         return out if out is not None else derived(found, self)
 
     return method
@@ -215,7 +219,7 @@ class Add:
 
     @staticmethod
     def at(x, index, values):
-        np.add.at(unwrap(x), unwrap(index), unwrap(values))
+        computed(np.add.at, (unwrap(x), unwrap(index), unwrap(values)), {}, writes=True)
 
 
 class Module(types.ModuleType):
@@ -232,7 +236,10 @@ class Module(types.ModuleType):
     @staticmethod
     def asarray(x, dtype=None):
         """An upload: the one way in from the host."""
-        return ndarray(np.array(x.held if isinstance(x, ndarray) else x, dtype=dtype))
+        if isinstance(x, ndarray):
+            return x if dtype is None else x.astype(dtype, copy=False)
+        assert STATE.recording is None, "an upload in a graph, from memory that will be gone"
+        return ndarray(np.array(x, dtype=dtype))
 
     @staticmethod
     def get_default_memory_pool():
@@ -262,7 +269,7 @@ class Module(types.ModuleType):
                 wait(name)
             out = kwargs.get("out")
             refuse(name, kwargs)
-            found = value(*unwrap(args), **unwrap(kwargs))
+            found = computed(value, unwrap(args), unwrap(kwargs), writes=out is not None or name == "copyto")
             if name != "empty":
                 counted(name, found, *args)
             else:
@@ -279,6 +286,7 @@ _engine = importlib.import_module("npx.array")
 
 
 def wait(name):
+    forbidden()
     CUPY.waits.append(name)
 
 
@@ -298,6 +306,9 @@ def device(cuda=False):
         patch.setattr(_engine, "_device", "cuda")
         if cuda:
             patch.setattr(ndarray, "__module__", "cupy")
+            patch.setattr(cublas, "loaded", strict_cuda.loaded)
+            patch.setattr(blas, "_own", None)
+            STATE.__init__()
             for name, module in ({"cupy": CUPY} | strict_cuda.MODULES).items():
                 patch.setitem(sys.modules, name, module)
         strict_cuda.CUBLAS.calls.clear()

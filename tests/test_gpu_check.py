@@ -101,7 +101,8 @@ def test_the_page_counts_what_the_code_does(monkeypatch):
     small = {"d_model": 32, "d_ff": 64, "vocab": 61, "batch": 40, "length": 5}
     with monkeypatch.context() as patch:
         patch.setattr(cross_entropy, "CUDA_CHUNK", 1)  # 64 rows of 200 at a time: four chunks, as at the sizes of base
-        found, rows = count.counted(Namespace(**vars(base) | small)), rows_of_page()
+        shape = Namespace(**vars(base) | small)
+        found, graph, rows = count.counted(shape), count.counted(shape, "ours-graph"), rows_of_page()
     lines = {line.name: line for line in found["lines"]}
     assert found["products"] == sum(line.calls for line in lines.values() if line.flops)
     for name, line in lines.items():
@@ -109,6 +110,9 @@ def test_the_page_counts_what_the_code_does(monkeypatch):
             assert rows[name][0] == str(line.calls), name
     assert f"{found['kernels']} launches of our kernels, {found['products']} products" in PAGE
     assert f"{found['empty']} times `empty`" in PAGE
+    own = sum(calls for calls, _ in graph["cupy"].values())
+    words = "by a graph has {} launch of our kernels, {} products, {} kernels of CuPy's own and {} times `empty`"
+    assert words.format(graph["kernels"], graph["products"], own, graph["empty"]) in " ".join(PAGE.split())
     for name, (calls, _) in found["cupy"].items():
         assert name not in rows or rows[name][0] == str(calls), name
 

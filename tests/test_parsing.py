@@ -38,12 +38,12 @@ def folder(tmp_path_factory):
     return folder
 
 
-def config(folder, model=(), **changes):
+def config(folder, model=(), data=(), **changes):
     return RunConfig.from_dict({
         "model": {"d_model": 16, "d_ff": 32, "n_heads": 2, "n_layers": 1, "dropout": 0.0, "norm": "pre", **dict(model)},
         "data": {
             "task": "parsing", "train_trees": str(folder / "train.mrg"), "valid_trees": str(folder / "valid.mrg"),
-            "tokenizer": "affixes", "vocab_size": 200, "max_length": 60,
+            "tokenizer": "affixes", "vocab_size": 200, "max_length": 60, **dict(data),
         },
         "train": {
             **{"batch_tokens": 300, "max_steps": 120, "warmup_steps": 30, "lr_scale": 1.0, "label_smoothing": 0.0},
@@ -240,6 +240,9 @@ def test_mistakes_end_in_one_line(run, folder, tmp_path, capfd):
         ([*new, "--train-trees", good, "--set", "data.leaves=tag"], 'try leaves = "tags"'),
         ([*model, "--gold", str(bad)], "bad.mrg, line 1"),
         ([*model, "--gold", good, "--input", good], "--gold: expected sentences from one place"),
+        ([*model, "--gold", good, "--lexicon", str(bad)], "bad.mrg, line 1"),
+        ([*model, "--gold", good, "--lexicon", good], "--lexicon: expected a parser that writes tags; got"),
+        ([*model, "--gold", good, "--lexicon", good, "--free"], "--lexicon: expected a search kept to trees"),
         ([*model, "--input", str(tmp_path / "none")], "expected a text file; got no such file"),
         ([*model, "--n-best", "9"], "--n-best: expected at most the beam, 3; got 9"),
         (["translate", "--model", str(run)], "expected a model of the task translation; got one of parsing"),
@@ -254,6 +257,32 @@ def test_what_is_written_is_read_back(folder):
     trees = list(cleaned(folder / "train.mrg"))
     assert write_tree(trees[0]).startswith("(TOP (S (NP (DT the) (NN cat)) (VP")
     assert len(trees) == len(TREES)
+
+
+# ---- the tags that words may have
+
+
+def test_a_run_of_an_older_version_is_given_the_lexicon_of_trees(folder, tmp_path, capsys):
+    gold, many = list(cleaned(folder / "valid.mrg")), tmp_path / "many.mrg"
+    many.write_text("".join(tree + "\n" for tree in TREES * 20), encoding="utf-8")  # each word has one tag, 100 times
+    spec = TreeTokenizer.learn(list(cleaned(folder / "train.mrg")), "affixes", 200, True)._spec
+    del spec["model"]["tags"]
+    TreeTokenizer(spec).save(tmp_path / "old.json")
+    run, out = tmp_path / "run", tmp_path / "out"
+    train(config(folder, data={"tokenizer": str(tmp_path / "old.json")}, max_steps=1), run, progress=False)
+    right = {}
+    for options in ([], ["--lexicon", str(many)]):
+        command = ["parse", "--model", str(run), "--gold", str(folder / "valid.mrg"), "--output", str(out)]
+        assert main([*command, "--max-extra", "200", *options]) == 0
+        found = [tree.leaves() for _, tree in read_trees(out)]
+        right[len(options)] = sum(leaves == tree.leaves() for leaves, tree in zip(found, gold, strict=True))
+    assert right[0] < right[2] == len(gold)
+    trees = [f"--train-trees={many}", *(f"--{part}-trees={folder / 'valid.mrg'}" for part in ("valid", "test"))]
+    table = ["reproduce", "table4", "--scale", "small", "--quiet", *trees]
+    assert main([*table, "--out", str(tmp_path / "t"), "--run", f"wsj={run}"]) == 0
+    ours = json.loads((tmp_path / "t" / "table4.json").read_text())["ours"]["wsj"]
+    assert ours["trees"]["tagging"] == 100 > ours["free"]["tagging"]
+    capsys.readouterr()
 
 
 # ---- the picture
@@ -277,7 +306,8 @@ def test_a_parse_is_drawn_with_what_the_decoder_looks_at(run, folder, tmp_path):
     root = ElementTree.parse(svg).getroot()
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert all(word in texts for word in ["the", "cat", "sat", "NP", "VP", "TOP", "(NP", ")S", "end"])
-    assert len(list(root.iter("{http://www.w3.org/2000/svg}line"))) == 7 + 6 - 1  # one to each part of a constituent
+    lines = list(root.iter("{http://www.w3.org/2000/svg}polyline"))
+    assert len(lines) == 7 + 6 - 1  # one to each part of a constituent
     odd = Tree("TOP", [Tree("A&B", [Leaf("<", "a<b")]), Leaf("'", "x")])
     drawn = ElementTree.fromstring(draw_tree(odd, ["(A", "end"], np.eye(2, 3)))
     assert {"a<b", "A&B"} <= {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.torture import damage, fuzz, runs
+from train import UserError
 
 PARTS = {
     "kills": lambda ground: runs.kills(ground, 4),
@@ -45,6 +46,40 @@ def test_some_of_every_part_is_right(part, ground, told):
     told.clear()
     words, right, count = PARTS[part](ground)
     assert right == count > 0, (words, told)
+
+
+def raises(model, data):
+    raise ValueError("planted")
+
+
+def hangs(model, data):
+    while True:
+        pass
+
+
+def grows(model, data):
+    return bytearray(2 * fuzz.GIB)
+
+
+def talks(model, data):
+    raise UserError("two\nlines")
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"), [(raises, "planted"), (hangs, f"exit -{signal.SIGALRM}"), (grows, "Memory"), (talks, "two")]
+)
+def test_the_fuzzer_finds_what_is_planted(ground, told, monkeypatch, fault, words):
+    calls = []
+
+    def reader(model, data):
+        calls.append(data)
+        (fault if len(calls) == 5 else fuzz.read_config)(model, data)
+
+    monkeypatch.setattr(fuzz, "SECONDS", 1)
+    monkeypatch.setattr(fuzz, "READERS", {"config": reader})
+    told.clear()
+    _, right, count = fuzz.fuzzed(ground, 10)
+    assert (right, count, len(told)) == (0, 10, 1) and words in told[0], told
 
 
 @pytest.fixture(scope="module")

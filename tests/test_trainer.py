@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autograd import checkpoint
 from models import Transformer, TransformerConfig
 from models.search import greedy_search
 from tests import trainings
@@ -83,6 +84,16 @@ def test_more_steps_on_a_finished_run_are_those_of_a_longer_one(text, tmp_path, 
     assert again.valid_loss == summary.valid_loss and len(metrics(out)) == 3
     run(text, out, resume=True)
     assert outcome(out) == outcome(uninterrupted)
+
+
+def test_recomputation_may_begin_and_end_within_a_run_and_changes_no_bit(text, tmp_path, uninterrupted, monkeypatch):
+    calls = []
+    monkeypatch.setattr("models.module.checkpoint", lambda f, *xs: calls.append(f) or checkpoint(f, *xs))
+    for steps, recompute in ((4, False), (9, True), (12, False)):
+        run(text, tmp_path / "run", resume=steps > 4, max_steps=steps, recompute=recompute)
+        assert bool(calls) == recompute
+        calls.clear()
+    assert outcome(tmp_path / "run") == outcome(uninterrupted)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -56,8 +56,8 @@ def config(folder, **changes):
     return RunConfig.from_dict(tables(folder, **changes))
 
 
-def run(folder, out, resume=False, **changes):
-    return train(config(folder, **changes), out, resume=resume, progress=False)
+def run(folder, out, resume=False, debug="", **changes):
+    return train(config(folder, **changes), out, resume=resume, progress=False, debug=debug)
 
 
 def metrics(out):

@@ -18,7 +18,11 @@ from models.state import KeysValues
 A = TypeVar("A", bound=Attention)
 
 
-class EncoderLayer(Module):
+class Layer(Module):
+    """Base of what architectures stack: the part that is recomputed as a whole (`SequenceModel.recompute`)."""
+
+
+class EncoderLayer(Layer):
     """Self-attention and feed-forward, each inside a residual connection. (B, S, D) -> (B, S, D)."""
 
     def __init__(self, c: TransformerConfig) -> None:
@@ -32,7 +36,7 @@ class EncoderLayer(Module):
         return self.feed_forward_residual(x, self.feed_forward)
 
 
-class DecoderLayer(Module):
+class DecoderLayer(Layer):
     """Causal self-attention, attention to the encoder's output, feed-forward. (B, T, D) -> (B, T, D)."""
 
     def __init__(self, c: TransformerConfig) -> None:
@@ -111,6 +115,12 @@ class SequenceModel(Module):
     def longest(self) -> int | None:
         """The most positions a sequence may have; None: no limit."""
         return min((m.longest for m in self.modules() if isinstance(m, Positions) and m.longest), default=None)
+
+    def recompute(self, layers: bool = True) -> None:
+        """Keep of each layer only what goes in and out, and form the rest again on the way back."""
+        for module in self.modules():
+            if isinstance(module, Layer):
+                module.recomputed = layers
 
     @property
     def outputs(self) -> Tensor:

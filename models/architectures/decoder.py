@@ -34,10 +34,17 @@ class LanguageModel(SequenceModel):
         Summed over those that are not padding and divided by `normalizer`: their number, or that of a whole update of
         which this batch is a part.
         """
-        ids = self.checked("text", ids)
+        (ids,) = self.inputs(ids)
         tokens = normalizer or int((ids[:, 1:] != self.config.pad_id).sum()) or 1
-        ids = npx.from_host(ids)
-        return self.cross_entropy(self.following(ids[:, :-1]), ids[:, 1:], smoothing, smoothing_over, tokens)
+        return self.loss_of(npx.from_host(ids), smoothing=smoothing, over=smoothing_over, tokens=tokens)
+
+    def inputs(self, ids: Any) -> tuple[npx.Array, ...]:
+        """All that `loss_of` takes of a batch, still on the host."""
+        return (self.checked("text", ids),)
+
+    def loss_of(self, ids: npx.Array, *, smoothing: float, over: str, tokens: float) -> Tensor:
+        """`loss` from ids on the device, of which the host need know none."""
+        return self.cross_entropy(self.following(ids[:, :-1]), ids[:, 1:], smoothing, over, tokens)
 
     def following(self, ids: npx.Array, state: "TextState | None" = None) -> Tensor:
         """The last layer's output (B, T, D) for ids that are checked and on the device; `state` has those before."""

@@ -1,14 +1,29 @@
 """The Transformer: encoder, decoder, and the model that ties them together (paper section 3)."""
 
-from typing import Any
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any, NamedTuple
 
 import npx
 from autograd import Tensor, no_grad
 from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel, last_norm, matrices
 from models.config import TransformerConfig
+from models.layers.attention import Attention
 from models.registry import architecture
 from models.state import KeysValues, Rows, Shared, State
 from npx import host
+
+KINDS = ("encoder", "decoder", "cross")  # of attention
+
+
+class Inside(NamedTuple):
+    """What happens inside of one pass: weights by kind and layer, (B, H, T, S) on the host; what each layer gives.
+
+    `hidden`: of each decoder layer its output (B, T, D), normed as the last one's is: `model.logits` reads it off.
+    """
+
+    maps: dict[str, list[npx.Array]]
+    hidden: list[Tensor]
 
 
 @architecture("encoder_decoder")
@@ -35,15 +50,29 @@ class Transformer(SequenceModel):
         Summed over the target tokens that are not padding and divided by `normalizer`: their number, or that of a whole
         update of which this batch is a part.
         """
-        ids = self.checked("target", tgt)
-        tokens = normalizer or int((ids[:, 1:] != self.config.pad_id).sum()) or 1
-        memory, source = self.encode(src)
-        tgt = npx.from_host(ids)
+        inputs = self.inputs(src, tgt)
+        tokens = normalizer or int((inputs[-1][:, 1:] != self.config.pad_id).sum()) or 1
+        return self.loss_of(*map(npx.from_host, inputs), smoothing=smoothing, over=smoothing_over, tokens=tokens)
+
+    def inputs(self, src: Any, tgt: Any) -> tuple[npx.Array, ...]:
+        """All that `loss_of` takes of a batch, still on the host: source ids, their lengths (B,), target ids."""
+        tgt = self.checked("target", tgt)
+        return *self._source(src), tgt
+
+    def loss_of(
+        self, src: npx.Array, lengths: npx.Array, tgt: npx.Array, *, smoothing: float, over: str, tokens: float
+    ) -> Tensor:
+        """`loss` from arrays on the device, of which the host need know no number."""
+        memory, source = self._encode(src, lengths)
         hidden = self._decode(tgt[:, :-1], memory, source)  # (B, T, D)
-        return self.cross_entropy(hidden, tgt[:, 1:], smoothing, smoothing_over, tokens)
+        return self.cross_entropy(hidden, tgt[:, 1:], smoothing, over, tokens)
 
     def encode(self, src: Any) -> tuple[Tensor, npx.Scores]:
         """Memory (B, S, D) for source ids (B, S), and what of it may be attended to: the positions before padding."""
+        return self._encode(*map(npx.from_host, self._source(src)))
+
+    def _source(self, src: Any) -> tuple[npx.Array, npx.Array]:
+        """Source ids (B, S) and their lengths (B,), on the host."""
         ids = self.checked("source", src)
         real = ids != self.config.pad_id
         lengths = (real * host.arange(1, ids.shape[1] + 1)).max(axis=1, initial=0)  # (B,)
@@ -52,8 +81,11 @@ class Transformer(SequenceModel):
                 f"source ids: expected padding ({self.config.pad_id}) at the end of a row only; "
                 f"got row {(lengths != real.sum(axis=1)).argmax()} with padding before its end; try moving it"
             )
-        scores = npx.Scores(lengths=npx.from_host(lengths))
-        x = self.source_positions.embedded(self.embedding, npx.from_host(ids), 0, self.dropout)  # (B, S, D)
+        return ids, lengths
+
+    def _encode(self, ids: npx.Array, lengths: npx.Array) -> tuple[Tensor, npx.Scores]:
+        scores = npx.Scores(lengths=lengths)
+        x = self.source_positions.embedded(self.embedding, ids, 0, self.dropout)  # (B, S, D)
         for layer in self.encoder:
             x = layer(x, scores)
         return (self.encoder_norm(x) if self.encoder_norm else x), scores
@@ -99,23 +131,39 @@ class Transformer(SequenceModel):
 
         kind "cross": of the decoder to the source; "encoder" and "decoder": of a side to itself.
         """
-        kinds: dict[str, list[Any]] = {
+        attentions = self.attentions()
+        if kind not in attentions:
+            raise ValueError(f"attention_maps: expected kind {', '.join(attentions)}; got {kind!r}")
+        return self.inside(src, tgt, (kind,)).maps[kind]
+
+    def attentions(self) -> dict[str, list[Attention]]:
+        """The attention of each layer, by kind."""
+        return {
             "cross": [layer.cross_attention for layer in self.decoder],
             "encoder": [layer.attention for layer in self.encoder],
             "decoder": [layer.attention for layer in self.decoder],
         }
-        if kind not in kinds:
-            raise ValueError(f"attention_maps: expected kind {', '.join(kinds)}; got {kind!r}")
-        maps: list[npx.Array] = []
-        for layer in kinds[kind]:
-            layer.hook = lambda *args, layer=layer: maps.append(npx.to_host(layer.weights(*args)))
+
+    def inside(self, src: Any, tgt: Any, kinds: Iterable[str] = KINDS) -> "Inside":
+        """What one pass without a graph does inside, for source ids (B, S) and decoder input ids (B, T)."""
+        attentions = {kind: self.attentions()[kind] for kind in kinds}
+        maps: dict[str, list[npx.Array]] = {kind: [] for kind in attentions}
+        entered: list[Tensor] = []
+        for kind, layers in attentions.items():
+            for layer in layers:
+                layer.hook = lambda *args, kind=kind, layer=layer: maps[kind].append(npx.to_host(layer.weights(*args)))
+        for block in self.decoder:
+            block.hook = lambda x, *args: entered.append(x)
         try:
             with no_grad():
-                self.decode(tgt, *self.encode(src))
+                last = self.decode(tgt, *self.encode(src))
         finally:
-            for layer in kinds[kind]:
-                del layer.hook
-        return maps
+            for module in (*chain(*attentions.values()), *self.decoder):
+                del module.hook
+        norm = self.decoder_norm or (lambda x: x)
+        with no_grad():
+            hidden = [*(norm(x) for x in entered[1:]), last]
+        return Inside(maps, hidden)
 
     def products(self, source_tokens: int, target_tokens: int, length: int) -> float:
         """Multiplications of one forward pass, `length` being the tokens of a typical sentence."""

@@ -1,9 +1,28 @@
 """Beam search: the target sentences of greatest score found, each sentence ending as soon as nothing can change."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from models.search.protocol import Hypothesis, SearchModel, begin, continuations, evaluating, length_penalty
 from npx import host
+
+
+class Moment(NamedTuple):
+    """One step of a search, all of it on the host: n sentences still searched, C candidates of each, the best first.
+
+    Of these the first K, the beam, are kept: those that end in EOS leave, the others are nodes of the tree of prefixes.
+    """
+
+    sentences: Any  # (n,)
+    parent: Any  # (n, C) the node each goes on from; -1: the root
+    token: Any  # (n, C)
+    log_probability: Any  # (n, C), of the whole prefix; -inf: no candidate
+    node: Any  # (n, K) the nodes that they become; -1: none, it has ended
+    penalty: float  # what a log-probability is divided by at this length
+    worst: Any  # (n,) the score to beat: the n_best-th of those that have ended; -inf: fewer have
+    bound: Any  # (n,) the greatest score that any live one can still reach
+    at_limit: Any  # (n,) whether this is the greatest length
+    done: Any  # (n,) whether the sentence's search ends here
 
 
 class _Kept:
@@ -47,6 +66,7 @@ def beam_search(
     max_extra: int = 50,
     n_best: int = 1,
     early_end: bool = True,
+    observe: Callable[[Moment], object] | None = None,
 ) -> list[list[Hypothesis]]:
     """The `n_best` hypotheses of greatest score found for each sentence, best first (section 6.1).
 
@@ -57,8 +77,8 @@ def beam_search(
     ranked by score, the others live on. Among equals the earlier beam wins, then the lower token. A sentence ends
     where no live hypothesis can come among its `n_best` any more (`early_end=False`: at its limit; the result is the
     same). Hypotheses cut off at the limit come last, and only where fewer than `n_best` have finished. A list is
-    shorter than `n_best` only where there are no more sentences within the limit. Raises ValueError for a bad
-    argument, and FloatingPointError where the model gives NaN.
+    shorter than `n_best` only where there are no more sentences within the limit. `observe` is told of each step, and
+    may raise to end the search. Raises ValueError for a bad argument, and FloatingPointError where the model gives NaN.
     """
     src, limits = begin(model, src, max_extra, beam=beam, alpha=alpha, penalty=penalty, n_best=n_best)
     if not len(src):
@@ -79,7 +99,8 @@ def beam_search(
 
             # The beam best continuations of each sentence, over all its rows.
             grid = (log_p[:, None] + values).reshape(len(active), rows_each * width)
-            order = host.argsort(-grid, axis=1, kind="stable")[:, :beam]  # (n, K)
+            ranked = host.argsort(-grid, axis=1, kind="stable")
+            order = ranked[:, :beam]  # (n, K)
             total = host.take_along_axis(grid, order, axis=1)
             row = order // width + rows_each * host.arange(len(active))[:, None]  # the row each comes from
             token = ids[row, order % width]
@@ -102,11 +123,17 @@ def beam_search(
             limit = limits[active]
             at_limit = limit == length
             done = at_limit | (best == -host.inf)
+            soonest, latest = (length_penalty(end, alpha, penalty) for end in (length + 1, limit))
+            bound = host.maximum(best / soonest, best / latest)
             if early_end:
-                soonest, latest = (length_penalty(end, alpha, penalty) for end in (length + 1, limit))
-                done |= kept.score[active, -1] >= host.maximum(best / soonest, best / latest)
+                done |= kept.score[active, -1] >= bound
             if at_limit.any():
                 kept.add(active, at_limit, live, False, divided, log_probability=total, node=grown, depth=length)
+            if observe is not None:
+                found = host.take_along_axis(grid, ranked, axis=1)
+                of = ranked // width + rows_each * host.arange(len(active))[:, None]
+                state_of_search = kept.score[active, -1], bound, at_limit, done
+                observe(Moment(active, node[of], ids[of, ranked % width], found, grown, divided, *state_of_search))
             if done.all():
                 break
 

@@ -1,10 +1,12 @@
 """Matrix products of the CUDA versions: cuBLAS on a GPU, NumPy for what is emulated."""
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from npx.array import Array, array_module
+from npx.cuda.cublas import Cublas
 
 
 def matmul(a: Array, b: Array, out: Array | None = None, add: bool = False) -> Array:
@@ -45,13 +47,12 @@ def leading(x: Array) -> tuple[bool, int] | None:
 DATA_TYPE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32, DEFAULT_ALGORITHM = 68, 70, 77, -1
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # else long sums are cut up, and their parts rounded to the type of `out`
+_own: Cublas | None = None
 FACTORS = {name: np.array([0, 1], name) for name in ("float32", "float64")}
 
 
 def _gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool) -> None:
     """cuBLAS is column-major: a row-major matrix is its transpose there, so out^T = b^T a^T is what it is asked for."""
-    from cupy_backends.cuda.libs import cublas
-
     (m, k), n = a.shape, b.shape[1]
     if not (m and n and k):
         if not add:
@@ -69,10 +70,23 @@ def _gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool) -> None:
         compute = COMPUTE_32F_FAST_TF32
     zero = factors.ctypes.data
     one = zero + factors.itemsize
-    handle = cupy.cuda.device.get_cublas_handle()  # of this thread and device, and CuPy's own products'
-    cublas.setMathMode(handle, DISALLOW_REDUCED_PRECISION_REDUCTION)
-    cublas.gemmEx(
-        handle, int(b_transposed), int(a_transposed), n, m, k,
+    gemm_ex = _own.gemm_ex if _own else _cupys_gemm_ex(cupy)
+    gemm_ex(
+        int(b_transposed), int(a_transposed), n, m, k,
         one, b.data.ptr, DATA_TYPE[b.dtype.name], b_step, a.data.ptr, DATA_TYPE[a.dtype.name], a_step,
         one if add else zero, out.data.ptr, DATA_TYPE[out.dtype.name], to[1], compute, DEFAULT_ALGORITHM,
     )  # fmt: skip
+
+
+def _cupys_gemm_ex(cupy: Any) -> Any:
+    from cupy_backends.cuda.libs import cublas
+
+    handle = cupy.cuda.device.get_cublas_handle()  # of this thread and device, and CuPy's own products'
+    cublas.setMathMode(handle, DISALLOW_REDUCED_PRECISION_REDUCTION)
+    return functools.partial(cublas.gemmEx, handle)
+
+
+def use_own_handle(cupy: Any) -> None:
+    """From now on products are those of cublas.py, in and outside of CUDA graphs: with one workspace, the same bits."""
+    global _own
+    _own = _own or Cublas(cupy, DISALLOW_REDUCED_PRECISION_REDUCTION)

@@ -400,14 +400,20 @@ struct Draw {
     unsigned threshold;
     float scale;
     u64 seed, step, call;
+    const u64* moment;  // null, or what is added to step and call: in a CUDA graph, whose arguments never change
 };
+
+__device__ __forceinline__ Random64 random64(const Draw& draw, u64 position) {
+    const u64* moment = draw.moment;
+    return random64(draw.seed, draw.step + (moment ? moment[0] : 0), draw.call + (moment ? moment[1] : 0), position);
+}
 
 // Drop among 16 neighbouring values, the first of which is number `position` of its array.
 __device__ __forceinline__ void drop16(float* v, u64 position, const Draw& draw) {
-    Random64 r = random64(draw.seed, draw.step, draw.call, position / 16);
+    Random64 r = random64(draw, position / 16);
     int shift = position % 16;
     if (shift) {  // the last words of one count, then the first ones of the next
-        Random64 next = random64(draw.seed, draw.step, draw.call, position / 16 + 1);
+        Random64 next = random64(draw, position / 16 + 1);
         u64 w[8];
 #pragma unroll
         for (int i = 0; i < 4; i++) w[i] = r.word[i], w[i + 4] = next.word[i];

@@ -224,7 +224,7 @@ __device__ void draw(Keep& keep, const Draw& dropout, i64 position, int n_keys, 
     const int draws = one_run ? (position % 16 + min(rows, TILE) * n_keys + 15) / 16 : TILE * DRAWS;
     for (int i = threadIdx.x; i < draws; i += THREADS) {
         u64 group = one_run ? position / 16 + i : (position + (i64)(i / DRAWS) * n_keys) / 16 + i % DRAWS;
-        Random64 random = random64(dropout.seed, dropout.step, dropout.call, group);
+        Random64 random = random64(dropout, group);
         unsigned bits = 0;
 #pragma unroll
         for (int j = 0; j < 16; j++) bits |= (unsigned)(bits16(random, j) >= dropout.threshold) << j;
@@ -256,12 +256,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
     i64 v_batch, i64 v_position, i64 v_head,
     i64 bias_batch, i64 bias_head, i64 bias_query, i64 bias_key,
     int causal, int heads, int n_queries, int n_keys, int d_k, int d_v,
-    unsigned drop_below, float keep_scale, u64 seed, u64 step, u64 call) {
+    unsigned drop_below, float keep_scale, u64 seed, u64 step, u64 call, const u64* moment) {
     __shared__ Tile<DK> q_tile, k_tile;
     __shared__ Tile<DV> v_tile;
     __shared__ Keep keep;
     const Place at = place(n_queries, heads);
-    const Draw dropout = {drop_below, keep_scale, seed, step, call};  // drop_below 0: no dropout
+    const Draw dropout = {drop_below, keep_scale, seed, step, call, moment};  // drop_below 0: no dropout
     const i64 row = ((i64)at.batch * heads + at.head) * n_queries + at.first;  // in (B, H, T)
     const int queries = n_queries - at.first;
     const float scale = LOG2E / sqrtf((float)d_k);  // exp(x) = exp2(LOG2E x), one instruction
@@ -388,14 +388,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
     i64 gv_batch, i64 gv_position, i64 gv_head,
     i64 bias_batch, i64 bias_head, i64 bias_query, i64 bias_key,
     int causal, int heads, int n_queries, int n_keys, int d_k, int d_v,
-    unsigned drop_below, float keep_scale, u64 seed, u64 step, u64 call) {
+    unsigned drop_below, float keep_scale, u64 seed, u64 step, u64 call, const u64* moment) {
     __shared__ Tile<DK> q_tile, k_tile;
     __shared__ Tile<DV> g_tile, v_tile;
     __shared__ Keep keep;
     __shared__ float delta[TILE], peak[TILE];
     const int longest = max(n_queries, n_keys);
     const Place at = place(longest, heads);
-    const Draw dropout = {drop_below, keep_scale, seed, step, call};  // drop_below 0: no dropout
+    const Draw dropout = {drop_below, keep_scale, seed, step, call, moment};  // drop_below 0: no dropout
     const i64 row0 = ((i64)at.batch * heads + at.head) * n_queries;  // in (B, H, T)
     const i64 y_position = (i64)heads * d_v, y_first = (i64)at.batch * n_queries * y_position + at.head * d_v;
     const float scale = 1 / sqrtf((float)d_k);

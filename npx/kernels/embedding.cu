@@ -9,7 +9,7 @@
 // drops nothing.
 extern "C" __global__ void embedding(
     const T* table, const ID* ids, const T* added, T* y, i64 n, int d, int length, float scale,
-    unsigned threshold, float kept, u64 seed, u64 step, u64 call
+    unsigned threshold, float kept, u64 seed, u64 step, u64 call, const u64* moment
 ) {
     i64 row = blockIdx.x * (i64)(blockDim.x / 32) + threadIdx.x / 32;
     if (row >= n) return;
@@ -20,7 +20,7 @@ extern "C" __global__ void embedding(
         if (added) load<WIDTH>(added + row % length * d + column, d - column, more);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) v[i] = v[i] * scale + more[i];
-        if (threshold) drop16(v, row * d + column, Draw{threshold, kept, seed, step, call});
+        if (threshold) drop16(v, row * d + column, Draw{threshold, kept, seed, step, call, moment});
         store<WIDTH>(y + row * d + column, d - column, v);
     }
 }
@@ -32,7 +32,7 @@ extern "C" __global__ void embedding(
 // A row without a position is left alone.
 extern "C" __global__ void embedding_grad(
     const T* g, const ID* ids, const i64* order, T* gtable, float* total, i64 n, int d, float scale,
-    unsigned threshold, float kept, u64 seed, u64 step, u64 call
+    unsigned threshold, float kept, u64 seed, u64 step, u64 call, const u64* moment
 ) {
     i64 first = blockIdx.x, id = ids[order[first]];
     if (first > 0 && ids[order[first - 1]] == id) return;
@@ -51,7 +51,7 @@ extern "C" __global__ void embedding_grad(
         for (int k = 0; k < AHEAD; k++) {
             float v[WIDTH];
             load<WIDTH>(g + position[k] * d + column, ours[k] ? d - column : 0, v);
-            if (threshold && ours[k]) drop16(v, position[k] * d + column, Draw{threshold, kept, seed, step, call});
+            if (threshold && ours[k]) drop16(v, position[k] * d + column, Draw{threshold, kept, seed, step, call, moment});
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) sums[i] += v[i];
         }

@@ -27,7 +27,7 @@ __device__ inline float row_sum(float x) {
 extern "C" __global__ void __launch_bounds__(LANES * ROWS) layer_norm(
     const T* x, const T* residual, const T* gamma, const T* beta, T* y, T* xhat, float* rstd,
     int rows, int d, float eps,
-    unsigned threshold, float scale, u64 seed, u64 step, u64 call
+    unsigned threshold, float scale, u64 seed, u64 step, u64 call, const u64* moment
 ) {
     Place at;
     i64 row = blockIdx.x * (i64)ROWS + at.sub;
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS) layer_norm(
         int column = at.column(c), count = d - column;
         i64 start = row * d + column;
         load<WIDTH>(x + start, count, z[c]);
-        if (threshold && count > 0) drop16(z[c], start, Draw{threshold, scale, seed, step, call});
+        if (threshold && count > 0) drop16(z[c], start, Draw{threshold, scale, seed, step, call, moment});
         if (residual) {
             float r[WIDTH];
             load<WIDTH>(residual + start, count, r);
@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS) layer_norm(
 extern "C" __global__ void __launch_bounds__(LANES * ROWS, 1 + 1 / CHUNKS) layer_norm_grad(
     const T* g, const T* gamma, const T* xhat, const float* rstd, T* gz, T* gx, float* partial,
     int rows, int d,
-    unsigned threshold, float scale, u64 seed, u64 step, u64 call
+    unsigned threshold, float scale, u64 seed, u64 step, u64 call, const u64* moment
 ) {
     Place at;
     float ggamma[CHUNKS][WIDTH], gbeta[CHUNKS][WIDTH];
@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(LANES * ROWS, 1 + 1 / CHUNKS) layer
             for (int i = 0; i < WIDTH; i++) h[c][i] = inverse * (h[c][i] - mean - hat[c][i] * along);
             store<WIDTH>(gz + start, count, h[c]);
             if (gx && count > 0) {
-                drop16(h[c], start, Draw{threshold, scale, seed, step, call});
+                drop16(h[c], start, Draw{threshold, scale, seed, step, call, moment});
                 store<WIDTH>(gx + start, count, h[c]);
             }
         }

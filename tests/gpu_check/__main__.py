@@ -97,6 +97,7 @@ def figures(name: str, rehearse: bool) -> Any:
         "memory and calls": measure.memory_and_calls,
         "products": measure.products,
         "training step, GPU = CPU": right.training_step,
+        "training step, graph = none": right.training_step_by_graph,
         "short training": right.short_training,
         "every kernel": right.every_kernel,
     }[name](sizes)

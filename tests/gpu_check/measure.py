@@ -157,7 +157,7 @@ def steps(engine: str, sizes: Sizes) -> Found:
     for name, shape in sizes.shapes.items():
         where = sizes.torch_device if engine.startswith("torch") else shape.device
         a = Namespace(**vars(shape) | {"worker": engine, "device": where})
-        step, wait, more = {"ours": train_step.ours, "floor": train_step.floor}.get(engine, train_step.peer)(a)
+        step, wait, more = train_step.OURS.get(engine, train_step.peer)(a)
         yield {name: back_to_back(step, wait, 2 * a.batch * a.length, sizes.steps) | more()}
         if engine == "ours":
             yield {f"{name}, by kernel": taken_apart(step, wait, sizes)}

@@ -108,7 +108,7 @@ def measured(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
             for name, value in found.items():
                 if "host_ms" in value:
                     yield f"{name}: {part.removeprefix('steps: ')}", figure("", value).removeprefix(": ")
-        if part in ("training step, GPU = CPU", "short training"):
+        if part in ("training step, GPU = CPU", "training step, graph = none", "short training"):
             yield from ((f"{part}: {name}", f"{value['off']:.1e}") for name, value in found.items() if "off" in value)
     own = results.get("steps: ours", {}).get("found", {}).get("base, 25k + 25k, by kernel", {})
     yield from ((name, f"{value['ms']:.2f} ms, {rate(value)}") for name, value in own.get("table", {}).items())

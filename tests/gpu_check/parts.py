@@ -56,6 +56,8 @@ def parts(rehearse: bool) -> Iterator[Part]:
     yield own("memory and calls", 60)
     yield own("products", 60)
     yield own("steps: ours", 120)
+    yield own("training step, graph = none", 60)
+    yield own("steps: ours-graph", 60)
     yield own("steps: torch", 90)
     yield own("steps: floor", 60)
     yield own("training step, GPU = CPU", 60)

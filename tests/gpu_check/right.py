@@ -1,5 +1,6 @@
 """Whether a GPU computes what a CPU does: a training step in every precision, a short training, every kernel alone."""
 
+from argparse import Namespace
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -12,6 +13,7 @@ from npx.precision import dtype as dtype_named
 from npx.registry import KERNELS, mapped
 from tests.gpu_check.sizes import Sizes
 from train import Adam
+from train.learn.graphs import Graphs
 
 # Of a gradient of the whole model, in the 2-norm. The 16-bit dtypes are those of a model without float32 masters.
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 8e-2, "float16": 2e-2, "bfloat16": 8e-2}
@@ -68,6 +70,34 @@ def training_step(sizes: Sizes) -> Iterator[dict[str, Any]]:
         assert np.isfinite(weights.astype("float64")).all(), f"{name}: weights that are not finite"
         again = step(name, "cuda", sizes)
         assert again[1].tobytes() == result.tobytes(), f"{name}: a second step gives other bits"
+
+
+def training_step_by_graph(sizes: Sizes) -> Iterator[dict[str, Any]]:
+    """How far weights are off those of steps without a graph, after five steps of two batches: not by a bit."""
+    npx.use_device("cuda")
+    for name in ("float32", "bf16", "fp16"):
+        (found, expected), launched = zip(*(by_graph(name, graphs, sizes) for graphs in (True, False)), strict=True)
+        off = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+        yield {name: {"off": float(off), "allowed": 0.0, "graphs": launched[0]}}
+        assert launched == (1, 0), f"{name}: expected one graph; got {launched[0]}"
+        assert found.tobytes() == expected.tobytes(), f"{name}: a graph computes other bits, off by {off:.2g}"
+
+
+def by_graph(name: str, graphs: bool, sizes: Sizes) -> tuple[np.ndarray, int]:
+    """The weights after some steps of Graphs, which may make one or not; the number of graphs made."""
+    precision = npx.use_precision(name)
+    model, src, tgt = small_model(precision.weights, sizes)
+    flat, scale = FlatParameters(model, precision.numbers if precision.low else None), SCALE.get(name, 1.0)
+    steps = Graphs(model, Namespace(seed=3, label_smoothing=0.1, smoothing_over="all"), print)  # type: ignore[arg-type]
+    steps.possible, adam = graphs, Adam(flat)
+    for step in range(1, 6):
+        flat.zero_grad()
+        with npx.keyed(3, step):
+            for shift in (0, 1):
+                steps.loss((np.roll(src, shift, axis=0), np.roll(tgt, shift, axis=0)), 2.0 * tgt.size, scale)
+        adam.step(1e-3, 1 / scale)
+    npx.use_precision("float32")
+    return npx.to_host(flat.data), sum(found is not None for found in steps.graphs.values())
 
 
 def losses(name: str, device: str, updates: int) -> list[float]:

@@ -30,6 +30,10 @@ def parse(
     max_extra: MaxExtra = None,
     n_best: NBest = 1,
     batch_tokens: BatchTokens = None,
+    lexicon: Annotated[
+        Path | None,
+        typer.Option(metavar="F", help="Trees that say which tags a word may have; default: those it was trained on."),
+    ] = None,
     free: Annotated[
         bool, typer.Option("--free", help="Search among all outputs, as in the paper, and repair what is no tree.")
     ] = False,
@@ -45,16 +49,22 @@ def parse(
     from train.show.trees import attention_over_words, draw_tree
     from train.tasks.pairs import numbered
     from train.tasks.parsing import cleaned, parse_gold, parse_stream, summary
+    from train.text.lexicon import Lexicon
 
     use_device(device)
     given = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra, "batch_tokens": batch_tokens}
     if input is not None and gold is not None:
         raise UserError(f"--gold: expected sentences from one place; got --input {input} too; try one of the two")
+    if lexicon is not None and free:
+        raise UserError("--lexicon: expected a search kept to trees; got --free; try one of the two")
     trees = list(cleaned(gold)) if gold is not None else []
+    tags = Lexicon.learn(cleaned(lexicon)) if lexicon is not None else None
     source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else arriving(input)
     with source as lines, writer(output) as file:
         network, tokenizer, config = load_model(model, "parsing", warn)
-        search = searched(asdict(config.search), n_best, **given) | {"free": free}
+        if tags and not tokenizer.tags:
+            raise UserError(f"--lexicon: expected a parser that writes tags; got {model}, of XX; try it without")
+        search = searched(asdict(config.search), n_best, **given) | {"free": free, "lexicon": tags}
         if gold is not None:
             parses, report = parse_gold(network, tokenizer, trees, **search)
             found = iter(parses)

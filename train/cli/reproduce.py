@@ -142,3 +142,44 @@ def named(option: str, values: list[str] | None) -> dict[str, Path]:
         if not all(value.partition("=")):
             raise UserError(f"{option}: expected NAME=PATH; got '{value}'; try {option} wsj=runs/wsj")
     return {name: Path(path) for name, _, path in (value.partition("=") for value in values or ())}
+
+
+@tables.command(
+    epilog="The paper's figures 3, 4 and 5: lines from a word to those that the encoder's heads look at, in the last"
+    " layer but one. Which heads figures 4 and 5 show is chosen by their weights, as the pictures' texts say."
+)
+def figures(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)],
+    model: Annotated[Path, typer.Option(metavar="RUN", help="Run folder, or one checkpoint.", show_default=False)],
+    input: Annotated[
+        str, typer.Option("--input", metavar="SENTENCE", help="In the source language.", show_default=False)
+    ],
+    word: Annotated[
+        str, typer.Option(metavar="WORD", help="The piece that is followed; default: the one in the middle.")
+    ] = "",
+    layer: Annotated[
+        int | None,
+        number(int, "[1, 1000]", metavar="N", help="Layer of the encoder, from 1; default: the last but one."),
+    ] = None,
+    device: Device = "cpu",
+) -> None:
+    """Draw the paper's figures 3, 4 and 5 for a sentence of your own; write figure3.svg, figure4.svg, figure5.svg."""
+    from train.errors import UserError, nearest
+    from train.run.checkpoint import load_model, origin
+    from train.show.heads import draw_figures
+    from train.show.inside import see, source_ids
+    from train.show.picture import check
+
+    check(out.parent / "figure3.svg")
+    use_device(device)
+    network, tokenizer, _ = load_model(model, "translation")
+    seen = see(network, tokenizer, source_ids(network, tokenizer, input), [])
+    word = word or seen.source[(len(seen.source) - 1) // 2]
+    if word not in seen.source:
+        found = ", ".join(seen.source)
+        raise UserError(f"--word: expected one of {found}; got '{word}'; try {nearest(word, seen.source)}")
+    layers = network.config.n_layers
+    if layer is not None and layer > layers:
+        raise UserError(f"--layer: expected 1 to {layers}; got {layer}; try {layers}")
+    for file in draw_figures(seen, word, (layer or max(1, layers - 1)) - 1, out, origin(model)):
+        print(file)

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from npx.ranges import Range
 from train.cli.app import Device, app, use_device
-from train.cli.options import number
+from train.cli.options import number, ranged
 from train.errors import UserError
 from train.files import what_is
 from train.tasks import TASKS
@@ -54,6 +55,15 @@ def train(
     max_hours: Annotated[
         float, number(float, "[0, 1e6]", metavar="H", help="Stop by then, with a checkpoint; 0: never.")
     ] = 0.0,
+    debug: Annotated[
+        str | None,
+        ranged(
+            Range(str, choices=("anomaly",)),
+            metavar="anomaly",
+            help="Where a loss or gradient is not finite, name the first operation, its layer and its line of code:"
+            " that update is formed once more. Costs nothing until then.",
+        ),
+    ] = None,
     **texts: str | None,
 ) -> None:
     """The whole of a training, see train/learn/training.py; `texts` are keys of [data]."""
@@ -64,7 +74,7 @@ def train(
     use_device(device)
     changes = [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in texts.items() if path is not None)]
     run_config = read_config(config, changes, out, resume)
-    summary = train_run(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours)
+    summary = train_run(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
     if npx.ranks.world().rank == 0:
         print(f"{out}: stopped after step {summary.step} ({summary.stopped})", file=sys.stderr)
 

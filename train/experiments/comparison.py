@@ -152,7 +152,7 @@ def draw(comparison: Mapping[str, Any], path: Path) -> bool:
     if not entries:
         return False
     if importlib.util.find_spec("matplotlib") is None:
-        print('no picture: expected matplotlib; got none; try pip install "npx-transformer[plot]"', file=sys.stderr)
+        print('no picture: expected matplotlib; got none; try pip install "npx-transformer[draw]"', file=sys.stderr)
         return False
     import matplotlib
 

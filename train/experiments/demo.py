@@ -160,6 +160,7 @@ def draw_attention(model: Any, tokenizer: Any, pairs: Sequence[tuple[str, str]],
     import matplotlib.pyplot as plt
 
     import npx
+    from train.show.inside import labels
 
     end, begin = model.config.eos_id, model.config.bos_id
     sides = [[tokenizer.encode(text) for text in pair] for pair in pairs]
@@ -178,8 +179,3 @@ def draw_attention(model: Any, tokenizer: Any, pairs: Sequence[tuple[str, str]],
     figure.colorbar(image, ax=axes, label="attention weight, last layer, mean of the heads", shrink=0.8)
     figure.savefig(path, dpi=150)
     plt.close(figure)
-
-
-def labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """Each piece as text; part of a letter's bytes, or a lone space, as a dot."""
-    return [text if (text := tokenizer.decode([i])) and "\ufffd" not in text else "\u00b7" for i in ids]

@@ -26,6 +26,7 @@ from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.scores.brackets import Report, score_files
 from train.tasks.parsing import cleaned, parse_gold
+from train.text.lexicon import Lexicon
 from train.text.trees import Tree, write_tree
 
 GOLD_TIMES = 2  # gold trees beside machine-made ones: they are better, and of the text that is tested
@@ -37,7 +38,7 @@ SMALL: dict[str, dict[str, Any]] = {
         **{"batch_tokens": 3072, "warmup_steps": 1000, "lr_scale": 0.8, "validate_every": 1000},
         **{"checkpoint_every": 250, "keep_last": 10},
     },
-    "search": {"beam": 8, "alpha": 0.3, "max_extra": 300},
+    "search": {"beam": 16, "alpha": 0.3, "max_extra": 300},
 }
 SCALES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "paper": {
@@ -88,7 +89,7 @@ def run_table4(
             config = row_config(row, scale, learned, trees["valid"], settings)
             if not trained:
                 train(config, run.path, resume=bool(run.steps()), progress=progress)
-            result = test(run, gold, asdict(config.search), out / "rows" / f"{row}.parsed")
+            result = test(run, gold, learned, asdict(config.search), out / "rows" / f"{row}.parsed")
             write_json(file, result)
         table["ours"][row] = result
         write_table(out, table)
@@ -113,8 +114,13 @@ def row_config(row: str, scale: str, train_trees: Path, valid_trees: Path, setti
     return RunConfig.from_dict(tables, settings, where=row)
 
 
-def test(run: RunFolder, gold: Mapping[str, Sequence[Tree]], search: dict[str, Any], parsed: Path) -> dict[str, Any]:
-    """Chooses a checkpoint on the validation trees, and scores its trees of the test sentences, which go to a file."""
+def test(
+    run: RunFolder, gold: Mapping[str, Sequence[Tree]], learned: Path, search: dict[str, Any], parsed: Path
+) -> dict[str, Any]:
+    """Chooses a checkpoint on the validation trees, and scores its trees of the test sentences, which go to a file.
+
+    The lexicon of a run that has none, being of an older version, is that of the trees in the file `learned`.
+    """
     if run.steps():
         average_checkpoints(run.path, min(10, len(run.steps())))
     candidates = {folder.name: folder for folder in (run.averaged, run.best) if folder.is_dir()}
@@ -123,6 +129,8 @@ def test(run: RunFolder, gold: Mapping[str, Sequence[Tree]], search: dict[str, A
     chosen: dict[str, float] = {}
     for name, folder in candidates.items():
         model, tokenizer, _ = load_model(folder, "parsing")
+        if tokenizer.tags and not tokenizer.lexicon and "lexicon" not in search:
+            search = search | {"lexicon": Lexicon.learn(cleaned(learned))}
         chosen[name] = parse_gold(model, tokenizer, gold["valid"], **search)[1].all.f1
     best = max(chosen, key=chosen.__getitem__)
     model, tokenizer, _ = load_model(candidates[best], "parsing")

@@ -8,8 +8,8 @@ the seed. So weights, Adam's moments, the loss scale and the numbers in RunState
 import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import npx
 from npx.ranges import Range
 from train.errors import UserError, one_line
 from train.files import NotWritten, disk_errors, misfit
+from train.learn.anomaly import made_from
 from train.learn.optim import LossScale, NoamSchedule
 from train.learn.shares import planned
 from train.learn.signals import Signals
@@ -47,7 +48,8 @@ class Trainer:
     `corpora` is the prepared text, "train" and perhaps "valid". `resume` goes on from the newest checkpoint of
     `run_dir`, or from the start where there is none yet. Raises UserError where `run_dir` has checkpoints and `resume`
     is False, and for a checkpoint of another model, tokenizer, training text or configuration; a damaged one is passed
-    over. `deadline` (by time.monotonic) is when it stops at the latest. Nothing is written before `run`.
+    over. `deadline` (by time.monotonic) is when it stops at the latest; `debug` "anomaly" names the operation that
+    first made a number which is not finite. Nothing is written before `run`.
 
     Of several ranks (npx.ranks) each has a Trainer, and all do the same, but that each computes its share of the
     micro-batches. What is decided is decided by what all have found, so that it is alike. Rank 0 alone writes.
@@ -63,12 +65,14 @@ class Trainer:
         resume: bool = False,
         progress: bool = True,
         deadline: float | None = None,
+        debug: str = "",
     ) -> None:
         self.model, self.config, self.tokenizer, self.corpora = model, config, tokenizer, corpora
         self.folder, self.task, t = RunFolder(run_dir), TASKS[config.data.task], config.train
         self.schedule = NoamSchedule(model.config.d_model, t.warmup_steps, t.lr_scale)
         self.world = npx.ranks.world()
-        self.state, self.signals, self.deadline = RunState(), Signals(alone=self.world.size == 1), deadline
+        self.state, self.signals = RunState(), Signals(alone=self.world.size == 1)
+        self.deadline, self.debug = deadline, debug
         self.micro_batches = t.accumulate * self.world.size  # an update, of all ranks together
         self.saved: Path | None = None  # the newest checkpoint,
         self.saved_seconds = 0.0  # and RunState.seconds there
@@ -76,8 +80,7 @@ class Trainer:
         self.longest = 0.0  # seconds of an update, at most
         self.report = (Silent if self.world.rank else RunReport)(self.folder, t.max_steps, progress)
         self.notes = Notes()  # what this rank alone has to say, if it is not the one that writes
-        own_report = self.notes if self.world.rank else self.report
-        self.update = Update(self.task, model, t, own_report, meanwhile=self._prepare_batches)
+        self.update = Update(self.task, model, t, self.notes if self.world.rank else self.report, self._prepare_batches)
         self.stream = Stream(self.task.batches(corpora["train"], t.batch_tokens, t.seed))
         valid = corpora.get("valid")
         self.validation = None if valid is None else Validation(self.task, model, tokenizer, valid, config)
@@ -99,26 +102,21 @@ class Trainer:
         """
         npx.tune()
         with disk_errors(str(self.folder.path)):
-            with self._owned(), self.report.opened(self.state), self.signals.caught():
-                return self._loop()
+            with ExitStack() as stack:
+                self._own(stack)
+                with self.report.opened(self.state), self.signals.caught():
+                    return self._loop()
 
-    @contextmanager
-    def _owned(self) -> Iterator[None]:
-        """The block in which rank 0 owns the run folder, and writes in it."""
-        if self.world.rank:
-            with self.world.first():
-                pass
-            yield
-            return
-        with ExitStack() as stack:
-            with self.world.first():
+    def _own(self, stack: ExitStack) -> None:
+        """Makes the run folder rank 0's for as long as `stack` lasts, and puts it in order."""
+        with self.world.first():
+            if self.world.rank == 0:
                 self.folder.path.mkdir(parents=True, exist_ok=True)
                 self.own = stack.enter_context(self.folder.owned("train"))
                 self.folder.complete(self.config, self.tokenizer)
                 if not self.state.best_step:  # that of a run which was begun before
                     shutil.rmtree(self.folder.best, ignore_errors=True)
                 store.prune(self.folder, self.config.train.keep_last)  # killed between a checkpoint and this
-            yield
 
     def _loop(self) -> Summary:
         self._announce()
@@ -161,22 +159,26 @@ class Trainer:
             self.report.metrics({"kind": "skipped", "step": step, "loss_scale": scale.value, "skipped": scale.skipped})
             self.report.line(f"step {step}: beyond the range of fp16; update skipped, loss scale now {scale.value:g}")
         else:
-            self._skip(step, places, *(("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)))
+            numbers, first = self.update.blame(micro, step, bool(self.debug), share)
+            where = "; ".join(self._where(places[number]) for number in numbers)
+            self._skip(step, where, first, *(("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)))
         return good
 
-    def _skip(self, step: int, places: list[Place], what: str, value: float) -> None:
+    def _where(self, place: Place) -> str:
+        return self.task.where(self.corpora["train"], self.stream.examples(place))
+
+    def _skip(self, step: int, where: str, first: str, what: str, value: float) -> None:
         """Tells of an update that is not made; UserError where it is one too many."""
-        s, most, losses = self.state, self.config.train.max_skipped, self.update.losses
+        s, most = self.state, self.config.train.max_skipped
         s.skip()
-        guilty = [place for place, loss in zip(places, losses, strict=True) if not math.isfinite(loss)] or places
-        where = "; ".join(self.task.where(self.corpora["train"], self.stream.examples(place)) for place in guilty)
         entry = {"kind": "skipped", "step": step, "what": what, "in_a_row": s.skipped, "skipped": s.all_skipped}
-        self.report.metrics(entry | {"examples": where})
+        self.report.metrics(entry | {"examples": where} | ({"anomaly": first} if first else {}))
+        made = made_from(where, first)
         if s.skipped > most:
-            raise self._not_finite(step, what, value, f" ({s.skipped} updates in a row); it was made from {where}")
+            raise self._not_finite(step, what, value, f" ({s.skipped} update{'s' * (s.skipped > 1)} in a row){made}")
         self.report.line(
             f"step {step}: the {what} is {value}; update skipped, {s.skipped} in a row of at most {most} "
-            f"(train.max_skipped); it was made from {where}"
+            f"(train.max_skipped){made}"
         )
 
     def _prepare_batches(self) -> None:
@@ -187,18 +189,18 @@ class Trainer:
 
     def _agree(self, seconds: float) -> float:
         """After an update: the time it took the slowest rank; a signal that one has heard asks all to stop."""
-        told = self.world.gather((seconds, self.signals.heard, self.notes.taken()))
-        self.signals.agree(any(heard for _, heard, _ in told))
-        for rank, (_, _, lines) in enumerate(told):
-            for line in lines:
-                self.report.line(f"rank {rank}: {line}")
-        return max(seconds for seconds, _, _ in told)
+        times, heard, notes = zip(*self.world.gather((seconds, self.signals.heard, self.notes.taken())), strict=True)
+        self.signals.agree(any(heard))
+        for rank, line in ((rank, line) for rank, lines in enumerate(notes) for line in lines):
+            self.report.line(f"rank {rank}: {line}")
+        return max(times)
 
     def _not_finite(self, step: int, what: str, value: float, more: str = "") -> UserError:
         kept = f"the last good checkpoint is {self.saved}" if self.saved else "there is no checkpoint before it"
         message = (
             f"training, step {step}: expected a finite {what}; got {value}{more}; nothing of it is kept, {kept}; "
             f"try a smaller train.lr_scale, a larger train.warmup_steps, or train.clip_norm=1.0"
+            f"{'' if self.debug else '; --debug anomaly names the operation'}"
         )
         self.report.line(message)
         return UserError(message)
@@ -212,15 +214,12 @@ class Trainer:
         if self._validation_due() and not stop.asked and self._end() != "max_hours":
             self._validate()
         last = stop.asked or self._end()
-        if self._checkpoint_due() or last or self._again_due():
+        again = self.try_again < math.inf and self.world.broadcast(time.monotonic() > self.try_again)
+        if self._checkpoint_due() or last or again:
             self._save(needed=bool(last))
         if stop.asked:
             self.report.line(f"stopped by a signal after step {s.step}; {self.saved} is written; --resume goes on")
             raise KeyboardInterrupt
-
-    def _again_due(self) -> bool:
-        """Whether a checkpoint that could not be written is to be tried again now, as rank 0 says."""
-        return self.try_again < math.inf and bool(self.world.broadcast(time.monotonic() > self.try_again))
 
     def _checkpoint_due(self) -> bool:
         """By updates, or by the time that they took, which goes on over interruptions."""
@@ -266,7 +265,8 @@ class Trainer:
         assert self.validation is not None
         result = self.validation.measure(self.signals)
         if result is not None and not math.isfinite(result["loss"]):
-            raise self._not_finite(self.state.step, "validation loss", result["loss"])
+            made = made_from(*self.validation.blame(bool(self.debug)))
+            raise self._not_finite(self.state.step, "validation loss", result["loss"], made)
         return result
 
     def _record(self, result: dict[str, float]) -> None:

@@ -26,7 +26,12 @@ from train.tasks import TASKS, Task
 
 @never_lost()
 def train(
-    config: RunConfig, run_dir: str | Path, resume: bool = False, progress: bool = True, max_hours: float = 0.0
+    config: RunConfig,
+    run_dir: str | Path,
+    resume: bool = False,
+    progress: bool = True,
+    max_hours: float = 0.0,
+    debug: str = "",
 ) -> Summary:
     """The whole of a training in the folder `run_dir`: tokenizer, token arrays in RUN/data, model, Trainer.run().
 
@@ -34,7 +39,8 @@ def train(
 
     The tokenizer is learned on the training text alone. Configuration and files are looked at before anything is
     written, and what fails before the first update, the text being read, leaves no new folder behind. `max_hours` (0:
-    none) is when it stops at the latest, with a checkpoint. Raises UserError for a user's mistake: among them a
+    none) is when it stops at the latest, with a checkpoint; `debug` "anomaly": the first operation that makes a number
+    which is not finite is named, by forming that update again. Raises UserError for a user's mistake: among them a
     `run_dir` that has a run, unless it was only begun, and with `resume` one that has none; and where another program
     writes to it.
     """
@@ -93,7 +99,7 @@ def train(
         check_memory(shape.n_parameters(), precision.parameter_bytes)
         model = shape.build(t.seed, precision.weights)
         deadline = started + 3600 * max_hours if max_hours else None
-        trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline)
+        trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
         run.started()
         return trainer.run()
 

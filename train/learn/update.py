@@ -8,15 +8,17 @@ together, after the last backward, and nothing is moved unless they are finite.
 """
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import npx
 from autograd import kept_arrays, no_grad
 from models import FlatParameters
 from train.errors import UserError
+from train.learn.anomaly import SUM_ALONE, first_anomaly, unwarned
+from train.learn.graphs import Graphs
 from train.learn.optim import Adam, LossScale, clip_factor
 from train.learn.reduction import gradient_of
 from train.learn.shares import Share, whole
@@ -44,11 +46,14 @@ class Update:
     ) -> None:
         self.task, self.model, self.settings, self.report, self.meanwhile = task, model, settings, report, meanwhile
         t, precision = settings, npx.precision_named(settings.precision)
+        if t.recompute:
+            model.recompute()
         self.flat = FlatParameters(model, precision.numbers if precision.low else None)
         self.world = npx.ranks.world()
         self.own = gradient_of(self.flat, self.world, t.shard)
         self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside, self.own.parts)
         self.scale = LossScale(dynamic=precision.scaled)
+        self.graphs = Graphs(model, t, report.line) if t.graphs and npx.device() == "cuda" else None
         self.draws: int | None = None  # of dropout, for a micro-batch: for each the same number
         self.losses: list[float] = []  # of the micro-batches of the last gradient, of all ranks
 
@@ -77,17 +82,14 @@ class Update:
             micro, halved = smaller, True
 
     def _gradient(self, micro: Sequence[Any], share: Share, step: int) -> tuple[float, float]:
-        t, losses = self.settings, []
-        how = {"smoothing": t.label_smoothing, "smoothing_over": t.smoothing_over, "normalizer": share.targets}
         self.flat.zero_grad()
         self.own.begin()
-        with npx.keyed(t.seed, step), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # an overflow is told by what is read at the end
+        losses = []
+        with npx.keyed(self.settings.seed, step), unwarned():
             for number, batch in zip(share.numbers, micro, strict=True):
+                ready = self.own.ready if number == share.numbers[-1] else None
                 with self._draws(step, number, batch):
-                    loss = self.task.loss(self.model, batch, **how)
-                    loss.backward(self.scale.value, self.own.ready if number == share.numbers[-1] else None)
-                losses.append(loss.data)
+                    losses.append(self._loss(batch, share.targets, ready))
             numbers = npx.stack([*losses, self.own.square()])
             self.meanwhile()
             *losses, square = npx.to_host(numbers).tolist()
@@ -102,7 +104,7 @@ class Update:
             return nullcontext()
         if self.draws is None:
             self.draws = self._counted_draws(batch)
-        return npx.keyed(self.settings.seed, step, number * self.draws)
+        return npx.keyed(self.settings.seed, step, first=number * self.draws)
 
     def _counted_draws(self, batch: Any) -> int:
         while len(halves := batch.halves()) > 1:
@@ -123,6 +125,42 @@ class Update:
             state = state | {name: self.own.own(state[name]) for name in ("m", "v")}
         self.adam.load_state_dict(state)
 
+    def _loss(self, batch: Any, targets: int, ready: Any) -> npx.Array:
+        """The loss () of a micro-batch as its share of the update's, on the device; its gradient is added up."""
+        if self.graphs:
+            return self.graphs.loss(self.task.sequences(batch), targets, self.scale.value)
+        return self._backward(batch, targets, ready)
+
+    def _backward(self, batch: Any, targets: int, ready: Any = None) -> npx.Array:
+        """Adds a micro-batch's gradient; its loss, of `targets` tokens in the whole update. `ready`: see `backward`."""
+        t = self.settings
+        how = {"smoothing": t.label_smoothing, "smoothing_over": t.smoothing_over, "normalizer": targets}
+        loss = self.task.loss(self.model, batch, **how)
+        loss.backward(self.scale.value, ready)
+        return loss.data
+
+    def blame(self, micro: Sequence[Any], step: int, debug: bool, share: Share | None = None) -> tuple[list[int], str]:
+        """Which micro-batches, by their numbers, a gradient that is not finite is from, and the first operation.
+
+        That is looked for with `debug` alone: the gradient is formed again.
+        """
+        share = share or whole(micro)
+        if debug:
+            number, found = min(self.world.gather(self._first_anomaly(micro, share, step)))
+            if found:
+                return [number], found
+        bad = [number for number, loss in enumerate(self.losses) if not math.isfinite(loss)]
+        return bad or [*range(share.all)], SUM_ALONE if debug else ""
+
+    def _first_anomaly(self, micro: Sequence[Any], share: Share, step: int) -> tuple[int, str]:
+        self.flat.zero_grad()
+        with npx.keyed(self.settings.seed, step), unwarned():
+            for number, batch in zip(share.numbers, micro, strict=True):
+                with self._draws(step, number, batch):
+                    if found := first_anomaly(partial(self._backward, batch, share.targets)):
+                        return number, found
+        return share.all, ""
+
     def apply(self, lr: float, norm: float) -> None:
         """Moves the weights by the gradient in the flat buffer, whose norm is `norm`."""
         self.adam.step(lr, clip_factor(norm, self.settings.clip_norm) / self.scale.value)
@@ -136,10 +174,11 @@ class Update:
         flat, adam = self.flat, self.adam
         own = sum(a.nbytes for a in (flat.data, flat.low, flat.grad, adam.m, adam.v) if a is not None) / 2**20
         kept = "; ".join(map(str, kept_arrays()[:3])) or "nothing yet"
+        less = "" if t.recompute else ", or train.recompute = true, which is slower and changes no bit"
         gpu = f", {use.used / GIB:.1f} of the GPU's {use.total / GIB:.1f} GiB in arrays" if use else ""
         return (
             f"memory, step {step}: expected room for {largest} (train.batch_tokens = {t.batch_tokens});"
             f" got too little{gpu}; kept for the gradient, first of all: {kept}; for weights, "
             f"gradients and moments: {own:,.1f} MiB; try train.batch_tokens = {max(1, t.batch_tokens // 2)} with "
-            f"train.accumulate = {2 * t.accumulate}: updates of the same size in half the memory"
+            f"train.accumulate = {2 * t.accumulate}: updates of the same size in half the memory{less}"
         )

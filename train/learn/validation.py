@@ -10,6 +10,7 @@ from typing import Any
 
 import npx
 from autograd import no_grad
+from train.learn.anomaly import SUM_ALONE, first_anomaly, unwarned
 from train.learn.signals import Signals
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
@@ -22,16 +23,18 @@ class Validation:
     def __init__(self, task: Task, model: Any, tokenizer: Any, corpus: Any, config: RunConfig) -> None:
         self.task, self.model, self.tokenizer, self.corpus, self.config = task, model, tokenizer, corpus, config
         self.last: dict[str, float] | None = None
+        self.failed: tuple[int, Any, Any] | None = None  # number, examples and batch whose loss was not finite
 
     def measure(self, signals: Signals) -> dict[str, float] | None:
         """Loss without smoothing, perplexity, seconds and the task's scores; None after a signal.
 
-        Of k ranks each computes every k-th batch, and all get the result of all. Where the loss is not finite, the loss
-        alone.
+        Of k ranks each computes every k-th batch, and all get the result of all. Where a batch's loss is not finite,
+        the loss alone, and the batch is `failed`.
         """
         started, world = time.perf_counter(), npx.ranks.world()
         evaluation = self.task.evaluation(self.config, self.tokenizer, self.corpus)
         losses: dict[int, tuple[float, int]] = {}  # of a batch by its number: its loss and target tokens
+        self.failed = None
         self.model.eval()
         try:
             with no_grad():
@@ -39,8 +42,11 @@ class Validation:
                 for number, (indices, batch) in islice(batches, world.rank, None, world.size):
                     if signals.asked:
                         return None
-                    loss = self.task.loss(self.model, batch, smoothing=0.0, normalizer=1.0).item()
+                    loss = self.loss(batch)
                     losses[number] = loss, batch.n_target_tokens
+                    if not math.isfinite(loss):
+                        self.failed = number, indices, batch
+                        break
                     if evaluation is not None:
                         evaluation.add(self.model, indices, batch)
         finally:
@@ -61,6 +67,25 @@ class Validation:
         result["seconds"] = round(time.perf_counter() - started, 3)
         self.last = result
         return result
+
+    def loss(self, batch: Any) -> float:
+        """The sum over a batch's targets, without smoothing."""
+        with unwarned():
+            return float(self.task.loss(self.model, batch, smoothing=0.0, normalizer=1.0).item())
+
+    def blame(self, debug: bool) -> tuple[str, str]:
+        """Where the batch that failed stands in the text, and with `debug` the first operation; on all ranks alike."""
+        failed, where, found = math.inf, "", ""
+        if self.failed is not None:
+            failed, examples, batch = self.failed
+            where = self.task.where(self.corpus, examples)
+            if debug:
+                self.model.eval()
+                with no_grad():
+                    found = first_anomaly(lambda: self.loss(batch)) or SUM_ALONE
+                self.model.train()
+        _, where, found = min(npx.ranks.world().gather((failed, where, found)))
+        return where, found
 
 
 def together(parts: list[Any]) -> Any:

@@ -20,6 +20,7 @@ from typing import Any
 import npx
 from models import TransformerConfig
 from train.errors import UserError, one_line
+from train.files import digest as checksum
 from train.run.config import RunConfig
 from train.run.folder import RunFolder, step_of
 from train.run.stored import IDENTITY, STATE, Damaged, damaged, read_arrays, read_state, remove, write_folder
@@ -243,6 +244,15 @@ def load_model(
     model.load_state_dict(checkpoint.model)
     model.eval()
     return model, tokenizer, config
+
+
+def origin(path: str | Path) -> str:
+    """Which model of a run it is, for who looks at a picture of it; state.json has the checksums of all weights."""
+    folder = find_checkpoint(path)
+    state = read_state(folder)
+    of = state.get("averaged_steps")
+    step = f"mean of {len(of)} checkpoints" if isinstance(of, list) else f"step {state['step']}"
+    return f"{Path(path).absolute().name}/{folder.name}, {step}, SHA-256 of {STATE} {checksum(folder / STATE)[:12]}"
 
 
 def check_shapes(shape: TransformerConfig, weights: Mapping[str, npx.Array], file: Path) -> None:

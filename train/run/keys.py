@@ -121,6 +121,17 @@ class TrainSection:
         " float32, bf16 or fp16 (whose loss is scaled as its range needs); float64 is for checks.",
         choices=PRECISIONS,
     )
+    graphs: bool = key(
+        False,
+        "On a GPU: ask for all kernels of a batch at once, as a CUDA graph of its shape; for batches of a few thousand"
+        " tokens.",
+    )
+    recompute: bool = key(
+        False,
+        "Keep of each layer only what goes in and out, and form the rest again on the way back: the same gradients"
+        " in less memory and more time.",
+        may_change=True,
+    )
     max_skipped: int = key(
         10,
         "Updates in a row that may be skipped because a loss or gradient is not finite, before training stops.",

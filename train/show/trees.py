@@ -80,8 +80,9 @@ def _tree(tree: Tree, centres: Any) -> tuple[list[str], int]:
             parts = placed.pop()
             y = EDGE + LEVEL * heights.pop()
             x = (parts[0][0] + parts[-1][0]) / 2 if parts else 0.0
-            for below in parts:
-                marks.append(f"<line x1='{x:.1f}' y1='{y + 6}' x2='{below[0]:.1f}' y2='{below[1]}' stroke='gray'/>")
+            for a, b in parts:  # on the next level, and from there straight down to a word: so no line crosses another
+                points = f"{x:.1f},{y + 6} {a:.1f},{min(b, y + LEVEL - 10)} {a:.1f},{b}"
+                marks.append(f"<polyline points='{points}' fill='none' stroke='gray'/>")
             marks.append(f"<text x='{x:.1f}' y='{y + 2}' {INK}>{escape(part)}</text>")
             placed[-1].append((x, y - 10))
     return marks, depth

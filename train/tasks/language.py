@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autograd import Tensor
+import npx
 from models.fields import key
 from models.search import sample
 from train.errors import UserError
@@ -50,8 +50,8 @@ class Language(Task):
     def where(self, corpus: PlainText, examples: Any) -> str:
         return f"{corpus.length + 1} tokens each from token {', '.join(map(str, sorted(examples)))} of the text"
 
-    def loss(self, model: Any, batch: Windows, **how: Any) -> Tensor:
-        return model.loss(batch.ids, **how)
+    def sequences(self, batch: Windows) -> tuple[npx.Array, ...]:
+        return (batch.ids,)
 
 
 def continue_text(model: Any, tokenizer: Any, prompt: str, tokens: int, window: int, **options: Any) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 import npx
-from autograd import Tensor
 from models.search import Hypothesis, beam_search, check_search
 from train.tasks.task import Task
 from train.text.batches import Batch, Batches
@@ -37,8 +36,8 @@ class Pairs(Task):
         batches = Batches(corpus, max(longest_side, batch_tokens))
         return ((indices, batches.batch(indices)) for indices in batches.by_length())
 
-    def loss(self, model: Any, batch: Batch, **how: Any) -> Tensor:
-        return model.loss(batch.src, batch.tgt, **how)
+    def sequences(self, batch: Batch) -> tuple[npx.Array, ...]:
+        return batch.src, batch.tgt
 
     def where(self, corpus: Corpus, examples: Any) -> str:
         numbers = corpus.numbers(examples)

@@ -17,6 +17,7 @@ from train.tasks.task import task
 from train.tasks.whole_trees import WholeTrees
 from train.text.batches import Batch
 from train.text.corpus import Corpus, prepare_pairs
+from train.text.lexicon import Lexicon
 from train.text.linear_trees import tree_of
 from train.text.tree_tokenizer import KINDS, TreeTokenizer
 from train.text.trees import Tree, clean, read_trees, split_words, write_tree
@@ -127,17 +128,25 @@ class Parse:
 
 
 def parse_stream(
-    model: Any, tokenizer: TreeTokenizer, lines: Iterable[str | None], free: bool = False, **options: Any
+    model: Any,
+    tokenizer: TreeTokenizer,
+    lines: Iterable[str | None],
+    free: bool = False,
+    lexicon: Lexicon | None = None,
+    **options: Any,
 ) -> Iterator[list[Parse]]:
     """Yield, for one line after another, the `n_best` parses of its words, best first; none for a line without words.
 
     Words are what spaces separate, as in the Penn Treebank; a bracket in a word becomes -LRB- or -RRB-. Every tree has
     exactly the words of its line, also where the model did not read all of them. The search is kept to trees over the
-    words, unless it is `free`, as in the paper: then what is no tree is repaired. The options are `search_lines`'s.
+    words, and to the tags that a lexicon gives them (default: the tokenizer's, if it has one), unless it is `free`, as
+    in the paper: then what is no tree is repaired. The options are `search_lines`'s.
     """
 
     def kept_to(model: Any, lines: list[str]) -> Any:
-        return model if free else WholeTrees(model, tokenizer, [split_words(line) for line in lines])
+        if free:
+            return model
+        return WholeTrees(model, tokenizer, [split_words(line) for line in lines], lexicon or tokenizer.lexicon)
 
     escaped = (line and line.replace("(", "-LRB-").replace(")", "-RRB-") for line in lines)
 

@@ -85,9 +85,13 @@ class Task:
         """(examples, batch): each example once, the same every time, for validation."""
         raise NotImplementedError
 
+    def sequences(self, batch: Any) -> tuple[npx.Array, ...]:
+        """The ids (B, length) of a batch that the loss of its models takes; the last are what is predicted."""
+        raise NotImplementedError
+
     def loss(self, model: Any, batch: Any, **how: Any) -> Tensor:
         """`model.loss` () of a batch; `how`: its smoothing, smoothing_over and normalizer."""
-        raise NotImplementedError
+        return model.loss(*self.sequences(batch), **how)
 
     def where(self, corpus: Any, examples: Any) -> str:
         """Where the `examples` of a batch (what its epoch has for it) stand in the text, in words."""

@@ -1,21 +1,26 @@
 """A parser that can write nothing but trees over the words: a model for search in place of the parser itself.
 
 After each token only those may follow that lead to a tree: a bracket that closes what is open and not empty, a word
-where words are left (with a tag of punctuation where it is that punctuation, and nowhere else), the end after the last
-bracket. What the model gives to other tokens is lost to the hypothesis, not shared out among the rest: so one that
-went astray, with a word too many, loses to others as soon as it shows.
+where words are left, as a tag that it may have (that of punctuation for that punctuation and nowhere else; of other
+words those of a lexicon, where there is one), the end after the last bracket. What the model gives to other tokens is
+lost to the hypothesis, not shared out among the rest: so one that went astray, with a word too many, loses to others as
+soon as it shows. And not more than IN_A_ROW brackets open with no word between them: one that can go on with no likely
+tag would rather open brackets for ever.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 import npx
 from models.state import State
+from train.text.lexicon import Lexicon
 from train.text.linear_trees import TAGS_OF_PUNCTUATION
 from train.text.tree_tokenizer import TreeTokenizer
 from train.text.trees import punctuation
+
+IN_A_ROW = 8  # at most 6 in the 3,200 trees of the treebank's sample
 
 
 class WholeTrees:
@@ -25,22 +30,23 @@ class WholeTrees:
     symbol, the entry around it and the words before it; entry 0 is around all.
     """
 
-    def __init__(self, model: Any, tokenizer: TreeTokenizer, sentences: Sequence[Sequence[str]]) -> None:
+    def __init__(
+        self, model: Any, tokenizer: TreeTokenizer, sentences: Sequence[Sequence[str]], lexicon: Lexicon | None = None
+    ) -> None:
         self.model, self.config = model, model.config
         symbols = tokenizer.symbols(range(tokenizer.n_outputs))
         ids = {symbol: i for i, symbol in enumerate(symbols) if symbol}
         self.opens = np.array([s.startswith("(") for s in symbols])
         self.leaf = np.array([bool(s) and s[0] not in "()" for s in symbols])
         self.closing = np.array([ids.get(f"){s[1:]}", 0) if s.startswith("(") else 0 for s in symbols])  # of each "(X"
-        marks = ["", *sorted(TAGS_OF_PUNCTUATION)]
-        kind = np.array([marks.index(s) if s in marks else 0 for s in symbols])  # 0: no punctuation
-        self.writes = self.leaf & ((kind == np.arange(len(marks))[:, None]) | (not tokenizer.tags))  # (kinds, V)
         self.lengths = np.array([len(words) for words in sentences])
         self.kinds = np.zeros((len(sentences), max(self.lengths, default=0) + 1), int)
+        tags = {s for s, leaf in zip(symbols, self.leaf, strict=True) if leaf}
+        kinds: dict[frozenset[str], int] = {frozenset[str](): 0}
         for row, words in zip(self.kinds, sentences, strict=True):
-            row[: len(words)] = [marks.index(mark) for mark in punctuation(words)]
-        for row in self.kinds:  # a tag that was never learned cannot be asked for
-            row[~self.writes.any(axis=1)[row]] = 0
+            for i, allowed in enumerate(_tags(words, tags, lexicon) if tokenizer.tags else [tags] * len(words)):
+                row[i] = kinds.setdefault(frozenset(allowed), len(kinds))
+        self.writes = np.array([[s in allowed for s in symbols] for allowed in kinds])  # (kinds, V)
         self.symbol, self.around, self.before = np.zeros((3, 1024), int)
         self.entries = 1
 
@@ -83,12 +89,14 @@ class WholeTrees:
         state.open[closed] = self.around[state.open[closed]]
         state.open[new] = made
         state.used += self.leaf[tokens]
+        state.in_a_row = np.where(self.opens[tokens], state.in_a_row + 1, 0)
         self.entries = end
 
     def may_follow(self, state: "Written") -> Any:
         """Which symbols (R, V) may come next."""
         left = state.used < self.lengths[state.sentence]
-        may = np.where(left[:, None], self.opens | self.writes[self.kinds[state.sentence, state.used]], False)
+        opens = self.opens & (left & (state.in_a_row < IN_A_ROW))[:, None]
+        may = opens | self.writes[self.kinds[state.sentence, state.used]]  # past the last word there is none to write
         inside = np.flatnonzero((state.open > 0) & (self.before[state.open] < state.used))
         may[inside, self.closing[self.symbol[state.open[inside]]]] = True
         may[:, 0] = False  # where a bracket has no closing one among the symbols
@@ -96,13 +104,22 @@ class WholeTrees:
         return may
 
 
+def _tags(words: Sequence[str], known: set[str], lexicon: Lexicon | None) -> Iterator[set[str]]:
+    """Those of the `known` tags that each word may have, never none."""
+    others = known - TAGS_OF_PUNCTUATION
+    for word, mark in zip(words, punctuation(words), strict=True):
+        yield {mark} & known or (others & lexicon.tags(word) if lexicon else set()) or others or known
+
+
 class Written(State):
-    """What each row has written: its sentence, the words used, the innermost entry that is open; the model's state."""
+    """What each row has written: its sentence, the words used, the brackets opened since the last of them or the last
+    that was closed, the innermost entry that is open; the model's state."""
 
     def __init__(self, inner: State, sentence: Any) -> None:
         self.inner, self.sentence = inner, sentence
-        self.used, self.open = np.zeros((2, len(sentence)), int)
+        self.used, self.in_a_row, self.open = np.zeros((3, len(sentence)), int)
 
     def select(self, rows: npx.Array) -> None:
         self.inner.select(rows)
-        self.sentence, self.used, self.open = (x[rows] for x in (self.sentence, self.used, self.open))
+        written = (self.sentence, self.used, self.in_a_row, self.open)
+        self.sentence, self.used, self.in_a_row, self.open = (x[rows] for x in written)

@@ -2,27 +2,28 @@
 
     <pad> <s> </s> <unk>   <(S> <)S> <(NP> <)NP> <XX> ...   pieces
 
-The symbols come first, so that a decoder that writes nothing else need score no more than those (`n_outputs`).
+The symbols come first, so that a decoder that writes nothing else need score no more than those (`n_outputs`). Where
+words are written as their tags it holds a `lexicon`, learned on the same trees: the tags that each word may have.
 Sentences are tokenised already: words with spaces between them. Words become, as `tokenizer` says, sub-words (`bpe`,
 `wordpiece`: those of translation), or two pieces each (`affixes`): the word, where it occurs at least twice, else its
 shape; and its ending.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tokenizers import decoders, pre_tokenizers
 
-from train.errors import UserError
+from train.errors import UserError, one_line
+from train.text.lexicon import Lexicon, ending, shape
 from train.text.linear_trees import linearize
 from train.text.tokenizer import KINDS as SUBWORDS
 from train.text.tokenizer import SPECIALS, Tokenizer, choice, tokenizer_spec
 from train.text.trees import UNTAGGED, Tree, split_words
 
 KINDS = (*SUBWORDS, "affixes")
-ENDING = 3  # characters
+LEXICON = "tags"  # in the model of a tokenizer.json: tag -> word -> how often
 
 
 class TreeTokenizer(Tokenizer):
@@ -41,6 +42,13 @@ class TreeTokenizer(Tokenizer):
                 "in other places; try one trained for parsing by this program"
             )
         self._affixes = spec["model"]["vocab"] if spec["model"]["type"] == "WordLevel" else {}
+        counts = spec["model"].get(LEXICON)
+        if counts is not None and not _counts(counts):
+            raise UserError(
+                f"{name}: expected how often each word has which tag in model.{LEXICON}; "
+                f"got {one_line(repr(counts))[:60]}; try training the tokenizer again"
+            )
+        self.lexicon = Lexicon(counts) if counts else None  # None: leaves are XX, or an older version's
 
     @classmethod
     def learn(cls, trees: Sequence[Tree], kind: str, vocab_size: int, tags: bool) -> "TreeTokenizer":
@@ -58,6 +66,8 @@ class TreeTokenizer(Tokenizer):
             spec["model"]["vocab"] = {piece: i for i, piece in enumerate([*symbols, *pieces])}
         else:
             spec = _affixes(sentences, symbols, vocab_size)
+        if tags:
+            spec["model"][LEXICON] = Lexicon.learn(trees).counts
         flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
         spec["added_tokens"] = [{"id": i, "content": symbol, **flags} for i, symbol in enumerate(symbols)]
         return cls(spec)
@@ -77,6 +87,13 @@ class TreeTokenizer(Tokenizer):
         """The tokens of a linearised tree; "" for an id that is none."""
         first = len(SPECIALS)
         return [self._symbols[i - first] if first <= i < self.n_outputs else "" for i in ids]
+
+
+def _counts(found: Any) -> bool:
+    """Whether this is tag -> word -> a count."""
+    if not isinstance(found, dict) or not all(isinstance(words, dict) for words in found.values()):
+        return False
+    return all(type(n) is int and n > 0 for words in found.values() for n in words.values())
 
 
 def _affixes(sentences: Iterable[Sequence[str]], symbols: Sequence[str], vocab_size: int) -> dict[str, Any]:
@@ -103,13 +120,3 @@ def _pieces(words: Iterable[str], known: dict[str, int]) -> Iterator[str]:
         yield f" {word}" if f" {word}" in known else shape(word)
         yield ending(word)
 
-
-def shape(word: str) -> str:
-    """What kinds of characters a word is made of: ?Aa, ?aa-aa, ?00."""
-    kinds = re.sub(r"[^\W\d_]", lambda m: "A" if m[0].isupper() else "a", re.sub(r"\d", "0", word))
-    return "?" + re.sub(r"(.)\1+", r"\1\1", kinds)[:8]
-
-
-def ending(word: str) -> str:
-    """The last characters of a word, in lower case; of a short one all."""
-    return f"~{word[-ENDING:].lower()}"

@@ -1,0 +1,152 @@
+"""`draw`: a picture of a run as PNG or SVG, its alternative text beside it."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from train.cli.app import Device, RunPath, app, use_device
+from train.cli.options import number, search_key
+from train.errors import UserError, nearest
+
+WHAT = ("heads", "beam", "curves", "memory", "roles")
+
+
+@app.command(
+    epilog="heads: all heads of all layers on a sentence. beam: the tree of a search for its translation. curves: loss,"
+    " scores, rate, gradient, speed, of several runs with --also. memory: bytes over the operations of one update."
+    " roles: where heads look on the validation text, and what is lost without each. Beside F.png or F.svg stands"
+    " F.alt.txt, the picture in words. The same input gives the same bytes."
+)
+def draw(
+    run: RunPath,
+    what: Annotated[str, typer.Argument(metavar="|".join(WHAT), help="What to draw.", show_default=False)],
+    out: Annotated[Path, typer.Option(metavar="F.png|F.svg", help="The picture.", show_default=False)],
+    input: Annotated[
+        str, typer.Option("--input", metavar="SENTENCE", help="heads, beam: what is translated.", show_default=False)
+    ] = "",
+    kind: Annotated[
+        str, typer.Option(metavar="encoder|decoder|cross", help="heads: of one kind; default: all three.")
+    ] = "",
+    also: Annotated[
+        list[Path] | None, typer.Option(metavar="RUN", help="curves: one run more; may be repeated.")
+    ] = None,
+    sentences: Annotated[int, number(int, "[1, 1000000]", help="roles: sentences of the validation text.")] = 100,
+    beam: Annotated[int | None, search_key("beam", help="Hypotheses a sentence; default: the run's.")] = None,
+    alpha: Annotated[float | None, search_key("alpha", help="Length penalty's exponent; default: the run's.")] = None,
+    device: Device = "cpu",
+) -> None:
+    """Draw what a trained model does, or how it was trained."""
+    from train.show import picture
+
+    if what not in WHAT:
+        raise UserError(f"draw: expected one of {', '.join(WHAT)}; got '{what}'; try {nearest(what, WHAT)}")
+    picture.check(out)
+    if what == "curves":
+        return curves([run, *(also or ())], out)
+    use_device(device)
+    if what == "memory":
+        return memory(run, out)
+    if what == "roles":
+        return roles(run, out, sentences)
+    if not input.strip():
+        raise UserError(f'draw: expected a sentence for {what}; got none; try --input "A dog runs ."')
+    given = {name: value for name, value in {"beam": beam, "alpha": alpha}.items() if value is not None}
+    (heads if what == "heads" else tree)(run, out, input, kind, given)
+
+
+def warn(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def loaded(run: Path, given: dict[str, Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """Model, tokenizer, configuration and the options of a search."""
+    from train.run.checkpoint import load_model
+
+    model, tokenizer, config = load_model(run, "translation", warn)
+    s = config.search
+    search = {"beam": s.beam, "alpha": s.alpha, "penalty": s.penalty, "max_extra": s.max_extra}
+    return model, tokenizer, config, search | given
+
+
+def heads(run: Path, out: Path, sentence: str, kind: str, given: dict[str, Any]) -> None:
+    from train.run.checkpoint import origin
+    from train.show.heads import draw_heads
+    from train.show.inside import ABOUT, see, source_ids, translated
+
+    if kind and kind not in ABOUT:
+        raise UserError(f"--kind: expected one of {', '.join(ABOUT)}; got '{kind}'; try {nearest(kind, ABOUT)}")
+    model, tokenizer, _, search = loaded(run, given)
+    src = source_ids(model, tokenizer, sentence)
+    best = translated(model, src, search)[0]
+    print(tokenizer.decode(best.tokens))
+    seen = see(model, tokenizer, src, best.tokens)
+    draw_heads(seen, sentence, out, origin(run), [kind] if kind else tuple(ABOUT))
+
+
+def tree(run: Path, out: Path, sentence: str, kind: str, given: dict[str, Any]) -> None:
+    from models.search.tree import Tree
+    from train.run.checkpoint import origin
+    from train.show.beams import draw_beam
+    from train.show.inside import source_ids, translated
+
+    model, tokenizer, _, search = loaded(run, given)
+    src, seen = source_ids(model, tokenizer, sentence), Tree()
+    best = translated(model, src, search, observe=seen)
+    print(tokenizer.decode(best[0].tokens))
+    draw_beam(seen, best, tokenizer, sentence, out, origin(run))
+
+
+def curves(runs: list[Path], out: Path) -> None:
+    from train.run.folder import RunFolder
+    from train.show.curves import draw_curves, series
+
+    found = {}
+    for run in runs:
+        of_run = series(RunFolder(run).metrics())
+        if not of_run:
+            raise UserError(
+                f"{run}: expected a run with metrics.jsonl; got nothing to draw; try the --out of a training"
+            )
+        name = run.absolute().name if run.absolute().name not in found else str(run)
+        found[name] = of_run
+    draw_curves(found, out, ", ".join(f"{name}/metrics.jsonl" for name in found))
+
+
+def pairs_of(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
+    """The prepared text of a run."""
+    from train.run.folder import RunFolder
+    from train.text.corpus import Corpus
+
+    return Corpus.open(RunFolder(run).data(part, config.data.prepared), tokenizer.special)
+
+
+def memory(run: Path, out: Path) -> None:
+    from train.run.checkpoint import load_model, origin
+    from train.show.memory import draw_memory, measured
+    from train.tasks import TASKS
+
+    model, tokenizer, config = load_model(run, "", warn)
+    task = TASKS[config.data.task]
+    if task.examples != "pairs":
+        raise UserError(f"{run}: expected a run that learns from pairs; got the task {task.name}; try another run")
+    batches = task.batches(pairs_of(run, "train", config, tokenizer), config.train.batch_tokens, config.train.seed)
+    batch = batches.batch(batches.epoch(1)[0])
+    draw_memory(measured(task, model, batch, config.train), batch.describe(), out, origin(run))
+
+
+def roles(run: Path, out: Path, sentences: int) -> None:
+    from train.run.checkpoint import origin
+    from train.show.roles import Text, draw_roles
+    from train.show.roles import roles as found_roles
+
+    model, tokenizer, config, _ = loaded(run, {})
+    text = Text(pairs_of(run, "valid", config, tokenizer), config, tokenizer, sentences)
+
+    def told(done: int, of: int) -> None:
+        if sys.stderr.isatty():
+            print(f"\rhead {done + 1} of {of}", end="" if done + 1 < of else "\n", file=sys.stderr, flush=True)
+
+    whole, found = found_roles(model, text, told)
+    draw_roles(whole, found, len(text.pairs), out, origin(run))
