@@ -70,6 +70,7 @@ class Reduction(Alone):
         self.awaited: list[int] = []
         self.next = 0  # the bucket to be sent next
         self.ends: list[Callable[[], object]] = []  # of the buckets that are under way
+        self.overlaps = True  # buckets are sent beside backward, not after it
         self.exposed = 0.0  # seconds, in all, in which the ranks' sum was waited for and nothing computed
 
     def _own_of(self, bucket: slice) -> slice:
@@ -88,7 +89,7 @@ class Reduction(Alone):
                 self.awaited[i] += 1
         # A layer that is computed again takes its gradients in a backward of its own, of which none is told.
         again = any(module.recomputed for module in self.flat.module.modules())
-        self.ready = None if again else self._ready
+        self.ready = self._ready if self.overlaps and not again else None
 
     def _ready(self, leaf: Tensor) -> None:
         for i in self.homes.get(leaf, ()):
