@@ -30,6 +30,7 @@ from train.cli import score_trees  # noqa: F401
 from train.cli import average  # noqa: F401
 from train.cli import info  # noqa: F401
 from train.cli import draw  # noqa: F401
+from train.cli import plan  # noqa: F401
 from train.cli import reproduce  # noqa: F401
 # isort: on
 
