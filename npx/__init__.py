@@ -18,7 +18,7 @@ from numpy import (
 from numpy import sum as sum
 from numpy import all as all, any as any, max as max, min as min
 
-from npx import random
+from npx import random, ranks
 from npx.array import (
     NOWHERE, Array, Places, add_at, arange, array_module, asarray, device, empty, free_memory, from_host, full, host,
     memory_use, ones, synchronize, to_host, use_device, zeros,

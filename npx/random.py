@@ -50,12 +50,12 @@ _streams: list[Iterator[Key]] = []  # the keys of the `keyed` blocks that are op
 
 
 @contextmanager
-def keyed(seed: int, step: int, moment: Array | None = None) -> Iterator[None]:
-    """Within the block `next_key` counts the calls of (seed, step) from 0."""
+def keyed(seed: int, step: int, moment: Array | None = None, first: int = 0) -> Iterator[None]:
+    """Within the block `next_key` counts the calls of (seed, step) from `first`."""
     if moment is None:
-        _streams.append(Key(seed, step, call) for call in count())
+        _streams.append(Key(seed, step, call) for call in count(first))
     else:
-        _streams.append(LaterKey(seed, step, call, moment) for call in count())
+        _streams.append(LaterKey(seed, step, call, moment) for call in count(first))
     try:
         yield
     finally:
