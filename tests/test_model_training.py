@@ -108,12 +108,12 @@ def test_dropout_is_where_the_paper_has_it(norm, monkeypatch):
     monkeypatch.setattr(npx.Drop, "keep", lambda drop, shape: shapes.append(shape) or keep(drop, shape))
     with npx.keyed(1, 1):
         model.loss(*batch([[3, 4, 5]], [[6, 7]]))
-    assert shapes == [(1, 4, 8)] * 5 + [(1, 3, 8)] * 7
+    assert shapes == [(4, 8)] * 5 + [(3, 8)] * 7
     shapes.clear()
     model = Transformer(TransformerConfig(**SMALL | {"attention_dropout": 0.1, "activation_dropout": 0.1}))
     with npx.keyed(1, 1):
         model.loss(*batch([[3, 4, 5]], [[6, 7]]))
-    encoder, decoder = [(1, 2, 4, 4), (1, 4, 12)], [(1, 2, 3, 3), (1, 2, 3, 4), (1, 3, 12)]
+    encoder, decoder = [(1, 2, 4, 4), (4, 12)], [(1, 2, 3, 3), (1, 2, 3, 4), (3, 12)]
     assert shapes == encoder * 2 + decoder * 2
 
 
