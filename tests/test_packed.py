@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import npx
@@ -55,6 +55,7 @@ def alone(arguments, scores):
 
 @given(lengths=LENGTHS, alike=st.booleans(), causal=st.booleans(), turned=st.booleans(), biased=st.booleans(),
        rows=st.sampled_from([None, 1, 2]), seed=st.integers(0, 99))  # fmt: skip
+@example([(2, 1), (1, 1), (1, 3), (3, 2)], False, True, True, True, 2, 0)  # two lengths in the second block
 @pytest.mark.parametrize("mode", ["reference", "fast"])
 def test_attention_of_packed_sentences_is_that_of_each_alone(mode, lengths, alike, causal, turned, biased, rows, seed):
     rng = np.random.default_rng(seed)
