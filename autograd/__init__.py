@@ -3,8 +3,8 @@
 `engine.py` (Tensor, the graph, backward: the heart), `operations.py` (arithmetic, shapes, reductions), `tensor.py` (the
 operators of a Tensor), `neural.py` (the fused operations of the Transformer, each beside its plain composition),
 `graph.py` (what a graph keeps), `observe.py` (what happens, seen from outside; anomalies), `recompute.py` (a part that
-is formed again instead of kept), `draw.py` (pictures: `python -m autograd.draw "a * b + a"`), `testing/` (gradient
-checking, for these operations and for yours).
+is formed again instead of kept), `draw.py`, `layout.py` (pictures: `python -m autograd.draw "a * b + a"`), `testing/`
+(gradient checking, for these operations and for yours).
 """
 
 from autograd import neural, operations, tensor

@@ -11,26 +11,16 @@ import ast
 import math
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 import npx
 from autograd.engine import OPERATIONS, Tensor, observing
+from autograd.layout import HALF, Box, Layout, Point
 from autograd.observe import Recorder
 
 MOST = 60  # boxes; beyond, modules are drawn
 FORMATS = ("mermaid", "dot", "svg")
-
-
-@dataclass
-class Box:
-    """What is drawn: its lines, whether it is a leaf, and the boxes that it was computed from, by key."""
-
-    key: str
-    lines: list[str]
-    leaf: bool = False
-    inputs: list[tuple[str, str]] = field(default_factory=list)  # key, what is written beside the arrow
 
 
 def numbers(x: Any) -> str:
@@ -105,60 +95,47 @@ def dot(graph: list[Box]) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def ranks(graph: list[Box]) -> dict[str, int]:
-    """How far each box is from the leaves, by the longest way; a way back within a module's box counts nothing."""
-    rank: dict[str, int] = {}
-    for box in graph:
-        rank[box.key] = 1 + max((rank.get(other, -1) for other, _ in box.inputs), default=-1)
-    return rank
-
-
-Places = dict[str, tuple[float, float, int]]  # key -> middle x, middle y, width
-
-
-def placed(graph: list[Box]) -> tuple[Places, float, int]:
-    """Where each box stands, in layers, inputs at the bottom; width and height of all. A box is 44 high."""
-    rank = ranks(graph)
-    rows: list[list[Box]] = [[] for _ in range(max(rank.values(), default=-1) + 1)]
-    for box in graph:
-        rows[rank[box.key]].append(box)
-    width = {box.key: 20 + 7 * max(map(len, box.lines)) for box in graph}
-    places: Places = {}
-    total = max((sum(width[box.key] + 30 for box in row) for row in rows), default=0)
-    for level, row in enumerate(rows):
-        above = {b.key: [places[o][0] for o, _ in b.inputs if o in places] for b in row}
-        row.sort(key=lambda b: sum(above[b.key]) / len(above[b.key]) if above[b.key] else 0.0)  # near their inputs
-        x = (total - sum(width[box.key] + 30 for box in row)) / 2
-        for box in row:
-            places[box.key] = x + 15 + width[box.key] / 2, 40 + 90 * (len(rows) - 1 - level), width[box.key]
-            x += width[box.key] + 30
-    return places, total, 90 * len(rows)
+def free_place(corners: list[Point], text: str, taken: list[tuple[float, float, float]]) -> Point:
+    """Where on a way's last piece a text covers no other one: its middle. `taken`: middles and half widths."""
+    (x0, y0), (x1, y1) = corners[-2:]
+    half = 2.8 * len(text)
+    tried = [(x0 + (x1 - x0) * part, y0 + (y1 - y0) * part) for part in (0.35, 0.6, 0.85, 0.1)]
+    for x, y in tried:
+        if all(abs(x - a) > half + other or abs(y - b) > 11 for a, b, other in taken):
+            break
+    else:
+        x, y = tried[0]
+    taken.append((x, y, half))
+    return x, y
 
 
 def svg(graph: list[Box]) -> str:
     """A picture in layers, inputs at the bottom, drawn here."""
-    places, total, height = placed(graph)
+    layout = Layout(graph)
+    width, height = layout.size
     title = f"A graph of {len(graph)} boxes, inputs at the bottom"
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total:.0f} {height}" width="{total:.0f}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" width="{width:.0f}" '
         f'height="{height}" role="img" font-family="sans-serif" font-size="12"><title>{title}</title>',
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0 L8 4 L0 8 z" fill="#555"/></marker></defs>',
-        f'<rect width="{total:.0f}" height="{height}" fill="white"/>',
+        f'<rect width="{width:.0f}" height="{height}" fill="white"/>',
     ]
+    said: list[str] = []
+    taken: list[tuple[float, float, float]] = []
+    for keys, how in layout.ways:
+        corners = layout.way(keys)
+        line = " L".join(f"{x:.0f} {y:.0f}" for x, y in corners)
+        out.append(f'<path d="M{line}" stroke="#555" fill="none" stroke-linejoin="round" marker-end="url(#tip)"/>')
+        if how:
+            x, y = free_place(corners, how, taken)
+            said.append(f'<text x="{x:.0f}" y="{y + 3:.0f}" text-anchor="middle" font-size="10" fill="#555" '
+                        f'stroke="white" stroke-width="4" paint-order="stroke">{escape(how)}</text>')  # fmt: skip
+    out += said
     for box in graph:
-        x, y, _ = places[box.key]
-        for other, how in box.inputs:
-            if other in places:
-                x0, y0, _ = places[other]
-                out.append(f'<path d="M{x0:.0f} {y0 - 22:.0f} L{x:.0f} {y + 22:.0f}" stroke="#555" fill="none" '
-                           'marker-end="url(#tip)"/>')  # fmt: skip
-                out.append(f'<text x="{(x + x0) / 2 + 4:.0f}" y="{(y + y0) / 2:.0f}" fill="#777" '
-                           f'font-size="10">{escape(how)}</text>')  # fmt: skip
-    for box in graph:
-        x, y, width = places[box.key]
+        x, y, wide = layout.x[box.key], layout.y[box.key], layout.width[box.key]
         fill, corner = ("#eef6ee", 18) if box.leaf else ("#eef2fa", 3)
-        out.append(f'<rect x="{x - width / 2:.0f}" y="{y - 22:.0f}" width="{width}" height="44" '
+        out.append(f'<rect x="{x - wide / 2:.0f}" y="{y - HALF:.0f}" width="{wide:.0f}" height="{2 * HALF}" '
                    f'rx="{corner}" fill="{fill}" stroke="#555"/>')  # fmt: skip
         for i, line in enumerate(box.lines):
             out.append(f'<text x="{x:.0f}" y="{y - 4 + 16 * i:.0f}" text-anchor="middle">{escape(line)}</text>')

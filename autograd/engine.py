@@ -20,6 +20,7 @@ Four rules keep this simple and fast:
   summed. What it has added there it answers with that array, and what it answers else is the engine's to keep.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
@@ -120,9 +121,9 @@ class Tensor:
         """The same values without their history."""
         return Tensor(self.data)
 
-    def backward(self, g: Any = None) -> None:
+    def backward(self, g: Any = None, ready: Callable[["Tensor"], object] | None = None) -> None:
         """See `backward`."""
-        backward(self, g)
+        backward(self, g, ready)
 
     if TYPE_CHECKING:  # attached in tensor.py, as the engine knows no operation
 
@@ -211,11 +212,12 @@ def observing(observer: Any) -> Iterator[Any]:
         _observer = before
 
 
-def backward(tensor: Tensor, g: Any = None) -> None:
+def backward(tensor: Tensor, g: Any = None, ready: Callable[[Tensor], object] | None = None) -> None:
     """Add to the `grad` of every leaf the gradient of sum(tensor * g); g None: 1, for a tensor of one element.
 
-    The graph is consumed on the way. Raises RuntimeError for a tensor without a graph or whose graph was consumed,
-    ValueError for a `g` that does not fit.
+    `ready` is told of a leaf when this backward adds no more to its `grad`, while it goes on with others; it is not
+    told of a leaf to which some path was cut by a None. The graph is consumed on the way. Raises RuntimeError for a
+    tensor without a graph or whose graph was consumed, ValueError for a `g` that does not fit.
     """
     if not tensor.requires_grad:
         raise RuntimeError("backward: expected a Tensor computed from one with requires_grad=True; got none such")
@@ -231,9 +233,12 @@ def backward(tensor: Tensor, g: Any = None) -> None:
         raise ValueError(f"backward: expected g as {tensor.shape} {tensor.dtype}; got {g.shape} {g.dtype}")
     if tensor.node is None:
         _add_to_leaf(tensor, g)
+        if ready:
+            ready(tensor)
         return
 
     order = _reachable(tensor.node)
+    awaited = Counter(p for node in order for p in node.parents if isinstance(p, Tensor)) if ready else None
     sums: dict[Node, tuple[Array, bool]] = {tensor.node: (g, False)}  # gradient so far, and whether we may add to it
     while order:
         node = order.pop()
@@ -267,6 +272,11 @@ def backward(tensor: Tensor, g: Any = None) -> None:
                     total += gradient
                 else:
                     sums[parent] = npx.asarray(total + gradient), True  # asarray: NumPy's 0-d sums are no arrays
+        if ready and awaited is not None:
+            for leaf in (parent for parent in parents if isinstance(parent, Tensor)):
+                awaited[leaf] -= 1
+                if not awaited[leaf]:
+                    ready(leaf)
         del vjp, g, into, gradients
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import npx
 from autograd import operations as ops
 from autograd.engine import Result, Tensor, adding, differentiable, is_grad_enabled
-from npx import NOWHERE, Array, Drop, Places, Scores, Smoothing
-from npx.scores import additive, rotations
+from npx import NOWHERE, Array, Drop, Packed, Places, Scores, Smoothing
+from npx.scores import additive, positions, rotations
 
 COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> the same made of small operations
 
@@ -145,7 +145,7 @@ def composed_embedding(
 
 
 def split_heads(x: Array, heads: int, *sizes: int) -> list[Array]:
-    """Views (B, T, heads, size), one for each of `sizes`, of the parts of x (B, T, heads * sum(sizes))."""
+    """Views (..., heads, size), one for each of `sizes`, of the parts of x (..., heads * sum(sizes))."""
     parts, start = [], 0
     for size in sizes:
         part = x[..., start : start + heads * size]
@@ -159,7 +159,7 @@ def attention(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Dro
     """dropout(softmax(q k^T / sqrt(d_k))) v for every head (paper equation 1).
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores` (npx.Scores): which keys count, biases, rotary
-    positions; drop None: no dropout. Result (B, T, H, d_v).
+    positions, and what is packed, with one axis for B and T, or S; drop None: no dropout. Result (B, T, H, d_v).
     """
     y, saved = npx.attention(q, k, v, scores, drop)
     return y, lambda g: npx.attention_grad(g, saved)
@@ -169,17 +169,29 @@ def attention(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Dro
 def composed_attention(q: Tensor, k: Tensor, v: Tensor, scores: Scores = Scores(), drop: Drop | None = None) -> Tensor:
     """`attention` from small operations, for rows with at least one key left."""
     added = additive(scores, q.data, k.data)
-    q, k = composed_rotation(q, k.shape[1] - q.shape[1], scores.rotary), composed_rotation(k, 0, scores.rotary)
+    if scores.rotary is not None:
+        of_q, of_k = positions(scores, q.data, k.data)
+        q, k = composed_rotation(q, of_q, scores.rotary), composed_rotation(k, of_k, scores.rotary)
+    q, k, v = padded(q, scores.queries), padded(k, scores.keys), padded(v, scores.keys)
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # (B, H, T, d)
     z = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
     p = composed_softmax(z if added is None else z + added)  # (B, H, T, S)
-    return (dropout(p, drop) @ v).swapaxes(1, 2)  # (B, T, H, d_v)
+    y = (dropout(p, drop) @ v).swapaxes(1, 2)  # (B, T, H, d_v)
+    packed = scores.queries
+    return y if packed is None else y.reshape(-1, *y.shape[2:])[packed.cells]
 
 
-def composed_rotation(x: Tensor, first: int, base: float | None) -> Tensor:
-    """Rotary positions (npx/scores.py) from small operations. x (B, T, H, d)."""
-    if base is None:
+def padded(x: Tensor, packed: Packed | None) -> Tensor:
+    """Packed rows x (N, H, d) as (B, T, H, d), the last row of all in the places after the end of a sentence."""
+    if packed is None:
         return x
+    rows = npx.full(packed.shape, len(x) - 1, npx.int64).reshape(-1)
+    rows[packed.cells] = npx.arange(len(x))
+    return x[rows.reshape(packed.shape)]
+
+
+def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:
+    """Rotary positions (npx/scores.py) from small operations. x (..., T, H, d)."""
     turns = rotations(x.data, first, base)
     cos, sin = turns.real, turns.imag
     a, b = x[..., ::2], x[..., 1::2]
@@ -190,7 +202,7 @@ def composed_rotation(x: Tensor, first: int, base: float | None) -> Tensor:
 def self_attention(qkv: Array, heads: int, d_k: int, scores: Scores = Scores(), drop: Drop | None = None) -> Result:
     """`attention` of a sequence to itself, from one merged projection: queries, keys and values side by side.
 
-    qkv (B, T, H * (2 d_k + d_v)); result (B, T, H * d_v).
+    qkv (B, T, H * (2 d_k + d_v)); result (B, T, H * d_v); packed, (N, ...) both.
     """
     return merged_attention([qkv], [(d_k, d_k, qkv.shape[-1] // heads - 2 * d_k)], heads, scores, drop)
 
@@ -201,7 +213,7 @@ def cross_attention(
 ) -> Result:
     """`attention` of one sequence to another, whose keys and values come side by side from one merged projection.
 
-    queries (B, T, H * d_k); keys_values (B, S, H * (d_k + d_v)); result (B, T, H * d_v).
+    queries (B, T, H * d_k); keys_values (B, S, H * (d_k + d_v)); result (B, T, H * d_v); packed, (N, ...) each.
     """
     sizes = [(d_k,), (d_k, keys_values.shape[-1] // heads - d_k)]
     return merged_attention([queries, keys_values], sizes, heads, scores, drop)
@@ -230,7 +242,7 @@ def merged_attention(
         npx.attention_grad(g.reshape(shape), saved, out=parts(gradients))
         return tuple(gradients)
 
-    return y.reshape(*shape[:2], shape[2] * shape[3]), vjp
+    return y.reshape(*shape[:-2], shape[-2] * shape[-1]), vjp
 
 
 @composition
@@ -244,10 +256,10 @@ def composed_cross_attention(
     queries: Tensor, keys_values: Tensor, heads: int, d_k: int, *how: Any, **named: Any
 ) -> Tensor:
     """`cross_attention` from small operations; `how`: as for `composed_attention`."""
-    rows, length, keys = queries.shape
+    keys = queries.shape[-1]
     parts = queries, keys_values[..., :keys], keys_values[..., keys:]
-    q, k, v = (x.reshape(rows, x.shape[1], heads, -1) for x in parts)
-    return composed_attention(q, k, v, *how, **named).reshape(rows, length, -1)
+    q, k, v = (x.reshape(*x.shape[:-1], heads, -1) for x in parts)
+    return composed_attention(q, k, v, *how, **named).reshape(*queries.shape[:-1], -1)
 
 
 # Losses

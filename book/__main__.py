@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from book.files import MY, ROOT, Exercise, exercises, first_refusal, shown
 
 PATIENCE = 6  # seconds by the clock for one of the processor: on a busy machine an answer is slow, not wrong
 LIMIT = 20.0  # seconds of the processor for all stages of an answer
+NEEDED = ("numpy", "threadpoolctl", "tokenizers")  # which a Python outside of the environment may lack
 DONE = ".done.json"  # in `my/`: exercise -> the file with which it was done
 
 
@@ -163,6 +165,12 @@ def main(arguments: list[str] | None = None) -> int:
     exercise = found.get(options.number)
     if exercise is None:
         parser.error(f"expected an exercise from {min(found)} to {max(found)}; got {options.number}")
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing and not (options.solution or options.reset):
+        parser.error(
+            f"expected the Python of this project's environment; got {sys.executable}, which has no {missing[0]}; "
+            f"try make exercise N={exercise.number}, or .venv/bin/python -m book {exercise.number}"
+        )
     if options.solution:
         say(exercise.solution.read_text(encoding="utf-8").rstrip())
     elif options.reset:

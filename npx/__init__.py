@@ -18,7 +18,7 @@ from numpy import (
 from numpy import sum as sum
 from numpy import all as all, any as any, max as max, min as min
 
-from npx import random
+from npx import random, ranks
 from npx.array import (
     NOWHERE, Array, Places, add_at, arange, array_module, asarray, device, empty, free_memory, from_host, full, host,
     memory_use, ones, synchronize, to_host, use_device, zeros,
@@ -34,6 +34,7 @@ from npx.kernels.layer_norm import layer_norm, layer_norm_grad
 from npx.kernels.linear import linear, linear_grad
 from npx.kernels.softmax import softmax, softmax_grad
 from npx.kernels.top_k import top_k
+from npx.packed import Packed, pack, sentences, together
 from npx.precision import PRECISIONS, Precision, precision_named, use_precision, wide
 from npx.random import Key, keyed, next_key
 from npx.registry import KERNELS, Gradient, Kernel, KernelMismatch, Saved, kernel, kernel_mode

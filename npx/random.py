@@ -23,24 +23,39 @@ WORDS_PER_COUNT = 16  # 16-bit words that one value of the Philox counter yields
 
 
 class Key(NamedTuple):
-    """Names one draw: the run's seed, the training step, and the number of the draw within the step.
-
-    `moment`: None, or an array on the device (2,), uint64, of what is added to step and call by whatever kernel draws.
-    """
+    """Names one draw: the run's seed, the training step, and the number of the draw within the step."""
 
     seed: int
     step: int
     call: int
+
+    @property
+    def moment(self) -> Array | None:
+        """None, or an array on the device (2,), uint64, of what is added to step and call by whatever kernel draws."""
+        return None
+
+
+class LaterKey(Key):
+    """A key whose step and call only the device will know, by its `moment`."""
+
     moment: Array | None = None
+
+    def __new__(cls, seed: int, step: int, call: int, moment: Array) -> "LaterKey":
+        key = super().__new__(cls, seed, step, call)
+        key.moment = moment
+        return key
 
 
 _streams: list[Iterator[Key]] = []  # the keys of the `keyed` blocks that are open, the innermost last
 
 
 @contextmanager
-def keyed(seed: int, step: int, moment: Array | None = None) -> Iterator[None]:
-    """Within the block `next_key` counts the calls of (seed, step) from 0."""
-    _streams.append(Key(seed, step, call, moment) for call in count())
+def keyed(seed: int, step: int, moment: Array | None = None, first: int = 0) -> Iterator[None]:
+    """Within the block `next_key` counts the calls of (seed, step) from `first`."""
+    if moment is None:
+        _streams.append(Key(seed, step, call) for call in count(first))
+    else:
+        _streams.append(LaterKey(seed, step, call, moment) for call in count(first))
     try:
         yield
     finally:

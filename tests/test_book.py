@@ -362,6 +362,14 @@ def test_what_a_file_does_to_its_process_harms_nothing(tmp_path, monkeypatch, bo
     assert not found["passed"] and re.match(said, "\n".join(found["lines"])), found["lines"]
 
 
+def test_a_python_without_our_packages_is_told_which_to_take(monkeypatch, tmp_path, run):
+    monkeypatch.setattr(command, "NEEDED", ("no_such_package",))
+    status, said = run("5")
+    assert status == 2 and said.count("\n") == 1 and not (tmp_path / "my").exists()
+    assert re.search("expected the Python of this .* has no no_such_package; try make exercise N=5, or .venv", said)
+    assert run("5", "--solution")[0] == 0
+
+
 def test_done_survives_a_broken_mark(tmp_path):
     (tmp_path / command.DONE).write_text("{broken")
     assert command.done(tmp_path) == {}

@@ -426,7 +426,9 @@ def test_the_command_prepares_ones_own_files_and_tells_mistakes_in_one_line(tmp_
         ([*own, *files, "--tokenizer", "spm"], "--tokenizer: expected one of bpe, wordpiece; got 'spm'"),
         (["data", "multi30k", "--out", str(tmp_path / "m"), "--mirror", str(tmp_path)], "training.tar.gz (SHA-256 2"),
         ([*own, "--train-src=nowhere", "--train-tgt=nowhere"], "nowhere: expected a text file"),
+        (["data", "own", "--out", str(tmp_path / "new"), f"--train-src={tmp_path}", files[1]], "got a folder"),
     ):
         assert main(arguments) == 2
         err = capfd.readouterr().err
         assert err.count("\n") == 1 and said in err, err
+    assert not (tmp_path / "new").exists()

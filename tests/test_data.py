@@ -405,5 +405,5 @@ def test_a_stream_is_the_batches_of_all_epochs_each_made_once(ahead, monkeypatch
         assert np.array_equal(stream.batch(place).tgt, batch(batches, np.array(indices)).tgt)
         place = stream.after(place)
         if ahead and number % ahead == 0:
-            stream.prepare(place, ahead)
+            stream.prepare(stream.places(place, ahead))
     assert place == (3, 0) and made[: len(expected)] == expected

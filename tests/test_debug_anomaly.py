@@ -10,7 +10,7 @@ from tests import trainings
 from tests.trainings import config, metrics, one_line, outcome, run
 from train import UserError
 from train.cli.main import main
-from train.learn import anomaly, update, validation
+from train.learn import anomaly, reduction, update, validation
 
 text, uninterrupted = trainings.text, trainings.uninterrupted
 LONG = 15  # tokens; one line of the text alone has more: 28
@@ -88,13 +88,13 @@ def test_a_validation_names_its_lines_and_the_operation(text, tmp_path, monkeypa
 
 
 def test_a_sum_that_alone_is_beyond_the_numbers_is_said_to_be(text, tmp_path, monkeypatch):
-    monkeypatch.setattr(update, "squared_norm", lambda flat: flat.data.dtype.type("inf"))
+    monkeypatch.setattr(reduction, "squared_norm", lambda flat: flat.data.dtype.type("inf"))
     with pytest.raises(UserError) as error:
         run(text, tmp_path / "run", debug="anomaly", max_skipped=0)
     assert "expected a finite gradient norm; got inf" in one_line(error) and anomaly.SUM_ALONE in one_line(error)
 
 
-def test_halves_of_micro_batches_that_are_not_finite_are_told_with_all_their_lines(text, tmp_path, monkeypatch):
+def test_halves_that_are_not_finite_are_told_with_the_lines_of_their_micro_batch(text, tmp_path, monkeypatch):
     given, gradient, left = plant(monkeypatch, nothing_by_nothing), update.Update._gradient, [1]
 
     def once(self, micro, targets, step):
@@ -105,4 +105,4 @@ def test_halves_of_micro_batches_that_are_not_finite_are_told_with_all_their_lin
     monkeypatch.setattr(update.Update, "_gradient", once)
     with pytest.raises(UserError) as error:
         run(text, tmp_path / "run", max_skipped=0)
-    assert given and one_line(error).count(" of the text, counted from 1") == 2
+    assert given and one_line(error).count(" of the text, counted from 1") == 1

@@ -2,12 +2,16 @@
 
 import re
 import xml.etree.ElementTree as xml
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
 
 import npx
 from autograd import Recorder, Tensor, draw, observing
+from autograd.layout import Layout
+from autograd.testing import strategies as s
 from models import Transformer, TransformerConfig
 
 
@@ -55,6 +59,23 @@ def test_svg_is_well_formed_and_no_boxes_overlap():
             apart = a["x"] + a["width"] <= b["x"] or b["x"] + b["width"] <= a["x"]
             assert apart or a["y"] + a["height"] <= b["y"] or b["y"] + b["height"] <= a["y"]
     assert picture.find(f"{space}title").text
+
+
+@given(s.expressions())
+def test_no_line_passes_under_a_box(drawn):
+    """Lines pass a row where a point of theirs stands, and in a row nothing overlaps."""
+    f, arrays = drawn
+    with observing(Recorder()) as seen:
+        f(*[Tensor(x, requires_grad=True) for x in arrays]).backward()
+    graph = draw.boxes(seen)
+    layout = Layout(graph)
+    for row in layout.rows:
+        keys = sorted(row, key=layout.x.__getitem__)
+        for a, b in pairwise(keys):
+            assert layout.x[a] + layout.width[a] / 2 <= layout.x[b] - layout.width[b] / 2
+    rows = {key: i for i, row in enumerate(layout.rows) for key in row}
+    assert len(layout.ways) == sum(len(box.inputs) for box in graph)
+    assert all(rows[b] - rows[a] == 1 for way, _ in layout.ways for a, b in pairwise(way))
 
 
 def test_dot_names_every_box_and_arrow():

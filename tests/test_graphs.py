@@ -126,11 +126,11 @@ def test_on_a_cpu_there_are_none():
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_call_by_call_it_is_the_gradient_of_the_loss(precision):
-    """As an update without train.graphs forms it, but for rounding."""
+    """As an update without train.graphs forms it, but for rounding: that one packs, and so dropout draws otherwise."""
     found = []
     with device(cuda=True):
         for graphs in (True, False):
-            made = Transformer(TransformerConfig(**SHAPE | EVERY_DROPOUT), seed=3)
+            made = Transformer(TransformerConfig(**SHAPE | {"dropout": 0.0}), seed=3)
             settings = config(Path(), batch_tokens=20, precision=precision, graphs=graphs).train
             update = Update(TASKS["translation"], made, settings, Journal())
             loss, norm = update.gradient(batches(3), 1)
@@ -154,7 +154,8 @@ def test_a_capture_refuses_what_a_gpu_refuses():
     refused(lambda cupy, x, kept: x * float(x.sum()), RuntimeError, "StreamCapture")
     refused(lambda cupy, x, kept: npx.to_host(x), RuntimeError, "StreamCapture")
     refused(lambda cupy, x, kept: x + npx.asarray([1.0, 2, 3, 4], "float32"), RuntimeError, "uploads")
-    refused(lambda cupy, x, kept: npx.random.normal(npx.Key(1, 0, 0, x), (4,)), RuntimeError, "the host does not know")
+    later = npx.random.LaterKey
+    refused(lambda cupy, x, kept: npx.random.normal(later(1, 0, 0, x), (4,)), RuntimeError, "the host does not know")
     product = lambda cupy, x, kept: blas._cupys_gemm_ex(cupy)(*[0] * 18)  # noqa: E731
     refused(product, NotImplementedError, "cuBLAS API during stream capture")
 

@@ -18,6 +18,7 @@ ENGINES = {
     "cupy": {"npx"},
     "cupyx": {"npx"},
     "cupy_backends": {"npx"},
+    "mpi4py": {"npx"},
 }  # who may import them
 NOWHERE = {"torch", "tensorflow", "jax", "pickle", "cPickle", "dill", "joblib", "shelve", "marshal"}
 

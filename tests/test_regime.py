@@ -139,10 +139,10 @@ def test_adams_epsilon_is_added_before_the_bias_is_corrected(monkeypatch):
     monkeypatch.setattr(update, "Adam", lambda flat, *options: made.append(options) or Adam(flat, *options))
     c = config_of("model.variant=tensor2tensor")
     update.Update(None, shaped(), c.train, None)
-    assert made[0][-1] is True
+    assert made[0][4] is True
     eps, g, lr = 0.1, 0.5, 0.01
     model = shaped()
-    adam = Adam(model, 0.9, 0.98, eps, eps_inside=made[0][-1])
+    adam = Adam(model, 0.9, 0.98, eps, eps_inside=made[0][4])
     before = adam.flat.data.copy()
     adam.flat.grad[...] = g
     adam.step(lr)

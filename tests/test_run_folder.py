@@ -220,6 +220,12 @@ def test_entries_of_metrics_that_are_none_are_passed_over(copied, text, uninterr
     assert RunFolder(copied).metrics() == before
     run(text, copied, resume=True)
     assert outcome(copied) == outcome(uninterrupted)
+    assert ", no step left to 12, seed" in (copied / "log.txt").read_text(encoding="utf-8")
+    (copied / "metrics.jsonl").unlink()
+    (copied / "metrics.jsonl").mkdir()
+    with pytest.raises(UserError) as error:
+        run(text, copied, resume=True)
+    assert "got a folder; try removing it" in one_line(error)
 
 
 # ---- a full disk, the end of the time, a stop

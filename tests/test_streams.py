@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 
@@ -10,7 +11,7 @@ import pytest
 
 from tests import trainings
 from tests.forks import Fork, ran
-from tests.trainings import outcome
+from tests.trainings import ROOT, outcome
 from train import average_checkpoints
 from train.cli import main
 from train.learn.signals import never_lost
@@ -188,3 +189,17 @@ def test_ctrl_c_is_quiet_and_answered_at_once_while_a_tokenizer_learns(model, tm
         fork.kill(signal.SIGINT)
         assert (fork.wait(), err.read()) == (130, b"")
     assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_before_the_program_has_loaded_is_quiet():
+    script = """
+import sys
+class Pressed:
+    def find_spec(self, name, *rest):
+        if name == "train.cli.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Pressed())
+import train.cli
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")

@@ -85,6 +85,9 @@ class CopyBatches:
     def epoch(self, epoch):
         return [np.array([i]) for i in range(len(self.corpus))]
 
+    def sizes(self, indices):
+        return self.batch(indices).n_target_tokens, self.batch(indices).n_tokens
+
     def batch(self, indices):
         return CopyBatch(np.array([[1, *self.corpus[i], 2] for i in indices], np.int32))
 

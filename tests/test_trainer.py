@@ -308,8 +308,8 @@ def test_metrics_and_log_say_what_happened(text, uninterrupted):
 def test_the_logged_loss_is_the_mean_over_the_target_tokens_since_the_last_line(text, tmp_path, monkeypatch):
     gradient, done = Update.gradient, []
 
-    def watched(self, micro, step):
-        found = gradient(self, micro, step)
+    def watched(self, micro, step, share):
+        found = gradient(self, micro, step, share)
         done.append((found[0], sum(batch.n_target_tokens for batch in micro)))
         return found
 

@@ -23,7 +23,7 @@ class Layer(Module):
 
 
 class EncoderLayer(Layer):
-    """Self-attention and feed-forward, each inside a residual connection. (B, S, D) -> (B, S, D)."""
+    """Self-attention and feed-forward, each inside a residual connection. (B, S, D) -> (B, S, D), or packed (N, D)."""
 
     def __init__(self, c: TransformerConfig) -> None:
         self.attention = attention(SelfAttention, c, POSITIONS[c.positions].rotary)
@@ -37,7 +37,7 @@ class EncoderLayer(Layer):
 
 
 class DecoderLayer(Layer):
-    """Causal self-attention, attention to the encoder's output, feed-forward. (B, T, D) -> (B, T, D)."""
+    """Causal self-attention, attention to the encoder's output, feed-forward. (B, T, D) -> (B, T, D), or (N, D)."""
 
     def __init__(self, c: TransformerConfig) -> None:
         self.attention = attention(SelfAttention, c, POSITIONS[c.positions].rotary)
@@ -55,15 +55,15 @@ class DecoderLayer(Layer):
         own: KeysValues | None = None,
         cross: KeysValues | None = None,
     ) -> Tensor:
-        """source: what of the memory may be attended to; own, cross: the states of both attentions."""
-        x = self.attention_residual(x, lambda y: self.attention(y, causal(y), own))
+        """source: what of the memory may be attended to, and how x is packed; own, cross: the attentions' states."""
+        x = self.attention_residual(x, lambda y: self.attention(y, causal(y, source.queries), own))
         x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, memory, source, cross))
         return self.feed_forward_residual(x, self.feed_forward)
 
 
-def causal(x: Tensor) -> npx.Scores:
-    """No position of x (B, T, D) attends to a later one; where T is 1 there is none."""
-    return npx.Scores(causal=x.shape[1] > 1)
+def causal(x: Tensor, packed: npx.Packed | None = None) -> npx.Scores:
+    """No position of x (B, T, D), or packed (N, D), attends to a later one; where T is 1 there is none."""
+    return npx.Scores(causal=bool(packed) or x.shape[1] > 1, queries=packed, keys=packed)
 
 
 def attention(kind: type[A], c: TransformerConfig, rotary: float | None = None) -> A:

@@ -50,32 +50,51 @@ class Transformer(SequenceModel):
         Summed over the target tokens that are not padding and divided by `normalizer`: their number, or that of a whole
         update of which this batch is a part.
         """
-        inputs = self.inputs(src, tgt)
-        tokens = normalizer or int((inputs[-1][:, 1:] != self.config.pad_id).sum()) or 1
-        return self.loss_of(*map(npx.from_host, inputs), smoothing=smoothing, over=smoothing_over, tokens=tokens)
+        source, lengths, before, after = self.inputs(src, tgt)
+        real = after != self.config.pad_id
+        tokens = normalizer or int(real.sum()) or 1
+        sources, targets = npx.pack(lengths), npx.pack(lengths_of(real))
+        inputs = map(npx.from_host, (sources.rows(source), lengths, targets.rows(before), targets.rows(after)))
+        packed = sources.there(), targets.there()
+        return self.loss_of(*inputs, smoothing=smoothing, over=smoothing_over, tokens=tokens, packed=packed)
 
     def inputs(self, src: Any, tgt: Any) -> tuple[npx.Array, ...]:
-        """All that `loss_of` takes of a batch, still on the host: source ids, their lengths (B,), target ids."""
+        """All arrays that `loss_of` takes, on the host: source ids, their lengths (B,), decoder input ids, targets."""
         tgt = self.checked("target", tgt)
-        return *self._source(src), tgt
+        return *self._source(src), tgt[:, :-1], tgt[:, 1:]
 
     def loss_of(
-        self, src: npx.Array, lengths: npx.Array, tgt: npx.Array, *, smoothing: float, over: str, tokens: float
+        self,
+        src: npx.Array,
+        lengths: npx.Array,
+        before: npx.Array,
+        after: npx.Array,
+        *,
+        smoothing: float,
+        over: str,
+        tokens: float,
+        packed: tuple[npx.Packed | None, npx.Packed | None] = (None, None),
     ) -> Tensor:
-        """`loss` from arrays on the device, of which the host need know no number."""
-        memory, source = self._encode(src, lengths)
-        hidden = self._decode(tgt[:, :-1], memory, source)  # (B, T, D)
-        return self.cross_entropy(hidden, tgt[:, 1:], smoothing, over, tokens)
+        """`loss` from arrays on the device, of which the host need know no number but how both sides are `packed`.
+
+        None: not at all, which needs their shapes alone (train/learn/graphs.py).
+        """
+        sources, targets = packed
+        scores = npx.Scores(queries=sources, keys=sources) if sources else npx.Scores(lengths=lengths)
+        memory, source = self._encode(src, scores)
+        hidden = self._decode(before, memory, source._replace(queries=targets))  # (B, T, D) or (N, D)
+        return self.cross_entropy(hidden, after, smoothing, over, tokens)
 
     def encode(self, src: Any) -> tuple[Tensor, npx.Scores]:
         """Memory (B, S, D) for source ids (B, S), and what of it may be attended to: the positions before padding."""
-        return self._encode(*map(npx.from_host, self._source(src)))
+        ids, lengths = map(npx.from_host, self._source(src))
+        return self._encode(ids, npx.Scores(lengths=lengths))
 
     def _source(self, src: Any) -> tuple[npx.Array, npx.Array]:
         """Source ids (B, S) and their lengths (B,), on the host."""
         ids = self.checked("source", src)
         real = ids != self.config.pad_id
-        lengths = (real * host.arange(1, ids.shape[1] + 1)).max(axis=1, initial=0)  # (B,)
+        lengths = lengths_of(real)
         if lengths.sum() != real.sum():
             raise ValueError(
                 f"source ids: expected padding ({self.config.pad_id}) at the end of a row only; "
@@ -83,9 +102,9 @@ class Transformer(SequenceModel):
             )
         return ids, lengths
 
-    def _encode(self, ids: npx.Array, lengths: npx.Array) -> tuple[Tensor, npx.Scores]:
-        scores = npx.Scores(lengths=lengths)
-        x = self.source_positions.embedded(self.embedding, ids, 0, self.dropout)  # (B, S, D)
+    def _encode(self, ids: npx.Array, scores: npx.Scores) -> tuple[Tensor, npx.Scores]:
+        """`encode` for ids that are checked and on the device, (B, S), or packed, (N,)."""
+        x = self.source_positions.embedded(self.embedding, ids, scores.queries or 0, self.dropout)
         for layer in self.encoder:
             x = layer(x, scores)
         return (self.encoder_norm(x) if self.encoder_norm else x), scores
@@ -97,11 +116,17 @@ class Transformer(SequenceModel):
     def _decode(
         self, tgt: npx.Array, memory: Tensor | None, source: npx.Scores, state: "DecoderState | None" = None
     ) -> Tensor:
-        """`decode` for ids that are checked and on the device; `state` has the positions before, and the memory."""
-        if memory is not None and len(tgt) != len(memory):
-            raise ValueError(f"target ids: expected {len(memory)} rows, one for each source; got {len(tgt)}")
-        start = state.length if state else 0
-        x = self.target_positions.embedded(self.embedding, tgt, start, self.dropout)  # (B, T, D)
+        """`decode` for ids that are checked and on the device; `state` has the positions before, and the memory.
+
+        ids and result are packed where `source` says so: (N,) and (N, D).
+        """
+        if memory is not None:
+            rows = source.queries.shape[0] if source.queries else len(tgt)
+            sources = source.keys.shape[0] if source.keys else len(memory)
+            if rows != sources:
+                raise ValueError(f"target ids: expected {sources} rows, one for each source; got {rows}")
+        start = state.length if state else source.queries or 0
+        x = self.target_positions.embedded(self.embedding, tgt, start, self.dropout)
         for i, layer in enumerate(self.decoder):
             # Padding follows the real tokens, so that it is later than every one of them, which causality hides.
             x = layer(x, memory, source, *((state.own[i], state.source.layers[i]) if state else ()))
@@ -173,6 +198,11 @@ class Transformer(SequenceModel):
         source = matrices(*self.encoder) + of_source + scores
         target = matrices(*self.decoder) + self.outputs.size - of_source + 2 * scores
         return source_tokens * source + target_tokens * target
+
+
+def lengths_of(real: npx.Array) -> npx.Array:
+    """Positions (B,) of each row of real (B, T) up to the last that is True."""
+    return (real * host.arange(1, real.shape[1] + 1)).max(axis=1, initial=0)
 
 
 class SourceState(Shared):

@@ -3,16 +3,26 @@
 from typing import Any
 
 import npx
-from autograd import Tensor, differentiable
+from autograd import Tensor, differentiable, neural
 from models.initial import normal
 from models.layers.basic import Dropout, Embedding
 from models.module import Module, Parameter
 from models.registry import POSITIONS
 from npx import host
 
+Start = int | npx.Packed  # the first position, or whose rows are whose
+
+
+def stop(start: Start, x: Any) -> int:
+    """The number of positions up to those of x (B, T, ...) from `start` on, or of packed x (N, ...)."""
+    return start.longest if isinstance(start, npx.Packed) else start + x.shape[1]
+
 
 class Positions(Module):
-    """Base of the kinds of positions: `forward(x, start)` gives x (B, T, D) with its positions, from `start` on."""
+    """Base of the kinds of positions: `forward(x, start)` gives x (B, T, D) with its positions, from `start` on.
+
+    Or x (N, D), where `start` is how it is packed (npx.Packed).
+    """
 
     longest: int | None = None  # positions there are; None: no limit
     rotary: float | None = None  # the base of the rotation that self-attention makes; None: it makes none
@@ -20,8 +30,8 @@ class Positions(Module):
     def __init__(self, d_model: int, max_positions: int = 0) -> None:
         self.d_model = d_model
 
-    def embedded(self, embedding: Embedding, ids: npx.Array, start: int, dropout: Dropout) -> Tensor:
-        """A stack's first input, for ids (B, T) from position `start` on; a kind that is a constant fuses all of it."""
+    def embedded(self, embedding: Embedding, ids: npx.Array, start: Start, dropout: Dropout) -> Tensor:
+        """A stack's first input, for ids (B, T) from position `start` on, or (N,); a constant kind fuses all of it."""
         return dropout(self(embedding(ids), start))
 
 
@@ -51,17 +61,18 @@ class Sinusoids(Positions):
     halves = False
     _table: npx.Array | None = None  # grown when a longer sequence comes
 
-    def rows(self, start: int, stop: int, dtype: Any) -> npx.Array:
-        """Those of positions from `start` to before `stop`."""
-        if self._table is None or len(self._table) < stop or self._table.dtype != dtype:
-            self._table = sinusoids(max(64, 2 * stop), self.d_model, self.halves, dtype)
-        return self._table[start:stop]
+    def rows(self, start: Start, x: Any, dtype: Any) -> npx.Array:
+        """Those of the positions of x (B, T, ...) from `start` on, (T, D), or of packed x (N, ...), (N, D)."""
+        end = stop(start, x)
+        if self._table is None or len(self._table) < end or self._table.dtype != dtype:
+            self._table = sinusoids(max(64, 2 * end), self.d_model, self.halves, dtype)
+        return self._table[start.places] if isinstance(start, npx.Packed) else self._table[start:end]
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        return add_constant(x, self.rows(start, start + x.shape[1], x.dtype))
+    def forward(self, x: Tensor, start: Start = 0) -> Tensor:
+        return add_constant(x, self.rows(start, x, x.dtype))
 
-    def embedded(self, embedding: Embedding, ids: npx.Array, start: int, dropout: Dropout) -> Tensor:
-        return embedding(ids, self.rows(start, start + ids.shape[1], embedding.weight.dtype), dropout.draw())
+    def embedded(self, embedding: Embedding, ids: npx.Array, start: Start, dropout: Dropout) -> Tensor:
+        return embedding(ids, self.rows(start, ids, embedding.weight.dtype), dropout.draw())
 
 
 @POSITIONS.register("sinusoidal_halves")
@@ -79,14 +90,16 @@ class LearnedPositions(Positions):
         self.weight = Parameter(normal(max_positions, d_model, d_model**-0.5))
         self.longest = max_positions
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        stop = start + x.shape[1]
-        if stop > len(self.weight):
+    def forward(self, x: Tensor, start: Start = 0) -> Tensor:
+        end = stop(start, x)
+        if end > len(self.weight):
             raise ValueError(
-                f"positions: expected at most max_positions = {len(self.weight)} tokens; got {stop}; "
+                f"positions: expected at most max_positions = {len(self.weight)} tokens; got {end}; "
                 "try a larger model.max_positions, or sinusoidal positions, which have no limit"
             )
-        return x + self.weight[start:stop]
+        if isinstance(start, npx.Packed):
+            return x + neural.embedding(self.weight, start.places)
+        return x + self.weight[start:end]
 
 
 @POSITIONS.register("rotary")
@@ -95,5 +108,5 @@ class RotaryPositions(Positions):
 
     rotary = 10000.0
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+    def forward(self, x: Tensor, start: Start = 0) -> Tensor:
         return x

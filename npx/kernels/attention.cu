@@ -5,6 +5,9 @@
 // softmax is formed on the way (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); it is never
 // stored: the gradient forms it again from the log-sum-exp of each row (Dao et al., "FlashAttention", 2022).
 //
+// Where queries or keys are packed (npx/packed.py), starts tell whose rows are whose. n_queries and n_keys are the longest
+// sentence's: as if padded, they place a row in lse and a score in what dropout draws.
+//
 //     T        float, half_t or bf16_t; sums are float32
 //     DK, DV   sizes of a head's keys and values, rounded up to a multiple of 16; what is beyond d_k, d_v is zeros
 //     TILE     16, 32, 48 or 64
@@ -245,12 +248,20 @@ __device__ Place place(int length, int heads) {
     return Place{(int)(blockIdx.x % tiles) * TILE, rest % heads, rest / heads};
 }
 
+// Which rows a sentence has of q or y, or of k and v: those from `first` on, `count` of them, of array `batch`.
+struct Rows { i64 batch, first; int count; };
+__device__ Rows rows_of(const i64* starts, int batch, int n) {
+    if (!starts) return Rows{batch, 0, n};
+    return Rows{0, starts[batch], (int)(starts[batch + 1] - starts[batch])};
+}
+
 __device__ int key_limit(const i64* lengths, int batch, int n_keys) {
     return lengths ? (int)min(lengths[batch], (i64)n_keys) : n_keys;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
-    const T* q, const T* k, const T* v, T* y, float* lse, const i64* lengths, const float* bias,
+    const T* q, const T* k, const T* v, T* y, float* lse,
+    const i64* q_starts, const i64* k_starts, const i64* lengths, const float* bias,
     i64 q_batch, i64 q_position, i64 q_head,
     i64 k_batch, i64 k_position, i64 k_head,
     i64 v_batch, i64 v_position, i64 v_head,
@@ -261,23 +272,25 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
     __shared__ Tile<DV> v_tile;
     __shared__ Keep keep;
     const Place at = place(n_queries, heads);
+    const Rows ours = rows_of(q_starts, at.batch, n_queries), theirs = rows_of(k_starts, at.batch, n_keys);
     const Draw dropout = {drop_below, keep_scale, seed, step, call, moment};  // drop_below 0: no dropout
     const i64 row = ((i64)at.batch * heads + at.head) * n_queries + at.first;  // in (B, H, T)
-    const int queries = n_queries - at.first;
+    const int queries = ours.count - at.first;
+    if (queries <= 0) return;
     const float scale = LOG2E / sqrtf((float)d_k);  // exp(x) = exp2(LOG2E x), one instruction
-    q += at.batch * q_batch + at.head * q_head + at.first * q_position;
-    k += at.batch * k_batch + at.head * k_head;
-    v += at.batch * v_batch + at.head * v_head;
+    q += ours.batch * q_batch + at.head * q_head + (ours.first + at.first) * q_position;
+    k += theirs.batch * k_batch + at.head * k_head + theirs.first * k_position;
+    v += theirs.batch * v_batch + at.head * v_head + theirs.first * v_position;
     if (bias) bias += at.batch * bias_batch + at.head * bias_head;
-    const Scores scores = {bias, bias_query, bias_key, key_limit(lengths, at.batch, n_keys),
-                           causal ? n_keys - n_queries : n_keys};
+    const Scores scores = {bias, bias_query, bias_key, key_limit(lengths, at.batch, theirs.count),
+                           causal ? theirs.count - ours.count : n_keys};
 
     load_tile(q_tile, q, q_position, queries, d_k);
     float result[DV / 8][4] = {}, peak[2] = {-INFINITY, -INFINITY}, total[2] = {};
-    for (int first = 0; first < n_keys; first += TILE) {
-        const int keys = n_keys - first;
+    for (int first = 0; first < theirs.count; first += TILE) {
+        const int keys = theirs.count - first;
         const i64 position = row * n_keys + first;
-        unsigned bits = which<false>(scores, at.first, first, n_queries);
+        unsigned bits = which<false>(scores, at.first, first, ours.count);
         // Behind the barrier all have done with the last keys, and with no bit set nobody needs these. The first ones
         // are loaded at once: one wait for memory less, and a short sentence has no others.
         if (first > 0 && !__syncthreads_or(bits != 0)) continue;
@@ -325,7 +338,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
         if (threadIdx.x % 4 == 0 && query < queries) lse[row + query] = (peak[half] + log2f(total[half])) * LN2;
     }
     const i64 y_position = (i64)heads * d_v;
-    y += ((i64)at.batch * n_queries + at.first) * y_position + at.head * d_v;
+    y += (ours.batch * n_queries + ours.first + at.first) * y_position + at.head * d_v;
     store_rows<DV>(y, y_position, result, normal[0], normal[1], queries, d_v);
 }
 
@@ -379,7 +392,7 @@ __device__ void weights_and_gradient(
 // Where one tile holds the whole sentence they are handed on through shared memory.
 extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
     const T* g, const T* q, const T* k, const T* v, const T* y, const float* lse, T* gq, T* gk, T* gv,
-    const i64* lengths, const float* bias,
+    const i64* q_starts, const i64* k_starts, const i64* lengths, const float* bias,
     i64 q_batch, i64 q_position, i64 q_head,
     i64 k_batch, i64 k_position, i64 k_head,
     i64 v_batch, i64 v_position, i64 v_head,
@@ -395,29 +408,34 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
     __shared__ float delta[TILE], peak[TILE];
     const int longest = max(n_queries, n_keys);
     const Place at = place(longest, heads);
+    const Rows ours = rows_of(q_starts, at.batch, n_queries), theirs = rows_of(k_starts, at.batch, n_keys);
     const Draw dropout = {drop_below, keep_scale, seed, step, call, moment};  // drop_below 0: no dropout
     const i64 row0 = ((i64)at.batch * heads + at.head) * n_queries;  // in (B, H, T)
-    const i64 y_position = (i64)heads * d_v, y_first = (i64)at.batch * n_queries * y_position + at.head * d_v;
+    const i64 y_position = (i64)heads * d_v;
+    const i64 y_first = (ours.batch * n_queries + ours.first) * y_position + at.head * d_v;
     const float scale = 1 / sqrtf((float)d_k);
-    q += at.batch * q_batch + at.head * q_head;
-    k += at.batch * k_batch + at.head * k_head;
-    v += at.batch * v_batch + at.head * v_head;
+    q += ours.batch * q_batch + at.head * q_head + ours.first * q_position;
+    k += theirs.batch * k_batch + at.head * k_head + theirs.first * k_position;
+    v += theirs.batch * v_batch + at.head * v_head + theirs.first * v_position;
+    gq += ours.batch * gq_batch + at.head * gq_head + ours.first * gq_position;
+    gk += theirs.batch * gk_batch + at.head * gk_head + theirs.first * gk_position;
+    gv += theirs.batch * gv_batch + at.head * gv_head + theirs.first * gv_position;
     g += y_first;
     y += y_first;
     lse += row0;
     if (bias) bias += at.batch * bias_batch + at.head * bias_head;
-    const Scores scores = {bias, bias_query, bias_key, key_limit(lengths, at.batch, n_keys),
-                           causal ? n_keys - n_queries : n_keys};
+    const Scores scores = {bias, bias_query, bias_key, key_limit(lengths, at.batch, theirs.count),
+                           causal ? theirs.count - ours.count : n_keys};
 
     if constexpr (WHOLE) {
         const i64 position = row0 * n_keys;
-        load_tile(q_tile, q, q_position, n_queries, d_k);
-        load_tile(k_tile, k, k_position, n_keys, d_k);
-        load_tile(g_tile, g, y_position, n_queries, d_v);
-        load_tile(v_tile, v, v_position, n_keys, d_v);
-        load_sums(delta, peak, g, y, y_position, lse, n_queries, d_v);
-        if (dropout.threshold) draw(keep, dropout, position, n_keys, n_queries);
-        unsigned bits = which<false>(scores, 0, 0, n_queries);
+        load_tile(q_tile, q, q_position, ours.count, d_k);
+        load_tile(k_tile, k, k_position, theirs.count, d_k);
+        load_tile(g_tile, g, y_position, ours.count, d_v);
+        load_tile(v_tile, v, v_position, theirs.count, d_v);
+        load_sums(delta, peak, g, y, y_position, lse, ours.count, d_v);
+        if (dropout.threshold) draw(keep, dropout, position, n_keys, ours.count);
+        unsigned bits = which<false>(scores, 0, 0, ours.count);
         wait_for_copies();
         __syncthreads();
 
@@ -427,7 +445,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
                                         keep, dropout, position, n_keys, scale);
         float result_q[DK / 8][4] = {}, result_k[DK / 8][4] = {}, result_v[DV / 8][4] = {};
         multiply(result_q, gs, k_tile);
-        store_rows<DK>(gq + at.batch * gq_batch + at.head * gq_head, gq_position, result_q, scale, scale, n_queries, d_k);
+        store_rows<DK>(gq, gq_position, result_q, scale, scale, ours.count, d_k);
 
         __syncthreads();  // all have done with keys and values, whose places are taken
         Tile<TILE>&p_tile = reinterpret_cast<Tile<TILE>&>(v_tile), &gs_tile = reinterpret_cast<Tile<TILE>&>(k_tile);
@@ -436,22 +454,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
         __syncthreads();
         multiply_left_transposed(result_v, p_tile, g_tile);
         multiply_left_transposed(result_k, gs_tile, q_tile);
-        store_rows<DK>(gk + at.batch * gk_batch + at.head * gk_head, gk_position, result_k, scale, scale, n_keys, d_k);
-        store_rows<DV>(gv + at.batch * gv_batch + at.head * gv_head, gv_position, result_v, 1, 1, n_keys, d_v);
+        store_rows<DK>(gk, gk_position, result_k, scale, scale, theirs.count, d_k);
+        store_rows<DV>(gv, gv_position, result_v, 1, 1, theirs.count, d_v);
         return;
     }
 
-    if (at.first < n_queries) {
-        const int first = at.first, queries = n_queries - first;
+    if (at.first < ours.count) {
+        const int first = at.first, queries = ours.count - first;
         load_tile(q_tile, q + first * q_position, q_position, queries, d_k);
         const T *g_from = g + first * y_position, *y_from = y + first * y_position;
         load_tile(g_tile, g_from, y_position, queries, d_v);
         load_sums(delta, peak, g_from, y_from, y_position, lse + first, queries, d_v);
         float result[DK / 8][4] = {};
-        for (int other = 0; other < n_keys; other += TILE) {
-            const int keys = n_keys - other;
+        for (int other = 0; other < theirs.count; other += TILE) {
+            const int keys = theirs.count - other;
             const i64 position = (row0 + first) * n_keys + other;
-            unsigned bits = which<false>(scores, first, other, n_queries);
+            unsigned bits = which<false>(scores, first, other, ours.count);
             if (other > 0 && !__syncthreads_or(bits != 0)) continue;
             load_tile(k_tile, k + other * k_position, k_position, keys, d_k);
             load_tile(v_tile, v + other * v_position, v_position, keys, d_v);
@@ -465,20 +483,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
                                         keep, dropout, position, n_keys, scale);
             multiply(result, gs, k_tile);
         }
-        gq += at.batch * gq_batch + at.head * gq_head + first * gq_position;
-        store_rows<DK>(gq, gq_position, result, scale, scale, queries, d_k);
+        store_rows<DK>(gq + first * gq_position, gq_position, result, scale, scale, queries, d_k);
     }
 
-    if (at.first < n_keys) {
-        const int first = at.first, keys = n_keys - first;
+    if (at.first < theirs.count) {
+        const int first = at.first, keys = theirs.count - first;
         __syncthreads();  // the first half has done with its keys
         load_tile(k_tile, k + first * k_position, k_position, keys, d_k);
         load_tile(v_tile, v + first * v_position, v_position, keys, d_v);
         float result_k[DK / 8][4] = {}, result_v[DV / 8][4] = {};
-        for (int other = 0; other < n_queries; other += TILE) {
-            const int queries = n_queries - other;
+        for (int other = 0; other < ours.count; other += TILE) {
+            const int queries = ours.count - other;
             const i64 position = (row0 + other) * n_keys + first;
-            unsigned bits = which<true>(scores, other, first, n_queries);
+            unsigned bits = which<true>(scores, other, first, ours.count);
             if (other > 0 && !__syncthreads_or(bits != 0)) continue;
             load_tile(q_tile, q + other * q_position, q_position, queries, d_k);
             const T *g_from = g + other * y_position, *y_from = y + other * y_position;
@@ -495,9 +512,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
             multiply(result_v, p, g_tile);
             multiply(result_k, gs, q_tile);
         }
-        gk += at.batch * gk_batch + at.head * gk_head + first * gk_position;
-        gv += at.batch * gv_batch + at.head * gv_head + first * gv_position;
-        store_rows<DK>(gk, gk_position, result_k, scale, scale, keys, d_k);
-        store_rows<DV>(gv, gv_position, result_v, 1, 1, keys, d_v);
+        store_rows<DK>(gk + first * gk_position, gk_position, result_k, scale, scale, keys, d_k);
+        store_rows<DV>(gv + first * gv_position, gv_position, result_v, 1, 1, keys, d_v);
     }
 }

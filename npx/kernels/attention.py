@@ -1,9 +1,10 @@
 """Scaled dot-product attention of all heads at once (paper sections 3.2.1 and 3.2.2).
 
-Arrays keep the order of the projections they come from, (batch, position, head, size), so that splitting into heads
-and joining them again moves no data.
+Arrays keep the order of the projections they come from, (batch, position, head, size) or, packed, (row, head, size), so
+that splitting into heads and joining them again moves no data.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +13,11 @@ from npx.array import Array, array_module
 from npx.cuda.launch import contiguous, launch
 from npx.kernels.dropout import Drop, Dropped, draw, dropout, dropout_grad
 from npx.kernels.softmax import softmax, softmax_grad, softmax_grad_in_place, softmax_in_place
+from npx.packed import Packed, sentences, together
 from npx.precision import wide
 from npx.registry import Output, kernel
-from npx.rows import map_blocks
-from npx.scores import Scores, additive, rotated
+from npx.rows import BLOCK_BYTES, INLINE_BYTES, block, map_ranges
+from npx.scores import Scores, additive, positions, rotated
 
 Arrays = tuple[Array, ...]  # of queries, keys and values, in most places
 
@@ -25,13 +27,14 @@ def attention(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Dro
     """y = dropout(p) v with p = softmax(q k^T / sqrt(d_k)) for each sentence and head.
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores`: which keys count, and more (npx/scores.py).
-    y (B, T, H, d_v); a position that may attend to nothing gets zeros. Saved: q and k, turned by their positions, v,
-    p (B, H, T, S), and what was dropped.
+    y (B, T, H, d_v); a position that may attend to nothing gets zeros. What `scores` says is packed has one axis for
+    both B and T or S. Saved: q and k, turned by their positions, v, p (B, H, T, S), and what was dropped.
     """
     q, k = turned(q, k, scores)
     p = probabilities(q, k, scores)
     kept, dropped = dropout.reference(p, drop)
-    return heads_first(kept @ heads_first(v)), (q, k, v, p, dropped, scores)  # (B, T, H, d_v)
+    y = heads_first(kept @ heads_first(sentences(v, scores.keys)))  # (B, T, H, d_v)
+    return together(y, scores.queries), (q, k, v, p, dropped, scores)
 
 
 @attention.gradient
@@ -43,19 +46,22 @@ def attention_grad(
     With a = dropout(p): gv = a^T g and ga = g v^T; gs = softmax_grad of ga; gq = gs k / sqrt(d_k),
     gk = gs^T q / sqrt(d_k), both turned back. g (B, T, H, d_v).
     """
-    gh, qh, kh, vh = heads_first(g), heads_first(q), heads_first(k), heads_first(v)
+    gh, qh = (heads_first(sentences(x, scores.queries)) for x in (g, q))
+    kh, vh = (heads_first(sentences(x, scores.keys)) for x in (k, v))
     ga = gh @ vh.swapaxes(-1, -2)  # (B, H, T, S)
     a, gp = dropout_grad.reference(p, *dropped), dropout_grad.reference(ga, *dropped)
     gs = softmax_grad.reference(gp, p) * q.shape[-1] ** -0.5
     gq, gk, gv = heads_first(gs @ kh), heads_first(gs.swapaxes(-1, -2) @ qh), heads_first(a.swapaxes(-1, -2) @ gh)
+    gq, gk, gv = together(gq, scores.queries), together(gk, scores.keys), together(gv, scores.keys)
     turn_back(gq, gk, scores)
     return written(out, (gq, gk, gv))
 
 
 def probabilities(q: Array, k: Array, scores: Scores) -> Array:
     """p (B, H, T, S) of q (B, T, H, d_k) and k (B, S, H, d_k), which are turned already."""
-    z = heads_first(q) @ heads_first(k).swapaxes(-1, -2) * q.shape[-1] ** -0.5  # (B, H, T, S)
     added = additive(scores, q, k)
+    q, k = heads_first(sentences(q, scores.queries)), heads_first(sentences(k, scores.keys))
+    z = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5  # (B, H, T, S)
     return softmax.reference(z if added is None else z + added)[0]
 
 
@@ -67,14 +73,18 @@ def attention_weights(q: Array, k: Array, scores: Scores = Scores()) -> Array:
 
 def turned(q: Array, k: Array, scores: Scores) -> tuple[Array, Array]:
     """q and k by their positions."""
-    return rotated(q, k.shape[1] - q.shape[1], scores.rotary), rotated(k, 0, scores.rotary)
+    if scores.rotary is None:
+        return q, k
+    of_q, of_k = positions(scores, q, k)
+    return rotated(q, of_q, scores.rotary), rotated(k, of_k, scores.rotary)
 
 
 def turn_back(gq: Array, gk: Array, scores: Scores) -> None:
     """The gradients of what `turned` gives into those of q and k, in place."""
     if scores.rotary is not None:
-        gq[...] = rotated(gq, gk.shape[1] - gq.shape[1], scores.rotary, back=True)
-        gk[...] = rotated(gk, 0, scores.rotary, back=True)
+        of_q, of_k = positions(scores, gq, gk)
+        gq[...] = rotated(gq, of_q, scores.rotary, back=True)
+        gk[...] = rotated(gk, of_k, scores.rotary, back=True)
 
 
 def heads_first(x: Array) -> Array:
@@ -90,53 +100,120 @@ def written(out: Arrays | None, values: Arrays) -> Arrays:
     return out or values
 
 
+class Side(NamedTuple):
+    """The queries, or the keys and values, of a few sentences: their rows, and how these are packed."""
+
+    rows: slice
+    packed: Packed | None
+
+    def of(self, x: Array) -> Array:
+        """Those of x as (b, t, H, d)."""
+        return sentences(x[self.rows], self.packed)
+
+    def room(self, x: Array) -> Array:
+        """An array (b, t, H, d) to write them in: x itself, unless zeros stand between its sentences."""
+        if self.packed and not self.packed.even:
+            return np.empty((*self.packed.shape, *x.shape[1:]), x.dtype)
+        return self.of(x)
+
+    def put(self, values: Array, x: Array) -> None:
+        """Move to x what was written in its `room`."""
+        if self.packed and not self.packed.even:
+            x[self.rows] = together(values, self.packed)
+
+
+class Block(NamedTuple):
+    """Sentences i to before j."""
+
+    i: int
+    j: int
+    queries: Side
+    keys: Side
+
+    def part(self, x: Array, length: int, source: int) -> Array:
+        """Their part of an array (B, H, T, S) as (b, H, t, s), t and s their longest; an axis of x may be 1."""
+        return x[self.i : self.j, :, :length, :source]
+
+    def room(self, p: Array, length: int, source: int) -> Array:
+        """The memory of their part of p as a whole array (b, H, t, s)."""
+        sizes = self.j - self.i, p.shape[1], length, source
+        return p[self.i : self.j].reshape(-1)[: int(np.prod(sizes))].reshape(sizes)
+
+
+def blocks(scores: Scores, batch: int, row_bytes: int) -> list[Block]:
+    """A few sentences at a time, each with `row_bytes` bytes of scores."""
+    step = block(max(1, BLOCK_BYTES // max(1, row_bytes)))
+
+    def side(packed: Packed | None, i: int, j: int) -> Side:
+        return Side(*packed.some(i, j)) if packed else Side(slice(i, j), None)
+
+    ends = [(i, min(i + step, batch)) for i in range(0, batch, step)]
+    return [Block(i, j, side(scores.queries, i, j), side(scores.keys, i, j)) for i, j in ends]
+
+
+def over(cut: list[Block], body: Callable[[Block], None], p: Array) -> None:
+    """Run a body for each block, on all cores."""
+    map_ranges(lambda i, j: body(cut[i]), len(cut), 1, inline=p.nbytes < INLINE_BYTES)
+
+
 @attention.fast("numpy", "float32", "float64")
 def attention_numpy(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None) -> Output:
     """A few sentences at a time, their scores staying in cache from the first product to the second."""
-    (batch, length, heads, d_k), source, d_v = q.shape, k.shape[1], v.shape[3]
+    (batch, length, source), (heads, d_k) = scores.sizes(q, k), q.shape[-2:]
     p = np.empty((batch, heads, length, source), q.dtype)
-    y = np.empty((batch, length, heads, d_v), q.dtype)
+    y = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
     keep, keep_scale = (drop.keep(p.shape), drop.scale) if drop else (None, 1.0)
     bias, scale = additive(scores, q, k), d_k**-0.5
     q, k = turned(q, k, scores)
+    cut = blocks(scores, batch, p[:1].nbytes)
 
-    def body(i: int, j: int) -> None:
-        rows = p[i:j]
-        np.matmul(heads_first(q[i:j]), heads_first(k[i:j]).swapaxes(-1, -2), out=rows)
+    def body(own: Block) -> None:
+        qb, kb, vb, yb = own.queries.of(q), own.keys.of(k), own.keys.of(v), own.queries.room(y)
+        sizes = qb.shape[1], kb.shape[1]
+        rows = own.room(p, *sizes)
+        np.matmul(heads_first(qb), heads_first(kb).swapaxes(-1, -2), out=rows)
         rows *= scale
         if bias is not None:
-            rows += bias[i:j]
+            rows += own.part(bias, *sizes)
         softmax_in_place(rows)
-        kept = rows if keep is None else rows * keep_scale * keep[i:j]
-        np.matmul(kept, heads_first(v[i:j]), out=heads_first(y[i:j]))
+        kept = rows if keep is None else rows * keep_scale * own.part(keep, *sizes)
+        np.matmul(kept, heads_first(vb), out=heads_first(yb))
+        own.queries.put(yb, y)
 
-    map_blocks(body, batch, p[:1].nbytes)
-    return y, (q, k, v, p, (drop, keep), scores)
+    over(cut, body, p)
+    return y, (q, k, v, p, cut, (drop, keep), scores)
 
 
 @attention_grad.fast("numpy", "float32", "float64")
 def attention_grad_numpy(
-    g: Array, q: Array, k: Array, v: Array, p: Array, dropped: Dropped, scores: Scores, out: Arrays | None = None
-) -> Arrays:
+    g: Array, q: Array, k: Array, v: Array, p: Array, cut: list[Block], dropped: Dropped, scores: Scores,
+    out: Arrays | None = None,
+) -> Arrays:  # fmt: skip
     """A few sentences at a time."""
     gq, gk, gv = out or (np.empty(q.shape, g.dtype), np.empty(k.shape, g.dtype), np.empty(v.shape, g.dtype))
     (drop, keep), scale = dropped, q.shape[-1] ** -0.5
 
-    def body(i: int, j: int) -> None:
-        gh, qh, kh, vh = (heads_first(x[i:j]) for x in (g, q, k, v))
-        gs = gh @ vh.swapaxes(-1, -2)  # (b, H, T, S)
-        a = p[i:j]
+    def body(own: Block) -> None:
+        gb, qb, kb, vb = own.queries.of(g), own.queries.of(q), own.keys.of(k), own.keys.of(v)
+        gqb, gkb, gvb = own.queries.room(gq), own.keys.room(gk), own.keys.room(gv)
+        sizes = qb.shape[1], kb.shape[1]
+        gh, qh, kh, vh = map(heads_first, (gb, qb, kb, vb))
+        gs, a = gh @ vh.swapaxes(-1, -2), own.room(p, *sizes)  # (b, H, t, s)
+        weights = a
         if drop and keep is not None:
-            dropped = drop.scale * keep[i:j].astype(g.dtype)
+            dropped = drop.scale * own.part(keep, *sizes).astype(g.dtype)
             gs *= dropped
             a = a * dropped
-        np.matmul(a.swapaxes(-1, -2), gh, out=heads_first(gv[i:j]))
-        softmax_grad_in_place(gs, p[i:j])
+        np.matmul(a.swapaxes(-1, -2), gh, out=heads_first(gvb))
+        softmax_grad_in_place(gs, weights)
         gs *= scale
-        np.matmul(gs, kh, out=heads_first(gq[i:j]))
-        np.matmul(gs.swapaxes(-1, -2), qh, out=heads_first(gk[i:j]))
+        np.matmul(gs, kh, out=heads_first(gqb))
+        np.matmul(gs.swapaxes(-1, -2), qh, out=heads_first(gkb))
+        own.queries.put(gqb, gq)
+        own.keys.put(gkb, gk)
+        own.keys.put(gvb, gv)
 
-    map_blocks(body, len(q), p[:1].nbytes)
+    over(cut, body, p)
     turn_back(gq, gk, scores)
     return gq, gk, gv
 
@@ -161,11 +238,11 @@ def attention_cuda(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop
     the dropout is drawn.
     """
     xp = array_module(q)
-    (batch, length, heads, d_k), d_v = q.shape, v.shape[3]
+    (batch, length, _), (heads, d_k), d_v = scores.sizes(q, k), q.shape[-2:], v.shape[-1]
     if max(d_k, d_v) > LARGEST_HEAD:
         y, saved = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), scores, drop)
         return y.astype(q.dtype, copy=False), InFloat32(saved)
-    y, lse = xp.empty((batch, length, heads, d_v), q.dtype), xp.empty((batch, heads, length), np.float32)
+    y, lse = xp.empty((*q.shape[:-1], d_v), q.dtype), xp.empty((batch, heads, length), np.float32)
     inputs = tuple(plain_rows(x) for x in (*turned(q, k, scores), v))
     launch_attention("attention_forward", inputs, (), (y,), lse, scores, drop)
     return y, (*inputs, lse, y, scores, drop)
@@ -210,11 +287,13 @@ def launch_attention(
 
     inputs: q, k, v; grads: theirs, or none, both of any strides; dense: y, or g and y, contiguous.
     """
-    (batch, queries, heads, d_k), (_, keys, _, d_v), size = inputs[0].shape, inputs[2].shape, dense[0].itemsize
+    (batch, queries, keys), size = scores.sizes(*inputs[:2]), dense[0].itemsize
+    (heads, d_k), d_v = inputs[0].shape[-2:], inputs[2].shape[-1]
     longest, dk, dv = max(queries, keys), -(-d_k // 16) * 16, -(-d_v // 16) * 16
     length, tile = longest if grads else queries, tile_size(longest, 2 * size * (dk + dv))
     views = [*inputs, *grads]
-    strides = [np.int64(stride // size) for x in views for stride in x.strides[:3]]
+    strides = [np.int64(stride // size) for x in views for stride in (0, *x.strides[:-1])[-3:]]
+    starts = [packed and packed.starts for packed in (scores.queries, scores.keys)]
     lengths, bias, steps = scores.lengths, scores.bias, [0, 0, 0, 0]
     if lengths is not None:
         lengths = contiguous(lengths.astype(np.int64, copy=False))
@@ -226,7 +305,7 @@ def launch_attention(
         kernel,
         -(-length // tile) * heads * batch,
         2 * tile,
-        (*dense[:-1], *inputs, dense[-1], lse, *grads, lengths, bias, *strides, *map(np.int64, steps),
+        (*dense[:-1], *inputs, dense[-1], lse, *grads, *starts, lengths, bias, *strides, *map(np.int64, steps),
          *map(np.int32, (scores.causal, heads, queries, keys, d_k, d_v)), *draw(drop)),
         T=dense[0].dtype,
         DK=dk,

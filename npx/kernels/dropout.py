@@ -84,8 +84,8 @@ def dropout_numpy(x: Array, drop: Drop | None) -> Output:
 
 def draw(drop: Drop | None) -> tuple[Any, ...]:
     """What a CUDA kernel drops by: threshold, scale, seed, step, call, moment."""
-    below, scale, key = (drop.threshold, drop.scale, drop.key) if drop else (0, 1.0, (0, 0, 0, None))
-    return np.uint32(below), np.float32(scale), *map(np.uint64, key[:3]), key[3]
+    below, scale, key = (drop.threshold, drop.scale, drop.key) if drop else (0, 1.0, Key(0, 0, 0))
+    return np.uint32(below), np.float32(scale), *map(np.uint64, key), key.moment
 
 
 @dropout_grad.fast("cupy", "float32", "float16", "bfloat16")

@@ -65,7 +65,7 @@ def embedding_numpy(
     saved = ids, len(table), scale, drop, keep
     if not y.size:
         return y, saved
-    length = 1 if added is None else ids.shape[-1]
+    length = 1 if added is None or ids.ndim == 1 else ids.shape[-1]
     ids3, y3 = ids.reshape(-1, length), y.reshape(-1, length, table.shape[1])
     keep3 = None if keep is None else keep.reshape(y3.shape)
 
@@ -75,7 +75,7 @@ def embedding_numpy(
         if scale != 1.0:
             part *= scale
         if added is not None:
-            part += added
+            part += added[i:j, None] if ids.ndim == 1 else added
         if drop and keep3 is not None:
             part *= drop.scale
             part *= keep3[i:j]

@@ -23,7 +23,7 @@ def linear(x: Array, w: Array, b: Array | None = None, activation: str = "") -> 
     y = x @ w
     if b is not None:
         y = y + b
-    y = xp.maximum(y, 0) if activation else y
+    y = (xp.maximum(y, 0) if activation else y).astype(x.dtype, copy=False)  # NumPy's product of bfloat16 is float32
     return y, (x, w, y if activation else None, b is not None)
 
 
@@ -35,7 +35,8 @@ def linear_grad(g: Array, x: Array, w: Array, y: Array | None, bias: bool, into:
     """
     if y is not None:
         g = g * (y > 0)
-    return added((g @ w.T, x.T @ g, g.sum(axis=0) if bias else None), into)
+    gx, gw = (part.astype(g.dtype, copy=False) for part in (g @ w.T, x.T @ g))
+    return added((gx, gw, g.sum(axis=0) if bias else None), into)
 
 
 @linear.fast("numpy", "float32", "float64")

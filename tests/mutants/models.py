@@ -8,7 +8,7 @@ from tests.mutants.base import mutant, routed
 
 PAIRS, TEXT = "model encoder_decoder", "model decoder"
 # The right ones.
-ENCODE, DECODE, FOLLOWING = Transformer.encode, Transformer._decode, LanguageModel.following
+ENCODE, DECODE, FOLLOWING = Transformer._encode, Transformer._decode, LanguageModel.following
 CROSS_ENTROPY, EMBED = SequenceModel.cross_entropy, Embedding.forward
 DROPOUT, DROPOUT_GRAD, ATTENTION_GRAD = npx.dropout, npx.dropout_grad, npx.attention_grad
 
@@ -62,48 +62,51 @@ method(Embedding, "forward", "scale of the embedding lost in the gradient", PAIR
 
 
 def changed_memory(change):
-    def encode(self, src):
-        memory, scores = ENCODE(self, src)
+    def encode(self, *source):
+        memory, scores = ENCODE(self, *source)
         return change(memory, scores)
 
     return encode
 
 
-method(Transformer, "encode", "encoder's output detached", PAIRS, changed_memory(lambda m, how: (m.detach(), how)))
-method(Transformer, "encode", "padding of the source attended to", PAIRS, changed_memory(
-    lambda m, how: (m, npx.Scores())))
+method(Transformer, "_encode", "encoder's output detached", PAIRS, changed_memory(lambda m, how: (m.detach(), how)))
+method(Transformer, "_encode", "padding of the source attended to", PAIRS, changed_memory(
+    lambda m, how: (m, how if how.keys else npx.Scores())))
+method(Transformer, "_encode", "the first row of the next sentence attended to, the last of the own not", PAIRS, (
+    changed_memory(lambda m, how: (m, how._replace(keys=how.keys and how.keys._replace(
+        starts=npx.minimum(how.keys.starts + 1, len(m))))))))
 
 
 def first_layer_alone(self, tgt, memory, source, state=None):
-    x = self.target_positions.embedded(self.embedding, tgt, 0, self.dropout)
+    x = self.target_positions.embedded(self.embedding, tgt, source.queries or 0, self.dropout)
     for i, layer in enumerate(self.decoder):
         x = layer(x, memory.detach() if i else memory, source)
     return self.decoder_norm(x) if self.decoder_norm else x
 
 
-def gradient_of_the_first(self, src):
+def gradient_of_the_first(self, *source):
     first = []
     layer = self.encoder[0]
     layer.forward = lambda *a, **k: (first.append(type(layer).forward(layer, *a, **k)), first[0])[1]
     try:
-        memory, scores = ENCODE(self, src)
+        memory, scores = ENCODE(self, *source)
     finally:
         del layer.forward
     return routed(memory, first[0]), scores
 
 
-def one_side_detached(self, src):
+def one_side_detached(self, *source):
     embedding = self.embedding
     embedding.forward = lambda *how: EMBED(embedding, *how).detach()
     try:
-        return ENCODE(self, src)
+        return ENCODE(self, *source)
     finally:
         del embedding.forward
 
 
 method(Transformer, "_decode", "memory's gradient from the first decoder layer alone", PAIRS, first_layer_alone)
-method(Transformer, "encode", "memory's gradient given to the first encoder layer", PAIRS, gradient_of_the_first)
-method(Transformer, "encode", "tied matrix without its gradient from the source", PAIRS, one_side_detached)
+method(Transformer, "_encode", "memory's gradient given to the first encoder layer", PAIRS, gradient_of_the_first)
+method(Transformer, "_encode", "tied matrix without its gradient from the source", PAIRS, one_side_detached)
 
 
 def last_layer_alone(self, ids, state=None):
@@ -133,7 +136,8 @@ def one_table(self, tgt, memory, source, state=None):
     own, other = self.target_positions, self.source_positions
     if not isinstance(own, LearnedPositions):
         return DECODE(self, tgt, memory, source, state)
-    own.forward = lambda x, start=0: x + routed(own.weight[: x.shape[1]], other.weight[: x.shape[1]])
+    where = source.queries.places if source.queries else slice(tgt.shape[1])
+    own.forward = lambda x, start=0: x + routed(own.weight[where], other.weight[where])
     try:
         return DECODE(self, tgt, memory, source, state)
     finally:

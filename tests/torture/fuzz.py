@@ -208,7 +208,7 @@ def some(model, reader, seed, count, keep):
 
 def fuzzed(ground, count, seed=5):
     """So many inputs over the readers, each `AT_A_TIME` in a fork of 1 GiB beside what it began with."""
-    started, each = time.monotonic(), max(1, round(count / len(READERS)))
+    started, each = time.monotonic(), -(-count // len(READERS))
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=IN_MEMORY) as folder:
         right, total = counted(ground, Model(folder), each, seed)
     seconds = time.monotonic() - started

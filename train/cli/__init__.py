@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 try:
     from train.cli.main import main
+except KeyboardInterrupt:
+    sys.exit(130)
 except ValueError as error:  # npx refuses an environment variable
     refused = str(error)
 

@@ -5,6 +5,7 @@ where the reader of a pipe has gone. A new command is a file beside this one and
 """
 
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -30,6 +31,7 @@ from train.cli import average  # noqa: F401
 from train.cli import info  # noqa: F401
 from train.cli import draw  # noqa: F401
 from train.cli import serve  # noqa: F401
+from train.cli import plan  # noqa: F401
 from train.cli import reproduce  # noqa: F401
 # isort: on
 
@@ -71,15 +73,29 @@ def run(argv: Sequence[str] | None) -> int:
 
 def fail(message: str) -> int:
     """Says the user's mistake in one line; exit status 2."""
-    print(f"npx-transformer: {one_line(message)}", file=sys.stderr)
-    return 2
+    return end(2, one_line(message))
 
 
 def fault() -> int:
     """Shows where we failed; exit status 1."""
-    traceback.print_exc()
-    print("npx-transformer: this is a fault of the program, not yours; please report the lines above", file=sys.stderr)
-    return 1
+    return end(1, "this is a fault of the program, not yours; please report the lines above", traceback.format_exc())
+
+
+def end(status: int, line: str, before: str = "") -> int:
+    """Says why this process ends: of several ranks that end alike rank 0, a rank that ends alone for itself."""
+    from npx import ranks
+
+    world = ranks.world()
+    speaks = world.rank == 0 and ranks.started()[0] == 0
+    alone = not world.alike()
+    if speaks or alone:
+        where = f"{world.name}, step {world.step}: " if alone else ""
+        print(f"{before}npx-transformer: {where}{line}", file=sys.stderr, flush=True)
+    if alone:
+        world.abort(status)
+    if not speaks and world.size == 1:  # not joined yet: mpirun ends all when the first one ends
+        time.sleep(2)
+    return status
 
 
 def print_version(wanted: bool) -> None:

@@ -67,6 +67,7 @@ def train(
     **texts: str | None,
 ) -> None:
     """The whole of a training, see train/learn/training.py; `texts` are keys of [data]."""
+    import npx
     from train.learn.training import train as train_run
     from train.run.config import to_toml
 
@@ -74,7 +75,8 @@ def train(
     changes = [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in texts.items() if path is not None)]
     run_config = read_config(config, changes, out, resume)
     summary = train_run(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
-    print(f"{out}: stopped after step {summary.step} ({summary.stopped})", file=sys.stderr)
+    if npx.ranks.world().rank == 0:
+        print(f"{out}: stopped after step {summary.step} ({summary.stopped})", file=sys.stderr)
 
 
 def read_config(config: str | None, changes: list[str], out: Path, resume: bool) -> Any:

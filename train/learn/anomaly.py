@@ -33,3 +33,8 @@ def first_anomaly(work: Callable[[], object]) -> str:
     except MemoryError:
         return "too little memory to look at it once more"
     return ""
+
+
+def made_from(where: str, first: str) -> str:
+    """What is told of a number that is not finite: the text, and the first operation where it was looked for."""
+    return f"; it was made from {where}{f'; first of all by {first}' if first else ''}"

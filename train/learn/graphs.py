@@ -2,13 +2,14 @@
 
 Forward and backward of a base model are some 410 kernels and products, which Python asks for in about 10 ms; a graph
 is one call. It belongs to one shape of a batch, of which there are few, as batches are cut from sorted sentences
-(docs/gpu.md). The first batch of a shape is computed call by call, the calls of the second become the graph. What
-differs from then on is in its inputs: ids, lengths, the step and the number of the draw that dropout is keyed by, the
-factor on the loss. Adam is one call more, outside.
+(docs/gpu.md); packed (npx/packed.py) hardly two would be alike, so here they stay padded. The first batch of a shape is
+computed call by call, the calls of the second become the graph. What differs from then on is in its inputs: ids,
+lengths, the step and the number of the draw that dropout is keyed by, the factor on the loss. Adam is one call more,
+outside.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from npx.cuda import blas
 from npx.cuda.graphs import Graph
 from train.run.keys import TrainSection
 
+T = TypeVar("T")
 MOST = 512  # shapes that are told apart; batches of others are computed call by call
 
 
@@ -31,16 +33,17 @@ class Graphs:
         self.how = {"smoothing": settings.label_smoothing, "over": settings.smoothing_over, "tokens": 1}
         self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # by shapes; None for one that was met once
         self.possible = True
-        blas.use_own_handle(npx.array_module(model.embedding.weight.data))  # for the first batches' too
 
     def loss(self, sequences: Sequence[npx.Array], normalizer: float, scale: float) -> npx.Array:
         """The loss () of a batch, divided by `normalizer`, on the device; `scale` times its gradient is added up."""
         model, kind = self.model, self.model.embedding.weight.weights.dtype.type
         share = kind(1 / float(normalizer))
+        if not self.graphs:  # the first batch's products are on the graphs' handle too
+            self.tried(lambda: blas.use_own_handle(npx.array_module(model.embedding.weight.data)))
         inputs = [np.asarray(kind(scale) * share), *model.inputs(*sequences)]
         shapes = tuple((x.shape, x.dtype.name) for x in inputs)
         if self.graphs.get(shapes) is None and shapes in self.graphs and self.possible:
-            self.graphs[shapes] = self.captured(inputs)
+            self.graphs[shapes] = self.tried(lambda: self.captured(inputs))
         if (found := self.graphs.get(shapes)) is None:
             if len(self.graphs) < MOST:
                 self.graphs[shapes] = None
@@ -56,7 +59,16 @@ class Graphs:
         loss.backward(g)
         return loss.data
 
-    def captured(self, inputs: Sequence[np.ndarray]) -> tuple[Graph, int, Any] | None:
+    def tried(self, make: Callable[[], T]) -> T | None:
+        """What `make` makes, or None where a graph cannot be had."""
+        try:
+            return make()
+        except (RuntimeError, MemoryError, ImportError, AttributeError, OSError) as error:
+            found, self.possible = " ".join(str(error).split()), False
+            self.say(f"train.graphs: expected kernels that a CUDA graph can hold; got '{found}'; on without one")
+            return None
+
+    def captured(self, inputs: Sequence[np.ndarray]) -> tuple[Graph, int, Any]:
         """The graph for batches of these shapes, the draws it makes, and what it reads that others may replace."""
         draws = 0
 
@@ -68,10 +80,4 @@ class Graphs:
             return loss
 
         held = [vars(module).copy() for module in self.model.modules()]  # tables of positions, which may grow
-        try:
-            return Graph(function, [np.zeros(2, np.uint64), *inputs]), draws, held
-        except (RuntimeError, MemoryError) as error:
-            self.possible = False
-            found = " ".join(str(error).split())
-            self.say(f"train.graphs: expected kernels that a CUDA graph can hold; got '{found}'; on without one")
-            return None
+        return Graph(function, [np.zeros(2, np.uint64), *inputs]), draws, held

@@ -5,6 +5,7 @@ update is one call of the kernel `npx.adam`, which also unscales and clips, and 
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import npx
@@ -52,6 +53,7 @@ class Adam:
         p = p - lr (mhat / (sqrt(vhat) + eps) + weight_decay p)
 
     `eps_inside` adds eps before the bias correction instead (TensorFlow, fairseq). `model` may be its FlatParameters.
+    `parts` of the flat buffer: only these are moved, and m and v are theirs, one after the other; none: all of it.
     Raises ValueError for hyper-parameters out of range.
     """
 
@@ -63,6 +65,7 @@ class Adam:
         eps: float = 1e-9,
         weight_decay: float = 0.0,
         eps_inside: bool = False,
+        parts: Sequence[slice] = (),
     ) -> None:
         if not (0.0 <= beta1 < 1.0 and 0.0 <= beta2 < 1.0):
             raise ValueError(f"Adam: expected 0 <= beta < 1; got beta1={beta1}, beta2={beta2}; try 0.9 and 0.98")
@@ -73,16 +76,22 @@ class Adam:
             )
         self.flat = model if isinstance(model, FlatParameters) else FlatParameters(model)
         self.options = beta1, beta2, eps, weight_decay, eps_inside
-        self.m = npx.zeros_like(self.flat.data)  # (P,)
-        self.v = npx.zeros_like(self.flat.data)  # (P,)
+        self.parts = list(parts) or [slice(0, self.flat.data.size)]
+        own = sum(part.stop - part.start for part in self.parts)
+        self.m = npx.zeros(own, self.flat.data.dtype)  # (P,)
+        self.v = npx.zeros(own, self.flat.data.dtype)  # (P,)
         self.steps = 0  # updates done
 
     def step(self, lr: float, scale: float = 1.0) -> None:
-        """Moves every parameter once, by the gradients now in the flat buffer times `scale`."""
+        """Moves every parameter of its parts once, by the gradients now in the flat buffer times `scale`."""
         self.flat.check()
         self.steps += 1
         numbers = npx.adam_step(self.steps, lr, *self.options, scale)
-        npx.adam(self.flat.data, self.flat.grad, self.m, self.v, numbers, self.flat.low)
+        flat, start = self.flat, 0
+        for part in (part for part in self.parts if part.start < part.stop):
+            own = slice(start, start := start + part.stop - part.start)
+            low = None if flat.low is None else flat.low[part]
+            npx.adam(flat.data[part], flat.grad[part], self.m[own], self.v[own], numbers, low)
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the moments m and v on the host (P,) and the number of updates done: all that Adam remembers."""

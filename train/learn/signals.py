@@ -11,24 +11,32 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 ASKING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+FORWARDED = [signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else []  # which mpirun, unlike the others, hands on to ranks
 
 
 class Signals:
     """Whether somebody has asked for the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, alone: bool = True) -> None:
+        self.alone = alone  # not one of several ranks, which stop together
+        self.heard = False  # by this process
         self.asked = False
+
+    def agree(self, asked: bool) -> None:
+        """All ranks have been asked, or none: what a process which is not alone goes by."""
+        self.asked = self.asked or asked
 
     @contextmanager
     def caught(self) -> Iterator[None]:
         """In the block the first SIGINT, SIGTERM or SIGHUP sets `asked`, the second raises KeyboardInterrupt there.
 
-        One that is ignored (SIGHUP after nohup) stays so.
+        Of several ranks SIGUSR1 does so too. One that is ignored (SIGHUP after nohup) stays so.
         """
         if threading.current_thread() is not threading.main_thread():
             yield  # Python delivers signals to the main thread alone
             return
-        heard = [number for number in ASKING if signal.getsignal(number) != signal.SIG_IGN]
+        asking = ASKING if self.alone else [*ASKING, *FORWARDED]
+        heard = [number for number in asking if signal.getsignal(number) != signal.SIG_IGN]
         before = {number: signal.signal(number, self._handle) for number in heard}
         try:
             yield
@@ -37,10 +45,10 @@ class Signals:
                 signal.signal(number, old)
 
     def _handle(self, number: int, frame: Any) -> None:
-        if self.asked:
+        if self.heard:
             raise KeyboardInterrupt
-        self.asked = True
-        if sys.__stderr__ is not None:
+        self.heard, self.asked = True, self.asked or self.alone
+        if self.alone and sys.__stderr__ is not None:
             with suppress(OSError):  # straight to the terminal: a buffered writer may be in the middle of a line
                 os.write(2, b"\nstopping after this step; once more stops at once\n")
 

@@ -9,27 +9,33 @@ import math
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import npx
+from npx.ranges import Range
 from train.errors import UserError, one_line
 from train.files import RESUME, NotWritten, disk_errors, misfit
+from train.learn.anomaly import made_from
 from train.learn.optim import LossScale, NoamSchedule
+from train.learn.shares import planned
 from train.learn.signals import Signals
 from train.learn.update import Update
 from train.learn.validation import Validation
 from train.run import checkpoint as store
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
-from train.run.report import RunReport, clock
+from train.run.report import Notes, RunReport, Silent, clock
 from train.run.state import COUNT, RunState, Summary
 from train.tasks import TASKS
 from train.text.batches import Place, Stream
 
 RETRY = 60  # seconds until a checkpoint that could not be written is tried again
+SLOW = 10  # updates: so much longer than the others, beside train.rank_timeout, a rank may take for one
 SCHEMA = {"adam_steps": COUNT, "run": dict}  # of state.json, beside what every checkpoint has
+MAY_LACK = {"loss_scale": LossScale.SCHEMA, "micro_batches": Range(int, "[1, 1e9]")}  # as earlier ones do
 
 
 class Trainer:
@@ -44,6 +50,9 @@ class Trainer:
     is False, and for a checkpoint of another model, tokenizer, training text or configuration; a damaged one is passed
     over. `deadline` (by time.monotonic) is when it stops at the latest; `debug` "anomaly" names the operation that
     first made a number which is not finite. Nothing is written before `run`.
+
+    Of several ranks (npx.ranks) each has a Trainer, and all do the same, but that each computes its share of the
+    micro-batches. What is decided is decided by what all have found, so that it is alike. Rank 0 alone writes.
     """
 
     def __init__(
@@ -61,13 +70,17 @@ class Trainer:
         self.model, self.config, self.tokenizer, self.corpora = model, config, tokenizer, corpora
         self.folder, self.task, t = RunFolder(run_dir), TASKS[config.data.task], config.train
         self.schedule = NoamSchedule(model.config.d_model, t.warmup_steps, t.lr_scale)
-        self.state, self.signals, self.deadline, self.debug = RunState(), Signals(), deadline, debug
+        self.world = npx.ranks.world()
+        self.state, self.signals = RunState(), Signals(alone=self.world.size == 1)
+        self.deadline, self.debug = deadline, debug
+        self.micro_batches = t.accumulate * self.world.size  # an update, of all ranks together
         self.saved: Path | None = None  # the newest checkpoint,
         self.saved_seconds = 0.0  # and RunState.seconds there
         self.try_again = math.inf  # when, where one could not be written
         self.longest = 0.0  # seconds of an update, at most
-        self.report = RunReport(self.folder, t.max_steps, progress)
-        self.update = Update(self.task, model, t, self.report, meanwhile=self._prepare_batches)
+        self.report = (Silent if self.world.rank else RunReport)(self.folder, t.max_steps, progress)
+        self.notes = Notes()  # what this rank alone has to say, if it is not the one that writes
+        self.update = Update(self.task, model, t, self.notes if self.world.rank else self.report, self._prepare_batches)
         self.stream = Stream(self.task.batches(corpora["train"], t.batch_tokens, t.seed))
         valid = corpora.get("valid")
         self.validation = None if valid is None else Validation(self.task, model, tokenizer, valid, config)
@@ -89,14 +102,21 @@ class Trainer:
         """
         npx.tune()
         with disk_errors(str(self.folder.path), RESUME):
-            self.folder.path.mkdir(parents=True, exist_ok=True)
-            with self.folder.owned("train") as self.own:
+            with ExitStack() as stack:
+                self._own(stack)
+                with self.report.opened(self.state), self.signals.caught():
+                    return self._loop()
+
+    def _own(self, stack: ExitStack) -> None:
+        """Makes the run folder rank 0's for as long as `stack` lasts, and puts it in order."""
+        with self.world.first():
+            if self.world.rank == 0:
+                self.folder.path.mkdir(parents=True, exist_ok=True)
+                self.own = stack.enter_context(self.folder.owned("train"))
                 self.folder.complete(self.config, self.tokenizer)
                 if not self.state.best_step:  # that of a run which was begun before
                     shutil.rmtree(self.folder.best, ignore_errors=True)
                 store.prune(self.folder, self.config.train.keep_last)  # killed between a checkpoint and this
-                with self.report.opened(self.state), self.signals.caught():
-                    return self._loop()
 
     def _loop(self) -> Summary:
         self._announce()
@@ -118,24 +138,28 @@ class Trainer:
         """One update; False where it was not finite, or beyond the range of fp16, and not made: it is no step then."""
         started = time.perf_counter()
         s, step, scale = self.state, self.state.step + 1, self.update.scale
-        places, micro = zip(*(self._next_batch() for _ in range(self.config.train.accumulate)), strict=True)
-        targets, tokens = sum(batch.n_target_tokens for batch in micro), sum(batch.n_tokens for batch in micro)
-        loss, norm = self.update.gradient(micro, step)
+        places, tokens, share = planned(self.stream, (s.epoch, s.index), self.micro_batches, self.world)
+        micro = [self.stream.batch(places[number]) for number in share.numbers]
+        s.in_epoch, (s.epoch, s.index) = places[-1][0] + 1, self.stream.after(places[-1])
+        self.world.step = step
+        self.world.expect(self.config.train.rank_timeout + SLOW * self.longest if self.longest else None)
+        loss, norm = self.update.gradient(micro, step, share)
+        self.world.expect(None)
         good = math.isfinite(loss) and math.isfinite(norm)
         if good:
             self.lr, self.norm = self.schedule(step), norm
             self.update.apply(self.lr, norm)
-        seconds = time.perf_counter() - started
+        seconds = self._agree(time.perf_counter() - started)
         s.spent(seconds)
         self.longest = max(self.longest, seconds)
         if good:
-            s.updated(loss, targets, tokens)
+            s.updated(loss, share.targets, tokens)
             self.report.advance(s)
         elif scale.overflowed():
             self.report.metrics({"kind": "skipped", "step": step, "loss_scale": scale.value, "skipped": scale.skipped})
             self.report.line(f"step {step}: beyond the range of fp16; update skipped, loss scale now {scale.value:g}")
         else:
-            numbers, first = self.update.blame(micro, step, bool(self.debug))
+            numbers, first = self.update.blame(micro, step, bool(self.debug), share)
             where = "; ".join(self._where(places[number]) for number in numbers)
             self._skip(step, where, first, *(("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)))
         return good
@@ -157,16 +181,19 @@ class Trainer:
             f"(train.max_skipped){made}"
         )
 
-    def _next_batch(self) -> tuple[Place, Any]:
-        s = self.state
-        place = s.epoch, s.index
-        s.in_epoch = s.epoch + 1
-        s.epoch, s.index = self.stream.after(place)
-        return place, self.stream.batch(place)
-
     def _prepare_batches(self) -> None:
-        """The next update's, while the device computes this one's gradient."""
-        self.stream.prepare((self.state.epoch, self.state.index), self.config.train.accumulate)
+        """This rank's of the next update, while the device computes this one's gradient."""
+        s = self.state
+        places, _, share = planned(self.stream, (s.epoch, s.index), self.micro_batches, self.world)
+        self.stream.prepare([places[number] for number in share.numbers])
+
+    def _agree(self, seconds: float) -> float:
+        """After an update: the time it took the slowest rank; a signal that one has heard asks all to stop."""
+        times, heard, notes = zip(*self.world.gather((seconds, self.signals.heard, self.notes.taken())), strict=True)
+        self.signals.agree(any(heard))
+        for rank, line in ((rank, line) for rank, lines in enumerate(notes) for line in lines):
+            self.report.line(f"rank {rank}: {line}")
+        return max(times)
 
     def _not_finite(self, step: int, what: str, value: float, more: str = "") -> UserError:
         kept = f"the last good checkpoint is {self.saved}" if self.saved else "there is no checkpoint before it"
@@ -187,7 +214,8 @@ class Trainer:
         if self._validation_due() and not stop.asked and self._end() != "max_hours":
             self._validate()
         last = stop.asked or self._end()
-        if self._checkpoint_due() or last or time.monotonic() > self.try_again:
+        again = self.try_again < math.inf and self.world.broadcast(time.monotonic() > self.try_again)
+        if self._checkpoint_due() or last or again:
             self._save(needed=bool(last))
         if stop.asked:
             self.report.line(f"stopped by a signal after step {s.step}; {self.saved} is written; --resume goes on")
@@ -223,9 +251,12 @@ class Trainer:
             self._record(result)
             score = result.get(self.task.judged_by)
             if self.state.judged(result["loss"], score) and score is not None:
-                self.own.check()
+                self.update.own.complete()
                 try:
-                    store.save_weights(self.folder.best, self._state(), self.model.state_dict())
+                    with self.world.first():
+                        if self.world.rank == 0:
+                            self.own.check()
+                            store.save_weights(self.folder.best, self._state(), self.model.state_dict())
                 except NotWritten as error:
                     self.report.line(f"{error.found}; training goes on, the best weights are not kept")
 
@@ -263,9 +294,13 @@ class Trainer:
 
     def _save(self, needed: bool) -> None:
         """Writes a checkpoint. Where it cannot: UserError if it is `needed`, else the next try comes in a minute."""
-        self.own.check()
+        adam = self.update.optimizer_state()
         try:
-            self._write()
+            with self.world.first():
+                if self.world.rank == 0:
+                    self.own.check()
+                    self._write(adam)
+            self.saved, self.saved_seconds = self.folder.step(self.state.step), self.state.seconds
             self.try_again = math.inf
         except NotWritten as error:
             if needed:
@@ -273,20 +308,19 @@ class Trainer:
             self.try_again = time.monotonic() + RETRY
             self.report.line(f"{error.found}; training goes on, and tries again in {RETRY} s")
 
-    def _write(self) -> None:
+    def _write(self, adam: dict[str, Any]) -> None:
         self.report.sync()
-        adam = self.update.adam.state_dict()
         state = self._state() | {
             "text_sha256": self.corpora["train"].digest,
             "config": self.config.frozen(),
             "extra": not self._checkpoint_due(),
             "adam_steps": adam.pop("step"),
             "loss_scale": self.update.scale.state_dict(),
+            "micro_batches": self.micro_batches,
             "run": asdict(self.state),
         }
         keep = self.config.train.keep_last
-        self.saved = store.save_checkpoint(self.folder.path, state, self.model.state_dict(), adam, keep)
-        self.saved_seconds = self.state.seconds
+        store.save_checkpoint(self.folder.path, state, self.model.state_dict(), adam, keep)
 
     def _load(self, path: Path, checkpoint: store.Checkpoint) -> None:
         state, own = checkpoint.state, self.model.config.to_dict()
@@ -303,12 +337,12 @@ class Trainer:
                 f"resume: expected the training text of {path}; got another (by SHA-256); try its files, or a new --out"
             )
         try:
-            if wrong := misfit(state, SCHEMA | ({"loss_scale": LossScale.SCHEMA} if "loss_scale" in state else {})):
+            if wrong := misfit(state, SCHEMA | {key: kind for key, kind in MAY_LACK.items() if key in state}):
                 raise ValueError(wrong)
             self.state = RunState.read(state.get("run"), state["step"])
             if (place := self.state.index) >= len(self.stream.epoch(self.state.epoch)):
                 raise ValueError(f"run.index: expected a batch of epoch {self.state.epoch}; got {place}")
-            self.update.adam.load_state_dict({**checkpoint.optimizer, "step": state["adam_steps"]})
+            self.update.load_optimizer_state({**checkpoint.optimizer, "step": state["adam_steps"]})
             if "loss_scale" in state:  # earlier checkpoints have none
                 self.update.scale.load_state_dict(state["loss_scale"])
             self.model.load_state_dict(checkpoint.model)
@@ -316,10 +350,18 @@ class Trainer:
             found = one_line(error)
             raise UserError(f"{path}: expected a checkpoint of this run; got '{found}'; try an older one") from None
         self.saved, self.saved_seconds = path, self.state.seconds
+        self.micro_batches = state.get("micro_batches", self.config.train.accumulate)
+        if self.micro_batches < self.world.size:
+            raise UserError(
+                f"resume: expected at most {self.micro_batches} ranks, the micro-batches of an update of {path}; "
+                f"got {self.world.size}; try mpirun -n {self.micro_batches}"
+            )
 
     def _announce(self) -> None:
         s, t = self.state, self.config.train
         a_side = " a side" if len(self.task.sides) > 1 else ""
+        steps = f"steps {s.step + 1} to {t.max_steps}" if s.step < t.max_steps else f"no step left to {t.max_steps}"
+        ranks = f" on {self.world.size} ranks" if self.world.size > 1 else ""
         for text in self.passed_over:
             self.report.line(text)
         for name, part in (("training", "train"), ("validation", "valid")):
@@ -328,8 +370,7 @@ class Trainer:
         self.report.line(
             f"{f'resuming from {self.saved}' if self.saved else 'training'}: {self.model.n_parameters():,} parameters, "
             f"{self.tokenizer.vocab_size:,} pieces, {len(self.stream.epoch(s.epoch)):,} batches an epoch of at most "
-            f"{t.batch_tokens:,} tokens{a_side}, {t.accumulate} an update, steps {s.step + 1} to {t.max_steps}, "
-            f"seed {t.seed}"
+            f"{t.batch_tokens:,} tokens{a_side}, {self.micro_batches} an update{ranks}, {steps}, seed {t.seed}"
         )
         if self.saved and self.folder.averaged.is_dir():
             self.report.line("checkpoints/averaged stays, and is what is loaded, until `average` runs again")
@@ -339,7 +380,8 @@ class Trainer:
         t, s = self.config.train, self.state
         if s.step >= t.max_steps or 0 < t.patience <= s.worse:
             return "max_steps" if s.step >= t.max_steps else "patience"
-        return "max_hours" if self.deadline is not None and time.monotonic() + self.longest > self.deadline else ""
+        late = self.deadline is not None and any(self.world.gather(time.monotonic() + self.longest > self.deadline))
+        return "max_hours" if late else ""
 
     def _summary(self) -> Summary:
         """Ends the run; validates where the last step is none of validate_every, or where nothing was left to train."""
@@ -356,8 +398,3 @@ class Trainer:
         self.report.line(f"done after step {s.step} ({end}), {s.tokens:,} tokens in {clock(s.seconds)}: {self.saved}")
         figures = last.get("loss"), last.get("perplexity"), s.best_loss, s.best_step
         return Summary(s.step, end, self.saved, s.tokens, s.seconds, *figures, self._scores(last))
-
-
-def made_from(where: str, first: str) -> str:
-    """What is told of a number that is not finite: the text, and the first operation where it was looked for."""
-    return f"; it was made from {where}{f'; first of all by {first}' if first else ''}"

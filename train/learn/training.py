@@ -7,7 +7,7 @@
 import os
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ def train(
 ) -> Summary:
     """The whole of a training in the folder `run_dir`: tokenizer, token arrays in RUN/data, model, Trainer.run().
 
+    Of several ranks (npx.ranks) all call it, with the same arguments and one folder that all see; rank 0 writes.
+
     The tokenizer is learned on the training text alone. Configuration and files are looked at before anything is
     written, and what fails before the first update, the text being read, leaves no new folder behind. `max_hours` (0:
     none) is when it stops at the latest, with a checkpoint; `debug` "anomaly": the first operation that makes a number
@@ -42,9 +44,12 @@ def train(
     `run_dir` that has a run, unless it was only begun, and with `resume` one that has none; and where another program
     writes to it.
     """
-    started = time.monotonic()
+    started, world = time.monotonic(), joined()
     run, data, t, task = RunFolder(run_dir), config.data, config.train, TASKS[config.data.task]
-    run.check(resume)
+    world.watch(t.rank_timeout)
+    with world.first():
+        if world.rank == 0:
+            run.check(resume)
     try:
         precision = npx.use_precision(t.precision)
     except ValueError as error:
@@ -54,7 +59,7 @@ def train(
     given = None if data.tokenizer in task.tokenizers else task.load_tokenizer(data.tokenizer)
 
     def say(text: str) -> None:
-        if progress:
+        if progress and world.rank == 0:
             with suppress(OSError):  # nobody reads it any more
                 print(text, file=sys.stderr, flush=True)
 
@@ -62,12 +67,13 @@ def train(
         if examples % (1 << 20) == 0:
             say(f"{examples:,} read")
 
-    with run.begun(resume):
-        if resume:
+    def made() -> tuple[Any, dict[str, Any]]:
+        """Tokenizer and corpora, on rank 0 learned and prepared; the others find what it wrote."""
+        if resume or world.rank:
             check_same_config(run, config)
         else:
             write_text(run.config_file, config.dump())
-        if resume and run.tokenizer_file.exists():
+        if (resume or world.rank) and run.tokenizer_file.exists():
             tokenizer = task.load_tokenizer(run.tokenizer_file)
         else:
             if given is None:
@@ -79,6 +85,13 @@ def train(
             say(f"preparing the {part} text: {', '.join(texts[part])}")
             arrays = run.data(part, data.prepared)
             corpora[part] = task.prepare(texts[part], tokenizer, arrays, data.max_length, prepared)
+        return tokenizer, corpora
+
+    with ExitStack() as stack:
+        with world.first():
+            if world.rank == 0:
+                stack.enter_context(run.begun(resume))
+            tokenizer, corpora = made()
         special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
         if tokenizer.n_outputs < tokenizer.vocab_size:
             special["n_outputs"] = tokenizer.n_outputs
@@ -89,6 +102,14 @@ def train(
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
         run.started()
         return trainer.run()
+
+
+def joined() -> npx.ranks.World:
+    """The world of all ranks that were started with this process; UserError where they do not find each other."""
+    try:
+        return npx.ranks.join()
+    except RuntimeError as error:
+        raise UserError(str(error)) from None
 
 
 def check_memory(parameters: int, each: int) -> None:

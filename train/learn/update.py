@@ -1,5 +1,7 @@
 """One update: the gradient of its micro-batches, then Adam; and what happens where memory runs out.
 
+Of several ranks each computes its share of the micro-batches, and all get the gradient of all of them.
+
 The gradient of the mean loss over all target tokens, times the loss scale, is added up in the flat buffer; Adam divides
 by the scale and clips in its own pass. The device is waited for once an update: the losses and the norm are read
 together, after the last backward, and nothing is moved unless they are finite.
@@ -7,18 +9,21 @@ together, after the last backward, and nothing is moved unless they are finite.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 import npx
-from autograd import kept_arrays
+from autograd import kept_arrays, no_grad
 from models import FlatParameters
 from train.errors import UserError
 from train.learn.anomaly import SUM_ALONE, first_anomaly, unwarned
 from train.learn.graphs import Graphs
-from train.learn.optim import Adam, LossScale, clip_factor, squared_norm
+from train.learn.optim import Adam, LossScale, clip_factor
+from train.learn.reduction import gradient_of
+from train.learn.shares import Share, whole
 from train.run.keys import TrainSection
-from train.run.report import RunReport
+from train.run.report import Notes, RunReport
 from train.tasks import Task
 
 GIB = 2**30
@@ -36,7 +41,7 @@ class Update:
         task: Task,
         model: Any,
         settings: TrainSection,
-        report: RunReport,
+        report: RunReport | Notes,
         meanwhile: Callable[[], object] = lambda: None,
     ) -> None:
         self.task, self.model, self.settings, self.report, self.meanwhile = task, model, settings, report, meanwhile
@@ -44,74 +49,122 @@ class Update:
         if t.recompute:
             model.recompute()
         self.flat = FlatParameters(model, precision.numbers if precision.low else None)
-        self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
+        self.world = npx.ranks.world()
+        self.own = gradient_of(self.flat, self.world, t.shard)
+        self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside, self.own.parts)
         self.scale = LossScale(dynamic=precision.scaled)
         self.graphs = Graphs(model, t, report.line) if t.graphs and npx.device() == "cuda" else None
-        self.losses: list[float] = []  # of the micro-batches of the last gradient
+        self.draws: int | None = None  # of dropout, for a micro-batch: for each the same number
+        self.losses: list[float] = []  # of the micro-batches of the last gradient, of all ranks
 
-    def gradient(self, micro: Sequence[Any], step: int) -> tuple[float, float]:
+    def gradient(self, micro: Sequence[Any], step: int, share: Share | None = None) -> tuple[float, float]:
         """Leaves the gradient of micro-batches in the flat buffer; returns their mean loss and the gradient's norm.
 
+        `share`: what of the whole update `micro` is; None: all of it. Loss, norm and gradient are those of all ranks
+        (where `train.shard` splits it, the gradient of this rank's parts).
         Where memory runs out it is formed once more from halves of the micro-batches: the same sum, but for rounding
-        and for other draws of dropout. UserError where that is too much as well.
+        and for other draws of dropout. UserError where that is too much as well, or where other ranks have begun to
+        add it to theirs.
         """
-        targets, halved = sum(batch.n_target_tokens for batch in micro), False
+        share, halved = share or whole(micro), False
         while True:
             try:
-                return self._gradient(micro, targets, step)
+                return self._gradient(micro, share, step)
             except MemoryError:
                 found = self.out_of_memory(micro, step)  # while the traceback keeps the graph
             smaller = [half for batch in micro for half in batch.halves()]
-            if halved or len(smaller) == len(micro):
+            if halved or len(smaller) == len(micro) or self.own.begun:
                 raise UserError(found)
             npx.free_memory()
             self.report.metrics({"kind": "halved", "step": step, "micro_batches": len(smaller)})
             self.report.line(f"{found}; this update is made of {len(smaller)} halves")
+            share = share.of_halves([len(batch.halves()) for batch in micro])
             micro, halved = smaller, True
 
-    def _gradient(self, micro: Sequence[Any], targets: int, step: int) -> tuple[float, float]:
+    def _gradient(self, micro: Sequence[Any], share: Share, step: int) -> tuple[float, float]:
         self.flat.zero_grad()
+        self.own.begin()
+        losses = []
         with npx.keyed(self.settings.seed, step), unwarned():
-            losses = [self._loss(batch, targets) for batch in micro]
-            numbers = npx.stack([*losses, squared_norm(self.flat)])
+            for number, batch in zip(share.numbers, micro, strict=True):
+                ready = self.own.ready if number == share.numbers[-1] else None
+                with self._draws(step, number, batch):
+                    losses.append(self._loss(batch, share.targets, ready))
+            numbers = npx.stack([*losses, self.own.square()])
             self.meanwhile()
-            *self.losses, square = npx.to_host(numbers).tolist()
-        return sum(self.losses), math.sqrt(square) / self.scale.value
+            *losses, square = npx.to_host(numbers).tolist()
+        told = self.world.gather(([*zip(share.numbers, losses, strict=True)], square))
+        found = sorted((one for part, _ in told for one in part), key=lambda one: one[0] % share.all)
+        self.losses = [sum(loss for n, loss in found if n % share.all == i) for i in range(share.all)]
+        return sum(loss for _, loss in found), math.sqrt(sum(square for _, square in told)) / self.scale.value
 
-    def _loss(self, batch: Any, targets: int) -> npx.Array:
+    def _draws(self, step: int, number: int, batch: Any) -> AbstractContextManager[None]:
+        """Dropout draws for micro-batch `number` what one process, which does all of them in order, draws for it."""
+        if self.world.size == 1:
+            return nullcontext()
+        if self.draws is None:
+            self.draws = self._counted_draws(batch)
+        return npx.keyed(self.settings.seed, step, first=number * self.draws)
+
+    def _counted_draws(self, batch: Any) -> int:
+        while len(halves := batch.halves()) > 1:
+            batch = halves[0]
+        with npx.keyed(0, 0), npx.random.noting_keys() as noted, no_grad():
+            self.task.loss(self.model, batch)
+        return len(noted)
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """What Adam remembers of the whole buffer, on the host; on rank 0. All ranks take part, with all weights."""
+        self.own.complete()
+        state = self.adam.state_dict()
+        return state | {name: self.own.whole(state[name]) for name in ("m", "v")}
+
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+        """Takes back what `optimizer_state` gave; ValueError where the size is another model's."""
+        if self.own.shards and all(state[name].shape == self.flat.data.shape for name in ("m", "v")):
+            state = state | {name: self.own.own(state[name]) for name in ("m", "v")}
+        self.adam.load_state_dict(state)
+
+    def _loss(self, batch: Any, targets: int, ready: Any) -> npx.Array:
         """The loss () of a micro-batch as its share of the update's, on the device; its gradient is added up."""
         if self.graphs:
             return self.graphs.loss(self.task.sequences(batch), targets, self.scale.value)
-        return self._backward(batch, targets)
+        return self._backward(batch, targets, ready)
 
-    def _backward(self, batch: Any, targets: int) -> npx.Array:
-        """Adds a micro-batch's gradient; its loss, of `targets` tokens in the whole update."""
+    def _backward(self, batch: Any, targets: int, ready: Any = None) -> npx.Array:
+        """Adds a micro-batch's gradient; its loss, of `targets` tokens in the whole update. `ready`: see `backward`."""
         t = self.settings
         how = {"smoothing": t.label_smoothing, "smoothing_over": t.smoothing_over, "normalizer": targets}
         loss = self.task.loss(self.model, batch, **how)
-        loss.backward(self.scale.value)
+        loss.backward(self.scale.value, ready)
         return loss.data
 
-    def blame(self, micro: Sequence[Any], step: int, debug: bool) -> tuple[Sequence[int], str]:
+    def blame(self, micro: Sequence[Any], step: int, debug: bool, share: Share | None = None) -> tuple[list[int], str]:
         """Which micro-batches, by their numbers, a gradient that is not finite is from, and the first operation.
 
         That is looked for with `debug` alone: the gradient is formed again.
         """
-        number = range(len(micro))
+        share = share or whole(micro)
         if debug:
-            targets = sum(batch.n_target_tokens for batch in micro)
-            self.flat.zero_grad()
-            with npx.keyed(self.settings.seed, step), unwarned():
-                for i in number:
-                    if found := first_anomaly(partial(self._backward, micro[i], targets)):
-                        return [i], found
-        known = len(self.losses) == len(micro)  # or it was made of halves
-        bad = [i for i in number if known and not math.isfinite(self.losses[i])]
-        return bad or number, SUM_ALONE if debug else ""
+            number, found = min(self.world.gather(self._first_anomaly(micro, share, step)))
+            if found:
+                return [number], found
+        bad = [number for number, loss in enumerate(self.losses) if not math.isfinite(loss)]
+        return bad or [*range(share.all)], SUM_ALONE if debug else ""
+
+    def _first_anomaly(self, micro: Sequence[Any], share: Share, step: int) -> tuple[int, str]:
+        self.flat.zero_grad()
+        with npx.keyed(self.settings.seed, step), unwarned():
+            for number, batch in zip(share.numbers, micro, strict=True):
+                with self._draws(step, number, batch):
+                    if found := first_anomaly(partial(self._backward, batch, share.targets)):
+                        return number, found
+        return share.all, ""
 
     def apply(self, lr: float, norm: float) -> None:
         """Moves the weights by the gradient in the flat buffer, whose norm is `norm`."""
         self.adam.step(lr, clip_factor(norm, self.settings.clip_norm) / self.scale.value)
+        self.own.spread()
         self.scale.succeeded()
 
     def out_of_memory(self, micro: Sequence[Any], step: int) -> str:

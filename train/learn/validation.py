@@ -4,9 +4,11 @@ import math
 import tempfile
 import time
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import npx
 from autograd import no_grad
 from train.learn.anomaly import SUM_ALONE, first_anomaly, unwarned
 from train.learn.signals import Signals
@@ -21,31 +23,44 @@ class Validation:
     def __init__(self, task: Task, model: Any, tokenizer: Any, corpus: Any, config: RunConfig) -> None:
         self.task, self.model, self.tokenizer, self.corpus, self.config = task, model, tokenizer, corpus, config
         self.last: dict[str, float] | None = None
-        self.failed: tuple[Any, Any] = (None, None)  # examples and batch whose loss was not finite
+        self.failed: tuple[int, Any, Any] | None = None  # number, examples and batch whose loss was not finite
 
     def measure(self, signals: Signals) -> dict[str, float] | None:
         """Loss without smoothing, perplexity, seconds and the task's scores; None after a signal.
 
-        Where a batch's loss is not finite, the loss alone, and the batch is `failed`.
+        Of k ranks each computes every k-th batch, and all get the result of all. Where a batch's loss is not finite,
+        the loss alone, and the batch is `failed`.
         """
-        started = time.perf_counter()
+        started, world = time.perf_counter(), npx.ranks.world()
         evaluation = self.task.evaluation(self.config, self.tokenizer, self.corpus)
-        total, targets = 0.0, 0
+        losses: dict[int, tuple[float, int]] = {}  # of a batch by its number: its loss and target tokens
+        self.failed = None
         self.model.eval()
         try:
             with no_grad():
-                for indices, batch in self.task.in_order(self.corpus, self.config.train.batch_tokens):
+                batches = enumerate(self.task.in_order(self.corpus, self.config.train.batch_tokens))
+                for number, (indices, batch) in islice(batches, world.rank, None, world.size):
                     if signals.asked:
                         return None
-                    total += self.loss(batch)
-                    if not math.isfinite(total):
-                        self.failed = indices, batch
-                        return {"loss": total}
-                    targets += batch.n_target_tokens
+                    loss = self.loss(batch)
+                    losses[number] = loss, batch.n_target_tokens
+                    if not math.isfinite(loss):
+                        self.failed = number, indices, batch
+                        break
                     if evaluation is not None:
                         evaluation.add(self.model, indices, batch)
         finally:
             self.model.train()
+        if world.size > 1:
+            ranks = world.gather((losses, evaluation and evaluation.found))
+            losses = dict(sorted(one for part, _ in ranks for one in part.items()))
+            if evaluation is not None:
+                evaluation.found = together([found for _, found in ranks])
+        total, targets = 0.0, 0
+        for loss, predictions in losses.values():
+            total, targets = total + loss, targets + predictions
+        if not math.isfinite(total):
+            return {"loss": total}
         result = {"loss": total / targets, "perplexity": math.exp(min(total / targets, 700.0))}
         if evaluation is not None:
             result |= evaluation.result()
@@ -59,16 +74,25 @@ class Validation:
             return float(self.task.loss(self.model, batch, smoothing=0.0, normalizer=1.0).item())
 
     def blame(self, debug: bool) -> tuple[str, str]:
-        """Where the batch that failed stands in the text, and with `debug` the first operation."""
-        examples, batch = self.failed
-        where = self.task.where(self.corpus, examples)
-        if not debug:
-            return where, ""
-        self.model.eval()
-        with no_grad():
-            found = first_anomaly(lambda: self.loss(batch))
-        self.model.train()
-        return where, found or SUM_ALONE
+        """Where the batch that failed stands in the text, and with `debug` the first operation; on all ranks alike."""
+        failed, where, found = math.inf, "", ""
+        if self.failed is not None:
+            failed, examples, batch = self.failed
+            where = self.task.where(self.corpus, examples)
+            if debug:
+                self.model.eval()
+                with no_grad():
+                    found = first_anomaly(lambda: self.loss(batch)) or SUM_ALONE
+                self.model.train()
+        _, where, found = min(npx.ranks.world().gather((failed, where, found)))
+        return where, found
+
+
+def together(parts: list[Any]) -> Any:
+    """What the evaluations of all ranks have found, lists or dictionaries, as one."""
+    if isinstance(parts[0], dict):
+        return {key: value for part in parts for key, value in part.items()}
+    return [one for part in parts for one in part]
 
 
 def perplexity(run: str | Path, source: str | Path, references: str | Path) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class RunFolder:
 
     def metric_lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """The whole lines of metrics.jsonl with their entries; not what a killed process or a stranger left in it."""
-        with opened(self.metrics_file) as file:
+        with opened(self.metrics_file, attempt="removing it") as file:
             lines = file.read().decode("utf-8", errors="replace").split("\n")[:-1]
         for line in lines:
             with suppress(ValueError, RecursionError):

@@ -153,6 +153,17 @@ class TrainSection:
     validate_bleu: bool = key(
         True, "Also translate the validation text (or parse it), and report its BLEU (its F1).", may_change=True
     )
+    shard: bool = key(
+        False,
+        "Of several ranks each keeps and updates only its part of Adam's moments, instead of all of them.",
+        may_change=True,
+    )
+    rank_timeout: float = key(
+        20.0,
+        "Seconds without a sign of life of a rank, or of waiting for it, after which a run of several ranks ends.",
+        within="[1, 1e6]",
+        may_change=True,
+    )
     log_every: int = key(50, "Updates between lines of metrics.jsonl and log.txt.", within=COUNT, may_change=True)
 
 

@@ -79,6 +79,47 @@ class RunReport:
             write_text(file, kept)
 
 
+class Silent(RunReport):
+    """The report of a rank that does not write: what it would tell, rank 0 tells."""
+
+    @contextmanager
+    def opened(self, state: RunState) -> Iterator[None]:
+        yield
+
+    def metrics(self, entry: dict[str, Any]) -> None:
+        pass
+
+    def line(self, text: str) -> None:
+        pass
+
+    def advance(self, state: RunState) -> None:
+        pass
+
+    def time_left(self, state: RunState) -> str:
+        return ""
+
+    def sync(self) -> None:
+        pass
+
+
+class Notes:
+    """A report of what one rank alone has to say, until rank 0 tells it."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def metrics(self, entry: dict[str, Any]) -> None:
+        pass
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+    def taken(self) -> list[str]:
+        """The lines since the last time."""
+        lines, self.lines = self.lines, []
+        return lines
+
+
 class Appended:
     """A text file that grows by lines. What a full disk does not take is kept, and written once there is room."""
 

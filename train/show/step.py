@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from autograd import Recorder, Tensor, observing
-from autograd.draw import Box, Wrong, evaluate, numbers, parsed, placed
+from autograd.draw import Wrong, evaluate, numbers, parsed
 from autograd.engine import Node
+from autograd.layout import Box, placed
 from autograd.neural import softmax
 from npx import Array
 from train.errors import UserError, one_line

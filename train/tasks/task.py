@@ -25,8 +25,9 @@ class Task:
         digest             what tells this text from another, in JSON; None where there is nothing
         describe()         how much there is, and what was left out
     Batches, those of every epoch, have
-        epoch(n)           what stands for each batch of epoch n, in order, and
-        batch(one of it)   the batch
+        epoch(n)           what stands for each batch of epoch n, in order, and of one of these
+        batch(it)          the batch, and
+        sizes(it)          its n_target_tokens and n_tokens, without making it
     A batch, some examples as arrays of ids, has
         n_target_tokens    predictions that the loss counts
         n_tokens           tokens it trains on, without padding: what a speed is counted in
@@ -35,6 +36,7 @@ class Task:
         halves()           batches of half of the examples each; the batch alone where it has only one
     An evaluation, scores of a model on a text beside the loss, has
         add(model, examples, batch)   takes in the examples that `batch` holds
+        found              what it has taken in, a list or a dictionary: that of several ranks is put together
         result()           the scores by the names of `scores`
     """
 

@@ -3,7 +3,7 @@
 `Batches` cuts an epoch; `Stream` gives the batches of all epochs in a row and makes some of them ahead.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -108,6 +108,11 @@ class Batches:
             yield pool[start:end]
             start = end
 
+    def sizes(self, indices: Ints) -> tuple[int, int]:
+        """`n_target_tokens` and `n_tokens` of the batch of the pairs `indices`, without making it."""
+        targets = int(self.corpus.tgt_lengths[indices].sum(dtype=np.int64))
+        return targets, targets + int(self.corpus.src_lengths[indices].sum(dtype=np.int64))
+
     def batch(self, indices: Ints) -> Batch:
         """Padded arrays of the pairs `indices` (B,), in that order."""
         corpus = self.corpus
@@ -121,15 +126,27 @@ class Stream:
     """The batches of all epochs in a row, each at its place, some of them made before they are asked for."""
 
     def __init__(self, batches: Any) -> None:
-        """`batches`: a `Batches`, or what has its methods `epoch` and `batch`."""
+        """`batches`: a `Batches`, or what has its methods `epoch`, `sizes` and `batch`."""
         self.epoch = lru_cache(maxsize=2)(batches.epoch)  # this one and the next
-        self._batch = batches.batch
+        self._batch, self._sizes = batches.batch, batches.sizes
         self._ready: dict[Place, Any] = {}
 
     def after(self, place: Place) -> Place:
         """The place that follows."""
         epoch, index = place
         return (epoch, index + 1) if index + 1 < len(self.epoch(epoch)) else (epoch + 1, 0)
+
+    def places(self, place: Place, count: int) -> list[Place]:
+        """`count` places in a row, `place` the first of them."""
+        found = [place]
+        while len(found) < count:
+            found.append(self.after(found[-1]))
+        return found[:count]
+
+    def sizes(self, place: Place) -> tuple[int, int]:
+        """`n_target_tokens` and `n_tokens` of the batch at a place, without making it."""
+        found: tuple[int, int] = self._sizes(self.examples(place))
+        return found
 
     def batch(self, place: Place) -> Any:
         """The batch at a place."""
@@ -139,12 +156,9 @@ class Stream:
         """What stands for the batch at a place: the numbers of its examples."""
         return self.epoch(place[0])[place[1]]
 
-    def prepare(self, place: Place, count: int) -> None:
-        """Make the `count` batches from `place` on now."""
-        self._ready.clear()
-        for _ in range(count):
-            self._ready[place] = self.batch(place)
-            place = self.after(place)
+    def prepare(self, places: Iterable[Place]) -> None:
+        """Make the batches at these places now."""
+        self._ready = {place: self.batch(place) for place in places}
 
 
 def shuffled(n: int, bits: np.random.Philox) -> Ints:

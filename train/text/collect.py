@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import digest, kept, whole, write_json, write_text
+from train.files import digest, kept, what_is, whole, write_json, write_text
 from train.text.clean import Cleaner, Rules
 from train.text.corpus import prepare
 from train.text.fetch import fetch_all, shown_progress
@@ -58,6 +58,7 @@ def collect(
     """
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: expected a folder; got a file; try another --out")
+    own_files(dataset)  # a mistake in a path makes no folder
     settings = replace(
         settings,
         tokenizer=settings.tokenizer or dataset.tokenizer,
@@ -96,8 +97,7 @@ def write_texts(
     """Writes the text of each part, where it is not there yet; for each how many pairs there were, and its hashes."""
     languages = dataset.src, dataset.tgt
     texts = {part: [asdict(pair) for pair in pairs] for part, pairs in dataset.parts.items()}
-    own = [file for pairs in dataset.parts.values() for p in pairs if not p.archive for file in (p.src, p.tgt)]
-    made_of = [source["sha256"] for source in sources] + [digest(text_file(file)) for file in own]
+    made_of = [source["sha256"] for source in sources] + [digest(file) for file in own_files(dataset)]
     how = json.loads(json.dumps([texts, made_of, asdict(rules), dataset.held_out]))
     done = out / "texts.json"
     if (before := kept(done)) and before["how"] == how:
@@ -121,11 +121,13 @@ def write_texts(
     return parts
 
 
-def text_file(path: str) -> str:
-    """The path of one's own text; UserError where there is none."""
-    if not Path(path).is_file():
-        raise UserError(f"{path}: expected a text file; got none; try another path")
-    return path
+def own_files(dataset: Dataset) -> list[str]:
+    """The paths of one's own texts; UserError where one is no file."""
+    own = [file for pairs in dataset.parts.values() for p in pairs if not p.archive for file in (p.src, p.tgt)]
+    for path in own:
+        if not Path(path).is_file():
+            raise UserError(f"{path}: expected a text file; got {what_is(path)}; try another path")
+    return own
 
 
 def told_every(pairs: Iterable[Any], tell: Callable[[], object]) -> Iterator[Any]:

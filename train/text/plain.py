@@ -185,6 +185,10 @@ class WindowBatches:
         starts = first + self.length * shuffled((predictions - first) // self.length, bits).astype(np.int64)
         return [starts[i : i + self.each] for i in range(0, len(starts), self.each)]
 
+    def sizes(self, starts: Ints) -> tuple[int, int]:
+        """`n_target_tokens` and `n_tokens` of the batch of these windows, without making it."""
+        return len(starts) * self.length, len(starts) * self.length
+
     def batch(self, starts: Ints) -> Windows:
         """The windows at these positions (B,)."""
         return Windows(self.text.tokens[starts[:, None] + np.arange(self.length + 1)].astype(np.int32))

