@@ -22,8 +22,6 @@ export function grids(heads, kinds, off, open) {
     }
     const block = el("div", { class: "grid", "data-kind": kind, role: "group", "aria-label": `heads, ${kind}; arrow keys go from one to the next` }, ...made);
     block.style.setProperty("--heads", grid.heads);
-    block.style.setProperty("--rows", rows);
-    block.style.setProperty("--columns", columns);
     block.style.setProperty("--shape", `${columns} / ${rows}`);
     block.addEventListener("keydown", (event) => {
       const at = made.indexOf(event.target);
@@ -40,12 +38,12 @@ export function grids(heads, kinds, off, open) {
   return blocks;
 }
 
+const PIXELS = Uint32Array.from(PALETTE, (rgb) => new Uint32Array(Uint8Array.of(...rgb, 255).buffer)[0]);
+
 function paint(canvas, levels, causal) {  // what is later than its row cannot be looked at, and stays clear
-  const context = canvas.getContext("2d"), image = context.createImageData(canvas.width, canvas.height);
-  for (let i = 0; i < levels.length; i++) {
-    const [r, g, b] = PALETTE[levels[i]];
-    image.data.set([r, g, b, causal && i % canvas.width > i / canvas.width ? 0 : 255], 4 * i);
-  }
+  const context = canvas.getContext("2d"), wide = canvas.width, image = context.createImageData(wide, canvas.height);
+  const pixels = new Uint32Array(image.data.buffer);
+  for (let i = 0; i < levels.length; i++) if (!causal || i % wide <= i / wide) pixels[i] = PIXELS[levels[i]];
   context.putImageData(image, 0, 0);
 }
 
@@ -55,11 +53,20 @@ export function light(place, side, i) {
     const kind = block.dataset.kind, source = side === "source";
     const row = kind === "encoder" ? (source ? i : null) : source ? null : i;
     const column = kind === "decoder" ? (source || i === null ? null : i + 1) : source ? i : null;
-    const fits = column !== null && column < Number(block.style.getPropertyValue("--columns"));
-    block.style.setProperty("--row", row ?? 0);
-    block.style.setProperty("--column", column ?? 0);
-    block.classList.toggle("row-lit", row !== null);
-    block.classList.toggle("column-lit", fits);
+    const [first, canvas, heads] = [block.firstChild, block.querySelector("canvas"), Number(block.style.getPropertyValue("--heads"))];
+    const [wide, tall] = [canvas.offsetWidth, canvas.offsetHeight];
+    const across = heads > 1 ? first.nextSibling.offsetLeft - first.offsetLeft : wide;
+    const down = block.children[heads] ? block.children[heads].offsetTop - first.offsetTop : tall + 1;
+    bar(block, "row", row, canvas.height, tall, down);
+    bar(block, "column", column !== null && column < canvas.width ? column : null, canvas.width, wide, across);
+  }
+}
+
+// One bar for each head at once: it is repeated at the distance from one to the next.
+function bar(block, name, i, of, size, step) {
+  block.classList.toggle(`${name}-lit`, i !== null);
+  for (const [key, value] of Object.entries(i === null ? {} : { from: 1 + i * size / of, to: 1 + (i + 1) * size / of, step })) {
+    block.style.setProperty(`--${name}-${key}`, `${value.toFixed(2)}px`);
   }
 }
 
