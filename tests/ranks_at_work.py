@@ -39,7 +39,7 @@ def command(size, *arguments):
 def started(size, *arguments, **how):
     """A process of mpirun's."""
     environment = os.environ | QUIET | AS_ROOT
-    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | how
+    how = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | how
     return subprocess.Popen(command(size, *arguments), cwd=ROOT, env=environment, **how)
 
 

@@ -148,7 +148,8 @@ def test_a_rank_that_fails_ends_the_run_in_one_line_and_one_process_goes_on(text
     about = some(text, 3, steps=10**6, precision="float64", rank_timeout=2.0, validate_every=10**6)
     jobs.write_text(json.dumps([("train", 3, {"tables": about, "out": str(out)})]))
     process = ranks_at_work.started(3, "-m", "tests.ranks_at_work", jobs)
-    while not RunFolder(out).steps() and process.poll() is None:
+    end = time.monotonic() + 120
+    while not RunFolder(out).steps() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.05)
     os.kill(ranks_at_work.processes(process)[1], number)
     _, told = process.communicate(timeout=60)
