@@ -12,11 +12,14 @@ from rich.console import Console
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+from sacrebleu.tokenizers.tokenizer_intl import TokenizerV14International
+from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp
 
 from train.errors import UserError
 from train.scores.bleu import (
     BLEUS,
     OTHERS,
+    bleu,
     corpus_bleu_for_validation,
     print_report,
     score_report,
@@ -116,6 +119,14 @@ def test_splitting_compounds_is_one_step_more_than_tokenising(a, b):
     scores = score_report(*plain, ter=False)["scores"]
     assert scores["bleu_compound"]["score"] == scores["bleu_tok"]["score"]
     assert scores["bleu_compound_13a"]["score"] == scores["bleu_13a"]["score"]
+
+
+@pytest.mark.parametrize("variant", BLEUS)
+def test_a_bleu_keeps_no_lines(variant):
+    """A training measures it for days."""
+    bleu(["A line, kept by no one."], ["A line."], BLEUS[variant])
+    for tokenizer in (Tokenizer13a, TokenizerRegexp, TokenizerV14International):
+        assert tokenizer.__call__.cache_info().currsize == 0
 
 
 def test_the_variants_tell_different_things():

@@ -15,6 +15,8 @@ from rich.table import Table
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest, Result
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+from sacrebleu.tokenizers.tokenizer_intl import TokenizerV14International
+from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp
 
 from train.errors import UserError
 
@@ -138,7 +140,11 @@ def sure(mean: Any, confidence: Any) -> dict[str, float]:
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], variant: Variant) -> dict[str, Any]:
     """One BLEU of a corpus: score, signature, precisions (%), brevity penalty, lengths (words)."""
-    return score_one(bleu_measure(variant), hypotheses, references)
+    try:
+        return score_one(bleu_measure(variant), hypotheses, references)
+    finally:  # sacreBLEU keeps 65,536 lines for every tokeniser, for which a long training has no use
+        for tokenizer in (Tokenizer13a, TokenizerRegexp, TokenizerV14International):
+            cast(Any, tokenizer.__call__).cache_clear()
 
 
 def score_report(
