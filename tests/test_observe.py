@@ -170,7 +170,7 @@ def test_a_division_of_nothing_by_nothing_is_named_with_its_layer_and_line():
         with pytest.raises(AnomalyError) as caught, anomaly():
             model.loss(src, tgt, smoothing=0.0).backward()
     text = str(caught.value)
-    assert text.startswith("divide: expected finite numbers from finite ones; gave nan at (0, 0, 0)")
+    assert text.startswith("divide: expected finite numbers from finite ones; gave nan at (0, 0)")
     line = planted.__code__.co_firstlineno + 2
     assert "decoder.2" in text and f'test_observe.py", line {line}, in planted' in text
 

@@ -311,7 +311,8 @@ def translate(tab, address, sentence=SENTENCE):
 
 
 def cells(tab, place):
-    """The rows of a table as lists of text."""
+    """The rows of a table as lists of text, as soon as it has more than its head: it is made when it is opened."""
+    until(tab, f"document.querySelectorAll(`{place} tr`).length > 1")
     return tab.locator(f"{place} tr").evaluate_all("rows => rows.map(r => [...r.children].map(c => c.textContent))")
 
 

@@ -38,7 +38,7 @@ loss("tied matrix without its gradient from the output", lambda h, w, *a: (h, w.
 loss("loss divided by padding too", lambda h, w, t, s, over, pad, n: (h, w, t, s, over, pad, t.size))
 loss("loss divided by the tokens of the first row alone", lambda h, w, t, s, over, pad, n: (
     h, w, t, s, over, pad, int((t[0] != pad).sum())), TEXT)
-loss("padding counted in the loss", lambda h, w, t, s, over, pad, n: (h, w, t, s, over, w.shape[0], n))
+loss("padding counted in the loss", lambda h, w, t, s, over, pad, n: (h, w, t, s, over, w.shape[0], n), TEXT)
 loss("smoothing over padding where it is spared", lambda h, w, t, s, over, pad, n: (
     h, w, t, s, "others" if over == "others_without_pad" else over, pad, n))
 loss("last position without gradient", lambda h, *a: (routed(h, h * (npx.arange(h.shape[1]) < h.shape[1] - 1)[:, None]),

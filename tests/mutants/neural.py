@@ -87,7 +87,9 @@ def attention_mutant(change):
     """`attention_grad` with changed gradients; change(right, g, q, k, v, p, dropped, scores)."""
 
     def wrong(g, saved, out=None):
-        grads = change(ATTENTION_GRAD.reference, g, *saved.values)
+        q, k, v, *_, (drop, _), scores = saved.values  # q and k are turned already
+        p, dropped = npx.attention.reference(q, k, v, scores._replace(rotary=None), drop)[1][3:5]
+        grads = change(ATTENTION_GRAD.reference, g, q, k, v, p, dropped, scores)
         for target, value in zip(out or (), grads, strict=False):
             npx.copyto(target, value)
         return out or grads

@@ -197,29 +197,32 @@ mistake("embedding", "incoming gradient", "scaled where it lies", embedding.embe
 
 FORWARD, GRAD = attention.attention_numpy, attention.attention_grad_numpy
 mistake("attention", "blocks", "the first block's bias for all", FORWARD,
-        "bias[i:j]", "bias[: j - i]")
-mistake("attention", "blocks", "the first block's mask of dropout", FORWARD, "keep[i:j]", "keep[: j - i]")
-mistake("attention", "blocks", "that on the way back", GRAD, "keep[i:j]", "keep[: j - i]")
+        "own.part(bias, *sizes)", "bias[: own.j - own.i, :, : sizes[0], : sizes[1]]")
+mistake("attention", "blocks", "the first block's mask of dropout", FORWARD,
+        "own.part(keep, *sizes)", "keep[: own.j - own.i, :, : sizes[0], : sizes[1]]")
+mistake("attention", "blocks", "that on the way back", GRAD,
+        "own.part(keep, *sizes)", "keep[: own.j - own.i, :, : sizes[0], : sizes[1]]")
 mistake("attention", "blocks", "the first block's weights on the way back", GRAD,
-        "softmax_grad_in_place(gs, p[i:j])", "softmax_grad_in_place(gs, p[: j - i])")
+        "softmax_grad_in_place(gs, weights)",
+        "softmax_grad_in_place(gs, p.reshape(-1)[: weights.size].reshape(weights.shape))")
 mistake("attention", "blocks", "values' gradients written to the first block", GRAD,
-        "heads_first(gv[i:j])", "heads_first(gv[: j - i])")
+        "own.keys.room(gv)", "(own if own.keys.packed else cut[0]).keys.room(gv)[: own.j - own.i]")
 mistake("attention", "blocks", "one array of scores for all threads", GRAD,
-        "gs = gh @ vh.swapaxes(-1, -2)",
-        "gs = np.matmul(gh, vh.swapaxes(-1, -2), out="
+        "gh @ vh.swapaxes(-1, -2)",
+        "np.matmul(gh, vh.swapaxes(-1, -2), out="
         f"{kept('gh.shape, vh.shape, g.dtype', 'gh @ vh.swapaxes(-1, -2)')})")
 mistake("attention", "state", "weights in an array of the first call", FORWARD,
         "p = np.empty((batch, heads, length, source), q.dtype)",
         f"p = {kept('q.shape, k.shape, q.dtype', 'np.empty((batch, heads, length, source), q.dtype)')}")
 mistake("attention", "state", "the output in an array of the first call", FORWARD,
-        "y = np.empty((batch, length, heads, d_v), q.dtype)",
-        f"y = {kept('q.shape, d_v, q.dtype', 'np.empty((batch, length, heads, d_v), q.dtype)')}")
+        "y = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)",
+        f"y = {kept('q.shape, v.shape, q.dtype', 'np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)')}")
 mistake("attention", "special value", "a bias of -inf as -10,000", FORWARD,
-        "rows += bias[i:j]", "rows += np.maximum(bias[i:j], -1e4)")
+        "rows += own.part(bias, *sizes)", "rows += np.maximum(own.part(bias, *sizes), -1e4)")
 mistake("attention", "special value", "scores above 100 cut off", FORWARD,
         "rows *= scale", "np.minimum(rows * scale, 100, out=rows)")
 mistake("attention", "incoming gradient", "the keys' gradient of a repeated row", GRAD,
-        "gh, qh, kh, vh = (", "g = g if 0 not in g.strides[:1] else g * 0\n        gh, qh, kh, vh = (")
+        "gh, qh, kh, vh = map(", "gb = gb if 0 not in g.strides[:1] else gb * 0\n        gh, qh, kh, vh = map(")
 
 # Cross entropy
 
