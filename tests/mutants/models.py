@@ -35,7 +35,7 @@ def loss(mistake, change, entry=PAIRS):
 
 
 loss("tied matrix without its gradient from the output", lambda h, w, *a: (h, w.detach(), *a))
-loss("loss divided by padding too", lambda h, w, t, s, over, pad, n: (h, w, t, s, over, pad, t.size))
+loss("loss divided by padding too", lambda h, w, t, s, over, pad, n: (h, w, t, s, over, pad, t.size), TEXT)
 loss("loss divided by the tokens of the first row alone", lambda h, w, t, s, over, pad, n: (
     h, w, t, s, over, pad, int((t[0] != pad).sum())), TEXT)
 loss("padding counted in the loss", lambda h, w, t, s, over, pad, n: (h, w, t, s, over, w.shape[0], n), TEXT)
@@ -50,7 +50,7 @@ def mean_over_rows(self, hidden, targets, smoothing, over, tokens):
     return routed(right, CROSS_ENTROPY(self, hidden, targets, smoothing, over, len(targets)))
 
 
-method(SequenceModel, "cross_entropy", "gradient by sentences, loss by tokens", PAIRS, mean_over_rows)
+method(SequenceModel, "cross_entropy", "gradient by sentences, loss by tokens", TEXT, mean_over_rows)
 method(SequenceModel, "cross_entropy", "loss rounded to float32", TEXT, lambda *a: CROSS_ENTROPY(*a).astype(
     "float32").astype("float64"))
 method(SequenceModel, "logits", "tied matrix without its gradient from the logits", TEXT,
