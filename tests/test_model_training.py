@@ -139,13 +139,14 @@ def test_ten_sentences_are_learned_by_heart(norm):
     sources = [[FIRST + i % 8, FIRST + i // 8, *s] for i, s in enumerate(sources)]  # no two alike
     src, tgt = batch(sources, targets)
     config = TransformerConfig(V, d_model=32, d_ff=64, n_heads=4, n_layers=1, dropout=0.0, norm=norm)
-    model = Transformer(config, seed=2)  # by rounding alone seed 1 ends with one token at even odds
+    model = Transformer(config, seed=1)
     adam = Adam(model)
-    for step in range(1, 151):
+    for step in range(1, 201):
         adam.flat.zero_grad()
         loss = model.loss(src, tgt, smoothing=0.0)
         loss.backward()
-        adam.step(0.01 * min(1, step / 20))
+        # At a steady 0.01 it depends on rounding, that is on the processor, whether the end is on a plateau.
+        adam.step(0.005 * min(1, step / 20, (201 - step) / 100))
     assert loss.item() < 0.05
     model.eval()
     assert [h.tokens for h in greedy_search(model, src)] == targets
