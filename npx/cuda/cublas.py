@@ -64,9 +64,9 @@ class Cublas:
     def __init__(self, cupy: Any, math_mode: int) -> None:
         from cupy_backends.cuda.libs import cublas
 
-        self.library, self.current, self.stream = loaded(), cupy.cuda.get_current_stream, None
+        self.functions, self.current, self.stream = loaded(), cupy.cuda.get_current_stream, None
         for name, kinds in ARGUMENTS.items():
-            getattr(self.library, name).argtypes = kinds
+            getattr(self.functions, name).argtypes = kinds
         self.handle, self.workspace = cublas.create(), cupy.empty(WORKSPACE, np.uint8)
         cublas.setMathMode(self.handle, math_mode)
         self.plans: dict[Any, Plan] = {}
@@ -74,7 +74,7 @@ class Cublas:
 
     def ask(self, name: str, *args: Any) -> None:
         """A function of the library; RuntimeError with its status where it fails."""
-        if status := getattr(self.library, name)(*args):
+        if status := getattr(self.functions, name)(*args):
             raise RuntimeError(f"{name}: expected status 0; got {status}")
 
     def gemm_ex(self, *args: int) -> None:
