@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
+from benchmarks.page import chromium
 from tests.trainings import text, uninterrupted  # noqa: F401
 from train.run.checkpoint import load_model
 from train.show.server import Page, application
@@ -50,7 +51,7 @@ def run(uninterrupted, tmp_path_factory):  # noqa: F811
 
 @pytest.fixture(scope="module")
 def page(run):
-    return Page(run, *load_model(run))
+    return Page({run.name: run}, *load_model(run))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def address(page):
         yield found
 
 
-def chromium():
+def driven():
     """A Chromium to drive, or why there is none."""
     try:
         import axe_playwright_python
@@ -67,14 +68,13 @@ def chromium():
     except ImportError:
         return None, 'no browser tests: pip install "npx-transformer[browser]"'
     del axe_playwright_python, playwright
-    names = ("chromium-headless-shell", "chromium", "google-chrome")
-    found = os.environ.get("NPX_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    found = chromium()
     return found, "" if found else "no browser tests: no Chromium on PATH; NPX_CHROMIUM names one"
 
 
 @pytest.fixture(scope="module")
 def browser():
-    path, why = chromium()
+    path, why = driven()
     if path is None:
         if os.environ.get("NPX_REQUIRE_BROWSER") == "1":
             pytest.fail(why)

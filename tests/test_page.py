@@ -1,6 +1,8 @@
 """The page (`serve`): each view in a real browser, held against the engine's numbers; see tests/pages.py."""
 
 import json
+import shutil
+import xml.etree.ElementTree as xml
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,7 @@ from tests.pages import (  # noqa: F401, fixtures
     until,
     view,
 )
-from train.show.inside import Head, labels, see, source_ids, without
+from train.show.inside import ABOUT, Head, labels, see, source_ids, without
 from train.show.server import Page
 
 
@@ -106,26 +108,63 @@ def test_translate_shows_the_searchs_translation_and_all_heads(tab, address, pag
     lens = cells(tab, "#result > .scroll")[-1]
     assert [cell.rsplit(" ", 1)[0] for cell in lens[1:]] == labels(tokenizer, seen.by_layer[-1].tolist())
     pixel = tab.evaluate(
-        "() => { const c = document.querySelector(\"[data-head='decoder.0.0'] canvas\");"
+        "() => { const c = document.querySelector('[data-kind=decoder] canvas');"
         " return [...c.getContext('2d').getImageData(0, 0, 2, 1).data] }"
     )
     assert pixel == [253, 231, 37, 255, 0, 0, 0, 0]  # weight 1 is yellow, and what comes later is clear
 
 
+def lit(tab, **crossings):
+    """Whether of all heads just these rows and columns are lit; kind -> (row, column), None for none."""
+    of_canvas = """canvas => {
+        const { width, height } = canvas, copy = new OffscreenCanvas(width, height).getContext("2d");
+        copy.drawImage(canvas, 0, 0);
+        return [height, [...copy.getImageData(0, 0, width, height).data.filter((_, i) => i % 4 === 3)]];
+    }"""
+    for kind in ABOUT:
+        height, alphas = tab.locator(f".grid[data-kind={kind}] canvas").evaluate(of_canvas)
+        alphas = np.reshape(alphas, (height, -1))[:-1]  # 1 layer, 2 heads
+        heads = alphas[:, : alphas.shape[1] // 2 - 1], alphas[:, alphas.shape[1] // 2 : -1]  # 1 pixel between
+        row, column = crossings.get(kind, (None, None))
+        expected = np.full(heads[0].shape, 255 if row is column is None else 64)
+        expected[[] if row is None else row] = expected[:, [] if column is None else column] = 255
+        if not all((head == (np.tril(expected) if kind == "decoder" else expected)).all() for head in heads):
+            return False
+    return True
+
+
 def test_a_piece_lights_its_row_and_column_everywhere(tab, address):
     translate(tab, address)
+    assert lit(tab)
     tab.focus("span.piece >> nth=1")
-    lit = "block => [block.dataset.kind, block.classList.contains('row-lit'), block.classList.contains('column-lit')]"
-    assert tab.locator(".grid").evaluate_all(f"blocks => blocks.map({lit})") == [
-        ["encoder", True, True], ["decoder", False, False], ["cross", False, True],
-    ]  # fmt: skip
+    assert lit(tab, encoder=(1, 1), cross=(None, 1)) and not lit(tab)
     tab.focus("button.piece >> nth=0")
-    assert tab.locator(".grid").evaluate_all(f"blocks => blocks.map({lit})") == [
-        ["encoder", False, False], ["decoder", True, tab.locator("button.piece").count() > 1], ["cross", True, False],
-    ]  # fmt: skip
-    tab.focus(".grid[data-kind=cross] .head >> nth=0")
+    more = tab.locator("button.piece").count() > 1
+    assert lit(tab, decoder=(0, 1 if more else None), cross=(0, None))
+    tab.focus("#text")
+    assert lit(tab)
+
+
+def test_a_weight_under_the_pointer_is_told(tab, address, page):
+    translate(tab, address)
+    tab.hover("[data-head='cross.0.1']", position={"x": 2, "y": 2})
+    src = source_ids(page.model, page.tokenizer, SENTENCE)
+    weight = page.model.attention_maps(np.array([src]), np.array([[1]]), "cross")[0][0, 1, 0, 0]
+    pieces = [tab.locator(f"{tag}.piece").first.inner_text().split()[0] for tag in ("button", "span")]
+    said = tab.locator(".kind:has([data-kind=cross]) .read")
+    assert said.inner_text() == f"layer 0, head 1: {pieces[0]} looks at {pieces[1]} with {weight:.2f}"
+    assert lit(tab, cross=(0, 0))
+    tab.hover("h1")
+    assert said.inner_text() == "" and lit(tab)
+
+
+def test_heads_are_reached_by_arrow_keys(tab, address):
+    translate(tab, address)
+    tab.focus("[data-head='cross.0.0']")
     tab.keyboard.press("ArrowRight")
     assert tab.evaluate("document.activeElement.dataset.head") == "cross.0.1"
+    tab.keyboard.press("Enter")
+    until(tab, "document.querySelector('#head h3')?.textContent === 'Head cross.0.1'")
 
 
 def test_another_piece_can_be_forced_and_a_head_be_switched_off(tab, address, page):
@@ -168,17 +207,23 @@ def test_the_beam_tree_has_the_searchs_scores_to_the_last_bit(tab, address, page
     assert tab.locator("#beam svg .box").count() > kept
 
 
-def test_curves_follow_a_training(tab, address, run):
-    view(tab, address, "curves")
-    tab.wait_for_selector("figure")
-    lines = run.joinpath("metrics.jsonl").read_text("utf-8").splitlines()
-    last = json.loads([line for line in lines if '"train"' in line][-1])
-    assert f"up to update {json.loads(lines[-1])['step']}" in tab.inner_text("#curves [role=status]")
-    with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps(last | {"step": 4321, "loss": 0.125}) + "\n")
-    until(tab, "document.querySelector('#curves [role=status]').textContent.includes('4,321')")
-    tab.click("#curves figure summary >> nth=0")
-    assert cells(tab, "#curves figure details")[-1][:2] == ["4321", "0.125"]
+def test_curves_follow_trainings(tab, page, run, tmp_path):
+    other = Path(shutil.copytree(run, tmp_path / "other", ignore=shutil.ignore_patterns("checkpoints")))
+    with served(Page({"run": run, "other": other}, page.model, page.tokenizer, page.config)) as address:
+        view(tab, address, "curves")
+        tab.wait_for_selector("figure")
+        lines = run.joinpath("metrics.jsonl").read_text("utf-8").splitlines()
+        step, last = json.loads(lines[-1])["step"], json.loads([line for line in lines if '"train"' in line][-1])
+        status = "document.querySelector('#curves [role=status]').textContent"
+        assert f"run: up to update {step}; other: up to update {step}." in tab.evaluate(status)
+        tab.click("#curves figure summary >> nth=0")
+        assert cells(tab, "#curves figure details")[0] == [
+            "update", "run, training", "run, validation", "other, training", "other, validation",
+        ]  # fmt: skip
+        with open(other / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(last | {"step": 4321, "loss": 0.125}) + "\n")
+        until(tab, f"{status}.includes('4,321')")
+        assert cells(tab, "#curves figure details")[-1] == ["4321", "", "", "0.125", ""]  # it has stayed open
 
 
 def test_what_is_saved_needs_nothing_else(tab, address, tmp_path, browser):
@@ -193,12 +238,29 @@ def test_what_is_saved_needs_nothing_else(tab, address, tmp_path, browser):
     other.on("request", lambda request: asked.append(request.url))
     other.goto((tmp_path / "saved.html").as_uri())
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
-    assert other.locator(".head img").count() == 6 and other.inner_text("#status") == tab.inner_text("#status")
+    assert other.locator(".grid img").count() == 3 and other.inner_text("#status") == tab.inner_text("#status")
     other.close()
+
+
+def test_a_drawing_that_is_saved_looks_as_it_did(tab, address, tmp_path):
+    """Also where no style sheet is at hand: every part has its own colours."""
+    translate(tab, address)
     tab.click("[data-head='cross.0.0']")
-    with tab.expect_download() as waiting:
-        tab.click("text=Save as SVG")
-    assert waiting.value.suggested_filename == "cross.0.0.svg"
+    tab.click("nav a[href='#beam']")
+    tab.click("nav a[href='#step']")
+    tab.wait_for_selector("#step svg .box")
+    for name, place in {"translate": "#head", "beam": "#beam", "step": "#step"}.items():
+        tab.click(f"nav a[href='#{name}']")
+        with tab.expect_download() as waiting:
+            tab.click(f"{place} >> text=Save as SVG")
+        waiting.value.save_as(tmp_path / "saved.svg")
+        saved = xml.parse(tmp_path / "saved.svg").getroot()
+        title, ground, *parts = saved
+        assert (
+            title.text == tab.get_attribute(f"{place} svg", "aria-label") and ground.get("fill") == "rgb(255, 255, 255)"
+        )
+        assert {part.get("fill") is not None and part.get("stroke") is not None for part in parts} == {True}
+    assert waiting.value.suggested_filename == "step.svg"
 
 
 class Hostile:
@@ -218,7 +280,7 @@ class Hostile:
 
 
 def test_a_foreign_vocabulary_stays_text(tab, page):
-    foreign = Page(page.run, page.model, Hostile(page.tokenizer), page.config)
+    foreign = Page({}, page.model, Hostile(page.tokenizer), page.config)
     with served(foreign) as address:
         translate(tab, address)
         tab.click("[data-head='cross.0.0']")
@@ -278,13 +340,14 @@ def test_nothing_serious_for_those_who_see_or_move_otherwise(tab, address):
         found += tab.evaluate(f"axe.run({{runOnly: ['color-contrast']}}){told}")
         assert [one for one in found if one[0] in ("serious", "critical")] == [], name
         tab.emulate_media(color_scheme="light")
-        tab.set_viewport_size({"width": 360, "height": 640})
-        assert tab.evaluate("document.documentElement.scrollWidth") <= 360, name
+        for width, height in ((360, 640), (550, 400)):  # a telephone; the window at a zoom of 200 %
+            tab.set_viewport_size({"width": width, "height": height})
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width, name
         tab.set_viewport_size({"width": 1100, "height": 800})
 
 
 def test_without_a_run_there_is_the_step_view(tab):
-    with served(Page(None)) as address:
+    with served(Page({})) as address:
         view(tab, address, "")
         assert tab.is_visible("#step") and tab.inner_text("#run") == "without a run"
         tab.wait_for_selector("#step svg .box")

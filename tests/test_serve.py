@@ -9,14 +9,15 @@ import sys
 import threading
 import time
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.pages import address, page, run, text, uninterrupted  # noqa: F401, fixtures
+from tests.pages import address, page, run, served, text, uninterrupted  # noqa: F401, fixtures
 from train.cli import main
 from train.errors import UserError
 from train.show.guard import Guard
-from train.show.server import FILES, Cancelled, Inference
+from train.show.server import FILES, KEPT, Cancelled, Inference, Page
 from train.show.step import steps
 
 
@@ -118,11 +119,63 @@ def test_a_new_request_ends_the_one_that_runs():
         second = await collect(inference.lines(lambda tell: {"answer": 1}))
         return await first, second
 
-    async def collect(lines):
-        return [json.loads(line) async for line in lines]
-
     first, second = asyncio.run(both())
     assert first[-1] == {"cancelled": True} and second[-1] == {"answer": 1} and gone.is_set()
+
+
+def test_a_step_waits_for_a_translation_and_does_not_end_it():
+    inference, begun, go_on = Inference(), threading.Event(), threading.Event()
+
+    def translation(tell):
+        begun.set()
+        go_on.wait(20)
+        tell({"so_far": []})
+        return {"answer": 1}
+
+    async def both():
+        first = asyncio.ensure_future(collect(inference.lines(translation)))
+        await asyncio.to_thread(begun.wait, 20)
+        second = asyncio.ensure_future(collect(inference.lines(lambda tell: {"answer": 2}, waits=True)))
+        await asyncio.sleep(0)
+        go_on.set()
+        return await first, await second
+
+    first, second = asyncio.run(both())
+    assert first[-1] == {"answer": 1} and second[-1] == {"answer": 2}
+
+
+async def collect(lines):
+    return [json.loads(line) async for line in lines]
+
+
+def asked(address, path, question=None):
+    """The last line of the answer to a question, or to a GET."""
+    _, guard, port = address
+    headers = {"Cookie": f"{guard.cookie}={guard.token}"}
+    if question is not None:
+        headers |= {"Content-Type": "application/json", "Origin": f"http://127.0.0.1:{port}"}
+    data = None if question is None else json.dumps(question).encode()
+    with urlopen(Request(f"http://127.0.0.1:{port}{path}", data, headers), timeout=60) as answer:
+        return json.loads(answer.read().splitlines()[-1])
+
+
+def test_each_page_opens_the_heads_of_its_own_translation(address):
+    """Two tabs are open; and who comes too late is told so."""
+    one, two = (asked(address, "/api/translate", {"text": text}) for text in ("one", "two three"))
+    of = {"kind": "encoder", "layer": 0, "head": 1}
+    for answer in (one, two):
+        assert asked(address, "/api/head", of | {"translation": answer["translation"]})["rows"] == answer["source"]
+    for wrong in ({}, {"translation": []}, {"translation": two["translation"], "layer": -1}):
+        assert "expected a head of a recent translation" in asked(address, "/api/head", of | wrong)["error"]
+    for _ in range(KEPT):
+        asked(address, "/api/translate", {"text": "one", "beam": 1})
+    assert "error" in asked(address, "/api/head", of | {"translation": two["translation"]})
+
+
+def test_a_run_without_metrics_has_no_curves_yet(tmp_path):
+    (tmp_path / "metrics.jsonl").mkdir()
+    with served(Page({"run": tmp_path, "new": tmp_path / "none"})) as address:
+        assert asked(address, "/api/curves")["runs"] == {"run": {}, "new": {}}
 
 
 @pytest.mark.parametrize(
@@ -164,14 +217,22 @@ def test_serve_prints_its_address_and_ends_with_ctrl_c(run):
         assert printed.startswith(f"http://127.0.0.1:{port}/?token=")
         assert raw(port, f"GET /{printed.split('/')[-1]} HTTP/1.1\nHost: localhost:{port}\nConnection: close") == 200
         assert main(["serve", "--port", str(port)]) == 2  # it is taken
-        process.send_signal(signal.SIGINT)
+        question = json.dumps({"text": "one " * 100, "beam": 8})
+        lines = ["POST /api/translate HTTP/1.1", f"Host: localhost:{port}", f"Origin: http://localhost:{port}"]
+        lines += [f"Cookie: npx-{port}={printed.split('=')[-1]}", "Content-Type: application/json"]
+        lines += [f"Content-Length: {len(question)}", "", question]
         try:
-            assert process.wait(30) in (0, 130, -2)
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+                connection.sendall("\r\n".join(lines).encode())
+                assert connection.recv(65536).startswith(b"HTTP/1.1 200")  # and goes on
+                process.send_signal(signal.SIGINT)
+                assert process.wait(30) in (0, 130, -2)
         finally:
             process.kill()
-        assert "Traceback" not in process.stderr.read()
+        assert process.stderr.read().count("\n") == 1  # where to open it
 
 
 def test_serve_of_what_is_no_run_says_so(tmp_path, capsys):
-    assert main(["serve", str(tmp_path / "none"), "--port", "0"]) == 2
-    assert "expected a run folder" in capsys.readouterr().err
+    for words in ([str(tmp_path / "none")], ["--also", str(tmp_path / "none")]):
+        assert main(["serve", *words, "--port", "0"]) == 2
+        assert "expected a run folder" in capsys.readouterr().err

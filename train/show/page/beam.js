@@ -1,12 +1,14 @@
 // Beam tree: every hypothesis of the last translation's search, and why it ended.
 import { el, number, table, twin } from "./parts.js";
+import { saving } from "./save.js";
 
 const W = 104, H = 46;
 
 export function start(section) {
   const hint = el("p", {}, "Translate a sentence first; its search is shown here.");
   const dropped = el("input", { type: "checkbox", id: "dropped" });
-  const control = el("label", { hidden: true }, dropped, " with those that were dropped");
+  const control = el("p", { class: "row", hidden: true }, el("label", {}, dropped, " with those that were dropped"),
+    saving("beam", () => place.firstChild));
   const why = el("p", { id: "why", role: "status" });
   const place = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Beam tree" });
   const numbers = el("div");
@@ -50,8 +52,11 @@ export function start(section) {
         el("text", { x, y: y + 19, class: "how" }, node.fate)));
     }
     place.replaceChildren(svg);
-    numbers.replaceChildren(twin("All hypotheses as a table", () => table("Hypotheses, with all digits",
-      ["number", "step", "from", "piece", "log-probability (nats)", "score", "fate"],
-      found.nodes.map((n, i) => [i, n.length, n.parent < 0 ? "begin" : n.parent, n.label, String(n.log_probability), String(n.score), n.fate]))));
+    numbers.replaceChildren(
+      twin("All hypotheses as a table", () => table("Hypotheses, with all digits",
+        ["number", "step", "from", "piece", "log-probability (nats)", "score", "fate"],
+        found.nodes.map((n, i) => [i, n.length, n.parent < 0 ? "begin" : n.parent, n.label, n.log_probability, n.score, n.fate]))),
+      twin("What each step had to beat", () => table("Scores, step by step: the search ends where nothing that lives can come above what has been found",
+        ["step", "least of the best found", "most that a live one can reach"], found.bounds.map((pair, i) => [i + 1, ...pair.map(number)]))));
   }
 }

@@ -1,5 +1,6 @@
 // Step: the graph of an expression, forward then backward, one node at a time, with the engine's numbers.
 import { ask, el, number, short, table, twin } from "./parts.js";
+import { saving } from "./save.js";
 
 const READY = [
   ["a * b + a", "a = 3; b = 2"],
@@ -10,7 +11,7 @@ const READY = [
 ];
 
 export function start(section) {
-  let graph = null, at = 0, answered = -1;
+  let graph = null, at = 0, answered = -1, asked = 0;
   const expression = el("input", { id: "expression", value: READY[0][0], autocomplete: "off", spellcheck: "false" });
   const values = el("input", { id: "values", value: READY[0][1], autocomplete: "off", spellcheck: "false" });
   const ready = el("select", { id: "ready" }, ...READY.map(([name], i) => el("option", { value: i }, name)));
@@ -19,14 +20,14 @@ export function start(section) {
     el("label", {}, "Expression ", expression), el("label", {}, "Values ", values),
     el("button", {}, "Show"), el("label", {}, "or ", ready), el("label", {}, predict, " predict each number"));
   const moves = [["|◀", "To the start", 0], ["◀", "Back", -1], ["▶", "Forward", 1], ["▶|", "To the end", Infinity]].map(
-    ([sign, name, by]) => el("button", { type: "button", "aria-label": name, onclick: () => go(by) }, sign));
+    ([sign, name, by]) => el("button", { type: "button", class: "control", "aria-label": name, onclick: () => go(by) }, sign));
   const place = el("output", { id: "place", "aria-live": "polite" });
   const drawing = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Graph" });
   const panel = el("div", { id: "node", "aria-live": "polite" });
+  const all = twin("All numbers as a table", () => numbers());
   section.append(
     el("p", {}, "Arithmetic and operations of names (softmax, exp, log, relu, sum, matmul or @, …). Keys: ← → Home End."),
-    form, el("div", { class: "row" }, ...moves, place), panel, drawing,
-    twin("All numbers as a table", () => numbers()));
+    form, el("div", { class: "row" }, ...moves, place, saving("step", () => drawing.firstChild)), panel, drawing, all);
   ready.addEventListener("change", () => {
     const [text, given] = READY[ready.value];
     if (given) [expression.value, values.value] = [text, given];
@@ -46,8 +47,9 @@ export function start(section) {
     } catch (error) {
       return say(error.message);
     }
-    const answer = await ask("api/step", question);
-    if (answer.cancelled) return;
+    place.textContent = "…";
+    const mine = ++asked, answer = await ask("api/step", question);
+    if (mine !== asked) return;
     if (answer.error) return say(answer.error);
     [graph, at, answered] = [answer, 0, -1];
     draw();
@@ -121,16 +123,17 @@ export function start(section) {
     const phase = at === 0 ? "before the first operation" : at <= steps ? "forward" : "backward";
     place.textContent = `${at} of ${last()}, ${phase}`;
     const here = at ? moved(at) : null;
-    const svg = el("svg", { viewBox: `-40 0 ${graph.width + 80} ${graph.height}`, width: graph.width + 80, height: graph.height, role: "img",
+    const svg = el("svg", { viewBox: `0 0 ${graph.width} ${graph.height}`, width: graph.width, height: graph.height, role: "img",
       "aria-label": `Graph of ${graph.nodes.length} nodes, inputs at the bottom` });
+    const said = [];
     for (const one of graph.nodes) {
-      one.inputs.forEach((key, i) => {
-        const from = node(key), lit = here?.back && here.node === one;
-        const aside = from.y - one.y > 100 ? (from.x <= one.x ? -1 : 1) * 110 : 0;  // around what stands between
-        svg.append(el("path", { d: `M${from.x} ${from.y - 26} Q${(from.x + one.x) / 2 + aside} ${(from.y + one.y) / 2} ${one.x} ${one.y + 26}`, class: lit ? "edge lit" : "edge" }));
-        if (lit) svg.append(el("text", { x: (from.x + one.x) / 2 + aside / 2 + 6, y: (from.y + one.y) / 2 + 4, class: "how" }, one.how[i] ?? ""));
+      const lit = here?.back && here.node === one;
+      one.ways.forEach((way, i) => {
+        svg.append(el("path", { d: `M${way.map((point) => point.map(Math.round).join(" ")).join(" L")}`, class: lit ? "edge lit" : "edge" }));
+        if (lit) said.push(el("text", { x: one.said[i][0], y: one.said[i][1] + 4, class: "said" }, one.how[i]));
       });
     }
+    svg.append(...said);
     for (const one of graph.nodes) {
       const { value, gradient } = known(one);
       svg.append(el("g", { class: `box${one.leaf ? " leaf" : ""}${here?.node === one ? " lit" : ""}`, "data-key": one.key },
@@ -141,7 +144,7 @@ export function start(section) {
     }
     drawing.replaceChildren(svg);
     panel.replaceChildren(...about(here));
-    section.querySelector("details").open = false;
+    all.renew();
   }
 
   function about(here) {
@@ -167,5 +170,5 @@ export function start(section) {
     }));
   }
 
-  load();
+  document.addEventListener("shown", ({ detail }) => { if (detail === "step" && !asked) load(); });
 }
