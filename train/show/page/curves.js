@@ -2,7 +2,7 @@
 import { el, number, reach, table, twin } from "./parts.js";
 import { saving } from "./save.js";
 
-const W = 360, H = 206, LEFT = 52, BELOW = 28, TOP = 10, LEGEND = 15;
+const W = 360, H = 222, LEFT = 52, BELOW = 28, TOP = 26, LEGEND = 15;
 const HUES = ["#4477aa", "#ee6677", "#228833", "#aa7700", "#3399bb", "#aa3377"];
 const WORDS = { train: "training", valid: "validation" };
 
@@ -47,7 +47,7 @@ function upTo(panels) {
 function panel(name, { title, log }) {
   let lines = [], svg = el("svg");
   const numbers = twin("As a table", () => table(title, ["update", ...lines.map(({ run, kind }) => `${run}, ${WORDS[kind]}`)], rows(lines)));
-  const figure = el("figure", {}, el("figcaption", {}, `${title}${log ? ", logarithmic" : ""}`), svg, saving(name, () => svg), numbers);
+  const figure = el("figure", {}, svg, saving(name, () => svg), numbers);
 
   function show(found) {
     lines = found;
@@ -68,7 +68,8 @@ function drawn(title, log, lines) {
   const x = (v) => LEFT + (W - LEFT - 16) * v / (x1 || 1), y = (v) => TOP + (H - TOP - BELOW) * (1 - (scale(v) - y0) / (y1 - y0 || 1));
   const said = lines.map(({ run, kind, points: p }) => `${run}, ${WORDS[kind]}: ${number(p[0][1])} to ${number(p.at(-1)[1])}`).join("; ");
   const height = H + LEGEND * (1 + runs.size);
-  const svg = el("svg", { viewBox: `0 0 ${W} ${height}`, role: "img", "aria-label": `${title}. ${said}` });
+  const svg = el("svg", { viewBox: `0 0 ${W} ${height}`, role: "img", "aria-label": `${title}. ${said}` },
+    el("text", { x: 4, y: 13 }, `${title}${log ? ", logarithmic" : ""}`));
   for (const share of [0, 0.5, 1]) {
     const value = y0 + share * (y1 - y0), at = TOP + (H - TOP - BELOW) * (1 - share);
     svg.append(el("line", { x1: LEFT, x2: W - 16, y1: at, y2: at, class: "rule" }),
@@ -76,8 +77,9 @@ function drawn(title, log, lines) {
       el("text", { x: x(share * x1), y: H - BELOW + 15, class: "tick" }, String(Math.round(share * x1))));
   }
   for (const { kind, points: p, hue } of lines) {
-    const places = p.filter(([, b]) => Number.isFinite(scale(b))).map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`);
+    const places = p.filter(([, b]) => Number.isFinite(scale(b))).map(([a, b]) => [x(a).toFixed(1), y(b).toFixed(1)]);
     svg.append(el("polyline", { points: places.join(" "), class: `line ${kind}`, stroke: hue }));
+    if (kind === "valid" && places.length < 60) svg.append(...places.map(([cx, cy]) => el("circle", { cx, cy, r: 2, fill: hue })));
   }
   svg.append(el("text", { x: (LEFT + W) / 2, y: H + 8, class: "tick" }, `updates; ${[...new Set(lines.map(({ kind }) => kind))].map((kind) => `${kind === "valid" ? "dashed" : "solid"}: ${WORDS[kind]}`).join(", ")}`));
   [...runs].forEach(([run, hue], i) => {

@@ -129,7 +129,7 @@ function drawn(rows, columns, weights, name) {
     "aria-label": `Lines of head ${name} from each row to the columns that it looks at; the table below has the numbers` });
   const all = weights.flatMap((row, i) => row.map((w, j) => [w, i, j])).filter(([w]) => w >= 0.05).sort((a, b) => b[0] - a[0]).slice(0, 1500);
   for (const [w, i, j] of all) {
-    svg.append(el("line", { x1: 150, y1: at(i), x2: 270, y2: at(j), stroke: colour(0.25), "stroke-width": 1.6, "stroke-opacity": Math.min(1, w).toFixed(2) }));
+    svg.append(el("line", { x1: 150, y1: at(i), x2: 270, y2: at(j), stroke: colour(0.45), "stroke-width": 1.6, "stroke-opacity": Math.min(1, w).toFixed(2) }));
   }
   rows.forEach((row, i) => svg.append(el("text", { x: 144, y: at(i) + 4, "text-anchor": "end" }, row)));
   columns.forEach((column, i) => svg.append(el("text", { x: 276, y: at(i) + 4 }, column)));

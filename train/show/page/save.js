@@ -50,7 +50,7 @@ export async function save(about) {
   const sheet = await reach("page.css");
   if (!sheet) return;  // the banner says why
   const css = made("style", await sheet.text());
-  const parts = [made("title", document.title), css, copy, made("p", about.source ? `From ${about.source}.` : "")];
+  const parts = [made("title", document.title), css, copy, made("p", ["translate", "beam"].includes(section.id) ? `From ${about.source}.` : "")];
   const [title, style, ...body] = parts.map((part) => part.outerHTML.replaceAll(mark, "src"));
   const head = `<!doctype html>\n<html lang="en"><head><meta charset="utf-8">`;
   download(`${section.id}.html`, "text/html", `${head}${title}${style}</head><body>${body.join("\n")}</body></html>\n`);
