@@ -273,7 +273,7 @@ class Hostile:
         return getattr(self.tokenizer, name)
 
     def decode_batch(self, sequences):
-        return [f"a {HOSTILE}" for _ in sequences]
+        return ["a", *(f"a {HOSTILE}" for _ in sequences[1:])]
 
     def decode(self, ids):
         return HOSTILE

@@ -36,7 +36,19 @@ from train.errors import UserError, one_line
 from train.run.folder import RunFolder
 from train.show.curves import PANELS, series
 from train.show.guard import Guard
-from train.show.inside import ABOUT, Head, Seen, all_heads, labels, see, source_ids, summary, translated, without
+from train.show.inside import (
+    ABOUT,
+    Head,
+    Seen,
+    all_heads,
+    labels,
+    most_pieces,
+    see,
+    source_ids,
+    summary,
+    translated,
+    without,
+)
 from train.show.step import plain, steps
 
 PAGE = Path(__file__).with_name("page")
@@ -217,9 +229,10 @@ class Page:
 
     def prefix(self, asked: Mapping[str, Any]) -> list[int]:
         ids, c = asked.get("prefix", []), self.model.config
+        most = most_pieces(self.model)
         fits = isinstance(ids, list) and all(type(i) is int and 0 <= i < self.tokenizer.n_outputs for i in ids)
-        if not fits or len(ids) > 256 or any(i in (c.pad_id, c.bos_id) for i in ids) or c.eos_id in ids[:-1]:
-            raise UserError("prefix: expected at most 256 pieces; got something else; try translating again")
+        if not fits or len(ids) > most or any(i in (c.pad_id, c.bos_id) for i in ids) or c.eos_id in ids[:-1]:
+            raise UserError(f"prefix: expected at most {most} pieces; got something else; try translating again")
         return ids
 
     def off(self, asked: Mapping[str, Any]) -> list[Head]:

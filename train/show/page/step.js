@@ -102,10 +102,10 @@ export function start(section) {
     const field = el("input", { id: "guess", inputmode: "decimal", autocomplete: "off", size: 8 });
     panel.replaceChildren(el("form", { class: "row", onsubmit: (event) => {
       event.preventDefault();
-      const off = Math.abs(Number(field.value.replace(",", ".")) - truth);
+      const said = field.value.trim().replace(",", "."), near = Math.abs(Number(said) - truth) <= 0.006 * Math.max(1, Math.abs(truth));
       answered = at;
       go(1);
-      const right = field.value.trim() !== "" && off <= 0.006 * Math.max(1, Math.abs(truth));
+      const right = said !== "" && (near || said === truth);  // what is not finite comes as text
       panel.prepend(el("p", { class: right ? "right" : "error" }, right ? "Right." : `It is ${number(truth)}.`));
       moves[2].focus();
     } }, el("label", {}, `What is the ${Array.isArray(next.back ? next.node.gave[which] : next.node.value) ? "first number of the " : ""}${what}? `, field), el("button", {}, "Say")));
