@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from autograd import Tensor, neural
+from benchmarks.page import AIMS, measured
 from models.search import beam_search
 from tests.pages import (  # noqa: F401, fixtures
     HOSTILE,
@@ -224,6 +225,7 @@ def test_curves_follow_trainings(tab, page, run, tmp_path):
             file.write(json.dumps(last | {"step": 4321, "loss": 0.125}) + "\n")
         until(tab, f"{status}.includes('4,321')")
         assert cells(tab, "#curves figure details")[-1] == ["4321", "", "", "0.125", ""]  # it has stayed open
+        tab.goto("about:blank")  # before the server goes
 
 
 def test_what_is_saved_needs_nothing_else(tab, address, tmp_path, browser):
@@ -353,3 +355,8 @@ def test_without_a_run_there_is_the_step_view(tab):
         tab.wait_for_selector("#step svg .box")
         tab.click("nav a[href='#translate']")
         assert "no run was given" in tab.inner_text("#translate")
+
+
+def test_the_pages_benchmark_measures_each_part(tab, address):
+    found = measured(tab, address[0], SENTENCE, 1)
+    assert set(found) == set(AIMS) and all(len(times) >= 1 and min(times) > 0 for times in found.values())

@@ -6,7 +6,7 @@ import { start as beam } from "./beam.js";
 import { start as curves } from "./curves.js";
 import { save } from "./save.js";
 
-if (location.search) history.replaceState(null, "", location.pathname + location.hash);  // the token, once it was used
+if (location.search) history.replaceState(null, "", location.pathname + location.hash); // the token, once it was used
 
 const sections = [...document.querySelectorAll("main > section")];
 const links = [...document.querySelectorAll("nav a")];
@@ -27,12 +27,14 @@ const about = await start();
 if (about) {
   const { model, runs } = about;
   document.getElementById("run").textContent = model
-    ? `${runs[0]}: ${model.layers} layers, ${model.heads} heads, d_model ${model.d_model}, ${model.parameters.toLocaleString("en")} parameters`
+    ? `${runs[0]}: ${model.layers} layers, ${model.heads} heads, d_model ${model.d_model}, ` +
+      `${model.parameters.toLocaleString("en")} parameters`
     : runs.join(", ") || "without a run";
-  for (const [name, view] of Object.entries({ step, translate, beam, curves })) view(document.getElementById(name), about);
+  for (const [name, view] of Object.entries({ step, translate, beam, curves }))
+    view(document.getElementById(name), about);
   first = model ? "translate" : "step";
   document.getElementById("save").addEventListener("click", () => save(about));
   addEventListener("hashchange", show);
   show();
-  document.body.dataset.ready = Math.round(performance.now());  // milliseconds after it was asked for
+  document.body.dataset.ready = Math.round(performance.now()); // milliseconds after it was asked for
 }

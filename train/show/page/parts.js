@@ -28,25 +28,49 @@ export function short(x, most = 24) {
 
 export function table(caption, head, rows, rowHeads = true) {
   const cell = (tag, scope) => (value) => el(tag, scope ? { scope } : {}, String(value));
-  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
-    el("table", {}, el("caption", {}, caption),
+  return el(
+    "div",
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    el(
+      "table",
+      {},
+      el("caption", {}, caption),
       el("thead", {}, el("tr", {}, ...head.map(cell("th", "col")))),
-      el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((value, i) =>
-        cell(i || !rowHeads ? "td" : "th", i || !rowHeads ? null : "row")(value)))))));
+      el(
+        "tbody",
+        {},
+        ...rows.map((row) =>
+          el(
+            "tr",
+            {},
+            ...row.map((value, i) => cell(i || !rowHeads ? "td" : "th", i || !rowHeads ? null : "row")(value)),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
-export function twin(name, made) {  // a table beside a picture, made when it is opened, and by `renew` while it is open
+export function twin(name, made) {
+  // a table beside a picture, made when it is opened, and by `renew` while it is open
   const details = el("details", {}, el("summary", {}, name));
-  details.renew = () => { if (details.open) details.replaceChildren(details.firstChild, made()); };
+  details.renew = () => {
+    if (details.open) details.replaceChildren(details.firstChild, made());
+  };
   details.addEventListener("toggle", details.renew);
   return details;
 }
 
 // viridis at 17 places between 0 and 1
-const STOPS = ("440154 48186a 472d7b 424086 3b528b 33638d 2c728e 26828e 21918c 1fa088 28ae80 3fbc73 5ec962 84d44b " +
-  "addc30 d8e219 fde725").split(" ").map((hex) => [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16)));
+const STOPS = (
+  "440154 48186a 472d7b 424086 3b528b 33638d 2c728e 26828e 21918c 1fa088 28ae80 3fbc73 5ec962 84d44b " +
+  "addc30 d8e219 fde725"
+)
+  .split(" ")
+  .map((hex) => [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16)));
 export const PALETTE = Array.from({ length: 256 }, (_, level) => {
-  const place = level / 255 * (STOPS.length - 1), i = Math.min(STOPS.length - 2, Math.floor(place));
+  const place = (level / 255) * (STOPS.length - 1),
+    i = Math.min(STOPS.length - 2, Math.floor(place));
   return STOPS[i].map((a, c) => Math.round(a + (STOPS[i + 1][c] - a) * (place - i)));
 });
 export const colour = (share) => `rgb(${PALETTE[Math.round(255 * Math.min(1, Math.max(0, share)))].join(",")})`;
@@ -57,15 +81,18 @@ const GONE = "The server does not answer. This page goes on when it is there aga
 const ANEW = "The server was started anew: open the address that it has printed; this page then goes on.";
 const OTHER = "The server shows something else now: reload this page.";
 const banner = () => document.getElementById("banner");
-let known = null, waiting = null;
+let known = null,
+  waiting = null;
 
-export async function start() {  // what the server shows; null where it does not say
+export async function start() {
+  // what the server shows; null where it does not say
   const answer = await reach("api/about");
-  known = answer && await answer.text();
+  known = answer && (await answer.text());
   return known && JSON.parse(known);
 }
 
-export async function reach(path, options = {}) {  // an answer, or null: then the banner says why, or it was aborted
+export async function reach(path, options = {}) {
+  // an answer, or null: then the banner says why, or it was aborted
   const answer = await fetch(path, options).catch(() => null);
   if (answer && answer.status !== 403) return answer;
   if (!options.signal?.aborted) lost(answer ? ANEW : GONE);
@@ -78,7 +105,7 @@ function lost(text) {
   waiting ??= setInterval(async () => {
     const answer = await fetch("api/about").catch(() => null);
     if (!answer?.ok) return lost(answer ? ANEW : GONE);
-    if (known !== await answer.text()) return lost(OTHER);
+    if (known !== (await answer.text())) return lost(OTHER);
     clearInterval(waiting);
     waiting = null;
     banner().hidden = true;
@@ -94,7 +121,8 @@ export async function ask(path, question, each = () => {}, signal = undefined) {
   if (!answer) return failed();
   if (!answer.ok) return { error: await answer.text() };
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "", last = {};
+  let rest = "",
+    last = {};
   for (;;) {
     const part = await reader.read().catch(() => null);
     if (!part) {
@@ -104,7 +132,7 @@ export async function ask(path, question, each = () => {}, signal = undefined) {
     rest += part.value ?? "";
     const lines = rest.split("\n");
     rest = part.done ? "" : lines.pop();
-    for (const line of lines.filter(Boolean)) each(last = JSON.parse(line));
+    for (const line of lines.filter(Boolean)) each((last = JSON.parse(line)));
     if (part.done) return last;
   }
 }
