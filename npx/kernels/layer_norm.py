@@ -93,12 +93,12 @@ def residual_norm_numpy(
     """layer_norm(residual + dropout(x)), one block of rows at a time; residual None: without.
 
     What is kept is y, which the next operation keeps as well: xhat is had from it, but for the columns `hidden`, of
-    which it is kept.
+    which it is kept; and of the mask a bit for each value.
     """
     y, rstd = np.empty(x.shape, x.dtype), np.empty((*x.shape[:-1], 1), x.dtype)
     keep, hidden = drop and drop.keep(x.shape), hidden_columns(gamma, beta)
     columns = np.empty((rstd.size, len(hidden)), x.dtype)
-    saved = gamma, beta, y, (hidden, columns), rstd, drop, keep
+    saved = gamma, beta, y, (hidden, columns), rstd, drop, None if keep is None else np.packbits(keep, axis=-1)
     if not x.size:
         return y, saved
     x2, res2, keep2, y2, r2 = (as_rows(a) for a in (x, residual, keep, y, rstd))
@@ -155,7 +155,7 @@ def residual_norm_grad_numpy(
         sums = norm_rows_grad(g2[i:j], gamma, xhat, r2[i:j], gres2[i:j])
         if keep2 is not None:
             np.multiply(gres2[i:j], scale, out=gx2[i:j])
-            gx2[i:j] *= keep2[i:j]
+            gx2[i:j] *= np.unpackbits(keep2[i:j], axis=1, count=d)
         return sums
 
     parts = map_blocks(body, len(g2), g2[:1].nbytes)
