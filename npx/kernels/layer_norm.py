@@ -21,7 +21,8 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[
     centred = x - xp.mean(x, axis=-1, keepdims=True)
     rstd = 1 / xp.sqrt(xp.mean(centred * centred, axis=-1, keepdims=True) + eps)
     xhat = centred * rstd
-    return xhat * gamma + beta, (gamma, xhat, rstd)
+    y = (xhat * gamma + beta).astype(x.dtype, copy=False)  # NumPy's mean of bfloat16 is float32
+    return y, (gamma, xhat, rstd)
 
 
 @layer_norm.gradient
@@ -37,7 +38,8 @@ def layer_norm_grad(g: Array, gamma: Array, xhat: Array, rstd: Array, into: Plac
     h = g * gamma
     gx = rstd * (h - xp.mean(h, -1, keepdims=True) - xhat * xp.mean(h * xhat, -1, keepdims=True))
     rows = tuple(range(g.ndim - 1))
-    return gx, *added((xp.sum(g * xhat, axis=rows), xp.sum(g, axis=rows)), into)
+    gx, ggamma, gbeta = (part.astype(g.dtype, copy=False) for part in (gx, xp.sum(g * xhat, rows), xp.sum(g, rows)))
+    return gx, *added((ggamma, gbeta), into)
 
 
 def norm_rows(z: Array, gamma: Array, beta: Array, eps: float, y: Array, rstd: Array) -> None:
