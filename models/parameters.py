@@ -1,22 +1,31 @@
-"""The parameters of a module in one flat buffer, their gradients in another, for all that goes over each of them."""
+"""The parameters of a module in one flat buffer, for all that goes over each of them; their gradients in pieces or one.
+
+A gradient in an array of its own is there from the vjp that formed it to the next `zero_grad`, in memory that was given
+back by activations: a step needs no room for all of both, writes no zeros, and adds nothing to them. One array for all
+gradients, which stays where it is, is made for those who ask for it: ranks, which send parts of it, CUDA graphs, which
+add where they added before, weights of low precision, whose gradients are float32.
+"""
 
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import npx
 from models.module import Module
 
+JOINED = 1 << 17  # numbers: neighbouring gradients are gone over as one array up to this size
+
 
 class FlatParameters:
-    """Every parameter of a module in one array `data`, every gradient in another, `grad`.
+    """Every parameter of a module in one array `data`; every gradient in another, `grad`, once that was asked for.
 
-    The parameters' own `data` and `grad` become views, so that Adam, clipping, zeroing and averaging over machines
-    are each one pass over one array. `spans`: name -> slice of the flat arrays. Built once and handed on: ValueError
-    where parameters lie in another already, and (`check`) where the module is not any more what it was then.
+    The parameters' own `data` become views. `spans`: name -> slice of the flat arrays. Built once and handed on:
+    ValueError where parameters lie in another already, and (`check`) where the module is not any more what it was then.
 
     Mixed precision: with `numbers`, a narrower dtype to compute with, a third array `low` holds the weights rounded to
-    it, and the parameters' `data` are views of that one; `data`, their `master`, and `grad` keep the dtype they have.
-    So a small update is not lost to rounding, and gradients add up in full precision. Else `low` is None.
+    it, and the parameters' `data` are views of that one; `data`, their `master`, and `grad`, which is there from the
+    beginning, keep the dtype they have. So a small update is not lost to rounding, and gradients add up in full
+    precision. Else `low` is None.
     """
 
     def __init__(self, module: Module, numbers: Any = None) -> None:
@@ -34,16 +43,15 @@ class FlatParameters:
         self.module, self.parameters = module, list(named.values())
         size, dtype = sum(p.size for p in self.parameters), dtypes.pop()
         self.numbers = dtype if numbers is None else numbers
-        self.data, self.grad = npx.empty(size, dtype), npx.zeros(size, dtype)
+        self.data = npx.empty(size, dtype)
+        self._grad: npx.Array | None = None
         self.low = None if self.numbers == dtype else npx.empty(size, self.numbers)
         self.spans: dict[str, slice] = {}
         start, me = 0, weakref.ref(self)
         for name, p in named.items():
             span = slice(start, start + p.size)
             self.data[span] = p.weights.reshape(-1)
-            if p.grad is not None:
-                self.grad[span] = p.grad.reshape(-1)
-            data, p.grad = self.data[span].reshape(p.shape), self.grad[span].reshape(p.shape)
+            data = self.data[span].reshape(p.shape)
             if self.low is None:
                 p.data, p.master = data, None
             else:
@@ -52,6 +60,31 @@ class FlatParameters:
             p.buffer = me
             self.spans[name] = span
             start = span.stop
+        self._grad = None if self.low is None else self.grad
+
+    @property
+    def grad(self) -> npx.Array:
+        """All gradients in one array, in which they lie from the first time on that it is asked for."""
+        if self._grad is None:
+            self._grad = npx.zeros(self.data.size, self.data.dtype)
+            for p, span in zip(self.parameters, self.spans.values(), strict=True):
+                if p.grad is not None:
+                    self._grad[span] = p.grad.reshape(-1)
+                p.grad = self._grad[span].reshape(p.shape)
+        return self._grad
+
+    def gradient(self) -> Iterator[tuple[slice, npx.Array]]:
+        """The gradient from the first parameter to the last, in pieces: where each lies in `data`, and its numbers."""
+        if self._grad is not None:
+            yield slice(0, self.data.size), self._grad
+            return
+        start, parts = 0, list[npx.Array]()
+        for p, span in zip(self.parameters, self.spans.values(), strict=True):
+            if parts and span.stop - start > JOINED:
+                yield slice(start, span.start), joined(parts)
+                start, parts = span.start, []
+            parts.append(npx.zeros(p.size, p.dtype) if p.grad is None else p.grad.reshape(-1))
+        yield slice(start, self.data.size), joined(parts)
 
     def check(self) -> None:
         """ValueError where the module has other parameters than those in the buffer."""
@@ -64,6 +97,15 @@ class FlatParameters:
             )
 
     def zero_grad(self) -> None:
-        """Set every gradient to zero."""
+        """Set every gradient to zero, which is to None where it lies in an array of its own."""
         self.check()
-        self.grad[...] = 0
+        if self._grad is not None:
+            self._grad[...] = 0
+            return
+        for p in self.parameters:
+            p.grad = None
+
+
+def joined(parts: list[npx.Array]) -> npx.Array:
+    """Arrays one after the other in one."""
+    return parts[0] if len(parts) == 1 else npx.concatenate(parts)

@@ -126,6 +126,28 @@ def test_backward_writes_into_the_flat_gradient():
     assert all(np.shares_memory(p.grad, buffer) for p in tree.parameters())
 
 
+@pytest.mark.parametrize("most", [0, 7, 1 << 17])
+def test_gradients_lie_in_pieces_until_one_array_is_asked_for(monkeypatch, most):
+    """In the order of the weights, neighbours joined; what has no gradient counts as zeros."""
+    monkeypatch.setattr("models.parameters.JOINED", most)
+    tree, other = Tree(), Tree()
+    flat, whole = FlatParameters(tree), FlatParameters(other)
+    buffer = whole.grad
+    for module in (tree, other):
+        for _ in range(2):
+            module(Tensor(np.array([[1, 2, 4]], "float32"))).sum().backward()
+    assert tree.stack[0].gamma.grad is None and not np.shares_memory(tree.tied.beta.grad, buffer)
+    spans, pieces = zip(*flat.gradient(), strict=True)
+    assert [s.start for s in spans] == [0, *(s.stop for s in spans[:-1])] and spans[-1].stop == flat.data.size
+    assert len(pieces) == {0: len(NAMES), 1 << 17: 1}.get(most, len(pieces))
+    assert np.array_equal(np.concatenate(pieces), buffer) and next(whole.gradient())[1] is buffer
+    assert np.array_equal(flat.grad, buffer), "asked for, it has what was there"
+    assert all(np.shares_memory(p.grad, flat.grad) for p in tree.parameters())
+    for one in (flat, FlatParameters(third := Tree())):
+        one.zero_grad()
+    assert not flat.grad.any() and all(p.grad is None for p in third.parameters())
+
+
 def test_a_flat_buffer_has_one_dtype():
     tree = Tree()
     tree.scale.data = tree.scale.data.astype("float64")

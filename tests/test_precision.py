@@ -40,6 +40,21 @@ def dtype(name):
 # ---- which dtypes
 
 
+@pytest.mark.parametrize("low", LOW)
+def test_references_give_what_they_are_given(low):
+    """NumPy's products and means of bfloat16 are float32, which a fast version need not imitate."""
+    rng, low, drop = np.random.default_rng(0), dtype(low), npx.Drop(0.5, npx.Key(1, 1, 1))
+    numbers = lambda *shape: rng.normal(size=shape).astype(low)  # noqa: E731
+    with npx.kernel_mode("reference"):
+        for kernel, args in (
+            (npx.attention, (*(numbers(2, 3, 2, 4) for _ in range(3)), npx.Scores(causal=True, rotary=100.0), drop)),
+            (npx.layer_norm, (numbers(3, 4), numbers(4), numbers(4))),
+            (npx.dropout_residual_norm, (numbers(3, 4), numbers(3, 4), numbers(4), numbers(4), drop)),
+        ):
+            y, saved = kernel(*args)
+            assert {x.dtype for x in (y, *kernel.grad(y, saved))} == {low}, kernel.name
+
+
 def test_a_precision_is_two_dtypes_and_a_kind_of_product(gpu):
     pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs ml_dtypes")
     for name, weights, numbers, products in (

@@ -34,6 +34,7 @@ def attention(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Dro
     p = probabilities(q, k, scores)
     kept, dropped = dropout.reference(p, drop)
     y = heads_first(kept @ heads_first(sentences(v, scores.keys)))  # (B, T, H, d_v)
+    y = y.astype(v.dtype, copy=False)  # NumPy's product of bfloat16 is float32
     return together(y, scores.queries), (q, k, v, p, dropped, scores)
 
 
@@ -54,7 +55,7 @@ def attention_grad(
     gq, gk, gv = heads_first(gs @ kh), heads_first(gs.swapaxes(-1, -2) @ qh), heads_first(a.swapaxes(-1, -2) @ gh)
     gq, gk, gv = together(gq, scores.queries), together(gk, scores.keys), together(gv, scores.keys)
     turn_back(gq, gk, scores)
-    return written(out, (gq, gk, gv))
+    return written(out, tuple(x.astype(g.dtype, copy=False) for x in (gq, gk, gv)))
 
 
 def probabilities(q: Array, k: Array, scores: Scores) -> Array:

@@ -184,42 +184,46 @@ def linear_cross_entropy_numpy(
     """
     on, off = smoothing.on_and_off(len(w))
     real = np.flatnonzero(targets != smoothing.pad_id)
-    x_real, targets = x[real], targets[real]
+    padded = len(real) < len(x)
+    x_real, targets = (x[real], targets[real]) if padded else (x, targets)
     smoothed = np.full(len(w), off, x.dtype)  # off, or 0 where smoothing does not reach
     if smoothing.spares_padding:
         smoothed[smoothing.pad_id] = 0
     off_w = smoothed @ w  # (D,)
-    w_targets = w[targets]
-    loss = -(on * np.einsum("nd,nd->n", x_real, w_targets) + x_real @ off_w).sum(dtype=np.float64)
-    gx_real = -on * w_targets - off_w if grad else None
+    gx_real: Any = w[targets]
+    loss = -(on * np.einsum("nd,nd->n", x_real, gx_real) + x_real @ off_w).sum(dtype=np.float64)
+    gx_real *= -on
+    gx_real -= off_w
     gw = (np.empty if len(real) else np.zeros)(w.shape, x.dtype) if grad else None
 
     chunks = max(1, -(-len(real) * len(w) // CHUNK))
     rows = block(max(1, -(-len(real) // chunks)))
     width = block(min(PANEL, -(-len(w) // 4)) if tuned() else len(w))
-    buffer = np.empty((-(-len(w) // width), rows, width), x.dtype)
+    buffer = np.empty((-(-len(w) // width), rows, max(width, x.shape[1])), x.dtype)
     for start in range(0, len(real), rows):
         chunk = x_real[start : start + rows]
-        lse, share = panels_of_exponentials(chunk, w, buffer)
+        lse, share = panels_of_exponentials(chunk, w, buffer, width)
         loss += lse.sum(dtype=np.float64)
-        if gx_real is not None and gw is not None:
+        if gw is not None:
             less = None if start else (smoothed, x_real.sum(axis=0))
-            gx_real[start : start + rows] += panels_of_gradients(chunk, w, buffer, share, gw, less)
-    if gx_real is None or gw is None:
+            gx_real[start : start + rows] += panels_of_gradients(chunk, w, buffer, width, share, gw, less)
+    if gw is None:
         return np.asarray(loss, x.dtype), None
-    gx = np.zeros(x.shape, x.dtype)
-    gx[real] = gx_real
+    del buffer
+    gx = gx_real
+    if padded:
+        gx = np.zeros(x.shape, x.dtype)
+        gx[real] = gx_real
     of_targets, sums = sums_by_id(x_real, targets)
     gw[of_targets] -= on * sums
     return np.asarray(loss, x.dtype), (gx, gw)
 
 
-def panels_of_exponentials(x: Array, w: Array, buffer: Array) -> tuple[Array, Array]:
+def panels_of_exponentials(x: Array, w: Array, buffer: Array, width: int) -> tuple[Array, Array]:
     """Leave exp(z - m) of the logits z = x w^T in buffer[:, : len(x)], m a row's largest logit in each panel.
 
     Returns logsumexp(z) (n,), and by what exp(z - m) is multiplied to give softmax(z): f (panels, n).
     """
-    width = buffer.shape[2]
 
     def body(i: int, j: int) -> tuple[Array, Array]:
         z = np.matmul(x, w[i:j].T, out=buffer[i // width, : len(x), : j - i])
@@ -239,12 +243,15 @@ def panels_of_gradients(
     x: Array,
     w: Array,
     buffer: Array,
+    width: int,
     f: Array,
     gw: Array,
     less: tuple[Array, Array] | None,
 ) -> Array:
-    """softmax(z) w (n, D). softmax(z)^T x is added to gw (V, D); `less`: gw begins as minus the product of the two."""
-    width = buffer.shape[2]
+    """softmax(z) w (n, D). softmax(z)^T x is added to gw (V, D); `less`: gw begins as minus the product of the two.
+
+    The part of each panel is left in the buffer, where its exponentials were.
+    """
 
     def body(i: int, j: int) -> Array:
         e, scale = buffer[i // width, : len(x), : j - i], f[i // width, :, None]
@@ -253,9 +260,8 @@ def panels_of_gradients(
             gw[i:j] -= np.outer(less[0][i:j], less[1])
         else:
             gw[i:j] += e.T @ (scale * x)
-        part = e @ w[i:j]
-        part *= scale
-        return part
+        part = buffer[i // width, : len(x), : x.shape[1]]
+        return np.multiply(e @ w[i:j], scale, out=part)
 
     gx, *parts = map_ranges(body, len(w), width)
     for part in parts:

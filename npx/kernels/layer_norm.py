@@ -21,7 +21,8 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[
     centred = x - xp.mean(x, axis=-1, keepdims=True)
     rstd = 1 / xp.sqrt(xp.mean(centred * centred, axis=-1, keepdims=True) + eps)
     xhat = centred * rstd
-    return xhat * gamma + beta, (gamma, xhat, rstd)
+    y = (xhat * gamma + beta).astype(x.dtype, copy=False)  # NumPy's mean of bfloat16 is float32
+    return y, (gamma, xhat, rstd)
 
 
 @layer_norm.gradient
@@ -37,7 +38,8 @@ def layer_norm_grad(g: Array, gamma: Array, xhat: Array, rstd: Array, into: Plac
     h = g * gamma
     gx = rstd * (h - xp.mean(h, -1, keepdims=True) - xhat * xp.mean(h * xhat, -1, keepdims=True))
     rows = tuple(range(g.ndim - 1))
-    return gx, *added((xp.sum(g * xhat, axis=rows), xp.sum(g, axis=rows)), into)
+    gx, ggamma, gbeta = (part.astype(g.dtype, copy=False) for part in (gx, xp.sum(g * xhat, rows), xp.sum(g, rows)))
+    return gx, *added((ggamma, gbeta), into)
 
 
 def norm_rows(z: Array, gamma: Array, beta: Array, eps: float, y: Array, rstd: Array) -> None:
@@ -93,12 +95,12 @@ def residual_norm_numpy(
     """layer_norm(residual + dropout(x)), one block of rows at a time; residual None: without.
 
     What is kept is y, which the next operation keeps as well: xhat is had from it, but for the columns `hidden`, of
-    which it is kept.
+    which it is kept; and of the mask a bit for each value.
     """
     y, rstd = np.empty(x.shape, x.dtype), np.empty((*x.shape[:-1], 1), x.dtype)
     keep, hidden = drop and drop.keep(x.shape), hidden_columns(gamma, beta)
     columns = np.empty((rstd.size, len(hidden)), x.dtype)
-    saved = gamma, beta, y, (hidden, columns), rstd, drop, keep
+    saved = gamma, beta, y, (hidden, columns), rstd, drop, None if keep is None else np.packbits(keep, axis=-1)
     if not x.size:
         return y, saved
     x2, res2, keep2, y2, r2 = (as_rows(a) for a in (x, residual, keep, y, rstd))
@@ -155,7 +157,7 @@ def residual_norm_grad_numpy(
         sums = norm_rows_grad(g2[i:j], gamma, xhat, r2[i:j], gres2[i:j])
         if keep2 is not None:
             np.multiply(gres2[i:j], scale, out=gx2[i:j])
-            gx2[i:j] *= keep2[i:j]
+            gx2[i:j] *= np.unpackbits(keep2[i:j], axis=1, count=d)
         return sums
 
     parts = map_blocks(body, len(g2), g2[:1].nbytes)

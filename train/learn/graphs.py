@@ -33,6 +33,7 @@ class Graphs:
         self.how = {"smoothing": settings.label_smoothing, "over": settings.smoothing_over, "tokens": 1}
         self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # by shapes; None for one that was met once
         self.possible = True
+        self.gradient_of_all = model.embedding.weight.buffer().grad  # in one place, where graphs add to it
 
     def loss(self, sequences: Sequence[npx.Array], normalizer: float, scale: float) -> npx.Array:
         """The loss () of a batch, divided by `normalizer`, on the device; `scale` times its gradient is added up."""

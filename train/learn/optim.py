@@ -1,7 +1,8 @@
 """How the weights move: Adam over one flat buffer, the learning-rate schedule, loss scaling, clipping by the norm.
 
-All parameters of a model are views into one flat array and all gradients into another (models.FlatParameters), so an
-update is one call of the kernel `npx.adam`, which also unscales and clips, and the norm is one dot product.
+All parameters of a model are views into one flat array, as all gradients may be (models.FlatParameters). So an update
+is a call of the kernel `npx.adam` for each piece of the gradient, which also unscales and clips, and the norm a sum of
+dot products.
 """
 
 import math
@@ -46,7 +47,7 @@ class NoamSchedule:
 
 
 class Adam:
-    """Adam (Kingma and Ba, 2015; section 5.3) over the flat buffer of a model, one kernel call a step.
+    """Adam (Kingma and Ba, 2015; section 5.3) over the flat buffer of a model, a call for each piece of gradient.
 
         m = beta1 m + (1 - beta1) g        mhat = m / (1 - beta1^step)
         v = beta2 v + (1 - beta2) g^2      vhat = v / (1 - beta2^step)
@@ -76,22 +77,23 @@ class Adam:
             )
         self.flat = model if isinstance(model, FlatParameters) else FlatParameters(model)
         self.options = beta1, beta2, eps, weight_decay, eps_inside
-        self.parts = list(parts) or [slice(0, self.flat.data.size)]
-        own = sum(part.stop - part.start for part in self.parts)
+        self.parts = parts
+        own = sum(part.stop - part.start for part in parts) if parts else self.flat.data.size
         self.m = npx.zeros(own, self.flat.data.dtype)  # (P,)
         self.v = npx.zeros(own, self.flat.data.dtype)  # (P,)
         self.steps = 0  # updates done
 
     def step(self, lr: float, scale: float = 1.0) -> None:
-        """Moves every parameter of its parts once, by the gradients now in the flat buffer times `scale`."""
+        """Moves every parameter of its parts once, by the gradients that there are now times `scale`."""
         self.flat.check()
         self.steps += 1
         numbers = npx.adam_step(self.steps, lr, *self.options, scale)
         flat, start = self.flat, 0
-        for part in (part for part in self.parts if part.start < part.stop):
-            own = slice(start, start := start + part.stop - part.start)
+        for part, g in ((part, flat.grad[part]) for part in self.parts) if self.parts else flat.gradient():
+            own = slice(start, start := start + g.size)
             low = None if flat.low is None else flat.low[part]
-            npx.adam(flat.data[part], flat.grad[part], self.m[own], self.v[own], numbers, low)
+            if g.size:
+                npx.adam(flat.data[part], g, self.m[own], self.v[own], numbers, low)
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the moments m and v on the host (P,) and the number of updates done: all that Adam remembers."""
@@ -152,7 +154,7 @@ class LossScale:
 
 def squared_norm(flat: FlatParameters) -> npx.Array:
     """sum g^2 over all gradients (), on the device; inf or NaN where one is, or where the sum overflows."""
-    return flat.grad @ flat.grad
+    return npx.sum(npx.stack([g @ g for _, g in flat.gradient()]))
 
 
 def clip_factor(norm: float, max_norm: float) -> float:

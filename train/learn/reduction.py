@@ -27,7 +27,7 @@ class Alone:
 
     def __init__(self, flat: FlatParameters) -> None:
         self.flat = flat
-        self.parts = [slice(0, flat.data.size)]  # of the flat buffer, what this process updates
+        self.parts: list[slice] = []  # of the flat buffer, what this process updates; none: all of it
 
     def begin(self) -> None:
         """Before the last backward of an update."""

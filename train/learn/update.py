@@ -172,7 +172,8 @@ class Update:
         t, use = self.settings, npx.memory_use()
         largest = max(micro, key=lambda batch: batch.shape).describe()
         flat, adam = self.flat, self.adam
-        own = sum(a.nbytes for a in (flat.data, flat.low, flat.grad, adam.m, adam.v) if a is not None) / 2**20
+        arrays = flat.data, flat.data, flat.low, adam.m, adam.v  # gradients take what weights do, wherever they lie
+        own = sum(a.nbytes for a in arrays if a is not None) / 2**20
         kept = "; ".join(map(str, kept_arrays()[:3])) or "nothing yet"
         less = "" if t.recompute else ", or train.recompute = true, which is slower and changes no bit"
         gpu = f", {use.used / GIB:.1f} of the GPU's {use.total / GIB:.1f} GiB in arrays" if use else ""
