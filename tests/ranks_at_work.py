@@ -104,19 +104,29 @@ def translate(world, run, lines, out):
     Path(out, str(world.rank)).write_text(json.dumps(found))
 
 
+def summed(parts, dtype):
+    """The sum in the order of ranks, in a dtype."""
+    expected = parts[0].astype(dtype)
+    for part in parts[1:]:
+        expected += part.astype(dtype)
+    return expected
+
+
 def laws(world, out):
     """The laws of a world, of which nothing else needs to be known."""
     for size in (1, world.size, 7, 1000):
         for dtype in ("float32", "float64"):
             parts = [np.random.default_rng(r).standard_normal(size).astype(dtype) for r in range(world.size)]
-            flat, expected = parts[world.rank].copy(), parts[0].copy()
-            for part in parts[1:]:
-                expected += part  # in the order of ranks
+            flat, expected = parts[world.rank].copy(), summed(parts, dtype)
             world.sent = 0
             world.all_reduce(flat)()
             assert flat.tobytes() == expected.tobytes()
             total = sum(world.gather(world.sent))
             assert total == 2 * (world.size - 1) * flat.nbytes
+            via = npx.precision_named("bf16").numbers
+            flat, narrow = parts[world.rank].copy(), [part.astype(via) for part in parts]
+            world.all_reduce(flat, via)()
+            assert flat.tobytes() == summed(narrow, dtype).astype(via).astype(dtype).tobytes()
     bounds = [world.part(10, rank) for rank in range(world.size)]
     assert [i for part in bounds for i in range(10)[part]] == list(range(10))
     assert world.gather({"rank": world.rank}) == [{"rank": r} for r in range(world.size)]

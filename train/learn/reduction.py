@@ -52,10 +52,16 @@ class Alone:
 
 
 class Reduction(Alone):
-    """The gradient of several ranks. `shard`: each rank gets the sum of its parts alone, and updates only these."""
+    """The gradient of several ranks. `shard`: each rank gets the sum of its parts alone, and updates only these.
 
-    def __init__(self, flat: FlatParameters, world: World, shard: bool = False, bucket: int = BUCKET) -> None:
+    `via`: a narrower dtype in which gradients travel; they are added in their own.
+    """
+
+    def __init__(
+        self, flat: FlatParameters, world: World, shard: bool = False, via: Any = None, bucket: int = BUCKET
+    ) -> None:
         super().__init__(flat)
+        self.via = via
         self.world, self.shards = world, shard
         size, step = flat.grad.size, max(world.size, bucket // flat.grad.itemsize)
         self.buckets = [slice(max(0, stop - step), stop) for stop in range(size, 0, -step)]
@@ -100,7 +106,7 @@ class Reduction(Alone):
     def _send(self) -> None:
         grad = self.flat.grad[self.buckets[self.next]]
         add_up = self.world.reduce_scatter if self.shards else self.world.all_reduce
-        self.ends.append(add_up(grad))
+        self.ends.append(add_up(grad, self.via))
         self.next += 1
 
     def square(self) -> npx.Array:
@@ -143,6 +149,6 @@ class Reduction(Alone):
         return npx.host.concatenate([whole[part] for part in self.parts]) if self.shards else whole
 
 
-def gradient_of(flat: FlatParameters, world: World, shard: bool) -> Any:
+def gradient_of(flat: FlatParameters, world: World, shard: bool, via: Any = None) -> Any:
     """The gradient of a flat buffer, as this process has part in it."""
-    return Reduction(flat, world, shard) if world.size > 1 else Alone(flat)
+    return Reduction(flat, world, shard, via) if world.size > 1 else Alone(flat)
