@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+import traceback
 from pathlib import Path
 from shutil import which
 
@@ -23,7 +24,7 @@ from npx.ranks.processes import Processes
 ROOT = Path(__file__).resolve().parent.parent
 QUIET = {"NPX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-PATIENCE = 540  # seconds after which ranks tell where they are and end: a busy machine may make seconds minutes
+PATIENCE = 1200  # seconds after which ranks tell where they are and end: a busy machine makes minutes of seconds
 MPIRUN = which("mpirun", path=f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ.get('PATH', '')}")
 
 
@@ -49,17 +50,18 @@ def started(size, *arguments, **how):
 def said(process):
     """What a process of `started` says on stderr until its end; it is ended where that does not come."""
     try:
-        return process.communicate(timeout=PATIENCE + 60)[1]
+        return process.communicate(timeout=PATIENCE + 120)[1]
     except subprocess.TimeoutExpired:
         process.terminate()  # mpirun, which ends its ranks
-        pytest.fail(f"mpirun did not end: {process.communicate(timeout=60)[1]}")
+        return f"mpirun did not end: {process.communicate(timeout=60)[1]}"
 
 
-def done(size, *arguments, **how):
-    """Has mpirun do something, which must go well."""
-    process = started(size, *arguments, **how)
+def done(size, jobs):
+    """Has so many ranks do the jobs of a file, which must go well."""
+    process = started(size, "-m", "tests.ranks_at_work", jobs)
     told = said(process)
-    assert process.returncode == 0, told
+    stacks = [f"{path}:\n{path.read_text()}" for path in sorted(jobs.parent.glob(f"{jobs.name}.*"))]
+    assert process.returncode == 0, "\n".join([told, *stacks])  # what ranks say at such an end mpirun may lose
 
 
 def processes(mpirun):
@@ -147,19 +149,25 @@ def laws(world, out):
 
 def main(path):
     """Does the jobs of a file: (function, ranks, arguments)."""
+    stacks = open(f"{path}.{os.environ['OMPI_COMM_WORLD_RANK']}", "w")
+    faulthandler.dump_traceback_later(PATIENCE, exit=True, file=stacks)
     import mpi4py
 
     mpi4py.rc.thread_level = "serialized"
     from mpi4py import MPI
 
-    faulthandler.dump_traceback_later(PATIENCE, exit=True)
     npx.tune()
     everyone = MPI.COMM_WORLD
     for function, size, arguments in json.loads(Path(path).read_text()):
         own = everyone.Split(0 if everyone.Get_rank() < size else 1)
         if everyone.Get_rank() < size:
             start._world = Processes(own)
-            globals()[function](start._world, **arguments)
+            try:
+                globals()[function](start._world, **arguments)
+            except BaseException:  # or the others would wait for this rank
+                traceback.print_exc(file=stacks)
+                stacks.flush()
+                start._world.abort(1)
             start._world.leave()
         request = everyone.Ibarrier()
         while not request.Test():  # a rank that waits inside MPI takes a core from the others

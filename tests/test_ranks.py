@@ -62,7 +62,7 @@ def worked(text, folder):
         job("changing", ranks, resume=steps > 2, **about)
     jobs.append(("translate", 3, {"run": str(folder / "again"), "lines": LINES, "out": str(folder / "translated")}))
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    ranks_at_work.done(4, "-m", "tests.ranks_at_work", folder / "jobs.json")
+    ranks_at_work.done(4, folder / "jobs.json")
     for precision in PRECISE:
         train_run(RunConfig.from_dict(some(text, 1, precision=precision)), folder / f"{precision}-1", progress=False)
     alone = some(text, 1, accumulate=4, steps=6, precision="float64")
