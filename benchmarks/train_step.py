@@ -62,10 +62,12 @@ def flops(a: argparse.Namespace) -> float:
     return 6 * (a.batch * a.length * sum(rows * columns for rows, columns in weights(a)) + attention)
 
 
-def our_step(a: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], None]]:
-    """forward, backward (of what forward returned) and update, as three functions.
+def our_step(
+    a: argparse.Namespace, engine: str = "ours"
+) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], None]]:
+    """forward, both it and backward, and update, as three functions.
 
-    Both at once are a CUDA graph for the engine "ours-graph"; products are cuBLASLt's for "ours-lt".
+    Both are a CUDA graph for the engine "ours-graph"; products are cuBLASLt's for "ours-lt".
     """
     import os
     from types import SimpleNamespace
@@ -77,13 +79,13 @@ def our_step(a: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any
     from train import Adam
     from train.learn.graphs import Graphs
 
-    os.environ["NPX_CUBLASLT"] = str(int(a.worker == "ours-lt"))
+    os.environ["NPX_CUBLASLT"] = str(int(engine == "ours-lt"))
     npx.tune()
     npx.use_device(a.device)
     precision = npx.use_precision(a.precision or ("bf16" if a.device == "cuda" else "float32"))
     config = TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers)
     model, random = Transformer(config, dtype=precision.weights), np.random.default_rng(0)
-    model.recompute(a.worker == "ours-recompute")
+    model.recompute(engine == "ours-recompute")
     flat = FlatParameters(model, precision.numbers)
     adam = Adam(flat)
     src = random.integers(4, a.vocab, (a.batch, a.length))
@@ -102,7 +104,7 @@ def our_step(a: argparse.Namespace) -> tuple[Callable[[], Any], Callable[[], Any
     def failed(line: str) -> None:
         raise RuntimeError(line)
 
-    if a.worker == "ours-graph":
+    if engine == "ours-graph":
         how: Any = SimpleNamespace(seed=1, label_smoothing=0.1, smoothing_over="all")
         graphs = Graphs(model, how, failed)
         return forward, by_graph, lambda: adam.step(1e-4)
@@ -113,7 +115,7 @@ def ours(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], 
     """One step of this project."""
     import npx
 
-    _, both, update = our_step(a)
+    _, both, update = our_step(a, a.worker)
 
     def step() -> None:
         both()

@@ -48,7 +48,8 @@ def compare(module: str, a: argparse.Namespace, title: str, tokens: int, flops: 
                 of_host[engine].append(answer["host_seconds"])
     rows = []
     for engine, process in workers.items():
-        end = _ask(process, engine, "end")
+        with process:  # waits for its end
+            end = _ask(process, engine, "end")
         median = statistics.median(times[engine])
         rows.append(
             {
@@ -62,7 +63,6 @@ def compare(module: str, a: argparse.Namespace, title: str, tokens: int, flops: 
                 **end,
             }
         )
-        process.wait()
     print(f"{title}, {a.threads} threads; median of {a.steps} steps in turn")
     for row in rows:
         ratio = row["seconds"] / rows[0]["seconds"]

@@ -13,6 +13,7 @@ import signal
 import sys
 import traceback
 import warnings
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -67,7 +68,7 @@ def judge(exercise: Exercise, path: Path, seeds: range = range(1), kit: bool = T
         try:
             module = load(path)
         except (Exception, SystemExit) as error:
-            return Verdict(False, [f"It does not load. {told(error, path)}"])
+            return Verdict(False, wrapped(f"It does not load. {told(error, path)}"))
         for stage in check.STAGES:
             for seed in seeds:
                 found = first_difference(exercise, stage, seed, module, path)
@@ -80,7 +81,7 @@ def judge(exercise: Exercise, path: Path, seeds: range = range(1), kit: bool = T
                 return Verdict(False, ["Its values and gradients are right; the gradient kit finds this.", "",
                                        *str(error).splitlines()])  # fmt: skip
             except Exception as error:
-                return Verdict(False, [f"Within the gradient kit: {told(error, path)}"])
+                return Verdict(False, wrapped(f"Within the gradient kit: {told(error, path)}"))
     return Verdict(True, check.AFTER.splitlines())
 
 
@@ -99,7 +100,7 @@ def first_difference(exercise: Exercise, stage: Stage, seed: int, module: Module
         if isinstance(yours, Exception | SystemExit) or not same(yours, right, stage.close):
             lines = [f"Not yet: {stage.said}.", "", *clipped(stage.call(*case))]
             if isinstance(yours, BaseException):
-                lines = ["Not yet: it cannot do this.", *lines[1:], f"  {told(yours, path)}"]
+                lines = ["Not yet: it cannot do this.", *lines[1:], *wrapped(told(yours, path), "  ")]
             else:
                 a, b = show(yours), show(right)
                 if a == b:  # in six digits
@@ -115,21 +116,24 @@ def with_hint(
     """The verdict with the hint of the wrong answer that gives the learner's outcome, here and where else it is wrong.
 
     Two mistakes may give the same by chance, and the wrong hint is worse than none: so all cases count of the stages
-    that look at the same function in the same way.
+    that look at the same function in the same way. Of several that explain all that is wrong the nearest one is taken,
+    and only if it gives what the learner's gives in three cases of four.
     """
     wrong = {path: load(path) for path in exercise.others("wrong")}
     alike = [path for path, answer in wrong.items() if agrees(outcome(stage, answer, case), yours)]
-    everywhere = set(alike)
+    agreed, cases = Counter[Path](), 0  # in how many cases, of how many
     alike_stages = [each for each in check_of(exercise).STAGES if each.yours.__code__ is stage.yours.__code__]
     for each in alike_stages if alike else []:
         for other in each.cases(seed):
             result = outcome(each, module, other)
             agreeing = [path for path in alike if agrees(outcome(each, wrong[path], other), result)]
-            everywhere &= {*agreeing}
+            agreed.update(agreeing)
+            cases += 1
             if isinstance(result, BaseException) or not same(result, each.right(*copied(other)), each.close):
                 alike = agreeing
     if len(alike) > 1:  # some are wrong in other places as well
-        alike = [path for path in alike if path in everywhere]
+        nearest = max(agreed[path] for path in alike)
+        alike = [path for path in alike if agreed[path] == nearest >= 0.75 * cases]
     if len(alike) == 1:
         verdict.hint = alike[0].stem
         verdict.lines += ["", *wrapped("Hint: " + hint_of(alike[0]))]
@@ -192,12 +196,12 @@ def has_floats(x: Any) -> bool:
 
 
 def told(error: BaseException, path: Path) -> str:
-    """An exception in one line, with the line of the learner's file that it came from."""
+    """An exception in a sentence, with the line of the learner's file that it came from."""
     if isinstance(error, Refused):
         return str(error)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
     where = f"{shown(path)}:{lines[-1]}: " if lines else f"{shown(path)}: "
-    said = str(error).splitlines()[0][:WIDTH] if str(error) else ""
+    said = str(error).splitlines()[0][: 2 * WIDTH] if str(error) else ""
     if isinstance(error, RecursionError):
         said = "it calls itself too often"
     return f"{where}{type(error).__name__}{': ' if said else ''}{said}"
@@ -238,13 +242,13 @@ def clipped(call: str) -> list[str]:
     return [line if len(line) < WIDTH else line[: WIDTH - 5] + " ..." for line in lines[:6]]
 
 
-def wrapped(line: str) -> list[str]:
+def wrapped(line: str, indent: str = "") -> list[str]:
     """Words on lines of the width."""
-    lines = [""]
+    lines = [indent]
     for word in line.split(" "):
-        if len(lines[-1]) + len(word) >= 96:
-            lines.append("")
-        lines[-1] += (" " if lines[-1] else "") + word
+        if len(lines[-1]) + len(word) >= 96 and lines[-1] != indent:
+            lines.append(indent)
+        lines[-1] += (" " if lines[-1] != indent else "") + word
     return lines
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 import time
 from functools import cache
 
@@ -223,6 +224,42 @@ def test_wrong_answers_fail_on_other_seeds(exercise):
         assert not judge(exercise, path, range(7, 8), kit=False).passed, path
 
 
+NEAR = {  # answers that a reader wrote, which are no file of `wrong/`: the hint that is true of them, or none
+    "-inf minus -inf, and -inf given back": (
+        "12_panels", "nothing_minus_nothing",
+        """
+        peak, total = -np.inf, 0.0
+        for x in panels:
+            higher = np.maximum(peak, x.max(axis=1))
+            total = total * np.exp(peak - higher) + np.exp(x - higher[:, None]).sum(axis=1)
+            peak = higher
+        return np.where(peak == -np.inf, -np.inf, np.log(total) + peak)
+        """,
+    ),
+    "panels joined by logaddexp": (
+        "12_panels", "",
+        """
+        total = -np.inf
+        for x in panels:
+            peak = x.max(axis=1)
+            total = np.logaddexp(total, np.log(np.exp(x - peak[:, None]).sum(axis=1)) + peak)
+        return total
+        """,
+    ),
+    "a row of equal numbers": ("04_checking", "equal_rows", "return [(np.array([[4.0, 4.0]]), np.array([3.0]))]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_a_hint_is_given_only_where_it_is_true(tmp_path, name):
+    folder, hint, body = NEAR[name]
+    blank = Exercise(folder).blank.read_text("utf-8")
+    body = textwrap.indent(textwrap.dedent(body).strip(), "    ")
+    exercise, path = written(tmp_path, re.sub(r"    .*# yours", lambda _: body, blank), folder)
+    verdict = judge(exercise, path)
+    assert not verdict.passed and verdict.hint == hint, "\n".join(verdict.lines)
+
+
 # Mistakes of another kind
 
 
@@ -242,6 +279,10 @@ MESSAGES = {
     "a raise": (
         SOLUTION.replace("    e = ", "    raise ValueError('not today')\n    e = "),
         r"Not yet: it cannot do this\.\n\n  softmax.*\n  .*05_softmax\.py:12: ValueError: not today",
+    ),
+    "shapes that do not fit": (
+        SOLUTION.replace("    e = ", "    np.ones((2, 3)) @ np.ones((2, 3))\n    e = "),
+        r"(?s)Not yet: it cannot do this\..*05_softmax\.py:12: ValueError: .*\(size 2 is\s+different from 3\)$",
     ),
     "a raise at the top": ("raise ValueError('no')\n" + SOLUTION, r"It does not load.*05_softmax\.py:1: .*: no"),
     "None": ("def softmax(x):\n    pass\n", r"(?s).*expected softmax to return two things.*; got None"),

@@ -103,7 +103,7 @@ def drawn(draw, architecture):
 
 
 def model_edges(architecture):
-    """Every norm with every kind of positions, and other parts, in directions; then two by every entry."""
+    """Every kind of part, then every norm with every kind of positions, in directions; then two by every entry."""
 
     def calls():
         kind = models.ARCHITECTURES[architecture]
@@ -113,10 +113,11 @@ def model_edges(architecture):
             dropped = "dropout" in chosen
             model = made(kind, small(n_layers=2, **chosen), dtype="float64")
             loss, modes = Loss(model, *SMOOTHING[i % len(SMOOTHING)]), ("train", "eval") if dropped else ("train",)
-            for layer in (Logits(model), loss):
+            both, turn = (Logits(model), loss), (i + i // len(models.POSITIONS)) % 2  # each norm, each kind has both
+            for layer in both if chosen in BLOCKS else both[turn : turn + 1]:
                 yield Call(ids, layer=layer, modes=modes, directions=3, same=same_as(layer, padding=not dropped))
         for chosen in (options[0], options[-1]):
-            loss = Loss(made(kind, small(n_layers=2, **chosen), dtype="float64"), *SMOOTHING[0])
+            loss = Loss(made(kind, small(n_layers=1, **chosen), dtype="float64"), *SMOOTHING[0])
             yield Call(ids, layer=loss, modes=("train",))
 
     return calls

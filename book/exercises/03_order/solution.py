@@ -6,6 +6,7 @@ def backward(last, g):
 
     A node has `parents`, a tuple of the nodes it was computed from (one may stand there twice); `number`, counted up as
     nodes are made; and `vjp`, which takes the node's own whole gradient and gives a tuple, a share for each parent.
+    A leaf is a node without parents: its vjp gives an empty tuple.
     g is the gradient of `last` itself. Each vjp runs once. A chain of 5,000 nodes is no problem.
     """
     found, waiting = {last}, [last]

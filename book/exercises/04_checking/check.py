@@ -45,7 +45,8 @@ def yours(module, _):
         if x.ndim != 2 or not x.size or g.shape != (len(x),) or x.size > 1000:
             raise Refused(f"expected x (rows, columns) and g (rows,), 1,000 numbers at most; got {x.shape}, {g.shape}")
     found = {name: all(passes(vjp, x, g) for x, g in pairs) for name, vjp in VJPS.items()}
-    said = {True: "{} gets past", False: "{} does not pass"}
+    plain = " with g = 1" if all((g == 1).all() for _, g in pairs) else ""
+    said = {True: "{} gets past" + plain, False: "{} does not pass"}
     return [said[passed].format(name) for name, passed in found.items() if passed != (name == "the right one")]
 
 

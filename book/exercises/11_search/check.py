@@ -48,6 +48,7 @@ def by_hand(seed):
     yield {(): [0.4, 0.6], (1,): [0.7, 0.3]}, 2, 2, 0.0
     yield {(): [0.5, 0.5], (1,): [0.9, 0.1]}, 2, 2, 3.0
     yield {(): [0.4, 0.6], (1,): [0.1, 0.9], (1, 1): [0.9, 0.1]}, 3, 3, 1.0
+    yield {(): [0.1, 0.5, 0.4], (1,): [0.2, 0.4, 0.4]}, 2, 2, 0.6  # the second best beginning wins
 
 
 def tables(seed, tokens, longest):

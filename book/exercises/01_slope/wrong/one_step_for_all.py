@@ -1,4 +1,4 @@
-"""The step does not grow with x. At a million, rounding is a million times what it is at 1."""
+"""The step has to grow with |x|, on both sides of 0: at a million, rounding is a million times what it is at 1."""
 
 
 def slope(f, x, h):

@@ -1,4 +1,4 @@
-"""The larger of both is taken: then the rate begins at its highest and never stops growing. It is the smaller."""
+"""The larger of both is taken: the rate begins high, and after the warm-up grows without end. It is the smaller."""
 
 import numpy as np
 
