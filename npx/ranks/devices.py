@@ -23,9 +23,12 @@ class Devices(Processes):
         local = next((int(os.environ[name]) for name in LOCAL if os.environ.get(name, "").isdigit()), self.rank)
         device = cupy.cuda.Device(local % cupy.cuda.runtime.getDeviceCount())
         device.use()
-        lacking, taken = self.gather(nccl.available), self.gather((socket.gethostname(), device.pci_bus_id))
-        if not all(lacking):
-            raise RuntimeError(f"ranks: expected NCCL; rank {lacking.index(False)} has none; try pip install cupy[ctk]")
+        available, taken = self.gather(nccl.available), self.gather((socket.gethostname(), device.pci_bus_id))
+        if not all(available):
+            raise RuntimeError(
+                f"ranks: expected a CuPy with NCCL; got one without on rank {available.index(False)}; "
+                "try CuPy's page on installing it, or --device cpu"
+            )
         if len({*taken}) < self.size:
             twice = next(r for r, gpu in enumerate(taken) if gpu in taken[:r])
             raise RuntimeError(
