@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 GAP, ROW, HALF = 26, 104, 22  # between boxes of a row, between the middles of rows, of a box's height
 Point = tuple[float, float]
-Places = dict[str, tuple[float, float, int]]  # key -> middle x, middle y, width
 
 
 @dataclass
@@ -74,9 +73,3 @@ class Layout:
 
 def mean(numbers: list[float]) -> float:
     return sum(numbers) / len(numbers) if numbers else 0.0
-
-
-def placed(graph: list[Box]) -> tuple[Places, float, int]:
-    """Where each box stands; width and height of all. A box is 2 HALF high."""
-    layout = Layout(graph)
-    return {b.key: (layout.x[b.key], layout.y[b.key], int(layout.width[b.key])) for b in graph}, *layout.size

@@ -16,7 +16,7 @@ from models import Transformer, TransformerConfig
 from tests.trainings import rewrite
 from train import Tokenizer, UserError, average_checkpoints, load_model
 from train.run import stored
-from train.run.checkpoint import load_checkpoint, newest_whole, save_checkpoint
+from train.run.checkpoint import load_checkpoint, load_with_origin, newest_whole, save_checkpoint
 from train.run.folder import RunFolder
 
 SHAPE = {"d_model": 8, "d_ff": 16, "n_heads": 2, "n_layers": 1}
@@ -456,7 +456,7 @@ def test_no_pipe_is_waited_for(run):
         with pytest.raises(UserError, match="got a pipe"):
             load_checkpoint(path.parent)
         with pytest.warns(UserWarning, match="the one before it is taken"):
-            load_model(run)
+            assert f"{run.name}/step-2, step 2, " in load_with_origin(run)[3]
 
 
 def test_two_averages_at_once_are_one_after_the_other(run):

@@ -99,6 +99,7 @@ def test_the_papers_figures(tmp_path, uninterrupted, capsys):  # noqa: F811
         (["heads", "--input", "one", "--out", "none/a.svg"], "got no folder none"),
         (["heads", "--input", "one " * 300, "--out", "a.svg"], "expected 1 to 255 pieces; got"),
         (["heads", "--input", "one", "--kind", "corss", "--out", "a.svg"], "got 'corss'; try cross"),
+        (["memory", "--input", "one", "--out", "a.svg"], "expected --input for heads or beam alone; got it for memory"),
         (["beam", "--input", "\u200b\ud800", "--out", "a.svg"], "expected UTF-8"),
     ],
 )

@@ -32,7 +32,9 @@ def draw(
     also: Annotated[
         list[Path] | None, typer.Option(metavar="RUN", help="curves: one run more; may be repeated.")
     ] = None,
-    sentences: Annotated[int, number(int, "[1, 1000000]", help="roles: sentences of the validation text.")] = 100,
+    sentences: Annotated[
+        int | None, number(int, "[1, 1000000]", help="roles: sentences of the validation text; default: 100.")
+    ] = None,
     beam: Annotated[int | None, search_key("beam", help="Hypotheses a sentence; default: the run's.")] = None,
     alpha: Annotated[float | None, search_key("alpha", help="Length penalty's exponent; default: the run's.")] = None,
     device: Device = "cpu",
@@ -43,74 +45,78 @@ def draw(
     if what not in WHAT:
         raise UserError(f"draw: expected one of {', '.join(WHAT)}; got '{what}'; try {nearest(what, WHAT)}")
     picture.check(out)
+    for name, (value, of) in {
+        "input": (input, ("heads", "beam")), "kind": (kind, ("heads",)), "also": (also, ("curves",)),
+        "beam": (beam, ("heads", "beam")), "alpha": (alpha, ("heads", "beam")), "sentences": (sentences, ("roles",)),
+    }.items():  # fmt: skip
+        if value not in (None, "") and what not in of:
+            raise UserError(f"draw: expected --{name} for {' or '.join(of)} alone; got it for {what}; try without it")
     if what == "curves":
         return curves([run, *(also or ())], out)
     use_device(device)
     if what == "memory":
         return memory(run, out)
     if what == "roles":
-        return roles(run, out, sentences)
+        return roles(run, out, sentences or 100)
     if not input.strip():
         raise UserError(f'draw: expected a sentence for {what}; got none; try --input "A dog runs ."')
     given = {name: value for name, value in {"beam": beam, "alpha": alpha}.items() if value is not None}
-    (heads if what == "heads" else tree)(run, out, input, kind, given)
+    if what == "beam":
+        return tree(run, out, input, given)
+    heads(run, out, input, kind, given)
 
 
 def warn(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def loaded(run: Path, given: dict[str, Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """Model, tokenizer, configuration and the options of a search."""
-    from train.run.checkpoint import load_model
+def loaded(run: Path, given: dict[str, Any]) -> tuple[Any, Any, str, dict[str, Any]]:
+    """Model, tokenizer, origin and the options of a search."""
+    from train.run.checkpoint import load_with_origin
 
-    model, tokenizer, config = load_model(run, "translation", warn)
+    model, tokenizer, config, source = load_with_origin(run, "translation", warn)
     s = config.search
     search = {"beam": s.beam, "alpha": s.alpha, "penalty": s.penalty, "max_extra": s.max_extra}
-    return model, tokenizer, config, search | given
+    return model, tokenizer, source, search | given
 
 
 def heads(run: Path, out: Path, sentence: str, kind: str, given: dict[str, Any]) -> None:
-    from train.run.checkpoint import origin
     from train.show.heads import draw_heads
     from train.show.inside import ABOUT, see, source_ids, translated
 
     if kind and kind not in ABOUT:
         raise UserError(f"--kind: expected one of {', '.join(ABOUT)}; got '{kind}'; try {nearest(kind, ABOUT)}")
-    model, tokenizer, _, search = loaded(run, given)
+    model, tokenizer, source, search = loaded(run, given)
     src = source_ids(model, tokenizer, sentence)
     best = translated(model, src, search)[0]
     print(tokenizer.decode(best.tokens))
     seen = see(model, tokenizer, src, best.tokens)
-    draw_heads(seen, sentence, out, origin(run), [kind] if kind else tuple(ABOUT))
+    draw_heads(seen, sentence, out, source, [kind] if kind else tuple(ABOUT))
 
 
-def tree(run: Path, out: Path, sentence: str, kind: str, given: dict[str, Any]) -> None:
+def tree(run: Path, out: Path, sentence: str, given: dict[str, Any]) -> None:
     from models.search.tree import Tree
-    from train.run.checkpoint import origin
     from train.show.beams import draw_beam
     from train.show.inside import source_ids, translated
 
-    model, tokenizer, _, search = loaded(run, given)
+    model, tokenizer, source, search = loaded(run, given)
     src, seen = source_ids(model, tokenizer, sentence), Tree()
     best = translated(model, src, search, observe=seen)
     print(tokenizer.decode(best[0].tokens))
-    draw_beam(seen, best, tokenizer, sentence, out, origin(run))
+    draw_beam(seen, best, tokenizer, sentence, out, source)
 
 
 def curves(runs: list[Path], out: Path) -> None:
     from train.run.folder import RunFolder
-    from train.show.curves import draw_curves, series
+    from train.show.curves import draw_curves, named, series
 
     found = {}
-    for run in runs:
-        of_run = series(RunFolder(run).metrics())
-        if not of_run:
+    for name, run in named(runs).items():
+        found[name] = series(RunFolder(run).metrics())
+        if not found[name]:
             raise UserError(
                 f"{run}: expected a run with metrics.jsonl; got nothing to draw; try the --out of a training"
             )
-        name = run.absolute().name if run.absolute().name not in found else str(run)
-        found[name] = of_run
     draw_curves(found, out, ", ".join(f"{name}/metrics.jsonl" for name in found))
 
 
@@ -123,25 +129,25 @@ def pairs_of(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
 
 
 def memory(run: Path, out: Path) -> None:
-    from train.run.checkpoint import load_model, origin
+    from train.run.checkpoint import load_with_origin
     from train.show.memory import draw_memory, measured
     from train.tasks import TASKS
 
-    model, tokenizer, config = load_model(run, "", warn)
+    model, tokenizer, config, source = load_with_origin(run, "", warn)
     task = TASKS[config.data.task]
     if task.examples != "pairs":
         raise UserError(f"{run}: expected a run that learns from pairs; got the task {task.name}; try another run")
     batches = task.batches(pairs_of(run, "train", config, tokenizer), config.train.batch_tokens, config.train.seed)
     batch = batches.batch(batches.epoch(1)[0])
-    draw_memory(measured(task, model, batch, config.train), batch.describe(), out, origin(run))
+    draw_memory(measured(task, model, batch, config.train), batch.describe(), out, source)
 
 
 def roles(run: Path, out: Path, sentences: int) -> None:
-    from train.run.checkpoint import origin
+    from train.run.checkpoint import load_with_origin
     from train.show.roles import Text, draw_roles
     from train.show.roles import roles as found_roles
 
-    model, tokenizer, config, _ = loaded(run, {})
+    model, tokenizer, config, source = load_with_origin(run, "translation", warn)
     text = Text(pairs_of(run, "valid", config, tokenizer), config, tokenizer, sentences)
 
     def told(done: int, of: int) -> None:
@@ -149,4 +155,4 @@ def roles(run: Path, out: Path, sentences: int) -> None:
             print(f"\rhead {done + 1} of {of}", end="" if done + 1 < of else "\n", file=sys.stderr, flush=True)
 
     whole, found = found_roles(model, text, told)
-    draw_roles(whole, found, len(text.pairs), out, origin(run))
+    draw_roles(whole, found, len(text.pairs), out, source)

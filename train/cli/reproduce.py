@@ -165,14 +165,14 @@ def figures(
 ) -> None:
     """Draw the paper's figures 3, 4 and 5 for a sentence of your own; write figure3.svg, figure4.svg, figure5.svg."""
     from train.errors import UserError, nearest
-    from train.run.checkpoint import load_model, origin
+    from train.run.checkpoint import load_with_origin
     from train.show.heads import draw_figures
     from train.show.inside import see, source_ids
     from train.show.picture import check
 
     check(out.parent / "figure3.svg")
     use_device(device)
-    network, tokenizer, _ = load_model(model, "translation")
+    network, tokenizer, _, source = load_with_origin(model, "translation")
     seen = see(network, tokenizer, source_ids(network, tokenizer, input), [])
     word = word or seen.source[(len(seen.source) - 1) // 2]
     if word not in seen.source:
@@ -181,5 +181,5 @@ def figures(
     layers = network.config.n_layers
     if layer is not None and layer > layers:
         raise UserError(f"--layer: expected 1 to {layers}; got {layer}; try {layers}")
-    for file in draw_figures(seen, word, (layer or max(1, layers - 1)) - 1, out, origin(model)):
+    for file in draw_figures(seen, word, (layer or max(1, layers - 1)) - 1, out, source):
         print(file)

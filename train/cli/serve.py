@@ -21,6 +21,9 @@ def serve(
         Path | None, typer.Argument(metavar="[RUN]", help="Run folder of `train`; without: Step alone.")
     ] = None,
     port: Annotated[int, number(int, "[0, 65535]", metavar="N", help="0: any that is free.")] = 8017,
+    also: Annotated[
+        list[Path] | None, typer.Option(metavar="RUN", help="One run more in Curves; may be repeated.")
+    ] = None,
     device: Device = "cpu",
 ) -> None:
     """Look inside in a browser: step by step through autograd, translations, heads, beam, curves."""
@@ -28,8 +31,12 @@ def serve(
 
     if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
         raise UserError(f'serve: expected {missing[0]}; got none; try pip install "npx-transformer[page]"')
+    for other in also or ():
+        if not other.is_dir():
+            raise UserError(f"--also: expected a run folder; got {other}; try the --out of a training")
     import uvicorn
 
+    from train.show.curves import named
     from train.show.server import Page, application
 
     with socket.socket() as listening:
@@ -40,28 +47,36 @@ def serve(
         except OSError as error:
             raise UserError(f"--port: expected a free one; got {port} ('{error.strerror}'); try --port 0") from None
         use_device(device)
-        page = Page(run) if run is None else of_run(run)
+        page = of_runs([run, *(also or ())]) if run else Page(named(also or ()))
         guarded = application(page, listening.getsockname()[1])
         print(f"http://127.0.0.1:{listening.getsockname()[1]}/?token={guarded.token}")
         print("Open this address in a browser on this machine; Ctrl-C ends the server.", file=sys.stderr, flush=True)
         sys.stdout.flush()
         quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False}
-        how = uvicorn.Config(guarded, timeout_graceful_shutdown=1, **quiet)
-        uvicorn.Server(how).run(sockets=[listening])
+
+        class Server(uvicorn.Server):
+            """Does not wait for a translation that runs."""
+
+            def handle_exit(self, sig: int, frame: Any) -> None:
+                page.inference.end()
+                super().handle_exit(sig, frame)
+
+        Server(uvicorn.Config(guarded, timeout_graceful_shutdown=5, **quiet)).run(sockets=[listening])
 
 
-def of_run(run: Path) -> Any:
-    """The page of a run; one whose model cannot be shown has its curves, and says why."""
-    from train.run.checkpoint import load_model, origin
+def of_runs(runs: list[Path]) -> Any:
+    """The page of the first run's model; where it cannot be shown the page has the curves, and says why."""
+    from train.run.checkpoint import load_with_origin
     from train.run.folder import RunFolder
+    from train.show.curves import named
     from train.show.server import Page
 
     try:
-        page = Page(run, *load_model(run, "translation", lambda text: print(text, file=sys.stderr)))
-        page.source = origin(run)
+        found = load_with_origin(runs[0], "translation", lambda text: print(text, file=sys.stderr))
+        return Page(named(runs), *found)
     except UserError as error:
-        if not RunFolder(run).metrics_file.is_file():
+        if not RunFolder(runs[0]).metrics_file.is_file():
             raise
-        page = Page(run)
+        page = Page(named(runs))
         page.why = one_line(error)
-    return page
+        return page

@@ -210,13 +210,21 @@ def task_of(state: Mapping[str, Any]) -> Task:
 def load_model(
     path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
 ) -> tuple[Any, Any, RunConfig]:
-    """The model (in eval mode), tokenizer and configuration of a run folder or of one checkpoint folder.
+    """What `load_with_origin` gives, without the origin."""
+    return load_with_origin(path, task, on_warning)[:3]
 
-    Of a run whose newest checkpoint is damaged it is the newest whole one, and `on_warning` (default: Python's
-    warnings) is told so, or that an average is older than the newest checkpoint. tokenizer.json and config.toml are
-    looked for in the checkpoint folder, then in the run folder above it; without config.toml the configuration is the
-    default. Raises UserError for a missing or damaged file, for a tokenizer that does not fit the model and, where a
-    `task` is asked for, for a model of another one.
+
+def load_with_origin(
+    path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
+) -> tuple[Any, Any, RunConfig, str]:
+    """Model (in eval mode), tokenizer, configuration and origin of a run folder or of one checkpoint folder.
+
+    The origin tells who looks at a picture which checkpoint it is of; state.json has the checksums of all weights. Of a
+    run whose newest checkpoint is damaged it is the newest whole one, and `on_warning` (default: Python's warnings) is
+    told so, or that an average is older than the newest checkpoint. tokenizer.json and config.toml are looked for in
+    the checkpoint folder, then in the run folder above it; without config.toml the configuration is the default. Raises
+    UserError for a missing or damaged file, for a tokenizer that does not fit the model and, where a `task` is asked
+    for, for a model of another one.
     """
     folder = find_checkpoint(path)
     run = RunFolder(folder.absolute().parent.parent)
@@ -243,16 +251,11 @@ def load_model(
     model = shape.build(dtype=next(iter(checkpoint.model.values())).dtype)
     model.load_state_dict(checkpoint.model)
     model.eval()
-    return model, tokenizer, config
-
-
-def origin(path: str | Path) -> str:
-    """Which model of a run it is, for who looks at a picture of it; state.json has the checksums of all weights."""
-    folder = find_checkpoint(path)
-    state = read_state(folder)
-    of = state.get("averaged_steps")
-    step = f"mean of {len(of)} checkpoints" if isinstance(of, list) else f"step {state['step']}"
-    return f"{Path(path).absolute().name}/{folder.name}, {step}, SHA-256 of {STATE} {checksum(folder / STATE)[:12]}"
+    step = f"step {checkpoint.state.get('step', 'unknown')}"
+    if isinstance(averaged, list):
+        step = f"mean of {len(averaged)} checkpoints"
+    origin = f"{run.path.name}/{folder.name}, {step}, SHA-256 of {STATE} {checksum(folder / STATE)[:12]}"
+    return model, tokenizer, config, origin
 
 
 def check_shapes(shape: TransformerConfig, weights: Mapping[str, npx.Array], file: Path) -> None:

@@ -1,6 +1,6 @@
 """Curves of one or several runs: what metrics.jsonl has of loss, scores, rate, gradient norm and speed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,15 @@ HUES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 DASHES = {"train": "-", "valid": "--"}
 
 Series = dict[str, dict[str, list[tuple[int, float]]]]  # panel -> "train" or "valid" -> (update, value)
+
+
+def named(runs: Iterable[Path]) -> dict[str, Path]:
+    """Runs by their folders' names; one whose name is taken by its path."""
+    found: dict[str, Path] = {}
+    for run in map(Path.absolute, runs):
+        if run not in found.values():
+            found[run.name if run.name not in found else str(run)] = run
+    return found
 
 
 def series(metrics: Sequence[Mapping[str, Any]]) -> Series:

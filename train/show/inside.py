@@ -15,6 +15,7 @@ from models.search import Hypothesis, beam_search
 from models.search.tree import Forced
 from train.errors import UserError
 
+LONGEST = 256  # pieces of a sentence that is looked at, with its end
 ABOUT = {  # kind of attention -> what its rows and columns are
     "encoder": ("source piece", "source piece that it looks at"),
     "decoder": ("piece that is written", "piece written before that it looks at"),
@@ -58,9 +59,10 @@ def without(model: Any, heads: Iterable[Head]) -> Iterator[None]:
 def labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """Each piece as text. One that goes on within a word begins with a dot; a dot alone is part of a letter's bytes."""
     front = tokenizer.encode("a")  # what comes after it shows whether it begins a word
+    before, *texts = tokenizer.decode_batch([front, *([*front, i] for i in ids)])
     found = []
-    for i, text in zip(ids, tokenizer.decode_batch([[*front, i] for i in ids]), strict=True):
-        piece = text[1:]
+    for i, text in zip(ids, texts, strict=True):
+        piece = text[len(before) :]
         if i == tokenizer.eos_id:
             found.append("end")
         elif "\ufffd" in piece:
@@ -72,16 +74,18 @@ def labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     return found
 
 
+def most_pieces(model: Any) -> int:
+    """The pieces of the longest sentence that is looked at, without its end."""
+    return min(model.longest or LONGEST, LONGEST) - 1
+
+
 def source_ids(model: Any, tokenizer: Any, sentence: str) -> list[int]:
     """The ids of a sentence with its end; UserError where there are none, or more than the model reads."""
     ids = tokenizer.encode(sentence)
-    most = min(model.longest or LONGEST, LONGEST) - 1
+    most = most_pieces(model)
     if not 1 <= len(ids) <= most:
         raise UserError(f"sentence: expected 1 to {most} pieces; got {len(ids)}; try a {'shorter' if ids else ''} one")
     return [*ids, tokenizer.eos_id]
-
-
-LONGEST = 256  # pieces of a sentence that is looked at
 
 
 def translated(

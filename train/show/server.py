@@ -2,22 +2,24 @@
 
     GET  /, /NAME             the page: train/show/page/
     GET  /api/about           the run, or that there is none
-    GET  /api/curves          what metrics.jsonl has; 304 where it has not grown
+    GET  /api/curves          what the runs' metrics.jsonl have; 304 where none has grown
     POST /api/step            forward and backward, node by node
     POST /api/translate       lines of JSON as the search goes on; the last has everything but the weights' digits
-    POST /api/head            one head of the last translation, with all digits
+    POST /api/head            one head of one of the last translations, with all digits
 
 Starlette and uvicorn (the extra `page`) are imported here alone. One thread computes, for the engine knows one graph;
-who asks anew ends what was asked before.
+who asks for a translation ends the one before.
 """
 
 import asyncio
 import base64
 import json
+import secrets
 import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +36,25 @@ from train.errors import UserError, one_line
 from train.run.folder import RunFolder
 from train.show.curves import PANELS, series
 from train.show.guard import Guard
-from train.show.inside import ABOUT, Head, Seen, all_heads, labels, see, source_ids, summary, translated, without
+from train.show.inside import (
+    ABOUT,
+    Head,
+    Seen,
+    all_heads,
+    labels,
+    most_pieces,
+    see,
+    source_ids,
+    summary,
+    translated,
+    without,
+)
 from train.show.step import plain, steps
 
 PAGE = Path(__file__).with_name("page")
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 FILES = {path.name: (path.read_bytes(), KINDS[path.suffix]) for path in sorted(PAGE.iterdir()) if path.suffix in KINDS}
-MOST_BEAM, NEXT = 8, 5
+MOST_BEAM, NEXT, KEPT = 8, 5, 8  # hypotheses, alternatives of a piece, translations whose heads can be opened
 Tell = Callable[[Mapping[str, Any]], None]
 
 
@@ -49,21 +63,32 @@ class Cancelled(Exception):
 
 
 class Inference:
-    """One job at a time in one thread; a new one ends the one that runs."""
+    """One job at a time in one thread."""
 
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(1)
-        self.ended = threading.Event()  # of the job that was given last
+        self.ended = threading.Event()  # of the job that the next one ends
 
-    async def lines(self, job: Callable[[Tell], Mapping[str, Any]]) -> AsyncIterator[bytes]:
-        """What a job tells and in the end returns, as lines of JSON; {"error"} for a mistake of the user's."""
+    def end(self) -> None:
+        """Ends the job that runs, at its next step, unless it is one that waits."""
         self.ended.set()
-        ended = self.ended = threading.Event()
-        queue: asyncio.Queue[Mapping[str, Any] | None] = asyncio.Queue()
+
+    async def lines(self, job: Callable[[Tell], Mapping[str, Any]], waits: bool = False) -> AsyncIterator[bytes]:
+        """What a job tells and in the end returns, as lines of JSON; {"error"} for a mistake of the user's.
+
+        It ends the job that runs, unless it `waits` for that; a job that waits is ended by none.
+        """
+        ended = threading.Event()
+        if not waits:
+            self.end()
+            self.ended = ended
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
         def put(item: Mapping[str, Any] | None) -> None:
-            loop.call_soon_threadsafe(queue.put_nowait, item)
+            line = None if item is None else json.dumps(item, allow_nan=False).encode() + b"\n"
+            with suppress(RuntimeError):  # the server has ended
+                loop.call_soon_threadsafe(queue.put_nowait, line)
 
         def tell(item: Mapping[str, Any]) -> None:
             if ended.is_set():
@@ -72,7 +97,7 @@ class Inference:
 
         def work() -> None:
             try:
-                tell({})  # nothing is begun that nobody waits for
+                tell({"begun": True})  # nothing is begun that nobody waits for
                 put(job(tell))
             except Cancelled:
                 put({"cancelled": True})
@@ -85,21 +110,23 @@ class Inference:
 
         self.thread.submit(work)
         try:
-            while (item := await queue.get()) is not None:
-                yield json.dumps(item, allow_nan=False).encode() + b"\n"
+            while (line := await queue.get()) is not None:
+                yield line
         finally:
             ended.set()
 
 
 class Page:
-    """What the page shows of one run: its model, if it has one of a translation, and its metrics."""
+    """What the page shows: a model of a translation, if there is one, and the metrics of runs, by name."""
 
-    def __init__(self, run: Path | None, model: Any = None, tokenizer: Any = None, config: Any = None) -> None:
-        self.run, self.model, self.tokenizer, self.config = run, model, tokenizer, config
+    def __init__(
+        self, runs: Mapping[str, Path], model: Any = None, tokenizer: Any = None, config: Any = None, source: str = ""
+    ) -> None:
+        self.runs = {name: RunFolder(run) for name, run in runs.items()}
+        self.model, self.tokenizer, self.config, self.source = model, tokenizer, config, source
         self.why = "" if model else "no run was given: npx-transformer serve RUN"
-        self.source = ""
         self.inference = Inference()
-        self.seen: Seen | None = None  # of the last translation
+        self.seen: dict[str, Seen] = {}  # the last translations, by name
 
     def routes(self) -> list[Route]:
         files = [Route(f"/{name}", self.file, methods=["GET"]) for name in FILES if name != "index.html"]
@@ -112,40 +139,40 @@ class Page:
         return Response(content, media_type=kind)
 
     async def about(self, request: Request) -> Response:
-        told: dict[str, Any] = {"run": self.run and self.run.absolute().name, "why": self.why, "source": self.source}
+        told: dict[str, Any] = {"runs": [*self.runs], "why": self.why, "source": self.source}
         if self.model is not None:
             c, search = self.model.config, self.config.search
             told["model"] = {
                 "layers": c.n_layers, "heads": c.n_heads, "d_model": c.d_model, "parameters": self.model.n_parameters(),
-                "beam": min(search.beam, MOST_BEAM), "alpha": search.alpha, "kinds": ABOUT,
+                "beam": min(search.beam, MOST_BEAM), "most_beam": MOST_BEAM, "alpha": search.alpha, "kinds": ABOUT,
             }  # fmt: skip
         return JSONResponse(told)
 
     async def curves(self, request: Request) -> Response:
-        folder = RunFolder(self.run) if self.run else None
-        if folder is None or not folder.metrics_file.is_file():
-            return JSONResponse({"panels": {}, "about": {}})
-        stat = folder.metrics_file.stat()
-        tag = f'"{stat.st_mtime_ns}-{stat.st_size}"'
+        tag = f'"{" ".join(stamp(run.metrics_file) for run in self.runs.values())}"'
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
-        found = await asyncio.to_thread(lambda: series(folder.metrics()))
         about = {name: {"title": title, "log": logarithmic} for name, (title, _, logarithmic) in PANELS.items()}
-        return JSONResponse({"panels": found, "about": about}, headers={"etag": tag})
+        try:
+            found = await asyncio.to_thread(lambda: {name: series(run.metrics()) for name, run in self.runs.items()})
+        except UserError as error:
+            return JSONResponse({"error": one_line(error)})
+        return JSONResponse({"runs": found, "about": about}, headers={"etag": tag})
 
     async def step(self, request: Request) -> Response:
         asked = await question(request)
-        return stream(self.inference.lines(lambda tell: steps(asked)))
+        return stream(self.inference.lines(lambda tell: steps(asked), waits=True))
 
     async def head(self, request: Request) -> Response:
-        asked, seen = await question(request), self.seen
+        asked = await question(request)
         try:
-            kind, layer, head = str(asked["kind"]), int(asked["layer"]), int(asked["head"])
-            if seen is None or min(layer, head) < 0:
-                raise KeyError
+            seen, kind = self.seen[asked["translation"]], asked["kind"]
+            layer, head = int(asked["layer"]), int(asked["head"])
+            if min(layer, head) < 0:
+                raise IndexError
             weights = seen.maps[kind][layer, head]
         except (KeyError, IndexError, TypeError, ValueError):
-            return JSONResponse({"error": "expected a head of the last translation; got none; try translating again"})
+            return JSONResponse({"error": "expected a head of a recent translation; got none; try translating again"})
         rows, columns = seen.edges(kind)
         return JSONResponse({"rows": rows, "columns": columns, "weights": weights.tolist(), **summary(weights)})
 
@@ -171,7 +198,8 @@ class Page:
             found = translated(model, src, search, prefix, observe)
             best = found[0]
             seen = see(model, tokenizer, src, best.tokens)
-        self.seen = seen
+        name = secrets.token_urlsafe(8)
+        self.seen = dict([*self.seen.items(), (name, seen)][-KEPT:])
         ids = [*best.tokens, model.config.eos_id][: len(seen.target)]
         order = np.argsort(-seen.log_probabilities, axis=1, kind="stable")[:, : NEXT + 1]  # (T, 6)
         alternatives = [
@@ -180,7 +208,7 @@ class Page:
             for t, row in enumerate(order)
         ]  # fmt: skip
         return {
-            "text": tokenizer.decode(best.tokens), "finished": best.finished, "score": best.score,
+            "translation": name, "text": tokenizer.decode(best.tokens), "finished": best.finished, "score": best.score,
             "log_probability": best.log_probability, "source": seen.source, "target": seen.target, "ids": ids,
             "written": seen.written, "forced": len(prefix), "off": [str(head) for head in off],
             "p": [float(np.exp(seen.log_probabilities[t, i])) for t, i in enumerate(ids)], "alternatives": alternatives,
@@ -201,9 +229,10 @@ class Page:
 
     def prefix(self, asked: Mapping[str, Any]) -> list[int]:
         ids, c = asked.get("prefix", []), self.model.config
+        most = most_pieces(self.model)
         fits = isinstance(ids, list) and all(type(i) is int and 0 <= i < self.tokenizer.n_outputs for i in ids)
-        if not fits or len(ids) > 256 or any(i in (c.pad_id, c.bos_id) for i in ids) or c.eos_id in ids[:-1]:
-            raise UserError("prefix: expected at most 256 pieces; got something else; try translating again")
+        if not fits or len(ids) > most or any(i in (c.pad_id, c.bos_id) for i in ids) or c.eos_id in ids[:-1]:
+            raise UserError(f"prefix: expected at most {most} pieces; got something else; try translating again")
         return ids
 
     def off(self, asked: Mapping[str, Any]) -> list[Head]:
@@ -245,6 +274,15 @@ class Page:
             if c.fate in (FINISHED, CUT) and (c.score, c.log_probability) == (best.score, best.log_probability)
         ]  # fmt: skip
         return {"nodes": nodes, "why": tree.why, "won": won[:1], "bounds": [plain(np.array(b)) for b in tree.bounds]}
+
+
+def stamp(file: Path) -> str:
+    """What changes as a file grows."""
+    try:
+        stat = file.stat()
+    except OSError:
+        return "none"
+    return f"{stat.st_mtime_ns}-{stat.st_size}"
 
 
 def text_of(asked: Mapping[str, Any]) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from autograd import Recorder, Tensor, observing
-from autograd.draw import Wrong, evaluate, numbers, parsed
+from autograd.draw import Wrong, evaluate, free_place, numbers, parsed
 from autograd.engine import Node
-from autograd.layout import Box, placed
+from autograd.layout import Box, Layout
 from autograd.neural import softmax
 from npx import Array
 from train.errors import UserError, one_line
@@ -120,9 +120,16 @@ def told(seen: Watcher, names: Mapping[int, str]) -> dict[str, Any]:
     ]  # fmt: skip
     for box in graph:
         box.lines[1] = box.lines[1][:24].ljust(16)  # so wide that the gradient has room
-    places, width, height = placed(graph)
+    layout = Layout(graph)
+    ways = iter(layout.ways)  # by boxes and their inputs
     for node in nodes:
-        node["x"], node["y"], node["width"] = places[node["key"]]
+        node["x"], node["y"], node["width"] = (at[node["key"]] for at in (layout.x, layout.y, layout.width))
+        node["ways"] = [layout.way(next(ways)[0]) for _ in node["inputs"]]
+        taken: list[tuple[float, float, float]] = []
+        node["said"] = [
+            free_place(way, how, taken) for way, how in zip(node["ways"], node.get("how", ()), strict=False)
+        ]
+    width, height = layout.size
     sums = [*seen.sums, (seen.sums[-1] if seen.sums else {}) | seen.of_leaves()]
     so_far = [{key[number]: g for number, g in now.items() if number in key} for now in sums]
     visited = sorted((step for step in steps if step.visit is not None), key=lambda step: step.visit or 0)

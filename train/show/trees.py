@@ -98,4 +98,3 @@ def _heights(tree: Tree) -> list[int]:
         elif isinstance(part, str):
             depth -= 1
     return [*levels, max(levels) + 1]
-

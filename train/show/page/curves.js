@@ -1,57 +1,157 @@
-// Curves: what metrics.jsonl has, followed while the run is trained.
+// Curves: what the runs' metrics.jsonl have, a colour a run, followed while they are trained.
 import { el, number, reach, table, twin } from "./parts.js";
+import { saving } from "./save.js";
 
-const W = 360, H = 220, LEFT = 52, BELOW = 28, TOP = 10;
+const W = 360,
+  H = 222,
+  LEFT = 52,
+  BELOW = 28,
+  TOP = 26,
+  LEGEND = 15;
+const HUES = ["#4477aa", "#ee6677", "#228833", "#aa7700", "#3399bb", "#aa3377"];
+const WORDS = { train: "training", valid: "validation" };
 
 export function start(section, about) {
   const grid = el("div", { class: "curves" });
-  const state = el("p", { role: "status" }, about.run ? "" : "No run was given: npx-transformer serve RUN");
+  const state = el("p", { role: "status" }, about.runs.length ? "" : "No run was given: npx-transformer serve RUN");
   section.append(state, grid);
-  let tag = "", timer = null;
+  const shown = new Map(); // panel -> {figure, show}
+  let tag = "",
+    timer = null;
 
   async function look() {
-    const headers = tag ? { "If-None-Match": tag } : {};
-    const answer = await reach("api/curves", { headers, cache: "no-store" }).catch(() => null);
+    const answer = await reach("api/curves", { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
     if (answer?.status !== 200) return;
     tag = answer.headers.get("etag") ?? "";
-    const { panels, about: names } = await answer.json();
-    const last = Math.max(0, ...Object.values(panels).flatMap((kinds) => Object.values(kinds).map((points) => points.at(-1)[0])));
-    state.textContent = last ? `${about.run}: up to update ${last.toLocaleString("en")}. New points appear as they are written.` : state.textContent || `${about.run} has no metrics yet.`;
-    grid.replaceChildren(...Object.entries(panels).map(([name, kinds]) => panel(names[name], kinds)));
+    const { error, runs, about: names } = await answer.json();
+    state.textContent =
+      error ??
+      `${Object.entries(runs)
+        .map(([run, panels]) => `${run}: ${upTo(panels)}`)
+        .join("; ")}. New points appear as they are written.`;
+    for (const name of error ? [] : Object.keys(names)) {
+      const lines = Object.entries(runs).flatMap(([run, panels], i) =>
+        Object.entries(panels[name] ?? {}).map(([kind, points]) => ({ run, kind, points, hue: HUES[i % HUES.length] })),
+      );
+      if (!lines.length) continue;
+      if (!shown.has(name)) shown.set(name, panel(name, names[name]));
+      shown.get(name).show(lines);
+    }
+    const figures = Object.keys(names ?? {})
+      .filter((name) => shown.has(name))
+      .map((name) => shown.get(name).figure);
+    if (figures.length !== grid.children.length) grid.replaceChildren(...figures);
   }
 
   document.addEventListener("shown", ({ detail }) => {
     clearInterval(timer);
-    if (detail !== "curves" || !about.run) return;
+    if (detail !== "curves" || !about.runs.length) return;
     look();
-    timer = setInterval(() => { if (!document.hidden) look(); }, 2000);
+    timer = setInterval(() => {
+      if (!document.hidden) look();
+    }, 2000);
   });
 }
 
-function panel({ title, log }, kinds) {
-  const points = Object.values(kinds).flat();
-  const scale = log ? Math.log10 : (y) => y;
-  const xs = points.map((p) => p[0]), ys = points.map((p) => scale(p[1])).filter(Number.isFinite);
-  const [x1, y0, y1] = [Math.max(...xs), Math.min(...ys), Math.max(...ys)];
-  const x = (v) => LEFT + (W - LEFT - 16) * v / (x1 || 1), y = (v) => TOP + (H - TOP - BELOW) * (1 - (scale(v) - y0) / (y1 - y0 || 1));
-  const said = Object.entries(kinds).map(([kind, p]) => `${kind}: ${number(p[0][1])} to ${number(p.at(-1)[1])}`).join("; ");
-  const svg = el("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${title}. ${said}` });
-  for (const share of [0, 0.5, 1]) {
-    const value = y0 + share * (y1 - y0), at = TOP + (H - TOP - BELOW) * (1 - share);
-    svg.append(el("line", { x1: LEFT, x2: W - 16, y1: at, y2: at, class: "rule" }),
-      el("text", { x: LEFT - 5, y: at + 4, class: "tick end" }, String(Number((log ? 10 ** value : value).toPrecision(3)))),
-      el("text", { x: x(share * x1), y: H - BELOW + 15, class: "tick" }, String(Math.round(share * x1))));
-  }
-  for (const [kind, p] of Object.entries(kinds)) {
-    svg.append(el("polyline", { points: p.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" "), class: `line ${kind}` }));
-  }
-  return el("figure", {}, el("figcaption", {}, `${title}${log ? ", logarithmic" : ""}`), svg,
-    el("p", { class: "legend" }, ...Object.keys(kinds).map((kind) => el("span", { class: kind }, kind === "train" ? "— training " : "- - validation "))),
-    twin("As a table", () => table(title, ["update", ...Object.keys(kinds)], rows(kinds))));
+function upTo(panels) {
+  const last = Math.max(
+    0,
+    ...Object.values(panels).flatMap((kinds) => Object.values(kinds).map((points) => points.at(-1)[0])),
+  );
+  return last ? `up to update ${last.toLocaleString("en")}` : "no metrics yet";
 }
 
-function rows(kinds) {
-  const steps = [...new Set(Object.values(kinds).flat().map((p) => p[0]))].sort((a, b) => a - b);
-  const of = Object.values(kinds).map((points) => new Map(points));
+// One of the curves, its lines drawn anew by `show`; its table stays open.
+function panel(name, { title, log }) {
+  let lines = [],
+    svg = el("svg");
+  const numbers = twin("As a table", () =>
+    table(title, ["update", ...lines.map(({ run, kind }) => `${run}, ${WORDS[kind]}`)], rows(lines)),
+  );
+  const figure = el(
+    "figure",
+    {},
+    svg,
+    saving(name, () => svg),
+    numbers,
+  );
+
+  function show(found) {
+    lines = found;
+    const fresh = drawn(title, log, lines);
+    svg.replaceWith(fresh);
+    svg = fresh;
+    numbers.renew();
+  }
+  return { figure, show };
+}
+
+function drawn(title, log, lines) {
+  const points = lines.flatMap((line) => line.points),
+    runs = new Map(lines.map(({ run, hue }) => [run, hue]));
+  const scale = log ? Math.log10 : (y) => y;
+  const xs = points.map((p) => p[0]),
+    ys = points.map((p) => scale(p[1])).filter(Number.isFinite);
+  const most = (values, start) => values.reduce((a, b) => Math.max(a, b), start);
+  const [x1, y0, y1] = [
+    most(xs, 0),
+    -most(
+      ys.map((y) => -y),
+      -Infinity,
+    ),
+    most(ys, -Infinity),
+  ];
+  const x = (v) => LEFT + ((W - LEFT - 16) * v) / (x1 || 1),
+    y = (v) => TOP + (H - TOP - BELOW) * (1 - (scale(v) - y0) / (y1 - y0 || 1));
+  const said = lines
+    .map(({ run, kind, points: p }) => `${run}, ${WORDS[kind]}: ${number(p[0][1])} to ${number(p.at(-1)[1])}`)
+    .join("; ");
+  const height = H + LEGEND * (1 + runs.size);
+  const svg = el(
+    "svg",
+    { viewBox: `0 0 ${W} ${height}`, role: "img", "aria-label": `${title}. ${said}` },
+    el("text", { x: 4, y: 13 }, `${title}${log ? ", logarithmic" : ""}`),
+  );
+  for (const share of [0, 0.5, 1]) {
+    const value = y0 + share * (y1 - y0),
+      at = TOP + (H - TOP - BELOW) * (1 - share);
+    svg.append(
+      el("line", { x1: LEFT, x2: W - 16, y1: at, y2: at, class: "rule" }),
+      el(
+        "text",
+        { x: LEFT - 5, y: at + 4, class: "tick end" },
+        String(Number((log ? 10 ** value : value).toPrecision(3))),
+      ),
+      el("text", { x: x(share * x1), y: H - BELOW + 15, class: "tick" }, String(Math.round(share * x1))),
+    );
+  }
+  for (const { kind, points: p, hue } of lines) {
+    const places = p.filter(([, b]) => Number.isFinite(scale(b))).map(([a, b]) => [x(a).toFixed(1), y(b).toFixed(1)]);
+    svg.append(el("polyline", { points: places.join(" "), class: `line ${kind}`, stroke: hue }));
+    if (kind === "valid" && places.length < 60)
+      svg.append(...places.map(([cx, cy]) => el("circle", { cx, cy, r: 2, fill: hue })));
+  }
+  const kinds = [...new Set(lines.map(({ kind }) => kind))];
+  svg.append(
+    el(
+      "text",
+      { x: (LEFT + W) / 2, y: H + 8, class: "tick" },
+      `updates; ${kinds.map((kind) => `${kind === "valid" ? "dashed" : "solid"}: ${WORDS[kind]}`).join(", ")}`,
+    ),
+  );
+  [...runs].forEach(([run, hue], i) => {
+    const at = H + LEGEND * (i + 1) + 6;
+    svg.append(
+      el("line", { x1: LEFT, x2: LEFT + 24, y1: at, y2: at, class: "line", stroke: hue }),
+      el("text", { x: LEFT + 30, y: at + 4, class: "name" }, run),
+    );
+  });
+  return svg;
+}
+
+function rows(lines) {
+  // the last 200 updates
+  const steps = [...new Set(lines.flatMap(({ points }) => points.map((p) => p[0])))].sort((a, b) => a - b);
+  const of = lines.map(({ points }) => new Map(points));
   return steps.slice(-200).map((step) => [step, ...of.map((map) => (map.has(step) ? number(map.get(step)) : ""))]);
 }

@@ -1,12 +1,12 @@
 // The views and what leads from one to the other.
-import { get } from "./parts.js";
+import { start } from "./parts.js";
 import { start as step } from "./step.js";
 import { start as translate } from "./translate.js";
 import { start as beam } from "./beam.js";
 import { start as curves } from "./curves.js";
 import { save } from "./save.js";
 
-if (location.search) history.replaceState(null, "", location.pathname + location.hash);  // the token, once it was used
+if (location.search) history.replaceState(null, "", location.pathname + location.hash); // the token, once it was used
 
 const sections = [...document.querySelectorAll("main > section")];
 const links = [...document.querySelectorAll("nav a")];
@@ -23,17 +23,18 @@ function show() {
 }
 
 let first = "step";
-const about = await get("api/about");
-document.getElementById("run").textContent = about.model
-  ? `${about.run}: ${about.model.layers} layers, ${about.model.heads} heads, d_model ${about.model.d_model}, ` +
-    `${about.model.parameters.toLocaleString("en")} parameters`
-  : about.run ?? "without a run";
-step(document.getElementById("step"));
-translate(document.getElementById("translate"), about);
-beam(document.getElementById("beam"));
-curves(document.getElementById("curves"), about);
-first = about.model ? "translate" : "step";
-document.getElementById("save").addEventListener("click", () => save(about));
-addEventListener("hashchange", show);
-show();
-document.body.dataset.ready = "yes";
+const about = await start();
+if (about) {
+  const { model, runs } = about;
+  document.getElementById("run").textContent = model
+    ? `${runs[0]}: ${model.layers} layers, ${model.heads} heads, d_model ${model.d_model}, ` +
+      `${model.parameters.toLocaleString("en")} parameters`
+    : runs.join(", ") || "without a run";
+  for (const [name, view] of Object.entries({ step, translate, beam, curves }))
+    view(document.getElementById(name), about);
+  first = model ? "translate" : "step";
+  document.getElementById("save").addEventListener("click", () => save(about));
+  addEventListener("hashchange", show);
+  show();
+  document.body.dataset.ready = Math.round(performance.now()); // milliseconds after it was asked for
+}

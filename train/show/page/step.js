@@ -1,5 +1,6 @@
 // Step: the graph of an expression, forward then backward, one node at a time, with the engine's numbers.
 import { ask, el, number, short, table, twin } from "./parts.js";
+import { saving } from "./save.js";
 
 const READY = [
   ["a * b + a", "a = 3; b = 2"],
@@ -10,44 +11,89 @@ const READY = [
 ];
 
 export function start(section) {
-  let graph = null, at = 0, answered = -1;
+  let graph = null,
+    at = 0,
+    answered = -1,
+    asked = 0;
   const expression = el("input", { id: "expression", value: READY[0][0], autocomplete: "off", spellcheck: "false" });
   const values = el("input", { id: "values", value: READY[0][1], autocomplete: "off", spellcheck: "false" });
   const ready = el("select", { id: "ready" }, ...READY.map(([name], i) => el("option", { value: i }, name)));
   const predict = el("input", { type: "checkbox", id: "predict" });
-  const form = el("form", { class: "row", onsubmit: (event) => { event.preventDefault(); load(); } },
-    el("label", {}, "Expression ", expression), el("label", {}, "Values ", values),
-    el("button", {}, "Show"), el("label", {}, "or ", ready), el("label", {}, predict, " predict each number"));
-  const moves = [["|◀", "To the start", 0], ["◀", "Back", -1], ["▶", "Forward", 1], ["▶|", "To the end", Infinity]].map(
-    ([sign, name, by]) => el("button", { type: "button", "aria-label": name, onclick: () => go(by) }, sign));
+  const form = el(
+    "form",
+    {
+      class: "row",
+      onsubmit: (event) => {
+        event.preventDefault();
+        load();
+      },
+    },
+    el("label", {}, "Expression ", expression),
+    el("label", {}, "Values ", values),
+    el("button", {}, "Show"),
+    el("label", {}, "or ", ready),
+    el("label", {}, predict, " predict each number"),
+  );
+  const moves = [
+    ["|◀", "To the start", 0],
+    ["◀", "Back", -1],
+    ["▶", "Forward", 1],
+    ["▶|", "To the end", Infinity],
+  ].map(([sign, name, by]) =>
+    el("button", { type: "button", class: "control", "aria-label": name, onclick: () => go(by) }, sign),
+  );
   const place = el("output", { id: "place", "aria-live": "polite" });
   const drawing = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Graph" });
   const panel = el("div", { id: "node", "aria-live": "polite" });
+  const all = twin("All numbers as a table", () => numbers());
   section.append(
-    el("p", {}, "Arithmetic and operations of names (softmax, exp, log, relu, sum, matmul or @, …). Keys: ← → Home End."),
-    form, el("div", { class: "row" }, ...moves, place), panel, drawing,
-    twin("All numbers as a table", () => numbers()));
+    el(
+      "p",
+      {},
+      "Arithmetic and operations of names (softmax, exp, log, relu, sum, matmul or @, …). Keys: ← → Home End.",
+    ),
+    form,
+    el(
+      "div",
+      { class: "row" },
+      ...moves,
+      place,
+      saving("step", () => drawing.firstChild),
+    ),
+    panel,
+    drawing,
+    all,
+  );
   ready.addEventListener("change", () => {
     const [text, given] = READY[ready.value];
     if (given) [expression.value, values.value] = [text, given];
     load(Number(ready.value) >= 3 && { causal: Number(ready.value) === 4 });
   });
-  predict.addEventListener("change", () => { answered = -1; draw(); });
+  predict.addEventListener("change", () => {
+    answered = -1;
+    draw();
+  });
   section.addEventListener("keydown", (event) => {
     if (event.target.matches("input, select") || event.altKey || event.ctrlKey || event.metaKey) return;
     const by = { ArrowLeft: -1, ArrowRight: 1, Home: 0, End: Infinity }[event.key];
-    if (by !== undefined) { event.preventDefault(); go(by); }
+    if (by !== undefined) {
+      event.preventDefault();
+      go(by);
+    }
   });
 
-  async function load(head = null) {  // a head of attention, or the expression
+  async function load(head = null) {
+    // a head of attention, or the expression
     let question;
     try {
       question = head ? { head } : { expression: expression.value, values: read() };
     } catch (error) {
       return say(error.message);
     }
-    const answer = await ask("api/step", question);
-    if (answer.cancelled) return;
+    place.textContent = "…";
+    const mine = ++asked,
+      answer = await ask("api/step", question);
+    if (mine !== asked) return;
     if (answer.error) return say(answer.error);
     [graph, at, answered] = [answer, 0, -1];
     draw();
@@ -87,32 +133,57 @@ export function start(section) {
   // What the move to `step` shows: {node, back}
   function moved(step) {
     const steps = forward().length;
-    return step <= steps ? { node: forward()[step - 1], back: false } : { node: node(graph.back[step - steps - 1]), back: true };
+    return step <= steps
+      ? { node: forward()[step - 1], back: false }
+      : { node: node(graph.back[step - steps - 1]), back: true };
   }
 
   const firstOf = (x) => (Array.isArray(x) ? firstOf(x[0]) : x);
 
   function question() {
-    const next = moved(at + 1), which = next.back ? next.node.gave.findIndex((g) => g !== null) : 0;
-    if (which < 0) { answered = at; return go(1); }
-    const truth = firstOf(next.back ? next.node.gave[which] : next.node.value);
-    const what = next.back ? `gradient that ${next.node.name} gives to ${node(next.node.inputs[which]).name}` : `value of ${next.node.name}`;
-    const field = el("input", { id: "guess", inputmode: "decimal", autocomplete: "off", size: 8 });
-    panel.replaceChildren(el("form", { class: "row", onsubmit: (event) => {
-      event.preventDefault();
-      const off = Math.abs(Number(field.value.replace(",", ".")) - truth);
+    const next = moved(at + 1),
+      which = next.back ? next.node.gave.findIndex((g) => g !== null) : 0;
+    if (which < 0) {
       answered = at;
-      go(1);
-      const right = field.value.trim() !== "" && off <= 0.006 * Math.max(1, Math.abs(truth));
-      panel.prepend(el("p", { class: right ? "right" : "error" }, right ? "Right." : `It is ${number(truth)}.`));
-      moves[2].focus();
-    } }, el("label", {}, `What is the ${Array.isArray(next.back ? next.node.gave[which] : next.node.value) ? "first number of the " : ""}${what}? `, field), el("button", {}, "Say")));
+      return go(1);
+    }
+    const shown = next.back ? next.node.gave[which] : next.node.value;
+    const [truth, isList] = [firstOf(shown), Array.isArray(shown)];
+    const what = next.back
+      ? `gradient that ${next.node.name} gives to ${node(next.node.inputs[which]).name}`
+      : `value of ${next.node.name}`;
+    const field = el("input", { id: "guess", inputmode: "decimal", autocomplete: "off", size: 8 });
+    panel.replaceChildren(
+      el(
+        "form",
+        {
+          class: "row",
+          onsubmit: (event) => {
+            event.preventDefault();
+            const said = field.value.trim().replace(",", "."),
+              near = Math.abs(Number(said) - truth) <= 0.006 * Math.max(1, Math.abs(truth));
+            answered = at;
+            go(1);
+            const right = said !== "" && (near || said === truth); // what is not finite comes as text
+            panel.prepend(el("p", { class: right ? "right" : "error" }, right ? "Right." : `It is ${number(truth)}.`));
+            moves[2].focus();
+          },
+        },
+        el("label", {}, `What is the ${isList ? "first number of the " : ""}${what}? `, field),
+        el("button", {}, "Say"),
+      ),
+    );
     field.focus();
   }
 
-  function known(one) {  // what of a node is there at this moment
-    const steps = forward().length, back = Math.max(0, at - steps);
-    return { value: one.leaf || forward().indexOf(one) < at ? one.value : null, gradient: at >= steps ? graph.sums[back][one.key] ?? null : null };
+  function known(one) {
+    // what of a node is there at this moment
+    const steps = forward().length,
+      back = Math.max(0, at - steps);
+    return {
+      value: one.leaf || forward().indexOf(one) < at ? one.value : null,
+      gradient: at >= steps ? (graph.sums[back][one.key] ?? null) : null,
+    };
   }
 
   function draw() {
@@ -121,51 +192,108 @@ export function start(section) {
     const phase = at === 0 ? "before the first operation" : at <= steps ? "forward" : "backward";
     place.textContent = `${at} of ${last()}, ${phase}`;
     const here = at ? moved(at) : null;
-    const svg = el("svg", { viewBox: `-40 0 ${graph.width + 80} ${graph.height}`, width: graph.width + 80, height: graph.height, role: "img",
-      "aria-label": `Graph of ${graph.nodes.length} nodes, inputs at the bottom` });
+    const svg = el("svg", {
+      viewBox: `0 0 ${graph.width} ${graph.height}`,
+      width: graph.width,
+      height: graph.height,
+      role: "img",
+      "aria-label": `Graph of ${graph.nodes.length} nodes, inputs at the bottom`,
+    });
+    const said = [];
     for (const one of graph.nodes) {
-      one.inputs.forEach((key, i) => {
-        const from = node(key), lit = here?.back && here.node === one;
-        const aside = from.y - one.y > 100 ? (from.x <= one.x ? -1 : 1) * 110 : 0;  // around what stands between
-        svg.append(el("path", { d: `M${from.x} ${from.y - 26} Q${(from.x + one.x) / 2 + aside} ${(from.y + one.y) / 2} ${one.x} ${one.y + 26}`, class: lit ? "edge lit" : "edge" }));
-        if (lit) svg.append(el("text", { x: (from.x + one.x) / 2 + aside / 2 + 6, y: (from.y + one.y) / 2 + 4, class: "how" }, one.how[i] ?? ""));
+      const lit = here?.back && here.node === one;
+      one.ways.forEach((way, i) => {
+        svg.append(
+          el("path", {
+            d: `M${way.map((point) => point.map(Math.round).join(" ")).join(" L")}`,
+            class: lit ? "edge lit" : "edge",
+          }),
+        );
+        if (lit) said.push(el("text", { x: one.said[i][0], y: one.said[i][1] + 4, class: "said" }, one.how[i]));
       });
     }
+    svg.append(...said);
     for (const one of graph.nodes) {
       const { value, gradient } = known(one);
-      svg.append(el("g", { class: `box${one.leaf ? " leaf" : ""}${here?.node === one ? " lit" : ""}`, "data-key": one.key },
-        el("rect", { x: one.x - one.width / 2, y: one.y - 26, width: one.width, height: 52, rx: one.leaf ? 18 : 3 }),
-        el("text", { x: one.x, y: one.y - 11 }, one.name),
-        el("text", { x: one.x, y: one.y + 5, class: "value" }, value === null ? "?" : short(value, one.width / 7)),
-        el("text", { x: one.x, y: one.y + 20, class: "gradient" }, gradient === null ? "" : `grad ${short(gradient, one.width / 7 - 5)}`)));
+      svg.append(
+        el(
+          "g",
+          { class: `box${one.leaf ? " leaf" : ""}${here?.node === one ? " lit" : ""}`, "data-key": one.key },
+          el("rect", { x: one.x - one.width / 2, y: one.y - 26, width: one.width, height: 52, rx: one.leaf ? 18 : 3 }),
+          el("text", { x: one.x, y: one.y - 11 }, one.name),
+          el("text", { x: one.x, y: one.y + 5, class: "value" }, value === null ? "?" : short(value, one.width / 7)),
+          el(
+            "text",
+            { x: one.x, y: one.y + 20, class: "gradient" },
+            gradient === null ? "" : `grad ${short(gradient, one.width / 7 - 5)}`,
+          ),
+        ),
+      );
     }
     drawing.replaceChildren(svg);
     panel.replaceChildren(...about(here));
-    section.querySelector("details").open = false;
+    all.renew();
   }
 
   function about(here) {
     if (!here) return [el("p", {}, "The leaves have their values; nothing has run yet.")];
     const one = here.node;
     if (!here.back) {
-      return [el("p", {}, el("strong", {}, one.name), ` of ${one.inputs.map((key) => `${node(key).name} = ${number(node(key).value)}`).join(", ")} gives `,
-        el("b", { class: "value" }, number(one.value)), `. Its vjp keeps ${one.kept} bytes for the way back.`)];
+      return [
+        el(
+          "p",
+          {},
+          el("strong", {}, one.name),
+          ` of ${one.inputs.map((key) => `${node(key).name} = ${number(node(key).value)}`).join(", ")} gives `,
+          el("b", { class: "value" }, number(one.value)),
+          `. Its vjp keeps ${one.kept} bytes for the way back.`,
+        ),
+      ];
     }
     return [
-      el("p", {}, el("strong", {}, one.name), " gets the whole gradient of its output, g = ", el("b", { class: "gradient" }, number(one.gradient)),
-        `, and its vjp runs; then its ${one.kept} bytes are let go:`),
+      el(
+        "p",
+        {},
+        el("strong", {}, one.name),
+        " gets the whole gradient of its output, g = ",
+        el("b", { class: "gradient" }, number(one.gradient)),
+        `, and its vjp runs; then its ${one.kept} bytes are let go:`,
+      ),
       el("pre", { tabindex: 0, "aria-label": "source of the vjp" }, one.source),
-      el("ul", {}, ...one.gave.map((g, i) => el("li", {}, `to ${node(one.inputs[i]).name}: `, el("b", { class: "gave" }, g === null ? "none" : number(g)), ` (${one.how[i]})`))),
+      el(
+        "ul",
+        {},
+        ...one.gave.map((g, i) =>
+          el(
+            "li",
+            {},
+            `to ${node(one.inputs[i]).name}: `,
+            el("b", { class: "gave" }, g === null ? "none" : number(g)),
+            ` (${one.how[i]})`,
+          ),
+        ),
+      ),
     ];
   }
 
   function numbers() {
     if (!graph) return el("p", {}, "No graph.");
-    return table("Nodes, inputs first", ["node", "from", "value", "gradient so far"], graph.nodes.map((one) => {
-      const { value, gradient } = known(one);
-      return [`${one.key} ${one.name}`, one.inputs.join(", "), value === null ? "?" : number(value), number(gradient)];
-    }));
+    return table(
+      "Nodes, inputs first",
+      ["node", "from", "value", "gradient so far"],
+      graph.nodes.map((one) => {
+        const { value, gradient } = known(one);
+        return [
+          `${one.key} ${one.name}`,
+          one.inputs.join(", "),
+          value === null ? "?" : number(value),
+          number(gradient),
+        ];
+      }),
+    );
   }
 
-  load();
+  document.addEventListener("shown", ({ detail }) => {
+    if (detail === "step" && !asked) load();
+  });
 }

@@ -1,0 +1,112 @@
+"""How fast the page (`serve`) is in a real browser: prints medians and extremes in milliseconds, as JSON.
+
+    python -m benchmarks.page RUN --sentence "A dog runs ."
+
+`page`: from asking for it until all of it is there. `grids`: 144 heads of 30 x 30 are made and a frame is drawn.
+`hover`: a row and a column are lit in all of these, and a frame is drawn. `first`, `sentence`: from the question to the
+first pieces, and to the translation with all heads. The aims are for 2 cores that do nothing else; `load` tells what
+else they did. The browser is NPX_CHROMIUM or a Chromium on PATH (`pip install "npx-transformer[page,browser]"`).
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from typing import Any
+
+AIMS = {"page": 1000, "grids": 150, "hover": 50, "first": 300, "sentence": 1000}
+MADE = """async (times) => {
+  const { grids } = await import("/heads.js"), [n, layers, heads] = [30, 6, 8];
+  const pieces = Array.from({ length: n }, (_, i) => `piece ${i}`);
+  const bytes = btoa(String.fromCharCode(...Array.from({ length: layers * heads * n * n }, (_, i) => i * 7 % 256)));
+  const summary = Array.from({ length: layers }, () => Array(heads).fill({ confidence: 0.5, entropy: 1, distance: 2 }));
+  const grid = { rows: pieces, columns: pieces, layers, heads, bytes, summary };
+  const kinds = { encoder: ["a", "b"], decoder: ["a", "b"], cross: ["a", "b"] };
+  const shown = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));  // after the next frame
+  const timed = async (work) => {
+    const from = performance.now();
+    work();
+    await shown();
+    return performance.now() - from;
+  };
+  const found = { grids: [], hover: [] };
+  for (let k = 0; k < times; k++) {
+    const place = document.createElement("div");
+    document.getElementById("translate").append(place);
+    place.scrollIntoView();
+    await shown();
+    let light;
+    found.grids.push(await timed(() => {
+      const made = grids({ encoder: grid, decoder: grid, cross: grid }, kinds, [], () => 0);
+      place.append(...made.blocks);
+      light = made.light;
+    }));
+    for (let i = 0; i < 6; i++) found.hover.push(await timed(() => light(i % 2 ? "target" : "source", 3 * k + i)));
+    place.remove();
+  }
+  return found;
+}"""
+
+
+def chromium() -> str | None:
+    """The path of a Chromium to drive, if there is one."""
+    names = ("chromium-headless-shell", "chromium", "google-chrome")
+    return os.environ.get("NPX_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+
+
+def measured(tab: Any, address: str, sentence: str, times: int) -> dict[str, list[float]]:
+    """Milliseconds of each part, `times` times, the first time of all left out."""
+    found: dict[str, list[float]] = {name: [] for name in AIMS}
+    for _ in range(times + 1):
+        tab.goto(address)
+        tab.wait_for_selector("body[data-ready]")
+        found["page"].append(float(tab.get_attribute("body", "data-ready")))
+    found |= tab.evaluate(MADE, times + 1)
+    for _ in range(times + 1):
+        tab.goto("about:blank")
+        tab.goto(f"{address}#translate")
+        tab.wait_for_selector("body[data-ready]")
+        tab.fill("#text", sentence)
+        tab.press("#text", "Enter")
+        tab.wait_for_selector("#translate[data-milliseconds]", timeout=120_000)
+        found["sentence"].append(float(tab.get_attribute("#translate", "data-milliseconds")))
+        found["first"].append(float(tab.get_attribute("#translate", "data-first")))
+    return {name: values[len(values) // (times + 1) :] for name, values in found.items()}
+
+
+def main() -> None:
+    from playwright.sync_api import sync_playwright
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="run folder of a translation")
+    parser.add_argument("--sentence", default="three hundred and forty-two", help="what is translated")
+    parser.add_argument("--times", type=int, default=5)
+    given = parser.parse_args()
+    if (path := chromium()) is None:
+        sys.exit("benchmarks.page: expected a Chromium; got none on PATH; try NPX_CHROMIUM=/path/to/it")
+    command = [sys.executable, "-m", "train", "serve", given.run, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, sync_playwright() as driver:
+        assert server.stdout is not None
+        try:
+            if not (address := server.stdout.readline().strip()):
+                sys.exit(2)  # it has said why
+            arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+            browser = driver.chromium.launch(executable_path=path, args=arguments)
+            load = os.getloadavg()[0]
+            tab = browser.new_page(viewport={"width": 1200, "height": 900})
+            found = measured(tab, address, given.sentence, given.times)
+            told: dict[str, Any] = {"browser": browser.version, "load": load, "cores": os.cpu_count()}
+            for name, values in found.items():
+                rounded = [round(x, 1) for x in (statistics.median(values), min(values), max(values))]
+                told[name] = dict(zip(("median", "least", "most"), rounded, strict=True)) | {"aim": AIMS[name]}
+            print(json.dumps(told, indent=1))
+            browser.close()
+        finally:
+            server.terminate()
+
+
+if __name__ == "__main__":
+    main()
