@@ -85,7 +85,8 @@ def started(args: argparse.Namespace, ranks: int) -> dict[str, Any]:
     many = [mpirun, "--bind-to", "none", "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
     one_thread = {"NPX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    done = subprocess.run([*many, *own], env=os.environ | one_thread | as_root, capture_output=True, text=True)
+    how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    done = subprocess.run([*many, *own], env=os.environ | one_thread | as_root, **how)
     if done.returncode:
         sys.exit(done.stderr)
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

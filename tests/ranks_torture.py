@@ -38,12 +38,16 @@ def one_run(folder: Path, number: int, rng: random.Random) -> tuple[str, bool]:
         time.sleep(0.05)
     time.sleep(rng.uniform(0, 3))
     rank = rng.randrange(RANKS)
-    os.kill(ranks_at_work.processes(process)[rank], how)
+    ranks = ranks_at_work.processes(process)
+    if rank not in ranks:
+        process.terminate()
+        return f"ended by itself: {process.communicate(timeout=30)[1]!r}", False
+    os.kill(ranks[rank], how)
     killed = time.monotonic()
     try:
         _, told = process.communicate(timeout=30)
     except subprocess.TimeoutExpired:
-        process.kill()
+        process.terminate()
         return f"{how.name} of rank {rank}: not ended within 30 s", False
     seconds = time.monotonic() - killed
     line = next((line.strip() for line in told.splitlines() if f"npx-transformer: rank {rank} of" in line), "")

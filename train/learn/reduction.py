@@ -12,7 +12,7 @@ from typing import Any
 import npx
 from autograd import Tensor
 from models import FlatParameters
-from npx.ranks import World
+from npx.ranks.world import Wait, World
 from train.learn.optim import squared_norm
 
 BUCKET = 16 << 20  # bytes: many enough to begin early, few enough that a message's latency does not count
@@ -52,10 +52,16 @@ class Alone:
 
 
 class Reduction(Alone):
-    """The gradient of several ranks. `shard`: each rank gets the sum of its parts alone, and updates only these."""
+    """The gradient of several ranks. `shard`: each rank gets the sum of its parts alone, and updates only these.
 
-    def __init__(self, flat: FlatParameters, world: World, shard: bool = False, bucket: int = BUCKET) -> None:
+    `via`: a narrower dtype in which gradients travel; they are added in their own.
+    """
+
+    def __init__(
+        self, flat: FlatParameters, world: World, shard: bool = False, via: Any = None, bucket: int = BUCKET
+    ) -> None:
         super().__init__(flat)
+        self.via = via
         self.world, self.shards = world, shard
         size, step = flat.grad.size, max(world.size, bucket // flat.grad.itemsize)
         self.buckets = [slice(max(0, stop - step), stop) for stop in range(size, 0, -step)]
@@ -69,7 +75,7 @@ class Reduction(Alone):
         }
         self.awaited: list[int] = []
         self.next = 0  # the bucket to be sent next
-        self.ends: list[Callable[[], object]] = []  # of the buckets that are under way
+        self.ends: list[Wait] = []  # of the buckets that are under way
         self.overlaps = True  # buckets are sent beside backward, not after it
         self.exposed = 0.0  # seconds, in all, in which the ranks' sum was waited for and nothing computed
 
@@ -100,7 +106,7 @@ class Reduction(Alone):
     def _send(self) -> None:
         grad = self.flat.grad[self.buckets[self.next]]
         add_up = self.world.reduce_scatter if self.shards else self.world.all_reduce
-        self.ends.append(self.world.start(lambda: add_up(grad)))
+        self.ends.append(add_up(grad, self.via))
         self.next += 1
 
     def square(self) -> npx.Array:
@@ -122,8 +128,8 @@ class Reduction(Alone):
             self._gather(self.flat.data)
 
     def _gather(self, weights: npx.Array) -> None:
-        for bucket in self.buckets:
-            self.world.all_gather(weights[bucket])
+        for end in [self.world.all_gather(weights[bucket]) for bucket in self.buckets]:
+            end()
 
     def whole(self, own: npx.Array) -> npx.Array:
         if not self.shards:
@@ -134,7 +140,7 @@ class Reduction(Alone):
             there, size = npx.empty(bucket.stop - bucket.start, own.dtype), part.stop - part.start
             there[self.world.part(there.size)] = npx.from_host(own[start : start + size])
             start += size
-            self.world.all_gather(there)
+            self.world.all_gather(there)()
             if self.world.rank == 0:
                 found[bucket] = npx.to_host(there)
         return found
@@ -143,6 +149,6 @@ class Reduction(Alone):
         return npx.host.concatenate([whole[part] for part in self.parts]) if self.shards else whole
 
 
-def gradient_of(flat: FlatParameters, world: World, shard: bool) -> Any:
+def gradient_of(flat: FlatParameters, world: World, shard: bool, via: Any = None) -> Any:
     """The gradient of a flat buffer, as this process has part in it."""
-    return Reduction(flat, world, shard) if world.size > 1 else Alone(flat)
+    return Reduction(flat, world, shard, via) if world.size > 1 else Alone(flat)

@@ -52,6 +52,7 @@ def train(
             run.check(resume)
     try:
         precision = npx.use_precision(t.precision)
+        npx.precision_named(t.reduce_dtype).numbers  # noqa: B018  which not every NumPy has
     except ValueError as error:
         raise UserError(f"train.{error}") from None
     check_model(config, task)

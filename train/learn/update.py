@@ -50,7 +50,8 @@ class Update:
             model.recompute()
         self.flat = FlatParameters(model, precision.numbers if precision.low else None)
         self.world = npx.ranks.world()
-        self.own = gradient_of(self.flat, self.world, t.shard)
+        via = None if t.reduce_dtype == "float32" else npx.precision_named(t.reduce_dtype).numbers
+        self.own = gradient_of(self.flat, self.world, t.shard, via)
         self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside, self.own.parts)
         self.scale = LossScale(dynamic=precision.scaled)
         self.graphs = Graphs(model, t, report.line) if t.graphs and npx.device() == "cuda" else None

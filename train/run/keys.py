@@ -158,6 +158,12 @@ class TrainSection:
         "Of several ranks each keeps and updates only its part of Adam's moments, instead of all of them.",
         may_change=True,
     )
+    reduce_dtype: str = key(
+        "float32",
+        "Numbers in which ranks send each other gradients: float32, which is as they are, or bf16, half of the bytes."
+        " They are added as they are.",
+        choices=("float32", "bf16"),
+    )
     rank_timeout: float = key(
         20.0,
         "Seconds without a sign of life of a rank, or of waiting for it, after which a run of several ranks ends.",

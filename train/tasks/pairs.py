@@ -6,16 +6,19 @@ their order, for input of any size, as it comes. Beam search is called here and 
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 
 import npx
 from models.search import Hypothesis, beam_search, check_search
+from npx.ranks import World
 from train.tasks.task import Task
 from train.text.batches import Batch, Batches
 from train.text.corpus import Corpus
 
+ALONE = World()  # a process that searches alone
 WHERE = 100  # pairs of a batch that are listed
 WINDOW = 1024  # lines read, sorted by length and searched before the first of them is given out
 AHEAD = 16  # characters read for a token of a batch: about four batches
@@ -56,6 +59,7 @@ def search_lines(
     progress: Callable[[int], object] = lambda done: None,
     on_warning: Callable[[str], object] = warnings.warn,
     kept_to: Callable[[Any, list[str]], Any] = lambda model, lines: model,
+    world: World = ALONE,
     **search: Any,
 ) -> Iterator[tuple[str, list[Hypothesis]]]:
     """Yield one line after another with its `n_best` hypotheses, best first; none for a line without tokens.
@@ -65,7 +69,8 @@ def search_lines(
     after about four batches (AHEAD), and where `lines` has None: the input pauses. A line of more than `max_length`
     tokens, EOS included, is cut, and `on_warning` (default: Python's warnings) is told so. `progress` is told, after
     every batch, how many more lines are done. `kept_to`: of the model and the lines of a batch, what is searched in the
-    model's place. `search`: `beam_search`'s beam, alpha, penalty, max_extra and n_best.
+    model's place. `world`: of several ranks all call this, rank 0 alone reads `lines`, each searches every k-th batch,
+    and all get the same. `search`: `beam_search`'s beam, alpha, penalty, max_extra and n_best.
     Raises ValueError for a bad option, at once.
     """
     check_search(**search)
@@ -81,18 +86,21 @@ def search_lines(
         if len(filled) < len(sources):
             progress(len(sources) - len(filled))
         least = max(LEAST_TOKENS, LEAST_TOKENS * search.get("beam", 4) // 4)
-        for batch in length_batches([len(sources[i]) + 1 for i in filled], batch_tokens, least):
+        own: list[tuple[int, list[Hypothesis]]] = []
+        batches = length_batches([len(sources[i]) + 1 for i in filled], batch_tokens, least)
+        for batch in islice(batches, world.rank, None, world.size):
             members = [filled[j] for j in batch]
             src = pad_sources([sources[i] for i in members], model.config)
             best = beam_search(kept_to(model, [part[i] for i in members]), src, **search)
-            for i, hypotheses in zip(members, best, strict=True):
-                results[i] = hypotheses
+            own += zip(members, best, strict=True)
             progress(len(members))
+        for i, hypotheses in chain.from_iterable(world.gather(own)):
+            results[i] = hypotheses
         return results
 
     def windows() -> Iterator[tuple[str, list[Hypothesis]]]:
         rest, first = iter(lines), 1
-        while part := _window(rest, window, AHEAD * batch_tokens):
+        while part := world.broadcast(_window(rest, window, AHEAD * batch_tokens) if world.rank == 0 else None):
             sources = _encode(tokenizer, part, first, max_length, on_warning)
             yield from zip(part, found(part, sources), strict=True)
             first += len(part)
