@@ -44,7 +44,7 @@ def test_every_switch_of_the_environment_stands_in_the_table() -> None:
     rows = re.findall(r"^\| (`[^|]*`) \|", table, re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     read = set()
-    for folder in ("npx", "autograd", "models", "train", "tests", "book"):
+    for folder in ("npx", "autograd", "models", "train", "benchmarks", "tests", "book"):
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text(encoding="utf-8")
             read |= set(re.findall(r"""environ(?:\.get\(|\[)["']((?:NPX|HYPOTHESIS|BOOK)_\w+)""", text))
