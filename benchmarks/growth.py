@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 
-from benchmarks.train_step import our_step, time_kernels
+from benchmarks.train_step import our_step, timed_kernels
 
 START = {"batch": 8, "length": 64, "vocab": 8000, "layers": 3, "d_model": 256, "heads": 4, "d_ff": 1024}
 RANGES = {
@@ -70,16 +70,16 @@ def run(a: argparse.Namespace, setting: dict[str, int]) -> dict[str, float]:
 def measure(setting: dict[str, int], threads: int, steps: int) -> dict[str, float]:
     """Median seconds of a step and of its attention kernels, tokens a step, peak memory (MiB)."""
     _, both, update = our_step(argparse.Namespace(**setting, device="cpu", precision=None, threads=threads))
-    spent = time_kernels()
     seconds, attention = [], []
-    for turn in range(1 + steps):
-        spent.clear()
-        started = time.perf_counter()
-        both()
-        update()
-        if turn:
-            seconds.append(time.perf_counter() - started)
-            attention.append(sum(sum(calls) for name, calls in spent.items() if name.startswith("attention")))
+    with timed_kernels() as spent:
+        for turn in range(1 + steps):
+            spent.clear()
+            started = time.perf_counter()
+            both()
+            update()
+            if turn:
+                seconds.append(time.perf_counter() - started)
+                attention.append(sum(sum(calls) for name, calls in spent.items() if name.startswith("attention")))
     return {
         "seconds": statistics.median(seconds),
         "attention": statistics.median(attention),

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from benchmarks import turns
@@ -206,8 +207,9 @@ OURS: dict[str, Callable[..., Any]] = dict.fromkeys(("ours", "ours-graph", "ours
 OURS["floor"] = floor
 
 
-def time_kernels() -> dict[str, list[float]]:
-    """From now on every call of a kernel leaves its seconds in the dictionary returned, under the kernel's name."""
+@contextmanager
+def timed_kernels() -> Iterator[dict[str, list[float]]]:
+    """Within it every call of a kernel leaves its seconds in the dictionary given, under the kernel's name."""
     import npx
 
     spent: dict[str, list[float]] = {}
@@ -223,25 +225,30 @@ def time_kernels() -> dict[str, list[float]]:
 
         return run
 
-    for kernel in npx.KERNELS.values():
-        for part in (kernel, kernel.grad) if kernel.grad else (kernel,):
-            part.versions = {key: timed(part.name, version) for key, version in part.versions.items()}
-    return spent
+    parts = [part for kernel in npx.KERNELS.values() for part in (kernel, kernel.grad) if part]
+    before = [part.versions for part in parts]
+    for part in parts:
+        part.versions = {key: timed(part.name, version) for key, version in part.versions.items()}
+    try:
+        yield spent
+    finally:
+        for part, versions in zip(parts, before, strict=True):
+            part.versions = versions
 
 
 def profile(a: argparse.Namespace) -> None:
     """Prints the seconds of each kernel in one step, and of everything between kernels."""
     forward, _, update = our_step(a)
-    spent = time_kernels()
-    for _ in range(a.warmup + 1):
-        spent.clear()
-        times = [time.perf_counter()]
-        loss = forward()
-        times.append(time.perf_counter())
-        loss.backward()
-        times.append(time.perf_counter())
-        update()
-        times.append(time.perf_counter())
+    with timed_kernels() as spent:
+        for _ in range(a.warmup + 1):
+            spent.clear()
+            times = [time.perf_counter()]
+            loss = forward()
+            times.append(time.perf_counter())
+            loss.backward()
+            times.append(time.perf_counter())
+            update()
+            times.append(time.perf_counter())
     parts = [after - before for before, after in zip(times, times[1:], strict=False)]
     total = sum(parts)
     print(f"forward {parts[0]:.3f} s, backward {parts[1]:.3f} s, update {parts[2]:.3f} s, together {total:.3f} s")

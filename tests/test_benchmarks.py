@@ -1,11 +1,11 @@
 """The benchmarks run: each of them ours alone and as small as can be. What they found: benchmarks/RESULTS.md."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 
+import npx
 from benchmarks import growth, language_step, train_step, translate
 
 WIDTHS = "--d-model 8 --heads 2 --d-ff 16 --layers 1 --vocab 20 --threads 1 --steps 2 --warmup 1".split()
@@ -30,11 +30,15 @@ def test_our_engines_take_their_steps(benchmark, options, monkeypatch, capsys):
     assert all(0 < row["fastest"] <= row["seconds"] <= row["slowest"] and row["peak_rss_mib"] > 0 for row in rows)
 
 
-def test_a_profile_names_the_kernels():
-    """In a process of its own, whose kernels are timed from then on."""
-    command = [sys.executable, "-m", "benchmarks.train_step", *WIDTHS, *BATCH, "--profile"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def test_a_profile_names_the_kernels_and_leaves_them_as_they_were(monkeypatch, capsys):
+    parts = [part for kernel in npx.KERNELS.values() for part in (kernel, kernel.grad) if part]
+    before = [dict(part.versions) for part in parts]
+    monkeypatch.setenv("NPX_CUBLASLT", "0")  # which a step sets, too
+    monkeypatch.setattr(sys, "argv", ["train_step", *WIDTHS, *BATCH, "--profile"])
+    train_step.main()
+    said = capsys.readouterr().out
     assert said.startswith("forward ") and "attention_grad" in said and "between kernels" in said
+    assert [part.versions for part in parts] == before
 
 
 def test_growth_has_a_row_for_every_setting(monkeypatch, capsys):
