@@ -21,7 +21,7 @@ def which(ctx: typer.Context) -> None:
 
 @tables.command(
     epilog="Stopped in any way, the same command goes on where it was. --scale tiny: all rows with an eighth of"
-    " the widths and half of the layers, an hour or so on 2 cores for Multi30k."
+    " the widths and half of the layers, an hour and a half with one thread for Multi30k."
 )
 def table3(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)],
