@@ -90,10 +90,15 @@ def test_two_starts_at_once_are_one_run_and_the_one_that_fails_takes_nothing_wit
     assert (out / "tokenizer.json").exists() and metrics(out)
 
 
-def test_a_process_that_was_killed_holds_no_lock(text, tmp_path):
+@pytest.mark.parametrize("child_has_it", [False, True])
+def test_a_process_that_was_killed_holds_no_lock(text, tmp_path, child_has_it):
+    """Nor, for longer than it takes to begin, a child that has all open that its parent had."""
     (tmp_path / "run").mkdir()
-    program = "import sys, time; from train.run.lock import owned; from pathlib import Path\n"
-    program += "with owned(Path(sys.argv[1]), 'test'): print('held', flush=True); time.sleep(60)"
+    program = "import os, sys, time; from train.run.lock import owned; from pathlib import Path\n"
+    program += "with owned(Path(sys.argv[1]), 'test'):\n"
+    if child_has_it:
+        program += "    os.fork() or time.sleep(1.5) or os._exit(0)\n"
+    program += "    print('held', flush=True); time.sleep(60)"
     child = subprocess.Popen([sys.executable, "-c", program, tmp_path / "run"], cwd=ROOT, stdout=subprocess.PIPE)
     assert child.stdout.readline() == b"held\n"
     with pytest.raises(UserError, match=f"got test .process {child.pid} on "):

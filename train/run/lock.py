@@ -16,6 +16,9 @@ from pathlib import Path
 from train.errors import UserError
 from train.files import locked, opened, same_file
 
+# Seconds for a lock that the dead hold: a child that had not begun its own program yet has all that they had open.
+PATIENCE = 5.0
+
 _own: dict[tuple[int, int], tuple[int, int]] = {}  # folder (device, inode) -> the thread that owns it, its descriptor
 
 
@@ -64,27 +67,39 @@ def owned(folder: Path, program: str) -> Iterator[Owned]:
 
 def _taken(lock: Path) -> int:
     """The descriptor of the lock, held."""
+    patience = time.monotonic() + PATIENCE
     while True:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            if not locked(descriptor):
-                raise UserError(
-                    f"{lock.parent}: expected a run folder that nobody writes to; got {_holder(lock)}; "
-                    "try again when it has ended, or another folder"
-                )
-            if same_file(descriptor, lock):
-                return descriptor
+            if locked(descriptor):
+                if same_file(descriptor, lock):
+                    return descriptor
+            else:
+                holder, dead = _holder(lock)
+                if not dead or time.monotonic() > patience:
+                    raise UserError(
+                        f"{lock.parent}: expected a run folder that nobody writes to; got {holder}; "
+                        "try again when it has ended, or another folder"
+                    )
+                time.sleep(0.02)
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)  # the one before has just ended
 
 
-def _holder(lock: Path) -> str:
-    """Who holds a lock, in words."""
+def _holder(lock: Path) -> tuple[str, bool]:
+    """Who holds a lock, in words, and whether that process is dead."""
     try:
         with opened(lock) as file:
             told = json.loads(file.read(4096))
-        return f"{told['program']} (process {told['pid']} on {told['host']}, since {told['since']})"
-    except (UserError, ValueError, KeyError, TypeError, RecursionError):
-        return "another program"
+        words = f"{told['program']} (process {told['pid']} on {told['host']}, since {told['since']})"
+        if told["host"] == socket.gethostname():
+            os.kill(told["pid"], 0)
+    except ProcessLookupError:
+        return words, True
+    except PermissionError:
+        pass  # somebody else's
+    except (UserError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return "another program", False
+    return words, False
