@@ -58,21 +58,21 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     update = Update(TASKS["translation"], model, config.train, Quiet())  # type: ignore[arg-type]
     share = Share([world.rank], world.size, world.size * batch.n_target_tokens)
     found: dict[str, Any] = {"overlapped": [], "after": []}
-    exposed = dict.fromkeys(found, 0.0)
+    waited = dict.fromkeys(found, 0.0)
     for step in range(2 * args.steps + 2):
         kind = ("overlapped", "after")[step % 2]
         update.own.overlaps = kind == "overlapped"  # of a process alone it says nothing
-        before, world.sent = getattr(update.own, "exposed", 0.0), 0
+        world.sent = 0
         world.barrier()
-        started = time.perf_counter()
+        started, before = time.perf_counter(), world.waited
         update.gradient([batch], step + 1, share)
         update.apply(1e-6, 0.0)
         world.barrier()
         if step > 1:
             found[kind].append(time.perf_counter() - started)
-            exposed[kind] += (getattr(update.own, "exposed", 0.0) - before) / args.steps
+            waited[kind] += (world.waited - before) / args.steps
     size = model.n_parameters() * 4
-    return found | {"waited": exposed, "tokens": batch.n_tokens * world.size, "sent": world.sent,
+    return found | {"waited": waited, "tokens": batch.n_tokens * world.size, "sent": world.sent,
                     "least": 2 * (world.size - 1) * size // world.size}  # fmt: skip
 
 

@@ -25,10 +25,13 @@ from tests.trainings import ROOT, outcome, tables
 from train import RunConfig
 from train import train as train_run
 from train.cli.main import main
+from train.learn.agreement import Agreement
 from train.learn.reduction import Reduction
 from train.learn.shares import Share, shared_out
+from train.learn.signals import Signals
 from train.run.checkpoint import load_checkpoint, load_model
 from train.run.folder import RunFolder
+from train.run.report import Notes
 from train.tasks.translation import translate_lines
 
 text = trainings.text
@@ -160,6 +163,25 @@ def test_a_rank_that_fails_ends_the_run_in_one_line_and_one_process_goes_on(text
     train_run(RunConfig.from_dict(some(text, 3, **of)), out, resume=True, progress=False)
     train_run(RunConfig.from_dict(some(text, 1, **of)), tmp_path / "alone", progress=False)
     check_same(tmp_path / "alone", out, 1e-10)
+
+
+# ---- what ranks agree on
+
+
+@given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 1), st.booleans()), min_size=1, max_size=4))
+def test_the_slowest_rank_says_how_long_and_the_one_that_waited_least_how_much_was_the_networks(others):
+    """Each of `others`: what an update took there, the share of it that was waiting, whether it has heard a signal."""
+    world, signals = npx.ranks.World(), Signals(alone=False)
+    told = [(seconds, seconds * share, heard, []) for seconds, share, heard in others]
+    world.gather = lambda own: [own, *told]
+    agreement = Agreement(world, signals, Notes(), None)
+    agreement.begin()
+    seconds, network = agreement.end()
+    assert seconds >= max(took for took, *_ in told) and network == 0.0  # this rank has waited for nobody
+    assert signals.asked == any(heard for _, _, heard, _ in told)
+    world.gather = lambda own: [*told]
+    agreement.begin()
+    assert agreement.end() == (max(took for took, *_ in told), min(waited for _, waited, *_ in told))
 
 
 # ---- shares, and buckets

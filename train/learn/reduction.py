@@ -5,7 +5,6 @@ which backward is done with them: a bucket whose parameters have all they get fr
 beside the rest of backward. All ranks send the same buckets in the same order, whatever is ready where.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -77,7 +76,6 @@ class Reduction(Alone):
         self.next = 0  # the bucket to be sent next
         self.ends: list[Wait] = []  # of the buckets that are under way
         self.overlaps = True  # buckets are sent beside backward, not after it
-        self.exposed = 0.0  # seconds, in all, in which the ranks' sum was waited for and nothing computed
 
     def _own_of(self, bucket: slice) -> slice:
         part = self.world.part(bucket.stop - bucket.start)
@@ -112,10 +110,8 @@ class Reduction(Alone):
     def square(self) -> npx.Array:
         while self.next < len(self.buckets):
             self._send()
-        began = time.perf_counter()
         for end in self.ends:
             end()
-        self.exposed += time.perf_counter() - began
         self.ends = []
         return npx.sum(npx.stack([self.flat.grad[own] @ self.flat.grad[own] for own in self.mine]))
 

@@ -18,6 +18,7 @@ import npx
 from npx.ranges import Range
 from train.errors import UserError, one_line
 from train.files import RESUME, NotWritten, disk_errors, misfit
+from train.learn.agreement import Agreement
 from train.learn.anomaly import made_from
 from train.learn.optim import LossScale, NoamSchedule
 from train.learn.shares import planned
@@ -79,8 +80,9 @@ class Trainer:
         self.try_again = math.inf  # when, where one could not be written
         self.longest = 0.0  # seconds of an update, at most
         self.report = (Silent if self.world.rank else RunReport)(self.folder, t.max_steps, progress)
-        self.notes = Notes()  # what this rank alone has to say, if it is not the one that writes
-        self.update = Update(self.task, model, t, self.notes if self.world.rank else self.report, self._prepare_batches)
+        notes = Notes()  # what this rank alone has to say, if it is not the one that writes
+        self.agreement = Agreement(self.world, self.signals, notes, self.report)
+        self.update = Update(self.task, model, t, notes if self.world.rank else self.report, self._prepare_batches)
         self.stream = Stream(self.task.batches(corpora["train"], t.batch_tokens, t.seed))
         valid = corpora.get("valid")
         self.validation = None if valid is None else Validation(self.task, model, tokenizer, valid, config)
@@ -136,7 +138,7 @@ class Trainer:
 
     def _update(self) -> bool:
         """One update; False where it was not finite, or beyond the range of fp16, and not made: it is no step then."""
-        started = time.perf_counter()
+        self.agreement.begin()
         s, step, scale = self.state, self.state.step + 1, self.update.scale
         places, tokens, share = planned(self.stream, (s.epoch, s.index), self.micro_batches, self.world)
         micro = [self.stream.batch(places[number]) for number in share.numbers]
@@ -149,8 +151,8 @@ class Trainer:
         if good:
             self.lr, self.norm = self.schedule(step), norm
             self.update.apply(self.lr, norm)
-        seconds = self._agree(time.perf_counter() - started)
-        s.spent(seconds)
+        seconds, network = self.agreement.end()
+        s.spent(seconds, network)
         self.longest = max(self.longest, seconds)
         if good:
             s.updated(loss, share.targets, tokens)
@@ -186,14 +188,6 @@ class Trainer:
         s = self.state
         places, _, share = planned(self.stream, (s.epoch, s.index), self.micro_batches, self.world)
         self.stream.prepare([places[number] for number in share.numbers])
-
-    def _agree(self, seconds: float) -> float:
-        """After an update: the time it took the slowest rank; a signal that one has heard asks all to stop."""
-        times, heard, notes = zip(*self.world.gather((seconds, self.signals.heard, self.notes.taken())), strict=True)
-        self.signals.agree(any(heard))
-        for rank, line in ((rank, line) for rank, lines in enumerate(notes) for line in lines):
-            self.report.line(f"rank {rank}: {line}")
-        return max(times)
 
     def _not_finite(self, step: int, what: str, value: float, more: str = "") -> UserError:
         kept = f"the last good checkpoint is {self.saved}" if self.saved else "there is no checkpoint before it"
@@ -234,12 +228,17 @@ class Trainer:
         entry |= {"gradient_norm": self.norm, "tokens": s.tokens, "tokens_per_second": round(s.speed, 1)}
         if self.update.scale.dynamic:
             entry["loss_scale"] = self.update.scale.value
+        if self.world.size > 1:
+            entry["network"] = round(s.window_network, 3)
         self.report.metrics(entry | {"seconds": round(s.seconds, 3)})
         self.report.line(
             f"step {s.step}/{self.config.train.max_steps}  epoch {s.in_epoch}  loss {s.loss:.4f}  lr {self.lr:.3g}  "
-            f"{s.speed:,.0f} tokens/s  {self.report.time_left(s)}"
+            f"{s.speed:,.0f} tokens/s{self._network(s.window_network, s.window_seconds)}  {self.report.time_left(s)}"
         )
         s.logged()
+
+    def _network(self, seconds: float, of: float) -> str:
+        return f", network {100 * seconds / max(of, 1e-9):.0f} %" if self.world.size > 1 else ""
 
     def _validation_due(self) -> bool:
         s = self.state
@@ -395,6 +394,7 @@ class Trainer:
                 raise KeyboardInterrupt
             if s.validated < s.step:
                 self._record(last)
-        self.report.line(f"done after step {s.step} ({end}), {s.tokens:,} tokens in {clock(s.seconds)}: {self.saved}")
+        took = f"{clock(s.seconds)}{self._network(s.network, s.seconds)}"
+        self.report.line(f"done after step {s.step} ({end}), {s.tokens:,} tokens in {took}: {self.saved}")
         figures = last.get("loss"), last.get("perplexity"), s.best_loss, s.best_step
         return Summary(s.step, end, self.saved, s.tokens, s.seconds, *figures, self._scores(last))
