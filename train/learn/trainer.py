@@ -250,12 +250,12 @@ class Trainer:
             self._record(result)
             score = result.get(self.task.judged_by)
             if self.state.judged(result["loss"], score) and score is not None:
-                self.update.own.complete()
+                weights = self.update.weights()
                 try:
                     with self.world.first():
                         if self.world.rank == 0:
                             self.own.check()
-                            store.save_weights(self.folder.best, self._state(), self.model.state_dict())
+                            store.save_weights(self.folder.best, self._state(), weights)
                 except NotWritten as error:
                     self.report.line(f"{error.found}; training goes on, the best weights are not kept")
 
@@ -293,12 +293,12 @@ class Trainer:
 
     def _save(self, needed: bool) -> None:
         """Writes a checkpoint. Where it cannot: UserError if it is `needed`, else the next try comes in a minute."""
-        adam = self.update.optimizer_state()
+        weights, adam = self.update.weights(), self.update.optimizer_state()
         try:
             with self.world.first():
                 if self.world.rank == 0:
                     self.own.check()
-                    self._write(adam)
+                    self._write(weights, adam)
             self.saved, self.saved_seconds = self.folder.step(self.state.step), self.state.seconds
             self.try_again = math.inf
         except NotWritten as error:
@@ -307,7 +307,7 @@ class Trainer:
             self.try_again = time.monotonic() + RETRY
             self.report.line(f"{error.found}; training goes on, and tries again in {RETRY} s")
 
-    def _write(self, adam: dict[str, Any]) -> None:
+    def _write(self, weights: dict[str, Any], adam: dict[str, Any]) -> None:
         self.report.sync()
         state = self._state() | {
             "text_sha256": self.corpora["train"].digest,
@@ -319,7 +319,7 @@ class Trainer:
             "run": asdict(self.state),
         }
         keep = self.config.train.keep_last
-        store.save_checkpoint(self.folder.path, state, self.model.state_dict(), adam, keep)
+        store.save_checkpoint(self.folder.path, state, weights, adam, keep)
 
     def _load(self, path: Path, checkpoint: store.Checkpoint) -> None:
         state, own = checkpoint.state, self.model.config.to_dict()
@@ -344,7 +344,7 @@ class Trainer:
             self.update.load_optimizer_state({**checkpoint.optimizer, "step": state["adam_steps"]})
             if "loss_scale" in state:  # earlier checkpoints have none
                 self.update.scale.load_state_dict(state["loss_scale"])
-            self.model.load_state_dict(checkpoint.model)
+            self.update.load_weights(checkpoint.model)
         except (KeyError, TypeError, ValueError) as error:
             found = one_line(error)
             raise UserError(f"{path}: expected a checkpoint of this run; got '{found}'; try an older one") from None
