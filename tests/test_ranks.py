@@ -42,6 +42,7 @@ from train.tasks.translation import translate_lines
 text = trainings.text
 UNION = 12  # micro-batches an update, of all ranks together
 LINES = ["one two", "", *(" ".join(["three", "four", "nine"][: n % 4]) for n in range(12)), "zero"]
+ONE_AT_A_TIME = threading.Lock()
 PRECISE = {"float32": 1e-6, "float64": 1e-12}
 
 
@@ -295,7 +296,9 @@ def moved(world, precision, shard, start, gradients):
     """An Update moved on from `start` by gradients (step, rank, P), what it computes with, what is kept of it."""
     shape = TransformerConfig(vocab_size=11, d_model=4, d_ff=6, n_heads=2, n_layers=1, dropout=0.0)
     section = TrainSection(precision=precision, shard=shard)
-    update = Update(TASKS["translation"], Transformer(shape, 1), section, Notes())
+    with ONE_AT_A_TIME:  # what draws the first weights is one in a process
+        model = Transformer(shape, 1)
+    update = Update(TASKS["translation"], model, section, Notes())
     if start is not None:
         update.load_optimizer_state(start[1])
         update.load_weights(start[0])
