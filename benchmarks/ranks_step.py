@@ -1,10 +1,13 @@
-"""Training steps of k ranks of one core each, beside one process of one core: speed-up, waiting, bytes sent.
+"""Training steps of k ranks of one core each, beside one process of one core: speed-up, waiting, bytes sent, the plan.
 
     python -m benchmarks.ranks_step --ranks 2 --json
+    python -m benchmarks.ranks_step --ranks 2 --preset tiny --vocab 8000 --wire "--delay 0.02 --rate 12.5e6"
 
 Each rank computes one micro-batch a step; so k ranks do k times the work of one, and their speed-up is in tokens a
-second. Steps with and without overlap take turns in one run. Needs mpi4py and mpirun, and k cores that nothing else
-uses.
+second. Steps with and without overlap take turns in one run. Where there are more ranks than cores, they share them.
+`--wire`: on two hosts that are joined by such a wire (tests/two_hosts.py; as root). The network's seconds are the least
+that a rank waited in a step. What `plan` says stands beside, for the compute of these steps and for a link measured by
+sums of one number and of a bucket alone. Needs mpi4py and mpirun; speed-ups need k cores that nothing else uses.
 """
 
 import argparse
@@ -27,10 +30,30 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64, help="pairs of a rank's micro-batch")
     parser.add_argument("--length", type=int, default=30, help="tokens of each side")
     parser.add_argument("--steps", type=int, default=6, help="of each kind")
+    parser.add_argument("--wire", default=None, help="options of tests.two_hosts")
     parser.add_argument("--shard", action="store_true", help="train.shard = true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def link(world: Any) -> tuple[float, float]:
+    """What joins the ranks, by sums alone: bytes a second, seconds until the first byte arrives."""
+    import numpy as np
+
+    from train.learn.reduction import BUCKET
+
+    found = []
+    for size, times in ((world.size, 21), (BUCKET // 4, 7)):
+        flat, seconds = np.zeros(size, np.float32), []
+        for _ in range(times):
+            world.barrier()
+            started = time.perf_counter()
+            world.all_reduce(flat)()
+            seconds.append(time.perf_counter() - started)
+        found.append(statistics.median(world.gather(statistics.median(seconds))))
+    small, large = found
+    return 2 * (world.size - 1) / world.size * BUCKET / (large - small), small / 2
 
 
 def work(args: argparse.Namespace) -> dict[str, Any]:
@@ -48,7 +71,9 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
 
     npx.tune()
     world = npx.ranks.join()
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[world.rank % len(os.sched_getaffinity(0))]})
+    cores = sorted(os.sched_getaffinity(0))
+    if world.size <= len(cores) and args.wire is None:
+        os.sched_setaffinity(0, {cores[world.rank]})
     settings = [f"data.vocab_size={args.vocab}", f"train.shard={str(args.shard).lower()}", "train.batch_tokens=100000"]
     config = RunConfig.from_dict({"model": {"preset": args.preset}}, settings)
     words = np.random.default_rng(world.rank).integers(4, args.vocab, (2, args.batch, args.length - 1)).tolist()
@@ -58,22 +83,24 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     update = Update(TASKS["translation"], model, config.train, Quiet())  # type: ignore[arg-type]
     share = Share([world.rank], world.size, world.size * batch.n_target_tokens)
     found: dict[str, Any] = {"overlapped": [], "after": []}
-    exposed = dict.fromkeys(found, 0.0)
+    waits: dict[str, list[float]] = {kind: [] for kind in found}
     for step in range(2 * args.steps + 2):
         kind = ("overlapped", "after")[step % 2]
         update.own.overlaps = kind == "overlapped"  # of a process alone it says nothing
-        before, world.sent = getattr(update.own, "exposed", 0.0), 0
+        world.sent = 0
         world.barrier()
-        started = time.perf_counter()
+        started, before = time.perf_counter(), world.waited
         update.gradient([batch], step + 1, share)
         update.apply(1e-6, 0.0)
         world.barrier()
         if step > 1:
             found[kind].append(time.perf_counter() - started)
-            exposed[kind] += (getattr(update.own, "exposed", 0.0) - before) / args.steps
-    size = model.n_parameters() * 4
-    return found | {"waited": exposed, "tokens": batch.n_tokens * world.size, "sent": world.sent,
-                    "least": 2 * (world.size - 1) * size // world.size}  # fmt: skip
+            waits[kind].append(min(world.gather(world.waited - before)))
+    size, sent = model.n_parameters() * 4, world.sent
+    found |= {"network": waits, "tokens": batch.n_tokens * world.size, "size": size, "sent": sent}
+    found |= {"least": 2 * (world.size - 1) * size // world.size, "last": args.vocab * model.config.d_model * 4 / size}
+    found["bandwidth"], found["latency"] = link(world) if world.size > 1 else (0.0, 0.0)
+    return found
 
 
 def started(args: argparse.Namespace, ranks: int) -> dict[str, Any]:
@@ -85,12 +112,19 @@ def started(args: argparse.Namespace, ranks: int) -> dict[str, Any]:
     many = [mpirun, "--bind-to", "none", "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
     one_thread = {"NPX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-    done = subprocess.run([*many, *own], env=os.environ | one_thread | as_root, **how)
+    hosts = []
+    if ranks > 1 and args.wire is not None:
+        from tests.two_hosts import ALONE
+
+        hosts = [*ALONE, sys.executable, "-m", "tests.two_hosts", *args.wire.split()]
+    how: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*hosts, *many, *own], env=os.environ | one_thread | as_root, **how) as done:
+        assert done.stdout
+        said = done.stdout.read()
     if done.returncode:
-        sys.exit(done.stderr)
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return said
+        sys.exit(done.returncode)
+    result: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return result
 
 
 def main() -> None:
@@ -102,16 +136,23 @@ def main() -> None:
         if npx.ranks.world().rank == 0:
             print(json.dumps(result))
         return
+    from train.experiments.plan import BACKWARD, Link, planned
+
     one, many = started(args, 1), started(args, args.ranks)
     speed = one["tokens"] / statistics.median(one["overlapped"] + one["after"])
     result: dict[str, Any] = {"ranks": args.ranks, "one_process_tokens_per_second": speed}
-    for kind in ("overlapped", "after"):
-        seconds, waited = statistics.median(many[kind]), many["waited"][kind]
-        tokens = many["tokens"] / seconds
-        result |= {f"{kind}_seconds": seconds, f"{kind}_speed_up": tokens / speed, f"{kind}_waited": waited}
-        when = "beside" if kind == "overlapped" else "after"
+    found = Link(many["bandwidth"], many["latency"], "as measured")
+    steps = zip(many["after"], many["network"]["after"], strict=True)
+    micro = statistics.median(seconds - network for seconds, network in steps)
+    print(f"link: {found.bandwidth / 1e6:,.1f} MB/s, {found.latency * 1e3:.2f} ms; compute {micro:.3f} s a step")
+    for kind, when, beside in (("overlapped", "beside", BACKWARD), ("after", "after", 0.0)):
+        seconds, network = statistics.median(many[kind]), statistics.median(many["network"][kind])
+        tokens, p = many["tokens"] / seconds, planned(many["size"], many["last"], micro, 1, args.ranks, found, beside)
+        result |= {f"{kind}_seconds": seconds, f"{kind}_speed_up": tokens / speed, f"{kind}_network": network}
+        result |= {f"{kind}_plan": p.step, f"{kind}_plan_network": p.exposed}
         print(f"{args.ranks} ranks, sums {when} backward: {seconds:.3f} s a step, {tokens:,.0f} tokens/s, "
-              f"{tokens / speed:.3f} times one process; waited for sums {waited:.3f} s a step")  # fmt: skip
+              f"{tokens / speed:.3f} times one process; network {network:.3f} s a step; "
+              f"planned {p.step:.3f} s, {100 * (p.step / seconds - 1):+.1f} %, network {p.exposed:.3f} s")  # fmt: skip
     best = result["overlapped_seconds"]
     result |= {"sent": many["sent"], "least": many["least"]}
     result |= {"seconds": best, "tokens_per_second": many["tokens"] / best}

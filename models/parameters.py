@@ -7,7 +7,8 @@ add where they added before, weights of low precision, whose gradients are float
 """
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import npx
@@ -26,6 +27,8 @@ class FlatParameters:
     it, and the parameters' `data` are views of that one; `data`, their `master`, and `grad`, which is there from the
     beginning, keep the dtype they have. So a small update is not lost to rounding, and gradients add up in full
     precision. Else `low` is None.
+
+    `learn_only`: what is learned here may be parts of it. Then `data` beside a `low` is those parts alone.
     """
 
     def __init__(self, module: Module, numbers: Any = None) -> None:
@@ -42,6 +45,7 @@ class FlatParameters:
             )
         self.module, self.parameters = module, list(named.values())
         size, dtype = sum(p.size for p in self.parameters), dtypes.pop()
+        self.size = self.learned = size  # numbers, and how many of them are learned here
         self.numbers = dtype if numbers is None else numbers
         self.data = npx.empty(size, dtype)
         self._grad: npx.Array | None = None
@@ -61,12 +65,24 @@ class FlatParameters:
             self.spans[name] = span
             start = span.stop
         self._grad = None if self.low is None else self.grad
+        self.parts: list[tuple[slice, slice]] = []  # that are learned here: of the buffer, of `data`; none: all
+
+    def learn_only(self, parts: Sequence[slice]) -> None:
+        """From now on only these parts of the buffer are learned here; who learns the others gives them."""
+        sizes = [part.stop - part.start for part in parts]
+        self.parts, self.learned = [(part, part) for part in parts], sum(sizes)
+        if self.low is not None:  # what is computed with is all there, and the parameters need no more
+            self.data = joined([self.data[part] for part in parts])
+            ends = list(accumulate(sizes))
+            self.parts = [(part, slice(end - n, end)) for part, n, end in zip(parts, sizes, ends, strict=True)]
+            for p in self.parameters:
+                p.master = None
 
     @property
     def grad(self) -> npx.Array:
         """All gradients in one array, in which they lie from the first time on that it is asked for."""
         if self._grad is None:
-            self._grad = npx.zeros(self.data.size, self.data.dtype)
+            self._grad = npx.zeros(self.size, self.data.dtype)
             for p, span in zip(self.parameters, self.spans.values(), strict=True):
                 if p.grad is not None:
                     self._grad[span] = p.grad.reshape(-1)
@@ -76,7 +92,7 @@ class FlatParameters:
     def gradient(self) -> Iterator[tuple[slice, npx.Array]]:
         """The gradient from the first parameter to the last, in pieces: where each lies in `data`, and its numbers."""
         if self._grad is not None:
-            yield slice(0, self.data.size), self._grad
+            yield slice(0, self.size), self._grad
             return
         start, parts = 0, list[npx.Array]()
         for p, span in zip(self.parameters, self.spans.values(), strict=True):
@@ -84,7 +100,13 @@ class FlatParameters:
                 yield slice(start, span.start), joined(parts)
                 start, parts = span.start, []
             parts.append(npx.zeros(p.size, p.dtype) if p.grad is None else p.grad.reshape(-1))
-        yield slice(start, self.data.size), joined(parts)
+        yield slice(start, self.size), joined(parts)
+
+    def pieces(self) -> Iterator[tuple[npx.Array, npx.Array, npx.Array | None]]:
+        """What is learned here, in pieces: weights, their gradient, and their rounded copy where there is one."""
+        parts = ((part, own, self.grad[part]) for part, own in self.parts)
+        for part, own, g in parts if self.parts else ((part, part, g) for part, g in self.gradient()):
+            yield self.data[own], g, None if self.low is None else self.low[part]
 
     def check(self) -> None:
         """ValueError where the module has other parameters than those in the buffer."""

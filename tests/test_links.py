@@ -5,6 +5,7 @@ the other expects, one on another stream than the links' own, memory used before
 """
 
 import ctypes
+import itertools
 import threading
 from queue import Queue
 from types import SimpleNamespace
@@ -43,13 +44,13 @@ class Cuda:
                 cuda.log.append(("waits", self.ptr, event.of))
 
         class Event:
-            of = None
+            of, done = None, True  # here all is done at once
 
-            def __init__(self, disable_timing):
-                assert disable_timing
+            def __init__(self, disable_timing=False):
+                self.timed = not disable_timing
 
             def record(self, stream):
-                self.of = stream.ptr
+                self.of, self.at = stream.ptr, len(cuda.log)
                 cuda.log.append(("records", stream.ptr))
 
         self.Stream, self.Event = Stream, Event
@@ -59,6 +60,11 @@ class Cuda:
 
     def get_current_stream(self):
         return self.current[-1]
+
+    def get_elapsed_time(self, start, end):
+        """Milliseconds, of which the stand-in has one between two entries of the log."""
+        assert start.timed and end.timed and start.done and end.done and start.of is not None is not end.of
+        return float(end.at - start.at)
 
 
 class Nccl:
@@ -152,8 +158,9 @@ def test_gpus_add_in_the_order_of_ranks_and_send_as_little_as_can_be(size, count
     for rank, ((one, log, _), ((own, other), _, _)) in enumerate(zip(whole, apart, strict=True)):
         assert one.tobytes() == other.tobytes() == ends.tobytes()
         assert own.tobytes() == expected[count * rank // size : count * (rank + 1) // size].tobytes()
-        # Two groups on the links' stream, which first waits for backward's; that one waits at the end alone.
-        assert [entry[0] for entry in log] == ["records", "waits", "group", "group", "records", "waits"]
+        # Two groups on the links' stream, which first waits for backward's; that one notes when it comes to wait, and
+        # waits at the end alone.
+        assert [entry[0] for entry in log] == ["records", "waits", "group", "group", "records", "records", "waits"]
         assert log[1] == ("waits", 0x5EA, 0) and log[-1] == ("waits", 0, 0x5EA)
         assert all(entry[1] <= 2 * (size - 1) for entry in log if entry[0] == "group")
     assert sum(sent for _, _, sent in whole) == 2 * (size - 1) * count * (via or np.dtype(dtype)).itemsize
@@ -163,3 +170,16 @@ def test_the_host_waits_for_no_sum():
     with device() as cupy:
         together(2, lambda links, world: links.all_reduce(npx.ones(10))() and None)
         assert not cupy.waits
+
+
+@given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9), st.booleans(), st.booleans()), max_size=6))
+def test_what_a_stream_waited_is_counted_once_where_it_has_ended(waits):
+    """Where the sum had ended before the stream came to it there was no wait."""
+    timed = SimpleNamespace(cuda=SimpleNamespace(Stream=lambda **_: None, get_elapsed_time=lambda a, b: b.at - a.at))
+    links = Links(timed, Nccl({}, None), "drawn", World())
+    links._waits = [(SimpleNamespace(at=a, done=i), SimpleNamespace(at=b, done=j)) for a, b, i, j in waits]
+    ended = [max(0.0, b - a) for a, b, i, j in itertools.takewhile(lambda wait: wait[2] and wait[3], waits)]
+    assert links.waited() == links.waited() == pytest.approx(sum(ended) / 1000)
+    for came, end in links._waits:
+        came.done = end.done = True
+    assert links.waited() == pytest.approx(sum(max(0.0, b - a) for a, b, _, _ in waits) / 1000)

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.cli.main import main
-from train.experiments.plan import LINKS, planned, sum_seconds
+from train.experiments.plan import LINKS, others_seconds, planned
+from train.learn.reduction import BUCKET
 
 SIZES, SHARES, SECONDS = st.floats(1, 1e10), st.floats(0, 1), st.floats(1e-3, 10)
 GPUS, LINK = st.integers(1, 4096), st.sampled_from([*LINKS.values()])
@@ -14,29 +15,36 @@ GPUS, LINK = st.integers(1, 4096), st.sampled_from([*LINKS.values()])
 @given(SIZES, SHARES, SECONDS, st.integers(1, 8), GPUS, LINK)
 def test_no_step_is_quicker_than_its_compute_nor_slower_than_compute_and_sum(size, last, micro, accumulate, gpus, link):
     p = planned(size, last, micro, accumulate, gpus, link)
-    assert accumulate * micro <= p.step <= (accumulate * micro + p.sum) * (1 + 1e-12)
+    told = 2 * link.latency * (gpus > 1)
+    assert accumulate * micro + told <= p.step <= (accumulate * micro + p.sum + told) * (1 + 1e-12)
     assert 0 < p.efficiency <= 1
     if gpus == 1:
         assert p.efficiency == 1
     more = planned(size, last, micro, accumulate + 1, gpus, link)
     assert more.efficiency >= p.efficiency * (1 - 1e-12)  # fewer sums for the same tokens
+    after = planned(size, last, micro, accumulate, gpus, link, backward=0)
+    assert after.exposed == pytest.approx(p.sum + told) and p.step <= after.step * (1 + 1e-12)
 
 
 @given(SIZES, st.integers(2, 4096), LINK)
-def test_a_sum_costs_no_less_than_its_bytes_and_the_quicker_way_is_taken(size, gpus, link):
-    seconds, way = sum_seconds(size, gpus, link)
-    assert seconds >= 2 * (gpus - 1) / gpus * size / link.bandwidth * (1 - 1e-12)
-    assert way in ("ring", "tree")
-    assert sum_seconds(1e12, gpus, link._replace(latency=0))[1] == "ring"  # which sends less
-    assert sum_seconds(1, 1024, link)[1] == "tree"  # which has fewer steps
+def test_a_sum_costs_no_less_than_its_bytes_and_the_quicker_way_of_others_is_told(size, gpus, link):
+    bytes_alone = 2 * (gpus - 1) / gpus * size / link.bandwidth
+    assert planned(size, 0.3, 1.0, 1, gpus, link).sum >= bytes_alone * (1 - 1e-12)
+    assert others_seconds(size, gpus, link) >= bytes_alone * (1 - 1e-12)
+    ring = 2e12 * (gpus - 1) / gpus / link.bandwidth
+    assert others_seconds(1e12, gpus, link._replace(latency=0)) == pytest.approx(ring)  # which sends less
+    assert others_seconds(1, 1024, link) == pytest.approx(20 * link.latency, rel=1e-3)  # a tree, which has fewer steps
 
 
 def test_by_hand():
-    link = LINKS["ib"]._replace(bandwidth=1e9, latency=0.0)
-    assert sum_seconds(4e9, 4, link) == (6.0, "ring")
-    p = planned(4e9, 0.25, 3.0, 2, 4, link)
-    assert (p.compute, p.exposed) == (6.0, 4.0)  # 6 - 2/3 of 3
-    assert planned(4e9, 0.25, 30.0, 2, 4, link).exposed == 1.5  # the last quarter of 6
+    link = LINKS["ib"]._replace(bandwidth=BUCKET / 1.5, latency=0.25)  # a bucket over 4 ranks: 1.5 x 1.5 s and 2 x 0.25
+    p = planned(8 * BUCKET, 0.25, 3.0, 2, 4, link)
+    assert (p.compute, p.sum, p.others) == (6.0, 22.0, 19.5)
+    assert p.exposed == 22 - 2 * (1 - 1 / 6) + 0.5  # beside backward from when the first of 6 buckets is ready
+    assert planned(8 * BUCKET, 0.25, 300.0, 2, 4, link).exposed == 2 * 2.75 + 0.5  # the last two, of the embedding
+    assert planned(8 * BUCKET, 0.26, 300.0, 2, 4, link).exposed == 3 * 2.75 + 0.5  # of three one has little of it
+    small = planned(BUCKET / 2, 0.0, 300.0, 1, 4, link)
+    assert small.exposed == small.sum + 0.5  # one bucket waits for the end of backward
 
 
 def test_the_command(capsys):

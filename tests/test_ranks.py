@@ -11,7 +11,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -25,15 +27,22 @@ from tests.trainings import ROOT, outcome, tables
 from train import RunConfig
 from train import train as train_run
 from train.cli.main import main
-from train.learn.reduction import Reduction
+from train.learn.agreement import Agreement
+from train.learn.reduction import BUCKET, Reduction
 from train.learn.shares import Share, shared_out
+from train.learn.signals import Signals
+from train.learn.update import Update
 from train.run.checkpoint import load_checkpoint, load_model
 from train.run.folder import RunFolder
+from train.run.keys import TrainSection
+from train.run.report import Notes
+from train.tasks import TASKS
 from train.tasks.translation import translate_lines
 
 text = trainings.text
 UNION = 12  # micro-batches an update, of all ranks together
 LINES = ["one two", "", *(" ".join(["three", "four", "nine"][: n % 4]) for n in range(12)), "zero"]
+ONE_AT_A_TIME = threading.Lock()
 PRECISE = {"float32": 1e-6, "float64": 1e-12}
 
 
@@ -162,6 +171,25 @@ def test_a_rank_that_fails_ends_the_run_in_one_line_and_one_process_goes_on(text
     check_same(tmp_path / "alone", out, 1e-10)
 
 
+# ---- what ranks agree on
+
+
+@given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 1), st.booleans()), min_size=1, max_size=4))
+def test_the_slowest_rank_says_how_long_and_the_one_that_waited_least_how_much_was_the_networks(others):
+    """Each of `others`: what an update took there, the share of it that was waiting, whether it has heard a signal."""
+    world, signals = npx.ranks.World(), Signals(alone=False)
+    told = [(seconds, seconds * share, heard, []) for seconds, share, heard in others]
+    world.gather = lambda own: [own, *told]
+    agreement = Agreement(world, signals, Notes(), None)
+    agreement.begin()
+    seconds, network = agreement.end()
+    assert seconds >= max(took for took, *_ in told) and network == 0.0  # this rank has waited for nobody
+    assert signals.asked == any(heard for _, _, heard, _ in told)
+    world.gather = lambda own: [*told]
+    agreement.begin()
+    assert agreement.end() == (max(took for took, *_ in told), min(waited for _, waited, *_ in told))
+
+
 # ---- shares, and buckets
 
 
@@ -219,3 +247,97 @@ def test_a_bucket_is_sent_when_backward_adds_no_more_to_it(bytes_of_bucket, seed
     world.sums.clear()
     reduction.begin()
     assert reduction.ready is None
+
+
+# ---- what each rank keeps
+
+
+class Among(npx.ranks.World):
+    """A rank that is a thread among others."""
+
+    def __init__(self, rank, table, barrier):
+        self.rank, self.size, self.table, self.barrier = rank, len(table), table, barrier
+
+    def gather(self, thing):
+        self.table[self.rank] = thing
+        self.barrier.wait(60)
+        found = list(self.table)
+        self.barrier.wait(60)
+        return found
+
+    def reduce_scatter(self, flat, via=None):
+        own = self.part(flat.size)
+        flat[own] = ranks_at_work.summed([other[own] for other in self.gather(flat.copy())], flat.dtype)
+        return lambda: None
+
+    def all_gather(self, flat, via=None):
+        flat[...] = np.concatenate(self.gather(flat[self.part(flat.size)].copy()))
+        return lambda: None
+
+    def all_reduce(self, flat, via=None):
+        self.reduce_scatter(flat)
+        return self.all_gather(flat)
+
+
+def of_ranks(size, work):
+    """What `work(world)` gives on each of so many ranks; `npx.ranks.world()` is each one's own."""
+    table, barrier, here = [None] * size, threading.Barrier(size), threading.local()
+
+    def one(rank):
+        here.world = Among(rank, table, barrier) if size > 1 else npx.ranks.World()
+        return work(here.world)
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(size) as pool:
+        patch.setattr(npx.ranks, "world", lambda: here.world)
+        return list(pool.map(one, range(size)))
+
+
+def moved(world, precision, shard, start, gradients):
+    """An Update moved on from `start` by gradients (step, rank, P), what it computes with, what is kept of it."""
+    shape = TransformerConfig(vocab_size=11, d_model=4, d_ff=6, n_heads=2, n_layers=1, dropout=0.0)
+    section = TrainSection(precision=precision, shard=shard)
+    with ONE_AT_A_TIME:  # what draws the first weights is one in a process
+        model = Transformer(shape, 1)
+    update = Update(TASKS["translation"], model, section, Notes())
+    if start is not None:
+        update.load_optimizer_state(start[1])
+        update.load_weights(start[0])
+    for of_rank in gradients:
+        parts = of_rank if world.size == 1 else of_rank[world.rank :: world.size]
+        update.flat.grad[...] = sum(parts[1:], start=parts[0])
+        update.own.begin()
+        update.own.square()
+        update.apply(1e-3, 1.0)
+    computed = np.concatenate([p.data.reshape(-1) for p in update.flat.parameters])
+    return update, computed, (update.weights(), update.optimizer_state())
+
+
+@settings(max_examples=6)
+@given(st.data(), st.sampled_from(["float32", "bf16", "fp16"]), st.integers(2, 4), st.booleans())
+def test_each_rank_keeps_its_part_of_what_is_learned_and_all_compute_with_the_same(data, precision, size, small):
+    """Ranks sharded or not, and then others, move weights as one process does; the bits are those of the same sums."""
+    if precision == "bf16":
+        pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs ml_dtypes")
+    other = data.draw(st.integers(1, 4))
+    count = 392
+    gradients = np.random.default_rng(size).integers(-8, 9, (4, 12, count)).astype("float32")  # sums are exact
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reduction.__init__, "__defaults__", (False, None, 400 if small else BUCKET))
+        ((alone, computed, (weights, state)),) = of_ranks(1, lambda one: moved(one, precision, False, None, gradients))
+        assert alone.flat.size == count
+        first = of_ranks(size, lambda world: moved(world, precision, True, None, gradients[:2]))
+        kept = first[0][2]
+        second = of_ranks(other, lambda world: moved(world, precision, other > 2, kept, gradients[2:]))
+    for _, own, _ in second:
+        assert own.tobytes() == computed.tobytes()
+    learned, remembered = second[0][2]
+    for found, expected in ((learned, weights), ({name: remembered[name] for name in "mv"}, state)):
+        assert all(array.tobytes() == expected[name].tobytes() for name, array in found.items())
+    assert learned.keys() == weights.keys()
+    parts = [update.adam.m.size for update, _, _ in first]
+    buckets = len(first[0][0].own.buckets)
+    assert sum(parts) == count and max(parts) <= count / size + buckets
+    for (update, _, _), part in zip(first, parts, strict=True):
+        arrays = update.flat.data, update.flat.low, update.flat.grad, update.adam.m, update.adam.v
+        expected = 6 * count + 12 * part if precision != "float32" else 8 * count + 8 * part
+        assert sum(a.nbytes for a in arrays if a is not None) == expected

@@ -14,7 +14,7 @@ from train.run.folder import RunFolder
 ROOT = Path(__file__).resolve().parent.parent
 ENGLISH = "zero one two three four five six seven eight nine".split()
 GERMAN = "null eins zwei drei vier fünf sechs sieben acht neun".split()
-CLOCKS = {"seconds", "tokens_per_second", "time", "window_seconds"}  # what a clock decides
+CLOCKS = {"seconds", "tokens_per_second", "time", "window_seconds", "network", "window_network"}  # what a clock decides
 
 
 def write_pairs(folder, name, count, seed):

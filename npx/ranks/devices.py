@@ -38,6 +38,10 @@ class Devices(Processes):
         unique = self.broadcast(nccl.get_unique_id() if self.rank == 0 else None)
         self.links = Links(cupy, nccl, unique, self)
 
+    @property
+    def waited(self) -> float:
+        return super().waited + self.links.waited()
+
     # A rank that does not come is told by MPI, in which all meet beside: of NCCL's wait the host knows nothing.
 
     def reduce_scatter(self, flat: array.Array, via: Any = None) -> Wait:

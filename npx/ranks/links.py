@@ -18,6 +18,8 @@ class Links:
         self.cupy, self.nccl, self.world = cupy, nccl, world
         self.communicator = nccl.NcclCommunicator(world.size, unique, world.rank)
         self.stream = cupy.cuda.Stream(non_blocking=True)
+        self._waits: list[tuple[Any, Any]] = []  # events: when a stream came to wait, and when what it waits for ended
+        self._waited = 0.0
 
     def reduce_scatter(self, flat: array.Array, via: Any = None) -> Wait:
         return self._begun(lambda: self._reduce(flat, via))
@@ -35,13 +37,25 @@ class Links:
     def _begun(self, work: Any) -> Wait:
         """Has `work` done after what the current stream was given, which then waits for it when it is told to."""
         cuda = self.cupy.cuda
-        ready, done = cuda.Event(disable_timing=True), cuda.Event(disable_timing=True)
+        ready, done = cuda.Event(disable_timing=True), cuda.Event()
         ready.record(cuda.get_current_stream())
         self.stream.wait_event(ready)
         with self.stream:  # CuPy's kernels and memory are this stream's as well
             work()
         done.record(self.stream)
-        return lambda: cuda.get_current_stream().wait_event(done)
+        return lambda: self._wait(done)
+
+    def _wait(self, done: Any) -> None:
+        stream, came = self.cupy.cuda.get_current_stream(), self.cupy.cuda.Event()
+        came.record(stream)
+        stream.wait_event(done)
+        self._waits.append((came, done))
+
+    def waited(self) -> float:
+        """Seconds in which streams waited for what the links carry, as far as these waits have ended by now."""
+        while self._waits and all(event.done for event in self._waits[0]):
+            self._waited += max(0.0, self.cupy.cuda.get_elapsed_time(*self._waits.pop(0))) / 1000
+        return self._waited
 
     def _reduce(self, flat: array.Array, via: Any) -> None:
         world, own = self.world, flat[self.world.part(flat.size)]

@@ -5,7 +5,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from npx import array
 from npx.ranks.carrier import Carrier, Steps
+from npx.ranks.ending import end_starter
 from npx.ranks.watch import ENDING, Watch
 from npx.ranks.world import Wait, World
 
@@ -30,12 +31,29 @@ class Processes(World):
         # Of their own, so that no message of one is taken for that of another: what all do, the end, signs of life.
         self.comm, self.end, self.life = (comm.Dup() for _ in range(3))
         self.limit: float | None = None
+        self._waited = 0.0
         self.carrier = Carrier(self.end_all)
 
-    def _done(self, steps: Steps) -> Any:
+    def _carried(self, steps: Steps) -> Callable[[], Any]:
+        """Has something carried; what it returns waits for the result."""
         task = self.carrier.carry(steps)
-        task.wait()
-        return task.value
+
+        def wait() -> Any:
+            began = time.perf_counter()
+            try:
+                task.wait()
+            finally:
+                self._waited += time.perf_counter() - began
+            return task.value
+
+        return wait
+
+    @property
+    def waited(self) -> float:
+        return self._waited
+
+    def _done(self, steps: Steps) -> Any:
+        return self._carried(steps)()
 
     # ---- things
 
@@ -81,13 +99,13 @@ class Processes(World):
     # ---- arrays
 
     def reduce_scatter(self, flat: array.Array, via: Any = None) -> Wait:
-        return self.carrier.carry(self._reduced(flat, via)).wait
+        return self._carried(self._reduced(flat, via))
 
     def all_gather(self, flat: array.Array, via: Any = None) -> Wait:
-        return self.carrier.carry(self._spread(flat, via)).wait
+        return self._carried(self._spread(flat, via))
 
     def all_reduce(self, flat: array.Array, via: Any = None) -> Wait:
-        return self.carrier.carry(self._summed(flat, via)).wait
+        return self._carried(self._summed(flat, via))
 
     def _summed(self, flat: array.Array, via: Any) -> Steps:
         yield from self._reduced(flat, via)
@@ -188,6 +206,7 @@ class Processes(World):
 
     def end_all(self, status: int) -> None:
         """Ends all ranks; called by the carrier."""
+        end_starter()
         threading.Timer(2.0, os._exit, (status,)).start()  # where MPI cannot any more
         for rank in range(self.size):  # has no other rank say why the run ends
             with suppress(Exception):

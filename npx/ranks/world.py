@@ -17,6 +17,11 @@ class World:
     sent = 0  # bytes of arrays given to other ranks
     step = 0  # of the training, for messages
 
+    @property
+    def waited(self) -> float:
+        """Seconds in which this process did nothing but wait for the others, or for what they gave."""
+        return 0.0
+
     def gather(self, thing: Any) -> list[Any]:
         """What every rank gives, in the order of ranks, on every rank."""
         return [thing]

@@ -13,8 +13,8 @@ LINKS = ("nvlink", "ib", "ethernet")
 
 
 @app.command(
-    epilog="A model of costs (train/experiments/plan.py): the ring or the tree, whichever is quicker, beside backward."
-    " The links are nominal figures. Example: [b]npx-transformer plan base --tokens-per-second 200000[/b]."
+    epilog="A model of costs (train/experiments/plan.py): the sum of gradients beside backward. The links are"
+    " nominal figures. Example: [b]npx-transformer plan base --tokens-per-second 200000[/b]."
 )
 def plan(
     what: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="Run folder or preset.", show_default=False)],

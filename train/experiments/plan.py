@@ -1,18 +1,27 @@
 """How long a step takes on k GPUs: measured compute of one, and what the sum of the gradients costs beside it.
 
-A gradient of n bytes over k ranks, each with b bytes a second in either direction and a latency of l seconds:
+A gradient goes in B buckets of 16 MiB, one after the other (train/learn/reduction.py). A bucket of m bytes over k
+ranks, each with b bytes a second in either direction and a latency of l seconds: its parts go straight to the ranks
+that add them up, then their sums to all.
 
-    ring   2 (k - 1) / k  n / b  +  2 (k - 1) l        each byte passes each rank twice, in k - 1 steps each way
-    tree   2 n / b               +  2 log2(k) l        up to the root and down again, in pieces
-    step = accumulate t + max(sum - 2/3 t, e sum)      t: compute of a micro-batch, of which backward is 2/3
+    bucket   2 (k - 1) / k  m / b  +  2 l
+    step     accumulate t + max(B buckets - 2/3 t (1 - 1 / (B - L)), L buckets) + 2 l
 
-The quicker of the two is taken. It runs beside the backward of the last micro-batch, but for the share e of the
-gradient that backward gives last: the matrix that embeds the words. Ranks here send as many bytes as the ring does.
+t: compute of a micro-batch, of which backward is 2/3. Buckets go beside it, from when the first of them is ready. The L
+last ones are ready when backward ends: all that hold some of the matrix that embeds the words, and one at least. 2 l:
+ranks tell each other losses and norms, and how long they took.
+
+What libraries do for a sum of n bytes is told beside it, the quicker one:
+
+    ring     2 (k - 1) / k  n / b  +  2 (k - 1) l        each byte passes each rank twice, in k - 1 steps each way
+    tree     2 n / b               +  2 log2(k) l        up to the root and down again, in pieces
 """
 
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from train.learn.reduction import BUCKET
 
 BACKWARD = 2 / 3  # of a step's compute: two products for each one of forward
 
@@ -33,13 +42,13 @@ LINKS = {  # nominal figures of the hardware, not measurements of ours
 
 
 class Planned(NamedTuple):
-    """A step on so many GPUs, in seconds; `exposed`: of the sum, what compute does not hide."""
+    """A step on so many GPUs, in seconds; `exposed`: what compute does not hide; `others`: the sum by ring or tree."""
 
     gpus: int
     compute: float
     sum: float
     exposed: float
-    way: str
+    others: float
 
     @property
     def step(self) -> float:
@@ -51,26 +60,42 @@ class Planned(NamedTuple):
         return self.compute / self.step
 
 
-def sum_seconds(size: float, gpus: int, link: Link) -> tuple[float, str]:
-    """Seconds of a sum of `size` bytes over GPUs, and by which way: the quicker one."""
+def buckets_seconds(size: float, count: float, gpus: int, link: Link) -> float:
+    """Seconds of the sum of so many buckets, of `size` bytes together."""
+    return 2 * (gpus - 1) / gpus * size / link.bandwidth + 2 * link.latency * count if gpus > 1 else 0.0
+
+
+def others_seconds(size: float, gpus: int, link: Link) -> float:
+    """Seconds of a sum of `size` bytes by a ring or a tree, whichever is quicker."""
     if gpus == 1:
-        return 0.0, "none"
+        return 0.0
     ring = 2 * (gpus - 1) / gpus * size / link.bandwidth + 2 * (gpus - 1) * link.latency
-    tree = 2 * size / link.bandwidth + 2 * math.log2(gpus) * link.latency
-    return min((ring, "ring"), (tree, "tree"))
+    return min(ring, 2 * size / link.bandwidth + 2 * math.log2(gpus) * link.latency)
 
 
-def planned(size: float, last: float, micro: float, accumulate: int, gpus: int, link: Link) -> Planned:
-    """A step: gradients of `size` bytes, of which the share `last` comes last; `micro`: seconds of a micro-batch."""
-    total, way = sum_seconds(size, gpus, link)
-    return Planned(gpus, accumulate * micro, total, max(total - BACKWARD * micro, last * total), way)
+def planned(
+    size: float, last: float, micro: float, accumulate: int, gpus: int, link: Link, backward: float = BACKWARD
+) -> Planned:
+    """A step: gradients of `size` bytes, of which the share `last` comes last; `micro`: seconds of a micro-batch.
+
+    `backward`: the share of them beside which buckets go; 0 where they go after it.
+    """
+    count = math.ceil(size / BUCKET)
+    first = size - (count - 1) * BUCKET  # the bucket that goes last begins the flat buffer, as the embedding does
+    late = 1 + max(0, math.ceil((last * size - first) / BUCKET))
+    total = buckets_seconds(size, count, gpus, link)
+    end = buckets_seconds(first + (late - 1) * BUCKET, late, gpus, link)
+    beside = backward * micro * (1 - 1 / (count - late)) if count > late else 0.0
+    told = 2 * link.latency if gpus > 1 else 0.0
+    exposed = max(total - beside, end if beside else total) + told
+    return Planned(gpus, accumulate * micro, total, exposed, others_seconds(size, gpus, link))
 
 
 def table(plans: list[Planned], tokens: float) -> Iterator[str]:
     """Lines for people; `tokens` of one GPU's step."""
-    yield "  GPUs   s a step   of it waiting   efficiency      tokens/s   sum"
+    yield "  GPUs   s a step   of it waiting   efficiency      tokens/s      s a sum   by ring or tree"
     for p in plans:
         yield (
             f"{p.gpus:>6,} {p.step:>10.4f} {p.exposed:>15.4f} {100 * p.efficiency:>10.1f} % "
-            f"{p.gpus * tokens / p.step:>13,.0f}   {p.way}"
+            f"{p.gpus * tokens / p.step:>13,.0f} {p.sum:>12.4f} {p.others:>17.4f}"
         )

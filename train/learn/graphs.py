@@ -37,7 +37,7 @@ class Graphs:
 
     def loss(self, sequences: Sequence[npx.Array], normalizer: float, scale: float) -> npx.Array:
         """The loss () of a batch, divided by `normalizer`, on the device; `scale` times its gradient is added up."""
-        model, kind = self.model, self.model.embedding.weight.weights.dtype.type
+        model, kind = self.model, self.gradient_of_all.dtype.type
         share = kind(1 / float(normalizer))
         if not self.graphs:  # the first batch's products are on the graphs' handle too
             self.tried(lambda: blas.use_own_handle(npx.array_module(model.embedding.weight.data)))

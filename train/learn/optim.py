@@ -6,7 +6,6 @@ dot products.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import npx
@@ -53,9 +52,9 @@ class Adam:
         v = beta2 v + (1 - beta2) g^2      vhat = v / (1 - beta2^step)
         p = p - lr (mhat / (sqrt(vhat) + eps) + weight_decay p)
 
-    `eps_inside` adds eps before the bias correction instead (TensorFlow, fairseq). `model` may be its FlatParameters.
-    `parts` of the flat buffer: only these are moved, and m and v are theirs, one after the other; none: all of it.
-    Raises ValueError for hyper-parameters out of range.
+    `eps_inside` adds eps before the bias correction instead (TensorFlow, fairseq). `model` may be its FlatParameters;
+    what of them is learned here is moved, and m and v are of that, one part after the other. Raises ValueError for
+    hyper-parameters out of range.
     """
 
     def __init__(
@@ -66,7 +65,6 @@ class Adam:
         eps: float = 1e-9,
         weight_decay: float = 0.0,
         eps_inside: bool = False,
-        parts: Sequence[slice] = (),
     ) -> None:
         if not (0.0 <= beta1 < 1.0 and 0.0 <= beta2 < 1.0):
             raise ValueError(f"Adam: expected 0 <= beta < 1; got beta1={beta1}, beta2={beta2}; try 0.9 and 0.98")
@@ -77,23 +75,20 @@ class Adam:
             )
         self.flat = model if isinstance(model, FlatParameters) else FlatParameters(model)
         self.options = beta1, beta2, eps, weight_decay, eps_inside
-        self.parts = parts
-        own = sum(part.stop - part.start for part in parts) if parts else self.flat.data.size
-        self.m = npx.zeros(own, self.flat.data.dtype)  # (P,)
-        self.v = npx.zeros(own, self.flat.data.dtype)  # (P,)
+        self.m = npx.zeros(self.flat.learned, self.flat.data.dtype)  # (P,)
+        self.v = npx.zeros(self.flat.learned, self.flat.data.dtype)  # (P,)
         self.steps = 0  # updates done
 
     def step(self, lr: float, scale: float = 1.0) -> None:
-        """Moves every parameter of its parts once, by the gradients that there are now times `scale`."""
+        """Moves all that is learned here once, by the gradients that there are now times `scale`."""
         self.flat.check()
         self.steps += 1
         numbers = npx.adam_step(self.steps, lr, *self.options, scale)
-        flat, start = self.flat, 0
-        for part, g in ((part, flat.grad[part]) for part in self.parts) if self.parts else flat.gradient():
+        start = 0
+        for weights, g, low in self.flat.pieces():
             own = slice(start, start := start + g.size)
-            low = None if flat.low is None else flat.low[part]
             if g.size:
-                npx.adam(flat.data[part], g, self.m[own], self.v[own], numbers, low)
+                npx.adam(weights, g, self.m[own], self.v[own], numbers, low)
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the moments m and v on the host (P,) and the number of updates done: all that Adam remembers."""

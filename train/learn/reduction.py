@@ -5,7 +5,6 @@ which backward is done with them: a bucket whose parameters have all they get fr
 beside the rest of backward. All ranks send the same buckets in the same order, whatever is ready where.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +26,6 @@ class Alone:
 
     def __init__(self, flat: FlatParameters) -> None:
         self.flat = flat
-        self.parts: list[slice] = []  # of the flat buffer, what this process updates; none: all of it
 
     def begin(self) -> None:
         """Before the last backward of an update."""
@@ -38,9 +36,6 @@ class Alone:
 
     def spread(self) -> None:
         """After an update of the parts: all ranks get all weights that they compute with."""
-
-    def complete(self) -> None:
-        """All ranks get all weights that are learned."""
 
     def whole(self, own: npx.Array) -> npx.Array:
         """Of what each rank has for its parts, on the host, one array for the whole buffer; on rank 0."""
@@ -67,7 +62,7 @@ class Reduction(Alone):
         self.buckets = [slice(max(0, stop - step), stop) for stop in range(size, 0, -step)]
         self.mine = [self._own_of(bucket) for bucket in self.buckets]
         if shard:
-            self.parts = self.mine
+            flat.learn_only(self.mine)
         # Which buckets a parameter lies in, and how many parameters a bucket has to wait for.
         spans = zip(flat.parameters, flat.spans.values(), strict=True)
         self.homes: dict[Tensor, list[int]] = {
@@ -77,7 +72,6 @@ class Reduction(Alone):
         self.next = 0  # the bucket to be sent next
         self.ends: list[Wait] = []  # of the buckets that are under way
         self.overlaps = True  # buckets are sent beside backward, not after it
-        self.exposed = 0.0  # seconds, in all, in which the ranks' sum was waited for and nothing computed
 
     def _own_of(self, bucket: slice) -> slice:
         part = self.world.part(bucket.stop - bucket.start)
@@ -112,31 +106,23 @@ class Reduction(Alone):
     def square(self) -> npx.Array:
         while self.next < len(self.buckets):
             self._send()
-        began = time.perf_counter()
         for end in self.ends:
             end()
-        self.exposed += time.perf_counter() - began
         self.ends = []
         return npx.sum(npx.stack([self.flat.grad[own] @ self.flat.grad[own] for own in self.mine]))
 
     def spread(self) -> None:
         if self.shards:
-            self._gather(self.flat.data if self.flat.low is None else self.flat.low)
-
-    def complete(self) -> None:
-        if self.shards and self.flat.low is not None:
-            self._gather(self.flat.data)
-
-    def _gather(self, weights: npx.Array) -> None:
-        for end in [self.world.all_gather(weights[bucket]) for bucket in self.buckets]:
-            end()
+            weights = self.flat.data if self.flat.low is None else self.flat.low
+            for end in [self.world.all_gather(weights[bucket]) for bucket in self.buckets]:
+                end()
 
     def whole(self, own: npx.Array) -> npx.Array:
         if not self.shards:
             return own
-        found = npx.host.empty(self.flat.data.size if self.world.rank == 0 else 0, own.dtype)
+        found = npx.host.empty(self.flat.size if self.world.rank == 0 else 0, own.dtype)
         start = 0
-        for bucket, part in zip(self.buckets, self.parts, strict=True):
+        for bucket, part in zip(self.buckets, self.mine, strict=True):
             there, size = npx.empty(bucket.stop - bucket.start, own.dtype), part.stop - part.start
             there[self.world.part(there.size)] = npx.from_host(own[start : start + size])
             start += size
@@ -146,7 +132,7 @@ class Reduction(Alone):
         return found
 
     def own(self, whole: npx.Array) -> npx.Array:
-        return npx.host.concatenate([whole[part] for part in self.parts]) if self.shards else whole
+        return npx.host.concatenate([whole[part] for part in self.mine]) if self.shards else whole
 
 
 def gradient_of(flat: FlatParameters, world: World, shard: bool, via: Any = None) -> Any:

@@ -18,6 +18,7 @@ import npx
 from npx.ranges import Range
 from train.errors import UserError, one_line
 from train.files import RESUME, NotWritten, disk_errors, misfit
+from train.learn.agreement import Agreement
 from train.learn.anomaly import made_from
 from train.learn.optim import LossScale, NoamSchedule
 from train.learn.shares import planned
@@ -79,8 +80,9 @@ class Trainer:
         self.try_again = math.inf  # when, where one could not be written
         self.longest = 0.0  # seconds of an update, at most
         self.report = (Silent if self.world.rank else RunReport)(self.folder, t.max_steps, progress)
-        self.notes = Notes()  # what this rank alone has to say, if it is not the one that writes
-        self.update = Update(self.task, model, t, self.notes if self.world.rank else self.report, self._prepare_batches)
+        notes = Notes()  # what this rank alone has to say, if it is not the one that writes
+        self.agreement = Agreement(self.world, self.signals, notes, self.report)
+        self.update = Update(self.task, model, t, notes if self.world.rank else self.report, self._prepare_batches)
         self.stream = Stream(self.task.batches(corpora["train"], t.batch_tokens, t.seed))
         valid = corpora.get("valid")
         self.validation = None if valid is None else Validation(self.task, model, tokenizer, valid, config)
@@ -136,7 +138,7 @@ class Trainer:
 
     def _update(self) -> bool:
         """One update; False where it was not finite, or beyond the range of fp16, and not made: it is no step then."""
-        started = time.perf_counter()
+        self.agreement.begin()
         s, step, scale = self.state, self.state.step + 1, self.update.scale
         places, tokens, share = planned(self.stream, (s.epoch, s.index), self.micro_batches, self.world)
         micro = [self.stream.batch(places[number]) for number in share.numbers]
@@ -149,8 +151,8 @@ class Trainer:
         if good:
             self.lr, self.norm = self.schedule(step), norm
             self.update.apply(self.lr, norm)
-        seconds = self._agree(time.perf_counter() - started)
-        s.spent(seconds)
+        seconds, network = self.agreement.end()
+        s.spent(seconds, network)
         self.longest = max(self.longest, seconds)
         if good:
             s.updated(loss, share.targets, tokens)
@@ -186,14 +188,6 @@ class Trainer:
         s = self.state
         places, _, share = planned(self.stream, (s.epoch, s.index), self.micro_batches, self.world)
         self.stream.prepare([places[number] for number in share.numbers])
-
-    def _agree(self, seconds: float) -> float:
-        """After an update: the time it took the slowest rank; a signal that one has heard asks all to stop."""
-        times, heard, notes = zip(*self.world.gather((seconds, self.signals.heard, self.notes.taken())), strict=True)
-        self.signals.agree(any(heard))
-        for rank, line in ((rank, line) for rank, lines in enumerate(notes) for line in lines):
-            self.report.line(f"rank {rank}: {line}")
-        return max(times)
 
     def _not_finite(self, step: int, what: str, value: float, more: str = "") -> UserError:
         kept = f"the last good checkpoint is {self.saved}" if self.saved else "there is no checkpoint before it"
@@ -234,12 +228,17 @@ class Trainer:
         entry |= {"gradient_norm": self.norm, "tokens": s.tokens, "tokens_per_second": round(s.speed, 1)}
         if self.update.scale.dynamic:
             entry["loss_scale"] = self.update.scale.value
+        if self.world.size > 1:
+            entry["network"] = round(s.window_network, 3)
         self.report.metrics(entry | {"seconds": round(s.seconds, 3)})
         self.report.line(
             f"step {s.step}/{self.config.train.max_steps}  epoch {s.in_epoch}  loss {s.loss:.4f}  lr {self.lr:.3g}  "
-            f"{s.speed:,.0f} tokens/s  {self.report.time_left(s)}"
+            f"{s.speed:,.0f} tokens/s{self._network(s.window_network, s.window_seconds)}  {self.report.time_left(s)}"
         )
         s.logged()
+
+    def _network(self, seconds: float, of: float) -> str:
+        return f", network {100 * seconds / max(of, 1e-9):.0f} %" if self.world.size > 1 else ""
 
     def _validation_due(self) -> bool:
         s = self.state
@@ -251,12 +250,12 @@ class Trainer:
             self._record(result)
             score = result.get(self.task.judged_by)
             if self.state.judged(result["loss"], score) and score is not None:
-                self.update.own.complete()
+                weights = self.update.weights()
                 try:
                     with self.world.first():
                         if self.world.rank == 0:
                             self.own.check()
-                            store.save_weights(self.folder.best, self._state(), self.model.state_dict())
+                            store.save_weights(self.folder.best, self._state(), weights)
                 except NotWritten as error:
                     self.report.line(f"{error.found}; training goes on, the best weights are not kept")
 
@@ -294,12 +293,12 @@ class Trainer:
 
     def _save(self, needed: bool) -> None:
         """Writes a checkpoint. Where it cannot: UserError if it is `needed`, else the next try comes in a minute."""
-        adam = self.update.optimizer_state()
+        weights, adam = self.update.weights(), self.update.optimizer_state()
         try:
             with self.world.first():
                 if self.world.rank == 0:
                     self.own.check()
-                    self._write(adam)
+                    self._write(weights, adam)
             self.saved, self.saved_seconds = self.folder.step(self.state.step), self.state.seconds
             self.try_again = math.inf
         except NotWritten as error:
@@ -308,7 +307,7 @@ class Trainer:
             self.try_again = time.monotonic() + RETRY
             self.report.line(f"{error.found}; training goes on, and tries again in {RETRY} s")
 
-    def _write(self, adam: dict[str, Any]) -> None:
+    def _write(self, weights: dict[str, Any], adam: dict[str, Any]) -> None:
         self.report.sync()
         state = self._state() | {
             "text_sha256": self.corpora["train"].digest,
@@ -320,7 +319,7 @@ class Trainer:
             "run": asdict(self.state),
         }
         keep = self.config.train.keep_last
-        store.save_checkpoint(self.folder.path, state, self.model.state_dict(), adam, keep)
+        store.save_checkpoint(self.folder.path, state, weights, adam, keep)
 
     def _load(self, path: Path, checkpoint: store.Checkpoint) -> None:
         state, own = checkpoint.state, self.model.config.to_dict()
@@ -345,7 +344,7 @@ class Trainer:
             self.update.load_optimizer_state({**checkpoint.optimizer, "step": state["adam_steps"]})
             if "loss_scale" in state:  # earlier checkpoints have none
                 self.update.scale.load_state_dict(state["loss_scale"])
-            self.model.load_state_dict(checkpoint.model)
+            self.update.load_weights(checkpoint.model)
         except (KeyError, TypeError, ValueError) as error:
             found = one_line(error)
             raise UserError(f"{path}: expected a checkpoint of this run; got '{found}'; try an older one") from None
@@ -395,6 +394,7 @@ class Trainer:
                 raise KeyboardInterrupt
             if s.validated < s.step:
                 self._record(last)
-        self.report.line(f"done after step {s.step} ({end}), {s.tokens:,} tokens in {clock(s.seconds)}: {self.saved}")
+        took = f"{clock(s.seconds)}{self._network(s.network, s.seconds)}"
+        self.report.line(f"done after step {s.step} ({end}), {s.tokens:,} tokens in {took}: {self.saved}")
         figures = last.get("loss"), last.get("perplexity"), s.best_loss, s.best_step
         return Summary(s.step, end, self.saved, s.tokens, s.seconds, *figures, self._scores(last))

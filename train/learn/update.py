@@ -8,7 +8,7 @@ together, after the last backward, and nothing is moved unless they are finite.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -52,7 +52,7 @@ class Update:
         self.world = npx.ranks.world()
         via = None if t.reduce_dtype == "float32" else npx.precision_named(t.reduce_dtype).numbers
         self.own = gradient_of(self.flat, self.world, t.shard, via)
-        self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside, self.own.parts)
+        self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
         self.scale = LossScale(dynamic=precision.scaled)
         self.graphs = Graphs(model, t, report.line) if t.graphs and npx.device() == "cuda" else None
         self.draws: int | None = None  # of dropout, for a micro-batch: for each the same number
@@ -115,14 +115,31 @@ class Update:
         return len(noted)
 
     def optimizer_state(self) -> dict[str, Any]:
-        """What Adam remembers of the whole buffer, on the host; on rank 0. All ranks take part, with all weights."""
-        self.own.complete()
+        """What Adam remembers of the whole buffer, on the host; on rank 0. All ranks take part."""
         state = self.adam.state_dict()
         return state | {name: self.own.whole(state[name]) for name in ("m", "v")}
 
+    def weights(self) -> dict[str, npx.Array]:
+        """What is learned, by name, on the host; on rank 0. All ranks take part."""
+        flat = self.flat
+        whole = None if flat.data.size == flat.size else self.own.whole(npx.to_host(flat.data))
+        if self.world.rank:
+            return {}
+        if whole is None:
+            return dict(self.model.state_dict())
+        places = zip(flat.parameters, flat.spans.items(), strict=True)
+        return {name: whole[span].reshape(p.shape) for p, (name, span) in places}
+
+    def load_weights(self, state: Mapping[str, npx.Array]) -> None:
+        """Takes back what `weights` gave; ValueError, before anything is changed, where they are another model's."""
+        self.model.load_state_dict(state)
+        if self.flat.data.size < self.flat.size:
+            whole = npx.host.concatenate([state[name].reshape(-1) for name in self.flat.spans])
+            self.flat.data[...] = npx.from_host(self.own.own(whole))
+
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
         """Takes back what `optimizer_state` gave; ValueError where the size is another model's."""
-        if self.own.shards and all(state[name].shape == self.flat.data.shape for name in ("m", "v")):
+        if self.own.shards and all(state[name].shape == (self.flat.size,) for name in ("m", "v")):
             state = state | {name: self.own.own(state[name]) for name in ("m", "v")}
         self.adam.load_state_dict(state)
 
@@ -173,8 +190,9 @@ class Update:
         t, use = self.settings, npx.memory_use()
         largest = max(micro, key=lambda batch: batch.shape).describe()
         flat, adam = self.flat, self.adam
-        arrays = flat.data, flat.data, flat.low, adam.m, adam.v  # gradients take what weights do, wherever they lie
-        own = sum(a.nbytes for a in arrays if a is not None) / 2**20
+        arrays = flat.data, flat.low, adam.m, adam.v
+        gradients = flat.size * flat.data.itemsize  # wherever they lie
+        own = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
         kept = "; ".join(map(str, kept_arrays()[:3])) or "nothing yet"
         less = "" if t.recompute else ", or train.recompute = true, which is slower and changes no bit"
         gpu = f", {use.used / GIB:.1f} of the GPU's {use.total / GIB:.1f} GiB in arrays" if use else ""

@@ -9,6 +9,7 @@ from typing import Any
 from npx.ranges import Range
 from train.files import Schema, misfit
 
+LATER = {"skipped": 0, "all_skipped": 0, "best_score": None, "network": 0.0, "window_network": 0.0}
 COUNT, NUMBER, NOT_BELOW_0 = Range(int, "[0, 1e15]"), Range(float), Range(float, "[0, inf)")
 
 
@@ -27,6 +28,7 @@ class RunState:
     in_epoch: int = of(COUNT)  # epoch of the last micro-batch, from 1, as people count
     tokens: int = of(COUNT)  # trained on, without padding
     seconds: float = of(NOT_BELOW_0, 0.0)  # in updates; validation and writing do not count
+    network: float = of(NOT_BELOW_0, 0.0)  # of these, seconds in which no rank computed: all waited for the network
     validated: int = of(COUNT)  # step of the last validation
     best_loss: float | None = of((NUMBER, None), None)  # the least validation loss, or that of the best score
     best_score: float | None = of((NUMBER, None), None)  # of a task that is judged by one
@@ -36,6 +38,7 @@ class RunState:
     window_targets: int = of(COUNT)  # target tokens,
     window_tokens: int = of(COUNT)  # tokens trained on
     window_seconds: float = of(NOT_BELOW_0, 0.0)
+    window_network: float = of(NOT_BELOW_0, 0.0)
     skipped: int = of(COUNT)  # updates in a row, up to now, that were not finite and were not made
     all_skipped: int = of(COUNT)  # and in the whole run
 
@@ -44,7 +47,7 @@ class RunState:
         """The state of a checkpoint after so many steps; ValueError, one line, for one that cannot be."""
         schema: Schema = {f.name: f.metadata["kind"] for f in fields(cls)}
         if isinstance(content, Mapping):
-            content = {"skipped": 0, "all_skipped": 0, "best_score": None} | dict(content)  # not in earlier ones
+            content = LATER | dict(content)  # not in earlier ones
         if wrong := misfit(content, schema):
             raise ValueError(f"run.{wrong}")
         if unknown := content.keys() - schema.keys():
@@ -63,10 +66,12 @@ class RunState:
             raise ValueError(f"run.step: expected {step}; got {state.step}")
         return state
 
-    def spent(self, seconds: float) -> None:
-        """Time went into an update, made or not."""
+    def spent(self, seconds: float, network: float = 0.0) -> None:
+        """Time went into an update, made or not, some of it the network's."""
         self.seconds += seconds
+        self.network += network
         self.window_seconds += seconds
+        self.window_network += network
 
     def updated(self, loss: float, targets: int, tokens: int) -> None:
         """An update was made: its mean loss over `targets` predictions, from so many tokens."""
@@ -94,7 +99,8 @@ class RunState:
 
     def logged(self) -> None:
         """A log line was written."""
-        self.window_loss, self.window_targets, self.window_tokens, self.window_seconds = 0.0, 0, 0, 0.0
+        self.window_loss, self.window_targets, self.window_tokens = 0.0, 0, 0
+        self.window_seconds, self.window_network = 0.0, 0.0
 
     def judged(self, loss: float, score: float | None = None) -> bool:
         """A validation gave this loss, and a score where the task is judged by one; whether it is the best so far."""
