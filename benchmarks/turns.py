@@ -20,12 +20,15 @@ from typing import Any
 PAUSE = 0.4  # seconds before each step: the threads of BLAS and OpenMP spin for a while after an engine's last work
 
 
-def add_options(parser: argparse.ArgumentParser, engines: tuple[str, ...], steps: int, warmup: int) -> None:
+def add_options(
+    parser: argparse.ArgumentParser, engines: tuple[str, ...], steps: int, warmup: int, row: int = 1
+) -> None:
     """The options that every benchmark has."""
     parser.add_argument("--engine", action="append", choices=engines, help="may be given several times")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--steps", type=int, default=steps, help="counted steps of each engine")
     parser.add_argument("--warmup", type=int, default=warmup)
+    parser.add_argument("--row", type=int, default=row, help="steps of a turn; their mean counts")
     parser.add_argument("--json", action="store_true", help="the last line is a JSON object (a list for several)")
     parser.add_argument("--worker", choices=engines, help=argparse.SUPPRESS)
 
@@ -42,7 +45,7 @@ def compare(module: str, a: argparse.Namespace, title: str, tokens: int, flops: 
     for turn in range(a.warmup + a.steps):
         for engine, process in workers.items():
             time.sleep(PAUSE)
-            answer = _ask(process, engine)
+            answer = _ask(process, engine, f"step {a.row}")
             if turn >= a.warmup:
                 times[engine].append(answer["seconds"])
                 of_host[engine].append(answer["host_seconds"])
@@ -63,7 +66,7 @@ def compare(module: str, a: argparse.Namespace, title: str, tokens: int, flops: 
                 **end,
             }
         )
-    print(f"{title}, {a.threads} threads; median of {a.steps} steps in turn")
+    print(f"{title}, {a.threads} threads; median of {a.steps} {f'times {a.row} ' * (a.row > 1)}steps in turn")
     for row in rows:
         ratio = row["seconds"] / rows[0]["seconds"]
         print(
@@ -80,7 +83,7 @@ def compare(module: str, a: argparse.Namespace, title: str, tokens: int, flops: 
 def serve(
     step: Callable[[], Any], wait: Callable[[], Any] = lambda: None, more: Callable[[], dict[str, Any]] = dict
 ) -> None:
-    """In the process of one engine: a step for each line "step", its peak memory and `more` at "end".
+    """In the process of one engine: n steps for each line "step n", its peak memory and `more` at "end".
 
     wait: returns when the device has done what `step` asked for; until then it is the host's time.
     """
@@ -89,11 +92,13 @@ def serve(
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
             print(json.dumps({"peak_rss_mib": peak, "blas": blas()} | more()), flush=True)
             return
-        started = time.perf_counter()
-        step()
+        row, started = int(line.split()[1]), time.perf_counter()
+        for _ in range(row):
+            step()
         asked = time.perf_counter()
         wait()
-        print(json.dumps({"seconds": time.perf_counter() - started, "host_seconds": asked - started}), flush=True)
+        ended = time.perf_counter()
+        print(json.dumps({"seconds": (ended - started) / row, "host_seconds": (asked - started) / row}), flush=True)
 
 
 def has_bf16() -> bool:
@@ -115,7 +120,7 @@ def blas() -> str:
 
 
 def _start(module: str, engine: str, threads: int) -> subprocess.Popen[str]:
-    """A process that takes one step of `engine` for each line it is sent."""
+    """A process that takes steps of `engine` when it is sent a line."""
     n = str(threads)
     environment = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")}
     environment |= {"OPENBLAS_NUM_THREADS": n, "OMP_NUM_THREADS": n, "NPX_THREADS": n}
@@ -123,7 +128,7 @@ def _start(module: str, engine: str, threads: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def _ask(process: subprocess.Popen[str], engine: str, what: str = "step") -> dict[str, Any]:
+def _ask(process: subprocess.Popen[str], engine: str, what: str) -> dict[str, Any]:
     """Send a line, read the answer."""
     assert process.stdin and process.stdout
     try:

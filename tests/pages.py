@@ -44,7 +44,7 @@ def served(page, port=0):
 
 
 @pytest.fixture(scope="module")
-def run(uninterrupted, tmp_path_factory):  # noqa: F811
+def run(uninterrupted, tmp_path_factory):
     """A copy of the run, whose metrics may grow."""
     return Path(shutil.copytree(uninterrupted, tmp_path_factory.mktemp("page") / "run"))
 

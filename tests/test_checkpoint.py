@@ -1,70 +1,22 @@
-"""Checkpoints: whole or not at all, what is damaged is named, averages are means, and a model comes back as it was."""
+"""Checkpoints: whole or not at all, what is damaged is named, and a model comes back as it was."""
 
 import errno
 import hashlib
 import json
 import os
 import shutil
-import threading
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import Transformer, TransformerConfig
+from tests.checkpoints import FILES, damage, names, one_line, run, save, tokenizer, weights_of  # noqa: F401, fixtures
 from tests.trainings import rewrite
 from train import Tokenizer, UserError, average_checkpoints, load_model
 from train.run import stored
-from train.run.checkpoint import load_checkpoint, load_with_origin, newest_whole, save_checkpoint
+from train.run.checkpoint import load_checkpoint, load_with_origin, newest_whole
 from train.run.folder import RunFolder
-
-SHAPE = {"d_model": 8, "d_ff": 16, "n_heads": 2, "n_layers": 1}
-FILES = ["model.safetensors", "optimizer.safetensors", "state.json"]
-
-
-def save(run, step, model=None, keep_last=0, **more):
-    """A checkpoint of a few numbers that depend on the step."""
-    model = {"w": np.full((2, 3), step, np.float32), "b": np.arange(4, dtype=np.float32)} if model is None else model
-    state = {"step": step, "model": {"vocab_size": 7}, "tokenizer_digest": "d" * 64, "run": {"best_loss": None}}
-    state |= more
-    moments = {"m": np.full(10, step, np.float32), "v": np.ones(10, np.float32)}
-    return save_checkpoint(run, state, model, moments, keep_last)
-
-
-def names(run):
-    return [path.name for path in RunFolder(run).steps()]
-
-
-def one_line(error):
-    """The message of a UserError: a single line with what was expected, what came, what to try."""
-    text = str(error.value)
-    assert "\n" not in text and "expected" in text and "; try " in text
-    return text
-
-
-@pytest.fixture(scope="session")
-def tokenizer(tmp_path_factory):
-    file = tmp_path_factory.mktemp("text") / "text"
-    file.write_text("one two three\ntwo three four\n" * 5, encoding="utf-8")
-    return Tokenizer.train([file], vocab_size=280)
-
-
-@pytest.fixture
-def run(tmp_path, tokenizer):
-    """A run folder with checkpoints of the real model at steps 1, 2 and 10, each with weights of its own."""
-    tokenizer.save(tmp_path / "tokenizer.json")
-    config = TransformerConfig(vocab_size=tokenizer.vocab_size, **SHAPE)
-    for step in (1, 2, 10):
-        weights = Transformer(config, seed=step).state_dict()
-        state = {"step": step, "model": config.to_dict(), "tokenizer_digest": tokenizer.digest, "run": {}}
-        save_checkpoint(tmp_path, state, weights, {"m": np.zeros(3, np.float32), "v": np.zeros(3, np.float32)})
-    return tmp_path
-
-
-def weights_of(path):
-    return load_checkpoint(path, optimizer=False).model
-
 
 # ---- written and read
 
@@ -167,18 +119,6 @@ def test_leftovers_of_a_killed_write_are_not_checkpoints_and_are_cleaned(tmp_pat
 # ---- damaged
 
 
-def damage(file, how):
-    content = file.read_bytes()
-    if how == "missing":
-        file.unlink()
-    elif how == "empty":
-        file.write_bytes(b"")
-    elif how == "cut":
-        file.write_bytes(content[: len(content) // 2])
-    else:
-        file.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
-
-
 @pytest.mark.parametrize("how", ["missing", "empty", "cut", "changed"])
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_is_named_with_an_older_checkpoint_to_try(tmp_path, name, how):
@@ -218,76 +158,6 @@ def test_a_later_format_is_refused(tmp_path):
     with pytest.raises(UserError) as error:
         load_checkpoint(path)
     assert "format" in one_line(error)
-
-
-# ---- averaged
-
-
-def test_the_average_of_one_checkpoint_is_itself(run):
-    mean = weights_of(average_checkpoints(run, 1))
-    newest = weights_of(run / "checkpoints" / "step-10")
-    assert mean.keys() == newest.keys()
-    assert all(np.array_equal(mean[k], newest[k]) and mean[k].dtype == np.float32 for k in mean)
-
-
-@settings(max_examples=15, deadline=None)
-@given(count=st.integers(1, 7), seed=st.integers(0, 999))
-def test_the_average_of_equal_checkpoints_is_their_weights(count, seed, tmp_path_factory):
-    run = tmp_path_factory.mktemp("run")
-    model = {"w": np.random.default_rng(seed).normal(size=50).astype(np.float32) * np.float32(1e3)}
-    for step in range(1, count + 1):
-        save(run, step, model)
-    assert np.array_equal(weights_of(average_checkpoints(run, count))["w"], model["w"])
-
-
-@settings(max_examples=15, deadline=None)
-@given(count=st.integers(2, 6), last=st.integers(1, 6), seed=st.integers(0, 999))
-def test_the_average_is_the_float64_mean_of_the_last(count, last, seed, tmp_path_factory):
-    run, rng = tmp_path_factory.mktemp("run"), np.random.default_rng(seed)
-    arrays = [rng.normal(size=(4, 5)).astype(np.float32) for _ in range(count)]
-    for step, array in enumerate(arrays, 8):  # 8, 9, 10: by number, not by name
-        save(run, step, {"w": array})
-    if last > count:
-        with pytest.raises(UserError) as error:
-            average_checkpoints(run, last)
-        assert f"expected {last} checkpoints" in one_line(error) and f"got {count};" in one_line(error)
-        assert not (run / "checkpoints" / "averaged").exists()
-        return
-    path = average_checkpoints(run, last)
-    expected = np.mean([a.astype(np.float64) for a in arrays[-last:]], axis=0).astype(np.float32)
-    np.testing.assert_allclose(weights_of(path)["w"], expected, rtol=2e-7, atol=0)
-    assert load_checkpoint(path).state["averaged_steps"] == list(range(8 + count - last, 8 + count))
-    assert len(names(run)) == count
-
-
-def test_averaging_sums_in_float64(tmp_path):
-    for step, value in enumerate([2.0**24, 1.0, 1.0, 2.0**24], 1):  # in float32 the ones would be lost
-        save(tmp_path, step, {"w": np.array([value], np.float32)})
-    assert weights_of(average_checkpoints(tmp_path, 4))["w"][0] == np.float32((2.0**25 + 2) / 4)
-
-
-def test_checkpoints_of_different_models_are_not_averaged(tmp_path):
-    save(tmp_path, 1)
-    other = {"step": 2, "model": {"vocab_size": 8}, "tokenizer_digest": "d" * 64}
-    path = save_checkpoint(tmp_path, other, {"w": np.ones(2, np.float32)}, {})
-    with pytest.raises(UserError) as error:
-        average_checkpoints(tmp_path, 2)
-    assert "one model" in one_line(error) and path.exists()
-
-
-@pytest.mark.parametrize("last", [0, 1])
-def test_a_folder_without_checkpoints_is_not_averaged(tmp_path, last):
-    with pytest.raises(UserError) as error:
-        average_checkpoints(tmp_path / "nowhere", last)
-    assert "got 0" in one_line(error)
-
-
-def test_a_damaged_checkpoint_is_not_averaged(run):
-    damage(run / "checkpoints" / "step-2" / FILES[0], "changed")
-    with pytest.raises(UserError) as error:
-        average_checkpoints(run, 2)
-    assert "step-2" in one_line(error)
-    average_checkpoints(run, 1)  # it is not among these
 
 
 # ---- a model read back
@@ -457,13 +327,3 @@ def test_no_pipe_is_waited_for(run):
             load_checkpoint(path.parent)
         with pytest.warns(UserWarning, match="the one before it is taken"):
             assert f"{run.name}/step-2, step 2, " in load_with_origin(run)[3]
-
-
-def test_two_averages_at_once_are_one_after_the_other(run):
-    with RunFolder(run).owned("train"):
-        caught = []
-        thread = threading.Thread(target=lambda: caught.append(pytest.raises(UserError, average_checkpoints, run, 2)))
-        thread.start()
-        thread.join()
-    assert "nobody writes to; got train (process" in str(caught[0].value)
-    average_checkpoints(run, 2)

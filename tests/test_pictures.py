@@ -31,7 +31,7 @@ SENTENCE = "one two $three$ four"  # dollar signs are no formula
 
 
 @pytest.fixture(scope="module")
-def loaded(uninterrupted):  # noqa: F811
+def loaded(uninterrupted):
     return load_model(uninterrupted)
 
 
@@ -52,7 +52,7 @@ def drawn(tmp_path, run, *arguments, name="a.svg"):
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_the_same_input_gives_the_same_bytes_and_says_where_it_is_from(tmp_path, uninterrupted, arguments, said):  # noqa: F811
+def test_the_same_input_gives_the_same_bytes_and_says_where_it_is_from(tmp_path, uninterrupted, arguments, said):
     svg, alt = drawn(tmp_path, uninterrupted, *arguments)
     assert (svg, alt) == drawn(tmp_path, uninterrupted, *arguments, name="b.svg")
     root = xml.fromstring(svg)
@@ -63,14 +63,14 @@ def test_the_same_input_gives_the_same_bytes_and_says_where_it_is_from(tmp_path,
     assert ("SHA-256 of state" in words) == (arguments[0] != "curves")
 
 
-def test_a_png_has_the_same_bytes_and_its_source(tmp_path, uninterrupted):  # noqa: F811
+def test_a_png_has_the_same_bytes_and_its_source(tmp_path, uninterrupted):
     png, _ = drawn(tmp_path, uninterrupted, "heads", "--input", SENTENCE, "--kind", "cross", name="a.png")
     assert png == drawn(tmp_path, uninterrupted, "heads", "--input", SENTENCE, "--kind", "cross", name="b.png")[0]
     with PIL.Image.open(tmp_path / "a.png") as found:
         assert "SHA-256 of state" in found.info["Source"] and SENTENCE in found.info["Title"]
 
 
-def test_curves_of_two_runs_tell_them_apart(tmp_path, uninterrupted):  # noqa: F811
+def test_curves_of_two_runs_tell_them_apart(tmp_path, uninterrupted):
     other = tmp_path / "other"
     other.mkdir()
     (other / "metrics.jsonl").write_bytes(RunFolder(uninterrupted).metrics_file.read_bytes())
@@ -79,7 +79,7 @@ def test_curves_of_two_runs_tell_them_apart(tmp_path, uninterrupted):  # noqa: F
     assert "other, perplexity, validation, valid: first" in alt and f"at update {last['step']}" in alt
 
 
-def test_the_papers_figures(tmp_path, uninterrupted, capsys):  # noqa: F811
+def test_the_papers_figures(tmp_path, uninterrupted, capsys):
     out = tmp_path / "figures"
     given = ["reproduce", "figures", "--model", str(uninterrupted), "--input", "one two three", "--out", str(out)]
     assert main(given) == 0
@@ -103,7 +103,7 @@ def test_the_papers_figures(tmp_path, uninterrupted, capsys):  # noqa: F811
         (["beam", "--input", "\u200b\ud800", "--out", "a.svg"], "expected UTF-8"),
     ],
 )
-def test_mistakes_are_told_in_a_line(uninterrupted, capsys, tmp_path, monkeypatch, arguments, said):  # noqa: F811
+def test_mistakes_are_told_in_a_line(uninterrupted, capsys, tmp_path, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
     assert main(["draw", str(uninterrupted), *arguments]) == 2
     error = capsys.readouterr().err
@@ -111,7 +111,7 @@ def test_mistakes_are_told_in_a_line(uninterrupted, capsys, tmp_path, monkeypatc
     assert not any(tmp_path.iterdir())
 
 
-def test_without_matplotlib_a_line_says_what_to_install(uninterrupted, capsys, monkeypatch):  # noqa: F811
+def test_without_matplotlib_a_line_says_what_to_install(uninterrupted, capsys, monkeypatch):
     monkeypatch.setattr(picture.importlib.util, "find_spec", lambda name: None)
     assert main(["draw", str(uninterrupted), "curves", "--out", "a.svg"]) == 2
     assert 'pip install "npx-transformer[draw]"' in capsys.readouterr().err

@@ -233,15 +233,15 @@ def test_entries_of_metrics_that_are_none_are_passed_over(copied, text, uninterr
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_checkpoint_that_cannot_be_written_is_tried_again(text, uninterrupted, tmp_path, monkeypatch, number):
-    write, tries = stored.write_json, []
+    as_json, tries = stored.as_json, []
 
-    def full(path, content):
+    def full(content):
         tries.append(content["step"])
         if content["step"] in (6, 7):
             raise OSError(number, os.strerror(number))
-        write(path, content)
+        return as_json(content)
 
-    monkeypatch.setattr(stored, "write_json", full)
+    monkeypatch.setattr(stored, "as_json", full)
     monkeypatch.setattr(loop, "RETRY", -1)
     run(text, tmp_path / "run")
     assert tries == [3, 6, 7, 8, 9, 12]

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.torture import damage, fuzz, runs
+from tests.torture.__main__ import HEAD, noted
 from train import UserError
 
 PARTS = {
@@ -99,3 +100,14 @@ TOML = st.lists(
 @given(data=st.binary(max_size=200) | st.text(max_size=100).map(str.encode) | TOML)
 def test_a_reader_survives_whatever_hypothesis_draws(model, reader, data):
     fuzz.feed(model, reader, data)
+
+
+def test_a_row_of_the_report_takes_its_place_and_leaves_the_rest(tmp_path):
+    report = tmp_path / "report.md"
+    for part, words in (("memory", "an hour"), ("kills", "few"), ("kills", "many")):
+        noted(part, words, 9, 10, 1.0, report)
+        if part == "memory":
+            report.write_text(report.read_text() + "\nBelow it.\n\n| kills | of ranks |\n")
+    kills, memory, below = report.read_text().removeprefix(HEAD).split("\n", 2)
+    assert "| many | 9 | 10 |" in kills and "| an hour |" in memory
+    assert below == "\nBelow it.\n\n| kills | of ranks |\n"

@@ -258,7 +258,12 @@ def write_text(path: Path_, text: str) -> None:
 
 def write_json(path: Path_, content: Mapping[str, Any]) -> None:
     """Replaces a JSON file, sealed, whole or not at all; NotWritten where the disk is full."""
-    write_text(path, json.dumps(sealed(content), indent=1, allow_nan=False) + "\n")
+    write_text(path, as_json(content))
+
+
+def as_json(content: Mapping[str, Any]) -> str:
+    """What a JSON file of this content holds: sealed, an entry a line."""
+    return json.dumps(sealed(content), indent=1, allow_nan=False) + "\n"
 
 
 def sync(path: Path_) -> None:

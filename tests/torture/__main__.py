@@ -43,15 +43,16 @@ def parts(scale, minutes):
 
 
 def noted(part, words, right, count, seconds, report=REPORT):
-    """Puts a row into the report."""
-    rows = {}
+    """Puts a row into the report; what stands below the rows stays."""
+    rows, below = {}, ""
     if report.exists():
-        rows = dict(re.findall(r"^\| (\w+) (\|.*)$", report.read_text(encoding="utf-8"), re.MULTILINE))
-        rows.pop("part", None)
+        _, _, found = report.read_text(encoding="utf-8").partition(HEAD.splitlines(keepends=True)[-1])
+        table = re.match(r"(\|.*\n)*", found).group()
+        rows, below = dict(re.findall(r"^\| (\w+) (\|.*)$", table, re.MULTILINE)), found[len(table) :]
     when = f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, {os.cpu_count()} cores"
     rows[part] = f"| {words} | {right:,} | {count:,} | {seconds:.0f} | {when} |"
     names = [name for name in parts(1.0, 60.0) if name in rows]
-    report.write_text(HEAD + "".join(f"| {name} {rows[name]}\n" for name in names), encoding="utf-8")
+    report.write_text(HEAD + "".join(f"| {name} {rows[name]}\n" for name in names) + below, encoding="utf-8")
 
 
 def main():

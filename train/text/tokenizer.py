@@ -16,12 +16,16 @@ text always gives the same bytes.
 import hashlib
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import chain
 from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from train.errors import UserError, one_line
@@ -219,11 +223,8 @@ def byte_pairs(lines: Iterable[list[str]], vocab_size: int, normalizer: Any, pie
     # Without word prefixes or suffixes this trainer breaks ties by ids that follow from the text alone (a test
     # compares it with a plain loop); the library's WordPiece trainer numbers its "##" pieces in the order of a
     # random hash.
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(SPECIALS), min_frequency=2, initial_alphabet=ALPHABET, show_progress=False
-    )
-    engine.train_from_iterator(lines, trainer)
-    merges = json.loads(engine.to_str())["model"]["merges"]
+    settings = {"vocab_size": vocab_size - len(SPECIALS), "min_frequency": 2, "initial_alphabet": ALPHABET}
+    merges = _merges(json.loads(engine.to_str()), settings, lines)
     vocabulary = {piece: i for i, piece in enumerate((*SPECIALS, *ALPHABET))}
     for left, right in merges:
         vocabulary.setdefault(left + right, len(vocabulary))
@@ -231,6 +232,39 @@ def byte_pairs(lines: Iterable[list[str]], vocab_size: int, normalizer: Any, pie
     flags = dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False)
     unknown = SPECIALS[OWN_IDS.unk_id]
     return {"type": "BPE", **none, **flags, "unk_token": unknown, "vocab": vocabulary, "merges": merges}
+
+
+def _merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterable[list[str]]) -> list[Any]:
+    """What learner.py learns in a process of its own.
+
+    Of its own, because native code that runs for minutes looks for no Ctrl-C, and ends the process that has no memory
+    left; and its memory, 1.6 KB a distinct word, is given back.
+    """
+    program, pipe = [sys.executable, "-I", str(Path(__file__).with_name("learner.py"))], subprocess.PIPE
+    with subprocess.Popen(
+        program, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8", start_new_session=True
+    ) as learner:
+        assert learner.stdin and learner.stdout and learner.stderr
+        try:
+            with suppress(BrokenPipeError):  # it has ended, and its answer will be none
+                for asked in chain((spec, settings), lines, (None,)):
+                    learner.stdin.write(json.dumps(asked) + "\n")
+                learner.stdin.flush()
+            if answer := learner.stdout.readline():
+                merges: list[Any] = json.loads(answer)
+                return merges
+            with suppress(BrokenPipeError):
+                learner.stdin.close()
+            error = learner.stderr.read()
+        except BaseException:
+            learner.kill()
+            raise
+    if learner.returncode > 0 and "MemoryError" not in error:
+        raise RuntimeError(f"learner.py: {error}")
+    raise UserError(
+        "vocabulary: expected memory to learn it, about 1.6 KB a distinct word; got "
+        f"'{one_line(error)[:99] or 'Killed'}'; try fewer lines (data own --learn-from N), or more memory"
+    )
 
 
 def tokenizer_spec(model: dict[str, Any], normalizer: Any, pieces: Any, decoder: Any) -> dict[str, Any]:
