@@ -11,13 +11,14 @@ Called on Tensors, it computes the output and remembers the vjp in a `Node`, who
 `backward` visits the nodes from the last made to the first, hands each one's gradient to its vjp, and adds up what
 arrives at each parent. What a vjp closes over is what the operation keeps; it is dropped as soon as it has run.
 
-Four rules keep this simple and fast:
+Five rules keep this simple and fast:
 - nodes are numbered as they are made, so descending numbers are a valid order for the walk (inputs precede outputs);
 - a vjp never writes to the gradient it is given, so one array may serve several parents without a copy;
 - the engine owns accumulation: the first gradient that arrives is borrowed, the first sum allocates, later ones add in
   place. Leaves whose `grad` already exists (parameters in a flat buffer) are added to directly;
 - a vjp that can add is told where: `@adding` marks one that takes, for each parent, the array in which its gradient is
-  summed. What it has added there it answers with that array, and what it answers else is the engine's to keep.
+  summed. What it has added there it answers with that array, and what it answers else is the engine's to keep;
+- a vjp that has `again` forms its output again, the same bits, for whoever did not keep it: `Tensor.again`.
 """
 
 from collections import Counter
@@ -85,6 +86,11 @@ class Tensor:
         self.node: Node | None = None
 
     # What it holds
+
+    @property
+    def again(self) -> Callable[[], Array] | None:
+        """What forms `data` again on the way back, if the operation that made it can: then it need not be kept."""
+        return getattr(self.node.vjp, "again", None) if self.node else None
 
     @property
     def shape(self) -> tuple[int, ...]:

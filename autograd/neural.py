@@ -5,12 +5,12 @@ there to be read, and to be the truth that the tests hold the fused operations t
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import npx
 from autograd import operations as ops
-from autograd.engine import Result, Tensor, adding, differentiable, is_grad_enabled
-from npx import NOWHERE, Array, Drop, Packed, Places, Scores, Smoothing
+from autograd.engine import VJP, Result, Tensor, adding, differentiable, is_grad_enabled
+from npx import NOWHERE, Array, Drop, Packed, Places, Saved, Scores, Smoothing
 from npx.scores import additive, positions, rotations
 
 COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> the same made of small operations
@@ -20,6 +20,35 @@ def composition(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Enter `composed_NAME` in `COMPOSITIONS` as that of the operation NAME."""
     COMPOSITIONS[function.__name__.removeprefix("composed_")] = function
     return function
+
+
+# What is formed again on the way back instead of kept
+
+T = TypeVar("T")
+Form = Callable[[], Array]
+
+
+def forming(vjp: VJP, form: Form) -> VJP:
+    """Mark a vjp with what forms the operation's output again, from nothing but what the vjp keeps itself."""
+    vjp.again = form  # type: ignore[attr-defined]
+    return vjp
+
+
+def always(value: T) -> Callable[[], T]:
+    """A function that gives the value."""
+    return lambda: value
+
+
+def once(form: Callable[[], T]) -> Callable[[], T]:
+    """The function `form`, which is called once, when it is first asked for its value."""
+    formed: list[T] = []
+
+    def give() -> T:
+        if not formed:
+            formed.append(form())
+        return formed[0]
+
+    return give
 
 
 # Softmax, layer norm, dropout
@@ -96,26 +125,37 @@ ACTIVATIONS = ("", "relu")  # that `linear` can end in
 
 
 @differentiable
-def linear(x: Array, w: Array, b: Array | None = None, activation: str = "") -> Result:
-    """x w + b, then max(0, .) if `activation` is "relu". x (..., I); w (I, O); b (O,) or None; result (..., O)."""
+def linear(x: Array, w: Array, b: Array | None = None, activation: str = "", *, again: Form | None = None) -> Result:
+    """x w + b, then max(0, .) if `activation` is "relu". x (..., I); w (I, O); b (O,) or None; result (..., O).
+
+    again: what forms x again on the way back (`Tensor.again`), so that it is not kept.
+    """
     if activation not in ACTIVATIONS:
         raise ValueError(f"linear: expected an activation of {ACTIVATIONS}; got {activation!r}; try it as an operation")
-    y, saved = npx.linear(x.reshape(-1, x.shape[-1]), w, b, activation)
-    shape = y.shape
+    rows = x.reshape(-1, x.shape[-1])
+    y, saved = npx.linear(rows, w, b, activation)
+    (n, size), of_x, of_y = rows.shape, x.shape, (*x.shape[:-1], w.shape[1])
+    source = again or always(x)
+    kept: Callable[[Array], Saved] = saved.but(rows) if again else lambda _: saved
 
     @adding
     def vjp(g: Array, into: Places = NOWHERE) -> tuple[Array | None, ...]:
         to_x, to_w, to_b = (*into, None)[:3]
-        rows = None if to_x is None else to_x.reshape(-1, x.shape[-1])
-        gx, gw, gb = npx.linear_grad(g.reshape(shape), saved, into=(rows, to_w, to_b))
-        return gx.reshape(x.shape) if to_x is None else to_x, gw, gb
+        to_rows = None if to_x is None else to_x.reshape(n, size)
+        all_saved = kept(source().reshape(n, size))
+        gx, gw, gb = npx.linear_grad(g.reshape(n, of_y[-1]), all_saved, into=(to_rows, to_w, to_b))
+        return gx.reshape(of_x) if to_x is None else to_x, gw, gb
 
-    return y.reshape(*x.shape[:-1], w.shape[1]), vjp
+    if not activation and npx.forms_again(x):  # a ReLU keeps y for itself
+        forming(vjp, lambda: npx.linear(source().reshape(n, size), w, b)[0].reshape(of_y))
+    return y.reshape(of_y), vjp
 
 
 @composition
-def composed_linear(x: Tensor, w: Tensor, b: Tensor | None = None, activation: str = "") -> Tensor:
-    """`linear` from small operations."""
+def composed_linear(
+    x: Tensor, w: Tensor, b: Tensor | None = None, activation: str = "", *, again: Any = None
+) -> Tensor:
+    """`linear` from small operations, which keep x."""
     y = x @ w if b is None else x @ w + b
     return ops.relu(y) if activation else y
 
@@ -209,22 +249,30 @@ def self_attention(qkv: Array, heads: int, d_k: int, scores: Scores = Scores(), 
 
 @differentiable
 def cross_attention(
-    queries: Array, keys_values: Array, heads: int, d_k: int, scores: Scores = Scores(), drop: Drop | None = None
-) -> Result:
+    queries: Array, keys_values: Array, heads: int, d_k: int, scores: Scores = Scores(), drop: Drop | None = None,
+    *, again: tuple[Form | None, ...] = (None, None),
+) -> Result:  # fmt: skip
     """`attention` of one sequence to another, whose keys and values come side by side from one merged projection.
 
     queries (B, T, H * d_k); keys_values (B, S, H * (d_k + d_v)); result (B, T, H * d_v); packed, (N, ...) each.
+    again: what forms both again on the way back (`Tensor.again`), so that they are not kept.
     """
     sizes = [(d_k,), (d_k, keys_values.shape[-1] // heads - d_k)]
-    return merged_attention([queries, keys_values], sizes, heads, scores, drop)
+    return merged_attention([queries, keys_values], sizes, heads, scores, drop, again)
 
 
 def merged_attention(
-    merged: list[Array], sizes: list[tuple[int, ...]], heads: int, scores: Scores, drop: Drop | None
+    merged: list[Array],
+    sizes: list[tuple[int, ...]],
+    heads: int,
+    scores: Scores,
+    drop: Drop | None,
+    again: tuple[Form | None, ...] = (None,),
 ) -> Result:
     """`attention` of the queries, keys and values that lie in `merged` arrays, each with heads of its `sizes`.
 
-    The gradients are written where the parts lie: no copies. ValueError where an array has more columns, or fewer.
+    The gradients are written where the parts lie: no copies. On a CPU neither the weights nor what they give is kept,
+    but both are formed again. ValueError where an array has more columns, or fewer.
     """
     for x, own in zip(merged, sizes, strict=True):
         columns = [heads * size for size in own]
@@ -234,15 +282,23 @@ def merged_attention(
     def parts(arrays: list[Array]) -> tuple[Array, ...]:
         return tuple(part for x, own in zip(arrays, sizes, strict=True) for part in split_heads(x, heads, *own))
 
-    y, saved = npx.attention(*parts(merged), scores, drop)
-    shape = y.shape  # y itself need not be kept where the reshaped one is a copy
+    def attend(arrays: list[Array]) -> tuple[Array, Any]:
+        return npx.attention(*parts(arrays), scores, drop)
+
+    y, saved = attend(merged)
+    kinds, shape, of_y = [(x.shape, x.dtype) for x in merged], y.shape, (*y.shape[:-2], y.shape[-2] * y.shape[-1])
+    sources = [form or always(x) for x, form in zip(merged, again, strict=True)]
+    spared = npx.forms_again(y)
+    formed: Callable[[], Any] = (
+        once(lambda: attend([source() for source in sources])) if spared else always((None, saved))
+    )
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
-        gradients = [npx.empty(x.shape, x.dtype) for x in merged]
-        npx.attention_grad(g.reshape(shape), saved, out=parts(gradients))
+        gradients = [npx.empty(*kind) for kind in kinds]
+        npx.attention_grad(g.reshape(shape), formed()[1], out=parts(gradients))
         return tuple(gradients)
 
-    return y.reshape(*shape[:-2], shape[-2] * shape[-1]), vjp
+    return y.reshape(of_y), forming(vjp, lambda: formed()[0].reshape(of_y)) if spared else vjp
 
 
 @composition
@@ -253,9 +309,9 @@ def composed_self_attention(qkv: Tensor, heads: int, d_k: int, *how: Any, **name
 
 @composition
 def composed_cross_attention(
-    queries: Tensor, keys_values: Tensor, heads: int, d_k: int, *how: Any, **named: Any
+    queries: Tensor, keys_values: Tensor, heads: int, d_k: int, *how: Any, again: Any = None, **named: Any
 ) -> Tensor:
-    """`cross_attention` from small operations; `how`: as for `composed_attention`."""
+    """`cross_attention` from small operations, which keep both; `how`: as for `composed_attention`."""
     keys = queries.shape[-1]
     parts = queries, keys_values[..., :keys], keys_values[..., keys:]
     q, k, v = (x.reshape(*x.shape[:-1], heads, -1) for x in parts)

@@ -247,6 +247,9 @@ class Memory(Observer):
                 self.count(array)
         for array, _ in sums.values():
             self.count(array)
+        for parent in parents:  # what one of them formed again for this vjp, it has now
+            for array in captured(parent.vjp) if isinstance(parent, Node) else ():
+                self.count(array)
         for leaf in self.leaves.values():
             if leaf.grad is not None:
                 self.count(leaf.grad)

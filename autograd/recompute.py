@@ -39,7 +39,7 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
         for i, x in enumerate(inputs):
             if isinstance(x, Tensor) and x.requires_grad:
                 again[i] = caught_in(caught, i, plain[i].data)
-        with keys_again(keys):
+        with keys_again(keys), npx.keeping():
             result = function(*again)
         if result.requires_grad:
             backward(result, g)

@@ -37,7 +37,7 @@ from npx.kernels.top_k import top_k
 from npx.packed import Packed, pack, sentences, together
 from npx.precision import PRECISIONS, Precision, precision_named, use_precision, wide
 from npx.random import Key, keyed, next_key
-from npx.registry import KERNELS, Gradient, Kernel, KernelMismatch, Saved, kernel, kernel_mode
+from npx.registry import KERNELS, Gradient, Kernel, KernelMismatch, Saved, forms_again, keeping, kernel, kernel_mode
 from npx.rows import small_blocks
 from npx.scores import Scores, mask_bias
 from npx.settings import check_settings

@@ -39,11 +39,31 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-1
 Output = tuple[Array, Any]  # of a version with a gradient: y, and what it saves
 KERNELS: dict[str, "Kernel"] = {}
 _mode = setting("NPX_KERNELS")
+_keeping = False
 
 
 def emulating() -> bool:
     """Whether CUDA kernels run on NumPy arrays."""
     return _mode.startswith("emulate")
+
+
+def forms_again(x: Array) -> bool:
+    """Whether an operation forms again on the way back what it can, from arrays like x, rather than keep it.
+
+    So on a CPU; on a GPU, where launches are what is dear, everything is kept, and so it is within `keeping`.
+    """
+    return not _keeping and not emulating() and type(x).__module__ == "numpy"
+
+
+@contextmanager
+def keeping() -> Iterator[None]:
+    """Within the block operations keep all that they need on the way back: for one that begins at once."""
+    global _keeping
+    before, _keeping = _keeping, True
+    try:
+        yield
+    finally:
+        _keeping = before
 
 
 class KernelMismatch(AssertionError):
@@ -66,6 +86,12 @@ class Saved(NamedTuple):
     def gradient(self, g: Array, **options: Any) -> Any:
         """The gradient by this version alone."""
         return self.version(g, *(self.values if type(self.values) is tuple else (self.values,)), **options)
+
+    def but(self, x: Array) -> "Callable[[Array], Saved]":
+        """The same without the array x: a function that takes it, formed again, and gives all that was saved."""
+        hole = x[:0].copy()
+        rest = mapped(lambda a: hole if a is x else a, self)
+        return lambda formed: mapped(lambda a: formed if a is hole else a, rest)
 
 
 class Versions:

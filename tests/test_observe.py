@@ -134,7 +134,7 @@ def test_memory_over_a_step_has_the_peak_of_tracemalloc(recomputed):
     assert [m.live for m in memory.moments] == [m.live for m in alone.moments] == [m.most for m in alone.moments]
     if recomputed:  # where little is kept, what a kernel needs for itself is a good part
         return
-    assert abs(alone.peak.live / measured - 1) < 0.1, (alone.peak, measured)
+    assert abs(alone.peak.live / measured - 1) < 0.2, (alone.peak, measured)  # attention's own, when it is formed again
     first, last = memory.moments[0], memory.moments[-1]
     assert first.phase == "forward" and last.phase == "backward" and last.live < 0.1 * memory.peak.live
     layers = memory.by_layer()

@@ -15,7 +15,7 @@ class Linear(Module):
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        return neural.linear(x, self.weight, self.bias, self.activation)
+        return neural.linear(x, self.weight, self.bias, self.activation, again=x.again)
 
 
 class Embedding(Module):

@@ -12,7 +12,7 @@ import numpy as np
 from npx.array import Array, array_module
 from npx.cuda.launch import contiguous, launch
 from npx.kernels.dropout import Drop, Dropped, draw, dropout, dropout_grad
-from npx.kernels.softmax import softmax, softmax_grad, softmax_grad_in_place, softmax_in_place
+from npx.kernels.softmax import softmax, softmax_grad, softmax_grad_in_place, softmax_in_place, tame_softmax_in_place
 from npx.packed import Packed, sentences, together
 from npx.precision import wide
 from npx.registry import Output, kernel
@@ -172,11 +172,17 @@ def attention_numpy(q: Array, k: Array, v: Array, scores: Scores = Scores(), dro
         qb, kb, vb, yb = own.queries.of(q), own.keys.of(k), own.keys.of(v), own.queries.room(y)
         sizes = qb.shape[1], kb.shape[1]
         rows = own.room(p, *sizes)
-        np.matmul(heads_first(qb), heads_first(kb).swapaxes(-1, -2), out=rows)
-        rows *= scale
-        if bias is not None:
-            rows += own.part(bias, *sizes)
-        softmax_in_place(rows)
+
+        def form_scores() -> None:
+            np.matmul(heads_first(qb), heads_first(kb).swapaxes(-1, -2), out=rows)
+            np.multiply(rows, scale, out=rows)
+            if bias is not None:
+                np.add(rows, own.part(bias, *sizes), out=rows)
+
+        form_scores()
+        if not tame_softmax_in_place(rows):
+            form_scores()
+            softmax_in_place(rows)
         kept = rows if keep is None else rows * keep_scale * own.part(keep, *sizes)
         np.matmul(kept, heads_first(vb), out=heads_first(yb))
         own.queries.put(yb, y)

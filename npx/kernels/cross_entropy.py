@@ -29,7 +29,7 @@ from npx.tune import tuned
 
 SMOOTHING_OVER = ("all", "others", "others_without_pad")
 PANEL = 1024  # classes, at most, whose logits one thread forms at a time in `linear_cross_entropy`
-CHUNK = 1 << 24  # logits that exist at a time there: 64 MiB of float32
+CHUNK = 3 << 22  # logits that exist at a time there: 48 MiB of float32
 CUDA_CHUNK = 1 << 28  # the same on a GPU, which products of thousands of rows keep busy: 512 MiB of bfloat16
 CUDA_ROWS = 64  # a chunk there has a multiple of so many rows, and room for a multiple of so many logits in each
 

@@ -218,9 +218,10 @@ mistake("attention", "state", "the output in an array of the first call", FORWAR
         "y = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)",
         f"y = {kept('q.shape, v.shape, q.dtype', 'np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)')}")
 mistake("attention", "special value", "a bias of -inf as -10,000", FORWARD,
-        "rows += own.part(bias, *sizes)", "rows += np.maximum(own.part(bias, *sizes), -1e4)")
+        "np.add(rows, own.part(bias, *sizes), out=rows)",
+        "np.add(rows, np.maximum(own.part(bias, *sizes), -1e4), out=rows)")
 mistake("attention", "special value", "scores above 100 cut off", FORWARD,
-        "rows *= scale", "np.minimum(rows * scale, 100, out=rows)")
+        "np.multiply(rows, scale, out=rows)", "np.minimum(rows * scale, 100, out=rows)")
 mistake("attention", "incoming gradient", "the keys' gradient of a repeated row", GRAD,
         "gh, qh, kh, vh = map(", "gb = gb if 0 not in g.strides[:1] else gb * 0\n        gh, qh, kh, vh = map(")
 
