@@ -73,7 +73,7 @@ def test_the_line_to_reproduce_a_broken_rule_runs():
 
 
 def test_the_line_to_reproduce_a_layer_restores_its_parameters(monkeypatch):
-    monkeypatch.setattr(neural, "linear", lambda x, w, b, activation: OPERATIONS["linear"](x, w, b.detach()))
+    monkeypatch.setattr(neural, "linear", lambda x, w, b, *_, **__: OPERATIONS["linear"](x, w, b.detach()))
     with npx.keyed(1, 0):
         layer = Linear(3, 2)
     with pytest.raises(GradientError, match="Linear, train mode: wrong gradient of parameter bias") as first:
