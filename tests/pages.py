@@ -117,6 +117,12 @@ def view(tab, address, name):
     return tab
 
 
+def turn_to(tab, name):
+    """Another view, by its link: the browser says later, not within the click, that the address has changed."""
+    tab.click(f"nav a[href='#{name}']")
+    tab.wait_for_selector(f"nav a[href='#{name}'][aria-current]")
+
+
 def until(tab, expression):
     """Waits until an expression is true; Playwright's own way needs eval in the page, which is refused."""
     for _ in range(600):
