@@ -137,7 +137,8 @@ class CublasLt:
         self.of(kind, described)[attribute] = value._obj.value
 
     def heuristic(self, operation, a, b, c, d, wanted, most, found, number):
-        self.fits(operation, a, b, d)
+        described = self.fits(operation, a, b, d)[0]
+        described["bias"] = min(16, described.get(8, 16) & -described.get(8, 16))  # its multiple: none is taken for 16
         self.asked += 1
         wanted = self.of("MatmulPreference", wanted)
         assert c is d and wanted[1] and not wanted[3] & 4 and all(wanted[i] in (2, 4, 8, 16) for i in (5, 6, 7, 8))
@@ -160,6 +161,7 @@ class CublasLt:
         if STATE.recording:
             for pointer in (a, b, c, *([found[8]] if found[7] & 4 else [])):
                 STATE.recording.address(pointer)
+        assert not found[7] & 4 or found[8] % found["bias"] == 0
         compute, scale = found["args"]
         assert scale == (compute == 70)
         self.calls.append((found[7], choice._obj.algorithm[0]))

@@ -69,6 +69,20 @@ def test_bias_and_relu_are_in_the_product(dtype):
 
 
 @needs_gxx
+def test_a_bias_may_lie_anywhere():
+    """As the parameters of a flat buffer do: an algorithm is asked for what its address is a multiple of."""
+    rng = np.random.default_rng(1)
+    numbers = [rng.normal(size=shape).astype("float32") for shape in ((5, 16), (16, 24), (30,))]
+    with device(cuda=True):
+        x, w, b = map(npx.asarray, numbers)
+        for start in (0, 1, 2, 4):
+            found = npx.to_host(npx.linear(x, w, b[start : start + 24])[0])
+            expected = numbers[0] @ numbers[1] + numbers[2][start : start + 24]
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        assert LT.asked == 3  # of 16 bytes, twice, of 4 and of 8
+
+
+@needs_gxx
 def test_a_training_with_it_is_one_without_and_can_be_captured(monkeypatch):
     micro = batches(4)
     with device(cuda=True):

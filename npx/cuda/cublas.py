@@ -89,11 +89,11 @@ class Cublas:
     def matmul(self, *args: int, bias: int = 0, relu: bool = False) -> None:
         """The same product by cuBLASLt, plus `bias` (an address, 0: none), then max(0, .) if `relu`, rounded once."""
         alpha, a, b, beta, c = (args[i] for i in (5, 6, 9, 12, 13))
-        aligned = tuple(min(16, address & -address) for address in (a, b, c))
-        key = args[:5], args[7:9], args[10:12], args[14:17], aligned, bool(bias), relu
+        aligned = tuple(min(16, address & -address) for address in (a, b, c, bias))
+        key = args[:5], args[7:9], args[10:12], args[14:17], aligned, relu
         plan = self.plans.get(key)
         if plan is None:
-            plan = self.plans[key] = self.plan(args, aligned, bool(bias), relu)
+            plan = self.plans[key] = self.plan(args, aligned, relu)
         if bias:
             self.set("MatmulDesc", plan.operation, BIAS, POINTER(bias))
         layout_a, layout_b, layout_c = plan.layouts
@@ -103,15 +103,21 @@ class Cublas:
             c, layout_c, ctypes.byref(choice), self.workspace.data.ptr, WORKSPACE, self.current().ptr,
         )  # fmt: skip
 
-    def plan(self, args: tuple[int, ...], aligned: tuple[int, ...], bias: bool, relu: bool) -> Plan:
-        """What is described once for a shape: gemmEx's arguments but addresses. RuntimeError if there is no way."""
+    def plan(self, args: tuple[int, ...], aligned: tuple[int, ...], relu: bool) -> Plan:
+        """What is described once for a shape: gemmEx's arguments but addresses. RuntimeError if there is no way.
+
+        aligned: bytes of which the addresses of both factors, the result and the bias are multiples; 0: no bias.
+        """
         (transposed_a, transposed_b, m, n, k), compute = args[:5], args[16]
         a, b, c = args[7:9], args[10:12], args[14:16]  # type and leading dimension
         operation = self.made("MatmulDesc", compute, int(a[0] == 1))  # alpha and beta are float32, or float64
         self.set("MatmulDesc", operation, TRANSPOSED_A, INT(transposed_a))
         self.set("MatmulDesc", operation, TRANSPOSED_B, INT(transposed_b))
-        epilogue = WITH_RELU * relu + WITH_BIAS * bias or NO_EPILOGUE
+        *least, of_bias = aligned
+        epilogue = WITH_RELU * relu + WITH_BIAS * bool(of_bias) or NO_EPILOGUE
         self.set("MatmulDesc", operation, EPILOGUE, INT(epilogue))
+        if of_bias:  # an address with as many zeros: what is recommended depends on it, and it is read by none
+            self.set("MatmulDesc", operation, BIAS, POINTER(of_bias))
         sizes = (k, m) if transposed_a else (m, k), (n, k) if transposed_b else (k, n), (m, n)
         layouts = [
             self.made("MatrixLayout", kind, *size, step) for (kind, step), size in zip((a, b, c), sizes, strict=True)
@@ -119,8 +125,8 @@ class Cublas:
         wanted = self.made("MatmulPreference")
         self.set("MatmulPreference", wanted, MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))
         self.set("MatmulPreference", wanted, REDUCTIONS, INT(IN_FULL_PRECISION))
-        for attribute, least in zip(ALIGNMENTS, (*aligned, aligned[2]), strict=True):
-            self.set("MatmulPreference", wanted, attribute, INT(least))
+        for attribute, multiple in zip(ALIGNMENTS, (*least, least[2]), strict=True):
+            self.set("MatmulPreference", wanted, attribute, INT(multiple))
         found, number = (Choice * CHOICES)(), INT()
         described = (operation, layouts[0], layouts[1], layouts[2], layouts[2], wanted)
         self.ask("cublasLtMatmulAlgoGetHeuristic", self.handle, *described, CHOICES, found, ctypes.byref(number))
