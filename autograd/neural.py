@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import npx
 from autograd import operations as ops
 from autograd.engine import VJP, Result, Tensor, adding, differentiable, is_grad_enabled
-from npx import NOWHERE, Array, Drop, Packed, Places, Saved, Scores, Smoothing
+from npx import NOWHERE, Array, Drop, Packed, Places, Scores, Smoothing
 from npx.scores import additive, positions, rotations
 
 COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> the same made of small operations
@@ -134,20 +134,19 @@ def linear(x: Array, w: Array, b: Array | None = None, activation: str = "", *, 
         raise ValueError(f"linear: expected an activation of {ACTIVATIONS}; got {activation!r}; try it as an operation")
     rows = x.reshape(-1, x.shape[-1])
     y, saved = npx.linear(rows, w, b, activation)
-    (n, size), of_x, of_y = rows.shape, x.shape, (*x.shape[:-1], w.shape[1])
+    of_rows, of_x, of_y = rows.shape, x.shape, (*x.shape[:-1], w.shape[1])
     source = again or always(x)
-    kept: Callable[[Array], Saved] = saved.but(rows) if again else lambda _: saved
+    kept = saved.but(rows, lambda: source().reshape(of_rows)) if again else always(saved)
 
     @adding
     def vjp(g: Array, into: Places = NOWHERE) -> tuple[Array | None, ...]:
         to_x, to_w, to_b = (*into, None)[:3]
-        to_rows = None if to_x is None else to_x.reshape(n, size)
-        all_saved = kept(source().reshape(n, size))
-        gx, gw, gb = npx.linear_grad(g.reshape(n, of_y[-1]), all_saved, into=(to_rows, to_w, to_b))
+        to_rows = None if to_x is None else to_x.reshape(of_rows)
+        gx, gw, gb = npx.linear_grad(g.reshape(of_rows[0], of_y[-1]), kept(), into=(to_rows, to_w, to_b))
         return gx.reshape(of_x) if to_x is None else to_x, gw, gb
 
     if not activation and npx.forms_again(x):  # a ReLU keeps y for itself
-        forming(vjp, lambda: npx.linear(source().reshape(n, size), w, b)[0].reshape(of_y))
+        forming(vjp, lambda: npx.linear(source().reshape(of_rows), w, b)[0].reshape(of_y))
     return y.reshape(of_y), vjp
 
 

@@ -38,7 +38,7 @@ from npx.packed import Packed, pack, sentences, together
 from npx.precision import PRECISIONS, Precision, precision_named, use_precision, wide
 from npx.random import Key, keyed, next_key
 from npx.registry import KERNELS, Gradient, Kernel, KernelMismatch, Saved, forms_again, keeping, kernel, kernel_mode
-from npx.rows import small_blocks
+from npx.rows import elementwise, small_blocks
 from npx.scores import Scores, mask_bias
 from npx.settings import check_settings
 from npx.tune import tune, tuned

@@ -87,11 +87,16 @@ class Saved(NamedTuple):
         """The gradient by this version alone."""
         return self.version(g, *(self.values if type(self.values) is tuple else (self.values,)), **options)
 
-    def but(self, x: Array) -> "Callable[[Array], Saved]":
-        """The same without the array x: a function that takes it, formed again, and gives all that was saved."""
+    def but(self, x: Array, form: Callable[[], Array]) -> "Callable[[], Saved]":
+        """The same without the array x, which `form` forms again: a function that gives all that was saved."""
         hole = x[:0].copy()
         rest = mapped(lambda a: hole if a is x else a, self)
-        return lambda formed: mapped(lambda a: formed if a is hole else a, rest)
+
+        def whole() -> Saved:
+            formed = form()
+            return mapped(lambda a: formed if a is hole else a, rest)
+
+        return whole
 
 
 class Versions:

@@ -19,6 +19,7 @@ them all:
         y = my_kernel(x)                     # blocks of 2 rows on 3 threads
 """
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -86,6 +87,27 @@ def map_blocks(body: Callable[[int, int], Any], rows: int, row_bytes: int) -> li
     """
     step = block(max(1, BLOCK_BYTES // max(1, row_bytes)))
     return map_ranges(body, rows, step, inline=rows * row_bytes < INLINE_BYTES)
+
+
+def elementwise(formula: Callable[..., Any], *arrays: Any) -> Any:
+    """formula(*arrays) of arrays of one shape, on all cores, where each value depends on those at its place alone.
+
+    A CPU's arrays are given to it in blocks of rows, from any thread; the result has the dtype of the first. A GPU's
+    are given whole. ValueError for other shapes. The formula may not itself come here.
+    """
+    x = arrays[0]
+    if others := [a.shape for a in arrays if a.shape != x.shape]:
+        raise ValueError(f"elementwise: expected arrays of shape {x.shape} throughout; got one of {others[0]}")
+    if not isinstance(x, np.ndarray) or x.ndim == 0:
+        return formula(*arrays)
+    flat = [a.reshape(math.prod(a.shape[:-1]), a.shape[-1]) for a in arrays]
+    y = np.empty(flat[0].shape, x.dtype)
+
+    def body(i: int, j: int) -> None:
+        y[i:j] = formula(*(a[i:j] for a in flat))
+
+    map_blocks(body, len(y), y[:1].nbytes)
+    return y.reshape(x.shape)
 
 
 def map_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool = False) -> list[Any]:

@@ -52,6 +52,30 @@ def test_product_in_panels_equals_the_product(size, threads, m, k, n):
         assert rows.matmul(a, b, out=out) is out and np.array_equal(out, a @ b)
 
 
+@small
+@given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=3), dtype=st.sampled_from(["float32", "float64"]))
+def test_elementwise_is_the_formula_of_whole_arrays(size, threads, shape, dtype):
+    """Also of a view that is not contiguous, and every value once."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(*shape[:-1], 2 * shape[-1])).astype(dtype)[..., 1::2]
+    y, seen = rng.normal(size=shape).astype(dtype), []
+
+    def formula(a, b):
+        seen.extend(np.ravel(b))
+        return np.exp(a) * b
+
+    with npx.small_blocks(size, threads):
+        z = npx.elementwise(formula, x, y)
+    assert z.shape == y.shape and z.dtype == dtype and np.array_equal(z, np.exp(x) * y)
+    assert sorted(seen) == sorted(y.ravel())
+    assert npx.elementwise(np.exp, np.array(0.0)) == 1
+
+
+def test_elementwise_refuses_what_would_have_to_be_stretched():
+    with pytest.raises(ValueError, match=r"expected arrays of shape \(2, 3\) throughout; got one of \(1, 3\)"):
+        npx.elementwise(np.add, np.ones((2, 3)), np.ones((1, 3)))
+
+
 def test_sizes_are_what_they_were_outside_of_a_check(monkeypatch):
     monkeypatch.setenv("NPX_THREADS", "4")
     before = rows.block(1000), rows.panel(1000), rows.cores()

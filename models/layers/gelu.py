@@ -2,6 +2,7 @@
 
 import math
 
+import npx
 from autograd import Tensor, differentiable
 from autograd.operations import logistic
 from models.layers.basic import Linear
@@ -12,29 +13,31 @@ ROOT, CUBIC = (2 / math.pi) ** 0.5, 0.044715
 
 @differentiable
 def gelu(x):
-    """x p with p = (1 + tanh u) / 2, nearly Phi(x), where u = sqrt(2/pi) (x + 0.044715 x^3).
+    """x p with p = (1 + tanh u) / 2, nearly Phi(x), where u = sqrt(2/pi) (x + 0.044715 x^3)."""
+    p = npx.elementwise(share, x)
+    return x * p, lambda g: (npx.elementwise(slope, g, x, p),)
 
-    p is the logistic function of 2 u, which keeps the digits that 1 + tanh u loses near 0. dp/du = 2 p (1 - p), so the
-    slope is p (1 + 2 x (1 - p) du/dx).
-    """
+
+def share(x):
+    """p of `gelu`: the logistic function of 2 u, which keeps the digits that 1 + tanh u loses near 0."""
     u = x * x
     u *= 2 * ROOT * CUBIC
     u += 2 * ROOT
     u *= x
-    p = logistic(u)
+    return logistic(u)
 
-    def vjp(g):
-        slope = x * x
-        slope *= 3 * ROOT * CUBIC
-        slope += ROOT  # du/dx
-        slope *= 1 - p
-        slope *= 2 * x
-        slope += 1
-        slope *= p
-        slope *= g
-        return (slope,)
 
-    return x * p, vjp
+def slope(g, x, p):
+    """g dy/dx, which is g p (1 + 2 x (1 - p) du/dx): dp/du = 2 p (1 - p)."""
+    y = x * x
+    y *= 3 * ROOT * CUBIC
+    y += ROOT  # du/dx
+    y *= 1 - p
+    y *= 2 * x
+    y += 1
+    y *= p
+    y *= g
+    return y
 
 
 @ACTIVATIONS.register("gelu")

@@ -12,10 +12,11 @@ from models.registry import ACTIVATIONS
 def gated_silu(x):
     """a sigmoid(a) b for the halves a, b of the last axis. x (..., 2 F); result (..., F)."""
     a, b = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
-    s = logistic(a)
+    s = npx.elementwise(logistic, a)
 
     def vjp(g):
-        return (npx.concatenate([g * b * s * (1 + a * (1 - s)), g * a * s], axis=-1),)
+        of_a = npx.elementwise(lambda g, a, b, s: g * b * s * (1 + a * (1 - s)), g, a, b, s)
+        return (npx.concatenate([of_a, g * a * s], axis=-1),)
 
     return a * s * b, vjp
 
