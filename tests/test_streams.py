@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -163,15 +164,20 @@ def test_an_average_that_is_older_than_the_newest_checkpoint_is_said_to_be(model
     assert "older than step-13; try npx-transformer average again" in capfd.readouterr().err
 
 
-def test_ctrl_c_while_something_is_cleared_away_is_not_ignored():
+@pytest.mark.parametrize("slow", [0, 0.1])
+def test_ctrl_c_while_something_is_cleared_away_is_not_ignored(monkeypatch, slow):
+    """Nor where a busy machine takes long to start what brings it again."""
+
     class Cleared:
         def __del__(self):
             raise KeyboardInterrupt
 
-    before = sys.unraisablehook
+    start, before = threading.Thread.start, sys.unraisablehook
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: (start(thread), time.sleep(slow)))
     with pytest.raises(KeyboardInterrupt), never_lost():
         Cleared()
-        time.sleep(5)
+        for _ in range(6000):
+            time.sleep(0.01)
     assert sys.unraisablehook is before
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -59,10 +60,17 @@ def never_lost() -> Iterator[None]:
     before = sys.unraisablehook
 
     def again(unraisable: Any) -> None:
-        if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            threading.Timer(0.01, _thread.interrupt_main).start()  # at once it would be ignored again
-        else:
-            before(unraisable)
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            return before(unraisable)
+        left = threading.Event()
+
+        def interrupt() -> None:  # not before `again` is left, or it would be ignored again
+            left.wait()
+            time.sleep(0.01)
+            _thread.interrupt_main()
+
+        threading.Thread(target=interrupt, daemon=True).start()
+        left.set()
 
     sys.unraisablehook = again
     try:
