@@ -147,7 +147,9 @@ def main() -> None:
     print(f"link: {found.bandwidth / 1e6:,.1f} MB/s, {found.latency * 1e3:.2f} ms; compute {micro:.3f} s a step")
     for kind, when, beside in (("overlapped", "beside", BACKWARD), ("after", "after", 0.0)):
         seconds, network = statistics.median(many[kind]), statistics.median(many["network"][kind])
-        tokens, p = many["tokens"] / seconds, planned(many["size"], many["last"], micro, 1, args.ranks, found, beside)
+        gathered = many["size"] * args.shard
+        p = planned(many["size"], many["last"], micro, 1, args.ranks, found, beside, gathered=gathered)
+        tokens = many["tokens"] / seconds
         result |= {f"{kind}_seconds": seconds, f"{kind}_speed_up": tokens / speed, f"{kind}_network": network}
         result |= {f"{kind}_plan": p.step, f"{kind}_plan_network": p.exposed}
         print(f"{args.ranks} ranks, sums {when} backward: {seconds:.3f} s a step, {tokens:,.0f} tokens/s, "

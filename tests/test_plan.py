@@ -47,6 +47,30 @@ def test_by_hand():
     assert small.exposed == small.sum + 0.5  # one bucket waits for the end of backward
 
 
+@given(SIZES, SHARES, SECONDS, st.integers(2, 4096), LINK)
+def test_parts_that_are_gathered_cost_the_same_bytes_later_and_narrow_ones_fewer(size, last, micro, gpus, link):
+    """train.shard: reduced to parts beside backward, all weights after the update, as many bytes together."""
+    p, shard = (planned(size, last, micro, 1, gpus, link, gathered=gathered) for gathered in (0.0, size))
+    assert shard.sum == pytest.approx(p.sum) and shard.exposed >= p.exposed * (1 - 1e-9)
+    assert shard.exposed >= p.sum / 2 * (1 - 1e-9)  # of which nothing is beside backward
+    narrow = planned(size, last, micro, 1, gpus, link._replace(latency=0), narrow=0.5)
+    wide = planned(size, last, micro, 1, gpus, link._replace(latency=0))
+    assert narrow.sum == pytest.approx(wide.sum / 2) and narrow.exposed <= wide.exposed * (1 + 1e-12)
+
+
+def test_the_command_goes_by_what_is_set(capsys):
+    sums = {}
+    for key in ("seed=1", "precision=bf16", "reduce_dtype=bf16"):
+        settings = ["--set", "train.shard=true", "--set", f"train.{key}"]
+        assert main(["plan", "base", "--gpus", "8", "--tokens-per-second", "1000000", *settings]) == 0
+        out = capsys.readouterr().out
+        assert "each updates its part (train.shard)" in out and ("travel as bf16" in out) == (key[:3] == "red")
+        sums[key] = float(out.splitlines()[-2].split()[-2])
+    assert sums["precision=bf16"] == sums["reduce_dtype=bf16"] == pytest.approx(sums["seed=1"] * 3 / 4, rel=0.02)
+    assert main(["plan", "base", "--tokens-per-second", "1", "--set", "train.sard=true"]) == 2
+    assert "try train.shard" in capsys.readouterr().err
+
+
 def test_the_command(capsys):
     assert main(["plan", "base", "--gpus", "1,8", "--link", "ethernet", "--tokens-per-second", "100000"]) == 0
     out = capsys.readouterr().out

@@ -31,9 +31,14 @@ def plan(
         float | None, number(float, "[0, 1e9]", metavar="US", help="Microseconds; default: the link's.")
     ] = None,
     vocab_size: Annotated[int, number(int, VOCABULARY, metavar="V", help="Types of a preset's vocabulary.")] = 37000,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="TABLE.KEY=VALUE", help="As for train: train.shard=true; may be repeated."),
+    ] = None,
 ) -> None:
     """Say how long a step would take on many GPUs, from the speed of one."""
     from models import PRESETS
+    from npx.precision import precision_named
     from train.cli.info import has
     from train.experiments.plan import LINKS as KNOWN
     from train.experiments.plan import planned, table
@@ -46,12 +51,12 @@ def plan(
     if not all(k.isdecimal() and 1 <= int(k) <= 10**6 for k in numbers):
         raise UserError(f"--gpus: expected numbers from 1 to 1,000,000, with commas; got {gpus[:60]}; try 1,8,64")
     if run.path.is_dir() and run.config_file.is_file():
-        config, shape = RunConfig.load(run.config_file), model_config(read_state(find_checkpoint(what)))
+        config, shape = RunConfig.load(run.config_file, settings or ()), model_config(read_state(find_checkpoint(what)))
         trained = [entry for entry in run.metrics() if has(entry, "train", "tokens_per_second")]
         if tokens_per_second is None and trained:
             tokens_per_second = trained[-1]["tokens_per_second"]
     elif what in PRESETS:
-        config = RunConfig.from_dict({"model": {"preset": what}, "data": {"vocab_size": vocab_size}})
+        config = RunConfig.from_dict({"model": {"preset": what}, "data": {"vocab_size": vocab_size}}, settings or ())
         shape = config.transformer_config(vocab_size)
     else:
         raise UserError(f"{what}: expected a run folder or a preset; got neither; try {nearest(what, PRESETS)}")
@@ -65,15 +70,25 @@ def plan(
         bandwidth=own.bandwidth if bandwidth is None else bandwidth * 1e9,
         latency=own.latency if latency is None else latency * 1e-6,
     )
-    t, size = config.train, 4 * shape.n_parameters()  # float32 is what is summed
+    t, n = config.train, shape.n_parameters()
+    precision = precision_named(t.precision)
+    width = precision.weights.itemsize
+    size = width * n  # of the gradient, which is summed in the weights' dtype
+    way = {
+        "narrow": 1.0 if t.reduce_dtype == "float32" else 2 / width,
+        "gathered": t.shard * n * (2 if precision.low else width),
+    }
     micro = t.batch_tokens * len(TASKS[config.data.task].sides)
-    last = shape.vocab_size * shape.d_model * 4 / size
-    plans = [planned(size, last, micro / tokens_per_second, t.accumulate, int(k), own) for k in numbers]
+    last = shape.vocab_size * shape.d_model * width / size
+    plans = [planned(size, last, micro / tokens_per_second, t.accumulate, int(k), own, **way) for k in numbers]
     print(f"gradient     {size / 2**20:,.0f} MiB, of which {100 * last:.0f} % come last (the embedding)")
     print(f"a GPU        {micro:,} tokens a micro-batch, {t.accumulate} a step, {tokens_per_second:,.0f} tokens/s; "
           "k GPUs make steps of k times as many tokens")  # fmt: skip
     print(f"link         {own.what if bandwidth is latency is None else 'as given'}: "
           f"{own.bandwidth / 1e9:,.4g} GB/s, {own.latency * 1e6:,.4g} us")  # fmt: skip
+    if t.shard or t.reduce_dtype != "float32":
+        print(f"ranks        {'each updates its part (train.shard)' if t.shard else 'all update all'}; "
+              f"gradients travel as {t.reduce_dtype}")  # fmt: skip
     for line in table(plans, micro * t.accumulate):
         print(line)
     if what in ("base", "big"):

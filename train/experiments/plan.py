@@ -6,10 +6,11 @@ that add them up, then their sums to all.
 
     bucket   2 (k - 1) / k  m / b  +  2 l
     step     accumulate t + max(B buckets - 2/3 t (1 - 1 / (B - L)), L buckets) + 2 l
+    shard    a bucket is half of that, its parts alone; after the update the weights' bytes go as the other half
 
-t: compute of a micro-batch, of which backward is 2/3. Buckets go beside it, from when the first of them is ready. The L
-last ones are ready when backward ends: all that hold some of the matrix that embeds the words, and one at least. 2 l:
-ranks tell each other losses and norms, and how long they took.
+t: compute of a micro-batch, of which backward is 2/3 (what a split update saves is not counted). Buckets go beside
+backward, from when the first of them is ready. The L last ones are ready when it ends: all that hold some of the matrix
+that embeds the words, and one at least. 2 l: ranks tell each other losses and norms, and how long they took.
 
 What libraries do for a sum of n bytes is told beside it, the quicker one:
 
@@ -61,8 +62,8 @@ class Planned(NamedTuple):
 
 
 def buckets_seconds(size: float, count: float, gpus: int, link: Link) -> float:
-    """Seconds of the sum of so many buckets, of `size` bytes together."""
-    return 2 * (gpus - 1) / gpus * size / link.bandwidth + 2 * link.latency * count if gpus > 1 else 0.0
+    """Seconds of so many buckets, of `size` bytes together, one way: from each rank its parts to all, or from all."""
+    return (gpus - 1) / gpus * size / link.bandwidth + link.latency * count if gpus > 1 else 0.0
 
 
 def others_seconds(size: float, gpus: int, link: Link) -> float:
@@ -74,21 +75,26 @@ def others_seconds(size: float, gpus: int, link: Link) -> float:
 
 
 def planned(
-    size: float, last: float, micro: float, accumulate: int, gpus: int, link: Link, backward: float = BACKWARD
-) -> Planned:
+    size: float, last: float, micro: float, accumulate: int, gpus: int, link: Link, backward: float = BACKWARD,
+    narrow: float = 1.0, gathered: float = 0.0,
+) -> Planned:  # fmt: skip
     """A step: gradients of `size` bytes, of which the share `last` comes last; `micro`: seconds of a micro-batch.
 
-    `backward`: the share of them beside which buckets go; 0 where they go after it.
+    `backward`: the share of them beside which buckets go; 0 where they go after it. `narrow`: the share of these bytes
+    that travels (`train.reduce_dtype`). `gathered`: bytes of weights that ranks give each other after an update, having
+    summed and updated a part each (`train.shard`); 0: all of them sum and update all.
     """
     count = math.ceil(size / BUCKET)
     first = size - (count - 1) * BUCKET  # the bucket that goes last begins the flat buffer, as the embedding does
     late = 1 + max(0, math.ceil((last * size - first) / BUCKET))
-    total = buckets_seconds(size, count, gpus, link)
-    end = buckets_seconds(first + (late - 1) * BUCKET, late, gpus, link)
+    ways = 1 if gathered else 2
+    total = ways * buckets_seconds(narrow * size, count, gpus, link)
+    end = ways * buckets_seconds(narrow * (first + (late - 1) * BUCKET), late, gpus, link)
     beside = backward * micro * (1 - 1 / (count - late)) if count > late else 0.0
+    gather = buckets_seconds(gathered, count, gpus, link) if gathered else 0.0
     told = 2 * link.latency if gpus > 1 else 0.0
-    exposed = max(total - beside, end if beside else total) + told
-    return Planned(gpus, accumulate * micro, total, exposed, others_seconds(size, gpus, link))
+    exposed = max(total - beside, end if beside else total) + gather + told
+    return Planned(gpus, accumulate * micro, total + gather, exposed, others_seconds(narrow * size, gpus, link))
 
 
 def table(plans: list[Planned], tokens: float) -> Iterator[str]:

@@ -155,7 +155,8 @@ class TrainSection:
     )
     shard: bool = key(
         False,
-        "Of several ranks each keeps and updates only its part of Adam's moments, instead of all of them.",
+        "Of several ranks each keeps and updates only its part of Adam's moments and of the weights in float32 that"
+        " bf16 and fp16 have, instead of all of them.",
         may_change=True,
     )
     reduce_dtype: str = key(
