@@ -21,6 +21,7 @@ them all:
 
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ INLINE_BYTES = 1 << 19  # below this, waking a thread costs more than it saves
 INLINE_FLOPS = 4_000_000  # the same for a matrix product
 PANEL_ROWS = 64, 2048  # at least and at most, of the part of a matrix product that one thread computes at a time
 
+_walking = threading.local()  # `now`: whether this thread walks over blocks
 _forced_rows: int | None = None  # by small_blocks, for all threads of the process
 _forced_threads: int | None = None
 
@@ -93,7 +95,7 @@ def elementwise(formula: Callable[..., Any], *arrays: Any) -> Any:
     """formula(*arrays) of arrays of one shape, on all cores, where each value depends on those at its place alone.
 
     A CPU's arrays are given to it in blocks of rows, from any thread; the result has the dtype of the first. A GPU's
-    are given whole. ValueError for other shapes. The formula may not itself come here.
+    are given whole. ValueError for other shapes.
     """
     x = arrays[0]
     if others := [a.shape for a in arrays if a.shape != x.shape]:
@@ -111,10 +113,13 @@ def elementwise(formula: Callable[..., Any], *arrays: Any) -> Any:
 
 
 def map_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool = False) -> list[Any]:
-    """`[body(i, min(i + step, n)) for i in range(0, n, step)]`, run on all cores unless `inline`."""
+    """`[body(i, min(i + step, n)) for i in range(0, n, step)]`, run on all cores unless `inline`.
+
+    What a body maps in turn runs in its own thread: all others may be waiting for what that one waits for.
+    """
     starts = range(0, n, step)
     workers = min(cores(), len(starts))
-    if workers <= 1 or (inline and _forced_threads is None):
+    if workers <= 1 or (inline and _forced_threads is None) or getattr(_walking, "now", False):
         return [body(i, min(i + step, n)) for i in starts]
 
     # Whoever is free takes the next range, so a core that another process slows down holds up one range at most.
@@ -123,8 +128,12 @@ def map_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool 
     run = body if _forced_threads is None else Turns(body, workers)
 
     def walk() -> None:
-        for number, i in left:
-            results[number] = run(i, min(i + step, n))
+        _walking.now = True
+        try:
+            for number, i in left:
+                results[number] = run(i, min(i + step, n))
+        finally:
+            _walking.now = False
 
     waiting = [_pool(workers - 1, os.getpid()).submit(walk) for _ in range(workers - 1)]
     walk()

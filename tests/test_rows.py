@@ -52,6 +52,24 @@ def test_product_in_panels_equals_the_product(size, threads, m, k, n):
         assert rows.matmul(a, b, out=out) is out and np.array_equal(out, a @ b)
 
 
+@pytest.mark.parametrize("threads", [2, 3])
+def test_ranges_within_ranges_come_to_an_end(threads, monkeypatch):
+    """Where all threads are at a range of the outer ones, none is free for the inner ones."""
+    monkeypatch.setenv("NPX_THREADS", str(threads))
+    all_here, found = threading.Barrier(threads), []
+
+    def outer(i, j):
+        if i < threads:
+            all_here.wait(60)
+        return rows.map_ranges(lambda k, _: (i, k, threading.get_ident()), 4, 1)
+
+    thread = threading.Thread(target=lambda: found.extend(rows.map_ranges(outer, 2 * threads, 1)), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert [[place[:2] for place in own] for own in found] == [[(i, k) for k in range(4)] for i in range(2 * threads)]
+    assert len({walker for own in found for *_, walker in own}) == threads
+
+
 @small
 @given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=3), dtype=st.sampled_from(["float32", "float64"]))
 def test_elementwise_is_the_formula_of_whole_arrays(size, threads, shape, dtype):
