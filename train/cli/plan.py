@@ -33,7 +33,7 @@ def plan(
     vocab_size: Annotated[int, number(int, VOCABULARY, metavar="V", help="Types of a preset's vocabulary.")] = 37000,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="TABLE.KEY=VALUE", help="As for train: train.shard=true; may be repeated."),
+        typer.Option("--set", metavar="train.KEY=VALUE", help="Overrides a key of training; may be repeated."),
     ] = None,
 ) -> None:
     """Say how long a step would take on many GPUs, from the speed of one."""
@@ -50,6 +50,9 @@ def plan(
     run, numbers = RunFolder(what), [k.strip() for k in gpus.split(",")]
     if not all(k.isdecimal() and 1 <= int(k) <= 10**6 for k in numbers):
         raise UserError(f"--gpus: expected numbers from 1 to 1,000,000, with commas; got {gpus[:60]}; try 1,8,64")
+    for setting in settings or ():
+        if not setting.strip().startswith("train."):
+            raise UserError(f"--set: expected a key of [train]; got {setting[:60]}; try --set train.shard=true")
     if run.path.is_dir() and run.config_file.is_file():
         config, shape = RunConfig.load(run.config_file, settings or ()), model_config(read_state(find_checkpoint(what)))
         trained = [entry for entry in run.metrics() if has(entry, "train", "tokens_per_second")]
