@@ -102,8 +102,9 @@ def elementwise(formula: Callable[..., Any], *arrays: Any) -> Any:
         raise ValueError(f"elementwise: expected arrays of shape {x.shape} throughout; got one of {others[0]}")
     if not isinstance(x, np.ndarray) or x.ndim == 0:
         return formula(*arrays)
-    flat = [a.reshape(math.prod(a.shape[:-1]), a.shape[-1]) for a in arrays]
-    y = np.empty(flat[0].shape, x.dtype)
+    shape = (math.prod(x.shape[:-1]), x.shape[-1]) if x.ndim > 1 else (len(x), 1)
+    flat = [a.reshape(shape) for a in arrays]
+    y = np.empty(shape, x.dtype)
 
     def body(i: int, j: int) -> None:
         y[i:j] = formula(*(a[i:j] for a in flat))

@@ -131,6 +131,24 @@ def test_ties_are_held_to_the_slope_of_moving_together(operation):
     assert check_operation(operation, *inputs)
 
 
+@pytest.mark.parametrize("x", [X, X[0]])
+@pytest.mark.parametrize("where", ["value", "gradient"])
+def test_a_formula_that_looks_beyond_its_own_value_is_found(where, x):
+    """However small the inputs are: times the rows that it is given, which are all of them in a small array."""
+
+    def times_rows(a, there):
+        return npx.elementwise(lambda a: a * len(a), a) if where == there else a * len(a)
+
+    def function(x):
+        return times_rows(x, "value"), lambda g: (times_rows(g, "gradient"),)
+
+    operation = differentiable(function)
+    del OPERATIONS[f"{__name__}.{function.__qualname__}"]
+    with pytest.raises(CheckError) as found:
+        check_operation(operation, x)
+    assert found.value.rule == "blocks" and ("same gradient" in str(found.value)) == (where == "gradient")
+
+
 def test_saved_bytes_and_counts_are_reported():
     x = np.ones((3, 4)) * np.arange(4)
     assert check_operation(neural.softmax, x).saved_bytes == 0

@@ -98,6 +98,7 @@ def check_operation(
     if max_saved_bytes is not None and saved > max_saved_bytes:
         kept = "bytes kept for backward beyond inputs and output"
         truth.refuse("saved", f"expected at most {max_saved_bytes} {kept}; got {saved}")
+    rules.in_blocks(truth)
     for option in blocks:
         for size in (1, 2, 3):
             changed: dict[str, Any] = {option: size}

@@ -236,6 +236,13 @@ def incoming_gradients(truth: Truth) -> None:
         truth.compare("linear", what, None, total)
 
 
+def in_blocks(truth: Truth) -> None:
+    """What `npx` computes in blocks of rows, `npx.elementwise` too, does not depend on where one begins."""
+    with npx.small_blocks(1, threads=2):
+        y, gradients = run(truth, truth.problem, truth.c)
+    truth.compare("blocks", "in blocks of one row (npx.small_blocks)", y, gradients)
+
+
 def alone(truth: Truth) -> None:
     """An input gets alone the gradient that it gets beside the others."""
     number = len(truth.gradients)
