@@ -22,14 +22,15 @@ Five rules keep this simple and fast:
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache, wraps
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import npx
 from npx import Array, Places
+from npx.within import Within
 
 VJP = Callable[..., tuple[Array | None, ...]]  # of the output's gradient, and where to add if it is `adding`
 Result = tuple[Array, VJP]  # of an operation on arrays
@@ -37,8 +38,8 @@ Result = tuple[Array, VJP]  # of an operation on arrays
 OPERATIONS: dict[str, Callable[..., "Tensor"]] = {}
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _numbers = count()
-_grad_enabled = True
-_observer: Any = None  # an Observer (observe.py) that is told what happens; None costs nothing
+_grad_enabled = Within(True)
+_observer: Within[Any] = Within(None)  # an Observer (observe.py) that is told what happens; None costs nothing
 
 
 @cache
@@ -163,12 +164,12 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
             )
         output, vjp = function(*[a.data if isinstance(a, Tensor) else a for a in args], **kwargs)
         result = Tensor(output)
-        if _grad_enabled and any(t.requires_grad for t in tensors):
+        if _grad_enabled.get() and any(t.requires_grad for t in tensors):
             parents = tuple((a.node or a) if isinstance(a, Tensor) and a.requires_grad else None for a in args)
             result.node = Node(function.__name__, result.data, vjp, parents)
             result.requires_grad = True
-        if _observer is not None:
-            _observer.made(function.__name__, args, result)
+        if (observer := _observer.get()) is not None:
+            observer.made(function.__name__, args, result)
         return result
 
     name, module = function.__name__, function.__module__
@@ -193,29 +194,17 @@ def adding(vjp: VJP) -> VJP:
 
 def is_grad_enabled() -> bool:
     """Whether operations leave a graph: False within `no_grad`."""
-    return _grad_enabled
+    return _grad_enabled.get()
 
 
-@contextmanager
-def no_grad() -> Iterator[None]:
+def no_grad() -> Any:
     """Within the block (or decorated function) operations leave no graph, and keep nothing for it."""
-    global _grad_enabled
-    before, _grad_enabled = _grad_enabled, False
-    try:
-        yield
-    finally:
-        _grad_enabled = before
+    return _grad_enabled.set(False)
 
 
-@contextmanager
-def observing(observer: Any) -> Iterator[Any]:
+def observing(observer: Any) -> AbstractContextManager[Any]:
     """Within the block an `Observer` (observe.py) is told of each operation that is run and of each vjp."""
-    global _observer
-    before, _observer = _observer, observer
-    try:
-        yield observer
-    finally:
-        _observer = before
+    return _observer.set(observer)
 
 
 def backward(tensor: Tensor, g: Any = None, ready: Callable[[Tensor], object] | None = None) -> None:
@@ -257,8 +246,8 @@ def backward(tensor: Tensor, g: Any = None, ready: Callable[[Tensor], object] | 
         adds = hasattr(vjp, "adds")
         into = _places(parents, sums) if adds else ()
         gradients = vjp(g, into) if adds else vjp(g)
-        if _observer is not None:
-            _observer.went(node, vjp, g, parents, gradients, into, sums)
+        if (observer := _observer.get()) is not None:
+            observer.went(node, vjp, g, parents, gradients, into, sums)
         for i, (parent, gradient) in enumerate(zip(parents, gradients, strict=False)):
             if parent is None or gradient is None or (adds and gradient is into[i]):
                 continue

@@ -3,35 +3,30 @@
 Random values come from the keys of the surrounding `with npx.keyed(seed, 0):`, in the order of construction.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from typing import Any
 
 import npx
+from npx.within import Within
 
-_shapes_only = False
+_shapes_only = Within(False)
 
 
-@contextmanager
-def shapes_only() -> Iterator[None]:
+def shapes_only() -> AbstractContextManager[Any]:
     """Within the block parameters are made without their numbers: zeros that share one place, not to be written."""
-    global _shapes_only
-    before, _shapes_only = _shapes_only, True
-    try:
-        yield
-    finally:
-        _shapes_only = before
+    return _shapes_only.set(True)
 
 
 def full(value: float, *shape: int) -> npx.Array:
     """`value` everywhere."""
-    if _shapes_only:
+    if _shapes_only.get():
         return npx.broadcast_to(npx.zeros(()), shape)
     return npx.full(shape, value)
 
 
 def normal(rows: int, width: int, deviation: float, zero_row: int | None = None) -> npx.Array:
     """N(0, deviation), (rows, width), but for a row of zeros."""
-    if _shapes_only:
+    if _shapes_only.get():
         return full(0, rows, width)
     table = npx.random.normal(npx.next_key(), (rows, width)) * deviation
     if zero_row is not None:
@@ -44,7 +39,7 @@ def xavier_uniform(n_in: int, *n_out: int, gain: float = 1.0) -> npx.Array:
 
     Several n_out: merged matrices, each with its own a. Returns (n_in, sum(n_out)).
     """
-    if _shapes_only:
+    if _shapes_only.get():
         return full(0, n_in, sum(n_out))
     parts = []
     for n in n_out:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npx.array import Array, from_host
+from npx.within import Within
 
 WORDS_PER_COUNT = 16  # 16-bit words that one value of the Philox counter yields (4 x 64 bits)
 
@@ -46,37 +47,30 @@ class LaterKey(Key):
         return key
 
 
-_streams: list[Iterator[Key]] = []  # the keys of the `keyed` blocks that are open, the innermost last
+_keys: Within[Iterator[Key] | None] = Within(None)  # those of the innermost block
 
 
 @contextmanager
 def keyed(seed: int, step: int, moment: Array | None = None, first: int = 0) -> Iterator[None]:
     """Within the block `next_key` counts the calls of (seed, step) from `first`."""
-    if moment is None:
-        _streams.append(Key(seed, step, call) for call in count(first))
-    else:
-        _streams.append(LaterKey(seed, step, call, moment) for call in count(first))
-    try:
+    calls = count(first)
+    keys = (Key(seed, step, call) if moment is None else LaterKey(seed, step, call, moment) for call in calls)
+    with _keys.set(keys):
         yield
-    finally:
-        _streams.pop()
 
 
 @contextmanager
 def keys_again(calls: list[Key]) -> Iterator[None]:
     """Within the block `next_key` gives the keys of a list, in order."""
-    _streams.append(iter(calls))
-    try:
+    with _keys.set(iter(calls)):
         yield
-    finally:
-        _streams.pop()
 
 
 @contextmanager
 def noting_keys() -> Iterator[list[Key]]:
     """Within the block the keys that `next_key` gives are noted in the list, for `keys_again`."""
     noted: list[Key] = []
-    outer = _streams[-1] if _streams else None
+    outer = _keys.get()
 
     def note() -> Iterator[Key]:
         while outer is not None:
@@ -86,21 +80,19 @@ def noting_keys() -> Iterator[list[Key]]:
     if outer is None:
         yield noted  # nobody draws
         return
-    _streams.append(note())
-    try:
+    with _keys.set(note()):
         yield noted
-    finally:
-        _streams.pop()
 
 
 def next_key() -> Key:
     """The next key of the innermost `keyed` block; RuntimeError outside of one."""
-    if not _streams:
+    keys = _keys.get()
+    if keys is None:
         raise RuntimeError(
             "random numbers: expected a key (seed, step); got none; "
             "try `with npx.keyed(seed, step):` around the call, or model.eval() to switch dropout off"
         )
-    return next(_streams[-1])
+    return next(keys)
 
 
 def _philox(key: Key, position: int = 0) -> np.random.Philox:

@@ -23,8 +23,8 @@ differ, results and arrays written in place alike. `NPX_KERNELS=emulate` runs on
 CuPy, its CUDA kernels in the emulator; `emulate+check` checks it so. `kernel_mode` does the same for a block of code.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,19 +32,20 @@ import numpy as np
 from npx.array import Array, array_module, to_host
 from npx.settings import KERNEL_MODES as MODES
 from npx.settings import setting
+from npx.within import Within
 
 # Of the largest magnitude, or 1. In float64, where it is far above rounding errors: of the largest in a row.
 TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-11}
 
 Output = tuple[Array, Any]  # of a version with a gradient: y, and what it saves
 KERNELS: dict[str, "Kernel"] = {}
-_mode = setting("NPX_KERNELS")
-_keeping = False
+_mode: Within[str] = Within(setting("NPX_KERNELS"))
+_keeping = Within(False)
 
 
 def emulating() -> bool:
     """Whether CUDA kernels run on NumPy arrays."""
-    return _mode.startswith("emulate")
+    return _mode.get().startswith("emulate")
 
 
 def forms_again(x: Array) -> bool:
@@ -52,18 +53,12 @@ def forms_again(x: Array) -> bool:
 
     So on a CPU; on a GPU, where launches are what is dear, everything is kept, and so it is within `keeping`.
     """
-    return not _keeping and not emulating() and type(x).__module__ == "numpy"
+    return not _keeping.get() and not emulating() and type(x).__module__ == "numpy"
 
 
-@contextmanager
-def keeping() -> Iterator[None]:
+def keeping() -> AbstractContextManager[Any]:
     """Within the block operations keep all that they need on the way back: for one that begins at once."""
-    global _keeping
-    before, _keeping = _keeping, True
-    try:
-        yield
-    finally:
-        _keeping = before
+    return _keeping.set(True)
 
 
 class KernelMismatch(AssertionError):
@@ -135,8 +130,9 @@ class Kernel(Versions):
         return ("cupy" if emulating() else type(x).__module__), x.dtype.name
 
     def __call__(self, x: Array, /, *args: Any, **kwargs: Any) -> Any:
-        key = None if _mode == "reference" else self.key_for(x)
-        if key not in self.versions or not _mode.endswith("check"):
+        mode = _mode.get()
+        key = None if mode == "reference" else self.key_for(x)
+        if key not in self.versions or not mode.endswith("check"):
             return self.run(key, x, *args, **kwargs)
         copies, named = copied((x, *args)), copied(kwargs)
         expected, result = self.run(None, *copies, **named), self.run(key, x, *args, **kwargs)
@@ -235,15 +231,9 @@ def kernel(reference: Callable[..., Any]) -> Kernel:
     return KERNELS[reference.__name__]
 
 
-@contextmanager
-def kernel_mode(mode: str) -> Iterator[None]:
+def kernel_mode(mode: str) -> AbstractContextManager[str]:
     """Run the block with "fast" versions, with "reference" ones only, with "check" of one against the other, or with
     CUDA kernels in the emulator ("emulate", "emulate+check")."""
-    global _mode
     if mode not in MODES:
         raise ValueError(f"kernel_mode: expected one of {', '.join(MODES)}; got {mode!r}")
-    before, _mode = _mode, mode
-    try:
-        yield
-    finally:
-        _mode = before
+    return _mode.set(mode)

@@ -21,10 +21,10 @@ them all:
 
 import math
 import os
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from functools import cache
 from typing import Any
 
@@ -33,6 +33,7 @@ import numpy as np
 from npx.settings import setting
 from npx.tune import tuned
 from npx.turns import Turns
+from npx.within import Within
 
 # Of one operand: smaller ones stay in cache better, larger ones hand over the interpreter less often.
 BLOCK_BYTES = 1 << 19
@@ -40,7 +41,7 @@ INLINE_BYTES = 1 << 19  # below this, waking a thread costs more than it saves
 INLINE_FLOPS = 4_000_000  # the same for a matrix product
 PANEL_ROWS = 64, 2048  # at least and at most, of the part of a matrix product that one thread computes at a time
 
-_walking = threading.local()  # `now`: whether this thread walks over blocks
+_walking = Within(False)  # whether this thread walks over blocks
 _forced_rows: int | None = None  # by small_blocks, for all threads of the process
 _forced_threads: int | None = None
 
@@ -120,7 +121,7 @@ def map_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool 
     """
     starts = range(0, n, step)
     workers = min(cores(), len(starts))
-    if workers <= 1 or (inline and _forced_threads is None) or getattr(_walking, "now", False):
+    if workers <= 1 or (inline and _forced_threads is None) or _walking.get():
         return [body(i, min(i + step, n)) for i in starts]
 
     # Whoever is free takes the next range, so a core that another process slows down holds up one range at most.
@@ -129,14 +130,11 @@ def map_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool 
     run = body if _forced_threads is None else Turns(body, workers)
 
     def walk() -> None:
-        _walking.now = True
-        try:
+        with _walking.set(True):
             for number, i in left:
                 results[number] = run(i, min(i + step, n))
-        finally:
-            _walking.now = False
 
-    waiting = [_pool(workers - 1, os.getpid()).submit(walk) for _ in range(workers - 1)]
+    waiting = [_pool(workers - 1, os.getpid()).submit(copy_context().run, walk) for _ in range(workers - 1)]
     walk()
     for future in waiting:
         future.result()

@@ -102,7 +102,7 @@ def test_large_arrays_run_on_several_threads_with_equal_bits(name, monkeypatch):
     monkeypatch.setattr(
         rows.ThreadPoolExecutor,
         "submit",
-        lambda pool, walk: submit(pool, lambda: (walkers.add(threading.get_ident()), walk())[1]),
+        lambda pool, run, *walk: submit(pool, lambda: (walkers.add(threading.get_ident()), run(*walk))[1]),
     )
     results = []
     for threads in ("1", "3"):

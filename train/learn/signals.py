@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -89,7 +90,7 @@ def interruptible(work: Callable[[], T]) -> T:
         except BaseException as error:  # raised below, where it belongs
             done.append((None, error))
 
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=copy_context().run, args=(run,), daemon=True)
     thread.start()
     thread.join()
     value, error = done[0]

@@ -7,8 +7,8 @@
     POST /api/translate       lines of JSON as the search goes on; the last has everything but the weights' digits
     POST /api/head            one head of one of the last translations, with all digits
 
-Starlette and uvicorn (the extra `page`) are imported here alone. One thread computes, for the engine knows one graph;
-who asks for a translation ends the one before.
+Starlette and uvicorn (the extra `page`) are imported here alone. One thread computes, for a head that is switched off
+is off for whoever uses the model; who asks for a translation ends the one before.
 """
 
 import asyncio
