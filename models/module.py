@@ -26,6 +26,11 @@ class Parameter(Tensor):
         self.master: npx.Array | None = None
         self.buffer: Any = None  # refers to the FlatParameters it lies in: models/parameters.py
 
+    def __getstate__(self) -> Any:
+        """A copy has arrays of its own, which lie in no buffer."""
+        state: Any = super().__getstate__()  # Python 3.11's: (None, what the slots hold)
+        return None, state[1] | {"buffer": None}
+
     @property
     def weights(self) -> npx.Array:
         """The array that is learned."""

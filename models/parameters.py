@@ -67,6 +67,12 @@ class FlatParameters:
         self._grad = None if self.low is None else self.grad
         self.parts: list[tuple[slice, slice]] = []  # that are learned here: of the buffer, of `data`; none: all
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "FlatParameters: expected to stay with its parameters; got a copy or a pickle of it (an Adam has one); "
+            "try copying the module, and Adam(copy) with load_state_dict"
+        )
+
     def learn_only(self, parts: Sequence[slice]) -> None:
         """From now on only these parts of the buffer are learned here; who learns the others gives them."""
         sizes = [part.stop - part.start for part in parts]

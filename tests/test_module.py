@@ -1,5 +1,8 @@
 """Modules (models/module.py, parameters.py): names of parameters, state, modes, and the flat buffer they lie in."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -170,6 +173,22 @@ def test_parameters_lie_in_one_buffer_at_a_time():
     del flat
     again = FlatParameters(tree)
     assert all(np.array_equal(again.data[again.spans[name]], x.ravel()) for name, x in before.items())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
+def test_a_copy_has_its_own_numbers_and_can_be_learned(copied):
+    """As for a teacher, or the best model so far; what shares its parameters with a module is not copied without it."""
+    tree = Tree()
+    flat = FlatParameters(tree)
+    other, before = copied(tree), copied(tree).state_dict()
+    flat.data += 1
+    assert other.state_dict().keys() == before.keys()
+    assert all(np.array_equal(x, before[name]) for name, x in other.state_dict().items())
+    own = FlatParameters(other)
+    own.data[...] = 7
+    assert all((p.data == 7).all() for _, p in other.named_parameters()) and not (flat.data == 7).any()
+    with pytest.raises(TypeError, match="a copy or a pickle of it .*; try copying the module, and Adam"):
+        copied(flat)
 
 
 @pytest.mark.parametrize("change", ["grown", "lost", "exchanged"])
