@@ -120,6 +120,13 @@ class Tensor:
         """The single number it holds."""
         return self.data.item()
 
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __array__(self, *how: Any, **named: Any) -> Any:
+        """NumPy would take it apart, and lose the gradient."""
+        raise TypeError("Tensor: expected an operation of autograd; got one of NumPy's; try x.numpy() for its values")
+
     def numpy(self) -> Array:
         """Its values as a NumPy array (on a CPU the same memory, not a copy)."""
         return npx.to_host(self.data)

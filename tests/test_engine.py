@@ -270,6 +270,14 @@ def test_numbers_and_lists_become_float32_and_arrays_stay_as_they_are():
     x = np.zeros((2, 3))
     assert Tensor(x).data is x and Tensor(x).numpy() is x
     assert len(Tensor(x)) == 2 and Tensor(x).ndim == 2 and Tensor(x).size == 6 and Tensor([2.5]).item() == 2.5
+    assert float(Tensor([2.5])) == 2.5
+
+
+@pytest.mark.parametrize("take", [np.asarray, lambda x: np.concatenate([x, x]), lambda x: np.mean([x, x]), np.exp])
+def test_numpy_takes_no_tensor_apart(take):
+    """It would lose the gradient without a word."""
+    with pytest.raises(TypeError, match="Tensor|ufunc"):
+        take(leaf(1.0, 2.0))
 
 
 @pytest.mark.parametrize(

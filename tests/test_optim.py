@@ -134,6 +134,10 @@ def test_adam_refuses_another_models_state_and_impossible_values():
     for changes in ({"beta1": 1.0}, {"beta2": -0.1}, {"eps": -1e-9}, {"weight_decay": -1.0}):
         with pytest.raises(ValueError, match="expected"):
             Adam(Transformer(SMALL), **changes)
+    for rate in (-1e-4, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="expected a rate of 0 or above"):
+            other.step(rate)
+    assert other.steps == 0
 
 
 @settings(max_examples=25, deadline=None)

@@ -80,7 +80,12 @@ class Adam:
         self.steps = 0  # updates done
 
     def step(self, lr: float, scale: float = 1.0) -> None:
-        """Moves all that is learned here once, by the gradients that there are now times `scale`."""
+        """Moves all that is learned here once, by the gradients that there are now times `scale`.
+
+        ValueError for a rate that is negative or not finite.
+        """
+        if not 0.0 <= lr < float("inf"):
+            raise ValueError(f"Adam: expected a rate of 0 or above, finite; got {lr}; try 1e-4")
         self.flat.check()
         self.steps += 1
         numbers = npx.adam_step(self.steps, lr, *self.options, scale)
