@@ -320,6 +320,12 @@ def composed_cross_attention(
 # Losses
 
 
+def check_targets(name: str, rows: Array, targets: Array) -> None:
+    """ValueError unless there is a target for each row of the last axis."""
+    if targets.shape != rows.shape[:-1]:
+        raise ValueError(f"{name}: expected targets of shape {rows.shape[:-1]}, one a row; got {targets.shape}")
+
+
 @differentiable
 def cross_entropy(logits: Array, targets: Array, smoothing: Smoothing = Smoothing()) -> Result:
     """The summed label-smoothed cross entropy over the targets that are not padding.
@@ -327,6 +333,7 @@ def cross_entropy(logits: Array, targets: Array, smoothing: Smoothing = Smoothin
     logits (..., V); targets (...) integers; `smoothing`: see npx/kernels/cross_entropy.py.
     The loss of float16 and bfloat16 logits is float32: a sum over a batch has no place in them.
     """
+    check_targets("cross_entropy", logits, targets)
     flat = logits.reshape(-1, logits.shape[-1])
     loss, saved = npx.cross_entropy(flat, targets.reshape(-1), smoothing, is_grad_enabled())
     return loss, lambda g: (npx.cross_entropy_grad(g, saved).reshape(logits.shape),)
@@ -338,6 +345,7 @@ def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: Smoothin
 
     The gradients are formed together with the loss, while a chunk of logits is in cache.
     """
+    check_targets("linear_cross_entropy", x, targets)
     flat = x.reshape(-1, x.shape[-1])
     loss, saved = npx.linear_cross_entropy(flat, w, targets.reshape(-1), smoothing, is_grad_enabled())
 

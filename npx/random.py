@@ -90,7 +90,8 @@ def next_key() -> Key:
     if keys is None:
         raise RuntimeError(
             "random numbers: expected a key (seed, step); got none; "
-            "try `with npx.keyed(seed, step):` around the call, or model.eval() to switch dropout off"
+            "try `with npx.keyed(seed, step):` around the call (a new layer draws its weights, dropout what it drops), "
+            "or model.eval() to switch dropout off"
         )
     return next(keys)
 

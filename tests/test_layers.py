@@ -188,6 +188,12 @@ def test_residual(norm):
     assert np.allclose(y, normalised(x + dropped, gamma, beta, 0.01) if norm == "post" else x + dropped)
 
 
+@pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan")])
+def test_dropout_refuses_a_rate_that_is_none(rate):
+    with pytest.raises(ValueError, match="Dropout: expected a rate from 0 to 1"):
+        Dropout(rate)
+
+
 def test_dropout_is_off_in_evaluation_and_at_rate_zero():
     x = Tensor(np.ones((20, 20)))
     assert Dropout(0.5).eval()(x) is x and Dropout(0.0)(x) is x

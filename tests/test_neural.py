@@ -3,6 +3,8 @@
 The cases are drawn from the registry: an operation without an entry in CASES or in `neural.COMPOSITIONS` fails.
 """
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -201,6 +203,15 @@ def test_large_logits_give_a_finite_loss(over, smoothing):
     loss = neural.cross_entropy(logits, np.array([0]), npx.Smoothing(smoothing, over, 3))
     loss.backward()
     assert np.isfinite(loss.data) and np.isfinite(logits.grad).all()
+
+
+@pytest.mark.parametrize("shape", [(1,), (2, 1), (3,), ()])
+def test_a_loss_wants_a_target_for_each_row(shape):
+    """One for two rows was stretched over both."""
+    x, w, targets = np.ones((2, 3)), np.ones((5, 3)), np.zeros(shape, int)
+    for operation, args in ((neural.cross_entropy, (x,)), (neural.linear_cross_entropy, (x, w))):
+        with pytest.raises(ValueError, match=re.escape(f"expected targets of shape (2,), one a row; got {shape}")):
+            operation(*map(Tensor, args), targets)
 
 
 @pytest.mark.parametrize("operation", [neural.cross_entropy, neural.composed_cross_entropy])

@@ -39,6 +39,8 @@ class Dropout(Module):
     """In training mode zeroes a share `rate` of the values and scales up the others; needs a `with npx.keyed(...)`."""
 
     def __init__(self, rate: float) -> None:
+        if not 0.0 <= rate <= 1.0:
+            raise ValueError(f"Dropout: expected a rate from 0 to 1; got {rate}; the paper has 0.1")
         self.rate = rate
 
     def draw(self) -> npx.Drop | None:
