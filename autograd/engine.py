@@ -239,7 +239,7 @@ def backward(tensor: Tensor, g: Any = None, ready: Callable[[Tensor], object] | 
             ready(tensor)
         return
 
-    order = _reachable(tensor.node)
+    order, observer = _reachable(tensor.node), _observer.get()
     awaited = Counter(p for node in order for p in node.parents if isinstance(p, Tensor)) if ready else None
     sums: dict[Node, tuple[Array, bool]] = {tensor.node: (g, False)}  # gradient so far, and whether we may add to it
     while order:
@@ -253,7 +253,7 @@ def backward(tensor: Tensor, g: Any = None, ready: Callable[[Tensor], object] | 
         adds = hasattr(vjp, "adds")
         into = _places(parents, sums) if adds else ()
         gradients = vjp(g, into) if adds else vjp(g)
-        if (observer := _observer.get()) is not None:
+        if observer is not None:
             observer.went(node, vjp, g, parents, gradients, into, sums)
         for i, (parent, gradient) in enumerate(zip(parents, gradients, strict=False)):
             if parent is None or gradient is None or (adds and gradient is into[i]):

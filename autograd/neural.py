@@ -323,7 +323,10 @@ def composed_cross_attention(
 def check_targets(name: str, rows: Array, targets: Array) -> None:
     """ValueError unless there is a target for each row of the last axis."""
     if targets.shape != rows.shape[:-1]:
-        raise ValueError(f"{name}: expected targets of shape {rows.shape[:-1]}, one a row; got {targets.shape}")
+        raise ValueError(
+            f"{name}: expected targets of shape {rows.shape[:-1]}, one a row; got {targets.shape}; "
+            "try tgt[:, 1:] for what was computed from tgt[:, :-1]"
+        )
 
 
 @differentiable

@@ -82,7 +82,7 @@ def plan(
         "gathered": t.shard * n * (2 if precision.low else width),
     }
     micro = t.batch_tokens * len(TASKS[config.data.task].sides)
-    last = shape.vocab_size * shape.d_model * width / size
+    last = shape.vocab_size * shape.d_model / n
     plans = [planned(size, last, micro / tokens_per_second, t.accumulate, int(k), own, **way) for k in numbers]
     print(f"gradient     {size / 2**20:,.0f} MiB, of which {100 * last:.0f} % come last (the embedding)")
     print(f"a GPU        {micro:,} tokens a micro-batch, {t.accumulate} a step, {tokens_per_second:,.0f} tokens/s; "

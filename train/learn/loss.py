@@ -5,7 +5,7 @@ The model's own `model.loss` is the same number without ever holding all the log
 
 import npx
 from autograd import Tensor
-from autograd.neural import cross_entropy
+from autograd.neural import check_targets, cross_entropy
 from npx.kernels.cross_entropy import SMOOTHING_OVER
 
 
@@ -27,11 +27,9 @@ def label_smoothed_loss(
     update. Raises ValueError for shapes or ids that do not fit, a smoothing outside [0, 1) or an unknown kind.
     """
     targets = npx.asarray(targets)
-    if logits.ndim < 2 or tuple(targets.shape) != tuple(logits.shape[:-1]):
-        raise ValueError(
-            f"label_smoothed_loss: expected targets of shape {tuple(logits.shape[:-1])}, that of the logits; "
-            f"got {tuple(targets.shape)}; try targets = tgt[:, 1:] for logits of tgt[:, :-1]"
-        )
+    if logits.ndim < 2:
+        raise ValueError(f"label_smoothed_loss: expected logits (B, T, V); got shape {logits.shape}")
+    check_targets("label_smoothed_loss", logits.data, targets)
     classes = logits.shape[-1]
     if targets.size and not (targets.dtype.kind in "iu" and 0 <= targets.min() and targets.max() < classes):
         raise ValueError(
