@@ -90,7 +90,7 @@ def source_length(row) -> int:
 
 
 seeds = st.integers(0, 2**32 - 1)
-alphas = st.sampled_from([-1.0, 0.0, 0.3, 0.6, 1.0, 2.0])
+alphas = st.sampled_from([-3.0, -1.0, 0.0, 0.3, 0.6, 1.0, 2.0])
 penalties = st.sampled_from(["paper", "length"])
 
 
