@@ -1,5 +1,6 @@
 """The paper's regime: its configurations, checkpoints by the clock, and what tensor2tensor ran instead, one by one."""
 
+import inspect
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +8,11 @@ import pytest
 
 import npx
 from models import Transformer, TransformerConfig
+from models.search import beam_search
+from models.search.protocol import check_search
 from tests import trainings
 from tests.trainings import config, run, tables
-from train import Adam, RunConfig
+from train import Adam, NoamSchedule, RunConfig
 from train.learn import update
 from train.learn.trainer import Trainer
 from train.run.folder import RunFolder
@@ -42,6 +45,19 @@ def test_the_configurations_are_the_papers(name, preset, language, steps, dropou
     assert (c.search.beam, c.search.alpha, c.search.penalty, c.search.max_extra) == (4, 0.6, "paper", 50)
     assert c.data.train_tgt == f"data/wmt14-en-{language}/train.{language}" and c.data.vocab_size == kind
     assert c.model.variant == "paper"
+
+
+def test_what_is_not_said_is_the_papers():
+    def defaults(function):
+        parameters = inspect.signature(function).parameters.values()
+        return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+    assert defaults(Adam) == {"beta1": 0.9, "beta2": 0.98, "eps": 1e-9, "weight_decay": 0.0, "eps_inside": False}
+    assert defaults(NoamSchedule) == {"warmup_steps": 4000, "lr_scale": 1.0}
+    search = {"beam": 4, "alpha": 0.6, "penalty": "paper", "max_extra": 50, "n_best": 1}
+    assert defaults(check_search) == search and defaults(beam_search).items() >= search.items()
+    assert defaults(Transformer.loss)["smoothing"] == 0.1 and defaults(Transformer.loss)["smoothing_over"] == "all"
+    assert TransformerConfig(37_000) == TransformerConfig.preset("base", 37_000)
 
 
 def config_of(*settings):

@@ -53,9 +53,9 @@ def sample(
             logits[:, [model.config.pad_id, model.config.bos_id, model.config.eos_id]] = -host.inf
             if not host.isfinite(logits.max(axis=1)).all():
                 raise FloatingPointError(f"sample: expected finite logits; got NaN or infinity at position {end}")
-            drawn = end - lengths  # (B,) how many each text has so far; below 0: its prompt goes on
+            drawn = end - lengths  # (B,) how many each text has so far; below 0: its prompt goes on; more are cut off
             chosen = draw(logits, draws[rows, host.clip(drawn, 0, tokens - 1)], temperature, top_k, top_p)
-            text[:, end] = host.where((drawn >= 0) & (drawn < tokens), chosen, text[:, end])
+            text[:, end] = host.where(drawn >= 0, chosen, text[:, end])
     return [row[n : n + tokens].tolist() for row, n in zip(text, lengths, strict=True)]
 
 
@@ -64,8 +64,8 @@ def draw(logits: npx.Array, uniform: npx.Array, temperature: float, top_k: int, 
     order = host.argsort(-logits, axis=1, kind="stable")  # among equals the lower token first
     if temperature == 0:
         return order[:, 0]
-    z = host.take_along_axis(logits, order, axis=1)[:, : top_k or None] / temperature
-    p = host.exp(z - z[:, :1])
+    z = host.take_along_axis(logits, order, axis=1)[:, : top_k or None]
+    p = host.exp((z - z[:, :1]) / temperature)
     p /= p.sum(axis=1, keepdims=True)
     p *= host.cumsum(p, axis=1) - p < top_p  # those before it do not suffice
     total = host.cumsum(p, axis=1)
