@@ -15,7 +15,7 @@ Five rules keep this simple and fast:
 - nodes are numbered as they are made, so descending numbers are a valid order for the walk (inputs precede outputs);
 - a vjp never writes to the gradient it is given, so one array may serve several parents without a copy;
 - the engine owns accumulation: the first gradient that arrives is borrowed, the first sum allocates, later ones add in
-  place. Leaves whose `grad` already exists (parameters in a flat buffer) are added to directly;
+  place. Leaves whose `grad` already exists are added to directly;
 - a vjp that can add is told where: `@adding` marks one that takes, for each parent, the array in which its gradient is
   summed. What it has added there it answers with that array, and what it answers else is the engine's to keep;
 - a vjp that has `again` forms its output again, the same bits, for whoever did not keep it: `Tensor.again`.
@@ -25,10 +25,12 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache, wraps
+from inspect import signature
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import npx
+from autograd.contract import check_answer, check_fresh, check_gradient, check_operands
 from npx import Array, Places
 from npx.within import Within
 
@@ -72,6 +74,7 @@ class Tensor:
 
     __slots__ = ("data", "grad", "node", "requires_grad")
     __array_ufunc__ = None  # `array * tensor` asks Tensor.__rmul__ instead of making an array of Tensors
+    moved = 0  # for leaves that are learned: the `moment` at which their values were changed last
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         if isinstance(data, Tensor):
@@ -120,13 +123,6 @@ class Tensor:
         """The single number it holds."""
         return self.data.item()
 
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __array__(self, *how: Any, **named: Any) -> Any:
-        """NumPy would take it apart, and lose the gradient."""
-        raise TypeError("Tensor: expected an operation of autograd; got one of NumPy's; try x.numpy() for its values")
-
     def numpy(self) -> Array:
         """Its values as a NumPy array (on a CPU the same memory, not a copy)."""
         return npx.to_host(self.data)
@@ -156,28 +152,25 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
     under "module.name", where defining one again replaces it.
 
     Positional arguments may be Tensors; everything else reaches the function as it is. The vjp takes the output's
-    gradient and returns a tuple with one gradient, or None, for each leading positional argument. TypeError where
-    different floating dtypes meet, of Tensors or arrays: nothing is cast silently.
+    gradient and returns a tuple with one gradient, or None, for each positional argument; at its end those that want
+    none may be left out. TypeError where different floating dtypes meet, of Tensors or arrays, as nothing is cast
+    silently, and for a Tensor in a list or an option, whose gradient would be lost.
     """
+    parameters = signature(function)
 
     @wraps(function)
     def operation(*args: Any, **kwargs: Any) -> Tensor:
+        if kwargs and any(isinstance(a, Tensor) for a in kwargs.values()):  # by name: to their places
+            bound = parameters.bind(*args, **kwargs)
+            bound.apply_defaults()
+            args, kwargs = bound.args, bound.kwargs
         tensors = [a for a in args if isinstance(a, Tensor)]
-        dtypes = {a.dtype for a in args if hasattr(a, "dtype") and is_floating(a.dtype)}
-        if len(dtypes) > 1 and tensors:
-            raise TypeError(
-                f"{function.__name__}: expected Tensors and arrays of one floating dtype; "
-                f"got {' and '.join(sorted(d.name for d in dtypes))}; try .astype"
-            )
+        dtypes = {a.dtype for a in args if hasattr(a, "dtype") and is_floating(a.dtype)} if tensors else set()
+        inner = (item for a in (*args, *kwargs.values()) if isinstance(a, (list, tuple)) for item in a)
+        check_operands(function.__name__, dtypes, any(isinstance(a, Tensor) for a in (*kwargs.values(), *inner)))
         output, vjp = function(*[a.data if isinstance(a, Tensor) else a for a in args], **kwargs)
-        result = Tensor(output)
-        if _grad_enabled.get() and any(t.requires_grad for t in tensors):
-            parents = tuple((a.node or a) if isinstance(a, Tensor) and a.requires_grad else None for a in args)
-            result.node = Node(function.__name__, result.data, vjp, parents)
-            result.requires_grad = True
-        if (observer := _observer.get()) is not None:
-            observer.made(function.__name__, args, result)
-        return result
+        wanted = _grad_enabled.get() and any(t.requires_grad for t in tensors)
+        return leave(function.__name__, output, vjp, args, wanted)
 
     name, module = function.__name__, function.__module__
     if module.split(".")[0] != "autograd":
@@ -186,6 +179,22 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
         raise ValueError(f"differentiable: expected a new name; got {name!r}, which {OPERATIONS[name].__module__} has")
     OPERATIONS[name] = operation
     return operation
+
+
+def leave(name: str, output: Any, vjp: VJP, args: tuple[Any, ...], wanted: bool) -> Tensor:
+    """The Tensor of an operation's output, and its node in the graph if a gradient is `wanted`; observers are told."""
+    result = Tensor(output)
+    if wanted:
+        parents = tuple((a.node or a) if isinstance(a, Tensor) and a.requires_grad else None for a in args)
+        result.node, result.requires_grad = Node(name, result.data, vjp, parents), True
+    if (observer := _observer.get()) is not None:
+        observer.made(name, args, result)
+    return result
+
+
+def moment() -> int:
+    """A number above those of all nodes so far, below those to come."""
+    return next(_numbers)
 
 
 def adding(vjp: VJP) -> VJP:
@@ -239,7 +248,7 @@ def backward(tensor: Tensor, g: Any = None, ready: Callable[[Tensor], object] | 
             ready(tensor)
         return
 
-    order, observer = _reachable(tensor.node), _observer.get()
+    order, observer = reachable(tensor.node), _observer.get()
     awaited = Counter(p for node in order for p in node.parents if isinstance(p, Tensor)) if ready else None
     sums: dict[Node, tuple[Array, bool]] = {tensor.node: (g, False)}  # gradient so far, and whether we may add to it
     while order:
@@ -253,16 +262,13 @@ def backward(tensor: Tensor, g: Any = None, ready: Callable[[Tensor], object] | 
         adds = hasattr(vjp, "adds")
         into = _places(parents, sums) if adds else ()
         gradients = vjp(g, into) if adds else vjp(g)
+        check_answer(node.name, parents, gradients)
         if observer is not None:
             observer.went(node, vjp, g, parents, gradients, into, sums)
         for i, (parent, gradient) in enumerate(zip(parents, gradients, strict=False)):
             if parent is None or gradient is None or (adds and gradient is into[i]):
                 continue
-            if gradient.shape != parent.shape or gradient.dtype != parent.dtype:
-                raise RuntimeError(
-                    f"{node.name}: expected its vjp to give {parent.shape} {parent.dtype}; "
-                    f"got {gradient.shape} {gradient.dtype}"
-                )
+            check_gradient(node.name, parent, gradient)
             own = adds and not any(gradient is other for other in gradients[:i] + gradients[i + 1 :])
             if isinstance(parent, Tensor):
                 _add_to_leaf(parent, gradient, own)
@@ -295,16 +301,13 @@ def _places(parents: tuple[Node | Tensor | None, ...], sums: dict[Node, tuple[Ar
     return tuple(places)
 
 
-def _reachable(root: Node) -> list[Node]:
+def reachable(root: Node) -> list[Node]:
     """The nodes that `root` was computed from and itself, in the order in which they were made."""
     found, stack = {root}, [root]
     while stack:
         node = stack.pop()
-        if node.vjp is None:
-            raise RuntimeError(
-                f"backward: expected a fresh graph; got one whose {node.name!r} was consumed by an earlier backward; "
-                "try computing the result again, or adding up losses before one backward"
-            )
+        changed = any(isinstance(parent, Tensor) and parent.moved > node.number for parent in node.parents)
+        check_fresh(node.name, node.vjp is None, changed)
         for parent in node.parents:
             if isinstance(parent, Node) and parent not in found:
                 found.add(parent)

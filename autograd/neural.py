@@ -5,10 +5,12 @@ there to be read, and to be the truth that the tests hold the fused operations t
 """
 
 from collections.abc import Callable
+from math import prod
 from typing import Any, TypeVar
 
 import npx
 from autograd import operations as ops
+from autograd.contract import check_attention, check_ids, check_targets
 from autograd.engine import VJP, Result, Tensor, adding, differentiable, is_grad_enabled
 from npx import NOWHERE, Array, Drop, Packed, Places, Scores, Smoothing
 from npx.scores import additive, positions, rotations
@@ -132,7 +134,10 @@ def linear(x: Array, w: Array, b: Array | None = None, activation: str = "", *, 
     """
     if activation not in ACTIVATIONS:
         raise ValueError(f"linear: expected an activation of {ACTIVATIONS}; got {activation!r}; try it as an operation")
-    rows = x.reshape(-1, x.shape[-1])
+    if x.shape[-1:] != w.shape[:1] or (b is not None and b.shape != w.shape[1:]):
+        bias = "none" if b is None else b.shape
+        raise ValueError(f"linear: expected x (..., I), w (I, O) and b (O,); got {x.shape}, {w.shape} and {bias}")
+    rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])
     y, saved = npx.linear(rows, w, b, activation)
     of_rows, of_x, of_y = rows.shape, x.shape, (*x.shape[:-1], w.shape[1])
     source = again or always(x)
@@ -167,6 +172,8 @@ def embedding(
 
     added: a constant array (T, D), which gets no gradient, or None; drop None: no dropout.
     """
+    ids = npx.asarray(ids)
+    check_ids("embedding", ids, len(table))
     y, saved = npx.embedding(table, ids, scale, added, drop)
     return y, adding(lambda g, into=NOWHERE: (npx.embedding_grad(g, saved, into=into[0]),))
 
@@ -200,6 +207,7 @@ def attention(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Dro
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores` (npx.Scores): which keys count, biases, rotary
     positions, and what is packed, with one axis for B and T, or S; drop None: no dropout. Result (B, T, H, d_v).
     """
+    check_attention(scores, q, k, v)
     y, saved = npx.attention(q, k, v, scores, drop)
     return y, lambda g: npx.attention_grad(g, saved)
 
@@ -284,6 +292,7 @@ def merged_attention(
     def attend(arrays: list[Array]) -> tuple[Array, Any]:
         return npx.attention(*parts(arrays), scores, drop)
 
+    check_attention(scores, *parts(merged))
     y, saved = attend(merged)
     kinds, shape, of_y = [(x.shape, x.dtype) for x in merged], y.shape, (*y.shape[:-2], y.shape[-2] * y.shape[-1])
     sources = [form or always(x) for x, form in zip(merged, again, strict=True)]
@@ -320,23 +329,16 @@ def composed_cross_attention(
 # Losses
 
 
-def check_targets(name: str, rows: Array, targets: Array) -> None:
-    """ValueError unless there is a target for each row of the last axis."""
-    if targets.shape != rows.shape[:-1]:
-        raise ValueError(
-            f"{name}: expected targets of shape {rows.shape[:-1]}, one a row; got {targets.shape}; "
-            "try tgt[:, 1:] for what was computed from tgt[:, :-1]"
-        )
-
-
 @differentiable
 def cross_entropy(logits: Array, targets: Array, smoothing: Smoothing = Smoothing()) -> Result:
     """The summed label-smoothed cross entropy over the targets that are not padding.
 
-    logits (..., V); targets (...) integers; `smoothing`: see npx/kernels/cross_entropy.py.
+    logits (..., V); targets (...) integers; `smoothing`: see npx/kernels/cross_entropy.py. Its pad_id, 0 unless told,
+    is the class that is padding: -1 where all are counted.
     The loss of float16 and bfloat16 logits is float32: a sum over a batch has no place in them.
     """
-    check_targets("cross_entropy", logits, targets)
+    targets = npx.asarray(targets)
+    check_targets("cross_entropy", logits, targets, logits.shape[-1])
     flat = logits.reshape(-1, logits.shape[-1])
     loss, saved = npx.cross_entropy(flat, targets.reshape(-1), smoothing, is_grad_enabled())
     return loss, lambda g: (npx.cross_entropy_grad(g, saved).reshape(logits.shape),)
@@ -348,7 +350,8 @@ def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: Smoothin
 
     The gradients are formed together with the loss, while a chunk of logits is in cache.
     """
-    check_targets("linear_cross_entropy", x, targets)
+    targets = npx.asarray(targets)
+    check_targets("linear_cross_entropy", x, targets, len(w))
     flat = x.reshape(-1, x.shape[-1])
     loss, saved = npx.linear_cross_entropy(flat, w, targets.reshape(-1), smoothing, is_grad_enabled())
 

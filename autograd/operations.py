@@ -4,9 +4,12 @@ Each function takes plain arrays and returns its output with a vjp; `differentia
 Tensors. `g` is the gradient of the output. Broadcasting follows NumPy; its gradient is a sum (`unbroadcast`).
 """
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import npx
+from autograd.contract import check_result
 from autograd.engine import Result, differentiable
 from npx import Array
 
@@ -27,19 +30,34 @@ def unbroadcast(g: Array, like: Operand) -> Any:
 # Arithmetic
 
 
+def arithmetic(function: Callable[[Operand, Operand], Result]) -> Callable[..., Result]:
+    """Refuse operands whose result has another dtype than a floating one of them: nothing is cast silently."""
+
+    @wraps(function)
+    def checked(a: Operand, b: Operand) -> Result:
+        y, vjp = function(a, b)
+        check_result(function.__name__, y, a, b)
+        return y, vjp
+
+    return checked
+
+
 @differentiable
+@arithmetic
 def add(a: Operand, b: Operand) -> Result:
     """a + b."""
     return a + b, lambda g: (unbroadcast(g, a), unbroadcast(g, b))
 
 
 @differentiable
+@arithmetic
 def subtract(a: Operand, b: Operand) -> Result:
     """a - b."""
     return a - b, lambda g: (unbroadcast(g, a), None if is_number(b) else unbroadcast(-g, b))
 
 
 @differentiable
+@arithmetic
 def multiply(a: Operand, b: Operand) -> Result:
     """a * b."""
     return a * b, lambda g: (
@@ -49,11 +67,13 @@ def multiply(a: Operand, b: Operand) -> Result:
 
 
 @differentiable
+@arithmetic
 def divide(a: Operand, b: Operand) -> Result:
-    """a / b."""
-    return a / b, lambda g: (
+    """y = a / b; dy/db = -y / b."""
+    y = a / b
+    return y, lambda g: (
         None if is_number(a) else unbroadcast(g / b, a),
-        None if is_number(b) else unbroadcast(-g * a / (b * b), b),
+        None if is_number(b) else unbroadcast(-g * y / b, b),
     )
 
 
@@ -132,12 +152,14 @@ def absolute(x: Array) -> Result:
 
 
 @differentiable
+@arithmetic
 def maximum(a: Operand, b: Operand) -> Result:
     """The larger of a and b; where they are equal each gets half of the gradient."""
     return npx.maximum(a, b), lambda g: _choice_grad(g, a, b, a > b)
 
 
 @differentiable
+@arithmetic
 def minimum(a: Operand, b: Operand) -> Result:
     """The smaller of a and b; where they are equal each gets half of the gradient."""
     return npx.minimum(a, b), lambda g: _choice_grad(g, a, b, a < b)
@@ -163,6 +185,7 @@ def where(condition: Array, a: Operand, b: Operand) -> Result:
 
 
 @differentiable
+@arithmetic
 def matmul(a: Array, b: Array) -> Result:
     """a @ b as NumPy defines it for operands of any rank: 1-D operands are a row on the left, a column on the right."""
 

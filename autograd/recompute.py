@@ -10,24 +10,30 @@ from collections.abc import Callable
 from typing import Any
 
 import npx
-from autograd.engine import Node, Tensor, backward, is_grad_enabled, no_grad
+from autograd.engine import Node, Tensor, backward, is_grad_enabled, leave, moment, no_grad, reachable
 from npx import Array
 from npx.random import keys_again, noting_keys
 
 
-def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
-    """function(*inputs), of which nothing is kept but inputs and output.
+def checkpoint(function: Callable[..., Tensor], *args: Any, **named: Any) -> Tensor:
+    """function(*args, **named), of which nothing is kept but inputs and output.
 
     The gradients of the inputs and of every parameter that `function` knows are, bit for bit, those without it, where
     `function` alone uses an input (else sums may be rounded in another order). `function` has to do the same when it is
     called again: random numbers have keys (npx.keyed), which are given out once more.
-    TypeError where it does not return a Tensor.
+    TypeError where it does not return a Tensor; RuntimeError, on the way back, where it uses what was computed from
+    other Tensors and is no input.
     """
     if not is_grad_enabled():
-        return function(*inputs)
+        return function(*args, **named)
+    inputs = (*args, *named.values())
+
+    def computed(values: list[Any]) -> Tensor:
+        return function(*values[: len(args)], **dict(zip(named, values[len(args) :], strict=True)))
+
     plain = [Tensor(x.data) if isinstance(x, Tensor) else x for x in inputs]
     with no_grad(), noting_keys() as keys:
-        output = function(*plain)
+        output = computed(plain)
     if not isinstance(output, Tensor):
         raise TypeError(f"checkpoint: expected a function that returns a Tensor; got {type(output).__name__}")
 
@@ -35,21 +41,23 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
         if not is_grad_enabled():
             raise RuntimeError("checkpoint: expected backward with gradients enabled; got it within no_grad")
         caught: dict[int, Array] = {}
+        begun = moment()
         again = list(plain)
         for i, x in enumerate(inputs):
             if isinstance(x, Tensor) and x.requires_grad:
                 again[i] = caught_in(caught, i, plain[i].data)
         with keys_again(keys), npx.keeping():
-            result = function(*again)
+            result = computed(again)
+        if result.node and (first := reachable(result.node)[0]).number < begun:
+            raise RuntimeError(
+                "checkpoint: expected a function of its inputs and of parameters; "
+                f"got one that uses what {first.name!r} gave outside of it; try giving that as an input"
+            )
         if result.requires_grad:
             backward(result, g)
         return tuple(caught.get(i) for i in range(len(inputs)))
 
-    result = Tensor(output.data)
-    parents = tuple((x.node or x) if isinstance(x, Tensor) and x.requires_grad else None for x in inputs)
-    result.node = Node("checkpoint", result.data, vjp, parents)
-    result.requires_grad = True  # also where no input wants one: the function's parameters may
-    return result
+    return leave("checkpoint", output.data, vjp, inputs, True)  # also where no input wants one: its parameters may
 
 
 def caught_in(caught: dict[int, Array], i: int, data: Array) -> Tensor:

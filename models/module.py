@@ -1,15 +1,16 @@
 """Module and Parameter: a tree of layers whose parameters have names.
 
-There is no registration: a module's parameters are the Parameters among its attributes, and those of the Modules (and
-lists of Modules) among them. A Parameter reachable by two names is one parameter, under the first of the names.
+There is no registration: a module's parameters are the Parameters among its attributes, and those of the Modules among
+them; both may also lie in lists, tuples and dicts. A Parameter reachable by two names is one parameter, under the first
+of the names.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import npx
 from autograd import Tensor, checkpoint
+from autograd.engine import moment
 
 
 class Parameter(Tensor):
@@ -19,10 +20,11 @@ class Parameter(Tensor):
     `data` its rounded copy; else it is None.
     """
 
-    __slots__ = ("buffer", "master")
+    __slots__ = ("buffer", "master", "moved")
 
     def __init__(self, data: Any) -> None:
         super().__init__(data, requires_grad=True)
+        self.moved = 0
         self.master: npx.Array | None = None
         self.buffer: Any = None  # refers to the FlatParameters it lies in: models/parameters.py
 
@@ -38,6 +40,7 @@ class Parameter(Tensor):
 
     def assign(self, values: Any) -> None:
         """Copy `values` into the weights."""
+        self.moved = moment()
         self.weights[...] = values
         if self.master is not None:
             self.data[...] = self.master.astype(self.dtype)
@@ -57,18 +60,12 @@ class Module:
         if self.hook:
             self.hook(*args)
         if self.recomputed:
-            return checkpoint(partial(self.forward, **kwargs), *args)
+            return checkpoint(self.forward, *args, **kwargs)
         return self.forward(*args, **kwargs)
 
     def named_children(self) -> Iterator[tuple[str, "Module"]]:
         """(attribute name, module) of the modules directly in this one; "name.i" for the i-th of a list."""
-        for name, value in vars(self).items():
-            if isinstance(value, Module):
-                yield name, value
-            elif isinstance(value, (list, tuple)):
-                for i, item in enumerate(value):
-                    if isinstance(item, Module):
-                        yield f"{name}.{i}", item
+        return ((name, part) for name, part in _parts(vars(self)) if isinstance(part, Module))
 
     def modules(self) -> Iterator["Module"]:
         """This module and every one below it."""
@@ -85,9 +82,9 @@ class Module:
                 yield name, parameter
 
     def _named_parameters(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
-        for name, value in vars(self).items():
-            if isinstance(value, Parameter):
-                yield prefix + name, value
+        for name, part in _parts(vars(self)):
+            if isinstance(part, Parameter):
+                yield prefix + name, part
         for name, child in self.named_children():
             yield from child._named_parameters(f"{prefix}{name}.")
 
@@ -116,11 +113,17 @@ class Module:
     def load_state_dict(self, state: Mapping[str, npx.Array]) -> None:
         """Copy arrays into the parameters of the same names.
 
-        Raises ValueError, before anything is changed, naming what is missing, unexpected or of another shape.
+        Raises ValueError, before anything is changed, naming what is missing, unexpected, no numbers or of another
+        shape.
         """
         own = dict(self.named_parameters())
         problems = [f"missing {name}" for name in own if name not in state]
         problems += [f"unexpected {name}" for name in state if name not in own]
+        problems += [
+            f"{name} is {state[name].dtype}"
+            for name, p in own.items()
+            if name in state and not npx.host.can_cast(state[name].dtype, npx.float64, "same_kind")
+        ]
         problems += [
             f"{name} has shape {tuple(state[name].shape)} instead of {p.shape}"
             for name, p in own.items()
@@ -134,3 +137,13 @@ class Module:
             )
         for name, p in own.items():
             p.assign(npx.from_host(npx.to_host(state[name])))
+
+
+def _parts(within: Any) -> Iterator[tuple[str, Module | Parameter]]:
+    """(name, part) of the Modules and Parameters in a dict, a list or a tuple, and of those in it; "name.i"."""
+    for name, value in within.items() if isinstance(within, dict) else enumerate(within):
+        if isinstance(value, (Module, Parameter)):
+            yield str(name), value
+        elif isinstance(value, (list, tuple, dict)):
+            for inner, part in _parts(value):
+                yield f"{name}.{inner}", part

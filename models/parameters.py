@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 import npx
+from autograd.engine import moment
 from models.module import Module
 
 JOINED = 1 << 17  # numbers: neighbouring gradients are gone over as one array up to this size
@@ -20,8 +21,9 @@ JOINED = 1 << 17  # numbers: neighbouring gradients are gone over as one array u
 class FlatParameters:
     """Every parameter of a module in one array `data`; every gradient in another, `grad`, once that was asked for.
 
-    The parameters' own `data` become views. `spans`: name -> slice of the flat arrays. Built once and handed on:
-    ValueError where parameters lie in another already, and (`check`) where the module is not any more what it was then.
+    The parameters' own `data` become views; those that want no gradient (`p.requires_grad = False`) stay outside, and
+    are not learned. `spans`: name -> slice of the flat arrays. Built once and handed on: ValueError where parameters
+    lie in another already, and (`check`) where the module is not any more what it was then.
 
     Mixed precision: with `numbers`, a narrower dtype to compute with, a third array `low` holds the weights rounded to
     it, and the parameters' `data` are views of that one; `data`, their `master`, and `grad`, which is there from the
@@ -32,7 +34,9 @@ class FlatParameters:
     """
 
     def __init__(self, module: Module, numbers: Any = None) -> None:
-        named = dict(module.named_parameters())
+        if not isinstance(module, Module):
+            raise TypeError(f"FlatParameters: expected a Module; got {type(module).__name__}; try one that has them")
+        named = {name: p for name, p in module.named_parameters() if p.requires_grad}
         dtypes = {p.weights.dtype for p in named.values()}
         if len(dtypes) != 1:
             found = sorted(map(str, dtypes)) or "none"
@@ -41,7 +45,7 @@ class FlatParameters:
         if taken:
             raise ValueError(
                 f"FlatParameters: expected parameters in no buffer yet; got {taken[0]} and {len(taken) - 1} more; "
-                "try handing on the FlatParameters built first, as in Adam(flat)"
+                "try handing on the FlatParameters built first, as in Adam(flat), or deleting it and its Adam"
             )
         self.module, self.parameters = module, list(named.values())
         size, dtype = sum(p.size for p in self.parameters), dtypes.pop()
@@ -64,6 +68,7 @@ class FlatParameters:
             p.buffer = me
             self.spans[name] = span
             start = span.stop
+        self._views = [p.data for p in self.parameters], list[npx.Array]()  # of the weights, and of the gradients
         self._grad = None if self.low is None else self.grad
         self.parts: list[tuple[slice, slice]] = []  # that are learned here: of the buffer, of `data`; none: all
 
@@ -87,18 +92,20 @@ class FlatParameters:
     @property
     def grad(self) -> npx.Array:
         """All gradients in one array, in which they lie from the first time on that it is asked for."""
+        weights, views = self._views
         if self._grad is None:
-            self._grad = npx.zeros(self.size, self.data.dtype)
-            for p, span in zip(self.parameters, self.spans.values(), strict=True):
-                if p.grad is not None:
-                    self._grad[span] = p.grad.reshape(-1)
-                p.grad = self._grad[span].reshape(p.shape)
+            whole = self._grad = npx.empty(self.size, self.data.dtype)
+            views += [whole[span].reshape(p.shape) for p, span in zip(weights, self.spans.values(), strict=True)]
+        for p, view in zip(self.parameters, views, strict=True):
+            if p.grad is not view:  # it was not there yet, or another was set by hand
+                view[...] = 0 if p.grad is None else p.grad
+                p.grad = view
         return self._grad
 
     def gradient(self) -> Iterator[tuple[slice, npx.Array]]:
         """The gradient from the first parameter to the last, in pieces: where each lies in `data`, and its numbers."""
         if self._grad is not None:
-            yield slice(0, self.size), self._grad
+            yield slice(0, self.size), self.grad
             return
         start, parts = 0, list[npx.Array]()
         for p, span in zip(self.parameters, self.spans.values(), strict=True):
@@ -115,20 +122,31 @@ class FlatParameters:
             yield self.data[own], g, None if self.low is None else self.low[part]
 
     def check(self) -> None:
-        """ValueError where the module has other parameters than those in the buffer."""
-        now = list(self.module.parameters())
+        """ValueError where the module learns other parameters than those in the buffer, or they lie elsewhere now."""
+        now = [p for p in self.module.parameters() if p.requires_grad]
         if len(now) != len(self.parameters) or any(a is not b for a, b in zip(now, self.parameters, strict=True)):
             raise ValueError(
                 f"FlatParameters: expected the {len(self.parameters)} parameters that the {type(self.module).__name__} "
                 f"had when its buffer was made; got {len(now)}, some of them others; try building it (and Adam) after "
                 "the last change of the module"
             )
+        if any(p.data is not view for p, view in zip(now, self._views[0], strict=True)):
+            raise ValueError(
+                "FlatParameters: expected parameters whose data lie in the buffer; got one whose data were set to "
+                "another array; try p.assign(values)"
+            )
+
+    def moved(self) -> None:
+        """The weights are others now: graphs made with those before are of no use."""
+        now = moment()
+        for p in self.parameters:
+            p.moved = now
 
     def zero_grad(self) -> None:
         """Set every gradient to zero, which is to None where it lies in an array of its own."""
         self.check()
         if self._grad is not None:
-            self._grad[...] = 0
+            self.grad[...] = 0
             return
         for p in self.parameters:
             p.grad = None

@@ -207,6 +207,85 @@ def test_a_buffer_of_a_module_that_has_changed_says_so(change):
     assert adam.steps == 0
 
 
+def test_parts_are_found_in_lists_tuples_and_dicts():
+    class Deep(Module):
+        def __init__(self):
+            self.gains = [Parameter(np.ones(2, "float32")), Parameter(np.ones(3, "float32"))]
+            self.heads = {"de": LayerNorm(2), "fr": (LayerNorm(3), {"last": Parameter(np.ones(1, "float32"))})}
+            self.words = ["no", 3, None]
+
+    deep = Deep()
+    norms = ["heads.de.gamma", "heads.de.beta", "heads.fr.0.gamma", "heads.fr.0.beta"]
+    assert [name for name, _ in deep.named_parameters()] == ["gains.0", "gains.1", "heads.fr.1.last", *norms]
+    assert not deep.eval().heads["fr"][0].training
+
+
+class Square(Module):
+    """The sum of the squares of two weights: its gradient is 2 w."""
+
+    def __init__(self):
+        self.own, self.other = Parameter(np.ones(2, "float32")), Parameter(np.full(3, 2.0, "float32"))
+
+    def forward(self):
+        return (self.own * self.own).sum() + (self.other * self.other).sum()
+
+
+def test_what_is_frozen_is_not_moved():
+    """Neither by decay nor by what is left of its momentum, and it comes back where Adam is built again."""
+    square = Square()
+    square.other.requires_grad = False
+    adam = Adam(square, weight_decay=0.1)
+    assert adam.flat.size == 2 and square.other.buffer is None
+    square().backward()
+    adam.step(0.1)
+    assert (square.other.data == 2).all() and square.other.grad is None and (square.own.data < 1).all()
+    square.other.requires_grad = True
+    with pytest.raises(ValueError, match="expected the 1 parameters that the Square had.*; try building it"):
+        adam.step(0.1)
+    with pytest.raises(ValueError, match="in no buffer yet; .* or deleting it and its Adam"):
+        Adam(square)
+    del adam
+    adam = Adam(square)
+    square().backward()
+    adam.step(0.1)
+    assert (square.other.data < 2).all()
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_gradient_that_is_set_is_the_gradient(asked):
+    """Also where all of them have been asked for in one array before."""
+    square = Square()
+    adam = Adam(square)
+    square().backward()
+    if asked:
+        assert np.linalg.norm(adam.flat.grad) > 0
+    square.own.grad, square.other.grad = None, square.other.grad * 0.5
+    assert [g.tolist() for _, g in adam.flat.gradient()] == [[0, 0, 2, 2, 2]] and (adam.flat.grad[2:] == 2).all()
+    before = square.own.data.copy()
+    adam.step(0.1)
+    assert (square.own.data == before).all() and (square.other.data < 2).all()
+    square.own.grad = np.ones(2, "float32")
+    adam.flat.zero_grad()
+    assert not adam.flat.grad.any() and not square.own.grad.any()
+
+
+def test_weights_that_lie_elsewhere_now_are_told():
+    square = Square()
+    adam = Adam(square)
+    square.own.data = np.full(2, 5, "float32")
+    for use in (adam.flat.zero_grad, lambda: adam.step(0.1)):
+        with pytest.raises(ValueError, match=r"got one whose data were set to another array; try p.assign\(values\)"):
+            use()
+
+
+def test_what_is_no_module_or_no_number_is_told():
+    with pytest.raises(TypeError, match="expected a Module; got list"):
+        Adam([Parameter(np.ones(2, "float32"))])
+    for wrong in (np.array(["a", "b"]), np.ones(2, "complex64")):
+        with pytest.raises(ValueError, match=f"own is {wrong.dtype}"):
+            Square().load_state_dict({"own": wrong, "other": np.ones(3)})
+
+
 def test_a_transformer_goes_round_and_keeps_its_dtype():
     config = TransformerConfig(11, d_model=8, d_ff=12, n_heads=2, n_layers=1, norm="pre", positions="learned")
     for dtype in ("float32", "float64"):

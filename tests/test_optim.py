@@ -131,7 +131,7 @@ def test_adam_refuses_another_models_state_and_impossible_values():
     other = Adam(Transformer(TransformerConfig(vocab_size=13, d_model=8, d_ff=16, n_heads=2, n_layers=1)))
     with pytest.raises(ValueError, match="expected"):
         other.load_state_dict(state)
-    for changes in ({"beta1": 1.0}, {"beta2": -0.1}, {"eps": -1e-9}, {"weight_decay": -1.0}):
+    for changes in ({"beta1": 1.0}, {"beta2": -0.1}, {"eps": -1e-9}, {"eps": 0.0}, {"weight_decay": -1.0}):
         with pytest.raises(ValueError, match="expected"):
             Adam(Transformer(SMALL), **changes)
     for rate in (-1e-4, float("nan"), float("inf")):

@@ -68,9 +68,9 @@ class Adam:
     ) -> None:
         if not (0.0 <= beta1 < 1.0 and 0.0 <= beta2 < 1.0):
             raise ValueError(f"Adam: expected 0 <= beta < 1; got beta1={beta1}, beta2={beta2}; try 0.9 and 0.98")
-        if not (eps >= 0.0 and weight_decay >= 0.0):
+        if not (eps > 0.0 and weight_decay >= 0.0):  # with eps 0 a gradient that was always 0 is 0 / 0
             raise ValueError(
-                f"Adam: expected eps >= 0 and weight_decay >= 0; got eps={eps}, weight_decay={weight_decay}; "
+                f"Adam: expected eps > 0 and weight_decay >= 0; got eps={eps}, weight_decay={weight_decay}; "
                 f"try 1e-9 and 0"
             )
         self.flat = model if isinstance(model, FlatParameters) else FlatParameters(model)
@@ -87,6 +87,7 @@ class Adam:
         if not 0.0 <= lr < float("inf"):
             raise ValueError(f"Adam: expected a rate of 0 or above, finite; got {lr}; try 1e-4")
         self.flat.check()
+        self.flat.moved()
         self.steps += 1
         numbers = npx.adam_step(self.steps, lr, *self.options, scale)
         start = 0

@@ -84,5 +84,5 @@ STAGES = [
     Stage("small graphs come out right, a large one does not", large, yours, right, call),
 ]
 AFTER = """\
-The real one (autograd/engine.py, `backward` and `_reachable`) does the same, and lets go of each vjp as soon as it has
+The real one (autograd/engine.py, `backward` and `reachable`) does the same, and lets go of each vjp as soon as it has
 run: so memory falls on the way back. The first gradient that arrives at a node is borrowed, not copied."""
