@@ -1,23 +1,23 @@
 """What operations have to be given and vjps have to give: the checks, and what they say where it is not so."""
 
-from typing import Any
+from collections.abc import Collection
+from typing import Any, NoReturn
 
 import npx
 from npx import Array, Scores
 
 
-def check_operands(name: str, dtypes: set[Any], hidden: bool) -> None:
-    """TypeError where different floating dtypes meet, or a Tensor is hidden where no gradient reaches it."""
+def refuse_operands(name: str, dtypes: Collection[Any], hidden: list[Any]) -> NoReturn:
+    """TypeError: Tensors are hidden where no gradient reaches them, or different floating dtypes meet."""
     if hidden:
         raise TypeError(
             f"{name}: expected Tensors as arguments of their own; got one in a list, a tuple or an option; "
             "try giving them one by one, or x.data for an index"
         )
-    if len(dtypes) > 1:
-        raise TypeError(
-            f"{name}: expected Tensors and arrays of one floating dtype; "
-            f"got {' and '.join(sorted(d.name for d in dtypes))}; try .astype"
-        )
+    raise TypeError(
+        f"{name}: expected Tensors and arrays of one floating dtype; "
+        f"got {' and '.join(sorted(d.name for d in dtypes))}; try .astype"
+    )
 
 
 def check_result(name: str, result: Any, *operands: Any) -> None:
@@ -46,18 +46,17 @@ def check_gradient(name: str, like: Any, gradient: Any) -> None:
         raise RuntimeError(f"{name}: expected its vjp to give {like.shape} {like.dtype}; got {found}")
 
 
-def check_fresh(name: str, consumed: bool, changed: bool) -> None:
-    """RuntimeError where a graph was gone through before, or weights that it was computed with have been changed."""
-    if consumed:
-        raise RuntimeError(
-            f"backward: expected a fresh graph; got one whose {name!r} was consumed by an earlier backward; "
-            "try computing the result again, or adding up losses before one backward"
-        )
+def refuse_graph(name: str, changed: bool) -> NoReturn:
+    """RuntimeError: weights that a graph was computed with have been `changed`, or it was gone through before."""
     if changed:
         raise RuntimeError(
             f"backward: expected the weights that {name!r} was computed with; got some that were changed since; "
             "try backward before Adam's step"
         )
+    raise RuntimeError(
+        f"backward: expected a fresh graph; got one whose {name!r} was consumed by an earlier backward; "
+        "try computing the result again, or adding up losses before one backward"
+    )
 
 
 # What the fused operations are given

@@ -30,7 +30,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import npx
-from autograd.contract import check_answer, check_fresh, check_gradient, check_operands
+from autograd.contract import check_answer, check_gradient, refuse_graph, refuse_operands
 from npx import Array, Places
 from npx.within import Within
 
@@ -152,22 +152,24 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
     under "module.name", where defining one again replaces it.
 
     Positional arguments may be Tensors; everything else reaches the function as it is. The vjp takes the output's
-    gradient and returns a tuple with one gradient, or None, for each positional argument; at its end those that want
-    none may be left out. TypeError where different floating dtypes meet, of Tensors or arrays, as nothing is cast
-    silently, and for a Tensor in a list or an option, whose gradient would be lost.
+    gradient and returns a tuple with one gradient, or None, for each positional argument; the last that want none may
+    be left out. TypeError for what would be cast or lost silently: floating dtypes that differ, Tensors in lists.
     """
     parameters = signature(function)
 
     @wraps(function)
     def operation(*args: Any, **kwargs: Any) -> Tensor:
         if kwargs and any(isinstance(a, Tensor) for a in kwargs.values()):  # by name: to their places
-            bound = parameters.bind(*args, **kwargs)
-            bound.apply_defaults()
+            (bound := parameters.bind(*args, **kwargs)).apply_defaults()
             args, kwargs = bound.args, bound.kwargs
         tensors = [a for a in args if isinstance(a, Tensor)]
-        dtypes = {a.dtype for a in args if hasattr(a, "dtype") and is_floating(a.dtype)} if tensors else set()
-        inner = (item for a in (*args, *kwargs.values()) if isinstance(a, (list, tuple)) for item in a)
-        check_operands(function.__name__, dtypes, any(isinstance(a, Tensor) for a in (*kwargs.values(), *inner)))
+        dtypes = {a.dtype for a in args if hasattr(a, "dtype") and is_floating(a.dtype)} if tensors else ()
+        hidden = [a for a in kwargs.values() if isinstance(a, Tensor)]
+        for a in args:
+            if type(a) is tuple or type(a) is list:
+                hidden += [item for item in a if isinstance(item, Tensor)]
+        if hidden or len(dtypes) > 1:
+            refuse_operands(function.__name__, dtypes, hidden)
         output, vjp = function(*[a.data if isinstance(a, Tensor) else a for a in args], **kwargs)
         wanted = _grad_enabled.get() and any(t.requires_grad for t in tensors)
         return leave(function.__name__, output, vjp, args, wanted)
@@ -306,12 +308,15 @@ def reachable(root: Node) -> list[Node]:
     found, stack = {root}, [root]
     while stack:
         node = stack.pop()
-        changed = any(isinstance(parent, Tensor) and parent.moved > node.number for parent in node.parents)
-        check_fresh(node.name, node.vjp is None, changed)
+        changed = False
         for parent in node.parents:
-            if isinstance(parent, Node) and parent not in found:
+            if not isinstance(parent, Node):
+                changed |= parent is not None and parent.moved > node.number
+            elif parent not in found:
                 found.add(parent)
                 stack.append(parent)
+        if node.vjp is None or changed:
+            refuse_graph(node.name, changed)
     return sorted(found, key=lambda node: node.number)
 
 

@@ -36,7 +36,8 @@ def arithmetic(function: Callable[[Operand, Operand], Result]) -> Callable[..., 
     @wraps(function)
     def checked(a: Operand, b: Operand) -> Result:
         y, vjp = function(a, b)
-        check_result(function.__name__, y, a, b)
+        if not (getattr(a, "dtype", None) is getattr(b, "dtype", None) is y.dtype):
+            check_result(function.__name__, y, a, b)
         return y, vjp
 
     return checked

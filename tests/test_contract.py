@@ -34,7 +34,7 @@ def test_tensors_by_name_get_their_gradients():
         lambda x: ops.stack([x, x]),
         lambda x: ops.concatenate((x, x), axis=1),
         lambda x: x[Tensor(np.array([0, 1])), 1],
-        lambda x: ops.getitem(x, index=(x, 1)),
+        lambda x: ops.getitem(x, (Tensor(np.array([0, 1])), 1)),
         lambda x: ops.concatenate(x, x, axis=Tensor(np.array(0))),
     ],
 )
