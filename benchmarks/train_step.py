@@ -158,7 +158,10 @@ def peer(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], 
             logits = twin(weights, config, src, tgt[:, :-1], 0.1, padded=False, positions=lambda *_: table)
         return F.cross_entropy(logits.float().view(-1, a.vocab), tgt[:, 1:].reshape(-1), label_smoothing=0.1)
 
-    compute = torch.compile(loss) if a.worker == "torch-compile" else loss
+    compute = loss
+    if a.worker == "torch-compile":
+        torch._dynamo.reset()  # or sizes that differ from those of the model before would be symbols in its kernels
+        compute = torch.compile(loss, dynamic=False)
 
     def step() -> None:
         optimizer.zero_grad()

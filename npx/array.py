@@ -53,7 +53,7 @@ def cupy_with_a_gpu() -> ModuleType:
         except RuntimeError as error:  # CuPy's CUDARuntimeError: no driver, or one older than its CUDA
             problem = f"CuPy {cupy.__version__} finds no GPU ({one_line(error)})"
         if not problem:
-            limit_memory(cupy.get_default_memory_pool(), os.environ.get("NPX_GPU_MEMORY", ""))
+            limit_memory(cupy)
             return cupy
     driver = driver_version()
     found = "no NVIDIA driver" if driver is None else "an NVIDIA driver for CUDA {}.{}".format(*driver)
@@ -182,9 +182,12 @@ class MemoryUse(NamedTuple):
     total: int
 
 
-def limit_memory(pool: Any, limit: str) -> None:
-    """Let `pool` take at most `limit` of the GPU: "20" GiB, "80%" of it, or "" for all; ValueError for another text."""
-    if not limit:
+def limit_memory(cupy: Any) -> None:
+    """Let arrays take at most NPX_GPU_MEMORY of the current GPU: "20" GiB, "80%" of it, or "" for all.
+
+    ValueError for another text.
+    """
+    if not (limit := os.environ.get("NPX_GPU_MEMORY", "")):
         return
     try:
         number, share = float(limit.removesuffix("%")), limit.endswith("%")
@@ -192,6 +195,7 @@ def limit_memory(pool: Any, limit: str) -> None:
         number, share = 0.0, False
     if not (0 < number <= 100 if share else 0 < number < 1e6):
         raise ValueError(f"NPX_GPU_MEMORY: expected GiB (20) or a share of the GPU (80%); got {limit!r}")
+    pool = cupy.get_default_memory_pool()
     pool.set_limit(**({"fraction": number / 100} if share else {"size": int(number * 2**30)}))
 
 

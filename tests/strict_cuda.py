@@ -15,7 +15,7 @@ import numpy as np
 from npx.cuda import launch
 from npx.cuda.emulator import emulator
 from npx.precision import dtype as dtype_named
-from tests.strict_graphs import STATE, MemoryPool, Stream, launched, using_allocator
+from tests.strict_graphs import STATE, Memory, MemoryPool, Stream, launched, using_allocator
 
 HANDLE, OWN_HANDLE = 0xB1A5, 0x0B1A5  # of cuBLAS: CuPy's, and the one that `create` gives
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16
@@ -247,6 +247,28 @@ def get_elapsed_time(start, end):
     return (end.at - start.at) * 1e3
 
 
+class DefaultPool:
+    """CuPy's pool of all that is no graph's, and its limit."""
+
+    limit = 0
+    used, total = 3 << 30, 4 << 30
+
+    def free_all_blocks(self):
+        self.total = self.used
+
+    def used_bytes(self):
+        return self.used
+
+    def total_bytes(self):
+        return self.total
+
+    def get_limit(self):
+        return self.limit
+
+    def set_limit(self, size):
+        self.limit = size
+
+
 PROPERTIES = {"name": b"a stand-in", "major": 9, "minor": 0, "totalGlobalMem": 8 << 30, "multiProcessorCount": 132}
 CUBLAS, LT = Cublas(), CublasLt()
 CUDA = types.SimpleNamespace(
@@ -257,6 +279,9 @@ CUDA = types.SimpleNamespace(
     MemoryPool=MemoryPool,
     using_allocator=using_allocator,
     set_allocator=lambda allocator=None: None,
+    set_pinned_memory_allocator=lambda allocator: setattr(STATE, "pinned", allocator),
+    Memory=Memory,
+    MemoryPointer=lambda memory, offset: types.SimpleNamespace(mem=memory, offset=offset),
     device=types.SimpleNamespace(get_cublas_handle=lambda: HANDLE),
     runtime=types.SimpleNamespace(
         memGetInfo=lambda: (1 << 30, 8 << 30),

@@ -23,7 +23,7 @@ import pytest
 
 import npx
 from npx.cuda import blas, cublas, launch
-from tests import strict_cuda
+from tests import strict_cuda, strict_graphs
 from tests.strict_graphs import STATE, computed, forbidden
 
 WAITING = {"unique", "nonzero", "flatnonzero", "argwhere", "array_equal", "allclose", "compress", "unravel_index"}
@@ -133,6 +133,8 @@ class ndarray:
         for part in index if isinstance(index, tuple) else (index,):
             if isinstance(part, ndarray) and part.dtype == bool:
                 wait("boolean index")
+            if isinstance(part, (list, tuple, np.ndarray)):
+                STATE.pinned(np.asarray(part).nbytes)  # an upload within CuPy
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=(), **kwargs):
         if method != "__call__":
@@ -232,6 +234,7 @@ class Module(types.ModuleType):
         super().__init__("strict")
         self.waits, self.names = [], set()
         self.kernels, self.allocations = [], 0  # of CuPy's own: (name, bytes); and calls of `empty`
+        self.pool = strict_cuda.DefaultPool()
 
     @staticmethod
     def asarray(x, dtype=None):
@@ -241,11 +244,12 @@ class Module(types.ModuleType):
         assert STATE.recording is None, "an upload in a graph, from memory that will be gone"
         return ndarray(np.array(x, dtype=dtype))
 
+    def get_default_memory_pool(self):
+        return self.pool
+
     @staticmethod
-    def get_default_memory_pool():
-        return types.SimpleNamespace(
-            free_all_blocks=lambda: None, used_bytes=lambda: 3 << 30, total_bytes=lambda: 4 << 30
-        )
+    def get_default_pinned_memory_pool():
+        return types.SimpleNamespace(malloc=strict_graphs.pinned)
 
     cuda, RawModule, __version__ = strict_cuda.CUDA, strict_cuda.RawModule, "14.2.0"
     products = []  # what set_compute_type was called with
@@ -300,7 +304,7 @@ def device(cuda=False):
     CUPY.waits.clear()
     CUPY.names.clear()
     CUPY.kernels.clear()
-    CUPY.allocations = 0
+    CUPY.allocations, CUPY.pool = 0, strict_cuda.DefaultPool()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_engine, "_cupy", CUPY)
         patch.setattr(_engine, "_device", "cuda")

@@ -21,7 +21,8 @@ class State:
 
     def __init__(self):
         self.streams, self.allocator, self.recording = [Stream(null=True)], NULL_ALLOCATOR, None
-        self.graphs, self.launches = weakref.WeakSet(), 0
+        self.graphs, self.launches, self.capturing = weakref.WeakSet(), 0, None
+        self.pinned = pinned  # what gives memory of the host for uploads within CuPy
 
 
 class Stream:
@@ -41,6 +42,8 @@ class Stream:
 
     def begin_capture(self):
         assert self.ptr and STATE.streams[-1] is self and STATE.recording is None
+        assert STATE.capturing in (None, self), "a pool gives no stream what was another's: graphs that share nothing"
+        STATE.capturing = self
         STATE.recording = Graph()
 
     def end_capture(self):
@@ -52,11 +55,24 @@ class Stream:
 
 
 class MemoryPool:
+    """`allocator`: gives memory where the pool has none; when that refuses, all that is free goes back to the GPU."""
+
+    def __init__(self, allocator=None):
+        self.allocator = allocator
+
     def malloc(self, size):
         raise AssertionError("the stand-in's arrays are NumPy's")
 
-    def set_limit(self, **limit):
-        self.limit = limit
+
+class Memory:
+    """Memory of the GPU, which has it until this is gone."""
+
+    def __init__(self, size):
+        self.size = size
+
+
+def pinned(size):
+    assert STATE.recording is None, "an upload in a graph, from memory that will be gone"
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import pytest
 import npx
 from models.search import beam_search, greedy_search
 from npx.cuda.cublas import ARGUMENTS, loaded
+from npx.ranks import devices
 from tests import trainings
 from tests.small_updates import SRC, TGT, batch, model, update_of
 from tests.strict_cuda import CUDA
@@ -245,13 +246,40 @@ def test_the_driver_is_none_or_two_numbers():
     ("limit", "expected"),
     [("", {}), ("20", {"size": 20 << 30}), ("0.5", {"size": 1 << 29}), ("80%", {"fraction": 0.8})],
 )
-def test_the_pool_takes_a_limit(limit, expected):
+def test_the_pool_takes_a_limit(limit, expected, monkeypatch):
     given = {}
-    engine.limit_memory(types.SimpleNamespace(set_limit=lambda **how: given.update(how)), limit)
+    monkeypatch.setenv("NPX_GPU_MEMORY", limit)
+    engine.limit_memory(cupy_whose_pool(lambda **how: given.update(how)))
     assert given == expected
 
 
+def cupy_whose_pool(set_limit):
+    return types.SimpleNamespace(get_default_memory_pool=lambda: types.SimpleNamespace(set_limit=set_limit))
+
+
 @pytest.mark.parametrize("limit", ["much", "%", "-1", "200%"])
-def test_a_limit_that_is_none_is_told(limit):
+def test_a_limit_that_is_none_is_told(limit, monkeypatch):
+    monkeypatch.setenv("NPX_GPU_MEMORY", limit)
     with pytest.raises(ValueError, match=f"NPX_GPU_MEMORY: expected GiB .* got '{limit}'"):
-        engine.limit_memory(types.SimpleNamespace(set_limit=None), limit)
+        engine.limit_memory(cupy_whose_pool(None))
+
+
+def test_a_rank_limits_the_gpu_that_it_takes(monkeypatch):
+    """CuPy's limit is of the GPU that is current: first the first one's, then that of the rank's own."""
+    current, limited, nccl = [0], [], types.SimpleNamespace(available=True, get_unique_id=str)
+    found = fake_cupy(lambda: 4)
+    found.cuda.runtime.getDeviceCount = lambda: 4
+    found.cuda.Device = lambda i: types.SimpleNamespace(use=lambda: current.__setitem__(0, i), pci_bus_id=str(i))
+    pool = cupy_whose_pool(lambda **how: limited.append((*current, how)))
+    found.get_default_memory_pool = pool.get_default_memory_pool
+    modules = {"cupy": found, "cupy.cuda": types.SimpleNamespace(nccl=nccl), "cupy.cuda.nccl": nccl}
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setenv("NPX_GPU_MEMORY", "20")
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "2")
+    for name, stand_in in {"__init__": lambda self, comm: None, "gather": lambda self, x: [x], "size": 1, "rank": 0,
+                           "broadcast": lambda self, x: x}.items():  # fmt: skip
+        monkeypatch.setattr(devices.Processes, name, stand_in, raising=False)
+    monkeypatch.setattr(devices, "Links", lambda *_: None)
+    devices.Devices(None)
+    assert limited == [(0, {"size": 20 << 30}), (2, {"size": 20 << 30})]

@@ -1,6 +1,7 @@
 """CUDA graphs on the strict stand-in (strict_graphs.py): a captured step is the step, and what may not be captured."""
 
 import shutil
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 import npx
 from models import Transformer, TransformerConfig
 from models.architectures import LanguageModel
-from npx.cuda import blas
+from npx.cuda import blas, graphs
 from npx.cuda.graphs import Graph
+from tests import strict_graphs
 from tests.strict_cupy import device
 from tests.strict_graphs import STATE
 from tests.trainings import config
@@ -118,6 +120,39 @@ def test_what_cannot_be_captured_is_told_once_and_computed_call_by_call(monkeypa
     assert STATE.launches == 0 and found[0].tobytes() == expected[0].tobytes()
     (line,) = found[2]
     assert line.startswith("train.graphs: expected kernels that a CUDA graph can hold; got 'cudaErrorStreamCapture")
+
+
+def test_an_upload_within_cupy_cannot_be_captured(monkeypatch):
+    """A list as an index: a graph would read the host's memory when it is another's."""
+    micro = batches(6)
+    with device(cuda=True):
+        expected = updated(False, micro, shape={"dropout": 0.0})
+        real = Transformer.loss_of
+
+        def uploading(self, *inputs, **how):
+            return real(self, *inputs, **how)[None][[0]][0]
+
+        monkeypatch.setattr(Transformer, "loss_of", uploading)
+        found = updated(True, micro, shape={"dropout": 0.0})
+        assert STATE.pinned is strict_graphs.pinned
+    assert STATE.launches == 0 and found[0].tobytes() == expected[0].tobytes()
+    assert "got one that uploads some'; on without one" in found[2][0]
+
+
+def test_memory_that_graphs_write_to_is_kept_within_the_limit_of_all():
+    """CuPy's pool gives back what no array holds where memory is short: graphs still write there."""
+    with device(cuda=True) as cupy:
+        others = cupy.get_default_memory_pool()
+        others.set_limit(size=5 << 30)
+        graphs.pool.cache_clear()
+        malloc, alive = graphs.pool(cupy).allocator, []
+        others.free_all_blocks()  # 3 GiB are in use
+        for size in (1 << 30, 1 << 29):
+            alive.append(weakref.ref(malloc(size).mem))
+        assert all(memory() is not None for memory in alive) and others.get_limit() == (5 << 30) - (3 << 29)
+        with pytest.raises(MemoryError, match="for a graph beside"):
+            malloc(1 << 30)
+    graphs.pool.cache_clear()
 
 
 def test_on_a_cpu_there_are_none():

@@ -10,7 +10,6 @@ are compiled then, tables uploaded, and libraries have made their choices.
 """
 
 import functools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from npx import array
-from npx.array import Array, array_module, from_host, limit_memory
+from npx.array import Array, array_module, free_memory, from_host
 from npx.cuda import blas
 
 ALIGNMENT = 256  # bytes, as of every allocation
@@ -28,11 +27,29 @@ ALIGNMENT = 256  # bytes, as of every allocation
 def pool(cupy: Any) -> Any:
     """Where arrays of graphs lie, and nothing else: a graph writes to them whenever it runs, alive or not.
 
-    All graphs share it, as they run one after another. NPX_GPU_MEMORY limits it like that of all other arrays.
+    All graphs share it, as they run one after another. Where memory is short, CuPy's pool gives back what no array
+    holds; graphs still write there, so all of it is kept. NPX_GPU_MEMORY limits it together with all other arrays.
     """
-    found = cupy.cuda.MemoryPool()
-    limit_memory(found, os.environ.get("NPX_GPU_MEMORY", ""))
-    return found
+    others, kept, held = cupy.get_default_memory_pool(), [], 0
+    limit = others.get_limit()  # 0: none
+
+    def malloc(size: int) -> Any:
+        nonlocal held
+        if limit and others.total_bytes() + held + size > limit:
+            raise MemoryError(f"{size} bytes for a graph beside {others.total_bytes() + held} of {limit}")
+        kept.append(cupy.cuda.Memory(size))
+        held += size
+        if limit:
+            others.set_limit(size=limit - held)
+        return cupy.cuda.MemoryPointer(kept[-1], 0)
+
+    return cupy.cuda.MemoryPool(malloc)
+
+
+@functools.cache
+def stream_of_all(cupy: Any) -> Any:
+    """The stream that graphs are captured on: a pool gives no stream what was another's."""
+    return cupy.cuda.Stream(non_blocking=True)
 
 
 class Graph:
@@ -52,8 +69,9 @@ class Graph:
         self._fill(inputs)
         cupy = array_module(self.buffer)
         blas.use_own_handle(cupy)
-        stream = cupy.cuda.Stream(non_blocking=True)
-        with stream, cupy.cuda.using_allocator(pool(cupy).malloc), _nothing_from_the_host():
+        stream = stream_of_all(cupy)
+        free_memory()  # what no array holds may be the graph's
+        with stream, cupy.cuda.using_allocator(pool(cupy).malloc), _nothing_from_the_host(cupy):
             stream.begin_capture()
             try:
                 self.result = function(*views)
@@ -80,9 +98,16 @@ def _view(whole: Array, start: int, like: np.ndarray) -> Array:
 
 
 @contextmanager
-def _nothing_from_the_host() -> Iterator[None]:
+def _nothing_from_the_host(cupy: Any) -> Iterator[None]:
+    """Uploads are refused, CuPy's own too (a list as an index): a graph would read memory of the host that is gone."""
+
+    def refused(size: int) -> Any:
+        raise RuntimeError("CUDA graph: expected a step whose numbers are on the device; got one that uploads some")
+
     array.uploads = False
+    cupy.cuda.set_pinned_memory_allocator(refused)
     try:
         yield
     finally:
+        cupy.cuda.set_pinned_memory_allocator(cupy.get_default_pinned_memory_pool().malloc)
         array.uploads = True

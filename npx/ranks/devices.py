@@ -23,6 +23,7 @@ class Devices(Processes):
         local = next((int(os.environ[name]) for name in LOCAL if os.environ.get(name, "").isdigit()), self.rank)
         device = cupy.cuda.Device(local % cupy.cuda.runtime.getDeviceCount())
         device.use()
+        array.limit_memory(cupy)  # a limit is of the GPU that is current, which was the first until now
         available, taken = self.gather(nccl.available), self.gather((socket.gethostname(), device.pci_bus_id))
         if not all(available):
             raise RuntimeError(
