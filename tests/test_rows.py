@@ -89,6 +89,21 @@ def test_elementwise_is_the_formula_of_whole_arrays(size, threads, shape, dtype)
     assert npx.elementwise(np.exp, np.array(0.0)) == 1
 
 
+@pytest.mark.parametrize("shape", [(2, 3), (3,), ()])
+def test_elementwise_forms_numbers_of_16_bits_in_float32(shape):
+    """And gives the dtype of the first array back, also where it is not cut into blocks: () here, all on a GPU."""
+    x, seen = np.full(shape, 300, np.float16), []
+
+    def formula(x, small):
+        seen.append((x.dtype.name, small.dtype.name))
+        return x * x * small
+
+    y = npx.elementwise(formula, x, np.full(shape, 1e-3, np.float16))
+    assert y.dtype == np.float16 and y.shape == shape and np.allclose(y, 90, rtol=1e-3)
+    assert set(seen) == {("float32", "float32")}
+    assert npx.elementwise(np.exp, np.zeros(shape, int)).dtype == int
+
+
 def test_elementwise_refuses_what_would_have_to_be_stretched():
     with pytest.raises(ValueError, match=r"expected arrays of shape \(2, 3\) throughout; got one of \(1, 3\)"):
         npx.elementwise(np.add, np.ones((2, 3)), np.ones((1, 3)))
