@@ -71,7 +71,8 @@ class TransformerConfig:
             raise ValueError(f"{names}: expected ids that differ; got {', '.join(map(str, ids))}")
         n = self.n_outputs
         if n is not None and not (type(n) is int and max(ids) < n <= v):
-            raise ValueError(f"n_outputs: expected a whole number from {max(ids) + 1}, above {names}, to {v}; got {n!r}")
+            least = f"{max(ids) + 1}, above {names}"
+            raise ValueError(f"n_outputs: expected a whole number from {least}, to {v}; got {n!r}")
         check(self)
         if self.d_model % self.n_heads and None in (self.d_k, self.d_v):
             raise ValueError(

@@ -38,8 +38,8 @@ def test_in_16_bits_it_is_right_to_the_last_digits_over_the_whole_range(operatio
     x = np.stack([np.array([*X, *few]), np.array([*X[::-1], *[1] * len(few)])], axis=-1).astype(npx.host.dtype(dtype))
     found = []
     for each in (Tensor(x, True), Tensor(x.astype(float), True)):
-        y = operation(each)
-        g = np.broadcast_to(np.where(x.astype(float)[:, :1] < -20, 4000, 1), y.shape)  # 4000 a is beyond, 4000 a s is not
+        y = operation(each)  # g a is beyond float16 where g a s is not
+        g = np.broadcast_to(np.where(x.astype(float)[:, :1] < -20, 4000, 1), y.shape)
         y.backward(g.astype(each.dtype))
         found.append((y.data.astype(float), each.grad / g.astype(float)))
     unit = 2.0 ** (-10 if dtype == "float16" else -7)
