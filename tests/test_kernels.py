@@ -369,3 +369,12 @@ def test_a_norm_tells_its_rows_from_its_output_whatever_gain_and_bias_are(gamma,
         assert np.abs(found - right).max() <= near * np.abs(right).max(initial=1e-30 + np.abs(gamma).max())
     told = (4 * np.abs(gamma) >= np.abs(beta)) & (np.abs(gamma) > 1e-18 if dtype == "float32" else gamma != 0)
     assert saved.values[3][1].shape == (5, sum(~told))
+
+
+def test_a_key_that_the_device_completes_is_no_array_to_copy():
+    later = npx.random.LaterKey(1, 2, 3, np.zeros(2, np.uint64))
+    x, drop = np.ones(3), npx.Drop(0.5, later)
+    copies = copied((x, {"drop": drop}))
+    assert copies[0] is not x and copies[1]["drop"] is drop
+    with kernel_mode("check"), pytest.raises(RuntimeError, match="the host does not know the step"):
+        npx.dropout(x, drop)
