@@ -22,7 +22,7 @@ them all:
 import math
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import cache
@@ -122,7 +122,8 @@ def _in_float32(x: Any) -> Any:
 def map_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool = False) -> list[Any]:
     """`[body(i, min(i + step, n)) for i in range(0, n, step)]`, run on all cores unless `inline`.
 
-    What a body maps in turn runs in its own thread: all others may be waiting for what that one waits for.
+    What a body maps in turn runs in its own thread: all others may be waiting for what that one waits for. Where one
+    raises, no further range begins, and none runs any more when the error arrives.
     """
     starts = range(0, n, step)
     workers = min(cores(), len(starts))
@@ -135,12 +136,19 @@ def map_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool 
     run = body if _forced_threads is None else Turns(body, workers)
 
     def walk() -> None:
-        with _walking.set(True):
-            for number, i in left:
-                results[number] = run(i, min(i + step, n))
+        try:
+            with _walking.set(True):
+                for number, i in left:
+                    results[number] = run(i, min(i + step, n))
+        finally:
+            for _ in left:  # there are some only where one has failed
+                pass
 
     waiting = [_pool(workers - 1, os.getpid()).submit(copy_context().run, walk) for _ in range(workers - 1)]
-    walk()
+    try:
+        walk()
+    finally:
+        wait(waiting)
     for future in waiting:
         future.result()
     return results

@@ -155,6 +155,30 @@ def test_an_error_in_a_block_reaches_the_caller(size, threads):
         rows.map_blocks(body, 20, 8)
 
 
+@pytest.mark.parametrize("fails", ["caller", "worker"])
+def test_nothing_runs_any_more_when_an_error_arrives(fails, monkeypatch):
+    """Or it would write into arrays that their owner has given up, for as long as there are ranges."""
+    monkeypatch.setenv("NPX_THREADS", "2")
+    number, both, caller, begun, done = 200, threading.Barrier(2), threading.get_ident(), [], []
+    first = set()
+
+    def body(i, j):
+        begun.append(i)
+        if threading.get_ident() not in first:
+            first.add(threading.get_ident())
+            both.wait(60)
+        if (threading.get_ident() == caller) == (fails == "caller"):
+            raise MemoryError
+        threading.Event().wait(1e-3)  # the other thread gets on
+        done.append(i)
+
+    with pytest.raises(MemoryError):
+        rows.map_ranges(body, number, 1)
+    then = len(begun)
+    rows.map_ranges(lambda i, j: both.wait(60), 2, 1)  # once the worker is free
+    assert len(begun) == then == len(done) + 1 < number
+
+
 # Threads that take turns
 
 
