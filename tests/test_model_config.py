@@ -173,7 +173,7 @@ def test_impossible_ids(src, tgt, message):
         with pytest.raises(ValueError) as caught:
             call(src, tgt)
         assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
-    assert not any("hook" in vars(module) for module in model.modules())
+    assert not any(module.hook for module in model.modules())
 
 
 def test_more_tokens_than_learned_positions():

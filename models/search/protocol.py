@@ -88,14 +88,17 @@ def continuations(logits: npx.Array, k: int, config: Any, position: int) -> tupl
 
 @contextmanager
 def evaluating(model: SearchModel) -> Iterator[None]:
-    """Without dropout and without a graph; the model's mode is put back."""
+    """Without dropout and without a graph; the model's mode is put back, and that of each of its `modules`, if any."""
     training = model.training
+    modes = [(module, module.training) for module in getattr(model, "modules", tuple)()]
     model.train(False)
     try:
         with no_grad():
             yield
     finally:
         model.train(training)
+        for module, mode in modes:
+            module.training = mode
 
 
 def begin(model: SearchModel, src: Any, max_extra: int, **options: Any) -> tuple[npx.Array, npx.Array]:
