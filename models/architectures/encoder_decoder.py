@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import npx
 from autograd import Tensor, no_grad
-from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel, last_norm, matrices
+from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel, divisor, last_norm, matrices
 from models.config import TransformerConfig
 from models.layers.attention import Attention
 from models.registry import architecture
@@ -53,7 +53,7 @@ class Transformer(SequenceModel):
         """
         source, lengths, before, after = self.inputs(src, tgt)
         real = after != self.config.pad_id
-        tokens = normalizer or int(real.sum()) or 1
+        tokens = divisor(normalizer, real)
         sources, targets = npx.pack(lengths), npx.pack(lengths_of(real))
         inputs = map(npx.from_host, (sources.rows(source), lengths, targets.rows(before), targets.rows(after)))
         packed = sources.there(), targets.there()

@@ -10,6 +10,7 @@ Dimensions: `B` sentences, `S` source length, `R` live rows, `V` vocabulary, `K`
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Protocol
 
 import npx
@@ -61,14 +62,19 @@ def check_search(
 ) -> None:
     """Raise ValueError, naming the option, for a search that cannot be."""
     for name, value in (("beam", beam), ("max_extra", max_extra), ("n_best", n_best)):
-        if value < 1 or value != int(value):
-            raise ValueError(f"{name}: expected a whole number of at least 1; got {value}")
+        check_whole(name, value, 1)
     if n_best > beam:
         raise ValueError(f"n_best: expected at most beam, {beam}; got {n_best}; try a beam of {n_best}")
     if not -10 <= alpha <= 10:
         raise ValueError(f"alpha: expected a number between -10 and 10; got {alpha}; the paper has 0.6")
     if penalty not in PENALTIES:
         raise ValueError(f"penalty: expected one of {', '.join(PENALTIES)}; got {penalty!r}")
+
+
+def check_whole(name: str, value: Any, least: int) -> None:
+    """Raise ValueError, naming the option, for what is no whole number of at least `least`: 2.0 counts no rows."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name}: expected a whole number of at least {least}; got {value!r}")
 
 
 def continuations(logits: npx.Array, k: int, config: Any, position: int) -> tuple[npx.Array, npx.Array]:
