@@ -1,4 +1,4 @@
-"""The gradient in the flat buffer, of one process or of several ranks: summed, measured, shared out among them.
+"""The gradient of a model, of one process or of several ranks: summed, measured, shared out among them.
 
 Ranks add their gradients up in buckets, from the end of the flat buffer to its beginning, which is about the order in
 which backward is done with them: a bucket whose parameters have all they get from the last micro-batch goes at once,
