@@ -3,8 +3,8 @@
 Of several ranks each computes its share of the micro-batches, and all get the gradient of all of them.
 
 The gradient of the mean loss over all target tokens, times the loss scale, is added up parameter by parameter; Adam
-divides by the scale and clips in its own pass. The device is waited for once an update: the losses and the norm are read
-together, after the last backward, and nothing is moved unless they are finite.
+divides by the scale and clips in its own pass. The device is waited for once an update: the losses and the norm are
+read together, after the last backward, and nothing is moved unless they are finite.
 """
 
 import math
