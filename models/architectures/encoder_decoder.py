@@ -9,8 +9,8 @@ from autograd import Tensor, no_grad
 from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel, divisor, last_norm, matrices
 from models.config import TransformerConfig
 from models.layers.attention import Attention
+from models.modes import evaluating
 from models.registry import architecture
-from models.search.protocol import evaluating
 from models.state import KeysValues, Rows, Shared, State
 from npx import host
 

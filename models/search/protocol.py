@@ -7,14 +7,11 @@ the bookkeeping over them, are small and are kept on the host.
 Dimensions: `B` sentences, `S` source length, `R` live rows, `V` vocabulary, `K` beam.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Protocol
 
 import npx
-from autograd import no_grad
 from models.state import State
 from npx import host
 
@@ -90,21 +87,6 @@ def continuations(logits: npx.Array, k: int, config: Any, position: int) -> tupl
     if not (values[:, 0] > -host.inf).all():
         raise FloatingPointError(f"search: expected finite logits; got NaN or infinity at output position {position}")
     return values, npx.to_host(ids)
-
-
-@contextmanager
-def evaluating(model: SearchModel) -> Iterator[None]:
-    """Without dropout and without a graph; the model's mode is put back, and that of each of its `modules`, if any."""
-    training = model.training
-    modes = [(module, module.training) for module in getattr(model, "modules", tuple)()]
-    model.train(False)
-    try:
-        with no_grad():
-            yield
-    finally:
-        model.train(training)
-        for module, mode in modes:
-            module.training = mode
 
 
 def begin(model: SearchModel, src: Any, max_extra: int, **options: Any) -> tuple[npx.Array, npx.Array]:

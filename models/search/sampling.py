@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import npx
-from models.search.protocol import check_whole, evaluating
+from models.modes import evaluating
+from models.search.protocol import check_whole
 from npx import host
 
 

@@ -6,7 +6,6 @@ The model's own `model.loss` is the same number without ever holding all the log
 import npx
 from autograd import Tensor
 from autograd.neural import check_targets, cross_entropy
-from models.architectures.blocks import divisor
 from npx.kernels.cross_entropy import SMOOTHING_OVER
 
 
@@ -43,6 +42,9 @@ def label_smoothed_loss(
     if smoothing_over not in SMOOTHING_OVER:
         choices = ", ".join(SMOOTHING_OVER)
         raise ValueError(f"label_smoothed_loss: expected smoothing_over {choices}; got {smoothing_over!r}; try 'all'")
-    tokens = divisor(normalizer, targets != pad_id)
+    if normalizer is None:
+        normalizer = max(1, int((targets != pad_id).sum()))
+    if not 0 < normalizer < float("inf"):
+        raise ValueError(f"label_smoothed_loss: expected a normalizer above 0; got {normalizer}; try None")
     total = cross_entropy(logits, targets, npx.Smoothing(smoothing, smoothing_over, pad_id))
-    return total * (1.0 / tokens)
+    return total * (1.0 / normalizer)
