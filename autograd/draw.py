@@ -149,6 +149,9 @@ class Wrong(ValueError):
     """An expression cannot be drawn: what was expected, what was found."""
 
 
+# What operations raise of arguments that are none: all of it is the expression's mistake.
+REFUSED = (Wrong, ValueError, TypeError, IndexError, RuntimeError, ArithmeticError, AttributeError, MemoryError)
+
 OPERATORS = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide", ast.MatMult: "matmul"}
 OPERATORS |= {ast.Pow: "power"}
 NUMBERS = {"add": float.__add__, "subtract": float.__sub__, "multiply": float.__mul__, "divide": float.__truediv__}
@@ -220,8 +223,9 @@ def main(arguments: list[str] | None = None) -> int:
     a = parser.parse_args(arguments)
     try:
         sys.stdout.write(drawn(a.expression, a.values, a.format))
-    except (Wrong, ValueError, TypeError, IndexError, RuntimeError, ArithmeticError) as error:
-        sys.stderr.write(f"autograd.draw: {str(error).splitlines()[0]}\n")
+    except REFUSED as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        sys.stderr.write(f"autograd.draw: {lines[0]}\n")
         return 2
     return 0
 

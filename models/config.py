@@ -62,12 +62,17 @@ class TransformerConfig:
         v = self.vocab_size
         if not VOCABULARY.fits(v):
             raise ValueError(f"vocab_size: expected {VOCABULARY.words()}; got {v!r}")
-        for name in ("pad_id", "bos_id", "eos_id"):
-            value = getattr(self, name)
+        special = {name: getattr(self, name) for name in ("pad_id", "bos_id", "eos_id")}
+        for name, value in special.items():
             if not (type(value) is int and 0 <= value < v):
                 raise ValueError(f"{name}: expected a whole number below vocab_size = {v}; got {value!r}")
-        if self.n_outputs is not None and not self.eos_id < self.n_outputs <= v:
-            raise ValueError(f"n_outputs: expected from {self.eos_id + 1}, above eos_id, to {v}; got {self.n_outputs}")
+        names, ids = ", ".join(special), special.values()
+        if len({*ids}) < len(ids):  # a search writes neither padding nor BOS, and ends with EOS
+            raise ValueError(f"{names}: expected ids that differ; got {', '.join(map(str, ids))}")
+        n = self.n_outputs
+        if n is not None and not (type(n) is int and max(ids) < n <= v):
+            least = f"{max(ids) + 1}, above {names}"
+            raise ValueError(f"n_outputs: expected a whole number from {least}, to {v}; got {n!r}")
         check(self)
         if self.d_model % self.n_heads and None in (self.d_k, self.d_v):
             raise ValueError(

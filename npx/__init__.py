@@ -9,11 +9,11 @@ array out of nothing (`zeros`, `arange`, `asarray`, ...) makes it on the current
 """
 
 from numpy import (
-    absolute, amax, amin, argmax, argpartition, argsort, array_equal, bool_, broadcast_shapes, broadcast_to,
-    ceil, clip, concatenate, copyto, cos, cumsum, divide, exp, expand_dims, float32, float64, full_like, inf, int32,
-    int64, isfinite, log, logical_and, logical_not, logical_or, matmul, maximum, mean, minimum, moveaxis, multiply,
-    nan, ndarray, nonzero, ones_like, prod, repeat, result_type, reshape, shape, sign, sin, sort, split, sqrt, stack,
-    subtract, swapaxes, take, take_along_axis, tanh, tile, transpose, tril, unique, unravel_index, where, zeros_like,
+    absolute, argmax, argsort, array_equal, bool_, broadcast_shapes, broadcast_to, ceil, clip, concatenate, copyto,
+    cos, cumsum, divide, exp, expand_dims, float32, float64, full_like, inf, int32, int64, isfinite, log, log1p,
+    logical_and, logical_not, logical_or, matmul, maximum, mean, minimum, moveaxis, multiply, nan, ndarray, nonzero,
+    ones_like, prod, repeat, result_type, reshape, sign, sin, sort, sqrt, stack, subtract, swapaxes, take,
+    take_along_axis, tanh, tile, transpose, tril, unique, unravel_index, where, zeros_like,
 )  # fmt: skip
 from numpy import sum as sum
 from numpy import all as all, any as any, max as max, min as min

@@ -1,9 +1,9 @@
 """Random numbers keyed by (seed, step, call): a pure function, no hidden state.
 
 The generator is Philox-4x64 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), which maps a key
-and a counter to random bits. The key is (seed, step), the upper counter word is the call, the lowest one the position.
-So the same draw can be made again at any time, in any order, by any number of threads, for a part of an array alone,
-and resuming a training needs no saved generator.
+and a counter to random bits. The key is (seed, step); of the counter's four words the first and lowest is the position,
+the third the call. So the same draw can be made again at any time, in any order, by any number of threads, for a part
+of an array alone, and resuming a training needs no saved generator.
 
     with npx.keyed(seed=1, step=7):
         key = npx.next_key()            # Key(seed=1, step=7, call=0)

@@ -167,11 +167,16 @@ class Gradient(Versions):
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """A value with `function` applied to each array in it, through tuples, named ones too, and dicts."""
+    """A value with `function` applied to each array in it, through tuples, named ones too, and dicts.
+
+    A tuple in which nothing changed is given back itself: of a subclass with more to it (`LaterKey`) none is made anew.
+    """
     if isinstance(value, dict):
         return {name: mapped(function, v) for name, v in value.items()}
     if isinstance(value, tuple):
         parts = [mapped(function, v) for v in value]
+        if all(new is old for new, old in zip(parts, value, strict=True)):
+            return value
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return function(value) if hasattr(value, "dtype") and hasattr(value, "copy") else value
 

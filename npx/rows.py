@@ -22,7 +22,7 @@ them all:
 import math
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import cache
@@ -95,29 +95,35 @@ def map_blocks(body: Callable[[int, int], Any], rows: int, row_bytes: int) -> li
 def elementwise(formula: Callable[..., Any], *arrays: Any) -> Any:
     """formula(*arrays) of arrays of one shape, on all cores, where each value depends on those at its place alone.
 
-    A CPU's arrays are given to it in blocks of rows, from any thread; the result has the dtype of the first. A GPU's
-    are given whole. ValueError for other shapes.
+    A CPU's arrays are given to it in blocks of rows, from any thread, a GPU's whole; numbers of 16 bits as float32,
+    whose range holds squares and products of them. The result has the dtype of the first. ValueError for other shapes.
     """
     x = arrays[0]
     if others := [a.shape for a in arrays if a.shape != x.shape]:
         raise ValueError(f"elementwise: expected arrays of shape {x.shape} throughout; got one of {others[0]}")
     if not isinstance(x, np.ndarray) or x.ndim == 0:
-        return formula(*arrays)
+        return formula(*map(_in_float32, arrays)).astype(x.dtype, copy=False)
     shape = (math.prod(x.shape[:-1]), x.shape[-1]) if x.ndim > 1 else (len(x), 1)
     flat = [a.reshape(shape) for a in arrays]
     y = np.empty(shape, x.dtype)
 
     def body(i: int, j: int) -> None:
-        y[i:j] = formula(*(a[i:j] for a in flat))
+        y[i:j] = formula(*(_in_float32(a[i:j]) for a in flat))
 
     map_blocks(body, len(y), y[:1].nbytes)
     return y.reshape(x.shape)
 
 
+def _in_float32(x: Any) -> Any:
+    """float16 and bfloat16 as float32, any other array itself."""
+    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x
+
+
 def map_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool = False) -> list[Any]:
     """`[body(i, min(i + step, n)) for i in range(0, n, step)]`, run on all cores unless `inline`.
 
-    What a body maps in turn runs in its own thread: all others may be waiting for what that one waits for.
+    What a body maps in turn runs in its own thread: all others may be waiting for what that one waits for. Where one
+    raises, no further range begins, and none runs any more when the error arrives.
     """
     starts = range(0, n, step)
     workers = min(cores(), len(starts))
@@ -130,12 +136,19 @@ def map_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool 
     run = body if _forced_threads is None else Turns(body, workers)
 
     def walk() -> None:
-        with _walking.set(True):
-            for number, i in left:
-                results[number] = run(i, min(i + step, n))
+        try:
+            with _walking.set(True):
+                for number, i in left:
+                    results[number] = run(i, min(i + step, n))
+        finally:
+            for _ in left:  # there are some only where one has failed
+                pass
 
     waiting = [_pool(workers - 1, os.getpid()).submit(copy_context().run, walk) for _ in range(workers - 1)]
-    walk()
+    try:
+        walk()
+    finally:
+        wait(waiting)
     for future in waiting:
         future.result()
     return results

@@ -28,6 +28,25 @@ def test_the_gate_is_silu():
     assert np.isfinite(gated_silu(Tensor(np.float32([-1000, 1000, 1, 1]))).data).all()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("operation", [gelu, gated_silu])
+def test_in_16_bits_it_is_right_to_the_last_digits_over_the_whole_range(operation, dtype):
+    """x^2 is beyond float16 from 256 on, and its infinity times 0 would be no number."""
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs ml_dtypes")
+    few = [-6e4, -300, -30, 30, 300, 6e4]
+    x = np.stack([np.array([*X, *few]), np.array([*X[::-1], *[1] * len(few)])], axis=-1).astype(npx.host.dtype(dtype))
+    found = []
+    for each in (Tensor(x, True), Tensor(x.astype(float), True)):
+        y = operation(each)  # g a is beyond float16 where g a s is not
+        g = np.broadcast_to(np.where(x.astype(float)[:, :1] < -20, 4000, 1), y.shape)
+        y.backward(g.astype(each.dtype))
+        found.append((y.data.astype(float), each.grad / g.astype(float)))
+    unit = 2.0 ** (-10 if dtype == "float16" else -7)
+    for low, high in zip(*found, strict=True):
+        assert np.all(np.abs(low - high) <= 3 * unit * np.maximum(1, np.abs(high)))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["gelu", "swiglu"])
 def test_a_feed_forward_network_takes_it_by_name(name, dtype):

@@ -1,9 +1,13 @@
 """`train --debug anomaly`: a loss or gradient that is not finite is told with its first operation and line of code."""
 
 import re
+import threading
+import warnings
 
+import numpy as np
 import pytest
 
+import npx
 from autograd import operations as ops
 from models import Transformer
 from models.layers.feed_forward import FeedForward
@@ -112,3 +116,27 @@ def test_halves_that_are_not_finite_are_told_with_the_lines_of_their_micro_batch
     with pytest.raises(UserError) as error:
         run(text, tmp_path / "run", max_skipped=0)
     assert given and one_line(error).count(" of the text, counted from 1") == 1
+
+
+def test_two_updates_at_once_leave_the_filters_of_warnings_alone():
+    """The first to begin is the first to end. Filters belong to the process: either would put the other's back."""
+    before, begun, ended, large = list(warnings.filters), threading.Event(), threading.Event(), np.full(4, 1e30)
+
+    def first():
+        with anomaly.unwarned():
+            begun.set()
+            second_began.wait(60)
+        ended.set()
+
+    second_began, thread = threading.Event(), threading.Thread(target=first)
+    thread.start()
+    begun.wait(60)
+    with anomaly.unwarned():
+        second_began.set()
+        ended.wait(60)
+        with npx.small_blocks(1, threads=2):  # in threads that walk over rows, too
+            assert np.isinf(npx.elementwise(lambda x: x**20, large)).all()
+    thread.join()
+    assert list(warnings.filters) == before
+    with pytest.warns(RuntimeWarning, match="overflow"):
+        large**20

@@ -107,6 +107,9 @@ def test_a_large_graph_is_drawn_by_module():
         (["x * 2", "x"], "expected a value as x=3"),
         (["x @ y", "x=[1,2]", "y=[1,2,3]"], "mismatch"),
         (["[i for i in x]"], "expected numbers, names"),
+        (["softmax(x, 3)"], "'int' object has no attribute"),
+        (["cross_entropy(x, 0)", "x=[1,2]"], "'int' object has no attribute"),
+        (["broadcast_to(x, [10 ** 7, 10 ** 7])"], ""),
     ],
 )
 def test_what_cannot_be_drawn_is_told_in_one_line(capsys, words, said):

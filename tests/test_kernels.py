@@ -5,6 +5,7 @@ The cases are those of tests/cases/kernels.py, drawn from the registry: a kernel
 
 import importlib
 import inspect
+import math
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 import npx
 from models import FlatParameters, Transformer, TransformerConfig
+from models.layers.rms_norm import rms_norm
 from npx import registry, rows
 from npx.registry import KERNELS, KernelMismatch, compare, copied, kernel_mode
 from tests.cases.kernels import KERNEL_CASES, Hypothesis, Large
@@ -369,3 +371,43 @@ def test_a_norm_tells_its_rows_from_its_output_whatever_gain_and_bias_are(gamma,
         assert np.abs(found - right).max() <= near * np.abs(right).max(initial=1e-30 + np.abs(gamma).max())
     told = (4 * np.abs(gamma) >= np.abs(beta)) & (np.abs(gamma) > 1e-18 if dtype == "float32" else gamma != 0)
     assert saved.values[3][1].shape == (5, sum(~told))
+
+
+def test_a_key_that_the_device_completes_is_no_array_to_copy():
+    later = npx.random.LaterKey(1, 2, 3, np.zeros(2, np.uint64))
+    x, drop = np.ones(3), npx.Drop(0.5, later)
+    copies = copied((x, {"drop": drop}))
+    assert copies[0] is not x and copies[1]["drop"] is drop
+    with kernel_mode("check"), pytest.raises(RuntimeError, match="the host does not know the step"):
+        npx.dropout(x, drop)
+
+
+@pytest.mark.parametrize("mode", ["fast", "reference", "check"])
+@pytest.mark.parametrize("rate", [1.5, -1, math.nan])
+def test_a_rate_of_dropout_that_is_no_share_is_refused_where_it_drops(mode, rate):
+    x, drop = np.ones((2, 3)), npx.Drop(rate, npx.Key(1, 2, 3))
+    calls = (lambda: npx.dropout(x, drop), lambda: npx.dropout_residual_norm(x, x, x[0], x[0], drop))
+    for call in calls:
+        with kernel_mode(mode), pytest.raises(ValueError, match="Drop: expected a rate from 0 to 1; got"):
+            call()
+
+
+@pytest.mark.parametrize("mode", ["fast", "reference"])
+@pytest.mark.parametrize("shape", [(3, 2, 4), (2, 1, 4), (4,)])
+def test_a_residual_of_another_shape_is_refused_before_anything_is_computed(mode, shape):
+    gain = np.ones(4)
+    with kernel_mode(mode), pytest.raises(ValueError, match=r"expected a residual of x's shape \(2, 3, 4\); got"):
+        npx.dropout_residual_norm(np.ones((2, 3, 4)), np.ones(shape), gain, gain)
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint8", "bool"])
+def test_a_norm_of_whole_numbers_is_refused_and_not_cut_down_to_some(kind):
+    x, gain = np.arange(3).astype(kind), np.ones(3)
+    calls = (
+        lambda: npx.layer_norm(x, gain, gain),
+        lambda: npx.dropout_residual_norm(x, x, gain, gain),
+        lambda: rms_norm(x, gain),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match=f"norm: expected x of floating-point numbers; got {kind}; try x.astype"):
+            call()

@@ -213,6 +213,7 @@ def test_a_text_longer_than_the_window_goes_on_from_its_later_half(positions):
     "change, message",
     [
         ({"tokens": 0}, "tokens: expected a whole number of at least 1; got 0"),
+        ({"tokens": 2.0}, "tokens: expected a whole number of at least 1; got 2.0"),
         ({"temperature": -1}, "temperature: expected a number from 0; got -1"),
         ({"top_k": 1.5}, "top_k: expected a whole number of at least 0; got 1.5"),
         ({"top_p": 0.0}, "top_p: expected a share above 0, to 1; got 0.0"),
@@ -225,3 +226,11 @@ def test_a_bad_argument_is_named_in_one_line(model, change, message):
         sample(model, **({"prompts": [[3]], "tokens": 2} | change))
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
     assert sample(model, [], 3) == []
+
+
+@pytest.mark.parametrize("search", [greedy_search, beam_search])
+def test_a_prompt_without_room_for_a_token_is_told_in_one_line(search):
+    model = build(TransformerConfig(**SMALL | {"positions": "learned", "max_positions": 6}, architecture="decoder"))
+    assert search(model, np.full((1, 6), 4)), "the last position is that of the prompt's last token"
+    with pytest.raises(ValueError, match="prompts: expected at most max_positions = 6 tokens; got 7; try"):
+        search(model, np.full((1, 7), 4))

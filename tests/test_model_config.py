@@ -124,6 +124,19 @@ def test_configurations_go_round_and_presets_take_changes():
         ({"d_k": 3, "positions": "rotary"}, "d_k: expected an even number with rotary positions; got 3; try 4"),
         ({"pad_id": V}, f"pad_id: expected a whole number below vocab_size = {V}; got {V}"),
         ({"eos_id": -1}, "eos_id: expected a whole number"),
+        *(
+            (same, f"pad_id, bos_id, eos_id: expected ids that differ; got {got}")
+            for same, got in (({"eos_id": 0}, "0, 1, 0"), ({"eos_id": 1}, "0, 1, 1"), ({"bos_id": 0}, "0, 0, 2"))
+        ),
+        *(
+            (change, f"n_outputs: expected a whole number from {least}, above pad_id, bos_id, eos_id, to {V}; got {n}")
+            for change, least, n in (
+                ({"n_outputs": 5.0}, 3, 5.0),
+                ({"n_outputs": V + 1}, 3, V + 1),
+                ({"n_outputs": 5, "pad_id": 5}, 6, 5),
+                ({"n_outputs": 5, "bos_id": 5}, 6, 5),
+            )
+        ),
     ],
 )
 def test_impossible_configurations(change, message):
@@ -160,7 +173,7 @@ def test_impossible_ids(src, tgt, message):
         with pytest.raises(ValueError) as caught:
             call(src, tgt)
         assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
-    assert not any("hook" in vars(module) for module in model.modules())
+    assert not any(module.hook for module in model.modules())
 
 
 def test_more_tokens_than_learned_positions():

@@ -182,3 +182,17 @@ def test_attention_maps_of_a_side_to_itself(config, seed):
             )
     with pytest.raises(ValueError, match="attention_maps: expected kind cross, encoder, decoder; got 'self'"):
         model.attention_maps(src, tgt, kind="self")
+
+
+def test_looking_inside_is_without_dropout_and_leaves_modes_and_hooks_as_they_were():
+    model, (src, tgt) = build(TransformerConfig(**SMALL | {"dropout": 0.5})), batch([[3, 4]], [[5, 6, 7]])
+    expected = model.eval().inside(src, tgt)
+    called = []
+    model.train().encoder[0].eval()
+    model.decoder[1].hook = model.encoder[0].attention.hook = lambda *args: called.append(args)
+    hooks, modes = ([getattr(m, name) for m in model.modules()] for name in ("hook", "training"))
+    found = model.inside(src, tgt)  # outside of `keyed`: nothing draws
+    assert np.array_equal(found.hidden[-1].data, expected.hidden[-1].data)
+    assert all(np.array_equal(found.maps[kind], expected.maps[kind]) for kind in found.maps)
+    assert not called
+    assert hooks == [m.hook for m in model.modules()] and modes == [m.training for m in model.modules()]

@@ -1,6 +1,7 @@
 """The schedule, Adam, clipping and the loss: against their formulas, written out slowly in float64."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import npx
 from autograd import Tensor, gradcheck
 from models import FlatParameters, Transformer, TransformerConfig
 from train import Adam, NoamSchedule, label_smoothed_loss
-from train.learn.optim import LossScale, clip_factor, squared_norm
+from train.learn.optim import LossScale, clip_factor, square, squared_norm
 
 SMALL = TransformerConfig(vocab_size=12, d_model=8, d_ff=16, n_heads=2, n_layers=1, dropout=0.0)
 
@@ -257,3 +258,22 @@ def test_loss_refuses_what_does_not_fit():
         label_smoothed_loss(logits, np.ones((2, 3), int), smoothing=1.0)
     with pytest.raises(ValueError, match="smoothing_over"):
         label_smoothed_loss(logits, np.ones((2, 3), int), smoothing_over="some")
+
+
+def test_the_norm_of_many_equal_gradients_has_its_digits():
+    """One sum of 19 million squares in float32 would be 0.7 % off: a vocabulary's rows, as one piece or by ranks."""
+    g = np.full(19_000_000, 1e-3, np.float32)
+    assert float(square(g)) == pytest.approx(float(g[0]) ** 2 * g.size, rel=1e-4)
+    assert float(square(g[:0])) == 0 and float(square(g[:5].astype(float))) == pytest.approx(5e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize("bad", [0, -1, math.nan, math.inf])
+def test_what_a_loss_cannot_be_divided_by_is_told_in_one_line(bad):
+    logits, targets = Tensor(np.zeros((1, 2, 5))), np.array([[3, 2]])
+    pairs = Transformer(SMALL)
+    text = replace(SMALL, architecture="decoder").build()
+    losses = (lambda: label_smoothed_loss(logits, targets, normalizer=bad), lambda: text.loss(targets, normalizer=bad),
+              lambda: pairs.loss(targets, targets, normalizer=bad))  # fmt: skip
+    for loss in losses:
+        with pytest.raises(ValueError, match=f"loss: expected a normalizer above 0; got {bad}; try"):
+            loss()

@@ -89,6 +89,21 @@ def test_elementwise_is_the_formula_of_whole_arrays(size, threads, shape, dtype)
     assert npx.elementwise(np.exp, np.array(0.0)) == 1
 
 
+@pytest.mark.parametrize("shape", [(2, 3), (3,), ()])
+def test_elementwise_forms_numbers_of_16_bits_in_float32(shape):
+    """And gives the dtype of the first array back, also where it is not cut into blocks: () here, all on a GPU."""
+    x, seen = np.full(shape, 300, np.float16), []
+
+    def formula(x, small):
+        seen.append((x.dtype.name, small.dtype.name))
+        return x * x * small
+
+    y = npx.elementwise(formula, x, np.full(shape, 1e-3, np.float16))
+    assert y.dtype == np.float16 and y.shape == shape and np.allclose(y, 90, rtol=1e-3)
+    assert set(seen) == {("float32", "float32")}
+    assert npx.elementwise(np.exp, np.zeros(shape, int)).dtype == int
+
+
 def test_elementwise_refuses_what_would_have_to_be_stretched():
     with pytest.raises(ValueError, match=r"expected arrays of shape \(2, 3\) throughout; got one of \(1, 3\)"):
         npx.elementwise(np.add, np.ones((2, 3)), np.ones((1, 3)))
@@ -138,6 +153,30 @@ def test_an_error_in_a_block_reaches_the_caller(size, threads):
 
     with npx.small_blocks(size, threads), pytest.raises(ZeroDivisionError):
         rows.map_blocks(body, 20, 8)
+
+
+@pytest.mark.parametrize("fails", ["caller", "worker"])
+def test_nothing_runs_any_more_when_an_error_arrives(fails, monkeypatch):
+    """Or it would write into arrays that their owner has given up, for as long as there are ranges."""
+    monkeypatch.setenv("NPX_THREADS", "2")
+    number, both, caller, begun, done = 200, threading.Barrier(2), threading.get_ident(), [], []
+    first = set()
+
+    def body(i, j):
+        begun.append(i)
+        if threading.get_ident() not in first:
+            first.add(threading.get_ident())
+            both.wait(60)
+        if (threading.get_ident() == caller) == (fails == "caller"):
+            raise MemoryError
+        threading.Event().wait(1e-3)  # the other thread gets on
+        done.append(i)
+
+    with pytest.raises(MemoryError):
+        rows.map_ranges(body, number, 1)
+    then = len(begun)
+    rows.map_ranges(lambda i, j: both.wait(60), 2, 1)  # once the worker is free
+    assert len(begun) == then == len(done) + 1 < number
 
 
 # Threads that take turns

@@ -253,7 +253,11 @@ def test_an_empty_batch_gives_an_empty_list():
         ({"beam": 0}, "beam: expected a whole number"),
         ({"beam": 1.5}, "beam: expected a whole number"),
         ({"beam": 2, "n_best": 3}, "n_best: expected at most beam, 2; got 3"),
+        ({"beam": 2.0}, "beam: expected a whole number of at least 1; got 2.0"),
+        ({"beam": float("inf")}, "beam: expected a whole number"),
+        ({"beam": True}, "beam: expected a whole number"),
         ({"n_best": 0}, "n_best: expected"),
+        ({"max_extra": 2.0}, "max_extra: expected a whole number"),
         ({"max_extra": 0}, "max_extra: expected"),
         ({"alpha": float("nan")}, "alpha: expected"),
         ({"alpha": 1e9}, "alpha: expected"),
@@ -358,3 +362,15 @@ def test_on_a_transformer_batched_equals_one_by_one(transformer, seed, beam):
         for a, b in ((found, expected[0]), (found_greedy, expected_greedy)):
             assert a.tokens == b.tokens
             assert a.score == pytest.approx(b.score, abs=1e-9)
+
+
+def test_a_search_leaves_each_module_in_its_mode():
+    """A part that stands still in a training (encoder[0]) does not begin to drop by a validation."""
+    model = Transformer(TransformerConfig(9, d_model=8, d_ff=8, n_heads=2, n_layers=2))
+    model.train().encoder[0].eval()
+    before = [module.training for module in model.modules()]
+    greedy_search(model, np.array([[4, 5, EOS]]), max_extra=1)
+    assert [module.training for module in model.modules()] == before
+    alone = MarkovModel(5)  # no Module
+    greedy_search(alone, np.array([[4, EOS]]), max_extra=1)
+    assert alone.training

@@ -1,7 +1,7 @@
 """Training and its surroundings: text to tokens to batches, the loss, Adam, the loop, checkpoints, scores.
 
-Its rooms import only those before them: text, scores, tasks, run, learn, experiments, cli (errors.py stands before
-all). The names below are loaded on first use, so that `import train` costs nothing.
+Its rooms import only those before them: text, scores, tasks, run, learn, show, experiments, cli (errors.py and files.py
+stand before all). The names below are loaded on first use, so that `import train` costs nothing.
 """
 
 from __future__ import annotations

@@ -87,6 +87,18 @@ def matrices(*modules: Module) -> int:
     return sum(p.size for module in modules for p in module.parameters() if p.ndim == 2)
 
 
+def divisor(normalizer: float | None, real: npx.Array) -> float:
+    """What a loss summed over the targets that are `real` is divided by: their number, at least 1, unless given.
+
+    ValueError for one that is not above 0.
+    """
+    if normalizer is None:
+        return max(1, int(real.sum()))
+    if not 0 < normalizer < float("inf"):
+        raise ValueError(f"loss: expected a normalizer above 0; got {normalizer}; try the number of target tokens")
+    return normalizer
+
+
 class SequenceModel(Module):
     """Base of the architectures, in which one matrix is embedding and output projection (paper section 3.4).
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import npx
 from autograd import Tensor, no_grad
-from models.architectures.blocks import EncoderLayer, SequenceModel, causal, last_norm, matrices
+from models.architectures.blocks import EncoderLayer, SequenceModel, causal, divisor, last_norm, matrices
 from models.config import TransformerConfig
 from models.registry import architecture
 from models.state import KeysValues, State
@@ -35,7 +35,7 @@ class LanguageModel(SequenceModel):
         which this batch is a part.
         """
         (ids,) = self.inputs(ids)
-        tokens = normalizer or int((ids[:, 1:] != self.config.pad_id).sum()) or 1
+        tokens = divisor(normalizer, ids[:, 1:] != self.config.pad_id)
         return self.loss_of(npx.from_host(ids), smoothing=smoothing, over=smoothing_over, tokens=tokens)
 
     def inputs(self, ids: Any) -> tuple[npx.Array, ...]:
@@ -70,8 +70,16 @@ class LanguageModel(SequenceModel):
         return ids[:, -1], state
 
     def limits(self, prompts: npx.Array, max_extra: int) -> npx.Array:
-        """The most tokens (B,) that may follow prompts (B, T): `max_extra`, or as many as there are positions for."""
+        """The most tokens (B,) that may follow prompts (B, T): `max_extra`, or as many as there are positions for.
+
+        ValueError where there is none for any.
+        """
         room = max_extra if self.longest is None else self.longest - prompts.shape[1] + 1
+        if room < 1:
+            raise ValueError(
+                f"prompts: expected at most max_positions = {self.longest} tokens; got {prompts.shape[1]}; "
+                "try their last ones, or `sample`, which goes on with any"
+            )
         return host.full(len(prompts), min(max_extra, room))
 
     def products(self, source_tokens: int, target_tokens: int, length: int) -> float:

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import npx
 from autograd import Tensor, no_grad
-from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel, last_norm, matrices
+from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel, divisor, last_norm, matrices
 from models.config import TransformerConfig
 from models.layers.attention import Attention
+from models.modes import evaluating
 from models.registry import architecture
 from models.state import KeysValues, Rows, Shared, State
 from npx import host
@@ -52,7 +53,7 @@ class Transformer(SequenceModel):
         """
         source, lengths, before, after = self.inputs(src, tgt)
         real = after != self.config.pad_id
-        tokens = normalizer or int(real.sum()) or 1
+        tokens = divisor(normalizer, real)
         sources, targets = npx.pack(lengths), npx.pack(lengths_of(real))
         inputs = map(npx.from_host, (sources.rows(source), lengths, targets.rows(before), targets.rows(after)))
         packed = sources.there(), targets.there()
@@ -170,21 +171,26 @@ class Transformer(SequenceModel):
         }
 
     def inside(self, src: Any, tgt: Any, kinds: Iterable[str] = KINDS) -> "Inside":
-        """What one pass without a graph does inside, for source ids (B, S) and decoder input ids (B, T)."""
+        """What one pass without dropout and a graph does inside, for source ids (B, S) and decoder input ids (B, T).
+
+        Hooks of one's own are not called by it.
+        """
         attentions = {kind: self.attentions()[kind] for kind in kinds}
         maps: dict[str, list[npx.Array]] = {kind: [] for kind in attentions}
         entered: list[Tensor] = []
+        watched = [*chain(*attentions.values()), *self.decoder]
+        hooks = [module.hook for module in watched]
         for kind, layers in attentions.items():
             for layer in layers:
                 layer.hook = lambda *args, kind=kind, layer=layer: maps[kind].append(npx.to_host(layer.weights(*args)))
         for block in self.decoder:
             block.hook = lambda x, *args: entered.append(x)
         try:
-            with no_grad():
+            with evaluating(self):
                 last = self.decode(tgt, *self.encode(src))
         finally:
-            for module in (*chain(*attentions.values()), *self.decoder):
-                del module.hook
+            for module, hook in zip(watched, hooks, strict=True):
+                module.hook = hook
         norm = self.decoder_norm or (lambda x: x)
         with no_grad():
             hidden = [*(norm(x) for x in entered[1:]), last]

@@ -16,7 +16,7 @@ def gated_silu(x):
 
     def vjp(g):
         of_a = npx.elementwise(lambda g, a, b, s: g * b * s * (1 + a * (1 - s)), g, a, b, s)
-        return (npx.concatenate([of_a, g * a * s], axis=-1),)
+        return (npx.concatenate([of_a, g * (a * s)], axis=-1),)
 
     return a * s * b, vjp
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from models.search.protocol import Hypothesis, SearchModel, begin, continuations, evaluating, length_penalty
+from models.modes import evaluating
+from models.search.protocol import Hypothesis, SearchModel, begin, continuations, length_penalty
 from npx import host
 
 

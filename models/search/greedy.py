@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from models.search.protocol import Hypothesis, SearchModel, begin, continuations, evaluating
+from models.modes import evaluating
+from models.search.protocol import Hypothesis, SearchModel, begin, continuations
 from npx import host
 
 

@@ -7,13 +7,11 @@ the bookkeeping over them, are small and are kept on the host.
 Dimensions: `B` sentences, `S` source length, `R` live rows, `V` vocabulary, `K` beam.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Protocol
 
 import npx
-from autograd import no_grad
 from models.state import State
 from npx import host
 
@@ -61,14 +59,19 @@ def check_search(
 ) -> None:
     """Raise ValueError, naming the option, for a search that cannot be."""
     for name, value in (("beam", beam), ("max_extra", max_extra), ("n_best", n_best)):
-        if value < 1 or value != int(value):
-            raise ValueError(f"{name}: expected a whole number of at least 1; got {value}")
+        check_whole(name, value, 1)
     if n_best > beam:
         raise ValueError(f"n_best: expected at most beam, {beam}; got {n_best}; try a beam of {n_best}")
     if not -10 <= alpha <= 10:
         raise ValueError(f"alpha: expected a number between -10 and 10; got {alpha}; the paper has 0.6")
     if penalty not in PENALTIES:
         raise ValueError(f"penalty: expected one of {', '.join(PENALTIES)}; got {penalty!r}")
+
+
+def check_whole(name: str, value: Any, least: int) -> None:
+    """Raise ValueError, naming the option, for what is no whole number of at least `least`: 2.0 counts no rows."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name}: expected a whole number of at least {least}; got {value!r}")
 
 
 def continuations(logits: npx.Array, k: int, config: Any, position: int) -> tuple[npx.Array, npx.Array]:
@@ -84,18 +87,6 @@ def continuations(logits: npx.Array, k: int, config: Any, position: int) -> tupl
     if not (values[:, 0] > -host.inf).all():
         raise FloatingPointError(f"search: expected finite logits; got NaN or infinity at output position {position}")
     return values, npx.to_host(ids)
-
-
-@contextmanager
-def evaluating(model: SearchModel) -> Iterator[None]:
-    """Without dropout and without a graph; the model's mode is put back."""
-    training = model.training
-    model.train(False)
-    try:
-        with no_grad():
-            yield
-    finally:
-        model.train(training)
 
 
 def begin(model: SearchModel, src: Any, max_extra: int, **options: Any) -> tuple[npx.Array, npx.Array]:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import npx
-from models.search.protocol import evaluating
+from models.modes import evaluating
+from models.search.protocol import check_whole
 from npx import host
 
 
@@ -23,10 +24,11 @@ def sample(
     Each is drawn from softmax(logits / temperature), of which only the `top_k` most probable are kept (0: all), then
     the fewest that together have the probability `top_p` (Holtzman et al., 2020). temperature 0: the most probable.
     Padding, begin and end are never drawn: a text goes on.
-    Text i draws by the keys (seed, i): neither the other texts nor how many tokens are asked for change it.
+    Text i draws by the keys (seed, i): how many tokens are asked for does not change it, nor do the other texts.
 
     `window`: positions that the model looks back on at most (None: `model.longest`); where they are full, it reads the
-    later half of them again and goes on. ValueError for a bad argument.
+    later half of them again and goes on. They are counted for all texts together, from the shortest prompt's end: so
+    which ones a text still sees then hangs on the others. ValueError for a bad argument.
     """
     check_sampling(tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, window=window)
     if not all(map(len, prompts)):
@@ -78,8 +80,8 @@ def check_sampling(
 ) -> None:
     """Raise ValueError, naming the option, for a sampling that cannot be."""
     for name, value, least in (("tokens", tokens, 1), ("top_k", top_k, 0), ("window", window, 1)):
-        if value is not None and (value < least or value != int(value)):
-            raise ValueError(f"{name}: expected a whole number of at least {least}; got {value}")
+        if name != "window" or value is not None:
+            check_whole(name, value, least)
     if not 0 <= temperature < float("inf"):
         raise ValueError(f"temperature: expected a number from 0; got {temperature}; try 1.0")
     if not 0 < top_p <= 1:

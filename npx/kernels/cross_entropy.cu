@@ -25,13 +25,14 @@ extern "C" __global__ void cross_entropy(
         return;
     }
 
+    const int spared = without_pad ? (int)pad_id : -1;  // its logit may be -inf, which no difference takes back
     float peak = LOWEST, total = 0, sum = 0;
     for (int start = threadIdx.x * WIDTH; start < classes; start += blockDim.x * WIDTH) {
         float v[WIDTH], top = peak;
         load<WIDTH>(z + start, classes - start, v);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
-            sum += v[i];
+            if (start + i != spared) sum += v[i];
             if (start + i >= classes) v[i] = -INFINITY;
             top = fmaxf(top, v[i]);
         }
@@ -41,10 +42,7 @@ extern "C" __global__ void cross_entropy(
         for (int i = 0; i < WIDTH; i++) total += quick_exp(v[i] - peak);
     }
     float explained = 0;  // by the smoothed target; the first thread's alone is used
-    if (threadIdx.x == 0) {
-        explained = on * to_float(z[target]);
-        if (without_pad) explained -= off * to_float(z[pad_id]);
-    }
+    if (threadIdx.x == 0) explained = on * to_float(z[target]);
     __shared__ float scratch[32];
     float top = block_max(peak, scratch);
     total = block_sum(total * quick_exp(peak - top), scratch);
@@ -58,7 +56,7 @@ extern "C" __global__ void cross_entropy(
         load<WIDTH>(z + start, classes - start, v);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
-            float q = without_pad && start + i == pad_id ? 0 : off;
+            float q = start + i == spared ? 0 : off;
             if (start + i == target) q += on;
             v[i] = quick_exp(v[i] - top) * inverse - q;
         }

@@ -77,7 +77,8 @@ def cross_entropy(logits: Array, targets: Array, smoothing: Smoothing = PLAIN, g
     real = (targets != smoothing.pad_id)[:, None]
     peak = logits.max(axis=-1, keepdims=True)
     log_p = logits - peak - xp.log(xp.sum(xp.exp(logits - peak), axis=-1, keepdims=True))
-    loss = -xp.sum(xp.where(real, q * log_p, 0), dtype=wide(logits.dtype))
+    explained = q * xp.where(q != 0, log_p, 0)  # a class that q leaves out may have a logit of -inf
+    loss = -xp.sum(xp.where(real, explained, 0), dtype=wide(logits.dtype))
     return loss, xp.where(real, xp.exp(log_p) - q, 0).astype(logits.dtype) if grad else None
 
 
@@ -132,9 +133,12 @@ def logits_to_gradient(z: Array, targets: Array, smoothing: Smoothing, grad: boo
     at_target = np.arange(len(z)), targets
     explained = on * z[at_target]
     if off:
+        if smoothing.spares_padding:
+            padding = z[:, smoothing.pad_id].copy()  # may be -inf, which no difference takes back
+            z[:, smoothing.pad_id] = 0
         explained += off * (z @ ones)
         if smoothing.spares_padding:
-            explained -= off * z[:, smoothing.pad_id]
+            z[:, smoothing.pad_id] = padding
     peak = z.max(axis=1)
     z -= peak[:, None]
     np.exp(z, out=z)

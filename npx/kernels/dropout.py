@@ -21,7 +21,9 @@ class Drop(NamedTuple):
 
     @property
     def threshold(self) -> int:
-        """The number of 16-bit words that mean "drop": `rate` to the nearest 1 / 65,536."""
+        """The number of 16-bit words that mean "drop": `rate` to the nearest 1 / 65,536. ValueError for no share."""
+        if not 0 <= self.rate <= 1:
+            raise ValueError(f"Drop: expected a rate from 0 to 1; got {self.rate!r}; try 0.1")
         return round(self.rate * WORD)
 
     @property

@@ -18,6 +18,7 @@ def dropout_residual_norm(
 
     x, residual (..., D); gamma, beta (D,). Saved: what layer_norm saves; drop, keep (bool (..., D), or None).
     """
+    norms.check_rows(x, residual)
     kept, dropped = dropout.reference(x, drop)
     y, saved = norms.layer_norm.reference(residual + kept, gamma, beta, eps)
     return y, (*saved, *dropped)

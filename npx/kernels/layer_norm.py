@@ -17,6 +17,7 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[
 
     x (..., D); gamma, beta (D,). Saved: gamma, xhat (..., D), rstd (..., 1).
     """
+    check_rows(x)
     xp = array_module(x)
     centred = x - xp.mean(x, axis=-1, keepdims=True)
     rstd = 1 / xp.sqrt(xp.mean(centred * centred, axis=-1, keepdims=True) + eps)
@@ -40,6 +41,14 @@ def layer_norm_grad(g: Array, gamma: Array, xhat: Array, rstd: Array, into: Plac
     rows = tuple(range(g.ndim - 1))
     gx, ggamma, gbeta = (part.astype(g.dtype, copy=False) for part in (gx, xp.sum(g * xhat, rows), xp.sum(g, rows)))
     return gx, *added((ggamma, gbeta), into)
+
+
+def check_rows(x: Array, residual: Array | None = None) -> None:
+    """ValueError for what a norm of residual + x would cut down, to whole numbers, or read in another order."""
+    if x.dtype.kind in "iub":
+        raise ValueError(f"norm: expected x of floating-point numbers; got {x.dtype}; try x.astype('float32')")
+    if residual is not None and residual.shape != x.shape:
+        raise ValueError(f"norm: expected a residual of x's shape {x.shape}; got {residual.shape}")
 
 
 def norm_rows(z: Array, gamma: Array, beta: Array, eps: float, y: Array, rstd: Array) -> None:
@@ -97,6 +106,7 @@ def residual_norm_numpy(
     What is kept is y, which the next operation keeps as well: xhat is had from it, but for the columns `hidden`, of
     which it is kept; and of the mask a bit for each value.
     """
+    check_rows(x, residual)
     y, rstd = np.empty(x.shape, x.dtype), np.empty((*x.shape[:-1], 1), x.dtype)
     keep, hidden = drop and drop.keep(x.shape), hidden_columns(gamma, beta)
     columns = np.empty((rstd.size, len(hidden)), x.dtype)
@@ -193,6 +203,7 @@ def residual_norm_cuda(
 
     Saved: gamma, xhat, rstd (N,), float32 whatever the dtype of the rows, and the dropout: the mask is not stored.
     """
+    check_rows(x, residual)
     xp = array_module(x)
     x, residual, gamma, beta = (contiguous(a) for a in (x, residual, gamma, beta))
     n, d, threads, shape = row_shape(x)

@@ -42,6 +42,7 @@ def top_k_of_rows(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[A
     """Without sorting whole rows; one copy of the logits, whose exponentials are taken in place."""
     xp = array_module(logits)
     z = logits - logits.max(axis=1, keepdims=True)
+    never = tuple(dict.fromkeys(never))  # a column that is named twice has its share once
     others = xp.exp(z[:, never]).sum(axis=1, keepdims=True)
     z[:, never] = -xp.inf
     values, columns = greatest(z, k)

@@ -22,6 +22,8 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from npx.ranks.watch import Watch
 
 LOOK = 0.1  # seconds between two looks at the next rank
@@ -110,7 +112,8 @@ class Carrier:
 
     def _run(self) -> None:
         try:
-            self._carry()
+            with np.errstate(all="ignore"):  # of sums that are not finite is told where they are read
+                self._carry()
         except BaseException:  # without this thread all ranks would wait for ever
             traceback.print_exc()
             self.ended(1)

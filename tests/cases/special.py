@@ -177,6 +177,10 @@ def cross_entropy(d):
     yield Call((constant(d, 0.5, 7, 5), targets, Smoothing(0.1, "all", 3)))  # ties
     yield Call((d.values(7, 2), targets % 2, Smoothing(0.1, "others", -1)))
     yield Call((d.values(7, 1), targets * 0, Smoothing(0.0, "all", -1)))  # one class
+    barred = d.values(7, 5)
+    barred[:, 3] = -np.inf
+    for smoothing in (Smoothing(0.0, "all", -1), Smoothing(0.1, "others_without_pad", 3)):
+        yield Call((barred, targets % 3, smoothing))  # no part of the target
     if is_wide(d):
         for shift in (steep(d), -steep(d)):
             yield Call((d.values(7, 5, shift=shift), targets, Smoothing(0.0, "all", 3)))
@@ -229,6 +233,7 @@ def top_k(d):
         yield Call((ties, k, ()))
         yield Call((ties, k, (0, 6)))  # k of 7: fewer are left
         yield Call((constant(d, -2, 5, 7), k, (1,)))
+        yield Call((ties, k, (3, 3)))  # named twice
     yield Call((np.round(d.values(5, 26)).astype(d.dtype), 3, (4,)))  # ties in several blocks of 2 or 3 columns
     sparse = constant(d, -np.inf, 5, 26)
     sparse[:, ::13] = d.values(5, 2)  # fewer blocks than k

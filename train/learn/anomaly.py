@@ -4,22 +4,23 @@ Nothing is looked at while all goes well, so it costs nothing until then: dropou
 weights have not moved, so that the second time is the first.
 """
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
+import npx
 from autograd import AnomalyError, anomaly
 from train.errors import one_line
 
 SUM_ALONE = "no operation; it is beyond the range of numbers as a sum alone"  # where none is found
 
 
-@contextmanager
-def unwarned() -> Iterator[None]:
-    """Without NumPy's warnings of numbers that are not finite: they are told where they are read."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        yield
+def unwarned() -> AbstractContextManager[None]:
+    """Without NumPy's warnings of numbers that are not finite: they are told where they are read.
+
+    In this thread and those that walk over rows for it: filters of warnings belong to the process, and two threads that
+    train at once would put back each other's.
+    """
+    return npx.host.errstate(all="ignore")
 
 
 def first_anomaly(work: Callable[[], object]) -> str:

@@ -25,7 +25,8 @@ def label_smoothed_loss(
     q puts 1 - smoothing on the target and spreads the rest evenly: over all V types, target and padding among them
     ("all"); over the V - 1 others ("others"); over those without padding, V - 2 ("others_without_pad"). Smoothing 0 is
     plain cross entropy. `normalizer` None is the number of tokens counted; for a micro-batch, give that of the whole
-    update. Raises ValueError for shapes or ids that do not fit, a smoothing outside [0, 1) or an unknown kind.
+    update. Raises ValueError for shapes or ids that do not fit, a smoothing outside [0, 1), an unknown kind or a
+    normalizer that is not above 0.
     """
     targets = npx.asarray(targets)
     if logits.ndim < 2:
@@ -38,5 +39,7 @@ def label_smoothed_loss(
         raise ValueError(f"label_smoothed_loss: expected smoothing_over {choices}; got {smoothing_over!r}; try 'all'")
     if normalizer is None:
         normalizer = max(1, int((targets != pad_id).sum()))
+    if not 0 < normalizer < float("inf"):
+        raise ValueError(f"label_smoothed_loss: expected a normalizer above 0; got {normalizer}; try None")
     total = cross_entropy(logits, targets, npx.Smoothing(smoothing, smoothing_over, pad_id))
     return total * (1.0 / normalizer)

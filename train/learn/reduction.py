@@ -1,4 +1,4 @@
-"""The gradient in the flat buffer, of one process or of several ranks: summed, measured, shared out among them.
+"""The gradient of a model, of one process or of several ranks: summed, measured, shared out among them.
 
 Ranks add their gradients up in buckets, from the end of the flat buffer to its beginning, which is about the order in
 which backward is done with them: a bucket whose parameters have all they get from the last micro-batch goes at once,
@@ -12,7 +12,7 @@ import npx
 from autograd import Tensor
 from models import FlatParameters
 from npx.ranks.world import Wait, World
-from train.learn.optim import squared_norm
+from train.learn.optim import square, squared_norm
 
 BUCKET = 16 << 20  # bytes: many enough to begin early, few enough that a message's latency does not count
 
@@ -109,7 +109,7 @@ class Reduction(Alone):
         for end in self.ends:
             end()
         self.ends = []
-        return npx.sum(npx.stack([self.flat.grad[own] @ self.flat.grad[own] for own in self.mine]))
+        return npx.sum(npx.stack([square(self.flat.grad[own]) for own in self.mine]))
 
     def spread(self) -> None:
         if self.shards:

@@ -2,9 +2,9 @@
 
 Of several ranks each computes its share of the micro-batches, and all get the gradient of all of them.
 
-The gradient of the mean loss over all target tokens, times the loss scale, is added up in the flat buffer; Adam divides
-by the scale and clips in its own pass. The device is waited for once an update: the losses and the norm are read
-together, after the last backward, and nothing is moved unless they are finite.
+The gradient of the mean loss over all target tokens, times the loss scale, is added up parameter by parameter; Adam
+divides by the scale and clips in its own pass. The device is waited for once an update: the losses and the norm are
+read together, after the last backward, and nothing is moved unless they are finite.
 """
 
 import math
@@ -59,7 +59,7 @@ class Update:
         self.losses: list[float] = []  # of the micro-batches of the last gradient, of all ranks
 
     def gradient(self, micro: Sequence[Any], step: int, share: Share | None = None) -> tuple[float, float]:
-        """Leaves the gradient of micro-batches in the flat buffer; returns their mean loss and the gradient's norm.
+        """Leaves the gradient of micro-batches with the parameters; returns their mean loss and the gradient's norm.
 
         `share`: what of the whole update `micro` is; None: all of it. Loss, norm and gradient are those of all ranks
         (where `train.shard` splits it, the gradient of this rank's parts).
@@ -180,7 +180,7 @@ class Update:
         return share.all, ""
 
     def apply(self, lr: float, norm: float) -> None:
-        """Moves the weights by the gradient in the flat buffer, whose norm is `norm`."""
+        """Moves the weights by the gradient that was left, whose norm is `norm`."""
         self.adam.step(lr, clip_factor(norm, self.settings.clip_norm) / self.scale.value)
         self.own.spread()
         self.scale.succeeded()

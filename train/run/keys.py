@@ -148,7 +148,11 @@ class TrainSection:
     )
     keep_last: int = key(5, "Checkpoints kept; `average` takes the mean of these.", within=COUNT, may_change=True)
     patience: int = key(
-        0, "Stop after so many validations without a lower loss; 0: never early.", within="[0, 1e6]", may_change=True
+        0,
+        "Stop after so many validations without a lower loss, or a better score where a task is judged by one (F1);"
+        " 0: never early.",
+        within="[0, 1e6]",
+        may_change=True,
     )
     validate_bleu: bool = key(
         True, "Also translate the validation text (or parse it), and report its BLEU (its F1).", may_change=True
@@ -176,7 +180,7 @@ class TrainSection:
 
 @dataclass(frozen=True)
 class SearchSection:
-    """[search]: How validation and `translate` search; the options of `translate` go before."""
+    """[search]: How `translate` and `parse` search; their options go before. A validation is greedy."""
 
     beam: int = key(4, "Hypotheses kept for a sentence; 1 is greedy search.", within="[1, 512]", may_change=True)
     alpha: float = key(0.6, "Exponent of the length penalty; 0 is none.", within="[0, 10]", may_change=True)

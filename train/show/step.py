@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from autograd import Recorder, Tensor, observing
-from autograd.draw import Wrong, evaluate, free_place, numbers, parsed
+from autograd.draw import REFUSED, Wrong, evaluate, free_place, numbers, parsed
 from autograd.engine import Node
 from autograd.layout import Box, Layout
 from autograd.neural import softmax
@@ -20,7 +20,6 @@ KNOWN = {
     "reshape", "sigmoid", "softmax", "sqrt", "stack", "sum", "swapaxes", "tanh", "transpose",
 }  # fmt: skip
 LETTERS, NODES, SIZE, VALUES = 400, 60, 64, 64  # the most of an expression, nodes, numbers of a node, of a name
-REFUSED = (Wrong, ValueError, TypeError, IndexError, RuntimeError, ArithmeticError, AttributeError, MemoryError)
 
 
 class Watcher(Recorder):

@@ -57,6 +57,9 @@ class WholeTrees:
     def train(self, mode: bool = True) -> Any:
         return self.model.train(mode)
 
+    def modules(self) -> Any:
+        return getattr(self.model, "modules", tuple)()
+
     def limits(self, src: npx.Array, max_extra: int) -> npx.Array:
         return self.model.limits(src, max_extra)
 
