@@ -12,7 +12,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -112,6 +112,21 @@ def kept(path: Path_) -> Any:
         return None
     del content[SEAL]
     return content
+
+
+def claimed(out: Path, *marks: str, besides: Collection[str] = ()) -> Any:
+    """What a command's own folder holds in the first of the sealed files `marks` that is there; None for a new folder.
+
+    UserError for any other folder, which is somebody's own. A new one has nothing in it but what is named `besides`.
+    """
+    for mark in marks:
+        if (before := kept(out / mark)) is not None:
+            return before
+    there = os.listdir(out) if out.is_dir() else ["a file"] if os.path.lexists(out) else []
+    if [name for name in there if name not in besides and not (name[0] == "." and name.endswith(".partial"))]:
+        got = "another" if out.is_dir() else what_is(out)
+        raise UserError(f"{out}: expected a new folder, or one of this command; got {got}; try another --out")
+    return None
 
 
 def digest(path: Path_) -> str:
