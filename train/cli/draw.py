@@ -45,6 +45,7 @@ def draw(
     if what not in WHAT:
         raise UserError(f"draw: expected one of {', '.join(WHAT)}; got '{what}'; try {nearest(what, WHAT)}")
     picture.check(out)
+    picture.check_words(out)
     for name, (value, of) in {
         "input": (input, ("heads", "beam")), "kind": (kind, ("heads",)), "also": (also, ("curves",)),
         "beam": (beam, ("heads", "beam")), "alpha": (alpha, ("heads", "beam")), "sentences": (sentences, ("roles",)),

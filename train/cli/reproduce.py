@@ -165,6 +165,7 @@ def figures(
 ) -> None:
     """Draw the paper's figures 3, 4 and 5 for a sentence of your own; write figure3.svg, figure4.svg, figure5.svg."""
     from train.errors import UserError, nearest
+    from train.experiments.folder import begin
     from train.run.checkpoint import load_with_origin
     from train.show.heads import draw_figures
     from train.show.inside import see, source_ids
@@ -181,5 +182,6 @@ def figures(
     layers = network.config.n_layers
     if layer is not None and layer > layers:
         raise UserError(f"--layer: expected 1 to {layers}; got {layer}; try {layers}")
+    begin(out, {}, "figures.json")
     for file in draw_figures(seen, word, (layer or max(1, layers - 1)) - 1, out, source):
         print(file)

@@ -4,6 +4,7 @@ matplotlib draws (the extra `draw`), through its Figure alone: no screen, no sta
 """
 
 import importlib.util
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from train.files import whole, write_text
 KINDS = (".png", ".svg")
 COLOURS = "viridis"  # even in lightness, also for eyes that see fewer colours, and printed in grey
 DPI = 144
+DRAWN = b"Drawn from "  # begins the last line of the words beside a picture
 
 
 def check(path: Path) -> None:
@@ -26,6 +28,13 @@ def check(path: Path) -> None:
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"
         raise UserError(f"{path}: expected a file to write; got {got}; try another --out")
+
+
+def check_words(path: Path) -> None:
+    """UserError where what stands beside a picture, in the place of its words, is somebody's own."""
+    text = beside(path)
+    if os.path.lexists(text) and not (text.is_file() and text.read_bytes().rpartition(b"\n\n")[2].startswith(DRAWN)):
+        raise UserError(f"{text}: expected the words of a picture, to replace; got another's; try another --out")
 
 
 def new(width: float, height: float) -> Any:
@@ -61,6 +70,10 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # of a script that the font does not have
         with whole(path) as file:
             figure.savefig(file, format=path.suffix[1:], dpi=DPI, metadata=about)
-    beside = path.with_name(f"{path.stem}.alt.txt")
-    write_text(beside, f"{title}\n\n{alt}\n\nDrawn from {source}.\n")
-    return beside
+    write_text(text := beside(path), f"{title}\n\n{alt}\n\n{DRAWN.decode()}{source}.\n")
+    return text
+
+
+def beside(path: Path) -> Path:
+    """Where the words of a picture stand."""
+    return path.with_name(f"{path.stem}.alt.txt")
