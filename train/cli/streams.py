@@ -6,6 +6,7 @@ output whose reader has gone ends the program without a word (`Gone`).
 """
 
 import errno
+import io
 import os
 import select
 import sys
@@ -69,6 +70,9 @@ def settled() -> Iterator[None]:
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))
     before = sys.stdout, sys.stderr
+    for stream in before:  # a letter that a terminal's encoding has not is shown as \\xfc, as on standard error anyway
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.stdout, sys.stderr = Stream(sys.stdout, ended), Stream(sys.stderr, lambda error: None)
     try:
         yield
