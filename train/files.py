@@ -8,6 +8,7 @@ in a number is as good a number.
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import os
 import re
@@ -65,6 +66,13 @@ def opened(path: Path_, what: str = "a file", pipes: bool = False, attempt: str 
     `pipes`: takes also what can be read only once. Nothing else is waited for, neither a pipe without a writer.
     `attempt`: what to try, of the message.
     """
+
+    def failed(error: OSError) -> UserError:
+        if isinstance(error, FileNotFoundError):
+            return UserError(f"{path}: expected {what}; got no such file; try {attempt or 'another path'}")
+        got = f"'{error.strerror}'"
+        return UserError(f"{path}: expected {what} that can be read; got {got}; try {attempt or 'another path'}")
+
     descriptor = -1
     try:
         if "\0" in str(path):
@@ -74,17 +82,32 @@ def opened(path: Path_, what: str = "a file", pipes: bool = False, attempt: str 
         if not (shape == stat.S_IFREG or pipes and shape != stat.S_IFDIR):
             try_this = attempt or ATTEMPTS.get(shape, "another path")
             raise UserError(f"{path}: expected {what}; got {SHAPES.get(shape, 'something else')}; try {try_this}")
-        with open(descriptor, "rb", closefd=False) as file:
-            yield file
-    except FileNotFoundError:
-        raise UserError(f"{path}: expected {what}; got no such file; try {attempt or 'another path'}") from None
-    except OSError as error:
-        raise UserError(
-            f"{path}: expected {what} that can be read; got '{error.strerror}'; try {attempt or 'another path'}"
-        ) from None
-    finally:
+    except (OSError, UserError) as error:
         if descriptor >= 0:
             os.close(descriptor)
+        raise failed(error) if isinstance(error, OSError) else error from None
+    with io.BufferedReader(Source(descriptor, failed)) as file:
+        yield cast(BinaryIO, file)
+
+
+class Source(io.FileIO):
+    """An open file; what goes wrong as it is read is told by `failed`, and nothing else that happens meanwhile."""
+
+    def __init__(self, descriptor: int, failed: Callable[[OSError], Exception]) -> None:
+        super().__init__(descriptor)
+        self.failed = failed
+
+    def readinto(self, buffer: Any) -> Any:
+        return self._told(super().readinto, buffer)
+
+    def readall(self) -> Any:
+        return self._told(super().readall)
+
+    def _told(self, read: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return read(*arguments)
+        except OSError as error:
+            raise self.failed(error) from None
 
 
 def read_json(path: Path_, what: str, attempt: str = "a copy of the file") -> Any:

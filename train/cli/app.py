@@ -11,7 +11,7 @@ import typer
 
 from train.cli.streams import Stream, arriving_lines, ended
 from train.errors import UserError
-from train.files import opened, whole
+from train.files import disk_errors, opened, whole
 from train.text.lines import LONGEST_LINE
 
 app = typer.Typer(
@@ -63,5 +63,5 @@ def writer(path: Path | None) -> Iterator[Any]:
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"
         raise UserError(f"{path}: expected a file to write; got {got}; try another --output")
-    with whole(path, "t", through=True) as file:
+    with disk_errors(str(path)), whole(path, "t", through=True) as file:
         yield file

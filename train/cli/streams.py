@@ -93,7 +93,11 @@ def arriving_lines(file: BinaryIO, name: str, most: int) -> Iterator[str | None]
         with suppress(OSError, ValueError):  # what cannot be waited for: a file on a system that has no such call
             if number and not select.select([descriptor], [], [], PAUSE)[0]:
                 yield None
-        read = os.read(descriptor, 1 << 16)
+        try:
+            read = os.read(descriptor, 1 << 16)
+        except OSError as error:
+            got = error.strerror
+            raise UserError(f"{name}: expected text that can be read; got '{got}'; try another input") from None
         size += len(read)
         if b"\n" in read or not read:
             *lines, rest = b"".join([*pending, read]).split(b"\n")
