@@ -299,7 +299,7 @@ def test_attention_is_told_by_words(folder, kind):
     np.testing.assert_allclose(attention.sum(axis=1), 1, rtol=1e-6)
 
 
-def test_a_parse_is_drawn_with_what_the_decoder_looks_at(run, folder, tmp_path):
+def test_a_parse_is_drawn_with_what_the_decoder_looks_at(run, folder, tmp_path, capfd):
     svg = tmp_path / "t.svg"
     command = ["parse", "--model", str(run), "--gold", str(folder / "valid.mrg"), "--output", str(tmp_path / "out")]
     assert main([*command, "--svg", str(svg)]) == 0
@@ -308,6 +308,10 @@ def test_a_parse_is_drawn_with_what_the_decoder_looks_at(run, folder, tmp_path):
     assert all(word in texts for word in ["the", "cat", "sat", "NP", "VP", "TOP", "(NP", ")S", "end"])
     lines = list(root.iter("{http://www.w3.org/2000/svg}polyline"))
     assert len(lines) == 7 + 6 - 1  # one to each part of a constituent
+    (empty := tmp_path / "empty").write_text("\n", encoding="utf-8")
+    unseen = ["parse", "--model", str(run), "--input", str(empty), "--svg", str(tmp_path / "no.svg")]
+    assert main(unseen) == 2 and not (tmp_path / "no.svg").exists()
+    assert "--svg: expected a sentence, whose tree is drawn; got none" in capfd.readouterr().err
     odd = Tree("TOP", [Tree("A&B", [Leaf("<", "a<b")]), Leaf("'", "x")])
     drawn = ElementTree.fromstring(draw_tree(odd, ["(A", "end"], np.eye(2, 3)))
     assert {"a<b", "A&B"} <= {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}

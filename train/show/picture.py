@@ -4,7 +4,9 @@ matplotlib draws (the extra `draw`), through its Figure alone: no screen, no sta
 """
 
 import importlib.util
+import io
 import os
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,11 +25,17 @@ def check(path: Path) -> None:
     """UserError where a picture cannot be drawn, or not be written to `path`, before anything is computed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UserError('draw: expected the package matplotlib; got none; try pip install "npx-transformer[draw]"')
-    if path.suffix not in KINDS:
-        raise UserError(f"{path}: expected a name that ends in .png or .svg; got '{path.suffix}'; try picture.svg")
+    check_place(path, KINDS)
+
+
+def check_place(path: Path, kinds: Sequence[str]) -> None:
+    """UserError where a picture of one of these kinds cannot be written to `path`."""
+    if path.suffix not in kinds:
+        names = " or ".join(kinds)
+        raise UserError(f"{path}: expected a name that ends in {names}; got '{path.suffix}'; try picture.svg")
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"
-        raise UserError(f"{path}: expected a file to write; got {got}; try another --out")
+        raise UserError(f"{path}: expected a file to write; got {got}; try another path")
 
 
 def check_words(path: Path) -> None:
@@ -56,6 +64,11 @@ def ticks(axis: Any, places: Sequence[float], labels: Sequence[str], **how: Any)
     plain(*axis.get_ticklabels())
 
 
+def readable(svg: str) -> str:
+    """The picture with the sign for no character where XML 1.0 allows none, so that browsers open it."""
+    return re.sub("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]", "\ufffd", svg)
+
+
 def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
     """Writes the picture and, beside it, its alternative text as NAME.alt.txt; returns the path of that.
 
@@ -68,8 +81,10 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
     about |= {"Date": None, "Creator": None} if svg else {"Software": None}
     with matplotlib.rc_context({"svg.hashsalt": "npx-transformer", "svg.fonttype": "none"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # of a script that the font does not have
-        with whole(path) as file:
-            figure.savefig(file, format=path.suffix[1:], dpi=DPI, metadata=about)
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=about)
+    with whole(path) as file:
+        file.write(readable(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
     write_text(text := beside(path), f"{title}\n\n{alt}\n\n{DRAWN.decode()}{source}.\n")
     return text
 
