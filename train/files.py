@@ -67,6 +67,8 @@ def opened(path: Path_, what: str = "a file", pipes: bool = False, attempt: str 
     `attempt`: what to try, of the message.
     """
 
+    path = str(path) or "''"
+
     def failed(error: OSError) -> UserError:
         if isinstance(error, FileNotFoundError):
             return UserError(f"{path}: expected {what}; got no such file; try {attempt or 'another path'}")
@@ -75,7 +77,7 @@ def opened(path: Path_, what: str = "a file", pipes: bool = False, attempt: str 
 
     descriptor = -1
     try:
-        if "\0" in str(path):
+        if "\0" in path:
             raise OSError(errno.EINVAL, "a NUL in its name")
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if pipes else os.O_NONBLOCK))
         shape = stat.S_IFMT(os.fstat(descriptor).st_mode)

@@ -59,7 +59,9 @@ def run(argv: Sequence[str] | None) -> int:
         return fail(str(error))
     except CLICK_ERROR as error:  # no such option, a value of the wrong kind: two or three lines of click's made one
         command = getattr(getattr(error, "ctx", None), "command_path", "npx-transformer")
-        return fail(f"{error.format_message().rstrip('.')}; try {command} --help")
+        wrong: Any = getattr(error.__cause__, "errors", list)()  # pydantic's, where typer has it read values
+        got = f"; got {str(wrong[0]['input'])[:60]!r}" if wrong else ""
+        return fail(f"{error.format_message().rstrip('.')}{got}; try {command} --help")
     except typer.Abort:  # what typer makes of an EOFError
         return fail("input: expected more of it; got its end; try a whole copy of the file that is read")
     except KeyboardInterrupt:

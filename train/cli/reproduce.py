@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import Device, app, use_device
-from train.cli.options import number
+from train.cli.options import number, text, warn
 
 tables = typer.Typer(help="Reproduce a table of the paper: its figures beside ours.")
 app.add_typer(tables, name="reproduce")
@@ -152,7 +152,7 @@ def figures(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)],
     model: Annotated[Path, typer.Option(metavar="RUN", help="Run folder, or one checkpoint.", show_default=False)],
     input: Annotated[
-        str, typer.Option("--input", metavar="SENTENCE", help="In the source language.", show_default=False)
+        str, text("--input", metavar="SENTENCE", help="In the source language.", show_default=False)
     ],
     word: Annotated[
         str, typer.Option(metavar="WORD", help="The piece that is followed; default: the one in the middle.")
@@ -173,7 +173,7 @@ def figures(
 
     check(out.parent / "figure3.svg")
     use_device(device)
-    network, tokenizer, _, source = load_with_origin(model, "translation")
+    network, tokenizer, _, source = load_with_origin(model, "translation", warn)
     seen = see(network, tokenizer, source_ids(network, tokenizer, input), [])
     word = word or seen.source[(len(seen.source) - 1) // 2]
     if word not in seen.source:
