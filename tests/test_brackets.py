@@ -123,6 +123,18 @@ def test_the_command_names_error_sentences_and_prints_json(tmp_path, capsys):
     assert "Bracketing FMeasure       =  66.67" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("root", "told"), [("", True), ("ROOT ", True), ("TOP ", False), ("S1 ", True)])
+def test_roots_that_only_gold_trees_have_are_counted_as_evalb_does_and_told(tmp_path, capsys, root, told):
+    gold = write(tmp_path / "gold", *[f"({root}(S (A a) (B b)))"] * 2)
+    hyp = write(tmp_path / "hyp", "(TOP (S (A a) (B b)))", "")
+    same = write(tmp_path / "same", *[f"({root}(S (A a) (B b)))"] * 2)
+    for other, words in ((hyp, told), (same, False)):
+        assert main(["score-trees", "--gold", gold, "--hyp", other, "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out)["recall"] == (50 if words else 100)
+        assert ("in gold trees alone: 1, counted as EVALB does" in err) == words and err.count("\n") == words
+
+
 def test_mistakes_end_in_one_line(tmp_path, capsys):
     gold, short = write(tmp_path / "gold", "(S (A a))", "(S (A a))"), write(tmp_path / "short", "(S (A a))")
     empty = write(tmp_path / "empty")

@@ -235,7 +235,7 @@ MISTAKES = {
     "small vocabulary": (["base", *GOOD, "--set", "data.vocab_size=10"], ["vocab_size", "10"]),
     "small batch": (["base", *GOOD, *SET, "--set", "train.batch_tokens=2"], ["batch_tokens"]),
     "missing tokenizer": (["base", *GOOD, "--set", "data.tokenizer=none.json"], ["none.json"]),
-    "device": (["base", *GOOD, "--device", "tpu"], ["cpu, cuda", "tpu"]),
+    "device": (["base", *GOOD, "--device", "tpu"], ['"cpu", "cuda"', "tpu"]),
     "option": (["base", *GOOD, "--nope"], ["--nope", "train --help"]),
     "resume of nothing": (["base", *GOOD, "--resume"], ["run folder to resume"]),
 }

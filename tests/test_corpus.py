@@ -347,6 +347,32 @@ def test_evenly_spaced_lines(most, total, chunk):
     assert found == lines[:: -(-total // most)] and len(found) <= most
 
 
+def test_a_folder_of_something_else_and_ones_own_text_are_left_alone(tmp_path, capfd):
+    """Nothing that was there before is another afterwards: a run, a text beside others, the input by any name."""
+    own = {"train.src": text(ALL), "train.tgt": text(line[::-1] for line in ALL)}
+    places = {"mine": own, "run": {"tokenizer.json": b"{}", "config.toml": b""}, "text": {"train.en": b"mine\n"}}
+    for place, files in places.items():
+        (tmp_path / place).mkdir()
+        for name, content in files.items():
+            (tmp_path / place / name).write_bytes(content)
+    given = [f"--train-{side}={tmp_path / 'mine' / f'train.{side}'}" for side in ("src", "tgt")]
+    data = ["data", "own", "--vocab-size", "290", "--quiet", "--out"]
+    before = files_of(tmp_path)
+    for place in places:
+        assert main([*data, str(tmp_path / place), *given]) == 2
+        assert "expected a new folder, or one of this command; got another; try" in capfd.readouterr().err
+    assert files_of(tmp_path) == before
+    (out := tmp_path / "out").mkdir()
+    assert main([*data, str(out), *given]) == main([*data, str(out), *given]) == 0
+    before = files_of(tmp_path)
+    (tmp_path / "linked").hardlink_to(out / "train.src")
+    for one in (out / "train.src", tmp_path / "linked"):
+        assert main([*data, str(out), f"--train-src={one}", given[1]]) == 2
+        assert f"{one}: expected text outside of --out; got {out}" in capfd.readouterr().err
+    (tmp_path / "linked").unlink()
+    assert files_of(tmp_path) == before
+
+
 def test_the_command_prepares_ones_own_files_and_tells_mistakes_in_one_line(tmp_path, capfd):
     for side, turned in (("src", 1), ("tgt", -1)):
         (tmp_path / side).write_bytes(text(line[::turned] for line in ALL))

@@ -299,7 +299,7 @@ def test_attention_is_told_by_words(folder, kind):
     np.testing.assert_allclose(attention.sum(axis=1), 1, rtol=1e-6)
 
 
-def test_a_parse_is_drawn_with_what_the_decoder_looks_at(run, folder, tmp_path):
+def test_a_parse_is_drawn_with_what_the_decoder_looks_at(run, folder, tmp_path, capfd):
     svg = tmp_path / "t.svg"
     command = ["parse", "--model", str(run), "--gold", str(folder / "valid.mrg"), "--output", str(tmp_path / "out")]
     assert main([*command, "--svg", str(svg)]) == 0
@@ -308,6 +308,10 @@ def test_a_parse_is_drawn_with_what_the_decoder_looks_at(run, folder, tmp_path):
     assert all(word in texts for word in ["the", "cat", "sat", "NP", "VP", "TOP", "(NP", ")S", "end"])
     lines = list(root.iter("{http://www.w3.org/2000/svg}polyline"))
     assert len(lines) == 7 + 6 - 1  # one to each part of a constituent
+    (empty := tmp_path / "empty").write_text("\n", encoding="utf-8")
+    unseen = ["parse", "--model", str(run), "--input", str(empty), "--svg", str(tmp_path / "no.svg")]
+    assert main(unseen) == 2 and not (tmp_path / "no.svg").exists()
+    assert "--svg: expected a sentence, whose tree is drawn; got none" in capfd.readouterr().err
     odd = Tree("TOP", [Tree("A&B", [Leaf("<", "a<b")]), Leaf("'", "x")])
     drawn = ElementTree.fromstring(draw_tree(odd, ["(A", "end"], np.eye(2, 3)))
     assert {"a<b", "A&B"} <= {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
@@ -345,6 +349,24 @@ def test_table_4_trains_its_rows(folder, tmp_path, capsys):
     table = json.loads((tmp_path / "t" / "table4.json").read_text())
     assert set(table["ours"]) == {"wsj", "semi"} and table["ours"]["semi"]["updates"] == 2
     assert len((tmp_path / "t" / "semi.mrg").read_text().splitlines()) == 3 * len(TREES[::4])
-    before = (tmp_path / "t" / "rows" / "semi" / "log.txt").stat().st_mtime_ns
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (tmp_path / "t" / "rows").rglob("*.*")}
     assert main(command) == 0
-    assert (tmp_path / "t" / "rows" / "semi" / "log.txt").stat().st_mtime_ns == before  # what is done is done
+    capsys.readouterr()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "test.mrg").write_text("my own")
+    (tmp_path / "mine.mrg").write_text(TREES[0])
+    for changes, said in (
+        ([f"--test-trees={tmp_path / 'mine.mrg'}"], "expected test trees = another, as its rows have; got this"),
+        ([f"--train-trees={tmp_path / 'mine.mrg'}"], "expected train trees = another"),
+        (["--scale=paper", "--set=model.n_heads=2"], "expected scale = small, as its rows have; got paper; try"),
+        (["--set=train.seed=2"], "expected settings = "),
+        ([f"--run=semi={tmp_path / 't' / 'rows' / 'wsj'}"], "expected run semi = another, as its rows have"),
+        (["--run=wsj=nope"], "nope: expected a run folder or a checkpoint folder; got nothing"),
+        ([f"--out={tmp_path / 'mine'}"], "expected a new folder, or one of this command; got another; try another"),
+    ):
+        assert main([*command, *changes]) == 2
+        err = capsys.readouterr().err
+        assert said in err and err.count("\n") == 1, err
+    rows = (tmp_path / "t" / "rows").rglob("*.*")
+    assert before == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in rows}  # what is done is done
+    assert (tmp_path / "mine" / "test.mrg").read_text() == "my own"

@@ -88,6 +88,18 @@ def test_the_papers_figures(tmp_path, uninterrupted, capsys):
     before = [file.read_bytes() for file in files]
     assert main(given) == 0 and before == [file.read_bytes() for file in files]
     assert all("encoder self-attention, layer 1 of 1" in file.with_suffix(".alt.txt").read_text() for file in files)
+    (tmp_path / "figure3.svg").write_text("mine")
+    assert main([*given[:-1], str(tmp_path)]) == 2
+    assert "expected a new folder, or one of this command; got another" in capsys.readouterr().err
+    assert (tmp_path / "figure3.svg").read_text() == "mine"
+
+
+@pytest.mark.parametrize("mine", ["", "my notes\n\nDear diary\n", "Drawn from life\n\nand more"])
+def test_words_of_ones_own_are_not_taken_for_those_of_a_picture(tmp_path, uninterrupted, capsys, mine):
+    (tmp_path / "note.alt.txt").write_text(mine)
+    assert main(["draw", str(uninterrupted), "curves", "--out", str(tmp_path / "note.png")]) == 2
+    assert "note.alt.txt: expected the words of a picture, to replace; got another's; try" in capsys.readouterr().err
+    assert [path.read_text() for path in tmp_path.iterdir()] == [mine]
 
 
 @pytest.mark.parametrize(

@@ -225,6 +225,11 @@ def test_the_comparators_stand_beside_ours_with_both_counts(trained, texts, tmp_
         ([*arguments, "--en-fr", str(trained)], "try --en-fr, --en-fr-src and --en-fr-ref"),
     ):
         assert main(wrong) == 2 and said in capfd.readouterr().err
+    (mine := tmp_path / "mine").mkdir()
+    (mine / "table2.md").write_text("mine")
+    assert main([*arguments, "--out", str(mine)]) == 2
+    assert "expected a new folder, or one of this command; got another" in capfd.readouterr().err
+    assert [path.read_text() for path in mine.iterdir()] == ["mine"]
 
 
 def model_rows(run):

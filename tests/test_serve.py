@@ -165,7 +165,8 @@ def test_each_page_opens_the_heads_of_its_own_translation(address):
     of = {"kind": "encoder", "layer": 0, "head": 1}
     for answer in (one, two):
         assert asked(address, "/api/head", of | {"translation": answer["translation"]})["rows"] == answer["source"]
-    for wrong in ({}, {"translation": []}, {"translation": two["translation"], "layer": -1}):
+    of_two = {"translation": two["translation"]}
+    for wrong in ({}, {"translation": []}, of_two | {"layer": -1}, of_two | {"layer": float("inf")}):
         assert "expected a head of a recent translation" in asked(address, "/api/head", of | wrong)["error"]
     for _ in range(KEPT):
         asked(address, "/api/translate", {"text": "one", "beam": 1})

@@ -8,11 +8,12 @@ in a number is as good a number.
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -65,26 +66,50 @@ def opened(path: Path_, what: str = "a file", pipes: bool = False, attempt: str 
     `pipes`: takes also what can be read only once. Nothing else is waited for, neither a pipe without a writer.
     `attempt`: what to try, of the message.
     """
+
+    path = str(path) or "''"
+
+    def failed(error: OSError) -> UserError:
+        if isinstance(error, FileNotFoundError):
+            return UserError(f"{path}: expected {what}; got no such file; try {attempt or 'another path'}")
+        got = f"'{error.strerror}'"
+        return UserError(f"{path}: expected {what} that can be read; got {got}; try {attempt or 'another path'}")
+
     descriptor = -1
     try:
-        if "\0" in str(path):
+        if "\0" in path:
             raise OSError(errno.EINVAL, "a NUL in its name")
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if pipes else os.O_NONBLOCK))
         shape = stat.S_IFMT(os.fstat(descriptor).st_mode)
         if not (shape == stat.S_IFREG or pipes and shape != stat.S_IFDIR):
             try_this = attempt or ATTEMPTS.get(shape, "another path")
             raise UserError(f"{path}: expected {what}; got {SHAPES.get(shape, 'something else')}; try {try_this}")
-        with open(descriptor, "rb", closefd=False) as file:
-            yield file
-    except FileNotFoundError:
-        raise UserError(f"{path}: expected {what}; got no such file; try {attempt or 'another path'}") from None
-    except OSError as error:
-        raise UserError(
-            f"{path}: expected {what} that can be read; got '{error.strerror}'; try {attempt or 'another path'}"
-        ) from None
-    finally:
+    except (OSError, UserError) as error:
         if descriptor >= 0:
             os.close(descriptor)
+        raise failed(error) if isinstance(error, OSError) else error from None
+    with io.BufferedReader(Source(descriptor, failed)) as file:
+        yield cast(BinaryIO, file)
+
+
+class Source(io.FileIO):
+    """An open file; what goes wrong as it is read is told by `failed`, and nothing else that happens meanwhile."""
+
+    def __init__(self, descriptor: int, failed: Callable[[OSError], Exception]) -> None:
+        super().__init__(descriptor)
+        self.failed = failed
+
+    def readinto(self, buffer: Any) -> Any:
+        return self._told(super().readinto, buffer)
+
+    def readall(self) -> Any:
+        return self._told(super().readall)
+
+    def _told(self, read: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return read(*arguments)
+        except OSError as error:
+            raise self.failed(error) from None
 
 
 def read_json(path: Path_, what: str, attempt: str = "a copy of the file") -> Any:
@@ -112,6 +137,21 @@ def kept(path: Path_) -> Any:
         return None
     del content[SEAL]
     return content
+
+
+def claimed(out: Path, *marks: str, besides: Collection[str] = ()) -> Any:
+    """What a command's own folder holds in the first of the sealed files `marks` that is there; None for a new folder.
+
+    UserError for any other folder, which is somebody's own. A new one has nothing in it but what is named `besides`.
+    """
+    for mark in marks:
+        if (before := kept(out / mark)) is not None:
+            return before
+    there = os.listdir(out) if out.is_dir() else ["a file"] if os.path.lexists(out) else []
+    if [name for name in there if name not in besides and not (name[0] == "." and name.endswith(".partial"))]:
+        got = "another" if out.is_dir() else what_is(out)
+        raise UserError(f"{out}: expected a new folder, or one of this command; got {got}; try another --out")
+    return None
 
 
 def digest(path: Path_) -> str:

@@ -9,9 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from npx.ranges import Range
+from train.cli.options import ranged
 from train.cli.streams import Stream, arriving_lines, ended
 from train.errors import UserError
-from train.files import opened, whole
+from train.files import disk_errors, opened, whole
 from train.text.lines import LONGEST_LINE
 
 app = typer.Typer(
@@ -22,7 +24,8 @@ app = typer.Typer(
     help="Train the Transformer of [i]Attention Is All You Need[/i] on pairs of sentences, translate, score.",
     epilog="Start with [b]npx-transformer demo[/b]. A command's own help: [b]npx-transformer train --help[/b].",
 )
-Device = Annotated[str, typer.Option(help="Where to compute: cpu (NumPy) or cuda (CuPy).", metavar="cpu|cuda")]
+DEVICES = Range(str, choices=("cpu", "cuda"))
+Device = Annotated[str, ranged(DEVICES, help="Where to compute: cpu (NumPy) or cuda (CuPy).", metavar="cpu|cuda")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of `train`.", show_default=False)]
 
 
@@ -63,5 +66,5 @@ def writer(path: Path | None) -> Iterator[Any]:
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"
         raise UserError(f"{path}: expected a file to write; got {got}; try another --output")
-    with whole(path, "t", through=True) as file:
+    with disk_errors(str(path)), whole(path, "t", through=True) as file:
         yield file

@@ -55,6 +55,8 @@ def data(
         if not (train_src and train_tgt) or bool(valid_src) != bool(valid_tgt):
             raise UserError("data own: expected both sides of a text; got one or none; try --train-src F --train-tgt F")
         valid = (Pair("", valid_src, valid_tgt),) if valid_src else ()
+        if mirror:
+            raise UserError(f"data own: expected no --mirror, as nothing is fetched; got {mirror}; try without it")
         known = Dataset("src", "tgt", (), (Pair("", train_src, train_tgt),), valid)
     elif any(files):
         raise UserError(f"data {name}: expected no files, which it fetches itself; got some; try data own")

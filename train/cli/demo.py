@@ -9,7 +9,9 @@ from train.cli.app import app
 from train.cli.options import SEEDS, number
 
 
-@app.command(epilog="Needs num2words and matplotlib: pip install 'npx-transformer[demo]'. About 3 minutes on 2 cores.")
+@app.command(
+    epilog="Needs num2words and matplotlib: pip install 'npx-transformer\\[demo]'. About 3 minutes on 2 cores."
+)
 def demo(
     out: Annotated[Path, typer.Option(help="New folder for texts, run and attention.png.")] = Path("demo-run"),
     seed: Annotated[int, number(int, SEEDS, help="Fixes the numbers drawn and the training.")] = 1,

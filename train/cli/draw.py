@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import Device, RunPath, app, use_device
-from train.cli.options import number, search_key
+from train.cli.options import number, search_key, text, warn
 from train.errors import UserError, nearest
 
 WHAT = ("heads", "beam", "curves", "memory", "roles")
@@ -24,7 +24,7 @@ def draw(
     what: Annotated[str, typer.Argument(metavar="|".join(WHAT), help="What to draw.", show_default=False)],
     out: Annotated[Path, typer.Option(metavar="F.png|F.svg", help="The picture.", show_default=False)],
     input: Annotated[
-        str, typer.Option("--input", metavar="SENTENCE", help="heads, beam: what is translated.", show_default=False)
+        str, text("--input", metavar="SENTENCE", help="heads, beam: what is translated.", show_default=False)
     ] = "",
     kind: Annotated[
         str, typer.Option(metavar="encoder|decoder|cross", help="heads: of one kind; default: all three.")
@@ -45,6 +45,7 @@ def draw(
     if what not in WHAT:
         raise UserError(f"draw: expected one of {', '.join(WHAT)}; got '{what}'; try {nearest(what, WHAT)}")
     picture.check(out)
+    picture.check_words(out)
     for name, (value, of) in {
         "input": (input, ("heads", "beam")), "kind": (kind, ("heads",)), "also": (also, ("curves",)),
         "beam": (beam, ("heads", "beam")), "alpha": (alpha, ("heads", "beam")), "sentences": (sentences, ("roles",)),
@@ -64,10 +65,6 @@ def draw(
     if what == "beam":
         return tree(run, out, input, given)
     heads(run, out, input, kind, given)
-
-
-def warn(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def loaded(run: Path, given: dict[str, Any]) -> tuple[Any, Any, str, dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import Device, app, use_device
-from train.cli.options import SEEDS, number
+from train.cli.options import SEEDS, number, text, warn
 
 
 @app.command(
@@ -16,7 +16,7 @@ from train.cli.options import SEEDS, number
 )
 def generate(
     model: Annotated[Path, typer.Option(metavar="RUN", help="Run folder, or one checkpoint.", show_default=False)],
-    prompt: Annotated[str, typer.Option(metavar="TEXT", help="How the text begins; empty: with a new line.")] = "",
+    prompt: Annotated[str, text(metavar="TEXT", help="How the text begins; empty: with a new line.")] = "",
     tokens: Annotated[int, number(int, "[1, 10000000]", metavar="N", help="Tokens to write.")] = 200,
     temperature: Annotated[
         float, number(float, "[0, 1e6]", help="Below 1 more likely tokens, above 1 others; 0: the likeliest.")
@@ -36,6 +36,6 @@ def generate(
 
     use_device(device)
     options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    network, tokenizer, config = load_model(model, "language")
+    network, tokenizer, config = load_model(model, "language", warn)
     text = continue_text(network, tokenizer, prompt, tokens, config.data.max_length, seed=seed, **options)
     sys.stdout.write(prompt + text + "\n")

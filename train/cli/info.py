@@ -14,7 +14,9 @@ from train.errors import UserError, nearest
 @app.command(epilog="Operations: every multiplication and addition. The paper's cost: its time x 8 GPUs x 9.5 TFLOP/s.")
 def info(
     what: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="Run folder or preset.", show_default=False)],
-    vocab_size: Annotated[int, number(int, VOCABULARY, metavar="V", help="Types of a preset's vocabulary.")] = 37000,
+    vocab_size: Annotated[
+        int | None, number(int, VOCABULARY, metavar="V", help="Types of a preset's vocabulary; default: 37000.")
+    ] = None,
     config: Annotated[bool, typer.Option("--config", help="Print the complete commented configuration.")] = False,
     measure: Annotated[bool, typer.Option("--measure", help="Run a few updates; say how long all take.")] = False,
     tokens_per_second: Annotated[
@@ -24,7 +26,7 @@ def info(
 ) -> None:
     """Print parameters, operations and memory beside the paper's figures; of a run also its curve and tokenizer."""
     from models import PRESETS
-    from train.run.checkpoint import find_checkpoint, model_config, read_state
+    from train.run.checkpoint import check_tokenizer, find_checkpoint, model_config, read_state, task_of
     from train.run.config import RunConfig
     from train.run.folder import RunFolder
 
@@ -34,10 +36,15 @@ def info(
         if not run.config_file.is_file():
             raise UserError(f"{what}: expected a run folder; got one without config.toml; try the --out of a training")
         run_config = RunConfig.load(run.config_file)
-        shape = model_config(read_state(find_checkpoint(what)))
+        state = read_state(find_checkpoint(what))
+        shape = model_config(state)
+        if run.tokenizer_file.is_file():
+            check_tokenizer(task_of(state).load_tokenizer(run.tokenizer_file), state, run.tokenizer_file)
+        if vocab_size is not None:
+            raise UserError(f"--vocab-size: expected it for a preset alone; got it for {what}; try without it")
     elif what in PRESETS:
-        run_config = RunConfig.from_dict({"model": {"preset": what}, "data": {"vocab_size": vocab_size}})
-        shape = run_config.transformer_config(vocab_size)
+        run_config = RunConfig.from_dict({"model": {"preset": what}, "data": {"vocab_size": vocab_size or 37000}})
+        shape = run_config.transformer_config(run_config.data.vocab_size)
     else:
         presets = ", ".join(PRESETS)
         raise UserError(f"{what}: expected a run folder or one of {presets}; got neither; try {nearest(what, PRESETS)}")

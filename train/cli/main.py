@@ -4,6 +4,7 @@ Exit status: 0 done, 2 the user's mistake (one line on stderr), 1 a fault of our
 where the reader of a pipe has gone. A new command is a file beside this one and a line among the imports.
 """
 
+import os
 import sys
 import time
 import traceback
@@ -40,6 +41,7 @@ CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's, or the one of the c
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status; `argv` defaults to the process's arguments."""
+    os.environ["MPLBACKEND"] = "agg"  # pictures go to files; what a notebook sets may not be installed here
     try:
         with settled():
             return run(argv)
@@ -57,7 +59,11 @@ def run(argv: Sequence[str] | None) -> int:
         return fail(str(error))
     except CLICK_ERROR as error:  # no such option, a value of the wrong kind: two or three lines of click's made one
         command = getattr(getattr(error, "ctx", None), "command_path", "npx-transformer")
-        return fail(f"{error.format_message().rstrip('.')}; try {command} --help")
+        wrong: Any = getattr(error.__cause__, "errors", list)()  # pydantic's, where typer has it read values
+        got = f"; got {str(wrong[0]['input'])[:60]!r}" if wrong else ""
+        return fail(f"{error.format_message().rstrip('.')}{got}; try {command} --help")
+    except typer.Abort:  # what typer makes of an EOFError
+        return fail("input: expected more of it; got its end; try a whole copy of the file that is read")
     except KeyboardInterrupt:
         return 130
     except MemoryError:

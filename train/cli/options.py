@@ -47,6 +47,18 @@ def ranged(allowed: Range, **about: Any) -> Any:
     return typer.Option(callback=check, is_eager=True, **about)  # before what is missing is missed
 
 
+def text(*names: str, **about: Any) -> Any:
+    """An option of typer's for text; UserError for bytes that are none."""
+
+    def check(parameter: typer.CallbackParam, value: str) -> str:
+        if any("\ud800" <= c <= "\udfff" for c in value or ""):
+            got = "bytes that are none"
+            raise UserError(f"{parameter.opts[0]}: expected UTF-8; got {got}; try converting it (iconv -t UTF-8)")
+        return value
+
+    return typer.Option(*names, callback=check, **about)
+
+
 Model = Annotated[Path, typer.Option(metavar="RUN", help="Run folder, or one checkpoint.", show_default=False)]
 Output = Annotated[
     Path | None, typer.Option(metavar="F", help="Where to; default: stdout. Written whole or not at all.")

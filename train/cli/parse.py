@@ -46,6 +46,7 @@ def parse(
     from dataclasses import asdict
 
     from train.run.checkpoint import load_model
+    from train.show.picture import check_place
     from train.show.trees import attention_over_words, draw_tree
     from train.tasks.pairs import numbered
     from train.tasks.parsing import cleaned, parse_gold, parse_stream, summary
@@ -57,6 +58,8 @@ def parse(
         raise UserError(f"--gold: expected sentences from one place; got --input {input} too; try one of the two")
     if lexicon is not None and free:
         raise UserError("--lexicon: expected a search kept to trees; got --free; try one of the two")
+    if svg is not None:
+        check_place(svg, (".svg",))
     trees = list(cleaned(gold)) if gold is not None else []
     tags = Lexicon.learn(cleaned(lexicon)) if lexicon is not None else None
     source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else arriving(input)
@@ -77,7 +80,9 @@ def parse(
             file.flush()
             drawn = drawn or (best[0].tree if best else None)
             sentences, repaired = sentences + bool(best), repaired + bool(best and best[0].repaired)
-    if svg is not None and drawn is not None:
+    if svg is not None:
+        if drawn is None:
+            raise UserError(f"--svg: expected a sentence, whose tree is drawn; got none, and no {svg}; try with input")
         with writer(svg) as file:
             file.write(draw_tree(drawn, *attention_over_words(network, tokenizer, drawn)))
     told = summary(parses, report) if gold is not None else [f"repaired {repaired:,} of {sentences:,} outputs"]

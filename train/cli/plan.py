@@ -30,7 +30,9 @@ def plan(
     latency: Annotated[
         float | None, number(float, "[0, 1e9]", metavar="US", help="Microseconds; default: the link's.")
     ] = None,
-    vocab_size: Annotated[int, number(int, VOCABULARY, metavar="V", help="Types of a preset's vocabulary.")] = 37000,
+    vocab_size: Annotated[
+        int | None, number(int, VOCABULARY, metavar="V", help="Types of a preset's vocabulary; default: 37000.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="train.KEY=VALUE", help="Overrides a key of training; may be repeated."),
@@ -54,13 +56,16 @@ def plan(
         if not setting.strip().startswith("train."):
             raise UserError(f"--set: expected a key of [train]; got {setting[:60]}; try --set train.shard=true")
     if run.path.is_dir() and run.config_file.is_file():
+        if vocab_size is not None:
+            raise UserError(f"--vocab-size: expected it for a preset alone; got it for {what}; try without it")
         config, shape = RunConfig.load(run.config_file, settings or ()), model_config(read_state(find_checkpoint(what)))
         trained = [entry for entry in run.metrics() if has(entry, "train", "tokens_per_second")]
         if tokens_per_second is None and trained:
             tokens_per_second = trained[-1]["tokens_per_second"]
     elif what in PRESETS:
-        config = RunConfig.from_dict({"model": {"preset": what}, "data": {"vocab_size": vocab_size}}, settings or ())
-        shape = config.transformer_config(vocab_size)
+        types = {"vocab_size": vocab_size or 37000}
+        config = RunConfig.from_dict({"model": {"preset": what}, "data": types}, settings or ())
+        shape = config.transformer_config(types["vocab_size"])
     else:
         raise UserError(f"{what}: expected a run folder or a preset; got neither; try {nearest(what, PRESETS)}")
     if not tokens_per_second:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import Device, app, use_device
-from train.cli.options import number
+from train.cli.options import number, text, warn
 
 tables = typer.Typer(help="Reproduce a table of the paper: its figures beside ours.")
 app.add_typer(tables, name="reproduce")
@@ -152,7 +152,7 @@ def figures(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)],
     model: Annotated[Path, typer.Option(metavar="RUN", help="Run folder, or one checkpoint.", show_default=False)],
     input: Annotated[
-        str, typer.Option("--input", metavar="SENTENCE", help="In the source language.", show_default=False)
+        str, text("--input", metavar="SENTENCE", help="In the source language.", show_default=False)
     ],
     word: Annotated[
         str, typer.Option(metavar="WORD", help="The piece that is followed; default: the one in the middle.")
@@ -165,6 +165,7 @@ def figures(
 ) -> None:
     """Draw the paper's figures 3, 4 and 5 for a sentence of your own; write figure3.svg, figure4.svg, figure5.svg."""
     from train.errors import UserError, nearest
+    from train.experiments.folder import begin
     from train.run.checkpoint import load_with_origin
     from train.show.heads import draw_figures
     from train.show.inside import see, source_ids
@@ -172,7 +173,7 @@ def figures(
 
     check(out.parent / "figure3.svg")
     use_device(device)
-    network, tokenizer, _, source = load_with_origin(model, "translation")
+    network, tokenizer, _, source = load_with_origin(model, "translation", warn)
     seen = see(network, tokenizer, source_ids(network, tokenizer, input), [])
     word = word or seen.source[(len(seen.source) - 1) // 2]
     if word not in seen.source:
@@ -181,5 +182,6 @@ def figures(
     layers = network.config.n_layers
     if layer is not None and layer > layers:
         raise UserError(f"--layer: expected 1 to {layers}; got {layer}; try {layers}")
+    begin(out, {}, "figures.json")
     for file in draw_figures(seen, word, (layer or max(1, layers - 1)) - 1, out, source):
         print(file)

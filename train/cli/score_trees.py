@@ -28,6 +28,10 @@ def score_trees(
     for number, sentence in enumerate(report.sentences, 1):
         if sentence.status == ERROR:
             print(f"sentence {number}: {sentence.why}; not scored", file=sys.stderr)
+    if report.other_roots:
+        why = "counted as EVALB does, as a bracket that is not found; parse --gold leaves it out"
+        roots = "roots ((S ...)), (ROOT ...) or (S1 ...) in gold trees alone"
+        print(f"{roots}: {report.other_roots:,}, {why}", file=sys.stderr)
     if as_json:
         print(json.dumps(report.figures(), indent=2))
     else:

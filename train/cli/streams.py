@@ -6,6 +6,7 @@ output whose reader has gone ends the program without a word (`Gone`).
 """
 
 import errno
+import io
 import os
 import select
 import sys
@@ -69,6 +70,9 @@ def settled() -> Iterator[None]:
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))
     before = sys.stdout, sys.stderr
+    for stream in before:  # a letter that a terminal's encoding has not is shown as \\xfc, as on standard error anyway
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.stdout, sys.stderr = Stream(sys.stdout, ended), Stream(sys.stderr, lambda error: None)
     try:
         yield
@@ -89,7 +93,11 @@ def arriving_lines(file: BinaryIO, name: str, most: int) -> Iterator[str | None]
         with suppress(OSError, ValueError):  # what cannot be waited for: a file on a system that has no such call
             if number and not select.select([descriptor], [], [], PAUSE)[0]:
                 yield None
-        read = os.read(descriptor, 1 << 16)
+        try:
+            read = os.read(descriptor, 1 << 16)
+        except OSError as error:
+            got = error.strerror
+            raise UserError(f"{name}: expected text that can be read; got '{got}'; try another input") from None
         size += len(read)
         if b"\n" in read or not read:
             *lines, rest = b"".join([*pending, read]).split(b"\n")

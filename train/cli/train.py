@@ -74,6 +74,12 @@ def train(
     use_device(device)
     changes = [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in texts.items() if path is not None)]
     run_config = read_config(config, changes, out, resume)
+    task = TASKS[run_config.data.task]
+    for name, path in texts.items():
+        if path is not None and name not in {f.name for f in fields(task.keys)}:
+            of = next(other.name for other in TASKS.values() if name in {f.name for f in fields(other.keys)})
+            got, option = f"text of the task {of}", f"--{name.replace('_', '-')}"
+            raise UserError(f"{option}: expected text of the task {task.name}; got {got}; try --set data.task={of}")
     summary = train_run(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
     if npx.ranks.world().rank == 0:
         print(f"{out}: stopped after step {summary.step} ({summary.stopped})", file=sys.stderr)
@@ -94,4 +100,4 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool)
         raise UserError("train: expected CONFIG.toml or a preset; got none; try npx-transformer train base --out RUN")
     if config is not None and config in PRESETS and not Path(config).exists():
         return RunConfig.from_dict({"model": {"preset": config}}, changes, where=config)
-    return RunConfig.load(config or own, changes)
+    return RunConfig.load(own if config is None else config, changes)

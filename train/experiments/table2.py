@@ -7,7 +7,6 @@ others', time x devices x what a device sustains (footnote 5). The first leaves 
        /table2.{md,json}
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
+from train.experiments.folder import begin
 from train.experiments.paper import TABLE2
 from train.files import digest, kept, read_json, write_json, write_text
 from train.run.checkpoint import find_checkpoint, load_model, model_config, read_state
@@ -42,11 +42,12 @@ class Ours:
 def run_table2(out: Path, ours: Mapping[str, Ours]) -> dict[str, Any]:
     """Translates the tests with the runs `ours` (by "en-de", "en-fr"), scores and writes the table; returns it.
 
-    A translation that `out` has of the same checkpoint and text is taken. Raises UserError for a bad run or text.
+    A translation that `out` has of the same checkpoint and text is taken. Raises UserError for a bad run or text, and
+    for a folder of something else.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    begin(out, {"table": 2}, "table2.json")
     table = {"table": 2, "paper": TABLE2, "ours": {pair: figures(out, pair, one) for pair, one in ours.items()}}
-    write_text(out / "table2.json", json.dumps(table, indent=1) + "\n")
+    write_json(out / "table2.json", table)
     write_text(out / "table2.md", "\n".join(markdown(table)) + "\n")
     return table
 

@@ -22,6 +22,7 @@ from typing import Any
 from models import TransformerConfig
 from train.errors import UserError, nearest, one_line
 from train.experiments.comparison import ROWS, write_comparison
+from train.experiments.folder import begin
 from train.files import digest, kept, write_json
 from train.learn.signals import Signals
 from train.learn.training import train
@@ -144,21 +145,6 @@ def row_config(row: str, scale: str, steps: int, texts: Mapping[str, str], setti
     for table, values in size.tables.items():
         tables[table] |= values
     return RunConfig.from_dict(tables, settings, where=row)
-
-
-def begin(out: Path, shared: dict[str, Any]) -> None:
-    """Makes the folder; UserError where it has rows of other settings, which do not belong in one table."""
-    file = out / "settings.json"
-    before = kept(file)
-    if out.exists() and before is None and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out}: expected a new folder, or one of this command; got another; try another --out")
-    if before is not None:
-        for name, value in shared.items():
-            if before.get(name) != value:
-                was, now = ("another text", "this") if name == "text" else (before.get(name), value)
-                raise UserError(f"{out}: expected {name} = {was}, as its rows have; got {now}; try a new --out")
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(file, shared)
 
 
 def run_row(row: str, out: Path, config: RunConfig, progress: bool) -> None:

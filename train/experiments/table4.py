@@ -1,6 +1,8 @@
 """Table 4 of the paper, constituency parsing: the Transformer from gold trees alone, and with trees parsed by machine.
 
-    OUT/semi.mrg               gold trees, twice, and machine-made ones
+    OUT/table4.settings.json   what all rows share: scale, settings, SHA-256 of the trees and of runs
+       /test.mrg               the test sentences as they are scored
+       /semi.mrg               gold trees, twice, and machine-made ones
        /rows/{wsj,semi}/       the run folder of a row
        /rows/ROW.json          its figures: a row that has them is done
        /rows/ROW.parsed        its trees of the test sentences
@@ -18,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
+from train.experiments.folder import begin
 from train.experiments.paper import PARSERS
-from train.files import kept, write_json, write_text
+from train.files import digest, kept, write_json, write_text
 from train.learn.training import train
-from train.run.checkpoint import average_checkpoints, load_model, read_state
+from train.run.checkpoint import average_checkpoints, find_checkpoint, load_model, read_state
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
+from train.run.stored import STATE
 from train.scores.brackets import Report, score_files
 from train.tasks.parsing import cleaned, parse_gold
 from train.text.lexicon import Lexicon
@@ -72,8 +76,14 @@ def run_table4(
     trained already. `others`: name -> trees of the test sentences that another parser found. Raises UserError for a
     mistake.
     """
+    runs = runs or {}
     gold = {part: list(cleaned(trees[part])) for part in ("valid", "test")}
-    rows = ["wsj", *(["semi"] if "silver" in trees or "semi" in (runs or {}) else [])]
+    rows = ["wsj", *(["semi"] if "silver" in trees or "semi" in runs else [])]
+    shared: dict[str, Any] = {"scale": scale, "settings": [*settings]}
+    for row in rows:
+        row_config(row, scale, trees["train"], trees["valid"], settings)  # a mistake in it makes no folder
+        shared[f"run {row}"] = identity(runs[row]) if row in runs else None
+    begin(out, shared | {f"{part} trees": digest(path) for part, path in trees.items()}, "table4.settings.json")
     (out / "rows").mkdir(parents=True, exist_ok=True)
     test_file = out / "test.mrg"
     write_text(test_file, "".join(f"{write_tree(tree)}\n" for tree in gold["test"]))
@@ -83,8 +93,8 @@ def run_table4(
     for row in rows:
         file = out / "rows" / f"{row}.json"
         if (result := kept(file)) is None:
-            run = RunFolder((runs or {}).get(row, out / "rows" / row))
-            trained = row in (runs or {})
+            run = RunFolder(runs.get(row, out / "rows" / row))
+            trained = row in runs
             learned = trees["train"] if trained else learned_from(row, out, trees)
             config = row_config(row, scale, learned, trees["valid"], settings)
             if not trained:
@@ -94,6 +104,12 @@ def run_table4(
         table["ours"][row] = result
         write_table(out, table)
     return table
+
+
+def identity(path: Path) -> str:
+    """What tells a run from others, and from itself after more training; UserError where there is none."""
+    steps = RunFolder(path).steps()
+    return digest((steps[-1] if steps else find_checkpoint(path)) / STATE)
 
 
 def learned_from(row: str, out: Path, trees: Mapping[str, Path]) -> Path:

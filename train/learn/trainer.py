@@ -362,7 +362,7 @@ class Trainer:
         steps = f"steps {s.step + 1} to {t.max_steps}" if s.step < t.max_steps else f"no step left to {t.max_steps}"
         ranks = f" on {self.world.size} ranks" if self.world.size > 1 else ""
         for text in self.passed_over:
-            self.report.line(text)
+            self.report.line(text, always=True)
         for name, part in (("training", "train"), ("validation", "valid")):
             if self.corpora.get(part) is not None:
                 self.report.line(f"{name} text: {self.corpora[part].describe()}")
@@ -394,7 +394,7 @@ class Trainer:
                 raise KeyboardInterrupt
             if s.validated < s.step:
                 self._record(last)
-        took = f"{clock(s.seconds)}{self._network(s.network, s.seconds)}"
-        self.report.line(f"done after step {s.step} ({end}), {s.tokens:,} tokens in {took}: {self.saved}")
+        took = f"{clock(s.seconds)}{self._network(s.network, s.seconds)}: {self.saved or 'no checkpoint'}"
+        self.report.line(f"done after step {s.step} ({end}), {s.tokens:,} tokens in {took}")
         figures = last.get("loss"), last.get("perplexity"), s.best_loss, s.best_step
         return Summary(s.step, end, self.saved, s.tokens, s.seconds, *figures, self._scores(last))

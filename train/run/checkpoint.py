@@ -176,6 +176,8 @@ def find_checkpoint(path: str | Path) -> Path:
     steps = run.steps()
     if folder := next((folder for folder in (run.averaged, run.best) if folder.is_dir()), None):
         return folder
+    if not steps and not run.config_file.exists():
+        raise UserError(f"{path}: expected a run or a checkpoint; got another folder; try the --out of a training")
     if not steps:
         raise UserError(
             f"{path}: expected checkpoints in {run.checkpoints}; got none; "
@@ -222,9 +224,9 @@ def load_with_origin(
     The origin tells who looks at a picture which checkpoint it is of; state.json has the checksums of all weights. Of a
     run whose newest checkpoint is damaged it is the newest whole one, and `on_warning` (default: Python's warnings) is
     told so, or that an average is older than the newest checkpoint. tokenizer.json and config.toml are looked for in
-    the checkpoint folder, then in the run folder above it; without config.toml the configuration is the default. Raises
-    UserError for a missing or damaged file, for a tokenizer that does not fit the model and, where a `task` is asked
-    for, for a model of another one.
+    the checkpoint folder, then in the run folder above it; without config.toml the configuration is the default, which
+    is told of a run that has lost it. Raises UserError for a missing or damaged file, for a tokenizer that does not fit
+    the model and, where a `task` is asked for, for a model of another one.
     """
     folder = find_checkpoint(path)
     run = RunFolder(folder.absolute().parent.parent)
@@ -245,6 +247,9 @@ def load_with_origin(
         raise UserError(f"{path}: expected a model of the task {task}; got one of {own_task.name}; try another run")
     tokenizer = own_task.load_tokenizer(pieces)
     check_tokenizer(tokenizer, checkpoint.state, pieces)
+    emptied = settings.is_file() and not settings.stat().st_size
+    if emptied or not settings.exists() and run.metrics_file.exists():
+        on_warning(f"{settings}: expected the run's configuration; got none; all of [search] is the default")
     config = RunConfig.load(settings) if settings.exists() else RunConfig()
     shape = model_config(checkpoint.state)
     check_shapes(shape, checkpoint.model, folder / MODEL)

@@ -57,7 +57,8 @@ class RunConfig:
     @classmethod
     def load(cls, path: str | os.PathLike[str], settings: Iterable[str] = ()) -> "RunConfig":
         """Reads a TOML file with `table.key=value` settings on top; UserError names the file, and a bad line in it."""
-        if not Path(path).exists():
+        if not os.path.exists(path):
+            path = str(path) or "''"
             advice = f"a preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
             raise UserError(f"{path}: expected a configuration file; got no such file; try {advice}")
         with opened(path, "a configuration file") as file:

@@ -43,13 +43,13 @@ class RunReport:
         entry = entry | {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         self._metrics.add(json.dumps(entry, allow_nan=False))
 
-    def line(self, text: str) -> None:
-        """Appends a line to log.txt, with the time of day, and shows it."""
+    def line(self, text: str, always: bool = False) -> None:
+        """Appends a line to log.txt, with the time of day, and shows it, where progress is shown, or `always`."""
         self._log.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}")
         with suppress(OSError):  # nobody reads it any more
             if self.bar:
                 self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
-            elif self.progress:
+            elif self.progress or always:
                 print(text, file=sys.stderr, flush=True)
 
     def advance(self, state: RunState) -> None:
@@ -89,7 +89,7 @@ class Silent(RunReport):
     def metrics(self, entry: dict[str, Any]) -> None:
         pass
 
-    def line(self, text: str) -> None:
+    def line(self, text: str, always: bool = False) -> None:
         pass
 
     def advance(self, state: RunState) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.text.trees import Leaf, Tree, numbered_lines, read_sentences, walk
+from train.text.trees import TOP, TOPS, Leaf, Tree, numbered_lines, read_sentences, walk
 
 OK, ERROR, SKIPPED = 0, 1, 2  # EVALB's "Stat."
 QUOTES = ("'", '"', "/")
@@ -253,6 +253,7 @@ class Report:
     all: Counts
     short: Counts
     cutoff: int
+    other_roots: int = 0  # gold trees with a root (...), (ROOT ...) or (S1 ...) that the tree found has not
 
     def figures(self) -> dict[str, float | dict[str, float]]:
         """`Counts.figures` of all, and those of the short ones under "up_to_40" (or what the cut-off is)."""
@@ -286,7 +287,15 @@ def score_files(gold: Path, found: Path, how: Parameters | None = None) -> Repor
             f"{gold}, {found}: expected equally many sentences, a tree a line; got {len(a):,} and {len(b):,}; "
             "try a hypothesis for each gold tree (an empty line where there is none)"
         )
-    return score(((x, y) for (_, x), (_, y) in zip(a, b, strict=True)), how)
+    pairs = [(x, y) for (_, x), (_, y) in zip(a, b, strict=True)]
+    report = score(pairs, how)
+    report.other_roots = sum(bool(y and (roots(x) - roots(y) - {TOP})) for x, y in pairs)
+    return report
+
+
+def roots(parts: Parts) -> set[str]:
+    """The labels of what tops a treebank's trees, where these have it."""
+    return {part.label for part in parts if isinstance(part, Tree)} & {*TOPS}
 
 
 def table(report: Report) -> Iterator[str]:

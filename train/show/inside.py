@@ -84,7 +84,8 @@ def source_ids(model: Any, tokenizer: Any, sentence: str) -> list[int]:
     ids = tokenizer.encode(sentence)
     most = most_pieces(model)
     if not 1 <= len(ids) <= most:
-        raise UserError(f"sentence: expected 1 to {most} pieces; got {len(ids)}; try a {'shorter' if ids else ''} one")
+        attempt = "a shorter one" if ids else "a word"
+        raise UserError(f"sentence: expected 1 to {most} pieces; got {len(ids)}; try {attempt}")
     return [*ids, tokenizer.eos_id]
 
 

@@ -4,6 +4,9 @@ matplotlib draws (the extra `draw`), through its Figure alone: no screen, no sta
 """
 
 import importlib.util
+import io
+import os
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,17 +18,31 @@ from train.files import whole, write_text
 KINDS = (".png", ".svg")
 COLOURS = "viridis"  # even in lightness, also for eyes that see fewer colours, and printed in grey
 DPI = 144
+DRAWN = b"Drawn from "  # begins the last line of the words beside a picture
 
 
 def check(path: Path) -> None:
     """UserError where a picture cannot be drawn, or not be written to `path`, before anything is computed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UserError('draw: expected the package matplotlib; got none; try pip install "npx-transformer[draw]"')
-    if path.suffix not in KINDS:
-        raise UserError(f"{path}: expected a name that ends in .png or .svg; got '{path.suffix}'; try picture.svg")
+    check_place(path, KINDS)
+
+
+def check_place(path: Path, kinds: Sequence[str]) -> None:
+    """UserError where a picture of one of these kinds cannot be written to `path`."""
+    if path.suffix not in kinds:
+        names = " or ".join(kinds)
+        raise UserError(f"{path}: expected a name that ends in {names}; got '{path.suffix}'; try picture.svg")
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"
-        raise UserError(f"{path}: expected a file to write; got {got}; try another --out")
+        raise UserError(f"{path}: expected a file to write; got {got}; try another path")
+
+
+def check_words(path: Path) -> None:
+    """UserError where what stands beside a picture, in the place of its words, is somebody's own."""
+    text = beside(path)
+    if os.path.lexists(text) and not (text.is_file() and text.read_bytes().rpartition(b"\n\n")[2].startswith(DRAWN)):
+        raise UserError(f"{text}: expected the words of a picture, to replace; got another's; try another --out")
 
 
 def new(width: float, height: float) -> Any:
@@ -47,6 +64,11 @@ def ticks(axis: Any, places: Sequence[float], labels: Sequence[str], **how: Any)
     plain(*axis.get_ticklabels())
 
 
+def readable(svg: str) -> str:
+    """The picture with the sign for no character where XML 1.0 allows none, so that browsers open it."""
+    return re.sub("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]", "\ufffd", svg)
+
+
 def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
     """Writes the picture and, beside it, its alternative text as NAME.alt.txt; returns the path of that.
 
@@ -59,8 +81,14 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
     about |= {"Date": None, "Creator": None} if svg else {"Software": None}
     with matplotlib.rc_context({"svg.hashsalt": "npx-transformer", "svg.fonttype": "none"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # of a script that the font does not have
-        with whole(path) as file:
-            figure.savefig(file, format=path.suffix[1:], dpi=DPI, metadata=about)
-    beside = path.with_name(f"{path.stem}.alt.txt")
-    write_text(beside, f"{title}\n\n{alt}\n\nDrawn from {source}.\n")
-    return beside
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=about)
+    with whole(path) as file:
+        file.write(readable(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
+    write_text(text := beside(path), f"{title}\n\n{alt}\n\n{DRAWN.decode()}{source}.\n")
+    return text
+
+
+def beside(path: Path) -> Path:
+    """Where the words of a picture stand."""
+    return path.with_name(f"{path.stem}.alt.txt")

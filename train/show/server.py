@@ -171,7 +171,7 @@ class Page:
             if min(layer, head) < 0:
                 raise IndexError
             weights = seen.maps[kind][layer, head]
-        except (KeyError, IndexError, TypeError, ValueError):
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError):
             return JSONResponse({"error": "expected a head of a recent translation; got none; try translating again"})
         rows, columns = seen.edges(kind)
         return JSONResponse({"rows": rows, "columns": columns, "weights": weights.tolist(), **summary(weights)})

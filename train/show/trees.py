@@ -11,6 +11,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
+from train.show.picture import readable
 from train.text.linear_trees import linearize
 from train.text.tree_tokenizer import TreeTokenizer
 from train.text.trees import Leaf, Tree, walk
@@ -57,7 +58,7 @@ def draw_tree(tree: Tree, tokens: Sequence[str], attention: Any) -> str:
                 marks.append(f"<rect {field} fill='#08519c' fill-opacity='{min(weight, 1):.2f}'/>")
     size = f"width='{edges[-1] + EDGE:.0f}' height='{top + ROW * len(tokens) + EDGE}'"
     begin = f"<svg xmlns='http://www.w3.org/2000/svg' {size}>", "<rect width='100%' height='100%' fill='white'/>"
-    return "\n".join([*begin, *marks, "</svg>\n"])
+    return readable("\n".join([*begin, *marks, "</svg>\n"]))
 
 
 def _tree(tree: Tree, centres: Any) -> tuple[list[str], int]:

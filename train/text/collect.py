@@ -1,12 +1,14 @@
 """A corpus made ready for training: fetched, cleaned, with a vocabulary of its own and as token arrays.
 
     OUT/downloads/            the archives; what is put here by hand is taken
+                 /begun.json  says that the folder is of this command
        /train.en, train.de    cleaned; valid.* and test.* keep every line but those that are empty on both sides
        /tokenizer.json
        /prepared/train/, valid/
        /manifest.json         where all of it comes from: written last
 
-Each step is done once: where one was interrupted the same command goes on with it.
+Each step is done once: where one was interrupted the same command goes on with it. A folder of anything else is left
+alone, and so is one's own text.
 """
 
 import hashlib
@@ -15,12 +17,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from itertools import chain, repeat
+from itertools import chain, product, repeat
 from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import digest, kept, what_is, whole, write_json, write_text
+from train.files import claimed, digest, kept, what_is, whole, write_json, write_text
 from train.text.clean import Cleaner, Rules
 from train.text.corpus import prepare
 from train.text.fetch import fetch_all, shown_progress
@@ -29,6 +31,7 @@ from train.text.sources import Dataset
 from train.text.tokenizer import Tokenizer
 from train.text.unpack import read_pairs
 
+BEGUN, TEXTS = "downloads/begun.json", "texts.json"
 TOLD_EVERY = 1 << 20  # pairs
 
 
@@ -56,9 +59,11 @@ def collect(
 
     `mirror`: where the archives are fetched from instead, a folder or a URL. `command` is noted in the manifest.
     """
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out}: expected a folder; got a file; try another --out")
-    own_files(dataset)  # a mistake in a path makes no folder
+    own = own_files(dataset)  # a mistake in a path makes no folder
+    begun = claimed(out, BEGUN, TEXTS, besides=["downloads"])
+    for path, made in product(own, out.iterdir() if out.is_dir() else ()):
+        if made.exists() and made.samefile(path):
+            raise UserError(f"{path}: expected text outside of --out; got {made}, where this writes; try another --out")
     settings = replace(
         settings,
         tokenizer=settings.tokenizer or dataset.tokenizer,
@@ -69,7 +74,9 @@ def collect(
         if progress:
             print(text, file=sys.stderr, flush=True)
 
-    out.mkdir(parents=True, exist_ok=True)
+    (out / "downloads").mkdir(parents=True, exist_ok=True)
+    if begun is None:
+        write_json(out / BEGUN, {"of": "npx-transformer data"})
     with shown_progress(progress) as told:
         sources = fetch_all(dataset.archives, out / "downloads", mirror, told)
     counts = write_texts(dataset, out, settings.rules, sources, say)
@@ -99,7 +106,7 @@ def write_texts(
     texts = {part: [asdict(pair) for pair in pairs] for part, pairs in dataset.parts.items()}
     made_of = [source["sha256"] for source in sources] + [digest(file) for file in own_files(dataset)]
     how = json.loads(json.dumps([texts, made_of, asdict(rules), dataset.held_out]))
-    done = out / "texts.json"
+    done = out / TEXTS
     if (before := kept(done)) and before["how"] == how:
         names = [(part, language) for part in before["parts"] for language in languages]
         files = {(part, language): out / f"{part}.{language}" for part, language in names}

@@ -45,8 +45,9 @@ class PlainTokenizer(Tokenizer):
             found = sorted(set().union(*(set(line) for chunk in lines for line in chunk)))
             if len(SPECIALS) + len(found) > vocab_size:
                 raise UserError(
-                    f"vocab_size: expected at least {len(SPECIALS) + len(found)}, the text's {len(found)} different "
-                    f'characters and {len(SPECIALS)} special ones; got {vocab_size}; try more, or tokenizer = "bpe"'
+                    f"data.vocab_size: expected at least {len(SPECIALS) + len(found)}, the text's {len(found)} "
+                    f"different characters and {len(SPECIALS)} special ones; got {vocab_size}; "
+                    'try more, or tokenizer = "bpe"'
                 )
             vocabulary = {piece: i for i, piece in enumerate((*SPECIALS, *found))}
             model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": SPECIALS[OWN_IDS.unk_id]}

@@ -213,7 +213,7 @@ def byte_pairs(lines: Iterable[list[str]], vocab_size: int, normalizer: Any, pie
     """
     if vocab_size < SMALLEST:
         raise UserError(
-            f"vocab_size: expected at least {SMALLEST} ({len(SPECIALS)} special tokens and {len(ALPHABET)} bytes); "
+            f"data.vocab_size: expected at least {SMALLEST}, {len(SPECIALS)} special types and {len(ALPHABET)} bytes; "
             f"got {vocab_size}; try 4000 or more"
         )
     engine = HuggingFaceTokenizer(models.BPE())

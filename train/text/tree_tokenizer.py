@@ -106,7 +106,7 @@ def _affixes(sentences: Iterable[Sequence[str]], symbols: Sequence[str], vocab_s
     often = sorted((p for p, n in counts.items() if n > 1), key=lambda p: (p[0] == " ", -counts[p], p))
     if room < 100:
         raise UserError(
-            f"vocab_size: expected at least {len(symbols) + 100}, {len(symbols)} symbols of trees and 100 pieces; "
+            f"data.vocab_size: expected at least {len(symbols) + 100}, {len(symbols)} symbols of trees and 100 pieces; "
             f"got {vocab_size}; try 8000"
         )
     vocabulary = {piece: i for i, piece in enumerate([*symbols, *often[:room]])}

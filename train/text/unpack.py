@@ -14,6 +14,7 @@ from train.errors import UserError, one_line
 from train.text.sources import Pair
 
 SEGMENT = re.compile(r"<seg.*?>(.*)</seg>.*?")
+DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError)  # what reading a damaged file raises
 KEPT_TAG = re.compile(r"</?(title|description)>")
 
 
@@ -35,7 +36,8 @@ def read_pairs(pair: Pair, folder: Path) -> Iterator[tuple[str, str]]:
     """The pairs of two texts; UserError for a damaged archive, a member that is not in it, or unequal numbers."""
     archive = folder / pair.archive if pair.archive else None
     with opened(archive, pair.src) as src, opened(archive, pair.tgt) as tgt:
-        sides = [FORMS[pair.form](decoded(file, f"{archive or ''}:{member}".lstrip(":")))
+        again = f"removing {archive} and fetching it again" if archive else "another copy of it"
+        sides = [FORMS[pair.form](decoded(file, f"{archive or ''}:{member}".lstrip(":"), again))
                  for file, member in ((src, pair.src), (tgt, pair.tgt))]  # fmt: skip
         number = -1
         for number, (a, b) in enumerate(zip_longest(*sides)):
@@ -64,7 +66,7 @@ def opened(archive: Path | None, member: str) -> Iterator[IO[bytes]]:
                 if entry.isfile() and entry.name.removeprefix("./") == member:
                     yield unzipped(cast(IO[bytes], tar.extractfile(entry)), member)
                     return
-    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
+    except DAMAGE as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise UserError(
@@ -78,14 +80,19 @@ def unzipped(file: IO[bytes], name: str) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(file)) if name.endswith(".gz") else file
 
 
-def decoded(file: IO[bytes], name: str) -> Iterator[str]:
-    """The lines of a text, ended by "\\n" alone; UserError with the line for what is no UTF-8."""
-    for number, raw in enumerate(file, 1):
-        try:
-            line = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+def decoded(file: IO[bytes], name: str, attempt: str) -> Iterator[str]:
+    """The lines of a text, ended by "\\n" alone; UserError with the line for what is no UTF-8, or damaged."""
+    try:
+        for number, raw in enumerate(file, 1):
+            try:
+                line = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{name}, line {number}: expected UTF-8 text; got byte {raw[error.start]:#04x}; "
+                    "try converting it (iconv -t UTF-8)"
+                ) from None
             yield line.removeprefix("\ufeff") if number == 1 else line
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{name}, line {number}: expected UTF-8 text; got byte {raw[error.start]:#04x}; "
-                "try converting it (iconv -t UTF-8)"
-            ) from None
+    except DAMAGE as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise UserError(f"{name}: expected a whole file; got '{one_line(error)}'; try {attempt}") from None
