@@ -66,8 +66,8 @@ def check_operation(
     `derive` is False. domain: (low, high), or such a pair or None for each floating input: in this open interval the
     operation has finite values and gradients; None: found by trying. blocks: the options that are block sizes, which
     must not matter. dtype: that of the output, where it is not the inputs'. float32 False: not compared in float32.
-    reference: a function of the same arrays to the output's array; wherever it gives finite numbers, the operation has
-    to give the same, before any slope is looked at.
+    reference: a function of the same arrays to the output's array, which takes the given ones; wherever it gives finite
+    numbers, the operation has to give the same, before any slope is looked at.
     max_saved_bytes: what may be kept for backward beyond inputs and output; None: anything.
     Raises GradientError or CheckError, which name the rule, with a line to reproduce it; and what `gradcheck` raises
     for bad use.
@@ -91,7 +91,7 @@ def check_operation(
         check = Check(report, directions, float32, domain, dtype, seed)
         if reference is not None:
             check.value = partial(compare_value, reference=reference, options=options)
-        check.value(problem, close=1e-9)
+        check.value(problem, close=1e-9, given=True)
         truth = check.everything(problem)
     output, _ = problem.run()
     saved = report.saved_bytes = saved_bytes(output, [*problem.values, *options.values()])
@@ -201,7 +201,7 @@ class Check:
         self.float32, self.domain, self.dtype = float32, domain, dtype
         self.least, self.sizes = 0.0, [0.0]
         self.keep: Callable[[], Callable[[], Any]] = lambda: lambda: None  # remembers what float32 would round
-        self.value: Callable[..., None] = lambda problem, close: None  # holds it to a reference
+        self.value: Callable[..., None] = lambda problem, close, given=False: None  # holds it to a reference
 
     def gradients(self, problem: Problem, directions: int | None, most: int) -> Checked:
         try:
