@@ -18,6 +18,7 @@ from autograd.engine import Tensor
 from autograd.testing import precision, rules, variants
 from autograd.testing.gradcheck import MOST, Checked, check_gradients
 from autograd.testing.held import buffer_state, cast_buffers, hold
+from autograd.testing.leaves import note_unasked, refuse_unasked
 from autograd.testing.problem import (
     REFUSALS,
     GradientError,
@@ -94,6 +95,7 @@ def check_operation(
         check.value(problem, close=1e-9, given=True)
         truth = check.everything(problem)
     output, _ = problem.run()
+    note_unasked(truth, report.notes)
     saved = report.saved_bytes = saved_bytes(output, [*problem.values, *options.values()])
     if max_saved_bytes is not None and saved > max_saved_bytes:
         kept = "bytes kept for backward beyond inputs and output"
@@ -151,6 +153,7 @@ def check_layer(
         # A layer cannot be written as one literal: `layer` stands for one built as the failing one.
         state = ", ".join(f"{n!r}: {literal(npx.to_host(a))}" for n, a in at.parameters.items())
         setup = f"state = {{{state}}}; [setattr(p, 'data', state[n]) for n, p in layer.named_parameters()]"
+    between: list[tuple[Callable[[], Any], Truth | None]] = []
         return reproduction("check_layer", Named("layer"), at.values, options, setup if named else "")
 
     try:
@@ -182,12 +185,16 @@ def check_layer(
                 check.derived(problem)
             first = first or truth
             set_back()
+            refuse_unasked(truth, layer)
     finally:
         for p, data, grad, node, wanted in kept:
             p.data, p.grad, p.node, p.requires_grad = data, grad, node, wanted
         set_back()
         for module, was in training:
+            between.append((getattr(layer, mode), truth if mode == "eval" else None))  # training moves running means
             module.training = was
+        if first and len(between) > 1:
+            rules.again(first, between[1:], between[0][0])
     return report
 
 
@@ -243,6 +250,7 @@ class Check:
             self.report.notes.append("not compared in float32")
         return truth
 
+        rules.one_array(truth)
     def in_float32(self, truth: Truth, sizes: Sequence[float] = (), loose: float = 1.0) -> bool:
         """Whether it could be compared in float32; buffers are float64 again afterwards."""
         set_back = self.keep()
