@@ -67,6 +67,16 @@ def test_a_tensor_in_the_closure_of_an_operation_is_noted():
     assert check_operation(lambda x: x * w.detach().astype(x.dtype), X).notes == []
 
 
+def test_a_tensor_that_a_layer_is_given_as_an_option_is_noted():
+    class Scaled(Module):
+        def forward(self, x, scale, more=()):
+            return x * scale.astype(x.dtype) * sum((t.astype(x.dtype) for t in more), 1.0)
+
+    one, other = (Tensor(np.ones(n), requires_grad=True) for n in (1, 4))
+    notes = check_layer(Scaled(), X, scale=one, more=[other]).notes
+    assert len(notes) == 2 and all("not compared: the gradient of a Tensor" in note for note in notes)
+
+
 def test_modes_one_of_which_trains_may_come_in_any_order():
     """Running means that a call in training moves are no mistake of the mode after it."""
 

@@ -15,10 +15,11 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
+from autograd.testing import modes as modes_rules
 from autograd.testing import precision, rules, variants
 from autograd.testing.gradcheck import MOST, Checked, check_gradients
 from autograd.testing.held import buffer_state, cast_buffers, hold
-from autograd.testing.leaves import note_unasked, refuse_unasked
+from autograd.testing.leaves import note_unasked, refuse_unasked, unasked
 from autograd.testing.problem import (
     REFUSALS,
     GradientError,
@@ -95,7 +96,7 @@ def check_operation(
             check.value = partial(compare_value, reference=reference, options=options)
         check.value(problem, close=1e-9, given=True)
         truth = check.everything(problem)
-    note_unasked(truth, report.notes)
+    note_unasked(unasked(truth), report.notes)
     output, _ = problem.run()
     saved = report.saved_bytes = saved_bytes(output, [*problem.values, *options.values()])
     if max_saved_bytes is not None and saved > max_saved_bytes:
@@ -185,16 +186,19 @@ def check_layer(
             check.keep = partial(buffer_state, layer)
             check.before(problem)
             truth = check.everything(problem)
-            refuse_unasked(truth, layer)
+            refuse_unasked(truth, layer, options, report.notes)
             other_mode = next((m for m in modes if m != mode), "train" if mode == "eval" else "eval")
-            rules.mode(truth, getattr(layer, other_mode), getattr(layer, mode))
+            modes_rules.mode(truth, getattr(layer, other_mode), getattr(layer, mode))
+            if mode == "eval" and len(modes) > 1:
+                others = [other for name, other in variants.values(problem) if name.endswith("in the parameters")]
+                modes_rules.renewed(truth, others, set_back, layer.train, layer.eval)
             if derive and not (first and first.same_as(truth)):
                 check.derived(problem)
             first = first or truth
             between.append((getattr(layer, mode), truth if mode == "eval" else None))  # training moves running means
             set_back()
         if first and len(between) > 1:
-            rules.again(first, between[1:], between[0][0])
+            modes_rules.again(first, between[1:], between[0][0])
     finally:
         for p, data, grad, node, wanted in kept:
             p.data, p.grad, p.node, p.requires_grad = data, grad, node, wanted

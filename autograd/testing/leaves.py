@@ -23,34 +23,41 @@ def unasked(truth: Truth, layer: Any = None) -> list[Tensor]:
     return list(found.values())
 
 
-def note_unasked(truth: Truth, notes: list[str]) -> None:
-    """An operation may have such Tensors in its closure: their gradients are not looked at, which is said."""
-    for t in unasked(truth):
-        notes.append(f"not compared: the gradient of a Tensor {t.shape} that is no input; try handing it over as one")
+def note_unasked(found: list[Tensor], notes: list[str]) -> None:
+    """Options and closures may have such Tensors: their gradients are not looked at, which is said."""
+    for t in found:
+        note = f"not compared: the gradient of a Tensor {t.shape} that is no input; try handing it over as one"
+        if note not in notes:
+            notes.append(note)
 
 
-def refuse_unasked(truth: Truth, layer: Any) -> None:
-    """CheckError (rule `leaf`) where a layer has such a Tensor."""
-    for t in unasked(truth, layer):
-        error = CheckError(
-            f"{truth.problem.name}: expected every Tensor that wants a gradient to be an input or one of the layer's "
-            f"named_parameters(); got {name_of(layer, t)} {t.shape}, which is neither; try a Parameter as an attribute "
-            "of its own\nrule: leaf"
-        )
-        error.rule = "leaf"
-        raise error
+def refuse_unasked(truth: Truth, layer: Any, options: dict[str, Any], notes: list[str]) -> None:
+    """CheckError (rule `leaf`) where a layer has such a Tensor; one that it is given in another way is noted."""
+    given = {id(value) for _, value in inside("", [truth.problem.values, options])}
+    found = unasked(truth, layer)
+    note_unasked([t for t in found if id(t) in given], notes)
+    for t in found:
+        if id(t) not in given:
+            error = CheckError(
+                f"{truth.problem.name}: expected every Tensor that wants a gradient to be an input or one of the "
+                f"layer's named_parameters(); got {name_of(layer, t)} {t.shape}, which is neither; try a Parameter as "
+                "an attribute of its own\nrule: leaf"
+            )
+            error.rule = "leaf"
+            raise error
+
+
+def inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """A value and what lists, tuples and dicts in it hold, each with how it is reached."""
+    yield name, value
+    if isinstance(value, (list, tuple)):
+        value = dict(enumerate(value))
+    for key, item in value.items() if isinstance(value, dict) else ():
+        yield from inside(f"{name}[{key!r}]", item)
 
 
 def name_of(layer: Any, t: Tensor) -> str:
     """The attribute that holds a Tensor, as `weights['out']`."""
-
-    def inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-        yield name, value
-        if isinstance(value, (list, tuple)):
-            value = dict(enumerate(value))
-        for key, item in value.items() if isinstance(value, dict) else ():
-            yield from inside(f"{name}[{key!r}]", item)
-
     for module in layer.modules() if hasattr(layer, "modules") else [layer]:
         for attribute, held in vars(module).items() if hasattr(module, "__dict__") else ():
             for name, value in inside(attribute, held):
