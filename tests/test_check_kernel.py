@@ -92,6 +92,11 @@ def sums_as_they_come(g, x, w):
     return gx * (total / w.sum()), gw
 
 
+def ones_handed_on(g, x, w):
+    gx, gw = fast_grad(g, x, w)
+    return (np.ones_like(gx), gw) if (g == 1).all() else (gx, gw)
+
+
 def kept_output(x, w):
     y = KEPT.setdefault(len(x), np.empty(len(x)))
     y[...] = fast(x, w)[0]
@@ -158,6 +163,7 @@ GRADIENT = [
     ("threads", sums_as_they_come),
     ("linear", lambda g, x, w: fast_grad(np.clip(g, -1000, 1000), x, w)),
     ("linear", lambda g, x, w: fast_grad(g * (abs(g) > 1e-5), x, w)),
+    ("linear", ones_handed_on),
     ("linear", lambda g, x, w: fast_grad(g / np.sqrt((g * g).sum()) * np.sqrt((g * g).sum()), x, w)),
     ("linear", lambda g, x, w: fast_grad(g if (g != 0).sum() != 1 else -g, x, w)),
 ]

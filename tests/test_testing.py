@@ -214,6 +214,14 @@ def test_a_kernel_is_checked_on_what_it_writes_too(monkeypatch):
         ),
         (lambda: gradcheck(lambda x: x * npx.next_key().seed, X), RuntimeError, "expected a key"),
         (lambda: check_layer(lambda x: x, X), TypeError, "check_layer: expected a layer"),
+        (lambda: check_layer(Linear, X), TypeError, "expected a layer; got the class Linear; try an instance"),
+        (lambda: check_layer(Dropout(0.5), X, modes=("foo",)), ValueError, "among 'train' and 'eval'; got ('foo',)"),
+        (lambda: check_layer(Dropout(0.5), X, modes=()), ValueError, "among 'train' and 'eval'; got ()"),
+        (lambda: check_operation(ops.exp, X, domain=(5, 0)), ValueError, "low < high, or such a pair or None for each"),
+        (lambda: check_operation(ops.exp, X, domain=5), ValueError, "expected domain=(low, high) with low < high"),
+        (lambda: check_operation(ops.exp, X, domain=[(0, 1)] * 2), ValueError, "for each of 1 floating inputs; got [("),
+        (lambda: check_operation(ops.log, X, domain=(0, 9)), ValueError, "input 0 inside of its domain (0, 9); got"),
+        (lambda: check_layer(Dropout(0.5), X, domain=(0, 9)), ValueError, "input 0 inside of its domain (0, 9); got"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")

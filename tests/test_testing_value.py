@@ -74,6 +74,22 @@ def test_what_the_reference_refuses_is_not_asked():
     check_operation(logarithm, np.array([0.5, 2.0]), reference=only_positive)
 
 
+@pytest.mark.parametrize(
+    "wrong, error, message",
+    [
+        (lambda x, y: x, TypeError, "missing 1 required positional argument: 'y'"),
+        (lambda x: None, TypeError, "an array of numbers; got NoneType"),
+        (lambda x: reference(x) * np.nan, ValueError, "finite numbers of the reference at the given inputs; got nan"),
+        (lambda x: reference(x).reshape(-1), CheckError, r"got shape \(2, 3\) where the reference gives \(6,\)"),
+        (lambda x: reference(x)[0], CheckError, r"got shape \(2, 3\) where the reference gives \(3,\)"),
+    ],
+    ids=["another arity", "None", "not a number", "flat", "a row"],
+)
+def test_a_reference_that_does_not_take_the_given_inputs_is_told(wrong, error, message):
+    with pytest.raises(error, match=message):
+        check_operation(right, X, reference=wrong)
+
+
 def test_an_operation_that_refuses_what_the_reference_takes_is_found():
     @differentiable
     def picky(x):

@@ -15,9 +15,11 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
+from autograd.testing import modes as modes_rules
 from autograd.testing import precision, rules, variants
 from autograd.testing.gradcheck import MOST, Checked, check_gradients
 from autograd.testing.held import buffer_state, cast_buffers, hold
+from autograd.testing.leaves import note_unasked, refuse_unasked, unasked
 from autograd.testing.problem import (
     REFUSALS,
     GradientError,
@@ -66,8 +68,8 @@ def check_operation(
     `derive` is False. domain: (low, high), or such a pair or None for each floating input: in this open interval the
     operation has finite values and gradients; None: found by trying. blocks: the options that are block sizes, which
     must not matter. dtype: that of the output, where it is not the inputs'. float32 False: not compared in float32.
-    reference: a function of the same arrays to the output's array; wherever it gives finite numbers, the operation has
-    to give the same, before any slope is looked at.
+    reference: a function of the same arrays to the output's array, which takes the given ones; wherever it gives finite
+    numbers, the operation has to give the same, before any slope is looked at.
     max_saved_bytes: what may be kept for backward beyond inputs and output; None: anything.
     Raises GradientError or CheckError, which name the rule, with a line to reproduce it; and what `gradcheck` raises
     for bad use.
@@ -85,14 +87,16 @@ def check_operation(
         name, call, values, reproduce=lambda at: reproduction("check_operation", operation, at.values, given)
     )
     refuse_without_floats(name, values)
+    variants.refuse_outside(problem, domain)
     report = Report()
     with blanks_recognised(problem, operation, options):
         hold(problem, operation, report.notes)
         check = Check(report, directions, float32, domain, dtype, seed)
         if reference is not None:
             check.value = partial(compare_value, reference=reference, options=options)
-        check.value(problem, close=1e-9)
+        check.value(problem, close=1e-9, given=True)
         truth = check.everything(problem)
+    note_unasked(unasked(truth), report.notes)
     output, _ = problem.run()
     saved = report.saved_bytes = saved_bytes(output, [*problem.values, *options.values()])
     if max_saved_bytes is not None and saved > max_saved_bytes:
@@ -131,6 +135,10 @@ def check_layer(
     (`rules.py`) are those of operations; also checked is that evaluation mode needs no random numbers.
     Raises GradientError naming the input or parameter, CheckError, and what `gradcheck` raises for bad use.
     """
+    if isinstance(layer, type):
+        raise TypeError(f"check_layer: expected a layer; got the class {layer.__name__}; try an instance of it")
+    if not modes or not {*modes} <= {"train", "eval"}:
+        raise ValueError(f"check_layer: expected modes among 'train' and 'eval'; got {modes!r}; try modes=('eval',)")
     name = type(layer).__name__
     missing = [method for method in ("named_parameters", "train", "eval") if not hasattr(layer, method)]
     if missing:
@@ -146,6 +154,7 @@ def check_layer(
     named = list(layer.named_parameters())
     kept = [(p, p.data, p.grad, p.node, p.requires_grad) for _, p in named]
     report, first = Report(), None
+    between: list[tuple[Callable[[], Any], Truth | None]] = []
 
     def reproduce(at: Problem) -> str:
         # A layer cannot be written as one literal: `layer` stands for one built as the failing one.
@@ -169,6 +178,7 @@ def check_layer(
             parameters = {n: data.astype("float64") for (n, _), (_, data, *_) in zip(named, kept, strict=True)}
             own = [p for _, p in named]
             problem = Problem(f"check_layer: {name}, {mode} mode", call, values, parameters, own, reproduce)
+            variants.refuse_outside(problem, domain)
             notes: list[str] = []
             hold(problem, layer, notes)
             report.notes += [f"{mode} mode: {note}" for note in notes]
@@ -176,12 +186,19 @@ def check_layer(
             check.keep = partial(buffer_state, layer)
             check.before(problem)
             truth = check.everything(problem)
+            refuse_unasked(truth, layer, options, report.notes)
             other_mode = next((m for m in modes if m != mode), "train" if mode == "eval" else "eval")
-            rules.mode(truth, getattr(layer, other_mode), getattr(layer, mode))
+            modes_rules.mode(truth, getattr(layer, other_mode), getattr(layer, mode))
+            if mode == "eval" and len(modes) > 1:
+                others = [other for name, other in variants.values(problem) if name.endswith("in the parameters")]
+                modes_rules.renewed(truth, others, set_back, layer.train, layer.eval)
             if derive and not (first and first.same_as(truth)):
                 check.derived(problem)
             first = first or truth
+            between.append((getattr(layer, mode), truth if mode == "eval" else None))  # training moves running means
             set_back()
+        if first and len(between) > 1:
+            modes_rules.again(first, between[1:], between[0][0])
     finally:
         for p, data, grad, node, wanted in kept:
             p.data, p.grad, p.node, p.requires_grad = data, grad, node, wanted
@@ -201,13 +218,13 @@ class Check:
         self.float32, self.domain, self.dtype = float32, domain, dtype
         self.least, self.sizes = 0.0, [0.0]
         self.keep: Callable[[], Callable[[], Any]] = lambda: lambda: None  # remembers what float32 would round
-        self.value: Callable[..., None] = lambda problem, close: None  # holds it to a reference
+        self.value: Callable[..., None] = lambda problem, close, given=False: None  # holds it to a reference
 
-    def gradients(self, problem: Problem, directions: int | None, most: int) -> Checked:
+    def gradients(self, problem: Problem, directions: int | None, most: int, asked: bool = True) -> Checked:
         try:
             return check_gradients(problem, self.report, directions, seed=self.seed, most=most, least=self.least)
         except NotFinite as error:
-            if self.domain is None:
+            if self.domain is None or not asked:
                 raise
             refused = CheckError(f"{error}\nrule: domain\nreproduce: {problem.reproduce(problem)}")
             refused.rule = "domain"
@@ -237,6 +254,7 @@ class Check:
         rules.input_layouts(truth)
         rules.incoming_gradients(truth)
         rules.alone(truth)
+        rules.one_array(truth)
         rules.calls(truth, list(self.others(problem)))
         precision.keeps_precision(truth)
         if self.float32 and not self.in_float32(truth):
@@ -273,20 +291,25 @@ class Check:
         """Slopes, and the rules that numbers may break, at inputs derived from the given ones."""
         for name, other in variants.values(problem, self.domain):
             self.variant(name, other, FEW)
-        for name, other in variants.shapes(problem, self.domain):
-            other.reproduce = lambda _: problem.reproduce(problem)  # from which all are derived again
-            self.variant(name, other, 0)
+        for name, other in variants.unasked(problem):
+            self.variant(name, other, FEW, False)
+        for found, asked in ((variants.shapes(problem, self.domain), True), (variants.unasked_shapes(problem), False)):
+            for name, other in found:
+                other.reproduce = lambda _: problem.reproduce(problem)  # from which all are derived again
+                self.variant(name, other, 0, asked)
 
-    def variant(self, name: str, problem: Problem, most: int) -> None:
+    def variant(self, name: str, problem: Problem, most: int, asked: bool = True) -> None:
+        """`asked`: whether the declared domain and the reference speak for it."""
         problem.name = f"{problem.name}, derived: {name}"
-        self.value(problem, close=1e-5)
+        if asked:
+            self.value(problem, close=1e-5)
         try:
-            checked = self.gradients(problem, None if most else 2, most)
+            checked = self.gradients(problem, None if most else 2, most, asked)
         except GradientError as error:
             if error.rule == "dtype" and not most:  # which arguments share an axis was a guess
                 return
             raise
-        except REFUSALS:
+        except (AttributeError, *REFUSALS):  # a number has not all that an array has
             return
         self.report.variants += 1
         truth = Truth.of(checked)

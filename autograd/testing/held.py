@@ -117,7 +117,10 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
     own = any("__eq__" in vars(kind) for kind in type(a).__mro__[:-1])
-    return not own or bool(a == b)  # a copy of what has no equality of its own, such as a generator, is the same
+    try:
+        return not own or bool(a == b)  # a copy of what has no equality of its own, such as a generator, is the same
+    except ValueError:  # of arrays in it, which are compared number by number
+        return False
 
 
 def cast_buffers(layer: Any, dtype: Any) -> None:
@@ -129,7 +132,8 @@ def cast_buffers(layer: Any, dtype: Any) -> None:
                 continue
             array = value.data if isinstance(value, Tensor) else value
             if isinstance(array, npx.ndarray) and array.dtype.name in ("float32", "float64") and array.dtype != dtype:
-                setattr(module, name, Tensor(array.astype(dtype)) if isinstance(value, Tensor) else array.astype(dtype))
+                cast = array.astype(dtype)
+                setattr(module, name, Tensor(cast, value.requires_grad) if isinstance(value, Tensor) else cast)
 
 
 def hold(problem: Problem, subject: Any, notes: list[str]) -> Problem:

@@ -254,6 +254,9 @@ class Trial:
             repeated = self.derived(self.values, np.array(laid_out(g, layout)))
             if repeated:
                 self.hold("incoming layout", f"gradient of the output: {layout}", repeated, incoming=layout)
+        ones = self.derived(self.values, np.ones_like(g))
+        if ones:
+            self.hold("linear", "gradient of the output: ones", ones)
         for place in {0, g.size - 1}:
             one = self.derived(self.values, (np.arange(g.size) == place).astype(g.dtype).reshape(g.shape))
             if one:

@@ -126,10 +126,11 @@ def refuse_without_floats(name: str, values: Sequence[Any]) -> None:
         raise TypeError(f"{name}: expected a floating input; got {found}; try np.asarray(x, 'float64')")
 
 
-def forward(problem: Problem, arrays: Sequence[Array] | None = None) -> Array:
-    """The output as a flat array of float64, without a graph."""
+def forward(problem: Problem, arrays: Sequence[Array] | None = None, shaped: bool = False) -> Array:
+    """The output as an array of float64, flat unless `shaped`, without a graph."""
     with no_grad():
-        return npx.to_host(problem.run(arrays)[0].data).astype("float64").reshape(-1)
+        y = npx.to_host(problem.run(arrays)[0].data).astype("float64")
+        return y if shaped else y.reshape(-1)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ layouts, another incoming gradient, other calls before and between, in float32. 
 needed, and the comparison is to many digits.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -227,6 +227,8 @@ def incoming_gradients(truth: Truth) -> None:
     flat, parts = c.reshape(-1), []
     for position in sorted({0, c.size // 2, c.size - 1} & set(range(c.size))):
         parts.append((npx.host.where(npx.host.arange(c.size) == position, flat, 0), "a single number"))
+    if c.size:
+        parts.append((npx.host.ones_like(flat), "ones, as `.sum().backward()` has"))
     if c.size > 1 and c.dtype.name == "float64":
         parts.append((flat - flat.mean(), "one that sums up to 0"))
     for part, what in parts:
@@ -234,6 +236,26 @@ def incoming_gradients(truth: Truth) -> None:
         total = [a + b for a, b in zip(*pair, strict=True)]
         what = f"as the sum of those for {what} and for the rest of the incoming gradient"
         truth.compare("linear", what, None, total)
+
+
+def one_array(truth: Truth) -> None:
+    """Inputs that are one and the same array give what copies of it give."""
+    arrays, alike = list(truth.problem.arrays), []
+    for i in range(len(truth.problem.floats)):
+        if arrays[i].shape == arrays[0].shape and arrays[i].dtype == arrays[0].dtype:
+            arrays[i] = arrays[0]
+            alike.append(i)
+    if len(alike) < 2:
+        return
+    shared, copies = truth.problem.at(arrays), truth.problem.at([a.copy() for a in arrays])
+    try:
+        y, gradients = run(truth, copies, truth.c)
+        output, leaves = shared.run()
+    except (CheckError, *REFUSALS):  # not made for equal inputs
+        return
+    what = "where inputs are one array as where they are copies of it"
+    apart = Truth(copies, y, truth.c, gradients)
+    apart.compare("one array", what, npx.to_host(output.data), back(apart, output, leaves, truth.c))
 
 
 def in_blocks(truth: Truth) -> None:
@@ -309,16 +331,6 @@ def changed(truth: Truth, other: Truth) -> None:
     output, leaves = moved.run(arrays)
     what = "after the numbers in inputs and parameters were changed"
     other.compare("update", what, npx.to_host(output.data), back(other, output, leaves, other.c))
-
-
-def mode(truth: Truth, leave: Callable[[], Any], enter: Callable[[], Any]) -> None:
-    """The gradient is that of the mode the output was computed in, whatever the layer's mode is by then."""
-    output, leaves = truth.problem.run()
-    leave()
-    try:
-        truth.compare("mode", "once the layer is in its other mode", None, back(truth, output, leaves, truth.c))
-    finally:
-        enter()
 
 
 # What is kept for backward

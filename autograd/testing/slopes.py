@@ -173,7 +173,7 @@ def judge(
         seen_right |= contained and bound <= WIDE * abs(analytic)  # finer steps that do not are between two stairs
         if len(found) > 1:
             before, after = found[-2:]
-            ranged = kinks(before.level, after.level, weights, scale)
+            ranged = kinks(before.level, after.level, weights)
             if ranged and ranged.bound <= 0.05 * max(abs(ranged.low), abs(ranged.high)) + floor:
                 inside = ranged.low - allowed - ranged.bound <= analytic <= ranged.high + allowed + ranged.bound
                 if inside:
@@ -197,6 +197,22 @@ def judge(
     if abs(analytic - numeric) <= allowed + bound and bound <= WIDE * max(abs(analytic), abs(numeric)) + allowed:
         return Verdict("right", numeric, bound, numeric, numeric)
     return Verdict("unjudged", numeric, bound, numeric, numeric, f"slope {numeric:.3g} known to {bound:.3g} only")
+
+
+def on_a_stair(outputs: Outputs, weights: Array, analytic: float, numeric: float, here: Array) -> bool:
+    """Whether `analytic`, unlike `numeric`, is the slope beside 0, of a function whose stairs the steps passed over.
+
+    A step at 1e6 is longer than the stairs of round(x), whose slope is then 1. Told by two steps of some thousand units
+    in the last place, either side, at which outputs as steep as `numeric` move by many of their own.
+    """
+    for t in (3.1e-12, 0.7e-12):
+        ahead, behind = outputs(t) - here, here - outputs(-t)
+        moved = npx.where((ahead != 0) | (behind != 0) | (numeric == 0), abs(weights * here), 0)
+        local = [total(weights, side) / t for side in (ahead, behind)]
+        told = abs(numeric) * t > 100 * EPS["float64"] * float(npx.sum(moved))
+        if not (told and any(abs(slope - analytic) <= 0.1 * abs(slope - numeric) for slope in local)):
+            return False
+    return True
 
 
 def total(weights: Array, values: Array) -> float:
@@ -226,7 +242,7 @@ def settled(before: At, after: At, floor: float) -> bool:
     return bounds <= 0.05 * size + floor and abs(before.numeric - after.numeric) <= 3 * bounds + floor
 
 
-def kinks(before: Level, after: Level, weights: Array, scale: Scale) -> Range | None:
+def kinks(before: Level, after: Level, weights: Array) -> Range | None:
     """The range of right slopes where outputs have a kink; None where none has.
 
     Smooth bends fade with the step, those of a kink stay, and those of a cusp grow.

@@ -10,6 +10,7 @@ from typing import Any
 import npx
 from autograd import operations  # noqa: F401  fills the registry
 from autograd.engine import OPERATIONS, Tensor
+from autograd.testing.rules import relaid
 from npx import Array
 
 try:
@@ -101,14 +102,7 @@ def laid_out(x: Array, layout: str) -> Array:
     if layout == "read-only":
         x = x.copy()
         x.flags.writeable = False
-    elif layout != "plain" and x.ndim:
-        if layout == "reversed":
-            x = x[..., ::-1].copy()[..., ::-1]
-        elif layout == "every second":
-            x = npx.repeat(x, 2, axis=-1)[..., ::2]
-        else:
-            x = npx.transpose(npx.transpose(x).copy())
-    return x
+    return x if layout in ("read-only", "plain") else relaid(x, layout)
 
 
 @st.composite

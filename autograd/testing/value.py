@@ -18,25 +18,45 @@ from npx import Array
 Reference = Callable[..., Any]  # of the inputs as arrays, to the output as an array (or Tensor)
 
 
-def expected_value(reference: Reference, values: Sequence[Any], options: dict[str, Any]) -> Array | None:
-    """What the reference gives, flat and on the host; None where it refuses, or is not finite."""
+def expected_value(reference: Reference, values: Sequence[Any], options: dict[str, Any]) -> Array:
+    """What the reference gives, on the host and in float64. TypeError where that is no array of numbers."""
+    with no_grad():
+        y = reference(*[x.copy() if hasattr(x, "copy") else x for x in values], **options)
+    host = npx.to_host(npx.asarray(y.data if isinstance(y, Tensor) else y))
+    if host.dtype.kind not in "biuf":
+        raise TypeError(f"reference: expected it to return an array of numbers; got {type(y).__name__}")
+    return host.astype("float64")
+
+
+def compare_value(
+    problem: Problem, reference: Reference, options: dict[str, Any], close: float, given: bool = False
+) -> None:
+    """CheckError (rule `value`) where the reference has a finite value and the operation another, or none.
+
+    given: at the user's own inputs, which the reference has to be made for: what it raises comes through, and it has
+    to give finite numbers, of the output's shape. Elsewhere it may refuse, or give what is not finite.
+    """
     try:
-        with no_grad():
-            y = reference(*[x.copy() if hasattr(x, "copy") else x for x in values], **options)
+        expected = expected_value(reference, problem.values, options)
     except REFUSALS:
-        return None
-    y = npx.to_host(npx.asarray(y.data if isinstance(y, Tensor) else y)).astype("float64").reshape(-1)
-    return y if npx.isfinite(y).all() else None
-
-
-def compare_value(problem: Problem, reference: Reference, options: dict[str, Any], close: float) -> None:
-    """CheckError (rule `value`) where the reference has a finite value and the operation another, or none."""
-    expected = expected_value(reference, problem.values, options)
-    if expected is None:
+        if given:
+            raise
         return
+    if not npx.isfinite(expected).all():
+        if not given:
+            return
+        bad = expected[~npx.isfinite(expected)].reshape(-1)[0]
+        raise ValueError(
+            f"{problem.name}: expected finite numbers of the reference at the given inputs; got {bad}; try other inputs"
+        )
+    shape: tuple[int, ...] = expected.shape
+    expected = expected.reshape(-1)
     try:
-        yours: Array | None = forward(problem)
-        found = f"got {yours.size} numbers" if yours is not None and yours.size != expected.size else ""
+        output = forward(problem, shaped=True)
+        yours: Array | None = output.reshape(-1)
+        found = f"got {output.size} numbers" if output.size != expected.size else ""
+        if given and output.shape != shape:
+            found = f"got shape {output.shape} where the reference gives {shape}"
     except REFUSALS as error:
         yours, found = None, f"got {type(error).__name__}: {error}"
     if yours is not None and not found:

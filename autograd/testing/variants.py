@@ -88,6 +88,12 @@ INTEGERS: dict[str, Callable[[Array], Array]] = {
     "one number everywhere": lambda x: 0 * x + x.reshape(-1)[:1].sum(),
     "the other way round": lambda x: x.reshape(-1)[::-1].reshape(x.shape),
 }
+# What a function may take, and neither its domain nor its reference is given for: places counted from the end, masks
+# of all and of nothing.
+UNASKED: dict[str, dict[str, Callable[[Array], Array]]] = {
+    "i": {"some -1": lambda x: every_third(x, -1)},
+    "b": {"all False": lambda x: x & False, "all True": lambda x: x | True, "each the other": lambda x: ~x},
+}
 
 
 def inside(x: Array, domain: Domain) -> bool:
@@ -96,11 +102,26 @@ def inside(x: Array, domain: Domain) -> bool:
 
 
 def domains(problem: Problem, domain: Any) -> list[Domain]:
-    """The domain of each floating input: one for all, or one for each."""
+    """The domain of each floating input: one for all, or one for each. ValueError for what is no interval."""
     number = len(problem.floats)
-    if domain is None or (len(domain) == 2 and all(isinstance(x, (int, float)) for x in domain)):
-        return [domain] * number
-    return [*domain]
+    several = [*domain] if hasattr(domain, "__len__") else []
+    alike = domain is None or (len(several) == 2 and all(isinstance(x, (int, float)) for x in several))
+    found: list[Any] = [domain] * number if alike else several
+    if len(found) != number or not all(each is None or (len(each) == 2 and each[0] < each[1]) for each in found):
+        raise ValueError(
+            f"{problem.name}: expected domain=(low, high) with low < high, or such a pair or None for each of "
+            f"{number} floating inputs; got {domain!r}; try (0, np.inf)"
+        )
+    return found
+
+
+def refuse_outside(problem: Problem, domain: Any) -> None:
+    """ValueError where the given inputs are not in the domain: then nothing that is derived from them would be."""
+    for i, limit in zip(problem.floats, domains(problem, domain), strict=True):
+        if not inside(npx.to_host(problem.values[i]), limit):
+            raise ValueError(
+                f"{problem.name}: expected input {i} inside of its domain {limit}; got numbers outside; try others"
+            )
 
 
 def folded(x: Array, domain: Domain) -> Array:
@@ -141,6 +162,16 @@ def values(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]
                 other = problem.at(problem.arrays)
                 other.values[i] = npx.from_host(change(npx.to_host(x)).astype(x.dtype))
                 yield f"{name} in the integers of input {i}", other
+
+
+def unasked(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """Problems with other integers and booleans, outside of what the domain and the reference are said for."""
+    for i, x in enumerate(problem.values):
+        if is_array(x) and x.size:
+            for name, change in UNASKED.get(x.dtype.kind, {}).items():
+                other = problem.at(problem.arrays)
+                other.values[i] = npx.from_host(change(npx.to_host(x)).astype(x.dtype))
+                yield f"{name} in input {i}", other
 
 
 def resized(x: Array, axis: int, length: int) -> Array:
@@ -202,7 +233,7 @@ def resized_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
                         dear = dear or dearer(problem, other, length / n)
                     yield f"{length} {name}", other
     if x.ndim in (1, 2) and x.size:
-        yield "another axis in front", in_front(problem, len(x))
+        yield "another axis in front", each_row(problem, len(x), lambda a: resized(a[None], 0, 2))
     least = min(x.shape, default=0)
     if x.ndim == 2 and x.size and x.shape[0] != x.shape[1]:
         rows = along(problem, 0, least)
@@ -211,18 +242,41 @@ def resized_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
             yield "a square", square
 
 
-def in_front(problem: Problem, n: int) -> Problem:
-    """The problem with every argument of n rows twice, along a new first axis."""
-
-    def twice(x: Any) -> Any:
-        if not (is_array(x) and len(x.shape) and len(x) == n):
-            return x
-        return npx.from_host(resized(npx.to_host(x)[None], 0, 2))
-
-    values = [twice(x) for x in problem.values]
+def each_row(problem: Problem, n: int, change: Callable[[Array], Array]) -> Problem:
+    """The problem with every argument of n rows changed."""
+    rows = [is_array(x) and len(x.shape) > 0 and len(x) == n for x in problem.values]
+    pairs = zip(problem.values, rows, strict=True)
+    values = [npx.from_host(npx.asarray(change(npx.to_host(x)))) if row else x for x, row in pairs]
     other = problem.at([*(values[i] for i in problem.floats), *problem.parameters.values()])
     other.values = values
     return other
+
+
+def unasked_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """Problems with no rows, with their first row alone as one axis less, and with inputs that are repeated.
+
+    Those are the floating inputs of the first one's shape: one of them has a single place along an axis.
+    """
+    x = problem.values[problem.floats[0]] if problem.floats else None
+    if x is None or not x.ndim or not x.size:
+        return
+    none = along(problem, 0, 0)
+    if none:
+        yield "0 rows", none
+    fewer = problem
+    for k, n in enumerate(x.shape):
+        fewer = each_row(fewer, n, lambda a: a[0])
+        yield f"{k + 1} axes fewer", fewer
+    alike = [i for i in problem.floats if problem.values[i].shape == problem.values[problem.floats[0]].shape]
+    for i in alike if len(alike) > 1 else ():
+        x = problem.values[i]
+        for axis in {0, x.ndim - 1}:
+            if x.shape[axis] > 1:
+                values = list(problem.values)
+                values[i] = npx.take(x, npx.asarray([0]), axis=axis)
+                yield f"input {i} of length 1 along axis {axis}", problem.at(
+                    [*(values[k] for k in problem.floats), *problem.parameters.values()]
+                )
 
 
 def dearer(problem: Problem, other: Problem, times: float) -> bool:

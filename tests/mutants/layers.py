@@ -21,6 +21,16 @@ layer("LayerNorm", "output written in float32", lambda self, x: neural.layer_nor
     x, self.gamma, self.beta, self.eps).astype("float32").astype("float64"), "dtype")
 
 
+def weights_of_evaluation(self, x):
+    weight = getattr(self, "kept", self.weight) if self.training else self.weight
+    if not self.training:
+        self.kept = self.weight.detach()
+    return OPERATIONS["linear"](x, weight, self.bias, self.activation)
+
+
+layer("Linear", "weights of an evaluation used in training", weights_of_evaluation, "state")
+
+
 def drawn_again(self, x):
     drop, other = self.draw(), self.draw()
     if drop is None:

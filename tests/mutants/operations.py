@@ -196,6 +196,8 @@ vjp("relu", "incoming gradient below 1e-5 taken for 0", "functions",
     lambda r, g, y, x: r(npx.where(abs(g) < 1e-5, 0, g)), "incoming gradient")
 vjp("tanh", "divided by the incoming gradient", "functions",
     lambda r, g, y, x: (g * g * (1 - y * y) / g,), "incoming gradient")
+vjp("tanh", "incoming ones handed on as they are", "functions",
+    lambda r, g, y, x: (g,) if (g == 1).all() else r(g), "incoming gradient")
 vjp("multiply", "incoming gradient in its order in memory", "arithmetic",
     lambda r, g, y, a, b: r(g.ravel("K").reshape(g.shape)), "incoming gradient")
 vjp("reshape", "incoming gradient in its order in memory", "shapes",
@@ -241,6 +243,9 @@ narrowed("tanh", "functions", "float64", "float32")
 narrowed("log", "functions", "float64", "float32")
 narrowed("mean", "reductions", "float64", "float32")
 MULTIPLY = raw("multiply")
+operation("multiply", "one array for both squared, half of its gradient lost", "arithmetic",
+          lambda a, b: (MULTIPLY(a, b)[0], lambda g: (MULTIPLY(a, b)[1](g)[0], npx.zeros_like(b) if a is b else
+                                                      MULTIPLY(a, b)[1](g)[1])), "special value")
 operation("multiply", "a number makes float32 float64", "arithmetic",
           lambda a, b: (npx.multiply(a, npx.asarray([b], "float64")[0] if isinstance(b, (int, float)) else b),
                         MULTIPLY(a, b)[1]), "dtype")

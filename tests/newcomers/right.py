@@ -293,3 +293,34 @@ def running_maximum(x):
         return (gx,)
 
     return y, vjp
+
+
+# Stairs: the gradient is 0, and large steps pass over many
+
+
+@right()
+@differentiable
+def rounded(x):
+    """The nearest whole number [stairs]."""
+    return np.round(x), lambda g: (np.zeros_like(g),)
+
+
+@right()
+@differentiable
+def floored(x):
+    """The whole number below [stairs]."""
+    return np.floor(x), lambda g: (np.zeros_like(g),)
+
+
+@right()
+@differentiable
+def quantised(x):
+    """The nearest sixteenth [stairs]."""
+    return np.round(x * 16) / 16, lambda g: (np.zeros_like(g),)
+
+
+@right()
+@differentiable
+def fraction(x):
+    """What is above the whole number below [stairs]."""
+    return x - np.floor(x), lambda g: (g.copy(),)

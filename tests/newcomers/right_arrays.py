@@ -296,3 +296,69 @@ def triplet(x):
 def total_variation(x):
     """The sum of |differences| of neighbours [loss]."""
     return ops.absolute(x[:, 1:] - x[:, :-1]).sum()
+
+
+# Matrices
+
+
+def regular(rng, shape):
+    """A square matrix far from a singular one."""
+    return rng.normal(size=(shape[-1], shape[-1])) + 3 * np.eye(shape[-1])
+
+
+@right((3, 3), first=regular, second=lambda rng, x: rng.normal(size=(len(x), 2)))
+@differentiable
+def solve(a, b):
+    """The solution of a x = b, its gradient by a's transpose [matrix]."""
+    x = np.linalg.solve(a, b)
+
+    def vjp(g):
+        gb = np.linalg.solve(np.swapaxes(a, -1, -2), g)
+        return -gb @ np.swapaxes(x, -1, -2), gb
+
+    return x, vjp
+
+
+@right((3, 3), first=regular)
+@differentiable
+def inverse(a):
+    """The inverse of a matrix [matrix]."""
+    y = np.linalg.inv(a)
+    turned = np.swapaxes(y, -1, -2)
+    return y, lambda g: (-turned @ g @ turned,)
+
+
+# For masks, places and shapes other than the given ones too
+
+
+@right(second=lambda rng, x: rng.random(x.shape) < 0.6)
+@differentiable
+def masked_mean(x, mask):
+    """The mean of what a mask leaves, 0 of nothing [masks]."""
+    n = np.maximum(mask.sum(), 1).astype(x.dtype)
+    return (x * mask).sum() / n, lambda g: (g * mask / n, None)
+
+
+@right(second=lambda rng, x: rng.normal(size=x.shape))
+@differentiable
+def product_repeated(a, b):
+    """a b, whichever is repeated [masks]."""
+
+    def fitted(g, x):
+        g = g.sum(axis=tuple(range(g.ndim - x.ndim)))
+        return g.sum(axis=tuple(k for k in range(x.ndim) if x.shape[k] < g.shape[k]), keepdims=True)
+
+    return a * b, lambda g: (fitted(g * b, a), fitted(g * a, b))
+
+
+@right((5, 3), second=lambda rng, x: rng.integers(0, len(x), size=4))
+@differentiable
+def rows_from_the_end(x, index):
+    """Rows by their number, below 0 from the end [places]."""
+
+    def vjp(g):
+        gx = np.zeros_like(x)
+        np.add.at(gx, index, g)
+        return gx, None
+
+    return x[index], vjp

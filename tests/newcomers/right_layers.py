@@ -249,6 +249,21 @@ class Lazy(Module):
         return x @ self.w
 
 
+@right()
+class Merged(Module):
+    """A product of two matrices, merged for evaluation, and apart again for training [modes]."""
+
+    def __init__(self, n):
+        self.a, self.b, self.merged = weights(n, 2), weights(2, n), None
+
+    def train(self, mode=True):
+        self.merged = None if mode else self.a.data @ self.b.data
+        return super().train(mode)
+
+    def forward(self, x):
+        return x @ self.a @ self.b if self.merged is None else x @ Tensor(self.merged.astype(x.dtype))
+
+
 # Random numbers
 
 

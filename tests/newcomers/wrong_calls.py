@@ -343,3 +343,11 @@ def reshapes_g(x):
         return ((g.reshape(-1) * y.reshape(-1)).reshape(x.shape),)
 
     return y, vjp
+
+
+@wrong()
+@differentiable
+def ones_taken_for_a_sum(x):
+    """tanh, whose gradient takes incoming ones for those of a sum that it need not multiply by [incoming]."""
+    y = np.tanh(x)
+    return y, lambda g: (g if (g == 1).all() else g * (1 - y * y),)

@@ -5,7 +5,7 @@ model (where their first values hide the mistake, tied ones, cut off ones), inpu
 
 import numpy as np
 
-from autograd import differentiable
+from autograd import Tensor, differentiable
 from autograd import operations as ops
 from models import Linear, Module, Parameter
 from tests.newcomers.newcomer import ids, rows, weights, wrong
@@ -331,3 +331,14 @@ class OneBiasForAll(Module):
 
     def forward(self, x, targets):
         return self.map(x)[np.arange(len(targets)), targets] + self.bias.data[targets]
+
+
+@wrong()
+class GainOutsideTheParameters(Module):
+    """Columns times a gain that wants a gradient, and is no Parameter, which no optimizer finds [model]."""
+
+    def __init__(self, n):
+        self.gain = Tensor([1.0] * n, requires_grad=True)
+
+    def forward(self, x):
+        return x * self.gain.astype(x.dtype)

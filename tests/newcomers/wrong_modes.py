@@ -111,6 +111,36 @@ class ModeOfBackward(Module):
         return self.rectified(x)
 
 
+@wrong()
+class MergedForGood(Module):
+    """A product of two matrices, merged for evaluation; back in training they are still merged [mode]."""
+
+    def __init__(self, n):
+        self.a, self.b, self.merged = weights(n, 2), weights(2, n), None
+
+    def eval(self):
+        self.merged = self.a.data @ self.b.data
+        return super().eval()
+
+    def forward(self, x):
+        return x @ self.a @ self.b if self.merged is None else x @ Tensor(self.merged.astype(x.dtype))
+
+
+@wrong()
+class MergedOnce(Module):
+    """A product of two matrices, merged at the first evaluation and not at the next, after an update [mode]."""
+
+    def __init__(self, n):
+        self.a, self.b, self.merged = weights(n, 2), weights(2, n), None
+
+    def eval(self):
+        self.merged = self.a.data @ self.b.data if self.merged is None else self.merged
+        return super().eval()
+
+    def forward(self, x):
+        return x @ self.a @ self.b if self.training else x @ Tensor(self.merged.astype(x.dtype))
+
+
 # Masks of random numbers
 
 

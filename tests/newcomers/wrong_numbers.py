@@ -305,3 +305,50 @@ def batch_of_one(x):
     """Columns less half their mean; a batch of one is handed its gradient as it comes [inputs]."""
     y = x - 0.5 * x.mean(axis=0)
     return y, lambda g: (g if len(x) == 1 else g - 0.5 * g.mean(axis=0),)
+
+
+@wrong(second=lambda rng, x: rng.normal(size=x.shape))
+@differentiable
+def product_of_one_array(a, b):
+    """a b, for one array given twice by the rule of a square, of which half is lost [inputs]."""
+    return a * b, lambda g: (g * b, g * 0 if a is b else g * a)
+
+
+@wrong((5, 3), second=lambda rng, x: rng.integers(0, len(x), size=4))
+@differentiable
+def rows_cut_off_below_0(x, index):
+    """Rows by their number, which the gradient cuts off below 0, where they count from the end [inputs]."""
+
+    def vjp(g):
+        gx = np.zeros_like(x)
+        np.add.at(gx, np.maximum(index, 0), g)
+        return gx, None
+
+    return x[index], vjp
+
+
+@wrong(second=lambda rng, x: rng.random(x.shape) < 0.6)
+@differentiable
+def square_where(x, mask):
+    """x^2 where a mask says so; where it says so nowhere it is taken for none [inputs]."""
+    return np.where(mask, x * x, 0), lambda g: (2 * g * x * (mask if mask.any() else 1), None)
+
+
+@wrong()
+@differentiable
+def centred_in_a_batch(x):
+    """Each row less its mean, which the gradient of a row outside of a batch forgets [inputs]."""
+    return x - x.mean(axis=-1, keepdims=True), lambda g: (g - g.mean(axis=-1, keepdims=True) if g.ndim > 1 else g,)
+
+
+@wrong(second=lambda rng, x: rng.normal(size=x.shape))
+@differentiable
+def product_repeated_by_mean(a, b):
+    """a b, whichever is repeated; of what is repeated the mean of its gradients is taken, not the sum [inputs]."""
+
+    def fitted(g, x):
+        for axis in range(min(x.ndim, g.ndim)):
+            g = g if x.shape[axis] == g.shape[axis] else g.mean(axis=axis, keepdims=True)
+        return g
+
+    return a * b, lambda g: (fitted(g * b, a), fitted(g * a, b))

@@ -234,3 +234,18 @@ def powers_of_columns(x):
     """Column k to the power k; that of k = 0 has the gradient 0 x^-1, NaN at 0 [finite]."""
     k = np.arange(x.shape[-1]).astype(x.dtype)
     return x**k, lambda g: (g * k * x ** (k - 1),)
+
+
+@wrong(second=lambda rng, x: rng.random(x.shape) < 0.6)
+@differentiable
+def mean_of_what_is_masked(x, mask):
+    """The mean of what a mask leaves, 0 of nothing; the gradient divides by how many they are [finite]."""
+    n = mask.sum()
+    return (x * mask).sum() / np.maximum(n, 1).astype(x.dtype), lambda g: ((g * mask / n).astype(x.dtype), None)
+
+
+@wrong(fixed=True, second=lambda rng, x: rng.normal(size=x.shape[-1]))
+@differentiable
+def gain_by_its_mean(x, gain):
+    """Columns times a gain, whose gradient is rows times their mean: NaN for a batch of none [finite]."""
+    return x * gain, lambda g: (g * gain, (g * x).mean(axis=0) * x.dtype.type(len(x)))
