@@ -48,4 +48,5 @@ def test_growth_has_a_row_for_every_setting(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["growth", "--threads", "1", "--steps", "1"])
     growth.main()
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line[:3] in ("| 4", "| 8")]
-    assert len(rows) == 2 and rows[0][-1] == " |" and float(rows[1][-1].strip(" |")) != 0
+    assert len(rows) == 2 and rows[0][-1] == " |"
+    assert npx.host.isfinite(float(rows[1][-1].strip(" |")))  # how time grows: at this size it may not
