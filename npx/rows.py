@@ -22,7 +22,7 @@ them all:
 import math
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import cache
@@ -148,9 +148,9 @@ def map_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool 
     try:
         walk()
     finally:
-        wait(waiting)
-    for future in waiting:
-        future.result()
+        errors = [error for future in waiting if (error := future.exception())]  # waits for each
+    if errors:
+        raise errors[0]
     return results
 
 
