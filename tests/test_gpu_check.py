@@ -68,6 +68,7 @@ def test_all_of_it_runs_on_stand_ins(rehearsal):
         assert sum(value["calls"] for value in table.values()) == steps[name]["launches"]
     assert 0 < found["training step, GPU = CPU"]["float32"]["off"] < 1e-5
     assert found["short training"].keys() == {"cpu", "float32", "bf16", "fp16"}
+    assert found["a run"].keys() == {"float32", "bf16"} and len(found["a run"]["bf16"]["translations"]) == 3
     assert found["kernels"]["tests"] >= 4 and found["operations, layers and laws"]["tests"] >= 2
     assert '{"calls": ' in file["parts"]["compute-sanitizer memcheck"]["said"]
     for words in ("memory and calls", "attention_backward", "steps: ours                  passed", "TFLOP/s"):

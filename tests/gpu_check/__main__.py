@@ -7,9 +7,9 @@
     python -m tests.gpu_check --count                    what a base step asks of a GPU, counted without one
 
 First what is fast (memory, calls, products, steps and their kernels, PyTorch beside them), then what is right (a step
-and a short training like the CPU's, the suites, parity with PyTorch), last compute-sanitizer. It needs CuPy and NumPy;
-where torch, pytest or compute-sanitizer are missing, their parts are skipped. Exit status: 0 nothing failed, 1 a part
-failed or took too long, 2 no GPU.
+and a short training like the CPU's, a whole run, the suites, parity with PyTorch), last compute-sanitizer. It needs
+CuPy and NumPy; where torch, pytest or compute-sanitizer are missing, their parts are skipped. Exit status: 0 nothing
+failed, 1 a part failed or took too long, 2 no GPU.
 """
 
 import argparse
@@ -101,6 +101,7 @@ def figures(name: str, rehearse: bool) -> Any:
         "training step, cublasLt = CPU": right.training_step_by_cublaslt,
         "training step, graph = none": right.training_step_by_graph,
         "short training": right.short_training,
+        "a run": right.a_run,
         "every kernel": right.every_kernel,
     }[name](sizes)
 

@@ -65,6 +65,7 @@ def parts(rehearse: bool) -> Iterator[Part]:
     yield own("steps: floor", 60)
     yield own("training step, GPU = CPU", 60)
     yield own("short training", 60)
+    yield own("a run", 60)
     for name in SUITES:
         yield Part(name, 120, lambda left, name=name: suite(name, left, rehearse))
     yield own("steps: torch-compile", 150)
@@ -95,8 +96,9 @@ def ended(status: int | None) -> str:
 
 def of_ours(name: str, seconds: float, rehearse: bool) -> Outcome:
     """A part of this package: each line of its output that is a dictionary holds figures."""
-    if name.startswith("steps: torch") and find_spec("torch") is None:
-        return Outcome("skipped", said="torch is not installed")
+    needed = {"steps: torch": "torch", "steps: torch-compile": "torch", "a run": "pytest"}.get(name)
+    if needed and find_spec(needed) is None:
+        return Outcome("skipped", said=f"{needed} is not installed")
     flags = ["--rehearse"] if rehearse else []
     status, output = command([PYTHON, "-m", "tests.gpu_check", "--part", name, *flags], seconds)
     found, said = {}, []

@@ -1,9 +1,12 @@
 """Whether a GPU computes what a CPU does: a training step in every precision, a short training, every kernel alone."""
 
+import math
 import os
+import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +16,9 @@ from models import FlatParameters, Transformer, TransformerConfig
 from npx.precision import dtype as dtype_named
 from npx.registry import KERNELS, mapped
 from tests.gpu_check.sizes import Sizes
-from train import Adam
+from train import Adam, load_model
 from train.learn.graphs import Graphs
+from train.tasks.translation import translate_lines
 
 # Of a gradient of the whole model, in the 2-norm. The 16-bit dtypes are those of a model without float32 masters.
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 8e-2, "float16": 2e-2, "bfloat16": 8e-2}
@@ -138,6 +142,29 @@ def short_training(sizes: Sizes) -> Iterator[dict[str, Any]]:
         yield {name: {"last": found[-1], "off": off, "allowed": tolerance}}
         assert off < tolerance, f"{name}: a loss is off by {off:.2%}; allowed are {tolerance:.0%}"
     assert sizes.updates < 50 or expected[-1] < 0.8 * expected[0], "it has learned nothing"
+
+
+def a_run(sizes: Sizes) -> Iterator[dict[str, Any]]:
+    """A training with everything around it, straight and stopped half-way: the same weights, which translate."""
+    from tests.trainings import outcome, run, write_pairs
+
+    npx.use_device("cuda")
+    half = max(2, sizes.updates // 2)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_pairs(folder, "train", 400, seed=1)
+        write_pairs(folder, "valid", 20, seed=2)
+        for precision, graphs in (("float32", False), ("bf16", True)):
+            how = {"precision": precision, "graphs": graphs, "validate_bleu": False, "validate_every": half}
+            straight, stopped = folder / f"{precision} straight", folder / f"{precision} stopped"
+            summary = run(folder, straight, max_steps=2 * half, **how)
+            run(folder, stopped, max_steps=half, **how)
+            run(folder, stopped, resume=True, max_steps=2 * half, **how)
+            model, tokenizer, _ = load_model(straight)
+            best = [found[0][0] for found in translate_lines(model, tokenizer, ["one two", "", "nine"])]
+            yield {precision: {"last": summary.valid_loss, "translations": best}}
+            assert math.isfinite(summary.valid_loss) and len(best) == 3
+            assert outcome(straight)[0] == outcome(stopped)[0], f"{precision}: a run that was stopped has other weights"
 
 
 def every_kernel(sizes: Sizes) -> Iterator[dict[str, Any]]:
