@@ -290,9 +290,10 @@ def merged_attention(
         return tuple(part for x, own in zip(arrays, sizes, strict=True) for part in split_heads(x, heads, *own))
 
     def attend(arrays: list[Array]) -> tuple[Array, Any]:
-        return npx.attention(*parts(arrays), scores, drop)
+        own = parts(arrays)
+        check_attention(scores, *own)
+        return npx.attention(*own, scores, drop)
 
-    check_attention(scores, *parts(merged))
     y, saved = attend(merged)
     kinds, shape, of_y = [(x.shape, x.dtype) for x in merged], y.shape, (*y.shape[:-2], y.shape[-2] * y.shape[-1])
     sources = [form or always(x) for x, form in zip(merged, again, strict=True)]

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import npx
+from autograd import OPERATIONS
 
 ALWAYS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("ci", max_examples=20, derandomize=True, database=None, **ALWAYS)
@@ -24,6 +25,15 @@ settings.register_profile("thorough", max_examples=500, **ALWAYS)
 npx.tune()
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores Ctrl-C, which tests send
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture
+def registry():
+    """For tests that define operations: afterwards the registry is as it was."""
+    before = dict(OPERATIONS)
+    yield
+    OPERATIONS.clear()
+    OPERATIONS.update(before)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -23,16 +23,8 @@ SEEDS = range(int(os.environ.get("BOOK_SEEDS", "20")))  # of values and gradient
 KIT_EVERYWHERE = "BOOK_KIT" in os.environ  # the kit's derived inputs for each right answer: minutes
 ALL = exercises()
 each = pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.name)
+pytestmark = pytest.mark.usefixtures("registry")  # pages and answers define operations
 pages = pytest.mark.parametrize("page", [Page(e.chapter) for e in ALL], ids=lambda page: page.path.stem)
-
-
-@pytest.fixture(autouse=True)
-def registry():
-    """Pages and answers define operations; afterwards the registry is as it was."""
-    before = dict(OPERATIONS)
-    yield
-    OPERATIONS.clear()
-    OPERATIONS.update(before)
 
 
 # Pages

@@ -7,6 +7,7 @@ import npx
 from autograd import Tensor, checkpoint, differentiable, neural
 from autograd import operations as ops
 from models import Module, Parameter
+from models.layers.rms_norm import rms_norm
 from npx import Scores
 from train import Adam
 
@@ -194,6 +195,27 @@ def test_a_quotient_of_small_numbers_has_its_gradient():
     b = Tensor(np.array([1e-25, 1e20], "float32"), requires_grad=True)
     (Tensor(np.array([1e-25, 1e30], "float32")) / b).sum().backward()
     np.testing.assert_allclose(b.grad, [-1e25, -1e-10], rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["fast", "reference"])
+@pytest.mark.parametrize("shape", [(3, 2, 4), (2, 1, 4), (4,)])
+def test_a_residual_of_another_shape_is_refused_before_anything_is_computed(mode, shape):
+    gain = np.ones(4)
+    with npx.kernel_mode(mode), pytest.raises(ValueError, match=r"expected a residual of x's shape \(2, 3, 4\); got"):
+        npx.dropout_residual_norm(np.ones((2, 3, 4)), np.ones(shape), gain, gain)
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint8", "bool"])
+def test_a_norm_of_whole_numbers_is_refused_and_not_cut_down_to_some(kind):
+    x, gain = np.arange(3).astype(kind), np.ones(3)
+    calls = (
+        lambda: npx.layer_norm(x, gain, gain),
+        lambda: npx.dropout_residual_norm(x, x, gain, gain),
+        lambda: rms_norm(x, gain),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match=f"norm: expected x of floating-point numbers; got {kind}; try x.astype"):
+            call()
 
 
 # ---- weights that are changed

@@ -103,40 +103,30 @@ def test_arrays_that_are_replaced_outlive_the_graphs_that_read_them():
         assert STATE.launches == 3 and found[0].tobytes() == expected[0].tobytes()
 
 
-def test_what_cannot_be_captured_is_told_once_and_computed_call_by_call(monkeypatch):
-    """Here a host that waits for the loss."""
+def waited_for(loss):
+    float(loss.data)
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (waited_for, "got 'cudaErrorStreamCapture"),
+        (lambda loss: loss[None][[0]][0], "got one that uploads some'; on without"),  # a list as an index: within CuPy
+    ],
+)
+def test_what_cannot_be_captured_is_told_once_and_computed_call_by_call(change, said, monkeypatch):
+    """A host that waits for the loss, and one whose memory a graph would read when it is another's."""
     micro = batches(6)
     with device(cuda=True):
         expected = updated(False, micro, shape={"dropout": 0.0})
         real = Transformer.loss_of
-
-        def waiting(self, *inputs, **how):
-            loss = real(self, *inputs, **how)
-            float(loss.data)
-            return loss
-
-        monkeypatch.setattr(Transformer, "loss_of", waiting)
-        found = updated(True, micro, shape={"dropout": 0.0})
-    assert STATE.launches == 0 and found[0].tobytes() == expected[0].tobytes()
-    (line,) = found[2]
-    assert line.startswith("train.graphs: expected kernels that a CUDA graph can hold; got 'cudaErrorStreamCapture")
-
-
-def test_an_upload_within_cupy_cannot_be_captured(monkeypatch):
-    """A list as an index: a graph would read the host's memory when it is another's."""
-    micro = batches(6)
-    with device(cuda=True):
-        expected = updated(False, micro, shape={"dropout": 0.0})
-        real = Transformer.loss_of
-
-        def uploading(self, *inputs, **how):
-            return real(self, *inputs, **how)[None][[0]][0]
-
-        monkeypatch.setattr(Transformer, "loss_of", uploading)
+        monkeypatch.setattr(Transformer, "loss_of", lambda self, *inputs, **how: change(real(self, *inputs, **how)))
         found = updated(True, micro, shape={"dropout": 0.0})
         assert STATE.pinned is strict_graphs.pinned
     assert STATE.launches == 0 and found[0].tobytes() == expected[0].tobytes()
-    assert "got one that uploads some'; on without one" in found[2][0]
+    (line,) = found[2]
+    assert line.startswith("train.graphs: expected kernels that a CUDA graph can hold; got '") and said in line
 
 
 def test_memory_that_graphs_write_to_is_kept_within_the_limit_of_all():

@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from autograd import OPERATIONS, Tensor, differentiable
+from autograd import Tensor, differentiable
 from autograd import operations as ops
 from autograd.testing import CheckError, GradientError, check_layer, check_operation
 from models import Module, Parameter
@@ -13,12 +13,7 @@ from models import Module, Parameter
 X = np.random.default_rng(0).normal(size=(3, 4))
 
 
-@pytest.fixture(autouse=True)
-def registry():
-    before = dict(OPERATIONS)
-    yield
-    OPERATIONS.clear()
-    OPERATIONS.update(before)
+pytestmark = pytest.mark.usefixtures("registry")
 
 
 class Hidden(Module):

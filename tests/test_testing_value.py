@@ -5,17 +5,11 @@ import pytest
 from hypothesis import given
 
 import npx
-from autograd import OPERATIONS, Tensor, differentiable
+from autograd import Tensor, differentiable
 from autograd.testing import CheckError, check_operation
 from autograd.testing import strategies as s
 
-
-@pytest.fixture(autouse=True)
-def registry():
-    before = dict(OPERATIONS)
-    yield
-    OPERATIONS.clear()
-    OPERATIONS.update(before)
+pytestmark = pytest.mark.usefixtures("registry")
 
 
 def softmax_with(peak, axis=-1):

@@ -1,13 +1,12 @@
 """Wrong layers, as newcomers write them, for another call than the one they were tried with. One bug each, of:
 
-mode (training, evaluation, running statistics), random (masks), state (other calls, updates), blocks.
+mode (training, evaluation, running statistics), random (masks), state (other calls, updates).
 """
 
 import numpy as np
 
 import npx
 from autograd import Tensor, differentiable
-from autograd import operations as ops
 from models import Module, Parameter
 from tests.newcomers.newcomer import weights, wrong
 
@@ -309,96 +308,3 @@ class RenormalisedTable(Module):
         length = np.sqrt((self.w.data**2).sum(axis=0))
         self.w.data /= np.maximum(length, 1)
         return x @ self.w
-
-
-# More rows and steps than anyone tries
-
-
-@differentiable
-def linear_in_blocks(x, w):
-    def vjp(g):
-        for i in range(0, len(x), 1024):
-            gw = x[i : i + 1024].T @ g[i : i + 1024]
-        return g @ w.T, gw
-
-    return x @ w, vjp
-
-
-@wrong()
-class WeightsOfTheLastBlock(Module):
-    """A linear map whose weight gradient is that of its last block of 1024 rows [blocks]."""
-
-    def __init__(self, n):
-        self.w = weights(n, 4)
-
-    def forward(self, x):
-        return linear_in_blocks(x, self.w)
-
-
-@differentiable
-def scaled_in_blocks(x, gain):
-    def vjp(g):
-        sums = np.zeros_like(gain)
-        for i in range(0, len(x), 64):
-            sums[...] = (g[i : i + 64] * x[i : i + 64]).sum(axis=0)
-        return g * gain, sums
-
-    return x * gain, vjp
-
-
-@wrong()
-class GainOfTheLastBlock(Module):
-    """Columns scaled by a gain whose sums begin anew with each 64 rows [blocks]."""
-
-    def __init__(self, n):
-        self.gain = Parameter(np.ones(n))
-
-    def forward(self, x):
-        return scaled_in_blocks(x, self.gain)
-
-
-@differentiable
-def recurrent(x, w, u):
-    h = [np.zeros((len(x), len(u)), x.dtype)]
-    for t in range(x.shape[1]):
-        h.append(np.tanh(x[:, t] @ w + h[-1] @ u))
-
-    def vjp(g):
-        gx, gw, gu = np.zeros_like(x), np.zeros_like(w), np.zeros_like(u)
-        for t in range(x.shape[1]):
-            gh = g[:, t]
-            for s in range(t, max(-1, t - 16), -1):
-                gz = gh * (1 - h[s + 1] ** 2)
-                gx[:, s] += gz @ w.T
-                gw += x[:, s].T @ gz
-                gu += h[s].T @ gz
-                gh = gz @ u.T
-        return gx, gw, gu
-
-    return np.stack(h[1:], axis=1), vjp
-
-
-@wrong((2, 5, 3))
-class TruncatedRNN(Module):
-    """A recurrent layer whose gradient goes back 16 steps at most [blocks]."""
-
-    def __init__(self, n):
-        self.w, self.u = weights(n, 3), Parameter(np.eye(3))
-
-    def forward(self, x):
-        return recurrent(x, self.w, self.u)
-
-
-@wrong((2, 5, 3))
-class TruncatedComposed(Module):
-    """A recurrent layer that detaches its state every 32 steps [blocks]."""
-
-    def __init__(self, n):
-        self.w, self.u = weights(n, 3), Parameter(np.eye(3))
-
-    def forward(self, x):
-        h, steps = Tensor(np.zeros((len(x), 3), x.dtype)), []
-        for t in range(x.shape[1]):
-            h = ops.tanh(x[:, t] @ self.w + (h if t % 32 else h.detach()) @ self.u)
-            steps.append(h)
-        return ops.stack(*steps, axis=1)
