@@ -29,9 +29,9 @@ class Parameter(Tensor):
         self.buffer: Any = None  # refers to the FlatParameters it lies in: models/parameters.py
 
     def __getstate__(self) -> Any:
-        """A copy has arrays of its own, which lie in no buffer."""
+        """A copy has arrays of its own, which lie in no buffer; in another process moments are counted anew."""
         state: Any = super().__getstate__()  # Python 3.11's: (None, what the slots hold)
-        return None, state[1] | {"buffer": None}
+        return None, state[1] | {"buffer": None, "moved": 0}
 
     @property
     def weights(self) -> npx.Array:
