@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import npx
 from autograd.contract import check_answer, check_gradient, refuse_graph, refuse_operands
 from npx import Array, Places
-from npx.within import Within
+from npx.scoped import Within
 
 VJP = Callable[..., tuple[Array | None, ...]]  # of the output's gradient, and where to add if it is `adding`
 Result = tuple[Array, VJP]  # of an operation on arrays

@@ -13,7 +13,7 @@ from autograd import operations as ops
 from autograd.contract import check_attention, check_ids, check_targets
 from autograd.engine import VJP, Result, Tensor, adding, differentiable, is_grad_enabled
 from npx import NOWHERE, Array, Drop, Packed, Places, Scores, Smoothing
-from npx.scores import additive, positions, rotations
+from npx.kernels.attention_spec import additive, positions, rotations
 
 COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> the same made of small operations
 
@@ -238,7 +238,7 @@ def padded(x: Tensor, packed: Packed | None) -> Tensor:
 
 
 def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:
-    """Rotary positions (npx/scores.py) from small operations. x (..., T, H, d)."""
+    """Rotary positions (npx/kernels/attention_spec.py) from small operations. x (..., T, H, d)."""
     turns = rotations(x.data, first, base)
     cos, sin = turns.real, turns.imag
     a, b = x[..., ::2], x[..., 1::2]

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import npx
 from autograd.engine import Node, Tensor, is_grad_enabled, leave, observing
-from autograd.graph import captured, owner
+from autograd.saved import captured, owner
 from npx import Array
 
 BELOW = tuple(str(Path(__file__).parent.parent / package) + "/" for package in ("autograd", "npx"))

@@ -51,7 +51,7 @@ class Module:
 
     training = True
     hook: Callable[..., Any] | None = None  # gets the positional arguments of each call
-    recomputed = False  # keep nothing of a call but inputs and output: autograd/recompute.py
+    recomputed = False  # keep nothing of a call but inputs and output: autograd/rematerialize.py
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__}: expected a `forward` method; got none; try defining one")

@@ -18,7 +18,8 @@ from numpy import (
 from numpy import sum as sum
 from numpy import all as all, any as any, max as max, min as min
 
-from npx import random, ranks
+from npx import random
+from npx import distributed
 from npx.array import (
     NOWHERE, Array, Places, add_at, arange, array_module, asarray, device, empty, free_memory, from_host, full, host,
     memory_use, ones, synchronize, to_host, use_device, zeros,
@@ -34,13 +35,13 @@ from npx.kernels.layer_norm import layer_norm, layer_norm_grad
 from npx.kernels.linear import linear, linear_grad
 from npx.kernels.softmax import softmax, softmax_grad
 from npx.kernels.top_k import top_k
-from npx.packed import Packed, pack, sentences, together
+from npx.kernels.packing import Packed, pack, sentences, together
 from npx.precision import PRECISIONS, Precision, precision_named, use_precision, wide
 from npx.random import Key, keyed, next_key
 from npx.registry import KERNELS, Gradient, Kernel, KernelMismatch, Saved, forms_again, keeping, kernel, kernel_mode
-from npx.rows import elementwise, small_blocks
-from npx.scores import Scores, mask_bias
+from npx.cpu.row_blocks import elementwise, small_blocks
+from npx.kernels.attention_spec import Scores, mask_bias
 from npx.settings import check_settings
-from npx.tune import tune, tuned
+from npx.cpu.tune import tune, tuned
 
 check_settings()

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npx.array import Array, from_host
-from npx.within import Within
+from npx.scoped import Within
 
 WORDS_PER_COUNT = 16  # 16-bit words that one value of the Philox counter yields (4 x 64 bits)
 

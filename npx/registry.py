@@ -30,9 +30,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npx.array import Array, array_module, to_host
+from npx.scoped import Within
 from npx.settings import KERNEL_MODES as MODES
 from npx.settings import setting
-from npx.within import Within
 
 # Of the largest magnitude, or 1. In float64, where it is far above rounding errors: of the largest in a row.
 TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-11}

@@ -41,7 +41,7 @@ def computing_device():
     """Where the tests of this process compute."""
     engine = os.environ.get("NPX_TEST_ENGINE", "numpy")
     if engine in ("strict", "emulated"):
-        from tests.strict_cupy import device
+        from tests.fakes.strict_cupy import device
 
         with device(cuda=engine == "emulated"):
             yield

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import npx
 from autograd import Tensor, neural, no_grad
+from models.cache import KeysValues
 from models.config import TransformerConfig
 from models.layers.attention import Attention, CrossAttention, SelfAttention
 from models.layers.basic import Dropout, Embedding
@@ -13,7 +14,6 @@ from models.layers.norm import Norm, Residual
 from models.layers.positions import Positions
 from models.module import Module
 from models.registry import NORMS, POSITIONS
-from models.state import KeysValues
 
 A = TypeVar("A", bound=Attention)
 

@@ -5,9 +5,9 @@ from typing import Any
 import npx
 from autograd import Tensor, no_grad
 from models.architectures.blocks import EncoderLayer, SequenceModel, causal, divisor, last_norm, matrices
+from models.cache import KeysValues, State
 from models.config import TransformerConfig
 from models.registry import architecture
-from models.state import KeysValues, State
 from npx import host
 
 

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import npx
 from autograd import Tensor, no_grad
 from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel, divisor, last_norm, matrices
+from models.cache import KeysValues, Rows, Shared, State
 from models.config import TransformerConfig
 from models.layers.attention import Attention
 from models.modes import evaluating
 from models.registry import architecture
-from models.state import KeysValues, Rows, Shared, State
 from npx import host
 
 KINDS = ("encoder", "decoder", "cross")  # of attention

@@ -4,9 +4,9 @@ from typing import Any
 
 import npx
 from autograd import Tensor, neural
+from models.cache import KeysValues
 from models.layers.basic import Dropout, Linear
 from models.module import Module
-from models.state import KeysValues
 
 ROOM = 32  # positions that a new state has room for
 

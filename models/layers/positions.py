@@ -4,7 +4,7 @@ from typing import Any
 
 import npx
 from autograd import Tensor, differentiable, neural
-from models.initial import normal
+from models.init import normal
 from models.layers.basic import Dropout, Embedding
 from models.module import Module, Parameter
 from models.registry import POSITIONS

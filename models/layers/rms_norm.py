@@ -2,7 +2,7 @@
 
 import npx
 from autograd import Tensor, differentiable
-from models.initial import full
+from models.init import full
 from models.layers.norm import Norm
 from models.module import Parameter
 from models.registry import NORMS

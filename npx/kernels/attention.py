@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npx.array import Array, array_module
+from npx.cpu.row_blocks import BLOCK_BYTES, INLINE_BYTES, block, map_ranges
 from npx.cuda.launch import contiguous, launch
+from npx.kernels.attention_spec import Scores, additive, positions, rotated
 from npx.kernels.dropout import Drop, Dropped, draw, dropout, dropout_grad
+from npx.kernels.packing import Packed, sentences, together
 from npx.kernels.softmax import softmax, softmax_grad, softmax_grad_in_place, softmax_in_place, tame_softmax_in_place
-from npx.packed import Packed, sentences, together
 from npx.precision import wide
 from npx.registry import Output, kernel
-from npx.rows import BLOCK_BYTES, INLINE_BYTES, block, map_ranges
-from npx.scores import Scores, additive, positions, rotated
 
 Arrays = tuple[Array, ...]  # of queries, keys and values, in most places
 
@@ -26,7 +26,8 @@ Arrays = tuple[Array, ...]  # of queries, keys and values, in most places
 def attention(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None) -> Output:
     """y = dropout(p) v with p = softmax(q k^T / sqrt(d_k)) for each sentence and head.
 
-    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores`: which keys count, and more (npx/scores.py).
+    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores`: which keys count, and more
+    (npx/kernels/attention_spec.py).
     y (B, T, H, d_v); a position that may attend to nothing gets zeros. What `scores` says is packed has one axis for
     both B and T or S. Saved: q and k, turned by their positions, v, p (B, H, T, S), and what was dropped.
     """

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npx.array import Array, added, array_module
+from npx.cpu.row_blocks import block, map_blocks, map_ranges
+from npx.cpu.tune import tuned
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.kernels.embedding import sums_by_id
 from npx.precision import wide
 from npx.registry import Output, kernel
-from npx.rows import block, map_blocks, map_ranges
-from npx.tune import tuned
 
 SMOOTHING_OVER = ("all", "others", "others_without_pad")
 PANEL = 1024  # classes, at most, whose logits one thread forms at a time in `linear_cross_entropy`

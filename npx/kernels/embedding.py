@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from npx.array import Array, array_module
+from npx.cpu.row_blocks import map_blocks
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.kernels.dropout import Drop, draw, dropout, dropout_grad, dropout_grad_numpy
 from npx.registry import Output, kernel
-from npx.rows import map_blocks
 
 
 @kernel

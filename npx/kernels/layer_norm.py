@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from npx.array import NOWHERE, Array, Places, added, array_module
+from npx.cpu.row_blocks import block, map_blocks
 from npx.cuda.launch import contiguous, launch
 from npx.kernels.dropout import Drop, draw
 from npx.registry import Output, kernel
-from npx.rows import block, map_blocks
 
 
 @kernel

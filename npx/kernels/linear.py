@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from npx import rows
 from npx.array import NOWHERE, Array, Places, added, array_module
+from npx.cpu import row_blocks
+from npx.cpu.row_blocks import map_blocks, map_ranges, matmul, panel, products
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.kernels.layer_norm import column_sums, sum_columns_cuda
 from npx.registry import Output, kernel
-from npx.rows import map_blocks, map_ranges, matmul, panel, products
 
 Gradients = tuple[Array, Array, Array | None]
 
@@ -53,7 +53,7 @@ def linear_numpy(x: Array, w: Array, b: Array | None = None, activation: str = "
         if activation:
             np.maximum(part, 0, out=part)
 
-    map_ranges(body, len(x), panel(len(x)), inline=x.size * w.shape[1] * 2 < rows.INLINE_FLOPS)
+    map_ranges(body, len(x), panel(len(x)), inline=x.size * w.shape[1] * 2 < row_blocks.INLINE_FLOPS)
     return y, (x, w, y if activation else None, b is not None)
 
 
@@ -102,7 +102,7 @@ def mask_and_sum(g: Array, y: Array | None, bias: bool, into: Places) -> tuple[A
         return g, None
     xp = array_module(g)
     g, y = contiguous(g), contiguous(y)
-    (n, columns), size = g.shape, rows.block(SLICE)
+    (n, columns), size = g.shape, row_blocks.block(SLICE)
     grid = -(-columns // 256), -(-n // size)
     masked = g if y is None else xp.empty(g.shape, g.dtype)
     partial = xp.empty((grid[1], columns), np.float32) if bias else None

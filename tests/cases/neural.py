@@ -164,7 +164,6 @@ def operation_linear_cross_entropy(draw):
 # Edges
 
 
-
 def drops(*shape):
     """Dropout of an array: half of it, nothing, nearly all, all."""
     for rate in (0.5, 0.0, 0.999, 1.0):

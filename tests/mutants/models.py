@@ -36,13 +36,21 @@ def loss(mistake, change, entry=PAIRS):
 
 loss("tied matrix without its gradient from the output", lambda h, w, *a: (h, w.detach(), *a))
 loss("loss divided by padding too", lambda h, w, t, s, over, pad, n: (h, w, t, s, over, pad, t.size), TEXT)
-loss("loss divided by the tokens of the first row alone", lambda h, w, t, s, over, pad, n: (
-    h, w, t, s, over, pad, int((t[0] != pad).sum())), TEXT)
+loss(
+    "loss divided by the tokens of the first row alone",
+    lambda h, w, t, s, over, pad, n: (h, w, t, s, over, pad, int((t[0] != pad).sum())),
+    TEXT,
+)
 loss("padding counted in the loss", lambda h, w, t, s, over, pad, n: (h, w, t, s, over, w.shape[0], n), TEXT)
-loss("smoothing over padding where it is spared", lambda h, w, t, s, over, pad, n: (
-    h, w, t, s, "others" if over == "others_without_pad" else over, pad, n))
-loss("last position without gradient", lambda h, *a: (routed(h, h * (npx.arange(h.shape[1]) < h.shape[1] - 1)[:, None]),
-                                                     *a), TEXT)
+loss(
+    "smoothing over padding where it is spared",
+    lambda h, w, t, s, over, pad, n: (h, w, t, s, "others" if over == "others_without_pad" else over, pad, n),
+)
+loss(
+    "last position without gradient",
+    lambda h, *a: (routed(h, h * (npx.arange(h.shape[1]) < h.shape[1] - 1)[:, None]), *a),
+    TEXT,
+)
 
 
 def mean_over_rows(self, hidden, targets, smoothing, over, tokens):
@@ -51,14 +59,34 @@ def mean_over_rows(self, hidden, targets, smoothing, over, tokens):
 
 
 method(SequenceModel, "cross_entropy", "gradient by sentences, loss by tokens", TEXT, mean_over_rows)
-method(SequenceModel, "cross_entropy", "loss rounded to float32", TEXT, lambda *a: CROSS_ENTROPY(*a).astype(
-    "float32").astype("float64"))
-method(SequenceModel, "logits", "tied matrix without its gradient from the logits", TEXT,
-       lambda self, hidden: neural.linear(hidden, self.embedding.weight.detach().transpose()))
-method(Embedding, "forward", "tied matrix without its gradient from the input", TEXT,
-       lambda self, *how: EMBED(self, *how).detach())
-method(Embedding, "forward", "scale of the embedding lost in the gradient", PAIRS, lambda self, ids, *how: routed(
-    EMBED(self, ids, *how), neural.embedding(self.weight, ids)))
+method(
+    SequenceModel,
+    "cross_entropy",
+    "loss rounded to float32",
+    TEXT,
+    lambda *a: CROSS_ENTROPY(*a).astype("float32").astype("float64"),
+)
+method(
+    SequenceModel,
+    "logits",
+    "tied matrix without its gradient from the logits",
+    TEXT,
+    lambda self, hidden: neural.linear(hidden, self.embedding.weight.detach().transpose()),
+)
+method(
+    Embedding,
+    "forward",
+    "tied matrix without its gradient from the input",
+    TEXT,
+    lambda self, *how: EMBED(self, *how).detach(),
+)
+method(
+    Embedding,
+    "forward",
+    "scale of the embedding lost in the gradient",
+    PAIRS,
+    lambda self, ids, *how: routed(EMBED(self, ids, *how), neural.embedding(self.weight, ids)),
+)
 
 
 def changed_memory(change):
@@ -70,11 +98,27 @@ def changed_memory(change):
 
 
 method(Transformer, "_encode", "encoder's output detached", PAIRS, changed_memory(lambda m, how: (m.detach(), how)))
-method(Transformer, "_encode", "padding of the source attended to", PAIRS, changed_memory(
-    lambda m, how: (m, how if how.keys else npx.Scores())))
-method(Transformer, "_encode", "the first row of the next sentence attended to, the last of the own not", PAIRS, (
-    changed_memory(lambda m, how: (m, how._replace(keys=how.keys and how.keys._replace(
-        starts=npx.minimum(how.keys.starts + 1, len(m))))))))
+method(
+    Transformer,
+    "_encode",
+    "padding of the source attended to",
+    PAIRS,
+    changed_memory(lambda m, how: (m, how if how.keys else npx.Scores())),
+)
+method(
+    Transformer,
+    "_encode",
+    "the first row of the next sentence attended to, the last of the own not",
+    PAIRS,
+    (
+        changed_memory(
+            lambda m, how: (
+                m,
+                how._replace(keys=how.keys and how.keys._replace(starts=npx.minimum(how.keys.starts + 1, len(m)))),
+            )
+        )
+    ),
+)
 
 
 def first_layer_alone(self, tgt, memory, source, state=None):

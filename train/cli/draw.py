@@ -40,7 +40,7 @@ def draw(
     device: Device = "cpu",
 ) -> None:
     """Draw what a trained model does, or how it was trained."""
-    from train.show import picture
+    from train.viewer import picture
 
     if what not in WHAT:
         raise UserError(f"draw: expected one of {', '.join(WHAT)}; got '{what}'; try {nearest(what, WHAT)}")
@@ -78,8 +78,8 @@ def loaded(run: Path, given: dict[str, Any]) -> tuple[Any, Any, str, dict[str, A
 
 
 def heads(run: Path, out: Path, sentence: str, kind: str, given: dict[str, Any]) -> None:
-    from train.show.heads import draw_heads
-    from train.show.inside import ABOUT, see, source_ids, translated
+    from train.viewer.heads import draw_heads
+    from train.viewer.inspection import ABOUT, see, source_ids, translated
 
     if kind and kind not in ABOUT:
         raise UserError(f"--kind: expected one of {', '.join(ABOUT)}; got '{kind}'; try {nearest(kind, ABOUT)}")
@@ -93,8 +93,8 @@ def heads(run: Path, out: Path, sentence: str, kind: str, given: dict[str, Any])
 
 def tree(run: Path, out: Path, sentence: str, given: dict[str, Any]) -> None:
     from models.search.tree import Tree
-    from train.show.beams import draw_beam
-    from train.show.inside import source_ids, translated
+    from train.viewer.beams import draw_beam
+    from train.viewer.inspection import source_ids, translated
 
     model, tokenizer, source, search = loaded(run, given)
     src, seen = source_ids(model, tokenizer, sentence), Tree()
@@ -105,7 +105,7 @@ def tree(run: Path, out: Path, sentence: str, given: dict[str, Any]) -> None:
 
 def curves(runs: list[Path], out: Path) -> None:
     from train.run.folder import RunFolder
-    from train.show.curves import draw_curves, named, series
+    from train.viewer.curves import draw_curves, named, series
 
     found = {}
     for name, run in named(runs).items():
@@ -127,8 +127,8 @@ def pairs_of(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
 
 def memory(run: Path, out: Path) -> None:
     from train.run.checkpoint import load_with_origin
-    from train.show.memory import draw_memory, measured
     from train.tasks import TASKS
+    from train.viewer.memory import draw_memory, measured
 
     model, tokenizer, config, source = load_with_origin(run, "", warn)
     task = TASKS[config.data.task]
@@ -141,8 +141,8 @@ def memory(run: Path, out: Path) -> None:
 
 def roles(run: Path, out: Path, sentences: int) -> None:
     from train.run.checkpoint import load_with_origin
-    from train.show.roles import Text, draw_roles
-    from train.show.roles import roles as found_roles
+    from train.viewer.roles import Text, draw_roles
+    from train.viewer.roles import roles as found_roles
 
     model, tokenizer, config, source = load_with_origin(run, "translation", warn)
     text = Text(pairs_of(run, "valid", config, tokenizer), config, tokenizer, sentences)

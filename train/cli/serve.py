@@ -36,8 +36,8 @@ def serve(
             raise UserError(f"--also: expected a run folder; got {other}; try the --out of a training")
     import uvicorn
 
-    from train.show.curves import named
-    from train.show.server import Page, application
+    from train.viewer.curves import named
+    from train.viewer.server import Page, application
 
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -68,8 +68,8 @@ def of_runs(runs: list[Path]) -> Any:
     """The page of the first run's model; where it cannot be shown the page has the curves, and says why."""
     from train.run.checkpoint import load_with_origin
     from train.run.folder import RunFolder
-    from train.show.curves import named
-    from train.show.server import Page
+    from train.viewer.curves import named
+    from train.viewer.server import Page
 
     try:
         found = load_with_origin(runs[0], "translation", lambda text: print(text, file=sys.stderr))

@@ -18,10 +18,10 @@ import npx
 from npx.ranges import Range
 from train.errors import UserError, one_line
 from train.files import RESUME, NotWritten, disk_errors, misfit
-from train.learn.agreement import Agreement
 from train.learn.anomaly import made_from
-from train.learn.optim import LossScale, NoamSchedule
-from train.learn.shares import planned
+from train.learn.optimizer import LossScale, NoamSchedule
+from train.learn.parallel.plan import planned
+from train.learn.parallel.sync import Agreement
 from train.learn.signals import Signals
 from train.learn.update import Update
 from train.learn.validation import Validation
@@ -52,7 +52,7 @@ class Trainer:
     over. `deadline` (by time.monotonic) is when it stops at the latest; `debug` "anomaly" names the operation that
     first made a number which is not finite. Nothing is written before `run`.
 
-    Of several ranks (npx.ranks) each has a Trainer, and all do the same, but that each computes its share of the
+    Of several ranks (npx.distributed) each has a Trainer, and all do the same, but that each computes its share of the
     micro-batches. What is decided is decided by what all have found, so that it is alike. Rank 0 alone writes.
     """
 
@@ -71,7 +71,7 @@ class Trainer:
         self.model, self.config, self.tokenizer, self.corpora = model, config, tokenizer, corpora
         self.folder, self.task, t = RunFolder(run_dir), TASKS[config.data.task], config.train
         self.schedule = NoamSchedule(model.config.d_model, t.warmup_steps, t.lr_scale)
-        self.world = npx.ranks.world()
+        self.world = npx.distributed.world()
         self.state, self.signals = RunState(), Signals(alone=self.world.size == 1)
         self.deadline, self.debug = deadline, debug
         self.micro_batches = t.accumulate * self.world.size  # an update, of all ranks together

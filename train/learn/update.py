@@ -19,9 +19,9 @@ from models import FlatParameters
 from train.errors import UserError
 from train.learn.anomaly import SUM_ALONE, first_anomaly, unwarned
 from train.learn.graphs import Graphs
-from train.learn.optim import Adam, LossScale, clip_factor
-from train.learn.reduction import gradient_of
-from train.learn.shares import Share, whole
+from train.learn.optimizer import Adam, LossScale, clip_factor
+from train.learn.parallel.plan import Share, whole
+from train.learn.parallel.reducer import gradient_of
 from train.run.keys import TrainSection
 from train.run.report import Notes, RunReport
 from train.tasks import Task
@@ -49,7 +49,7 @@ class Update:
         if t.recompute:
             model.recompute()
         self.flat = FlatParameters(model, precision.numbers if precision.low else None)
-        self.world = npx.ranks.world()
+        self.world = npx.distributed.world()
         via = None if t.reduce_dtype == "float32" else npx.precision_named(t.reduce_dtype).numbers
         self.own = gradient_of(self.flat, self.world, t.shard, via)
         self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)

@@ -23,7 +23,7 @@ from train.errors import UserError, one_line
 from train.files import digest as checksum
 from train.run.config import RunConfig
 from train.run.folder import RunFolder, step_of
-from train.run.stored import IDENTITY, STATE, Damaged, damaged, read_arrays, read_state, remove, write_folder
+from train.run.storage import IDENTITY, STATE, Damaged, damaged, read_arrays, read_state, remove, write_folder
 from train.tasks import TASKS, Task
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
