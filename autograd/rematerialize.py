@@ -12,7 +12,7 @@ from typing import Any
 import npx
 from autograd.engine import Node, Tensor, backward, is_grad_enabled, leave, moment, no_grad, reachable
 from npx import Array
-from npx.random import keys_again, noting_keys
+from npx.random import record_keys, replay_keys
 
 
 def checkpoint(function: Callable[..., Tensor], *args: Any, **named: Any) -> Tensor:
@@ -32,7 +32,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **named: Any) -> Ten
         return function(*values[: len(args)], **dict(zip(named, values[len(args) :], strict=True)))
 
     plain = [Tensor(x.data) if isinstance(x, Tensor) else x for x in inputs]
-    with no_grad(), noting_keys() as keys:
+    with no_grad(), record_keys() as keys:
         output = computed(plain)
     if not isinstance(output, Tensor):
         raise TypeError(f"checkpoint: expected a function that returns a Tensor; got {type(output).__name__}")
@@ -46,7 +46,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **named: Any) -> Ten
         for i, x in enumerate(inputs):
             if isinstance(x, Tensor) and x.requires_grad:
                 again[i] = caught_in(caught, i, plain[i].data)
-        with keys_again(keys), npx.keeping():
+        with replay_keys(keys), npx.saving_all():
             result = computed(again)
         if result.node and (first := reachable(result.node)[0]).number < begun:
             raise RuntimeError(

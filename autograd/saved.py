@@ -11,7 +11,7 @@ from autograd.engine import Node, Tensor
 from npx import Array
 
 
-class KeptArrays(NamedTuple):
+class SavedArrays(NamedTuple):
     """`number` arrays of one shape and dtype kept by operations of one name, of `nbytes` together."""
 
     operation: str
@@ -24,7 +24,7 @@ class KeptArrays(NamedTuple):
         return f"{self.operation} {self.number} x {self.shape} {self.dtype}, {self.nbytes / 2**20:,.1f} MiB"
 
 
-def kept_arrays(nodes: list[Node] | None = None) -> list[KeptArrays]:
+def saved_arrays(nodes: list[Node] | None = None) -> list[SavedArrays]:
     """What all live graphs keep, the largest first; leaves (parameters) and arrays kept twice are not counted again."""
     if nodes is None:
         nodes = [x for x in gc.get_objects() if type(x) is Node]
@@ -39,7 +39,7 @@ def kept_arrays(nodes: list[Node] | None = None) -> list[KeptArrays]:
                 size = total.setdefault((node.name, tuple(array.shape), array.dtype.name), [0, 0])
                 size[0] += 1
                 size[1] += array.nbytes
-    kept = [KeptArrays(name, number, shape, dtype, size) for (name, shape, dtype), (number, size) in total.items()]
+    kept = [SavedArrays(name, number, shape, dtype, size) for (name, shape, dtype), (number, size) in total.items()]
     return sorted(kept, key=lambda x: -x.nbytes)
 
 

@@ -63,14 +63,14 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
 
     import npx
     from train.experiments.speed import Quiet
-    from train.learn.parallel.plan import Share
+    from train.learn.parallel.plan import WorkShare
     from train.learn.update import Update
     from train.run.config import RunConfig
     from train.tasks import TASKS
     from train.text.batches import Batches
     from train.text.corpus import Corpus
 
-    npx.tune()
+    npx.configure_process()
     world = npx.distributed.join()
     cores = sorted(os.sched_getaffinity(0))
     if world.size <= len(cores) and args.wire is None:
@@ -82,7 +82,7 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     model = config.transformer_config(args.vocab).build(0, "float32")
     model.train()
     update = Update(TASKS["translation"], model, config.train, Quiet())  # type: ignore[arg-type]
-    share = Share([world.rank], world.size, world.size * batch.n_target_tokens)
+    share = WorkShare([world.rank], world.size, world.size * batch.n_target_tokens)
     found: dict[str, Any] = {"overlapped": [], "after": []}
     waits: dict[str, list[float]] = {kind: [] for kind in found}
     for step in range(2 * args.steps + 2):

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import npx
-from npx.scoped import Within
+from npx.scoped import Scoped
 
-_shapes_only = Within(False)
+_shapes_only = Scoped(False)
 
 
 def shapes_only() -> AbstractContextManager[Any]:

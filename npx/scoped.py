@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Within(Generic[T]):
+class Scoped(Generic[T]):
     """A value that blocks set; `get()`, that of the innermost one, or `outside` of all."""
 
     def __init__(self, outside: T) -> None:

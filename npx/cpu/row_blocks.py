@@ -5,7 +5,8 @@ second-level cache makes all passes but the first one cheap, and since NumPy let
 each pass, two threads can walk over different blocks. Blocks have a fixed size, so no result depends on the number
 of threads: sums over rows are formed per block and added up in the order of the blocks.
 
-Matrix products are split into panels in the same way, in a process that is tuned (`tune.py`); in any other BLAS, which
+Matrix products are split into panels in the same way, in a process that is tuned (`configure_process.py`); in any
+other BLAS, which
 has threads of its own there, gets them whole.
 
 A mistake that begins with the second block (a tail that is lost, sums begun anew) would need arrays too large for a
@@ -13,7 +14,7 @@ test. So every block size passes through `block`, in a kernel of your own too, a
 them all:
 
     step = npx.cpu.row_blocks.block(1024)              # 1024, or what a check says
-    parts = npx.cpu.row_blocks.map_ranges(body, len(x), step)
+    parts = npx.cpu.row_blocks.parallel_ranges(body, len(x), step)
 
     with npx.small_blocks(rows=2, threads=3):
         y = my_kernel(x)                     # blocks of 2 rows on 3 threads
@@ -30,8 +31,8 @@ from typing import Any
 
 import numpy as np
 
-from npx.cpu.tune import tuned
-from npx.scoped import Within
+from npx.cpu.tune import is_configured
+from npx.scoped import Scoped
 from npx.settings import setting
 
 # Of one operand: smaller ones stay in cache better, larger ones hand over the interpreter less often.
@@ -40,7 +41,7 @@ INLINE_BYTES = 1 << 19  # below this, waking a thread costs more than it saves
 INLINE_FLOPS = 4_000_000  # the same for a matrix product
 PANEL_ROWS = 64, 2048  # at least and at most, of the part of a matrix product that one thread computes at a time
 
-_walking = Within(False)  # whether this thread walks over blocks
+_walking = Scoped(False)  # whether this thread walks over blocks
 _forced_rows: int | None = None  # by small_blocks, for all threads of the process
 _forced_threads: int | None = None
 
@@ -88,7 +89,7 @@ def map_blocks(body: Callable[[int, int], Any], rows: int, row_bytes: int) -> li
     `row_bytes`: bytes of one row of the largest operand.
     """
     step = block(max(1, BLOCK_BYTES // max(1, row_bytes)))
-    return map_ranges(body, rows, step, inline=rows * row_bytes < INLINE_BYTES)
+    return parallel_ranges(body, rows, step, inline=rows * row_bytes < INLINE_BYTES)
 
 
 def elementwise(formula: Callable[..., Any], *arrays: Any) -> Any:
@@ -118,7 +119,7 @@ def _in_float32(x: Any) -> Any:
     return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x
 
 
-def map_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool = False) -> list[Any]:
+def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool = False) -> list[Any]:
     """`[body(i, min(i + step, n)) for i in range(0, n, step)]`, run on all cores unless `inline`.
 
     What a body maps in turn runs in its own thread: all others may be waiting for what that one waits for. Where one
@@ -164,7 +165,7 @@ def panel(n: int) -> int:
     All of them in a process that is not tuned.
     """
     least, most = PANEL_ROWS
-    return block(min(max(-(-n // 4), least), most) if tuned() else max(1, n))
+    return block(min(max(-(-n // 4), least), most) if is_configured() else max(1, n))
 
 
 def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -196,4 +197,4 @@ def products(*wanted: tuple[np.ndarray, np.ndarray, np.ndarray, bool]) -> None:
             np.matmul(left, right, out=result)
 
     flops = sum(2 * out.size * a.shape[1] for a, _, out, _ in wanted)
-    map_ranges(body, len(parts), 1, inline=flops < INLINE_FLOPS)
+    parallel_ranges(body, len(parts), 1, inline=flops < INLINE_FLOPS)

@@ -9,7 +9,8 @@ machine, a spinning thread holds the core that the thread it waits for needs: on
 training step was seen to take seven times as long. So BLAS itself is kept to one thread, and each product is split over
 the threads of `rows.py`, which sleep while they wait. In a process that is not tuned, products go to BLAS whole.
 
-Whoever runs a training or a search calls `npx.tune()` once: the command line, the Trainer and the benchmarks do.
+Whoever runs a training or a search calls `npx.configure_process()` once: the command line, the Trainer and the
+benchmarks do.
 `NPX_TUNE=0` leaves the process alone.
 """
 
@@ -28,12 +29,12 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
 _tuned = False
 
 
-def tuned() -> bool:
+def is_configured() -> bool:
     """Whether the settings were made."""
     return _tuned
 
 
-def tune() -> None:
+def configure_process() -> None:
     """Make both settings, for the rest of the process."""
     global _tuned
     if _tuned or not setting("NPX_TUNE"):

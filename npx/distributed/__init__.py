@@ -14,9 +14,10 @@ adds in the order of ranks (`reduce_scatter`), then all get all parts (`all_gath
 the same numbers give the same bits, on every rank; and each rank sends 2 (k - 1) / k of the array, as little as can be.
 `sent` counts these bytes.
 
-One thread calls MPI (`Carrier`), and nobody waits inside of it: a request is looked at, with sleep between, so that a
+One thread calls MPI (`CommThread`), and nobody waits inside of it: a request is looked at, with sleep between, so
+that a
 rank which waits leaves its core to others, hears signals, and knows for how long it has waited. Every rank watches the
-next one (`Watch`), so that none waits for a rank that has died, or was stopped, or does not come.
+next one (`Heartbeat`), so that none waits for a rank that has died, or was stopped, or does not come.
 """
 
 from npx.distributed.launcher import join, started, world

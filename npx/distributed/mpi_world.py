@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from npx import array
-from npx.distributed.comm_thread import Carrier, Steps
-from npx.distributed.heartbeat import ENDING, Watch
+from npx.distributed.comm_thread import CommThread, Steps
+from npx.distributed.heartbeat import ENDING, Heartbeat
 from npx.distributed.launcher_cleanup import end_starter
 from npx.distributed.world import Wait, World
 
@@ -21,7 +21,7 @@ TOGETHER = 3.0  # seconds within which ranks that end alike come to the end
 CARD = 1024  # bytes: what is not larger goes to the others in one message
 
 
-class Processes(World):
+class MpiWorld(World):
     """The processes of an MPI communicator. After this was made its carrier alone calls MPI, until `leave`."""
 
     def __init__(self, comm: Any) -> None:
@@ -32,7 +32,7 @@ class Processes(World):
         self.comm, self.end, self.life = (comm.Dup() for _ in range(3))
         self.limit: float | None = None
         self._waited = 0.0
-        self.carrier = Carrier(self.end_all)
+        self.carrier = CommThread(self.end_all)
 
     def _carried(self, steps: Steps) -> Callable[[], Any]:
         """Has something carried; what it returns waits for the result."""
@@ -163,7 +163,7 @@ class Processes(World):
     def watch(self, seconds: float) -> None:
         if self.carrier.watch is None:
             about = self.gather((self.name, socket.gethostname(), os.getpid()))
-            self.carrier.watch = Watch(self, about[(self.rank + 1) % self.size], seconds, time.monotonic())
+            self.carrier.watch = Heartbeat(self, about[(self.rank + 1) % self.size], seconds, time.monotonic())
 
     def expect(self, seconds: float | None) -> None:
         self.limit = seconds

@@ -11,7 +11,7 @@ from npx import array
 from npx.distributed.world import Wait, World
 
 
-class Links:
+class NcclCollectives:
     """This rank's links to the GPUs of the others. `world` says who is who; `unique`: the id that rank 0 has drawn."""
 
     def __init__(self, cupy: Any, nccl: Any, unique: Any, world: World) -> None:

@@ -5,14 +5,14 @@ import socket
 from typing import Any
 
 from npx import array
-from npx.distributed.mpi_world import Processes
-from npx.distributed.nccl import Links
+from npx.distributed.mpi_world import MpiWorld
+from npx.distributed.nccl import NcclCollectives
 from npx.distributed.world import Wait
 
 LOCAL = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")  # which of the ranks of its machine
 
 
-class Devices(Processes):
+class NcclWorld(MpiWorld):
     """Processes of which each has a GPU of its own."""
 
     def __init__(self, comm: Any) -> None:
@@ -37,7 +37,7 @@ class Devices(Processes):
                 "try fewer ranks on a machine"
             )
         unique = self.broadcast(nccl.get_unique_id() if self.rank == 0 else None)
-        self.links = Links(cupy, nccl, unique, self)
+        self.links = NcclCollectives(cupy, nccl, unique, self)
 
     @property
     def waited(self) -> float:

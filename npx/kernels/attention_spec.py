@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npx.array import Array, array_module
-from npx.kernels.packing import Packed
+from npx.kernels.packing import Packing
 
 
-class Scores(NamedTuple):
+class AttentionSpec(NamedTuple):
     """Which keys a query may attend to, and what is added to its scores.
 
     `causal`: keys up to the query's own position. `lengths` (B,), integers: of sentence b the keys before lengths[b].
@@ -28,16 +28,16 @@ class Scores(NamedTuple):
     """
 
     causal: bool = False
-    lengths: Array | None = None
+    kv_lengths: Array | None = None
     bias: Array | None = None
-    rotary: float | None = None
-    queries: Packed | None = None
-    keys: Packed | None = None
+    rotary_base: float | None = None
+    q_packing: Packing | None = None
+    kv_packing: Packing | None = None
 
     def sizes(self, q: Array, k: Array) -> tuple[int, int, int]:
         """B, T and S of q and k, packed or (B, T, H, d_k) and (B, S, H, d_k)."""
-        batch, queries = self.queries.shape if self.queries else q.shape[:2]
-        return batch, queries, self.keys.longest if self.keys else k.shape[1]
+        batch, queries = self.q_packing.shape if self.q_packing else q.shape[:2]
+        return batch, queries, self.kv_packing.max_length if self.kv_packing else k.shape[1]
 
 
 def mask_bias(mask: Array | None) -> Array | None:
@@ -45,29 +45,29 @@ def mask_bias(mask: Array | None) -> Array | None:
     return None if mask is None else array_module(mask).where(mask, 0, -np.inf).astype(np.float32)
 
 
-def additive(scores: Scores, q: Array, k: Array) -> Array | None:
+def additive(spec: AttentionSpec, q: Array, k: Array) -> Array | None:
     """All that is added to the scores (B, H, T, S) of q (B, T, H, d_k) and k (B, S, H, d_k), where it has B rows.
 
     An array of q's dtype whose other axes may have length 1; None for nothing.
     """
-    xp, (batch, queries, keys) = array_module(q), scores.sizes(q, k)
+    xp, (batch, queries, keys) = array_module(q), spec.sizes(q, k)
     position = xp.arange(keys)
     allowed, total = None, None
-    lengths: Any = scores.keys.counts if scores.keys else scores.lengths
-    if scores.causal and queries > 1:  # a single query is the last of all
+    lengths: Any = spec.kv_packing.counts if spec.kv_packing else spec.kv_lengths
+    if spec.causal and queries > 1:  # a single query is the last of all
         last = xp.arange(keys - queries, keys)[None, :, None]  # (1, T, 1)
-        if scores.queries is not scores.keys:  # else both are as long, and later keys than a query's are padding's
-            own: Any = lengths if scores.keys else keys
-            own = own - (scores.queries.counts if scores.queries else queries)  # (B,)
+        if spec.q_packing is not spec.kv_packing:  # else both are as long, and later keys than a query's are padding's
+            own: Any = lengths if spec.kv_packing else keys
+            own = own - (spec.q_packing.counts if spec.q_packing else queries)  # (B,)
             last = xp.arange(queries)[:, None] + own[:, None, None]  # (B, T, 1)
-        elif scores.keys:
+        elif spec.kv_packing:
             lengths = None
         allowed = (position <= last)[:, None]  # (B or 1, 1, T, S)
     if lengths is not None:
         real = (position < lengths[:, None])[:, None, None]  # (B, 1, 1, S)
         allowed = real if allowed is None else allowed & real
-    if scores.bias is not None:
-        total = scores.bias.reshape((1,) * (4 - scores.bias.ndim) + scores.bias.shape).astype(q.dtype, copy=False)
+    if spec.bias is not None:
+        total = spec.bias.reshape((1,) * (4 - spec.bias.ndim) + spec.bias.shape).astype(q.dtype, copy=False)
     if allowed is not None:
         allowed = xp.where(allowed, q.dtype.type(0), q.dtype.type(-np.inf)).astype(q.dtype, copy=False)
         total = allowed if total is None else total + allowed
@@ -100,9 +100,11 @@ def rotations(x: Array, first: Any, base: float) -> Array:
     return xp.exp(1j * (position[:, None] * rate)[:, None]).astype(np.result_type(x.dtype, np.complex64))
 
 
-def positions(scores: Scores, q: Array, k: Array) -> tuple[Any, Any]:
+def positions(spec: AttentionSpec, q: Array, k: Array) -> tuple[Any, Any]:
     """`first` of `rotated` for q and for k, both packed or neither."""
-    if scores.queries is None or scores.keys is None:
+    if spec.q_packing is None or spec.kv_packing is None:
         return k.shape[1] - q.shape[1], 0
-    ahead = scores.keys.counts - scores.queries.counts  # (B,)
-    return scores.queries.places + ahead[scores.queries.cells // scores.queries.longest], scores.keys.places
+    ahead = spec.kv_packing.counts - spec.q_packing.counts  # (B,)
+    return spec.q_packing.positions + ahead[
+        spec.q_packing.flat_index // spec.q_packing.max_length
+    ], spec.kv_packing.positions

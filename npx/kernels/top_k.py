@@ -4,7 +4,7 @@ import numpy as np
 
 from npx.array import Array, array_module
 from npx.cpu import row_blocks
-from npx.cpu.row_blocks import map_ranges
+from npx.cpu.row_blocks import parallel_ranges
 from npx.registry import kernel
 
 BLOCK = 256  # columns a block in `greatest`: few enough to search, long enough for a fast maximum
@@ -33,7 +33,7 @@ def top_k_numpy(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Arr
     step = row_blocks.block(n if logits.nbytes < row_blocks.INLINE_BYTES else -(-n // 4))
     if step >= n:
         return top_k_of_rows(logits, k, never)
-    values, columns = zip(*map_ranges(lambda i, j: top_k_of_rows(logits[i:j], k, never), n, step), strict=True)
+    values, columns = zip(*parallel_ranges(lambda i, j: top_k_of_rows(logits[i:j], k, never), n, step), strict=True)
     return np.concatenate(values), np.concatenate(columns)
 
 

@@ -18,7 +18,7 @@ PATIENCE = 1.0  # seconds until a thread that is not handed its turn, for anothe
 
 
 class Turns:
-    """A body of `map_ranges` for `threads` threads, each of which calls it for one range at least."""
+    """A body of `parallel_ranges` for `threads` threads, each of which calls it for one range at least."""
 
     def __init__(self, body: Callable[[int, int], Any], threads: int) -> None:
         self.body, self.missing = body, threads

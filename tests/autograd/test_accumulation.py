@@ -1,4 +1,5 @@
-"""Gradients added where they are summed: `adding` vjps in the engine, `into` of the kernels, a model's flat buffer."""
+"""Gradients added where they are summed: `accumulates` vjps in the engine, `accumulate_into` of the kernels, a
+model's flat buffer."""
 
 import inspect
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 import models
 import npx
-from autograd import Tensor, adding, differentiable, engine, neural
+from autograd import Tensor, accumulates, differentiable, engine, neural
 from autograd import operations as ops
 from npx.precision import dtype
 from npx.registry import kernel_mode
@@ -33,22 +34,24 @@ def put(gradient, place):
 
 def weighted(x, y):
     """2 x + 3 y, by a vjp that adds."""
-    return 2 * x + 3 * y, adding(lambda g, into: (put(2 * g, into[0]), put(3 * g, into[1])))
+    return 2 * x + 3 * y, accumulates(
+        lambda g, accumulate_into: (put(2 * g, accumulate_into[0]), put(3 * g, accumulate_into[1]))
+    )
 
 
 def shared(x, y):
     """x + y, by a vjp that adds nowhere and gives both one new array."""
 
-    def vjp(g, into):
+    def vjp(g, accumulate_into):
         new = g.copy()
         return new, new
 
-    return x + y, adding(vjp)
+    return x + y, accumulates(vjp)
 
 
 def first_only(x, y):
     """2 x + y, by a vjp that adds for one of the two, and leaves what it was told for the other."""
-    return 2 * x + y, adding(lambda g, into: (put(2 * g, into[0]), g.copy()))
+    return 2 * x + y, accumulates(lambda g, accumulate_into: (put(2 * g, accumulate_into[0]), g.copy()))
 
 
 PLAIN = {  # the same functions by vjps that know nothing of sums
@@ -112,15 +115,15 @@ def places_of(*parents, before=()):
 
     @differentiable
     def watched(*arrays):
-        def vjp(g, into):
-            seen.append(into)
+        def vjp(g, accumulate_into):
+            seen.append(accumulate_into)
             return tuple(g.copy() for _ in arrays)
 
-        return sum(arrays), adding(vjp)
+        return sum(arrays), accumulates(vjp)
 
     @differentiable
     def use(x, way):
-        return x * 1.0, adding(lambda g, into: (g.copy(),)) if way == "adds" else lambda g: (g,)
+        return x * 1.0, accumulates(lambda g, accumulate_into: (g.copy(),)) if way == "adds" else lambda g: (g,)
 
     y = watched(*parents)
     for way in before:
@@ -153,7 +156,7 @@ def test_what_an_adding_vjp_gives_away_is_not_copied():
 
     @differentiable
     def gives(x):
-        return x * 1.0, adding(lambda g, into: given_away.append(g * 2) or (given_away[-1],))
+        return x * 1.0, accumulates(lambda g, accumulate_into: given_away.append(g * 2) or (given_away[-1],))
 
     leaf = Tensor(np.ones(3), requires_grad=True)
     gives(leaf).backward(np.ones(3))
@@ -190,13 +193,13 @@ def test_an_array_given_to_two_is_nobody_s_to_add_to():
 def test_a_wrong_shape_is_refused_of_an_adding_vjp_too():
     @differentiable
     def faulty(x):
-        return x * 1.0, adding(lambda g, into: (g[:1].copy(),))
+        return x * 1.0, accumulates(lambda g, accumulate_into: (g[:1].copy(),))
 
     with pytest.raises(RuntimeError, match=r"faulty: expected its vjp to give \(2,\)"):
         faulty(Tensor(np.ones(2), requires_grad=True)).backward(np.ones(2))
 
 
-# Kernels: `into`
+# Kernels: `accumulate_into`
 
 
 def takes_into(kernel):
@@ -223,11 +226,11 @@ def test_a_kernel_adds_its_gradient_to_what_is_there(name, mode, numbers):
         if call.options.get("grad") is False:
             continue
 
-        def gradients(into, call=call):
+        def gradients(accumulate_into, call=call):
             with kernel_mode(mode):
                 y, saved = kernel(*npx.registry.copied(call.inputs), **call.options)
                 g = np.random.default_rng(1).normal(size=y.shape).astype(y.dtype)
-                found = kernel.grad(g, saved, **({} if into is None else {"into": into}))
+                found = kernel.grad(g, saved, **({} if accumulate_into is None else {"into": accumulate_into}))
             return found if isinstance(found, tuple) else (found,)
 
         plain = gradients(None)
@@ -244,9 +247,9 @@ def test_a_kernel_adds_its_gradient_to_what_is_there(name, mode, numbers):
                     None if x is None or not take else np.random.default_rng(2).normal(size=x.shape).astype(kind)
                     for x, take in zip(of, chosen, strict=True)
                 ]
-                into = [None if x is None else x.copy() for x in before]
-                found = gradients(into[0] if tail == 1 else tuple(into))[len(plain) - tail :]
-                for value, start, place, result in zip(of, before, into, found, strict=True):
+                accumulate_into = [None if x is None else x.copy() for x in before]
+                found = gradients(accumulate_into[0] if tail == 1 else tuple(accumulate_into))[len(plain) - tail :]
+                for value, start, place, result in zip(of, before, accumulate_into, found, strict=True):
                     if value is None:
                         assert result is None
                         continue

@@ -8,7 +8,7 @@ from autograd import Tensor, checkpoint, differentiable, neural
 from autograd import operations as ops
 from models import Module, Parameter
 from models.layers.rms_norm import rms_norm
-from npx import Scores
+from npx import AttentionSpec
 from train import Adam
 
 
@@ -151,8 +151,8 @@ def test_ids_that_no_row_has_are_refused(ids):
 
 
 def test_targets_may_be_a_list():
-    loss = neural.cross_entropy(leaf(2, 5), [1, 2], npx.Smoothing(pad_id=-1))
-    assert loss.item() == neural.cross_entropy(leaf(2, 5), np.array([1, 2]), npx.Smoothing(pad_id=-1)).item()
+    loss = neural.cross_entropy(leaf(2, 5), [1, 2], npx.LabelSmoothing(pad_id=-1))
+    assert loss.item() == neural.cross_entropy(leaf(2, 5), np.array([1, 2]), npx.LabelSmoothing(pad_id=-1)).item()
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_attention_of_merged_parts_wants_as_many_sentences():
 def test_a_mask_is_no_bias():
     x = leaf(1, 2, 1, 2)
     with pytest.raises(ValueError, match=r"expected a bias of numbers; got bools; try npx.mask_bias"):
-        neural.attention(x, x, x, Scores(bias=np.array([[True, False]])))
+        neural.attention(x, x, x, AttentionSpec(bias=np.array([[True, False]])))
 
 
 @pytest.mark.parametrize("bias", [(1,), (3,), (2, 2)])
@@ -254,7 +254,7 @@ def test_a_recomputed_part_takes_tensors_by_name():
 
     layer = Layer()
     found = []
-    for layer.recomputed in (False, True):
+    for layer.gradient_checkpointing in (False, True):
         x.grad = memory.grad = None
         m = memory * 2
         (layer(x, memory=m) + layer(x, memory=m) + m).sum().backward()

@@ -86,7 +86,7 @@ def embedding(d):
     return (d.values(rows, d.size()), ids), {"scale": d.any(st.sampled_from([1.0, 2.5])), **d.dropout()}
 
 
-def scores(d, b, h, t, s, d_k):
+def spec(d, b, h, t, s, d_k):
     """In which every query has a key left, as the composition needs it."""
     bias = npx.mask_bias(d.any(st.sampled_from([None, d.mask(b, 1, 1, s), d.mask(b, h, t, s)])))
     if d.any(st.booleans()):
@@ -94,24 +94,24 @@ def scores(d, b, h, t, s, d_k):
     free = bias is None or np.isfinite(bias).all()
     lengths = d.rng.integers(1, s + 1, b) if free and d.any(st.booleans()) else None
     rotary = d.any(st.sampled_from([None, 10.0])) if d_k % 2 == 0 else None
-    return npx.Scores(free and t <= s and d.any(st.booleans()), lengths, bias, rotary)
+    return npx.AttentionSpec(free and t <= s and d.any(st.booleans()), lengths, bias, rotary)
 
 
 def attention(d):
     b, t, s, h, d_k, d_v = (d.size(most=2) for _ in range(6))
     arrays = d.values(b, t, h, d_k), d.values(b, s, h, d_k), d.values(b, s, h, d_v)
-    return arrays, {"scores": scores(d, b, h, t, s, d_k), **d.dropout()}
+    return arrays, {"scores": spec(d, b, h, t, s, d_k), **d.dropout()}
 
 
 def self_attention(d):
     b, t, h, d_k, d_v = (d.size(most=2) for _ in range(5))
-    sizes = {"heads": h, "d_k": d_k, "scores": scores(d, b, h, t, t, d_k)}
+    sizes = {"heads": h, "d_k": d_k, "scores": spec(d, b, h, t, t, d_k)}
     return (d.values(b, t, h * (2 * d_k + d_v)),), sizes | d.dropout()
 
 
 def cross_attention(d):
     b, t, s, h, d_k, d_v = (d.size(most=2) for _ in range(6))
-    sizes = {"heads": h, "d_k": d_k, "scores": scores(d, b, h, t, s, d_k)}
+    sizes = {"heads": h, "d_k": d_k, "scores": spec(d, b, h, t, s, d_k)}
     return (d.values(b, t, h * d_k), d.values(b, s, h * (d_k + d_v))), sizes | d.dropout()
 
 
@@ -119,7 +119,7 @@ def cross_entropy(d):
     shape, classes = d.leading(), d.size(4, 5)
     share, over = d.any(st.sampled_from([0.0, 0.2])), d.any(st.sampled_from(OVER))
     targets = d.rng.integers(0, classes, shape)
-    smoothing = npx.Smoothing(share, over, d.any(st.sampled_from([0, 2])))
+    smoothing = npx.LabelSmoothing(share, over, d.any(st.sampled_from([0, 2])))
     return (d.values(*shape, classes), targets), {"smoothing": smoothing}
 
 
@@ -176,7 +176,7 @@ def test_rows_with_nothing_left_give_zeros_and_pass_no_gradient(dtype):
     assert not y.data[0].any() and not x.grad[0].any() and x.grad[1].any()
 
     q, k, v = (Tensor(np.random.default_rng(i).normal(size=(2, 3, 2, 4)).astype(dtype), True) for i in range(3))
-    y = neural.attention(q, k, v, npx.Scores(lengths=np.array([0, 3])))
+    y = neural.attention(q, k, v, npx.AttentionSpec(kv_lengths=np.array([0, 3])))
     y.sum().backward()
     assert not y.data[0].any() and np.isfinite(y.data).all()
     for t in (q, k, v):
@@ -200,7 +200,7 @@ def test_masks_of_minus_infinity_leave_no_trace(operation, dtype):
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 def test_large_logits_give_a_finite_loss(over, smoothing):
     logits = Tensor(np.array([[1e30, -1e30, 0.0, 5.0]]), requires_grad=True)
-    loss = neural.cross_entropy(logits, np.array([0]), npx.Smoothing(smoothing, over, 3))
+    loss = neural.cross_entropy(logits, np.array([0]), npx.LabelSmoothing(smoothing, over, 3))
     loss.backward()
     assert np.isfinite(loss.data) and np.isfinite(logits.grad).all()
 
@@ -219,7 +219,7 @@ def test_gradient_of_the_loss_sums_to_zero_in_each_row_and_skips_padding(operati
     rng = np.random.default_rng(0)
     for over in OVER:
         logits = Tensor(rng.normal(size=(5, 7)), requires_grad=True)
-        operation(logits, np.array([0, 3, 3, 0, 6]), npx.Smoothing(0.1, over)).backward()
+        operation(logits, np.array([0, 3, 3, 0, 6]), npx.LabelSmoothing(0.1, over)).backward()
         assert np.allclose(logits.grad.sum(axis=1), 0) and not logits.grad[[0, 3]].any()
         assert (logits.grad[[1, 2], 3] < 0).all()
 
@@ -227,10 +227,10 @@ def test_gradient_of_the_loss_sums_to_zero_in_each_row_and_skips_padding(operati
 def test_unknown_smoothing_is_refused():
     logits, targets = Tensor(np.zeros((1, 4))), np.array([1])
     with pytest.raises(ValueError, match="smoothing_over: expected one of all, others, others_without_pad; got 'pad'"):
-        neural.cross_entropy(logits, targets, npx.Smoothing(0.1, "pad"))
+        neural.cross_entropy(logits, targets, npx.LabelSmoothing(0.1, "pad"))
     for smoothing in (-0.1, 1.0, float("nan")):
         with pytest.raises(ValueError, match="smoothing: expected a share from 0 to below 1"):
-            neural.linear_cross_entropy(logits, Tensor(np.zeros((5, 4))), targets, npx.Smoothing(smoothing))
+            neural.linear_cross_entropy(logits, Tensor(np.zeros((5, 4))), targets, npx.LabelSmoothing(smoothing))
 
 
 @pytest.mark.parametrize("ids", [1, np.int64(1), np.array(1), np.array([1, 1])])

@@ -51,7 +51,7 @@ def test_without_an_observer_nothing_is_told_and_with_one_everything():
         def made(self, name, args, result):
             told.append(("made", name))
 
-        def went(self, node, vjp, g, parents, gradients, into, sums):
+        def went(self, node, vjp, g, parents, gradients, accumulate_into, sums):
             told.append(("went", node.name))
 
     a = leaf(2.0)
@@ -114,7 +114,7 @@ def peak_of(run):
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_memory_over_a_step_has_the_peak_of_tracemalloc(recomputed):
+def test_memory_over_a_step_has_the_peak_of_tracemalloc(gradient_checkpointing):
     model, ids = deep(4)
     flat = FlatParameters(model)
 
@@ -124,7 +124,7 @@ def test_memory_over_a_step_has_the_peak_of_tracemalloc(recomputed):
             model.loss(ids).backward()
 
     step(None)  # tables that are made once
-    model.recompute(recomputed)
+    model.recompute(gradient_checkpointing)
     measured = peak_of(lambda: step(None))
     traced, alone = [], Memory()
     peak_of(lambda: traced.append(Memory(traced=True)) or step(*traced))
@@ -132,7 +132,7 @@ def test_memory_over_a_step_has_the_peak_of_tracemalloc(recomputed):
     (memory,) = traced
     assert abs(memory.peak.most / measured - 1) < 0.1, (memory.peak, measured)
     assert [m.live for m in memory.moments] == [m.live for m in alone.moments] == [m.most for m in alone.moments]
-    if recomputed:  # where little is kept, what a kernel needs for itself is a good part
+    if gradient_checkpointing:  # where little is kept, what a kernel needs for itself is a good part
         return
     assert abs(alone.peak.live / measured - 1) < 0.2, (alone.peak, measured)  # attention's own, when it is formed again
     first, last = memory.moments[0], memory.moments[-1]
@@ -220,8 +220,8 @@ def test_a_hook_sees_the_whole_gradient_and_may_change_it():
 # Recomputation
 
 
-def gradients(model, batch, recomputed):
-    model.recompute(recomputed)
+def gradients(model, batch, gradient_checkpointing):
+    model.recompute(gradient_checkpointing)
     flat = FlatParameters(model) if not hasattr(model, "flat") else model.flat
     model.flat = flat
     flat.zero_grad()

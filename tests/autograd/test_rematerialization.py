@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import npx
 from autograd import OPERATIONS, Tensor, neural
-from autograd.saved import kept_arrays
+from autograd.saved import saved_arrays
 from autograd.testing.problem import nodes
 from models import Transformer, TransformerConfig
 from models.layers.basic import Linear
@@ -36,9 +36,9 @@ def step(keep, **options):
     random = np.random.default_rng(0)
     src, tgt = random.integers(3, 40, size=(4, 7)), random.integers(3, 40, size=(4, 6))
     src[1, 4:], tgt[2, 3:] = 0, 0
-    with npx.keyed(2, 3), npx.keeping() if keep else nullcontext():
+    with npx.keyed(2, 3), npx.saving_all() if keep else nullcontext():
         loss = model.loss(src, tgt)
-    kept = sum(arrays.nbytes for arrays in kept_arrays(list(nodes(loss))))
+    kept = sum(arrays.nbytes for arrays in saved_arrays(list(nodes(loss))))
     loss.backward()
     return loss.data.tobytes(), [p.grad.tobytes() for p in model.parameters()], kept
 
@@ -75,7 +75,7 @@ def test_a_chain_of_projections_keeps_its_first_input_alone():
     y = x
     for layer in layers:
         y = layer(y)
-    kept = {arrays.shape for arrays in kept_arrays(list(nodes(y)))}
+    kept = {arrays.shape for arrays in saved_arrays(list(nodes(y)))}
     assert not kept & {(14, 5), (14, 4), (2, 7, 5), (2, 7, 4)}
     y.sum().backward()
     whole = layers[0].weight.data @ layers[1].weight.data @ layers[2].weight.data
@@ -85,8 +85,10 @@ def test_a_chain_of_projections_keeps_its_first_input_alone():
 def test_on_a_gpu_and_where_it_is_said_all_is_kept():
     x = Tensor(np.ones((2, 3), npx.float32), requires_grad=True)
     w = Tensor(np.ones((3, 4), npx.float32), requires_grad=True)
-    assert npx.forms_again(x.data) and neural.linear(x, w).again and not neural.linear(x, w, None, "relu").again
-    for block in (npx.keeping(), npx.kernel_mode("emulate")):
+    assert (
+        npx.should_rematerialize(x.data) and neural.linear(x, w).again and not neural.linear(x, w, None, "relu").again
+    )
+    for block in (npx.saving_all(), npx.kernel_mode("emulate")):
         with block:
-            assert not npx.forms_again(x.data) and not neural.linear(x, w).again
-    assert npx.forms_again(x.data)
+            assert not npx.should_rematerialize(x.data) and not neural.linear(x, w).again
+    assert npx.should_rematerialize(x.data)

@@ -19,7 +19,7 @@ import pytest
 
 import npx
 from npx.distributed import launcher
-from npx.distributed.mpi_world import Processes
+from npx.distributed.mpi_world import MpiWorld
 from tests import ROOT
 
 QUIET = {"NPX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -156,12 +156,12 @@ def main(path):
     mpi4py.rc.thread_level = "serialized"
     from mpi4py import MPI
 
-    npx.tune()
+    npx.configure_process()
     everyone = MPI.COMM_WORLD
     for function, size, arguments in json.loads(Path(path).read_text()):
         own = everyone.Split(0 if everyone.Get_rank() < size else 1)
         if everyone.Get_rank() < size:
-            launcher._world = Processes(own)
+            launcher._world = MpiWorld(own)
             try:
                 globals()[function](launcher._world, **arguments)
             except BaseException:  # or the others would wait for this rank

@@ -146,7 +146,7 @@ def test_no_mask_leaks():
     hidden = m.decode(TGT[:, :-1], memory, source).data
     spoiled = memory.data.copy()
     spoiled[SRC == PAD] = 1e30
-    assert np.array_equal(source.lengths, [4, 2])
+    assert np.array_equal(source.kv_lengths, [4, 2])
     assert np.array_equal(m.decode(TGT[:, :-1], Tensor(spoiled), source).data, hidden)
     memory.data[1, 0] += 1
     assert not np.allclose(m.decode(TGT[:, :-1], memory, source).data[1], hidden[1])

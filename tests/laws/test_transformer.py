@@ -12,7 +12,7 @@ from autograd import Tensor, gradcheck, neural, no_grad
 from autograd import operations as ops
 from models import ACTIVATIONS, NORMS, Linear, Parameter, TransformerConfig, sinusoids
 from models.layers.norm import Norm
-from npx.kernels.cross_entropy import SMOOTHING_OVER
+from npx.kernels.cross_entropy import SMOOTHING_CLASSES
 from npx.registry import compare
 from tests.helpers.small_models import (
     EOS,
@@ -182,7 +182,7 @@ def test_fused_operations_are_used_where_the_parts_match(place, normalization, a
 
 
 @settings(max_examples=8)
-@given(config=configs(n_layers=1, layer_norm_eps=1e-2), seed=SEEDS, over=st.sampled_from(SMOOTHING_OVER))
+@given(config=configs(n_layers=1, layer_norm_eps=1e-2), seed=SEEDS, over=st.sampled_from(SMOOTHING_CLASSES))
 def test_gradient_of_the_whole_model(config, seed, over):
     """In random directions through all parameters at once."""
     model, rng = build(config, seed), np.random.default_rng(seed)

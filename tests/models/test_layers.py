@@ -211,8 +211,8 @@ def attend(q, k, v, mask):
     out = np.zeros((len(q), v.shape[1]))
     for t in range(len(q)):
         seen = np.flatnonzero(mask[t])
-        scores = np.array([q[t] @ k[s] / math.sqrt(q.shape[1]) for s in seen])
-        weights = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+        spec = np.array([q[t] @ k[s] / math.sqrt(q.shape[1]) for s in seen])
+        weights = np.exp(spec - spec.max()) / np.exp(spec - spec.max()).sum()
         out[t] = sum(w * v[s] for w, s in zip(weights, seen, strict=True))
     return out
 
@@ -245,11 +245,11 @@ def longhand(layer, x, memory, mask):
 @pytest.mark.parametrize("sizes", [(None, None), (3, 5)])
 def test_self_attention(bias, sizes):
     layer, x = build(SelfAttention, 8, 2, *sizes, bias=bias), RNG.normal(size=(2, 3, 8))
-    for scores, mask in (
-        (npx.Scores(lengths=np.array([3, 2])), [[[True, True, True]] * 3, [[True, True, False]] * 3]),
-        (npx.Scores(causal=True), [np.tril(np.ones((3, 3), bool))] * 2),
+    for spec, mask in (
+        (npx.AttentionSpec(kv_lengths=np.array([3, 2])), [[[True, True, True]] * 3, [[True, True, False]] * 3]),
+        (npx.AttentionSpec(causal=True), [np.tril(np.ones((3, 3), bool))] * 2),
     ):
-        y = layer(Tensor(x), scores)
+        y = layer(Tensor(x), spec)
         assert y.shape == (2, 3, 8) and np.allclose(y.data, longhand(layer, x, None, np.array(mask)))
     assert sum("bias" in name for name, _ in layer.named_parameters()) == (bias and 2)
 
@@ -260,7 +260,7 @@ def test_cross_attention(bias, sizes):
     layer = build(CrossAttention, 8, 2, *sizes, bias=bias)
     x, memory = RNG.normal(size=(2, 3, 8)), RNG.normal(size=(2, 4, 8))
     mask = np.array([[[True, True, True, True]] * 3, [[True, True, False, False]] * 3])
-    y = layer(Tensor(x), Tensor(memory), npx.Scores(lengths=np.array([4, 2])))
+    y = layer(Tensor(x), Tensor(memory), npx.AttentionSpec(kv_lengths=np.array([4, 2])))
     assert y.shape == (2, 3, 8) and np.allclose(y.data, longhand(layer, x, memory, mask))
     assert sum("bias" in name for name, _ in layer.named_parameters()) == (bias and 3)
 
@@ -268,7 +268,7 @@ def test_cross_attention(bias, sizes):
 @pytest.mark.parametrize("rotary", [None, 10000.0])
 def test_attention_on_from_a_state_equals_all_at_once(rotary):
     layer, x = build(SelfAttention, 8, 2, 4, 5, rotary=rotary), RNG.normal(size=(2, 40, 8))
-    causal = npx.Scores(causal=True)
+    causal = npx.AttentionSpec(causal=True)
     whole = layer(Tensor(x), causal).data
     for pieces in ([1] * 40, [7, 1, 20, 1, 11]):
         state, start = layer.start(2, x.dtype, room=4), 0  # grows several times
@@ -284,18 +284,18 @@ def test_rotary_attention_knows_distances_only():
     layer, x = build(SelfAttention, 8, 2, rotary=RotaryPositions.rotary), RNG.normal(size=(1, 5, 8))
     first = RNG.normal(size=(1, 3, 8))  # hidden from the rest by the bias
     bias = np.where(np.arange(8) < 3, -np.inf, 0.0)
-    later = layer(Tensor(np.concatenate([first, x], axis=1)), npx.Scores(bias=bias)).data[:, 3:]
+    later = layer(Tensor(np.concatenate([first, x], axis=1)), npx.AttentionSpec(bias=bias)).data[:, 3:]
     assert np.allclose(later, layer(Tensor(x)).data, atol=1e-12)
     assert not np.allclose(layer(Tensor(x[:, ::-1])).data[:, ::-1], layer(Tensor(x)).data)
 
 
 def test_the_weights_of_an_attention_are_those_it_weighs_with():
     layer, x, memory = build(CrossAttention, 8, 2), RNG.normal(size=(2, 3, 8)), RNG.normal(size=(2, 4, 8))
-    scores = npx.Scores(lengths=np.array([4, 2]))
-    p = layer.weights(Tensor(x), Tensor(memory), scores)  # (B, H, T, S)
+    spec = npx.AttentionSpec(kv_lengths=np.array([4, 2]))
+    p = layer.weights(Tensor(x), Tensor(memory), spec)  # (B, H, T, S)
     v = (memory @ layer.key_value.weight.data)[..., 8:].reshape(2, 4, 2, 4)
     y = np.einsum("bhts,bshd->bthd", p, v).reshape(2, 3, 8) @ layer.output.weight.data
-    assert np.allclose(p.sum(axis=-1), 1) and np.allclose(y, layer(Tensor(x), Tensor(memory), scores).data)
+    assert np.allclose(p.sum(axis=-1), 1) and np.allclose(y, layer(Tensor(x), Tensor(memory), spec).data)
 
 
 @pytest.mark.parametrize("name", ["sinusoidal", "sinusoidal_halves", "learned", "rotary"])

@@ -8,7 +8,7 @@ import npx
 from autograd import Tensor, neural
 from models import Transformer, TransformerConfig
 from models.search import greedy_search
-from npx.kernels.cross_entropy import SMOOTHING_OVER
+from npx.kernels.cross_entropy import SMOOTHING_CLASSES
 from tests.helpers.small_models import EOS, FIRST, PAD, SEEDS, SMALL, V, batch, build, configs, sentences
 from train.learn.loss import label_smoothed_loss
 from train.learn.optimizer import Adam
@@ -22,10 +22,10 @@ TABLE = {  # of 5 classes, 0 being padding, for the target 2 and a smoothing of 
     "others_without_pad": [0.0, 0.1 / 3, 0.9, 0.1 / 3, 0.1 / 3],
 }
 LOSSES = {
-    "cross_entropy": lambda z, t, *how: neural.cross_entropy(z, t, npx.Smoothing(*how)),
-    "composed_cross_entropy": lambda z, t, *how: neural.composed_cross_entropy(z, t, npx.Smoothing(*how)),
+    "cross_entropy": lambda z, t, *how: neural.cross_entropy(z, t, npx.LabelSmoothing(*how)),
+    "composed_cross_entropy": lambda z, t, *how: neural.composed_cross_entropy(z, t, npx.LabelSmoothing(*how)),
     "linear_cross_entropy": lambda z, t, *how: neural.linear_cross_entropy(
-        z, Tensor(np.eye(z.shape[-1])), t, npx.Smoothing(*how)
+        z, Tensor(np.eye(z.shape[-1])), t, npx.LabelSmoothing(*how)
     ),
     "label_smoothed_loss": lambda z, t, s, over: label_smoothed_loss(z.reshape(1, *z.shape), t[None], s, over, 0, 1),
 }
@@ -44,7 +44,7 @@ def test_smoothed_targets_by_hand(loss, over):
     assert np.allclose(p[[0, 2]] - logits.grad[[0, 2]], q[[0, 2]], rtol=0, atol=1e-12) and not logits.grad[1].any()
 
 
-@pytest.mark.parametrize("over", SMOOTHING_OVER)
+@pytest.mark.parametrize("over", SMOOTHING_CLASSES)
 @given(config=configs(n_layers=1), seed=SEEDS)
 def test_smoothing_zero_is_plain_cross_entropy_per_real_token(config, over, seed):
     model, rng = build(config, seed).eval(), np.random.default_rng(seed)

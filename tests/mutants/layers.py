@@ -62,26 +62,26 @@ def joined(parts):
     return ops.concatenate(*parts, axis=-1)
 
 
-def keys_detached(self, x, memory, scores=npx.Scores(), state=None):
+def keys_detached(self, x, memory, spec=npx.AttentionSpec(), state=None):
     kv, keys = self.key_value(memory), self.n_heads * self.d_k
     kv = joined([kv[..., :keys].detach(), kv[..., keys:]])
-    return self.output(neural.cross_attention(self.query(x), kv, self.n_heads, self.d_k, **self.how(scores)))
+    return self.output(neural.cross_attention(self.query(x), kv, self.n_heads, self.d_k, **self.how(spec)))
 
 
-def queries_detached(self, x, scores=npx.Scores(), state=None):
+def queries_detached(self, x, spec=npx.AttentionSpec(), state=None):
     qkv, queries = self.query_key_value(x), self.n_heads * self.d_k
     qkv = joined([qkv[..., :queries].detach(), qkv[..., queries:]])
-    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **self.how(scores)))
+    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **self.how(spec)))
 
 
-def in_float16(self, x, scores=npx.Scores(), state=None):
+def in_float16(self, x, spec=npx.AttentionSpec(), state=None):
     qkv = self.query_key_value(x)
     qkv = qkv.astype("float16").astype("float32") if qkv.dtype == npx.float32 else qkv
-    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **self.how(scores)))
+    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **self.how(spec)))
 
 
 def second_residual_lost(self, x, memory, source, own=None, cross=None):
-    x = self.attention_residual(x, lambda y: self.attention(y, npx.Scores(causal=True)))
+    x = self.attention_residual(x, lambda y: self.attention(y, npx.AttentionSpec(causal=True)))
     x = self.cross_attention_residual(x.detach(), lambda y: self.cross_attention(y, memory, source))
     return self.feed_forward_residual(x, self.feed_forward)
 
@@ -160,8 +160,8 @@ layer("DecoderLayer", "second residual detached", second_residual_lost)
 layer(
     "EncoderLayer",
     "input of the feed-forward's residual detached",
-    lambda self, x, scores, state=None: self.feed_forward_residual(
-        self.attention_residual(x, lambda y: self.attention(y, scores)).detach(), self.feed_forward
+    lambda self, x, spec, state=None: self.feed_forward_residual(
+        self.attention_residual(x, lambda y: self.attention(y, spec)).detach(), self.feed_forward
     ),
 )
 layer("LearnedPositions", "gradient to the rows from 0 on", rows_from_0, "special value")

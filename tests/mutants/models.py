@@ -25,7 +25,9 @@ def loss_with(change):
         hidden, weight, targets, smoothing, over, pad, tokens = change(
             hidden, self.embedding.weight, targets, smoothing, over, self.config.pad_id, tokens
         )
-        return neural.linear_cross_entropy(hidden, weight, targets, npx.Smoothing(smoothing, over, pad)) * (1 / tokens)
+        return neural.linear_cross_entropy(hidden, weight, targets, npx.LabelSmoothing(smoothing, over, pad)) * (
+            1 / tokens
+        )
 
     return cross_entropy
 
@@ -91,8 +93,8 @@ method(
 
 def changed_memory(change):
     def encode(self, *source):
-        memory, scores = ENCODE(self, *source)
-        return change(memory, scores)
+        memory, spec = ENCODE(self, *source)
+        return change(memory, spec)
 
     return encode
 
@@ -103,7 +105,7 @@ method(
     "_encode",
     "padding of the source attended to",
     PAIRS,
-    changed_memory(lambda m, how: (m, how if how.keys else npx.Scores())),
+    changed_memory(lambda m, how: (m, how if how.kv_packing else npx.AttentionSpec())),
 )
 method(
     Transformer,
@@ -114,7 +116,10 @@ method(
         changed_memory(
             lambda m, how: (
                 m,
-                how._replace(keys=how.keys and how.keys._replace(starts=npx.minimum(how.keys.starts + 1, len(m)))),
+                how._replace(
+                    kv_packing=how.kv_packing
+                    and how.kv_packing._replace(starts=npx.minimum(how.kv_packing.starts + 1, len(m)))
+                ),
             )
         )
     ),
@@ -122,7 +127,7 @@ method(
 
 
 def first_layer_alone(self, tgt, memory, source, state=None):
-    x = self.target_positions.embedded(self.embedding, tgt, source.queries or 0, self.dropout)
+    x = self.target_positions.embedded(self.embedding, tgt, source.q_packing or 0, self.dropout)
     for i, layer in enumerate(self.decoder):
         x = layer(x, memory.detach() if i else memory, source)
     return self.decoder_norm(x) if self.decoder_norm else x
@@ -133,10 +138,10 @@ def gradient_of_the_first(self, *source):
     layer = self.encoder[0]
     layer.forward = lambda *a, **k: (first.append(type(layer).forward(layer, *a, **k)), first[0])[1]
     try:
-        memory, scores = ENCODE(self, *source)
+        memory, spec = ENCODE(self, *source)
     finally:
         del layer.forward
-    return routed(memory, first[0]), scores
+    return routed(memory, first[0]), spec
 
 
 def one_side_detached(self, *source):
@@ -180,7 +185,7 @@ def one_table(self, tgt, memory, source, state=None):
     own, other = self.target_positions, self.source_positions
     if not isinstance(own, LearnedPositions):
         return DECODE(self, tgt, memory, source, state)
-    where = source.queries.places if source.queries else slice(tgt.shape[1])
+    where = source.q_packing.positions if source.q_packing else slice(tgt.shape[1])
     own.forward = lambda x, start=0: x + routed(own.weight[where], other.weight[where])
     try:
         return DECODE(self, tgt, memory, source, state)

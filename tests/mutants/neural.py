@@ -1,7 +1,7 @@
 """Mistakes in the operations of the Transformer (autograd/neural.py) and in the kernels that they call."""
 
 import npx
-from tests.mutants.base import corrupting, keeping, kernel, operation, overwritten, rounded, vjp
+from tests.mutants.base import corrupting, kernel, operation, overwritten, rounded, saving_all, vjp
 
 # The right ones, for wrong ones that take their places.
 CROSS_ENTROPY, SOFTMAX_GRAD, LAYER_NORM_GRAD = npx.cross_entropy, npx.softmax_grad, npx.layer_norm_grad
@@ -35,7 +35,7 @@ operation(
     "softmax",
     "input kept without need",
     "softmax",
-    lambda x, mask=None: keeping(npx.softmax(x, mask)[0], x * 1.0, SOFTMAX_GRAD.reference),
+    lambda x, mask=None: saving_all(npx.softmax(x, mask)[0], x * 1.0, SOFTMAX_GRAD.reference),
     "state",
 )
 
@@ -43,7 +43,7 @@ operation(
 def norm_mutant(change):
     """`layer_norm_grad` with a changed gx; change(h, xhat, rstd)."""
 
-    def wrong(g, saved, into=None):
+    def wrong(g, saved, accumulate_into=None):
         gamma, xhat, rstd = saved.values[:3]
         _, ggamma, gbeta = LAYER_NORM_GRAD(g, saved)
         return change(g * gamma, xhat, rstd), ggamma, gbeta
@@ -105,14 +105,14 @@ kernel(
     "linear_grad",
     "mask of the ReLU lost",
     "linear",
-    lambda g, saved, into=None: linear_mutant(g, saved, lambda g, y: g),
+    lambda g, saved, accumulate_into=None: linear_mutant(g, saved, lambda g, y: g),
     "operation linear",
 )
 kernel(
     "linear_grad",
     "mask of the ReLU inverted",
     "linear",
-    lambda g, saved, into=None: linear_mutant(g, saved, lambda g, y: g * (y <= 0)),
+    lambda g, saved, accumulate_into=None: linear_mutant(g, saved, lambda g, y: g * (y <= 0)),
     "operation linear",
 )
 vjp(
@@ -131,7 +131,9 @@ kernel(
     "embedding_grad",
     "repeated ids overwrite",
     "embedding",
-    lambda g, saved, into=None: overwritten((saved.values[1], g.shape[-1]), saved.values[0], g * saved.values[2]),
+    lambda g, saved, accumulate_into=None: overwritten(
+        (saved.values[1], g.shape[-1]), saved.values[0], g * saved.values[2]
+    ),
     "operation embedding",
     "special value",
 )
@@ -140,12 +142,12 @@ kernel(
 
 
 def attention_mutant(change):
-    """`attention_grad` with changed gradients; change(right, g, q, k, v, p, dropped, scores)."""
+    """`attention_grad` with changed gradients; change(right, g, q, k, v, p, dropped, spec)."""
 
     def wrong(g, saved, out=None):
-        q, k, v, *_, (drop, _), scores = saved.values  # q and k are turned already
-        p, dropped = npx.attention.reference(q, k, v, scores._replace(rotary=None), drop)[1][3:5]
-        grads = change(ATTENTION_GRAD.reference, g, q, k, v, p, dropped, scores)
+        q, k, v, *_, (drop, _), spec = saved.values  # q and k are turned already
+        p, dropped = npx.attention.reference(q, k, v, spec._replace(rotary_base=None), drop)[1][3:5]
+        grads = change(ATTENTION_GRAD.reference, g, q, k, v, p, dropped, spec)
         for target, value in zip(out or (), grads, strict=False):
             npx.copyto(target, value)
         return out or grads
@@ -159,8 +161,8 @@ for entry in ("attention", "self_attention", "cross_attention"):
             *(x * k.shape[-1] ** 0.5 for x in f(g, q, k, *a)[:2]),
             f(g, q, k, *a)[2],
         ),
-        "dropout's mask not applied on the way back": lambda f, g, q, k, v, p, dropped, scores: f(
-            g, q, k, v, p, (None, None), scores
+        "dropout's mask not applied on the way back": lambda f, g, q, k, v, p, dropped, spec: f(
+            g, q, k, v, p, (None, None), spec
         ),
         "gradients of keys and queries lost": lambda f, *a: (*(0 * x for x in f(*a)[:2]), f(*a)[2]),
         "rotation not turned back": lambda f, *a: f(*a[:-1], a[-1]._replace(rotary=None)),
@@ -172,7 +174,7 @@ kernel(
     "mask ignored",
     "attention",
     attention_mutant(
-        lambda f, g, q, k, v, p, dropped, scores: f(g, q, k, v, npx.attention(q, k, v)[1].values[3], dropped, scores)
+        lambda f, g, q, k, v, p, dropped, spec: f(g, q, k, v, npx.attention(q, k, v)[1].values[3], dropped, spec)
     ),
     "operation attention",
 )

@@ -2,7 +2,7 @@
 
 import npx
 from autograd.operations import _expand, unbroadcast
-from tests.mutants.base import corrupting, keeping, operation, overwritten, raw, rounded, vjp
+from tests.mutants.base import corrupting, operation, overwritten, raw, rounded, saving_all, vjp
 
 # Arithmetic
 
@@ -76,7 +76,7 @@ operation(
     "tanh",
     "something large kept",
     "functions",
-    lambda x: keeping(npx.tanh(x), npx.zeros(100), lambda g, y: g * (1 - y * y)),
+    lambda x: saving_all(npx.tanh(x), npx.zeros(100), lambda g, y: g * (1 - y * y)),
     "state",
 )
 

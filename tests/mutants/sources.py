@@ -62,7 +62,7 @@ mistake(
     "adam",
     "blocks",
     "the last, shorter block is left out",
-    row_blocks.map_ranges,
+    row_blocks.parallel_ranges,
     "starts = range(0, n, step)",
     "starts = range(0, max(step, n // step * step) if n else 0, step)",
 )
@@ -70,7 +70,7 @@ mistake(
     "linear_cross_entropy",
     "blocks",
     "results of threads are one place off",
-    row_blocks.map_ranges,
+    row_blocks.parallel_ranges,
     "results[number] =",
     "results[number - 1] =",
 )
@@ -78,7 +78,7 @@ mistake(
     "adam",
     "blocks",
     "each thread walks over all blocks",
-    row_blocks.map_ranges,
+    row_blocks.parallel_ranges,
     "for number, i in left:",
     "for number, i in enumerate(starts):",
 )
@@ -86,7 +86,7 @@ mistake(
     "dropout",
     "blocks",
     "no thread takes the last block",
-    row_blocks.map_ranges,
+    row_blocks.parallel_ranges,
     "iter(enumerate(starts))",
     "iter([*enumerate(starts)][:-1])",
 )
@@ -94,7 +94,7 @@ mistake(
     "layer_norm",
     "blocks",
     "results in the order in which threads end",
-    row_blocks.map_ranges,
+    row_blocks.parallel_ranges,
     "results: list[Any] = [None] * len(starts)",
     "results: list[Any] = []",
     "results[number] = run(i, min(i + step, n))",
@@ -511,7 +511,7 @@ mistake(
     "values' gradients written to the first block",
     GRAD,
     "own.keys.room(gv)",
-    "(own if own.keys.packed else cut[0]).keys.room(gv)[: own.j - own.i]",
+    "(own if own.keys.packing else cut[0]).keys.room(gv)[: own.j - own.i]",
 )
 mistake(
     "attention",

@@ -8,7 +8,7 @@ import pytest
 
 import npx
 from autograd import Tensor, neural
-from npx import Scores
+from npx import AttentionSpec
 from npx.kernels.attention_spec import rotated
 
 B, T, S, H, D = 2, 3, 5, 2, 4
@@ -23,11 +23,11 @@ def heads(length, seed, rows=B):
 Q, K, V = heads(T, 0), heads(S, 1), heads(S, 2)
 
 
-def attended(scores, mode, q=Q, k=K, v=V):
+def attended(spec, mode, q=Q, k=K, v=V):
     """The output and the three gradients."""
     tensors = [Tensor(x, requires_grad=True) for x in (q, k, v)]
     with npx.kernel_mode(mode):
-        y = neural.attention(*tensors, scores)
+        y = neural.attention(*tensors, spec)
         y.backward(np.cos(np.arange(y.size, dtype="float32")).reshape(y.shape))
     return [y.data, *(t.grad for t in tensors)]
 
@@ -42,14 +42,14 @@ def test_causal_and_lengths_are_masks(mode):
     causal = position <= np.arange(S - T, S)[:, None]  # the last query stands at the last key
     lengths = np.array([2, S])
     real = (position < lengths[:, None])[:, None, None]
-    for scores, mask in (
-        (Scores(causal=True), causal),
-        (Scores(lengths=lengths), real),
-        (Scores(causal=True, lengths=lengths.astype("int32")), causal & real),
+    for spec, mask in (
+        (AttentionSpec(causal=True), causal),
+        (AttentionSpec(kv_lengths=lengths), real),
+        (AttentionSpec(causal=True, kv_lengths=lengths.astype("int32")), causal & real),
     ):
-        masked = Scores(bias=npx.mask_bias(mask))
-        assert equal(attended(scores, mode), attended(masked, mode))
-        p = npx.attention_weights(Q, K, scores)
+        masked = AttentionSpec(bias=npx.mask_bias(mask))
+        assert equal(attended(spec, mode), attended(masked, mode))
+        p = npx.attention_weights(Q, K, spec)
         assert np.allclose(p.sum(axis=-1), 1) and not p[~np.broadcast_to(mask, p.shape)].any()
 
 
@@ -58,29 +58,31 @@ def test_a_bias_is_added_after_scaling(mode):
     bias = np.random.default_rng(3).normal(size=(H, T, S)).astype("float32")
     z = np.einsum("bthd,bshd->bhts", Q, K) / 2 + bias
     p = np.exp(z) / np.exp(z).sum(axis=-1, keepdims=True)
-    assert np.allclose(npx.attention_weights(Q, K, Scores(bias=bias)), p, atol=1e-6)
-    assert np.allclose(attended(Scores(bias=bias), mode)[0], np.einsum("bhts,bshd->bthd", p, V), atol=1e-5)
+    assert np.allclose(npx.attention_weights(Q, K, AttentionSpec(bias=bias)), p, atol=1e-6)
+    assert np.allclose(attended(AttentionSpec(bias=bias), mode)[0], np.einsum("bhts,bshd->bthd", p, V), atol=1e-5)
 
 
 @modes
 def test_rows_that_may_attend_to_nothing_give_zeros(mode):
-    for result in attended(Scores(lengths=np.array([0, S])), mode):
+    for result in attended(AttentionSpec(kv_lengths=np.array([0, S])), mode):
         assert not result[0].any() and result[1].any()
-    longer = attended(Scores(causal=True), mode, heads(S, 4), heads(T, 5), heads(T, 6))  # S - T queries before any key
+    longer = attended(
+        AttentionSpec(causal=True), mode, heads(S, 4), heads(T, 5), heads(T, 6)
+    )  # S - T queries before any key
     assert not longer[0][:, : S - T].any() and longer[0][:, S - T :].any() and not longer[1][:, : S - T].any()
 
 
 @modes
 def test_rotary_positions_are_relative(mode):
     """The last of the same keys are attended in the same way, whatever stands before them and is not attended."""
-    scores = Scores(rotary=100.0)
+    spec = AttentionSpec(rotary_base=100.0)
     before = heads(7, 7)
     masked = np.arange(7 + S) >= 7
-    shifted = Scores(bias=npx.mask_bias(masked), rotary=100.0)
-    y, gq, gk, gv = attended(scores, mode)
+    shifted = AttentionSpec(bias=npx.mask_bias(masked), rotary_base=100.0)
+    y, gq, gk, gv = attended(spec, mode)
     found = attended(shifted, mode, Q, *(np.concatenate([before, x], axis=1) for x in (K, V)))
     assert equal((y, gq, gk, gv), (found[0], found[1], found[2][:, 7:], found[3][:, 7:]), 1e-5)
-    assert not np.allclose(y, attended(Scores(), mode)[0], atol=1e-3)
+    assert not np.allclose(y, attended(AttentionSpec(), mode)[0], atol=1e-3)
 
 
 def test_rotation_is_the_papers_and_turns_back():
@@ -96,6 +98,6 @@ def test_rotation_is_the_papers_and_turns_back():
 @modes
 def test_new_queries_over_a_cache_are_the_last_of_the_whole(mode):
     q, k, v = heads(S, 9), K, V
-    scores = Scores(causal=True, rotary=100.0, bias=np.linspace(0, 1, S, dtype="float32"))
-    whole = attended(scores, mode, q, k, v)[0]
-    assert np.allclose(attended(scores, mode, q[:, S - 2 :], k, v)[0], whole[:, S - 2 :], atol=1e-6)
+    spec = AttentionSpec(causal=True, rotary_base=100.0, bias=np.linspace(0, 1, S, dtype="float32"))
+    whole = attended(spec, mode, q, k, v)[0]
+    assert np.allclose(attended(spec, mode, q[:, S - 2 :], k, v)[0], whole[:, S - 2 :], atol=1e-6)

@@ -48,12 +48,12 @@ def some_mask(kind, batch, heads, queries, keys):
     if kind == "none":
         return None
     if kind == "causal":
-        return npx.Scores(causal=True)
+        return npx.AttentionSpec(causal=True)
     lengths = np.linspace(0, keys, batch).astype(int)  # nothing of the first sentence, all of the last
     if kind == "lengths":
-        return npx.Scores(lengths=lengths)
+        return npx.AttentionSpec(kv_lengths=lengths)
     if kind == "all":
-        return npx.Scores(True, lengths[::-1], rng.normal(size=(heads, 1, keys)), 100.0)
+        return npx.AttentionSpec(True, lengths[::-1], rng.normal(size=(heads, 1, keys)), 100.0)
     shape = {"full": (batch, heads, queries, keys), "rows": (batch, 1, queries, 1), "heads": (heads, 1, keys)}[kind]
     mask = rng.random(shape) < 0.5
     mask[..., 0, :] = False
@@ -68,22 +68,22 @@ def placed(*arrays):
 def scores_of(mask):
     """Scores of a kind of `some_mask`, or the given ones, where the kernels run."""
     if mask is None or isinstance(mask, np.ndarray):
-        mask = npx.Scores(bias=npx.mask_bias(mask))
-    return npx.Scores(mask.causal, *placed(mask.lengths, mask.bias), mask.rotary)
+        mask = npx.AttentionSpec(bias=npx.mask_bias(mask))
+    return npx.AttentionSpec(mask.causal, *placed(mask.lengths, mask.bias), mask.rotary)
 
 
 def on_cuda(g, q, k, v, mask=None, drop=None, out=None):
     """(y, gq, gk, gv) on the host, by the version for a GPU; arrays of the host are moved, others taken as they are."""
-    (g, q, k, v), scores = placed(g, q, k, v), scores_of(mask)
+    (g, q, k, v), spec = placed(g, q, k, v), scores_of(mask)
     with kernel_mode(MODE):
-        y, saved = npx.attention(q, k, v, scores, drop)
+        y, saved = npx.attention(q, k, v, spec, drop)
         return [npx.to_host(x) for x in (y, *npx.attention_grad(g, saved, out=out))]
 
 
 def in_reference(g, q, k, v, mask=None, drop=None):
     """The same by the references in float64."""
-    (g, q, k, v), scores = placed(*(x.astype("float64") for x in (g, q, k, v))), scores_of(mask)
-    y, saved = npx.attention.reference(q, k, v, scores, drop)
+    (g, q, k, v), spec = placed(*(x.astype("float64") for x in (g, q, k, v))), scores_of(mask)
+    y, saved = npx.attention.reference(q, k, v, spec, drop)
     return [npx.to_host(x) for x in (y, *npx.attention_grad.reference(g, *saved))]
 
 
@@ -275,7 +275,7 @@ def test_tiles_fit_the_shared_memory_of_every_gpu(head, size):
 def test_no_array_over_queries_and_keys_is_kept(dtype):
     q, k, v = placed(*inputs(dtype, 2, 33, 40, 2, 16)[1:])
     with kernel_mode(MODE):
-        y, saved = npx.attention(q, k, v, npx.Scores(), DROP)
+        y, saved = npx.attention(q, k, v, npx.AttentionSpec(), DROP)
     kept = [x for x in captured(saved.values) if x.ndim]
     assert [x.shape for x in kept] == [q.shape, k.shape, v.shape, (2, 2, 33), y.shape] and kept[-1] is y
 
@@ -304,12 +304,12 @@ def test_operations_equal_their_composition(name, drop, dtype):
     }[name]
     arrays = [rng.normal(size=shape).astype(dtype) for shape in shapes]
     heads = {} if name == "attention" else {"heads": 2, "d_k": 16}
-    scores = {"causal": True} if name == "self_attention" else {"lengths": npx.asarray(np.array([1, 9]))}
-    scores = npx.Scores(**scores, rotary=10.0)  # the composition has no rows with nothing left
+    spec = {"causal": True} if name == "self_attention" else {"lengths": npx.asarray(np.array([1, 9]))}
+    spec = npx.AttentionSpec(**spec, rotary_base=10.0)  # the composition has no rows with nothing left
 
     def run(operation, dtype):
         tensors = [Tensor(npx.asarray(x.astype(dtype)), requires_grad=True) for x in arrays]
-        y = operation(*tensors, **heads, scores=scores, drop=drop)
+        y = operation(*tensors, **heads, spec=spec, drop=drop)
         y.backward(npx.asarray(np.cos(np.arange(y.size)).reshape(y.shape).astype(dtype)))
         return [npx.to_host(x) for x in (y.data, *(t.grad for t in tensors))]
 
@@ -323,7 +323,7 @@ def test_operations_equal_their_composition(name, drop, dtype):
 def test_check_mode_holds_both_kernels_to_their_references():
     g, q, k, v = placed(*inputs("float32", 2, 7, 9, 2, 16))
     with kernel_mode("check" if ON_GPU else "emulate+check"):
-        _, saved = npx.attention(q, k, v, npx.Scores(), DROP)
+        _, saved = npx.attention(q, k, v, npx.AttentionSpec(), DROP)
         npx.attention_grad(g, saved)
     assert saved.reference.version is npx.attention_grad.reference is not saved.version
 
@@ -334,8 +334,8 @@ def test_decoding_one_position_at_a_time_equals_whole_sequences():
     with npx.keyed(1, 0):
         own, cross = SelfAttention(32, 2).eval(), CrossAttention(32, 2).eval()
     x, memory = placed(rng.normal(size=(6, 5, 32)).astype("float32"), rng.normal(size=(2, 9, 32)).astype("float32"))
-    causal, lengths = npx.Scores(causal=True), placed(np.array([4, 9]), np.array([4, 4, 4, 9, 9, 9]))
-    source, repeated = (npx.Scores(lengths=x) for x in lengths)
+    causal, lengths = npx.AttentionSpec(causal=True), placed(np.array([4, 9]), np.array([4, 4, 4, 9, 9, 9]))
+    source, repeated = (npx.AttentionSpec(kv_lengths=x) for x in lengths)
 
     def near(y, expected):
         return np.allclose(npx.to_host(y.data), npx.to_host(expected.data), atol=1e-5)
@@ -360,8 +360,8 @@ def test_the_host_side_treats_arrays_as_cupy_wants(size):
     arrays, mask = inputs(dtype, 2, 7, 9, 2, size), some_mask("lengths", 2, 2, 7, 9)
     expected = in_reference(*arrays, mask, DROP)
     with device(cuda=True), kernel_mode("fast"):
-        (g, q, k, v), scores = placed(*arrays), scores_of(mask)
+        (g, q, k, v), spec = placed(*arrays), scores_of(mask)
         for out in None, tuple(npx.empty(x.shape[::-1], dtype).T for x in arrays[1:]):
-            y, saved = npx.attention(q, k, v, scores, DROP)
+            y, saved = npx.attention(q, k, v, spec, DROP)
             grads = npx.attention_grad(g, saved, out=out)
             assert_near(dtype, expected, [npx.to_host(x) for x in (y, *grads)])

@@ -175,7 +175,7 @@ def test_dropout_drops_what_the_cpu_drops(shape, rate):
 
 
 def loss_and_gradients(x, w, targets):
-    loss, saved = on_cuda("linear_cross_entropy", x, w, targets, npx.Smoothing(0.1))
+    loss, saved = on_cuda("linear_cross_entropy", x, w, targets, npx.LabelSmoothing(0.1))
     return on_host((loss, *npx.linear_cross_entropy_grad(npx.ones((), loss.dtype), saved)))
 
 
@@ -197,7 +197,7 @@ def test_rows_of_logits_begin_where_cublas_wants_them(classes):
     pytest.importorskip("ml_dtypes", reason="NumPy knows bfloat16 from ml_dtypes, which is not installed")
     draw = Edges("rows", dtype_named("bfloat16"), [])
     x, w, targets = draw.values(5, 8), draw.values(classes, 8), draw.ids(classes, 5)
-    expected = evaluate("linear_cross_entropy", Call((x, w, targets, npx.Smoothing(0.1))), "reference", wide)[0]
+    expected = evaluate("linear_cross_entropy", Call((x, w, targets, npx.LabelSmoothing(0.1))), "reference", wide)[0]
     with device(cuda=True):
         assert_near("gx, gw", "bfloat16", expected[1], loss_and_gradients(x, w, targets)[1:])
         room = -(-classes // 64) * 64
@@ -257,8 +257,8 @@ def operations(d):
         "dropout_residual_norm": (rows, {"drop": npx.Drop(0.3, KEY), "eps": 1e-2}),
         "linear": ((d.values(2, 3, 33), d.values(33, 9), d.values(9)), {"activation": "relu"}),
         "embedding": ((d.values(9, 33), d.ids(9, 2, 5)), {"scale": 2.5}),
-        "cross_entropy": ((d.values(2, 3, 9), targets), {"smoothing": npx.Smoothing(0.1)}),
-        "linear_cross_entropy": ((d.values(2, 3, 5), d.values(9, 5), targets), {"smoothing": npx.Smoothing(0.1)}),
+        "cross_entropy": ((d.values(2, 3, 9), targets), {"smoothing": npx.LabelSmoothing(0.1)}),
+        "linear_cross_entropy": ((d.values(2, 3, 5), d.values(9, 5), targets), {"smoothing": npx.LabelSmoothing(0.1)}),
     }
 
 

@@ -264,7 +264,7 @@ def attended():
     for queries, keys, size in ((70, 90, 16), (30, 27, 32)):
         g, q, k, v = (rng.normal(size=(1, n, 1, size)).astype("float16") for n in (queries, queries, keys, keys))
         with kernel_mode("emulate"):
-            y, saved = npx.attention(q, k, v, npx.Scores(), drop)
+            y, saved = npx.attention(q, k, v, npx.AttentionSpec(), drop)
             results += [y, *npx.attention_grad(g, saved)]
     return results
 

@@ -113,17 +113,17 @@ def test_large_arrays_run_on_several_threads_with_equal_bits(name, monkeypatch):
 
 
 @pytest.mark.parametrize("tuned", [True, False])
-def test_products_are_split_where_blas_has_one_thread_and_go_to_it_whole_elsewhere(tuned, monkeypatch):
+def test_products_are_split_where_blas_has_one_thread_and_go_to_it_whole_elsewhere(is_configured, monkeypatch):
     seen, matmul = [], np.matmul
     monkeypatch.setattr(np, "matmul", lambda a, b, out=None: (seen.append(a.shape), matmul(a, b, out=out))[1])
-    monkeypatch.setattr(importlib.import_module("npx.tune"), "_tuned", tuned)
+    monkeypatch.setattr(importlib.import_module("npx.configure_process"), "_tuned", is_configured)
     monkeypatch.setenv("NPX_THREADS", "2")
     x, w = np.ones((600, 50), "float32"), np.ones((50, 40), "float32")
     y, saved = npx.linear(x, w, w[0, :40])
-    assert (seen == [(600, 50)]) == (not tuned)
+    assert (seen == [(600, 50)]) == (not is_configured)
     npx.linear_grad(y, saved)
     npx.linear_cross_entropy(x, np.ones((70, 50), "float32"), np.arange(600) % 70)
-    assert (len(seen) in (5, 6)) == (not tuned) and np.array_equal(y, x @ w + w[0])
+    assert (len(seen) in (5, 6)) == (not is_configured) and np.array_equal(y, x @ w + w[0])
 
 
 IMPORT = """
@@ -133,9 +133,9 @@ def process():
     return blas, dict(os.environ), threading.active_count(), numpy.geterr(), signal.getsignal(signal.SIGINT)
 before = process()
 import npx, autograd.testing, models, models.search, train, train.cli.main
-print(process() == before, npx.tuned())
-npx.tune()
-print({*process()[0]} <= {1} if npx.tuned() else process()[0] == before[0], npx.tuned())
+print(process() == before, npx.is_configured())
+npx.configure_process()
+print({*process()[0]} <= {1} if npx.is_configured() else process()[0] == before[0], npx.is_configured())
 """
 
 
@@ -160,9 +160,9 @@ def test_rows_with_nothing_left_are_zeros(mode, dtype):
         y, _ = npx.softmax(x, mask)
         assert not y[0].any() and np.allclose(y[1], 0.25)
         q = np.ones((2, 3, 1, 4), dtype)
-        scores = npx.Scores(bias=npx.mask_bias(mask[:, None, :, :3]))
-        out, saved = npx.attention(q, q, q, scores)
-        p = npx.attention_weights(q, q, scores)
+        spec = npx.AttentionSpec(bias=npx.mask_bias(mask[:, None, :, :3]))
+        out, saved = npx.attention(q, q, q, spec)
+        p = npx.attention_weights(q, q, spec)
         assert not out[0].any() and not p[0].any() and np.allclose(out[1], 1)
         for gradient in npx.attention_grad(np.ones_like(out), saved):
             assert np.isfinite(gradient).all() and not gradient[0].any()

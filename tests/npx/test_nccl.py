@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import npx
-from npx.distributed.nccl import Links
+from npx.distributed.nccl import NcclCollectives
 from npx.distributed.world import World
 from tests.fakes.strict_cupy import device
 from tests.helpers.distributed_jobs import summed
@@ -118,7 +118,7 @@ def together(size, work):
         world, cuda = World(), Cuda()
         world.rank, world.size = rank, size
         try:
-            links = Links(SimpleNamespace(cuda=cuda), Nccl(queues, cuda), "drawn", world)
+            links = NcclCollectives(SimpleNamespace(cuda=cuda), Nccl(queues, cuda), "drawn", world)
             found[rank] = work(links, world), cuda.log, world.sent
         except BaseException as error:
             failed.append(error)
@@ -176,7 +176,7 @@ def test_the_host_waits_for_no_sum():
 def test_what_a_stream_waited_is_counted_once_where_it_has_ended(waits):
     """Where the sum had ended before the stream came to it there was no wait."""
     timed = SimpleNamespace(cuda=SimpleNamespace(Stream=lambda **_: None, get_elapsed_time=lambda a, b: b.at - a.at))
-    links = Links(timed, Nccl({}, None), "drawn", World())
+    links = NcclCollectives(timed, Nccl({}, None), "drawn", World())
     links._waits = [(SimpleNamespace(at=a, done=i), SimpleNamespace(at=b, done=j)) for a, b, i, j in waits]
     ended = [max(0.0, b - a) for a, b, i, j in itertools.takewhile(lambda wait: wait[2] and wait[3], waits)]
     assert links.waited() == links.waited() == pytest.approx(sum(ended) / 1000)

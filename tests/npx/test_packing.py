@@ -24,26 +24,26 @@ def of(lengths, causal, rotary, bias=None):
     """Scores of pairs (queries, keys) of lengths; where all are equal, both sides are one, as in self-attention."""
     queries, keys = (npx.pack(side) for side in zip(*lengths, strict=True))
     alike = all(t == s for t, s in lengths)
-    return npx.Scores(causal, None, bias, rotary, queries, queries if alike else keys)
+    return npx.AttentionSpec(causal, None, bias, rotary, queries, queries if alike else keys)
 
 
-def both_ways(arguments, scores, drop=None):
+def both_ways(arguments, spec, drop=None):
     """y and the gradients of q, k and v."""
     *qkv, g = arguments
-    y, saved = npx.attention(*qkv, scores, drop)
+    y, saved = npx.attention(*qkv, spec, drop)
     return y, *npx.attention_grad(g, saved)
 
 
-def alone(arguments, scores):
+def alone(arguments, spec):
     """The same sentence by sentence, by the reference."""
     found = [[x[:0]] for x in (arguments[3], *arguments[:3])]
-    sizes = scores.queries.shape[1], scores.keys.longest
-    bias = None if scores.bias is None else np.broadcast_to(scores.bias, (len(scores.queries.counts), 1, *sizes))
-    for b in range(len(scores.queries.counts)):
-        t, s = (slice(p.starts[b], p.starts[b + 1]) for p in (scores.queries, scores.keys))
+    sizes = spec.q_packing.shape[1], spec.kv_packing.max_length
+    bias = None if spec.bias is None else np.broadcast_to(spec.bias, (len(spec.q_packing.counts), 1, *sizes))
+    for b in range(len(spec.q_packing.counts)):
+        t, s = (slice(p.starts[b], p.starts[b + 1]) for p in (spec.q_packing, spec.kv_packing))
         q, k, v, g = (x[rows][None] for x, rows in zip(arguments, (t, s, s, t), strict=True))
         own = None if bias is None else bias[b, :, : q.shape[1], : k.shape[1]]
-        how = npx.Scores(scores.causal, None, own, scores.rotary)
+        how = npx.AttentionSpec(spec.causal, None, own, spec.rotary_base)
         if not k.size:
             results = [np.zeros_like(x) for x in (g, q, k, v)]
         else:
@@ -62,11 +62,11 @@ def test_attention_of_packed_sentences_is_that_of_each_alone(mode, lengths, alik
     rng = np.random.default_rng(seed)
     lengths = [(t, t) for t, _ in lengths] if alike else lengths
     sizes = [max(side) for side in zip(*lengths, strict=True)]
-    scores = of(lengths, causal, 10.0 if turned and max(sizes) else None, rng.normal(size=sizes) if biased else None)
+    spec = of(lengths, causal, 10.0 if turned and max(sizes) else None, rng.normal(size=sizes) if biased else None)
     arguments = arrays(rng, *map(sum, zip(*lengths, strict=True)), 2, 4, 3)
     with npx.kernel_mode(mode), npx.small_blocks(rows):
-        found = both_ways(arguments, scores)
-    for expected, result in zip(alone(arguments, scores), found, strict=True):
+        found = both_ways(arguments, spec)
+    for expected, result in zip(alone(arguments, spec), found, strict=True):
         assert np.allclose(result, expected, rtol=0, atol=1e-12)
 
 
@@ -85,21 +85,21 @@ def test_the_cuda_kernels_do_the_same_and_drop_the_same(lengths, drop, causal):
 
 @given(lengths=LENGTHS, seed=st.integers(0, 99))
 def test_taken_apart_and_put_together_again(lengths, seed):
-    packed = npx.pack([t for t, _ in lengths])
-    x = np.random.default_rng(seed).normal(size=(len(packed.cells), 2))
-    apart = npx.sentences(x, packed)
-    assert np.array_equal(npx.together(apart, packed), x) and apart.shape == (*packed.shape, 2)
-    for b, count in enumerate(packed.counts):
-        rows = slice(packed.starts[b], packed.starts[b + 1])
+    packing = npx.pack([t for t, _ in lengths])
+    x = np.random.default_rng(seed).normal(size=(len(packing.flat_index), 2))
+    apart = npx.pad_packed(x, packing)
+    assert np.array_equal(npx.pack_padded(apart, packing), x) and apart.shape == (*packing.shape, 2)
+    for b, count in enumerate(packing.counts):
+        rows = slice(packing.starts[b], packing.starts[b + 1])
         assert np.array_equal(apart[b, :count], x[rows]) and not apart[b, count:].any()
-        assert packed.places[rows].tolist() == list(range(count))
-    assert npx.sentences(x, None) is x and npx.together(x, None) is x
+        assert packing.positions[rows].tolist() == list(range(count))
+    assert npx.pad_packed(x, None) is x and npx.pack_padded(x, None) is x
 
 
 @pytest.mark.parametrize("name", ["self_attention", "cross_attention", "attention"])
 def test_operations_equal_their_compositions(name):
     lengths = [(3, 3), (1, 1), (2, 2)] if name == "self_attention" else [(3, 1), (1, 4), (2, 2)]
-    scores, rng = of(lengths, name == "self_attention", 10.0), np.random.default_rng(3)
+    spec, rng = of(lengths, name == "self_attention", 10.0), np.random.default_rng(3)
     (t, s), (h, d_k, d_v) = map(sum, zip(*lengths, strict=True)), (2, 4, 3)
     shapes, sizes = {
         "self_attention": ([(t, h * (2 * d_k + d_v))], (h, d_k)),
@@ -109,7 +109,7 @@ def test_operations_equal_their_compositions(name):
     g, found = rng.normal(size=(t, h * d_v) if sizes else (t, h, d_v)), []
     for function in (getattr(neural, name), neural.COMPOSITIONS[name]):
         inputs = [Tensor(np.random.default_rng(i).normal(size=shape), True) for i, shape in enumerate(shapes)]
-        y = function(*inputs, *sizes, scores=scores)
+        y = function(*inputs, *sizes, spec=spec)
         y.backward(g)
         found.append([y.data, *(x.grad for x in inputs)])
     for fused, composed in zip(*found, strict=True):

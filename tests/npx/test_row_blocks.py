@@ -30,7 +30,7 @@ def test_every_row_once_and_results_in_order(number, size, threads):
         blocks = row_blocks.map_blocks(body, number, 8)
         assert blocks == [(i, min(i + size, number)) for i in range(0, number, size)]
         assert sorted(seen) == list(range(number)) and len(walkers) == min(threads, len(blocks))
-        assert blocks == row_blocks.map_ranges(body, number, row_blocks.block(1000), inline=True)
+        assert blocks == row_blocks.parallel_ranges(body, number, row_blocks.block(1000), inline=True)
 
 
 @given(number=st.integers(0, 300), row_bytes=st.integers(0, 100), threads=st.integers(1, 5))
@@ -62,9 +62,11 @@ def test_ranges_within_ranges_come_to_an_end(threads, monkeypatch):
     def outer(i, j):
         if i < threads:
             all_here.wait(60)
-        return row_blocks.map_ranges(lambda k, _: (i, k, threading.get_ident()), 4, 1)
+        return row_blocks.parallel_ranges(lambda k, _: (i, k, threading.get_ident()), 4, 1)
 
-    thread = threading.Thread(target=lambda: found.extend(row_blocks.map_ranges(outer, 2 * threads, 1)), daemon=True)
+    thread = threading.Thread(
+        target=lambda: found.extend(row_blocks.parallel_ranges(outer, 2 * threads, 1)), daemon=True
+    )
     thread.start()
     thread.join(60)
     assert [[place[:2] for place in own] for own in found] == [[(i, k) for k in range(4)] for i in range(2 * threads)]
@@ -174,9 +176,9 @@ def test_nothing_runs_any_more_when_an_error_arrives(fails, monkeypatch):
         done.append(i)
 
     with pytest.raises(MemoryError):
-        row_blocks.map_ranges(body, number, 1)
+        row_blocks.parallel_ranges(body, number, 1)
     then = len(begun)
-    row_blocks.map_ranges(lambda i, j: both.wait(60), 2, 1)  # once the worker is free
+    row_blocks.parallel_ranges(lambda i, j: both.wait(60), 2, 1)  # once the worker is free
     assert len(begun) == then == len(done) + 1 < number
 
 
@@ -212,7 +214,7 @@ def test_the_last_of_the_first_blocks_ends_first(attempt):
     """So what depends on the order in which blocks end is noticed too."""
     ended = []
     with npx.small_blocks(2, threads=3):
-        row_blocks.map_ranges(lambda i, j: ended.append(i), 6, 2)
+        row_blocks.parallel_ranges(lambda i, j: ended.append(i), 6, 2)
     assert ended == [4, 2, 0]
 
 

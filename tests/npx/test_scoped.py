@@ -39,7 +39,7 @@ BLOCKS = {  # a block -> what is so within, and not outside
     "no_grad": (no_grad, lambda: not is_grad_enabled()),
     "observing": (lambda: observing(OBSERVER), lambda: seen_by(OBSERVER) == 1),
     "keyed": (lambda: npx.keyed(1, 2), lambda: npx.next_key() == (1, 2, 0)),
-    "keeping": (npx.keeping, lambda: not npx.forms_again(np.ones(1))),
+    "keeping": (npx.saving_all, lambda: not npx.should_rematerialize(np.ones(1))),
     "kernel_mode": (lambda: npx.kernel_mode("reference"), lambda: registry._mode.get() == "reference"),
     "shapes_only": (shapes_only, lambda: full(1, 3).strides == (0,)),
 }
@@ -78,7 +78,7 @@ def test_a_block_holds_in_its_thread_and_in_those_that_walk_for_it(name, monkeyp
             with asked:
                 return answer(question), threading.get_ident()
 
-        answers = row_blocks.map_ranges(ask, 2, 1)
+        answers = row_blocks.parallel_ranges(ask, 2, 1)
         assert len({walker for _, walker in answers}) == 2
         if name != "keyed":  # whose first key one of the two has got
             assert all(said for said, _ in answers)

@@ -28,9 +28,9 @@ from tests.helpers.trainings import outcome, tables
 from train import RunConfig
 from train import train as train_run
 from train.cli.main import main
-from train.learn.parallel.plan import Share, shared_out
-from train.learn.parallel.reducer import BUCKET, Reduction
-from train.learn.parallel.sync import Agreement
+from train.learn.parallel.plan import WorkShare, shared_out
+from train.learn.parallel.reducer import BUCKET, GradientReducer
+from train.learn.parallel.sync import UpdateSync
 from train.learn.signals import Signals
 from train.learn.update import Update
 from train.run.checkpoint import load_checkpoint, load_model
@@ -181,7 +181,7 @@ def test_the_slowest_rank_says_how_long_and_the_one_that_waited_least_how_much_w
     world, signals = npx.distributed.World(), Signals(alone=False)
     told = [(seconds, seconds * share, heard, []) for seconds, share, heard in others]
     world.gather = lambda own: [own, *told]
-    agreement = Agreement(world, signals, Notes(), None)
+    agreement = UpdateSync(world, signals, Notes(), None)
     agreement.begin()
     seconds, network = agreement.end()
     assert seconds >= max(took for took, *_ in told) and network == 0.0  # this rank has waited for nobody
@@ -208,7 +208,7 @@ def test_every_micro_batch_is_one_ranks_and_no_rank_has_much_more_than_it_must(t
 
 @given(st.lists(st.integers(1, 2), min_size=1, max_size=5), st.integers(5, 9))
 def test_halves_have_numbers_of_their_own(halves, count):
-    share = Share(range(len(halves)), count, 10).of_halves(halves)
+    share = WorkShare(range(len(halves)), count, 10).of_halves(halves)
     assert len(set(share.numbers)) == sum(halves) == len(share.numbers)
     assert [n % count for n in share.numbers] == [i for i, parts in enumerate(halves) for _ in range(parts)]
 
@@ -233,7 +233,7 @@ def test_a_bucket_is_sent_when_backward_adds_no_more_to_it(bytes_of_bucket, seed
     model = Transformer(shape, seed)
     flat = FlatParameters(model)
     world = Told(flat)
-    reduction = Reduction(flat, world, bucket=bytes_of_bucket)
+    reduction = GradientReducer(flat, world, bucket=bytes_of_bucket)
     assert sorted(i for b in reduction.buckets for i in range(b.start, b.stop)) == list(range(flat.grad.size))
     src, tgt = np.array([[5, 6, 2]]), np.array([[1, 4, 2]])
     reduction.begin()
@@ -243,7 +243,7 @@ def test_a_bucket_is_sent_when_backward_adds_no_more_to_it(bytes_of_bucket, seed
     reduction.square()
     for bucket, sent in zip(reduction.buckets, world.sums, strict=True):
         assert np.array_equal(sent, flat.grad[bucket])  # nothing was added after it had gone
-    model.encoder[0].recomputed = True
+    model.encoder[0].gradient_checkpointing = True
     flat.zero_grad()
     world.sums.clear()
     reduction.begin()
@@ -323,7 +323,7 @@ def test_each_rank_keeps_its_part_of_what_is_learned_and_all_compute_with_the_sa
     count = 392
     gradients = np.random.default_rng(size).integers(-8, 9, (4, 12, count)).astype("float32")  # sums are exact
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Reduction.__init__, "__defaults__", (False, None, 400 if small else BUCKET))
+        patch.setattr(GradientReducer.__init__, "__defaults__", (False, None, 400 if small else BUCKET))
         ((alone, computed, (weights, state)),) = of_ranks(1, lambda one: moved(one, precision, False, None, gradients))
         assert alone.flat.size == count
         first = of_ranks(size, lambda world: moved(world, precision, True, None, gradients[:2]))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import npx
-from autograd import Tensor, kept_arrays
+from autograd import Tensor, saved_arrays
 from autograd import operations as ops
 from models import Transformer
 from tests.fakes.strict_cupy import device, kernels_by_reference
@@ -23,22 +23,22 @@ text = trainings.text
 
 def test_the_kept_arrays_are_named_by_operation_and_size():
     gc.collect()
-    before = len(kept_arrays())
+    before = len(saved_arrays())
     x = Tensor(np.ones((50, 40), "float32"), requires_grad=True)
     y = ops.exp(x)  # keeps its output
     z = y * y  # the same array once more
-    kept = [k for k in kept_arrays() if k.shape == (50, 40)]
+    kept = [k for k in saved_arrays() if k.shape == (50, 40)]
     assert [(k.operation, k.number, k.dtype, k.nbytes) for k in kept] == [("exp", 1, "float32", 8000)]
     assert str(kept[0]) == "exp 1 x (50, 40) float32, 0.0 MiB"
     z.sum().backward()
-    assert len(kept_arrays()) == before
+    assert len(saved_arrays()) == before
 
 
 def test_the_kept_arrays_of_a_model_are_sorted_and_without_its_parameters():
     made = model()
     with npx.keyed(1, 1):
         loss = made.loss(SRC, TGT)
-    kept = kept_arrays()
+    kept = saved_arrays()
     assert [k.nbytes for k in kept] == sorted((k.nbytes for k in kept), reverse=True)
     assert {"dropout_residual_norm", "self_attention", "linear"} <= {k.operation for k in kept}
     own = {tuple(p.shape) for p in made.parameters()} - {(8,), (16,)}

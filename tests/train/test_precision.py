@@ -47,7 +47,10 @@ def test_references_give_what_they_are_given(low):
     numbers = lambda *shape: rng.normal(size=shape).astype(low)  # noqa: E731
     with npx.kernel_mode("reference"):
         for kernel, args in (
-            (npx.attention, (*(numbers(2, 3, 2, 4) for _ in range(3)), npx.Scores(causal=True, rotary=100.0), drop)),
+            (
+                npx.attention,
+                (*(numbers(2, 3, 2, 4) for _ in range(3)), npx.AttentionSpec(causal=True, rotary_base=100.0), drop),
+            ),
             (npx.layer_norm, (numbers(3, 4), numbers(4), numbers(4))),
             (npx.dropout_residual_norm, (numbers(3, 4), numbers(3, 4), numbers(4), numbers(4), drop)),
         ):
@@ -81,7 +84,11 @@ def test_a_cpu_has_no_precision_of_a_gpu(name):
 
 
 def test_wide_is_what_halves_are_summed_in():
-    assert [npx.wide(np.dtype(x)).name for x in ("float16", "float32", "float64")] == ["float32", "float32", "float64"]
+    assert [npx.accumulation_dtype(np.dtype(x)).name for x in ("float16", "float32", "float64")] == [
+        "float32",
+        "float32",
+        "float64",
+    ]
 
 
 # ---- two copies of the weights

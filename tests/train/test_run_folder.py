@@ -18,7 +18,7 @@ from tests import ROOT
 from tests.helpers import trainings
 from tests.helpers.trainings import Crash, config, metrics, one_line, outcome, run, tables
 from train import RunConfig, Trainer, UserError, average_checkpoints, train
-from train.files import NotWritten, kept, whole, write_json, write_text
+from train.files import WriteError, kept, whole, write_json, write_text
 from train.learn import trainer as loop
 from train.run import storage
 from train.run.checkpoint import load_checkpoint
@@ -262,7 +262,7 @@ def test_lines_that_a_full_disk_did_not_take_are_written_later(text, tmp_path, m
     def full(self):
         calls.append(self.path.name)
         if 4 < len(calls) < 9:
-            raise NotWritten("full")
+            raise WriteError("full")
         real(self)
 
     monkeypatch.setattr(Appended, "_write", full)

@@ -48,7 +48,7 @@ def save_checkpoint(
     """Writes checkpoints/step-N, N = state["step"], then removes what `prune` does not keep.
 
     `model` and `optimizer` map names to arrays; `state` is JSON and holds step, model (the configuration) and
-    tokenizer_digest. Raises NotWritten where the disk is full; the checkpoints before it stay.
+    tokenizer_digest. Raises WriteError where the disk is full; the checkpoints before it stay.
     """
     run = RunFolder(run_dir)
     target = run.step(state["step"])

@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 import npx
 from npx.ranges import Range
 from train.errors import UserError, one_line
-from train.files import Schema, as_json, digest, disk_errors, misfit, opened, read_json, seal_broken, sync
+from train.files import Schema, as_json, digest, disk_errors, opened, read_json, schema_error, seal_broken, sync
 
 FORMATS = 1, 2  # of state.json; the last is what is written
 STATE = "state.json"
@@ -44,7 +44,7 @@ def read_state(folder: Path) -> dict[str, Any]:
         state = read_json(file, "a checkpoint's state", OLDER)
     except UserError as error:
         raise Damaged(str(error)) from None
-    if wrong := misfit(state, SCHEMA):
+    if wrong := schema_error(state, SCHEMA):
         raise damaged(file, f"a checkpoint's state; got one whose {wrong}")
     if state["format"] not in FORMATS:
         raise UserError(
@@ -62,7 +62,7 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
     """Every array of a .safetensors with its name, one at a time, each checked; Damaged says what is wrong."""
     try:
         listed = state["files"].get(file.name)
-        if listed is None or misfit(listed, FILE):
+        if listed is None or schema_error(listed, FILE):
             raise damaged(file, f"a file of the checkpoint; got none in {STATE}")
         with opened(file, "a checkpoint's arrays", attempt=OLDER) as raw:
             if (size := os.fstat(raw.fileno()).st_size) != listed["bytes"]:
@@ -92,7 +92,7 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
 def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], state: Mapping[str, Any]) -> None:
     """Writes {file name: {array name: array}} and state.json as the folder `target`, whole or not at all.
 
-    UserError where a number is not finite, NotWritten where the disk is full.
+    UserError where a number is not finite, WriteError where the disk is full.
     """
     # One entry: safetensors writes several in a random order, and the same run is to give the same bytes.
     metadata = {"npx_transformer": json.dumps({key: state[key] for key in IDENTITY})}

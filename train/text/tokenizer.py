@@ -231,12 +231,12 @@ def byte_pairs(lines: Iterable[list[str]], vocab_size: int, normalizer: Any, pie
 
 
 def _merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterable[list[str]]) -> list[Any]:
-    """What learner.py learns in a process of its own.
+    """Train byte pairs in a separate process (bpe_process.py).
 
     Of its own, because native code that runs for minutes looks for no Ctrl-C, and ends the process that has no memory
     left; and its memory, 1.6 KB a distinct word, is given back.
     """
-    program, pipe = [sys.executable, "-I", str(Path(__file__).with_name("learner.py"))], subprocess.PIPE
+    program, pipe = [sys.executable, "-I", str(Path(__file__).with_name("bpe_process.py"))], subprocess.PIPE
     with subprocess.Popen(
         program, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8", start_new_session=True
     ) as learner:

@@ -39,7 +39,7 @@ def fast(x, w):
     def body(i, j):
         y[i:j] = (x[i:j] * w[i:j]).sum(axis=1)
 
-    row_blocks.map_ranges(body, len(x), row_blocks.block(1000))
+    row_blocks.parallel_ranges(body, len(x), row_blocks.block(1000))
     return y, (x, w)
 
 
@@ -50,7 +50,7 @@ def fast_grad(g, x, w):
         np.multiply(g[i:j, None], w[i:j], out=gx[i:j])
         np.multiply(g[i:j, None], x[i:j], out=gw[i:j])
 
-    row_blocks.map_ranges(body, len(x), row_blocks.block(1000))
+    row_blocks.parallel_ranges(body, len(x), row_blocks.block(1000))
     return gx, gw
 
 
@@ -77,7 +77,7 @@ def scratch_of_all_threads(x, w):
     def body(i, j):
         y[i:j] = np.multiply(x[i:j], w[i:j], out=scratch[: j - i]).sum(axis=1)
 
-    row_blocks.map_ranges(body, len(x), row_blocks.block(1000))
+    row_blocks.parallel_ranges(body, len(x), row_blocks.block(1000))
     return y, (x, w)
 
 
@@ -87,7 +87,7 @@ def sums_as_they_come(g, x, w):
     def body(i, j):
         total.__iadd__(w[i:j].sum())
 
-    row_blocks.map_ranges(body, len(x), row_blocks.block(1000))
+    row_blocks.parallel_ranges(body, len(x), row_blocks.block(1000))
     gx, gw = fast_grad(g, x, w)
     return gx * (total / w.sum()), gw
 
@@ -199,7 +199,7 @@ def test_what_the_reference_writes_is_a_result(monkeypatch):
         out += x
 
     def fast(x, out):
-        row_blocks.map_ranges(lambda i, j: out[i:j].__iadd__(x[i:j]), len(x), row_blocks.block(1000))
+        row_blocks.parallel_ranges(lambda i, j: out[i:j].__iadd__(x[i:j]), len(x), row_blocks.block(1000))
 
     doubled.fast("numpy", "float64")(fast)
     assert check_kernel(doubled, X, W) == ["fast"]

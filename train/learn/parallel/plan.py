@@ -11,14 +11,14 @@ from npx.distributed import World
 from train.text.batches import Place, Stream
 
 
-class Share(NamedTuple):
+class WorkShare(NamedTuple):
     """What one rank does of an update."""
 
     numbers: Sequence[int]  # of its micro-batches, among all of the update
     all: int  # how many these are
     targets: int  # of all of them, the target tokens
 
-    def of_halves(self, halves: Sequence[int]) -> "Share":
+    def of_halves(self, halves: Sequence[int]) -> "WorkShare":
         """The share where each micro-batch is made of so many; the halves of number n are n and n + all."""
         made = zip(self.numbers, halves, strict=True)
         return self._replace(numbers=[n + half * self.all for n, parts in made for half in range(parts)])
@@ -38,13 +38,13 @@ def shared_out(tokens: Sequence[int], ranks: int) -> list[list[int]]:
     return [sorted(numbers) for numbers in taken]
 
 
-def planned(stream: Stream, place: Place, count: int, world: World) -> tuple[list[Place], int, Share]:
+def planned(stream: Stream, place: Place, count: int, world: World) -> tuple[list[Place], int, WorkShare]:
     """An update of `count` micro-batches from a place on: their places, all their tokens, and this rank's share."""
     places = stream.places(place, count)
     targets, tokens = zip(*map(stream.sizes, places), strict=True)
-    return places, sum(tokens), Share(shared_out(tokens, world.size)[world.rank], count, sum(targets))
+    return places, sum(tokens), WorkShare(shared_out(tokens, world.size)[world.rank], count, sum(targets))
 
 
-def whole(micro: Sequence[Any]) -> Share:
+def whole(micro: Sequence[Any]) -> WorkShare:
     """The share of one rank that does all."""
-    return Share(range(len(micro)), len(micro), sum(batch.n_target_tokens for batch in micro))
+    return WorkShare(range(len(micro)), len(micro), sum(batch.n_target_tokens for batch in micro))

@@ -17,7 +17,7 @@ from train.learn.optimizer import square, squared_norm
 BUCKET = 16 << 20  # bytes: many enough to begin early, few enough that a message's latency does not count
 
 
-class Alone:
+class LocalGradients:
     """The gradient of a process that trains alone."""
 
     shards = False  # whether each rank updates parts of its own
@@ -46,7 +46,7 @@ class Alone:
         return whole
 
 
-class Reduction(Alone):
+class GradientReducer(LocalGradients):
     """The gradient of several ranks. `shard`: each rank gets the sum of its parts alone, and updates only these.
 
     `via`: a narrower dtype in which gradients travel; they are added in their own.
@@ -62,7 +62,7 @@ class Reduction(Alone):
         self.buckets = [slice(max(0, stop - step), stop) for stop in range(size, 0, -step)]
         self.mine = [self._own_of(bucket) for bucket in self.buckets]
         if shard:
-            flat.learn_only(self.mine)
+            flat.shard_to(self.mine)
         # Which buckets a parameter lies in, and how many parameters a bucket has to wait for.
         spans = zip(flat.parameters, flat.spans.values(), strict=True)
         self.homes: dict[Tensor, list[int]] = {
@@ -88,7 +88,7 @@ class Reduction(Alone):
             for i in home:
                 self.awaited[i] += 1
         # A layer that is computed again takes its gradients in a backward of its own, of which none is told.
-        again = any(module.recomputed for module in self.flat.module.modules())
+        again = any(module.gradient_checkpointing for module in self.flat.module.modules())
         self.ready = self._ready if self.overlaps and not again else None
 
     def _ready(self, leaf: Tensor) -> None:
@@ -137,4 +137,4 @@ class Reduction(Alone):
 
 def gradient_of(flat: FlatParameters, world: World, shard: bool, via: Any = None) -> Any:
     """The gradient of a flat buffer, as this process has part in it."""
-    return Reduction(flat, world, shard, via) if world.size > 1 else Alone(flat)
+    return GradientReducer(flat, world, shard, via) if world.size > 1 else LocalGradients(flat)

@@ -11,7 +11,7 @@ from train.learn.signals import Signals
 from train.run.report import Notes, RunReport
 
 
-class Agreement:
+class UpdateSync:
     """Of one rank with the others, about updates, each of which is between `begin` and `end`."""
 
     def __init__(self, world: World, signals: Signals, notes: Notes, report: RunReport) -> None:

@@ -49,7 +49,7 @@ class Parsing(Pairs):
     files = {"train": ("train_trees",), "valid": ("valid_trees",)}
     tokenizers = KINDS
     scores = {"f1": "F1", "repaired": "repaired %"}
-    judged_by = "f1"
+    selection_metric = "f1"
 
     def learn_tokenizer(self, data: Any, files: Sequence[str]) -> TreeTokenizer:
         return TreeTokenizer.learn(list(cleaned(files[0])), data.tokenizer, data.vocab_size, data.leaves == "tags")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import claimed, digest, kept, what_is, whole, write_json, write_text
+from train.files import digest, kept, open_own_folder, what_is, whole, write_json, write_text
 from train.text.corpus import prepare
 from train.text.download.catalog import Dataset
 from train.text.download.clean import Cleaner, Rules
@@ -60,7 +60,7 @@ def collect(
     `mirror`: where the archives are fetched from instead, a folder or a URL. `command` is noted in the manifest.
     """
     own = own_files(dataset)  # a mistake in a path makes no folder
-    begun = claimed(out, BEGUN, TEXTS, besides=["downloads"])
+    begun = open_own_folder(out, BEGUN, TEXTS, besides=["downloads"])
     for path, made in product(own, out.iterdir() if out.is_dir() else ()):
         if made.exists() and made.samefile(path):
             raise UserError(f"{path}: expected text outside of --out; got {made}, where this writes; try another --out")
