@@ -1,6 +1,6 @@
 """What attention does to its scores q k^T / sqrt(d_k) before the softmax, in one description for every version.
 
-    Scores(causal=True, lengths=lengths, rotary=10000.0)
+    AttentionSpec(causal=True, kv_lengths=lengths, rotary_base=10000.0)
 
 Of T queries and S keys, query t stands at position t + S - T and key s at s: so T new queries over a cache of S keys
 stand where they belong. Nothing here is learned.

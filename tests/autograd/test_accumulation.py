@@ -203,7 +203,7 @@ def test_a_wrong_shape_is_refused_of_an_adding_vjp_too():
 
 
 def takes_into(kernel):
-    return kernel.grad is not None and "into" in inspect.signature(kernel.grad.reference).parameters
+    return kernel.grad is not None and "accumulate_into" in inspect.signature(kernel.grad.reference).parameters
 
 
 INTO = [name for name, kernel in npx.KERNELS.items() if takes_into(kernel)]
@@ -230,7 +230,7 @@ def test_a_kernel_adds_its_gradient_to_what_is_there(name, mode, numbers):
             with kernel_mode(mode):
                 y, saved = kernel(*npx.registry.copied(call.inputs), **call.options)
                 g = np.random.default_rng(1).normal(size=y.shape).astype(y.dtype)
-                found = kernel.grad(g, saved, **({} if accumulate_into is None else {"into": accumulate_into}))
+                found = kernel.grad(g, saved, **({} if accumulate_into is None else {"accumulate_into": accumulate_into}))
             return found if isinstance(found, tuple) else (found,)
 
         plain = gradients(None)

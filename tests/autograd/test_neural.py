@@ -100,18 +100,18 @@ def spec(d, b, h, t, s, d_k):
 def attention(d):
     b, t, s, h, d_k, d_v = (d.size(most=2) for _ in range(6))
     arrays = d.values(b, t, h, d_k), d.values(b, s, h, d_k), d.values(b, s, h, d_v)
-    return arrays, {"scores": spec(d, b, h, t, s, d_k), **d.dropout()}
+    return arrays, {"spec": spec(d, b, h, t, s, d_k), **d.dropout()}
 
 
 def self_attention(d):
     b, t, h, d_k, d_v = (d.size(most=2) for _ in range(5))
-    sizes = {"heads": h, "d_k": d_k, "scores": spec(d, b, h, t, t, d_k)}
+    sizes = {"heads": h, "d_k": d_k, "spec": spec(d, b, h, t, t, d_k)}
     return (d.values(b, t, h * (2 * d_k + d_v)),), sizes | d.dropout()
 
 
 def cross_attention(d):
     b, t, s, h, d_k, d_v = (d.size(most=2) for _ in range(6))
-    sizes = {"heads": h, "d_k": d_k, "scores": spec(d, b, h, t, s, d_k)}
+    sizes = {"heads": h, "d_k": d_k, "spec": spec(d, b, h, t, s, d_k)}
     return (d.values(b, t, h * d_k), d.values(b, s, h * (d_k + d_v))), sizes | d.dropout()
 
 

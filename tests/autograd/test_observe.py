@@ -113,7 +113,7 @@ def peak_of(run):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("recomputed", [False, True])
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
 def test_memory_over_a_step_has_the_peak_of_tracemalloc(gradient_checkpointing):
     model, ids = deep(4)
     flat = FlatParameters(model)

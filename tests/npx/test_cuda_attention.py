@@ -69,7 +69,7 @@ def scores_of(mask):
     """Scores of a kind of `some_mask`, or the given ones, where the kernels run."""
     if mask is None or isinstance(mask, np.ndarray):
         mask = npx.AttentionSpec(bias=npx.mask_bias(mask))
-    return npx.AttentionSpec(mask.causal, *placed(mask.lengths, mask.bias), mask.rotary)
+    return npx.AttentionSpec(mask.causal, *placed(mask.kv_lengths, mask.bias), mask.rotary_base)
 
 
 def on_cuda(g, q, k, v, mask=None, drop=None, out=None):

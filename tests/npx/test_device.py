@@ -280,6 +280,6 @@ def test_a_rank_limits_the_gpu_that_it_takes(monkeypatch):
     for name, stand_in in {"__init__": lambda self, comm: None, "gather": lambda self, x: [x], "size": 1, "rank": 0,
                            "broadcast": lambda self, x: x}.items():  # fmt: skip
         monkeypatch.setattr(nccl_world.MpiWorld, name, stand_in, raising=False)
-    monkeypatch.setattr(nccl_world, "Links", lambda *_: None)
+    monkeypatch.setattr(nccl_world, "NcclCollectives", lambda *_: None)
     nccl_world.NcclWorld(None)
     assert limited == [(0, {"size": 20 << 30}), (2, {"size": 20 << 30})]

@@ -112,11 +112,11 @@ def test_large_arrays_run_on_several_threads_with_equal_bits(name, monkeypatch):
     assert_same_bits(*results)
 
 
-@pytest.mark.parametrize("tuned", [True, False])
+@pytest.mark.parametrize("is_configured", [True, False])
 def test_products_are_split_where_blas_has_one_thread_and_go_to_it_whole_elsewhere(is_configured, monkeypatch):
     seen, matmul = [], np.matmul
     monkeypatch.setattr(np, "matmul", lambda a, b, out=None: (seen.append(a.shape), matmul(a, b, out=out))[1])
-    monkeypatch.setattr(importlib.import_module("npx.configure_process"), "_tuned", is_configured)
+    monkeypatch.setattr(importlib.import_module("npx.cpu.tune"), "_tuned", is_configured)
     monkeypatch.setenv("NPX_THREADS", "2")
     x, w = np.ones((600, 50), "float32"), np.ones((50, 40), "float32")
     y, saved = npx.linear(x, w, w[0, :40])

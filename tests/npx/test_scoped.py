@@ -39,7 +39,7 @@ BLOCKS = {  # a block -> what is so within, and not outside
     "no_grad": (no_grad, lambda: not is_grad_enabled()),
     "observing": (lambda: observing(OBSERVER), lambda: seen_by(OBSERVER) == 1),
     "keyed": (lambda: npx.keyed(1, 2), lambda: npx.next_key() == (1, 2, 0)),
-    "keeping": (npx.saving_all, lambda: not npx.should_rematerialize(np.ones(1))),
+    "saving_all": (npx.saving_all, lambda: not npx.should_rematerialize(np.ones(1))),
     "kernel_mode": (lambda: npx.kernel_mode("reference"), lambda: registry._mode.get() == "reference"),
     "shapes_only": (shapes_only, lambda: full(1, 3).strides == (0,)),
 }
