@@ -1,4 +1,4 @@
-"""The page (`serve`): each view in a real browser, held against the engine's numbers; see tests/helpers/pages.py."""
+"""The page (`serve`): each view in a real browser, compared with the engine's numbers; see tests/helpers/pages.py."""
 
 import json
 import shutil
@@ -28,17 +28,17 @@ from tests.helpers.pages import (  # noqa: F401, fixtures
     until,
     view,
 )
-from train.viewer.inspection import ABOUT, Head, labels, see, source_ids, without
+from train.viewer.inspection import AXES, Head, ablate_heads, inspect, labels, source_ids
 from train.viewer.server import Page
 
 
-def test_step_by_the_keyboard_alone_has_the_engines_numbers(tab, address):
+def test_step_view_shows_the_engines_numbers_by_keyboard(tab, address):
     view(tab, address, "step")
     tab.fill("#expression", "sum(softmax(x) * x)")
     tab.fill("#values", "x = [1, 2.5, -3]")
     tab.press("#values", "Enter")
     until(tab, "document.querySelector('#place').textContent.startsWith('0 of 6')")
-    tab.press("#values", "Tab")  # to the button beside it
+    tab.press("#values", "Tab")  # to the next button
     seen = [tab.inner_text("#place")]
     for _ in range(6):
         tab.keyboard.press("ArrowRight")
@@ -55,28 +55,28 @@ def test_step_by_the_keyboard_alone_has_the_engines_numbers(tab, address):
     np.testing.assert_allclose(json.loads(rows["x"][3]), x.grad, rtol=6e-4)
     tab.focus("#step button >> nth=0")
     tab.keyboard.press("ArrowLeft")
-    said = tab.inner_text("#node")
-    for part in ("multiply gets the whole gradient", "lambda g", "(borrowed)", "bytes are let go"):
-        assert part in said
+    explanation = tab.inner_text("#node")
+    for part in ("multiply receives the complete gradient", "lambda g", "(borrowed)", "bytes are then freed"):
+        assert part in explanation
     tab.keyboard.press("Home")
     assert tab.inner_text("#place").startswith("0 of 6")
 
 
-def test_step_asks_for_a_prediction_and_knows_a_wrong_one(tab, address):
+def test_step_quiz_accepts_right_and_rejects_wrong_answers(tab, address):
     view(tab, address, "step")
     tab.wait_for_selector("#step svg .box")
     tab.check("#predict")
-    tab.click("[aria-label=Forward]")
+    tab.click("[aria-label=Next]")
     tab.fill("#guess", "6")
     tab.press("#guess", "Enter")
-    assert "Right." in tab.inner_text("#node") and tab.inner_text("#place").startswith("1 of 4")
+    assert "Correct." in tab.inner_text("#node") and tab.inner_text("#place").startswith("1 of 4")
     tab.keyboard.press("ArrowRight")
     tab.fill("#guess", "4")
     tab.press("#guess", "Enter")
-    assert "It is 9." in tab.inner_text("#node")
+    assert "The answer is 9." in tab.inner_text("#node")
 
 
-def test_step_shows_a_head_of_attention_and_a_mistake(tab, address):
+def test_step_shows_an_attention_head_and_an_error(tab, address):
     view(tab, address, "step")
     tab.wait_for_selector("#step svg .box")
     tab.select_option("#ready", "4")
@@ -88,14 +88,14 @@ def test_step_shows_a_head_of_attention_and_a_mistake(tab, address):
     assert "got 'a.b'" in tab.inner_text("#node")
 
 
-def test_translate_shows_the_searchs_translation_and_all_heads(tab, address, page):
+def test_translate_shows_the_search_result_and_all_heads(tab, address, page):
     translate(tab, address)
     model, tokenizer, config = page.model, page.tokenizer, page.config
     src = source_ids(model, tokenizer, SENTENCE)
     search = {"beam": config.search.beam, "alpha": config.search.alpha, "max_extra": config.search.max_extra}
     best = beam_search(model, np.array([src]), **search)[0][0]
-    seen = see(model, tokenizer, src, best.tokens)
-    assert tab.inner_text("#status").removesuffix(" (cut off at the greatest length)") == tokenizer.decode(best.tokens)
+    inspection = inspect(model, tokenizer, src, best.tokens)
+    assert tab.inner_text("#status").removesuffix(" (cut off at the maximum length)") == tokenizer.decode(best.tokens)
     assert f"Score {best.score:.4f}, log-probability {best.log_probability:.4f}" in tab.inner_text("#result")
     assert tab.locator(".head").count() == 6  # 3 kinds, 1 layer, 2 heads
     for kind in ("encoder", "decoder", "cross"):
@@ -104,26 +104,26 @@ def test_translate_shows_the_searchs_translation_and_all_heads(tab, address, pag
         shown = [[float(cell) for cell in row[1:]] for row in cells(tab, "#head table")[1:]]
         expected = model.attention_maps(np.array([src]), np.array([[1, *best.tokens]]), kind)[0][0, 1]
         np.testing.assert_allclose(shown, expected, atol=5.1e-5)
-    shown = [float(x.split()[-1]) for x in tab.locator("button.piece").all_inner_texts()]
+    shown = [float(x.split()[-1]) for x in tab.locator("button.token").all_inner_texts()]
     ids = [*best.tokens, 2][: len(shown)]
-    np.testing.assert_allclose(shown, np.exp(seen.log_probabilities[range(len(ids)), ids]), atol=5.1e-5)
+    np.testing.assert_allclose(shown, np.exp(inspection.log_probabilities[range(len(ids)), ids]), atol=5.1e-5)
     lens = cells(tab, "#result > .scroll")[-1]
-    assert [cell.rsplit(" ", 1)[0] for cell in lens[1:]] == labels(tokenizer, seen.by_layer[-1].tolist())
+    assert [cell.rsplit(" ", 1)[0] for cell in lens[1:]] == labels(tokenizer, inspection.by_layer[-1].tolist())
     pixel = tab.evaluate(
         "() => { const c = document.querySelector('[data-kind=decoder] canvas');"
         " return [...c.getContext('2d').getImageData(0, 0, 2, 1).data] }"
     )
-    assert pixel == [253, 231, 37, 255, 0, 0, 0, 0]  # weight 1 is yellow, and what comes later is clear
+    assert pixel == [253, 231, 37, 255, 0, 0, 0, 0]  # weight 1 is yellow; future positions are transparent
 
 
 def lit(tab, **crossings):
-    """Whether of all heads just these rows and columns are lit; kind -> (row, column), None for none."""
+    """Return whether exactly these rows and columns are highlighted in all heads; kind -> (row, column) or None."""
     of_canvas = """canvas => {
         const { width, height } = canvas, copy = new OffscreenCanvas(width, height).getContext("2d");
         copy.drawImage(canvas, 0, 0);
         return [height, [...copy.getImageData(0, 0, width, height).data.filter((_, i) => i % 4 === 3)]];
     }"""
-    for kind in ABOUT:
+    for kind in AXES:
         height, alphas = tab.locator(f".grid[data-kind={kind}] canvas").evaluate(of_canvas)
         alphas = np.reshape(alphas, (height, -1))[:-1]  # 1 layer, 2 heads
         heads = alphas[:, : alphas.shape[1] // 2 - 1], alphas[:, alphas.shape[1] // 2 : -1]  # 1 pixel between
@@ -135,29 +135,29 @@ def lit(tab, **crossings):
     return True
 
 
-def test_a_piece_lights_its_row_and_column_everywhere(tab, address):
+def test_a_token_highlights_its_row_and_column_everywhere(tab, address):
     translate(tab, address)
     assert lit(tab)
-    tab.focus("span.piece >> nth=1")
+    tab.focus("span.token >> nth=1")
     assert lit(tab, encoder=(1, 1), cross=(None, 1)) and not lit(tab)
-    tab.focus("button.piece >> nth=0")
-    more = tab.locator("button.piece").count() > 1
+    tab.focus("button.token >> nth=0")
+    more = tab.locator("button.token").count() > 1
     assert lit(tab, decoder=(0, 1 if more else None), cross=(0, None))
     tab.focus("#text")
     assert lit(tab)
 
 
-def test_a_weight_under_the_pointer_is_told(tab, address, page):
+def test_pointing_at_a_weight_shows_its_value(tab, address, page):
     translate(tab, address)
     tab.hover("[data-head='cross.0.1']", position={"x": 2, "y": 2})
     src = source_ids(page.model, page.tokenizer, SENTENCE)
     weight = page.model.attention_maps(np.array([src]), np.array([[1]]), "cross")[0][0, 1, 0, 0]
-    pieces = [tab.locator(f"{tag}.piece").first.inner_text().split()[0] for tag in ("button", "span")]
-    said = tab.locator(".kind:has([data-kind=cross]) .read")
-    assert said.inner_text() == f"layer 0, head 1: {pieces[0]} looks at {pieces[1]} with {weight:.2f}"
+    tokens = [tab.locator(f"{tag}.token").first.inner_text().split()[0] for tag in ("button", "span")]
+    readout = tab.locator(".kind:has([data-kind=cross]) .read")
+    assert readout.inner_text() == f"layer 0, head 1: {tokens[0]} attends to {tokens[1]} with weight {weight:.2f}"
     assert lit(tab, cross=(0, 0))
     tab.hover("h1")
-    assert said.inner_text() == "" and lit(tab)
+    assert readout.inner_text() == "" and lit(tab)
 
 
 def test_heads_are_reached_by_arrow_keys(tab, address):
@@ -169,31 +169,31 @@ def test_heads_are_reached_by_arrow_keys(tab, address):
     until(tab, "document.querySelector('#head h3')?.textContent === 'Head cross.0.1'")
 
 
-def test_another_piece_can_be_forced_and_a_head_be_switched_off(tab, address, page):
+def test_a_token_can_be_forced_and_a_head_ablated(tab, address, page):
     translate(tab, address)
     model, tokenizer = page.model, page.tokenizer
-    tab.click("button.piece >> nth=0")
+    tab.click("button.token >> nth=0")
     choice = tab.locator(".alternative").first.inner_text().split()[0]
     tab.click(".alternative >> nth=0")
-    until(tab, "document.querySelector('#result').textContent.includes('pieces are yours')")
-    assert tab.locator("button.piece").first.inner_text().split()[0] == choice
+    until(tab, "document.querySelector('#result').textContent.includes('tokens were forced')")
+    assert tab.locator("button.token").first.inner_text().split()[0] == choice
     tab.press("#text", "Enter")
-    until(tab, "!document.querySelector('#result').textContent.includes('pieces are yours')")
+    until(tab, "!document.querySelector('#result').textContent.includes('tokens were forced')")
     tab.click("[data-head='cross.0.0']")
     tab.click("#switch")
-    tab.wait_for_selector(".on-again")
+    tab.wait_for_selector(".restore")
     src = np.array([source_ids(model, tokenizer, SENTENCE)])
     s = page.config.search
     before = model.state_dict()
-    with without(model, [Head("cross", 0, 0)]):
+    with ablate_heads(model, [Head("cross", 0, 0)]):
         best = beam_search(model, src, beam=s.beam, alpha=s.alpha, max_extra=s.max_extra)[0][0]
-    assert f"Score {best.score:.4f}" in tab.inner_text("#result") and "With all heads" in tab.inner_text("#compare")
+    assert f"Score {best.score:.4f}" in tab.inner_text("#result") and "Without ablation" in tab.inner_text("#compare")
     assert all((before[name] == array).all() for name, array in model.state_dict().items())
-    tab.click(".on-again")
-    tab.wait_for_selector(".on-again", state="detached")
+    tab.click(".restore")
+    tab.wait_for_selector(".restore", state="detached")
 
 
-def test_the_beam_tree_has_the_searchs_scores_to_the_last_bit(tab, address, page):
+def test_the_beam_tree_has_the_exact_scores_of_the_search(tab, address, page):
     translate(tab, address)
     turn_to(tab, "beam")
     tab.click("#beam summary")
@@ -201,12 +201,12 @@ def test_the_beam_tree_has_the_searchs_scores_to_the_last_bit(tab, address, page
     finished = {float(row[5]) for row in rows[1:] if row[6] in ("finished", "cut off")}
     s = page.config.search
     src = np.array([source_ids(page.model, page.tokenizer, SENTENCE)])
-    found = beam_search(page.model, src, beam=s.beam, alpha=s.alpha, max_extra=s.max_extra)[0][0]
-    assert found.score in finished
-    assert tab.inner_text("#why").startswith("Why it ended: ") and tab.locator("#beam svg .box").count() > s.beam
-    kept = tab.locator("#beam svg .box").count()
+    best = beam_search(page.model, src, beam=s.beam, alpha=s.alpha, max_extra=s.max_extra)[0][0]
+    assert best.score in finished
+    assert tab.inner_text("#why").startswith("The search ended: ") and tab.locator("#beam svg .box").count() > s.beam
+    n_kept = tab.locator("#beam svg .box").count()
     tab.check("#dropped")
-    assert tab.locator("#beam svg .box").count() > kept
+    assert tab.locator("#beam svg .box").count() > n_kept
 
 
 def test_curves_follow_trainings(tab, page, run, tmp_path):
@@ -217,7 +217,7 @@ def test_curves_follow_trainings(tab, page, run, tmp_path):
         lines = run.joinpath("metrics.jsonl").read_text("utf-8").splitlines()
         step, last = json.loads(lines[-1])["step"], json.loads([line for line in lines if '"train"' in line][-1])
         status = "document.querySelector('#curves [role=status]').textContent"
-        assert f"run: up to update {step}; other: up to update {step}." in tab.evaluate(status)
+        assert f"run: update {step}; other: update {step}." in tab.evaluate(status)
         tab.click("#curves figure summary >> nth=0")
         assert cells(tab, "#curves figure details")[0] == [
             "update", "run, training", "run, validation", "other, training", "other, validation",
@@ -225,28 +225,28 @@ def test_curves_follow_trainings(tab, page, run, tmp_path):
         with open(other / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(last | {"step": 4321, "loss": 0.125}) + "\n")
         until(tab, f"{status}.includes('4,321')")
-        assert cells(tab, "#curves figure details")[-1] == ["4321", "", "", "0.125", ""]  # it has stayed open
-        tab.goto("about:blank")  # before the server goes
+        assert cells(tab, "#curves figure details")[-1] == ["4321", "", "", "0.125", ""]  # the table stayed open
+        tab.goto("about:blank")  # before the server stops
 
 
-def test_what_is_saved_needs_nothing_else(tab, address, tmp_path, browser):
+def test_a_saved_view_is_self_contained(tab, address, tmp_path, browser):
     translate(tab, address)
     with tab.expect_download() as waiting:
         tab.click("#save")
     waiting.value.save_as(tmp_path / "saved.html")
     saved = (tmp_path / "saved.html").read_text("utf-8")
     assert "<script" not in saved and "http://" not in saved and "SHA-256" not in saved
-    asked = []
+    requests = []
     other = browser.new_page()
-    other.on("request", lambda request: asked.append(request.url))
+    other.on("request", lambda request: requests.append(request.url))
     other.goto((tmp_path / "saved.html").as_uri())
-    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
     assert other.locator(".grid img").count() == 3 and other.inner_text("#status") == tab.inner_text("#status")
     other.close()
 
 
-def test_a_drawing_that_is_saved_looks_as_it_did(tab, address, tmp_path):
-    """Also where no style sheet is at hand: every part has its own colours."""
+def test_a_saved_drawing_keeps_its_styles(tab, address, tmp_path):
+    """Every part has its own colors, so the file needs no style sheet."""
     translate(tab, address)
     tab.click("[data-head='cross.0.0']")
     turn_to(tab, "beam")
@@ -267,7 +267,7 @@ def test_a_drawing_that_is_saved_looks_as_it_did(tab, address, tmp_path):
 
 
 class Hostile:
-    """A tokenizer of a foreign run, whose pieces are markup."""
+    """A tokenizer of an untrusted run whose tokens are markup."""
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
@@ -282,14 +282,14 @@ class Hostile:
         return HOSTILE
 
 
-def test_a_foreign_vocabulary_stays_text(tab, page):
+def test_an_untrusted_vocabulary_stays_text(tab, page):
     foreign = Page({}, page.model, Hostile(page.tokenizer), page.config)
     with served(foreign) as address:
         translate(tab, address)
         tab.click("[data-head='cross.0.0']")
         tab.wait_for_selector("#head table")
         turn_to(tab, "beam")
-        assert HOSTILE in tab.text_content("#beam svg") and HOSTILE in tab.text_content("#translate .piece")
+        assert HOSTILE in tab.text_content("#beam svg") and HOSTILE in tab.text_content("#translate .token")
         assert tab.locator("img").count() == 0 and tab.title() == "Beam tree – npx-transformer"
 
 
@@ -311,7 +311,7 @@ def test_a_page_left_open_survives_the_servers_restart(tab, page):
         port = first[2]
     tab.press("#text", "Enter")
     tab.wait_for_selector("#banner:not([hidden])")
-    assert "does not answer" in tab.inner_text("#banner")
+    assert "does not respond" in tab.inner_text("#banner")
     with served(page, port) as again:
         other = tab.context.new_page()
         other.goto(again[0])
@@ -319,11 +319,11 @@ def test_a_page_left_open_survives_the_servers_restart(tab, page):
         tab.press("#text", "Enter")
         tab.wait_for_selector(".grid")
         until(tab, "document.querySelector('#status').textContent !== '…'")
-    tab.wrong[:] = [said for said in tab.wrong if "Failed to load resource" not in said]  # of the time without
+    tab.wrong[:] = [text for text in tab.wrong if "Failed to load resource" not in text]  # while it was down
 
 
-def test_nothing_serious_for_those_who_see_or_move_otherwise(tab, address):
-    """axe in each view, also in the dark; and a narrow window is scrolled sideways nowhere but where it is meant."""
+def test_no_serious_accessibility_violation(tab, address):
+    """Run axe in each view, light and dark; a narrow window must not scroll sideways."""
     import axe_playwright_python
 
     axe = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text("utf-8")
@@ -337,13 +337,13 @@ def test_nothing_serious_for_those_who_see_or_move_otherwise(tab, address):
         tab.wait_for_selector(f"#{name} svg, #{name} canvas")
         for opened in tab.locator(f"#{name} summary").all():
             opened.click()
-        told = ".then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html]))"
-        found = tab.evaluate(f"axe.run(){told}")
+        collect = ".then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html]))"
+        violations = tab.evaluate(f"axe.run(){collect}")
         tab.emulate_media(color_scheme="dark")
-        found += tab.evaluate(f"axe.run({{runOnly: ['color-contrast']}}){told}")
-        assert [one for one in found if one[0] in ("serious", "critical")] == [], name
+        violations += tab.evaluate(f"axe.run({{runOnly: ['color-contrast']}}){collect}")
+        assert [one for one in violations if one[0] in ("serious", "critical")] == [], name
         tab.emulate_media(color_scheme="light")
-        for width, height in ((360, 640), (550, 400)):  # a telephone; the window at a zoom of 200 %
+        for width, height in ((360, 640), (550, 400)):  # a phone; a window zoomed to 200 %
             tab.set_viewport_size({"width": width, "height": height})
             assert tab.evaluate("document.documentElement.scrollWidth") <= width, name
         tab.set_viewport_size({"width": 1100, "height": 800})
@@ -352,12 +352,12 @@ def test_nothing_serious_for_those_who_see_or_move_otherwise(tab, address):
 def test_without_a_run_there_is_the_step_view(tab):
     with served(Page({})) as address:
         view(tab, address, "")
-        assert tab.is_visible("#step") and tab.inner_text("#run") == "without a run"
+        assert tab.is_visible("#step") and tab.inner_text("#run") == "no run"
         tab.wait_for_selector("#step svg .box")
         turn_to(tab, "translate")
         assert "no run was given" in tab.inner_text("#translate")
 
 
 def test_the_pages_benchmark_measures_each_part(tab, address):
-    found = measured(tab, address[0], SENTENCE, 1)
-    assert set(found) == set(AIMS) and all(len(times) >= 1 and min(times) > 0 for times in found.values())
+    timings = measured(tab, address[0], SENTENCE, 1)
+    assert set(timings) == set(AIMS) and all(len(times) >= 1 and min(times) > 0 for times in timings.values())

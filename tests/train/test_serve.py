@@ -17,7 +17,7 @@ from tests.helpers.pages import address, page, run, served, text, uninterrupted 
 from train.cli import main
 from train.errors import UserError
 from train.viewer.guard import Guard
-from train.viewer.server import FILES, KEPT, Cancelled, Inference, Page
+from train.viewer.server import FILES, RECENT, Cancelled, Inference, Page
 from train.viewer.step import steps
 
 
@@ -98,46 +98,46 @@ def test_every_answer_says_that_nothing_foreign_may_be_loaded(address):
     assert headers[b"x-content-type-options"] == b"nosniff" and headers[b"referrer-policy"] == b"no-referrer"
 
 
-def test_a_new_request_ends_the_one_that_runs():
-    inference, begun, gone = Inference(), threading.Event(), threading.Event()
+def test_a_new_request_cancels_the_running_one():
+    inference, started, cancelled = Inference(), threading.Event(), threading.Event()
 
-    def endless(tell):
-        begun.set()
+    def endless(send):
+        started.set()
         try:
             for _ in range(10_000):
-                tell({"so_far": []})
+                send({"so_far": []})
                 time.sleep(0.001)
             return {}
         except Cancelled:
-            gone.set()
+            cancelled.set()
             raise
 
     async def both():
         lines = inference.lines(endless)
         first = asyncio.ensure_future(collect(lines))
-        await asyncio.to_thread(begun.wait, 20)
-        second = await collect(inference.lines(lambda tell: {"answer": 1}))
+        await asyncio.to_thread(started.wait, 20)
+        second = await collect(inference.lines(lambda send: {"answer": 1}))
         return await first, second
 
     first, second = asyncio.run(both())
-    assert first[-1] == {"cancelled": True} and second[-1] == {"answer": 1} and gone.is_set()
+    assert first[-1] == {"cancelled": True} and second[-1] == {"answer": 1} and cancelled.is_set()
 
 
-def test_a_step_waits_for_a_translation_and_does_not_end_it():
-    inference, begun, go_on = Inference(), threading.Event(), threading.Event()
+def test_a_step_waits_for_a_translation_without_cancelling_it():
+    inference, started, release = Inference(), threading.Event(), threading.Event()
 
-    def translation(tell):
-        begun.set()
-        go_on.wait(20)
-        tell({"so_far": []})
+    def translation(send):
+        started.set()
+        release.wait(20)
+        send({"so_far": []})
         return {"answer": 1}
 
     async def both():
         first = asyncio.ensure_future(collect(inference.lines(translation)))
-        await asyncio.to_thread(begun.wait, 20)
-        second = asyncio.ensure_future(collect(inference.lines(lambda tell: {"answer": 2}, waits=True)))
+        await asyncio.to_thread(started.wait, 20)
+        second = asyncio.ensure_future(collect(inference.lines(lambda send: {"answer": 2}, waits=True)))
         await asyncio.sleep(0)
-        go_on.set()
+        release.set()
         return await first, await second
 
     first, second = asyncio.run(both())
@@ -149,7 +149,7 @@ async def collect(lines):
 
 
 def asked(address, path, question=None):
-    """The last line of the answer to a question, or to a GET."""
+    """Return the last line of the answer to a POST of `question`, or to a GET."""
     _, guard, port = address
     headers = {"Cookie": f"{guard.cookie}={guard.token}"}
     if question is not None:
@@ -160,7 +160,7 @@ def asked(address, path, question=None):
 
 
 def test_each_page_opens_the_heads_of_its_own_translation(address):
-    """Two tabs are open; and who comes too late is told so."""
+    """Two tabs have separate translations; an expired one gives an error."""
     one, two = (asked(address, "/api/translate", {"text": text}) for text in ("one", "two three"))
     of = {"kind": "encoder", "layer": 0, "head": 1}
     for answer in (one, two):
@@ -168,7 +168,7 @@ def test_each_page_opens_the_heads_of_its_own_translation(address):
     of_two = {"translation": two["translation"]}
     for wrong in ({}, {"translation": []}, of_two | {"layer": -1}, of_two | {"layer": float("inf")}):
         assert "expected a head of a recent translation" in asked(address, "/api/head", of | wrong)["error"]
-    for _ in range(KEPT):
+    for _ in range(RECENT):
         asked(address, "/api/translate", {"text": "one", "beam": 1})
     assert "error" in asked(address, "/api/head", of | {"translation": two["translation"]})
 
@@ -180,25 +180,25 @@ def test_a_run_without_metrics_has_no_curves_yet(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("query", "message"),
     [
         ({}, "text: expected a sentence"),
-        ({"text": ""}, "expected 1 to 255 pieces; got 0"),
-        ({"text": "x" * 10_000}, "expected 1 to 255 pieces"),
+        ({"text": ""}, "expected 1 to 255 tokens; got 0"),
+        ({"text": "x" * 10_000}, "expected 1 to 255 tokens"),
         ({"text": "one", "beam": 100}, "beam: expected at most 8"),
         ({"text": "one", "beam": "x"}, "invalid literal"),
         ({"text": "one", "alpha": 1e400}, "alpha: expected a number between"),
-        ({"text": "one", "prefix": [0]}, "prefix: expected at most 255 pieces"),
+        ({"text": "one", "prefix": [0]}, "prefix: expected at most 255 token ids"),
         ({"text": "one", "prefix": [5] * 256}, "prefix: expected"),
         ({"text": "one", "prefix": [2, 5]}, "prefix: expected"),
         ({"text": "one", "prefix": [True]}, "prefix: expected"),
-        ({"text": "one", "off": ["cross.9.9"]}, "off: expected heads"),
-        ({"text": "one", "off": 3}, "off: expected heads"),
+        ({"text": "one", "off": ["cross.9.9"]}, "off: expected names of heads"),
+        ({"text": "one", "off": 3}, "off: expected names of heads"),
     ],
 )
-def test_a_question_that_cannot_be_answered_is_told_so(page, asked, said):
-    with pytest.raises(UserError, match=said):
-        page.translation(asked, lambda item: None)
+def test_an_invalid_query_gives_an_error(page, query, message):
+    with pytest.raises(UserError, match=message):
+        page.translation(query, lambda item: None)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_serve_prints_its_address_and_ends_with_ctrl_c(run):
         port = int(printed.split(":")[2].split("/")[0])
         assert printed.startswith(f"http://127.0.0.1:{port}/?token=")
         assert raw(port, f"GET /{printed.split('/')[-1]} HTTP/1.1\nHost: localhost:{port}\nConnection: close") == 200
-        assert main(["serve", "--port", str(port)]) == 2  # it is taken
+        assert main(["serve", "--port", str(port)]) == 2  # the port is taken
         question = json.dumps({"text": "one " * 100, "beam": 8})
         lines = ["POST /api/translate HTTP/1.1", f"Host: localhost:{port}", f"Origin: http://localhost:{port}"]
         lines += [f"Cookie: npx-{port}={printed.split('=')[-1]}", "Content-Type: application/json"]
@@ -226,15 +226,15 @@ def test_serve_prints_its_address_and_ends_with_ctrl_c(run):
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
                 connection.sendall("\r\n".join(lines).encode())
-                assert connection.recv(65536).startswith(b"HTTP/1.1 200")  # and goes on
+                assert connection.recv(65536).startswith(b"HTTP/1.1 200")  # and keeps streaming
                 process.send_signal(signal.SIGINT)
                 assert process.wait(30) in (0, 130, -2)
         finally:
             process.kill()
-        assert process.stderr.read().count("\n") == 1  # where to open it
+        assert process.stderr.read().count("\n") == 1  # how to open the page
 
 
-def test_serve_of_what_is_no_run_says_so(tmp_path, capsys):
+def test_serve_rejects_a_path_that_is_not_a_run(tmp_path, capsys):
     for words in ([str(tmp_path / "none")], ["--also", str(tmp_path / "none")]):
         assert main(["serve", *words, "--port", "0"]) == 2
         assert "expected a run folder" in capsys.readouterr().err

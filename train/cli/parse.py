@@ -49,7 +49,7 @@ def parse(
     from train.tasks.pairs import numbered
     from train.tasks.parsing.lexicon import Lexicon
     from train.tasks.parsing.task import cleaned, parse_gold, parse_stream, summary
-    from train.viewer.picture import check_place
+    from train.viewer.picture import check_path
     from train.viewer.trees import attention_over_words, draw_tree
 
     use_device(device)
@@ -59,7 +59,7 @@ def parse(
     if lexicon is not None and free:
         raise UserError("--lexicon: expected a search kept to trees; got --free; try one of the two")
     if svg is not None:
-        check_place(svg, (".svg",))
+        check_path(svg, (".svg",))
     trees = list(cleaned(gold)) if gold is not None else []
     tags = Lexicon.learn(cleaned(lexicon)) if lexicon is not None else None
     source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else arriving(input)

@@ -166,13 +166,13 @@ def figures(
     from train.experiments.folder import begin
     from train.run.checkpoint import load_with_origin
     from train.viewer.heads import draw_figures
-    from train.viewer.inspection import see, source_ids
+    from train.viewer.inspection import inspect, source_ids
     from train.viewer.picture import check
 
     check(out.parent / "figure3.svg")
     use_device(device)
     network, tokenizer, _, source = load_with_origin(model, "translation", warn)
-    seen = see(network, tokenizer, source_ids(network, tokenizer, input), [])
+    seen = inspect(network, tokenizer, source_ids(network, tokenizer, input), [])
     word = word or seen.source[(len(seen.source) - 1) // 2]
     if word not in seen.source:
         found = ", ".join(seen.source)

@@ -1,1 +1,1 @@
-"""Pictures of what a model does: files to draw (`npx-transformer draw`) and a page to look around in (`serve`)."""
+"""Pictures of a model as files (`npx-transformer draw`) and an interactive page in the browser (`serve`)."""

@@ -1,9 +1,9 @@
-"""Who may talk to the page's server: the browser of whoever started it, on this machine, and nobody else.
+"""Access control of the page's server: only the browser of the user who started it may talk to it.
 
-The server binds 127.0.0.1, which every user of a machine reaches, and so does any page that a browser has open. So a
-request needs a Host that is ours to the letter (a name that somebody lets point here is not), the token that was
-printed with the address or the cookie that came for it (HttpOnly, SameSite=Strict), and, to do anything, JSON from our
-Origin. What the server gives out may load nothing from anywhere else.
+The server binds 127.0.0.1, which every local user and every open web page can reach. So a request needs an exact Host
+(against DNS rebinding), the token printed with the address or the cookie set in exchange for it (HttpOnly,
+SameSite=Strict), and, for a POST, a JSON body from our own Origin (against CSRF). A content security policy keeps the
+page from loading anything from elsewhere.
 """
 
 import secrets
@@ -12,7 +12,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
-MOST = 64 * 1024  # bytes of a request's body
+MAX_BODY = 64 * 1024  # bytes
 HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "x-content-type-options": "nosniff",
@@ -26,26 +26,26 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 class Guard:
-    """The application `app`, for requests that may be answered; others get a line that says why not."""
+    """Pass permitted requests to the application `app`; answer others with one line that gives the reason."""
 
     def __init__(self, app: Any, port: int, token: str = "") -> None:
         self.app, self.token = app, token or secrets.token_urlsafe(24)
         self.hosts = {f"127.0.0.1:{port}".encode(), f"localhost:{port}".encode()}
-        self.cookie = f"npx-{port}"  # browsers keep cookies by host, whatever the port
+        self.cookie = f"npx-{port}"  # browsers share cookies between ports of a host
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         if scope["type"] != "http":
             return None
-        first = self.printed(scope)
-        status, why = self.refusal(scope, first)
+        is_login = self.has_token(scope)
+        status, why = self.refusal(scope, is_login)
 
         async def sending(message: Any) -> None:
             if message["type"] == "http.response.start":
                 headers = [(name, value) for name, value in message["headers"] if name.decode() not in HEADERS]
                 headers += [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                if first and not status:
+                if is_login and not status:
                     cookie = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
                     headers.append((b"set-cookie", cookie.encode()))
                 message = message | {"headers": headers}
@@ -53,59 +53,59 @@ class Guard:
 
         if status:
             return await refuse(sending, status, why)
-        body = await whole(receive) if scope["method"] == "POST" else b""
+        body = await read_body(receive) if scope["method"] == "POST" else b""
         if body is None:
-            return await refuse(sending, 413, f"expected at most {MOST:,} bytes")
-        given = False
+            return await refuse(sending, 413, f"expected at most {MAX_BODY:,} bytes")
+        delivered = False
 
         async def receiving() -> Any:
-            nonlocal given
-            if given:
+            nonlocal delivered
+            if delivered:
                 return await receive()
-            given = True
+            delivered = True
             return {"type": "http.request", "body": body, "more_body": False}
 
         await self.app(scope, receiving, sending)
 
-    def printed(self, scope: Mapping[str, Any]) -> bool:
-        """Whether this is the address that was printed, with the token in it."""
+    def has_token(self, scope: Mapping[str, Any]) -> bool:
+        """Return whether this is the printed address, with the token in its query."""
         query = parse_qs(scope["query_string"].decode("latin-1"))
-        return scope["path"] == "/" and any(self.same(token) for token in query.get("token", ()))
+        return scope["path"] == "/" and any(self.matches(token) for token in query.get("token", ()))
 
-    def same(self, token: str) -> bool:
+    def matches(self, token: str) -> bool:
         return secrets.compare_digest(token.encode(), self.token.encode())
 
-    def refusal(self, scope: Mapping[str, Any], first: bool) -> tuple[int, str]:
-        """The status and the reason of a refusal; 0 for none."""
+    def refusal(self, scope: Mapping[str, Any], is_login: bool) -> tuple[int, str]:
+        """Return the status and reason of a refusal; status 0 permits the request."""
         headers: dict[str, list[bytes]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.decode("latin-1").lower(), []).append(value)
         host = headers.get("host", [])
         if len(host) != 1 or host[0] not in self.hosts:
-            return 400, "expected this server's own name as the only Host"
+            return 400, "expected exactly one Host header with this server's own name"
         if scope["method"] not in ("GET", "POST"):
             return 405, "expected GET or POST"
-        if headers.get("sec-fetch-site", [b"same-origin"]) not in ([b"same-origin"], [b"none"]) and not first:
-            return 403, "expected a request of this server's own page"
-        if not (first or any(self.same(token) for token in self.tokens(headers))):
-            return 403, "expected the token: open the address that npx-transformer serve prints"
+        if headers.get("sec-fetch-site", [b"same-origin"]) not in ([b"same-origin"], [b"none"]) and not is_login:
+            return 403, "expected a request from this server's own page"
+        if not (is_login or any(self.matches(token) for token in self.cookies(headers))):
+            return 403, "missing or wrong token; open the address printed by npx-transformer serve"
         if scope["method"] == "POST":
             if headers.get("content-type", []) != [b"application/json"]:
-                return 415, "expected application/json"
+                return 415, "expected content type application/json"
             if headers.get("origin", []) != [b"http://" + host[0]]:
                 return 403, "expected this server's own Origin"
             length = headers.get("content-length", [b"0"])[0]
-            if not length.isdigit() or int(length) > MOST:
-                return 413, f"expected at most {MOST:,} bytes"
+            if not length.isdigit() or int(length) > MAX_BODY:
+                return 413, f"expected at most {MAX_BODY:,} bytes"
         return 0, ""
 
-    def tokens(self, headers: Mapping[str, list[bytes]]) -> list[str]:
-        """What the request has as our cookie."""
+    def cookies(self, headers: Mapping[str, list[bytes]]) -> list[str]:
+        """Return the values of our cookie."""
         try:
-            found = [SimpleCookie(value.decode("latin-1")).get(self.cookie) for value in headers.get("cookie", ())]
+            morsels = [SimpleCookie(value.decode("latin-1")).get(self.cookie) for value in headers.get("cookie", ())]
         except CookieError:
             return []
-        return [morsel.value for morsel in found if morsel]
+        return [morsel.value for morsel in morsels if morsel]
 
 
 async def refuse(send: Send, status: int, why: str) -> None:
@@ -115,13 +115,13 @@ async def refuse(send: Send, status: int, why: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def whole(receive: Receive) -> bytes | None:
-    """The body of a request; None where it is too long."""
+async def read_body(receive: Receive) -> bytes | None:
+    """Return the body of a request, or None if it is too long."""
     parts, size, more = [], 0, True
     while more:
         message = await receive()
         parts.append(message.get("body", b""))
         size, more = size + len(parts[-1]), message.get("more_body", False)
-        if size > MOST:
+        if size > MAX_BODY:
             return None
     return b"".join(parts)

@@ -1,6 +1,6 @@
-"""What a translation model does with one sentence: pieces as text, its translation, all heads, a head switched off.
+"""Inspect a translation model on one sentence: tokens as text, the translation, all attention heads, ablated heads.
 
-Here are the numbers; heads.py draws them in a file, page/ shows them in a browser.
+This module computes the numbers; heads.py draws them to a file and page/ shows them in a browser.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,16 +15,16 @@ from models.search import Hypothesis, beam_search
 from models.search.tree import Forced
 from train.errors import UserError
 
-LONGEST = 256  # pieces of a sentence that is looked at, with its end
-ABOUT = {  # kind of attention -> what its rows and columns are
-    "encoder": ("source piece", "source piece that it looks at"),
-    "decoder": ("piece that is written", "piece written before that it looks at"),
-    "cross": ("piece that is written", "source piece that it looks at"),
+MAX_TOKENS = 256  # of an inspected sentence, end of sentence included
+AXES = {  # kind of attention -> meaning of its rows (queries) and columns (keys)
+    "encoder": ("source token", "attended source token"),
+    "decoder": ("generated token", "attended previous token"),
+    "cross": ("generated token", "attended source token"),
 }
 
 
 class Head(NamedTuple):
-    """One head, counted from 0: "encoder.0.3"."""
+    """An attention head; layers and heads count from 0, as in "encoder.0.3"."""
 
     kind: str
     layer: int
@@ -35,17 +35,17 @@ class Head(NamedTuple):
 
 
 def all_heads(model: Any) -> list[Head]:
-    """Every head of a model, those of the encoder first."""
+    """Return every head of a model, the encoder's first."""
     layers, heads = model.config.n_layers, model.config.n_heads
-    return [Head(kind, layer, head) for kind in ABOUT for layer in range(layers) for head in range(heads)]
+    return [Head(kind, layer, head) for kind in AXES for layer in range(layers) for head in range(heads)]
 
 
 @contextmanager
-def without(model: Any, heads: Iterable[Head]) -> Iterator[None]:
-    """The model with these heads switched off for the block: what they give is not taken up by W^O."""
+def ablate_heads(model: Any, heads: Iterable[Head]) -> Iterator[None]:
+    """Ablate these heads within the block by zeroing their rows of W^O, so that their output does not count."""
     attentions = model.attentions()
     weights = {id(w): w for w in (attentions[head.kind][head.layer].output.weight for head in heads)}
-    before = {key: w.data.copy() for key, w in weights.items()}
+    originals = {key: w.data.copy() for key, w in weights.items()}
     try:
         for kind, layer, head in heads:
             attention = attentions[kind][layer]
@@ -53,80 +53,83 @@ def without(model: Any, heads: Iterable[Head]) -> Iterator[None]:
         yield
     finally:
         for key, w in weights.items():
-            w.data[...] = before[key]
+            w.data[...] = originals[key]
 
 
 def labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """Each piece as text. One that goes on within a word begins with a dot; a dot alone is part of a letter's bytes."""
-    front = tokenizer.encode("a")  # what comes after it shows whether it begins a word
-    before, *texts = tokenizer.decode_batch([front, *([*front, i] for i in ids)])
-    found = []
+    """Return each token as text.
+
+    A token that continues a word begins with a dot; a dot alone is part of the bytes of a character.
+    """
+    context = tokenizer.encode("a")  # decoding a token after it shows whether the token begins a word
+    prefix, *texts = tokenizer.decode_batch([context, *([*context, i] for i in ids)])
+    names = []
     for i, text in zip(ids, texts, strict=True):
-        piece = text[len(before) :]
+        token = text[len(prefix) :]
         if i == tokenizer.eos_id:
-            found.append("end")
-        elif "\ufffd" in piece:
-            found.append("\u00b7")
-        elif not piece.strip():
-            found.append("\u2423")  # a space
+            names.append("end")
+        elif "\ufffd" in token:
+            names.append("\u00b7")
+        elif not token.strip():
+            names.append("\u2423")  # a space
         else:
-            found.append(piece[1:] if piece.startswith(" ") else f"\u00b7{piece}")
-    return found
+            names.append(token[1:] if token.startswith(" ") else f"\u00b7{token}")
+    return names
 
 
-def most_pieces(model: Any) -> int:
-    """The pieces of the longest sentence that is looked at, without its end."""
-    return min(model.longest or LONGEST, LONGEST) - 1
+def max_source_tokens(model: Any) -> int:
+    """Return the maximum number of source tokens, end of sentence excluded."""
+    return min(model.longest or MAX_TOKENS, MAX_TOKENS) - 1
 
 
 def source_ids(model: Any, tokenizer: Any, sentence: str) -> list[int]:
-    """The ids of a sentence with its end; UserError where there are none, or more than the model reads."""
+    """Return the token ids of a sentence, end of sentence included; UserError if it is empty or too long."""
     ids = tokenizer.encode(sentence)
-    most = most_pieces(model)
-    if not 1 <= len(ids) <= most:
-        attempt = "a shorter one" if ids else "a word"
-        raise UserError(f"sentence: expected 1 to {most} pieces; got {len(ids)}; try {attempt}")
+    limit = max_source_tokens(model)
+    if not 1 <= len(ids) <= limit:
+        attempt = "a shorter sentence" if ids else "a word"
+        raise UserError(f"sentence: expected 1 to {limit} tokens; got {len(ids)}; try {attempt}")
     return [*ids, tokenizer.eos_id]
 
 
-def translated(
+def translate(
     model: Any,
     src: Sequence[int],
     search: dict[str, Any],
     prefix: Sequence[int] = (),
     observe: Callable[[Any], object] | None = None,
 ) -> list[Hypothesis]:
-    """The translations of one sentence, best first, all of them beginning with `prefix`."""
-    searched: Any = Forced(model, list(prefix)) if prefix else model
-    (found,) = beam_search(searched, np.array([src]), **search, observe=observe)
-    return found
+    """Return the hypotheses for one sentence, best first; each begins with the token ids `prefix`."""
+    constrained: Any = Forced(model, list(prefix)) if prefix else model
+    (hypotheses,) = beam_search(constrained, np.array([src]), **search, observe=observe)
+    return hypotheses
 
 
 @dataclass
-class Seen:
-    """One sentence and its translation: S source pieces and T of the target, each with its end; L layers, H heads."""
+class Inspection:
+    """A sentence and its translation: S source and T target tokens, end of sentence included; L layers, H heads."""
 
     source: list[str]
-    target: list[str]  # what is predicted at each position
-    written: list[str]  # what the decoder has read there: the beginning, then the pieces before
+    target: list[str]  # the token predicted at each position
+    decoder_input: list[str]  # the token the decoder reads at each position, beginning of sentence first
     maps: dict[str, Any]  # kind -> weights (L, H, rows, columns)
-    log_probabilities: Any  # (T, V) of each next piece
-    by_layer: Any  # (L, T) the most probable piece where the layer's output is read off through the tied matrix
-    by_layer_p: Any  # (L, T) its probability
+    log_probabilities: Any  # (T, V) of the next token
+    by_layer: Any  # (L, T) most probable token if the layer's output is projected to the vocabulary (logit lens)
+    by_layer_p: Any  # (L, T) the probability of that token
 
     def edges(self, kind: str) -> tuple[list[str], list[str]]:
-        """What stands at the rows and at the columns of a kind."""
+        """Return the labels of the rows and columns of a kind of attention."""
         rows = self.source if kind == "encoder" else self.target
-        return rows, self.written if kind == "decoder" else self.source
+        return rows, self.decoder_input if kind == "decoder" else self.source
 
 
-def see(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int]) -> Seen:
-    """One pass over a sentence and a translation of it, ids without BOS and EOS."""
+def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int]) -> Inspection:
+    """Run the model once on a sentence and its translation `tokens` (ids without BOS and EOS)."""
     ids = [model.config.bos_id, *tokens][: model.longest]
     inside = model.inside(np.array([src]), np.array([ids]))
-    layers = [normalised(npx.to_host(model.logits(hidden).data)[0]) for hidden in inside.hidden]
+    layers = [log_softmax(npx.to_host(model.logits(hidden).data)[0]) for hidden in inside.hidden]
     target = labels(tokenizer, [*tokens, tokenizer.eos_id])[: len(ids)]
-    return Seen(
+    return Inspection(
         labels(tokenizer, src),
         target,
         ["begin", *target[:-1]],
@@ -137,15 +140,15 @@ def see(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int]) -
     )
 
 
-def normalised(logits: Any) -> Any:
-    """Log-probabilities (T, V), as float64."""
+def log_softmax(logits: Any) -> Any:
+    """Return log-probabilities (T, V) in float64."""
     logits = logits.astype(np.float64)
     logits -= logits.max(axis=1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
 
 def summary(weights: Any) -> dict[str, float]:
-    """Of one head's weights (rows, columns): mean of the greatest weight, of the entropy (bits), of the distance."""
+    """Return the means over rows of a head's maximum weight, entropy (bits) and distance to attended tokens."""
     rows, columns = np.indices(weights.shape)
     bits = -np.where(weights > 0, weights * np.log2(np.maximum(weights, 1e-30)), 0.0)
     return {

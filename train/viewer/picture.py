@@ -1,6 +1,6 @@
-"""A picture as a file: PNG or SVG, the same bytes for the same input, with its title, source and alternative text.
+"""Write a picture as PNG or SVG, byte-identical for the same input, with title, source and alternative text.
 
-matplotlib draws (the extra `draw`), through its Figure alone: no screen, no state outside of the picture.
+Uses matplotlib (the extra `draw`) through its Figure class only, so it needs no display and no global state.
 """
 
 import importlib.util
@@ -16,63 +16,67 @@ from train.errors import UserError
 from train.files import whole, write_text
 
 KINDS = (".png", ".svg")
-COLOURS = "viridis"  # even in lightness, also for eyes that see fewer colours, and printed in grey
+COLORMAP = "viridis"  # perceptually uniform, safe for color-blind readers and in grayscale
 DPI = 144
-DRAWN = b"Drawn from "  # begins the last line of the words beside a picture
+SOURCE_LINE = b"Drawn from "  # begins the last line of an alternative text file
 
 
 def check(path: Path) -> None:
-    """UserError where a picture cannot be drawn, or not be written to `path`, before anything is computed."""
+    """Raise UserError before any computation if a picture cannot be drawn or written to `path`."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise UserError('draw: expected the package matplotlib; got none; try pip install "npx-transformer[draw]"')
-    check_place(path, KINDS)
+        raise UserError('draw: matplotlib is not installed; try pip install "npx-transformer[draw]"')
+    check_path(path, KINDS)
 
 
-def check_place(path: Path, kinds: Sequence[str]) -> None:
-    """UserError where a picture of one of these kinds cannot be written to `path`."""
+def check_path(path: Path, kinds: Sequence[str]) -> None:
+    """Raise UserError if a picture in one of these formats cannot be written to `path`."""
     if path.suffix not in kinds:
         names = " or ".join(kinds)
-        raise UserError(f"{path}: expected a name that ends in {names}; got '{path.suffix}'; try picture.svg")
+        raise UserError(f"{path}: expected a file name ending in {names}; got '{path.suffix}'; try picture.svg")
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"
         raise UserError(f"{path}: expected a file to write; got {got}; try another path")
 
 
-def check_words(path: Path) -> None:
-    """UserError where what stands beside a picture, in the place of its words, is somebody's own."""
-    text = beside(path)
-    if os.path.lexists(text) and not (text.is_file() and text.read_bytes().rpartition(b"\n\n")[2].startswith(DRAWN)):
-        raise UserError(f"{text}: expected the words of a picture, to replace; got another's; try another --out")
+def check_alt_text(path: Path) -> None:
+    """Raise UserError if writing the alternative text would overwrite a file that this program did not write."""
+    text = alt_text_path(path)
+    if os.path.lexists(text) and not (
+        text.is_file() and text.read_bytes().rpartition(b"\n\n")[2].startswith(SOURCE_LINE)
+    ):
+        raise UserError(
+            f"{text}: expected the alternative text of an earlier picture; got another file; try another --out"
+        )
 
 
-def new(width: float, height: float) -> Any:
-    """A figure of so many inches."""
+def new_figure(width: float, height: float) -> Any:
+    """Return a figure of the given size in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height))
 
 
-def plain(*texts: Any) -> None:
-    """Shows these texts of matplotlib as they are: a sentence with two dollar signs is no formula."""
+def plain_text(*texts: Any) -> None:
+    """Turn off math parsing: a sentence with two dollar signs is not a formula."""
     for text in texts:
         text.set_parse_math(False)
 
 
-def ticks(axis: Any, places: Sequence[float], labels: Sequence[str], **how: Any) -> None:
-    """Labels at places of an axis, as they are."""
-    axis.set_ticks(places, labels, **how)
-    plain(*axis.get_ticklabels())
+def set_ticks(axis: Any, places: Sequence[float], labels: Sequence[str], **options: Any) -> None:
+    """Set tick positions and labels without math parsing."""
+    axis.set_ticks(places, labels, **options)
+    plain_text(*axis.get_ticklabels())
 
 
-def readable(svg: str) -> str:
-    """The picture with the sign for no character where XML 1.0 allows none, so that browsers open it."""
+def valid_xml(svg: str) -> str:
+    """Replace characters that XML 1.0 forbids by U+FFFD, so that browsers open the file."""
     return re.sub("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]", "\ufffd", svg)
 
 
 def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
-    """Writes the picture and, beside it, its alternative text as NAME.alt.txt; returns the path of that.
+    """Write the picture and its alternative text (NAME.alt.txt next to it); return the path of the latter.
 
-    `title` says what is seen and `source` what it was drawn from; both are in the file's metadata, `alt` too.
+    `title`, `alt` and `source` (what the picture was drawn from) also go into the file's metadata.
     """
     import matplotlib
 
@@ -80,15 +84,15 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
     about: dict[str, Any] = {"Title": title, "Description": alt, "Source": source}
     about |= {"Date": None, "Creator": None} if svg else {"Software": None}
     with matplotlib.rc_context({"svg.hashsalt": "npx-transformer", "svg.fonttype": "none"}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # of a script that the font does not have
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # scripts that the font lacks
         drawn = io.BytesIO()
         figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=about)
     with whole(path) as file:
-        file.write(readable(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
-    write_text(text := beside(path), f"{title}\n\n{alt}\n\n{DRAWN.decode()}{source}.\n")
+        file.write(valid_xml(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
+    write_text(text := alt_text_path(path), f"{title}\n\n{alt}\n\n{SOURCE_LINE.decode()}{source}.\n")
     return text
 
 
-def beside(path: Path) -> Path:
-    """Where the words of a picture stand."""
+def alt_text_path(path: Path) -> Path:
+    """Return the path of a picture's alternative text."""
     return path.with_name(f"{path.stem}.alt.txt")

@@ -1,4 +1,4 @@
-"""Forward and backward, node by node: what the page's Step view shows. The numbers are the engine's, by an observer."""
+"""Data of the page's Step view: forward and backward, node by node, recorded by an observer of the engine."""
 
 import inspect
 import textwrap
@@ -19,20 +19,22 @@ KNOWN = {
     "absolute", "concatenate", "exp", "log", "matmul", "max", "maximum", "mean", "min", "minimum", "power", "relu",
     "reshape", "sigmoid", "softmax", "sqrt", "stack", "sum", "swapaxes", "tanh", "transpose",
 }  # fmt: skip
-LETTERS, NODES, SIZE, VALUES = 400, 60, 64, 64  # the most of an expression, nodes, numbers of a node, of a name
+MAX_LETTERS, MAX_NODES, MAX_SIZE, MAX_VALUES = 400, 60, 64, 64  # of an expression; nodes; numbers per node, per name
 
 
 class Watcher(Recorder):
-    """Also keeps the source of each vjp and the sums of gradients as they grow, and stops what grows too large."""
+    """Also record the source of each vjp and the gradient sums after each visit; reject graphs that are too large."""
 
     def __init__(self) -> None:
         super().__init__()
         self.source: dict[int, str] = {}
-        self.sums: list[dict[int, Any]] = []  # before each visit: what has arrived so far, by number
+        self.sums: list[dict[int, Any]] = []  # before each visit: the gradient so far, by node number
 
     def made(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
-        if result.size > SIZE or len(self.steps) >= NODES:
-            raise Wrong(f"expected at most {NODES} operations, each of at most {SIZE} numbers; got more at {name}")
+        if result.size > MAX_SIZE or len(self.steps) >= MAX_NODES:
+            raise Wrong(
+                f"expected at most {MAX_NODES} operations of at most {MAX_SIZE} numbers each; got more at {name}"
+            )
         super().made(name, args, result)
         if result.node is not None and result.node.vjp is not None:
             self.source[result.node.number] = source_of(result.node.vjp)
@@ -40,51 +42,53 @@ class Watcher(Recorder):
     def went(
         self, node: Node, vjp: Any, g: Array, parents: tuple[Any, ...], gradients: Any, into: Any, sums: Any
     ) -> None:
-        now = {other.number: plain(total) for other, (total, _) in sums.items()} | {node.number: plain(g)}
-        self.sums.append((self.sums[-1] if self.sums else {}) | now | self.of_leaves())
+        now = {other.number: to_json(total) for other, (total, _) in sums.items()} | {node.number: to_json(g)}
+        self.sums.append((self.sums[-1] if self.sums else {}) | now | self.leaf_gradients())
         super().went(node, vjp, g, parents, gradients, into, sums)
 
-    def of_leaves(self) -> dict[int, Any]:
-        return {number: plain(leaf.grad) for number, leaf in self.leaves.items() if leaf.grad is not None}
+    def leaf_gradients(self) -> dict[int, Any]:
+        return {number: to_json(leaf.grad) for number, leaf in self.leaves.items() if leaf.grad is not None}
 
 
 def source_of(vjp: Any) -> str:
-    """The lines of a vjp, without what comes before it."""
+    """Return the source lines of a vjp."""
     try:
         text = textwrap.dedent(inspect.getsource(vjp)).strip()
     except OSError:
-        return "not to be had"
+        return "source not available"
     return text[text.index("lambda") :].removeprefix("return ") if "lambda" in text else text
 
 
 def steps(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What the view asks for, {"expression", "values"} or {"head": {"causal"}}; UserError for what cannot be shown."""
+    """Answer {"expression", "values"} or {"head": {"causal"}}; raise UserError for what cannot be shown."""
     leaves: dict[str, Tensor] = {}
     try:
-        with np.errstate(all="ignore"), observing(Watcher()) as seen:
+        with np.errstate(all="ignore"), observing(Watcher()) as recorder:
             result = head(leaves, **request["head"]) if "head" in request else expression(leaves, **request)
             if not isinstance(result, Tensor) or result.node is None:
-                raise Wrong("expected an operation on a name, as in a * b + a; got none")
+                raise Wrong("expected an operation on a variable, as in a * b + a; got a constant")
             result.backward(np.ones_like(result.data))
     except (*REFUSED, RecursionError) as error:
         raise UserError(one_line(error) or type(error).__name__) from None
-    return told(seen, {id(leaf): name for name, leaf in leaves.items()})
+    return describe(recorder, {id(leaf): name for name, leaf in leaves.items()})
 
 
 def expression(leaves: dict[str, Tensor], expression: str = "", values: Any = None) -> Any:
-    """The value of an expression of the names in `values`; others get 2, 3, 5, ..."""
-    if not isinstance(expression, str) or not 1 <= len(expression) <= LETTERS:
-        raise Wrong(f"expected an expression of 1 to {LETTERS} letters")
+    """Evaluate an expression of the variables in `values`; other variables get 2, 3, 5, ..."""
+    if not isinstance(expression, str) or not 1 <= len(expression) <= MAX_LETTERS:
+        raise Wrong(f"expected an expression of 1 to {MAX_LETTERS} characters; got something else")
     for name, value in (values or {}).items():
         array = np.array(value, float)
-        if not name.isidentifier() or array.size > VALUES or array.ndim > 3:
-            raise Wrong(f"expected names with at most {VALUES} numbers each; got {name[:20]!r} with {array.size}")
+        if not name.isidentifier() or array.size > MAX_VALUES or array.ndim > 3:
+            raise Wrong(
+                f"expected variables with at most {MAX_VALUES} numbers each; got {name[:20]!r} with {array.size}"
+            )
         leaves[name] = Tensor(array, requires_grad=True)
     return evaluate(parsed(expression), leaves, KNOWN)
 
 
 def head(leaves: dict[str, Tensor], causal: bool = False) -> Tensor:
-    """One head of attention over 3 tokens with d_k = 2 (paper section 3.2.1), from small operations."""
+    """Compute one attention head over 3 tokens with d_k = 2 (paper section 3.2.1) from elementary operations."""
     for name, rows in (
         ("q", [[1, 0], [0, 2], [1, 1]]),
         ("k", [[1, 1], [0, 1], [2, 0]]),
@@ -96,21 +100,21 @@ def head(leaves: dict[str, Tensor], causal: bool = False) -> Tensor:
     return softmax(scores, np.tri(3, dtype=bool) if causal else None) @ v
 
 
-def told(seen: Watcher, names: Mapping[int, str]) -> dict[str, Any]:
-    """The graph and where its boxes stand; nodes in the order of the way forward; the order of the way back."""
-    steps = [step for _, step in sorted(seen.steps.items())]
-    key = {step.number: f"n{i}" for i, step in enumerate(steps)} | {n: f"leaf{-n}" for n in seen.leaves}
+def describe(recorder: Watcher, names: Mapping[int, str]) -> dict[str, Any]:
+    """Return the graph with its layout: nodes in forward order, and the order of the backward pass."""
+    steps = [step for _, step in sorted(recorder.steps.items())]
+    key = {step.number: f"n{i}" for i, step in enumerate(steps)} | {n: f"leaf{-n}" for n in recorder.leaves}
     nodes: list[dict[str, Any]] = []
-    for number, leaf in seen.leaves.items():
+    for number, leaf in recorder.leaves.items():
         name = names.get(id(leaf), f"leaf {-number}")
-        nodes.append({"key": key[number], "name": name, "leaf": True, "value": plain(leaf.data),
-                      "gradient": plain(leaf.grad), "inputs": []})  # fmt: skip
+        nodes.append({"key": key[number], "name": name, "leaf": True, "value": to_json(leaf.data),
+                      "gradient": to_json(leaf.grad), "inputs": []})  # fmt: skip
     for step in steps:
         nodes.append({
-            "key": key[step.number], "name": step.name, "leaf": False, "value": plain(step.value),
-            "inputs": [key[parent] for parent in step.parents], "kept": step.kept,
-            "source": seen.source[step.number], "gradient": plain(step.g), "gave": [plain(g) for g in step.gave],
-            "how": step.how,
+            "key": key[step.number], "name": step.name, "leaf": False, "value": to_json(step.value),
+            "inputs": [key[parent] for parent in step.parents], "saved": step.kept,
+            "source": recorder.source[step.number], "gradient": to_json(step.g),
+            "gave": [to_json(g) for g in step.gave], "how": step.how,
         })  # fmt: skip
     graph = [
         Box(node["key"], [node["name"], f"{numbers(np.array(node['value'], float))}"], node["leaf"],
@@ -118,33 +122,33 @@ def told(seen: Watcher, names: Mapping[int, str]) -> dict[str, Any]:
         for node in nodes
     ]  # fmt: skip
     for box in graph:
-        box.lines[1] = box.lines[1][:24].ljust(16)  # so wide that the gradient has room
+        box.lines[1] = box.lines[1][:24].ljust(16)  # leave room for the gradient
     layout = Layout(graph)
-    ways = iter(layout.ways)  # by boxes and their inputs
+    ways = iter(layout.ways)  # in the order of boxes and their inputs
     for node in nodes:
         node["x"], node["y"], node["width"] = (at[node["key"]] for at in (layout.x, layout.y, layout.width))
         node["ways"] = [layout.way(next(ways)[0]) for _ in node["inputs"]]
         taken: list[tuple[float, float, float]] = []
-        node["said"] = [
+        node["labels"] = [
             free_place(way, how, taken) for way, how in zip(node["ways"], node.get("how", ()), strict=False)
         ]
     width, height = layout.size
-    sums = [*seen.sums, (seen.sums[-1] if seen.sums else {}) | seen.of_leaves()]
+    sums = [*recorder.sums, (recorder.sums[-1] if recorder.sums else {}) | recorder.leaf_gradients()]
     so_far = [{key[number]: g for number, g in now.items() if number in key} for now in sums]
     visited = sorted((step for step in steps if step.visit is not None), key=lambda step: step.visit or 0)
     back = [key[step.number] for step in visited]
     return {"nodes": nodes, "back": back, "sums": so_far, "width": width, "height": height}
 
 
-def plain(array: Any) -> Any:
-    """An array as lists of numbers; what is not finite as text, for JSON has no word for it."""
+def to_json(array: Any) -> Any:
+    """Convert an array to nested lists; non-finite numbers become strings because JSON has none."""
     if array is None:
         return None
     values = np.asarray(array)
-    return numbered(values.tolist()) if not np.isfinite(values).all() else values.tolist()
+    return strings_for_nonfinite(values.tolist()) if not np.isfinite(values).all() else values.tolist()
 
 
-def numbered(value: Any) -> Any:
+def strings_for_nonfinite(value: Any) -> Any:
     if isinstance(value, list):
-        return [numbered(item) for item in value]
+        return [strings_for_nonfinite(item) for item in value]
     return value if np.isfinite(value) else str(value)

@@ -1,8 +1,8 @@
-"""A picture of a parse, as SVG: the tree over its words, and below, what the decoder looks at as it writes the tree.
+"""Draw a parse as SVG: the tree over its words and, below, the decoder's attention while it generates the tree.
 
-Column w of the lower part is a word, row t a token of the tree: how dark a field is tells the attention that the word
-gets while the token is predicted (last layer, mean of the heads, the pieces of a word together). A row sums to 1, with
-the end of the sentence, the last column.
+In the lower part each column is a word and each row a token of the linearized tree. Darkness shows the attention to the
+word when the token is predicted (last layer, mean over heads, summed over the subwords of a word). A row sums to 1
+including the last column, the end of the sentence.
 """
 
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ import numpy as np
 from train.tasks.parsing.linearize import linearize
 from train.tasks.parsing.tokenizer import TreeTokenizer
 from train.tasks.parsing.trees import Leaf, Tree, walk
-from train.viewer.picture import readable
+from train.viewer.picture import valid_xml
 
-CHARACTER, LEVEL, ROW, EDGE = 7.5, 36, 15, 12  # pixels: of a letter, between levels of the tree, of a field, around all
+CHARACTER, LEVEL, ROW, EDGE = 7.5, 36, 15, 12  # pixels: character width, tree level, row height, margin
 INK = "font-family='monospace' font-size='12' text-anchor='middle'"
 
 
 def attention_over_words(model: Any, tokenizer: TreeTokenizer, tree: Tree) -> tuple[list[str], Any]:
-    """The tokens of a tree with the end, T, and the attention (T, W + 1) of each to the W words and the end of them.
+    """Return the T tokens of a tree, end included, and their attention (T, W + 1) to its W words and end of sentence.
 
-    W is less than the tree's words where the model cannot read all of them.
+    W is smaller than the number of words if the sentence exceeds the model's maximum length.
     """
     words, config = tree.words(), model.config
-    pieces = tokenizer.encode_batch(words)
-    sizes = [len(ids) for ids in pieces if ids]
-    src = [*(i for ids in pieces for i in ids), config.eos_id]
+    word_ids = tokenizer.encode_batch(words)
+    sizes = [len(ids) for ids in word_ids if ids]
+    src = [*(i for ids in word_ids for i in ids), config.eos_id]
     tgt = [config.bos_id, *tokenizer.encode_trees([tree])[0]]
     longest = model.longest or max(len(src), len(tgt))
     maps = model.attention_maps(np.array([src[:longest]]), np.array([tgt[:longest]]))
@@ -39,7 +39,7 @@ def attention_over_words(model: Any, tokenizer: TreeTokenizer, tree: Tree) -> tu
 
 
 def draw_tree(tree: Tree, tokens: Sequence[str], attention: Any) -> str:
-    """The picture; `attention` (T, W + 1) as `attention_over_words` gives it."""
+    """Return the SVG; `tokens` and `attention` (T, W + 1) come from `attention_over_words`."""
     words = tree.words()
     widths = [CHARACTER * max(len(word) + 2, 6) for word in [*words, "end"]]
     side = CHARACTER * max(len(token) + 2 for token in tokens)
@@ -54,16 +54,16 @@ def draw_tree(tree: Tree, tokens: Sequence[str], attention: Any) -> str:
         marks.append(f"<text x='{EDGE + side / 2:.1f}' y='{y + ROW - 4}' {INK}>{escape(token)}</text>")
         for x, width, weight in zip(edges, widths, weights, strict=False):
             if weight >= 0.01:
-                field = f"x='{x:.1f}' y='{y}' width='{width:.1f}' height='{ROW}'"
-                marks.append(f"<rect {field} fill='#08519c' fill-opacity='{min(weight, 1):.2f}'/>")
+                cell = f"x='{x:.1f}' y='{y}' width='{width:.1f}' height='{ROW}'"
+                marks.append(f"<rect {cell} fill='#08519c' fill-opacity='{min(weight, 1):.2f}'/>")
     size = f"width='{edges[-1] + EDGE:.0f}' height='{top + ROW * len(tokens) + EDGE}'"
     begin = f"<svg xmlns='http://www.w3.org/2000/svg' {size}>", "<rect width='100%' height='100%' fill='white'/>"
-    return readable("\n".join([*begin, *marks, "</svg>\n"]))
+    return valid_xml("\n".join([*begin, *marks, "</svg>\n"]))
 
 
 def _tree(tree: Tree, centres: Any) -> tuple[list[str], int]:
-    """Labels and lines of a tree, and its depth; a constituent stands over the middle of its parts."""
-    placed: list[list[tuple[float, int]]] = [[]]  # of each constituent that is open: where its parts stand
+    """Return the SVG marks of a tree and its depth; a constituent is centered over its children."""
+    placed: list[list[tuple[float, int]]] = [[]]  # for each open constituent, the positions of its children
     levels, marks, used = _heights(tree), list[str](), 0
     depth = max(levels)
     order = iter(levels)
@@ -81,7 +81,7 @@ def _tree(tree: Tree, centres: Any) -> tuple[list[str], int]:
             parts = placed.pop()
             y = EDGE + LEVEL * heights.pop()
             x = (parts[0][0] + parts[-1][0]) / 2 if parts else 0.0
-            for a, b in parts:  # on the next level, and from there straight down to a word: so no line crosses another
+            for a, b in parts:  # to the next level, then straight down to a word, so that no lines cross
                 points = f"{x:.1f},{y + 6} {a:.1f},{min(b, y + LEVEL - 10)} {a:.1f},{b}"
                 marks.append(f"<polyline points='{points}' fill='none' stroke='gray'/>")
             marks.append(f"<text x='{x:.1f}' y='{y + 2}' {INK}>{escape(part)}</text>")
@@ -90,7 +90,7 @@ def _tree(tree: Tree, centres: Any) -> tuple[list[str], int]:
 
 
 def _heights(tree: Tree) -> list[int]:
-    """The level of each constituent, from 0 at the top, as they begin; then that of the leaves, below all."""
+    """Return the level of each constituent in the order they open, 0 at the top, then the level of the leaves."""
     levels, depth = [], 0
     for part in walk(tree):
         if isinstance(part, Tree):

@@ -1,5 +1,5 @@
-// Curves: what the runs' metrics.jsonl have, a colour a run, followed while they are trained.
-import { el, number, reach, table, twin } from "./parts.js";
+// Curves: the runs' metrics.jsonl, one color per run, updated while they train.
+import { el, number, reach, table, collapsible } from "./parts.js";
 import { saving } from "./save.js";
 
 const W = 360,
@@ -9,17 +9,17 @@ const W = 360,
   TOP = 26,
   LEGEND = 15;
 const HUES = ["#4477aa", "#ee6677", "#228833", "#aa7700", "#3399bb", "#aa3377"];
-const WORDS = { train: "training", valid: "validation" };
+const PARTS = { train: "training", valid: "validation" };
 
 export function start(section, about) {
   const grid = el("div", { class: "curves" });
-  const state = el("p", { role: "status" }, about.runs.length ? "" : "No run was given: npx-transformer serve RUN");
+  const state = el("p", { role: "status" }, about.runs.length ? "" : "No run was given; start with npx-transformer serve RUN");
   section.append(state, grid);
   const shown = new Map(); // panel -> {figure, show}
   let tag = "",
     timer = null;
 
-  async function look() {
+  async function refresh() {
     const answer = await reach("api/curves", { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
     if (answer?.status !== 200) return;
     tag = answer.headers.get("etag") ?? "";
@@ -46,9 +46,9 @@ export function start(section, about) {
   document.addEventListener("shown", ({ detail }) => {
     clearInterval(timer);
     if (detail !== "curves" || !about.runs.length) return;
-    look();
+    refresh();
     timer = setInterval(() => {
-      if (!document.hidden) look();
+      if (!document.hidden) refresh();
     }, 2000);
   });
 }
@@ -58,15 +58,15 @@ function upTo(panels) {
     0,
     ...Object.values(panels).flatMap((kinds) => Object.values(kinds).map((points) => points.at(-1)[0])),
   );
-  return last ? `up to update ${last.toLocaleString("en")}` : "no metrics yet";
+  return last ? `update ${last.toLocaleString("en")}` : "no metrics yet";
 }
 
-// One of the curves, its lines drawn anew by `show`; its table stays open.
+// One panel; `show` redraws its lines and keeps its table open.
 function panel(name, { title, log }) {
   let lines = [],
     svg = el("svg");
-  const numbers = twin("As a table", () =>
-    table(title, ["update", ...lines.map(({ run, kind }) => `${run}, ${WORDS[kind]}`)], rows(lines)),
+  const numbers = collapsible("As a table", () =>
+    table(title, ["update", ...lines.map(({ run, kind }) => `${run}, ${PARTS[kind]}`)], rows(lines)),
   );
   const figure = el(
     "figure",
@@ -76,17 +76,17 @@ function panel(name, { title, log }) {
     numbers,
   );
 
-  function show(found) {
-    lines = found;
-    const fresh = drawn(title, log, lines);
+  function show(newLines) {
+    lines = newLines;
+    const fresh = draw(title, log, lines);
     svg.replaceWith(fresh);
     svg = fresh;
-    numbers.renew();
+    numbers.refresh();
   }
   return { figure, show };
 }
 
-function drawn(title, log, lines) {
+function draw(title, log, lines) {
   const points = lines.flatMap((line) => line.points),
     runs = new Map(lines.map(({ run, hue }) => [run, hue]));
   const scale = log ? Math.log10 : (y) => y;
@@ -103,18 +103,18 @@ function drawn(title, log, lines) {
   ];
   const x = (v) => LEFT + ((W - LEFT - 16) * v) / (x1 || 1),
     y = (v) => TOP + (H - TOP - BELOW) * (1 - (scale(v) - y0) / (y1 - y0 || 1));
-  const said = lines
-    .map(({ run, kind, points: p }) => `${run}, ${WORDS[kind]}: ${number(p[0][1])} to ${number(p.at(-1)[1])}`)
+  const description = lines
+    .map(({ run, kind, points: p }) => `${run}, ${PARTS[kind]}: ${number(p[0][1])} to ${number(p.at(-1)[1])}`)
     .join("; ");
   const height = H + LEGEND * (1 + runs.size);
   const svg = el(
     "svg",
-    { viewBox: `0 0 ${W} ${height}`, role: "img", "aria-label": `${title}. ${said}` },
-    el("text", { x: 4, y: 13 }, `${title}${log ? ", logarithmic" : ""}`),
+    { viewBox: `0 0 ${W} ${height}`, role: "img", "aria-label": `${title}. ${description}` },
+    el("text", { x: 4, y: 13 }, `${title}${log ? ", log scale" : ""}`),
   );
-  for (const share of [0, 0.5, 1]) {
-    const value = y0 + share * (y1 - y0),
-      at = TOP + (H - TOP - BELOW) * (1 - share);
+  for (const fraction of [0, 0.5, 1]) {
+    const value = y0 + fraction * (y1 - y0),
+      at = TOP + (H - TOP - BELOW) * (1 - fraction);
     svg.append(
       el("line", { x1: LEFT, x2: W - 16, y1: at, y2: at, class: "rule" }),
       el(
@@ -122,7 +122,7 @@ function drawn(title, log, lines) {
         { x: LEFT - 5, y: at + 4, class: "tick end" },
         String(Number((log ? 10 ** value : value).toPrecision(3))),
       ),
-      el("text", { x: x(share * x1), y: H - BELOW + 15, class: "tick" }, String(Math.round(share * x1))),
+      el("text", { x: x(fraction * x1), y: H - BELOW + 15, class: "tick" }, String(Math.round(fraction * x1))),
     );
   }
   for (const { kind, points: p, hue } of lines) {
@@ -136,7 +136,7 @@ function drawn(title, log, lines) {
     el(
       "text",
       { x: (LEFT + W) / 2, y: H + 8, class: "tick" },
-      `updates; ${kinds.map((kind) => `${kind === "valid" ? "dashed" : "solid"}: ${WORDS[kind]}`).join(", ")}`,
+      `updates; ${kinds.map((kind) => `${kind === "valid" ? "dashed" : "solid"}: ${PARTS[kind]}`).join(", ")}`,
     ),
   );
   [...runs].forEach(([run, hue], i) => {

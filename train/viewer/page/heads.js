@@ -1,28 +1,28 @@
-// All heads of each kind as one canvas, a weight a pixel; a row and a column lit in all of them; one head opened.
-import { ask, colour, el, PALETTE, table } from "./parts.js";
+// All heads of a kind on one canvas, one pixel per weight; highlights a row and column in every head; opens one head.
+import { ask, color, el, PALETTE, table } from "./parts.js";
 import { saving } from "./save.js";
 
-const GAP = 1; // pixels to the right of each head and below it
+const GAP = 1; // pixels between heads
 const shades = (alpha) => Uint32Array.from(PALETTE, (rgb) => pixel(...rgb, alpha));
 const pixel = (...rgba) => new Uint32Array(Uint8Array.from(rgba).buffer)[0];
 const [CLEAR, FAINT, MARK] = [shades(255), shades(64), pixel(255, 92, 51, 255)];
 
-// The heads of an answer: a block for each kind of attention, and what lights piece i of a side ("source", "target") in
-// all of them (null: nothing). `open` is told which head was chosen.
+// The heads of an answer: one block per kind of attention, and a function that highlights token i of a side ("source",
+// "target") in all of them (null: none). `open` is called with the selected head.
 export function grids(heads, kinds, off, open) {
-  const made = Object.entries(heads).map(([kind, grid]) => ({ kind, ...block(kind, grid, kinds[kind], off, open) }));
+  const grids = Object.entries(heads).map(([kind, grid]) => ({ kind, ...block(kind, grid, kinds[kind], off, open) }));
   return {
-    blocks: made.map(({ place }) => place),
+    blocks: grids.map(({ place }) => place),
     light: (side, i) =>
-      made.forEach(({ kind, light }) => light(...(i === null ? [null, null] : crossing(kind, side, i)))),
+      grids.forEach(({ kind, light }) => light(...(i === null ? [null, null] : crossing(kind, side, i)))),
   };
 }
 
 function crossing(kind, side, i) {
-  // the row and the column of a kind that belong to piece i of a side
+  // the row and column of this kind that belong to token i of a side
   if (kind === "cross") return side === "source" ? [null, i] : [i, null];
   if ((kind === "encoder") !== (side === "source")) return [null, null];
-  return [i, kind === "decoder" ? i + 1 : i]; // the decoder's first column is the beginning
+  return [i, kind === "decoder" ? i + 1 : i]; // the decoder's first column is the beginning of sentence
 }
 
 function block(kind, grid, [row, column], off, open) {
@@ -34,14 +34,14 @@ function block(kind, grid, [row, column], off, open) {
     role: "img",
     "aria-label":
       `${kind}: ${layers} layers of ${heads} heads, each ${tall} by ${wide} weights; ` +
-      "a head that is chosen has its numbers in a table",
+      "select a head to see its numbers in a table",
   });
   const { weight, light } = paint(canvas, kind, grid, off);
   const read = el("p", { class: "read" });
   const buttons = grid.summary.flatMap((layer, l) =>
     layer.map((about, h) => {
       const name = `${kind}.${l}.${h}`,
-        switched = off.includes(name);
+        ablated = off.includes(name);
       return el(
         "button",
         {
@@ -49,7 +49,7 @@ function block(kind, grid, [row, column], off, open) {
           class: "head",
           "data-head": name,
           tabindex: l || h ? -1 : 0,
-          "aria-label": `head ${name}${switched ? ", switched off" : ""}: ${told(about, 2)}`,
+          "aria-label": `head ${name}${ablated ? ", ablated" : ""}: ${describe(about, 2)}`,
           onclick: () => open(kind, l, h),
           onmousemove: (event) => point(event, l, h),
           onmouseleave: () => {
@@ -57,7 +57,7 @@ function block(kind, grid, [row, column], off, open) {
             read.textContent = "";
           },
         },
-        switched ? "off" : "",
+        ablated ? "off" : "",
       );
     }),
   );
@@ -71,7 +71,7 @@ function block(kind, grid, [row, column], off, open) {
     ];
     if (i < 0 || j < 0 || i >= tall || j >= wide) return;
     light(i, j);
-    read.textContent = `layer ${l}, head ${h}: ${rows[i]} looks at ${columns[j]} with ${weight(l, h, i, j).toFixed(2)}`;
+    read.textContent = `layer ${l}, head ${h}: ${rows[i]} attends to ${columns[j]} with weight ${weight(l, h, i, j).toFixed(2)}`;
   }
 
   const place = el(
@@ -80,7 +80,7 @@ function block(kind, grid, [row, column], off, open) {
       class: "grid",
       "data-kind": kind,
       role: "group",
-      "aria-label": `heads, ${kind}; arrow keys go from one to the next`,
+      "aria-label": `${kind} heads; use the arrow keys to move between them`,
     },
     el("span"),
     ...Array.from({ length: heads }, (_, h) => el("span", { class: "of" }, `head ${h}`)),
@@ -115,8 +115,8 @@ function block(kind, grid, [row, column], off, open) {
   };
 }
 
-// Draws all weights of a kind, once plain and once faint; {weight} tells one, {light} shows a row and a column plain and
-// the others faint.
+// Draws all weights of a kind, plain and faint. {weight} returns one weight; {light} shows one row and column plain and
+// the rest faint.
 function paint(canvas, kind, { bytes, layers, heads, rows, columns }, off) {
   const levels = Uint8Array.from(atob(bytes), (letter) => letter.charCodeAt(0));
   const [tall, wide, across, down] = [rows.length, columns.length, canvas.width, canvas.height];
@@ -131,7 +131,7 @@ function paint(canvas, kind, { bytes, layers, heads, rows, columns }, off) {
       for (let i = 0; i < tall; i++, from += wide) {
         const at = (l * (tall + GAP) + i) * across + h * (wide + GAP);
         for (let j = 0; j < wide && (kind !== "decoder" || j <= i); j++) {
-          // what is later cannot be looked at, and stays clear
+          // future positions cannot be attended to and stay clear
           plain[at + j] = shade[levels[from + j]];
           faint[at + j] = FAINT[levels[from + j]];
         }
@@ -157,40 +157,40 @@ function paint(canvas, kind, { bytes, layers, heads, rows, columns }, off) {
   return { light, weight: (l, h, i, j) => levels[((l * heads + h) * tall + i) * wide + j] / 255 };
 }
 
-function told({ confidence, entropy, distance }, digits) {
-  const [sure, bits, far] = [confidence, entropy, distance].map((x) => x.toFixed(digits));
-  return `greatest weight ${sure} in the mean, entropy ${bits} bits, mean distance ${far} pieces`;
+function describe({ confidence, entropy, distance }, digits) {
+  const [maximum, bits, far] = [confidence, entropy, distance].map((x) => x.toFixed(digits));
+  return `mean maximum weight ${maximum}, entropy ${bits} bits, distance ${far} tokens`;
 }
 
-// One head of a translation: its numbers as a table, lines between the pieces, and what can be done with it.
-export async function opened(place, translation, kind, layer, head, off, switched) {
+// One head of a translation: its weights as a table, lines between tokens, and a button to ablate it.
+export async function openHead(place, translation, kind, layer, head, off, toggle) {
   const name = (place.dataset.head = `${kind}.${layer}.${head}`);
   const answer = await ask("api/head", { translation, kind, layer, head });
-  if (place.dataset.head !== name) return; // another one was chosen since
+  if (place.dataset.head !== name) return; // another head was selected meanwhile
   if (answer.error) return place.replaceChildren(el("p", { class: "error", role: "alert" }, answer.error));
   const { rows, columns, weights } = answer;
-  const lines = drawn(rows, columns, weights, name);
+  const lines = drawLines(rows, columns, weights, name);
   place.replaceChildren(
     el("h3", { tabindex: -1 }, `Head ${name}`),
-    el("p", {}, `In this head: ${told(answer, 4)}.`),
+    el("p", {}, `This head: ${describe(answer, 4)}.`),
     el(
       "p",
       { class: "row" },
       el(
         "button",
-        { type: "button", id: "switch", class: "control", onclick: () => switched(name) },
-        off.includes(name) ? "Switch it on again" : "Switch it off, and translate again",
+        { type: "button", id: "switch", class: "control", onclick: () => toggle(name) },
+        off.includes(name) ? "Restore this head" : "Ablate this head and translate again",
       ),
       saving(name, () => lines),
     ),
     el(
       "p",
       { class: "caution" },
-      "A weight says what the head looks at, not that the translation hangs on it: switch it off, and see.",
+      "Weights show what a head attends to, not whether the translation depends on it. Ablate it to find out.",
     ),
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Lines" }, lines),
     table(
-      `Weights of head ${name}: a row sums to 1`,
+      `Weights of head ${name}; each row sums to 1`,
       ["", ...columns],
       rows.map((row, i) => [row, ...weights[i].map((w) => w.toFixed(4))]),
     ),
@@ -198,7 +198,7 @@ export async function opened(place, translation, kind, layer, head, off, switche
   place.querySelector("h3").focus();
 }
 
-function drawn(rows, columns, weights, name) {
+function drawLines(rows, columns, weights, name) {
   const height = 18 * Math.max(rows.length, columns.length) + 10,
     at = (i) => 16 + 18 * i;
   const svg = el("svg", {
@@ -210,7 +210,7 @@ function drawn(rows, columns, weights, name) {
     "font-size": 12,
     class: "lines",
     "aria-label":
-      `Lines of head ${name} from each row to the columns that it looks at; ` + "the table below has the numbers",
+      `Lines of head ${name} from each row to the columns it attends to; the table below has the numbers`,
   });
   const all = weights
     .flatMap((row, i) => row.map((w, j) => [w, i, j]))
@@ -224,7 +224,7 @@ function drawn(rows, columns, weights, name) {
         y1: at(i),
         x2: 270,
         y2: at(j),
-        stroke: colour(0.45),
+        stroke: color(0.45),
         "stroke-width": 1.6,
         "stroke-opacity": Math.min(1, w).toFixed(2),
       }),

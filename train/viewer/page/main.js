@@ -1,4 +1,4 @@
-// The views and what leads from one to the other.
+// Starts the views and switches between them.
 import { start } from "./parts.js";
 import { start as step } from "./step.js";
 import { start as translate } from "./translate.js";
@@ -6,7 +6,7 @@ import { start as beam } from "./beam.js";
 import { start as curves } from "./curves.js";
 import { save } from "./save.js";
 
-if (location.search) history.replaceState(null, "", location.pathname + location.hash); // the token, once it was used
+if (location.search) history.replaceState(null, "", location.pathname + location.hash); // drop the used token
 
 const sections = [...document.querySelectorAll("main > section")];
 const links = [...document.querySelectorAll("nav a")];
@@ -29,12 +29,12 @@ if (about) {
   document.getElementById("run").textContent = model
     ? `${runs[0]}: ${model.layers} layers, ${model.heads} heads, d_model ${model.d_model}, ` +
       `${model.parameters.toLocaleString("en")} parameters`
-    : runs.join(", ") || "without a run";
+    : runs.join(", ") || "no run";
   for (const [name, view] of Object.entries({ step, translate, beam, curves }))
     view(document.getElementById(name), about);
   first = model ? "translate" : "step";
   document.getElementById("save").addEventListener("click", () => save(about));
   addEventListener("hashchange", show);
   show();
-  document.body.dataset.ready = Math.round(performance.now()); // milliseconds after it was asked for
+  document.body.dataset.ready = Math.round(performance.now()); // milliseconds since navigation
 }

@@ -1,18 +1,18 @@
-// What the views share: elements, numbers, tables, colours, and talking to the server.
-// Text becomes text alone (append, never innerHTML): what a run's vocabulary holds is nobody's code.
+// Shared by all views: elements, numbers, tables, colors and requests to the server.
+// Text is only ever appended as text, never as innerHTML, because a run's vocabulary is untrusted.
 
 const SVG = "http://www.w3.org/2000/svg";
-const DRAWN = new Set(["svg", "g", "rect", "text", "path", "line", "circle", "polyline", "title"]);
+const SVG_TAGS = new Set(["svg", "g", "rect", "text", "path", "line", "circle", "polyline", "title"]);
 
 export function el(tag, attributes = {}, ...children) {
-  const made = DRAWN.has(tag) ? document.createElementNS(SVG, tag) : document.createElement(tag);
+  const element = SVG_TAGS.has(tag) ? document.createElementNS(SVG, tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value === true) made.setAttribute(name, "");
-    else if (value !== false && value != null) made.setAttribute(name, value);
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value != null) element.setAttribute(name, value);
   }
-  made.append(...children);
-  return made;
+  element.append(...children);
+  return element;
 }
 
 export function number(x) {
@@ -51,17 +51,17 @@ export function table(caption, head, rows, rowHeads = true) {
   );
 }
 
-export function twin(name, made) {
-  // a table beside a picture, made when it is opened, and by `renew` while it is open
+export function collapsible(name, build) {
+  // content built when it is opened, and rebuilt by `refresh` while it is open
   const details = el("details", {}, el("summary", {}, name));
-  details.renew = () => {
-    if (details.open) details.replaceChildren(details.firstChild, made());
+  details.refresh = () => {
+    if (details.open) details.replaceChildren(details.firstChild, build());
   };
-  details.addEventListener("toggle", details.renew);
+  details.addEventListener("toggle", details.refresh);
   return details;
 }
 
-// viridis at 17 places between 0 and 1
+// viridis at 17 points between 0 and 1
 const STOPS = (
   "440154 48186a 472d7b 424086 3b528b 33638d 2c728e 26828e 21918c 1fa088 28ae80 3fbc73 5ec962 84d44b " +
   "addc30 d8e219 fde725"
@@ -73,29 +73,29 @@ export const PALETTE = Array.from({ length: 256 }, (_, level) => {
     i = Math.min(STOPS.length - 2, Math.floor(place));
   return STOPS[i].map((a, c) => Math.round(a + (STOPS[i + 1][c] - a) * (place - i)));
 });
-export const colour = (share) => `rgb(${PALETTE[Math.round(255 * Math.min(1, Math.max(0, share)))].join(",")})`;
+export const color = (value) => `rgb(${PALETTE[Math.round(255 * Math.min(1, Math.max(0, value)))].join(",")})`;
 
 // ---- the server
 
-const GONE = "The server does not answer. This page goes on when it is there again.";
-const ANEW = "The server was started anew: open the address that it has printed; this page then goes on.";
-const OTHER = "The server shows something else now: reload this page.";
+const UNREACHABLE = "The server does not respond. This page resumes when it is back.";
+const RESTARTED = "The server was restarted. Open the address it printed; this page then resumes.";
+const CHANGED = "The server now shows another run. Reload this page.";
 const banner = () => document.getElementById("banner");
 let known = null,
   waiting = null;
 
 export async function start() {
-  // what the server shows; null where it does not say
+  // what the server shows, or null if it does not respond
   const answer = await reach("api/about");
   known = answer && (await answer.text());
   return known && JSON.parse(known);
 }
 
 export async function reach(path, options = {}) {
-  // an answer, or null: then the banner says why, or it was aborted
+  // the response, or null after an abort or a failure, which the banner explains
   const answer = await fetch(path, options).catch(() => null);
   if (answer && answer.status !== 403) return answer;
-  if (!options.signal?.aborted) lost(answer ? ANEW : GONE);
+  if (!options.signal?.aborted) lost(answer ? RESTARTED : UNREACHABLE);
   return null;
 }
 
@@ -104,16 +104,16 @@ function lost(text) {
   banner().hidden = false;
   waiting ??= setInterval(async () => {
     const answer = await fetch("api/about").catch(() => null);
-    if (!answer?.ok) return lost(answer ? ANEW : GONE);
-    if (known !== (await answer.text())) return lost(OTHER);
+    if (!answer?.ok) return lost(answer ? RESTARTED : UNREACHABLE);
+    if (known !== (await answer.text())) return lost(CHANGED);
     clearInterval(waiting);
     waiting = null;
     banner().hidden = true;
   }, 1000);
 }
 
-// The lines of an answer, told to `each` as they come; the last one is returned. {error} is an answer as well, and
-// {cancelled}: another question has ended this one.
+// Calls `each` with every line of a response as it arrives and returns the last one. The result may also be {error}, or
+// {cancelled} if another request superseded this one.
 export async function ask(path, question, each = () => {}, signal = undefined) {
   const headers = { "Content-Type": "application/json" };
   const answer = await reach(path, { method: "POST", headers, body: JSON.stringify(question), signal });
@@ -126,7 +126,7 @@ export async function ask(path, question, each = () => {}, signal = undefined) {
   for (;;) {
     const part = await reader.read().catch(() => null);
     if (!part) {
-      if (!signal?.aborted) lost(GONE);
+      if (!signal?.aborted) lost(UNREACHABLE);
       return failed();
     }
     rest += part.value ?? "";

@@ -1,7 +1,7 @@
-// Save: the present view as one HTML file that needs nothing else, or a drawing as SVG.
+// Save the current view as one self-contained HTML file, or a drawing as SVG.
 import { el, reach } from "./parts.js";
 
-const LOOKS = [
+const STYLES = [
   "fill",
   "fill-opacity",
   "stroke",
@@ -23,28 +23,28 @@ function download(name, kind, text) {
 }
 
 export function saving(name, drawing) {
-  // a button that saves a drawing as it looks now, on its background
+  // a button that saves a drawing as SVG with its current styles and background
   return el(
     "button",
     {
       type: "button",
       class: "control",
       onclick: () => {
-        const made = drawing();
-        if (made) download(`${name}.svg`, "image/svg+xml", alone(made));
+        const svg = drawing();
+        if (svg) download(`${name}.svg`, "image/svg+xml", selfContained(svg));
       },
     },
     "Save as SVG",
   );
 }
 
-function alone(drawing) {
-  // what a style sheet says of it becomes its own
+function selfContained(drawing) {
+  // inline the styles that the style sheet applies
   const copy = drawing.cloneNode(true),
     parts = copy.querySelectorAll("*");
   drawing.querySelectorAll("*").forEach((part, i) => {
     const style = getComputedStyle(part);
-    for (const name of LOOKS) parts[i].setAttribute(name, style.getPropertyValue(name));
+    for (const name of STYLES) parts[i].setAttribute(name, style.getPropertyValue(name));
   });
   const { x, y, width, height } = drawing.viewBox.baseVal;
   copy.prepend(
@@ -60,34 +60,34 @@ export async function save(about) {
   const section = document.querySelector("main > section:not([hidden])");
   const copy = section.cloneNode(true),
     drawn = section.querySelectorAll("canvas");
-  const mark = `data-${crypto.randomUUID()}`; // becomes src in the text: here this page's rules let no such image load
+  const mark = `data-${crypto.randomUUID()}`; // replaced by src in the text, because this page's policy blocks data images
   copy.querySelectorAll("canvas").forEach((canvas, i) => {
-    const image = made("img", "", canvas.className);
+    const image = create("img", "", canvas.className);
     image.setAttribute(mark, drawn[i].toDataURL());
     image.alt = canvas.getAttribute("aria-label") ?? "";
     canvas.replaceWith(image);
   });
   copy.querySelectorAll("form, label, .control, details:not([open])").forEach((part) => part.remove());
   copy.querySelectorAll("button").forEach((button) => {
-    const still = made("span", "", button.className);
-    still.append(...button.childNodes);
-    button.replaceWith(still);
+    const label = create("span", "", button.className);
+    label.append(...button.childNodes);
+    button.replaceWith(label);
   });
   const sheet = await reach("page.css");
-  if (!sheet) return; // the banner says why
-  const css = made("style", await sheet.text());
+  if (!sheet) return; // the banner shows the reason
+  const css = create("style", await sheet.text());
   const parts = [
-    made("title", document.title),
+    create("title", document.title),
     css,
     copy,
-    made("p", ["translate", "beam"].includes(section.id) ? `From ${about.source}.` : ""),
+    create("p", ["translate", "beam"].includes(section.id) ? `From ${about.source}.` : ""),
   ];
   const [title, style, ...body] = parts.map((part) => part.outerHTML.replaceAll(mark, "src"));
   const head = `<!doctype html>\n<html lang="en"><head><meta charset="utf-8">`;
   download(`${section.id}.html`, "text/html", `${head}${title}${style}</head><body>${body.join("\n")}</body></html>\n`);
 }
 
-function made(tag, text, name = "") {
+function create(tag, text, name = "") {
   const element = document.createElement(tag);
   element.textContent = text;
   if (name) element.className = name;

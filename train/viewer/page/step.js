@@ -1,8 +1,8 @@
-// Step: the graph of an expression, forward then backward, one node at a time, with the engine's numbers.
-import { ask, el, number, short, table, twin } from "./parts.js";
+// Step: the graph of an expression, forward then backward, one node at a time, with values from the engine.
+import { ask, el, number, short, table, collapsible } from "./parts.js";
 import { saving } from "./save.js";
 
-const READY = [
+const EXAMPLES = [
   ["a * b + a", "a = 3; b = 2"],
   ["softmax(x) * w", "x = [1, 2, 3]; w = [1, 0, 0]"],
   ["sum(relu(x @ w))", "x = [[1, -2], [3, 1]]; w = [[1], [2]]"],
@@ -14,10 +14,10 @@ export function start(section) {
   let graph = null,
     at = 0,
     answered = -1,
-    asked = 0;
-  const expression = el("input", { id: "expression", value: READY[0][0], autocomplete: "off", spellcheck: "false" });
-  const values = el("input", { id: "values", value: READY[0][1], autocomplete: "off", spellcheck: "false" });
-  const ready = el("select", { id: "ready" }, ...READY.map(([name], i) => el("option", { value: i }, name)));
+    requests = 0;
+  const expression = el("input", { id: "expression", value: EXAMPLES[0][0], autocomplete: "off", spellcheck: "false" });
+  const values = el("input", { id: "values", value: EXAMPLES[0][1], autocomplete: "off", spellcheck: "false" });
+  const ready = el("select", { id: "ready" }, ...EXAMPLES.map(([name], i) => el("option", { value: i }, name)));
   const predict = el("input", { type: "checkbox", id: "predict" });
   const form = el(
     "form",
@@ -31,26 +31,26 @@ export function start(section) {
     el("label", {}, "Expression ", expression),
     el("label", {}, "Values ", values),
     el("button", {}, "Show"),
-    el("label", {}, "or ", ready),
-    el("label", {}, predict, " predict each number"),
+    el("label", {}, "Examples ", ready),
+    el("label", {}, predict, " quiz me"),
   );
   const moves = [
-    ["|◀", "To the start", 0],
-    ["◀", "Back", -1],
-    ["▶", "Forward", 1],
-    ["▶|", "To the end", Infinity],
+    ["|◀", "First", 0],
+    ["◀", "Previous", -1],
+    ["▶", "Next", 1],
+    ["▶|", "Last", Infinity],
   ].map(([sign, name, by]) =>
     el("button", { type: "button", class: "control", "aria-label": name, onclick: () => go(by) }, sign),
   );
   const place = el("output", { id: "place", "aria-live": "polite" });
   const drawing = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Graph" });
   const panel = el("div", { id: "node", "aria-live": "polite" });
-  const all = twin("All numbers as a table", () => numbers());
+  const all = collapsible("All values as a table", () => numbers());
   section.append(
     el(
       "p",
       {},
-      "Arithmetic and operations of names (softmax, exp, log, relu, sum, matmul or @, …). Keys: ← → Home End.",
+      "Use arithmetic and named operations (softmax, exp, log, relu, sum, matmul or @, …). Keys: ← → Home End.",
     ),
     form,
     el(
@@ -65,7 +65,7 @@ export function start(section) {
     all,
   );
   ready.addEventListener("change", () => {
-    const [text, given] = READY[ready.value];
+    const [text, given] = EXAMPLES[ready.value];
     if (given) [expression.value, values.value] = [text, given];
     load(Number(ready.value) >= 3 && { causal: Number(ready.value) === 4 });
   });
@@ -83,23 +83,23 @@ export function start(section) {
   });
 
   async function load(head = null) {
-    // a head of attention, or the expression
-    let question;
+    // an attention head, or the expression
+    let query;
     try {
-      question = head ? { head } : { expression: expression.value, values: read() };
+      query = head ? { head } : { expression: expression.value, values: read() };
     } catch (error) {
-      return say(error.message);
+      return showError(error.message);
     }
     place.textContent = "…";
-    const mine = ++asked,
-      answer = await ask("api/step", question);
-    if (mine !== asked) return;
-    if (answer.error) return say(answer.error);
+    const request = ++requests,
+      answer = await ask("api/step", query);
+    if (request !== requests) return;
+    if (answer.error) return showError(answer.error);
     [graph, at, answered] = [answer, 0, -1];
     draw();
   }
 
-  function say(text) {
+  function showError(text) {
     graph = null;
     drawing.replaceChildren();
     place.textContent = "";
@@ -107,16 +107,16 @@ export function start(section) {
   }
 
   function read() {
-    const found = {};
+    const variables = {};
     for (const part of values.value.split(";").filter((text) => text.trim())) {
       const [name, value] = part.split("=").map((text) => text.trim());
       try {
-        found[name] = JSON.parse(value);
+        variables[name] = JSON.parse(value);
       } catch {
-        throw new Error(`Values: expected as in a = 3; x = [1, 2]; got ${part.trim()}`);
+        throw new Error(`Values: expected NAME = JSON as in a = 3; x = [1, 2]; got ${part.trim()}`);
       }
     }
-    return found;
+    return variables;
   }
 
   const forward = () => graph.nodes.filter((node) => !node.leaf);
@@ -125,13 +125,13 @@ export function start(section) {
 
   function go(by) {
     if (!graph) return;
-    if (predict.checked && by === 1 && at < last() && answered !== at) return question();
+    if (predict.checked && by === 1 && at < last() && answered !== at) return quiz();
     at = by === 0 ? 0 : Math.min(last(), Math.max(0, at + by));
     draw();
   }
 
-  // What the move to `step` shows: {node, back}
-  function moved(step) {
+  // The node that `step` visits: {node, back}
+  function nodeAt(step) {
     const steps = forward().length;
     return step <= steps
       ? { node: forward()[step - 1], back: false }
@@ -140,8 +140,8 @@ export function start(section) {
 
   const firstOf = (x) => (Array.isArray(x) ? firstOf(x[0]) : x);
 
-  function question() {
-    const next = moved(at + 1),
+  function quiz() {
+    const next = nodeAt(at + 1),
       which = next.back ? next.node.gave.findIndex((g) => g !== null) : 0;
     if (which < 0) {
       answered = at;
@@ -150,7 +150,7 @@ export function start(section) {
     const shown = next.back ? next.node.gave[which] : next.node.value;
     const [truth, isList] = [firstOf(shown), Array.isArray(shown)];
     const what = next.back
-      ? `gradient that ${next.node.name} gives to ${node(next.node.inputs[which]).name}`
+      ? `gradient that ${next.node.name} passes to ${node(next.node.inputs[which]).name}`
       : `value of ${next.node.name}`;
     const field = el("input", { id: "guess", inputmode: "decimal", autocomplete: "off", size: 8 });
     panel.replaceChildren(
@@ -160,24 +160,24 @@ export function start(section) {
           class: "row",
           onsubmit: (event) => {
             event.preventDefault();
-            const said = field.value.trim().replace(",", "."),
-              near = Math.abs(Number(said) - truth) <= 0.006 * Math.max(1, Math.abs(truth));
+            const guess = field.value.trim().replace(",", "."),
+              near = Math.abs(Number(guess) - truth) <= 0.006 * Math.max(1, Math.abs(truth));
             answered = at;
             go(1);
-            const right = said !== "" && (near || said === truth); // what is not finite comes as text
-            panel.prepend(el("p", { class: right ? "right" : "error" }, right ? "Right." : `It is ${number(truth)}.`));
+            const right = guess !== "" && (near || guess === truth); // non-finite values are strings
+            panel.prepend(el("p", { class: right ? "right" : "error" }, right ? "Correct." : `The answer is ${number(truth)}.`));
             moves[2].focus();
           },
         },
-        el("label", {}, `What is the ${isList ? "first number of the " : ""}${what}? `, field),
-        el("button", {}, "Say"),
+        el("label", {}, `What is the ${isList ? "first entry of the " : ""}${what}? `, field),
+        el("button", {}, "Check"),
       ),
     );
     field.focus();
   }
 
   function known(one) {
-    // what of a node is there at this moment
+    // the value and gradient of a node known after the current step
     const steps = forward().length,
       back = Math.max(0, at - steps);
     return {
@@ -189,9 +189,9 @@ export function start(section) {
   function draw() {
     if (!graph) return;
     const steps = forward().length;
-    const phase = at === 0 ? "before the first operation" : at <= steps ? "forward" : "backward";
+    const phase = at === 0 ? "not started" : at <= steps ? "forward" : "backward";
     place.textContent = `${at} of ${last()}, ${phase}`;
-    const here = at ? moved(at) : null;
+    const here = at ? nodeAt(at) : null;
     const svg = el("svg", {
       viewBox: `0 0 ${graph.width} ${graph.height}`,
       width: graph.width,
@@ -199,7 +199,7 @@ export function start(section) {
       role: "img",
       "aria-label": `Graph of ${graph.nodes.length} nodes, inputs at the bottom`,
     });
-    const said = [];
+    const labels = [];
     for (const one of graph.nodes) {
       const lit = here?.back && here.node === one;
       one.ways.forEach((way, i) => {
@@ -209,10 +209,10 @@ export function start(section) {
             class: lit ? "edge lit" : "edge",
           }),
         );
-        if (lit) said.push(el("text", { x: one.said[i][0], y: one.said[i][1] + 4, class: "said" }, one.how[i]));
+        if (lit) labels.push(el("text", { x: one.labels[i][0], y: one.labels[i][1] + 4, class: "edge-label" }, one.how[i]));
       });
     }
-    svg.append(...said);
+    svg.append(...labels);
     for (const one of graph.nodes) {
       const { value, gradient } = known(one);
       svg.append(
@@ -232,11 +232,11 @@ export function start(section) {
     }
     drawing.replaceChildren(svg);
     panel.replaceChildren(...about(here));
-    all.renew();
+    all.refresh();
   }
 
   function about(here) {
-    if (!here) return [el("p", {}, "The leaves have their values; nothing has run yet.")];
+    if (!here) return [el("p", {}, "Only the leaves have values; no operation has run yet.")];
     const one = here.node;
     if (!here.back) {
       return [
@@ -246,7 +246,7 @@ export function start(section) {
           el("strong", {}, one.name),
           ` of ${one.inputs.map((key) => `${node(key).name} = ${number(node(key).value)}`).join(", ")} gives `,
           el("b", { class: "value" }, number(one.value)),
-          `. Its vjp keeps ${one.kept} bytes for the way back.`,
+          `. Its vjp saves ${one.saved} bytes for the backward pass.`,
         ),
       ];
     }
@@ -255,11 +255,11 @@ export function start(section) {
         "p",
         {},
         el("strong", {}, one.name),
-        " gets the whole gradient of its output, g = ",
+        " receives the complete gradient of its output, g = ",
         el("b", { class: "gradient" }, number(one.gradient)),
-        `, and its vjp runs; then its ${one.kept} bytes are let go:`,
+        `, and its vjp runs; its ${one.saved} saved bytes are then freed:`,
       ),
-      el("pre", { tabindex: 0, "aria-label": "source of the vjp" }, one.source),
+      el("pre", { tabindex: 0, "aria-label": "source code of the vjp" }, one.source),
       el(
         "ul",
         {},
@@ -294,6 +294,6 @@ export function start(section) {
   }
 
   document.addEventListener("shown", ({ detail }) => {
-    if (detail === "step" && !asked) load();
+    if (detail === "step" && !requests) load();
   });
 }

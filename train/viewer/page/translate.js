@@ -1,6 +1,6 @@
-// Translate: pieces as they are found, what else could have stood there, all heads, the layers' guesses.
+// Translate: tokens as the search finds them, alternatives, all heads, and each layer's prediction.
 import { ask, el, table } from "./parts.js";
-import { grids, opened } from "./heads.js";
+import { grids, openHead } from "./heads.js";
 
 export function start(section, about) {
   if (!about.model) return section.append(el("p", { class: "error" }, about.why));
@@ -41,7 +41,7 @@ export function start(section, about) {
   const result = el("div", { id: "result" });
   section.append(form, status, result);
   let running = null,
-    whole = { of: "", answer: null }; // whole: the last answer with all heads, and to what
+    baseline = { key: "", answer: null }; // the latest answer without ablation, and its query
 
   text.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey) {
@@ -51,42 +51,42 @@ export function start(section, about) {
   });
 
   async function run(search, prefix, off) {
-    // a sentence and how it is searched for, pieces to begin with, heads switched off
+    // `search`: sentence and options; `prefix`: forced first tokens; `off`: ablated heads
     running?.abort();
-    const mine = (running = new AbortController());
+    const controller = (running = new AbortController());
     status.className = "";
     status.textContent = "…";
-    const question = { ...search, prefix, off },
-      of = JSON.stringify([search, prefix]);
+    const query = { ...search, prefix, off },
+      key = JSON.stringify([search, prefix]);
     const started = performance.now();
     let first;
     const answer = await ask(
       "api/translate",
-      question,
+      query,
       (line) => {
-        if (!line.so_far || mine !== running) return;
+        if (!line.so_far || controller !== running) return;
         first ??= Math.round(performance.now() - started);
         status.textContent = `so far: ${line.so_far.join(" ")}`;
       },
-      mine.signal,
+      controller.signal,
     );
-    if (mine !== running) return;
-    if (answer.cancelled) answer.error = "Another question has ended this one: ask again.";
+    if (controller !== running) return;
+    if (answer.cancelled) answer.error = "Cancelled by a newer request. Try again.";
     if (answer.error) {
       status.textContent = answer.error;
       status.className = "error";
       return;
     }
-    if (!off.length) whole = { of, answer };
-    show(answer, whole.of === of ? whole.answer : null, (pieces, heads) => run(search, pieces, heads));
+    if (!off.length) baseline = { key, answer };
+    show(answer, baseline.key === key ? baseline.answer : null, (tokens, heads) => run(search, tokens, heads));
     Object.assign(section.dataset, { first, milliseconds: Math.round(performance.now() - started) });
     document.dispatchEvent(new CustomEvent("translated", { detail: answer }));
   }
 
-  function show(answer, before, again) {
-    // `before`: with all heads, if that is known
+  function show(answer, before, rerun) {
+    // `before`: the answer without ablation, if known
     const off = answer.off;
-    status.textContent = `${answer.text}${answer.finished ? "" : " (cut off at the greatest length)"}`;
+    status.textContent = `${answer.text}${answer.finished ? "" : " (cut off at the maximum length)"}`;
     const place = el("div", { class: "heads" }),
       panel = el("div", { id: "head" }),
       others = el("div", { id: "others" });
@@ -96,15 +96,15 @@ export function start(section, about) {
       onfocus: () => light(side, i),
       onblur: () => light(side, null),
     });
-    const pieces = (side, labels, made) => el("p", { class: "pieces", "aria-label": side }, ...labels.map(made));
+    const tokenRow = (side, labels, build) => el("p", { class: "tokens", "aria-label": side }, ...labels.map(build));
     const changed = (i) => off.length > 0 && before && before.target[i] !== answer.target[i];
-    const switched = (name) =>
-      again(
+    const toggle = (name) =>
+      rerun(
         answer.ids.slice(0, answer.forced),
         off.includes(name) ? off.filter((one) => one !== name) : [...off, name],
       );
     const { blocks, light } = grids(answer.heads, about.model.kinds, off, (...head) =>
-      opened(panel, answer.translation, ...head, off, switched),
+      openHead(panel, answer.translation, ...head, off, toggle),
     );
     place.append(...blocks);
     result.replaceChildren(
@@ -112,12 +112,12 @@ export function start(section, about) {
         "p",
         {},
         `Score ${answer.score.toFixed(4)}, log-probability ${answer.log_probability.toFixed(4)} nats.`,
-        answer.forced ? ` The first ${answer.forced} pieces are yours. ` : " ",
+        answer.forced ? ` The first ${answer.forced} tokens were forced. ` : " ",
         ...off.map((name) =>
           el(
             "button",
-            { type: "button", class: "on-again", onclick: () => switched(name) },
-            `${name} is off: switch it on`,
+            { type: "button", class: "restore", onclick: () => toggle(name) },
+            `Restore ablated head ${name}`,
           ),
         ),
       ),
@@ -126,27 +126,27 @@ export function start(section, about) {
             el(
               "p",
               { id: "compare" },
-              `With all heads: ${before.text}. `,
-              before.text === answer.text ? "Nothing has changed." : "What differs is marked.",
+              `Without ablation: ${before.text}. `,
+              before.text === answer.text ? "Nothing changed." : "Changed tokens are marked.",
             ),
           ]
         : []),
       el("h3", {}, "Source"),
-      pieces("source", answer.source, (label, i) =>
-        el("span", { class: "piece", tabindex: 0, ...lit("source", i) }, label),
+      tokenRow("source", answer.source, (label, i) =>
+        el("span", { class: "token", tabindex: 0, ...lit("source", i) }, label),
       ),
       el(
         "h3",
         {},
         "Translation ",
-        el("small", {}, "the probability of each piece; choose one to see what else could stand there"),
+        el("small", {}, "with the probability of each token; select one to see alternatives"),
       ),
-      pieces("translation", answer.target, (label, i) =>
+      tokenRow("translation", answer.target, (label, i) =>
         el(
           "button",
           {
             type: "button",
-            class: `piece${changed(i) ? " changed" : ""}`,
+            class: `token${changed(i) ? " changed" : ""}`,
             "aria-expanded": "false",
             ...lit("target", i),
             onclick: (event) => alternatives(event.currentTarget, i),
@@ -163,25 +163,25 @@ export function start(section, about) {
         el(
           "small",
           {},
-          "yellow is 1, violet 0; point at a piece or at a weight to see its row and column; choose a head to open it",
+          "violet is 0, yellow is 1; point at a token or weight to highlight its row and column; select a head to open it",
         ),
       ),
       place,
       panel,
-      el("h3", {}, "Layer by layer"),
+      el("h3", {}, "Prediction of each layer"),
       table(
-        "What each decoder layer would write, read off through the tied matrix",
+        "Most probable token if each decoder layer's output is projected to the vocabulary",
         ["layer", ...answer.target],
         answer.lens.map((row, i) => [i, ...row.map(({ label, p }) => `${label} ${p.toFixed(2)}`)]),
       ),
     );
 
     function alternatives(button, i) {
-      for (const other of result.querySelectorAll(".piece[aria-expanded]"))
+      for (const other of result.querySelectorAll(".token[aria-expanded]"))
         other.setAttribute("aria-expanded", "false");
       button.setAttribute("aria-expanded", "true");
       others.replaceChildren(
-        el("p", {}, `Instead of "${answer.target[i]}" (piece ${i + 1}):`),
+        el("p", {}, `Alternatives to "${answer.target[i]}" (token ${i + 1}):`),
         el(
           "p",
           { class: "row" },
@@ -191,7 +191,7 @@ export function start(section, about) {
             .map(({ id, label, p }) =>
               el(
                 "button",
-                { type: "button", class: "alternative", onclick: () => again([...answer.ids.slice(0, i), id], off) },
+                { type: "button", class: "alternative", onclick: () => rerun([...answer.ids.slice(0, i), id], off) },
                 label,
                 el("small", {}, ` ${p.toFixed(4)}`),
               ),
