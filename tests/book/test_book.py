@@ -64,7 +64,7 @@ def test_a_page_is_short_and_has_its_parts(page):
     assert page.words <= 1500
     number = int(page.path.stem[:2])
     exercise = f"## The exercise\n\n    python -m book {number}\n"
-    for part in ("guess|Guess|Which|which|How many", "sibling|One of your own", exercise, "## In the real file"):
+    for part in ("guess|Guess|Which|which|How many", "worked example|One of your own", exercise, "## In the real file"):
         assert re.search(part, page.text), f"{page.path.name} has no {part!r}"
     assert max(map(len, page.text.splitlines())) <= 126
 
@@ -75,7 +75,7 @@ def test_a_change_of_a_quoted_file_names_the_page(tmp_path, monkeypatch):
     source.write_text("def f(x):\n    if x:\n        return 1\n")
     quoted("03-order.md:7", "if x:\n    return 1\n", source)
     source.write_text("def f(x):\n    if x:\n        return 2\n")
-    with pytest.raises(PageError, match="(?s)03-order.md:7: the page quotes .*bring the page up to date.*1.*return 2"):
+    with pytest.raises(PageError, match="(?s)03-order.md:7: the page quotes .*update the page.*1.*return 2"):
         quoted("03-order.md:7", "if x:\n    return 1\n", source)
 
 
@@ -162,7 +162,7 @@ def test_the_blank_is_not_done_yet(exercise):
     )  # fmt: skip
     verdict = judge(exercise, exercise.blank)
     assert not verdict.passed and len(verdict.lines) == 1
-    assert f"blank.py:{line + 1}: not done yet: " in verdict.lines[0]
+    assert f"blank.py:{line + 1}: unfinished: " in verdict.lines[0]
     assert time.process_time() - start < 1
     assert exercise.blank.read_text("utf-8").count("\n") <= 40
 
@@ -263,20 +263,20 @@ def written(tmp_path, text, name="05_softmax"):
 
 SOLUTION = Exercise("05_softmax").solution.read_text("utf-8")
 MESSAGES = {
-    "a syntax error": ("def softmax(x:\n    return x\n", r"05_softmax\.py:1: Python cannot read this: .*"),
+    "a syntax error": ("def softmax(x:\n    return x\n", r"05_softmax\.py:1: Python cannot parse this: .*"),
     "nothing": ("", r"05_softmax\.py: expected def softmax\(x\); found no softmax"),
     "another signature": ("def softmax():\n    return 1\n", r"05_softmax\.py:1: expected def softmax\(x\); found .*"),
     "torch": ("import torch\n" + SOLUTION, r"05_softmax\.py:1: expected only numpy.*; found torch"),
     "ours": ("from npx import softmax\n", r"05_softmax\.py:1: expected only numpy.*; found npx"),
     "a raise": (
         SOLUTION.replace("    e = ", "    raise ValueError('not today')\n    e = "),
-        r"Not yet: it cannot do this\.\n\n  softmax.*\n  .*05_softmax\.py:12: ValueError: not today",
+        r"Not yet: it raises an exception here\.\n\n  softmax.*\n  .*05_softmax\.py:12: ValueError: not today",
     ),
     "shapes that do not fit": (
         SOLUTION.replace("    e = ", "    np.ones((2, 3)) @ np.ones((2, 3))\n    e = "),
-        r"(?s)Not yet: it cannot do this\..*05_softmax\.py:12: ValueError: .*\(size 2 is\s+different from 3\)$",
+        r"(?s)Not yet: it raises an exception here\..*05_softmax\.py:12: ValueError: .*\(size 2 is\s+different from 3\)$",
     ),
-    "a raise at the top": ("raise ValueError('no')\n" + SOLUTION, r"It does not load.*05_softmax\.py:1: .*: no"),
+    "a raise at the top": ("raise ValueError('no')\n" + SOLUTION, r"The file cannot be imported.*05_softmax\.py:1: .*: no"),
     "None": ("def softmax(x):\n    pass\n", r"(?s).*expected softmax to return two things.*; got None"),
     "one thing": ("def softmax(x):\n    return x\n", r"(?s).*its vjp; got an array of shape \(2,\)"),
     "a file that is no text": (None, r"05_softmax\.py: expected a text file in UTF-8; .*"),
@@ -335,7 +335,7 @@ def test_a_learners_way_through_an_exercise(tmp_path, run):
     assert status == 0 and str(mine) in said and "05-softmax.md" in said
     assert mine.read_text() == Exercise("05_softmax").blank.read_text()
     status, said = run("5")
-    assert status == 1 and "not done yet" in said and len(said.splitlines()) == 1
+    assert status == 1 and "unfinished" in said and len(said.splitlines()) == 1
 
     wrong = next(p for p in Exercise("05_softmax").others("wrong") if p.stem == "diagonal")
     mine.write_text('print("hello")\n' + wrong.read_text().split('"""', 2)[2])
@@ -345,7 +345,7 @@ def test_a_learners_way_through_an_exercise(tmp_path, run):
 
     mine.write_text(SOLUTION)
     status, said = run("5")
-    assert status == 0 and "05_softmax: right." in said and "npx/kernels/softmax.py" in said
+    assert status == 0 and "05_softmax: correct." in said and "npx/kernels/softmax.py" in said
     assert " 5  done " in run()[1]
     mine.write_text(SOLUTION + "# more\n")
     assert " 5  begun" in run()[1]
@@ -381,33 +381,33 @@ def test_solution_chapter_and_bad_use(tmp_path, run):
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("while True:\n        pass", r"It did not end within 1 seconds.*\n.*05_softmax\.py:[23]: at `(while|pass).*`"),
-        ("import time\n    time.sleep(99)", r"It did not end within 1 seconds.*\n.*05_softmax\.py:3: at `time.sleep"),
-        ("import os\n    os._exit(3)", r".*05_softmax\.py: it ended its own process, with status 3"),
-        ("import sys\n    sys.exit(4)", r"Not yet: it cannot do this(?s:.*)05_softmax\.py:3:\s+SystemExit: 4"),
+        ("while True:\n        pass", r"It did not finish within 1 seconds.*\n.*05_softmax\.py:[23]: at `(while|pass).*`"),
+        ("import time\n    time.sleep(99)", r"It did not finish within 1 seconds.*\n.*05_softmax\.py:3: at `time.sleep"),
+        ("import os\n    os._exit(3)", r".*05_softmax\.py: the process exited with status 3"),
+        ("import sys\n    sys.exit(4)", r"Not yet: it raises an exception here(?s:.*)05_softmax\.py:3:\s+SystemExit: 4"),
     ],
     ids=["endless", "asleep", "exit", "sys.exit"],
 )
 def test_what_a_file_does_to_its_process_harms_nothing(tmp_path, monkeypatch, body, said):
     exercise, path = written(tmp_path, f"def softmax(x):\n    {body}\n")
-    monkeypatch.setattr(command, "PATIENCE", 2 if "sleep" in body else 60)
+    monkeypatch.setattr(command, "WALL_PER_CPU", 2 if "sleep" in body else 60)
     found = command.verdict(exercise, path, limit=1.0)
     assert not found["passed"] and re.match(said, "\n".join(found["lines"])), found["lines"]
 
 
 def test_a_python_without_our_packages_is_told_which_to_take(monkeypatch, tmp_path, run):
-    monkeypatch.setattr(command, "NEEDED", ("no_such_package",))
+    monkeypatch.setattr(command, "REQUIRED", ("no_such_package",))
     status, said = run("5")
     assert status == 2 and said.count("\n") == 1 and not (tmp_path / "my").exists()
-    assert re.search("expected the Python of this .* has no no_such_package; try make exercise N=5, or .venv", said)
+    assert re.search("expected the Python of this .* without no_such_package; try make exercise N=5, or .venv", said)
     assert run("5", "--solution")[0] == 0
 
 
 def test_done_survives_a_broken_mark(tmp_path):
     (tmp_path / command.DONE).write_text("{broken")
-    assert command.done(tmp_path) == {}
+    assert command.load_done(tmp_path) == {}
     (tmp_path / command.DONE).write_text(json.dumps(["list"]))
-    assert command.done(tmp_path) == {}
+    assert command.load_done(tmp_path) == {}
 
 
 def test_the_learners_folder_is_ignored_by_git():
