@@ -96,6 +96,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     return "".join([*parts, LINK.sub(rewritten, markdown[end:])])
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Keep the source code in the API reference out of the search index."""
+    return html.replace(
+        '<details class="mkdocstrings-source"', '<details data-search-exclude class="mkdocstrings-source"'
+    )
+
+
 def on_post_page(output: str, page: Any, **_: Any) -> str:
     """Load KaTeX and Mermaid on the pages that use them."""
     base = "../" * page.url.count("/")
@@ -121,10 +128,11 @@ def linked_file(path: str, config: Any) -> File:
     if Path(path).suffix in IMAGES:
         return File.generated(config, f"source/{path}", abs_src_path=str(ROOT / path))
     text = (ROOT / path).read_text(encoding="utf-8")
+    head = "---\nsearch: {exclude: true}\n---\n\n"
     if path.endswith(".md"):
-        return File.generated(config, f"source/{path}", content=text)
+        return File.generated(config, f"source/{path}", content=head + text)
     fence = f'``````{LANGUAGES.get(Path(path).suffix, "text")} linenums="1"\n{text}\n``````\n'
-    return File.generated(config, f"source/{path}.md", content=f"# {path}\n\n{fence}")
+    return File.generated(config, f"source/{path}.md", content=f"{head}# {path}\n\n{fence}")
 
 
 def reference_page(package: str) -> str:
