@@ -81,10 +81,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     folder = posixpath.dirname(repository_path(page.file))
 
     def rewritten(match: re.Match[str]) -> str:
-        path = linked_path(folder, match["target"])
-        if path is None:
+        uri = config.extra["sources"].get(linked_path(folder, match["target"]))
+        if uri is None:
             return match[0]
-        relative = posixpath.relpath(config.extra["sources"][path], posixpath.dirname(page.file.src_uri) or ".")
+        relative = posixpath.relpath(uri, posixpath.dirname(page.file.src_uri) or ".")
         if match["before"] != "](" and relative.endswith(".md"):  # MkDocs leaves HTML alone
             relative = relative.removesuffix(".md") + ".html"
         return f"{match['before']}{relative}{match['anchor'] or ''}{match['after']}"
@@ -113,6 +113,8 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
 
 def repository_path(file: File) -> str:
     """Return the path of a page's source in the repository."""
+    if file.src_uri.startswith("source/"):
+        return file.src_uri.removeprefix("source/")
     return OUTSIDE.get(file.src_uri, f"docs/{file.src_uri}")
 
 
@@ -136,10 +138,17 @@ def linked_file(path: str, config: Any) -> File:
 
 
 def reference_page(package: str) -> str:
-    """Return the reference page of a package: its docstring, then its public names by module."""
-    lines = [f"# {package}\n", f"::: {package}\n    options: {{members: false, show_root_heading: false}}\n"]
-    for module, names in public_names(package).items():
-        lines += [f"## {module}\n", *(f"::: {package}.{name}\n" for name in names)]
+    """Return the reference page of a package: its docstring, a list of its public names, then each by module."""
+    names = public_names(package)
+    lines = [
+        f"# {package}\n",
+        f"::: {package}\n    options: {{members: false, show_root_heading: false, show_root_toc_entry: false}}\n",
+    ]
+    for module, group in names.items():
+        links = ", ".join(f"[{name}][{package}.{name}]" for name in group)
+        lines.append(f"- `{module}`: {links}")
+    for module, group in names.items():
+        lines += [f"\n## {module}\n", *(f"::: {package}.{name}\n" for name in group)]
     return "\n".join(lines)
 
 
