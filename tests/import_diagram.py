@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from tests.test_house import FILES, PACKAGES, ROOT, files_imported
+from tests.test_imports import FILES, PACKAGES, ROOT, files_imported
 
 PAGE = ROOT / "docs" / "architecture.md"
 DIAGRAM = re.compile(r"(?<=```mermaid\n)flowchart BT\n.*?(?=```)", re.DOTALL)

@@ -10,7 +10,7 @@ from npx import KERNELS
 from npx.settings import SETTINGS
 from tests import configuration_page, import_diagram
 from tests.configuration_page import MEANINGS, OTHERS
-from tests.test_house import ROOT
+from tests.test_imports import ROOT
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
