@@ -61,7 +61,7 @@ MEANINGS = {  # of every variable; values and default of those in npx/settings.p
     "NPX_THREADS": "Threads of the CPU kernels and matmuls; `0` uses every core.",
     "NPX_KERNELS": "Kernel versions to run: the fastest, the readable references, both with a comparison (`check`), or"
     " the CUDA sources without a GPU (`emulate`).",
-    "NPX_TUNE": "`0`: `npx.tune()` leaves the process unchanged.",
+    "NPX_TUNE": "`0`: `npx.configure_process()` leaves the process unchanged.",
     "NPX_CUBLASLT": "`1`: cuBLASLt computes the matmuls on a GPU, with bias and ReLU fused.",
     "NPX_EMULATOR_ORDER": "Order in which the CUDA emulator runs the threads of a block.",
     "NPX_GPU_MEMORY": "Limit for GPU memory: GiB (`20`) or a percentage (`80%`).",

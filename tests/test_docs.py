@@ -8,9 +8,8 @@ from autograd import OPERATIONS
 from book.pages import Page
 from npx import KERNELS
 from npx.settings import SETTINGS
-from tests import configuration_page, import_diagram
+from tests import ROOT, configuration_page, import_diagram
 from tests.configuration_page import MEANINGS, OTHERS
-from tests.test_imports import ROOT
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -54,9 +53,6 @@ def test_links_lead_to_files(page) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
-@pytest.mark.xfail(
-    strict=False, reason="the pages name the target layout; remove this mark once the modules have moved"
-)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_are_named_exist(page) -> None:
     folders = "npx|autograd|models|train|tests|configs|docs|book|benchmarks"
