@@ -119,22 +119,28 @@ def repository_path(file: File) -> str:
 
 
 def linked_path(folder: str, target: str) -> str | None:
-    """Return the file of the repository that a link in a page of `folder` leads to, or None."""
+    """Return the path in the repository that a link in a page of `folder` leads to, or None."""
     path = posixpath.normpath(posixpath.join(folder, target))
-    choices = (path, f"{path}/README.md", f"{path}/__init__.py")
-    return None if "://" in target else next((choice for choice in choices if (ROOT / choice).is_file()), None)
+    choices = (f"{path}/README.md", f"{path}/__init__.py", path)
+    return None if "://" in target else next((choice for choice in choices if (ROOT / choice).exists()), None)
 
 
 def linked_file(path: str, config: Any) -> File:
-    """Return an image as it is; any other file as a page that shows its text."""
-    if Path(path).suffix in IMAGES:
-        return File.generated(config, f"source/{path}", abs_src_path=str(ROOT / path))
-    text = (ROOT / path).read_text(encoding="utf-8")
+    """Return the page that shows a file, or the files of a folder; an image is copied."""
+    source = ROOT / path
+    if source.suffix in IMAGES:
+        return File.generated(config, f"source/{path}", abs_src_path=str(source))
     head = "---\nsearch: {exclude: true}\n---\n\n"
-    if path.endswith(".md"):
-        return File.generated(config, f"source/{path}", content=head + text)
-    fence = f'``````{LANGUAGES.get(Path(path).suffix, "text")} linenums="1"\n{text}\n``````\n'
-    return File.generated(config, f"source/{path}.md", content=f"{head}# {path}\n\n{fence}")
+    if source.suffix == ".md":
+        return File.generated(config, f"source/{path}", content=head + source.read_text(encoding="utf-8"))
+    shown = sorted(file for file in source.iterdir() if file.suffix in LANGUAGES) if source.is_dir() else [source]
+    return File.generated(config, f"source/{path}.md", content=f"{head}# {path}\n\n{''.join(map(fenced, shown))}")
+
+
+def fenced(file: Path) -> str:
+    """Return the text of a file as a fenced block under its name."""
+    language, text = LANGUAGES.get(file.suffix, "text"), file.read_text(encoding="utf-8")
+    return f'``````{language} title="{file.name}"\n{text}\n``````\n\n'
 
 
 def reference_page(package: str) -> str:
