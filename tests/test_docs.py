@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from autograd import OPERATIONS
+from autograd import OPERATIONS, AnomalyError, GradientError
 from book.pages import Page
 from npx import KERNELS
 from npx.settings import SETTINGS
@@ -35,15 +35,30 @@ def test_the_diagram_matches_the_imports() -> None:
     assert shown == [import_diagram.diagram()], "run python -m tests.import_diagram --write"
 
 
-def test_the_examples_of_additions_run() -> None:
-    page, operations, kernels = Page(ROOT / "docs" / "add.md"), dict(OPERATIONS), dict(KERNELS)
-    try:
-        page.check_quotations()
-        page.check_output()
-    finally:
-        for registry, before in ((OPERATIONS, operations), (KERNELS, kernels)):
-            for name in registry.keys() - before.keys():
-                del registry[name]
+@pytest.fixture
+def registries():
+    """Remove the operations and kernels that a test registers."""
+    before = {id(registry): set(registry) for registry in (OPERATIONS, KERNELS)}
+    yield
+    for registry in (OPERATIONS, KERNELS):
+        for name in registry.keys() - before[id(registry)]:
+            del registry[name]
+
+
+def test_the_examples_of_additions_run(registries) -> None:
+    page = Page(ROOT / "docs" / "add.md")
+    page.check_quotations()
+    page.check_output()
+
+
+def test_the_examples_of_the_faq_report_their_bugs(registries) -> None:
+    blocks = [block.code for block in Page(ROOT / "docs" / "faq.md").blocks if block.kind == "python"]
+    (wrong_gradient,) = [code for code in blocks if "check_operation" in code]
+    (not_finite,) = [code for code in blocks if "anomaly" in code]
+    with pytest.raises(GradientError, match="wrong gradient of input 0"):
+        exec(wrong_gradient + "\ntest_square()", {"__name__": "faq"})
+    with pytest.raises(AnomalyError, match="log"):
+        exec(not_finite, {"__name__": "faq"})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
