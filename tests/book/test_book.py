@@ -14,8 +14,8 @@ import pytest
 
 from autograd import OPERATIONS
 from book import __main__ as command
-from book.files import BOOK, ROOT, Exercise, exercises, first_refusal
-from book.judging import MOST, WIDTH, hint_of, judge, show
+from book.files import BOOK, ROOT, Exercise, exercises, first_problem
+from book.judging import MAX_LINES, WIDTH, hint_of, judge, show
 from book.pages import Page, PageError, digits, quoted
 from npx import KERNELS
 
@@ -48,7 +48,7 @@ def test_a_page_is_brought_up_to_date(tmp_path, monkeypatch):
     path.write_text("A\n\n```python\nprint(1)\nprint(2)\n```\n\n```text\nold\n```\n\n```python\nx = 3\n```\nB\n")
     with pytest.raises(PageError, match="page.md:9: the block at line 4 prints\n1\n2\n"):
         Page(path).check_output()
-    path.write_text(Page(path).filled())
+    path.write_text(Page(path).updated())
     Page(path).check_output()
     assert path.read_text().count("```") == 6 and "old" not in path.read_text()
 
@@ -150,7 +150,7 @@ def test_right_answers_pass(exercise):
     right = [exercise.solution, *exercise.others("also_right")]
     assert len(right) >= 3
     for path in right:
-        verdict = judge(exercise, path, SEEDS, kit=KIT_EVERYWHERE or path == exercise.solution)
+        verdict = judge(exercise, path, SEEDS, derive=KIT_EVERYWHERE or path == exercise.solution)
         assert verdict.passed, "\n".join([str(path), *verdict.lines])
 
 
@@ -201,7 +201,7 @@ def test_wrong_answers_fail_each_with_its_own_hint(exercise):
         assert verdict.hint == path.stem, "\n".join([str(path), *verdict.lines])
         text = "\n".join(verdict.lines)
         assert hint_of(path)[:60] in text.replace("\n", " ")
-        assert len(verdict.lines) <= MOST - 2 and max(map(len, verdict.lines)) <= WIDTH  # 2: what it prints
+        assert len(verdict.lines) <= MAX_LINES - 2 and max(map(len, verdict.lines)) <= WIDTH  # 2: what it prints
         assert "Traceback" not in text and "judging.py" not in text and "exercise.py" not in text
 
 
@@ -213,7 +213,7 @@ def test_the_input_shown_has_four_numbers_at_most_in_most_cases():
 @each
 def test_wrong_answers_fail_on_other_seeds(exercise):
     for path in exercise.others("wrong"):
-        assert not judge(exercise, path, range(7, 8), kit=False).passed, path
+        assert not judge(exercise, path, range(7, 8), derive=False).passed, path
 
 
 NEAR = {  # answers that a reader wrote, which are no file of `wrong/`: the hint that is true of them, or none
@@ -291,7 +291,7 @@ def test_other_mistakes_give_one_plain_message(tmp_path, monkeypatch, name):
     if text is None:
         path.write_bytes(b"\xff\xfe\x00")
     verdict = judge(exercise, path)
-    assert not verdict.passed and len(verdict.lines) <= MOST
+    assert not verdict.passed and len(verdict.lines) <= MAX_LINES
     assert re.match(expected, "\n".join(verdict.lines)), verdict.lines
 
 
@@ -303,7 +303,7 @@ def test_other_mistakes_give_one_plain_message(tmp_path, monkeypatch, name):
 )  # fmt: skip
 def test_three_dots_are_a_blank_only_where_something_is_to_be_written(tmp_path, line, blank):
     exercise, path = written(tmp_path, f"def softmax(x):\n    {line}\n")
-    assert (first_refusal(exercise, path) is not None) == blank
+    assert (first_problem(exercise, path) is not None) == blank
 
 
 def test_numbers_that_agree_in_six_digits_are_shown_with_more():
@@ -341,7 +341,7 @@ def test_a_learners_way_through_an_exercise(tmp_path, run):
     mine.write_text('print("hello")\n' + wrong.read_text().split('"""', 2)[2])
     status, said = run("5", "--hint")
     assert status == 1 and "each output's slope by its own input alone" in said.replace("\n", " ")
-    assert "yours" in said and "'hello'" in said and len(said.splitlines()) <= MOST
+    assert "yours" in said and "'hello'" in said and len(said.splitlines()) <= MAX_LINES
 
     mine.write_text(SOLUTION)
     status, said = run("5")
