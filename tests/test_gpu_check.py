@@ -112,10 +112,10 @@ def test_the_page_counts_what_the_code_does(monkeypatch):
     for name, line in lines.items():
         if not line.flops:
             assert rows[name][0] == str(line.calls), name
-    assert f"{found['kernels']} launches of our kernels, {found['products']} products" in PAGE
+    assert f"{found['kernels']} launches of our kernels, {found['products']} matmuls" in PAGE
     assert f"{found['empty']} times `empty`" in PAGE
     own = sum(calls for calls, _ in graph["cupy"].values())
-    words = "by a graph has {} launch of our kernels, {} products, {} kernels of CuPy's own and {} times `empty`"
+    words = "by a graph has {} launch of our kernels, {} matmuls, {} kernels of CuPy's own and {} times `empty`"
     assert words.format(graph["kernels"], graph["products"], own, graph["empty"]) in " ".join(PAGE.split())
     for name, (calls, _) in found["cupy"].items():
         assert name not in rows or rows[name][0] == str(calls), name

@@ -21,15 +21,15 @@ from tests import cases
 
 Patch = pytest.MonkeyPatch
 KINDS = {
-    "formula": "the formula itself",
-    "blocks": "what crosses a block, or another thread",
-    "domain": "part of the domain alone",
+    "formula": "a wrong formula",
+    "blocks": "wrong across a block boundary or between threads",
+    "domain": "wrong on part of the domain",
     "not finite": "NaN or infinity",
-    "incoming gradient": "the gradient that arrives",
-    "state": "what stays from one call to another, or is written over",
-    "dtype": "dtype and precision",
-    "special value": "one special value or shape",
-    "model": "how a model is put together",
+    "incoming gradient": "wrong for some incoming gradients",
+    "state": "state left from an earlier call, or overwritten",
+    "dtype": "wrong dtype or precision",
+    "special value": "wrong at one special value or shape",
+    "model": "layers assembled wrongly",
 }
 
 

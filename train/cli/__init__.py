@@ -1,7 +1,7 @@
 """The command line: `main`, for the entry point and `python -m train`. One file a command."""
 
 import sys
-from collections.abc import Sequence
+from typing import Any
 
 try:
     from train.cli.main import main
@@ -10,7 +10,7 @@ except KeyboardInterrupt:
 except ValueError as error:  # npx refuses an environment variable
     refused = str(error)
 
-    def main(argv: Sequence[str] | None = None) -> int:
+    def main(argv: Any = None) -> int:
         """Says so; exit status 2."""
         print(f"npx-transformer: {refused}", file=sys.stderr)
         return 2

@@ -1,0 +1,164 @@
+"""docs/configuration.md, generated from the declarations that `--help`, config.toml and the checks use.
+
+python -m tests.configuration_page --write
+"""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import Field
+from pathlib import Path
+from typing import Any
+
+from models import PRESETS, TransformerConfig
+from models.fields import keys_of, range_of
+from npx.settings import SETTINGS
+from train.run.config import to_toml
+from train.run.keys import SECTIONS, TRAINING, VARIANTS
+
+PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+INTRODUCTION = """# Configuration
+
+<!-- Generated: python -m tests.configuration_page --write -->
+
+A run is configured by a TOML file, by a preset, or by both. Later sources override earlier ones:
+
+1. the default of each key,
+2. the preset (`npx-transformer train base` or `model.preset = "base"`) and the variant (`model.variant`),
+3. the keys in the configuration file (`npx-transformer train my.toml`),
+4. options of the command: `--train-src F`, or `--set TABLE.KEY=VALUE` for any key.
+
+```console
+$ npx-transformer train base --set train.max_steps=500 --set model.dropout=0.2 --out runs/a ...
+$ npx-transformer info base --config > my.toml    # a complete configuration with comments, to edit
+```
+
+The run folder keeps the resulting configuration, with the same comments, as `config.toml`. With `--resume`, only the
+keys marked ↻ may differ from those of the run; any other difference is an error. An unknown key, a wrong type or a
+value out of range is an error too, and the message names the key.
+"""
+TABLES = {
+    "model": "The architecture. A key that is left out takes the value of the preset; defaults are those of `base`.",
+    "data": "The text and its tokenizer.",
+    "train": "The optimisation. The defaults are the paper's.",
+    "search": "Beam search in `translate` and `parse`, whose options override it. Validation is greedy.",
+}
+PRESETS_TEXT = """## Presets
+
+A preset sets the keys of `[model]` that differ from `base`, and sometimes keys of `[train]`. `base` and `big` are the
+models of the paper's Table 3, and names such as `C-d256` are its other rows: a letter for the group, then what differs.
+`npx-transformer info NAME` prints parameters, FLOPs and memory.
+"""
+VARIANTS_TEXT = """## Variants
+
+`model.variant = "tensor2tensor"` selects the details in which the authors' program differs from the text of the paper.
+Each is an ordinary key that can be overridden.
+"""
+VARIABLES_TEXT = """## Environment variables
+
+An empty variable counts as unset. The first group is read by the packages, the second by the tests and the book.
+"""
+MEANINGS = {  # of every variable; values and default of those in npx/settings.py come from there
+    "NPX_THREADS": "Threads of the CPU kernels and matmuls; `0` uses every core.",
+    "NPX_KERNELS": "Kernel versions to run: the fastest, the readable references, both with a comparison (`check`), or"
+    " the CUDA sources without a GPU (`emulate`).",
+    "NPX_TUNE": "`0`: `npx.configure_process()` leaves the process unchanged.",
+    "NPX_CUBLASLT": "`1`: cuBLASLt computes the matmuls on a GPU, with bias and ReLU fused.",
+    "NPX_EMULATOR_ORDER": "Order in which the CUDA emulator runs the threads of a block.",
+    "NPX_GPU_MEMORY": "Limit for GPU memory: GiB (`20`) or a percentage (`80%`).",
+    "HYPOTHESIS_PROFILE": "Number of examples per property test.",
+    "NPX_TEST_ENGINE": "Array engine of the tests; `strict`: a fake CuPy; `emulated`: CUDA kernels on the CPU.",
+    "NPX_DATA": "Folder of corpora for the tests that use real data; they are skipped without it.",
+    "NPX_CHROMIUM": "Browser for the tests of the viewer.",
+    "NPX_REQUIRE_BROWSER": "`1`: those tests fail without a browser instead of being skipped.",
+    "BOOK_SEEDS": "Seeds with which the book's solutions are checked.",
+    "BOOK_KIT": "`1`: run each of the book's solutions on every input that the gradient checker derives.",
+}
+OTHERS = {  # variable outside npx/settings.py -> its values, its default
+    "NPX_GPU_MEMORY": ("GiB or %", "all"),
+    "HYPOTHESIS_PROFILE": ("`ci`, `dev`, `few`, `thorough`", "`ci`"),
+    "NPX_TEST_ENGINE": ("`numpy`, `cupy`, `strict`, `emulated`", "`numpy`"),
+    "NPX_DATA": ("folder", "`../shared/data`"),
+    "NPX_CHROMIUM": ("path", "first on PATH"),
+    "NPX_REQUIRE_BROWSER": ("`1`", "unset"),
+    "BOOK_SEEDS": ("integer", "`20`"),
+    "BOOK_KIT": ("`1`", "unset"),
+}
+
+
+def table(head: str, rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table; `head` has its column names, separated by |."""
+    lines = [f"| {head} |", "|" + "---|" * (head.count("|") + 1)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def values(value_range: Any) -> str:
+    """Return the values that a key or a variable takes, as a short Markdown text."""
+    if choices := tuple(value_range.choices):
+        return "preset, see below" if choices == tuple(PRESETS) else ", ".join(f"`{choice}`" for choice in choices)
+    if value_range.kind is bool:
+        return "`true`, `false`"
+    if value_range.within == "[0, 1]" and value_range.kind is int:
+        return "`0`, `1`"
+    name = {int: "integer", float: "number", str: "text"}[value_range.kind]
+    return f"{name} in {value_range.within}" if value_range.within else name
+
+
+def default(section: str, field: Field[Any]) -> str:
+    """Return the default of a key; for a key of the model that of `base`."""
+    value = field.default
+    if section == "model" and value is None:
+        value = TransformerConfig.__dataclass_fields__[field.name].default
+    if value is None:
+        return f"`{field.metadata['unset']}`"
+    return "empty" if value == "" else f"`{to_toml(value)}`"
+
+
+def section_table(name: str) -> str:
+    """Return the section of one table of the configuration."""
+    rows = []
+    for field in keys_of(SECTIONS[name]):
+        mark = " ↻" if field.metadata["may_change"] else ""
+        rows.append((f"`{field.name}`{mark}", field.metadata["help"], values(range_of(field)), default(name, field)))
+    return f"## [{name}]\n\n{TABLES[name]}\n\n{table('key | meaning | values | default', rows)}"
+
+
+def assignments(keys: dict[str, Any]) -> str:
+    """Return keys and values as `a = 1`, `b = 2`."""
+    return ", ".join(f"`{name} = {to_toml(value)}`" for name, value in keys.items())
+
+
+def page() -> str:
+    """Return the text of docs/configuration.md."""
+    presets = [
+        (f"`{name}`", assignments(keys) or "none", assignments(TRAINING.get(name, {})))
+        for name, keys in PRESETS.items()
+    ]
+    variants = [
+        (f"`{name}`", ", ".join(assignments(keys) for keys in sections.values()) or "none")
+        for name, sections in VARIANTS.items()
+    ]
+    declared = {name: (values(s.range), f"`{s.default}`") for name, s in SETTINGS.items()} | OTHERS
+    variables = [(f"`{name}`", meaning, *declared[name]) for name, meaning in MEANINGS.items()]
+    first_of_tests = next(i for i, (name, *_) in enumerate(variables) if name == "`HYPOTHESIS_PROFILE`")
+    head = "variable | meaning | values | default"
+    return "\n".join(
+        [
+            INTRODUCTION,
+            *(section_table(name) for name in SECTIONS),
+            PRESETS_TEXT,
+            table("preset | differs from base in | [train]", presets),
+            VARIANTS_TEXT,
+            table("variant | sets", variants),
+            VARIABLES_TEXT,
+            table(head, variables[:first_of_tests]),
+            table(head, variables[first_of_tests:]),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        PAGE.write_text(page(), encoding="utf-8")
+    else:
+        sys.stdout.write(page())

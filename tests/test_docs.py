@@ -1,0 +1,75 @@
+"""The pages of docs/ agree with the code."""
+
+import re
+
+import pytest
+
+from autograd import OPERATIONS, AnomalyError, GradientError
+from book.pages import Page
+from npx import KERNELS
+from npx.settings import SETTINGS
+from tests import ROOT, configuration_page, import_diagram
+from tests.configuration_page import MEANINGS, OTHERS
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_the_configuration_page_is_current() -> None:
+    text = configuration_page.PAGE.read_text(encoding="utf-8")
+    assert text == configuration_page.page(), "run python -m tests.configuration_page --write"
+
+
+def test_every_environment_variable_is_documented() -> None:
+    used = set(SETTINGS)
+    for folder in ("npx", "autograd", "models", "train", "benchmarks", "tests", "book"):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            used |= set(re.findall(r"""environ(?:\.get\(|\[)["']((?:NPX|HYPOTHESIS|BOOK)_\w+)""", text))
+            used |= set(re.findall(r"""["']((?:NPX|HYPOTHESIS|BOOK)_\w+)["'] in os\.environ""", text))
+    assert set(MEANINGS) == used == SETTINGS.keys() | OTHERS.keys()
+
+
+def test_the_diagram_matches_the_imports() -> None:
+    shown = import_diagram.DIAGRAM.findall(import_diagram.PAGE.read_text(encoding="utf-8"))
+    assert shown == [import_diagram.diagram()], "run python -m tests.import_diagram --write"
+
+
+@pytest.fixture
+def registries():
+    """Remove the operations and kernels that a test registers."""
+    before = {id(registry): set(registry) for registry in (OPERATIONS, KERNELS)}
+    yield
+    for registry in (OPERATIONS, KERNELS):
+        for name in registry.keys() - before[id(registry)]:
+            del registry[name]
+
+
+def test_the_examples_of_additions_run(registries) -> None:
+    page = Page(ROOT / "docs" / "add.md")
+    page.check_quotations()
+    page.check_output()
+
+
+def test_the_examples_of_the_faq_report_their_bugs(registries) -> None:
+    blocks = [block.code for block in Page(ROOT / "docs" / "faq.md").blocks if block.kind == "python"]
+    (wrong_gradient,) = [code for code in blocks if "check_operation" in code]
+    (not_finite,) = [code for code in blocks if "anomaly" in code]
+    with pytest.raises(GradientError, match="wrong gradient of input 0"):
+        exec(wrong_gradient + "\ntest_square()", {"__name__": "faq"})
+    with pytest.raises(AnomalyError, match="log"):
+        exec(not_finite, {"__name__": "faq"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    targets = [target for target in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in target]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_are_named_exist(page) -> None:
+    folders = "npx|autograd|models|train|tests|configs|docs|book|benchmarks"
+    named = re.findall(rf"`((?:{folders})/[\w./-]*)`", page.read_text(encoding="utf-8"))
+    assert [name for name in named if not (ROOT / name).exists()] == []
