@@ -1,6 +1,6 @@
 """Type the shell blocks of README.md in order, in one bash session, and print the seconds that each block took.
 
-Run it by hand in a fresh clone, outside any virtual environment: `python3 -m tests.readme_blocks`. It needs a network for
+Run it by hand in a fresh clone, without an active environment: `python3 -m tests.readme_blocks`. It needs a network for
 the installation and about ten minutes. It stops at the first command that fails and exits with that command's status.
 """
 
