@@ -36,7 +36,7 @@ exercise: $(VENV)/.dev
 	@$(BIN)/python -m book $(N) $(if $(HINT),--hint) || true
 
 book-check: $(VENV)/.dev
-	BOOK_KIT=1 $(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/test_book.py tests/test_derivations.py
+	BOOK_KIT=1 $(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/book/test_book.py tests/book/test_derivations.py
 
 test: lint
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --hypothesis-profile=ci

@@ -32,7 +32,7 @@ setup(
     license="MIT",
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=[f"{name}{inner}" for name in HOUSE for inner in ("", ".*")]),
-    package_data={"": ["*.cu", "*.cuh", "*.h"], "train.show": ["page/*"]},
+    package_data={"": ["*.cu", "*.cuh", "*.h"], "train.viewer": ["page/*"]},
     install_requires=[
         "numpy>=2.0,<3",
         "rich>=13.7,<16",

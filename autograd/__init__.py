@@ -8,8 +8,17 @@ is formed again instead of kept), `draw.py`, `layout.py` (pictures: `python -m a
 """
 
 from autograd import neural, operations, tensor
-from autograd.engine import OPERATIONS, Tensor, adding, backward, differentiable, is_grad_enabled, no_grad, observing
-from autograd.graph import kept_arrays
+from autograd.engine import (
+    OPERATIONS,
+    Tensor,
+    accumulates,
+    backward,
+    differentiable,
+    is_grad_enabled,
+    no_grad,
+    observing,
+)
 from autograd.observe import AnomalyError, Memory, Observer, Recorder, anomaly, on_gradient
-from autograd.recompute import checkpoint
+from autograd.rematerialize import checkpoint
+from autograd.saved import saved_arrays
 from autograd.testing.gradcheck import GradientError, gradcheck

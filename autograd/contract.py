@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any, NoReturn
 
 import npx
-from npx import Array, Scores
+from npx import Array, AttentionSpec
 
 
 def refuse_operands(name: str, dtypes: Collection[Any], hidden: list[Any]) -> NoReturn:
@@ -83,11 +83,11 @@ def check_targets(name: str, rows: Array, targets: Array, classes: int) -> None:
         )
 
 
-def check_attention(scores: Scores, q: Array, k: Array, v: Array) -> None:
+def check_attention(spec: AttentionSpec, q: Array, k: Array, v: Array) -> None:
     """ValueError unless there are keys and values for each sentence and each head of the queries."""
-    packed = scores.queries is not None or scores.keys is not None
+    packed = spec.q_packing is not None or spec.kv_packing is not None
     if q.shape[-2:] != k.shape[-2:] or k.shape[:-1] != v.shape[:-1] or not (packed or len(q) == len(k)):
         expected = "q (B, T, H, d_k), k (B, S, H, d_k) and v (B, S, H, d_v)"
         raise ValueError(f"attention: expected {expected}; got {q.shape}, {k.shape} and {v.shape}")
-    if scores.bias is not None and scores.bias.dtype == bool:
+    if spec.bias is not None and spec.bias.dtype == bool:
         raise ValueError("attention: expected a bias of numbers; got bools; try npx.mask_bias(mask)")

@@ -31,17 +31,17 @@ from typing import TYPE_CHECKING, Any
 
 import npx
 from autograd.contract import check_answer, check_gradient, refuse_graph, refuse_operands
-from npx import Array, Places
-from npx.within import Within
+from npx import Array, GradientTargets
+from npx.scoped import Scoped
 
-VJP = Callable[..., tuple[Array | None, ...]]  # of the output's gradient, and where to add if it is `adding`
+VJP = Callable[..., tuple[Array | None, ...]]  # of the output's gradient, and where to add if it is `accumulates`
 Result = tuple[Array, VJP]  # of an operation on arrays
 
 OPERATIONS: dict[str, Callable[..., "Tensor"]] = {}
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _numbers = count()
-_grad_enabled = Within(True)
-_observer: Within[Any] = Within(None)  # an Observer (observe.py) that is told what happens; None costs nothing
+_grad_enabled = Scoped(True)
+_observer: Scoped[Any] = Scoped(None)  # an Observer (observe.py) that is told what happens; None costs nothing
 
 
 @cache
@@ -199,14 +199,14 @@ def moment() -> int:
     return next(_numbers)
 
 
-def adding(vjp: VJP) -> VJP:
-    """Mark a vjp(g, into=NOWHERE) that adds gradients where they are summed.
+def accumulates(vjp: VJP) -> VJP:
+    """Mark a vjp(g, into=NO_TARGETS) that adds gradients where they are summed.
 
     into: for each positional argument a contiguous array of its shape, and of its dtype or a wider one, or None where
     no sum is there yet. For a gradient added to `into[i]` the vjp returns `into[i]` itself; it need not use any. All
     other arrays it returns are new: neither g nor kept by anybody, though one may be returned for several arguments.
     """
-    vjp.adds = True  # type: ignore[attr-defined]
+    vjp.accumulates = True  # type: ignore[attr-defined]
     return vjp
 
 
@@ -261,17 +261,17 @@ def backward(tensor: Tensor, g: Any = None, ready: Callable[[Tensor], object] | 
         vjp, parents = node.vjp, node.parents
         node.vjp, node.parents = None, ()
         assert vjp is not None
-        adds = hasattr(vjp, "adds")
-        into = _places(parents, sums) if adds else ()
-        gradients = vjp(g, into) if adds else vjp(g)
+        accumulates = hasattr(vjp, "accumulates")
+        accumulate_into = _places(parents, sums) if accumulates else ()
+        gradients = vjp(g, accumulate_into) if accumulates else vjp(g)
         check_answer(node.name, parents, gradients)
         if observer is not None:
-            observer.went(node, vjp, g, parents, gradients, into, sums)
+            observer.went(node, vjp, g, parents, gradients, accumulate_into, sums)
         for i, (parent, gradient) in enumerate(zip(parents, gradients, strict=False)):
-            if parent is None or gradient is None or (adds and gradient is into[i]):
+            if parent is None or gradient is None or (accumulates and gradient is accumulate_into[i]):
                 continue
             check_gradient(node.name, parent, gradient)
-            own = adds and not any(gradient is other for other in gradients[:i] + gradients[i + 1 :])
+            own = accumulates and not any(gradient is other for other in gradients[:i] + gradients[i + 1 :])
             if isinstance(parent, Tensor):
                 _add_to_leaf(parent, gradient, own)
             elif parent not in sums:
@@ -287,10 +287,10 @@ def backward(tensor: Tensor, g: Any = None, ready: Callable[[Tensor], object] | 
                 awaited[leaf] -= 1
                 if not awaited[leaf]:
                     ready(leaf)
-        del vjp, g, into, gradients
+        del vjp, g, accumulate_into, gradients
 
 
-def _places(parents: tuple[Node | Tensor | None, ...], sums: dict[Node, tuple[Array, bool]]) -> Places:
+def _places(parents: tuple[Node | Tensor | None, ...], sums: dict[Node, tuple[Array, bool]]) -> GradientTargets:
     """Where a vjp may add: sums that are the engine's own and contiguous, none of them twice."""
     places: list[Array | None] = []
     for parent in parents:

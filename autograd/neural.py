@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import npx
 from autograd import operations as ops
 from autograd.contract import check_attention, check_ids, check_targets
-from autograd.engine import VJP, Result, Tensor, adding, differentiable, is_grad_enabled
-from npx import NOWHERE, Array, Drop, Packed, Places, Scores, Smoothing
-from npx.scores import additive, positions, rotations
+from autograd.engine import VJP, Result, Tensor, accumulates, differentiable, is_grad_enabled
+from npx import NO_TARGETS, Array, AttentionSpec, Drop, GradientTargets, LabelSmoothing, Packing
+from npx.kernels.attention_spec import additive, positions, rotations
 
 COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> the same made of small operations
 
@@ -79,7 +79,9 @@ def composed_softmax(x: Tensor, mask: Array | None = None) -> Tensor:
 def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Result:
     """gamma * (x - mean) / sqrt(var + eps) + beta over the last axis. x (..., D); gamma, beta (D,)."""
     y, saved = npx.layer_norm(x, gamma, beta, eps)
-    return y, adding(lambda g, into=NOWHERE: npx.layer_norm_grad(g, saved, into=into[1:3]))
+    return y, accumulates(
+        lambda g, accumulate_into=NO_TARGETS: npx.layer_norm_grad(g, saved, accumulate_into=accumulate_into[1:3])
+    )
 
 
 @composition
@@ -109,7 +111,11 @@ def dropout_residual_norm(
 ) -> Result:
     """layer_norm(residual + dropout(x)); drop None: no dropout. x, residual (..., D); gamma, beta (D,)."""
     y, saved = npx.dropout_residual_norm(x, residual, gamma, beta, drop, eps)
-    return y, adding(lambda g, into=NOWHERE: npx.dropout_residual_norm_grad(g, saved, into=into[2:4]))
+    return y, accumulates(
+        lambda g, accumulate_into=NO_TARGETS: npx.dropout_residual_norm_grad(
+            g, saved, accumulate_into=accumulate_into[2:4]
+        )
+    )
 
 
 @composition
@@ -143,14 +149,14 @@ def linear(x: Array, w: Array, b: Array | None = None, activation: str = "", *, 
     source = again or always(x)
     kept = saved.but(rows, lambda: source().reshape(of_rows)) if again else always(saved)
 
-    @adding
-    def vjp(g: Array, into: Places = NOWHERE) -> tuple[Array | None, ...]:
-        to_x, to_w, to_b = (*into, None)[:3]
+    @accumulates
+    def vjp(g: Array, accumulate_into: GradientTargets = NO_TARGETS) -> tuple[Array | None, ...]:
+        to_x, to_w, to_b = (*accumulate_into, None)[:3]
         to_rows = None if to_x is None else to_x.reshape(of_rows)
-        gx, gw, gb = npx.linear_grad(g.reshape(of_rows[0], of_y[-1]), kept(), into=(to_rows, to_w, to_b))
+        gx, gw, gb = npx.linear_grad(g.reshape(of_rows[0], of_y[-1]), kept(), accumulate_into=(to_rows, to_w, to_b))
         return gx.reshape(of_x) if to_x is None else to_x, gw, gb
 
-    if not activation and npx.forms_again(x):  # a ReLU keeps y for itself
+    if not activation and npx.should_rematerialize(x):  # a ReLU keeps y for itself
         forming(vjp, lambda: npx.linear(source().reshape(of_rows), w, b)[0].reshape(of_y))
     return y.reshape(of_y), vjp
 
@@ -175,7 +181,9 @@ def embedding(
     ids = npx.asarray(ids)
     check_ids("embedding", ids, len(table))
     y, saved = npx.embedding(table, ids, scale, added, drop)
-    return y, adding(lambda g, into=NOWHERE: (npx.embedding_grad(g, saved, into=into[0]),))
+    return y, accumulates(
+        lambda g, accumulate_into=NO_TARGETS: (npx.embedding_grad(g, saved, accumulate_into=accumulate_into[0]),)
+    )
 
 
 @composition
@@ -201,44 +209,46 @@ def split_heads(x: Array, heads: int, *sizes: int) -> list[Array]:
 
 
 @differentiable
-def attention(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None) -> Result:
+def attention(q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None) -> Result:
     """dropout(softmax(q k^T / sqrt(d_k))) v for every head (paper equation 1).
 
-    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores` (npx.Scores): which keys count, biases, rotary
+    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `spec` (npx.AttentionSpec): which keys count, biases, rotary
     positions, and what is packed, with one axis for B and T, or S; drop None: no dropout. Result (B, T, H, d_v).
     """
-    check_attention(scores, q, k, v)
-    y, saved = npx.attention(q, k, v, scores, drop)
+    check_attention(spec, q, k, v)
+    y, saved = npx.attention(q, k, v, spec, drop)
     return y, lambda g: npx.attention_grad(g, saved)
 
 
 @composition
-def composed_attention(q: Tensor, k: Tensor, v: Tensor, scores: Scores = Scores(), drop: Drop | None = None) -> Tensor:
+def composed_attention(
+    q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None
+) -> Tensor:
     """`attention` from small operations, for rows with at least one key left."""
-    added = additive(scores, q.data, k.data)
-    if scores.rotary is not None:
-        of_q, of_k = positions(scores, q.data, k.data)
-        q, k = composed_rotation(q, of_q, scores.rotary), composed_rotation(k, of_k, scores.rotary)
-    q, k, v = padded(q, scores.queries), padded(k, scores.keys), padded(v, scores.keys)
+    added = additive(spec, q.data, k.data)
+    if spec.rotary_base is not None:
+        of_q, of_k = positions(spec, q.data, k.data)
+        q, k = composed_rotation(q, of_q, spec.rotary_base), composed_rotation(k, of_k, spec.rotary_base)
+    q, k, v = padded(q, spec.q_packing), padded(k, spec.kv_packing), padded(v, spec.kv_packing)
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # (B, H, T, d)
     z = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
     p = composed_softmax(z if added is None else z + added)  # (B, H, T, S)
     y = (dropout(p, drop) @ v).swapaxes(1, 2)  # (B, T, H, d_v)
-    packed = scores.queries
-    return y if packed is None else y.reshape(-1, *y.shape[2:])[packed.cells]
+    packing = spec.q_packing
+    return y if packing is None else y.reshape(-1, *y.shape[2:])[packing.flat_index]
 
 
-def padded(x: Tensor, packed: Packed | None) -> Tensor:
+def padded(x: Tensor, packing: Packing | None) -> Tensor:
     """Packed rows x (N, H, d) as (B, T, H, d), the last row of all in the places after the end of a sentence."""
-    if packed is None:
+    if packing is None:
         return x
-    rows = npx.full(packed.shape, len(x) - 1, npx.int64).reshape(-1)
-    rows[packed.cells] = npx.arange(len(x))
-    return x[rows.reshape(packed.shape)]
+    rows = npx.full(packing.shape, len(x) - 1, npx.int64).reshape(-1)
+    rows[packing.flat_index] = npx.arange(len(x))
+    return x[rows.reshape(packing.shape)]
 
 
 def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:
-    """Rotary positions (npx/scores.py) from small operations. x (..., T, H, d)."""
+    """Rotary positions (npx/kernels/attention_spec.py) from small operations. x (..., T, H, d)."""
     turns = rotations(x.data, first, base)
     cos, sin = turns.real, turns.imag
     a, b = x[..., ::2], x[..., 1::2]
@@ -246,17 +256,20 @@ def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:
 
 
 @differentiable
-def self_attention(qkv: Array, heads: int, d_k: int, scores: Scores = Scores(), drop: Drop | None = None) -> Result:
+def self_attention(
+    qkv: Array, heads: int, d_k: int, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None
+) -> Result:
     """`attention` of a sequence to itself, from one merged projection: queries, keys and values side by side.
 
     qkv (B, T, H * (2 d_k + d_v)); result (B, T, H * d_v); packed, (N, ...) both.
     """
-    return merged_attention([qkv], [(d_k, d_k, qkv.shape[-1] // heads - 2 * d_k)], heads, scores, drop)
+    return merged_attention([qkv], [(d_k, d_k, qkv.shape[-1] // heads - 2 * d_k)], heads, spec, drop)
 
 
 @differentiable
 def cross_attention(
-    queries: Array, keys_values: Array, heads: int, d_k: int, scores: Scores = Scores(), drop: Drop | None = None,
+    queries: Array, keys_values: Array, heads: int, d_k: int, spec: AttentionSpec = AttentionSpec(), drop: Drop |
+    None = None,
     *, again: tuple[Form | None, ...] = (None, None),
 ) -> Result:  # fmt: skip
     """`attention` of one sequence to another, whose keys and values come side by side from one merged projection.
@@ -265,14 +278,14 @@ def cross_attention(
     again: what forms both again on the way back (`Tensor.again`), so that they are not kept.
     """
     sizes = [(d_k,), (d_k, keys_values.shape[-1] // heads - d_k)]
-    return merged_attention([queries, keys_values], sizes, heads, scores, drop, again)
+    return merged_attention([queries, keys_values], sizes, heads, spec, drop, again)
 
 
 def merged_attention(
     merged: list[Array],
     sizes: list[tuple[int, ...]],
     heads: int,
-    scores: Scores,
+    spec: AttentionSpec,
     drop: Drop | None,
     again: tuple[Form | None, ...] = (None,),
 ) -> Result:
@@ -291,13 +304,13 @@ def merged_attention(
 
     def attend(arrays: list[Array]) -> tuple[Array, Any]:
         own = parts(arrays)
-        check_attention(scores, *own)
-        return npx.attention(*own, scores, drop)
+        check_attention(spec, *own)
+        return npx.attention(*own, spec, drop)
 
     y, saved = attend(merged)
     kinds, shape, of_y = [(x.shape, x.dtype) for x in merged], y.shape, (*y.shape[:-2], y.shape[-2] * y.shape[-1])
     sources = [form or always(x) for x, form in zip(merged, again, strict=True)]
-    spared = npx.forms_again(y)
+    spared = npx.should_rematerialize(y)
     formed: Callable[[], Any] = (
         once(lambda: attend([source() for source in sources])) if spared else always((None, saved))
     )
@@ -331,7 +344,7 @@ def composed_cross_attention(
 
 
 @differentiable
-def cross_entropy(logits: Array, targets: Array, smoothing: Smoothing = Smoothing()) -> Result:
+def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Result:
     """The summed label-smoothed cross entropy over the targets that are not padding.
 
     logits (..., V); targets (...) integers; `smoothing`: see npx/kernels/cross_entropy.py. Its pad_id, 0 unless told,
@@ -346,7 +359,7 @@ def cross_entropy(logits: Array, targets: Array, smoothing: Smoothing = Smoothin
 
 
 @differentiable
-def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: Smoothing = Smoothing()) -> Result:
+def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Result:
     """`cross_entropy` of the logits x w^T, which are never all in memory. x (..., D); w (V, D); targets (...).
 
     The gradients are formed together with the loss, while a chunk of logits is in cache.
@@ -356,16 +369,16 @@ def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: Smoothin
     flat = x.reshape(-1, x.shape[-1])
     loss, saved = npx.linear_cross_entropy(flat, w, targets.reshape(-1), smoothing, is_grad_enabled())
 
-    @adding
-    def vjp(g: Array, into: Places = NOWHERE) -> tuple[Array | None, ...]:
-        gx, gw = npx.linear_cross_entropy_grad(g, saved, into=into[1])
+    @accumulates
+    def vjp(g: Array, accumulate_into: GradientTargets = NO_TARGETS) -> tuple[Array | None, ...]:
+        gx, gw = npx.linear_cross_entropy_grad(g, saved, accumulate_into=accumulate_into[1])
         return gx.reshape(x.shape), gw
 
     return loss, vjp
 
 
 @composition
-def composed_cross_entropy(logits: Tensor, targets: Array, smoothing: Smoothing = Smoothing()) -> Tensor:
+def composed_cross_entropy(logits: Tensor, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Tensor:
     """`cross_entropy` from small operations: - sum_k q_k log softmax(logits)_k with q written out."""
     classes = logits.shape[-1]
     logits, targets = logits.reshape(-1, classes), targets.reshape(-1)
@@ -386,6 +399,8 @@ def composed_cross_entropy(logits: Tensor, targets: Array, smoothing: Smoothing 
 
 
 @composition
-def composed_linear_cross_entropy(x: Tensor, w: Tensor, targets: Array, smoothing: Smoothing = Smoothing()) -> Tensor:
+def composed_linear_cross_entropy(
+    x: Tensor, w: Tensor, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()
+) -> Tensor:
     """`linear_cross_entropy` from small operations."""
     return composed_cross_entropy(x @ w.transpose(), targets, smoothing)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import npx
 from autograd.engine import Node, Tensor, is_grad_enabled, leave, observing
-from autograd.graph import captured, owner
+from autograd.saved import captured, owner
 from npx import Array
 
 BELOW = tuple(str(Path(__file__).parent.parent / package) + "/" for package in ("autograd", "npx"))
@@ -33,11 +33,12 @@ class Observer:
         """An operation has run; `result.node` is None where no gradient is wanted."""
 
     def went(
-        self, node: Node, vjp: Any, g: Array, parents: tuple[Any, ...], gradients: Any, into: Any, sums: Any
+        self, node: Node, vjp: Any, g: Array, parents: tuple[Any, ...], gradients: Any, accumulate_into: Any, sums: Any
     ) -> None:
         """The vjp of a node has run, for its whole gradient g, and has given `gradients` for the `parents`.
 
-        `into`: where it was allowed to add; `sums`: node -> (gradient so far, whether it is the engine's own).
+        `accumulate_into`: where it was allowed to add; `sums`: node -> (gradient so far, whether it is the engine's
+        own).
         """
 
 
@@ -127,7 +128,7 @@ class Recorder(Observer):
         self.steps[node.number] = Step(node.number, name, self.layers.here(), result.data, parents, kept)
 
     def went(
-        self, node: Node, vjp: Any, g: Array, parents: tuple[Any, ...], gradients: Any, into: Any, sums: Any
+        self, node: Node, vjp: Any, g: Array, parents: tuple[Any, ...], gradients: Any, accumulate_into: Any, sums: Any
     ) -> None:
         step = self.steps.get(node.number)
         if step is None:
@@ -136,7 +137,7 @@ class Recorder(Observer):
         for i, (parent, gradient) in enumerate(zip(parents, gradients, strict=False)):
             if parent is not None:
                 step.gave.append(None if gradient is None else npx.asarray(gradient.copy()))
-                step.how.append(treatment(parent, gradient, into[i] if into else None, sums))
+                step.how.append(treatment(parent, gradient, accumulate_into[i] if accumulate_into else None, sums))
 
 
 def treatment(parent: Any, gradient: Any, place: Any, sums: Any) -> str:
@@ -240,7 +241,7 @@ class Memory(Observer):
         self.moment("forward", name, layer)
 
     def went(
-        self, node: Node, vjp: Any, g: Array, parents: tuple[Any, ...], gradients: Any, into: Any, sums: Any
+        self, node: Node, vjp: Any, g: Array, parents: tuple[Any, ...], gradients: Any, accumulate_into: Any, sums: Any
     ) -> None:
         for array in (g, *gradients):
             if array is not None:
@@ -287,7 +288,7 @@ class Anomaly(Observer):
             raise AnomalyError(f"{name}: {said}\n{self.place()}")
 
     def went(
-        self, node: Node, vjp: Any, g: Array, parents: tuple[Any, ...], gradients: Any, into: Any, sums: Any
+        self, node: Node, vjp: Any, g: Array, parents: tuple[Any, ...], gradients: Any, accumulate_into: Any, sums: Any
     ) -> None:
         where = self.lines.pop(node.number, "an operation that ran before the block")
         bad = [(i, x) for i, x in enumerate(gradients) if x is not None and not finite(x)]

@@ -30,6 +30,8 @@ def compared(comparison: Callable[[Any, Any], Array]) -> Callable[[Tensor, Any],
 
 
 BINARY = {"add": ops.add, "sub": ops.subtract, "mul": ops.multiply, "truediv": ops.divide, "matmul": ops.matmul}
+
+
 def elements(self: Tensor) -> Iterator[Tensor]:
     """Its parts along the first axis; TypeError where it has none."""
     return (self[i] for i in range(len(self)))

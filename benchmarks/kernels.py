@@ -57,7 +57,7 @@ def seconds(function: Callable[[], Any]) -> tuple[float, Any]:
 
 def main() -> None:
     a = arguments()
-    npx.tune()
+    npx.configure_process()
     npx.use_device(a.device)
     engine, rows = "numpy" if a.device == "cpu" else "cupy", []
     sizes = {"tokens": a.tokens, "length": a.length, "d_model": a.d_model, "heads": a.heads}

@@ -62,7 +62,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     a = parser.parse_args()
     os.environ["NPX_THREADS"] = "1"
-    npx.tune()
+    npx.configure_process()
     x = np.random.default_rng(0).normal(size=(a.rows, a.columns)).astype(np.float32)
     least = dict.fromkeys(LADDER, float("inf"))  # seconds a number
     for _ in range(a.runs):

@@ -45,7 +45,7 @@ def ours(a: argparse.Namespace) -> Callable[[], Any]:
     from models import TransformerConfig
     from train import Adam
 
-    npx.tune()
+    npx.configure_process()
     shape = {"d_model": a.d_model, "n_heads": a.heads, "d_ff": a.d_ff, "n_layers": a.layers, "dropout": 0.0}
     parts = {"architecture": "decoder", "norm": "pre", "activation": "gelu", "positions": "rotary"}
     adam = Adam(model := TransformerConfig(a.vocab, **shape, **parts).build())

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from train.scores.brackets import score
-from train.tasks.parsing import Parse, cleaned, summary
-from train.text.linear_trees import TAGS_OF_PUNCTUATION
-from train.text.tree_tokenizer import shape
-from train.text.trees import TOP, Leaf, Tree, punctuation
+from train.tasks.parsing.evalb import score
+from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION
+from train.tasks.parsing.task import Parse, cleaned, summary
+from train.tasks.parsing.tokenizer import shape
+from train.tasks.parsing.trees import TOP, Leaf, Tree, punctuation
 
 RARE = 2  # words seen at most so often speak for unseen ones
 SMOOTHING = 1.0  # what their tags count for beside a word's own

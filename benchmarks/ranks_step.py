@@ -5,7 +5,8 @@
 
 Each rank computes one micro-batch a step; so k ranks do k times the work of one, and their speed-up is in tokens a
 second. Steps with and without overlap take turns in one run. Where there are more ranks than cores, they share them.
-`--wire`: on two hosts that are joined by such a wire (tests/two_hosts.py; as root). The network's seconds are the least
+`--wire`: on two hosts that are joined by such a wire (tests/helpers/two_hosts.py; as root). The network's seconds
+are the least
 that a rank waited in a step. What `plan` says stands beside, for the compute of these steps and for a link measured by
 sums of one number and of a bucket alone. Needs mpi4py and mpirun; speed-ups need k cores that nothing else uses.
 """
@@ -30,7 +31,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64, help="pairs of a rank's micro-batch")
     parser.add_argument("--length", type=int, default=30, help="tokens of each side")
     parser.add_argument("--steps", type=int, default=6, help="of each kind")
-    parser.add_argument("--wire", default=None, help="options of tests.two_hosts")
+    parser.add_argument("--wire", default=None, help="options of tests.helpers.two_hosts")
     parser.add_argument("--shard", action="store_true", help="train.shard = true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
@@ -41,7 +42,7 @@ def link(world: Any) -> tuple[float, float]:
     """What joins the ranks, by sums alone: bytes a second, seconds until the first byte arrives."""
     import numpy as np
 
-    from train.learn.reduction import BUCKET
+    from train.learn.parallel.reducer import BUCKET
 
     found = []
     for size, times in ((world.size, 21), (BUCKET // 4, 7)):
@@ -62,15 +63,15 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
 
     import npx
     from train.experiments.speed import Quiet
-    from train.learn.shares import Share
+    from train.learn.parallel.plan import WorkShare
     from train.learn.update import Update
     from train.run.config import RunConfig
     from train.tasks import TASKS
     from train.text.batches import Batches
     from train.text.corpus import Corpus
 
-    npx.tune()
-    world = npx.ranks.join()
+    npx.configure_process()
+    world = npx.distributed.join()
     cores = sorted(os.sched_getaffinity(0))
     if world.size <= len(cores) and args.wire is None:
         os.sched_setaffinity(0, {cores[world.rank]})
@@ -81,7 +82,7 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     model = config.transformer_config(args.vocab).build(0, "float32")
     model.train()
     update = Update(TASKS["translation"], model, config.train, Quiet())  # type: ignore[arg-type]
-    share = Share([world.rank], world.size, world.size * batch.n_target_tokens)
+    share = WorkShare([world.rank], world.size, world.size * batch.n_target_tokens)
     found: dict[str, Any] = {"overlapped": [], "after": []}
     waits: dict[str, list[float]] = {kind: [] for kind in found}
     for step in range(2 * args.steps + 2):
@@ -114,9 +115,9 @@ def started(args: argparse.Namespace, ranks: int) -> dict[str, Any]:
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     hosts = []
     if ranks > 1 and args.wire is not None:
-        from tests.two_hosts import ALONE
+        from tests.helpers.two_hosts import ALONE
 
-        hosts = [*ALONE, sys.executable, "-m", "tests.two_hosts", *args.wire.split()]
+        hosts = [*ALONE, sys.executable, "-m", "tests.helpers.two_hosts", *args.wire.split()]
     how: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([*hosts, *many, *own], env=os.environ | one_thread | as_root, **how) as done:
         assert done.stdout
@@ -133,7 +134,7 @@ def main() -> None:
         import npx
 
         result = work(args)
-        if npx.ranks.world().rank == 0:
+        if npx.distributed.world().rank == 0:
             print(json.dumps(result))
         return
     from train.experiments.plan import BACKWARD, Link, planned

@@ -81,7 +81,7 @@ def our_step(
     from train.learn.graphs import Graphs
 
     os.environ["NPX_CUBLASLT"] = str(int(engine == "ours-lt"))
-    npx.tune()
+    npx.configure_process()
     npx.use_device(a.device)
     precision = npx.use_precision(a.precision or ("bf16" if a.device == "cuda" else "float32"))
     config = TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers)

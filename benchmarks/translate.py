@@ -53,7 +53,7 @@ def ours(a: argparse.Namespace) -> Callable[[], None]:
     from models import Transformer, TransformerConfig
     from models.search import beam_search, greedy_search
 
-    npx.tune()
+    npx.configure_process()
     model = Transformer(TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers))
     model.embedding.weight.data[model.config.eos_id] = 0
     src, extra = sources(a), a.output_length - a.length

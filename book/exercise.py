@@ -1,7 +1,7 @@
-"""What a `check.py` is written with: stages of cases, smallest first, and the stages that every operation goes through.
+"""Building blocks of a `check.py`: stages of cases, smallest first, and the standard stages of an operation.
 
-A stage runs the answer on a case and compares with what is right there, from the real code. The first case that
-differs is the one shown, so cases come in the order in which a person would want to see them.
+A stage runs the answer on a case and compares the result with that of the real code. Only the first difference is
+shown, so cases are ordered as a person would want to see them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,18 +14,18 @@ from autograd.testing import CheckError, check_operation
 from autograd.testing.problem import GradientError
 
 
-class Refused(Exception):
-    """An answer does not fit: what was expected, what was found."""
+class Rejected(Exception):
+    """An answer has the wrong form; the message says what was expected and what was found."""
 
 
 class Stage(NamedTuple):
-    """One thing an answer is held to.
+    """One requirement on an answer.
 
-    `said`: what is to be said of an answer that fails here. `cases(seed)` gives tuples; `yours(module, *case)` is what
-    an answer gives for one, `right(*case)` what is right, `call(*case)` the Python text that a learner can type.
+    `complaint` is printed for an answer that fails. `cases(seed)` yields tuples; `yours(module, *case)` is the answer's
+    result, `right(*case)` the right one, and `call(*case)` the Python text that a learner can type.
     """
 
-    said: str
+    complaint: str
     cases: Callable[[int], Iterable[tuple[Any, ...]]]
     yours: Callable[..., Any]
     right: Callable[..., Any]
@@ -34,17 +34,17 @@ class Stage(NamedTuple):
 
 
 def draw(seed: int, *shape: int) -> Any:
-    """Numbers of two digits, of either sign, the same for the same seed: short to read."""
+    """Return reproducible random numbers with two digits, which are short to read."""
     return np.asarray(np.round(np.random.default_rng([seed, *shape]).normal(size=shape), 2) + 0.0)
 
 
 def counted(shape: tuple[int, ...]) -> Any:
-    """1, 2, 3, ... in a shape: an incoming gradient in which every place is told from every other."""
+    """Return 1, 2, 3, ... in a shape: an incoming gradient whose entries all differ."""
     return np.arange(1.0, np.prod(shape) + 1).reshape(shape)
 
 
 def text(value: Any) -> str:
-    """A value as Python text."""
+    """Return a value as Python source."""
     if isinstance(value, np.ndarray):
         inside = str(value.tolist()).replace("inf", "np.inf").replace("nan", "np.nan")
         return f"np.array({inside})" if value.size else f"np.zeros({value.shape})"
@@ -55,18 +55,18 @@ def text(value: Any) -> str:
 
 
 def pair(module: Any, name: str, *args: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Output and vjp of an answer."""
+    """Return the output and vjp of an answer."""
     result = getattr(module, name)(*args)
     if not (isinstance(result, tuple) and len(result) == 2 and callable(result[1])):
-        raise Refused(f"expected {name} to return two things, the output and its vjp; got {kind(result)}")
+        raise Rejected(f"expected {name} to return two things, the output and its vjp; got {kind(result)}")
     return result
 
 
 def gradients(vjp: Callable[[Any], Any], g: Any, number: int) -> tuple[Any, ...]:
-    """What a vjp gives for g: so many gradients."""
+    """Return the gradients of a vjp for g; Rejected if there are not `number` of them."""
     result = vjp(g)
     if not isinstance(result, tuple) or len(result) != number:
-        raise Refused(f"expected the vjp to return a tuple of {number}, a gradient for each input; got {kind(result)}")
+        raise Rejected(f"expected the vjp to return a tuple of {number}, a gradient for each input; got {kind(result)}")
     return result
 
 
@@ -82,9 +82,9 @@ Cases = Callable[[int], Iterable[tuple[Any, ...]]]
 
 
 def operation(name: str, right: Callable[..., Any], edges: Cases, drawn: Cases, differentiated: int = 1) -> list[Stage]:
-    """The stages of an operation `name`, whose right output and vjp `right(*args)` gives.
+    """Return the stages of an operation `name`; `right(*args)` returns its right output and vjp.
 
-    edges, drawn: its arguments, of which the first `differentiated` get gradients.
+    `edges` and `drawn` yield its arguments, of which the first `differentiated` get gradients.
     """
 
     def both(seed: int) -> Iterator[tuple[Any, ...]]:
@@ -116,22 +116,22 @@ def operation(name: str, right: Callable[..., Any], edges: Cases, drawn: Cases, 
         Stage("the value is right, the gradient is wrong", with_gradient,
               lambda m, g, *args: gradients(pair(m, name, *args)[1], g, differentiated),
               lambda g, *args: right(*args)[1](g), lambda g, *args: f"{call(*args)}[1]({text(g)})"),
-        Stage("value and gradient are right, but the vjp leaves a trace: it has written over what it was given",
+        Stage("value and gradient are right, but the vjp has side effects: it overwrites its inputs",
               with_gradient, unchanged, as_given, lambda g, *args: f"{call(*args)}[1]({text(g)}), twice"),
     ]  # fmt: skip
 
 
-def kit(name: str, *inputs: Any, **how: Any) -> Callable[[Any, bool], None]:
-    """The last stage of an operation: `autograd.testing.check_operation`, at these inputs and derived ones."""
+def gradient_check(name: str, *inputs: Any, **options: Any) -> Callable[[Any, bool], None]:
+    """Return the last stage of an operation: `check_operation` at these inputs and at derived ones."""
 
     def check(module: Any, derive: bool = True) -> None:
         function = getattr(module, name)
         before = dict(OPERATIONS)
         try:
-            check_operation(differentiable(function), *inputs, derive=derive, float32=False, **how)
+            check_operation(differentiable(function), *inputs, derive=derive, float32=False, **options)
         except (GradientError, CheckError, ValueError, TypeError) as error:
             lines = [line for line in str(error).splitlines() if not line.startswith("reproduce")]
-            raise Refused("\n".join(line[:110] for line in lines[:10])) from error
+            raise Rejected("\n".join(line[:110] for line in lines[:10])) from error
         finally:
             OPERATIONS.clear()
             OPERATIONS.update(before)

@@ -1,7 +1,7 @@
-"""An answer through the stages of its exercise: the first failure alone, in at most 15 lines, with the mistake's name.
+"""Judge an answer by the stages of its exercise; report only the first failure, in at most 15 lines, with a hint.
 
-`judge` runs a file here; `python -m book.judging` is the process of its own in which a learner's file runs, so that
-what it prints, breaks or never ends harms nothing: `files.py` and `__main__.py` stay outside.
+`judge` runs a file in this process. `python -m book.judging` is the separate process in which a learner's file runs, so
+that prints, crashes and endless loops do no harm.
 """
 
 import contextlib
@@ -22,16 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from book.exercise import Refused, Stage
-from book.files import Exercise, exercises, first_refusal, shown
+from book.exercise import Rejected, Stage
+from book.files import Exercise, exercises, first_problem, shown
 
-WIDTH = 110  # of a line that is shown
-MOST = 15  # lines
+WIDTH = 110  # characters of a reported line
+MAX_LINES = 15
 
 
 @dataclass
 class Verdict:
-    """Whether an answer passed, what to print, the hint it was given (the wrong answer's name), how large the input."""
+    """The result: passed or not, lines to print, name of the recognized wrong answer, size of the failing input."""
 
     passed: bool
     lines: list[str] = field(default_factory=list)
@@ -40,12 +40,12 @@ class Verdict:
 
 
 class TimeUp(BaseException):
-    """The time limit is reached."""
+    """Raised when the time limit is reached."""
 
 
 @cache
 def load(path: Path) -> ModuleType:
-    """A file as a module, under a name of its own."""
+    """Import a file as a module under a unique name."""
     spec = importlib.util.spec_from_file_location(f"answer_{abs(hash(path))}", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -57,9 +57,9 @@ def check_of(exercise: Exercise) -> ModuleType:
     return load(exercise.folder / "check.py")
 
 
-def judge(exercise: Exercise, path: Path, seeds: range = range(1), kit: bool = True) -> Verdict:
-    """An answer's verdict, on the cases of some seeds. `kit` False: without the inputs that the kit derives."""
-    refusal = first_refusal(exercise, path)
+def judge(exercise: Exercise, path: Path, seeds: range = range(1), derive: bool = True) -> Verdict:
+    """Judge an answer on the cases of some seeds; `derive` adds the inputs derived by the gradient checker."""
+    refusal = first_problem(exercise, path)
     if refusal:
         return Verdict(False, refusal)
     check = check_of(exercise)
@@ -68,25 +68,25 @@ def judge(exercise: Exercise, path: Path, seeds: range = range(1), kit: bool = T
         try:
             module = load(path)
         except (Exception, SystemExit) as error:
-            return Verdict(False, wrapped(f"It does not load. {told(error, path)}"))
+            return Verdict(False, wrapped(f"The file cannot be imported. {describe_error(error, path)}"))
         for stage in check.STAGES:
             for seed in seeds:
-                found = first_difference(exercise, stage, seed, module, path)
-                if found is not None:
-                    return with_hint(exercise, stage, seed, module, *found)
-        if hasattr(check, "KIT"):
+                failure = first_difference(exercise, stage, seed, module, path)
+                if failure is not None:
+                    return with_hint(exercise, stage, seed, module, *failure)
+        if hasattr(check, "GRADIENT_CHECK"):
             try:
-                check.KIT(module, kit)
-            except Refused as error:
-                return Verdict(False, ["Its values and gradients are right; the gradient kit finds this.", "",
+                check.GRADIENT_CHECK(module, derive)
+            except Rejected as error:
+                return Verdict(False, ["Values and gradients are right on our cases; the gradient checker finds:", "",
                                        *str(error).splitlines()])  # fmt: skip
             except Exception as error:
-                return Verdict(False, wrapped(f"Within the gradient kit: {told(error, path)}"))
+                return Verdict(False, wrapped(f"In the gradient checker: {describe_error(error, path)}"))
     return Verdict(True, check.AFTER.splitlines())
 
 
 def outcome(stage: Stage, module: ModuleType, case: tuple[Any, ...]) -> Any:
-    """What an answer gives for a case, on arrays of its own; what it raises counts as that."""
+    """Return the answer's result on copies of the arguments, or the exception it raises."""
     try:
         return stage.yours(module, *copied(case))
     except (Exception, SystemExit) as error:
@@ -94,16 +94,20 @@ def outcome(stage: Stage, module: ModuleType, case: tuple[Any, ...]) -> Any:
 
 
 def first_difference(exercise: Exercise, stage: Stage, seed: int, module: ModuleType, path: Path) -> Any:
-    """The verdict on the first case where an answer is not right, its outcome and the case; None where all are."""
+    """Return the verdict, outcome and case of the first wrong result, or None if all are right."""
     for case in stage.cases(seed):
         yours, right = outcome(stage, module, case), stage.right(*copied(case))
         if isinstance(yours, Exception | SystemExit) or not same(yours, right, stage.close):
-            lines = [f"Not yet: {stage.said}.", "", *clipped(stage.call(*case))]
+            lines = [f"Not yet: {stage.complaint}.", "", *clipped(stage.call(*case))]
             if isinstance(yours, BaseException):
-                lines = ["Not yet: it cannot do this.", *lines[1:], *wrapped(told(yours, path), "  ")]
+                lines = [
+                    "Not yet: it raises an exception here.",
+                    *lines[1:],
+                    *wrapped(describe_error(yours, path), "  "),
+                ]
             else:
                 a, b = show(yours), show(right)
-                if a == b:  # in six digits
+                if a == b:  # equal in six digits
                     a, b = show(yours, 13), show(right, 13)
                 lines += ["  yours  " + a, "  right  " + b]
             return Verdict(False, lines, numbers=numbers(case)), yours, case
@@ -113,47 +117,47 @@ def first_difference(exercise: Exercise, stage: Stage, seed: int, module: Module
 def with_hint(
     exercise: Exercise, stage: Stage, seed: int, module: ModuleType, verdict: Verdict, yours: Any, case: Any
 ) -> Verdict:
-    """The verdict with the hint of the wrong answer that gives the learner's outcome, here and where else it is wrong.
+    """Add the hint of the known wrong answer that reproduces the learner's results.
 
-    Two mistakes may give the same by chance, and the wrong hint is worse than none: so all cases count of the stages
-    that look at the same function in the same way. Of several that explain all that is wrong the nearest one is taken,
-    and only if it gives what the learner's gives in three cases of four.
+    Two errors may agree on one case by chance, and a wrong hint is worse than none. So the comparison covers all cases
+    of all stages that test the same function in the same way. If several known answers explain every wrong result, the
+    closest is taken, and only if it agrees on at least three cases in four.
     """
     wrong = {path: load(path) for path in exercise.others("wrong")}
-    alike = [path for path, answer in wrong.items() if agrees(outcome(stage, answer, case), yours)]
-    agreed, cases = Counter[Path](), 0  # in how many cases, of how many
-    alike_stages = [each for each in check_of(exercise).STAGES if each.yours.__code__ is stage.yours.__code__]
-    for each in alike_stages if alike else []:
+    matching = [path for path, answer in wrong.items() if agrees(outcome(stage, answer, case), yours)]
+    agreed, cases = Counter[Path](), 0  # number of agreeing cases per known answer, number of cases
+    similar_stages = [each for each in check_of(exercise).STAGES if each.yours.__code__ is stage.yours.__code__]
+    for each in similar_stages if matching else []:
         for other in each.cases(seed):
             result = outcome(each, module, other)
-            agreeing = [path for path in alike if agrees(outcome(each, wrong[path], other), result)]
+            agreeing = [path for path in matching if agrees(outcome(each, wrong[path], other), result)]
             agreed.update(agreeing)
             cases += 1
             if isinstance(result, BaseException) or not same(result, each.right(*copied(other)), each.close):
-                alike = agreeing
-    if len(alike) > 1:  # some are wrong in other places as well
-        nearest = max(agreed[path] for path in alike)
-        alike = [path for path in alike if agreed[path] == nearest >= 0.75 * cases]
-    if len(alike) == 1:
-        verdict.hint = alike[0].stem
-        verdict.lines += ["", *wrapped("Hint: " + hint_of(alike[0]))]
+                matching = agreeing
+    if len(matching) > 1:  # some fail on other cases as well
+        nearest = max(agreed[path] for path in matching)
+        matching = [path for path in matching if agreed[path] == nearest >= 0.75 * cases]
+    if len(matching) == 1:
+        verdict.hint = matching[0].stem
+        verdict.lines += ["", *wrapped("Hint: " + hint_of(matching[0]))]
     return verdict
 
 
 def hint_of(path: Path) -> str:
-    """The first line of its docstring."""
+    """Return the hint of a known wrong answer: the first line of its docstring."""
     return (load(path).__doc__ or "").strip().splitlines()[0]
 
 
 def agrees(a: Any, b: Any) -> bool:
-    """Whether two outcomes are the same, raised ones too."""
+    """Return whether two outcomes are equal, exceptions included."""
     if isinstance(a, BaseException) or isinstance(b, BaseException):
         return type(a) is type(b) and str(a) == str(b)
     return same(a, b, 1e-9)
 
 
 def same(a: Any, b: Any, close: float) -> bool:
-    """Whether two results are the same, floats to `close` of the larger."""
+    """Return whether two results are equal, floats to a relative difference of `close`."""
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
         return len(a) == len(b) and all(same(x, y, close) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):
@@ -179,7 +183,7 @@ def copied(case: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def numbers(case: tuple[Any, ...]) -> int:
-    """How many numbers the largest of a case's arrays, lists and tables has: how hard it is to follow by hand."""
+    """Return the size of a case's largest array, list or table: how hard it is to follow by hand."""
 
     def count(x: Any, kind: type) -> int:
         if isinstance(x, (list, tuple, dict)):
@@ -190,25 +194,25 @@ def numbers(case: tuple[Any, ...]) -> int:
 
 
 def has_floats(x: Any) -> bool:
-    """Whether there is a float in a case: then its integers only say where things stand."""
+    """Return whether a case contains floats; its integers are then only positions."""
     inside = x.values() if isinstance(x, dict) else x if isinstance(x, (list, tuple)) else ()
     return isinstance(x, (float, np.ndarray)) or any(map(has_floats, inside))
 
 
-def told(error: BaseException, path: Path) -> str:
-    """An exception in a sentence, with the line of the learner's file that it came from."""
-    if isinstance(error, Refused):
+def describe_error(error: BaseException, path: Path) -> str:
+    """Describe an exception in one sentence, with the line of the learner's file that raised it."""
+    if isinstance(error, Rejected):
         return str(error)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
     where = f"{shown(path)}:{lines[-1]}: " if lines else f"{shown(path)}: "
-    said = str(error).splitlines()[0][: 2 * WIDTH] if str(error) else ""
+    message = str(error).splitlines()[0][: 2 * WIDTH] if str(error) else ""
     if isinstance(error, RecursionError):
-        said = "it calls itself too often"
-    return f"{where}{type(error).__name__}{': ' if said else ''}{said}"
+        message = "too many recursive calls"
+    return f"{where}{type(error).__name__}{': ' if message else ''}{message}"
 
 
 def show(value: Any, digits: int = 6) -> str:
-    """A result in one line; a matrix with its shape."""
+    """Format a result in one line, a matrix with its shape."""
     shape = f"  shape {value.shape}" if isinstance(value, np.ndarray) and (value.ndim > 1 or not value.size) else ""
     return cut(written(value, digits) + shape)
 
@@ -231,7 +235,7 @@ def cut(line: str) -> str:
 
 
 def clipped(call: str) -> list[str]:
-    """The text of a call on up to six lines, still Python."""
+    """Wrap the text of a call into at most six lines of valid Python."""
     lines: list[str] = []
     for line in call.splitlines():
         for word in line.replace(", np.array", ",\0np.array").replace(")[1](", ")[1](\0").split("\0"):
@@ -243,7 +247,7 @@ def clipped(call: str) -> list[str]:
 
 
 def wrapped(line: str, indent: str = "") -> list[str]:
-    """Words on lines of the width."""
+    """Wrap a sentence into lines."""
     lines = [indent]
     for word in line.split(" "):
         if len(lines[-1]) + len(word) >= 96 and lines[-1] != indent:
@@ -252,20 +256,20 @@ def wrapped(line: str, indent: str = "") -> list[str]:
     return lines
 
 
-def main(number: str, path: str, limit: str, patience: str, result: str) -> None:
-    """Judge a learner's file in this process, and leave the verdict as JSON in the file `result`.
+def main(number: str, path: str, limit: str, wall_limit: str, result: str) -> None:
+    """Judge a learner's file in this process and write the verdict as JSON to the file `result`.
 
-    `limit`: seconds of the processor, so that a busy machine makes no right answer wrong; `patience`: by the clock, for
-    an answer that waits.
+    `limit` is in seconds of CPU time, so that a busy machine fails no right answer; `wall_limit` is in wall-clock
+    seconds, for an answer that sleeps.
     """
     where = Path(path)
 
     def stop(*_: Any) -> None:
         raise TimeUp
 
-    clocks = {signal.ITIMER_PROF: (signal.SIGPROF, limit), signal.ITIMER_REAL: (signal.SIGALRM, patience)}
-    for clock, (told_by, seconds) in clocks.items():
-        signal.signal(told_by, stop)
+    clocks = {signal.ITIMER_PROF: (signal.SIGPROF, limit), signal.ITIMER_REAL: (signal.SIGALRM, wall_limit)}
+    for clock, (signal_number, seconds) in clocks.items():
+        signal.signal(signal_number, stop)
         signal.setitimer(clock, float(seconds))
     printed = io.StringIO()
     try:
@@ -275,12 +279,15 @@ def main(number: str, path: str, limit: str, patience: str, result: str) -> None
     except TimeUp as error:
         lines = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == where]
         at = f"{shown(where)}:{lines[-1].lineno}: at `{lines[-1].line}`" if lines else shown(where)
-        verdict = Verdict(False, [f"It did not end within {float(limit):g} seconds: a loop that never stops?", at])
+        verdict = Verdict(False, [f"It did not finish within {float(limit):g} seconds; is there an endless loop?", at])
     for clock in clocks:
         signal.setitimer(clock, 0)
     if printed.getvalue():
-        said = printed.getvalue().splitlines()
-        verdict.lines += ["", f"(Your file prints, {len(said)} lines; the first: {said[0][:60]!r}. That is allowed.)"]
+        output = printed.getvalue().splitlines()
+        verdict.lines += [
+            "",
+            f"(Your file prints {len(output)} lines, which is allowed. The first: {output[0][:60]!r}.)",
+        ]
     Path(result).write_text(json.dumps(asdict(verdict)), encoding="utf-8")
 
 

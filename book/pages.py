@@ -1,10 +1,10 @@
-"""A chapter: Markdown whose Python blocks run in order in one namespace and whose text blocks are what they print.
+"""Check a page: Markdown whose Python blocks run in order in one namespace and whose text blocks are their output.
 
-    ```python                        runs; a ```text block right after it is what it has to print, numbers to 3 digits
-    ```python autograd/engine.py     is not run: it stands so, word for word, in that file
+    ```python                        runs; a ```text block right after it is its output, compared to 3 digits
+    ```python autograd/engine.py     is a quotation: these lines must be in that file, word for word
 
-So a change of the engine fails the page that quotes it, and a page that shows a number shows the right one.
-`python -m book.pages book/12-panels.md` writes into the text blocks of a page what it prints now: read the difference.
+So a change of the engine fails the page that quotes it, and every number on a page is right.
+`python -m book.pages book/12-panels.md` updates the text blocks of a page; review the difference.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Block:
 
 
 class PageError(AssertionError):
-    """A page does not say what is so."""
+    """A page disagrees with the code."""
 
 
 class Page:
@@ -52,20 +52,20 @@ class Page:
 
     @property
     def words(self) -> int:
-        """Of the text, without code."""
+        """Return the number of words outside code blocks."""
         return len(FENCE.sub(" ", self.text).split())
 
     def where(self, block: Block) -> str:
         return f"{self.path.relative_to(ROOT)}:{block.line}"
 
     def check_quotations(self) -> None:
-        """Raise PageError for a block that is not in the file it names."""
+        """Raise PageError if a quotation is not in its file."""
         for block in self.blocks:
             if block.source:
                 quoted(self.where(block), block.code, ROOT / block.source)
 
     def run(self) -> list[tuple[Block, str]]:
-        """The blocks that run, and what each prints. PageError for one that raises."""
+        """Run the Python blocks and return each with its output; PageError if one raises."""
         scope: dict[str, Any] = {"__name__": self.path.stem}
         results = []
         for block in self.blocks:
@@ -81,7 +81,7 @@ class Page:
         return results
 
     def check_output(self) -> None:
-        """Raise PageError for a block that does not print what the text block after it shows."""
+        """Raise PageError if a block's output differs from the text block after it."""
         after = dict(zip([b.line for b in self.blocks], self.blocks[1:], strict=False))
         for block, printed in self.run():
             shown = after.get(block.line)
@@ -92,8 +92,8 @@ class Page:
                     f"{printed}and the page shows\n{expected}(python -m book.pages {self.path.relative_to(ROOT)})"
                 )
 
-    def filled(self) -> str:
-        """Its text, with what its blocks print now in the text blocks after them."""
+    def updated(self) -> str:
+        """Return the page with the text blocks replaced by current output."""
         lines = self.text.split("\n")
         after = dict(zip([b.line for b in self.blocks], self.blocks[1:], strict=False))
         for block, printed in reversed(self.run()):
@@ -102,8 +102,8 @@ class Page:
                 lines[shown.line - 1 : shown.line - 1 + shown.code.count("\n")] = printed.rstrip("\n").split("\n")
         return "\n".join(lines)
 
-    def told(self) -> list[str]:
-        """Each block that runs, with what it prints."""
+    def transcript(self) -> list[str]:
+        """Return each Python block followed by its output."""
         lines = []
         for block, printed in self.run():
             lines += ["", *("    " + line for line in block.code.splitlines()), "", *printed.splitlines()]
@@ -111,14 +111,14 @@ class Page:
 
 
 def digits(text: str) -> list[str]:
-    """Words, of which numbers count to three digits."""
-    return NUMBER.sub(lambda found: f"{float(found[0]):.3g}", text).split()
+    """Split into words, with numbers rounded to three digits."""
+    return NUMBER.sub(lambda match: f"{float(match[0]):.3g}", text).split()
 
 
 def quoted(where: str, code: str, source: Path) -> None:
-    """Raise PageError unless these lines stand in a file, together, indented as they may be."""
+    """Raise PageError unless these lines appear consecutively in a file, at any indentation."""
     if not source.is_file():
-        raise PageError(f"{where}: quotes {source.relative_to(ROOT)}, which is not there any more")
+        raise PageError(f"{where}: quotes {source.relative_to(ROOT)}, which no longer exists")
     wanted = code.splitlines()
     lines = source.read_text(encoding="utf-8").splitlines()
     for start in range(len(lines) - len(wanted) + 1):
@@ -127,17 +127,17 @@ def quoted(where: str, code: str, source: Path) -> None:
             if textwrap.dedent("\n".join(here)) == textwrap.dedent("\n".join(wanted)):
                 return
     stripped = [line.strip() for line in lines]
-    lost = [line for line in wanted if line.strip() not in stripped]
-    changed = lost[0] if lost else wanted[0]
-    now = difflib.get_close_matches(changed.strip(), stripped, 1, 0.5)
+    missing = [line for line in wanted if line.strip() not in stripped]
+    changed = missing[0] if missing else wanted[0]
+    similar = difflib.get_close_matches(changed.strip(), stripped, 1, 0.5)
     raise PageError(
-        f"{where}: the page quotes {source.relative_to(ROOT)}, which now says something else: "
-        "bring the page up to date\n"
-        f"  quoted  {changed.strip()}\n  there   {now[0] if now else 'nothing like it'}"
+        f"{where}: the page quotes {source.relative_to(ROOT)}, which has changed: "
+        "update the page\n"
+        f"  quoted  {changed.strip()}\n  there   {similar[0] if similar else 'nothing similar'}"
     )
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         page = Page(Path(name).resolve())
-        page.path.write_text(page.filled(), encoding="utf-8")
+        page.path.write_text(page.updated(), encoding="utf-8")

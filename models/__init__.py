@@ -9,4 +9,4 @@ from models.module import Module, Parameter
 from models.parameters import FlatParameters
 from models.presets import PRESETS
 from models.registry import ACTIVATIONS, ARCHITECTURES, NORMS, POSITIONS, architecture
-from models.state import State
+from models.cache import State

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from models.fields import LENGTH, POSITIVE, SHARE, WIDTH, check, key
-from models.initial import shapes_only
+from models.init import shapes_only
 from models.presets import PRESETS
 from models.registry import ACTIVATIONS, ARCHITECTURES, NORMS, POSITIONS
 from npx.ranges import Range

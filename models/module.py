@@ -51,7 +51,7 @@ class Module:
 
     training = True
     hook: Callable[..., Any] | None = None  # gets the positional arguments of each call
-    recomputed = False  # keep nothing of a call but inputs and output: autograd/recompute.py
+    gradient_checkpointing = False  # keep nothing of a call but inputs and output: autograd/rematerialize.py
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__}: expected a `forward` method; got none; try defining one")
@@ -59,7 +59,7 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.hook:
             self.hook(*args)
-        if self.recomputed:
+        if self.gradient_checkpointing:
             return checkpoint(self.forward, *args, **kwargs)
         return self.forward(*args, **kwargs)
 

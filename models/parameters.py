@@ -30,7 +30,7 @@ class FlatParameters:
     beginning, keep the dtype they have. So a small update is not lost to rounding, and gradients add up in full
     precision. Else `low` is None.
 
-    `learn_only`: what is learned here may be parts of it. Then `data` beside a `low` is those parts alone.
+    `shard_to`: what is learned here may be parts of it. Then `data` beside a `low` is those parts alone.
     """
 
     def __init__(self, module: Module, numbers: Any = None) -> None:
@@ -78,7 +78,7 @@ class FlatParameters:
             "try copying the module, and Adam(copy) with load_state_dict"
         )
 
-    def learn_only(self, parts: Sequence[slice]) -> None:
+    def shard_to(self, parts: Sequence[slice]) -> None:
         """From now on only these parts of the buffer are learned here; who learns the others gives them."""
         sizes = [part.stop - part.start for part in parts]
         self.parts, self.learned = [(part, part) for part in parts], sum(sizes)

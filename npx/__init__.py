@@ -1,7 +1,7 @@
 """Arrays: which engine computes, on which device, with which random numbers and which fused kernels.
 
 NumPy and CuPy are imported in this package and nowhere above it. Importing it changes nothing in the process:
-`npx.tune()` does.
+`npx.configure_process()` does.
 
 The array functions below are NumPy's own: given a CuPy array they hand over to CuPy through NumPy's dispatch
 protocols (`__array_ufunc__`, `__array_function__`), so no layer above has to ask which engine it is on. What makes an
@@ -18,14 +18,16 @@ from numpy import (
 from numpy import sum as sum
 from numpy import all as all, any as any, max as max, min as min
 
-from npx import random, ranks
+from npx import random
+from npx import distributed
 from npx.array import (
-    NOWHERE, Array, Places, add_at, arange, array_module, asarray, device, empty, free_memory, from_host, full, host,
+    NO_TARGETS, Array, GradientTargets, add_at, arange, array_module, asarray, device, empty, free_memory, from_host,
+    full, host,
     memory_use, ones, synchronize, to_host, use_device, zeros,
 )  # fmt: skip
 from npx.kernels.adam import AdamStep, adam, adam_step
 from npx.kernels.attention import attention, attention_grad, attention_weights
-from npx.kernels.cross_entropy import SMOOTHING_OVER, Smoothing
+from npx.kernels.cross_entropy import SMOOTHING_CLASSES, LabelSmoothing
 from npx.kernels.cross_entropy import cross_entropy, cross_entropy_grad, linear_cross_entropy, linear_cross_entropy_grad
 from npx.kernels.dropout import Drop, dropout, dropout_grad
 from npx.kernels.dropout_residual_norm import dropout_residual_norm, dropout_residual_norm_grad
@@ -34,13 +36,23 @@ from npx.kernels.layer_norm import layer_norm, layer_norm_grad
 from npx.kernels.linear import linear, linear_grad
 from npx.kernels.softmax import softmax, softmax_grad
 from npx.kernels.top_k import top_k
-from npx.packed import Packed, pack, sentences, together
-from npx.precision import PRECISIONS, Precision, precision_named, use_precision, wide
+from npx.kernels.packing import Packing, pack, pad_packed, pack_padded
+from npx.precision import PRECISIONS, Precision, precision_named, use_precision, accumulation_dtype
 from npx.random import Key, keyed, next_key
-from npx.registry import KERNELS, Gradient, Kernel, KernelMismatch, Saved, forms_again, keeping, kernel, kernel_mode
-from npx.rows import elementwise, small_blocks
-from npx.scores import Scores, mask_bias
+from npx.registry import (
+    KERNELS,
+    Gradient,
+    Kernel,
+    KernelMismatch,
+    Saved,
+    should_rematerialize,
+    saving_all,
+    kernel,
+    kernel_mode,
+)
+from npx.cpu.row_blocks import elementwise, small_blocks
+from npx.kernels.attention_spec import AttentionSpec, mask_bias
 from npx.settings import check_settings
-from npx.tune import tune, tuned
+from npx.cpu.tune import configure_process, is_configured
 
 check_settings()

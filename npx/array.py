@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]  # of either engine: a CuPy array quacks alike
-Places = tuple[Array | None, ...]  # arrays to add to, None where there is none
-NOWHERE: Places = (None,) * 4  # for as many gradients as a kernel has
+GradientTargets = tuple[Array | None, ...]  # arrays to add to, None where there is none
+NO_TARGETS: GradientTargets = (None,) * 4  # for as many gradients as a kernel has
 host = np
 DEVICES = ("cpu", "cuda")
 _device = "cpu"
@@ -154,12 +154,12 @@ def add_at(x: Array, index: Any, values: Array) -> None:
         array_module(x).add.at(x, index, values)
 
 
-def added(values: Places, into: Places) -> Any:
-    """Each value, or the array of `into` that it is added to, where there is one."""
-    for value, place in zip(values, into, strict=False):
+def added(values: GradientTargets, accumulate_into: GradientTargets) -> Any:
+    """Each value, or the array of `accumulate_into` that it is added to, where there is one."""
+    for value, place in zip(values, accumulate_into, strict=False):
         if place is not None:
             place += value
-    return tuple(value if place is None else place for value, place in zip(values, into, strict=False))
+    return tuple(value if place is None else place for value, place in zip(values, accumulate_into, strict=False))
 
 
 def use_tf32(on: bool) -> None:

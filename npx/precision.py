@@ -82,6 +82,6 @@ def dtype(name: str) -> np.dtype:
     return np.dtype(name)
 
 
-def wide(dtype: Any) -> np.dtype:
+def accumulation_dtype(dtype: Any) -> np.dtype:
     """The dtype sums of `dtype` are formed in: float32 for float16 and bfloat16, any other itself."""
     return np.result_type(dtype, np.float32)

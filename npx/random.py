@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npx.array import Array, from_host
-from npx.within import Within
+from npx.scoped import Scoped
 
 WORDS_PER_COUNT = 16  # 16-bit words that one value of the Philox counter yields (4 x 64 bits)
 
@@ -47,7 +47,7 @@ class LaterKey(Key):
         return key
 
 
-_keys: Within[Iterator[Key] | None] = Within(None)  # those of the innermost block
+_keys: Scoped[Iterator[Key] | None] = Scoped(None)  # those of the innermost block
 
 
 @contextmanager
@@ -60,15 +60,15 @@ def keyed(seed: int, step: int, moment: Array | None = None, first: int = 0) -> 
 
 
 @contextmanager
-def keys_again(calls: list[Key]) -> Iterator[None]:
+def replay_keys(calls: list[Key]) -> Iterator[None]:
     """Within the block `next_key` gives the keys of a list, in order."""
     with _keys.set(iter(calls)):
         yield
 
 
 @contextmanager
-def noting_keys() -> Iterator[list[Key]]:
-    """Within the block the keys that `next_key` gives are noted in the list, for `keys_again`."""
+def record_keys() -> Iterator[list[Key]]:
+    """Within the block the keys that `next_key` gives are noted in the list, for `replay_keys`."""
     noted: list[Key] = []
     outer = _keys.get()
 

@@ -1,8 +1,8 @@
 """What a value may be: one declaration for a key of a configuration, an option of a command, an environment variable.
 
-    Range(int, "[1, 512]").fits(4)                    True
-    Range(float, "[0, 1)").words()                    "a number from 0 to below 1"
-    Range(str, choices=("paper", "length"))           one of these
+Range(int, "[1, 512]").fits(4)                    True
+Range(float, "[0, 1)").words()                    "a number from 0 to below 1"
+Range(str, choices=("paper", "length"))           one of these
 """
 
 import math

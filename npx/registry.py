@@ -30,17 +30,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npx.array import Array, array_module, to_host
+from npx.scoped import Scoped
 from npx.settings import KERNEL_MODES as MODES
 from npx.settings import setting
-from npx.within import Within
 
 # Of the largest magnitude, or 1. In float64, where it is far above rounding errors: of the largest in a row.
 TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-11}
 
 Output = tuple[Array, Any]  # of a version with a gradient: y, and what it saves
 KERNELS: dict[str, "Kernel"] = {}
-_mode: Within[str] = Within(setting("NPX_KERNELS"))
-_keeping = Within(False)
+_mode: Scoped[str] = Scoped(setting("NPX_KERNELS"))
+_keeping = Scoped(False)
 
 
 def emulating() -> bool:
@@ -48,15 +48,15 @@ def emulating() -> bool:
     return _mode.get().startswith("emulate")
 
 
-def forms_again(x: Array) -> bool:
+def should_rematerialize(x: Array) -> bool:
     """Whether an operation forms again on the way back what it can, from arrays like x, rather than keep it.
 
-    So on a CPU; on a GPU, where launches are what is dear, everything is kept, and so it is within `keeping`.
+    So on a CPU; on a GPU, where launches are what is dear, everything is kept, and so it is within `saving_all`.
     """
     return not _keeping.get() and not emulating() and type(x).__module__ == "numpy"
 
 
-def keeping() -> AbstractContextManager[Any]:
+def saving_all() -> AbstractContextManager[Any]:
     """Within the block operations keep all that they need on the way back: for one that begins at once."""
     return _keeping.set(True)
 

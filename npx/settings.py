@@ -2,7 +2,7 @@
 
     NPX_THREADS=2      threads that walk over blocks of rows; 0, the default, is one for each core
     NPX_KERNELS=check  which versions of the kernels run, see registry.py
-    NPX_TUNE=0         `npx.tune()` leaves the process alone
+    NPX_TUNE=0         `npx.configure_process()` leaves the process alone
     NPX_CUBLASLT=1     products of a GPU by cuBLASLt, bias and ReLU within them (npx/cuda/cublas.py)
 
 An empty one is one that is not set. NPX_GPU_MEMORY is read where a GPU is found (array.py).

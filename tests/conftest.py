@@ -22,7 +22,7 @@ settings.register_profile("ci", max_examples=20, derandomize=True, database=None
 settings.register_profile("dev", max_examples=20, **ALWAYS)
 settings.register_profile("few", max_examples=5, derandomize=True, database=None, **ALWAYS)
 settings.register_profile("thorough", max_examples=500, **ALWAYS)
-npx.tune()
+npx.configure_process()
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores Ctrl-C, which tests send
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
@@ -41,7 +41,7 @@ def computing_device():
     """Where the tests of this process compute."""
     engine = os.environ.get("NPX_TEST_ENGINE", "numpy")
     if engine in ("strict", "emulated"):
-        from tests.strict_cupy import device
+        from tests.fakes.strict_cupy import device
 
         with device(cuda=engine == "emulated"):
             yield

@@ -7,7 +7,7 @@ arrows) is left out. What `__init__` and `__main__` files import is not looked a
 import re
 from pathlib import Path
 
-from tests.test_house import FILES, PACKAGES, ROOT, files_imported
+from tests.test_imports import FILES, PACKAGES, ROOT, files_imported
 
 LABELS = {  # what each folder is for, in a few words
     "npx": "arrays, kernels, cores, GPU",

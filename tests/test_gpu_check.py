@@ -13,9 +13,9 @@ import pytest
 from autograd.testing.kernels import present
 from benchmarks import kernels, train_step
 from npx.kernels import cross_entropy
+from tests.fakes.strict_cupy import device
 from tests.gpu_check import count, measure, page, parts
 from tests.gpu_check.sizes import GPU, REHEARSAL
-from tests.strict_cupy import device
 
 needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++: none found")
 PAGE = (parts.ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 
 import npx
 from models import Transformer, TransformerConfig
-from train.learn.optim import Adam, NoamSchedule
+from train.learn.optimizer import Adam, NoamSchedule
 
 torch = pytest.importorskip("torch", reason="torch is not installed: `make parity` installs it and runs this file")
 torch.set_num_threads(1)  # of little use to matrices this small, and in each other's way on a busy machine

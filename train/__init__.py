@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from train.errors import UserError as UserError
     from train.learn.loss import label_smoothed_loss as label_smoothed_loss
-    from train.learn.optim import Adam as Adam
-    from train.learn.optim import NoamSchedule as NoamSchedule
+    from train.learn.optimizer import Adam as Adam
+    from train.learn.optimizer import NoamSchedule as NoamSchedule
     from train.learn.trainer import Trainer as Trainer
     from train.learn.training import train as train
     from train.run.checkpoint import average_checkpoints as average_checkpoints
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from train.text.tokenizer import Tokenizer as Tokenizer
 
 _HOME = {
-    "Adam": "learn.optim",
-    "NoamSchedule": "learn.optim",
+    "Adam": "learn.optimizer",
+    "NoamSchedule": "learn.optimizer",
     "RunConfig": "run.config",
     "Tokenizer": "text.tokenizer",
     "Trainer": "learn.trainer",

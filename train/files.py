@@ -31,10 +31,10 @@ SHAPES = {
 ATTEMPTS = {stat.S_IFDIR: "the path of a file inside it", stat.S_IFIFO: "writing its content to a file first"}
 SEAL = "sha256_of_this"
 Path_ = str | os.PathLike[str]
-AGAIN, RESUME = "then the same command again", "then --resume"  # what comes after the remedy of NotWritten
+AGAIN, RESUME = "then the same command again", "then --resume"  # what comes after the remedy of WriteError
 
 
-class NotWritten(UserError):
+class WriteError(UserError):
     """A disk that is full, a quota, a folder that may not be written: what was there before is kept.
 
     `found`: what was expected and what was got; `remedy`: what makes it possible; `after`: what to do then.
@@ -139,7 +139,7 @@ def kept(path: Path_) -> Any:
     return content
 
 
-def claimed(out: Path, *marks: str, besides: Collection[str] = ()) -> Any:
+def open_own_folder(out: Path, *marks: str, besides: Collection[str] = ()) -> Any:
     """What a command's own folder holds in the first of the sealed files `marks` that is there; None for a new folder.
 
     UserError for any other folder, which is somebody's own. A new one has nothing in it but what is named `besides`.
@@ -163,7 +163,7 @@ def digest(path: Path_) -> str:
 Schema = Mapping[str, Any]  # key -> a Range, a type, (that, None) for what may be null, or a Schema
 
 
-def misfit(content: Any, schema: Schema) -> str:
+def schema_error(content: Any, schema: Schema) -> str:
     """What is wrong with the first key of `content` that does not fit, `run.step: expected ...; got ...`, or ""."""
     if not isinstance(content, dict):
         return f"expected keys and values; got {type(content).__name__}"
@@ -178,7 +178,7 @@ def misfit(content: Any, schema: Schema) -> str:
         if isinstance(kind, Range) and kind.kind is float and type(value) is int and abs(value) < 2**53:
             value = float(value)
         if isinstance(kind, Mapping):
-            if wrong := misfit(value, kind):
+            if wrong := schema_error(value, kind):
                 return f"{key}.{wrong}"
         elif not (kind.fits(value) if isinstance(kind, Range) else type(value) is kind):
             words = kind.words() if isinstance(kind, Range) else {dict: "keys and values"}.get(kind, kind.__name__)
@@ -291,13 +291,13 @@ def same_file(descriptor: int, path: Path_) -> bool:
 
 
 def write_text(path: Path_, text: str) -> None:
-    """Replaces a text file whole or not at all; NotWritten where the disk is full."""
+    """Replaces a text file whole or not at all; WriteError where the disk is full."""
     with disk_errors(str(path)), whole(path, "t") as file:
         file.write(text)
 
 
 def write_json(path: Path_, content: Mapping[str, Any]) -> None:
-    """Replaces a JSON file, sealed, whole or not at all; NotWritten where the disk is full."""
+    """Replaces a JSON file, sealed, whole or not at all; WriteError where the disk is full."""
     write_text(path, as_json(content))
 
 
@@ -317,16 +317,16 @@ def sync(path: Path_) -> None:
 
 @contextmanager
 def disk_errors(what: str, after: str = "") -> Iterator[None]:
-    """Turns what keeps a file from being written (`CANNOT_WRITE`) into NotWritten; other errors pass.
+    """Turns what keeps a file from being written (`CANNOT_WRITE`) into WriteError; other errors pass.
 
     `after` (default AGAIN) is what to do when it can be written; it also takes the place of that of a block within.
     """
     try:
         yield
-    except NotWritten as error:
+    except WriteError as error:
         if not after:
             raise
-        raise NotWritten(error.found, error.remedy, after) from None
+        raise WriteError(error.found, error.remedy, after) from None
     except UserError:
         raise
     except Exception as error:
@@ -335,7 +335,7 @@ def disk_errors(what: str, after: str = "") -> Iterator[None]:
             raise
         room, remedy = ("room on the disk", "freeing space") if number in NO_ROOM else ("to write it", "allowing that")
         found = f"{what}: expected {room}; got '{os.strerror(number)}'; what was written before is kept"
-        raise NotWritten(found, remedy, after or AGAIN) from None
+        raise WriteError(found, remedy, after or AGAIN) from None
 
 
 def appended(path: Path_) -> IO[Any]:

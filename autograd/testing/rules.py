@@ -13,7 +13,7 @@ from typing import Any
 import npx
 from autograd import operations
 from autograd.engine import Tensor, no_grad
-from autograd.graph import captured, owner
+from autograd.saved import captured, owner
 from autograd.testing.gradcheck import Checked
 from autograd.testing.problem import REFUSALS, Problem, is_array, is_float, quiet
 from npx import Array

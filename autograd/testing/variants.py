@@ -11,7 +11,7 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
-from autograd.graph import captured
+from autograd.saved import captured
 from autograd.testing.problem import REFUSALS, Problem, is_array, is_float, nodes, quiet
 from npx import Array
 
@@ -274,8 +274,9 @@ def unasked_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
             if x.shape[axis] > 1:
                 values = list(problem.values)
                 values[i] = npx.take(x, npx.asarray([0]), axis=axis)
-                yield f"input {i} of length 1 along axis {axis}", problem.at(
-                    [*(values[k] for k in problem.floats), *problem.parameters.values()]
+                yield (
+                    f"input {i} of length 1 along axis {axis}",
+                    problem.at([*(values[k] for k in problem.floats), *problem.parameters.values()]),
                 )
 
 

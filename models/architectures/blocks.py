@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import npx
 from autograd import Tensor, neural, no_grad
+from models.cache import KeysValues
 from models.config import TransformerConfig
 from models.layers.attention import Attention, CrossAttention, SelfAttention
 from models.layers.basic import Dropout, Embedding
@@ -13,7 +14,6 @@ from models.layers.norm import Norm, Residual
 from models.layers.positions import Positions
 from models.module import Module
 from models.registry import NORMS, POSITIONS
-from models.state import KeysValues
 
 A = TypeVar("A", bound=Attention)
 
@@ -31,8 +31,8 @@ class EncoderLayer(Layer):
         self.feed_forward = FeedForward(c.d_model, c.d_ff, c.activation_dropout, c.activation)
         self.feed_forward_residual = residual(c)
 
-    def forward(self, x: Tensor, scores: npx.Scores, state: KeysValues | None = None) -> Tensor:
-        x = self.attention_residual(x, lambda y: self.attention(y, scores, state))
+    def forward(self, x: Tensor, spec: npx.AttentionSpec, state: KeysValues | None = None) -> Tensor:
+        x = self.attention_residual(x, lambda y: self.attention(y, spec, state))
         return self.feed_forward_residual(x, self.feed_forward)
 
 
@@ -51,19 +51,19 @@ class DecoderLayer(Layer):
         self,
         x: Tensor,
         memory: Tensor | None,
-        source: npx.Scores,
+        source: npx.AttentionSpec,
         own: KeysValues | None = None,
         cross: KeysValues | None = None,
     ) -> Tensor:
         """source: what of the memory may be attended to, and how x is packed; own, cross: the attentions' states."""
-        x = self.attention_residual(x, lambda y: self.attention(y, causal(y, source.queries), own))
+        x = self.attention_residual(x, lambda y: self.attention(y, causal(y, source.q_packing), own))
         x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, memory, source, cross))
         return self.feed_forward_residual(x, self.feed_forward)
 
 
-def causal(x: Tensor, packed: npx.Packed | None = None) -> npx.Scores:
+def causal(x: Tensor, packing: npx.Packing | None = None) -> npx.AttentionSpec:
     """No position of x (B, T, D), or packed (N, D), attends to a later one; where T is 1 there is none."""
-    return npx.Scores(causal=bool(packed) or x.shape[1] > 1, queries=packed, keys=packed)
+    return npx.AttentionSpec(causal=bool(packing) or x.shape[1] > 1, q_packing=packing, kv_packing=packing)
 
 
 def attention(kind: type[A], c: TransformerConfig, rotary: float | None = None) -> A:
@@ -132,7 +132,7 @@ class SequenceModel(Module):
         """Keep of each layer only what goes in and out, and form the rest again on the way back."""
         for module in self.modules():
             if isinstance(module, Layer):
-                module.recomputed = layers
+                module.gradient_checkpointing = layers
 
     @property
     def outputs(self) -> Tensor:
@@ -152,7 +152,7 @@ class SequenceModel(Module):
 
     def cross_entropy(self, hidden: Tensor, targets: npx.Array, smoothing: float, over: str, tokens: float) -> Tensor:
         """The label-smoothed cross entropy () of targets (B, T) that are not padding, divided by `tokens`."""
-        how = npx.Smoothing(smoothing, over, self.config.pad_id)
+        how = npx.LabelSmoothing(smoothing, over, self.config.pad_id)
         return neural.linear_cross_entropy(hidden, self.outputs, targets, how) * (1 / float(tokens))
 
     def checked(self, side: str, ids: Any) -> npx.Array:

@@ -5,9 +5,9 @@ from typing import Any
 import npx
 from autograd import Tensor, no_grad
 from models.architectures.blocks import EncoderLayer, SequenceModel, causal, divisor, last_norm, matrices
+from models.cache import KeysValues, State
 from models.config import TransformerConfig
 from models.registry import architecture
-from models.state import KeysValues, State
 from npx import host
 
 
@@ -85,8 +85,8 @@ class LanguageModel(SequenceModel):
     def products(self, source_tokens: int, target_tokens: int, length: int) -> float:
         """Multiplications of one forward pass, `length` being the tokens of a typical text."""
         c = self.config
-        scores = c.n_layers * c.n_heads * (c.key_size + c.value_size) * length
-        return (source_tokens + target_tokens) * (matrices(*self.layers, self.embedding) + scores)
+        attended = c.n_layers * c.n_heads * (c.key_size + c.value_size) * length
+        return (source_tokens + target_tokens) * (matrices(*self.layers, self.embedding) + attended)
 
 
 class TextState(State):

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import npx
 from autograd import Tensor, no_grad
 from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel, divisor, last_norm, matrices
+from models.cache import KeysValues, Rows, Shared, State
 from models.config import TransformerConfig
 from models.layers.attention import Attention
 from models.modes import evaluating
 from models.registry import architecture
-from models.state import KeysValues, Rows, Shared, State
 from npx import host
 
 KINDS = ("encoder", "decoder", "cross")  # of attention
@@ -56,8 +56,8 @@ class Transformer(SequenceModel):
         tokens = divisor(normalizer, real)
         sources, targets = npx.pack(lengths), npx.pack(lengths_of(real))
         inputs = map(npx.from_host, (sources.rows(source), lengths, targets.rows(before), targets.rows(after)))
-        packed = sources.there(), targets.there()
-        return self.loss_of(*inputs, smoothing=smoothing, over=smoothing_over, tokens=tokens, packed=packed)
+        packing = sources.to_device(), targets.to_device()
+        return self.loss_of(*inputs, smoothing=smoothing, over=smoothing_over, tokens=tokens, packing=packing)
 
     def inputs(self, src: Any, tgt: Any) -> tuple[npx.Array, ...]:
         """All arrays that `loss_of` takes, on the host: source ids, their lengths (B,), decoder input ids, targets."""
@@ -74,22 +74,26 @@ class Transformer(SequenceModel):
         smoothing: float,
         over: str,
         tokens: float,
-        packed: tuple[npx.Packed | None, npx.Packed | None] = (None, None),
+        packing: tuple[npx.Packing | None, npx.Packing | None] = (None, None),
     ) -> Tensor:
-        """`loss` from arrays on the device, of which the host need know no number but how both sides are `packed`.
+        """`loss` from arrays on the device, of which the host need know no number but how both sides are `packing`.
 
         None: not at all, which needs their shapes alone (train/learn/graphs.py).
         """
-        sources, targets = packed
-        scores = npx.Scores(queries=sources, keys=sources) if sources else npx.Scores(lengths=lengths)
-        memory, source = self._encode(src, scores)
-        hidden = self._decode(before, memory, source._replace(queries=targets))  # (B, T, D) or (N, D)
+        sources, targets = packing
+        spec = (
+            npx.AttentionSpec(q_packing=sources, kv_packing=sources)
+            if sources
+            else npx.AttentionSpec(kv_lengths=lengths)
+        )
+        memory, source = self._encode(src, spec)
+        hidden = self._decode(before, memory, source._replace(q_packing=targets))  # (B, T, D) or (N, D)
         return self.cross_entropy(hidden, after, smoothing, over, tokens)
 
-    def encode(self, src: Any) -> tuple[Tensor, npx.Scores]:
+    def encode(self, src: Any) -> tuple[Tensor, npx.AttentionSpec]:
         """Memory (B, S, D) for source ids (B, S), and what of it may be attended to: the positions before padding."""
         ids, lengths = map(npx.from_host, self._source(src))
-        return self._encode(ids, npx.Scores(lengths=lengths))
+        return self._encode(ids, npx.AttentionSpec(kv_lengths=lengths))
 
     def _source(self, src: Any) -> tuple[npx.Array, npx.Array]:
         """Source ids (B, S) and their lengths (B,), on the host."""
@@ -103,30 +107,30 @@ class Transformer(SequenceModel):
             )
         return ids, lengths
 
-    def _encode(self, ids: npx.Array, scores: npx.Scores) -> tuple[Tensor, npx.Scores]:
+    def _encode(self, ids: npx.Array, spec: npx.AttentionSpec) -> tuple[Tensor, npx.AttentionSpec]:
         """`encode` for ids that are checked and on the device, (B, S), or packed, (N,)."""
-        x = self.source_positions.embedded(self.embedding, ids, scores.queries or 0, self.dropout)
+        x = self.source_positions.embedded(self.embedding, ids, spec.q_packing or 0, self.dropout)
         for layer in self.encoder:
-            x = layer(x, scores)
-        return (self.encoder_norm(x) if self.encoder_norm else x), scores
+            x = layer(x, spec)
+        return (self.encoder_norm(x) if self.encoder_norm else x), spec
 
-    def decode(self, tgt: Any, memory: Tensor, source: npx.Scores) -> Tensor:
+    def decode(self, tgt: Any, memory: Tensor, source: npx.AttentionSpec) -> Tensor:
         """The decoder's output (B, T, D) for decoder input ids (B, T)."""
         return self._decode(npx.from_host(self.checked("target", tgt)), memory, source)
 
     def _decode(
-        self, tgt: npx.Array, memory: Tensor | None, source: npx.Scores, state: "DecoderState | None" = None
+        self, tgt: npx.Array, memory: Tensor | None, source: npx.AttentionSpec, state: "DecoderState | None" = None
     ) -> Tensor:
         """`decode` for ids that are checked and on the device; `state` has the positions before, and the memory.
 
         ids and result are packed where `source` says so: (N,) and (N, D).
         """
         if memory is not None:
-            rows = source.queries.shape[0] if source.queries else len(tgt)
-            sources = source.keys.shape[0] if source.keys else len(memory)
+            rows = source.q_packing.shape[0] if source.q_packing else len(tgt)
+            sources = source.kv_packing.shape[0] if source.kv_packing else len(memory)
             if rows != sources:
                 raise ValueError(f"target ids: expected {sources} rows, one for each source; got {rows}")
-        start = state.length if state else source.queries or 0
+        start = state.length if state else source.q_packing or 0
         x = self.target_positions.embedded(self.embedding, tgt, start, self.dropout)
         for i, layer in enumerate(self.decoder):
             # Padding follows the real tokens, so that it is later than every one of them, which causality hides.
@@ -141,11 +145,11 @@ class Transformer(SequenceModel):
             memory, source = self.encode(src)
             own = [layer.attention.start(len(memory), memory.dtype) for layer in self.decoder]
             cross = [layer.cross_attention.start(memory) for layer in self.decoder]
-        assert source.lengths is not None
-        return host.full(len(memory), self.config.bos_id), DecoderState(own, SourceState(source.lengths, cross))
+        assert source.kv_lengths is not None
+        return host.full(len(memory), self.config.bos_id), DecoderState(own, SourceState(source.kv_lengths, cross))
 
     def following(self, ids: npx.Array, state: "DecoderState") -> Tensor:
-        return self._decode(ids, None, npx.Scores(lengths=state.source.lengths.array), state)
+        return self._decode(ids, None, npx.AttentionSpec(kv_lengths=state.source.lengths.array), state)
 
     def limits(self, src: npx.Array, max_extra: int) -> npx.Array:
         """The most tokens (B,), EOS counted, that may be found for source ids (B, S): the source's and `max_extra`."""
@@ -199,10 +203,10 @@ class Transformer(SequenceModel):
     def products(self, source_tokens: int, target_tokens: int, length: int) -> float:
         """Multiplications of one forward pass, `length` being the tokens of a typical sentence."""
         c = self.config
-        scores = c.n_layers * c.n_heads * (c.key_size + c.value_size) * length  # of one attention in each layer
+        attended = c.n_layers * c.n_heads * (c.key_size + c.value_size) * length  # of one attention in each layer
         of_source = matrices(*(layer.cross_attention.key_value for layer in self.decoder))  # made once a source token
-        source = matrices(*self.encoder) + of_source + scores
-        target = matrices(*self.decoder) + self.outputs.size - of_source + 2 * scores
+        source = matrices(*self.encoder) + of_source + attended
+        target = matrices(*self.decoder) + self.outputs.size - of_source + 2 * attended
         return source_tokens * source + target_tokens * target
 
 

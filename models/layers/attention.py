@@ -4,9 +4,9 @@ from typing import Any
 
 import npx
 from autograd import Tensor, neural
+from models.cache import KeysValues
 from models.layers.basic import Dropout, Linear
 from models.module import Module
-from models.state import KeysValues
 
 ROOM = 32  # positions that a new state has room for
 
@@ -39,9 +39,9 @@ class Attention(Module):
         """Make the projections to queries, keys and values."""
         raise NotImplementedError
 
-    def how(self, scores: npx.Scores) -> dict[str, Any]:
+    def how(self, spec: npx.AttentionSpec) -> dict[str, Any]:
         """The options of an attention operation: positions turned as this layer does, and its dropout."""
-        return {"scores": scores._replace(rotary=self.rotary), "drop": self.dropout.draw()}
+        return {"spec": spec._replace(rotary_base=self.rotary), "drop": self.dropout.draw()}
 
     def plain(self, x: Tensor, q: npx.Array, k: npx.Array, v: npx.Array, how: dict[str, Any]) -> Tensor:
         """Attention of arrays (B, T, H, d), without a graph, with the positions of x."""
@@ -57,9 +57,11 @@ class SelfAttention(Attention):
     def project(self, d_model: int, keys: int, values: int, **how: Any) -> None:
         self.query_key_value = Linear(d_model, keys, keys, values, **how)
 
-    def forward(self, x: Tensor, scores: npx.Scores = npx.Scores(), state: KeysValues | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), state: KeysValues | None = None
+    ) -> Tensor:
         """scores: what may be attended to; state: the positions before x, to which those of x are added."""
-        qkv, how = self.query_key_value(x), self.how(scores)
+        qkv, how = self.query_key_value(x), self.how(spec)
         if state is None:
             y = neural.self_attention(qkv, self.n_heads, self.d_k, **how)  # (B, T, H d_v)
         else:
@@ -72,10 +74,12 @@ class SelfAttention(Attention):
         k, v = (npx.empty((rows, room, self.n_heads, size), dtype) for size in (self.d_k, self.d_v))
         return KeysValues(k, v, 0)
 
-    def weights(self, x: Tensor, scores: npx.Scores = npx.Scores(), state: KeysValues | None = None) -> npx.Array:
+    def weights(
+        self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), state: KeysValues | None = None
+    ) -> npx.Array:
         """The softmax (B, H, T, T) that `forward` of a whole sequence weighs with, without dropout."""
         q, k, _ = neural.split_heads(self.query_key_value(x).data, self.n_heads, self.d_k, self.d_k, self.d_v)
-        return npx.attention_weights(q, k, scores._replace(rotary=self.rotary))
+        return npx.attention_weights(q, k, spec._replace(rotary_base=self.rotary))
 
 
 class CrossAttention(Attention):
@@ -86,13 +90,17 @@ class CrossAttention(Attention):
         self.key_value = Linear(d_model, keys, values, **how)
 
     def forward(
-        self, x: Tensor, memory: Tensor | None, scores: npx.Scores = npx.Scores(), state: KeysValues | None = None
+        self,
+        x: Tensor,
+        memory: Tensor | None,
+        spec: npx.AttentionSpec = npx.AttentionSpec(),
+        state: KeysValues | None = None,
     ) -> Tensor:
         """scores: what of the memory may be attended to; state: its keys and values, in the memory's stead.
 
         x may have several times as many rows as the state, one position each: then as many neighbours share a row.
         """
-        q, how = self.query(x), self.how(scores)
+        q, how = self.query(x), self.how(spec)
         if state is None:
             kv = self.key_value(memory)  # (B, S, H (d_k + d_v))
             again = q.again, kv.again  # or six layers would keep twelve times the memory that all of it is made of
@@ -109,7 +117,9 @@ class CrossAttention(Attention):
         keys, values = neural.split_heads(self.key_value(memory).data, self.n_heads, self.d_k, self.d_v)
         return KeysValues(keys, values, memory.shape[1])
 
-    def weights(self, x: Tensor, memory: Tensor, scores: npx.Scores = npx.Scores(), state: None = None) -> npx.Array:
+    def weights(
+        self, x: Tensor, memory: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), state: None = None
+    ) -> npx.Array:
         """The softmax (B, H, T, S) that `forward` weighs with, without dropout."""
         (q,) = neural.split_heads(self.query(x).data, self.n_heads, self.d_k)
-        return npx.attention_weights(q, self.start(memory).keys, scores._replace(rotary=self.rotary))
+        return npx.attention_weights(q, self.start(memory).keys, spec._replace(rotary_base=self.rotary))

@@ -2,7 +2,7 @@
 
 import npx
 from autograd import Tensor, neural
-from models.initial import full, normal, xavier_uniform
+from models.init import full, normal, xavier_uniform
 from models.module import Module, Parameter
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from autograd import Tensor, neural
-from models.initial import full
+from models.init import full
 from models.layers.basic import Dropout
 from models.module import Module, Parameter
 from models.registry import NORMS

@@ -4,24 +4,24 @@ from typing import Any
 
 import npx
 from autograd import Tensor, differentiable, neural
-from models.initial import normal
+from models.init import normal
 from models.layers.basic import Dropout, Embedding
 from models.module import Module, Parameter
 from models.registry import POSITIONS
 from npx import host
 
-Start = int | npx.Packed  # the first position, or whose rows are whose
+Start = int | npx.Packing  # the first position, or whose rows are whose
 
 
 def stop(start: Start, x: Any) -> int:
     """The number of positions up to those of x (B, T, ...) from `start` on, or of packed x (N, ...)."""
-    return start.longest if isinstance(start, npx.Packed) else start + x.shape[1]
+    return start.max_length if isinstance(start, npx.Packing) else start + x.shape[1]
 
 
 class Positions(Module):
     """Base of the kinds of positions: `forward(x, start)` gives x (B, T, D) with its positions, from `start` on.
 
-    Or x (N, D), where `start` is how it is packed (npx.Packed).
+    Or x (N, D), where `start` is how it is packed (npx.Packing).
     """
 
     longest: int | None = None  # positions there are; None: no limit
@@ -66,7 +66,7 @@ class Sinusoids(Positions):
         end = stop(start, x)
         if self._table is None or len(self._table) < end or self._table.dtype != dtype:
             self._table = sinusoids(max(64, 2 * end), self.d_model, self.halves, dtype)
-        return self._table[start.places] if isinstance(start, npx.Packed) else self._table[start:end]
+        return self._table[start.positions] if isinstance(start, npx.Packing) else self._table[start:end]
 
     def forward(self, x: Tensor, start: Start = 0) -> Tensor:
         return add_constant(x, self.rows(start, x, x.dtype))
@@ -97,8 +97,8 @@ class LearnedPositions(Positions):
                 f"positions: expected at most max_positions = {len(self.weight)} tokens; got {end}; "
                 "try a larger model.max_positions, or sinusoidal positions, which have no limit"
             )
-        if isinstance(start, npx.Packed):
-            return x + neural.embedding(self.weight, start.places)
+        if isinstance(start, npx.Packing):
+            return x + neural.embedding(self.weight, start.positions)
         return x + self.weight[start:end]
 
 

@@ -2,7 +2,7 @@
 
 import npx
 from autograd import Tensor, differentiable
-from models.initial import full
+from models.init import full
 from models.layers.norm import Norm
 from models.module import Parameter
 from models.registry import NORMS
@@ -16,7 +16,7 @@ def rms_norm(x, gain, eps=1e-6):
     With z = x / rms and h = g gain: gx = (h - z mean(h z)) / rms, and the gain's is the sum of g z.
     """
     check_rows(x)
-    wide = x.astype(npx.wide(x.dtype), copy=False)
+    wide = x.astype(npx.accumulation_dtype(x.dtype), copy=False)
     scale = 1 / npx.sqrt((wide * wide).mean(axis=-1, keepdims=True) + eps)  # (..., 1)
 
     def vjp(g):

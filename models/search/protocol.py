@@ -12,7 +12,7 @@ from numbers import Integral
 from typing import Any, Protocol
 
 import npx
-from models.state import State
+from models.cache import State
 from npx import host
 
 PENALTIES = ("paper", "length")

@@ -7,9 +7,9 @@ best = beam_search(model, src, beam=4, observe=tree)      # of one sentence
 from dataclasses import dataclass
 from typing import Any
 
+from models.cache import State
 from models.search.beam import Moment
 from models.search.protocol import SearchModel
-from models.state import State
 from npx import Array, from_host, host, to_host
 
 KEPT, FINISHED, DROPPED, CUT = "kept", "finished", "dropped", "cut off"  # what becomes of a candidate

@@ -3,7 +3,8 @@
     launch("softmax.cu", "softmax_rows", grid, block, (x, y, np.int32(n)), T=x.dtype)
 
 The source lies beside its reference in `kernels/` and includes `device.cuh` alone. Its line "Built with:" lists the
-definitions it is compiled with; `python -m npx.cuda.nvrtc` compiles all of them for the GPUs of three generations and
+definitions it is compiled with; `python -m npx.testing.nvrtc_report` compiles all of them for the GPUs of three
+generations and
 prints what registers they take.
 """
 
@@ -14,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from npx.array import array_module
-from npx.cuda.emulator import emulator
 
 SOURCES = Path(__file__).parents[1] / "kernels"  # of the .cu files
 HEADER = Path(__file__).with_name("device.cuh")
@@ -56,6 +56,8 @@ def launch(
             )
     named = tuple(defines.items())
     if array_module(*args) is np:
+        from npx.testing.cuda_emulator import emulator
+
         module = emulator.module(SOURCES / source, HEADER, _text(named))
         module.launch(kernel, grid3, block3, args, shared)
     else:

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from npx.array import Array, array_module
+from npx.cpu.row_blocks import map_blocks
 from npx.cuda.launch import BLOCK_THREADS, launch
 from npx.registry import kernel
-from npx.rows import map_blocks
 
 
 class AdamStep(NamedTuple):

@@ -5,7 +5,7 @@
 // softmax is formed on the way (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); it is never
 // stored: the gradient forms it again from the log-sum-exp of each row (Dao et al., "FlashAttention", 2022).
 //
-// Where queries or keys are packed (npx/packed.py), starts tell whose rows are whose. n_queries and n_keys are the longest
+// Where queries or keys are packed (npx/kernels/packing.py), starts tell whose rows are whose. n_queries and n_keys are the longest
 // sentence's: as if padded, they place a row in lse and a score in what dropout draws.
 //
 //     T        float, half_t or bf16_t; sums are float32
@@ -192,7 +192,7 @@ __device__ void store_scores(Tile<TILE>& tile, const float (&scores)[PARTS][4]) 
     }
 }
 
-// What is done to the scores of one head of one sentence (npx/scores.py): keys from `keys` on do not count, nor those
+// What is done to the scores of one head of one sentence (npx/kernels/attention_spec.py): keys from `keys` on do not count, nor those
 // beyond a query's position by more than `ahead`, nor those with a bias of -inf.
 struct Scores {
     const float* bias;  // null: none

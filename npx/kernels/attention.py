@@ -10,82 +10,83 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npx.array import Array, array_module
+from npx.cpu.row_blocks import BLOCK_BYTES, INLINE_BYTES, block, parallel_ranges
 from npx.cuda.launch import contiguous, launch
+from npx.kernels.attention_spec import AttentionSpec, additive, positions, rotated
 from npx.kernels.dropout import Drop, Dropped, draw, dropout, dropout_grad
+from npx.kernels.packing import Packing, pack_padded, pad_packed
 from npx.kernels.softmax import softmax, softmax_grad, softmax_grad_in_place, softmax_in_place, tame_softmax_in_place
-from npx.packed import Packed, sentences, together
-from npx.precision import wide
+from npx.precision import accumulation_dtype
 from npx.registry import Output, kernel
-from npx.rows import BLOCK_BYTES, INLINE_BYTES, block, map_ranges
-from npx.scores import Scores, additive, positions, rotated
 
 Arrays = tuple[Array, ...]  # of queries, keys and values, in most places
 
 
 @kernel
-def attention(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None) -> Output:
+def attention(q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None) -> Output:
     """y = dropout(p) v with p = softmax(q k^T / sqrt(d_k)) for each sentence and head.
 
-    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `scores`: which keys count, and more (npx/scores.py).
-    y (B, T, H, d_v); a position that may attend to nothing gets zeros. What `scores` says is packed has one axis for
+    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `spec`: which keys count, and more
+    (npx/kernels/attention_spec.py).
+    y (B, T, H, d_v); a position that may attend to nothing gets zeros. What `spec` says is packed has one axis for
     both B and T or S. Saved: q and k, turned by their positions, v, p (B, H, T, S), and what was dropped.
     """
-    q, k = turned(q, k, scores)
-    p = probabilities(q, k, scores)
+    q, k = turned(q, k, spec)
+    p = probabilities(q, k, spec)
     kept, dropped = dropout.reference(p, drop)
-    y = heads_first(kept @ heads_first(sentences(v, scores.keys)))  # (B, T, H, d_v)
+    y = heads_first(kept @ heads_first(pad_packed(v, spec.kv_packing)))  # (B, T, H, d_v)
     y = y.astype(v.dtype, copy=False)  # NumPy's product of bfloat16 is float32
-    return together(y, scores.queries), (q, k, v, p, dropped, scores)
+    return pack_padded(y, spec.q_packing), (q, k, v, p, dropped, spec)
 
 
 @attention.gradient
 def attention_grad(
-    g: Array, q: Array, k: Array, v: Array, p: Array, dropped: Dropped, scores: Scores, out: Arrays | None = None
+    g: Array, q: Array, k: Array, v: Array, p: Array, dropped: Dropped, spec: AttentionSpec, out: Arrays | None = None
 ) -> Arrays:
     """Gradients (gq, gk, gv) of `attention`, written into the three arrays `out` if given.
 
     With a = dropout(p): gv = a^T g and ga = g v^T; gs = softmax_grad of ga; gq = gs k / sqrt(d_k),
     gk = gs^T q / sqrt(d_k), both turned back. g (B, T, H, d_v).
     """
-    gh, qh = (heads_first(sentences(x, scores.queries)) for x in (g, q))
-    kh, vh = (heads_first(sentences(x, scores.keys)) for x in (k, v))
+    gh, qh = (heads_first(pad_packed(x, spec.q_packing)) for x in (g, q))
+    kh, vh = (heads_first(pad_packed(x, spec.kv_packing)) for x in (k, v))
     ga = gh @ vh.swapaxes(-1, -2)  # (B, H, T, S)
     a, gp = dropout_grad.reference(p, *dropped), dropout_grad.reference(ga, *dropped)
     gs = softmax_grad.reference(gp, p) * q.shape[-1] ** -0.5
     gq, gk, gv = heads_first(gs @ kh), heads_first(gs.swapaxes(-1, -2) @ qh), heads_first(a.swapaxes(-1, -2) @ gh)
-    gq, gk, gv = together(gq, scores.queries), together(gk, scores.keys), together(gv, scores.keys)
-    turn_back(gq, gk, scores)
+    gq, gk, gv = pack_padded(gq, spec.q_packing), pack_padded(gk, spec.kv_packing), pack_padded(gv, spec.kv_packing)
+    turn_back(gq, gk, spec)
     return written(out, tuple(x.astype(g.dtype, copy=False) for x in (gq, gk, gv)))
 
 
-def probabilities(q: Array, k: Array, scores: Scores) -> Array:
+def probabilities(q: Array, k: Array, spec: AttentionSpec) -> Array:
     """p (B, H, T, S) of q (B, T, H, d_k) and k (B, S, H, d_k), which are turned already."""
-    added = additive(scores, q, k)
-    q, k = heads_first(sentences(q, scores.queries)), heads_first(sentences(k, scores.keys))
+    added = additive(spec, q, k)
+    q, k = heads_first(pad_packed(q, spec.q_packing)), heads_first(pad_packed(k, spec.kv_packing))
     z = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5  # (B, H, T, S)
     return softmax.reference(z if added is None else z + added)[0]
 
 
-def attention_weights(q: Array, k: Array, scores: Scores = Scores()) -> Array:
+def attention_weights(q: Array, k: Array, spec: AttentionSpec = AttentionSpec()) -> Array:
     """The weights p (B, H, T, S) of an attention, in float32 at least: what `attention` multiplies values with."""
-    dtype = wide(q.dtype)
-    return probabilities(*turned(q.astype(dtype, copy=False), k.astype(dtype, copy=False), scores), scores)
+    dtype = accumulation_dtype(q.dtype)
+    return probabilities(*turned(q.astype(dtype, copy=False), k.astype(dtype, copy=False), spec), spec)
 
 
-def turned(q: Array, k: Array, scores: Scores) -> tuple[Array, Array]:
+def turned(q: Array, k: Array, spec: AttentionSpec) -> tuple[Array, Array]:
     """q and k by their positions."""
-    if scores.rotary is None:
+    if spec.rotary_base is None:
         return q, k
-    of_q, of_k = positions(scores, q, k)
-    return rotated(q, of_q, scores.rotary), rotated(k, of_k, scores.rotary)
+    of_q, of_k = positions(spec, q, k)
+    return rotated(q, of_q, spec.rotary_base), rotated(k, of_k, spec.rotary_base)
 
 
-def turn_back(gq: Array, gk: Array, scores: Scores) -> None:
+def turn_back(gq: Array, gk: Array, spec: AttentionSpec) -> None:
     """The gradients of what `turned` gives into those of q and k, in place."""
-    if scores.rotary is not None:
-        of_q, of_k = positions(scores, gq, gk)
-        gq[...] = rotated(gq, of_q, scores.rotary, back=True)
-        gk[...] = rotated(gk, of_k, scores.rotary, back=True)
+    if spec.rotary_base is not None:
+        of_q, of_k = positions(spec, gq, gk)
+        gq[...] = rotated(gq, of_q, spec.rotary_base, back=True)
+        gk[...] = rotated(gk, of_k, spec.rotary_base, back=True)
 
 
 def heads_first(x: Array) -> Array:
@@ -105,22 +106,22 @@ class Side(NamedTuple):
     """The queries, or the keys and values, of a few sentences: their rows, and how these are packed."""
 
     rows: slice
-    packed: Packed | None
+    packing: Packing | None
 
     def of(self, x: Array) -> Array:
         """Those of x as (b, t, H, d)."""
-        return sentences(x[self.rows], self.packed)
+        return pad_packed(x[self.rows], self.packing)
 
     def room(self, x: Array) -> Array:
         """An array (b, t, H, d) to write them in: x itself, unless zeros stand between its sentences."""
-        if self.packed and not self.packed.even:
-            return np.empty((*self.packed.shape, *x.shape[1:]), x.dtype)
+        if self.packing and not self.packing.is_rectangular:
+            return np.empty((*self.packing.shape, *x.shape[1:]), x.dtype)
         return self.of(x)
 
     def put(self, values: Array, x: Array) -> None:
         """Move to x what was written in its `room`."""
-        if self.packed and not self.packed.even:
-            x[self.rows] = together(values, self.packed)
+        if self.packing and not self.packing.is_rectangular:
+            x[self.rows] = pack_padded(values, self.packing)
 
 
 class Block(NamedTuple):
@@ -141,32 +142,34 @@ class Block(NamedTuple):
         return p[self.i : self.j].reshape(-1)[: int(np.prod(sizes))].reshape(sizes)
 
 
-def blocks(scores: Scores, batch: int, row_bytes: int) -> list[Block]:
+def blocks(spec: AttentionSpec, batch: int, row_bytes: int) -> list[Block]:
     """A few sentences at a time, each with `row_bytes` bytes of scores."""
     step = block(max(1, BLOCK_BYTES // max(1, row_bytes)))
 
-    def side(packed: Packed | None, i: int, j: int) -> Side:
-        return Side(*packed.some(i, j)) if packed else Side(slice(i, j), None)
+    def side(packing: Packing | None, i: int, j: int) -> Side:
+        return Side(*packing.select(i, j)) if packing else Side(slice(i, j), None)
 
     ends = [(i, min(i + step, batch)) for i in range(0, batch, step)]
-    return [Block(i, j, side(scores.queries, i, j), side(scores.keys, i, j)) for i, j in ends]
+    return [Block(i, j, side(spec.q_packing, i, j), side(spec.kv_packing, i, j)) for i, j in ends]
 
 
 def over(cut: list[Block], body: Callable[[Block], None], p: Array) -> None:
     """Run a body for each block, on all cores."""
-    map_ranges(lambda i, j: body(cut[i]), len(cut), 1, inline=p.nbytes < INLINE_BYTES)
+    parallel_ranges(lambda i, j: body(cut[i]), len(cut), 1, inline=p.nbytes < INLINE_BYTES)
 
 
 @attention.fast("numpy", "float32", "float64")
-def attention_numpy(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None) -> Output:
+def attention_numpy(
+    q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None
+) -> Output:
     """A few sentences at a time, their scores staying in cache from the first product to the second."""
-    (batch, length, source), (heads, d_k) = scores.sizes(q, k), q.shape[-2:]
+    (batch, length, source), (heads, d_k) = spec.sizes(q, k), q.shape[-2:]
     p = np.empty((batch, heads, length, source), q.dtype)
     y = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
     keep, keep_scale = (drop.keep(p.shape), drop.scale) if drop else (None, 1.0)
-    bias, scale = additive(scores, q, k), d_k**-0.5
-    q, k = turned(q, k, scores)
-    cut = blocks(scores, batch, p[:1].nbytes)
+    bias, scale = additive(spec, q, k), d_k**-0.5
+    q, k = turned(q, k, spec)
+    cut = blocks(spec, batch, p[:1].nbytes)
 
     def body(own: Block) -> None:
         qb, kb, vb, yb = own.queries.of(q), own.keys.of(k), own.keys.of(v), own.queries.room(y)
@@ -188,12 +191,12 @@ def attention_numpy(q: Array, k: Array, v: Array, scores: Scores = Scores(), dro
         own.queries.put(yb, y)
 
     over(cut, body, p)
-    return y, (q, k, v, p, cut, (drop, keep), scores)
+    return y, (q, k, v, p, cut, (drop, keep), spec)
 
 
 @attention_grad.fast("numpy", "float32", "float64")
 def attention_grad_numpy(
-    g: Array, q: Array, k: Array, v: Array, p: Array, cut: list[Block], dropped: Dropped, scores: Scores,
+    g: Array, q: Array, k: Array, v: Array, p: Array, cut: list[Block], dropped: Dropped, spec: AttentionSpec,
     out: Arrays | None = None,
 ) -> Arrays:  # fmt: skip
     """A few sentences at a time."""
@@ -221,7 +224,7 @@ def attention_grad_numpy(
         own.keys.put(gvb, gv)
 
     over(cut, body, p)
-    turn_back(gq, gk, scores)
+    turn_back(gq, gk, spec)
     return gq, gk, gv
 
 
@@ -238,21 +241,23 @@ class InFloat32(NamedTuple):
 
 
 @attention.fast("cupy", "float32", "float16", "bfloat16")
-def attention_cuda(q: Array, k: Array, v: Array, scores: Scores = Scores(), drop: Drop | None = None) -> Output:
+def attention_cuda(
+    q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None
+) -> Output:
     """Keys and values pass through shared memory; scores and probabilities stay in registers.
 
     The gradient forms the probabilities again. Saved: q, k, v as they were read, the log-sum-exp (B, H, T), y, and how
     the dropout is drawn.
     """
     xp = array_module(q)
-    (batch, length, _), (heads, d_k), d_v = scores.sizes(q, k), q.shape[-2:], v.shape[-1]
+    (batch, length, _), (heads, d_k), d_v = spec.sizes(q, k), q.shape[-2:], v.shape[-1]
     if max(d_k, d_v) > LARGEST_HEAD:
-        y, saved = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), scores, drop)
+        y, saved = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), spec, drop)
         return y.astype(q.dtype, copy=False), InFloat32(saved)
     y, lse = xp.empty((*q.shape[:-1], d_v), q.dtype), xp.empty((batch, heads, length), np.float32)
-    inputs = tuple(plain_rows(x) for x in (*turned(q, k, scores), v))
-    launch_attention("attention_forward", inputs, (), (y,), lse, scores, drop)
-    return y, (*inputs, lse, y, scores, drop)
+    inputs = tuple(plain_rows(x) for x in (*turned(q, k, spec), v))
+    launch_attention("attention_forward", inputs, (), (y,), lse, spec, drop)
+    return y, (*inputs, lse, y, spec, drop)
 
 
 @attention_grad.fast("cupy", "float32", "float16", "bfloat16")
@@ -265,15 +270,15 @@ def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None) -> Arr
         gq, gk, gv = attention_grad.reference(g.astype(np.float32), *saved[0].values)
         return written(out, (gq, gk, gv)) if out else tuple(x.astype(g.dtype, copy=False) for x in (gq, gk, gv))
     xp = array_module(g)
-    *qkv, lse, y, scores, drop = saved
+    *qkv, lse, y, spec, drop = saved
     inputs = tuple(qkv)
     g, dtype = contiguous(g), y.dtype
     grads = tuple(
         x if x is not None and has_plain_rows(x) and x.dtype == dtype else xp.empty(like.shape, dtype)
         for x, like in zip(out or (None,) * 3, inputs, strict=True)
     )
-    launch_attention("attention_backward", inputs, grads, (g, y), lse, scores, drop)
-    turn_back(grads[0], grads[1], scores)
+    launch_attention("attention_backward", inputs, grads, (g, y), lse, spec, drop)
+    turn_back(grads[0], grads[1], spec)
     return written(out, grads)
 
 
@@ -288,20 +293,20 @@ def plain_rows(x: Array) -> Array:
 
 
 def launch_attention(
-    kernel: str, inputs: Arrays, grads: Arrays, dense: Arrays, lse: Array, scores: Scores, drop: Drop | None
+    kernel: str, inputs: Arrays, grads: Arrays, dense: Arrays, lse: Array, spec: AttentionSpec, drop: Drop | None
 ) -> None:
     """Start a kernel of attention.cu over tiles of the queries, or, for the gradients, of the longer of both sides.
 
     inputs: q, k, v; grads: theirs, or none, both of any strides; dense: y, or g and y, contiguous.
     """
-    (batch, queries, keys), size = scores.sizes(*inputs[:2]), dense[0].itemsize
+    (batch, queries, keys), size = spec.sizes(*inputs[:2]), dense[0].itemsize
     (heads, d_k), d_v = inputs[0].shape[-2:], inputs[2].shape[-1]
     longest, dk, dv = max(queries, keys), -(-d_k // 16) * 16, -(-d_v // 16) * 16
     length, tile = longest if grads else queries, tile_size(longest, 2 * size * (dk + dv))
     views = [*inputs, *grads]
     strides = [np.int64(stride // size) for x in views for stride in (0, *x.strides[:-1])[-3:]]
-    starts = [packed and packed.starts for packed in (scores.queries, scores.keys)]
-    lengths, bias, steps = scores.lengths, scores.bias, [0, 0, 0, 0]
+    starts = [packing and packing.starts for packing in (spec.q_packing, spec.kv_packing)]
+    lengths, bias, steps = spec.kv_lengths, spec.bias, [0, 0, 0, 0]
     if lengths is not None:
         lengths = contiguous(lengths.astype(np.int64, copy=False))
     if bias is not None:
@@ -313,7 +318,7 @@ def launch_attention(
         -(-length // tile) * heads * batch,
         2 * tile,
         (*dense[:-1], *inputs, dense[-1], lse, *grads, *starts, lengths, bias, *strides, *map(np.int64, steps),
-         *map(np.int32, (scores.causal, heads, queries, keys, d_k, d_v)), *draw(drop)),
+         *map(np.int32, (spec.causal, heads, queries, keys, d_k, d_v)), *draw(drop)),
         T=dense[0].dtype,
         DK=dk,
         DV=dv,

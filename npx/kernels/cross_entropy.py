@@ -19,22 +19,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npx.array import Array, added, array_module
+from npx.cpu.row_blocks import block, map_blocks, parallel_ranges
+from npx.cpu.tune import is_configured
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.kernels.embedding import sums_by_id
-from npx.precision import wide
+from npx.precision import accumulation_dtype
 from npx.registry import Output, kernel
-from npx.rows import block, map_blocks, map_ranges
-from npx.tune import tuned
 
-SMOOTHING_OVER = ("all", "others", "others_without_pad")
+SMOOTHING_CLASSES = ("all", "others", "others_without_pad")
 PANEL = 1024  # classes, at most, whose logits one thread forms at a time in `linear_cross_entropy`
 CHUNK = 3 << 22  # logits that exist at a time there: 48 MiB of float32
 CUDA_CHUNK = 1 << 28  # the same on a GPU, which products of thousands of rows keep busy: 512 MiB of bfloat16
 CUDA_ROWS = 64  # a chunk there has a multiple of so many rows, and room for a multiple of so many logits in each
 
 
-class Smoothing(NamedTuple):
+class LabelSmoothing(NamedTuple):
     """How targets are smoothed: by the `share` eps, spread `over` which classes; targets `pad_id` count nothing."""
 
     share: float = 0.0
@@ -45,8 +45,8 @@ class Smoothing(NamedTuple):
         """The two numbers of the smoothed target; ValueError for a share or an `over` that there is not."""
         if not 0 <= self.share < 1:
             raise ValueError(f"smoothing: expected a share from 0 to below 1; got {self.share!r}; try 0.1")
-        if self.over not in SMOOTHING_OVER:
-            raise ValueError(f"smoothing_over: expected one of {', '.join(SMOOTHING_OVER)}; got {self.over!r}")
+        if self.over not in SMOOTHING_CLASSES:
+            raise ValueError(f"smoothing_over: expected one of {', '.join(SMOOTHING_CLASSES)}; got {self.over!r}")
         if self.over == "all":
             return 1 - self.share, self.share / classes
         off = self.share / max(1, classes - (1 if self.over == "others" else 2))
@@ -58,11 +58,11 @@ class Smoothing(NamedTuple):
         return self.over == "others_without_pad"
 
 
-PLAIN = Smoothing()
+PLAIN = LabelSmoothing()
 
 
 @kernel
-def cross_entropy(logits: Array, targets: Array, smoothing: Smoothing = PLAIN, grad: bool = True) -> Output:
+def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = PLAIN, grad: bool = True) -> Output:
     """The summed loss () of logits (N, V) and targets (N,) integers in [0, V). Saved, if `grad`: its gradient (N, V).
 
     The loss of float16 and bfloat16 logits is float32: summed over a batch it is beyond their range or resolution.
@@ -78,7 +78,7 @@ def cross_entropy(logits: Array, targets: Array, smoothing: Smoothing = PLAIN, g
     peak = logits.max(axis=-1, keepdims=True)
     log_p = logits - peak - xp.log(xp.sum(xp.exp(logits - peak), axis=-1, keepdims=True))
     explained = q * xp.where(q != 0, log_p, 0)  # a class that q leaves out may have a logit of -inf
-    loss = -xp.sum(xp.where(real, explained, 0), dtype=wide(logits.dtype))
+    loss = -xp.sum(xp.where(real, explained, 0), dtype=accumulation_dtype(logits.dtype))
     return loss, xp.where(real, xp.exp(log_p) - q, 0).astype(logits.dtype) if grad else None
 
 
@@ -89,7 +89,9 @@ def cross_entropy_grad(g: Array, gz: Array) -> Array:
 
 
 @kernel
-def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: Smoothing = PLAIN, grad: bool = True) -> Output:
+def linear_cross_entropy(
+    x: Array, w: Array, targets: Array, smoothing: LabelSmoothing = PLAIN, grad: bool = True
+) -> Output:
     """`cross_entropy` of the logits x w^T, without keeping logits or probabilities.
 
     x (N, D); w (V, D), the output projection, which is the embedding table; targets (N,). Saved, if `grad`: the
@@ -100,9 +102,14 @@ def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: Smoothin
 
 
 @linear_cross_entropy.gradient
-def linear_cross_entropy_grad(g: Array, gx: Array, gw: Array, into: Array | None = None) -> tuple[Array, Array]:
-    """g times the gradients, for the gradient g () of the loss. `into`: an array that gw is added to, if not None."""
-    return added(((g * gx).astype(gx.dtype, copy=False), (g * gw).astype(gw.dtype, copy=False)), (None, into))
+def linear_cross_entropy_grad(
+    g: Array, gx: Array, gw: Array, accumulate_into: Array | None = None
+) -> tuple[Array, Array]:
+    """g times the gradients, for the gradient g () of the loss. `accumulate_into`: an array that gw is added to, if
+    not None."""
+    return added(
+        ((g * gx).astype(gx.dtype, copy=False), (g * gw).astype(gw.dtype, copy=False)), (None, accumulate_into)
+    )
 
 
 @cross_entropy_grad.fast("numpy", "float32", "float64")
@@ -114,19 +121,19 @@ def scaled_in_place(g: Array, x: Array) -> Array:
 
 
 @linear_cross_entropy_grad.fast("numpy", "float32", "float64")
-def both_scaled_in_place(g: Array, gx: Array, gw: Array, into: Array | None = None) -> tuple[Array, Array]:
+def both_scaled_in_place(g: Array, gx: Array, gw: Array, accumulate_into: Array | None = None) -> tuple[Array, Array]:
     """The same for two; gw is added where it goes while a block of its rows is in cache."""
 
     def body(i: int, j: int) -> None:
         part = scaled_in_place(g, gw[i:j])
-        if into is not None:
-            into[i:j] += part
+        if accumulate_into is not None:
+            accumulate_into[i:j] += part
 
     map_blocks(body, len(gw), gw[:1].nbytes)
-    return scaled_in_place(g, gx), gw if into is None else into
+    return scaled_in_place(g, gx), gw if accumulate_into is None else accumulate_into
 
 
-def logits_to_gradient(z: Array, targets: Array, smoothing: Smoothing, grad: bool) -> float:
+def logits_to_gradient(z: Array, targets: Array, smoothing: LabelSmoothing, grad: bool) -> float:
     """Turn logits z (n, V), whose targets (n,) are no padding, into their gradient in place; return the summed loss."""
     on, off = smoothing.on_and_off(z.shape[1])
     ones = np.ones(z.shape[1], z.dtype)
@@ -154,7 +161,7 @@ def logits_to_gradient(z: Array, targets: Array, smoothing: Smoothing, grad: boo
 
 
 @cross_entropy.fast("numpy", "float32", "float64")
-def cross_entropy_numpy(logits: Array, targets: Array, smoothing: Smoothing = PLAIN, grad: bool = True) -> Output:
+def cross_entropy_numpy(logits: Array, targets: Array, smoothing: LabelSmoothing = PLAIN, grad: bool = True) -> Output:
     """Rows that count are copied and turned into their gradient in place."""
     real = np.flatnonzero(targets != smoothing.pad_id)
     z, targets_of_real = logits[real], targets[real]
@@ -172,7 +179,7 @@ def cross_entropy_numpy(logits: Array, targets: Array, smoothing: Smoothing = PL
 
 @linear_cross_entropy.fast("numpy", "float32", "float64")
 def linear_cross_entropy_numpy(
-    x: Array, w: Array, targets: Array, smoothing: Smoothing = PLAIN, grad: bool = True
+    x: Array, w: Array, targets: Array, smoothing: LabelSmoothing = PLAIN, grad: bool = True
 ) -> Output:
     """Padding left out, then chunks of rows, and within a chunk panels of classes: no pass over all logits.
 
@@ -202,7 +209,7 @@ def linear_cross_entropy_numpy(
 
     chunks = max(1, -(-len(real) * len(w) // CHUNK))
     rows = block(max(1, -(-len(real) // chunks)))
-    width = block(min(PANEL, -(-len(w) // 4)) if tuned() else len(w))
+    width = block(min(PANEL, -(-len(w) // 4)) if is_configured() else len(w))
     buffer = np.empty((-(-len(w) // width), rows, max(width, x.shape[1])), x.dtype)
     for start in range(0, len(real), rows):
         chunk = x_real[start : start + rows]
@@ -236,7 +243,7 @@ def panels_of_exponentials(x: Array, w: Array, buffer: Array, width: int) -> tup
         np.exp(z, out=z)
         return m, z @ np.ones(j - i, z.dtype)
 
-    m, totals = (np.stack(parts) for parts in zip(*map_ranges(body, len(w), width), strict=True))  # (panels, n)
+    m, totals = (np.stack(parts) for parts in zip(*parallel_ranges(body, len(w), width), strict=True))  # (panels, n)
     peak = m.max(axis=0)
     f = np.exp(m - peak)
     total = (totals * f).sum(axis=0)
@@ -267,14 +274,14 @@ def panels_of_gradients(
         part = buffer[i // width, : len(x), : x.shape[1]]
         return np.multiply(e @ w[i:j], scale, out=part)
 
-    gx, *parts = map_ranges(body, len(w), width)
+    gx, *parts = parallel_ranges(body, len(w), width)
     for part in parts:
         gx += part
     return gx
 
 
 @cross_entropy.fast("cupy", "float32", "float16", "bfloat16")
-def cross_entropy_cuda(logits: Array, targets: Array, smoothing: Smoothing = PLAIN, grad: bool = True) -> Output:
+def cross_entropy_cuda(logits: Array, targets: Array, smoothing: LabelSmoothing = PLAIN, grad: bool = True) -> Output:
     """A block for each row, which is read twice and written once. The loss is float32."""
     xp = array_module(logits)
     logits = contiguous(logits)
@@ -284,7 +291,7 @@ def cross_entropy_cuda(logits: Array, targets: Array, smoothing: Smoothing = PLA
     return total_loss(losses), gz
 
 
-def losses_and_gradient(z: Array, targets: Array, gz: Array | None, losses: Array, smoothing: Smoothing) -> None:
+def losses_and_gradient(z: Array, targets: Array, gz: Array | None, losses: Array, smoothing: LabelSmoothing) -> None:
     """Write the losses (n,), float32, of logits z (n, V) and, unless gz is None, their gradient, perhaps over z.
 
     Rows of z may lie apart, and those of gz as far.
@@ -307,7 +314,7 @@ def total_loss(losses: Array) -> Array:
 
 @linear_cross_entropy.fast("cupy", "float32", "float16", "bfloat16")
 def linear_cross_entropy_cuda(
-    x: Array, w: Array, targets: Array, smoothing: Smoothing = PLAIN, grad: bool = True
+    x: Array, w: Array, targets: Array, smoothing: LabelSmoothing = PLAIN, grad: bool = True
 ) -> Output:
     """Chunks of rows through one buffer for logits and their gradient; gw is float32, to which products are added.
 
@@ -333,11 +340,18 @@ def linear_cross_entropy_cuda(
 
 
 @linear_cross_entropy_grad.fast("cupy", "float32", "float16", "bfloat16")
-def linear_cross_entropy_grad_cuda(g: Array, gx: Array, gw: Array, into: Array | None = None) -> tuple[Array, Array]:
+def linear_cross_entropy_grad_cuda(
+    g: Array, gx: Array, gw: Array, accumulate_into: Array | None = None
+) -> tuple[Array, Array]:
     """gx in place; gw, float32, in one pass to where it goes, if that is float32."""
     gx = scaled_in_place(g, gx)
-    if into is None or into.dtype != np.float32:
+    if accumulate_into is None or accumulate_into.dtype != np.float32:
         return gx, scaled_in_place(g, gw).astype(gx.dtype, copy=False)
-    args = into, array_module(gw).asarray(g), gw, np.int64(gw.size)  # NumPy's products of 0-d arrays are no arrays
+    args = (
+        accumulate_into,
+        array_module(gw).asarray(g),
+        gw,
+        np.int64(gw.size),
+    )  # NumPy's products of 0-d arrays are no arrays
     launch("sums.cu", "accumulate", -(-gw.size // (8 * BLOCK_THREADS)), BLOCK_THREADS, args, T=gw.dtype)
-    return gx, into
+    return gx, accumulate_into

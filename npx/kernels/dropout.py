@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npx.array import Array, array_module
+from npx.cpu.row_blocks import map_blocks
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.random import Key, bits16
 from npx.registry import Output, kernel
-from npx.rows import map_blocks
 
 WORD = 1 << 16  # a value is dropped where its random 16-bit word is below rate * WORD
 

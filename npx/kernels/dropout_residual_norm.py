@@ -4,7 +4,7 @@ One pass instead of three: on a CPU a block of rows stays in cache from the drop
 one warp reads and writes each row once.
 """
 
-from npx.array import NOWHERE, Array, Places
+from npx.array import NO_TARGETS, Array, GradientTargets
 from npx.kernels import layer_norm as norms
 from npx.kernels.dropout import Drop, dropout, dropout_grad
 from npx.registry import Output, kernel
@@ -26,13 +26,19 @@ def dropout_residual_norm(
 
 @dropout_residual_norm.gradient
 def dropout_residual_norm_grad(
-    g: Array, gamma: Array, xhat: Array, rstd: Array, drop: Drop | None, keep: Array | None, into: Places = NOWHERE
+    g: Array,
+    gamma: Array,
+    xhat: Array,
+    rstd: Array,
+    drop: Drop | None,
+    keep: Array | None,
+    accumulate_into: GradientTargets = NO_TARGETS,
 ) -> tuple[Array, Array, Array, Array]:
     """Gradients (gx, gresidual, ggamma, gbeta): the layer norm's reaches the residual whole and x through its mask.
 
-    `into`: arrays that those of gamma and beta are added to, if not None.
+    `accumulate_into`: arrays that those of gamma and beta are added to, if not None.
     """
-    gresidual, ggamma, gbeta = norms.layer_norm_grad.reference(g, gamma, xhat, rstd, into)
+    gresidual, ggamma, gbeta = norms.layer_norm_grad.reference(g, gamma, xhat, rstd, accumulate_into)
     return dropout_grad.reference(gresidual, drop, keep), gresidual, ggamma, gbeta
 
 

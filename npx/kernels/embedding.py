@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from npx.array import Array, array_module
+from npx.cpu.row_blocks import map_blocks
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.kernels.dropout import Drop, draw, dropout, dropout_grad, dropout_grad_numpy
 from npx.registry import Output, kernel
-from npx.rows import map_blocks
 
 
 @kernel
@@ -33,12 +33,18 @@ def embedding(
 
 @embedding.gradient
 def embedding_grad(
-    g: Array, ids: Array, rows: int, scale: float, drop: Drop | None, keep: Array | None, into: Array | None = None
+    g: Array,
+    ids: Array,
+    rows: int,
+    scale: float,
+    drop: Drop | None,
+    keep: Array | None,
+    accumulate_into: Array | None = None,
 ) -> Array:
     """gtable (rows, D) with gtable[v] = scale * sum of dropout's gradients over the positions where ids == v.
 
     g, keep (..., D); ids (...).
-    `into`: an array that it is added to, if not None.
+    `accumulate_into`: an array that it is added to, if not None.
 
     Repeated ids add up. The order of the sum is the order of the positions, so it can be repeated bit for bit. What is
     scaled are the rows of g, which are far fewer than those of the table.
@@ -48,10 +54,10 @@ def embedding_grad(
     g = g if scale == 1.0 else (g * scale).astype(g.dtype, copy=False)
     gtable = xp.zeros((rows, g.shape[-1]), g.dtype)
     xp.add.at(gtable, ids.reshape(-1), g.reshape(-1, g.shape[-1]))
-    if into is None:
+    if accumulate_into is None:
         return gtable
-    into += gtable
-    return into
+    accumulate_into += gtable
+    return accumulate_into
 
 
 @embedding.fast("numpy", "float32", "float64")
@@ -86,12 +92,18 @@ def embedding_numpy(
 
 @embedding_grad.fast("numpy", "float32", "float64")
 def embedding_grad_numpy(
-    g: Array, ids: Array, rows: int, scale: float, drop: Drop | None, keep: Array | None, into: Array | None = None
+    g: Array,
+    ids: Array,
+    rows: int,
+    scale: float,
+    drop: Drop | None,
+    keep: Array | None,
+    accumulate_into: Array | None = None,
 ) -> Array:
     """Only the rows that occur are summed, without scattered writes."""
     g = dropout_grad_numpy(g, drop, keep)
     g = g if scale == 1.0 else (g * scale).astype(g.dtype, copy=False)
-    gtable = np.zeros((rows, g.shape[-1]), g.dtype) if into is None else into
+    gtable = np.zeros((rows, g.shape[-1]), g.dtype) if accumulate_into is None else accumulate_into
     found, sums = sums_by_id(g.reshape(-1, g.shape[-1]), ids.reshape(-1))
     gtable[found] += sums
     return gtable
@@ -123,12 +135,12 @@ def embedding_cuda(
 
 @embedding_grad.fast("cupy", "float32", "float16", "bfloat16")
 def embedding_grad_cuda(
-    g: Array, ids: Array, rows: int, scale: float, drop: Drop | None, into: Array | None = None
+    g: Array, ids: Array, rows: int, scale: float, drop: Drop | None, accumulate_into: Array | None = None
 ) -> Array:
     """Positions sorted by id, a block for each run of equal ids: no atomic additions, whose order would vary."""
     xp = array_module(g)
     g, d = contiguous(g), g.shape[-1]
-    total = into if into is not None and into.dtype == np.float32 else None
+    total = accumulate_into if accumulate_into is not None and accumulate_into.dtype == np.float32 else None
     gtable: Any = xp.zeros((rows, d), g.dtype) if total is None else None
     order = xp.argsort(ids.reshape(-1), kind="stable").astype(np.int64, copy=False)
     args = g, ids, order, gtable, total, np.int64(ids.size), np.int32(d), np.float32(scale), *draw(drop)

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from npx.array import NOWHERE, Array, Places, added, array_module
+from npx.array import NO_TARGETS, Array, GradientTargets, added, array_module
+from npx.cpu.row_blocks import block, map_blocks
 from npx.cuda.launch import contiguous, launch
 from npx.kernels.dropout import Drop, draw
 from npx.registry import Output, kernel
-from npx.rows import block, map_blocks
 
 
 @kernel
@@ -27,10 +27,12 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[
 
 
 @layer_norm.gradient
-def layer_norm_grad(g: Array, gamma: Array, xhat: Array, rstd: Array, into: Places = NOWHERE) -> Any:
+def layer_norm_grad(
+    g: Array, gamma: Array, xhat: Array, rstd: Array, accumulate_into: GradientTargets = NO_TARGETS
+) -> Any:
     """Gradients (gx, ggamma, gbeta) of `layer_norm`. g, xhat (..., D); gamma (D,); rstd (..., 1).
 
-    `into`: arrays that those of gamma and beta are added to, if not None.
+    `accumulate_into`: arrays that those of gamma and beta are added to, if not None.
 
     With h = g * gamma: gx = rstd * (h - mean(h) - xhat * mean(h * xhat)). The two means are what moving x_i does to
     every other component, through the mean and through the variance; ggamma = sum g * xhat and gbeta = sum g over rows.
@@ -40,7 +42,7 @@ def layer_norm_grad(g: Array, gamma: Array, xhat: Array, rstd: Array, into: Plac
     gx = rstd * (h - xp.mean(h, -1, keepdims=True) - xhat * xp.mean(h * xhat, -1, keepdims=True))
     rows = tuple(range(g.ndim - 1))
     gx, ggamma, gbeta = (part.astype(g.dtype, copy=False) for part in (gx, xp.sum(g * xhat, rows), xp.sum(g, rows)))
-    return gx, *added((ggamma, gbeta), into)
+    return gx, *added((ggamma, gbeta), accumulate_into)
 
 
 def check_rows(x: Array, residual: Array | None = None) -> None:
@@ -148,13 +150,13 @@ def residual_norm_grad_numpy(
     rstd: Array,
     drop: Drop | None,
     keep: Array | None,
-    into: Places = NOWHERE,
+    accumulate_into: GradientTargets = NO_TARGETS,
 ) -> tuple[Array, ...]:
     """Its gradients (gx, gresidual, ggamma, gbeta), those of the parameters added up in the order of the blocks."""
     gresidual, d = np.empty(g.shape, g.dtype), g.shape[-1]
     gx = gresidual if keep is None else np.empty(g.shape, g.dtype)
     if not g.size:
-        return gx, gresidual, *added((np.zeros(d, g.dtype), np.zeros(d, g.dtype)), into)
+        return gx, gresidual, *added((np.zeros(d, g.dtype), np.zeros(d, g.dtype)), accumulate_into)
     g2, y2, r2, gres2, gx2, keep2 = (as_rows(a) for a in (g, y, rstd, gresidual, gx, keep))
     (hidden, columns), scale = kept, drop.scale if drop else 1.0
     inverse = 1 / np.where(np.isin(np.arange(d), hidden), 1, gamma)
@@ -171,7 +173,11 @@ def residual_norm_grad_numpy(
         return sums
 
     parts = map_blocks(body, len(g2), g2[:1].nbytes)
-    return gx, gresidual, *added(tuple(np.add.reduce(part, axis=0) for part in zip(*parts, strict=True)), into)
+    return (
+        gx,
+        gresidual,
+        *added(tuple(np.add.reduce(part, axis=0) for part in zip(*parts, strict=True)), accumulate_into),
+    )
 
 
 def as_rows(x: Array | None) -> Any:
@@ -215,7 +221,7 @@ def residual_norm_cuda(
 
 
 def residual_norm_grad_cuda(
-    g: Array, gamma: Array, xhat: Array, rstd: Array, drop: Drop | None, into: Places = NOWHERE
+    g: Array, gamma: Array, xhat: Array, rstd: Array, drop: Drop | None, accumulate_into: GradientTargets = NO_TARGETS
 ) -> tuple[Array, ...]:
     """Its gradients (gx, gresidual, ggamma, gbeta); without dropout the first two are one array.
 
@@ -229,7 +235,7 @@ def residual_norm_grad_cuda(
     gx = xp.empty(g.shape, g.dtype) if drop else None
     args = g, gamma, xhat, rstd, gresidual, gx, partial, np.int32(n), np.int32(d), *draw(drop)
     launch("layer_norm.cu", "layer_norm_grad", blocks, threads, args, T=g.dtype, **shape)
-    return gresidual if gx is None else gx, gresidual, *sum_columns_cuda(partial, g.dtype, into[:2])
+    return gresidual if gx is None else gx, gresidual, *sum_columns_cuda(partial, g.dtype, accumulate_into[:2])
 
 
 def row_shape(x: Array) -> tuple[int, int, int, dict[str, Any]]:
@@ -241,13 +247,14 @@ def row_shape(x: Array) -> tuple[int, int, int, dict[str, Any]]:
     return x.size // max(d, 1), d, 32 * warps * rows, {"WARPS": warps, "ROWS": rows, "CHUNKS": chunks}
 
 
-def sum_columns_cuda(partial: Array, dtype: Any, into: Places) -> list[Array]:
-    """The sums over the rows of partial (n, D), float32, in as many equal parts as `into` has places: one or two.
+def sum_columns_cuda(partial: Array, dtype: Any, accumulate_into: GradientTargets) -> list[Array]:
+    """The sums over the rows of partial (n, D), float32, in as many equal parts as `accumulate_into` has places: one
+    or two.
 
     Added there if each is an array; else in new ones of `dtype`.
     """
-    (rows, columns), parts = partial.shape, len(into)
-    places = [place for place in into if place is not None and place.dtype == np.float32]
+    (rows, columns), parts = partial.shape, len(accumulate_into)
+    places = [place for place in accumulate_into if place is not None and place.dtype == np.float32]
     add, width = len(places) == parts, columns // parts
     sums = places if add else list(array_module(partial).empty((parts, width), dtype))
     args = partial, sums[0], sums[-1], np.int32(rows), np.int32(columns), np.int32(width), np.int32(add)

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from npx import rows
-from npx.array import NOWHERE, Array, Places, added, array_module
+from npx.array import NO_TARGETS, Array, GradientTargets, added, array_module
+from npx.cpu import row_blocks
+from npx.cpu.row_blocks import map_blocks, matmul, panel, parallel_ranges, products
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
 from npx.kernels.layer_norm import column_sums, sum_columns_cuda
 from npx.registry import Output, kernel
-from npx.rows import map_blocks, map_ranges, matmul, panel, products
 
 Gradients = tuple[Array, Array, Array | None]
 
@@ -28,15 +28,18 @@ def linear(x: Array, w: Array, b: Array | None = None, activation: str = "") -> 
 
 
 @linear.gradient
-def linear_grad(g: Array, x: Array, w: Array, y: Array | None, bias: bool, into: Places = NOWHERE) -> Gradients:
-    """Gradients (gx, gw, gb) of `linear`; gb None if not `bias`. `into`: arrays that they are added to, if not None.
+def linear_grad(
+    g: Array, x: Array, w: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets = NO_TARGETS
+) -> Gradients:
+    """Gradients (gx, gw, gb) of `linear`; gb None if not `bias`. `accumulate_into`: arrays that they are added to,
+    if not None.
 
     The ReLU passes g where y > 0. gx = g w^T, gw = x^T g, gb = sum of g over rows. g, y (N, O); x (N, I); w (I, O).
     """
     if y is not None:
         g = g * (y > 0)
     gx, gw = (part.astype(g.dtype, copy=False) for part in (g @ w.T, x.T @ g))
-    return added((gx, gw, g.sum(axis=0) if bias else None), into)
+    return added((gx, gw, g.sum(axis=0) if bias else None), accumulate_into)
 
 
 @linear.fast("numpy", "float32", "float64")
@@ -53,14 +56,16 @@ def linear_numpy(x: Array, w: Array, b: Array | None = None, activation: str = "
         if activation:
             np.maximum(part, 0, out=part)
 
-    map_ranges(body, len(x), panel(len(x)), inline=x.size * w.shape[1] * 2 < rows.INLINE_FLOPS)
+    parallel_ranges(body, len(x), panel(len(x)), inline=x.size * w.shape[1] * 2 < row_blocks.INLINE_FLOPS)
     return y, (x, w, y if activation else None, b is not None)
 
 
 @linear_grad.fast("numpy", "float32", "float64")
-def linear_grad_numpy(g: Array, x: Array, w: Array, y: Array | None, bias: bool, into: Places = NOWHERE) -> Gradients:
+def linear_grad_numpy(
+    g: Array, x: Array, w: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets = NO_TARGETS
+) -> Gradients:
     """The ReLU's mask in blocks; then both products at once; the sum over rows as a vector-matrix product."""
-    to_x, to_w, *_ = into
+    to_x, to_w, *_ = accumulate_into
     if y is not None:
         masked = np.empty(g.shape, g.dtype)
         map_blocks(lambda i, j: np.multiply(g[i:j], y[i:j] > 0, out=masked[i:j]), len(g), g[:1].nbytes)
@@ -68,7 +73,7 @@ def linear_grad_numpy(g: Array, x: Array, w: Array, y: Array | None, bias: bool,
     gx = np.empty(x.shape, g.dtype) if to_x is None else to_x
     gw = np.empty(w.shape, g.dtype) if to_w is None else to_w
     products((g, w.T, gx, to_x is not None), (x.T, g, gw, to_w is not None))
-    return gx, gw, added((column_sums(g),), into[2:])[0] if bias else None
+    return gx, gw, added((column_sums(g),), accumulate_into[2:])[0] if bias else None
 
 
 SLICE = 128  # rows that one block sums
@@ -90,22 +95,28 @@ def linear_cuda(x: Array, w: Array, b: Array | None = None, activation: str = ""
 
 
 @linear_grad.fast("cupy", "float32", "float16", "bfloat16")
-def linear_grad_cuda(g: Array, x: Array, w: Array, y: Array | None, bias: bool, into: Places = NOWHERE) -> Gradients:
+def linear_grad_cuda(
+    g: Array, x: Array, w: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets = NO_TARGETS
+) -> Gradients:
     """The ReLU's mask and the sums over slices of rows in one pass, then the two products."""
-    masked, gb = mask_and_sum(g, y, bias, into[2:3])
-    return blas.matmul(masked, w.T, into[0], add=True), blas.matmul(x.T, masked, into[1], add=True), gb
+    masked, gb = mask_and_sum(g, y, bias, accumulate_into[2:3])
+    return (
+        blas.matmul(masked, w.T, accumulate_into[0], add=True),
+        blas.matmul(x.T, masked, accumulate_into[1], add=True),
+        gb,
+    )
 
 
-def mask_and_sum(g: Array, y: Array | None, bias: bool, into: Places) -> tuple[Array, Array | None]:
+def mask_and_sum(g: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets) -> tuple[Array, Array | None]:
     """g where y > 0 (y None: g), and its sums over rows if `bias`, else None."""
     if y is None and not bias:
         return g, None
     xp = array_module(g)
     g, y = contiguous(g), contiguous(y)
-    (n, columns), size = g.shape, rows.block(SLICE)
+    (n, columns), size = g.shape, row_blocks.block(SLICE)
     grid = -(-columns // 256), -(-n // size)
     masked = g if y is None else xp.empty(g.shape, g.dtype)
     partial = xp.empty((grid[1], columns), np.float32) if bias else None
     sizes = np.int32(n), np.int32(columns), np.int32(size)
     launch("linear.cu", "relu_grad", grid, 256, (g, y, masked, partial, *sizes), T=g.dtype)
-    return masked, None if partial is None else sum_columns_cuda(partial, g.dtype, into)[0]
+    return masked, None if partial is None else sum_columns_cuda(partial, g.dtype, accumulate_into)[0]

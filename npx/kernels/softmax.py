@@ -3,9 +3,9 @@
 import numpy as np
 
 from npx.array import Array, array_module
+from npx.cpu.row_blocks import map_blocks
 from npx.cuda.launch import contiguous, launch
 from npx.registry import kernel
-from npx.rows import map_blocks
 
 
 @kernel

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from npx import rows
 from npx.array import Array, array_module
+from npx.cpu import row_blocks
+from npx.cpu.row_blocks import parallel_ranges
 from npx.registry import kernel
-from npx.rows import map_ranges
 
 BLOCK = 256  # columns a block in `greatest`: few enough to search, long enough for a fast maximum
 
@@ -30,10 +30,10 @@ def top_k(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Array, Ar
 def top_k_numpy(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Array, Array]:
     """A quarter of the rows at a time."""
     n = len(logits)
-    step = rows.block(n if logits.nbytes < rows.INLINE_BYTES else -(-n // 4))
+    step = row_blocks.block(n if logits.nbytes < row_blocks.INLINE_BYTES else -(-n // 4))
     if step >= n:
         return top_k_of_rows(logits, k, never)
-    values, columns = zip(*map_ranges(lambda i, j: top_k_of_rows(logits[i:j], k, never), n, step), strict=True)
+    values, columns = zip(*parallel_ranges(lambda i, j: top_k_of_rows(logits[i:j], k, never), n, step), strict=True)
     return np.concatenate(values), np.concatenate(columns)
 
 
@@ -60,7 +60,7 @@ def greatest(x: Array, k: int) -> tuple[Array, Array]:
     """
     xp = array_module(x)
     n_rows, n_columns = x.shape
-    k, size = min(k, n_columns), rows.block(BLOCK)
+    k, size = min(k, n_columns), row_blocks.block(BLOCK)
     if n_columns <= 2 * k * size:
         return _repeated_argmax(x.copy(), k)
     # The k greatest of a row lie in the k blocks of greatest maximum: before any other block come k blocks, each with

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import npx
 from autograd.testing import strategies as s
-from npx import Scores
+from npx import AttentionSpec
 from tests.cases.base import CASES, Call, edges, leading, size
 from tests.cases.neural import BOUNDED, attention_sizes, keys
 from tests.cases.special import SPECIAL
@@ -28,7 +28,7 @@ KERNEL_CASES: dict[str, Callable[["Draw"], Call]] = {}
 KEY = npx.Key(2**40 + 3, 7, 5)
 ROWS = (5, 1), (3, 31), (2, 9, 33), (17, 64), (0, 5), (2, 513)  # shapes
 LONG = (2, 1025)  # another compilation of kernels whose rows lie in registers: in float32 alone
-OVER = npx.SMOOTHING_OVER
+OVER = npx.SMOOTHING_CLASSES
 
 
 def kernel_case(function):
@@ -172,7 +172,7 @@ class Large(Draw):
 
     def attention(self):
         size = self.d_model // self.heads
-        return self.batch, self.length, self.length, self.heads, size, size, Scores()
+        return self.batch, self.length, self.length, self.heads, size, size, AttentionSpec()
 
     def values(self, *shape, styles=BOUNDED, scale=1.0, shift=0.0):
         return npx.from_host(self.rng.standard_normal(shape, self.dtype))
@@ -270,17 +270,17 @@ def embedding(d):
 @kernel_case
 def attention(d):
     sizes = ((2, 5, 7, 2, 16, 16), (1, 3, 33, 1, 64, 64), (2, 0, 3, 1, 16, 16), (1, 20, 17, 2, 6, 3))
-    b, t, length, h, d_k, d_v, scores = d.pick(
+    b, t, length, h, d_k, d_v, spec = d.pick(
         st.composite(lambda draw: attention_sizes(draw, least=0))(),
         [(*size, None) for size in sizes],
         lambda large: large.attention(),
     )
-    if scores is None:
+    if spec is None:
         kind = d.option("masked", "all", "plain")
-        scores = {
-            "plain": lambda: Scores(),
-            "masked": lambda: Scores(bias=npx.mask_bias(d.masks(b, 1, max(t, 1), length)[:, :, :t])),
-            "all": lambda: Scores(True, np.linspace(length, 1, b).astype(int), d.values(h, 1, length), 10.0),
+        spec = {
+            "plain": lambda: AttentionSpec(),
+            "masked": lambda: AttentionSpec(bias=npx.mask_bias(d.masks(b, 1, max(t, 1), length)[:, :, :t])),
+            "all": lambda: AttentionSpec(True, np.linspace(length, 1, b).astype(int), d.values(h, 1, length), 10.0),
         }[kind]()
     arrays = d.values(b, t, h, d_k), d.values(b, length, h, d_k), d.values(b, length, h, d_v)
     gradient = {}
@@ -288,7 +288,7 @@ def attention(d):
         merged = d.written(b, length, h * (d_k + d_v))
         gk, gv = merged[..., : h * d_k].reshape(b, length, h, d_k), merged[..., h * d_k :].reshape(b, length, h, d_v)
         gradient = {"out": (d.written(b, t, h, d_k), gk, gv)}
-    return Call((*arrays, scores), d.dropout(), gradient=gradient)
+    return Call((*arrays, spec), d.dropout(), gradient=gradient)
 
 
 def smoothed(d, n, classes):
@@ -297,7 +297,7 @@ def smoothed(d, n, classes):
     targets = np.array(d.ids(classes, n)) if isinstance(d, Edges) else d.ids(classes, n)
     if isinstance(d, Edges):
         targets[: n // 3] = pad
-    smoothing = npx.Smoothing(d.option(0.1, 0.0), d.option(*OVER), pad)
+    smoothing = npx.LabelSmoothing(d.option(0.1, 0.0), d.option(*OVER), pad)
     return targets, {"smoothing": smoothing, "grad": d.option(True, False)}
 
 

@@ -7,7 +7,7 @@ import npx
 from autograd import operations as ops
 from autograd.testing import strategies as s
 from tests.cases.base import Call, case, edges, leading, size, some
-from tests.cases.neural import attention_sizes, normed, rows_to_norm, scores, scores_edges
+from tests.cases.neural import attention_sizes, normed, rows_to_norm, scores_edges, spec
 
 
 def built(draw, kind, *sizes, **options):
@@ -99,7 +99,7 @@ def layer_SelfAttention(draw):
     d, rotary = draw(size(3)), draw(st.sampled_from([None, 10.0]))
     how = {"bias": draw(st.booleans()), "dropout": rates(draw), "rotary": rotary}
     layer = built(draw, models.SelfAttention, d, h, 2 * d_k if rotary else d_k, d_v, **how)
-    return Call((sequence(draw, d, b, t), scores(draw, b, h, t, t, 1)), layer=layer)
+    return Call((sequence(draw, d, b, t), spec(draw, b, h, t, t, 1)), layer=layer)
 
 
 @case
@@ -107,7 +107,7 @@ def layer_CrossAttention(draw):
     b, t, source, h, d_k, d_v, _ = attention_sizes(draw)
     d = draw(size(3))
     layer = built(draw, models.CrossAttention, d, h, d_k, d_v, bias=draw(st.booleans()), dropout=rates(draw))
-    return Call((sequence(draw, d, b, t), sequence(draw, d, b, source), scores(draw, b, h, t, source, 1)), layer=layer)
+    return Call((sequence(draw, d, b, t), sequence(draw, d, b, source), spec(draw, b, h, t, source, 1)), layer=layer)
 
 
 def config(draw):
@@ -123,14 +123,14 @@ def config(draw):
 @case
 def layer_EncoderLayer(draw):
     layer, x = built(draw, models.EncoderLayer, config(draw)), sequence(draw, 4)
-    return Call((x, scores(draw, len(x), 1, x.shape[1], x.shape[1], 1)), layer=layer, directions=3)
+    return Call((x, spec(draw, len(x), 1, x.shape[1], x.shape[1], 1)), layer=layer, directions=3)
 
 
 @case
 def layer_DecoderLayer(draw):
     layer, x = built(draw, models.DecoderLayer, config(draw)), sequence(draw, 4)
     memory = sequence(draw, 4, b=len(x))
-    return Call((x, memory, scores(draw, len(x), 1, x.shape[1], memory.shape[1], 1)), layer=layer, directions=3)
+    return Call((x, memory, spec(draw, len(x), 1, x.shape[1], memory.shape[1], 1)), layer=layer, directions=3)
 
 
 @case
@@ -214,7 +214,7 @@ def self_attention_edges():
         yield Call((some(2, 3, 4), how), layer=made(models.SelfAttention, 4, 2))
     for options in ({"bias": True}, {"rotary": 10.0, "bias": True}, {"dropout": 0.5}, {"dropout": 0.9, "rotary": 9.0}):
         layer = made(models.SelfAttention, 3, 2, 4, 1, **options)
-        yield Call((some(2, 3, 3), npx.Scores(causal=True)), layer=layer)
+        yield Call((some(2, 3, 3), npx.AttentionSpec(causal=True)), layer=layer)
 
 
 @edges("layer CrossAttention")
@@ -246,12 +246,12 @@ def small(**options):
 @edges("layer EncoderLayer")
 def encoder_layer_edges():
     for i, options in enumerate(BLOCKS):
-        layer, how = made(models.EncoderLayer, small(**options)), npx.Scores(lengths=npx.asarray([3, 2]))
+        layer, how = made(models.EncoderLayer, small(**options)), npx.AttentionSpec(kv_lengths=npx.asarray([3, 2]))
         yield Call((some(2, 3, 4), how), layer=layer, directions=3 if i else None)
 
 
 @edges("layer DecoderLayer")
 def decoder_layer_edges():
     for i, options in enumerate(BLOCKS):
-        layer, how = made(models.DecoderLayer, small(**options)), npx.Scores(lengths=npx.asarray([2, 1]))
+        layer, how = made(models.DecoderLayer, small(**options)), npx.AttentionSpec(kv_lengths=npx.asarray([2, 1]))
         yield Call((some(2, 3, 4), some(2, 2, 4, seed=1), how), layer=layer, directions=3 if i else None)

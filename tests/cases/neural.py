@@ -90,21 +90,21 @@ def attention_sizes(draw, least=1):
     """B, T, S, H, d_k, d_v, and what is done to the scores."""
     b, t, source = draw(size(2, least)), draw(size(3, least)), draw(size(3, least))
     h, d_k, d_v = draw(size(2)), draw(st.sampled_from([1, 2, 2, 3])), draw(size(2))
-    return b, t, source, h, d_k, d_v, scores(draw, b, h, t, source, d_k)
+    return b, t, source, h, d_k, d_v, spec(draw, b, h, t, source, d_k)
 
 
-def scores(draw, b, h, t, source, d_k):
+def spec(draw, b, h, t, source, d_k):
     """Any of causal, lengths, rotary, and a bias: of a mask, of numbers, or of both."""
     bias = npx.mask_bias(draw(st.sampled_from([(b, 1, 1, source), (t, source), (b, h, t, source)]).flatmap(s.masks)))
     if draw(st.sampled_from([False, False, True])):
         numbers = draw(s.arrays((h, t, source), BOUNDED))
         bias = numbers if bias is None else bias + numbers
     lengths = draw(st.none() | st.none() | st.lists(st.integers(0, source + 1), min_size=b, max_size=b))
-    return npx.Scores(
+    return npx.AttentionSpec(
         causal=draw(st.booleans()),
-        lengths=None if lengths is None else npx.asarray(lengths, "int64"),
+        kv_lengths=None if lengths is None else npx.asarray(lengths, "int64"),
         bias=bias,
-        rotary=draw(st.sampled_from([None, 10.0, 10.0])) if d_k % 2 == 0 else None,
+        rotary_base=draw(st.sampled_from([None, 10.0, 10.0])) if d_k % 2 == 0 else None,
     )
 
 
@@ -129,7 +129,7 @@ def operation_attention(draw):
 @case
 def operation_self_attention(draw):
     b, t, _, h, d_k, d_v, _ = attention_sizes(draw)
-    how, qkv = scores(draw, b, h, t, t, d_k), draw(s.arrays((b, t, h * (2 * d_k + d_v)), BOUNDED))
+    how, qkv = spec(draw, b, h, t, t, d_k), draw(s.arrays((b, t, h * (2 * d_k + d_v)), BOUNDED))
     return Call((qkv, h, d_k, how), dropped(draw), saved=9 * b * h * t * t + turned(how, qkv))
 
 
@@ -144,7 +144,7 @@ def operation_cross_attention(draw):
 def smoothed(draw):
     over = draw(st.sampled_from(["all", "others", "others_without_pad"]))
     share, pad = draw(st.sampled_from([0.2, 0.0])), draw(st.sampled_from([0, 2]))
-    return {"smoothing": npx.Smoothing(share, over, pad)}
+    return {"smoothing": npx.LabelSmoothing(share, over, pad)}
 
 
 @case
@@ -162,7 +162,6 @@ def operation_linear_cross_entropy(draw):
 
 
 # Edges
-
 
 
 def drops(*shape):
@@ -256,14 +255,14 @@ def embedding_edges():
 def scores_edges(b, h, t, source):
     """Each field alone, at its ends, and all together."""
     bias = npx.mask_bias(npx.asarray([[i != j % 2 and i > 0 for j in range(source)] for i in range(t)]))
-    yield npx.Scores()
-    yield npx.Scores(causal=True)
-    yield from (npx.Scores(lengths=npx.asarray(n)) for n in ([0, source], [1, source + 2]))
-    yield npx.Scores(bias=bias)  # its first row attends to nothing
-    yield npx.Scores(bias=some(b, h, t, source))
-    yield npx.Scores(bias=some(h, 1, source))
-    yield npx.Scores(rotary=10.0)
-    yield npx.Scores(True, npx.asarray([source - 1, source]), some(1, source), 10.0)
+    yield npx.AttentionSpec()
+    yield npx.AttentionSpec(causal=True)
+    yield from (npx.AttentionSpec(kv_lengths=npx.asarray(n)) for n in ([0, source], [1, source + 2]))
+    yield npx.AttentionSpec(bias=bias)  # its first row attends to nothing
+    yield npx.AttentionSpec(bias=some(b, h, t, source))
+    yield npx.AttentionSpec(bias=some(h, 1, source))
+    yield npx.AttentionSpec(rotary_base=10.0)
+    yield npx.AttentionSpec(True, npx.asarray([source - 1, source]), some(1, source), 10.0)
 
 
 SIZES = (2, 3, 4, 2, 4, 3), (2, 4, 2, 1, 2, 1), (2, 1, 3, 2, 2, 2)  # B, T, S, H, d_k, d_v
@@ -276,7 +275,7 @@ def attention_edges(*several):
         for how in scores_edges(b, h, t, source):
             yield *sizes, how, None
     for drop in drops(b, h, t, source):
-        yield *sizes, npx.Scores(causal=True, rotary=10.0), drop
+        yield *sizes, npx.AttentionSpec(causal=True, rotary_base=10.0), drop
 
 
 @edges("operation attention", REAL)
@@ -308,12 +307,12 @@ def smoothing_edges(classes):
     """Targets (N,) and how they are smoothed: padding everywhere, nowhere, first, last; each kind."""
     last = classes - 1
     for targets in ([1, 2, 0], [0, 0, 0], [last, last, 1], [1], [0, last]):
-        for over in npx.SMOOTHING_OVER:
-            yield npx.asarray(targets), npx.Smoothing(0.2, over)
+        for over in npx.SMOOTHING_CLASSES:
+            yield npx.asarray(targets), npx.LabelSmoothing(0.2, over)
     for pad in (2, last):
-        yield npx.asarray([0, last, 1, 2]), npx.Smoothing(0.1, "others_without_pad", pad)
-    yield npx.asarray([1, 0]), npx.Smoothing(0.0)
-    yield npx.asarray([1, 0]), npx.Smoothing(0.9)
+        yield npx.asarray([0, last, 1, 2]), npx.LabelSmoothing(0.1, "others_without_pad", pad)
+    yield npx.asarray([1, 0]), npx.LabelSmoothing(0.0)
+    yield npx.asarray([1, 0]), npx.LabelSmoothing(0.9)
 
 
 @edges("operation cross_entropy", REAL)
@@ -322,7 +321,7 @@ def cross_entropy_edges():
         for targets, how in smoothing_edges(classes):
             logits = some(len(targets), classes)
             yield Call((logits, targets), {"smoothing": how}, logits.nbytes)
-    how = {"smoothing": npx.Smoothing(0.1)}
+    how = {"smoothing": npx.LabelSmoothing(0.1)}
     ends = array((800.0, -800.0, 0.0, 0.0), (2.0, 2.0, 2.0, 2.0))
     for logits in (1e4 * some(2, 4), 1e4 + some(2, 4), ends, 1e-4 * some(2, 4)):
         yield Call((logits, npx.asarray([1, 3])), how, logits.nbytes)
@@ -337,4 +336,4 @@ def linear_cross_entropy_edges():
         yield Call((x, w, targets), {"smoothing": how}, x.nbytes + w.nbytes)
     for scale in (30.0, 1e-3):
         x, w = scale * some(2, 2, 3), some(4, 3, seed=1)
-        yield Call((x, w, npx.asarray([[1, 0], [3, 1]])), {"smoothing": npx.Smoothing(0.1)}, x.nbytes + w.nbytes)
+        yield Call((x, w, npx.asarray([[1, 0], [3, 1]])), {"smoothing": npx.LabelSmoothing(0.1)}, x.nbytes + w.nbytes)

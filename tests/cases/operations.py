@@ -259,6 +259,8 @@ def reduction_edges(*styles):
 
 edges("operation sum")(reduction_edges("normal"))
 edges("operation mean")(reduction_edges("normal"))
+
+
 def extreme_edges():
     yield from reduction_edges("normal", "ties")()
     for near in ([1.0, 1.0005, 1.0, 0.3], [-1.0, -1.0005, -1.0, -0.3]):

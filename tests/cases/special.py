@@ -8,7 +8,7 @@ Numbers beyond what 16 bits hold are left out there.
 import numpy as np
 
 import npx
-from npx import Scores, Smoothing
+from npx import AttentionSpec, LabelSmoothing
 from tests.cases.base import Call
 
 SPECIAL = {}
@@ -139,34 +139,34 @@ def attention(d):
 
     rows = np.zeros((5, 4), bool)
     rows[::2, :3] = True
-    yield Call((*qkv(3, 5, 4, 2, 4, 3), Scores(bias=npx.mask_bias(rows))))  # two axes, queries without a key
-    yield Call((*qkv(3, 5, 4, 2, 4, 3), Scores(bias=npx.mask_bias(rows & False))))
-    yield Call((*qkv(3, 5, 3, 2, 4, 3), Scores(causal=True)))  # the first queries stand before all keys
-    yield Call((*qkv(3, 1, 4, 2, 4, 3), Scores(causal=True, lengths=np.array([0, 4, 2]))))
-    yield Call((*qkv(4, 2, 3, 1, 4, 3), Scores(lengths=np.array([0, 1, 0, 9]))))
-    yield Call((*qkv(3, 2, 1, 2, 4, 1), Scores()))  # one key
+    yield Call((*qkv(3, 5, 4, 2, 4, 3), AttentionSpec(bias=npx.mask_bias(rows))))  # two axes, queries without a key
+    yield Call((*qkv(3, 5, 4, 2, 4, 3), AttentionSpec(bias=npx.mask_bias(rows & False))))
+    yield Call((*qkv(3, 5, 3, 2, 4, 3), AttentionSpec(causal=True)))  # the first queries stand before all keys
+    yield Call((*qkv(3, 1, 4, 2, 4, 3), AttentionSpec(causal=True, kv_lengths=np.array([0, 4, 2]))))
+    yield Call((*qkv(4, 2, 3, 1, 4, 3), AttentionSpec(kv_lengths=np.array([0, 1, 0, 9]))))
+    yield Call((*qkv(3, 2, 1, 2, 4, 1), AttentionSpec()))  # one key
     masks = np.arange(3 * 2 * 2 * 4).reshape(3, 2, 2, 4) % 5 < 3
-    yield Call((*qkv(3, 2, 4, 2, 4, 3), Scores(bias=npx.mask_bias(masks))))  # each sentence and head its own
+    yield Call((*qkv(3, 2, 4, 2, 4, 3), AttentionSpec(bias=npx.mask_bias(masks))))  # each sentence and head its own
     if is_long(d):
-        yield Call((*qkv(1, 2, 1030, 1, 2, 1), Scores(causal=True)))  # many keys, many queries
-        yield Call((*qkv(1, 1030, 2, 1, 2, 1), Scores()))
+        yield Call((*qkv(1, 2, 1030, 1, 2, 1), AttentionSpec(causal=True)))  # many keys, many queries
+        yield Call((*qkv(1, 1030, 2, 1, 2, 1), AttentionSpec()))
     for rate in RATES:
-        yield Call((*qkv(3, 4, 5, 2, 4, 3), Scores()), {"drop": npx.Drop(rate, KEY)})
+        yield Call((*qkv(3, 4, 5, 2, 4, 3), AttentionSpec()), {"drop": npx.Drop(rate, KEY)})
     if is_wide(d):
-        yield Call((*qkv(3, 4, 5, 2, 4, 3, scale=steep(d) / 4), Scores()))
-        yield Call((*qkv(3, 4, 5, 2, 4, 3), Scores(bias=np.arange(20).reshape(4, 5) % 3 * -5e3)))
-        yield Call((*qkv(3, 4, 5, 2, 4, 3), Scores(bias=constant(d, steep(d), 2, 4, 5))))
+        yield Call((*qkv(3, 4, 5, 2, 4, 3, scale=steep(d) / 4), AttentionSpec()))
+        yield Call((*qkv(3, 4, 5, 2, 4, 3), AttentionSpec(bias=np.arange(20).reshape(4, 5) % 3 * -5e3)))
+        yield Call((*qkv(3, 4, 5, 2, 4, 3), AttentionSpec(bias=constant(d, steep(d), 2, 4, 5))))
 
 
 def losses(d, classes):
     """Targets and smoothing of 7 rows."""
     pad = classes - 1
-    yield np.full(7, pad), Smoothing(0.1, "all", pad)  # nothing but padding
-    yield np.arange(7) % pad, Smoothing(0.1, "others_without_pad", pad)  # none
-    yield np.array([0, 1, 1, 0, 1, 1, 0]), Smoothing(0.0, "all", 0)  # the first and the last row are padding
-    yield np.array([1, 1, 1, 1, 1, 1, 2]), Smoothing(0.9, "others", 2)
-    yield np.array([2, 2, 2, 2, 2, 2, 1]), Smoothing(0.1, "others", 2)  # one row counts
-    yield np.arange(7) % classes, Smoothing(0.0, "others", -1)  # no class is padding
+    yield np.full(7, pad), LabelSmoothing(0.1, "all", pad)  # nothing but padding
+    yield np.arange(7) % pad, LabelSmoothing(0.1, "others_without_pad", pad)  # none
+    yield np.array([0, 1, 1, 0, 1, 1, 0]), LabelSmoothing(0.0, "all", 0)  # the first and the last row are padding
+    yield np.array([1, 1, 1, 1, 1, 1, 2]), LabelSmoothing(0.9, "others", 2)
+    yield np.array([2, 2, 2, 2, 2, 2, 1]), LabelSmoothing(0.1, "others", 2)  # one row counts
+    yield np.arange(7) % classes, LabelSmoothing(0.0, "others", -1)  # no class is padding
 
 
 @special
@@ -174,18 +174,18 @@ def cross_entropy(d):
     for targets, smoothing in losses(d, 5):
         yield Call((d.values(7, 5), targets, smoothing))
     targets = np.arange(7) % 5
-    yield Call((constant(d, 0.5, 7, 5), targets, Smoothing(0.1, "all", 3)))  # ties
-    yield Call((d.values(7, 2), targets % 2, Smoothing(0.1, "others", -1)))
-    yield Call((d.values(7, 1), targets * 0, Smoothing(0.0, "all", -1)))  # one class
+    yield Call((constant(d, 0.5, 7, 5), targets, LabelSmoothing(0.1, "all", 3)))  # ties
+    yield Call((d.values(7, 2), targets % 2, LabelSmoothing(0.1, "others", -1)))
+    yield Call((d.values(7, 1), targets * 0, LabelSmoothing(0.0, "all", -1)))  # one class
     barred = d.values(7, 5)
     barred[:, 3] = -np.inf
-    for smoothing in (Smoothing(0.0, "all", -1), Smoothing(0.1, "others_without_pad", 3)):
+    for smoothing in (LabelSmoothing(0.0, "all", -1), LabelSmoothing(0.1, "others_without_pad", 3)):
         yield Call((barred, targets % 3, smoothing))  # no part of the target
     if is_wide(d):
         for shift in (steep(d), -steep(d)):
-            yield Call((d.values(7, 5, shift=shift), targets, Smoothing(0.0, "all", 3)))
-        yield Call((d.values(7, 5, scale=steep(d)), targets, Smoothing(0.1, "all", 3)))
-        yield Call((d.values(7, 5, scale=1e-6), targets, Smoothing(0.1, "all", 3)))
+            yield Call((d.values(7, 5, shift=shift), targets, LabelSmoothing(0.0, "all", 3)))
+        yield Call((d.values(7, 5, scale=steep(d)), targets, LabelSmoothing(0.1, "all", 3)))
+        yield Call((d.values(7, 5, scale=1e-6), targets, LabelSmoothing(0.1, "all", 3)))
 
 
 @special
@@ -193,17 +193,17 @@ def linear_cross_entropy(d):
     for targets, smoothing in losses(d, 5):
         yield Call((d.values(7, 3), d.values(5, 3), targets, smoothing))
     targets = np.arange(7) % 5
-    yield Call((constant(d, 0, 7, 3), d.values(5, 3), targets, Smoothing(0.1, "all", 3)))  # ties
-    yield Call((d.values(7, 3), d.values(2, 3), targets % 2, Smoothing(0.1, "others", -1)))
-    yield Call((d.values(7, 3), d.values(1, 3), targets * 0, Smoothing(0.0, "all", -1)))  # one class
-    yield Call((d.values(1, 3), d.values(9, 3), targets[4:5], Smoothing(0.1, "all", 3)))  # one row
+    yield Call((constant(d, 0, 7, 3), d.values(5, 3), targets, LabelSmoothing(0.1, "all", 3)))  # ties
+    yield Call((d.values(7, 3), d.values(2, 3), targets % 2, LabelSmoothing(0.1, "others", -1)))
+    yield Call((d.values(7, 3), d.values(1, 3), targets * 0, LabelSmoothing(0.0, "all", -1)))  # one class
+    yield Call((d.values(1, 3), d.values(9, 3), targets[4:5], LabelSmoothing(0.1, "all", 3)))  # one row
     if is_wide(d):
         x, w = (np.round(d.values(n, 3, scale=2)).astype(d.dtype) for n in (7, 5))
         x[:, 0], shift = 1, np.array([steep(d), 0, 0], d.dtype)
-        yield Call((x, w + shift, targets, Smoothing(0.0, "all", 3)))
-        yield Call((x, w - shift, targets, Smoothing(0.0, "all", 3)))
-        yield Call((x * 32, w * 2, targets, Smoothing(0.1, "all", 3)))
-        yield Call((d.values(7, 3, scale=1e-6), w, targets, Smoothing(0.1, "all", 3)))
+        yield Call((x, w + shift, targets, LabelSmoothing(0.0, "all", 3)))
+        yield Call((x, w - shift, targets, LabelSmoothing(0.0, "all", 3)))
+        yield Call((x * 32, w * 2, targets, LabelSmoothing(0.1, "all", 3)))
+        yield Call((d.values(7, 3, scale=1e-6), w, targets, LabelSmoothing(0.1, "all", 3)))
 
 
 @special

@@ -130,9 +130,9 @@ def smoothed(smoothing, targets, classes):
 
 @drawn("cross entropy")
 def _(random):
-    over = npx.SMOOTHING_OVER[random.integers(3)]
+    over = npx.SMOOTHING_CLASSES[random.integers(3)]
     targets = np.append(random.integers(1, 5, size=3), 0)  # 0: padding
-    return random.normal(), 3 * random.normal(size=(4, 5)), targets, npx.Smoothing(0.1, over, 0)
+    return random.normal(), 3 * random.normal(size=(4, 5)), targets, npx.LabelSmoothing(0.1, over, 0)
 
 
 @line("cross entropy")

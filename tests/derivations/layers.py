@@ -117,7 +117,7 @@ def attention_5(g, q, k, v, mask, drop):
 @line("attention")
 def attention_6(g, q, k, v, mask, drop):
     one_head = [x[None, :, None] for x in (q, k, v)]  # (B, T, H, d)
-    _, saved = npx.attention(*one_head, npx.Scores(causal=True), drop)
+    _, saved = npx.attention(*one_head, npx.AttentionSpec(causal=True), drop)
     return tuple(x[0, :, 0] for x in npx.attention_grad(g[None, :, None], saved))
 
 

@@ -68,7 +68,7 @@ def one_part(name: str, rehearse: bool) -> int:
     with contextlib.ExitStack() as stack:
         if rehearse:
             from benchmarks import launches
-            from tests.strict_cupy import device
+            from tests.fakes.strict_cupy import device
 
             launches.BUSY = 16, 2
             stack.enter_context(device(cuda=True))

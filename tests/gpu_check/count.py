@@ -10,10 +10,10 @@ import pytest
 
 from benchmarks import train_step
 from benchmarks.launches import by_kernel, recorded
-from tests import strict_cuda, strict_graphs
+from tests.fakes import strict_cuda, strict_graphs
+from tests.fakes.strict_cupy import device
 from tests.gpu_check.page import CEILINGS
 from tests.gpu_check.sizes import GPU
-from tests.strict_cupy import device
 
 
 def counted(shape: Namespace = GPU.shapes["base, 25k + 25k"], engine: str = "ours", steps: int = 0) -> dict[str, Any]:

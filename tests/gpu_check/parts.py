@@ -21,10 +21,10 @@ NEVER_BELOW = 5  # seconds: with less left a part is not begun
 PATIENCE = 5  # times as long may a rehearsal take, which may share its machine
 SUITES = {  # name: what pytest runs, and what it chooses of that in a rehearsal
     "kernels": (
-        ["tests/test_cuda_kernels.py", "tests/test_cuda_attention.py"],
+        ["tests/npx/test_cuda_kernels.py", "tests/npx/test_cuda_attention.py"],
         "float32 and (equals_the_reference or source-dropout)",
     ),
-    "operations, layers and laws": (["tests/test_registry_checks.py"], "softmax"),
+    "operations, layers and laws": (["tests/autograd/testing/test_registry_checks.py"], "softmax"),
     "parity with torch": (["tests/test_parity_torch.py"], "paper-float32"),
 }
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")

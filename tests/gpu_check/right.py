@@ -146,7 +146,7 @@ def short_training(sizes: Sizes) -> Iterator[dict[str, Any]]:
 
 def a_run(sizes: Sizes) -> Iterator[dict[str, Any]]:
     """A training with everything around it, straight and stopped half-way: the same weights, which translate."""
-    from tests.trainings import outcome, run, write_pairs
+    from tests.helpers.trainings import outcome, run, write_pairs
 
     npx.use_device("cuda")
     half = max(2, sizes.updates // 2)

@@ -2,10 +2,19 @@
 
 from tests.mutants.base import corrupting, fast
 
-fast("softmax", "not normalised when masked", lambda f, x, mask=None: (
-    f(x, mask)[0] * (1 if mask is None else 1.001), f(x, mask)[1]))
-fast("layer_norm_grad", "last row's share lost", lambda f, g, *saved, **options: (
-    f(g, *saved)[0], *(x * 0.99 for x in f(g, *saved)[1:])))
-fast("adam", "step size of another step", lambda f, p, g, m, v, numbers, low=None: f(
-    p, g, m, v, numbers._replace(step_size=1.01 * numbers.step_size), low))
+fast(
+    "softmax",
+    "not normalised when masked",
+    lambda f, x, mask=None: (f(x, mask)[0] * (1 if mask is None else 1.001), f(x, mask)[1]),
+)
+fast(
+    "layer_norm_grad",
+    "last row's share lost",
+    lambda f, g, *saved, **options: (f(g, *saved)[0], *(x * 0.99 for x in f(g, *saved)[1:])),
+)
+fast(
+    "adam",
+    "step size of another step",
+    lambda f, p, g, m, v, numbers, low=None: f(p, g, m, v, numbers._replace(step_size=1.01 * numbers.step_size), low),
+)
 fast("linear_grad", "incoming gradient written over", lambda f, g, *a, **options: f(corrupting(g, 2.0), *a), "state")

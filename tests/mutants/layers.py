@@ -9,16 +9,34 @@ from models.layers.rms_norm import rms_norm
 from models.layers.swiglu import gated_silu
 from tests.mutants.base import forged, layer, overwritten, raw, routed
 
-layer("Linear", "bias detached from the graph", lambda self, x: OPERATIONS["linear"](
-    x, self.weight, None if self.bias is None else self.bias.detach(), self.activation))
-layer("LearnedPositions", "input detached from the graph", lambda self, x, start=0: Tensor(x.data) + (
-    self.weight[start : start + x.shape[1]]))
-layer("FeedForward", "dropout's scale computed from the data", lambda self, x: self.outer(
-    self.inner(x) * (1 + float(x.data.sum()))))
-layer("Residual", "sum not taken back to x", lambda self, x, f: neural.layer_norm(
-    f(x) + x.detach(), self.norm.gamma, self.norm.beta, self.norm.eps))
-layer("LayerNorm", "output written in float32", lambda self, x: neural.layer_norm(
-    x, self.gamma, self.beta, self.eps).astype("float32").astype("float64"), "dtype")
+layer(
+    "Linear",
+    "bias detached from the graph",
+    lambda self, x: OPERATIONS["linear"](
+        x, self.weight, None if self.bias is None else self.bias.detach(), self.activation
+    ),
+)
+layer(
+    "LearnedPositions",
+    "input detached from the graph",
+    lambda self, x, start=0: Tensor(x.data) + (self.weight[start : start + x.shape[1]]),
+)
+layer(
+    "FeedForward",
+    "dropout's scale computed from the data",
+    lambda self, x: self.outer(self.inner(x) * (1 + float(x.data.sum()))),
+)
+layer(
+    "Residual",
+    "sum not taken back to x",
+    lambda self, x, f: neural.layer_norm(f(x) + x.detach(), self.norm.gamma, self.norm.beta, self.norm.eps),
+)
+layer(
+    "LayerNorm",
+    "output written in float32",
+    lambda self, x: neural.layer_norm(x, self.gamma, self.beta, self.eps).astype("float32").astype("float64"),
+    "dtype",
+)
 
 
 def weights_of_evaluation(self, x):
@@ -35,34 +53,35 @@ def drawn_again(self, x):
     drop, other = self.draw(), self.draw()
     if drop is None:
         return x
-    return forged(x, output=npx.dropout(x.data, drop)[0],
-                  vjp=lambda g: (npx.dropout_grad(g, npx.dropout(x.data, other)[1]),))
+    return forged(
+        x, output=npx.dropout(x.data, drop)[0], vjp=lambda g: (npx.dropout_grad(g, npx.dropout(x.data, other)[1]),)
+    )
 
 
 def joined(parts):
     return ops.concatenate(*parts, axis=-1)
 
 
-def keys_detached(self, x, memory, scores=npx.Scores(), state=None):
+def keys_detached(self, x, memory, spec=npx.AttentionSpec(), state=None):
     kv, keys = self.key_value(memory), self.n_heads * self.d_k
     kv = joined([kv[..., :keys].detach(), kv[..., keys:]])
-    return self.output(neural.cross_attention(self.query(x), kv, self.n_heads, self.d_k, **self.how(scores)))
+    return self.output(neural.cross_attention(self.query(x), kv, self.n_heads, self.d_k, **self.how(spec)))
 
 
-def queries_detached(self, x, scores=npx.Scores(), state=None):
+def queries_detached(self, x, spec=npx.AttentionSpec(), state=None):
     qkv, queries = self.query_key_value(x), self.n_heads * self.d_k
     qkv = joined([qkv[..., :queries].detach(), qkv[..., queries:]])
-    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **self.how(scores)))
+    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **self.how(spec)))
 
 
-def in_float16(self, x, scores=npx.Scores(), state=None):
+def in_float16(self, x, spec=npx.AttentionSpec(), state=None):
     qkv = self.query_key_value(x)
     qkv = qkv.astype("float16").astype("float32") if qkv.dtype == npx.float32 else qkv
-    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **self.how(scores)))
+    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **self.how(spec)))
 
 
 def second_residual_lost(self, x, memory, source, own=None, cross=None):
-    x = self.attention_residual(x, lambda y: self.attention(y, npx.Scores(causal=True)))
+    x = self.attention_residual(x, lambda y: self.attention(y, npx.AttentionSpec(causal=True)))
     x = self.cross_attention_residual(x.detach(), lambda y: self.cross_attention(y, memory, source))
     return self.feed_forward_residual(x, self.feed_forward)
 
@@ -101,30 +120,73 @@ def linear_keeping(what):
 layer("Linear", "input of the last call", linear_keeping("last input"), "state")
 layer("Linear", "weights of the first call", linear_keeping("first weights"), "state")
 layer("Dropout", "mask drawn again by backward", drawn_again)
-layer("Dropout", "gradient scaled in evaluation", lambda self, x: (
-    neural.dropout(x, drop) if (drop := self.draw())
-    else forged(x, output=x.data, vjp=lambda g: (g * (1 - self.rate),)) if self.rate < 1 else x))
-layer("Residual", "sum not taken back to x, norm first", lambda self, x, f: (
-    self.norm.of_sum(x, f(x), self.dropout) if self.post else x.detach() + self.dropout(f(self.norm(x)))))
-layer("Residual", "norm passed over by backward, norm first", lambda self, x, f: (
-    self.norm.of_sum(x, f(x), self.dropout) if self.post else x + self.dropout(f(routed(self.norm(x), x)))))
+layer(
+    "Dropout",
+    "gradient scaled in evaluation",
+    lambda self, x: (
+        neural.dropout(x, drop)
+        if (drop := self.draw())
+        else forged(x, output=x.data, vjp=lambda g: (g * (1 - self.rate),))
+        if self.rate < 1
+        else x
+    ),
+)
+layer(
+    "Residual",
+    "sum not taken back to x, norm first",
+    lambda self, x, f: (
+        self.norm.of_sum(x, f(x), self.dropout) if self.post else x.detach() + self.dropout(f(self.norm(x)))
+    ),
+)
+layer(
+    "Residual",
+    "norm passed over by backward, norm first",
+    lambda self, x, f: (
+        self.norm.of_sum(x, f(x), self.dropout) if self.post else x + self.dropout(f(routed(self.norm(x), x)))
+    ),
+)
 layer("LayerNorm", "gain detached", lambda self, x: neural.layer_norm(x, self.gamma.detach(), self.beta, self.eps))
-layer("LayerNorm", "bias without gradient in evaluation", lambda self, x: neural.layer_norm(
-    x, self.gamma, self.beta if self.training else self.beta.detach(), self.eps), "special value")
+layer(
+    "LayerNorm",
+    "bias without gradient in evaluation",
+    lambda self, x: neural.layer_norm(x, self.gamma, self.beta if self.training else self.beta.detach(), self.eps),
+    "special value",
+)
 layer("RMSNorm", "gain detached", lambda self, x: rms_norm(x, self.gain.detach(), self.eps))
 layer("CrossAttention", "keys detached", keys_detached)
 layer("SelfAttention", "queries detached", queries_detached)
 layer("SelfAttention", "float16 inside, for float32", in_float16, "dtype")
 layer("DecoderLayer", "second residual detached", second_residual_lost)
-layer("EncoderLayer", "input of the feed-forward's residual detached", lambda self, x, scores, state=None: (
-    self.feed_forward_residual(
-        self.attention_residual(x, lambda y: self.attention(y, scores)).detach(), self.feed_forward)))
+layer(
+    "EncoderLayer",
+    "input of the feed-forward's residual detached",
+    lambda self, x, spec, state=None: self.feed_forward_residual(
+        self.attention_residual(x, lambda y: self.attention(y, spec)).detach(), self.feed_forward
+    ),
+)
 layer("LearnedPositions", "gradient to the rows from 0 on", rows_from_0, "special value")
-layer("SinusoidsInHalves", "detached from the second position on", lambda self, x, start=0: add_constant(
-    x.detach() if start else x, models.sinusoids(start + x.shape[1], self.d_model, True, x.dtype)[start:]),
-    "special value")
-layer("SwiGLU", "gate detached", lambda self, x: gated_silu(joined([
-    (y := self.gate_value(x))[..., : y.shape[-1] // 2].detach(), y[..., y.shape[-1] // 2 :]])))
-layer("Embedding", "the first of repeated ids alone", lambda self, ids: forged(
-    self.weight, output=self.weight.data[ids] * self.scale, vjp=lambda g: (
-        overwritten(self.weight.shape, ids, g * self.scale),)), "special value")
+layer(
+    "SinusoidsInHalves",
+    "detached from the second position on",
+    lambda self, x, start=0: add_constant(
+        x.detach() if start else x, models.sinusoids(start + x.shape[1], self.d_model, True, x.dtype)[start:]
+    ),
+    "special value",
+)
+layer(
+    "SwiGLU",
+    "gate detached",
+    lambda self, x: gated_silu(
+        joined([(y := self.gate_value(x))[..., : y.shape[-1] // 2].detach(), y[..., y.shape[-1] // 2 :]])
+    ),
+)
+layer(
+    "Embedding",
+    "the first of repeated ids alone",
+    lambda self, ids: forged(
+        self.weight,
+        output=self.weight.data[ids] * self.scale,
+        vjp=lambda g: (overwritten(self.weight.shape, ids, g * self.scale),),
+    ),
+    "special value",
+)

@@ -25,7 +25,9 @@ def loss_with(change):
         hidden, weight, targets, smoothing, over, pad, tokens = change(
             hidden, self.embedding.weight, targets, smoothing, over, self.config.pad_id, tokens
         )
-        return neural.linear_cross_entropy(hidden, weight, targets, npx.Smoothing(smoothing, over, pad)) * (1 / tokens)
+        return neural.linear_cross_entropy(hidden, weight, targets, npx.LabelSmoothing(smoothing, over, pad)) * (
+            1 / tokens
+        )
 
     return cross_entropy
 
@@ -36,13 +38,21 @@ def loss(mistake, change, entry=PAIRS):
 
 loss("tied matrix without its gradient from the output", lambda h, w, *a: (h, w.detach(), *a))
 loss("loss divided by padding too", lambda h, w, t, s, over, pad, n: (h, w, t, s, over, pad, t.size), TEXT)
-loss("loss divided by the tokens of the first row alone", lambda h, w, t, s, over, pad, n: (
-    h, w, t, s, over, pad, int((t[0] != pad).sum())), TEXT)
+loss(
+    "loss divided by the tokens of the first row alone",
+    lambda h, w, t, s, over, pad, n: (h, w, t, s, over, pad, int((t[0] != pad).sum())),
+    TEXT,
+)
 loss("padding counted in the loss", lambda h, w, t, s, over, pad, n: (h, w, t, s, over, w.shape[0], n), TEXT)
-loss("smoothing over padding where it is spared", lambda h, w, t, s, over, pad, n: (
-    h, w, t, s, "others" if over == "others_without_pad" else over, pad, n))
-loss("last position without gradient", lambda h, *a: (routed(h, h * (npx.arange(h.shape[1]) < h.shape[1] - 1)[:, None]),
-                                                     *a), TEXT)
+loss(
+    "smoothing over padding where it is spared",
+    lambda h, w, t, s, over, pad, n: (h, w, t, s, "others" if over == "others_without_pad" else over, pad, n),
+)
+loss(
+    "last position without gradient",
+    lambda h, *a: (routed(h, h * (npx.arange(h.shape[1]) < h.shape[1] - 1)[:, None]), *a),
+    TEXT,
+)
 
 
 def mean_over_rows(self, hidden, targets, smoothing, over, tokens):
@@ -51,34 +61,73 @@ def mean_over_rows(self, hidden, targets, smoothing, over, tokens):
 
 
 method(SequenceModel, "cross_entropy", "gradient by sentences, loss by tokens", TEXT, mean_over_rows)
-method(SequenceModel, "cross_entropy", "loss rounded to float32", TEXT, lambda *a: CROSS_ENTROPY(*a).astype(
-    "float32").astype("float64"))
-method(SequenceModel, "logits", "tied matrix without its gradient from the logits", TEXT,
-       lambda self, hidden: neural.linear(hidden, self.embedding.weight.detach().transpose()))
-method(Embedding, "forward", "tied matrix without its gradient from the input", TEXT,
-       lambda self, *how: EMBED(self, *how).detach())
-method(Embedding, "forward", "scale of the embedding lost in the gradient", PAIRS, lambda self, ids, *how: routed(
-    EMBED(self, ids, *how), neural.embedding(self.weight, ids)))
+method(
+    SequenceModel,
+    "cross_entropy",
+    "loss rounded to float32",
+    TEXT,
+    lambda *a: CROSS_ENTROPY(*a).astype("float32").astype("float64"),
+)
+method(
+    SequenceModel,
+    "logits",
+    "tied matrix without its gradient from the logits",
+    TEXT,
+    lambda self, hidden: neural.linear(hidden, self.embedding.weight.detach().transpose()),
+)
+method(
+    Embedding,
+    "forward",
+    "tied matrix without its gradient from the input",
+    TEXT,
+    lambda self, *how: EMBED(self, *how).detach(),
+)
+method(
+    Embedding,
+    "forward",
+    "scale of the embedding lost in the gradient",
+    PAIRS,
+    lambda self, ids, *how: routed(EMBED(self, ids, *how), neural.embedding(self.weight, ids)),
+)
 
 
 def changed_memory(change):
     def encode(self, *source):
-        memory, scores = ENCODE(self, *source)
-        return change(memory, scores)
+        memory, spec = ENCODE(self, *source)
+        return change(memory, spec)
 
     return encode
 
 
 method(Transformer, "_encode", "encoder's output detached", PAIRS, changed_memory(lambda m, how: (m.detach(), how)))
-method(Transformer, "_encode", "padding of the source attended to", PAIRS, changed_memory(
-    lambda m, how: (m, how if how.keys else npx.Scores())))
-method(Transformer, "_encode", "the first row of the next sentence attended to, the last of the own not", PAIRS, (
-    changed_memory(lambda m, how: (m, how._replace(keys=how.keys and how.keys._replace(
-        starts=npx.minimum(how.keys.starts + 1, len(m))))))))
+method(
+    Transformer,
+    "_encode",
+    "padding of the source attended to",
+    PAIRS,
+    changed_memory(lambda m, how: (m, how if how.kv_packing else npx.AttentionSpec())),
+)
+method(
+    Transformer,
+    "_encode",
+    "the first row of the next sentence attended to, the last of the own not",
+    PAIRS,
+    (
+        changed_memory(
+            lambda m, how: (
+                m,
+                how._replace(
+                    kv_packing=how.kv_packing
+                    and how.kv_packing._replace(starts=npx.minimum(how.kv_packing.starts + 1, len(m)))
+                ),
+            )
+        )
+    ),
+)
 
 
 def first_layer_alone(self, tgt, memory, source, state=None):
-    x = self.target_positions.embedded(self.embedding, tgt, source.queries or 0, self.dropout)
+    x = self.target_positions.embedded(self.embedding, tgt, source.q_packing or 0, self.dropout)
     for i, layer in enumerate(self.decoder):
         x = layer(x, memory.detach() if i else memory, source)
     return self.decoder_norm(x) if self.decoder_norm else x
@@ -89,10 +138,10 @@ def gradient_of_the_first(self, *source):
     layer = self.encoder[0]
     layer.forward = lambda *a, **k: (first.append(type(layer).forward(layer, *a, **k)), first[0])[1]
     try:
-        memory, scores = ENCODE(self, *source)
+        memory, spec = ENCODE(self, *source)
     finally:
         del layer.forward
-    return routed(memory, first[0]), scores
+    return routed(memory, first[0]), spec
 
 
 def one_side_detached(self, *source):
@@ -136,7 +185,7 @@ def one_table(self, tgt, memory, source, state=None):
     own, other = self.target_positions, self.source_positions
     if not isinstance(own, LearnedPositions):
         return DECODE(self, tgt, memory, source, state)
-    where = source.queries.places if source.queries else slice(tgt.shape[1])
+    where = source.q_packing.positions if source.q_packing else slice(tgt.shape[1])
     own.forward = lambda x, start=0: x + routed(own.weight[where], other.weight[where])
     try:
         return DECODE(self, tgt, memory, source, state)

@@ -1,7 +1,7 @@
 """Mistakes in the operations of the Transformer (autograd/neural.py) and in the kernels that they call."""
 
 import npx
-from tests.mutants.base import corrupting, keeping, kernel, operation, overwritten, rounded, vjp
+from tests.mutants.base import corrupting, kernel, operation, overwritten, rounded, saving_all, vjp
 
 # The right ones, for wrong ones that take their places.
 CROSS_ENTROPY, SOFTMAX_GRAD, LAYER_NORM_GRAD = npx.cross_entropy, npx.softmax_grad, npx.layer_norm_grad
@@ -10,20 +10,40 @@ LINEAR_GRAD, ATTENTION_GRAD = npx.linear_grad, npx.attention_grad
 # Softmax, layer norm, dropout
 
 kernel("softmax_grad", "without its sum", "softmax", lambda g, saved: saved.values * g, "operation softmax")
-kernel("softmax_grad", "sum over the wrong axis", "softmax",
-       lambda g, saved: saved.values * (g - npx.sum(g * saved.values, axis=0, keepdims=True)), "operation softmax")
-operation("softmax", "mask ignored in the gradient", "softmax",
-          lambda x, mask=None: (npx.softmax(x, mask)[0], lambda g: (npx.softmax_grad(g, npx.softmax(x)[1]),)))
-kernel("softmax_grad", "incoming gradient written over", "softmax",
-       lambda g, saved: corrupting(g, 1.0) * 0 + SOFTMAX_GRAD(g, saved), "operation softmax", "state")
-operation("softmax", "input kept without need", "softmax",
-          lambda x, mask=None: keeping(npx.softmax(x, mask)[0], x * 1.0, SOFTMAX_GRAD.reference), "state")
+kernel(
+    "softmax_grad",
+    "sum over the wrong axis",
+    "softmax",
+    lambda g, saved: saved.values * (g - npx.sum(g * saved.values, axis=0, keepdims=True)),
+    "operation softmax",
+)
+operation(
+    "softmax",
+    "mask ignored in the gradient",
+    "softmax",
+    lambda x, mask=None: (npx.softmax(x, mask)[0], lambda g: (npx.softmax_grad(g, npx.softmax(x)[1]),)),
+)
+kernel(
+    "softmax_grad",
+    "incoming gradient written over",
+    "softmax",
+    lambda g, saved: corrupting(g, 1.0) * 0 + SOFTMAX_GRAD(g, saved),
+    "operation softmax",
+    "state",
+)
+operation(
+    "softmax",
+    "input kept without need",
+    "softmax",
+    lambda x, mask=None: saving_all(npx.softmax(x, mask)[0], x * 1.0, SOFTMAX_GRAD.reference),
+    "state",
+)
 
 
 def norm_mutant(change):
     """`layer_norm_grad` with a changed gx; change(h, xhat, rstd)."""
 
-    def wrong(g, saved, into=None):
+    def wrong(g, saved, accumulate_into=None):
         gamma, xhat, rstd = saved.values[:3]
         _, ggamma, gbeta = LAYER_NORM_GRAD(g, saved)
         return change(g * gamma, xhat, rstd), ggamma, gbeta
@@ -46,16 +66,25 @@ for mistake, change in {
     "scale 1/sigma lost": lambda h, z, r: h - mean(h) - z * mean(h * z),
 }.items():
     kernel("layer_norm_grad", mistake, "layer norm", norm_mutant(change), "operation layer_norm")
-vjp("layer_norm", "gain left out of gx", "layer norm",
-    lambda r, g, y, x, gamma, beta, eps: (npx.layer_norm_grad(
-        g, npx.layer_norm(x, npx.ones_like(gamma), beta, eps)[1])[0], *r(g)[1:]))
+vjp(
+    "layer_norm",
+    "gain left out of gx",
+    "layer norm",
+    lambda r, g, y, x, gamma, beta, eps: (
+        npx.layer_norm_grad(g, npx.layer_norm(x, npx.ones_like(gamma), beta, eps)[1])[0],
+        *r(g)[1:],
+    ),
+)
 vjp("layer_norm", "bias gradient lost", "layer norm", lambda r, g, y, *a, **k: (*r(g)[:2], npx.zeros_like(r(g)[2])))
 vjp("dropout", "mask not applied on the way back", "dropout", lambda r, g, y, x, drop: (g / (1 - drop.rate),))
 vjp("dropout", "scaled wrongly", "dropout", lambda r, g, y, x, drop: (r(g)[0] * (1 - drop.rate),))
-vjp("dropout_residual_norm", "dropout's mask not applied", "dropout",
-    lambda r, g, y, *a, **k: (r(g)[1], *r(g)[1:]))
-vjp("dropout_residual_norm", "residual's gradient lost", "dropout",
-    lambda r, g, y, *a, **k: (r(g)[0], npx.zeros_like(r(g)[0]), *r(g)[2:]))
+vjp("dropout_residual_norm", "dropout's mask not applied", "dropout", lambda r, g, y, *a, **k: (r(g)[1], *r(g)[1:]))
+vjp(
+    "dropout_residual_norm",
+    "residual's gradient lost",
+    "dropout",
+    lambda r, g, y, *a, **k: (r(g)[0], npx.zeros_like(r(g)[0]), *r(g)[2:]),
+)
 
 # Projections and embeddings
 
@@ -66,30 +95,59 @@ def linear_mutant(g, saved, change):
     return LINEAR_GRAD.reference(g if y is None else change(g, y), x, w, None, bias)
 
 
-vjp("linear", "bias gradient lost", "linear",
-    lambda r, g, y, x, w, b, activation: (*r(g)[:2], None if b is None else npx.zeros_like(b)))
-kernel("linear_grad", "mask of the ReLU lost", "linear",
-       lambda g, saved, into=None: linear_mutant(g, saved, lambda g, y: g), "operation linear")
-kernel("linear_grad", "mask of the ReLU inverted", "linear",
-       lambda g, saved, into=None: linear_mutant(g, saved, lambda g, y: g * (y <= 0)), "operation linear")
-vjp("linear", "weight gradient averaged over rows", "linear",
-    lambda r, g, y, x, w, b, activation: (r(g)[0], r(g)[1] / max(1, x.size // x.shape[-1]), r(g)[2]))
-vjp("embedding", "scale lost in the gradient", "embedding",
-    lambda r, g, y, table, ids, scale=1.0, **how: (npx.embedding_grad(g, npx.embedding(table, ids)[1]),))
-kernel("embedding_grad", "repeated ids overwrite", "embedding",
-       lambda g, saved, into=None: overwritten((saved.values[1], g.shape[-1]), saved.values[0], g * saved.values[2]),
-       "operation embedding", "special value")
+vjp(
+    "linear",
+    "bias gradient lost",
+    "linear",
+    lambda r, g, y, x, w, b, activation: (*r(g)[:2], None if b is None else npx.zeros_like(b)),
+)
+kernel(
+    "linear_grad",
+    "mask of the ReLU lost",
+    "linear",
+    lambda g, saved, accumulate_into=None: linear_mutant(g, saved, lambda g, y: g),
+    "operation linear",
+)
+kernel(
+    "linear_grad",
+    "mask of the ReLU inverted",
+    "linear",
+    lambda g, saved, accumulate_into=None: linear_mutant(g, saved, lambda g, y: g * (y <= 0)),
+    "operation linear",
+)
+vjp(
+    "linear",
+    "weight gradient averaged over rows",
+    "linear",
+    lambda r, g, y, x, w, b, activation: (r(g)[0], r(g)[1] / max(1, x.size // x.shape[-1]), r(g)[2]),
+)
+vjp(
+    "embedding",
+    "scale lost in the gradient",
+    "embedding",
+    lambda r, g, y, table, ids, scale=1.0, **how: (npx.embedding_grad(g, npx.embedding(table, ids)[1]),),
+)
+kernel(
+    "embedding_grad",
+    "repeated ids overwrite",
+    "embedding",
+    lambda g, saved, accumulate_into=None: overwritten(
+        (saved.values[1], g.shape[-1]), saved.values[0], g * saved.values[2]
+    ),
+    "operation embedding",
+    "special value",
+)
 
 # Attention
 
 
 def attention_mutant(change):
-    """`attention_grad` with changed gradients; change(right, g, q, k, v, p, dropped, scores)."""
+    """`attention_grad` with changed gradients; change(right, g, q, k, v, p, dropped, spec)."""
 
     def wrong(g, saved, out=None):
-        q, k, v, *_, (drop, _), scores = saved.values  # q and k are turned already
-        p, dropped = npx.attention.reference(q, k, v, scores._replace(rotary=None), drop)[1][3:5]
-        grads = change(ATTENTION_GRAD.reference, g, q, k, v, p, dropped, scores)
+        q, k, v, *_, (drop, _), spec = saved.values  # q and k are turned already
+        p, dropped = npx.attention.reference(q, k, v, spec._replace(rotary_base=None), drop)[1][3:5]
+        grads = change(ATTENTION_GRAD.reference, g, q, k, v, p, dropped, spec)
         for target, value in zip(out or (), grads, strict=False):
             npx.copyto(target, value)
         return out or grads
@@ -99,18 +157,27 @@ def attention_mutant(change):
 
 for entry in ("attention", "self_attention", "cross_attention"):
     for mistake, change in {
-        "scale 1/sqrt(d_k) lost": lambda f, g, q, k, *a: (*(x * k.shape[-1] ** 0.5 for x in f(g, q, k, *a)[:2]),
-                                                          f(g, q, k, *a)[2]),
-        "dropout's mask not applied on the way back": lambda f, g, q, k, v, p, dropped, scores: f(
-            g, q, k, v, p, (None, None), scores),
+        "scale 1/sqrt(d_k) lost": lambda f, g, q, k, *a: (
+            *(x * k.shape[-1] ** 0.5 for x in f(g, q, k, *a)[:2]),
+            f(g, q, k, *a)[2],
+        ),
+        "dropout's mask not applied on the way back": lambda f, g, q, k, v, p, dropped, spec: f(
+            g, q, k, v, p, (None, None), spec
+        ),
         "gradients of keys and queries lost": lambda f, *a: (*(0 * x for x in f(*a)[:2]), f(*a)[2]),
         "rotation not turned back": lambda f, *a: f(*a[:-1], a[-1]._replace(rotary=None)),
     }.items():
         wrong = attention_mutant(change)
         kernel("attention_grad", f"{mistake} ({entry})", "attention", wrong, f"operation {entry}")
-kernel("attention_grad", "mask ignored", "attention", attention_mutant(
-    lambda f, g, q, k, v, p, dropped, scores: f(
-        g, q, k, v, npx.attention(q, k, v)[1].values[3], dropped, scores)), "operation attention")
+kernel(
+    "attention_grad",
+    "mask ignored",
+    "attention",
+    attention_mutant(
+        lambda f, g, q, k, v, p, dropped, spec: f(g, q, k, v, npx.attention(q, k, v)[1].values[3], dropped, spec)
+    ),
+    "operation attention",
+)
 
 # Losses
 
@@ -133,27 +200,56 @@ for mistake, change in {
     "padding counted": lambda gz, z, t, s: loss_gradient(z, t, s._replace(pad_id=-1)),
     "smoothing ignored in the gradient": lambda gz, z, t, s: loss_gradient(z, t, s._replace(share=0.0)),
     "smoothing over the whole vocabulary instead of the others": lambda gz, z, t, s: loss_gradient(
-        z, t, s._replace(over="all")),
+        z, t, s._replace(over="all")
+    ),
     "divided by the number of rows": lambda gz, *a: gz / max(1, len(gz)),
     "softmax without the target": lambda gz, z, t, s: npx.softmax(z)[0] * (t != s.pad_id)[:, None],
 }.items():
     kernel("cross_entropy", mistake, "loss", loss_mutant(change), "operation cross_entropy")
-vjp("cross_entropy", "incoming gradient ignored", "loss",
-    lambda r, g, y, *a, **k: r(npx.ones_like(g)), "incoming gradient")
-vjp("linear_cross_entropy", "gradient of the embedding lost", "loss",
-    lambda r, g, y, x, w, t, **k: (r(g)[0], npx.zeros_like(w)))
+vjp(
+    "cross_entropy",
+    "incoming gradient ignored",
+    "loss",
+    lambda r, g, y, *a, **k: r(npx.ones_like(g)),
+    "incoming gradient",
+)
+vjp(
+    "linear_cross_entropy",
+    "gradient of the embedding lost",
+    "loss",
+    lambda r, g, y, x, w, t, **k: (r(g)[0], npx.zeros_like(w)),
+)
 
 # Single values, parts of the domain, what is not finite, dtype
 
-vjp("softmax", "not a number where all is masked out", "softmax",
-    lambda r, g, y, x, mask=None: (r(g)[0] + 0 / y.sum(axis=-1, keepdims=True),), "not finite")
-vjp("softmax", "a single column passed on", "softmax",
-    lambda r, g, y, x, mask=None: r(g) if y.shape[-1:] != (1,) else (g,), "special value")
-vjp("softmax", "probabilities below 1e-4 kept above", "softmax",
-    lambda r, g, y, x, mask=None: (
-        npx.maximum(y, 1e-4 * (y > 0)) * (g - npx.sum(g * y, axis=-1, keepdims=True)),), "domain")
-vjp("softmax", "incoming gradient through float16, for float32", "softmax",
-    lambda r, g, y, x, mask=None: r(rounded(g, "float16") if g.dtype == npx.float32 else g), "dtype")
+vjp(
+    "softmax",
+    "not a number where all is masked out",
+    "softmax",
+    lambda r, g, y, x, mask=None: (r(g)[0] + 0 / y.sum(axis=-1, keepdims=True),),
+    "not finite",
+)
+vjp(
+    "softmax",
+    "a single column passed on",
+    "softmax",
+    lambda r, g, y, x, mask=None: r(g) if y.shape[-1:] != (1,) else (g,),
+    "special value",
+)
+vjp(
+    "softmax",
+    "probabilities below 1e-4 kept above",
+    "softmax",
+    lambda r, g, y, x, mask=None: (npx.maximum(y, 1e-4 * (y > 0)) * (g - npx.sum(g * y, axis=-1, keepdims=True)),),
+    "domain",
+)
+vjp(
+    "softmax",
+    "incoming gradient through float16, for float32",
+    "softmax",
+    lambda r, g, y, x, mask=None: r(rounded(g, "float16") if g.dtype == npx.float32 else g),
+    "dtype",
+)
 
 
 def unsafe_softmax(x, mask=None):
@@ -179,52 +275,131 @@ def norm_of_squares(x, gamma, beta, eps=1e-6):
 
 operation("softmax", "maximum not subtracted", "softmax", unsafe_softmax, "not finite")
 operation("layer_norm", "variance as a difference of squares", "layer norm", norm_of_squares, "domain")
-vjp("layer_norm", "one feature passed on", "layer norm",
-    lambda r, g, y, x, *a, **k: r(g) if x.shape[-1] > 1 else (g, *r(g)[1:]), "special value")
-vjp("layer_norm", "constant rows passed on", "layer norm",
-    lambda r, g, y, x, *a, **k: (npx.where(x == x[..., :1], g, r(g)[0]), *r(g)[1:]), "special value")
-vjp("layer_norm", "0 / 0 for a constant row", "layer norm",
+vjp(
+    "layer_norm",
+    "one feature passed on",
+    "layer norm",
+    lambda r, g, y, x, *a, **k: r(g) if x.shape[-1] > 1 else (g, *r(g)[1:]),
+    "special value",
+)
+vjp(
+    "layer_norm",
+    "constant rows passed on",
+    "layer norm",
+    lambda r, g, y, x, *a, **k: (npx.where(x == x[..., :1], g, r(g)[0]), *r(g)[1:]),
+    "special value",
+)
+vjp(
+    "layer_norm",
+    "0 / 0 for a constant row",
+    "layer norm",
     lambda r, g, y, x, *a, **k: (r(g)[0] * (1 + 0 / npx.sum((x - mean(x)) ** 2, axis=-1, keepdims=True)), *r(g)[1:]),
-    "not finite")
-vjp("layer_norm", "gain's gradient summed in float16, for float32", "layer norm",
+    "not finite",
+)
+vjp(
+    "layer_norm",
+    "gain's gradient summed in float16, for float32",
+    "layer norm",
     lambda r, g, y, *a, **k: (r(g)[0], rounded(r(g)[1], "float16") if g.dtype == npx.float32 else r(g)[1], r(g)[2]),
-    "dtype")
-vjp("dropout", "no gradient at rate 0", "dropout",
-    lambda r, g, y, x, drop: (0 * g,) if drop and drop.rate == 0 else r(g), "special value")
-vjp("dropout", "scale at most 100", "dropout",
-    lambda r, g, y, x, drop: (r(g)[0] * (min(1, 100 / drop.scale) if drop and drop.scale else 1),), "special value")
-vjp("dropout", "0 / 0 at rate 1", "dropout",
+    "dtype",
+)
+vjp(
+    "dropout",
+    "no gradient at rate 0",
+    "dropout",
+    lambda r, g, y, x, drop: (0 * g,) if drop and drop.rate == 0 else r(g),
+    "special value",
+)
+vjp(
+    "dropout",
+    "scale at most 100",
+    "dropout",
+    lambda r, g, y, x, drop: (r(g)[0] * (min(1, 100 / drop.scale) if drop and drop.scale else 1),),
+    "special value",
+)
+vjp(
+    "dropout",
+    "0 / 0 at rate 1",
+    "dropout",
     lambda r, g, y, x, drop: (r(g)[0] / npx.asarray(1.0 - (drop is not None and drop.rate == 1), g.dtype),),
-    "not finite")
-vjp("dropout_residual_norm", "residual masked too", "dropout",
-    lambda r, g, y, *a, **k: (r(g)[0], r(g)[0], *r(g)[2:]))
-vjp("linear", "bias's gradient of the first row alone", "linear",
-    lambda r, g, y, *inputs, **named: (*r(g)[:2], r(first_rows(g))[2]) if g.ndim > 1 else r(g))
-vjp("linear", "no gradient of the weights for a single vector", "linear",
+    "not finite",
+)
+vjp("dropout_residual_norm", "residual masked too", "dropout", lambda r, g, y, *a, **k: (r(g)[0], r(g)[0], *r(g)[2:]))
+vjp(
+    "linear",
+    "bias's gradient of the first row alone",
+    "linear",
+    lambda r, g, y, *inputs, **named: (*r(g)[:2], r(first_rows(g))[2]) if g.ndim > 1 else r(g),
+)
+vjp(
+    "linear",
+    "no gradient of the weights for a single vector",
+    "linear",
     lambda r, g, y, x, w, *how, **named: (r(g)[0], npx.zeros_like(w), r(g)[2]) if x.ndim == 1 else r(g),
-    "special value")
-vjp("linear", "weights' gradient in float16, for float32", "linear",
+    "special value",
+)
+vjp(
+    "linear",
+    "weights' gradient in float16, for float32",
+    "linear",
     lambda r, g, y, x, w, *how, **named: (
-        r(g)[0], rounded(r(g)[1], "float16") if w.dtype == npx.float32 else r(g)[1], r(g)[2]), "dtype")
-vjp("embedding", "no gradient for the row of padding", "embedding",
-    lambda r, g, y, table, ids, *a, **how: (r(g)[0] * (npx.arange(len(table)) > 0)[:, None],), "special value")
-vjp("embedding", "no gradient for a single id", "embedding",
-    lambda r, g, y, table, ids, *a, **how: (r(g)[0] * (ids.ndim > 0),), "special value")
-vjp("gelu", "slope 1 beyond 2.5", "functions",
-    lambda r, g, y, x: (npx.where(x > 2.5, g, r(g)[0]),), "domain")
-vjp("gelu", "slope of x sigmoid(1.702 x)", "functions",
-    lambda r, g, y, x: (g * (s := 0.5 + 0.5 * npx.tanh(0.851 * x)) * (1 + 1.702 * x * (1 - s)),))
-vjp("gated_silu", "halves of the gradient exchanged", "functions",
-    lambda r, g, y, x: (npx.concatenate([r(g)[0][..., g.shape[-1]:], r(g)[0][..., :g.shape[-1]]], axis=-1),))
-vjp("gated_silu", "sigmoid from e^-x, which overflows", "functions",
-    lambda r, g, y, x: (r(g)[0] + 0 * (1 / (1 + (e := npx.exp(-x))) ** 2 * e),), "not finite")
-vjp("rms_norm", "square root of eps forgotten where rows are 0", "layer norm",
+        r(g)[0],
+        rounded(r(g)[1], "float16") if w.dtype == npx.float32 else r(g)[1],
+        r(g)[2],
+    ),
+    "dtype",
+)
+vjp(
+    "embedding",
+    "no gradient for the row of padding",
+    "embedding",
+    lambda r, g, y, table, ids, *a, **how: (r(g)[0] * (npx.arange(len(table)) > 0)[:, None],),
+    "special value",
+)
+vjp(
+    "embedding",
+    "no gradient for a single id",
+    "embedding",
+    lambda r, g, y, table, ids, *a, **how: (r(g)[0] * (ids.ndim > 0),),
+    "special value",
+)
+vjp("gelu", "slope 1 beyond 2.5", "functions", lambda r, g, y, x: (npx.where(x > 2.5, g, r(g)[0]),), "domain")
+vjp(
+    "gelu",
+    "slope of x sigmoid(1.702 x)",
+    "functions",
+    lambda r, g, y, x: (g * (s := 0.5 + 0.5 * npx.tanh(0.851 * x)) * (1 + 1.702 * x * (1 - s)),),
+)
+vjp(
+    "gated_silu",
+    "halves of the gradient exchanged",
+    "functions",
+    lambda r, g, y, x: (npx.concatenate([r(g)[0][..., g.shape[-1] :], r(g)[0][..., : g.shape[-1]]], axis=-1),),
+)
+vjp(
+    "gated_silu",
+    "sigmoid from e^-x, which overflows",
+    "functions",
+    lambda r, g, y, x: (r(g)[0] + 0 * (1 / (1 + (e := npx.exp(-x))) ** 2 * e),),
+    "not finite",
+)
+vjp(
+    "rms_norm",
+    "square root of eps forgotten where rows are 0",
+    "layer norm",
     lambda r, g, y, x, gain, eps: (npx.where((x == 0).all(axis=-1, keepdims=True), g * gain, r(g)[0]), r(g)[1]),
-    "special value")
-vjp("rms_norm", "term of the squares divided by D - 1", "layer norm",
+    "special value",
+)
+vjp(
+    "rms_norm",
+    "term of the squares divided by D - 1",
+    "layer norm",
     lambda r, g, y, x, gain, eps: (
         (h := g * gain) * (s := 1 / npx.sqrt(mean(x * x) + eps))
-        - x * s**3 * (h * x).sum(axis=-1, keepdims=True) / max(1, len(gain) - 1), r(g)[1]))
+        - x * s**3 * (h * x).sum(axis=-1, keepdims=True) / max(1, len(gain) - 1),
+        r(g)[1],
+    ),
+)
 
 # Attention
 
@@ -242,20 +417,37 @@ def not_turned(f, *args):
 for entry in ("attention", "self_attention", "cross_attention"):
     for mistake, kind, change in (
         ("keys not turned back", "formula", lambda f, *a: (f(*a)[0], not_turned(f, *a)[1], f(*a)[2])),
-        ("the first pair alone turned back", "special value", lambda f, *a: tuple(
-            npx.where(npx.arange(full.shape[-1]) < 2, full, bare)
-            for full, bare in zip(f(*a), not_turned(f, *a), strict=True))),
-        ("the second head forgotten", "formula", lambda f, *a: tuple(
-            x * (npx.arange(x.shape[2]) != 1)[:, None] for x in f(*a))),
-        ("not a number where nothing is attended to", "not finite", lambda f, g, q, k, v, p, *a: f(
-            g, q, k, v, p / p.sum(axis=-1, keepdims=True), *a)),
-        ("weights below 0.01 taken for 0", "domain", lambda f, g, q, k, v, p, *a: f(
-            g, q, k, v, p * (p > 0.01), *a)),
-        ("values' gradient in float16, for float32", "dtype", lambda f, g, *a: (
-            *f(g, *a)[:2], rounded(f(g, *a)[2], "float16") if g.dtype == npx.float32 else f(g, *a)[2])),
+        (
+            "the first pair alone turned back",
+            "special value",
+            lambda f, *a: tuple(
+                npx.where(npx.arange(full.shape[-1]) < 2, full, bare)
+                for full, bare in zip(f(*a), not_turned(f, *a), strict=True)
+            ),
+        ),
+        (
+            "the second head forgotten",
+            "formula",
+            lambda f, *a: tuple(x * (npx.arange(x.shape[2]) != 1)[:, None] for x in f(*a)),
+        ),
+        (
+            "not a number where nothing is attended to",
+            "not finite",
+            lambda f, g, q, k, v, p, *a: f(g, q, k, v, p / p.sum(axis=-1, keepdims=True), *a),
+        ),
+        ("weights below 0.01 taken for 0", "domain", lambda f, g, q, k, v, p, *a: f(g, q, k, v, p * (p > 0.01), *a)),
+        (
+            "values' gradient in float16, for float32",
+            "dtype",
+            lambda f, g, *a: (
+                *f(g, *a)[:2],
+                rounded(f(g, *a)[2], "float16") if g.dtype == npx.float32 else f(g, *a)[2],
+            ),
+        ),
     ):
-        kernel("attention_grad", f"{mistake} ({entry})", "attention", attention_mutant(change), f"operation {entry}",
-               kind)
+        kernel(
+            "attention_grad", f"{mistake} ({entry})", "attention", attention_mutant(change), f"operation {entry}", kind
+        )
 
 # Losses
 
@@ -267,22 +459,52 @@ def without_maximum(logits, targets, smoothing, grad):
 
 
 for mistake, kind, change in (
-    ("target of the last class one off", "special value", lambda gz, z, t, s: loss_gradient(
-        z, npx.where(t != s.pad_id, npx.minimum(t, max(1, z.shape[-1] - 2)), t), s)),
+    (
+        "target of the last class one off",
+        "special value",
+        lambda gz, z, t, s: loss_gradient(z, npx.where(t != s.pad_id, npx.minimum(t, max(1, z.shape[-1] - 2)), t), s),
+    ),
     ("0 / 0 for padding alone", "not finite", lambda gz, z, t, s: gz / (1.0 * (t != s.pad_id).any())),
-    ("padding smoothed over where it is spared", "formula", lambda gz, z, t, s: loss_gradient(
-        z, t, s._replace(over="others" if s.over == "others_without_pad" else s.over))),
-    ("rows surer than 0.99 left out", "domain", lambda gz, z, t, s: gz * (
-        npx.softmax(z)[0].max(axis=-1, keepdims=True) < 0.99)),
-    ("gradient in float16, for float32", "dtype", lambda gz, z, t, s: rounded(
-        gz, "float16") if z.dtype == npx.float32 else gz),
+    (
+        "padding smoothed over where it is spared",
+        "formula",
+        lambda gz, z, t, s: loss_gradient(
+            z, t, s._replace(over="others" if s.over == "others_without_pad" else s.over)
+        ),
+    ),
+    (
+        "rows surer than 0.99 left out",
+        "domain",
+        lambda gz, z, t, s: gz * (npx.softmax(z)[0].max(axis=-1, keepdims=True) < 0.99),
+    ),
+    (
+        "gradient in float16, for float32",
+        "dtype",
+        lambda gz, z, t, s: rounded(gz, "float16") if z.dtype == npx.float32 else gz,
+    ),
 ):
     kernel("cross_entropy", mistake, "loss", loss_mutant(change), "operation cross_entropy", kind)
 kernel("cross_entropy", "maximum not subtracted", "loss", without_maximum, "operation cross_entropy", "not finite")
-vjp("linear_cross_entropy", "sign of the incoming gradient lost", "loss",
-    lambda r, g, y, *a, **k: r(abs(g)), "incoming gradient")
-vjp("linear_cross_entropy", "incoming gradient at most 1", "loss",
-    lambda r, g, y, *a, **k: r(npx.clip(g, -1, 1)), "incoming gradient")
-vjp("linear_cross_entropy", "no gradient of classes that are no target", "loss",
+vjp(
+    "linear_cross_entropy",
+    "sign of the incoming gradient lost",
+    "loss",
+    lambda r, g, y, *a, **k: r(abs(g)),
+    "incoming gradient",
+)
+vjp(
+    "linear_cross_entropy",
+    "incoming gradient at most 1",
+    "loss",
+    lambda r, g, y, *a, **k: r(npx.clip(g, -1, 1)),
+    "incoming gradient",
+)
+vjp(
+    "linear_cross_entropy",
+    "no gradient of classes that are no target",
+    "loss",
     lambda r, g, y, x, w, t, **k: (
-        r(g)[0], r(g)[1] * (npx.arange(len(w))[:, None] == t.reshape(-1)).any(axis=1, keepdims=True)))
+        r(g)[0],
+        r(g)[1] * (npx.arange(len(w))[:, None] == t.reshape(-1)).any(axis=1, keepdims=True),
+    ),
+)

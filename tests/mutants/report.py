@@ -78,4 +78,3 @@ def main() -> int:
         text, _, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
         PAGE.write_text(text + MARK + table(rows, chosen.seeds), encoding="utf-8")
     return bool(missed)
-

@@ -4,5 +4,6 @@
     python -m tests.torture --only writes,damage    some parts; each writes its line of the report when it is done
     python -m tests.torture --scale 0.1             a tenth of it
 
-Every program is a fork of this process (`tests/forks.py`); a training here has 12 updates and takes less than a second.
+Every program is a fork of this process (`tests/helpers/forks.py`); a training here has 12 updates and takes less
+than a second.
 """

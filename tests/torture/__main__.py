@@ -68,7 +68,7 @@ def main():
     import npx
     from tests.torture.runs import Ground, beside
 
-    npx.tune()
+    npx.configure_process()
     chosen = parts(a.scale, a.minutes)
     names = [name for name in a.only.split(",") if name] or [*chosen]
     if unknown := {*names} - {*chosen}:

@@ -11,7 +11,7 @@ import shutil
 from collections import Counter
 from functools import partial
 
-from tests.trainings import CLOCKS
+from tests.helpers.trainings import CLOCKS
 from train import load_model
 from train.cli import main
 from train.run.checkpoint import load_checkpoint

@@ -21,13 +21,13 @@ from types import FunctionType
 
 from rich.console import Console
 
-from tests.trainings import config, write_pairs
+from tests.helpers.trainings import config, write_pairs
 from train import RunConfig, Tokenizer, UserError, load_model, train
 from train.cli.streams import arriving_lines
+from train.metrics.bleu import print_report, score_report
+from train.metrics.limits import check_lengths
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
-from train.scores.bleu import print_report, score_report
-from train.scores.limits import check_lengths
 from train.tasks.translation import translate_stream
 from train.text.corpus import prepare
 from train.text.lines import read_lines

@@ -13,11 +13,11 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from tests.forks import Fork
-from tests.trainings import config, outcome, write_pairs
+from tests.helpers.forks import Fork
+from tests.helpers.trainings import config, outcome, write_pairs
 from train import UserError, average_checkpoints, train
 from train.learn import trainer as loop
-from train.run import stored
+from train.run import storage
 from train.run.folder import RunFolder
 from train.run.report import Appended
 
@@ -171,10 +171,10 @@ def counted(out, at, report):
     sys.addaudithook(audit)
     for name in ("fsync", "ftruncate"):
         before(os, name)
-    before(stored, "save_file")
-    before(stored, "_put")
+    before(storage, "save_file")
+    before(storage, "_put")
     before(Appended, "_write", "append")
-    save = stored.save_file
+    save = storage.save_file
 
     def half(arrays, file, **named):
         save(arrays, file, **named)
@@ -186,7 +186,7 @@ def counted(out, at, report):
             whole.seek(0)
             whole.write(content)
 
-    stored.save_file = half
+    storage.save_file = half
 
 
 def writes(ground, share=1.0):
@@ -235,7 +235,7 @@ def pairs(ground, count, seed=2):
             ground.tell(f"pair {number} ({kind}): exits {statuses}: {ground.said()[-600:]}")
         averaged = RunFolder(out).averaged
         if averaged.exists():
-            good = good and bool(stored.read_state(averaged))
+            good = good and bool(storage.read_state(averaged))
             shutil.rmtree(averaged)
         right += good and ground.goes_on(out, f"pair {number} ({kind})")
     return f"{count} pairs of train, train --resume and average in one folder", right, count

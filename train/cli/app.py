@@ -33,7 +33,7 @@ def use_device(name: str) -> None:
     """Computes there from now on, with the whole process set up for it."""
     import npx
 
-    npx.tune()
+    npx.configure_process()
     try:
         npx.use_device(name)
     except (ValueError, RuntimeError) as error:

@@ -41,9 +41,9 @@ def data(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Fetch a corpus, check it, clean it, learn its vocabulary, prepare it as token arrays."""
-    from train.text.clean import Rules
-    from train.text.collect import Settings, collect
-    from train.text.sources import NAMES, Dataset, Pair, dataset
+    from train.text.download.catalog import NAMES, Dataset, Pair, dataset
+    from train.text.download.clean import Rules
+    from train.text.download.prepare import Settings, collect
     from train.text.tokenizer import KINDS, choice
 
     if name not in (*NAMES, OWN):

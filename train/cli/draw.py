@@ -40,12 +40,12 @@ def draw(
     device: Device = "cpu",
 ) -> None:
     """Draw what a trained model does, or how it was trained."""
-    from train.show import picture
+    from train.viewer import picture
 
     if what not in WHAT:
         raise UserError(f"draw: expected one of {', '.join(WHAT)}; got '{what}'; try {nearest(what, WHAT)}")
     picture.check(out)
-    picture.check_words(out)
+    picture.check_alt_text(out)
     for name, (value, of) in {
         "input": (input, ("heads", "beam")), "kind": (kind, ("heads",)), "also": (also, ("curves",)),
         "beam": (beam, ("heads", "beam")), "alpha": (alpha, ("heads", "beam")), "sentences": (sentences, ("roles",)),
@@ -78,37 +78,37 @@ def loaded(run: Path, given: dict[str, Any]) -> tuple[Any, Any, str, dict[str, A
 
 
 def heads(run: Path, out: Path, sentence: str, kind: str, given: dict[str, Any]) -> None:
-    from train.show.heads import draw_heads
-    from train.show.inside import ABOUT, see, source_ids, translated
+    from train.viewer.heads import draw_heads
+    from train.viewer.inspection import AXES, inspect, source_ids, translate
 
-    if kind and kind not in ABOUT:
-        raise UserError(f"--kind: expected one of {', '.join(ABOUT)}; got '{kind}'; try {nearest(kind, ABOUT)}")
+    if kind and kind not in AXES:
+        raise UserError(f"--kind: expected one of {', '.join(AXES)}; got '{kind}'; try {nearest(kind, AXES)}")
     model, tokenizer, source, search = loaded(run, given)
     src = source_ids(model, tokenizer, sentence)
-    best = translated(model, src, search)[0]
+    best = translate(model, src, search)[0]
     print(tokenizer.decode(best.tokens))
-    seen = see(model, tokenizer, src, best.tokens)
-    draw_heads(seen, sentence, out, source, [kind] if kind else tuple(ABOUT))
+    inspection = inspect(model, tokenizer, src, best.tokens)
+    draw_heads(inspection, sentence, out, source, [kind] if kind else tuple(AXES))
 
 
 def tree(run: Path, out: Path, sentence: str, given: dict[str, Any]) -> None:
     from models.search.tree import Tree
-    from train.show.beams import draw_beam
-    from train.show.inside import source_ids, translated
+    from train.viewer.beams import draw_beam
+    from train.viewer.inspection import source_ids, translate
 
     model, tokenizer, source, search = loaded(run, given)
     src, seen = source_ids(model, tokenizer, sentence), Tree()
-    best = translated(model, src, search, observe=seen)
+    best = translate(model, src, search, observe=seen)
     print(tokenizer.decode(best[0].tokens))
     draw_beam(seen, best, tokenizer, sentence, out, source)
 
 
 def curves(runs: list[Path], out: Path) -> None:
     from train.run.folder import RunFolder
-    from train.show.curves import draw_curves, named, series
+    from train.viewer.curves import by_name, draw_curves, series
 
     found = {}
-    for name, run in named(runs).items():
+    for name, run in by_name(runs).items():
         found[name] = series(RunFolder(run).metrics())
         if not found[name]:
             raise UserError(
@@ -127,8 +127,8 @@ def pairs_of(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
 
 def memory(run: Path, out: Path) -> None:
     from train.run.checkpoint import load_with_origin
-    from train.show.memory import draw_memory, measured
     from train.tasks import TASKS
+    from train.viewer.memory import draw_memory, measure_memory
 
     model, tokenizer, config, source = load_with_origin(run, "", warn)
     task = TASKS[config.data.task]
@@ -136,20 +136,19 @@ def memory(run: Path, out: Path) -> None:
         raise UserError(f"{run}: expected a run that learns from pairs; got the task {task.name}; try another run")
     batches = task.batches(pairs_of(run, "train", config, tokenizer), config.train.batch_tokens, config.train.seed)
     batch = batches.batch(batches.epoch(1)[0])
-    draw_memory(measured(task, model, batch, config.train), batch.describe(), out, source)
+    draw_memory(measure_memory(task, model, batch, config.train), batch.describe(), out, source)
 
 
 def roles(run: Path, out: Path, sentences: int) -> None:
     from train.run.checkpoint import load_with_origin
-    from train.show.roles import Text, draw_roles
-    from train.show.roles import roles as found_roles
+    from train.viewer.roles import EvaluationText, draw_roles, measure_roles
 
     model, tokenizer, config, source = load_with_origin(run, "translation", warn)
-    text = Text(pairs_of(run, "valid", config, tokenizer), config, tokenizer, sentences)
+    text = EvaluationText(pairs_of(run, "valid", config, tokenizer), config, tokenizer, sentences)
 
     def told(done: int, of: int) -> None:
         if sys.stderr.isatty():
             print(f"\rhead {done + 1} of {of}", end="" if done + 1 < of else "\n", file=sys.stderr, flush=True)
 
-    whole, found = found_roles(model, text, told)
-    draw_roles(whole, found, len(text.pairs), out, source)
+    baseline, measured_roles = measure_roles(model, text, told)
+    draw_roles(baseline, measured_roles, len(text.pairs), out, source)

@@ -89,10 +89,10 @@ def fault() -> int:
 
 def end(status: int, line: str, before: str = "") -> int:
     """Says why this process ends: of several ranks that end alike rank 0, a rank that ends alone for itself."""
-    from npx import ranks
+    from npx import distributed
 
-    world = ranks.world()
-    speaks = world.rank == 0 and ranks.started()[0] == 0
+    world = distributed.world()
+    speaks = world.rank == 0 and distributed.started()[0] == 0
     alone = not world.alike()
     if speaks or alone:
         where = f"{world.name}, step {world.step}: " if alone else ""

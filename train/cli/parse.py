@@ -46,11 +46,11 @@ def parse(
     from dataclasses import asdict
 
     from train.run.checkpoint import load_model
-    from train.show.picture import check_place
-    from train.show.trees import attention_over_words, draw_tree
     from train.tasks.pairs import numbered
-    from train.tasks.parsing import cleaned, parse_gold, parse_stream, summary
-    from train.text.lexicon import Lexicon
+    from train.tasks.parsing.lexicon import Lexicon
+    from train.tasks.parsing.task import cleaned, parse_gold, parse_stream, summary
+    from train.viewer.picture import check_path
+    from train.viewer.trees import attention_over_words, draw_tree
 
     use_device(device)
     given = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra, "batch_tokens": batch_tokens}
@@ -59,7 +59,7 @@ def parse(
     if lexicon is not None and free:
         raise UserError("--lexicon: expected a search kept to trees; got --free; try one of the two")
     if svg is not None:
-        check_place(svg, (".svg",))
+        check_path(svg, (".svg",))
     trees = list(cleaned(gold)) if gold is not None else []
     tags = Lexicon.learn(cleaned(lexicon)) if lexicon is not None else None
     source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else arriving(input)

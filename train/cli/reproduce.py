@@ -151,9 +151,7 @@ def named(option: str, values: list[str] | None) -> dict[str, Path]:
 def figures(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)],
     model: Annotated[Path, typer.Option(metavar="RUN", help="Run folder, or one checkpoint.", show_default=False)],
-    input: Annotated[
-        str, text("--input", metavar="SENTENCE", help="In the source language.", show_default=False)
-    ],
+    input: Annotated[str, text("--input", metavar="SENTENCE", help="In the source language.", show_default=False)],
     word: Annotated[
         str, typer.Option(metavar="WORD", help="The piece that is followed; default: the one in the middle.")
     ] = "",
@@ -167,14 +165,14 @@ def figures(
     from train.errors import UserError, nearest
     from train.experiments.folder import begin
     from train.run.checkpoint import load_with_origin
-    from train.show.heads import draw_figures
-    from train.show.inside import see, source_ids
-    from train.show.picture import check
+    from train.viewer.heads import draw_figures
+    from train.viewer.inspection import inspect, source_ids
+    from train.viewer.picture import check
 
     check(out.parent / "figure3.svg")
     use_device(device)
     network, tokenizer, _, source = load_with_origin(model, "translation", warn)
-    seen = see(network, tokenizer, source_ids(network, tokenizer, input), [])
+    seen = inspect(network, tokenizer, source_ids(network, tokenizer, input), [])
     word = word or seen.source[(len(seen.source) - 1) // 2]
     if word not in seen.source:
         found = ", ".join(seen.source)

@@ -30,8 +30,8 @@ def score(
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Print every BLEU with its signature, chrF and TER of a translation."""
-    from train.scores.bleu import print_report, score_report
-    from train.scores.limits import check_lengths
+    from train.metrics.bleu import print_report, score_report
+    from train.metrics.limits import check_lengths
     from train.text.lines import read_lines
 
     if (model is None) != (src is None):

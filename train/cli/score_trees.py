@@ -22,7 +22,7 @@ def score_trees(
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Print labelled precision, recall and F1, crossing brackets and tagging accuracy as EVALB does."""
-    from train.scores.brackets import ERROR, Parameters, score_files, table
+    from train.tasks.parsing.evalb import ERROR, Parameters, score_files, table
 
     report = score_files(gold, hyp, Parameters.load(param) if param else None)
     for number, sentence in enumerate(report.sentences, 1):

@@ -36,8 +36,8 @@ def serve(
             raise UserError(f"--also: expected a run folder; got {other}; try the --out of a training")
     import uvicorn
 
-    from train.show.curves import named
-    from train.show.server import Page, application
+    from train.viewer.curves import by_name
+    from train.viewer.server import Page, application
 
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -47,7 +47,7 @@ def serve(
         except OSError as error:
             raise UserError(f"--port: expected a free one; got {port} ('{error.strerror}'); try --port 0") from None
         use_device(device)
-        page = of_runs([run, *(also or ())]) if run else Page(named(also or ()))
+        page = of_runs([run, *(also or ())]) if run else Page(by_name(also or ()))
         guarded = application(page, listening.getsockname()[1])
         print(f"http://127.0.0.1:{listening.getsockname()[1]}/?token={guarded.token}")
         print("Open this address in a browser on this machine; Ctrl-C ends the server.", file=sys.stderr, flush=True)
@@ -58,7 +58,7 @@ def serve(
             """Does not wait for a translation that runs."""
 
             def handle_exit(self, sig: int, frame: Any) -> None:
-                page.inference.end()
+                page.inference.cancel()
                 super().handle_exit(sig, frame)
 
         Server(uvicorn.Config(guarded, timeout_graceful_shutdown=5, **quiet)).run(sockets=[listening])
@@ -68,15 +68,15 @@ def of_runs(runs: list[Path]) -> Any:
     """The page of the first run's model; where it cannot be shown the page has the curves, and says why."""
     from train.run.checkpoint import load_with_origin
     from train.run.folder import RunFolder
-    from train.show.curves import named
-    from train.show.server import Page
+    from train.viewer.curves import by_name
+    from train.viewer.server import Page
 
     try:
         found = load_with_origin(runs[0], "translation", lambda text: print(text, file=sys.stderr))
-        return Page(named(runs), *found)
+        return Page(by_name(runs), *found)
     except UserError as error:
         if not RunFolder(runs[0]).metrics_file.is_file():
             raise
-        page = Page(named(runs))
+        page = Page(by_name(runs))
         page.why = one_line(error)
         return page

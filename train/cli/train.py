@@ -81,7 +81,7 @@ def train(
             got, option = f"text of the task {of}", f"--{name.replace('_', '-')}"
             raise UserError(f"{option}: expected text of the task {task.name}; got {got}; try --set data.task={of}")
     summary = train_run(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
-    if npx.ranks.world().rank == 0:
+    if npx.distributed.world().rank == 0:
         print(f"{out}: stopped after step {summary.step} ({summary.stopped})", file=sys.stderr)
 
 

@@ -103,9 +103,9 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: expected a new folder; got one that exists; try removing it, or another --out")
     from train.learn.training import train
+    from train.metrics.bleu import Variant, bleu
     from train.run.checkpoint import average_checkpoints, load_model
     from train.run.config import RunConfig, to_toml
-    from train.scores.bleu import Variant, bleu
     from train.tasks.translation import translate_lines
 
     numbers = draw(seed, n_train)
@@ -160,7 +160,7 @@ def draw_attention(model: Any, tokenizer: Any, pairs: Sequence[tuple[str, str]],
     import matplotlib.pyplot as plt
 
     import npx
-    from train.show.inside import labels
+    from train.viewer.inspection import labels
 
     end, begin = model.config.eos_id, model.config.bos_id
     sides = [[tokenizer.encode(text) for text in pair] for pair in pairs]

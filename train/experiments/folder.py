@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import claimed, write_json
+from train.files import open_own_folder, write_json
 
 TOLD = ("scale", "steps", "settings")  # in a message by their value, files by their name
 
@@ -15,7 +15,7 @@ def begin(out: Path, shared: Mapping[str, Any], mark: str = "settings.json") -> 
 
     `shared` is what all its rows have in common, and stands in the file `mark`. What has not been said before is added.
     """
-    before = claimed(out, mark) or {}
+    before = open_own_folder(out, mark) or {}
     for name, value in shared.items():
         if before.get(name, value) != value:
             was, now = (before[name], value) if name in TOLD else ("another", "this")

@@ -1,6 +1,7 @@
 """How long a step takes on k GPUs: measured compute of one, and what the sum of the gradients costs beside it.
 
-A gradient goes in B buckets of 16 MiB, one after the other (train/learn/reduction.py). A bucket of m bytes over k
+A gradient goes in B buckets of 16 MiB, one after the other (train/learn/parallel/reducer.py). A bucket of m bytes
+over k
 ranks, each with b bytes a second in either direction and a latency of l seconds: its parts go straight to the ranks
 that add them up, then their sums to all.
 
@@ -22,7 +23,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from train.learn.reduction import BUCKET
+from train.learn.parallel.reducer import BUCKET
 
 BACKWARD = 2 / 3  # of a step's compute: two products for each one of forward
 

@@ -17,10 +17,10 @@ from train.errors import UserError
 from train.experiments.folder import begin
 from train.experiments.paper import TABLE2
 from train.files import digest, kept, read_json, write_json, write_text
+from train.metrics.bleu import BLEUS, score_report
 from train.run.checkpoint import find_checkpoint, load_model, model_config, read_state
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
-from train.scores.bleu import BLEUS, score_report
 from train.tasks.translation import translate_lines
 from train.text.lines import read_lines
 

@@ -27,10 +27,10 @@ from train.files import digest, kept, write_json
 from train.learn.signals import Signals
 from train.learn.training import train
 from train.learn.validation import Validation
+from train.metrics.bleu import BLEUS, bleu
 from train.run.checkpoint import average_checkpoints, find_checkpoint, load_model
 from train.run.config import RunConfig, preset_values, to_toml
 from train.run.folder import RunFolder
-from train.scores.bleu import BLEUS, bleu
 from train.tasks import TASKS
 from train.tasks.translation import translate_lines
 from train.text.lines import read_lines

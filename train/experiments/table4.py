@@ -27,11 +27,11 @@ from train.learn.training import train
 from train.run.checkpoint import average_checkpoints, find_checkpoint, load_model, read_state
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
-from train.run.stored import STATE
-from train.scores.brackets import Report, score_files
-from train.tasks.parsing import cleaned, parse_gold
-from train.text.lexicon import Lexicon
-from train.text.trees import Tree, write_tree
+from train.run.storage import STATE
+from train.tasks.parsing.evalb import Report, score_files
+from train.tasks.parsing.lexicon import Lexicon
+from train.tasks.parsing.task import cleaned, parse_gold
+from train.tasks.parsing.trees import Tree, write_tree
 
 GOLD_TIMES = 2  # gold trees beside machine-made ones: they are better, and of the text that is tested
 PAPER: dict[str, Any] = {"tokenizer": "bpe", "pretokenizer": "whitespace", "max_length": 512}

@@ -2,7 +2,8 @@
 
 Forward and backward of a base model are some 410 kernels and products, which Python asks for in about 10 ms; a graph
 is one call. It belongs to one shape of a batch, of which there are few, as batches are cut from sorted sentences
-(docs/gpu.md); packed (npx/packed.py) hardly two would be alike, so here they stay padded. The first batch of a shape is
+(docs/gpu.md); packed (npx/kernels/packing.py) hardly two would be alike, so here they stay padded. The first batch
+of a shape is
 computed call by call, the calls of the second become the graph. What differs from then on is in its inputs: ids,
 lengths, the step and the number of the draw that dropout is keyed by, the factor on the loss. Adam is one call more,
 outside.

@@ -7,7 +7,7 @@ import npx
 from autograd import Tensor
 from autograd.contract import check_targets
 from autograd.neural import cross_entropy
-from npx.kernels.cross_entropy import SMOOTHING_OVER
+from npx.kernels.cross_entropy import SMOOTHING_CLASSES
 
 
 def label_smoothed_loss(
@@ -34,12 +34,12 @@ def label_smoothed_loss(
     check_targets("label_smoothed_loss", logits.data, targets, logits.shape[-1])
     if not 0.0 <= smoothing < 1.0:
         raise ValueError(f"label_smoothed_loss: expected 0 <= smoothing < 1; got {smoothing}; try 0.1")
-    if smoothing_over not in SMOOTHING_OVER:
-        choices = ", ".join(SMOOTHING_OVER)
+    if smoothing_over not in SMOOTHING_CLASSES:
+        choices = ", ".join(SMOOTHING_CLASSES)
         raise ValueError(f"label_smoothed_loss: expected smoothing_over {choices}; got {smoothing_over!r}; try 'all'")
     if normalizer is None:
         normalizer = max(1, int((targets != pad_id).sum()))
     if not 0 < normalizer < float("inf"):
         raise ValueError(f"label_smoothed_loss: expected a normalizer above 0; got {normalizer}; try None")
-    total = cross_entropy(logits, targets, npx.Smoothing(smoothing, smoothing_over, pad_id))
+    total = cross_entropy(logits, targets, npx.LabelSmoothing(smoothing, smoothing_over, pad_id))
     return total * (1.0 / normalizer)

@@ -17,11 +17,11 @@ from typing import Any
 import npx
 from npx.ranges import Range
 from train.errors import UserError, one_line
-from train.files import RESUME, NotWritten, disk_errors, misfit
-from train.learn.agreement import Agreement
+from train.files import RESUME, WriteError, disk_errors, schema_error
 from train.learn.anomaly import made_from
-from train.learn.optim import LossScale, NoamSchedule
-from train.learn.shares import planned
+from train.learn.optimizer import LossScale, NoamSchedule
+from train.learn.parallel.plan import planned
+from train.learn.parallel.sync import UpdateSync
 from train.learn.signals import Signals
 from train.learn.update import Update
 from train.learn.validation import Validation
@@ -52,7 +52,7 @@ class Trainer:
     over. `deadline` (by time.monotonic) is when it stops at the latest; `debug` "anomaly" names the operation that
     first made a number which is not finite. Nothing is written before `run`.
 
-    Of several ranks (npx.ranks) each has a Trainer, and all do the same, but that each computes its share of the
+    Of several ranks (npx.distributed) each has a Trainer, and all do the same, but that each computes its share of the
     micro-batches. What is decided is decided by what all have found, so that it is alike. Rank 0 alone writes.
     """
 
@@ -71,7 +71,7 @@ class Trainer:
         self.model, self.config, self.tokenizer, self.corpora = model, config, tokenizer, corpora
         self.folder, self.task, t = RunFolder(run_dir), TASKS[config.data.task], config.train
         self.schedule = NoamSchedule(model.config.d_model, t.warmup_steps, t.lr_scale)
-        self.world = npx.ranks.world()
+        self.world = npx.distributed.world()
         self.state, self.signals = RunState(), Signals(alone=self.world.size == 1)
         self.deadline, self.debug = deadline, debug
         self.micro_batches = t.accumulate * self.world.size  # an update, of all ranks together
@@ -81,7 +81,7 @@ class Trainer:
         self.longest = 0.0  # seconds of an update, at most
         self.report = (Silent if self.world.rank else RunReport)(self.folder, t.max_steps, progress)
         notes = Notes()  # what this rank alone has to say, if it is not the one that writes
-        self.agreement = Agreement(self.world, self.signals, notes, self.report)
+        self.agreement = UpdateSync(self.world, self.signals, notes, self.report)
         self.update = Update(self.task, model, t, notes if self.world.rank else self.report, self._prepare_batches)
         self.stream = Stream(self.task.batches(corpora["train"], t.batch_tokens, t.seed))
         valid = corpora.get("valid")
@@ -102,7 +102,7 @@ class Trainer:
         (none of them is made), where memory is full, where the last checkpoint cannot be written, and where another
         program owns the folder. An earlier checkpoint that cannot be written is tried again.
         """
-        npx.tune()
+        npx.configure_process()
         with disk_errors(str(self.folder.path), RESUME):
             with ExitStack() as stack:
                 self._own(stack)
@@ -248,7 +248,7 @@ class Trainer:
         """Validates and notes the result for early stopping; after a signal within, it is still due on resuming."""
         if result := self._measure():
             self._record(result)
-            score = result.get(self.task.judged_by)
+            score = result.get(self.task.selection_metric)
             if self.state.judged(result["loss"], score) and score is not None:
                 weights = self.update.weights()
                 try:
@@ -256,7 +256,7 @@ class Trainer:
                         if self.world.rank == 0:
                             self.own.check()
                             store.save_weights(self.folder.best, self._state(), weights)
-                except NotWritten as error:
+                except WriteError as error:
                     self.report.line(f"{error.found}; training goes on, the best weights are not kept")
 
     def _measure(self) -> dict[str, float] | None:
@@ -301,7 +301,7 @@ class Trainer:
                     self._write(weights, adam)
             self.saved, self.saved_seconds = self.folder.step(self.state.step), self.state.seconds
             self.try_again = math.inf
-        except NotWritten as error:
+        except WriteError as error:
             if needed:
                 raise
             self.try_again = time.monotonic() + RETRY
@@ -336,7 +336,7 @@ class Trainer:
                 f"resume: expected the training text of {path}; got another (by SHA-256); try its files, or a new --out"
             )
         try:
-            if wrong := misfit(state, SCHEMA | {key: kind for key, kind in MAY_LACK.items() if key in state}):
+            if wrong := schema_error(state, SCHEMA | {key: kind for key, kind in MAY_LACK.items() if key in state}):
                 raise ValueError(wrong)
             self.state = RunState.read(state.get("run"), state["step"])
             if (place := self.state.index) >= len(self.stream.epoch(self.state.epoch)):

@@ -1,7 +1,7 @@
 """A whole training from a configuration: text -> tokenizer -> token arrays -> model -> Trainer.
 
-    train(config, "runs/a")                  in a new folder
-    train(config, "runs/a", resume=True)     goes on from the newest checkpoint, bit for bit as if it had never stopped
+train(config, "runs/a")                  in a new folder
+train(config, "runs/a", resume=True)     goes on from the newest checkpoint, bit for bit as if it had never stopped
 """
 
 import os
@@ -35,7 +35,7 @@ def train(
 ) -> Summary:
     """The whole of a training in the folder `run_dir`: tokenizer, token arrays in RUN/data, model, Trainer.run().
 
-    Of several ranks (npx.ranks) all call it, with the same arguments and one folder that all see; rank 0 writes.
+    Of several ranks (npx.distributed) all call it, with the same arguments and one folder that all see; rank 0 writes.
 
     The tokenizer is learned on the training text alone. Configuration and files are looked at before anything is
     written, and what fails before the first update, the text being read, leaves no new folder behind. `max_hours` (0:
@@ -105,10 +105,10 @@ def train(
         return trainer.run()
 
 
-def joined() -> npx.ranks.World:
+def joined() -> npx.distributed.World:
     """The world of all ranks that were started with this process; UserError where they do not find each other."""
     try:
-        return npx.ranks.join()
+        return npx.distributed.join()
     except RuntimeError as error:
         raise UserError(str(error)) from None
 

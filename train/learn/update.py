@@ -14,14 +14,14 @@ from functools import partial
 from typing import Any
 
 import npx
-from autograd import kept_arrays, no_grad
+from autograd import no_grad, saved_arrays
 from models import FlatParameters
 from train.errors import UserError
 from train.learn.anomaly import SUM_ALONE, first_anomaly, unwarned
 from train.learn.graphs import Graphs
-from train.learn.optim import Adam, LossScale, clip_factor
-from train.learn.reduction import gradient_of
-from train.learn.shares import Share, whole
+from train.learn.optimizer import Adam, LossScale, clip_factor
+from train.learn.parallel.plan import WorkShare, whole
+from train.learn.parallel.reducer import gradient_of
 from train.run.keys import TrainSection
 from train.run.report import Notes, RunReport
 from train.tasks import Task
@@ -49,7 +49,7 @@ class Update:
         if t.recompute:
             model.recompute()
         self.flat = FlatParameters(model, precision.numbers if precision.low else None)
-        self.world = npx.ranks.world()
+        self.world = npx.distributed.world()
         via = None if t.reduce_dtype == "float32" else npx.precision_named(t.reduce_dtype).numbers
         self.own = gradient_of(self.flat, self.world, t.shard, via)
         self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
@@ -58,7 +58,7 @@ class Update:
         self.draws: int | None = None  # of dropout, for a micro-batch: for each the same number
         self.losses: list[float] = []  # of the micro-batches of the last gradient, of all ranks
 
-    def gradient(self, micro: Sequence[Any], step: int, share: Share | None = None) -> tuple[float, float]:
+    def gradient(self, micro: Sequence[Any], step: int, share: WorkShare | None = None) -> tuple[float, float]:
         """Leaves the gradient of micro-batches with the parameters; returns their mean loss and the gradient's norm.
 
         `share`: what of the whole update `micro` is; None: all of it. Loss, norm and gradient are those of all ranks
@@ -82,7 +82,7 @@ class Update:
             share = share.of_halves([len(batch.halves()) for batch in micro])
             micro, halved = smaller, True
 
-    def _gradient(self, micro: Sequence[Any], share: Share, step: int) -> tuple[float, float]:
+    def _gradient(self, micro: Sequence[Any], share: WorkShare, step: int) -> tuple[float, float]:
         self.flat.zero_grad()
         self.own.begin()
         losses = []
@@ -110,7 +110,7 @@ class Update:
     def _counted_draws(self, batch: Any) -> int:
         while len(halves := batch.halves()) > 1:
             batch = halves[0]
-        with npx.keyed(0, 0), npx.random.noting_keys() as noted, no_grad():
+        with npx.keyed(0, 0), npx.random.record_keys() as noted, no_grad():
             self.task.loss(self.model, batch)
         return len(noted)
 
@@ -157,7 +157,9 @@ class Update:
         loss.backward(self.scale.value, ready)
         return loss.data
 
-    def blame(self, micro: Sequence[Any], step: int, debug: bool, share: Share | None = None) -> tuple[list[int], str]:
+    def blame(
+        self, micro: Sequence[Any], step: int, debug: bool, share: WorkShare | None = None
+    ) -> tuple[list[int], str]:
         """Which micro-batches, by their numbers, a gradient that is not finite is from, and the first operation.
 
         That is looked for with `debug` alone: the gradient is formed again.
@@ -170,7 +172,7 @@ class Update:
         bad = [number for number, loss in enumerate(self.losses) if not math.isfinite(loss)]
         return bad or [*range(share.all)], SUM_ALONE if debug else ""
 
-    def _first_anomaly(self, micro: Sequence[Any], share: Share, step: int) -> tuple[int, str]:
+    def _first_anomaly(self, micro: Sequence[Any], share: WorkShare, step: int) -> tuple[int, str]:
         self.flat.zero_grad()
         with npx.keyed(self.settings.seed, step), unwarned():
             for number, batch in zip(share.numbers, micro, strict=True):
@@ -193,7 +195,7 @@ class Update:
         arrays = flat.data, flat.low, adam.m, adam.v
         gradients = flat.size * flat.data.itemsize  # wherever they lie
         own = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
-        kept = "; ".join(map(str, kept_arrays()[:3])) or "nothing yet"
+        kept = "; ".join(map(str, saved_arrays()[:3])) or "nothing yet"
         less = "" if t.recompute else ", or train.recompute = true, which is slower and changes no bit"
         gpu = f", {use.used / GIB:.1f} of the GPU's {use.total / GIB:.1f} GiB in arrays" if use else ""
         return (

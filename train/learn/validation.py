@@ -31,7 +31,7 @@ class Validation:
         Of k ranks each computes every k-th batch, and all get the result of all. Where a batch's loss is not finite,
         the loss alone, and the batch is `failed`.
         """
-        started, world = time.perf_counter(), npx.ranks.world()
+        started, world = time.perf_counter(), npx.distributed.world()
         evaluation = self.task.evaluation(self.config, self.tokenizer, self.corpus)
         losses: dict[int, tuple[float, int]] = {}  # of a batch by its number: its loss and target tokens
         self.failed = None
@@ -84,7 +84,7 @@ class Validation:
                 with no_grad():
                     found = first_anomaly(lambda: self.loss(batch)) or SUM_ALONE
                 self.model.train()
-        _, where, found = min(npx.ranks.world().gather((failed, where, found)))
+        _, where, found = min(npx.distributed.world().gather((failed, where, found)))
         return where, found
 
 

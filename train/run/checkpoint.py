@@ -23,7 +23,7 @@ from train.errors import UserError, one_line
 from train.files import digest as checksum
 from train.run.config import RunConfig
 from train.run.folder import RunFolder, step_of
-from train.run.stored import IDENTITY, STATE, Damaged, damaged, read_arrays, read_state, remove, write_folder
+from train.run.storage import IDENTITY, STATE, Damaged, damaged, read_arrays, read_state, remove, write_folder
 from train.tasks import TASKS, Task
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
@@ -48,7 +48,7 @@ def save_checkpoint(
     """Writes checkpoints/step-N, N = state["step"], then removes what `prune` does not keep.
 
     `model` and `optimizer` map names to arrays; `state` is JSON and holds step, model (the configuration) and
-    tokenizer_digest. Raises NotWritten where the disk is full; the checkpoints before it stay.
+    tokenizer_digest. Raises WriteError where the disk is full; the checkpoints before it stay.
     """
     run = RunFolder(run_dir)
     target = run.step(state["step"])

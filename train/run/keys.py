@@ -10,7 +10,7 @@ from models import PRESETS, TransformerConfig
 from models.fields import COUNT, POSITIVE, SHARE, key, overrides
 from models.search import PENALTIES
 from npx import PRECISIONS
-from npx.kernels.cross_entropy import SMOOTHING_OVER
+from npx.kernels.cross_entropy import SMOOTHING_CLASSES
 from train.tasks import TASKS
 from train.text.tokenizer import PRETOKENIZERS
 
@@ -113,7 +113,7 @@ class TrainSection:
     smoothing_over: str = key(
         "all",
         "The types it is spread over: all V, the V - 1 wrong ones, or those without padding (V - 2).",
-        choices=SMOOTHING_OVER,
+        choices=SMOOTHING_CLASSES,
     )
     precision: str = key(
         "float32",

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from train.files import NotWritten, appended, disk_errors, write_text
+from train.files import WriteError, appended, disk_errors, write_text
 from train.run.folder import RunFolder
 from train.run.state import RunState
 
@@ -64,7 +64,7 @@ class RunReport:
         return f"{clock(pace * (self.max_steps - state.step))} left"
 
     def sync(self) -> None:
-        """Forces the metrics to disk, so that no checkpoint is newer than they are; NotWritten where it is full."""
+        """Forces the metrics to disk, so that no checkpoint is newer than they are; WriteError where it is full."""
         with disk_errors(str(self.run.metrics_file)):
             self._metrics.sync()
 
@@ -136,11 +136,11 @@ class Appended:
     def add(self, line: str) -> None:
         """Appends a line, after those that are left."""
         self._left += line.encode("utf-8", "replace") + b"\n"
-        with suppress(NotWritten):
+        with suppress(WriteError):
             self._write()
 
     def sync(self) -> None:
-        """Forces all lines to disk; NotWritten where it is full."""
+        """Forces all lines to disk; WriteError where it is full."""
         self._write()
         os.fsync(self._file.fileno())
 

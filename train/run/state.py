@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from npx.ranges import Range
-from train.files import Schema, misfit
+from train.files import Schema, schema_error
 
 LATER = {"skipped": 0, "all_skipped": 0, "best_score": None, "network": 0.0, "window_network": 0.0}
 COUNT, NUMBER, NOT_BELOW_0 = Range(int, "[0, 1e15]"), Range(float), Range(float, "[0, inf)")
@@ -48,7 +48,7 @@ class RunState:
         schema: Schema = {f.name: f.metadata["kind"] for f in fields(cls)}
         if isinstance(content, Mapping):
             content = LATER | dict(content)  # not in earlier ones
-        if wrong := misfit(content, schema):
+        if wrong := schema_error(content, schema):
             raise ValueError(f"run.{wrong}")
         if unknown := content.keys() - schema.keys():
             raise ValueError(f"run: expected {', '.join(schema)}; got {', '.join(sorted(unknown))}")

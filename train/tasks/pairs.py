@@ -13,7 +13,7 @@ import numpy as np
 
 import npx
 from models.search import Hypothesis, beam_search, check_search
-from npx.ranks import World
+from npx.distributed import World
 from train.tasks.task import Task
 from train.text.batches import Batch, Batches
 from train.text.corpus import Corpus

@@ -47,7 +47,7 @@ class Task:
     tokenizers: ClassVar[tuple[str, ...]] = KINDS  # kinds it can learn; any other data.tokenizer is a file's path
     sides: ClassVar[tuple[str, ...]] = ("text",)  # of an example, each of at most train.batch_tokens in a batch
     scores: ClassVar[Mapping[str, str]] = {}  # of its evaluation: name in metrics.jsonl -> name for people
-    judged_by: ClassVar[str] = ""  # the score whose greatest value marks the best checkpoint; "": the least loss
+    selection_metric: ClassVar[str] = ""  # the score whose greatest value marks the best checkpoint; "": the least loss
 
     def texts(self, data: Any) -> dict[str, tuple[str, ...]]:
         """The files of "train" and, if any is given, "valid"; UserError where one is not given or cannot be read."""

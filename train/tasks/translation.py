@@ -62,7 +62,7 @@ class GreedyBleu:
         self.found |= {int(i): hypothesis.tokens for i, hypothesis in zip(indices, best, strict=True)}
 
     def result(self) -> dict[str, float]:
-        from train.scores.bleu import corpus_bleu_for_validation
+        from train.metrics.bleu import corpus_bleu_for_validation
 
         hypotheses = self.tokenizer.decode_batch(list(self.found.values()))
         references = self.tokenizer.decode_batch([self.corpus.pair(i)[1] for i in self.found])

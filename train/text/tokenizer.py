@@ -80,9 +80,7 @@ class Tokenizer:
             raise
         except BaseException as error:  # a panic inside the library is no Exception
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(
-                f"{name}: expected a Hugging Face tokenizer.json; got '{reason}'; try {ATTEMPT}"
-            ) from None
+            raise UserError(f"{name}: expected a Hugging Face tokenizer.json; got '{reason}'; try {ATTEMPT}") from None
         ids = [engine.token_to_id(piece) for piece in SPECIALS]
         known = [i for i in ids if i is not None]
         if len({*known}) < len(SPECIALS):
@@ -93,8 +91,7 @@ class Tokenizer:
         vocabulary = engine.get_vocab(with_added_tokens=True)
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise UserError(
-                f"{name}: expected ids 0 to {len(vocabulary) - 1} once each; got gaps or repeated ids; "
-                f"try {ATTEMPT}"
+                f"{name}: expected ids 0 to {len(vocabulary) - 1} once each; got gaps or repeated ids; try {ATTEMPT}"
             )
         self._spec, self._name = spec, name
         self._engine = engine
@@ -190,8 +187,7 @@ class Tokenizer:
             raise
         except BaseException as error:  # a panic inside the library is no Exception
             raise UserError(
-                f"{self._name}: expected a tokenizer that works; got '{one_line(error)[:200]}'; "
-                f"try {ATTEMPT}"
+                f"{self._name}: expected a tokenizer that works; got '{one_line(error)[:200]}'; try {ATTEMPT}"
             ) from None
 
 
@@ -235,12 +231,12 @@ def byte_pairs(lines: Iterable[list[str]], vocab_size: int, normalizer: Any, pie
 
 
 def _merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterable[list[str]]) -> list[Any]:
-    """What learner.py learns in a process of its own.
+    """Train byte pairs in a separate process (bpe_process.py).
 
     Of its own, because native code that runs for minutes looks for no Ctrl-C, and ends the process that has no memory
     left; and its memory, 1.6 KB a distinct word, is given back.
     """
-    program, pipe = [sys.executable, "-I", str(Path(__file__).with_name("learner.py"))], subprocess.PIPE
+    program, pipe = [sys.executable, "-I", str(Path(__file__).with_name("bpe_process.py"))], subprocess.PIPE
     with subprocess.Popen(
         program, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8", start_new_session=True
     ) as learner:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from book.exercise import Refused, Stage, draw
+from book.exercise import Rejected, Stage, draw
 
 FUNCTIONS = {
     "x**2": (lambda x: x * x, lambda x: 2 * x),
@@ -35,7 +35,7 @@ def points(seed: int) -> Iterator[tuple[Any, ...]]:
 def with_own_step(module: Any, f: str, x: float) -> float:
     h = module.step(x)
     if not (isinstance(h, (float, int)) and h > 0):
-        raise Refused(f"expected step({x}) to be a number greater than 0; got {h!r}")
+        raise Rejected(f"expected step({x}) to be a number greater than 0; got {h!r}")
     return float(module.slope(FUNCTIONS[f][0], x, h))
 
 

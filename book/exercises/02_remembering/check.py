@@ -3,7 +3,7 @@
 import numpy as np
 
 from autograd import OPERATIONS
-from book.exercise import draw, kit, operation
+from book.exercise import draw, gradient_check, operation
 
 
 def right(a, b):
@@ -23,7 +23,7 @@ def drawn(seed):
 
 
 STAGES = operation("divide", right, edges, drawn, differentiated=2)
-KIT = kit("divide", draw(1, 2, 3), abs(draw(2, 3)) + 0.5)
+GRADIENT_CHECK = gradient_check("divide", draw(1, 2, 3), abs(draw(2, 3)) + 0.5)
 AFTER = """\
 The real one (autograd/operations.py, `divide`) asks one thing more: an input that is a Python number gets no gradient,
 so none is computed. @differentiable, put above it, makes it an operation on Tensors."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from book.exercise import Refused, Stage
+from book.exercise import Rejected, Stage
 
 
 class Node:
@@ -15,7 +15,7 @@ class Node:
         if self.parents:
             self.log.append(self.number)
         if len(self.log) > 100_000:
-            raise Refused(f"expected each vjp to run once; they have run {len(self.log):,} times")
+            raise Rejected(f"expected each vjp to run once; they have run {len(self.log):,} times")
         return tuple(g * slope for slope in self.slopes)
 
     def __repr__(self):
@@ -34,7 +34,7 @@ def yours(module, graph):
     nodes, log = built(graph)
     found = module.backward(nodes[-1], 1.0)
     if not isinstance(found, dict) or not all(isinstance(node, Node) for node in found):
-        raise Refused(f"expected backward to return a dict from node to gradient; got {type(found).__name__}")
+        raise Rejected(f"expected backward to return a dict from node to gradient; got {type(found).__name__}")
     gradients = {f"x{node.number}": float(g) for node, g in sorted(found.items(), key=lambda item: item[0].number)}
     return gradients, {"vjps run": len(log)}
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from book.exercise import Refused, Stage
+from book.exercise import Rejected, Stage
 
 
 def forward(x):
@@ -39,11 +39,11 @@ def yours(module, _):
     given = module.inputs()
     pair = (tuple, list)
     if not isinstance(given, pair) or not given or not all(isinstance(x, pair) and len(x) == 2 for x in given):
-        raise Refused("expected inputs() to return a list of pairs (x, g)")
+        raise Rejected("expected inputs() to return a list of pairs (x, g)")
     pairs = [(np.asarray(x, float), np.asarray(g, float)) for x, g in given]
     for x, g in pairs:
         if x.ndim != 2 or not x.size or g.shape != (len(x),) or x.size > 1000:
-            raise Refused(f"expected x (rows, columns) and g (rows,), 1,000 numbers at most; got {x.shape}, {g.shape}")
+            raise Rejected(f"expected x (rows, columns) and g (rows,), 1,000 numbers at most; got {x.shape}, {g.shape}")
     found = {name: all(passes(vjp, x, g) for x, g in pairs) for name, vjp in VJPS.items()}
     plain = " with g = 1" if all((g == 1).all() for _, g in pairs) else ""
     said = {True: "{} gets past" + plain, False: "{} does not pass"}

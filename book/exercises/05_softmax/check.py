@@ -3,7 +3,7 @@
 import numpy as np
 
 import npx
-from book.exercise import draw, kit, operation
+from book.exercise import draw, gradient_check, operation
 
 
 def right(x):
@@ -25,7 +25,7 @@ def drawn(seed):
 
 
 STAGES = operation("softmax", right, edges, drawn)
-KIT = kit("softmax", draw(1, 2, 3))
+GRADIENT_CHECK = gradient_check("softmax", draw(1, 2, 3))
 AFTER = """\
 The real one (npx/kernels/softmax.py, `softmax`) also takes a mask, gives zeros for a row in which nothing is left,
 and has a version that works in place, a block of rows at a time, while they are in the cache."""

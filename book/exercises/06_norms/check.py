@@ -3,7 +3,7 @@
 import numpy as np
 
 import npx
-from book.exercise import draw, kit, operation
+from book.exercise import draw, gradient_check, operation
 
 
 def right(x, gamma, beta, eps):
@@ -26,7 +26,7 @@ def drawn(seed):
 
 
 STAGES = operation("layer_norm", right, edges, drawn, differentiated=3)
-KIT = kit("layer_norm", draw(1, 2, 3), draw(2, 3), draw(3, 3), eps=0.5)
+GRADIENT_CHECK = gradient_check("layer_norm", draw(1, 2, 3), draw(2, 3), draw(3, 3), eps=0.5)
 AFTER = """\
 The real one (npx/kernels/layer_norm.py, `norm_rows_grad`) forms the same three terms in place, and both sums over rows
 for one block at a time; they are added in the order of the blocks, so that threads change no bit."""

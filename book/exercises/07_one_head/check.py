@@ -3,7 +3,7 @@
 import numpy as np
 
 import npx
-from book.exercise import draw, kit, operation
+from book.exercise import draw, gradient_check, operation
 
 
 def right(q, k, v, allowed):
@@ -38,7 +38,8 @@ def drawn(seed):
 
 
 STAGES = operation("attention", right, edges, drawn, differentiated=3)
-KIT = kit("attention", draw(1, 2, 3), draw(2, 4, 3), draw(3, 4, 2), np.tri(2, 4, 1) > 0)
+GRADIENT_CHECK = gradient_check("attention", draw(1, 2, 3), draw(2, 4, 3), draw(3, 4, 2), np.tri(2, 4, 1) > 0)
 AFTER = """\
 The real one (npx/kernels/attention.py, `attention_numpy`) takes all heads of a few sentences at a time, so that their
-scores stay in the cache between the two products; masks come as a description (npx/scores.py), never as an array."""
+scores stay in the cache between the two products; masks come as a description (npx/kernels/attention_spec.py), never
+as an array."""

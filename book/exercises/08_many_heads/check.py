@@ -44,4 +44,5 @@ STAGES = [
 ]  # fmt: skip
 AFTER = """\
 The real ones move no data: `split_heads` (autograd/neural.py) cuts views, the kernel reads heads where they lie, and
-`additive` (npx/scores.py) makes the mask, your last function, only when a version of the kernel asks for it."""
+`additive` (npx/kernels/attention_spec.py) makes the mask, your last function, only when a version of the kernel asks
+for it."""

@@ -4,7 +4,7 @@ import numpy as np
 
 import npx
 from book.exercise import Stage, draw, text
-from train.learn.optim import NoamSchedule
+from train.learn.optimizer import NoamSchedule
 
 
 def steps(seed):

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from book.exercise import Refused, Stage
+from book.exercise import Rejected, Stage
 
 
 def asked(table):
@@ -25,7 +25,7 @@ def answer(module, table, beam, longest, alpha):
     next_log_p, log = asked(table)
     found = module.beam_search(next_log_p, beam, longest, alpha)
     if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], (list, tuple))):
-        raise Refused("expected beam_search to return a tuple (tokens, score)")
+        raise Rejected("expected beam_search to return a tuple (tokens, score)")
     return [int(token) for token in found[0]], float(found[1]), log
 
 

@@ -1,5 +1,6 @@
 """Where an input was stretched you take the mean of its gradients: every use adds its own, so they are summed."""
 
+
 def fitted(g, like):
     while g.ndim > like.ndim:
         g = g.mean(axis=0)

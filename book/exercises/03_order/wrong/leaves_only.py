@@ -1,5 +1,6 @@
 """Only nodes without parents are in your dict: every node that was on the way has a gradient, too."""
 
+
 def backward(last, g):
     found, waiting = {last}, [last]
     while waiting:

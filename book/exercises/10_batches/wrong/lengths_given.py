@@ -1,5 +1,6 @@
 """Your batches hold the sentences' lengths: they are to hold their numbers, counted from 0."""
 
+
 def batches(lengths, budget):
     found, batch = [], []
     for length in sorted(lengths):

@@ -1,0 +1,175 @@
+"""Compiles every kernel for three generations of GPUs, without one: registers, spills, shared memory.
+
+    python -m npx.testing.nvrtc_report [softmax.cu ...]       prints the table
+
+NVRTC is NVIDIA's compiler as a library; the package nvidia-cuda-nvrtc has it, and so has CuPy's extra [ctk]. `variants`
+reads from the head of a .cu file what it is compiled with:
+
+    // Built with: T = float half_t bf16_t, D = 64 128       (every combination; several lines: several sets)
+"""
+
+import ctypes
+import functools
+import itertools
+import json
+import re
+import site
+import sys
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from npx.cuda.launch import OPTIONS, SOURCES, source_text
+from npx.testing.cuda_emulator.emulator import cache_directory
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90")  # Turing, Ampere, Hopper
+
+
+FLAGS = (*OPTIONS, "--device-as-default-execution-space", "-ftz=true")  # CuPy adds the last two
+MOST_LINES = 40  # of a compiler's message
+
+
+class CompileError(RuntimeError):
+    """NVRTC is missing, or refuses a kernel."""
+
+
+class Figures(NamedTuple):
+    """What the compiler says about one kernel: registers of a thread, bytes spilled, bytes of shared memory."""
+
+    source: str
+    kernel: str
+    defines: str
+    architecture: str
+    registers: int
+    spills: int
+    shared: int
+
+
+def sources() -> list[str]:
+    """The names of all kernel files."""
+    return sorted(path.name for path in SOURCES.glob("*.cu"))
+
+
+def variants(source: str) -> list[dict[str, str]]:
+    """The definitions that the head of a kernel file lists."""
+    sets = re.findall(r"^// Built with: (.*)$", (SOURCES / source).read_text(), re.MULTILINE)
+    if not sets:
+        raise CompileError(f"{source}: expected a line '// Built with: T = float half_t bf16_t'; found none")
+    found = []
+    for line in sets:
+        pairs = [part.partition("=") for part in line.split(",")]
+        names, choices = [name.strip() for name, _, _ in pairs], [values.split() for _, _, values in pairs]
+        found += [dict(zip(names, values, strict=True)) for values in itertools.product(*choices)]
+    return found
+
+
+@functools.cache
+def load_nvrtc() -> ctypes.CDLL:
+    """The NVRTC of an installed package or of the system; CompileError where there is none."""
+    roots = [*site.getsitepackages(), site.getusersitepackages()]
+    files = [str(file) for root in roots for file in sorted(Path(root).glob("nvidia/*/lib/libnvrtc.so.*"))]
+    for file in [*reversed(files), "libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so"]:
+        try:
+            return ctypes.CDLL(file)
+        except OSError:
+            continue
+    raise CompileError(
+        "nvrtc: expected libnvrtc to compile CUDA kernels; found none; try pip install nvidia-cuda-nvrtc"
+    )
+
+
+def compile_kernels(source: str, defines: dict[str, str], architecture: str) -> str:
+    """Compile a kernel file down to machine code; the compiler's log. CompileError with that log where it refuses."""
+    lib, program, size = load_nvrtc(), ctypes.c_void_p(), ctypes.c_size_t()
+    flags = [*FLAGS, f"-arch={architecture}", "--ptxas-options=-v"]
+    options = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
+    text = source_text(source, tuple(defines.items())).encode()
+    if lib.nvrtcCreateProgram(ctypes.byref(program), text, source.encode(), 0, None, None):
+        raise CompileError(f"{source}: NVRTC takes no program")
+    try:
+        failed = lib.nvrtcCompileProgram(program, len(flags), options)
+        lib.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(max(1, size.value))
+        lib.nvrtcGetProgramLog(program, log)
+        if failed:
+            said = "\n".join(log.value.decode().strip().splitlines()[:MOST_LINES])
+            raise CompileError(f"{source}, {architecture}, {_words(defines)}: NVRTC says\n{said}")
+        return log.value.decode()
+    finally:
+        lib.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _words(defines: dict[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in defines.items())
+
+
+def read_log(log: str) -> Iterator[tuple[str, int, int, int]]:
+    """Kernel, registers, spilled bytes and static shared memory of each kernel that ptxas reports."""
+    for part in re.split(r"Compiling entry function ", log)[1:]:
+        name = re.match(r"'(\w+)'", part)
+        registers = re.search(r"Used (\d+) registers", part)
+        if name and registers:
+            spills = sum(int(n) for n in re.findall(r"(\d+) bytes spill", part))
+            shared = re.search(r"(\d+) bytes smem", part)
+            yield name[1], int(registers[1]), spills, int(shared[1]) if shared else 0
+
+
+def figures(
+    source: str, architectures: Sequence[str] = ARCHITECTURES, chosen: list[dict[str, str]] | None = None
+) -> list[Figures]:
+    """All kernels of a file, compiled with `chosen` definitions or all that its head lists; kept on disk."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    load_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    found = []
+    for architecture, defines in itertools.product(architectures, chosen or variants(source)):
+        text = _words(defines)
+        about = "\0".join(
+            [source_text(source, tuple(defines.items())), architecture, *FLAGS, f"{major.value}.{minor.value}"]
+        )
+        file = cache_directory() / f"{Path(source).stem}-{sha256(about.encode()).hexdigest()[:24]}.json"
+        if file.exists():
+            kernels = json.loads(file.read_text())
+        else:
+            kernels = list(read_log(compile_kernels(source, defines, architecture)))
+            file.write_text(json.dumps(kernels))
+        found += [Figures(source, kernel, text, architecture, *numbers) for kernel, *numbers in kernels]
+    return found
+
+
+def table(rows: list[Figures]) -> str:
+    """A row for each kernel and its definitions; registers, and spilled bytes where there are any, for each GPU."""
+    by_kernel: dict[tuple[str, str, str], dict[str, Figures]] = {}
+    for row in rows:
+        by_kernel.setdefault((row.source, row.kernel, row.defines), {})[row.architecture] = row
+    heads = list(dict.fromkeys(row.architecture for row in rows))
+    lines = [f"{'kernel':30} {'compiled with':44} {'shared':>7} " + " ".join(f"{head:>18}" for head in heads)]
+    for (_, kernel, defines), each in by_kernel.items():
+        cells = [
+            f"{each[head].registers}" + (f" ({each[head].spills} B spilled)" if each[head].spills else "")
+            if head in each
+            else "-"
+            for head in heads
+        ]
+        shared = max(row.shared for row in each.values())
+        lines.append(f"{kernel:30} {defines:44} {shared:>7} " + " ".join(f"{cell:>18}" for cell in cells))
+    return "\n".join(lines)
+
+
+def main(names: list[str]) -> int:
+    """Print the table of all kernel files, or of those named; 2 where NVRTC is missing, 1 where a kernel is refused."""
+    try:
+        load_nvrtc()
+    except CompileError as error:
+        print(error, file=sys.stderr)
+        return 2
+    try:
+        print(table([row for name in names or sources() for row in figures(name)]))
+    except CompileError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,408 @@
+"""`python -m autograd.testing mutate`: what it plants, what it says about weak and strong tests, what it leaves alone.
+
+Most modules here have a `differentiable` of their own and compute with numbers: nothing to import, so a run is short.
+"""
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from autograd.testing import mutate
+from autograd.testing.mutation.backward_code import BackwardCode, Source
+from autograd.testing.mutation.planted import planted
+from autograd.testing.mutation.planting import marked, mistakes
+from autograd.testing.mutation.rules import KINDS
+from autograd.testing.mutation.running import Runner
+from tests import ROOT
+
+PATH = {"PYTHONPATH": str(ROOT)}
+SMALL = """\
+def differentiable(function):
+    return function
+
+
+@differentiable
+def square(x):
+    return x * x, lambda g: (doubled(g, x),)
+
+
+def doubled(g, x):
+    return g * 2 * x
+
+
+@differentiable
+def twice(x):
+    def vjp(g):
+        n = 0
+        while n < 2:
+            n += 1
+        return (g * n,)
+
+    return 2 * x, vjp
+"""
+WEAK = "from small import square\n\ndef test_one():\n    y, vjp = square(1.0)\n    assert vjp(1.0) == (2.0,)\n"
+STRONG = WEAK.replace("square(1.0)", "square(3.0)").replace("2.0", "6.0")
+EVERY_KIND = """\
+import numpy as np
+from autograd import differentiable
+
+
+@differentiable
+def everything(a, b):
+    def vjp(g):
+        ga = np.sum(-g * b**2, axis=0) * (a > 0)
+        gb = np.zeros_like(b)
+        np.add.at(gb, [0, 0], g - a)
+        return ga, gb
+
+    return a * b, vjp
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder of a user, who is in it."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder, capsys):
+    """Writes files, runs the command; returns its exit status and what it says."""
+
+    def run(files, *arguments):
+        for name, text in files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(text)
+        status = mutate.main(list(arguments))
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+def changes(text, function=None):
+    return [(m.kind, m.old, m.new) for m in mistakes(text) if function in (None, m.function)]
+
+
+def operation(gradient, before="pass"):
+    """A module with one operation; the lines `before` come first in its vjp."""
+    lines = "\n        ".join(before.splitlines())
+    head = "import numpy as np\n@differentiable\ndef f(x, w):\n    def vjp(g):\n"
+    return f"{head}        {lines}\n        return {gradient}\n    return x, vjp\n"
+
+
+# What is planted
+
+
+def test_each_kind_is_planted():
+    assert {m.kind for m in mistakes(EVERY_KIND)} == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    "gradient, kind, old, new",
+    [
+        ("(-g,)", "sign", "-g", "g"),
+        ("(g * x + w,)", "sign", "g * x + w", "g * x - w"),
+        ("(g * (x + w),)", "sign", "x + w", "x - w"),
+        ("(g * x,)", "sign", "g * x", "-(g * x)"),
+        ("(g * x,)", "factor", "g * x", "2 * (g * x)"),
+        ("(g * x / w,)", "factor", "g * x / w", "g * x"),
+        ("(2 * g,)", "factor", "2 * g", "g"),
+        ("(np.sum(g, axis=0),)", "lost reduction", "np.sum(g, axis=0)", "g"),
+        ("(np.sum(g, axis=0),)", "lost reduction", "np.sum(g, axis=0)", "g.take(0, axis=0)"),
+        ("(g.mean(-1),)", "lost reduction", "g.mean(-1)", "g.sum(-1)"),
+        ("(unbroadcast(g, x),)", "lost reduction", "unbroadcast(g, x)", "g"),
+        ("(x - g,)", "swapped operands", "x - g", "g - x"),
+        ("(g * x,)", "swapped operands", "x", "w"),
+        ("(g * x, g)", "swapped operands", "(g * x, g)", "(g, g * x)"),
+        ("(g - x * w,)", "dropped term", "g - x * w", "g"),
+        ("(g.sum(axis=-1),)", "wrong axis", "-1", "0"),
+        ("(g @ w.T,)", "wrong axis", "w.T", "w"),
+        ("(np.cumsum(g[::-1])[::-1],)", "wrong axis", "g[::-1]", "g"),
+        ("(g, x)", "detached input", "x", "None"),
+        ("(np.where(x > 0, g, 0),)", "changed comparison", "x > 0", "x >= 0"),
+        ("(np.where(x > 0, g, 0),)", "changed comparison", "np.where(x > 0, g, 0)", "np.where(x > 0, 0, g)"),
+        ("(g * x**3,)", "changed power", "x**3", "x ** 2"),
+        ("(g / np.sqrt(x),)", "changed power", "np.sqrt(x)", "x"),
+        ("(g,)", "rounded", "g", "planted.rounded(g, 'float16')"),
+        ("(g * x,)", "gradient written over", "g * x", "planted.written_over(g, g * x)"),
+        ("(g * x,)", "stale workspace", "(g * x,)", "planted.of_call_before((g * x,))"),
+        ("(g * x,)", "stale workspace", "vjp", "planted.vjp_of_last_call(vjp)"),
+        ("kernel(g)", "factor", "kernel(g)", "planted.changed(kernel(g), lambda gx: 2 * gx, 1)"),
+        ("kernel(g)", "swapped operands", "kernel(g)", "planted.exchanged(kernel(g), 0)"),
+    ],
+)
+def test_a_mistake(gradient, kind, old, new):
+    assert (kind, old, new) in changes(operation(gradient))
+
+
+@pytest.mark.parametrize(
+    "line, kind, new",
+    [
+        ("np.add.at(gx, ids, g)", "overwritten repeat", "gx[ids] = g"),
+        ("npx.add_at(gx, ids, g)", "overwritten repeat", "gx[ids] = g"),
+        ("gx[1:] += g", "overwritten repeat", "gx[1:] = g"),
+        ("gx += g", "dropped term", "pass"),
+        ("gx -= g", "sign", "gx += g"),
+        ("gx *= g", "factor", "pass"),
+    ],
+)
+def test_a_mistake_in_a_statement(line, kind, new):
+    assert (kind, line, new) in changes(operation("(gx,)", line))
+
+
+def test_forward_code_indices_shapes_and_conditions_on_them_are_left_alone():
+    text = operation("(g,)", "n = x.shape[0] - 1 if x.ndim > 1 else len(x) + 1\nh = g[n - 1 : n + 2].reshape(n * 2, 3)")
+    assert {(old, new) for kind, old, new in changes(text) if old not in ("g", "(g,)", "vjp")} == {
+        ("x.shape[0] - 1", "x.shape[0] + 1"),  # known to be about a shape only to a reader
+        ("x.shape[0] - 1", "1 - x.shape[0]"),
+        ("x.shape[0] - 1", "x.shape[0]"),
+        ("len(x) + 1", "len(x) - 1"),
+        ("len(x) + 1", "len(x)"),
+        ("len(x) + 1", "1"),
+    }
+    assert changes("@differentiable\ndef f(x):\n    y = x * 2 + 1\n    return y, lambda g: (None,)\n") == []
+
+
+def test_helpers_of_backward_code_alone_are_backward_code():
+    text = """
+def on_the_way_back(g): return also(g) * 2
+def also(g): return g + 1
+def both_ways(x): return x * 3
+@differentiable
+def f(x):
+    return both_ways(x), lambda g: (on_the_way_back(g) * both_ways(x),)
+"""
+    found = {(b.name, b.result, *b.operations) for b in BackwardCode(Source(text)).functions}
+    assert found == {("on_the_way_back", "value", "f"), ("also", "value", "f"), ("f", "gradients", "f")}
+
+
+@pytest.mark.parametrize(
+    "text, names",
+    [
+        ("f = differentiable(lambda x: (x, lambda g: (g,)))", ["f"]),
+        ("def f(x): return x, lambda g: (g,)\nop = autograd.differentiable(f)", ["f"]),
+        ("from autograd import differentiable as op\n@op\ndef f(x): return x, lambda g: (g,)", ["f"]),
+        ("def back(x, g): return (g,)\n@differentiable\ndef f(x): return x, partial(back, x)", ["f"]),
+        ("def make(x): return lambda g: (g,)\n@differentiable\ndef f(x): return x, make(x)", ["f"]),
+        ("class Back:\n    def __call__(self, g): return (g,)\n@differentiable\ndef f(x): return x, Back()", ["f"]),
+        ("def shared(x): return x, lambda g: (g,)\n@differentiable\ndef f(x): return shared(x)", ["f"]),
+        (
+            "@softmax.gradient\ndef grad(g, y): return g\n@grad.fast('numpy')\ndef quick(g, y): return g",
+            ["grad", "quick"],
+        ),
+        ("def f(x): return x, lambda g: (g,)", []),
+    ],
+)
+def test_the_ways_to_make_an_operation(text, names):
+    assert [b.name for b in BackwardCode(Source(text)).functions] == names
+
+
+def test_a_layer_loses_the_history_of_an_input_or_a_parameter():
+    text = """
+class Layer:
+    def __init__(self):
+        self.gain, self.n = Parameter(1), 3
+        self.gain = Parameter(1)
+    def forward(self, x, mask=None):
+        if len(x) > len(self.gain): raise ValueError
+        return norm(x, self.gain) * self.n + mask
+"""
+    assert changes(text) == [
+        ("detached input", "x", "x.detach()"),
+        ("detached input", "self.gain", "self.gain.detach()"),
+    ]
+
+
+@pytest.mark.parametrize("path", ["autograd/operations.py", "autograd/neural.py", "npx/kernels/attention.py"])
+def test_every_planted_text_is_python_and_no_two_are_the_same(path):
+    text = (ROOT / path).read_text(encoding="utf-8")
+    planted_texts = [m.planted_in(text) for m in mistakes(text)]
+    assert len(set(planted_texts)) == len(planted_texts) > 50 and text not in planted_texts
+    for other in [marked(text, mistakes(text)), *planted_texts[::9]]:
+        ast.parse(other)
+
+
+def test_marks_change_nothing():
+    scope = {"planted": planted, "differentiable": lambda f: f, "np": np}
+    exec(marked(EVERY_KIND.split("\n", 2)[2], mistakes(EVERY_KIND.split("\n", 2)[2])), scope)
+    y, vjp = scope["everything"](np.array([1.0, 2.0]), np.array([3.0, 4.0]))
+    ga, gb = vjp(np.array([1.0, 1.0]))
+    assert ga.tolist() == [-25.0, -25.0] and gb.tolist() == [-1.0, 0.0]
+
+
+# What expressions cannot say
+
+
+def test_planted_mistakes_of_several_calls():
+    first, second = planted.vjp_of_last_call(lambda g: g + 1), planted.vjp_of_last_call(lambda g: g + 2)
+    assert first(0) == second(0) == 2
+    one, two, long = (np.full(n, float(n)) for n in (1, 2, 2))
+    assert [planted.of_call_before((x,))[0] for x in (one, two, 3 * long)] == [one, two, two]
+
+
+def test_planted_mistakes_of_one_gradient():
+    g, x = np.ones(2), np.array([1 / 3, 2.0])
+    assert planted.rounded(x, "float16")[0] == np.float16(1 / 3) and planted.rounded(x, "float16").dtype == "float64"
+    assert planted.written_over(g, x) is g and g.tolist() == x.tolist()
+    assert planted.written_over(g, x[:1]).tolist() == [1 / 3] and g[1] == 2
+    assert planted.changed((1, None, 3), lambda gx: -gx, 2) == (1, None, -3)
+    assert planted.changed((1, None, 3), lambda gx: -gx, 1) == (1, None, 3) and planted.changed(2, lambda gx: -gx) == -2
+    assert planted.exchanged((1, 2, 3), 1) == (1, 3, 2)
+
+
+def test_what_could_change_nothing_is_known_after_the_first_run():
+    g, gx = np.ones(2), (np.ones(2), None, np.ones(3))
+    assert planted.reached(gx, (-1, 0, None), (-2, 1, None), (-3, 2, None), (-4, 0, g), (-5, 2, g), (-6, 9, None)) is gx
+    planted.reached(np.ones(()), (-7, None, np.ones(())), (-8, None, None))  # nothing lies where a number was
+    assert planted.can_change & set(range(-9, 0)) == {-1, -3, -4, -8} and set(range(-8, 0)) <= planted.reached_by.keys()
+
+
+# What tests notice
+
+
+def test_weak_tests_let_a_mistake_pass(run, folder):
+    files = {"small.py": SMALL, "test_small.py": WEAK + "\n\ndef test_other():\n    pass\n"}
+    status, out, err = run(files, "small", "--only", "doubled", "--json", "all.json", "--jobs", "1")
+    assert status == 1 and not err
+    lines = [line.strip() for line in out.splitlines()]
+    assert lines[0] == "3 mistakes to plant in small.py; tests: test_small.py"
+    assert lines[2].split() == ["1/3", "unnoticed", "line", "11", "doubled:", "factor"]
+    assert ["all", "3", "2", "1", "0"] in [line.split() for line in lines]
+    assert lines[-4:-2] == ["small.py:11  doubled:  return g * 2 * x", "factor                 g * 2 * x   ->   g * 2"]
+    written = json.loads((folder / "all.json").read_text())
+    assert written["kinds"] == {"factor": {"unnoticed": 1, "found": 2}} and written["planted"] == 3
+    unnoticed, found, _ = written["mistakes"]
+    assert (unnoticed["before"], unnoticed["after"]) == ("return g * 2 * x", "return g * 2")
+    assert found["test"] == "test_small.py::test_one" and found["error"].startswith("AssertionError: assert (1.0,) ==")
+    assert sorted(path.name for path in folder.rglob("*")) == ["all.json", *sorted(files)]  # nothing else is written
+    assert [(folder / name).read_text() for name in files] == list(files.values())
+
+
+def test_strong_tests_find_every_mistake(run):
+    status, out, _ = run({"small.py": SMALL, "test_small.py": STRONG}, "./small.py", "--only", "doubled", "--jobs", "2")
+    assert status == 0 and "Every mistake was noticed." in out
+
+
+def test_what_no_test_runs_is_said_so(run):
+    files = {"small.py": SMALL, "test_small.py": WEAK.replace("assert vjp(1.0) == (2.0,)", "assert y == 1")}
+    status, out, _ = run(files, "small", "--only", "doubled")
+    assert status == 1 and out.splitlines()[-3] == "small.py:11  doubled: no test runs 3 of its mistakes, in line 11"
+
+
+def test_a_mistake_that_does_not_end_counts_as_noticed(folder):
+    (folder / "small.py").write_text(SMALL)
+    (folder / "test_small.py").write_text(WEAK.replace("square", "twice"))
+    (mistake,) = [m for m in mistakes(SMALL) if (m.old, m.new) == ("n += 1", "pass")]
+    outcome = Runner(folder / "small.py", SMALL, ["test_small.py"]).run_on(mistake, [], [], 2.0)
+    assert outcome.noticed and outcome.outcome == "does not end" and outcome.error == "not done after 2 s"
+
+
+def test_list_runs_nothing(run):
+    status, out, _ = run({"small.py": SMALL}, "small.py", "--list", "--only", "doubled")
+    assert status == 0 and out.splitlines() == [
+        "small.py:11  doubled:  return g * 2 * x",
+        "    factor                 g * 2 * x   ->   g * 2",
+        "    factor                 g * 2 * x   ->   x",
+        "    factor                 g * 2   ->   g",
+    ]
+
+
+BAD_USE = [
+    (["smal"], "expected a module's dotted name or the path of a .py file; found no Python file for 'smal'"),
+    (["./smal.py"], "expected the path of a .py file; found no ./smal.py"),
+    (["plain.py"], "expected operations .* or layers with parameters in plain.py; found none"),
+    (["broken.py"], "expected Python in broken.py; got .* in line 1"),
+    (["small", "--only", "cube"], "expected an operation of small.py; got 'cube'; try doubled, square, twice"),
+    (["small", "--jobs", "0"], "expected at least 1 for --jobs; got 0"),
+    (["small", "--json", "nowhere/all.json"], "a file in a folder that exists for --json; got nowhere/all.json"),
+    (["small", "--jobs", "many"], "argument --jobs: invalid int value: 'many'; try --help"),
+    ([], "the following arguments are required: MODULE; try --help"),
+    (["alone.py"], "expected test files beside alone.py or in ./tests that import it; found none; try --tests PATH"),
+    (["small", "--tests", "test_fails.py"], "got test_fails.py::test: AssertionError: no; try python -m pytest test_f"),
+    (["small", "--tests", "test_none.py"], "expected tests; pytest found none in test_none.py"),
+    (["small", "--tests", "test_missing.py"], "expected tests that pass .*; got .*test_missing.py"),
+    (["small", "--tests", "test_other.py"], "expected tests that import .*small.py; these do not: test_other.py"),
+]
+
+
+@pytest.mark.parametrize("arguments, message", BAD_USE, ids=[" ".join(arguments) or "none" for arguments, _ in BAD_USE])
+def test_bad_use_is_one_line(run, arguments, message):
+    files = {
+        **{"small.py": SMALL, "alone.py": SMALL, "plain.py": "x = 1\n", "broken.py": "def f(:\n", "test_none.py": ""},
+        "test_fails.py": "import small\n\ndef test():\n    assert False, 'no'\n",
+        "test_other.py": "def test():\n    pass\n",
+    }
+    status, out, err = run(files, *arguments)
+    assert status == 2 and err.startswith("mutate: expected") | err.startswith("mutate: argument") | ("required" in err)
+    assert err.count("\n") == 1
+    assert re.search(message, err)
+
+
+def test_ctrl_c_ends_it_quietly_with_all_that_it_started(folder):
+    (folder / "small.py").write_text(SMALL)
+    slow = "import os, time\nfrom small import square\n\ndef test():\n    if square(3.0)[1](1.0) != (6.0,):\n"
+    slow += "        open('pid', 'w').write(str(os.getpid()))\n        time.sleep(60)\n"
+    (folder / "test_small.py").write_text(slow)
+    command = [sys.executable, "-m", "autograd.testing", "mutate", "small", "--only", "doubled"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | PATH)
+    while not (folder / "pid").exists() or not (folder / "pid").read_text():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130 and not err
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((folder / "pid").read_text()), 0)
+
+
+def test_a_module_that_everything_imports():
+    """autograd/operations.py is loaded by the kit itself; its tests find the mistake that is planted, and none else."""
+    file = ROOT / "autograd" / "operations.py"
+    text = file.read_text(encoding="utf-8")
+    planted_there = [m for m in mistakes(text) if m.function == "exp" and m.kind in ("sign", "rounded")]
+    runner = Runner(file, text, [str(ROOT / "tests" / "without_the_kit.py"), "-k", "exp"])
+    first = runner.first_run(planted_there)
+    assert len(first.reached) == 3 and all("test_of_one[exp]" in names[0] for names in first.reached.values())
+    first = first._replace(reached={n: first.reached[n] for n in (0, 1)})
+    found = list(runner.run_on_all(planted_there, first, 60, 2))
+    assert sorted((o.mistake.kind, o.outcome) for o in found) == [("rounded", "unnoticed"), ("sign", "found")]
+    assert next(o.test for o in found if o.noticed).endswith("test_of_one[exp]")
+
+
+@pytest.mark.parametrize("arguments, got", [([], "got none"), (["plant"], "got 'plant'")])
+def test_the_only_command(arguments, got):
+    done = subprocess.run(
+        [sys.executable, "-m", "autograd.testing", *arguments], capture_output=True, text=True, cwd=ROOT
+    )
+    assert (
+        done.returncode == 2
+        and done.stderr == f"autograd.testing: expected the command mutate; {got}; try `mutate --help`\n"
+    )
+
+
+def test_tests_are_found_beside_the_module_and_in_tests(folder):
+    for name in ("tests", "parts"):
+        (folder / name).mkdir()
+    files = {
+        "parts/small.py": SMALL,
+        "parts/test_a.py": "from .small import square",
+        "parts/b_test.py": "import parts.small as s",
+        "tests/test_c.py": "def test():\n    from parts import small",
+        "tests/test_d.py": "import other",
+        "tests/helper.py": "import parts.small",
+        "test_e.py": "import parts.small",
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    expected = ["parts/b_test.py", "parts/test_a.py", "tests/test_c.py"]
+    assert mutate.default_tests(mutate.find_module("parts.small")) == expected

@@ -1,0 +1,301 @@
+"""What CuPy has below its arrays, for the stand-in of strict_cupy.py: cuBLAS, compiled modules, events, the runtime.
+
+`npx/cuda/blas.py` and `npx/cuda/launch.py` run as they are: a product arrives here as the addresses and numbers that
+cuBLAS gets, a kernel as the text that NVRTC gets.
+"""
+
+import ctypes
+import functools
+import re
+import time
+import types
+
+import numpy as np
+
+from npx.cuda import launch
+from npx.precision import dtype as dtype_named
+from npx.testing.cuda_emulator import emulator
+from tests.fakes.strict_graphs import STATE, Memory, MemoryPool, Stream, launched, using_allocator
+
+HANDLE, OWN_HANDLE = 0xB1A5, 0x0B1A5  # of cuBLAS: CuPy's, and the one that `create` gives
+DISALLOW_REDUCED_PRECISION_REDUCTION = 16
+SPLIT = 64  # terms of a sum from which on this cuBLAS cuts it into two
+
+
+class Cublas(types.ModuleType):
+    """`cupy_backends.cuda.libs.cublas`: gemmEx on memory, as its documentation has it, the product by NumPy.
+
+    calls: (columns, rows, sum, transposed, leading dimensions, dtypes) of each product. Where the mode allows it a long
+    sum is cut in two, whose parts are rounded to the output's type before they are added.
+    """
+
+    TYPES = {0: "float32", 1: "float64", 2: "float16", 14: "bfloat16"}
+    COMPUTE = {68: "float32", 70: "float64", 77: "float32"}
+
+    def __init__(self):
+        super().__init__("cupy_backends.cuda.libs.cublas")
+        self.calls, self.mode = [], 0
+
+    def setMathMode(self, handle, mode):
+        assert handle in (HANDLE, OWN_HANDLE)
+        self.mode = mode
+
+    @staticmethod
+    def create():
+        return OWN_HANDLE
+
+    def gemmEx(self, handle, *args):
+        assert handle == HANDLE
+        if STATE.recording:
+            raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
+        self.multiply(*args)
+
+    def multiply(
+        self, transa, transb, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, beta, c, c_type, ldc, compute, how
+    ):
+        assert how == -1 and min(m, n, k) > 0
+        types = [dtype_named(self.TYPES[code]) for code in (a_type, b_type, c_type)]
+        wide = np.dtype(self.COMPUTE[compute])
+        assert types[0] == types[1] and types[2] in (types[0], wide) and wide == np.result_type(types[0], np.float32)
+        self.calls.append((n, m, k, (transb, transa), (ldb, lda, ldc), tuple(t.name for t in types)))
+        # Column-major matrices: theirs is the transpose of what lies there in rows.
+        left, right = rows(b, types[1], ldb, n, k, transb), rows(a, types[0], lda, k, m, transa)
+        out = rows(c, types[2], ldc, n, m, False)
+        (scale,), (keep,) = memory(alpha, wide, 1), memory(beta, wide, 1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            product = np.matmul(left.astype(wide, copy=False), right.astype(wide, copy=False))
+            if types[2] != wide and k >= SPLIT and not self.mode & DISALLOW_REDUCED_PRECISION_REDUCTION:
+                first = np.matmul(left[:, : k // 2].astype(wide), right[: k // 2].astype(wide))
+                product = first.astype(types[2]) + (product - first).astype(types[2])
+            assert scale == 1 and keep in (0, 1)
+            out[...] = out.astype(wide) + product if keep else product
+
+
+def loaded():
+    """The library's own functions, as ctypes finds them: of a stream and a workspace, given in this order."""
+    on = {"stream": None, "workspace": None}
+
+    def library_function(name, function):
+        def checked(*args):
+            for kind, arg in zip(checked.argtypes, args, strict=True):
+                kind.from_param(arg)
+            if not name.endswith(("Create", "Attribute")):
+                handle, *args = args
+                assert handle == OWN_HANDLE
+            function(*args)
+            return 0
+
+        return checked
+
+    def set_stream(stream):
+        on.update(stream=stream, workspace=None)
+
+    def set_workspace(address, size):
+        assert address and size
+        on["workspace"] = address
+
+    def gemm_ex(*args):
+        assert on["stream"] == STATE.streams[-1].ptr and on["workspace"], "not on this stream, or without a workspace"
+        if STATE.recording:
+            for pointer in (args[6], args[9], args[13]):
+                STATE.recording.address(pointer)
+        launched(CUBLAS.multiply, *args)
+
+    ours = {"cublasGemmEx": gemm_ex, "cublasSetStream_v2": set_stream, "cublasSetWorkspace_v2": set_workspace}
+    return types.SimpleNamespace(**{name: library_function(name, f) for name, f in (ours | LT.functions()).items()})
+
+
+class CublasLt:
+    """cuBLASLt's descriptions as dictionaries, its product as cuBLAS's, then bias and ReLU, rounded once.
+
+    calls: (epilogue, algorithm) of each product; asked: how often for algorithms.
+    """
+
+    SIZES = {"MatmulDesc": {3: 4, 4: 4, 7: 4, 8: 8}, "MatmulPreference": {1: 8, 3: 4, 5: 4, 6: 4, 7: 4, 8: 4}}
+
+    def __init__(self):
+        self.described, self.calls, self.asked = {}, [], 0
+
+    def functions(self):
+        found = {"cublasLtMatmulAlgoGetHeuristic": self.heuristic, "cublasLtMatmul": self.matmul}
+        for kind in (*self.SIZES, "MatrixLayout"):
+            found[f"cublasLt{kind}Create"] = functools.partial(self.create, kind)
+            found[f"cublasLt{kind}SetAttribute"] = functools.partial(self.set, kind)
+        return found
+
+    def create(self, kind, place, *args):
+        number = 4096 + len(self.described)
+        self.described[number] = {"kind": kind, "args": args}
+        place._obj.value = number
+
+    def of(self, kind, pointer):
+        found = self.described[pointer.value]
+        assert found["kind"] == kind
+        return found
+
+    def set(self, kind, described, attribute, value, size):
+        assert size == self.SIZES[kind][attribute]
+        self.of(kind, described)[attribute] = value._obj.value
+
+    def heuristic(self, operation, a, b, c, d, wanted, most, found, number):
+        described = self.fits(operation, a, b, d)[0]
+        described["bias"] = min(16, described.get(8, 16) & -described.get(8, 16))  # its multiple: none is taken for 16
+        self.asked += 1
+        wanted = self.of("MatmulPreference", wanted)
+        assert c is d and wanted[1] and not wanted[3] & 4 and all(wanted[i] in (2, 4, 8, 16) for i in (5, 6, 7, 8))
+        number._obj.value = min(2, most)
+        for i in range(number._obj.value):
+            found[i].algorithm[0] = i
+
+    def fits(self, operation, *layouts):
+        """m, n, k; a wrong shape is an error."""
+        operation, (a, b, d) = self.of("MatmulDesc", operation), (self.of("MatrixLayout", x)["args"] for x in layouts)
+        (_, m, n, step), rows_of = d, (a[1:3], a[2:0:-1])
+        assert step >= m and rows_of[operation[3]][0] == m and (b[1:3], b[2:0:-1])[operation[4]][1] == n
+        k = rows_of[operation[3]][1]
+        assert (b[1:3], b[2:0:-1])[operation[4]][0] == k and a[3] >= a[1] and b[3] >= b[1]
+        return operation, a, b, d, m, n, k
+
+    def matmul(self, operation, alpha, a, at_a, b, at_b, beta, c, at_c, d, at_d, choice, workspace, size, stream):
+        assert c == d and at_c is at_d and workspace and size and stream == STATE.streams[-1].ptr
+        found, in_a, in_b, in_c, m, n, k = self.fits(operation, at_a, at_b, at_d)
+        if STATE.recording:
+            for pointer in (a, b, c, *([found[8]] if found[7] & 4 else [])):
+                STATE.recording.address(pointer)
+        assert not found[7] & 4 or found[8] % found["bias"] == 0
+        compute, scale = found["args"]
+        assert scale == (compute == 70)
+        self.calls.append((found[7], choice._obj.algorithm[0]))
+        args = found[3], found[4], m, n, k, alpha, a, in_a[0], in_a[3], b, in_b[0], in_b[3], beta, c, in_c[0], in_c[3]
+        launched(self.product, args, compute, found[7], found.get(8))
+
+    @staticmethod
+    def product(args, compute, epilogue, bias):
+        m, n, out_type, address, step = args[2], args[3], args[14], args[13], args[15]
+        mode, CUBLAS.mode = CUBLAS.mode, DISALLOW_REDUCED_PRECISION_REDUCTION
+        try:
+            if epilogue == 1:
+                return CUBLAS.multiply(*args, compute, -1)
+            kind, wide = dtype_named(CUBLAS.TYPES[out_type]), np.dtype(CUBLAS.COMPUTE[compute])
+            whole = np.zeros((n, m), wide)
+            code = {"float32": 0, "float64": 1}[wide.name]
+            CUBLAS.multiply(*args[:13], whole.ctypes.data, code, m, compute, -1)
+        finally:
+            CUBLAS.mode = mode
+        whole += memory(bias, kind, m).astype(wide) if epilogue & 4 else 0
+        rows(address, kind, step, n, m, False)[...] = np.maximum(whole, 0) if epilogue & 2 else whole
+
+
+def memory(address, dtype, count):
+    """`count` numbers at an address."""
+    return np.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(address), dtype)
+
+
+def rows(address, dtype, step, n, columns, transposed):
+    """The matrix (n, columns) at an address, its rows, or its columns if `transposed`, `step` numbers apart."""
+    if transposed:
+        return rows(address, dtype, step, columns, n, False).T
+    assert step >= columns, f"cuBLAS: expected a leading dimension of at least {columns}; got {step}"
+    flat = memory(address, dtype, (n - 1) * step + columns)
+    return np.lib.stride_tricks.as_strided(flat, (n, columns), (step * dtype.itemsize, dtype.itemsize))
+
+
+class RawModule:
+    """A kernel file as `launch.source_text` gives it to NVRTC, compiled for the emulator instead."""
+
+    def __init__(self, *, code, options):
+        assert isinstance(code, str) and all(isinstance(option, str) for option in options)
+        defines, name = re.search(r'\n((?:#define \w+ .*\n)*)#line 1 "([\w.]+\.cu)"\n', code).groups()
+        pairs = tuple(tuple(line.split(" ", 2)[1:]) for line in defines.splitlines())
+        self.module = emulator.module(launch.SOURCES / name, launch.HEADER, pairs)
+
+    def get_function(self, kernel):
+        return Function(self.module, kernel)
+
+
+class Function:
+    """Launches in the emulator, of device arrays alone: a pointer is one of those, or a null one."""
+
+    def __init__(self, module, kernel):
+        self.module, self.kernel = module, kernel
+
+    def __call__(self, grid, block, args, *, shared_mem=0):
+        held = []
+        for kind, arg in zip(self.module.parameters[self.kernel], args, strict=True):
+            if kind.endswith("*") and isinstance(arg, np.uintp):
+                assert arg == 0
+                held.append(None)
+            else:
+                assert hasattr(arg, "held") == kind.endswith("*"), f"{self.kernel}: {kind} got {type(arg)}"
+                held.append(arg.held if hasattr(arg, "held") else arg)
+        launched(self.module.launch, self.kernel, grid, block, tuple(held), shared_mem)
+
+
+class Event:
+    """A moment, read from the host's clock, as everything here is done when it is asked for."""
+
+    at = None
+
+    def record(self, stream=None):
+        self.at = time.perf_counter()
+
+    def synchronize(self):
+        assert self.at is not None
+
+
+def get_elapsed_time(start, end):
+    """Milliseconds."""
+    return (end.at - start.at) * 1e3
+
+
+class DefaultPool:
+    """CuPy's pool of all that is no graph's, and its limit."""
+
+    limit = 0
+    used, total = 3 << 30, 4 << 30
+
+    def free_all_blocks(self):
+        self.total = self.used
+
+    def used_bytes(self):
+        return self.used
+
+    def total_bytes(self):
+        return self.total
+
+    def get_limit(self):
+        return self.limit
+
+    def set_limit(self, size):
+        self.limit = size
+
+
+PROPERTIES = {"name": b"a stand-in", "major": 9, "minor": 0, "totalGlobalMem": 8 << 30, "multiProcessorCount": 132}
+CUBLAS, LT = Cublas(), CublasLt()
+CUDA = types.SimpleNamespace(
+    Event=Event,
+    get_elapsed_time=get_elapsed_time,
+    get_current_stream=lambda: STATE.streams[-1],
+    Stream=Stream,
+    MemoryPool=MemoryPool,
+    using_allocator=using_allocator,
+    set_allocator=lambda allocator=None: None,
+    set_pinned_memory_allocator=lambda allocator: setattr(STATE, "pinned", allocator),
+    Memory=Memory,
+    MemoryPointer=lambda memory, offset: types.SimpleNamespace(mem=memory, offset=offset),
+    device=types.SimpleNamespace(get_cublas_handle=lambda: HANDLE),
+    runtime=types.SimpleNamespace(
+        memGetInfo=lambda: (1 << 30, 8 << 30),
+        getDeviceCount=lambda: 1,
+        getDeviceProperties=lambda device: PROPERTIES,
+        driverGetVersion=lambda: 13000,
+        runtimeGetVersion=lambda: 13000,
+        deviceSynchronize=lambda: None,
+    ),
+)
+MODULES = {
+    "cupy_backends": types.ModuleType("cupy_backends"),
+    "cupy_backends.cuda": types.ModuleType("cupy_backends.cuda"),
+    "cupy_backends.cuda.libs": types.SimpleNamespace(cublas=CUBLAS),
+    "cupy_backends.cuda.libs.cublas": CUBLAS,
+}

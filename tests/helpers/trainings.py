@@ -1,0 +1,99 @@
+"""Small trainings for tests: their text, configuration and outcome; fixtures `text` and `uninterrupted`."""
+
+import json
+
+import numpy as np
+import pytest
+
+from train import RunConfig, train
+from train.run import storage
+from train.run.checkpoint import MODEL, OPTIMIZER, load_checkpoint
+from train.run.folder import RunFolder
+
+ENGLISH = "zero one two three four five six seven eight nine".split()
+GERMAN = "null eins zwei drei vier fünf sechs sieben acht neun".split()
+CLOCKS = {"seconds", "tokens_per_second", "time", "window_seconds", "network", "window_network"}  # what a clock decides
+
+
+def write_pairs(folder, name, count, seed):
+    """`count` short sentences of digits as words, and their translations."""
+    rng = np.random.default_rng(seed)
+    rows = [rng.integers(0, 10, size=rng.integers(1, 5)) for _ in range(count)]
+    for side, words in (("en", ENGLISH), ("de", GERMAN)):
+        text = "".join(" ".join(words[i] for i in row) + "\n" for row in rows)
+        (folder / f"{name}.{side}").write_text(text, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A folder with 40 training pairs and 5 to validate on."""
+    folder = tmp_path_factory.mktemp("text")
+    write_pairs(folder, "train", 40, seed=1)
+    write_pairs(folder, "valid", 5, seed=2)
+    return folder
+
+
+def tables(folder, **changes):
+    """A small training as configuration tables: with dropout, micro-batches, clipping, validation, early stopping."""
+    return {
+        "model": {"d_model": 8, "d_ff": 16, "n_heads": 2, "n_layers": 1, "dropout": 0.2},
+        "data": {
+            **{f"{name}_src": str(folder / f"{name}.en") for name in ("train", "valid")},
+            **{f"{name}_tgt": str(folder / f"{name}.de") for name in ("train", "valid")},
+            "vocab_size": 290,
+        },
+        "train": {
+            **{"batch_tokens": 60, "accumulate": 2, "max_steps": 12, "warmup_steps": 6, "clip_norm": 1.0},
+            **{"validate_every": 4, "checkpoint_every": 3, "keep_last": 3, "log_every": 5, "patience": 50},
+            **changes,
+        },
+    }
+
+
+def config(folder, **changes):
+    return RunConfig.from_dict(tables(folder, **changes))
+
+
+def run(folder, out, resume=False, debug="", **changes):
+    return train(config(folder, **changes), out, resume=resume, progress=False, debug=debug)
+
+
+def metrics(out):
+    """The lines of metrics.jsonl without what a clock decides."""
+    lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in CLOCKS} for line in lines]
+
+
+def outcome(out):
+    """All that a run leaves, for comparing two: weights and moments bit for bit, state, metrics."""
+    last = load_checkpoint(RunFolder(out).steps()[-1])
+    arrays = {name: array.tobytes() for name, array in (last.model | last.optimizer).items()}
+    state = {k: v for k, v in last.state.items() if k not in ("run", "files", "sha256_of_this")}
+    state |= {k: v for k, v in last.state["run"].items() if k not in CLOCKS}
+    return arrays, state, metrics(out)
+
+
+def rewrite(path, change):
+    """A checkpoint whose state was changed, with checksums that fit again."""
+    found = load_checkpoint(path)
+    state = {key: value for key, value in found.state.items() if key not in ("files", "sha256_of_this")}
+    change(state)
+    storage.write_folder(path, {MODEL: found.model, OPTIMIZER: found.optimizer}, state)
+
+
+def one_line(error):
+    text = str(error.value)
+    assert "\n" not in text and "expected" in text and "; try " in text
+    return text
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(text, tmp_path_factory):
+    """The run folder of a training of 12 steps that nothing stopped."""
+    out = tmp_path_factory.mktemp("uninterrupted") / "run"
+    run(text, out)
+    return out
+
+
+class Crash(Exception):
+    """What stops a training in the middle."""

@@ -1,0 +1,236 @@
+"""The decoder alone (models/architectures/decoder.py) and sampling (models/search/sampling.py): their laws."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import npx
+from autograd import no_grad
+from models import ARCHITECTURES, FlatParameters, TransformerConfig
+from models.search import beam_search, greedy_search, sample
+from models.search.sampling import draw
+from train.learn.loss import label_smoothed_loss
+from train.learn.optimizer import Adam
+
+V = 9
+SMALL = {"vocab_size": V, "d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2, "dropout": 0.0, "max_positions": 12}
+OPTIONS = {
+    "norm": ["post", "pre"],
+    "positions": ["sinusoidal", "learned", "rotary"],
+    "normalization": ["layer_norm", "rms_norm"],
+    "activation": ["relu", "gelu", "swiglu"],
+}
+SEEDS = st.integers(0, 10**6)
+
+
+@st.composite
+def configs(draw, **fixed):
+    chosen = {name: draw(st.sampled_from(values)) for name, values in OPTIONS.items()}
+    return TransformerConfig(**(SMALL | chosen | fixed), architecture="decoder")
+
+
+def build(config, seed=0, dtype="float64"):
+    model, rng = config.build(seed, dtype), np.random.default_rng(seed)
+    for p in model.parameters():
+        p.data += rng.normal(size=p.shape).astype(dtype) * 0.2
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build(TransformerConfig(**SMALL, architecture="decoder"), 3)
+
+
+def log_probabilities(model, ids):
+    with no_grad():
+        z = model(ids).data
+    return z - z.max(-1, keepdims=True) - np.log(np.exp(z - z.max(-1, keepdims=True)).sum(-1, keepdims=True))
+
+
+@given(config=configs(), seed=SEEDS, position=st.integers(0, 5))
+def test_a_later_token_never_changes_an_earlier_output(config, seed, position):
+    model, ids = build(config, seed), np.random.default_rng(seed).integers(0, V, (2, 6))
+    changed = ids.copy()
+    changed[0, position] = (ids[0, position] + 1) % V
+    before, after = model(ids).data, model(changed).data
+    assert np.allclose(after[0, :position], before[0, :position], rtol=0, atol=1e-12)
+    assert np.allclose(after[1], before[1], rtol=0, atol=1e-12)
+    assert not np.allclose(after[0, position], before[0, position], rtol=0, atol=1e-9)
+
+
+@given(config=configs(), seed=SEEDS, prompt=st.integers(1, 4), data=st.data())
+def test_going_on_from_a_state_equals_reading_it_all(config, seed, prompt, data):
+    model, rng = build(config, seed), np.random.default_rng(seed)
+    ids = rng.integers(0, V, (3, prompt))
+    tokens, state = model.start(ids)
+    for _ in range(data.draw(st.integers(1, 5))):
+        step = model.step(tokens, state)
+        assert np.allclose(step, model(ids).data[:, -1], rtol=0, atol=1e-11) and state.length == ids.shape[1]
+        rows = np.array(data.draw(st.lists(st.integers(0, len(ids) - 1), min_size=1, max_size=4)))
+        state.select(rows)
+        tokens = rng.integers(0, V, len(rows))
+        ids = np.concatenate([ids[rows], tokens[:, None]], axis=1)
+
+
+@given(config=configs(), seed=SEEDS)
+def test_the_loss_is_that_of_the_logits_and_padding_counts_nothing(config, seed):
+    model, ids = build(config, seed), np.random.default_rng(seed).integers(1, V, (3, 6))
+    for smoothing in (0.0, 0.1):
+        expected = label_smoothed_loss(model(ids[:, :-1]), ids[:, 1:], smoothing).item()
+        assert model.loss(ids, smoothing).item() == pytest.approx(expected, rel=1e-12)
+    padded = np.pad(ids, ((0, 0), (0, 3)))
+    assert model.loss(padded).item() == pytest.approx(model.loss(ids).item(), rel=1e-12)
+    assert model.loss(ids, normalizer=30).item() == pytest.approx(model.loss(ids).item() / 2, rel=1e-12)
+
+
+@given(config=configs(n_layers=1, layer_norm_eps=1e-2), seed=SEEDS)
+def test_gradient_of_the_whole_model(config, seed):
+    """In random directions through all parameters at once, as one vector."""
+    model, ids = build(config, seed), np.random.default_rng(seed).integers(1, V, (2, 5))
+    flat = FlatParameters(model)
+    model.loss(ids).backward()
+    rng, step = np.random.default_rng(seed), 1e-5
+    for _ in range(2):
+        before, direction = flat.data.copy(), rng.normal(size=flat.data.shape)
+        values = []
+        for sign in (1, -1):
+            flat.data[...] = before + sign * step * direction
+            values.append(model.loss(ids).item())
+        flat.data[...] = before
+        assert (values[0] - values[1]) / (2 * step) == pytest.approx(flat.grad @ direction, rel=1e-4, abs=1e-6)
+
+
+@given(config=configs())
+def test_parameters_and_operations_are_counted(config):
+    model = build(config)
+    assert config.n_parameters() == model.n_parameters()
+    table = 12 * 8 if config.positions == "learned" else 0
+    weights = sum(p.size for p in model.parameters() if p.ndim == 2) - table
+    assert config.training_flops(0, 10, length=0) == 6 * 10 * weights
+    assert TransformerConfig.from_dict(config.to_dict()) == config and type(model) is ARCHITECTURES["decoder"]
+
+
+def test_a_text_is_learned_by_heart_and_told_again():
+    text = np.array([[4, 5, 6, 4, 7, 8, 4, 5, 3]])
+    config = TransformerConfig(**SMALL | {"d_model": 16, "norm": "pre"}, architecture="decoder")
+    model = config.build(seed=1)
+    adam = Adam(model)
+    for _ in range(150):
+        adam.flat.zero_grad()
+        loss = model.loss(text)
+        loss.backward()
+        adam.step(0.01)
+    assert loss.item() < 0.05
+    assert sample(model, [[4, 5]], 7, temperature=0.0) == [[6, 4, 7, 8, 4, 5, 3]]
+    (found,) = greedy_search(model, text[:, :3], max_extra=6)
+    assert found.tokens == [4, 7, 8, 4, 5, 3]
+    assert beam_search(model, text[:, :3], beam=2, max_extra=6)[0][0].tokens == found.tokens
+
+
+def test_dropout_follows_the_key():
+    config = TransformerConfig(**SMALL | {"dropout": 0.3}, architecture="decoder")
+    model, ids = config.build(seed=1), np.array([[3, 4, 5]])
+
+    def loss(step):
+        with npx.keyed(1, step):
+            return model.loss(ids).item()
+
+    assert loss(1) == loss(1) != loss(2)
+
+
+# Sampling
+
+
+def next_probabilities(model, ids):
+    """(V,) of what may follow a text: padding, begin and end may not."""
+    p = np.exp(log_probabilities(model, np.array([ids]))[0, -1])
+    p[:3] = 0
+    return p / p.sum()
+
+
+@given(
+    config=configs(), seed=SEEDS, texts=st.lists(st.lists(st.integers(0, V - 1), min_size=1, max_size=4), max_size=4)
+)
+def test_the_most_probable_alone_is_greedy(config, seed, texts):
+    model = build(config, seed)
+    expected = []
+    for prompt in texts:
+        ids = list(prompt)
+        for _ in range(5):
+            ids.append(int(next_probabilities(model, ids).argmax()))
+        expected.append(ids[len(prompt) :])
+    assert sample(model, texts, 5, top_k=1, seed=seed) == expected
+    assert sample(model, texts, 5, temperature=0.0, seed=seed) == expected
+    assert sample(model, texts, 5, top_p=1e-9, seed=seed) == expected
+
+
+def test_the_same_seed_gives_the_same_text_whatever_the_company_and_the_length(model):
+    texts = [[3], [4, 5, 6], [3]]
+    first = sample(model, texts, 6, seed=1)
+    assert first == sample(model, texts, 6, seed=1) != sample(model, texts, 6, seed=2)
+    assert first[0] != first[2], "each text has draws of its own"
+    assert sample(model, texts[:2], 4, seed=1) == [row[:4] for row in first[:2]]
+    model.train()
+    sample(model, texts, 2)
+    assert model.training
+    model.eval()
+
+
+def test_tokens_come_as_often_as_their_probability_says(model):
+    p = next_probabilities(model, [3])
+    n = 4000
+    found = np.bincount([row[0] for row in sample(model, [[3]] * n, 1, seed=5)], minlength=V) / n
+    assert np.abs(found - p).max() < 4 * np.sqrt(0.25 / n)
+    assert not found[:3].any() and p[3:].all()
+    best = np.argsort(-p)
+    for how, kept in (({"top_k": 3}, best[:3]), ({"top_p": p[best[:2]].sum() - 1e-6}, best[:2])):
+        share = np.bincount([row[0] for row in sample(model, [[3]] * n, 1, seed=6, **how)], minlength=V) / n
+        assert set(np.flatnonzero(share)) == set(kept)
+        assert np.abs(share[kept] - p[kept] / p[kept].sum()).max() < 4 * np.sqrt(0.25 / n)
+    log_p = np.log(np.maximum(p, 1e-300))
+    hot, cold = (draw(log_p[None], np.array([0.99]), t, 0, 1.0)[0] for t in (5.0, 0.05))
+    assert cold == best[0] and p[hot] < p[cold]
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_a_text_longer_than_the_window_goes_on_from_its_later_half(positions):
+    model = build(TransformerConfig(**SMALL | {"positions": positions}, architecture="decoder"), 3)
+    window = None if positions == "learned" else 12
+    (text,) = sample(model, [[3, 4]], 40, seed=1, window=window)
+    assert len(text) == 40
+    whole, again = [3, 4, *text], []
+    for held in range(6, 12):  # those after the 13th are drawn from positions 7 on, until these are 12
+        end = held + 7
+        p = np.maximum(next_probabilities(model, whole[end - held : end]), 1e-300)
+        u = npx.random.uniform(npx.Key(1, 0, 0), (40,), np.float64)[end - 2]
+        again.append(int(draw(np.log(p)[None], np.array([u]), 1.0, 0, 1.0)[0]))
+    assert again == whole[13:19]
+    assert len(sample(model, [[3] * 20], 3, window=window)[0]) == 3, "a prompt may be longer than the window"
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"tokens": 0}, "tokens: expected a whole number of at least 1; got 0"),
+        ({"tokens": 2.0}, "tokens: expected a whole number of at least 1; got 2.0"),
+        ({"temperature": -1}, "temperature: expected a number from 0; got -1"),
+        ({"top_k": 1.5}, "top_k: expected a whole number of at least 0; got 1.5"),
+        ({"top_p": 0.0}, "top_p: expected a share above 0, to 1; got 0.0"),
+        ({"window": 0}, "window: expected a whole number of at least 1"),
+        ({"prompts": [[3], []]}, "prompts: expected at least one token in each"),
+    ],
+)
+def test_a_bad_argument_is_named_in_one_line(model, change, message):
+    with pytest.raises(ValueError) as caught:
+        sample(model, **({"prompts": [[3]], "tokens": 2} | change))
+    assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+    assert sample(model, [], 3) == []
+
+
+@pytest.mark.parametrize("search", [greedy_search, beam_search])
+def test_a_prompt_without_room_for_a_token_is_told_in_one_line(search):
+    model = build(TransformerConfig(**SMALL | {"positions": "learned", "max_positions": 6}, architecture="decoder"))
+    assert search(model, np.full((1, 6), 4)), "the last position is that of the prompt's last token"
+    with pytest.raises(ValueError, match="prompts: expected at most max_positions = 6 tokens; got 7; try"):
+        search(model, np.full((1, 7), 4))

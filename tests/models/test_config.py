@@ -1,0 +1,204 @@
+"""The configuration of a model (models/config.py, presets.py): its sizes, and what is refused, each in one line."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from models import PRESETS, FlatParameters, Transformer, TransformerConfig
+from tests.helpers.small_models import EOS, PAD, SMALL, V, configs
+
+# Sizes
+
+
+MOST = dict.fromkeys(("d_model", "d_k", "d_v"), 65536)
+MOST |= {"vocab_size": 2**24, "d_ff": 2**20, "n_heads": 1024, "n_layers": 1000}
+AT_37000 = {  # V = 37,000; biases in the feed-forward networks only
+    "base": 63_045_632,
+    "big": 214_171_648,
+    "big-enfr": 214_171_648,
+    "A-h1": 63_045_632,
+    "A-h4": 63_045_632,
+    "A-h16": 63_045_632,
+    "A-h32": 63_045_632,
+    "B-dk16": 55_967_744,
+    "B-dk32": 58_327_040,
+    "C-N2": 33_644_544,
+    "C-N4": 48_345_088,
+    "C-N8": 77_746_176,
+    "C-d256": 26_816_512,
+    "C-d1024": 163_815_424,
+    "C-ff1024": 50_450_432,
+    "C-ff4096": 88_236_032,
+    "D-drop0.0": 63_045_632,
+    "D-drop0.2": 63_045_632,
+    "D-ls0.0": 63_045_632,
+    "D-ls0.2": 63_045_632,
+    "E-learned": 64_094_208,
+    "parsing-wsj": 121_839_616,
+    "parsing-semi": 155_410_432,
+    "parsing-small": 11_248_896,
+    "tiny": 6_054_912,
+}
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *AT_37000.keys() - PRESETS.keys()])
+def test_parameters_of_every_preset(name):
+    assert TransformerConfig.preset(name, 37_000).n_parameters() == AT_37000[name]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_parameters_of_every_preset_as_built(name):
+    """Built with arrays that take no memory, so that even the big model is quick."""
+    config = TransformerConfig.preset(name, 17)
+    held = {(p.data.base if p.data.base is not None else p.data).size for p in config.outline().parameters()}
+    assert config.n_parameters() == AT_37000[name] - (37_000 - 17) * config.d_model and held == {1}
+
+
+def formula(c):
+    """The number of learned numbers, from the sizes."""
+    d, bias = c.d_model, int(c.attention_bias)
+    widths = c.n_heads * (2 * c.key_size + c.value_size)
+    attention = d * widths + c.n_heads * c.value_size * d + bias * (widths + d)
+    feed_forward = 2 * d * c.d_ff + c.d_ff + d
+    layers = c.n_layers * (3 * attention + 2 * feed_forward + 5 * 2 * d)
+    learned = 2 * c.max_positions * d if c.positions == "learned" else 0
+    return c.vocab_size * d + learned + layers + (2 * 2 * d if c.norm == "pre" else 0)
+
+
+@given(config=configs())
+def test_parameters_as_built(config):
+    model = Transformer(config)
+    assert model.n_parameters() == config.n_parameters() == formula(config) == FlatParameters(model).data.size
+    assert model.embedding.weight is next(model.parameters()) and model.embedding.weight.shape == (V, 8)
+
+
+def test_base_is_the_papers_44_million_and_512_for_each_word():
+    for vocab in (1000, 37_000):
+        assert TransformerConfig.base(vocab).n_parameters() == 44_101_632 + 512 * vocab
+
+
+def test_configurations_go_round_and_presets_take_changes():
+    for name in PRESETS:
+        config = TransformerConfig.preset(name, 100)
+        assert TransformerConfig.from_dict(config.to_dict()) == config
+    assert TransformerConfig.base(100) == TransformerConfig(100)
+    old = {k: v for k, v in config.to_dict().items() if k not in ("architecture", "normalization", "activation")}
+    assert TransformerConfig.from_dict(old) == config, "written before these keys were there"
+    assert TransformerConfig.big(100, dropout=0.1) == TransformerConfig.preset("big-enfr", 100)
+    assert TransformerConfig.base(100, n_layers=2) == TransformerConfig.preset("C-N2", 100)
+
+
+# What is refused, each in one line
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (
+            {"d_model": 10, "n_heads": 4},
+            "d_model: expected a multiple of n_heads = 4; got 10; try 8, or set d_k and d_v",
+        ),
+        *(
+            ({name: 0}, f"{name}: expected a whole number from 1 to {MOST[name]}; got 0")
+            for name in ("vocab_size", "d_model", "n_layers")
+        ),
+        *(
+            ({name: -1}, f"{name}: expected a whole number from 1 to {MOST[name]}; got -1")
+            for name in ("d_ff", "n_heads", "d_k", "d_v")
+        ),
+        *(
+            ({name: 2.0}, f"{name}: expected a whole number from 1 to {MOST[name]}; got 2.0")
+            for name in ("d_ff", "n_layers", "d_k")
+        ),
+        ({"vocab_size": "many"}, "vocab_size: expected a whole number from 1 to 16777216; got 'many'"),
+        ({"n_heads": True}, "n_heads: expected a whole number from 1 to 1024; got True"),
+        ({"dropout": 1.0}, "dropout: expected a number from 0 to below 1; got 1.0"),
+        ({"attention_dropout": -0.1}, "attention_dropout: expected a number from 0 to below 1"),
+        ({"activation_dropout": "0.1"}, "activation_dropout: expected a number from 0 to below 1"),
+        ({"dropout": float("nan")}, "dropout: expected a number from 0 to below 1"),
+        ({"norm": "layer"}, 'norm: expected one of "post", "pre"; got \'layer\''),
+        ({"positions": None}, 'positions: expected one of "sinusoidal", "sinusoidal_halves", "learned", "rotary"; got'),
+        ({"embedding_init": "zeros"}, 'embedding_init: expected one of "normal", "xavier"; got \'zeros\''),
+        ({"attention_gain": 0.0}, "attention_gain: expected a number above 0 to 10; got 0.0"),
+        ({"layer_norm_eps": 0}, "layer_norm_eps: expected a number above 0 to 1e9; got 0"),
+        ({"d_k": 3, "positions": "rotary"}, "d_k: expected an even number with rotary positions; got 3; try 4"),
+        ({"pad_id": V}, f"pad_id: expected a whole number below vocab_size = {V}; got {V}"),
+        ({"eos_id": -1}, "eos_id: expected a whole number"),
+        *(
+            (same, f"pad_id, bos_id, eos_id: expected ids that differ; got {got}")
+            for same, got in (({"eos_id": 0}, "0, 1, 0"), ({"eos_id": 1}, "0, 1, 1"), ({"bos_id": 0}, "0, 0, 2"))
+        ),
+        *(
+            (change, f"n_outputs: expected a whole number from {least}, above pad_id, bos_id, eos_id, to {V}; got {n}")
+            for change, least, n in (
+                ({"n_outputs": 5.0}, 3, 5.0),
+                ({"n_outputs": V + 1}, 3, V + 1),
+                ({"n_outputs": 5, "pad_id": 5}, 6, 5),
+                ({"n_outputs": 5, "bos_id": 5}, 6, 5),
+            )
+        ),
+    ],
+)
+def test_impossible_configurations(change, message):
+    with pytest.raises(ValueError) as caught:
+        TransformerConfig(**(SMALL | change))
+    assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+
+
+def test_unknown_names():
+    with pytest.raises(ValueError, match="preset: expected one of base, big.*; got 'huge'"):
+        TransformerConfig.preset("huge", 10)
+    with pytest.raises(ValueError, match="expected its field names; got heads"):
+        TransformerConfig.from_dict(SMALL | {"heads": 2})
+
+
+GOOD = np.array([[3, 4, EOS]])
+
+
+@pytest.mark.parametrize(
+    "src, tgt, message",
+    [
+        (np.array([[3, V]]), GOOD, f"source ids: expected numbers from 0 to {V - 1}; got 3 to {V}; try the tokenizer"),
+        (GOOD, np.array([[-1, 3]]), f"target ids: expected numbers from 0 to {V - 1}; got -1 to 3"),
+        (GOOD[0], GOOD, "source ids: expected a 2-D integer array; got 1-D int64"),
+        (GOOD, GOOD.astype(float), "target ids: expected a 2-D integer array; got 2-D float64"),
+        (np.array([[3, PAD, EOS]]), GOOD, "source ids: expected padding (0) at the end of a row only; got row 0"),
+        (GOOD, np.repeat(GOOD, 2, axis=0), "target ids: expected 1 rows, one for each source; got 2"),
+        (np.repeat(GOOD, 3, axis=0), GOOD, "target ids: expected 3 rows, one for each source; got 1"),
+    ],
+)
+def test_impossible_ids(src, tgt, message):
+    model = Transformer(TransformerConfig(**SMALL))
+    for call in (model, model.loss, model.attention_maps):
+        with pytest.raises(ValueError) as caught:
+            call(src, tgt)
+        assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+    assert not any(module.hook for module in model.modules())
+
+
+def test_more_tokens_than_learned_positions():
+    model = Transformer(TransformerConfig(**SMALL | {"positions": "learned", "max_positions": 3})).eval()
+    assert model(GOOD, GOOD).shape == (1, 3, V)
+    with pytest.raises(ValueError, match="at most max_positions = 3 tokens; got 4; try"):
+        model(np.array([[3, 4, 5, EOS]]), GOOD)
+    _, state = model.start(GOOD)
+    for _ in range(3):
+        model.step(np.array([3]), state)
+    with pytest.raises(ValueError, match="at most max_positions = 3"):
+        model.step(np.array([3]), state)
+
+
+def test_unknown_smoothing():
+    model = Transformer(TransformerConfig(**SMALL))
+    with pytest.raises(ValueError, match="smoothing_over: expected one of"):
+        model.loss(GOOD, GOOD, smoothing_over="some")
+    with pytest.raises(ValueError, match="smoothing: expected a share from 0 to below 1; got 1"):
+        model.loss(GOOD, GOOD, smoothing=1)
+
+
+def test_lists_and_any_integer_dtype_are_ids():
+    model = Transformer(TransformerConfig(**SMALL)).eval()
+    expected = model(GOOD, GOOD).data
+    for ids in (GOOD.tolist(), GOOD.astype("int32"), GOOD.astype("uint8"), GOOD.astype("uint16")):
+        assert np.array_equal(model(ids, ids).data, expected)
+        assert model.loss(ids, ids).item() == model.loss(GOOD, GOOD).item()

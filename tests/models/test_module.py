@@ -1,0 +1,311 @@
+"""Modules (models/module.py, parameters.py): names of parameters, state, modes, and the flat buffer they lie in."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import npx
+from autograd import Tensor
+from models import FlatParameters, LayerNorm, Linear, Module, Parameter, Transformer, TransformerConfig
+from train.learn.optimizer import Adam
+
+
+class Tree(Module):
+    """A parameter, a child, a list of children, and a parameter that two of them share."""
+
+    def __init__(self):
+        self.scale = Parameter(np.full(3, 2.0, "float32"))
+        self.norm = LayerNorm(3)
+        self.stack = [LayerNorm(2), LayerNorm(4)]
+        self.tied = LayerNorm(3)
+        self.tied.gamma = self.norm.gamma
+        self.nothing, self.number = None, 5
+
+    def forward(self, x):
+        return self.tied(self.norm(x) * self.scale)
+
+
+NAMES = [
+    "scale",
+    "norm.gamma",
+    "norm.beta",
+    "stack.0.gamma",
+    "stack.0.beta",
+    "stack.1.gamma",
+    "stack.1.beta",
+    "tied.beta",
+]
+
+
+def test_named_parameters_are_in_order_and_shared_ones_come_once():
+    tree = Tree()
+    assert [name for name, _ in tree.named_parameters()] == NAMES
+    assert tree.n_parameters() == 3 + 6 + 4 + 8 + 3 == sum(p.size for p in tree.parameters())
+    assert all(isinstance(p, Parameter) and p.requires_grad for p in tree.parameters())
+
+
+def test_training_mode_reaches_every_module():
+    tree = Tree()
+    modules = [tree, tree.norm, *tree.stack, tree.tied]
+    assert all(m.training for m in modules)
+    assert tree.eval() is tree and not any(m.training for m in modules)
+    assert tree.train() is tree and all(m.training for m in modules)
+
+
+def test_a_module_without_forward_says_so():
+    class Empty(Module):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Empty: expected a `forward`"):
+        Empty()()
+
+
+def test_state_goes_round():
+    tree, other = Tree(), Tree()
+    rng = np.random.default_rng(0)
+    for p in tree.parameters():
+        p.data[...] = rng.normal(size=p.shape)
+    state = tree.state_dict()
+    assert list(state) == NAMES and all(type(a) is np.ndarray for a in state.values())
+    other.load_state_dict(state)
+    for name, array in other.state_dict().items():
+        assert np.array_equal(array, state[name])
+    assert np.array_equal(other.tied.gamma.data, state["norm.gamma"]), "shared parameters stay shared"
+    state["scale"][...] = 7
+    assert not (tree.scale.data == 7).any() and not (other.scale.data == 7).any(), "the state is a copy"
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda s: s.pop("norm.beta"), "missing norm.beta"),
+        (lambda s: s.update(extra=np.zeros(1)), "unexpected extra"),
+        (lambda s: s.update(scale=np.zeros((3, 1))), r"scale has shape \(3, 1\) instead of \(3,\)"),
+        (lambda s: s.clear(), "missing scale; missing norm.gamma; missing norm.beta and 5 more"),
+    ],
+)
+def test_loading_is_strict_and_changes_nothing_on_error(change, message):
+    tree = Tree()
+    state = {name: array + 1 for name, array in tree.state_dict().items()}
+    before = tree.state_dict()
+    change(state)
+    with pytest.raises(ValueError, match=message) as caught:
+        tree.load_state_dict(state)
+    assert "\n" not in str(caught.value) and "8 parameters of this Tree" in str(caught.value)
+    for name, array in tree.state_dict().items():
+        assert np.array_equal(array, before[name])
+
+
+def test_flat_parameters_are_views_both_ways():
+    tree = Tree()
+    before = tree.state_dict()
+    tree.scale.grad = np.full(3, 5, "float32")
+    flat = FlatParameters(tree)
+    assert list(flat.spans) == NAMES and flat.data.shape == flat.grad.shape == (tree.n_parameters(),)
+    assert sorted(s.start for s in flat.spans.values())[1:] == sorted(s.stop for s in flat.spans.values())[:-1]
+    for name, p in tree.named_parameters():
+        assert np.array_equal(p.data, before[name])
+        assert np.shares_memory(p.data, flat.data) and np.shares_memory(p.grad, flat.grad)
+        assert np.array_equal(flat.data[flat.spans[name]], before[name].reshape(-1))
+    assert np.array_equal(flat.grad[flat.spans["scale"]], [5, 5, 5]), "gradients there already are kept"
+    flat.data += 1
+    assert np.array_equal(tree.stack[1].beta.data, [1, 1, 1, 1])
+    tree.load_state_dict(before)
+    assert np.array_equal(flat.data[flat.spans["norm.gamma"]], [1, 1, 1]), "loading writes into the flat array"
+    flat.zero_grad()
+    assert not tree.scale.grad.any()
+
+
+def test_backward_writes_into_the_flat_gradient():
+    tree = Tree()
+    flat = FlatParameters(tree)
+    buffer = flat.grad
+    for _ in range(2):
+        tree(Tensor(np.array([[1, 2, 4]], "float32"))).sum().backward()
+    assert flat.grad is buffer and np.array_equal(flat.grad[flat.spans["tied.beta"]], [2, 2, 2])
+    assert not flat.grad[flat.spans["stack.0.gamma"]].any()
+    assert all(np.shares_memory(p.grad, buffer) for p in tree.parameters())
+
+
+@pytest.mark.parametrize("most", [0, 7, 1 << 17])
+def test_gradients_lie_in_pieces_until_one_array_is_asked_for(monkeypatch, most):
+    """In the order of the weights, neighbours joined; what has no gradient counts as zeros."""
+    monkeypatch.setattr("models.parameters.JOINED", most)
+    tree, other = Tree(), Tree()
+    flat, whole = FlatParameters(tree), FlatParameters(other)
+    buffer = whole.grad
+    for module in (tree, other):
+        for _ in range(2):
+            module(Tensor(np.array([[1, 2, 4]], "float32"))).sum().backward()
+    assert tree.stack[0].gamma.grad is None and not np.shares_memory(tree.tied.beta.grad, buffer)
+    spans, pieces = zip(*flat.gradient(), strict=True)
+    assert [s.start for s in spans] == [0, *(s.stop for s in spans[:-1])] and spans[-1].stop == flat.data.size
+    assert len(pieces) == {0: len(NAMES), 1 << 17: 1}.get(most, len(pieces))
+    assert np.array_equal(np.concatenate(pieces), buffer) and next(whole.gradient())[1] is buffer
+    assert np.array_equal(flat.grad, buffer), "asked for, it has what was there"
+    assert all(np.shares_memory(p.grad, flat.grad) for p in tree.parameters())
+    for one in (flat, FlatParameters(third := Tree())):
+        one.zero_grad()
+    assert not flat.grad.any() and all(p.grad is None for p in third.parameters())
+
+
+def test_a_flat_buffer_has_one_dtype():
+    tree = Tree()
+    tree.scale.data = tree.scale.data.astype("float64")
+    with pytest.raises(ValueError, match="one dtype; got .*float32.*float64"):
+        FlatParameters(tree)
+    with pytest.raises(ValueError, match="got none"):
+        FlatParameters(Module())
+
+
+def test_parameters_lie_in_one_buffer_at_a_time():
+    """Handed on; where the first is gone, another may take its place."""
+    tree = Tree()
+    flat = FlatParameters(tree)
+    with pytest.raises(ValueError, match="in no buffer yet; got scale and 7 more; try handing on"):
+        FlatParameters(tree)
+    with pytest.raises(ValueError, match="got gamma and 1 more"):
+        FlatParameters(tree.stack[0])
+    flat.data += 1
+    before = tree.state_dict()
+    del flat
+    again = FlatParameters(tree)
+    assert all(np.array_equal(again.data[again.spans[name]], x.ravel()) for name, x in before.items())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
+def test_a_copy_has_its_own_numbers_and_can_be_learned(copied):
+    """As for a teacher, or the best model so far; what shares its parameters with a module is not copied without it."""
+    tree = Tree()
+    flat = FlatParameters(tree)
+    other, before = copied(tree), copied(tree).state_dict()
+    flat.data += 1
+    assert other.state_dict().keys() == before.keys()
+    assert all(np.array_equal(x, before[name]) for name, x in other.state_dict().items())
+    own = FlatParameters(other)
+    own.data[...] = 7
+    assert all((p.data == 7).all() for _, p in other.named_parameters()) and not (flat.data == 7).any()
+    with pytest.raises(TypeError, match="a copy or a pickle of it .*; try copying the module, and Adam"):
+        copied(flat)
+
+
+@pytest.mark.parametrize("change", ["grown", "lost", "exchanged"])
+def test_a_buffer_of_a_module_that_has_changed_says_so(change):
+    tree = Tree()
+    adam = Adam(tree)
+    if change == "grown":
+        tree.stack.append(LayerNorm(5))
+    elif change == "lost":
+        tree.tied = None
+    else:
+        tree.scale = Parameter(np.ones(3, "float32"))
+    for use in (adam.flat.zero_grad, lambda: adam.step(0.1)):
+        with pytest.raises(ValueError, match="expected the 8 parameters that the Tree had.*; got .*; try building"):
+            use()
+    assert adam.steps == 0
+
+
+def test_a_pickle_learns_in_a_process_that_counts_its_moments_anew():
+    module = LayerNorm(3)
+    module.gamma.moved = 10**15  # after so many operations in the process that wrote it
+    read = pickle.loads(pickle.dumps(module))
+    read(Tensor(np.ones((2, 3), "float32"))).sum().backward()
+    assert read.beta.grad.tolist() == [2, 2, 2]
+
+
+def test_parts_are_found_in_lists_tuples_and_dicts():
+    class Deep(Module):
+        def __init__(self):
+            self.gains = [Parameter(np.ones(2, "float32")), Parameter(np.ones(3, "float32"))]
+            self.heads = {"de": LayerNorm(2), "fr": (LayerNorm(3), {"last": Parameter(np.ones(1, "float32"))})}
+            self.words = ["no", 3, None]
+
+    deep = Deep()
+    norms = ["heads.de.gamma", "heads.de.beta", "heads.fr.0.gamma", "heads.fr.0.beta"]
+    assert [name for name, _ in deep.named_parameters()] == ["gains.0", "gains.1", "heads.fr.1.last", *norms]
+    assert not deep.eval().heads["fr"][0].training
+
+
+class Square(Module):
+    """The sum of the squares of two weights: its gradient is 2 w."""
+
+    def __init__(self):
+        self.own, self.other = Parameter(np.ones(2, "float32")), Parameter(np.full(3, 2.0, "float32"))
+
+    def forward(self):
+        return (self.own * self.own).sum() + (self.other * self.other).sum()
+
+
+def test_what_is_frozen_is_not_moved():
+    """Neither by decay nor by what is left of its momentum, and it comes back where Adam is built again."""
+    square = Square()
+    square.other.requires_grad = False
+    adam = Adam(square, weight_decay=0.1)
+    assert adam.flat.size == 2 and square.other.buffer is None
+    square().backward()
+    adam.step(0.1)
+    assert (square.other.data == 2).all() and square.other.grad is None and (square.own.data < 1).all()
+    square.other.requires_grad = True
+    with pytest.raises(ValueError, match="expected the 1 parameters that the Square had.*; try building it"):
+        adam.step(0.1)
+    with pytest.raises(ValueError, match="in no buffer yet; .* or deleting it and its Adam"):
+        Adam(square)
+    del adam
+    adam = Adam(square)
+    square().backward()
+    adam.step(0.1)
+    assert (square.other.data < 2).all()
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_gradient_that_is_set_is_the_gradient(asked):
+    """Also where all of them have been asked for in one array before."""
+    square = Square()
+    adam = Adam(square)
+    square().backward()
+    if asked:
+        assert np.linalg.norm(adam.flat.grad) > 0
+    square.own.grad, square.other.grad = None, square.other.grad * 0.5
+    assert [g.tolist() for _, g in adam.flat.gradient()] == [[0, 0, 2, 2, 2]] and (adam.flat.grad[2:] == 2).all()
+    before = square.own.data.copy()
+    adam.step(0.1)
+    assert (square.own.data == before).all() and (square.other.data < 2).all()
+    square.own.grad = np.ones(2, "float32")
+    adam.flat.zero_grad()
+    assert not adam.flat.grad.any() and not square.own.grad.any()
+
+
+def test_weights_that_lie_elsewhere_now_are_told():
+    square = Square()
+    adam = Adam(square)
+    square.own.data = np.full(2, 5, "float32")
+    for use in (adam.flat.zero_grad, lambda: adam.step(0.1)):
+        with pytest.raises(ValueError, match=r"got one whose data were set to another array; try p.assign\(values\)"):
+            use()
+
+
+def test_what_is_no_module_or_no_number_is_told():
+    with pytest.raises(TypeError, match="expected a Module; got list"):
+        Adam([Parameter(np.ones(2, "float32"))])
+    for wrong in (np.array(["a", "b"]), np.ones(2, "complex64")):
+        with pytest.raises(ValueError, match=f"own is {wrong.dtype}"):
+            Square().load_state_dict({"own": wrong, "other": np.ones(3)})
+
+
+def test_a_transformer_goes_round_and_keeps_its_dtype():
+    config = TransformerConfig(11, d_model=8, d_ff=12, n_heads=2, n_layers=1, norm="pre", positions="learned")
+    for dtype in ("float32", "float64"):
+        model, other = Transformer(config, seed=1, dtype=dtype).eval(), Transformer(config, seed=2, dtype=dtype).eval()
+        flat = FlatParameters(other)
+        ids = np.array([[3, 4, 5]])
+        assert not np.allclose(model(ids, ids).data, other(ids, ids).data)
+        other.load_state_dict(model.state_dict())
+        assert np.array_equal(model(ids, ids).data, other(ids, ids).data)
+        assert {a.dtype.name for a in other.state_dict().values()} == {dtype} and flat.data.dtype == dtype
+
+
+def test_linear_without_bias_has_one_parameter():
+    with npx.keyed(0, 0):
+        assert [n for n, _ in Linear(2, 3, bias=False).named_parameters()] == ["weight"]

@@ -1,0 +1,82 @@
+"""Products of matrices for the CUDA versions (npx/cuda/blas.py): how they are rounded, and what cuBLAS is told."""
+
+import numpy as np
+import pytest
+
+import npx
+from npx.cuda.blas import leading, matmul
+from tests.fakes.strict_cuda import CUBLAS
+from tests.fakes.strict_cupy import device
+
+pytest.importorskip("ml_dtypes")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("m, k, n", [(1, 1, 1), (3, 5, 2), (4, 0, 3), (0, 2, 2)])
+def test_products_are_summed_in_float32_and_rounded_once(dtype, m, k, n):
+    dtype, rng = np.dtype(dtype), np.random.default_rng(0)
+    a, b = rng.normal(size=(m, k)).astype(dtype), rng.normal(size=(n, k)).astype(dtype).T
+    wide = np.result_type(dtype, np.float32)
+    exact = a.astype(wide) @ b.astype(wide)
+    product = matmul(a, b)
+    assert product.dtype == dtype and np.array_equal(product, exact.astype(dtype))
+    out = np.ones((m, n), wide)
+    assert matmul(a, b, out=out) is out and np.array_equal(out, exact)
+    matmul(a, b, out=out, add=True)
+    assert np.allclose(out, 2 * exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("m, k, n", [(3, 500, 2), (2, 7, 3), (4, 0, 3)])
+def test_so_they_are_by_cublas(dtype, m, k, n):
+    """What CuPy's handle is told, with a cuBLAS that rounds in between where it may."""
+    rng, whole = np.random.default_rng(0), np.dtype(np.result_type(dtype, np.float32))
+    a, b = (rng.normal(size=shape).astype(dtype) for shape in ((m, k), (n, k)))
+    expected, onto = matmul(a, b.T), rng.normal(size=(m, 2 * n)).astype(whole)
+    sums = matmul(a, b.T, out=onto[:, :n].copy(), add=True)
+    with device(cuda=True):
+        a, b, rows = npx.asarray(a), npx.asarray(b), npx.asarray(onto)
+        assert npx.to_host(matmul(a, b.T)).tobytes() == expected.tobytes()
+        assert npx.to_host(matmul(a, b.T, out=rows[:, :n], add=True)).tobytes() == sums.tobytes()
+        assert np.array_equal(npx.to_host(rows)[:, n:], onto[:, n:])
+        steps = [(call[:3], call[4], call[5][2]) for call in CUBLAS.calls]
+        assert steps == [((m, n, k), (k, k, n), dtype), ((m, n, k), (k, k, 2 * n), whole.name)][: 2 * bool(k)]
+
+
+def gemm(trans_a, trans_b, m, n, k, a, lda, b, ldb, c, ldc):
+    """cuBLAS's product of column-major matrices in flat memory: C (m, n) = op(A) (m, k) op(B) (k, n)."""
+
+    def matrix(x, ld, rows, columns, transposed):
+        if transposed:
+            return matrix(x, ld, columns, rows, False).T
+        return np.array([[x[i + j * ld] for j in range(columns)] for i in range(rows)]).reshape(rows, columns)
+
+    product = matrix(a, lda, m, k, trans_a) @ matrix(b, ldb, k, n, trans_b)
+    for i in range(m):
+        for j in range(n):
+            c[i + j * ldc] = product[i, j]
+
+
+@pytest.mark.parametrize("a_transposed", [False, True])
+@pytest.mark.parametrize("b_transposed", [False, True])
+@pytest.mark.parametrize("m, k, n", [(2, 3, 4), (1, 3, 4), (2, 1, 4), (2, 3, 1), (1, 1, 1)])
+def test_what_cublas_is_told_gives_the_product(a_transposed, b_transposed, m, k, n):
+    a = (
+        np.arange(60.0).reshape(6, 10)[:k, 1 : 1 + m].T
+        if a_transposed
+        else np.arange(60.0).reshape(6, 10)[:m, 1 : 1 + k]
+    )
+    b = (
+        np.arange(60.0).reshape(6, 10)[:n, 2 : 2 + k].T
+        if b_transposed
+        else np.arange(60.0).reshape(6, 10)[:k, 2 : 2 + n]
+    )
+    (a_trans, lda), (b_trans, ldb) = leading(a), leading(b)
+
+    def memory(x):
+        return np.lib.stride_tricks.as_strided(x, (40,), (8,), writeable=False)
+
+    c = np.zeros(m * n)
+    gemm(b_trans, a_trans, n, m, k, memory(b), ldb, memory(a), lda, c, n)
+    assert np.array_equal(c.reshape(m, n), a @ b)
+    assert lda >= (m if a_trans else k) and ldb >= (k if b_trans else n)

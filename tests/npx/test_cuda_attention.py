@@ -1,0 +1,367 @@
+"""Attention on a GPU (npx/kernels/attention.cu) against its reference in float64, in the emulator, or on a GPU.
+
+Lengths within a tile and over several, all kinds of masks, dropout, views of merged projections, decoding.
+NPX_TEST_ENGINE=cupy runs all of it on a GPU instead of the emulator.
+"""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import npx
+from autograd import Tensor, neural, no_grad
+from autograd.saved import captured
+from models import CrossAttention, SelfAttention
+from npx.cuda import launch as launching
+from npx.kernels import attention as host
+from npx.precision import dtype as dtype_named
+from npx.registry import TOLERANCE, kernel_mode
+from npx.testing.cuda_emulator import emulator
+from tests.fakes.strict_cupy import device
+
+ON_GPU = os.environ.get("NPX_TEST_ENGINE") in ("cupy", "emulated")
+MODE = "fast" if ON_GPU else "emulate"
+pytestmark = pytest.mark.skipif(not ON_GPU and shutil.which("g++") is None, reason="the emulator needs g++; none found")
+
+DROP = npx.Drop(0.3, npx.Key(2**40 + 3, 7, 5))
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+@pytest.fixture(params=DTYPES)
+def dtype(request):
+    if request.param == "bfloat16":
+        pytest.importorskip("ml_dtypes", reason="NumPy knows bfloat16 from ml_dtypes, which is not installed")
+    return dtype_named(request.param)
+
+
+def inputs(dtype, batch, queries, keys, heads, d_k, d_v=None, seed=0):
+    """g, q, k, v of one call."""
+    rng, d_v = np.random.default_rng(seed), d_v or d_k
+    shapes = (queries, heads, d_v), (queries, heads, d_k), (keys, heads, d_k), (keys, heads, d_v)
+    return [rng.normal(size=(batch, *shape)).astype(dtype) for shape in shapes]
+
+
+def some_mask(kind, batch, heads, queries, keys):
+    rng = np.random.default_rng(1)
+    if kind == "none":
+        return None
+    if kind == "causal":
+        return npx.AttentionSpec(causal=True)
+    lengths = np.linspace(0, keys, batch).astype(int)  # nothing of the first sentence, all of the last
+    if kind == "lengths":
+        return npx.AttentionSpec(kv_lengths=lengths)
+    if kind == "all":
+        return npx.AttentionSpec(True, lengths[::-1], rng.normal(size=(heads, 1, keys)), 100.0)
+    shape = {"full": (batch, heads, queries, keys), "rows": (batch, 1, queries, 1), "heads": (heads, 1, keys)}[kind]
+    mask = rng.random(shape) < 0.5
+    mask[..., 0, :] = False
+    return mask
+
+
+def placed(*arrays):
+    """The arrays where the kernels run."""
+    return [None if x is None else npx.asarray(x) for x in arrays]
+
+
+def scores_of(mask):
+    """Scores of a kind of `some_mask`, or the given ones, where the kernels run."""
+    if mask is None or isinstance(mask, np.ndarray):
+        mask = npx.AttentionSpec(bias=npx.mask_bias(mask))
+    return npx.AttentionSpec(mask.causal, *placed(mask.kv_lengths, mask.bias), mask.rotary_base)
+
+
+def on_cuda(g, q, k, v, mask=None, drop=None, out=None):
+    """(y, gq, gk, gv) on the host, by the version for a GPU; arrays of the host are moved, others taken as they are."""
+    (g, q, k, v), spec = placed(g, q, k, v), scores_of(mask)
+    with kernel_mode(MODE):
+        y, saved = npx.attention(q, k, v, spec, drop)
+        return [npx.to_host(x) for x in (y, *npx.attention_grad(g, saved, out=out))]
+
+
+def in_reference(g, q, k, v, mask=None, drop=None):
+    """The same by the references in float64."""
+    (g, q, k, v), spec = placed(*(x.astype("float64") for x in (g, q, k, v))), scores_of(mask)
+    y, saved = npx.attention.reference(q, k, v, spec, drop)
+    return [npx.to_host(x) for x in (y, *npx.attention_grad.reference(g, *saved))]
+
+
+def assert_near(dtype, expected, result):
+    """By the tolerance of `dtype`, of the largest magnitude of all four: a gradient may be 0 but for rounding."""
+    largest = max(np.abs(e).max(initial=0) for e in expected)
+    for name, e, r in zip(("y", "gq", "gk", "gv"), expected, result, strict=True):
+        assert (e.shape, dtype) == (r.shape, r.dtype), name
+        error = np.abs(e - r.astype("float64")).max(initial=0)
+        assert error <= TOLERANCE[dtype.name] * largest, f"{name}: off by {error}, the largest is {largest}"
+
+
+@pytest.mark.parametrize("drop", [None, DROP], ids=["plain", "dropout"])
+@pytest.mark.parametrize("kind", ["none", "causal", "lengths", "all", "full", "rows", "heads"])
+@pytest.mark.parametrize("queries, keys", [(1, 1), (7, 7), (1, 33), (33, 7), (70, 65)])
+def test_values_and_gradients(queries, keys, kind, drop, dtype):
+    batch, heads = 2, 2
+    arrays = inputs(dtype, batch, queries, keys, heads, 16)
+    mask = some_mask(kind, batch, heads, queries, keys)
+    assert_near(dtype, in_reference(*arrays, mask, drop), on_cuda(*arrays, mask, drop))
+
+
+@pytest.mark.parametrize("drop", [None, DROP], ids=["plain", "dropout"])
+@pytest.mark.parametrize("kind", ["none", "causal", "all", "full"])
+@pytest.mark.parametrize("queries, keys, d_k, d_v", [(11, 16, 16, 16), (30, 27, 32, 32), (21, 32, 24, 40)])
+def test_a_sentence_that_fits_one_tile(queries, keys, d_k, d_v, kind, drop, dtype, monkeypatch):
+    """Its gradients come from scores that are formed once."""
+    launch, whole = host.launch, []
+    monkeypatch.setattr(host, "launch", lambda *args, **named: (whole.append(named["WHOLE"]), launch(*args, **named)))
+    arrays, mask = inputs(dtype, 2, queries, keys, 2, d_k, d_v), some_mask(kind, 2, 2, queries, keys)
+    result = on_cuda(*arrays, mask, drop)
+    assert whole == [1, 1]
+    assert_near(dtype, in_reference(*arrays, mask, drop), result)
+
+
+def test_a_tile_of_four_warps_at_once(dtype):
+    """Keys of one half of a sentence do not count for the queries of the other."""
+    mask = np.kron(np.eye(2, dtype=bool), np.ones((32, 25), bool))
+    arrays = inputs(dtype, 1, 64, 50, 1, 64)
+    assert_near(dtype, in_reference(*arrays, mask, DROP), on_cuda(*arrays, mask, DROP))
+
+
+@pytest.mark.parametrize("d_k, d_v", [(64, 64), (128, 128), (24, 40), (5, 3)])
+def test_sizes_of_heads(d_k, d_v, dtype):
+    arrays = inputs(dtype, 1, 20, 33, 1, d_k, d_v)
+    assert_near(dtype, in_reference(*arrays), on_cuda(*arrays))
+
+
+def test_a_head_larger_than_the_kernel_takes_is_computed_in_float32(dtype):
+    arrays = inputs(dtype, 1, 3, 5, 1, host.LARGEST_HEAD + 8)
+    assert_near(dtype, in_reference(*arrays, None, DROP), on_cuda(*arrays, None, DROP))
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 3, 2), (2, 0, 3, 2), (2, 3, 0, 2)])
+def test_nothing_to_attend_with_or_to(shape, dtype):
+    batch, queries, keys, heads = shape
+    arrays = inputs(dtype, batch, queries, keys, heads, 16)
+    results = on_cuda(*arrays)
+    assert [r.shape for r in results] == [arrays[0].shape] + [x.shape for x in arrays[1:]]
+    assert not any(r.any() for r in results)
+
+
+def test_rows_that_may_attend_to_nothing_get_zeros(dtype):
+    mask = np.ones((2, 1, 1, 33), bool)
+    mask[1] = False
+    y, *grads = on_cuda(*inputs(dtype, 2, 33, 33, 2, 16), mask)
+    assert y[0].any() and not y[1].any()
+    for grad in grads:
+        assert grad[0].any() and not grad[1].any()
+
+
+@pytest.mark.parametrize("keys", [9, 16])
+def test_dropout_drops_what_the_cpu_drops(keys, dtype):
+    """Values that are a unit matrix show the probabilities, and gv shows which of them the gradient has drawn."""
+    g, q, k, v = inputs(dtype, 1, 33, keys, 2, 16)
+    v[...] = np.eye(keys, 16)[None, :, None]
+    g[...] = 0
+    g[:, 20, :, 3] = 1
+    y, _, _, gv = on_cuda(g, q, k, v, None, DROP)
+    keep = DROP.keep((1, 2, 33, keys))
+    assert np.array_equal(y.swapaxes(1, 2)[..., :keys] != 0, keep)
+    assert np.array_equal(gv.swapaxes(1, 2)[..., 3] != 0, keep[:, :, 20])
+
+
+@pytest.mark.parametrize("queries, keys, size", [(20, 33, 16), (70, 65, 16), (30, 27, 32)])
+def test_the_order_of_the_threads_changes_no_bit(queries, keys, size, dtype):
+    arrays = inputs(dtype, 1, queries, keys, 1, size)
+    results = []
+    for order in emulator.ORDERS:
+        with emulator.thread_order(order):
+            results.append([x.tobytes() for x in on_cuda(*arrays, some_mask("causal", 1, 1, queries, keys), DROP)])
+    assert results[0] == results[1] == results[2]
+
+
+def test_without_tensor_cores(monkeypatch, dtype):
+    """float32 everywhere, and the halves on GPUs older than sm_80."""
+    launch = host.launch
+    monkeypatch.setattr(host, "launch", lambda *args, **named: launch(*args, TENSOR_CORES=0, **named))
+    for keys in (33, 27):
+        arrays = inputs(dtype, 1, 20, keys, 2, 24, 40)
+        assert_near(dtype, in_reference(*arrays, None, DROP), on_cuda(*arrays, None, DROP))
+
+
+FAULTS = {
+    "no barrier before keys are read": ("wait_for_copies();\n        __syncthreads();", "wait_for_copies();"),
+    "no barrier before keys are replaced": ("first > 0 && !__syncthreads_or(bits != 0)", "false"),
+    "no barrier between the gradient's halves": ("__syncthreads();  // the first half has done with its keys", ""),
+    "no wait for copies": ("wait_for_copies();\n        __syncthreads();", "__syncthreads();"),
+    "wrong rows of values": ("b.row[k + lane % 16] + n", "b.row[k + lane % 8] + n"),
+    "one row too many": ("bool real = row < rows", "bool real = row <= rows"),
+    "the wrong words of dropout": ("one_run ? position / 16 + i :", "one_run ? position / 16 + i + 1 :"),
+    "sums of the wrong query": ("kept - delta[query])", "kept - delta[key])"),
+    "no barrier before keys are overwritten": ("__syncthreads();  // all have done with keys and values", "//"),
+    "no barrier before scores are read": ("(gs_tile, gs);\n        __syncthreads();", "(gs_tile, gs);"),
+    "scores of the wrong queries": ("a.row[k + lane / 16 * 8 + lane % 8]", "a.row[k + lane % 16]"),
+    "scores not dropped out": ("share *= kept", "share *= dropout.scale"),
+}
+
+
+@pytest.mark.skipif(ON_GPU, reason="what a faulty kernel does on a GPU is not defined")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault, monkeypatch, tmp_path):
+    """By what the emulator checks, or by a result that is wrong."""
+    ignored = shutil.ignore_patterns("*.py", "__pycache__")
+    shutil.copytree(launching.SOURCES, tmp_path, dirs_exist_ok=True, ignore=ignored)
+    source, (right, wrong) = tmp_path / "attention.cu", FAULTS[fault]
+    text = source.read_text()
+    assert right in text
+    source.write_text(text.replace(right, wrong))
+    monkeypatch.setattr(launching, "SOURCES", tmp_path)
+    half = np.dtype("float16")
+    whole, short, long = (inputs(half, 1, *shape) for shape in ((30, 27, 1, 32), (33, 35, 1, 16), (70, 65, 1, 16)))
+    with pytest.raises((emulator.EmulatorError, AssertionError)):
+        assert_near(half, in_reference(*whole, None, DROP), on_cuda(*whole, None, DROP))
+        assert_near(half, in_reference(*short, None, DROP), on_cuda(*short, None, DROP))
+        assert_near(half, in_reference(*long), on_cuda(*long))
+
+
+# Views and their alignment
+
+
+@pytest.mark.parametrize("before", [0, 8, 1], ids=["aligned", "aligned to 8 values", "not aligned"])
+def test_views_of_a_merged_projection_are_read_and_written_in_place(before, dtype):
+    """Only the parts' own values are written; each lies among others at an offset."""
+    g, *qkv = inputs(dtype, 2, 7, 9, 2, 16, 24)
+    sizes = [x[0, 0].size for x in qkv]
+
+    def views(fill):
+        """Merged projections full of one number, and the parts of them."""
+        merged = [npx.full((*x.shape[:2], before + n + 3), fill, dtype) for x, n in zip(qkv, sizes, strict=True)]
+        slices = [m[..., before : before + n] for m, n in zip(merged, sizes, strict=True)]
+        return merged, tuple(part.reshape(x.shape) for part, x in zip(slices, qkv, strict=True))
+
+    (_, parts), (merged, out) = views(0), views(7)
+    for part, x in zip(parts, qkv, strict=True):
+        part[...] = npx.asarray(x)
+    more = some_mask("lengths", 2, 2, 7, 9), DROP
+    expected, result = on_cuda(g, *qkv, *more), on_cuda(g, *parts, *more, out=out)
+    assert [x.tobytes() for x in expected] == [x.tobytes() for x in result]
+    for m, n, x in zip(map(npx.to_host, merged), sizes, expected[1:], strict=True):
+        assert (m[..., before : before + n] == x.reshape(*x.shape[:2], n)).all()
+        assert (m[..., :before] == 7).all() and (m[..., before + n :] == 7).all()
+
+
+def test_arrays_of_any_memory_layout(dtype):
+    arrays = inputs(dtype, 2, 7, 9, 2, 16)
+    mask = np.asfortranarray(some_mask("full", 2, 2, 7, 9))
+    out = tuple(npx.empty(x.shape[::-1], dtype).T for x in arrays[1:])
+    strided = [npx.asarray(np.ascontiguousarray(x.T)).T for x in arrays]
+    assert_near(dtype, in_reference(*arrays, mask), on_cuda(*strided, mask, out=out))
+
+
+def test_access_is_as_wide_as_all_rows_allow():
+    x = npx.zeros((4, 32), "float16")[:, :24]
+    assert host.access_bytes(x) == 16 and host.access_bytes(x[:, :4]) == 8 and host.access_bytes(x[:, 1:9]) == 2
+    assert host.access_bytes(x, npx.zeros((2, 6), "float32")) == 8
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("head", range(16, host.LARGEST_HEAD + 1, 16))
+def test_tiles_fit_the_shared_memory_of_every_gpu(head, size):
+    tile = host.tile_size(1000, 4 * size * head)
+    assert tile in (16, 32, 48, 64)
+    draws, sums = 2 * (tile // 16 + 1), 2 * 4
+    assert tile * (4 * (size * head + 16) + draws + sums) <= host.SHARED_BYTES
+    assert host.tile_size(20, 4 * size * 16) == 32 and host.tile_size(0, 64) == 16
+
+
+def test_no_array_over_queries_and_keys_is_kept(dtype):
+    q, k, v = placed(*inputs(dtype, 2, 33, 40, 2, 16)[1:])
+    with kernel_mode(MODE):
+        y, saved = npx.attention(q, k, v, npx.AttentionSpec(), DROP)
+    kept = [x for x in captured(saved.values) if x.ndim]
+    assert [x.shape for x in kept] == [q.shape, k.shape, v.shape, (2, 2, 33), y.shape] and kept[-1] is y
+
+
+@pytest.mark.parametrize("keys", [33, 70])
+def test_large_scores_do_not_overflow(keys):
+    """Scores far apart: all of the probability is at one key."""
+    g, q, k, v = inputs("float32", 1, 3, keys, 1, 16)
+    q, k = np.ones_like(q), k * 0
+    k[0, 17] = 1e4
+    y, _, _, gv = on_cuda(g, q, k, v)
+    assert np.array_equal(y, v[:, 17:18].repeat(3, axis=1)) and np.allclose(gv[0, 17], g[0].sum(axis=0))
+
+
+# Above the kernels
+
+
+@pytest.mark.parametrize("drop", [None, DROP], ids=["plain", "dropout"])
+@pytest.mark.parametrize("name", ["attention", "self_attention", "cross_attention"])
+def test_operations_equal_their_composition(name, drop, dtype):
+    rng = np.random.default_rng(2)
+    shapes = {
+        "attention": [(2, 7, 2, 16), (2, 9, 2, 16), (2, 9, 2, 24)],
+        "self_attention": [(2, 7, 2 * (16 + 16 + 24))],
+        "cross_attention": [(2, 7, 2 * 16), (2, 9, 2 * (16 + 24))],
+    }[name]
+    arrays = [rng.normal(size=shape).astype(dtype) for shape in shapes]
+    heads = {} if name == "attention" else {"heads": 2, "d_k": 16}
+    spec = {"causal": True} if name == "self_attention" else {"lengths": npx.asarray(np.array([1, 9]))}
+    spec = npx.AttentionSpec(**spec, rotary_base=10.0)  # the composition has no rows with nothing left
+
+    def run(operation, dtype):
+        tensors = [Tensor(npx.asarray(x.astype(dtype)), requires_grad=True) for x in arrays]
+        y = operation(*tensors, **heads, spec=spec, drop=drop)
+        y.backward(npx.asarray(np.cos(np.arange(y.size)).reshape(y.shape).astype(dtype)))
+        return [npx.to_host(x) for x in (y.data, *(t.grad for t in tensors))]
+
+    expected = run(neural.COMPOSITIONS[name], np.dtype("float64"))
+    with kernel_mode(MODE):
+        result = run(getattr(neural, name), dtype)
+    for e, r in zip(expected, result, strict=True):
+        assert np.abs(e - r.astype("float64")).max() <= TOLERANCE[dtype.name] * np.abs(e).max()
+
+
+def test_check_mode_holds_both_kernels_to_their_references():
+    g, q, k, v = placed(*inputs("float32", 2, 7, 9, 2, 16))
+    with kernel_mode("check" if ON_GPU else "emulate+check"):
+        _, saved = npx.attention(q, k, v, npx.AttentionSpec(), DROP)
+        npx.attention_grad(g, saved)
+    assert saved.reference.version is npx.attention_grad.reference is not saved.version
+
+
+def test_decoding_one_position_at_a_time_equals_whole_sequences():
+    """Self-attention over a growing cache, and cross-attention where three neighbours share a source."""
+    rng = np.random.default_rng(3)
+    with npx.keyed(1, 0):
+        own, cross = SelfAttention(32, 2).eval(), CrossAttention(32, 2).eval()
+    x, memory = placed(rng.normal(size=(6, 5, 32)).astype("float32"), rng.normal(size=(2, 9, 32)).astype("float32"))
+    causal, lengths = npx.AttentionSpec(causal=True), placed(np.array([4, 9]), np.array([4, 4, 4, 9, 9, 9]))
+    source, repeated = (npx.AttentionSpec(kv_lengths=x) for x in lengths)
+
+    def near(y, expected):
+        return np.allclose(npx.to_host(y.data), npx.to_host(expected.data), atol=1e-5)
+
+    with no_grad():
+        with kernel_mode("reference"):
+            whole = own(Tensor(x), causal)
+            attended = cross(Tensor(x), Tensor(npx.repeat(memory, 3, axis=0)), repeated)
+        with kernel_mode(MODE):
+            own_state, cross_state = own.start(6, x.dtype, room=2), cross.start(Tensor(memory))
+            for i in range(5):
+                step = Tensor(x[:, i : i + 1])
+                assert near(own(step, causal, own_state), whole[:, i : i + 1])
+                assert near(cross(step, None, source, cross_state), attended[:, i : i + 1])
+
+
+@pytest.mark.skipif(ON_GPU, reason="stands for a GPU")
+@pytest.mark.parametrize("size", [16, host.LARGEST_HEAD + 8])
+def test_the_host_side_treats_arrays_as_cupy_wants(size):
+    """On the strict stand-in for CuPy, which refuses what CuPy refuses."""
+    dtype = np.dtype("float32")
+    arrays, mask = inputs(dtype, 2, 7, 9, 2, size), some_mask("lengths", 2, 2, 7, 9)
+    expected = in_reference(*arrays, mask, DROP)
+    with device(cuda=True), kernel_mode("fast"):
+        (g, q, k, v), spec = placed(*arrays), scores_of(mask)
+        for out in None, tuple(npx.empty(x.shape[::-1], dtype).T for x in arrays[1:]):
+            y, saved = npx.attention(q, k, v, spec, DROP)
+            grads = npx.attention_grad(g, saved, out=out)
+            assert_near(dtype, expected, [npx.to_host(x) for x in (y, *grads)])

@@ -1,0 +1,291 @@
+"""CUDA kernels: every kernel's version for a GPU against its reference in float64, in the emulator, or on a GPU.
+
+The calls (the edges of tests/cases/kernels.py) run once as CUDA and once by the references, on the same rounded numbers
+in float64.
+NPX_TEST_ENGINE=cupy runs all of it on a GPU instead of the emulator.
+"""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import npx
+from autograd import Tensor, neural
+from npx.precision import dtype as dtype_named
+from npx.registry import KERNELS, TOLERANCE, kernel_mode, mapped
+from npx.testing.cuda_emulator import emulator
+from tests.cases import Call, check
+from tests.cases.kernels import KERNEL_CASES, KEY, Edges, edge_calls
+from tests.fakes.strict_cuda import CUBLAS
+from tests.fakes.strict_cupy import device
+
+ON_GPU = os.environ.get("NPX_TEST_ENGINE") in ("cupy", "emulated")
+MODE = "fast" if ON_GPU else "emulate"
+pytestmark = pytest.mark.skipif(not ON_GPU and shutil.which("g++") is None, reason="the emulator needs g++; none found")
+
+DTYPES = ("float32", "float16", "bfloat16")
+ON_CUDA = [name for name, kernel in KERNELS.items() if any(engine == "cupy" for engine, _ in kernel.versions)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def engine():
+    before = npx.device()
+    npx.use_device("cuda" if ON_GPU else "cpu")
+    yield
+    npx.use_device(before)  # on a GPU other files follow in this process
+
+
+def calls(name, dtype):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes", reason="NumPy knows bfloat16 from ml_dtypes, which is not installed")
+    assert name in KERNEL_CASES, f"kernel {name!r} has a version for a GPU and no case in tests/cases/kernels.py"
+    ours = ("cupy", dtype) in KERNELS[name].versions or name == "adam"  # which writes a copy of such a dtype
+    return list(edge_calls(name, dtype_named(dtype))) if ours else []
+
+
+def placed(x):
+    """A copy where the kernels run."""
+    return npx.asarray(np.copy(npx.to_host(x)))
+
+
+def wide(x):
+    """A copy where the references run, in float64 unless x holds integers."""
+    x = np.copy(npx.to_host(x))
+    return npx.asarray(x if x.dtype.kind in "bi" else x.astype("float64"))
+
+
+def evaluate(name, call, mode, change=placed):
+    """(y, gradients, arrays written to) of a call on the host, each array changed before; and what was saved."""
+    kernel, (args, options, gradient) = KERNELS[name], mapped(change, (call.inputs, call.options, call.gradient))
+    with kernel_mode(mode):
+        result = kernel(*args, **options)
+        if kernel.grad is None:
+            return on_host((result, (args, options))), None
+        y, saved = result
+        if saved.values is None:
+            return on_host(y), None
+        kept = on_host(saved.values)  # a gradient may consume it
+        g = np.cos(np.arange(y.size)).reshape(y.shape).astype(call.inputs[0].dtype)  # the same rounded numbers for both
+        return on_host((y, kernel.grad(change(g).astype(y.dtype), saved, **gradient))), kept
+
+
+def on_host(value):
+    """A value with its arrays on the host."""
+    return mapped(lambda x: np.copy(npx.to_host(x)), value)
+
+
+def on_cuda(name, *args, **options):
+    """What the kernel's version for a GPU returns for arrays of the host."""
+    with kernel_mode(MODE):
+        return KERNELS[name](*(npx.asarray(x) if isinstance(x, np.ndarray) else x for x in args), **options)
+
+
+def assert_near(what, dtype, expected, result):
+    """`result` near the float64 `expected`, by the tolerance of `dtype`."""
+    if isinstance(expected, (tuple, dict)):
+        for i in expected if isinstance(expected, dict) else range(len(expected)):
+            assert_near(f"{what}[{i}]", dtype, expected[i], result[i])
+    elif isinstance(expected, np.ndarray):
+        assert expected.shape == result.shape, what
+        finite = np.isfinite(expected)
+        assert np.array_equal(expected[~finite], result[~finite]), what
+        error = np.abs(expected[finite] - result[finite].astype("float64"))
+        largest = np.abs(expected[finite]).max(initial=0)
+        assert (error <= TOLERANCE[dtype] * largest).all(), f"{what}: off by {error.max()}, the largest is {largest}"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ON_CUDA)
+def test_equals_the_reference_in_float64(name, dtype):
+    for i, call in enumerate(calls(name, dtype)):
+        expected, _ = evaluate(name, call, "reference", wide)
+        assert_near(f"{name}, case {i}", dtype, expected, evaluate(name, call, MODE)[0])
+
+
+@pytest.mark.parametrize("name", ON_CUDA)
+def test_check_mode_finds_nothing(name):
+    """Forward and gradient, each version with what it saves itself."""
+    for call in calls(name, "float32"):
+        evaluate(name, call, "check" if ON_GPU else "emulate+check")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ON_CUDA)
+def test_the_order_of_the_threads_changes_no_bit(name, dtype):
+    """Three orders in the emulator; on a GPU, which has its own, three runs."""
+    for call in calls(name, dtype):
+        results = []
+        for order in emulator.ORDERS:
+            with emulator.thread_order(order):
+                results.append(bits(evaluate(name, call, MODE)))
+        assert results[0] == results[1] == results[2]
+
+
+def bits(value):
+    """Every bit of a result, of what is saved for the gradient too."""
+    if isinstance(value, (tuple, dict)):
+        return tuple(map(bits, value.values() if isinstance(value, dict) else value))
+    return npx.to_host(value).tobytes() if hasattr(value, "dtype") else value
+
+
+def other_layout(x):
+    """The same numbers, not contiguous, for arrays of two axes and more."""
+    return npx.repeat(npx.asarray(np.asarray(x)), 2, axis=-1)[..., ::2] if x.ndim > 1 else placed(x)
+
+
+@pytest.mark.parametrize("name", ON_CUDA)
+def test_inputs_of_any_memory_layout(name):
+    for call in calls(name, "float32"):
+        expected, _ = evaluate(name, call, "reference", wide)
+        assert_near(name, "float32", expected, evaluate(name, call, MODE, other_layout)[0])
+
+
+@pytest.mark.parametrize("name, dtype", [(n, d) for n in ON_CUDA for d in DTYPES if ("cupy", d) in KERNELS[n].versions])
+def test_results_have_the_dtype_of_the_inputs(name, dtype):
+    """But for the loss, which is float32 (a sum over a batch is beyond the range of float16), and Adam's arrays."""
+    result, _ = evaluate(name, calls(name, dtype)[0], MODE)
+    if name != "adam":
+        loss = name.endswith("cross_entropy")
+        y, gradients = result if KERNELS[name].grad else (result[0], ())
+        outputs = y if isinstance(y, tuple) else (y,)
+        assert {x.dtype.name for x in outputs if x.dtype.kind != "i"} == {"float32" if loss else dtype}
+        gradients = gradients if isinstance(gradients, tuple) else (gradients,)
+        assert {x.dtype.name for x in gradients if x is not None} <= {dtype}
+
+
+@pytest.mark.parametrize("shape", [(64,), (3, 31), (5, 2, 9)])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_dropout_drops_what_the_cpu_drops(shape, rate):
+    """Bit for bit, in the flat order of the array, whether a row begins at a multiple of 16 or not."""
+    ones = np.ones(shape, "float32")
+    drop = npx.Drop(rate, KEY)
+    expected = drop.keep(shape) * np.float32(drop.scale)
+    y, saved = on_cuda("dropout", ones, drop)
+    assert np.array_equal(on_host(y), expected)
+    assert np.array_equal(on_host(npx.dropout_grad(npx.asarray(ones), saved)), expected)
+    rows = np.arange(np.prod(shape), dtype="float32").reshape(shape) + 1
+    identity = np.ones(shape[-1], "float32"), np.zeros(shape[-1], "float32")
+    dropped = on_cuda("dropout_residual_norm", rows, rows * 0, *identity, drop)[0]
+    whole = npx.layer_norm.reference(rows * expected, *identity)[0].astype("float64")
+    assert_near("rows", "float32", whole, on_host(dropped))
+
+
+def loss_and_gradients(x, w, targets):
+    loss, saved = on_cuda("linear_cross_entropy", x, w, targets, npx.LabelSmoothing(0.1))
+    return on_host((loss, *npx.linear_cross_entropy_grad(npx.ones((), loss.dtype), saved)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ON_CUDA)
+def test_small_blocks_change_nothing_but_rounding(name, dtype):
+    """Chunks of the vocabulary loss, slices of rows that are summed, blocks that share sums, columns of top_k."""
+    for i, call in enumerate(calls(name, dtype)):
+        if max(x.size for x in call.inputs if isinstance(x, np.ndarray)) <= 2000:
+            expected, _ = evaluate(name, call, "reference", wide)
+            with npx.small_blocks(2, threads=1):
+                assert_near(f"{name}, case {i}", dtype, expected, evaluate(name, call, MODE)[0])
+
+
+@pytest.mark.skipif(ON_GPU, reason="what cuBLAS is told is read from its stand-in")
+@pytest.mark.parametrize("classes", [37, 64, 97])
+def test_rows_of_logits_begin_where_cublas_wants_them(classes):
+    """A learned vocabulary is often odd: without room at the end of each row every other one would begin at 2 bytes."""
+    pytest.importorskip("ml_dtypes", reason="NumPy knows bfloat16 from ml_dtypes, which is not installed")
+    draw = Edges("rows", dtype_named("bfloat16"), [])
+    x, w, targets = draw.values(5, 8), draw.values(classes, 8), draw.ids(classes, 5)
+    expected = evaluate("linear_cross_entropy", Call((x, w, targets, npx.LabelSmoothing(0.1))), "reference", wide)[0]
+    with device(cuda=True):
+        assert_near("gx, gw", "bfloat16", expected[1], loss_and_gradients(x, w, targets)[1:])
+        room = -(-classes // 64) * 64
+        assert [(*call[:3], *call[4]) for call in CUBLAS.calls] == [
+            (5, classes, 8, 8, 8, room), (5, 8, classes, room, 8, 8), (classes, 8, 5, room, 8, 8)
+        ]  # fmt: skip
+
+
+def loss_and_gradient(logits, targets):
+    loss, saved = on_cuda("cross_entropy", logits, targets)
+    return on_host((loss, npx.cross_entropy_grad(npx.ones(()), saved)))
+
+
+def test_padding_has_no_loss_and_no_gradient():
+    logits, targets = np.full((2, 9), 3, "float32"), np.array([4, 0])
+    loss, gz = loss_and_gradient(logits, targets)
+    assert np.isclose(loss, np.log(9)) and not gz[1].any() and gz[0, 4] < 0
+
+
+def test_the_largest_numbers_do_not_overflow():
+    huge = np.finfo("float32").max / 4
+    x = np.array([[huge, -huge, huge, 0]], "float32")
+    assert np.array_equal(on_host(on_cuda("softmax", x)[0]), np.array([[0.5, 0, 0.5, 0]], "float32"))
+    loss, gradient = loss_and_gradient(x[:, :3], np.array([2]))
+    assert np.isfinite(loss) and np.allclose(gradient, [[0.5, 0, -0.5]])
+
+
+def test_rows_with_nothing_left_are_zeros():
+    x = np.full((3, 40), -np.inf, "float32")
+    x[1:], mask = 7, np.arange(40) < [[40], [0], [20]]
+    expected = np.where(mask, np.array([[0], [0], [0.05]]), 0).astype("float32")
+    assert np.allclose(on_host(on_cuda("softmax", x, mask)[0]), expected)
+    assert not on_host(on_cuda("softmax", x[:1])[0]).any()
+
+
+def test_nothing_is_lost_when_a_number_is_not_finite():
+    """NaN comes through every kernel on the way of the loss, so that a training notices it."""
+    x = np.ones((2, 33), "float32")
+    x[1, 7] = np.nan
+    ones = np.ones(33, "float32")
+    assert np.isnan(on_host(on_cuda("layer_norm", x, ones, ones)[0])[1]).all()
+    assert np.isnan(on_host(on_cuda("linear", x, np.eye(33, dtype="float32"), ones, "relu")[0])[1]).any()
+    assert np.isnan(on_host(on_cuda("cross_entropy", x, np.array([3, 4]))[0]))
+    assert np.isnan(on_host(on_cuda("softmax", x)[0])[1]).all()
+
+
+# The operations of autograd, whole: forward and backward
+
+
+def operations(d):
+    rows = d.values(2, 3, 33), d.values(2, 3, 33), d.values(33), d.values(33)
+    targets = d.ids(9, 2, 3)
+    return {
+        "softmax": ((d.values(2, 3, 33), d.masks(3, 33)), {}),
+        "layer_norm": (rows[1:], {"eps": 1e-2}),
+        "dropout": ((d.values(3, 33), npx.Drop(0.3, KEY)), {}),
+        "dropout_residual_norm": (rows, {"drop": npx.Drop(0.3, KEY), "eps": 1e-2}),
+        "linear": ((d.values(2, 3, 33), d.values(33, 9), d.values(9)), {"activation": "relu"}),
+        "embedding": ((d.values(9, 33), d.ids(9, 2, 5)), {"scale": 2.5}),
+        "cross_entropy": ((d.values(2, 3, 9), targets), {"smoothing": npx.LabelSmoothing(0.1)}),
+        "linear_cross_entropy": ((d.values(2, 3, 5), d.values(9, 5), targets), {"smoothing": npx.LabelSmoothing(0.1)}),
+    }
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", operations(Edges("names", "float32", [])))
+def test_gradients_of_an_operation(name, dtype):
+    calls("softmax", dtype)  # skips where the dtype is not known
+    draw = Edges(name, dtype_named(dtype), [])
+    inputs, options = operations(draw)[name]
+
+    def run(mode, dtype):
+        with kernel_mode(mode):
+            floats = {i for i, x in enumerate(inputs) if isinstance(x, np.ndarray) and x.dtype == draw.dtype}
+            args = [npx.asarray(x) if isinstance(x, np.ndarray) else x for x in inputs]
+            args = [Tensor(x.astype(dtype), requires_grad=True) if i in floats else x for i, x in enumerate(args)]
+            y = getattr(neural, name)(*args, **options)
+            y.backward(npx.asarray(np.cos(np.arange(y.size)).reshape(y.shape).astype(y.dtype)))
+            return on_host((y.data, *(args[i].grad for i in sorted(floats))))
+
+    assert_near(name, dtype, run("reference", np.dtype("float64")), run(MODE, draw.dtype))
+
+
+@pytest.mark.skipif(ON_GPU, reason="the kit draws its inputs on the host")
+@pytest.mark.parametrize("name", operations(Edges("names", "float32", [])))
+@settings(max_examples=15)
+@given(data=st.data())
+def test_an_operation_in_emulation_keeps_the_rules_of_the_kit(name, data):
+    """In float64 the references run; the kit holds the results in float32, from the CUDA kernels, to those."""
+    with kernel_mode(MODE):
+        check(f"operation {name}", data)

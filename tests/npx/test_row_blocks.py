@@ -1,0 +1,234 @@
+"""Blocks and threads (npx/row_blocks.py): every row once, in order, whatever a check makes of the sizes."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import npx
+from npx.cpu import row_blocks
+from npx.testing import interleave
+
+SIZES, THREADS = (1, 2, 3), (1, 2, 3)
+small = pytest.mark.parametrize("size, threads", [(size, threads) for size in SIZES for threads in THREADS])
+
+
+@small
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 7, 20])
+def test_every_row_once_and_results_in_order(number, size, threads):
+    """And on as many threads as there are blocks for, with nothing run inline."""
+    walkers, seen = set(), []
+
+    def body(i, j):
+        walkers.add(threading.get_ident())
+        seen.extend(range(i, j))
+        return i, j
+
+    with npx.small_blocks(size, threads):
+        blocks = row_blocks.map_blocks(body, number, 8)
+        assert blocks == [(i, min(i + size, number)) for i in range(0, number, size)]
+        assert sorted(seen) == list(range(number)) and len(walkers) == min(threads, len(blocks))
+        assert blocks == row_blocks.parallel_ranges(body, number, row_blocks.block(1000), inline=True)
+
+
+@given(number=st.integers(0, 300), row_bytes=st.integers(0, 100), threads=st.integers(1, 5))
+def test_blocks_cover_every_row_once_in_order(number, row_bytes, threads):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_blocks, "BLOCK_BYTES", 200)
+        patch.setattr(row_blocks, "INLINE_BYTES", 1000)
+        patch.setenv("NPX_THREADS", str(threads))
+        blocks = row_blocks.map_blocks(lambda i, j: range(i, j), number, row_bytes)
+    assert [row for block in blocks for row in block] == list(range(number))
+
+
+@small
+@given(m=st.integers(0, 9), k=st.integers(0, 9), n=st.integers(0, 9))
+def test_product_in_panels_equals_the_product(size, threads, m, k, n):
+    a, b = np.arange(m * k, dtype=float).reshape(m, k) - 7, np.arange(k * n, dtype=float).reshape(k, n) + 1
+    with npx.small_blocks(size, threads):
+        assert np.array_equal(row_blocks.matmul(a, b), a @ b)  # whole numbers: exact in any order
+        out = np.empty((m, 2 * n))[:, ::2]
+        assert row_blocks.matmul(a, b, out=out) is out and np.array_equal(out, a @ b)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_ranges_within_ranges_come_to_an_end(threads, monkeypatch):
+    """Where all threads are at a range of the outer ones, none is free for the inner ones."""
+    monkeypatch.setenv("NPX_THREADS", str(threads))
+    all_here, found = threading.Barrier(threads), []
+
+    def outer(i, j):
+        if i < threads:
+            all_here.wait(60)
+        return row_blocks.parallel_ranges(lambda k, _: (i, k, threading.get_ident()), 4, 1)
+
+    thread = threading.Thread(
+        target=lambda: found.extend(row_blocks.parallel_ranges(outer, 2 * threads, 1)), daemon=True
+    )
+    thread.start()
+    thread.join(60)
+    assert [[place[:2] for place in own] for own in found] == [[(i, k) for k in range(4)] for i in range(2 * threads)]
+    assert len({walker for own in found for *_, walker in own}) == threads
+
+
+@small
+@given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=3), dtype=st.sampled_from(["float32", "float64"]))
+def test_elementwise_is_the_formula_of_whole_arrays(size, threads, shape, dtype):
+    """Also of a view that is not contiguous, and every value once."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(*shape[:-1], 2 * shape[-1])).astype(dtype)[..., 1::2]
+    y, seen = rng.normal(size=shape).astype(dtype), []
+
+    def formula(a, b):
+        seen.extend(np.ravel(b))
+        return np.exp(a) * b
+
+    with npx.small_blocks(size, threads):
+        z = npx.elementwise(formula, x, y)
+    assert z.shape == y.shape and z.dtype == dtype and np.array_equal(z, np.exp(x) * y)
+    assert sorted(seen) == sorted(y.ravel())
+    assert npx.elementwise(np.exp, np.array(0.0)) == 1
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3,), ()])
+def test_elementwise_forms_numbers_of_16_bits_in_float32(shape):
+    """And gives the dtype of the first array back, also where it is not cut into blocks: () here, all on a GPU."""
+    x, seen = np.full(shape, 300, np.float16), []
+
+    def formula(x, small):
+        seen.append((x.dtype.name, small.dtype.name))
+        return x * x * small
+
+    y = npx.elementwise(formula, x, np.full(shape, 1e-3, np.float16))
+    assert y.dtype == np.float16 and y.shape == shape and np.allclose(y, 90, rtol=1e-3)
+    assert set(seen) == {("float32", "float32")}
+    assert npx.elementwise(np.exp, np.zeros(shape, int)).dtype == int
+
+
+def test_elementwise_refuses_what_would_have_to_be_stretched():
+    with pytest.raises(ValueError, match=r"expected arrays of shape \(2, 3\) throughout; got one of \(1, 3\)"):
+        npx.elementwise(np.add, np.ones((2, 3)), np.ones((1, 3)))
+
+
+def test_sizes_are_what_they_were_outside_of_a_check(monkeypatch):
+    monkeypatch.setenv("NPX_THREADS", "4")
+    before = row_blocks.block(1000), row_blocks.panel(1000), row_blocks.cores()
+    with npx.small_blocks(2, threads=3):
+        assert (row_blocks.block(1000), row_blocks.panel(1000), row_blocks.cores()) == (2, 2, 3)
+        with npx.small_blocks(None, threads=1):
+            assert (row_blocks.block(1000), row_blocks.cores()) == (1000, 1)
+        with pytest.raises(ZeroDivisionError), npx.small_blocks():
+            raise ZeroDivisionError
+        assert (row_blocks.block(7), row_blocks.cores()) == (2, 3)
+    assert (row_blocks.block(1000), row_blocks.panel(1000), row_blocks.cores()) == before == (1000, 250, 4)
+
+
+def test_sizes_hold_in_every_thread():
+    found = []
+    with npx.small_blocks(3, threads=2):
+        other = threading.Thread(target=lambda: found.append((row_blocks.block(1000), row_blocks.cores())))
+        other.start()
+        other.join()
+    assert found == [(3, 2)]
+
+
+@pytest.mark.parametrize("bad", [{"rows": 0}, {"threads": 0}, {"rows": -1, "threads": 2}])
+def test_sizes_below_one_are_refused(bad):
+    with pytest.raises(ValueError, match="small_blocks: expected rows and threads of at least 1"):
+        with npx.small_blocks(**bad):
+            pass
+
+
+@pytest.mark.parametrize("value", ["two", "-1", "1.5"])
+def test_a_number_of_threads_that_is_none_is_told(value, monkeypatch):
+    monkeypatch.setenv("NPX_THREADS", value)
+    with pytest.raises(ValueError, match=f"NPX_THREADS: expected a whole number from 0 to 1024; got '{value}'"):
+        row_blocks.cores()
+
+
+@small
+def test_an_error_in_a_block_reaches_the_caller(size, threads):
+    def body(i, j):
+        if i >= size:
+            raise ZeroDivisionError
+
+    with npx.small_blocks(size, threads), pytest.raises(ZeroDivisionError):
+        row_blocks.map_blocks(body, 20, 8)
+
+
+@pytest.mark.parametrize("fails", ["caller", "worker"])
+def test_nothing_runs_any_more_when_an_error_arrives(fails, monkeypatch):
+    """Or it would write into arrays that their owner has given up, for as long as there are ranges."""
+    monkeypatch.setenv("NPX_THREADS", "2")
+    number, both, caller, begun, done = 200, threading.Barrier(2), threading.get_ident(), [], []
+    first = set()
+
+    def body(i, j):
+        begun.append(i)
+        if threading.get_ident() not in first:
+            first.add(threading.get_ident())
+            both.wait(60)
+        if (threading.get_ident() == caller) == (fails == "caller"):
+            raise MemoryError
+        threading.Event().wait(1e-3)  # the other thread gets on
+        done.append(i)
+
+    with pytest.raises(MemoryError):
+        row_blocks.parallel_ranges(body, number, 1)
+    then = len(begun)
+    row_blocks.parallel_ranges(lambda i, j: both.wait(60), 2, 1)  # once the worker is free
+    assert len(begun) == then == len(done) + 1 < number
+
+
+# Threads that take turns
+
+
+SHARING = {
+    "lines": lambda x, y, scratch: (np.multiply(x, 2, out=scratch), np.copyto(y, scratch)),
+    "one expression": lambda x, y, scratch: np.copyto(y, np.multiply(x, 2, out=scratch)),
+    "in place": lambda x, y, scratch: (scratch.fill(0), scratch.__iadd__(x), y.fill(0), y.__iadd__(scratch * 2)),
+}
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("shared", SHARING)
+@pytest.mark.parametrize("attempt", range(3))
+def test_what_threads_share_shows_at_each_run(threads, shared, attempt):
+    x, y, scratch = np.arange(6.0), np.empty(6), np.empty(1)
+
+    def body(i, j):
+        SHARING[shared](x[i:j], y[i:j], scratch)
+
+    with npx.small_blocks(1, threads):
+        row_blocks.map_blocks(body, 6, 8)
+    assert not np.array_equal(y, 2 * x)
+    with npx.small_blocks(1, threads=1):
+        row_blocks.map_blocks(body, 6, 8)
+    assert np.array_equal(y, 2 * x)
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_the_last_of_the_first_blocks_ends_first(attempt):
+    """So what depends on the order in which blocks end is noticed too."""
+    ended = []
+    with npx.small_blocks(2, threads=3):
+        row_blocks.parallel_ranges(lambda i, j: ended.append(i), 6, 2)
+    assert ended == [4, 2, 0]
+
+
+def test_blocks_that_wait_for_each_other_go_on(monkeypatch):
+    """A thread that holds a lock gets on although the others, which wait for it, never hand over to it."""
+    monkeypatch.setattr(interleave, "PATIENCE", 0.02)
+    lock, total = threading.Lock(), 0
+
+    def body(i, j):
+        nonlocal total
+        with lock:
+            before = total
+            total = before + i
+
+    with npx.small_blocks(1, threads=3):
+        row_blocks.map_blocks(body, 20, 8)
+    assert total == 190

@@ -1,0 +1,247 @@
+"""Scores (train/metrics/bleu.py): the laws of BLEU, and each variant against sacreBLEU asked directly."""
+
+import json
+import math
+from io import StringIO
+
+import pytest
+import sacrebleu
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.significance import PairedTest
+from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+from sacrebleu.tokenizers.tokenizer_intl import TokenizerV14International
+from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp
+
+from train.errors import UserError
+from train.metrics.bleu import (
+    BLEUS,
+    OTHERS,
+    bleu,
+    corpus_bleu_for_validation,
+    print_report,
+    score_report,
+    split_compounds,
+)
+
+WORDS = ["Das", "das", "Haus", "ist", "rot", ",", ".", "E-Mail-Adresse", "U-Bahn", "»Ja«", "10-12", "öffnen", "nicht"]
+sentences = st.lists(st.sampled_from(WORDS), min_size=4, max_size=12).map(" ".join)
+corpora = st.lists(sentences, min_size=1, max_size=5)
+pairs = st.lists(st.tuples(sentences, sentences), min_size=1, max_size=5).map(
+    lambda pairs: ([a for a, _ in pairs], [b for _, b in pairs])
+)
+
+HYPOTHESES = ["Das Haus mit der E-Mail-Adresse ist sehr rot .", "Er sagte: „Nein, die U-Bahn kommt heute nicht.“"]
+REFERENCES = ["das Haus mit der E-Mail-Adresse war sehr rot .", "Er sagte: „Ja, die S-Bahn kommt heute nicht.“"]
+
+
+@given(corpora)
+@settings(max_examples=15, deadline=None)
+def test_a_text_scores_100_against_itself(lines):
+    report = score_report(lines, lines)
+    assert set(report["scores"]) == {*BLEUS, "chrf", "chrf++", "ter"}
+    for key, row in report["scores"].items():
+        assert row["score"] == pytest.approx(0 if key == "ter" else 100)
+    assert corpus_bleu_for_validation(lines, lines) == pytest.approx(100)
+
+
+@given(pairs)
+@settings(max_examples=15, deadline=None)
+def test_case_counts_but_where_the_signature_says_otherwise(pair):
+    hypotheses, references = pair
+    lowered = score_report([x.lower() for x in hypotheses], [x.lower() for x in references], ter=False)["scores"]
+    scores = score_report(hypotheses, references, ter=False)["scores"]
+    for key in ("bleu_13a_lc", "bleu_tok_lc"):
+        assert scores[key]["score"] == lowered[key]["score"] == lowered[key.removesuffix("_lc")]["score"]
+        assert "|case:lc|" in scores[key]["signature"]
+    upper = [x.upper() for x in references]
+    assume(upper != references)
+    for row in score_report(upper, references, ter=False)["scores"].values():
+        assert (row["score"] < 99.999) == ("case:lc" not in row["signature"])
+
+
+@given(pairs)
+@settings(max_examples=15, deadline=None)
+def test_each_score_is_sacrebleus(pair):
+    hypotheses, references = pair
+    scores = score_report(hypotheses, references)["scores"]
+    for key in ("bleu_13a", "bleu_13a_lc", "bleu_intl", "bleu_tok", "bleu_tok_lc"):
+        variant = BLEUS[key]
+        expected = sacrebleu.corpus_bleu(
+            hypotheses, [references], tokenize=variant.tokenize, lowercase=variant.lowercase, force=True
+        )
+        row = scores[key]
+        assert (row["score"], row["precisions"], row["brevity_penalty"]) == (
+            expected.score,
+            expected.precisions,
+            expected.bp,
+        )
+        assert (row["hypothesis_length"], row["reference_length"]) == (expected.sys_len, expected.ref_len)
+        assert f"|tok:{variant.tokenize}|" in row["signature"]
+    assert scores["chrf"]["score"] == sacrebleu.corpus_chrf(hypotheses, [references]).score
+    assert scores["chrf++"]["score"] == sacrebleu.corpus_chrf(hypotheses, [references], word_order=2).score
+    assert scores["ter"]["score"] == sacrebleu.corpus_ter(hypotheses, [references]).score
+    assert corpus_bleu_for_validation(hypotheses, references) == scores["bleu_13a"]["score"]
+    tokenised = corpus_bleu_for_validation(hypotheses, references, tokenize="none", lowercase=True)
+    assert tokenised == scores["bleu_tok_lc"]["score"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rich-text format", "rich ##AT##-##AT## text format"),
+        ("E-Mail-Adresse", "E ##AT##-##AT## Mail ##AT##-##AT## Adresse"),
+        ("a-b-c", "a ##AT##-##AT## b-c"),  # matches do not overlap
+        ("a - b -c d- --", "a - b -c d- --"),  # a hyphen beside white space is not in a word
+        ("2013-14", "2013 ##AT##-##AT## 14"),
+        ("Ü-Wagen", "Ü ##AT##-##AT## Wagen"),
+        ("a\u00a0-\u00a0b", "a\u00a0 ##AT##-##AT## \u00a0b"),  # Perl reads bytes, to which this is no white space
+    ],
+)
+def test_compounds_are_split_as_the_papers_script_splits_them(text, expected):
+    assert split_compounds(text) == expected
+
+
+@given(corpora, corpora)
+@settings(max_examples=15, deadline=None)
+def test_splitting_compounds_is_one_step_more_than_tokenising(a, b):
+    n = min(len(a), len(b))
+    scores = score_report(a[:n], b[:n], ter=False)["scores"]
+    by_hand = sacrebleu.corpus_bleu(
+        [split_compounds(x) for x in a[:n]], [[split_compounds(x) for x in b[:n]]], tokenize="none", force=True
+    )
+    assert scores["bleu_compound"]["score"] == by_hand.score
+    assert "|tok:none+##AT##|" in scores["bleu_compound"]["signature"]
+    assert "|tok:13a+##AT##|" in scores["bleu_compound_13a"]["signature"]
+    plain = [[line.replace("-", "") for line in lines[:n]] for lines in (a, b)]
+    scores = score_report(*plain, ter=False)["scores"]
+    assert scores["bleu_compound"]["score"] == scores["bleu_tok"]["score"]
+    assert scores["bleu_compound_13a"]["score"] == scores["bleu_13a"]["score"]
+
+
+@pytest.mark.parametrize("variant", BLEUS)
+def test_a_bleu_keeps_no_lines(variant):
+    """A training measures it for days."""
+    bleu(["A line, kept by no one."], ["A line."], BLEUS[variant])
+    for tokenizer in (Tokenizer13a, TokenizerRegexp, TokenizerV14International):
+        assert tokenizer.__call__.cache_info().currsize == 0
+
+
+def test_the_variants_tell_different_things():
+    scores = score_report(HYPOTHESES, REFERENCES)["scores"]
+    values = [scores[key]["score"] for key in BLEUS]
+    assert len(set(values)) == len(values)
+    assert scores["bleu_compound"]["hypothesis_length"] == scores["bleu_tok"]["hypothesis_length"] + 2 * 3
+
+
+@given(corpora, st.integers(1, 3))
+@settings(max_examples=15, deadline=None)
+def test_unequal_numbers_of_lines_are_refused_with_both_counts(lines, more):
+    longer = lines + ["und noch eine Zeile"] * more
+    for score in (score_report, corpus_bleu_for_validation):
+        with pytest.raises(UserError) as error:
+            score(lines, longer)
+        message = str(error.value)
+        assert f"{len(lines)} hypotheses and {len(longer)} references" in message and "\n" not in message
+        with pytest.raises(UserError, match="at least one line"):
+            score([], [])
+
+
+@given(st.lists(st.text(max_size=20), min_size=1, max_size=4), st.lists(st.text(max_size=20), min_size=1, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_any_text_can_be_scored(a, b):
+    n = min(len(a), len(b))
+    assume(n)
+    for row in score_report(a[:n], b[:n])["scores"].values():
+        assert row["score"] >= 0
+
+
+def test_the_report_is_json_and_prints_every_signature_in_one_piece():
+    report = score_report(HYPOTHESES, REFERENCES)
+    assert json.loads(json.dumps(report)) == report
+    lines = {}
+    for width in (40, 80):  # a pipe has no width of its own; a narrow one may squeeze the table, never a signature
+        out = StringIO()
+        print_report(report, Console(file=out, width=width))
+        lines[width] = out.getvalue().split("\n")
+    for row in report["scores"].values():
+        assert f"  {row['signature']}" in lines[40]
+        assert f"  {row['signature']}" in lines[80]
+        assert any(line.startswith(row["name"]) and f"{row['score']:.2f}" in line for line in lines[80])
+    assert all("…" not in line for line in lines[80])
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "expected"),
+    [  # tokens in common by order, then the brevity penalty: worked out by hand
+        (["a b c d e"], ["a b c d f"], (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25),
+        (["a b c d"], ["a b c d e"], math.exp(1 - 5 / 4)),
+        (["a a b c d e"], ["a b c d e f"], (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25),  # the second "a" has no partner
+        (["a b c d e", "x y z v w u"], ["a b c d f", "x y z v w u"], (10 / 11 * 8 / 9 * 6 / 7 * 4 / 5) ** 0.25),
+        (["a b c d e f", "g"], ["a b c d e f", "g h"], math.exp(1 - 8 / 7)),  # one penalty for the corpus
+        (["A b c d e"], ["a b c d e"], (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25),  # case counts, as without -lc
+        (["a b c d e ."], ["a b c d e."], (4 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25),  # words end at white space alone
+    ],
+)
+def test_bleu_as_given_is_multi_bleus(hypotheses, references, expected):
+    scores = score_report(hypotheses, references, ter=False)["scores"]
+    assert scores["bleu_tok"]["score"] == pytest.approx(100 * expected, abs=1e-9)
+    lowered = score_report([x.lower() for x in hypotheses], [x.lower() for x in references], ter=False)["scores"]
+    assert scores["bleu_tok_lc"]["score"] == lowered["bleu_tok"]["score"]
+
+
+def sampled(key, hypotheses, references):
+    """sacreBLEU's own metric, and the texts as a score takes them."""
+    if key in OTHERS:
+        return {"chrf": CHRF(), "chrf++": CHRF(word_order=2), "ter": TER()}[key], hypotheses, references
+    how, lower = BLEUS[key].tokenize, BLEUS[key].lowercase
+    if BLEUS[key].compounds:
+        words = Tokenizer13a() if how == "13a" else str.strip
+        hypotheses, references = ([split_compounds(words(x)) for x in lines] for lines in (hypotheses, references))
+        how = "none"
+    return BLEU(tokenize=how, lowercase=lower, force=True), hypotheses, references
+
+
+@given(pairs, st.integers(2, 30))
+@settings(max_examples=10, deadline=None)
+def test_confidence_is_sacrebleus_to_the_last_digit(pair, samples):
+    report = score_report(*pair, bootstrap=samples)["scores"]
+    for key, row in report.items():
+        metric, hypotheses, references = sampled(key, *pair)
+        expected = metric.corpus_score(hypotheses, [references], n_bootstrap=samples)
+        assert (row["score"], row["mean"], row["confidence"]) == (expected.score, expected._mean, expected._ci)
+        assert f"|bs:{samples}|seed:12345|" in row["signature"]
+
+
+@given(st.lists(st.tuples(sentences, sentences, sentences), min_size=1, max_size=5), st.integers(2, 30))
+@settings(max_examples=10, deadline=None)
+def test_the_paired_test_is_sacrebleus_to_the_last_digit(lines, samples):
+    one, other, references = ([*side] for side in zip(*lines, strict=True))
+    report = score_report(one, references, bootstrap=samples, baseline=other)["scores"]
+    for key, row in report.items():
+        metric, found, expected = sampled(key, one, references)
+        systems = [("b", sampled(key, other, references)[1]), ("s", found)]
+        signatures, scores = PairedTest(systems, {"": metric}, [expected], "bs", samples)()
+        before, own = scores[next(iter(signatures))]
+        assert row["baseline"] == {"score": before.score, "mean": before.mean, "confidence": before.ci}
+        assert (row["score"], row["mean"], row["confidence"]) == (own.score, own.mean, own.ci)
+        difference = own.score - before.score
+        assert (row["p_value"], row["difference"]) == (own.p_value if difference else 1, difference)
+        assert row["score"] == score_report(one, references)["scores"][key]["score"]
+
+
+def test_a_better_system_is_told_from_its_baseline_and_an_equal_one_is_not(capsys):
+    references = [f"a b c d e {n}" for n in range(60)]
+    worse = [line.replace("c", "x") if n % 3 else line for n, line in enumerate(references)]
+    report = score_report(references, references, baseline=worse, ter=False)
+    assert all(row["p_value"] < 0.01 and row["difference"] > 0 for row in report["scores"].values())
+    same = score_report(worse, references, baseline=worse, ter=False)
+    assert all(row["p_value"] == 1 and row["difference"] == 0 for row in same["scores"].values())
+    print_report(report, Console(width=200))
+    shown = capsys.readouterr().out
+    assert "difference" in shown and "baseline" in shown and "±" in shown
+    json.dumps(report)
+    with pytest.raises(UserError, match="got 59 lines in the baseline and 60 references"):
+        score_report(references, references, baseline=worse[1:])

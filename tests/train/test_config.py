@@ -1,0 +1,228 @@
+"""Laws of the configuration: it writes and reads itself, every key is explained, and a mistake is told in one line."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models import PRESETS, TransformerConfig
+from models.fields import expected, kind_of
+from npx.ranges import inside
+from tests import ROOT
+from train.errors import UserError
+from train.run import config as keys
+from train.run.config import SECTIONS, RunConfig, all_keys, check, explain, keys_of
+from train.tasks import TASKS
+
+CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_size=20)
+
+
+def values_of(table, f):
+    """A strategy of what a key takes, drawn from its own metadata."""
+    kind, interval = kind_of(f), f.metadata["within"]
+    if f.metadata["choices"]:
+        return st.sampled_from(tuple(f.metadata["choices"]))
+    if kind is bool:
+        return st.booleans()
+    if kind is str:
+        return TEXT
+    numbers = st.integers(1, 10_000) if kind is int else st.floats(0, 1e6) | st.floats(0, 1)
+    return numbers.filter(lambda value: not interval or inside(interval, value))
+
+
+@st.composite
+def tables(draw):
+    """Some keys of each table with values they take; sizes that belong together stay the preset's."""
+    chosen = {}
+    for table in SECTIONS:
+        names = [n for n in keys_of(table) if n not in ("d_model", "n_heads", "d_k", "d_v")]
+        some = draw(st.lists(st.sampled_from(names), unique=True, max_size=6))
+        chosen[table] = {name: draw(values_of(table, keys_of(table)[name])) for name in some}
+    return chosen
+
+
+def message(call, *arguments, **named):
+    """The one line of the UserError that a call raises."""
+    with pytest.raises(UserError) as caught:
+        call(*arguments, **named)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert all(part in text for part in (": expected ", "; got ", "; try "))
+    return text
+
+
+@given(tables())
+def test_a_dumped_config_loads_back_equal(tmp_path_factory, chosen):
+    config = RunConfig.from_dict(chosen)
+    file = tmp_path_factory.mktemp("config") / "config.toml"
+    file.write_text(config.dump(), encoding="utf-8")
+    assert RunConfig.load(file) == config
+    for table, entries in chosen.items():
+        for name, value in entries.items():
+            assert getattr(getattr(config, table), name) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["C:\\new", 'a "b"', "tab\there", "\x7f\x01\x85", "caf\u00e9 \U0001f600", "# no = comment"]
+)
+def test_text_of_any_kind_is_written_so_that_it_reads_back(text, tmp_path):
+    config = RunConfig.from_dict({"data": {"train_src": text}})
+    (tmp_path / "config.toml").write_text(config.dump(), encoding="utf-8")
+    assert RunConfig.load(tmp_path / "config.toml").data.train_src == text
+
+
+@given(st.data())
+def test_a_setting_reads_what_the_file_would(data):
+    table, name = data.draw(st.sampled_from(all_keys())).split(".")
+    if name in ("d_model", "n_heads", "preset"):
+        return
+    value = data.draw(values_of(table, keys_of(table)[name]))
+    by_setting = RunConfig.from_dict({}, [f"{table}.{name}={keys.to_toml(value)}"])
+    assert by_setting == RunConfig.from_dict({table: {name: value}})
+
+
+@pytest.mark.parametrize("full", all_keys())
+def test_every_key_is_explained_and_its_default_is_valid(full):
+    table, name = full.split(".")
+    f = keys_of(table)[name]
+    assert len(f.metadata["help"]) > 15
+    text = explain(f)
+    assert expected(f)[1:] in text
+    if f.default is None:
+        assert f.metadata["unset"] in text
+    else:
+        assert check(table, f, f.default) == f.default
+    lines = RunConfig().dump().splitlines()
+    at = next(i for i, line in enumerate(lines) if line.removeprefix("# ").startswith(f"{name} ="))
+    assert lines[at - 1].startswith("# ")
+
+
+def test_the_model_table_has_every_field_of_the_architecture():
+    given_elsewhere = {"vocab_size", "pad_id", "bos_id", "eos_id", "n_outputs"}
+    own = set(keys_of("model")) - {"preset", "variant"}
+    assert own == {f.name for f in fields(TransformerConfig)} - given_elsewhere
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_decides_what_is_not_given(preset):
+    config = RunConfig.from_dict({"model": {"preset": preset}})
+    assert config.transformer_config(100) == TransformerConfig.preset(preset, vocab_size=100)
+    for name, value in keys.preset_values(preset)["train"].items():
+        assert getattr(config.train, name) == value
+    assert RunConfig.from_dict({"model": {"preset": preset}, "train": {"max_steps": 7}}).train.max_steps == 7
+
+
+def test_another_preset_by_setting_takes_its_own_sizes_but_keeps_what_was_chosen(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text(RunConfig.from_dict({"model": {"d_ff": 1000}, "train": {"label_smoothing": 0.3}}).dump())
+    config = RunConfig.load(file, ["model.preset=big"])
+    assert (config.model.d_model, config.model.n_heads, config.model.d_ff) == (1024, 16, 1000)
+    assert (config.train.max_steps, config.train.label_smoothing) == (300_000, 0.3)
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)
+def test_a_shipped_config_loads_and_explains_its_keys(file):
+    config = RunConfig.load(file)
+    texts = TASKS[config.data.task].files
+    assert all(getattr(config.data, name).startswith("data/") for name in texts["train"] + texts["valid"])
+    before = ""
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if " = " in line and not line.startswith("#"):
+            assert before.startswith("#") or " = " in before, f"{line} stands without a comment"
+        before = line
+
+
+@pytest.mark.parametrize(
+    ("tables", "named", "hint"),
+    [
+        ({"train": {"max_stepz": 3}}, "train.max_stepz", "train.max_steps"),
+        ({"train": {"beam": 3}}, "train.beam", "search.beam"),
+        ({"trian": {"seed": 3}}, "trian", "[train]"),
+        ({"max_steps": 3}, "max_steps", "[train]"),
+        ({"model": {"preset": "bigg"}}, "model.preset", '"big"'),
+        ({"model": {"norm": "past"}}, "model.norm", '"post"'),
+        ({"model": {"d_model": 100}}, "d_model", "8"),
+        ({"model": {"d_model": "512"}}, "model.d_model", "preset"),
+        ({"train": {"max_steps": 0}}, "train.max_steps", "100000"),
+        ({"train": {"max_steps": 2.5}}, "train.max_steps", "whole number"),
+        ({"train": {"max_steps": True}}, "train.max_steps", "whole number"),
+        ({"train": {"lr_scale": float("nan")}}, "train.lr_scale", "above 0"),
+        ({"train": {"lr_scale": float("inf")}}, "train.lr_scale", "above 0"),
+        ({"train": {"lr_scale": 10**400}}, "train.lr_scale", "above 0"),
+        ({"train": {"lr_scale": 0}}, "train.lr_scale", "above 0"),
+        ({"train": {"seed": 2**32}}, "train.seed", "to 4294967295"),
+        ({"train": {"beta2": 1.0}}, "train.beta2", "below 1"),
+        ({"train": {"validate_bleu": 1}}, "train.validate_bleu", "true or false"),
+        ({"train": {"precision": "bfloat16"}}, "train.precision", 'try precision = "bf16"'),
+        ({"train": {"precision": "float99"}}, "train.precision", '"float32"'),
+        ({"train": {"seed": [1, 2]}}, "train.seed", "seed = 1"),
+        ({"data": {"train_src": "a\nb"}}, "data.train_src", "one line"),
+        ({"search": {"alpha": -1}}, "search.alpha", "0.6"),
+    ],
+)
+def test_a_wrong_table_is_told_with_key_and_remedy(tables, named, hint):
+    text = message(RunConfig.from_dict, tables, where="my.toml")
+    assert text.startswith("my.toml: ")
+    assert named in text
+    assert hint in text
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ("train.max_stepz=3", "train.max_steps"),
+        ("max_steps=3", "--set train.max_steps=3"),
+        ("trian.max_steps=3", "--set train.max_steps=3"),
+        ("train.max_steps", "train.max_steps=..."),
+        ("train.max_steps=many", "whole number"),
+        ("train.max_steps=", "whole number"),
+        ("train.validate_bleu=True", "true or false"),
+        ("train.seed=1\nmax_steps=3", "whole number"),
+    ],
+)
+def test_a_wrong_setting_is_told_with_its_remedy(setting, hint):
+    text = message(RunConfig.from_dict, {}, [setting])
+    assert text.startswith("--set: ")
+    assert hint in text
+
+
+def test_settings_take_bare_text_and_the_last_one_counts():
+    config = RunConfig.from_dict({}, ["data.train_src=a b.txt", "data.train_tgt=7", "train.seed=2", "train.seed=3"])
+    assert (config.data.train_src, config.data.train_tgt, config.train.seed) == ("a b.txt", "7", 3)
+    assert RunConfig.from_dict({}, ['data.train_src="a=b"']).data.train_src == "a=b"
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        (b"[train]\nseed = = 3\n", ":2: "),
+        (b"[train]\nseed = 3\nseed = 4\n", ":3: "),
+        (b"[train\n", ":1: "),
+        (b"[train]\nseed = \xff\n", ":2: "),
+        (b"[train]\nseed = " + b"9" * 5000, ":2: "),
+    ],
+)
+def test_a_file_that_is_not_toml_is_told_with_its_line(tmp_path, content, place):
+    file = tmp_path / "broken.toml"
+    file.write_bytes(content)
+    assert message(RunConfig.load, file).startswith(f"{file}{place}")
+
+
+def test_a_missing_file_is_told(tmp_path):
+    assert "no such file" in message(RunConfig.load, tmp_path / "none.toml")
+
+
+def test_a_resumed_run_may_change_how_long_but_not_what():
+    config = RunConfig.from_dict({"train": {"seed": 1}})
+    longer = RunConfig.from_dict({"train": {"seed": 1, "max_steps": 7, "validate_every": 3}, "search": {"beam": 9}})
+    longer.check_frozen(config.frozen(), Path("before"))
+    assert config.frozen() == longer.frozen()
+    for tables, name in (({"train": {"seed": 2}}, "train.seed"), ({"model": {"d_ff": 8}}, "model.d_ff")):
+        assert f"resume: {name}" in message(RunConfig.from_dict(tables).check_frozen, config.frozen(), Path("before"))
+    before = config.frozen()
+    del before["train.seed"]  # a key that it lacks had its default
+    seeded = RunConfig.from_dict({"train": {"seed": 2}})
+    assert "train.seed" in message(seeded.check_frozen, before, Path("before"))

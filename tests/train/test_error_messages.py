@@ -1,0 +1,141 @@
+"""What was ignored in silence, or told badly: every mistake is one line that names what it is of, and what to try."""
+
+import shutil
+from xml.etree import ElementTree
+
+import pytest
+
+from models import Transformer, TransformerConfig
+from tests.helpers import trainings
+from tests.helpers.trainings import write_pairs
+from train.cli import main
+from train.run.folder import RunFolder
+from train.tasks.parsing.trees import Leaf, Tree
+from train.viewer.inspection import source_ids
+from train.viewer.picture import valid_xml
+from train.viewer.trees import draw_tree
+
+text, uninterrupted = trainings.text, trainings.uninterrupted
+NOT_XML = "a\x01b\x1bc\x0cd\ufffee\ud800f"
+
+
+def told(capfd, *arguments, status=2):
+    """The one line on stderr that a command ends with."""
+    capfd.readouterr()
+    assert main([*map(str, arguments)]) == status
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1, err
+    return err
+
+
+@pytest.fixture
+def copy(uninterrupted, tmp_path):
+    return shutil.copytree(uninterrupted, tmp_path / "run")
+
+
+# ---- options and values
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["translate", "--model", "RUN", "--beam", "x"], "; got 'x'; try npx-transformer translate --help"),
+        (["translate", "--model", "RUN", "--device", "tpu"], '--device: expected one of "cpu", "cuda"; got tpu; try'),
+        (["info", "base", "--device", "x"], '--device: expected one of "cpu", "cuda"; got x; try c'),
+        (["info", "RUN", "--vocab-size", "5"], "--vocab-size: expected it for a preset alone; got it for "),
+        (["plan", "RUN", "--vocab-size", "5"], "--vocab-size: expected it for a preset alone; got it for "),
+        (["data", "own", "--out", "D", "--train-src=x", "--train-tgt=x", "--mirror=b"], "expected no --mirror, as"),
+        (["train", "tiny", "--out", "D", "--text", "x"], "--text: expected text of the task translation; got"),
+        (["train", "", "--out", "D"], "'': expected a configuration file; got no such file; try a preset"),
+        (["train", "tiny", "TEXTS", "--out", "D", "--set", "data.tokenizer="], "'': expected a Hugging Face tokenizer"),
+        (["train", "tiny", "TEXTS", "--out", "D", "--set", "data.vocab_size=9"], "data.vocab_size: expected at least"),
+        (["draw", "RUN", "heads", "--out", "a.svg", "--input", "a\udcff"], "--input: expected UTF-8; got bytes that"),
+        (["generate", "--model", "RUN", "--prompt", "a\udcff"], "--prompt: expected UTF-8; got bytes that"),
+        (["translate", "--model", "TEXT"], "expected a run or a checkpoint; got another folder; try the --out"),
+        (["parse", "--model", "RUN", "--svg", "tree.png"], "tree.png: expected a name that ends in .svg; got '.png'"),
+        (["parse", "--model", "RUN", "--svg", "no/tree.svg"], "expected a file to write; got no folder no; try"),
+    ],
+)
+def test_a_mistake_names_its_option_and_changes_nothing(
+    arguments, said, uninterrupted, text, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    sides = [f"--train-{side}={text / f'train.{end}'}" for side, end in (("src", "en"), ("tgt", "de"))]
+    for name, values in {"RUN": [uninterrupted], "TEXT": [text], "TEXTS": [*sides, "--quiet"]}.items():
+        if name in arguments:
+            at = arguments.index(name)
+            arguments = [*arguments[:at], *values, *arguments[at + 1 :]]
+    capfd.readouterr()
+    assert main([*map(str, arguments)]) == 2
+    assert said in capfd.readouterr().err.splitlines()[-1]
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_empty_sentence_is_asked_for_words():
+    class Nothing:
+        eos_id = 2
+
+        def encode(self, sentence):
+            return []
+
+    with pytest.raises(Exception, match="got 0; try a word$"):
+        source_ids(Transformer(TransformerConfig.preset("tiny", 300)), Nothing(), " ")
+
+
+def test_the_extra_of_the_demo_is_named(capfd):
+    assert main(["demo", "--help"]) == 0
+    assert "npx-transformer[demo]" in capfd.readouterr().out
+
+
+def test_a_training_without_time_says_that_nothing_is_kept(text, tmp_path, capfd):
+    sides = [f"--train-{side}={text / f'train.{end}'}" for side, end in (("src", "en"), ("tgt", "de"))]
+    sizes = ["--set=data.vocab_size=290", "--set=train.batch_tokens=100"]
+    assert main(["train", "tiny", *sides, *sizes, "--out", str(tmp_path / "a"), "--max-hours", "1e-7"]) == 0
+    assert "done after step 0 (max_hours), 0 tokens in 0:00:00: no checkpoint\n" in capfd.readouterr().err
+
+
+# ---- runs that are not what they were
+
+
+@pytest.mark.parametrize("content", [None, b""])
+def test_a_configuration_that_is_lost_is_told(content, copy, text, capfd):
+    config = RunFolder(copy).config_file
+    config.unlink()
+    if content is not None:
+        config.write_bytes(content)
+    err = told(capfd, "translate", "--model", copy, "--input", text / "valid.en", status=0)
+    assert f"{config}: expected the run's configuration; got none; all of [search] is the default" in err
+
+
+def test_a_damaged_checkpoint_is_told_however_quiet(copy, capfd):
+    newest = RunFolder(copy).steps()[-1]
+    with (newest / "model.safetensors").open("r+b") as file:
+        file.truncate(99)
+    capfd.readouterr()
+    assert main(["train", "--resume", "--out", str(copy), "--quiet"]) == 0
+    damage, end = capfd.readouterr().err.splitlines()
+    assert f"{newest / 'model.safetensors'}: " in damage and damage.endswith("the one before it is taken")
+    assert "stopped after step 12" in end
+
+
+def test_a_tokenizer_of_another_run_is_told_by_info_too(copy, tmp_path, capfd):
+    write_pairs(tmp_path, "other", 30, seed=5)
+    sides = [f"--train-{side}={tmp_path / f'other.{end}'}" for side, end in (("src", "en"), ("tgt", "de"))]
+    other = ["train", "tiny", *sides, "--out", tmp_path / "other", "--set=train.max_steps=1", "--quiet"]
+    assert main([*map(str, [*other, "--set=data.vocab_size=280", "--set=train.batch_tokens=100"])]) == 0
+    shutil.copy(tmp_path / "other" / "tokenizer.json", copy)
+    assert "expected the tokenizer the model was trained with" in told(capfd, "info", copy)
+
+
+# ---- pictures
+
+
+def test_what_xml_does_not_allow_is_drawn_as_no_character(uninterrupted, tmp_path):
+    assert valid_xml(NOT_XML + "\t\n\x7f\U0001f600") == "a\ufffdb\ufffdc\ufffdd\ufffde\ufffdf\t\n\x7f\U0001f600"
+    drawn = [["draw", uninterrupted, what, "--out", tmp_path / f"{what}.svg"] for what in ("heads", "beam")]
+    for arguments in (*drawn, ["reproduce", "figures", "--model", uninterrupted, "--out", tmp_path / "figures"]):
+        assert main([*map(str, arguments), "--input", f"one {NOT_XML[:-2]} two"]) == 0
+    found = [*tmp_path.rglob("*.svg")]
+    assert len(found) == 5 and all(ElementTree.parse(file) for file in found)
+    tree = draw_tree(Tree("TOP", [Leaf("X", NOT_XML)]), ["(TOP", "end"], [[1.0, 0.0]] * 2)
+    assert ElementTree.fromstring(tree) is not None

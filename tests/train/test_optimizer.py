@@ -1,0 +1,279 @@
+"""The schedule, Adam, clipping and the loss: against their formulas, written out slowly in float64."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import npx
+from autograd import Tensor, gradcheck
+from models import FlatParameters, Transformer, TransformerConfig
+from train import Adam, NoamSchedule, label_smoothed_loss
+from train.learn.optimizer import LossScale, clip_factor, square, squared_norm
+
+SMALL = TransformerConfig(vocab_size=12, d_model=8, d_ff=16, n_heads=2, n_layers=1, dropout=0.0)
+
+
+def noisy_model(seed: int = 0):
+    """A small model with every gradient set to normal noise."""
+    flat = FlatParameters(Transformer(SMALL, seed=seed))
+    flat.grad[...] = np.random.default_rng(seed).normal(size=flat.grad.shape)
+    return flat
+
+
+@given(
+    step=st.integers(1, 10**6), warmup=st.integers(1, 10**5), d_model=st.integers(1, 4096), scale=st.floats(1e-3, 1e3)
+)
+def test_schedule_is_the_papers_formula(step, warmup, d_model, scale):
+    expected = scale / math.sqrt(d_model) * min(1 / math.sqrt(step), step / warmup**1.5)
+    assert NoamSchedule(d_model, warmup, scale)(step) == pytest.approx(expected, rel=1e-12)
+
+
+def test_schedule_peaks_at_warmup_and_starts_at_step_one():
+    schedule = NoamSchedule(512, 4000)
+    rates = [schedule(step) for step in range(1, 8001)]
+    assert int(np.argmax(rates)) + 1 == 4000
+    assert rates[0] == pytest.approx(512**-0.5 * 4000**-1.5)
+    assert rates[3999] == pytest.approx((512 * 4000) ** -0.5)
+
+
+@pytest.mark.parametrize("step", [0, -1])
+def test_schedule_refuses_a_step_before_the_first(step):
+    with pytest.raises(ValueError, match="step >= 1"):
+        NoamSchedule(512)(step)
+
+
+@pytest.mark.parametrize("changes", [{"warmup_steps": 0}, {"d_model": 0}, {"lr_scale": 0.0}, {"lr_scale": math.nan}])
+def test_schedule_refuses_impossible_values(changes):
+    with pytest.raises(ValueError, match="expected"):
+        NoamSchedule(**{"d_model": 512, **changes})
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 99),
+    beta1=st.floats(0, 0.99),
+    beta2=st.floats(0.5, 0.999),
+    decay=st.sampled_from([0.0, 0.1]),
+    inside=st.booleans(),
+)
+def test_adam_follows_its_formula_over_several_steps(seed, beta1, beta2, decay, inside):
+    flat = noisy_model(seed)
+    eps, rng = 1e-3, np.random.default_rng(seed)
+    adam = Adam(flat, beta1, beta2, eps, decay, inside)
+    p, m, v = flat.data.astype(np.float64), 0.0, 0.0
+    for step in range(1, 4):
+        g = flat.grad.astype(np.float64)
+        adam.step(0.01 * step)
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+        c1, c2 = 1 - beta1**step, 1 - beta2**step
+        root = (np.sqrt(v) + eps) / math.sqrt(c2) if inside else np.sqrt(v / c2) + eps
+        p = p - 0.01 * step * (m / c1 / root + decay * p)
+        np.testing.assert_allclose(flat.data, p, rtol=1e-4, atol=1e-6)
+        flat.grad[...] = rng.normal(size=flat.grad.shape)
+
+
+def test_adam_moves_the_models_own_parameters_and_goes_on_from_its_state():
+    models = [Transformer(SMALL, seed=3) for _ in range(2)]
+    first, second = (Adam(model) for model in models)
+    noise = np.random.default_rng(0).normal(size=(3, first.flat.data.size)).astype(np.float32)
+    before = {name: value.copy() for name, value in models[0].state_dict().items()}
+    for g in noise:
+        first.flat.grad[...] = g
+        first.step(1e-2)
+    assert all(not np.array_equal(before[name], value) for name, value in models[0].state_dict().items())
+
+    second.flat.grad[...] = noise[0]
+    second.step(1e-2)
+    saved = second.state_dict()
+    for g in noise[1:]:  # what is done after saving does not reach what was saved
+        second.flat.grad[...] = g
+        second.step(1e-2)
+    third = Transformer(SMALL, seed=4)
+    resumed = Adam(third)
+    resumed.load_state_dict(saved)
+    first_step = Transformer(SMALL, seed=3)
+    once = Adam(first_step)
+    once.flat.grad[...] = noise[0]
+    once.step(1e-2)
+    resumed.flat.data[...] = once.flat.data
+    for g in noise[1:]:
+        resumed.flat.grad[...] = g
+        resumed.step(1e-2)
+    assert np.array_equal(resumed.flat.data, first.flat.data)
+
+
+@pytest.mark.parametrize("joined", [0, 100, 1 << 20])
+def test_an_update_does_not_depend_on_where_gradients_lie(monkeypatch, joined):
+    """Weights and moments have the same bits; the norm, a sum of other parts, nearly the same."""
+    monkeypatch.setattr("models.parameters.JOINED", joined)
+    found, ids = [], np.array([[4, 5, 6, 2], [7, 8, 2, 0]])
+    for in_one in (True, False):
+        model = Transformer(SMALL, seed=3)
+        adam = Adam(model)
+        if in_one:
+            assert not adam.flat.grad.any()
+        for step in (1, 2):
+            adam.flat.zero_grad()
+            for micro in (1, 2):
+                with npx.keyed(step, micro):
+                    model.loss(ids, ids).backward()
+            norm = math.sqrt(squared_norm(adam.flat))
+            adam.step(1e-2)
+        found.append((adam.flat.data.tobytes(), adam.m.tobytes(), adam.v.tobytes(), norm))
+    assert found[0][:3] == found[1][:3] and found[0][3] == pytest.approx(found[1][3], rel=1e-6)
+
+
+def test_adam_refuses_another_models_state_and_impossible_values():
+    state = Adam(Transformer(SMALL)).state_dict()
+    other = Adam(Transformer(TransformerConfig(vocab_size=13, d_model=8, d_ff=16, n_heads=2, n_layers=1)))
+    with pytest.raises(ValueError, match="expected"):
+        other.load_state_dict(state)
+    for changes in ({"beta1": 1.0}, {"beta2": -0.1}, {"eps": -1e-9}, {"eps": 0.0}, {"weight_decay": -1.0}):
+        with pytest.raises(ValueError, match="expected"):
+            Adam(Transformer(SMALL), **changes)
+    for rate in (-1e-4, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="expected a rate of 0 or above"):
+            other.step(rate)
+    assert other.steps == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 99), limit=st.floats(1e-3, 1e3))
+def test_clipping_scales_the_whole_gradient_to_the_limit(seed, limit):
+    flat = noisy_model(seed)
+    norm = math.sqrt(squared_norm(flat))
+    assert norm == pytest.approx(np.linalg.norm(flat.grad.astype(np.float64)), rel=1e-5)
+    assert clip_factor(norm, limit) * norm == pytest.approx(min(norm, limit), rel=1e-12)
+
+
+def test_clipping_edge_cases():
+    flat = noisy_model()
+    assert clip_factor(5.0, 0.0) == 1.0  # 0 is no clipping
+    assert clip_factor(0.0, 1.0) == 1.0
+    flat.grad[3] = np.nan
+    assert math.isnan(squared_norm(flat)) and clip_factor(math.nan, 1.0) == 1.0
+    flat.grad[...] = 1e30  # its square is beyond float32
+    with np.errstate(over="ignore"):
+        assert squared_norm(flat) == math.inf and clip_factor(math.inf, 1.0) == 1.0
+
+
+@pytest.mark.parametrize("scale", [0.37, 2.0**-16])
+def test_adam_takes_the_gradient_times_a_scale(scale):
+    scaled, other = noisy_model(1), noisy_model(1)
+    Adam(scaled).step(0.01, scale)
+    other.grad[...] *= np.float32(scale)
+    Adam(other).step(0.01)
+    assert np.array_equal(scaled.data, other.data) and not np.array_equal(scaled.grad, other.grad)
+
+
+# Loss scale
+
+
+def test_the_loss_scale_of_other_precisions_stays_one():
+    scale = LossScale()
+    for _ in range(LossScale.PATIENCE * 2 + 1):
+        scale.succeeded()
+    assert scale.value == 1 and not scale.overflowed() and scale.skipped == 0
+
+
+def test_the_loss_scale_halves_on_overflow_and_doubles_after_patience():
+    scale = LossScale(dynamic=True)
+    assert scale.value == 2**16
+    assert scale.overflowed() and (scale.value, scale.skipped) == (2**15, 1)
+    for _ in range(LossScale.PATIENCE - 1):
+        scale.succeeded()
+    assert scale.value == 2**15
+    saved = scale.state_dict()
+    scale.succeeded()
+    assert scale.value == 2**16
+    again = LossScale(dynamic=True)
+    again.load_state_dict(saved)
+    again.succeeded()
+    assert again.state_dict() == scale.state_dict()
+    again.overflowed()
+    for _ in range(LossScale.PATIENCE - 1):
+        again.succeeded()
+    assert again.value == 2**15, "an overflow starts the count again"
+
+
+def test_a_loss_scale_of_one_is_the_last():
+    scale = LossScale(dynamic=True)
+    assert [scale.overflowed() for _ in range(18)] == [True] * 16 + [False] * 2
+    assert scale.value == 1
+
+
+def hand_loss(logits, targets, smoothing, over, pad):
+    """Section 5.4 by plain loops: the sum over the tokens that count, and their number."""
+    total, count = 0.0, 0
+    V = logits.shape[-1]
+    for z, t in zip(logits.reshape(-1, V), targets.reshape(-1), strict=True):
+        if t == pad:
+            continue
+        log_p = z - math.log(np.exp(z).sum())
+        share = {"all": smoothing / V, "others": smoothing / (V - 1), "others_without_pad": smoothing / (V - 2)}[over]
+        for k in range(V):
+            q = (1 - smoothing) * (k == t)
+            if over == "all" or (k != t and not (over == "others_without_pad" and k == pad)):
+                q += share
+            total -= q * log_p[k]
+        count += 1
+    return total, count
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 999),
+    smoothing=st.sampled_from([0.0, 0.1, 0.5]),
+    over=st.sampled_from(["all", "others", "others_without_pad"]),
+    normalizer=st.sampled_from([None, 1.0, 7.5]),
+)
+def test_loss_is_the_smoothed_cross_entropy(seed, smoothing, over, normalizer):
+    rng = np.random.default_rng(seed)
+    logits, targets = rng.normal(size=(2, 3, 5)), rng.integers(0, 5, size=(2, 3))
+    total, count = hand_loss(logits, targets, smoothing, over, pad=0)
+    loss = label_smoothed_loss(Tensor(logits), targets, smoothing, over, normalizer=normalizer)
+    assert loss.item() == pytest.approx(
+        total / (max(1, count) if normalizer is None else normalizer), rel=1e-10, abs=1e-12
+    )
+
+
+@pytest.mark.parametrize("over", ["all", "others", "others_without_pad"])
+def test_loss_gradient(over):
+    rng = np.random.default_rng(5)
+    targets = np.array([[1, 4, 0], [2, 0, 0]])
+    gradcheck(
+        lambda z: label_smoothed_loss(z, targets, 0.1, over), Tensor(rng.normal(size=(2, 3, 5)), requires_grad=True)
+    )
+
+
+def test_loss_refuses_what_does_not_fit():
+    logits = Tensor(np.zeros((2, 3, 5)))
+    with pytest.raises(ValueError, match="shape"):
+        label_smoothed_loss(logits, np.ones((2, 4), int))
+    with pytest.raises(ValueError, match="smoothing"):
+        label_smoothed_loss(logits, np.ones((2, 3), int), smoothing=1.0)
+    with pytest.raises(ValueError, match="smoothing_over"):
+        label_smoothed_loss(logits, np.ones((2, 3), int), smoothing_over="some")
+
+
+def test_the_norm_of_many_equal_gradients_has_its_digits():
+    """One sum of 19 million squares in float32 would be 0.7 % off: a vocabulary's rows, as one piece or by ranks."""
+    g = np.full(19_000_000, 1e-3, np.float32)
+    assert float(square(g)) == pytest.approx(float(g[0]) ** 2 * g.size, rel=1e-4)
+    assert float(square(g[:0])) == 0 and float(square(g[:5].astype(float))) == pytest.approx(5e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize("bad", [0, -1, math.nan, math.inf])
+def test_what_a_loss_cannot_be_divided_by_is_told_in_one_line(bad):
+    logits, targets = Tensor(np.zeros((1, 2, 5))), np.array([[3, 2]])
+    pairs = Transformer(SMALL)
+    text = replace(SMALL, architecture="decoder").build()
+    losses = (lambda: label_smoothed_loss(logits, targets, normalizer=bad), lambda: text.loss(targets, normalizer=bad),
+              lambda: pairs.loss(targets, targets, normalizer=bad))  # fmt: skip
+    for loss in losses:
+        with pytest.raises(ValueError, match=f"loss: expected a normalizer above 0; got {bad}; try"):
+            loss()

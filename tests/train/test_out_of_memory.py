@@ -1,0 +1,153 @@
+"""Memory that runs out: what the arrays of a graph are called, updates made of halves, what the user is told."""
+
+import gc
+import json
+
+import numpy as np
+import pytest
+
+import npx
+from autograd import Tensor, saved_arrays
+from autograd import operations as ops
+from models import Transformer
+from tests.fakes.strict_cupy import device, kernels_by_reference
+from tests.helpers import trainings
+from tests.helpers.small_updates import SRC, TGT, batch, model, update_of
+from tests.helpers.trainings import metrics, run
+from train import UserError
+from train.text.batches import Batches
+from train.text.corpus import Corpus
+
+text = trainings.text
+
+
+def test_the_kept_arrays_are_named_by_operation_and_size():
+    gc.collect()
+    before = len(saved_arrays())
+    x = Tensor(np.ones((50, 40), "float32"), requires_grad=True)
+    y = ops.exp(x)  # keeps its output
+    z = y * y  # the same array once more
+    kept = [k for k in saved_arrays() if k.shape == (50, 40)]
+    assert [(k.operation, k.number, k.dtype, k.nbytes) for k in kept] == [("exp", 1, "float32", 8000)]
+    assert str(kept[0]) == "exp 1 x (50, 40) float32, 0.0 MiB"
+    z.sum().backward()
+    assert len(saved_arrays()) == before
+
+
+def test_the_kept_arrays_of_a_model_are_sorted_and_without_its_parameters():
+    made = model()
+    with npx.keyed(1, 1):
+        loss = made.loss(SRC, TGT)
+    kept = saved_arrays()
+    assert [k.nbytes for k in kept] == sorted((k.nbytes for k in kept), reverse=True)
+    assert {"dropout_residual_norm", "self_attention", "linear"} <= {k.operation for k in kept}
+    own = {tuple(p.shape) for p in made.parameters()} - {(8,), (16,)}
+    assert not [k for k in kept if k.shape in own and k.operation != "linear_cross_entropy"]
+    loss.backward()
+
+
+class Full:
+    """model.loss that finds no memory for more than `most` rows, in the forward pass or within backward."""
+
+    def __init__(self, monkeypatch, most, where="forward"):
+        loss, self.seen = Transformer.loss, []
+
+        def limited(made, src, tgt, *args, **kwargs):
+            self.seen.append(len(src))
+            value = loss(made, src, tgt, *args, **kwargs)
+            if len(src) > most and where == "forward":
+                raise MemoryError("Unable to allocate 1.00 TiB")
+            if len(src) > most:
+                value.node.vjp = self.fails
+            return value
+
+        monkeypatch.setattr(Transformer, "loss", limited)
+
+    @staticmethod
+    def fails(g):
+        raise MemoryError
+
+
+class Journal:
+    """What an update reports."""
+
+    def __init__(self):
+        self.entries, self.lines = [], []
+        self.metrics, self.line = self.entries.append, self.lines.append
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_an_update_that_does_not_fit_is_made_of_halves(monkeypatch, where):
+    pairs = [((4 + i % 9, 5, 6), (7, 8 + i % 5)) for i in range(7)]
+    batches = Batches(Corpus.from_pairs(pairs), 1000)
+    micro = [batches.batch(np.arange(7)), batches.batch(np.arange(2))]
+    gradients = []
+    for most in (7, 4):
+        journal, made = Journal(), model(dropout=0.0)
+        for p in made.parameters():
+            p.data = p.data.astype("float64")
+        update = update_of(made, journal)
+        with monkeypatch.context() as patch:
+            full = Full(patch, most, where)
+            result = update.gradient(micro, 5)
+        gradients.append((*result, update.flat.grad.copy()))
+    assert full.seen == [7, 3, 4, 1, 1]
+    assert gradients[0][:2] == pytest.approx(gradients[1][:2], rel=1e-12)
+    np.testing.assert_allclose(gradients[1][2], gradients[0][2], rtol=1e-9, atol=1e-14)
+    assert journal.entries == [{"kind": "halved", "step": 5, "micro_batches": 4}]
+    assert "train.batch_tokens = 10 with train.accumulate = 4" in journal.lines[0] and "4 halves" in journal.lines[0]
+
+
+def test_memory_that_runs_out_twice_is_told_in_one_line(text, tmp_path, monkeypatch):
+    Full(monkeypatch, 0)
+    with pytest.raises(UserError) as error:
+        run(text, tmp_path / "run")
+    told = str(error.value)
+    for part in (
+        "step 1",
+        "train.batch_tokens = 60",
+        "pairs of",
+        "MiB",
+        "try train.batch_tokens = 30",
+        "accumulate = 4",
+    ):
+        assert part in told
+    assert "\n" not in told and any(name in told for name in ("linear", "attention", "dropout_residual_norm"))
+    assert metrics(tmp_path / "run") == [{"kind": "halved", "step": 1, "micro_batches": 4}]
+
+
+def test_a_single_pair_that_does_not_fit_is_not_tried_again(monkeypatch):
+    full, journal = Full(monkeypatch, 0), Journal()
+    update = update_of(model(), journal)
+    one = Batches(Corpus.from_pairs([((4, 5), (6,))]), 100).batch(np.arange(1))
+    with pytest.raises(UserError, match="1 pairs of 3 . 2 tokens"):
+        update.gradient([one], 1)
+    assert full.seen == [1] and not journal.entries
+
+
+def test_the_message_on_a_gpu_says_how_full_it_is():
+    with kernels_by_reference(), device():
+        update = update_of(model(), None)
+        assert "3.0 of the GPU's 8.0 GiB in arrays" in update.out_of_memory([batch()], 1)
+        assert npx.memory_use().free == 1 << 30
+        npx.free_memory()
+    assert npx.memory_use() is None
+
+
+def test_a_run_that_halves_goes_on_and_says_so(text, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        Full(patch, 8)
+        summary = run(text, tmp_path / "run")
+    assert summary.step == 12 and np.isfinite(summary.valid_loss)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    halved = [entry for entry in map(json.loads, lines) if entry["kind"] == "halved"]
+    assert halved and all(entry["micro_batches"] > 2 and entry["time"] for entry in halved)
+    assert "halves" in (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
+
+
+def test_halves_are_the_batch():
+    whole = batch()
+    first, second = whole.halves()
+    assert np.array_equal(np.concatenate([first.src, second.src]), whole.src)
+    assert first.n_target_tokens + second.n_target_tokens == whole.n_target_tokens
+    assert first.halves() == [first] and len(first.src) == 1

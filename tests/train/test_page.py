@@ -1,0 +1,363 @@
+"""The page (`serve`): each view in a real browser, compared with the engine's numbers; see tests/helpers/pages.py."""
+
+import json
+import shutil
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autograd import Tensor, neural
+from benchmarks.page import AIMS, measured
+from models.search import beam_search
+from tests.helpers.pages import (  # noqa: F401, fixtures
+    HOSTILE,
+    SENTENCE,
+    address,
+    browser,
+    cells,
+    page,
+    run,
+    served,
+    tab,
+    text,
+    translate,
+    turn_to,
+    uninterrupted,
+    until,
+    view,
+)
+from train.viewer.inspection import AXES, Head, ablate_heads, inspect, labels, source_ids
+from train.viewer.server import Page
+
+
+def test_step_view_shows_the_engines_numbers_by_keyboard(tab, address):
+    view(tab, address, "step")
+    tab.fill("#expression", "sum(softmax(x) * x)")
+    tab.fill("#values", "x = [1, 2.5, -3]")
+    tab.press("#values", "Enter")
+    until(tab, "document.querySelector('#place').textContent.startsWith('0 of 6')")
+    tab.press("#values", "Tab")  # to the next button
+    seen = [tab.inner_text("#place")]
+    for _ in range(6):
+        tab.keyboard.press("ArrowRight")
+        seen.append(tab.inner_text("#place"))
+    assert seen[0].startswith("0 of 6") and seen[3] == "3 of 6, forward" and seen[6] == "6 of 6, backward"
+    x = Tensor(np.array([1, 2.5, -3]), requires_grad=True)
+    y = neural.softmax(x)
+    z = (y * x).sum()
+    z.backward()
+    tab.click("#step summary")
+    rows = {row[0].split()[1]: row for row in cells(tab, "#step details")[1:]}
+    for name, value in (("x", x), ("softmax", y), ("sum", z)):
+        np.testing.assert_allclose(json.loads(rows[name][2]), value.data, rtol=6e-4)
+    np.testing.assert_allclose(json.loads(rows["x"][3]), x.grad, rtol=6e-4)
+    tab.focus("#step button >> nth=0")
+    tab.keyboard.press("ArrowLeft")
+    explanation = tab.inner_text("#node")
+    for part in ("multiply receives the complete gradient", "lambda g", "(borrowed)", "bytes are then freed"):
+        assert part in explanation
+    tab.keyboard.press("Home")
+    assert tab.inner_text("#place").startswith("0 of 6")
+
+
+def test_step_quiz_accepts_right_and_rejects_wrong_answers(tab, address):
+    view(tab, address, "step")
+    tab.wait_for_selector("#step svg .box")
+    tab.check("#predict")
+    tab.click("[aria-label=Next]")
+    tab.fill("#guess", "6")
+    tab.press("#guess", "Enter")
+    assert "Correct." in tab.inner_text("#node") and tab.inner_text("#place").startswith("1 of 4")
+    tab.keyboard.press("ArrowRight")
+    tab.fill("#guess", "4")
+    tab.press("#guess", "Enter")
+    assert "The answer is 9." in tab.inner_text("#node")
+
+
+def test_step_shows_an_attention_head_and_an_error(tab, address):
+    view(tab, address, "step")
+    tab.wait_for_selector("#step svg .box")
+    tab.select_option("#ready", "4")
+    until(tab, "document.querySelectorAll('#step svg .box').length === 8")
+    tab.press("#place", "End")
+    tab.fill("#expression", "a.b")
+    tab.press("#expression", "Enter")
+    tab.wait_for_selector("#node .error")
+    assert "got 'a.b'" in tab.inner_text("#node")
+
+
+def test_translate_shows_the_search_result_and_all_heads(tab, address, page):
+    translate(tab, address)
+    model, tokenizer, config = page.model, page.tokenizer, page.config
+    src = source_ids(model, tokenizer, SENTENCE)
+    search = {"beam": config.search.beam, "alpha": config.search.alpha, "max_extra": config.search.max_extra}
+    best = beam_search(model, np.array([src]), **search)[0][0]
+    inspection = inspect(model, tokenizer, src, best.tokens)
+    assert tab.inner_text("#status").removesuffix(" (cut off at the maximum length)") == tokenizer.decode(best.tokens)
+    assert f"Score {best.score:.4f}, log-probability {best.log_probability:.4f}" in tab.inner_text("#result")
+    assert tab.locator(".head").count() == 6  # 3 kinds, 1 layer, 2 heads
+    for kind in ("encoder", "decoder", "cross"):
+        tab.click(f"[data-head='{kind}.0.1']")
+        until(tab, f"document.querySelector('#head h3')?.textContent === 'Head {kind}.0.1'")
+        shown = [[float(cell) for cell in row[1:]] for row in cells(tab, "#head table")[1:]]
+        expected = model.attention_maps(np.array([src]), np.array([[1, *best.tokens]]), kind)[0][0, 1]
+        np.testing.assert_allclose(shown, expected, atol=5.1e-5)
+    shown = [float(x.split()[-1]) for x in tab.locator("button.token").all_inner_texts()]
+    ids = [*best.tokens, 2][: len(shown)]
+    np.testing.assert_allclose(shown, np.exp(inspection.log_probabilities[range(len(ids)), ids]), atol=5.1e-5)
+    lens = cells(tab, "#result > .scroll")[-1]
+    assert [cell.rsplit(" ", 1)[0] for cell in lens[1:]] == labels(tokenizer, inspection.by_layer[-1].tolist())
+    pixel = tab.evaluate(
+        "() => { const c = document.querySelector('[data-kind=decoder] canvas');"
+        " return [...c.getContext('2d').getImageData(0, 0, 2, 1).data] }"
+    )
+    assert pixel == [253, 231, 37, 255, 0, 0, 0, 0]  # weight 1 is yellow; future positions are transparent
+
+
+def lit(tab, **crossings):
+    """Return whether exactly these rows and columns are highlighted in all heads; kind -> (row, column) or None."""
+    of_canvas = """canvas => {
+        const { width, height } = canvas, copy = new OffscreenCanvas(width, height).getContext("2d");
+        copy.drawImage(canvas, 0, 0);
+        return [height, [...copy.getImageData(0, 0, width, height).data.filter((_, i) => i % 4 === 3)]];
+    }"""
+    for kind in AXES:
+        height, alphas = tab.locator(f".grid[data-kind={kind}] canvas").evaluate(of_canvas)
+        alphas = np.reshape(alphas, (height, -1))[:-1]  # 1 layer, 2 heads
+        heads = alphas[:, : alphas.shape[1] // 2 - 1], alphas[:, alphas.shape[1] // 2 : -1]  # 1 pixel between
+        row, column = crossings.get(kind, (None, None))
+        expected = np.full(heads[0].shape, 255 if row is column is None else 64)
+        expected[[] if row is None else row] = expected[:, [] if column is None else column] = 255
+        if not all((head == (np.tril(expected) if kind == "decoder" else expected)).all() for head in heads):
+            return False
+    return True
+
+
+def test_a_token_highlights_its_row_and_column_everywhere(tab, address):
+    translate(tab, address)
+    assert lit(tab)
+    tab.focus("span.token >> nth=1")
+    assert lit(tab, encoder=(1, 1), cross=(None, 1)) and not lit(tab)
+    tab.focus("button.token >> nth=0")
+    more = tab.locator("button.token").count() > 1
+    assert lit(tab, decoder=(0, 1 if more else None), cross=(0, None))
+    tab.focus("#text")
+    assert lit(tab)
+
+
+def test_pointing_at_a_weight_shows_its_value(tab, address, page):
+    translate(tab, address)
+    tab.hover("[data-head='cross.0.1']", position={"x": 2, "y": 2})
+    src = source_ids(page.model, page.tokenizer, SENTENCE)
+    weight = page.model.attention_maps(np.array([src]), np.array([[1]]), "cross")[0][0, 1, 0, 0]
+    tokens = [tab.locator(f"{tag}.token").first.inner_text().split()[0] for tag in ("button", "span")]
+    readout = tab.locator(".kind:has([data-kind=cross]) .read")
+    assert readout.inner_text() == f"layer 0, head 1: {tokens[0]} attends to {tokens[1]} with weight {weight:.2f}"
+    assert lit(tab, cross=(0, 0))
+    tab.hover("h1")
+    assert readout.inner_text() == "" and lit(tab)
+
+
+def test_heads_are_reached_by_arrow_keys(tab, address):
+    translate(tab, address)
+    tab.focus("[data-head='cross.0.0']")
+    tab.keyboard.press("ArrowRight")
+    assert tab.evaluate("document.activeElement.dataset.head") == "cross.0.1"
+    tab.keyboard.press("Enter")
+    until(tab, "document.querySelector('#head h3')?.textContent === 'Head cross.0.1'")
+
+
+def test_a_token_can_be_forced_and_a_head_ablated(tab, address, page):
+    translate(tab, address)
+    model, tokenizer = page.model, page.tokenizer
+    tab.click("button.token >> nth=0")
+    choice = tab.locator(".alternative").first.inner_text().split()[0]
+    tab.click(".alternative >> nth=0")
+    until(tab, "document.querySelector('#result').textContent.includes('tokens were forced')")
+    assert tab.locator("button.token").first.inner_text().split()[0] == choice
+    tab.press("#text", "Enter")
+    until(tab, "!document.querySelector('#result').textContent.includes('tokens were forced')")
+    tab.click("[data-head='cross.0.0']")
+    tab.click("#switch")
+    tab.wait_for_selector(".restore")
+    src = np.array([source_ids(model, tokenizer, SENTENCE)])
+    s = page.config.search
+    before = model.state_dict()
+    with ablate_heads(model, [Head("cross", 0, 0)]):
+        best = beam_search(model, src, beam=s.beam, alpha=s.alpha, max_extra=s.max_extra)[0][0]
+    assert f"Score {best.score:.4f}" in tab.inner_text("#result") and "Without ablation" in tab.inner_text("#compare")
+    assert all((before[name] == array).all() for name, array in model.state_dict().items())
+    tab.click(".restore")
+    tab.wait_for_selector(".restore", state="detached")
+
+
+def test_the_beam_tree_has_the_exact_scores_of_the_search(tab, address, page):
+    translate(tab, address)
+    turn_to(tab, "beam")
+    tab.click("#beam summary")
+    rows = cells(tab, "#beam details")
+    finished = {float(row[5]) for row in rows[1:] if row[6] in ("finished", "cut off")}
+    s = page.config.search
+    src = np.array([source_ids(page.model, page.tokenizer, SENTENCE)])
+    best = beam_search(page.model, src, beam=s.beam, alpha=s.alpha, max_extra=s.max_extra)[0][0]
+    assert best.score in finished
+    assert tab.inner_text("#why").startswith("The search ended: ") and tab.locator("#beam svg .box").count() > s.beam
+    n_kept = tab.locator("#beam svg .box").count()
+    tab.check("#dropped")
+    assert tab.locator("#beam svg .box").count() > n_kept
+
+
+def test_curves_follow_trainings(tab, page, run, tmp_path):
+    other = Path(shutil.copytree(run, tmp_path / "other", ignore=shutil.ignore_patterns("checkpoints")))
+    with served(Page({"run": run, "other": other}, page.model, page.tokenizer, page.config)) as address:
+        view(tab, address, "curves")
+        tab.wait_for_selector("figure")
+        lines = run.joinpath("metrics.jsonl").read_text("utf-8").splitlines()
+        step, last = json.loads(lines[-1])["step"], json.loads([line for line in lines if '"train"' in line][-1])
+        status = "document.querySelector('#curves [role=status]').textContent"
+        assert f"run: update {step}; other: update {step}." in tab.evaluate(status)
+        tab.click("#curves figure summary >> nth=0")
+        assert cells(tab, "#curves figure details")[0] == [
+            "update", "run, training", "run, validation", "other, training", "other, validation",
+        ]  # fmt: skip
+        with open(other / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(last | {"step": 4321, "loss": 0.125}) + "\n")
+        until(tab, f"{status}.includes('4,321')")
+        assert cells(tab, "#curves figure details")[-1] == ["4321", "", "", "0.125", ""]  # the table stayed open
+        tab.goto("about:blank")  # before the server stops
+
+
+def test_a_saved_view_is_self_contained(tab, address, tmp_path, browser):
+    translate(tab, address)
+    with tab.expect_download() as waiting:
+        tab.click("#save")
+    waiting.value.save_as(tmp_path / "saved.html")
+    saved = (tmp_path / "saved.html").read_text("utf-8")
+    assert "<script" not in saved and "http://" not in saved and "SHA-256" not in saved
+    requests = []
+    other = browser.new_page()
+    other.on("request", lambda request: requests.append(request.url))
+    other.goto((tmp_path / "saved.html").as_uri())
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+    assert other.locator(".grid img").count() == 3 and other.inner_text("#status") == tab.inner_text("#status")
+    other.close()
+
+
+def test_a_saved_drawing_keeps_its_styles(tab, address, tmp_path):
+    """Every part has its own colors, so the file needs no style sheet."""
+    translate(tab, address)
+    tab.click("[data-head='cross.0.0']")
+    turn_to(tab, "beam")
+    turn_to(tab, "step")
+    tab.wait_for_selector("#step svg .box")
+    for name, place in {"translate": "#head", "beam": "#beam", "step": "#step"}.items():
+        turn_to(tab, name)
+        with tab.expect_download() as waiting:
+            tab.click(f"{place} >> text=Save as SVG")
+        waiting.value.save_as(tmp_path / "saved.svg")
+        saved = xml.parse(tmp_path / "saved.svg").getroot()
+        title, ground, *parts = saved
+        assert (
+            title.text == tab.get_attribute(f"{place} svg", "aria-label") and ground.get("fill") == "rgb(255, 255, 255)"
+        )
+        assert {part.get("fill") is not None and part.get("stroke") is not None for part in parts} == {True}
+    assert waiting.value.suggested_filename == "step.svg"
+
+
+class Hostile:
+    """A tokenizer of an untrusted run whose tokens are markup."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+    def __getattr__(self, name):
+        return getattr(self.tokenizer, name)
+
+    def decode_batch(self, sequences):
+        return ["a", *(f"a {HOSTILE}" for _ in sequences[1:])]
+
+    def decode(self, ids):
+        return HOSTILE
+
+
+def test_an_untrusted_vocabulary_stays_text(tab, page):
+    foreign = Page({}, page.model, Hostile(page.tokenizer), page.config)
+    with served(foreign) as address:
+        translate(tab, address)
+        tab.click("[data-head='cross.0.0']")
+        tab.wait_for_selector("#head table")
+        turn_to(tab, "beam")
+        assert HOSTILE in tab.text_content("#beam svg") and HOSTILE in tab.text_content("#translate .token")
+        assert tab.locator("img").count() == 0 and tab.title() == "Beam tree – npx-transformer"
+
+
+@pytest.mark.parametrize(
+    "sentence", ["", "x " * 5000, "one 🙂 two", "שלום one", HOSTILE, "\u200f\u202e one", "𒀀𒀀"], ids=range(7)
+)
+def test_any_sentence_is_answered_and_stays_text(tab, address, sentence):
+    view(tab, address, "translate")
+    tab.fill("#text", sentence)
+    tab.press("#text", "Enter")
+    tab.wait_for_selector("#status.error" if not sentence.strip() or len(sentence) > 999 else ".grid")
+    assert tab.locator("img").count() == 0 and "Translate" in tab.title()
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 1100
+
+
+def test_a_page_left_open_survives_the_servers_restart(tab, page):
+    with served(page) as first:
+        translate(tab, first)
+        port = first[2]
+    tab.press("#text", "Enter")
+    tab.wait_for_selector("#banner:not([hidden])")
+    assert "does not respond" in tab.inner_text("#banner")
+    with served(page, port) as again:
+        other = tab.context.new_page()
+        other.goto(again[0])
+        tab.wait_for_selector("#banner", state="hidden")
+        tab.press("#text", "Enter")
+        tab.wait_for_selector(".grid")
+        until(tab, "document.querySelector('#status').textContent !== '…'")
+    tab.wrong[:] = [text for text in tab.wrong if "Failed to load resource" not in text]  # while it was down
+
+
+def test_no_serious_accessibility_violation(tab, address):
+    """Run axe in each view, light and dark; a narrow window must not scroll sideways."""
+    import axe_playwright_python
+
+    axe = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text("utf-8")
+    tab.emulate_media(color_scheme="light", reduced_motion="reduce")
+    translate(tab, address)
+    tab.click("[data-head='cross.0.0']")
+    tab.wait_for_selector("#head table")
+    tab.evaluate(axe)
+    for name in ("translate", "beam", "curves", "step"):
+        turn_to(tab, name)
+        tab.wait_for_selector(f"#{name} svg, #{name} canvas")
+        for opened in tab.locator(f"#{name} summary").all():
+            opened.click()
+        collect = ".then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html]))"
+        violations = tab.evaluate(f"axe.run(){collect}")
+        tab.emulate_media(color_scheme="dark")
+        violations += tab.evaluate(f"axe.run({{runOnly: ['color-contrast']}}){collect}")
+        assert [one for one in violations if one[0] in ("serious", "critical")] == [], name
+        tab.emulate_media(color_scheme="light")
+        for width, height in ((360, 640), (550, 400)):  # a phone; a window zoomed to 200 %
+            tab.set_viewport_size({"width": width, "height": height})
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width, name
+        tab.set_viewport_size({"width": 1100, "height": 800})
+
+
+def test_without_a_run_there_is_the_step_view(tab):
+    with served(Page({})) as address:
+        view(tab, address, "")
+        assert tab.is_visible("#step") and tab.inner_text("#run") == "no run"
+        tab.wait_for_selector("#step svg .box")
+        turn_to(tab, "translate")
+        assert "no run was given" in tab.inner_text("#translate")
+
+
+def test_the_pages_benchmark_measures_each_part(tab, address):
+    timings = measured(tab, address[0], SENTENCE, 1)
+    assert set(timings) == set(AIMS) and all(len(times) >= 1 and min(times) > 0 for times in timings.values())

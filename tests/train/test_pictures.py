@@ -1,0 +1,290 @@
+"""Pictures (train/viewer, `draw`, `reproduce figures`): deterministic bytes, the engine's numbers, alternative text."""
+
+import re
+import tracemalloc
+import xml.etree.ElementTree as xml
+
+import numpy as np
+import PIL.Image
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import npx
+from models import Transformer, TransformerConfig
+from models.search import beam_search
+from models.search.tree import CUT, FINISHED, KEPT, Forced, Tree
+from tests.helpers.trainings import text, uninterrupted  # noqa: F401
+from tests.laws.test_search import EOS, MarkovModel
+from train.cli import main
+from train.run.checkpoint import load_model
+from train.run.folder import RunFolder
+from train.tasks import TASKS
+from train.text.corpus import Corpus
+from train.viewer import picture
+from train.viewer.heads import mosaic
+from train.viewer.inspection import Head, ablate_heads, all_heads, inspect, labels, source_ids, translate
+from train.viewer.memory import measure_memory
+from train.viewer.roles import MEASURES, EvaluationText, measure_roles
+
+SENTENCE = "one two $three$ four"  # dollar signs must not become a formula
+
+
+@pytest.fixture(scope="module")
+def loaded(uninterrupted):
+    return load_model(uninterrupted)
+
+
+def drawn(tmp_path, run, *arguments, name="a.svg"):
+    out = tmp_path / name
+    assert main(["draw", str(run), *arguments, "--out", str(out)]) == 0
+    return out.read_bytes(), out.with_name(f"{out.stem}.alt.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("heads", "--input", SENTENCE), "Each row of a head sums to 1"),
+        (("beam", "--input", SENTENCE), "The search ended"),
+        (("curves",), "loss (nats per token"),
+        (("memory",), "peak"),
+        (("roles", "--sentences", "3"), "nats per token, BLEU"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_the_same_input_gives_the_same_bytes_and_names_its_source(tmp_path, uninterrupted, arguments, message):
+    svg, alt = drawn(tmp_path, uninterrupted, *arguments)
+    assert (svg, alt) == drawn(tmp_path, uninterrupted, *arguments, name="b.svg")
+    root = xml.fromstring(svg)
+    words = " ".join(root.itertext())
+    title = alt.split("\n")[0]
+    assert message in alt and title in words and "Drawn from run" in alt
+    assert uninterrupted.name in words and not re.search(r"20\d\d-\d\d-\d\d", words)  # no date
+    assert ("SHA-256 of state" in words) == (arguments[0] != "curves")
+
+
+def test_a_png_has_the_same_bytes_and_its_source(tmp_path, uninterrupted):
+    png, _ = drawn(tmp_path, uninterrupted, "heads", "--input", SENTENCE, "--kind", "cross", name="a.png")
+    assert png == drawn(tmp_path, uninterrupted, "heads", "--input", SENTENCE, "--kind", "cross", name="b.png")[0]
+    with PIL.Image.open(tmp_path / "a.png") as found:
+        assert "SHA-256 of state" in found.info["Source"] and SENTENCE in found.info["Title"]
+
+
+def test_curves_of_two_runs_tell_them_apart(tmp_path, uninterrupted):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "metrics.jsonl").write_bytes(RunFolder(uninterrupted).metrics_file.read_bytes())
+    _, alt = drawn(tmp_path, uninterrupted, "curves", "--also", str(other))
+    last = RunFolder(uninterrupted).metrics()[-1]
+    assert "other, validation perplexity, valid: first" in alt and f"at update {last['step']}" in alt
+
+
+def test_the_papers_figures(tmp_path, uninterrupted, capsys):
+    out = tmp_path / "figures"
+    given = ["reproduce", "figures", "--model", str(uninterrupted), "--input", "one two three", "--out", str(out)]
+    assert main(given) == 0
+    files = [out / f"figure{n}.svg" for n in (3, 4, 5)]
+    assert capsys.readouterr().out.split() == [str(file) for file in files]
+    before = [file.read_bytes() for file in files]
+    assert main(given) == 0 and before == [file.read_bytes() for file in files]
+    assert all("encoder self-attention, layer 1 of 1" in file.with_suffix(".alt.txt").read_text() for file in files)
+    (tmp_path / "figure3.svg").write_text("mine")
+    assert main([*given[:-1], str(tmp_path)]) == 2
+    assert "expected a new folder, or one of this command; got another" in capsys.readouterr().err
+    assert (tmp_path / "figure3.svg").read_text() == "mine"
+
+
+@pytest.mark.parametrize("mine", ["", "my notes\n\nDear diary\n", "Drawn from life\n\nand more"])
+def test_a_users_file_is_not_overwritten_by_alternative_text(tmp_path, uninterrupted, capsys, mine):
+    (tmp_path / "note.alt.txt").write_text(mine)
+    assert main(["draw", str(uninterrupted), "curves", "--out", str(tmp_path / "note.png")]) == 2
+    assert (
+        "note.alt.txt: expected the alternative text of an earlier picture; got another file; try"
+        in capsys.readouterr().err
+    )
+    assert [path.read_text() for path in tmp_path.iterdir()] == [mine]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["hedas", "--out", "a.svg"], "expected one of heads, beam, curves, memory, roles; got 'hedas'; try heads"),
+        (["heads", "--out", "a.svg"], "expected a sentence for heads; got none"),
+        (["heads", "--input", "one", "--out", "a.jpg"], "expected a file name ending in .png or .svg; got '.jpg'"),
+        (["heads", "--input", "one", "--out", "none/a.svg"], "got no folder none"),
+        (["heads", "--input", "one " * 300, "--out", "a.svg"], "expected 1 to 255 tokens; got"),
+        (["heads", "--input", "one", "--kind", "corss", "--out", "a.svg"], "got 'corss'; try cross"),
+        (["memory", "--input", "one", "--out", "a.svg"], "expected --input for heads or beam alone; got it for memory"),
+        (["beam", "--input", "\u200b\ud800", "--out", "a.svg"], "expected UTF-8"),
+    ],
+)
+def test_user_errors_are_one_line(uninterrupted, capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(["draw", str(uninterrupted), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and "; try " in error
+    assert not any(tmp_path.iterdir())
+
+
+def test_without_matplotlib_the_error_says_what_to_install(uninterrupted, capsys, monkeypatch):
+    monkeypatch.setattr(picture.importlib.util, "find_spec", lambda name: None)
+    assert main(["draw", str(uninterrupted), "curves", "--out", "a.svg"]) == 2
+    assert 'pip install "npx-transformer[draw]"' in capsys.readouterr().err
+
+
+def test_a_mosaic_has_every_weight_at_its_position():
+    weights = np.arange(2 * 3 * 4 * 5, dtype=float).reshape(2, 3, 4, 5)
+    tiled = mosaic(weights, causal=False)
+    assert tiled.shape == (2 * 5 - 1, 3 * 6 - 1)
+    for layer, head, row, column in np.ndindex(*weights.shape):
+        assert tiled[layer * 5 + row, head * 6 + column] == weights[layer, head, row, column]
+    square = mosaic(weights[..., :4], causal=True)
+    assert np.isnan(square[0, 1]) and square[3, 0] == weights[0, 0, 3, 0]
+
+
+# The numbers behind the pictures
+
+
+def test_an_inspection_has_the_engines_numbers(loaded):
+    model, tokenizer, _ = loaded
+    src = source_ids(model, tokenizer, "one two three")
+    tokens = translate(model, src, {"beam": 2, "max_extra": 5})[0].tokens
+    inspection = inspect(model, tokenizer, src, tokens)
+    ids, out = np.array([src]), np.array([[1, *tokens]])
+    for kind, maps in inspection.maps.items():
+        expected = np.stack([layer[0] for layer in model.attention_maps(ids, out, kind)])
+        np.testing.assert_array_equal(maps, expected)
+        rows, columns = inspection.edges(kind)
+        assert maps.shape[2:] == (len(rows), len(columns))
+    logits = model(ids, out).data[0]
+    assert (inspection.log_probabilities.argmax(axis=1) == logits.argmax(axis=1)).all()
+    np.testing.assert_allclose(np.exp(inspection.log_probabilities).sum(axis=1), 1, rtol=1e-12)
+    assert (inspection.by_layer[-1] == logits.argmax(axis=1)).all()
+
+
+@given(seed=st.integers(0, 1000), norm=st.sampled_from(["pre", "post"]))
+@settings(max_examples=10)
+def test_an_ablated_head_contributes_nothing_and_is_restored(seed, norm):
+    model = Transformer(TransformerConfig(20, d_model=12, d_ff=16, n_heads=3, n_layers=2, norm=norm), seed).eval()
+    src, tgt = np.array([[5, 6, 7, 2]]), np.array([[1, 8, 9]])
+    before = model(src, tgt).data.copy()
+    head = all_heads(model)[seed % 18]
+    attention = model.attentions()[head.kind][head.layer]
+    other = attention.weights  # while ablated, the head's values must not affect the output
+    with ablate_heads(model, [head]):
+        off = model(src, tgt).data.copy()
+        size = attention.d_v
+        values = (attention.query_key_value if head.kind != "cross" else attention.key_value).weight.data
+        columns = slice(values.shape[1] - size * (3 - head.head), values.shape[1] - size * (2 - head.head))
+        original = values[:, columns].copy()
+        values[:, columns] *= 7
+        np.testing.assert_array_equal(model(src, tgt).data, off)
+        values[:, columns] = original
+    assert np.abs(before - off).max() > 1e-6 and other == attention.weights
+    np.testing.assert_array_equal(model(src, tgt).data, before)
+
+
+def test_heads_are_restored_after_an_error(loaded):
+    model, _, _ = loaded
+    before = model.state_dict()
+    with pytest.raises(RuntimeError), ablate_heads(model, all_heads(model)):
+        raise RuntimeError
+    assert all((before[name] == array).all() for name, array in model.state_dict().items())
+
+
+def test_labels_show_where_words_begin(loaded):
+    _, tokenizer, _ = loaded
+    ids = tokenizer.encode("one xq ü")
+    names = labels(tokenizer, [*ids, tokenizer.eos_id])
+    assert names[-1] == "end" and len(names) == len(ids) + 1
+    assert "".join(f" {x}" if x[0] not in "\u00b7\u2423" else x[1:] or "?" for x in names[:-1]).startswith(
+        (" one", "?")
+    )
+    assert "\u00b7" in names  # part of the bytes of a character
+
+
+@given(
+    seed=st.integers(0, 500), beam=st.integers(1, 4), coarse=st.booleans(), alpha=st.sampled_from([0.0, 0.6, 1.0]),
+    end_bias=st.sampled_from([-3.0, 0.0, 2.0]),
+)  # fmt: skip
+@settings(max_examples=40)
+def test_the_leaves_of_a_tree_are_exactly_the_hypotheses(seed, beam, coarse, alpha, end_bias):
+    model, tree = MarkovModel(6, seed, coarse, end_bias), Tree()
+    src = np.array([[3, 4, EOS]])
+    how = {"beam": beam, "alpha": alpha, "max_extra": 3, "n_best": beam}
+    (best,) = beam_search(model, src, **how, observe=tree)
+    assert beam_search(model, src, **how) == [best]  # observing changes nothing
+    leaves = {
+        (tuple(tree.tokens(i)[:-1] if c.fate == FINISHED else tree.tokens(i)), c.score, c.log_probability)
+        for i, c in enumerate(tree.candidates)
+        if c.fate in (FINISHED, CUT)
+    }
+    assert {(tuple(h.tokens), h.score, h.log_probability) for h in best} <= leaves
+    for c in tree.candidates:
+        parent = tree.candidates[c.parent] if c.parent >= 0 else None
+        assert c.length == (parent.length + 1 if parent else 1)
+        assert parent is None or (parent.fate == KEPT and parent.log_probability >= c.log_probability)
+    by_step = [
+        [c for c in tree.candidates if c.length == n + 1 and c.fate != "dropped"] for n in range(len(tree.bounds))
+    ]
+    assert all(1 <= len(step) <= beam for step in by_step)
+    assert not tree.why.startswith("the search has not")
+
+
+@given(seed=st.integers(0, 500), prefix=st.lists(st.integers(3, 5), max_size=3))
+@settings(max_examples=20)
+def test_a_forced_prefix_keeps_the_models_log_probability(seed, prefix):
+    model = MarkovModel(6, seed)
+    src = np.array([[3, 4, EOS]])
+    (best,) = beam_search(Forced(model, prefix), src, beam=3, max_extra=6, n_best=3)
+    everything = beam_search(model, src, beam=200, max_extra=6, n_best=200)[0]
+    known = {tuple(h.tokens): h.log_probability for h in everything}
+    assert all(h.tokens[: len(prefix)] == prefix for h in best)
+    for h in best:
+        if tuple(h.tokens) in known and h.finished:
+            assert abs(known[tuple(h.tokens)] - h.log_probability) < 1e-5
+
+
+def test_peak_memory_agrees_with_tracemalloc():
+    config = TransformerConfig(50, d_model=64, d_ff=128, n_heads=4, n_layers=2, dropout=0.0)
+    model = Transformer(config)
+    rows = np.random.default_rng(1).integers(3, 50, (24, 40))
+    corpus = Corpus.from_pairs([(row[:39].tolist(), row[:39].tolist()) for row in rows])
+    task = TASKS["translation"]
+    batches = task.batches(corpus, 1000, 1)
+    batch = batches.batch(batches.epoch(1)[0])
+    how = type("Table", (), {"label_smoothing": 0.1, "smoothing_over": "all", "seed": 1})
+    memory = measure_memory(task, model, batch, how)
+    tracemalloc.start()
+    try:
+        with npx.keyed(1, 1):
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            task.loss(model.train(), batch, smoothing=0.1, smoothing_over="all", normalizer=1.0).backward()
+            peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert abs(memory.peak.live - peak) < 0.1 * peak
+
+
+def test_a_head_that_attends_one_back_is_positional(loaded):
+    model, tokenizer, config = loaded
+    words = Corpus.from_pairs([(tokenizer.encode("one two three"), tokenizer.encode("eins zwei"))] * 2)
+    evaluation_text = EvaluationText(words, config, tokenizer, 2)
+    original = model.inside
+
+    def attend_back(src, tgt, *kinds):
+        inspection = original(src, tgt, *kinds)
+        inspection.maps["encoder"][0][:, 0] = np.eye(src.shape[1], k=-1)
+        return inspection
+
+    model.inside = attend_back
+    try:
+        baseline, roles = measure_roles(model, evaluation_text)
+    finally:
+        del model.inside
+    of = {str(role.head): role for role in roles}
+    assert [str(head) for head in all_heads(model)] == list(of) and set(of["cross.0.1"].measures) == set(MEASURES)
+    length = len(source_ids(model, tokenizer, "one two three"))
+    assert of[str(Head("encoder", 0, 0))].measures["before"] == pytest.approx((length - 1) / length)
+    assert baseline == evaluation_text.quality(model)[:2]

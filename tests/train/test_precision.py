@@ -1,0 +1,284 @@
+"""Precision: weights in float32 beside numbers of low precision, loss scaling, TF32; what is kept, read, refused."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+import npx
+from autograd import Tensor
+from models import FlatParameters, Transformer, TransformerConfig
+from models.search import greedy_search
+from tests.fakes.strict_cupy import CUPY, device, kernels_by_reference
+from tests.helpers import trainings
+from tests.helpers.trainings import Crash, metrics, outcome, rewrite, run
+from tests.models.test_module import Tree
+from train import Adam, RunConfig, Trainer, UserError, average_checkpoints, load_model
+from train.cli.info import describe
+from train.learn.optimizer import LossScale
+from train.run.checkpoint import load_checkpoint
+from train.run.folder import RunFolder
+
+LOW = [np.float16, pytest.param("bfloat16", id="bfloat16")]
+
+text = trainings.text
+
+
+@pytest.fixture
+def gpu():
+    """The strict device of strict_cupy.py; kernels run by their references."""
+    with kernels_by_reference(), device() as cupy:
+        yield cupy
+
+
+def dtype(name):
+    if name == "bfloat16":
+        pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs ml_dtypes")
+    return np.dtype(name)
+
+
+# ---- which dtypes
+
+
+@pytest.mark.parametrize("low", LOW)
+def test_references_give_what_they_are_given(low):
+    """NumPy's products and means of bfloat16 are float32, which a fast version need not imitate."""
+    rng, low, drop = np.random.default_rng(0), dtype(low), npx.Drop(0.5, npx.Key(1, 1, 1))
+    numbers = lambda *shape: rng.normal(size=shape).astype(low)  # noqa: E731
+    with npx.kernel_mode("reference"):
+        for kernel, args in (
+            (
+                npx.attention,
+                (*(numbers(2, 3, 2, 4) for _ in range(3)), npx.AttentionSpec(causal=True, rotary_base=100.0), drop),
+            ),
+            (npx.layer_norm, (numbers(3, 4), numbers(4), numbers(4))),
+            (npx.dropout_residual_norm, (numbers(3, 4), numbers(3, 4), numbers(4), numbers(4), drop)),
+        ):
+            y, saved = kernel(*args)
+            assert {x.dtype for x in (y, *kernel.grad(y, saved))} == {low}, kernel.name
+
+
+def test_a_precision_is_two_dtypes_and_a_kind_of_product(gpu):
+    pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs ml_dtypes")
+    for name, weights, numbers, products in (
+        ("float32", "float32", "float32", "default"),
+        ("tf32", "float32", "float32", "tf32"),
+        ("bf16", "float32", "bfloat16", "default"),
+        ("fp16", "float32", "float16", "default"),
+        ("float64", "float64", "float64", "default"),
+    ):
+        precision = npx.use_precision(name)
+        assert (precision.name, precision.weights.name, precision.numbers.name) == (name, weights, numbers)
+        assert precision == npx.precision_named(name) and precision.scaled == (name == "fp16")
+        low = precision.numbers.itemsize if precision.low else 0
+        assert precision.parameter_bytes == 4 * precision.weights.itemsize + low
+        assert CUPY.products[-1] == ("float32", products)
+
+
+@pytest.mark.parametrize("name", ["tf32", "bf16", "fp16"])
+def test_a_cpu_has_no_precision_of_a_gpu(name):
+    with pytest.raises(ValueError, match=f"precision: expected float32 or float64 on a CPU; got '{name}'; try --dev"):
+        npx.use_precision(name)
+    with pytest.raises(ValueError, match="precision: expected one of float32, tf32, bf16, fp16, float64; got 'int8'"):
+        npx.use_precision("int8")
+
+
+def test_wide_is_what_halves_are_summed_in():
+    assert [npx.accumulation_dtype(np.dtype(x)).name for x in ("float16", "float32", "float64")] == [
+        "float32",
+        "float32",
+        "float64",
+    ]
+
+
+# ---- two copies of the weights
+
+
+@pytest.mark.parametrize("low", LOW)
+def test_weights_are_kept_in_float32_beside_a_low_copy(low):
+    low, tree = dtype(low), Tree()
+    for p in tree.parameters():
+        p.data += np.linspace(0, 1e-3, p.size, dtype="float32")
+    before = tree.state_dict()
+    flat = FlatParameters(tree, low)
+    assert (flat.data.dtype, flat.low.dtype, flat.grad.dtype) == ("float32", low, "float32")
+    for name, p in tree.named_parameters():
+        assert p.dtype == low and p.grad.dtype == "float32"
+        assert np.shares_memory(p.data, flat.low) and np.shares_memory(p.master, flat.data)
+        assert np.array_equal(p.data, before[name].astype(low))
+    state = tree.state_dict()
+    assert all(array.dtype == "float32" and np.array_equal(array, before[name]) for name, array in state.items())
+    changed = {name: array + np.float32(0.1) for name, array in state.items()}
+    tree.load_state_dict(changed)
+    assert all(np.array_equal(array, changed[name]) for name, array in tree.state_dict().items())
+    assert np.array_equal(flat.low, flat.data.astype(low))
+    with pytest.raises(ValueError, match="FlatParameters: expected parameters in no buffer yet; got scale and 7 more"):
+        FlatParameters(tree, np.dtype("float64"))
+
+
+@pytest.mark.parametrize("low", LOW)
+def test_gradients_add_up_in_float32(low):
+    low, tree = dtype(low), Tree()
+    flat = FlatParameters(tree, low)
+    for _ in range(3):
+        (tree.scale * Tensor(np.array([1, 2**-12, 3]).astype(low))).sum().backward()
+    assert flat.grad.dtype == "float32" and np.array_equal(tree.scale.grad, np.float32([3, 3 * 2**-12, 9]))
+    (tree.scale * Tensor(np.full(3, 2**-10).astype(low))).sum().backward()
+    assert tree.scale.grad[0] == 3 + 2**-10, "neither half has this number"
+
+
+@pytest.mark.parametrize("low", LOW)
+def test_small_updates_are_not_lost_to_rounding(low):
+    low, tree = dtype(low), Tree()
+    flat = FlatParameters(tree, low)
+    adam = Adam(flat)
+    for _ in range(40):
+        flat.grad[...] = 4.0
+        adam.step(1e-4, scale=0.25)
+    assert adam.m.dtype == "float32"
+    assert flat.data[0] == pytest.approx(2 - 40e-4, rel=1e-6)
+    assert np.array_equal(flat.low, flat.data.astype(low)), "Adam writes the copy in the same pass"
+
+
+def test_a_model_computes_in_half_what_it_computes_in_float32():
+    config = TransformerConfig(vocab_size=20, d_model=16, d_ff=32, n_heads=2, n_layers=2, dropout=0.0)
+    src, tgt = np.array([[4, 5, 6, 2], [7, 8, 2, 0]]), np.array([[1, 6, 5, 4, 2], [1, 9, 2, 0, 0]])
+    found = []
+    with kernels_by_reference():
+        for numbers in (None, np.dtype("float16")):
+            model = Transformer(config, seed=2)
+            flat = FlatParameters(model, numbers)
+            loss = model.loss(src, tgt)
+            loss.backward(1024.0)
+            assert loss.dtype == "float32" and model.encode(src)[0].dtype == flat.numbers
+            assert model(src, tgt[:, :-1]).dtype == flat.numbers
+            assert all(weights.dtype == "float32" for weights in model.attention_maps(src, tgt))
+            best = greedy_search(model, src, max_extra=3)
+            found.append((loss.item(), flat.grad / 1024, [h.tokens for h in best]))
+    assert found[1][0] == pytest.approx(found[0][0], rel=2e-3)
+    largest = np.abs(found[0][1]).max()
+    assert largest > 0.1 and np.abs(found[1][1] - found[0][1]).max() < 1e-2 * largest
+    assert found[0][2] == found[1][2]
+
+
+def test_info_counts_the_low_copy():
+    for precision, size in (("float32", 16), ("bf16", 18), ("float64", 32)):  # bytes a parameter
+        config = RunConfig.from_dict({"model": {"preset": "tiny"}, "train": {"precision": precision}})
+        shape = config.transformer_config(1000)
+        (line,) = [line for line in describe(shape, config) if line.startswith("memory")]
+        mib = shape.n_parameters() * size / 2**20
+        assert line.startswith(f"memory       {mib:,.0f} MiB") and ("bf16 copy" in line) == (precision == "bf16")
+
+
+# ---- a training
+
+
+def test_a_training_in_fp16_keeps_float32(text, tmp_path, gpu):
+    out = tmp_path / "run"
+    often = {"log_every": 1, "checkpoint_every": 1, "keep_last": 12}
+    summary = run(text, out, precision="fp16", **often)
+    kept = load_checkpoint(RunFolder(out).steps()[-1])
+    assert {array.dtype.name for array in (kept.model | kept.optimizer).values()} == {"float32"}
+    assert any(not np.array_equal(a, a.astype("float16")) for a in kept.model.values()), "the master, not the copy"
+    assert kept.state["loss_scale"] == {"value": 2.0**16, "good": 12, "skipped": 0}
+    entries = [entry for entry in metrics(out) if entry["kind"] == "train"]
+    assert len(entries) == 12 and {entry["loss_scale"] for entry in entries} == {2.0**16}
+    assert all(np.isfinite([entry["loss"], entry["gradient_norm"]]).all() for entry in entries)
+    run(text, tmp_path / "float32", **often)
+    plain = [entry for entry in metrics(tmp_path / "float32") if entry["kind"] == "train"]
+    assert len(plain) == 12 and not any("loss_scale" in entry for entry in plain)
+    # The first steps alone: from there on the two drift apart, as any two roundings do.
+    for half, full in zip(entries[:3], plain[:3], strict=True):
+        assert half["loss"] == pytest.approx(full["loss"], rel=1e-3)
+        assert half["gradient_norm"] == pytest.approx(full["gradient_norm"], rel=1e-2)
+    first, exact = (load_checkpoint(RunFolder(x).step(1)).optimizer["m"] for x in (out, tmp_path / "float32"))
+    assert np.linalg.norm(first - exact) < 0.01 * np.linalg.norm(exact), "unscaled"
+    average_checkpoints(out, 3)
+    model, _, config = load_model(out)
+    assert config.train.precision == "fp16" and {p.dtype.name for p in model.parameters()} == {"float32"}
+    assert np.isfinite(summary.valid_loss)
+
+
+@pytest.mark.parametrize("step", [2, 5, 7])
+def test_skipped_updates_are_journalled_and_resumed_bit_for_bit(text, tmp_path, gpu, monkeypatch, step):
+    monkeypatch.setattr(LossScale, "START", 2.0**32)  # beyond fp16 for a while
+    monkeypatch.setattr(LossScale, "PATIENCE", 4)  # and then up again
+    changes = {"precision": "fp16", "log_every": 1, "checkpoint_every": 2}
+    run(text, tmp_path / "whole", **changes)
+    skipped = [entry for entry in metrics(tmp_path / "whole") if entry["kind"] == "skipped"]
+    assert [entry["skipped"] for entry in skipped] == list(range(1, len(skipped) + 1)) and len(skipped) > 4
+    assert skipped[0] == {"kind": "skipped", "step": 1, "loss_scale": 2.0**31, "skipped": 1}
+    trained = [entry for entry in metrics(tmp_path / "whole") if entry["kind"] == "train"]
+    assert [entry["step"] for entry in trained] == list(range(1, 13)), "what is skipped is no step"
+    assert len({entry["loss_scale"] for entry in trained}) > 1
+    assert "update skipped, loss scale now 2.14748e+09" in (tmp_path / "whole" / "log.txt").read_text()
+    state = load_checkpoint(RunFolder(tmp_path / "whole").steps()[-1]).state
+    assert state["adam_steps"] == 12 and state["loss_scale"]["skipped"] == len(skipped)
+
+    update = Adam.step
+
+    def crash(self, lr, scale):
+        if self.steps == step:
+            raise Crash
+        update(self, lr, scale)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Adam, "step", crash)
+        with pytest.raises(Crash):
+            run(text, tmp_path / "run", **changes)
+    run(text, tmp_path / "run", resume=True, **changes)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+
+
+def test_an_overflow_that_no_scale_helps_stops_the_run(text, tmp_path, gpu, monkeypatch):
+    loss = Transformer.loss
+    monkeypatch.setattr(Transformer, "loss", lambda self, *args, **how: loss(self, *args, **how) * float("inf"))
+    with pytest.raises(UserError, match="training, step 1: expected a finite loss; got"):
+        run(text, tmp_path / "run", precision="fp16", max_skipped=0)
+    *scaled, last = metrics(tmp_path / "run")
+    assert [entry["loss_scale"] for entry in scaled] == [2.0**i for i in range(15, -1, -1)]
+    assert last["in_a_row"] == 1
+
+
+def test_a_checkpoint_without_a_loss_scale_is_still_read(text, tmp_path):
+    out = tmp_path / "run"
+    run(text, out, max_steps=3)
+    rewrite(RunFolder(out).steps()[-1], lambda state: state.pop("loss_scale"))
+    assert run(text, out, resume=True, max_steps=4).step == 4
+
+
+def test_a_cpu_refuses_before_anything_is_written(text, tmp_path):
+    with pytest.raises(UserError, match="train.precision: expected float32 or float64 on a CPU; got 'bf16'"):
+        run(text, tmp_path / "run", precision="bf16")
+    assert not (tmp_path / "run").exists()
+
+
+# ---- the kernels of a GPU, emulated
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++: none found")
+@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
+def test_a_training_on_emulated_kernels(text, tmp_path, monkeypatch, precision):
+    """It learns as on the host, and on strict arrays to the same bits, waiting once an update."""
+    pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs ml_dtypes")
+    short = {"max_steps": 2, "log_every": 1, "validate_bleu": precision == "bf16"}
+    run(text, tmp_path / "host", **short)
+    with npx.kernel_mode("emulate"):
+        run(text, tmp_path / "emulated", precision=precision, **short)
+    host, emulated = ([e for e in metrics(tmp_path / x) if e["kind"] == "train"] for x in ("host", "emulated"))
+    for expected, found in zip(host, emulated, strict=True):
+        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4 if precision == "float32" else 2e-2)
+
+    waits, update = [], Trainer._update
+
+    def watched(self):
+        CUPY.waits.clear()
+        done = update(self)
+        waits.append([*CUPY.waits])
+        return done
+
+    monkeypatch.setattr(Trainer, "_update", watched)
+    with device(cuda=True):
+        run(text, tmp_path / "strict", precision=precision, **short)
+    assert waits == [["get"]] * 2
+    assert outcome(tmp_path / "strict") == outcome(tmp_path / "emulated")

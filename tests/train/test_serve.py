@@ -1,0 +1,240 @@
+"""The page's server (`serve`): who may ask, what is refused, and what becomes of questions that cannot be answered."""
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.helpers.pages import address, page, run, served, text, uninterrupted  # noqa: F401, fixtures
+from train.cli import main
+from train.errors import UserError
+from train.viewer.guard import Guard
+from train.viewer.server import FILES, RECENT, Cancelled, Inference, Page
+from train.viewer.step import steps
+
+
+def raw(port, request, body=b""):
+    """The status of an answer to bytes sent as they are; 0 where the connection ends without one."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        try:
+            connection.sendall(request.replace("\n", "\r\n").encode("latin-1") + b"\r\n\r\n" + body)
+            answer = connection.recv(65536)
+        except (ConnectionResetError, BrokenPipeError):
+            return 0
+    return int(answer.split()[1]) if answer else 0
+
+
+def test_what_is_not_from_our_own_page_is_refused(address):
+    _, guard, port = address
+    own, cookie = f"Host: 127.0.0.1:{port}", f"Cookie: {guard.cookie}={guard.token}"
+    end = "\nConnection: close"
+
+    def get(path="/api/about", *lines):
+        return raw(port, "\n".join([f"GET {path} HTTP/1.1", *lines]) + end)
+
+    def post(*lines, body=b"{}", path="/api/step"):
+        return raw(port, "\n".join([f"POST {path} HTTP/1.1", *lines, f"Content-Length: {len(body)}"]) + end, body)
+
+    kind, origin = "Content-Type: application/json", f"Origin: http://127.0.0.1:{port}"
+    assert get("/api/about", own, cookie) == 200 and get(f"/?token={guard.token}", own) == 200
+    assert get("/api/about", f"Host: localhost:{port}", cookie) == 200
+    assert post(own, cookie, kind, origin) == 200
+    refused = {
+        "foreign host": get("/api/about", "Host: evil.example", cookie),
+        "a name that begins like ours": get("/api/about", f"Host: localhost.evil.example:{port}", cookie),
+        "ours behind a user": get("/api/about", f"Host: a@127.0.0.1:{port}", cookie),
+        "another port": get("/api/about", "Host: 127.0.0.1:1", cookie),
+        "two hosts": get("/api/about", own, "Host: evil.example", cookie),
+        "no host": raw(port, f"GET /api/about HTTP/1.0\n{cookie}"),
+        "no token": get("/", own),
+        "a wrong token": get("/?token=x", own),
+        "a wrong cookie": get("/api/about", own, f"Cookie: {guard.cookie}=x"),
+        "no cookie for a file": get("/main.js", own),
+        "from another site": get("/api/about", own, cookie, "Sec-Fetch-Site: cross-site"),
+        "up": get("/../setup.py", own, cookie),
+        "up, encoded": get("/%2e%2e/%2e%2e/setup.py", own, cookie),
+        "up, half encoded": get("/..%2f..%2fsetup.py", own, cookie),
+        "a path that begins twice": get("//etc/passwd", own, cookie),
+        "another file of ours": get("/server.py", own, cookie),
+        "no origin": post(own, cookie, kind),
+        "a foreign origin": post(own, cookie, kind, "Origin: http://evil.example"),
+        "origin null": post(own, cookie, kind, "Origin: null"),
+        "a form": post(own, cookie, "Content-Type: application/x-www-form-urlencoded", origin),
+        "1 MB": post(own, cookie, kind, origin, body=b" " * 2**20),
+        "another method": raw(port, f"DELETE /api/about HTTP/1.1\n{own}\n{cookie}{end}"),
+    }
+    assert {name for name, status in refused.items() if status not in (0, 400, 403, 404, 405, 413, 415)} == set()
+    chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    lines = f"POST /api/step HTTP/1.1\n{own}\n{cookie}\n{kind}\n{origin}\nTransfer-Encoding: chunked{end}"
+    assert raw(port, lines, chunk * 4 + b"0\r\n\r\n") in (0, 413)
+
+
+def test_a_link_in_the_folder_of_the_page_is_not_followed(address, tmp_path):
+    """Files are read once, by their names, when the server starts."""
+    assert set(FILES) == {path.name for path in Path("train/viewer/page").resolve().iterdir()} and "passwd" not in FILES
+
+
+def test_every_answer_says_that_nothing_foreign_may_be_loaded(address):
+    async def asked():
+        sent = []
+        guard = Guard(None, 1)
+        scope = {"type": "http", "path": "/", "query_string": b"", "headers": [], "method": "GET"}
+        await guard(scope, None, lambda message: collect(sent, message))
+        return sent
+
+    async def collect(sent, message):
+        sent.append(message)
+
+    headers = dict(asyncio.run(asked())[0]["headers"])
+    assert headers[b"content-security-policy"].startswith(b"default-src 'self';")
+    assert headers[b"x-content-type-options"] == b"nosniff" and headers[b"referrer-policy"] == b"no-referrer"
+
+
+def test_a_new_request_cancels_the_running_one():
+    inference, started, cancelled = Inference(), threading.Event(), threading.Event()
+
+    def endless(send):
+        started.set()
+        try:
+            for _ in range(10_000):
+                send({"so_far": []})
+                time.sleep(0.001)
+            return {}
+        except Cancelled:
+            cancelled.set()
+            raise
+
+    async def both():
+        lines = inference.lines(endless)
+        first = asyncio.ensure_future(collect(lines))
+        await asyncio.to_thread(started.wait, 20)
+        second = await collect(inference.lines(lambda send: {"answer": 1}))
+        return await first, second
+
+    first, second = asyncio.run(both())
+    assert first[-1] == {"cancelled": True} and second[-1] == {"answer": 1} and cancelled.is_set()
+
+
+def test_a_step_waits_for_a_translation_without_cancelling_it():
+    inference, started, release = Inference(), threading.Event(), threading.Event()
+
+    def translation(send):
+        started.set()
+        release.wait(20)
+        send({"so_far": []})
+        return {"answer": 1}
+
+    async def both():
+        first = asyncio.ensure_future(collect(inference.lines(translation)))
+        await asyncio.to_thread(started.wait, 20)
+        second = asyncio.ensure_future(collect(inference.lines(lambda send: {"answer": 2}, waits=True)))
+        await asyncio.sleep(0)
+        release.set()
+        return await first, await second
+
+    first, second = asyncio.run(both())
+    assert first[-1] == {"answer": 1} and second[-1] == {"answer": 2}
+
+
+async def collect(lines):
+    return [json.loads(line) async for line in lines]
+
+
+def asked(address, path, question=None):
+    """Return the last line of the answer to a POST of `question`, or to a GET."""
+    _, guard, port = address
+    headers = {"Cookie": f"{guard.cookie}={guard.token}"}
+    if question is not None:
+        headers |= {"Content-Type": "application/json", "Origin": f"http://127.0.0.1:{port}"}
+    data = None if question is None else json.dumps(question).encode()
+    with urlopen(Request(f"http://127.0.0.1:{port}{path}", data, headers), timeout=60) as answer:
+        return json.loads(answer.read().splitlines()[-1])
+
+
+def test_each_page_opens_the_heads_of_its_own_translation(address):
+    """Two tabs have separate translations; an expired one gives an error."""
+    one, two = (asked(address, "/api/translate", {"text": text}) for text in ("one", "two three"))
+    of = {"kind": "encoder", "layer": 0, "head": 1}
+    for answer in (one, two):
+        assert asked(address, "/api/head", of | {"translation": answer["translation"]})["rows"] == answer["source"]
+    of_two = {"translation": two["translation"]}
+    for wrong in ({}, {"translation": []}, of_two | {"layer": -1}, of_two | {"layer": float("inf")}):
+        assert "expected a head of a recent translation" in asked(address, "/api/head", of | wrong)["error"]
+    for _ in range(RECENT):
+        asked(address, "/api/translate", {"text": "one", "beam": 1})
+    assert "error" in asked(address, "/api/head", of | {"translation": two["translation"]})
+
+
+def test_a_run_without_metrics_has_no_curves_yet(tmp_path):
+    (tmp_path / "metrics.jsonl").mkdir()
+    with served(Page({"run": tmp_path, "new": tmp_path / "none"})) as address:
+        assert asked(address, "/api/curves")["runs"] == {"run": {}, "new": {}}
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({}, "text: expected a sentence"),
+        ({"text": ""}, "expected 1 to 255 tokens; got 0"),
+        ({"text": "x" * 10_000}, "expected 1 to 255 tokens"),
+        ({"text": "one", "beam": 100}, "beam: expected at most 8"),
+        ({"text": "one", "beam": "x"}, "invalid literal"),
+        ({"text": "one", "alpha": 1e400}, "alpha: expected a number between"),
+        ({"text": "one", "prefix": [0]}, "prefix: expected at most 255 token ids"),
+        ({"text": "one", "prefix": [5] * 256}, "prefix: expected"),
+        ({"text": "one", "prefix": [2, 5]}, "prefix: expected"),
+        ({"text": "one", "prefix": [True]}, "prefix: expected"),
+        ({"text": "one", "off": ["cross.9.9"]}, "off: expected names of heads"),
+        ({"text": "one", "off": 3}, "off: expected names of heads"),
+    ],
+)
+def test_an_invalid_query_gives_an_error(page, query, message):
+    with pytest.raises(UserError, match=message):
+        page.translation(query, lambda item: None)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["__import__('os').system('id')", "a.__class__", "9**9**9*a", "[1]*10**9", "power(9, 9**9)", "(" * 300 + "a", "a",
+     "", "lambda: a", "f'{a}'", "astype(a, a)", "x @ x", "stack(" + "a, " * 90 + "a)", "a[0]", "1/0*a"],
+)  # fmt: skip
+def test_an_expression_runs_nothing_but_small_operations(expression):
+    with pytest.raises(UserError):
+        steps({"expression": expression, "values": {"x": [[1.0] * 60]}})
+
+
+def test_serve_prints_its_address_and_ends_with_ctrl_c(run):
+    command = [sys.executable, "-m", "train", "serve", str(run), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        printed = process.stdout.readline().strip()
+        port = int(printed.split(":")[2].split("/")[0])
+        assert printed.startswith(f"http://127.0.0.1:{port}/?token=")
+        assert raw(port, f"GET /{printed.split('/')[-1]} HTTP/1.1\nHost: localhost:{port}\nConnection: close") == 200
+        assert main(["serve", "--port", str(port)]) == 2  # the port is taken
+        question = json.dumps({"text": "one " * 100, "beam": 8})
+        lines = ["POST /api/translate HTTP/1.1", f"Host: localhost:{port}", f"Origin: http://localhost:{port}"]
+        lines += [f"Cookie: npx-{port}={printed.split('=')[-1]}", "Content-Type: application/json"]
+        lines += [f"Content-Length: {len(question)}", "", question]
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+                connection.sendall("\r\n".join(lines).encode())
+                assert connection.recv(65536).startswith(b"HTTP/1.1 200")  # and keeps streaming
+                process.send_signal(signal.SIGINT)
+                assert process.wait(30) in (0, 130, -2)
+        finally:
+            process.kill()
+        assert process.stderr.read().count("\n") == 1  # how to open the page
+
+
+def test_serve_rejects_a_path_that_is_not_a_run(tmp_path, capsys):
+    for words in ([str(tmp_path / "none")], ["--also", str(tmp_path / "none")]):
+        assert main(["serve", *words, "--port", "0"]) == 2
+        assert "expected a run folder" in capsys.readouterr().err

@@ -1,0 +1,212 @@
+"""The command line as a filter among others: streams that are closed, slow, full or gone; pipes, links and devices."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from tests import ROOT
+from tests.helpers import trainings
+from tests.helpers.forks import Fork, ran
+from tests.helpers.trainings import outcome
+from train import average_checkpoints
+from train.cli import main
+from train.learn.signals import never_lost
+from train.run.folder import RunFolder
+
+text, uninterrupted = trainings.text, trainings.uninterrupted
+
+
+@pytest.fixture(scope="module")
+def model(uninterrupted, tmp_path_factory):
+    run = tmp_path_factory.mktemp("model") / "run"
+    shutil.copytree(uninterrupted, run)
+    average_checkpoints(run, 2)
+    return run
+
+
+def program(*arguments, **streams):
+    """The command line in a fork; (status, stdout, stderr)."""
+    return ran(lambda: main([*map(str, arguments)]), **streams)
+
+
+def gone():
+    """A descriptor to write to whose reader has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+def pipe_with(content):
+    """A descriptor to read what a process wrote and left."""
+    reader, writer = os.pipe()
+    os.write(writer, content)
+    os.close(writer)
+    return reader
+
+
+def translated(model, lines, capfd):
+    source = model.parent / "source"
+    source.write_bytes(lines)
+    assert main(["translate", "--model", str(model), "--input", str(source)]) == 0
+    return capfd.readouterr().out
+
+
+def test_what_has_come_is_translated_before_the_input_ends(model):
+    (source, writer), (reader, target) = os.pipe(), os.pipe()
+    fork = Fork(lambda: os.close(writer) or main(["translate", "--model", str(model)]), {0: source, 1: target})
+    os.close(target)
+    with open(reader, "rb") as out:
+        for line in (b"one two\n", b"three\n\nfour\n"):
+            os.write(writer, line)
+            for _ in range(line.count(b"\n")):
+                assert out.readline().endswith(b"\n")  # the next is written only then
+        os.write(writer, b"five")
+        os.close(writer)
+        assert out.read().count(b"\n") == 1 and fork.wait() == 0
+    os.close(source)
+
+
+def test_input_as_a_file_a_pipe_or_standard_input_is_the_same(model, capfd):
+    lines = "\ufeffone two\r\n\nthree \u2028 \x00 four\u0085\n\ud7ff \U0010ffff\nlast".encode()
+    expected = translated(model, lines, capfd)
+    assert expected.count("\n") == 5
+    translate = "translate", "--model", model
+    assert program(*translate, stdin=lines) == (0, expected, "")
+    assert program(*translate, "--input", "-", stdin=lines) == (0, expected, "")
+    reader = pipe_with(lines)
+    assert program(*translate, "--input", f"/proc/self/fd/{reader}") == (0, expected, "")
+    assert program(*translate, "--input", "/dev/null") == (0, "", "") == program(*translate)
+    os.close(reader)
+
+
+def test_output_goes_where_it_is_sent(model, tmp_path, capfd):
+    expected = translated(model, b"one\ntwo\n", capfd)
+    arguments = "translate", "--model", model, "--input", model.parent / "source", "--output"
+    (tmp_path / "link").symlink_to("file")
+    with open(tmp_path / "before", "ab") as file:
+        file.write(b"before\n")
+        file.flush()
+        for output in ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
+            assert program(*arguments, output, stdout=file.fileno()) == (0, "", "")
+    assert (tmp_path / "before").read_text() == "before\n" + 4 * expected
+    assert main([*map(str, arguments), str(tmp_path / "link")]) == 0
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["before", "file", "link"]
+
+
+def test_closed_streams_change_no_translation(model, text, capfd):
+    source = text / "valid.en"
+    translate = "translate", "--model", model, "--input", source
+    expected = translated(model, source.read_bytes(), capfd)
+    assert program(*translate, closed=[0]) == (0, expected, "")
+    assert program(*translate, closed=[1]) == (0, "", "")
+    long = " ".join(["one"] * 1100).encode()
+    status, out, err = program("translate", "--model", model, "--max-extra", "1", stdin=long, closed=[2])
+    assert (status, out.count("\n"), err) == (0, 1, "")  # a warning is no line of the output
+
+
+@pytest.mark.parametrize("streams", ["closed", "full", "gone", "no input"])
+def test_a_training_survives_its_streams(uninterrupted, tmp_path, streams):
+    (tmp_path / "c.toml").write_text((uninterrupted / "config.toml").read_text())
+    given = {"closed": {"closed": [1, 2]}, "no input": {"closed": [0]}, "gone": {"stderr": gone()}}.get(streams)
+    given = given or {"stderr": os.open("/dev/full", os.O_WRONLY)}
+    assert program("train", tmp_path / "c.toml", "--out", tmp_path / "run", **given)[0] == 0
+    assert outcome(tmp_path / "run") == outcome(uninterrupted)
+
+
+@pytest.mark.parametrize("command", [["--help"], ["train", "--help"], ["--version"], ["info", "base"], ["score"]])
+def test_a_reader_that_has_gone_ends_it_quietly(command, text):
+    texts = ["--ref", text / "valid.de", "--hyp", text / "valid.de"] if command == ["score"] else []
+    assert program(*command, *texts, stdout=gone()) == (141, "", "")
+
+
+def test_a_line_without_end_is_refused(model):
+    with open("/dev/zero", "rb") as zeros:
+        status, out, err = program("translate", "--model", model, stdin=zeros.fileno())
+    assert (status, out, err.count("\n")) == (2, "", 1) and "stdin, line 1" in err
+
+
+@pytest.mark.parametrize("name", ["train.en", "config.toml", "tokenizer.json"])
+def test_a_pipe_that_must_be_read_twice_is_refused_at_once(name, text, uninterrupted, tmp_path, capfd):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    os.mkfifo(tmp_path / "pipe")
+    if name == "train.en":
+        arguments = ["train", "base", "--train-src", tmp_path / "pipe", "--train-tgt", text / "train.de", "--out", "x"]
+    else:
+        (tmp_path / "run" / name).unlink()
+        os.mkfifo(tmp_path / "run" / name)
+        arguments = ["translate", "--model", tmp_path / "run", "--input", text / "valid.en"]
+    assert main([*map(str, arguments)]) == 2
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1 and "got a pipe" in err
+
+
+def test_a_link_for_the_checkpoints_and_the_folder_itself_are_understood(model, text, tmp_path, capfd):
+    shutil.copytree(model, tmp_path / "run")
+    (tmp_path / "run" / "checkpoints").rename(tmp_path / "scratch")
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "scratch")
+    expected = program("translate", "--model", model, "--input", text / "valid.en")[1]
+    for path in (tmp_path / "run", tmp_path / "run" / "checkpoints"):
+        assert main(["translate", "--model", str(path), "--input", str(text / "valid.en")]) == 0
+        assert capfd.readouterr().out == expected
+
+
+def test_an_average_that_is_older_than_the_newest_checkpoint_is_said_to_be(model, text, tmp_path, capfd):
+    shutil.copytree(model, tmp_path / "run")
+    RunFolder(tmp_path / "run").step(9).rename(tmp_path / "run" / "checkpoints" / "old")
+    trainings.run(text, tmp_path / "run", resume=True, max_steps=13)
+    assert main(["translate", "--model", str(tmp_path / "run"), "--input", str(text / "valid.en")]) == 0
+    assert "older than step-13; try npx-transformer average again" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("slow", [0, 0.1])
+def test_ctrl_c_while_something_is_cleared_away_is_not_ignored(monkeypatch, slow):
+    """Nor where a busy machine takes long to start what brings it again."""
+
+    class Cleared:
+        def __del__(self):
+            raise KeyboardInterrupt
+
+    start, before = threading.Thread.start, sys.unraisablehook
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: (start(thread), time.sleep(slow)))
+    with pytest.raises(KeyboardInterrupt), never_lost():
+        Cleared()
+        for _ in range(6000):
+            time.sleep(0.01)
+    assert sys.unraisablehook is before
+
+
+def test_ctrl_c_is_quiet_and_answered_at_once_while_a_tokenizer_learns(model, tmp_path):
+    lines = [f"{i * 7919 % 99991:x} {i * 104729 % 99991:x} {i:x}\n" for i in range(60_000)]
+    for side in "ab":
+        (tmp_path / side).write_text("".join(lines))
+    command = ["train", "base", f"--train-src={tmp_path / 'a'}", f"--train-tgt={tmp_path / 'b'}", "--out"]
+    reader, writer = os.pipe()
+    fork = Fork(lambda: main([*command, str(tmp_path / "run")]), {2: writer})
+    os.close(writer)
+    with open(reader, "rb") as err:
+        assert b"learning a bpe vocabulary" in err.readline()
+        time.sleep(0.2)
+        fork.kill(signal.SIGINT)
+        assert (fork.wait(), err.read()) == (130, b"")
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_before_the_program_has_loaded_is_quiet():
+    script = """
+import sys
+class Pressed:
+    def find_spec(self, name, *rest):
+        if name == "train.cli.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Pressed())
+import train.cli
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")

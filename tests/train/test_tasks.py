@@ -1,0 +1,180 @@
+"""Tasks: what every one declares, and that trainer, configuration and commands know no task in particular."""
+
+import os
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pytest
+
+from models import ARCHITECTURES
+from models.fields import key
+from tests.helpers.trainings import tables, write_pairs
+from train import RunConfig, UserError, load_model, train
+from train.cli import main
+from train.cli.train import text_options
+from train.run.checkpoint import load_checkpoint
+from train.run.keys import SECTIONS, data_section
+from train.tasks import TASKS, Task
+from train.tasks.task import option, task
+from train.text.lines import read_lines
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_declares_its_keys_files_and_models(name):
+    own = TASKS[name]
+    keys = {f.name: f for f in fields(own.keys)}
+    assert own.name == name and own.keys.__doc__ and own.tokenizers
+    assert any(kind.examples == own.examples for kind in ARCHITECTURES.values())
+    assert {"train", "valid"} == own.files.keys() and {n for names in own.files.values() for n in names} <= keys.keys()
+    assert all(len(f.metadata["help"]) > 15 and option(n) in f.metadata["help"] for n, f in keys.items())
+    assert {f.name for f in fields(RunConfig().data)} > keys.keys()
+    assert {p.name for p in text_options()} >= keys.keys()
+
+
+def test_a_name_is_taken_once():
+    with pytest.raises(ValueError, match="task: expected a new name; got 'translation' again"):
+        task(type("Again", (Task,), {"name": "translation"}))
+
+
+@dataclass(frozen=True)
+class CopyKeys:
+    """A line is to be said again."""
+
+    copied: str = key("", "Training text: a sentence a line. Also --copied.", may_change=True)
+    valid_copied: str = key("", "Validation text. Also --valid-copied.", may_change=True)
+
+
+@dataclass
+class CopyBatch:
+    """Rows of ids with begin and end, padded."""
+
+    ids: np.ndarray
+
+    @property
+    def n_target_tokens(self):
+        return int((self.ids[:, 1:] != 0).sum())
+
+    n_tokens = n_target_tokens
+
+    @property
+    def shape(self):
+        return self.ids.shape
+
+    def describe(self):
+        return "{} lines of {} tokens".format(*self.ids.shape)
+
+    def halves(self):
+        return [self]
+
+
+class CopyCorpus(list):
+    """Lines of ids."""
+
+    digest = None
+
+    def describe(self):
+        return f"{len(self)} lines"
+
+
+class CopyBatches:
+    """A batch a line, in order."""
+
+    def __init__(self, corpus):
+        self.corpus = corpus
+
+    def epoch(self, epoch):
+        return [np.array([i]) for i in range(len(self.corpus))]
+
+    def sizes(self, indices):
+        return self.batch(indices).n_target_tokens, self.batch(indices).n_tokens
+
+    def batch(self, indices):
+        return CopyBatch(np.array([[1, *self.corpus[i], 2] for i in indices], np.int32))
+
+
+class Copying(Task):
+    """A task of one side, as an outsider would add it."""
+
+    name, keys, examples = "copying", CopyKeys, "pairs"
+    files = {"train": ("copied",), "valid": ("valid_copied",)}
+    scores = {"lines": "lines"}
+
+    def prepare(self, files, tokenizer, out_dir, max_length, progress):
+        return CopyCorpus(tokenizer.encode(line) for chunk in read_lines(*files) for line in chunk)
+
+    def batches(self, corpus, batch_tokens, seed):
+        return CopyBatches(corpus)
+
+    def in_order(self, corpus, batch_tokens):
+        batches = CopyBatches(corpus)
+        return ((indices, batches.batch(indices)) for indices in batches.epoch(0))
+
+    def loss(self, model, batch, smoothing=0.0, smoothing_over="all", normalizer=1.0):
+        return model.loss(batch.ids[:, 1:], batch.ids, smoothing, smoothing_over, normalizer=normalizer)
+
+    def evaluation(self, config, tokenizer, corpus):
+        return Lines()
+
+
+class Lines:
+    def __init__(self):
+        self.seen = []
+
+    def add(self, model, indices, batch):
+        assert not model.training
+        self.seen += indices.tolist()
+
+    def result(self):
+        return {"lines": len(self.seen)}
+
+
+def test_a_task_of_another_kind_is_trained_saved_and_loaded_by_the_same_code(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(TASKS, "copying", Copying())
+    monkeypatch.setitem(SECTIONS, "data", data_section())
+    assert {"copied", "valid_copied", "train_src"} <= {p.name for p in text_options()}
+    write_pairs(tmp_path, "train", 9, seed=1)
+    write_pairs(tmp_path, "valid", 3, seed=2)
+    values = tables(tmp_path, max_steps=4, validate_every=2)
+    texts = {"copied": str(tmp_path / "train.en"), "valid_copied": str(tmp_path / "valid.en")}
+    values["data"] = {"task": "copying", "vocab_size": 290}
+    with pytest.raises(UserError, match="data.copied: expected a text file; got none; try --copied FILE"):
+        train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
+    values["data"] |= texts
+    config = RunConfig.from_dict(values)
+    summary = train(config, tmp_path / "run", progress=False)
+    assert summary.step == 4 and summary.scores == {"lines": 3} and np.isfinite(summary.valid_loss)
+    assert "lines 3.00" in (tmp_path / "run" / "log.txt").read_text()
+    state = load_checkpoint(summary.checkpoint).state
+    assert state["task"] == "copying" and state["text_sha256"] is None
+    assert load_model(tmp_path / "run", "copying")[2] == config
+    with pytest.raises(UserError, match="expected a model of the task translation; got one of copying; try another"):
+        load_model(tmp_path / "run", "translation")
+    assert main(["info", str(tmp_path / "run")]) == 0
+    assert "120 text tokens" in (told := capsys.readouterr().out) and "perplexity  lines" in told
+    assert train(config, tmp_path / "run", resume=True, progress=False).valid_loss == summary.valid_loss
+    monkeypatch.delitem(TASKS, "copying")
+    with pytest.raises(UserError, match="expected one of translation, .*; got a checkpoint of the task 'copying'"):
+        load_model(tmp_path / "run")
+
+
+def test_a_model_that_the_task_does_not_train_is_refused(tmp_path, monkeypatch):
+    values = tables(tmp_path)
+    values["model"]["architecture"] = "decoder"
+    with pytest.raises(UserError, match="model.architecture: expected encoder_decoder for the task translation; got d"):
+        train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_training_text_is_read_for_the_tokenizer_and_for_its_arrays_alone(tmp_path, monkeypatch):
+    write_pairs(tmp_path, "train", 40, seed=1)
+    write_pairs(tmp_path, "valid", 5, seed=2)
+    opened, real = [], os.open
+
+    def watched(path, *how, **named):
+        opened.append(os.path.basename(path))
+        return real(path, *how, **named)
+
+    monkeypatch.setattr(os, "open", watched)
+    train(RunConfig.from_dict(tables(tmp_path, max_steps=1)), tmp_path / "run", progress=False)
+    times = {name: opened.count(name) for name in ("train.en", "train.de", "valid.en", "valid.de")}
+    assert times == {"train.en": 3, "train.de": 3, "valid.en": 2, "valid.de": 2}  # once for the first line alone

@@ -1,0 +1,282 @@
+"""Laws of the tokenizer: what goes in comes out, and the same text gives the same file, whatever the machine does."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as HuggingFaceTokenizer
+
+from tests import ROOT
+from train.errors import UserError
+from train.text.tokenizer import ALPHABET, KINDS, PRETOKENIZERS, SMALLEST, SPECIALS, Tokenizer, normalize
+
+BOTH = [(kind, pretokenizer) for kind in KINDS for pretokenizer in PRETOKENIZERS]
+SPACE = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")  # Unicode's White_Space
+HOSTILE = st.sampled_from(
+    ["</s>", "<s>", "<pad>", " <unk>", "Ġ", "▁", "##", "ü", "日本", "👩\u200d👧", "e\u0301", "\u2028", "\x1c", "<"]
+)
+TEXT = st.lists(st.text() | HOSTILE | st.text("ab <>/s", max_size=8), max_size=8).map("".join)
+
+
+def squeezed(text: str) -> str:
+    return SPACE.sub(" ", text).strip(" ")
+
+
+def corpus(lines: int = 300, seed: int = 0) -> str:
+    """Words made of syllables, with numbers, punctuation and umlauts, so that many pairs are equally frequent."""
+    rng = random.Random(seed)
+    words = ["".join(rng.choices(["ba", "lo", "ti", "ün", "s", "sch", "er"], k=rng.randint(1, 4))) for _ in range(150)]
+    words += ["12", "1990", ",", ".", "...", "</s>", "can't", "x2y"]
+    return "".join(
+        " ".join(rng.choices(words, k=rng.randint(1, 9))) + rng.choice([".", "!", ""]) + "\n" for _ in range(lines)
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    (folder / "a.txt").write_text(corpus(seed=1), encoding="utf-8")
+    (folder / "b.txt").write_text(corpus(seed=2), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizers(folder):
+    paths = [folder / "a.txt", folder / "b.txt"]
+    return {key: Tokenizer.train(paths, key[0], 600, key[1]) for key in BOTH}
+
+
+@pytest.mark.parametrize("key", BOTH)
+@settings(max_examples=60, deadline=None)
+@given(texts=st.lists(TEXT, max_size=5))
+def test_decode_gives_back_the_text_up_to_runs_of_white_space(tokenizers, key, texts):
+    tokenizer = tokenizers[key]
+    ids = tokenizer.encode_batch(texts)
+    assert tokenizer.decode_batch(ids) == [squeezed(text) for text in texts] == [normalize(text) for text in texts]
+    assert all(len(SPECIALS) <= i < tokenizer.vocab_size for row in ids for i in row)
+    assert ids == [tokenizer.encode(text) for text in texts]  # the company in a batch changes nothing
+    assert ids == tokenizer.encode_batch([squeezed(text) for text in texts])  # white space is not told apart
+
+
+@settings(max_examples=60, deadline=None)
+@given(ids=st.lists(st.integers(0, SMALLEST + 20), max_size=12))
+def test_any_ids_decode_to_one_line_without_special_tokens(tokenizers, ids):
+    tokenizer = tokenizers["bpe", "words"]
+    text = tokenizer.decode(ids)
+    assert text == tokenizer.decode([1, *ids, 2, 0]) == squeezed(text) and "\n" not in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_text_gives_the_same_file_in_every_process(folder, tokenizers, kind):
+    tokenizers[kind, "words"].save(folder / "here.json")
+    expected = (folder / "here.json").read_bytes()
+    program = (
+        "import sys; from train.text.tokenizer import Tokenizer\n"
+        "Tokenizer.train(sys.argv[1:3], sys.argv[3], 600, 'words').save(sys.argv[4])"
+    )
+    for i, change in enumerate(
+        [{"RAYON_NUM_THREADS": "1"}, {"RAYON_NUM_THREADS": "3"}, {"TOKENIZERS_PARALLELISM": "false"}]
+    ):
+        there = folder / f"there-{i}.json"
+        command = [sys.executable, "-c", program, str(folder / "a.txt"), str(folder / "b.txt"), kind, str(there)]
+        subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, **change, "PYTHONHASHSEED": str(i)})
+        assert there.read_bytes() == expected
+
+
+def learn_plainly(words: Counter[str], size: int) -> list[list[str]]:
+    """Byte-pair merges by the definition: the most frequent pair, of equals the one whose pieces are older."""
+    ids = {piece: i for i, piece in enumerate(ALPHABET)}
+    cut = {word: list(word) for word in words}
+    merges: list[list[str]] = []
+    while len(ids) < size:
+        pairs: Counter[tuple[str, str]] = Counter()
+        for word, pieces in cut.items():
+            for pair in zip(pieces, pieces[1:], strict=False):
+                pairs[pair] += words[word]
+        best = min(pairs, key=lambda p: (-pairs[p], ids[p[0]], ids[p[1]]), default=None)
+        if best is None or pairs[best] < 2:
+            break
+        merges.append(list(best))
+        ids.setdefault("".join(best), len(ids))
+        for pieces in cut.values():
+            i = 0
+            while i < len(pieces) - 1:
+                if (pieces[i], pieces[i + 1]) == best:
+                    pieces[i : i + 2] = ["".join(best)]
+                i += 1
+    return merges
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    words=st.lists(
+        st.text("ab", min_size=1, max_size=10) | st.text("abcd", min_size=1, max_size=6), min_size=1, max_size=30
+    )
+)
+def test_pieces_are_those_of_a_plain_merge_loop_also_where_frequencies_tie(tmp_path_factory, words):
+    path = tmp_path_factory.mktemp("tie") / "text"
+    path.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    Tokenizer.train([path], "bpe", SMALLEST + 60, "whitespace").save(path)
+    model = json.loads(path.read_text(encoding="utf-8"))["model"]
+    assert model["merges"] == learn_plainly(Counter("Ġ" + word for word in words), len(ALPHABET) + 60)
+    learned = list(dict.fromkeys(left + right for left, right in model["merges"]))
+    assert list(model["vocab"]) == [*SPECIALS, *ALPHABET, *learned]  # in the order of their ids
+    assert list(model["vocab"].values()) == list(range(len(model["vocab"])))
+
+
+@pytest.mark.parametrize("key", BOTH)
+def test_the_names_of_special_tokens_in_the_text_are_text(tmp_path, key):
+    names = "</s> <s>\na</s>b\n<unk>\n<pad></s>\n"
+    (tmp_path / "text").write_text(names * 50, encoding="utf-8")
+    tokenizer = Tokenizer.train([tmp_path / "text"], key[0], 400, key[1])
+    for name in (*SPECIALS, *names.split("\n")):
+        assert min(tokenizer.encode(name), default=9) >= len(SPECIALS)
+        assert tokenizer.decode(tokenizer.encode(name)) == name
+
+
+def test_words_keep_letters_digits_and_the_rest_apart(tokenizers):
+    tokenizer = tokenizers["bpe", "words"]
+    for i in range(SMALLEST, tokenizer.vocab_size):
+        piece = tokenizer.decode([i])
+        assert re.fullmatch(r"[^\W\d_]*|\d*|[\W_]*", piece.replace("\ufffd", "")), piece
+    assert any(len(tokenizer.decode([i])) > 3 for i in range(SMALLEST, tokenizer.vocab_size))
+    loose = tokenizers["bpe", "whitespace"]
+    assert len(loose.encode("can't")) < len(tokenizer.encode("can't"))  # may join what stands together
+
+
+@pytest.mark.parametrize("key", BOTH)
+def test_a_saved_tokenizer_is_the_same_and_serves_the_library_alone(tmp_path, tokenizers, key):
+    tokenizer, path = tokenizers[key], tmp_path / "tokenizer.json"
+    tokenizer.save(path)
+    again = Tokenizer.load(path)
+    again.save(tmp_path / "again.json")
+    assert path.read_bytes() == (tmp_path / "again.json").read_bytes()
+    assert (again.digest, again.vocab_size) == (tokenizer.digest, tokenizer.vocab_size)
+    assert sorted(os.listdir(tmp_path)) == ["again.json", "tokenizer.json"]
+    library = HuggingFaceTokenizer.from_file(str(path))
+    text = "bulti  Über 1990 ünlo ,  x2y..."
+    assert library.get_vocab_size() == tokenizer.vocab_size
+    assert library.encode(text).ids == tokenizer.encode(text) == again.encode(text)
+    assert library.decode(library.encode(text).ids) == squeezed(text)
+    assert [library.token_to_id(name) for name in SPECIALS] == [0, 1, 2, 3]
+
+
+def test_digests_tell_tokenizers_apart_and_not_the_layouts_of_a_file(tmp_path, tokenizers):
+    path = tmp_path / "tokenizer.json"
+    tokenizers["bpe", "words"].save(path)
+    spec = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(dict(reversed(spec.items()))), encoding="utf-8")
+    assert Tokenizer.load(path).digest == tokenizers["bpe", "words"].digest
+    assert len({tokenizer.digest for tokenizer in tokenizers.values()}) == len(BOTH)
+
+
+def test_a_small_text_gives_a_small_vocabulary(tmp_path):
+    (tmp_path / "text").write_text("ab ab ab cd\n", encoding="utf-8")
+    tokenizer = Tokenizer.train(tmp_path / "text", vocab_size=37000)  # one path will do
+    assert tokenizer.vocab_size == SMALLEST + 2  # "ab" and " ab"; "cd" stands there once
+    assert len(tokenizer.encode("ab cd")) == 1 + 3
+
+
+def test_settings_of_a_foreign_file_that_would_spoil_encoding_are_switched_off(tmp_path, tokenizers):
+    path = tmp_path / "tokenizer.json"
+    tokenizers["bpe", "words"].save(path)
+    spec = json.loads(path.read_text(encoding="utf-8"))
+    spec["model"]["dropout"] = 0.5
+    spec["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    spec["padding"] = {
+        "strategy": {"Fixed": 30},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "<pad>",
+    }
+    path.write_text(json.dumps(spec), encoding="utf-8")
+    text = "balo tiba 1990 erlo."
+    assert Tokenizer.load(path).encode(text) == tokenizers["bpe", "words"].encode(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"vocab_size": SMALLEST - 1}, f"data.vocab_size: expected at least {SMALLEST}, .* got {SMALLEST - 1}; try"),
+        ({"kind": "unigram"}, "tokenizer: expected one of bpe, wordpiece; got 'unigram'; try"),
+        ({"pretokenizer": "chars"}, "pretokenizer: expected one of words, whitespace; got 'chars'; try"),
+        ({"paths": ["no/such/file"]}, "no/such/file: expected a text file; got no such file; try"),
+    ],
+)
+def test_mistakes_in_training_are_told_in_one_line(folder, change, message):
+    with pytest.raises(UserError, match=message) as error:
+        Tokenizer.train(**{"paths": [folder / "a.txt"], **change})
+    assert "\n" not in str(error.value)
+
+
+def test_a_text_that_is_no_unicode_is_named_by_number(tokenizers):
+    with pytest.raises(UserError, match="text 2: expected UTF-8"):
+        tokenizers["bpe", "words"].encode_batch(["fine", "caf\udce9"])
+
+
+def broken_model(**changes: object):
+    return lambda spec: {**spec, "model": {**spec["model"], **changes}}
+
+
+DAMAGES = {
+    "no model": lambda spec: {key: value for key, value in spec.items() if key != "model"},
+    "a list": lambda spec: [spec],
+    "no vocabulary": broken_model(vocab=3),
+    "unknown kind": broken_model(type="Magic"),
+    "merge of unknown pieces": broken_model(merges=[["never", "seen"]]),
+    "no special token": lambda spec: broken_model(
+        vocab={{"<s>": "<begin>"}.get(p, p): i for p, i in spec["model"]["vocab"].items()}
+    )({**spec, "added_tokens": [token for token in spec["added_tokens"] if token["content"] != "<s>"]}),
+    "gap in the ids": lambda spec: broken_model(vocab={**spec["model"]["vocab"], "far": 99_999})(spec),
+}
+
+
+def test_the_ids_of_the_marks_are_the_files(tmp_path, tokenizers):
+    tokenizers["bpe", "words"].save(tmp_path / "tokenizer.json")
+    spec = json.loads((tmp_path / "tokenizer.json").read_text())
+    spec["model"]["vocab"] = {piece: i ^ 1 for piece, i in spec["model"]["vocab"].items()}
+    spec["added_tokens"] = [token | {"id": token["id"] ^ 1} for token in spec["added_tokens"]]
+    other = Tokenizer(spec)
+    assert other.special == (1, 0, 3, 2) and (other.pad_id, other.bos_id, other.eos_id) == (1, 0, 3)
+    assert other.decode([0, *other.encode("plain text"), 3, 1]) == "plain text"
+
+
+@pytest.mark.parametrize("case", ["cut in half", "empty", "no UTF-8", *DAMAGES])
+def test_a_damaged_file_is_the_users_mistake_with_its_name(tmp_path, tokenizers, case):
+    path = tmp_path / "tokenizer.json"
+    tokenizers["wordpiece" if case == "gap in the ids" else "bpe", "words"].save(path)
+    whole = path.read_bytes()
+    raw = {"cut in half": whole[: len(whole) // 2], "empty": b"", "no UTF-8": whole[:200] + b"\xff" + whole[200:]}
+    path.write_bytes(raw[case] if case in raw else json.dumps(DAMAGES[case](json.loads(whole))).encode())
+    with pytest.raises(UserError, match=re.escape(str(path))) as error:
+        Tokenizer.load(path)
+    assert "\n" not in str(error.value) and re.search("expected .*; got .*; try ", str(error.value))
+
+
+def test_a_missing_file_is_the_users_mistake(tmp_path):
+    with pytest.raises(UserError, match="got no such file"):
+        Tokenizer.load(tmp_path / "none.json")
+
+
+def test_a_file_with_which_the_library_fails_only_later_is_told(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("one two three\n" * 5, encoding="utf-8")
+    made = Tokenizer.train([text], vocab_size=270)
+    spec = {**made._spec, "decoder": {"type": "Strip", "content": " ", "start": 0, "stop": 2**64 - 1}}
+    for decoder in (spec["decoder"], {"type": "Strip", "content": " ", "start": 9, "stop": 9}):
+        (tmp_path / "tokenizer.json").write_text(json.dumps(spec | {"decoder": decoder}), encoding="utf-8")
+        try:
+            Tokenizer.load(tmp_path / "tokenizer.json").decode_batch([[4], []])
+        except UserError as error:
+            assert "tokenizer.json: expected " in str(error) and "\n" not in str(error)

@@ -1,0 +1,342 @@
+"""The laws of the training loop: resuming equals not stopping, micro-batches equal their union, no bad step is kept."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autograd import checkpoint
+from models import Transformer, TransformerConfig
+from models.search import greedy_search
+from tests import ROOT
+from tests.helpers import trainings
+from tests.helpers.trainings import Crash, config, metrics, outcome, run, tables
+from train import Adam, NoamSchedule, RunConfig, Trainer, load_model, train
+from train.learn.update import Update
+from train.learn.validation import Validation
+from train.run.checkpoint import load_checkpoint
+from train.run.folder import RunFolder
+from train.text.batches import Batches
+from train.text.corpus import Corpus
+
+text, uninterrupted = trainings.text, trainings.uninterrupted
+
+# ---- stopping and resuming
+
+
+CHILD = """
+import json, os, signal, sys
+from train import RunConfig, train
+from train.learn.optimizer import Adam
+step = Adam.step
+def killed(self, lr, scale):
+    if self.steps + 1 == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    step(self, lr, scale)
+Adam.step = killed
+train(RunConfig.from_dict(json.loads(sys.argv[1])), sys.argv[2], progress=False)
+"""
+
+
+def test_a_killed_process_resumes_to_the_same_bits(text, uninterrupted, tmp_path):
+    out = tmp_path / "run"
+    command = [sys.executable, "-c", CHILD, json.dumps(tables(text)), str(out), "8"]
+    child = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120)
+    assert child.returncode == -signal.SIGKILL, child.stderr.decode()
+    assert [path.name for path in RunFolder(out).steps()] == ["step-3", "step-6"]
+    with open(out / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "train", "st')  # as a kill in the middle of a line leaves it
+    (out / "checkpoints" / ".step-9.partial").mkdir()
+    run(text, out, resume=True)
+    assert outcome(out) == outcome(uninterrupted)
+    assert sorted(os.listdir(out / "checkpoints")) == sorted(os.listdir(uninterrupted / "checkpoints"))
+
+
+@pytest.mark.parametrize("step", [1, 4, 5, 9, 12])
+def test_a_crash_at_any_step_resumes_to_the_same_bits(text, uninterrupted, tmp_path, monkeypatch, step):
+    after = Trainer._after_update
+
+    def crash(self):
+        if self.state.step == step:
+            raise Crash
+        after(self)
+
+    monkeypatch.setattr(Trainer, "_after_update", crash)
+    with pytest.raises(Crash):
+        run(text, tmp_path / "run")
+    monkeypatch.undo()
+    run(text, tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(uninterrupted)
+
+
+def test_more_steps_on_a_finished_run_are_those_of_a_longer_one(text, tmp_path, uninterrupted):
+    out = tmp_path / "run"
+    summary = run(text, out, max_steps=7)
+    assert (summary.step, summary.stopped) == (7, "max_steps")
+    assert metrics(out)[-1]["kind"] == "valid" and metrics(out)[-1]["step"] == 7  # the end is validated
+    again = run(text, out, resume=True, max_steps=7)
+    assert again.valid_loss == summary.valid_loss and len(metrics(out)) == 3
+    run(text, out, resume=True)
+    assert outcome(out) == outcome(uninterrupted)
+
+
+def test_recomputation_may_begin_and_end_within_a_run_and_changes_no_bit(text, tmp_path, uninterrupted, monkeypatch):
+    calls = []
+    monkeypatch.setattr("models.module.checkpoint", lambda f, *xs: calls.append(f) or checkpoint(f, *xs))
+    for steps, recompute in ((4, False), (9, True), (12, False)):
+        run(text, tmp_path / "run", resume=steps > 4, max_steps=steps, recompute=recompute)
+        assert bool(calls) == recompute
+        calls.clear()
+    assert outcome(tmp_path / "run") == outcome(uninterrupted)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("step", [5, 8])
+def test_ctrl_c_writes_a_checkpoint_and_resumes_to_the_same_bits(
+    text, uninterrupted, tmp_path, monkeypatch, capfd, number, step
+):
+    update, before = Trainer._update, signal.getsignal(number)
+
+    def interrupted(self):
+        if self.state.step + 1 == step:
+            os.kill(os.getpid(), number)
+        return update(self)
+
+    monkeypatch.setattr(Trainer, "_update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(text, tmp_path / "run")
+    monkeypatch.undo()
+    assert signal.getsignal(number) is before
+    assert load_checkpoint(RunFolder(tmp_path / "run").steps()[-1]).state["step"] == step  # the step was finished
+    assert f"after step {step}" in (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
+    run(text, tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(uninterrupted)
+
+
+def test_ctrl_c_within_a_validation_leaves_it_to_be_done_on_resuming(text, uninterrupted, tmp_path, monkeypatch, capfd):
+    measure = Validation.measure
+
+    def interrupted(self, signals):
+        os.kill(os.getpid(), signal.SIGINT)
+        return measure(self, signals)
+
+    monkeypatch.setattr(Validation, "measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(text, tmp_path / "run")
+    monkeypatch.undo()
+    kept = load_checkpoint(RunFolder(tmp_path / "run").steps()[-1]).state["run"]
+    assert (kept["step"], kept["validated"]) == (4, 0) and metrics(tmp_path / "run") == []
+    run(text, tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(uninterrupted)
+
+
+def test_a_second_ctrl_c_stops_at_once(text, tmp_path, monkeypatch, capfd):
+    def twice(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("went on")
+
+    monkeypatch.setattr(Trainer, "_update", twice)
+    with pytest.raises(KeyboardInterrupt):
+        run(text, tmp_path / "run")
+    assert not RunFolder(tmp_path / "run").steps()
+
+
+def test_the_same_seed_and_text_give_the_same_run(text, uninterrupted, tmp_path):
+    run(text, tmp_path / "same")
+    assert outcome(tmp_path / "same") == outcome(uninterrupted)
+    for name in ("tokenizer.json", "config.toml", "checkpoints/step-12/model.safetensors"):
+        assert (tmp_path / "same" / name).read_bytes() == (uninterrupted / name).read_bytes()
+    run(text, tmp_path / "other", seed=2)
+    assert outcome(tmp_path / "other")[0] != outcome(uninterrupted)[0]
+
+
+# ---- what an update is
+
+
+@settings(max_examples=10, deadline=None)
+@given(cuts=st.sets(st.integers(1, 7), max_size=3), smoothing=st.sampled_from([0.0, 0.1]), seed=st.integers(0, 99))
+def test_micro_batches_are_one_batch_of_their_union(text, cuts, smoothing, seed):
+    rng = np.random.default_rng(seed)
+    pairs = [tuple(rng.integers(4, 20, size=rng.integers(1, 6)).tolist() for _ in range(2)) for _ in range(8)]
+    corpus = Corpus.from_pairs(pairs)
+    batches = Batches(corpus, 1000)
+    shape = TransformerConfig(vocab_size=20, d_model=8, d_ff=16, n_heads=2, n_layers=1, dropout=0.0)
+    union = batches.batch(np.arange(8))
+    parts = [batches.batch(indices) for indices in np.split(np.arange(8), sorted(cuts))]
+    total = sum(part.n_target_tokens for part in parts)
+    assert total == union.n_target_tokens == sum(len(tgt) + 1 for _, tgt in pairs)
+    found = []
+    for micro in ([union], parts):
+        model = Transformer(shape, seed=seed, dtype=np.float64)
+        run_config = config(text, label_smoothing=smoothing, precision="float64")
+        made = Trainer(model, run_config, None, {"train": corpus}, "nowhere", progress=False)
+        found.append((made.update.gradient(micro, step=1)[0], made.update.flat.grad.copy()))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
+    np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-9, atol=1e-14)
+    assert np.abs(found[0][1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_the_schedule_moves_once_an_update(text, tmp_path, monkeypatch, accumulate):
+    rates, step = [], Adam.step
+    monkeypatch.setattr(Adam, "step", lambda self, lr, scale: (rates.append(lr), step(self, lr, scale))[1])
+    run(text, tmp_path / "run", accumulate=accumulate, lr_scale=0.5)
+    schedule = NoamSchedule(8, 6, 0.5)
+    assert rates == [schedule(step) for step in range(1, 13)]
+
+
+def test_float64_stays_float64(text, tmp_path):
+    run(text, tmp_path / "run", max_steps=2, precision="float64")
+    kept = load_checkpoint(RunFolder(tmp_path / "run").steps()[-1])
+    assert {array.dtype for array in (kept.model | kept.optimizer).values()} == {np.dtype(np.float64)}
+    assert all(np.array_equal(v, kept.model[k]) for k, v in load_model(tmp_path / "run")[0].state_dict().items())
+
+
+def test_every_pair_is_trained_on_once_an_epoch(text, tmp_path, monkeypatch):
+    seen, batch = [], Batches.batch
+
+    def watched(self, indices):
+        if self.seed == 7:  # the training's, not the validation's
+            seen.extend(indices.tolist())
+        return batch(self, indices)
+
+    monkeypatch.setattr(Batches, "batch", watched)
+    run(text, tmp_path / "run", seed=7, accumulate=1)
+    assert len(seen) > 40 and sorted(seen[:40]) == list(range(40))
+
+
+def test_ten_sentences_are_learned_by_heart(tmp_path):
+    rng = np.random.default_rng(0)
+    words = ["".join(rng.choice(list("abcdefgh"), 3)) for _ in range(12)]
+    for side in ("en", "de"):  # nothing on one side follows from the other but by heart
+        rows = [" ".join(rng.choice(words, rng.integers(3, 7))) for _ in range(10)]
+        for name in ("train", "valid"):
+            (tmp_path / f"{name}.{side}").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    changes = {"max_steps": 120, "warmup_steps": 20, "lr_scale": 0.2, "validate_every": 120, "checkpoint_every": 120}
+    changed = tables(tmp_path, **changes, batch_tokens=1000, accumulate=1, label_smoothing=0.0)
+    changed["model"] |= {"d_model": 32, "d_ff": 64, "dropout": 0.0}
+    summary = train(RunConfig.from_dict(changed), tmp_path / "run", progress=False)
+    assert summary.scores["bleu"] == pytest.approx(100.0) and summary.perplexity < 1.1
+    model, tokenizer, _ = load_model(tmp_path / "run")
+    source, target = ((tmp_path / f"train.{side}").read_text().splitlines() for side in ("en", "de"))
+    for line, expected in zip(source, target, strict=True):
+        best = greedy_search(model, np.array([[*tokenizer.encode(line), 2]]))
+        assert tokenizer.decode(best[0].tokens) == expected
+
+
+# ---- validation, early stopping, what is written
+
+
+def test_validation_is_plain_cross_entropy_without_dropout(uninterrupted):
+    model, _, run_config = load_model(uninterrupted)
+    assert run_config.train.label_smoothing == 0.1
+    corpus = Corpus.open(uninterrupted / "data" / "valid")
+    total, count = 0.0, 0
+    for i in range(len(corpus)):
+        src, tgt = corpus.pair(i)
+        logits = model(np.array([[*src, 2]]), np.array([[1, *tgt]])).data[0].astype(np.float64)
+        for row, token in zip(logits, [*tgt, 2], strict=True):
+            total += math.log(np.exp(row).sum()) - row[token]
+            count += 1
+    last = [entry for entry in metrics(uninterrupted) if entry["kind"] == "valid"][-1]
+    assert last["step"] == 12 and last["loss"] == pytest.approx(total / count, rel=1e-5)
+    assert last["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-4)
+
+
+def scripted(monkeypatch, losses):
+    """Validations that give these losses, one after the other, whatever the model."""
+    values = iter(losses)
+
+    def measure(self, signals):
+        self.last = {"loss": next(values), "perplexity": 1.0, "seconds": 0.0}
+        return self.last
+
+    monkeypatch.setattr(Validation, "measure", measure)
+
+
+@pytest.mark.parametrize(
+    ("patience", "losses", "stop", "best"),
+    [
+        (2, [5, 4, 4, 3, 3.5, 3, 1, 1], 6, 4),  # an equal loss is no better one
+        (1, [5, 6, 1], 2, 1),
+        (0, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], 12, 1),  # never
+        (3, [9, 8, 7, 6, 5, 4, 3, 2, 1, 1, 1, 1], 12, 9),
+    ],
+)
+def test_patience_counts_validations_without_a_better_loss(text, tmp_path, monkeypatch, patience, losses, stop, best):
+    scripted(monkeypatch, losses)
+    summary = run(text, tmp_path / "run", validate_every=1, patience=patience)
+    assert (summary.step, summary.best_step) == (stop, best)
+    assert summary.stopped == ("max_steps" if stop == 12 else "patience")
+    assert load_checkpoint(summary.checkpoint).state["step"] == stop
+
+
+def test_patience_is_remembered_over_a_stop_and_may_be_changed(text, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    scripted(monkeypatch, [5, 6])
+    run(text, out, validate_every=1, patience=3, max_steps=2)
+    scripted(monkeypatch, [6, 6, 6, 6])
+    assert run(text, out, resume=True, validate_every=1, patience=3).step == 4
+    scripted(monkeypatch, [4])
+    summary = run(text, out, resume=True, validate_every=1, patience=4, max_steps=5)
+    assert (summary.step, summary.best_step, summary.stopped) == (5, 5, "max_steps")
+
+
+def test_metrics_and_log_say_what_happened(text, uninterrupted):
+    entries = [json.loads(line) for line in (uninterrupted / "metrics.jsonl").read_text().splitlines()]
+    assert [(e["kind"], e["step"]) for e in entries] == [
+        *[("valid", 4), ("train", 5), ("valid", 8), ("train", 10), ("valid", 12)],
+    ]
+    schedule = NoamSchedule(8, 6)
+    for entry in entries:
+        keys = {"train": ["lr", "tokens_per_second", "gradient_norm"], "valid": ["perplexity", "bleu"]}[entry["kind"]]
+        assert all(math.isfinite(entry[k]) for k in ["epoch", "loss", "tokens", "seconds", *keys]) and entry["time"]
+        if entry["kind"] == "train":
+            assert entry["lr"] == schedule(entry["step"])
+    assert [e["tokens"] for e in entries] == sorted(e["tokens"] for e in entries)
+    log = (uninterrupted / "log.txt").read_text(encoding="utf-8")
+    assert "40 pairs read, 40 kept" in log and "0 with an empty side" in log and "validation after step 8" in log
+
+
+def test_the_logged_loss_is_the_mean_over_the_target_tokens_since_the_last_line(text, tmp_path, monkeypatch):
+    gradient, done = Update.gradient, []
+
+    def watched(self, micro, step, share):
+        found = gradient(self, micro, step, share)
+        done.append((found[0], sum(batch.n_target_tokens for batch in micro)))
+        return found
+
+    monkeypatch.setattr(Update, "gradient", watched)
+    run(text, tmp_path / "run")
+    logged = [entry["loss"] for entry in metrics(tmp_path / "run") if entry["kind"] == "train"]
+    expected = [sum(x * n for x, n in part) / sum(n for _, n in part) for part in (done[:5], done[5:10])]
+    assert logged == pytest.approx(expected, rel=1e-12)
+
+
+def test_skipped_pairs_are_in_the_log(text, tmp_path):
+    for side in ("en", "de"):
+        lines = (text / f"train.{side}").read_text(encoding="utf-8").splitlines()
+        lines[3] = "" if side == "en" else lines[3]
+        lines[5] = " ".join([lines[5]] * 50) if side == "de" else lines[5]
+        (tmp_path / f"train.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (tmp_path / f"valid.{side}").write_bytes((text / f"valid.{side}").read_bytes())
+    changed = tables(tmp_path, max_steps=1)
+    changed["data"]["max_length"] = 30
+    train(RunConfig.from_dict(changed), tmp_path / "run", progress=False)
+    log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
+    assert "40 pairs read, 38 kept" in log and "1 with an empty side, 1 longer than 30 tokens" in log
+
+
+def test_plain_lines_where_there_is_no_terminal(text, tmp_path, capsys):
+    train(config(text, max_steps=5), tmp_path / "run", progress=True)
+    shown = capsys.readouterr()
+    assert "step 5/5" in shown.err and "tokens/s" in shown.err and " left" in shown.err and "\x1b" not in shown.err
+    assert shown.out == ""

@@ -1,0 +1,326 @@
+"""Right functions, as newcomers write them: composed of operations, or with a gradient by hand."""
+
+import math
+
+import numpy as np
+
+from autograd import differentiable
+from autograd import operations as ops
+from tests.user_code.base import right
+
+# Softmax and its relatives
+
+
+@right()
+def logsumexp(x):
+    """log sum exp over the last axis, its maximum taken out as a constant [softmax]."""
+    m = x.data.max(axis=-1, keepdims=True)
+    return ops.log(ops.exp(x - m).sum(axis=-1, keepdims=True)) + m
+
+
+@right((2, 5, 3))
+def log_softmax(x):
+    """x - logsumexp(x) [softmax]."""
+    return x - logsumexp(x)
+
+
+@right()
+@differentiable
+def softmax(x):
+    """Softmax by hand [softmax]."""
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    y = e / e.sum(axis=-1, keepdims=True)
+    return y, lambda g: (y * (g - (g * y).sum(axis=-1, keepdims=True)),)
+
+
+@right()
+def cold_softmax(x):
+    """Softmax at temperature 0.1 [softmax]."""
+    return softmax(x * 10)
+
+
+# Activations
+
+
+@right()
+@differentiable
+def leaky_relu(x):
+    """Leaky ReLU by hand [activation]."""
+    slope = np.where(x > 0, 1, 0.1).astype(x.dtype)
+    return x * slope, lambda g: (g * slope,)
+
+
+@right()
+def leaky_relu_composed(x):
+    """Leaky ReLU from the larger of two [activation]."""
+    return ops.maximum(x, x * 0.1)
+
+
+@right()
+def elu(x):
+    """ELU, its exponential kept from positive numbers; at 0 the straight side has the gradient [activation]."""
+    return ops.where(x.data >= 0, x, ops.exp(ops.minimum(x, 0.0)) - 1)
+
+
+@right()
+def gelu(x):
+    """GELU with the hyperbolic tangent [activation]."""
+    return x * 0.5 * (ops.tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1)
+
+
+@right()
+@differentiable
+def gelu_erf(x):
+    """GELU with the error function, by hand [activation]."""
+    cdf = (0.5 * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2)))).astype(x.dtype)
+    return x * cdf, lambda g: (g * (cdf + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)),)
+
+
+@right()
+def silu(x):
+    """x sigmoid(x) [activation]."""
+    return x * ops.sigmoid(x)
+
+
+@right()
+def softplus(x):
+    """max(x, 0) + log(1 + exp(-|x|)), which cannot overflow [activation]."""
+    return ops.maximum(x, 0.0) + ops.log(ops.exp(-ops.absolute(x)) + 1)
+
+
+@right()
+@differentiable
+def softplus_by_hand(x):
+    """log(1 + exp(x)) by logaddexp, its gradient by tanh [activation]."""
+    return np.logaddexp(0, x).astype(x.dtype), lambda g: (g * (0.5 + 0.5 * np.tanh(x / 2)),)
+
+
+@right()
+def mish(x):
+    """x tanh(softplus(x)) [activation]."""
+    return x * ops.tanh(softplus_by_hand(x))
+
+
+@right()
+def hard_tanh(x):
+    """Clipping by minimum and maximum [activation]."""
+    return ops.minimum(ops.maximum(x, -1.0), 1.0)
+
+
+@right()
+@differentiable
+def clip(x):
+    """Clipping by hand, no gradient outside [activation]."""
+    return np.clip(x, -1, 1), lambda g: (g * ((x >= -1) & (x <= 1)),)
+
+
+@right()
+def soft_threshold(x):
+    """Towards zero by a half [activation]."""
+    return ops.relu(x - 0.5) - ops.relu(-x - 0.5)
+
+
+@right()
+def softsign(x):
+    """x / (1 + |x|) [activation]."""
+    return x / (ops.absolute(x) + 1)
+
+
+@right()
+def steep_tanh(x):
+    """tanh(50 x) [bends]."""
+    return ops.tanh(x * 50)
+
+
+@right()
+def soft_sign_of_root(x):
+    """x / sqrt(x^2 + 1e-8): nearly the sign, very steep at 0 [bends]."""
+    return x / ops.sqrt(x * x + 1e-8)
+
+
+@right()
+def smooth_absolute(x):
+    """sqrt(x^2 + 1e-8) [bends]."""
+    return ops.sqrt(x * x + 1e-8)
+
+
+@right()
+def signed_root(x):
+    """The signed square root, made finite at 0 [bends]."""
+    return x / ops.sqrt(ops.absolute(x) + 1e-6)
+
+
+# Elementary functions
+
+
+@right()
+def polynomial(x):
+    """x^3 - 2 x^2 + x by Horner's rule [elementary]."""
+    return ((x - 2) * x + 1) * x
+
+
+@right()
+def rational(x):
+    """(x - 1) / (1 + x^2) [elementary]."""
+    return (x - 1) / (x * x + 1)
+
+
+@right()
+def powers(x):
+    """x^2, x^3 and x^1 by the operator [elementary]."""
+    return ops.concatenate(x**2, x**3, x**1, axis=-1)
+
+
+@right()
+@differentiable
+def arcsine(x):
+    """arcsin of x clipped to (-1, 1), by hand [elementary]."""
+    inside = np.clip(x, -1 + 1e-3, 1 - 1e-3)
+    return np.arcsin(inside), lambda g: (g * (x == inside) / np.sqrt(1 - inside * inside),)
+
+
+@right()
+@differentiable
+def angles(x):
+    """The cosine and the sine of each number side by side [elementary]."""
+    c, s = np.cos(x), np.sin(x)
+    n = x.shape[-1]
+    return np.concatenate([c, s], axis=-1), lambda g: (g[..., n:] * c - g[..., :n] * s,)
+
+
+@right()
+@differentiable
+def logarithm_of_one_and_square(x):
+    """log(1 + x^2) by log1p [elementary]."""
+    return np.log1p(x * x), lambda g: (g * 2 * x / (1 + x * x),)
+
+
+@right()
+@differentiable
+def signed_logarithm(x):
+    """sign(x) log(1 + |x|) by hand [elementary]."""
+    return np.sign(x) * np.log1p(np.abs(x)), lambda g: (g / (1 + np.abs(x)),)
+
+
+@right()
+def reciprocal(x):
+    """1 / x, of what is not zero [elementary]."""
+    return 1 / x
+
+
+@right()
+def logarithm_of_absolute(x):
+    """log |x|, of what is not zero [elementary]."""
+    return ops.log(ops.absolute(x))
+
+
+# Order
+
+
+@right()
+def largest(x):
+    """The maximum of each row; equal ones share the gradient [order]."""
+    return x.max(axis=-1)
+
+
+@right()
+@differentiable
+def largest_by_hand(x):
+    """The maximum of each row; the first of equal ones has the gradient [order]."""
+    where = x.argmax(axis=-1)[..., None]
+
+    def vjp(g):
+        gx = np.zeros_like(x)
+        np.put_along_axis(gx, where, g[..., None], axis=-1)
+        return (gx,)
+
+    return np.take_along_axis(x, where, axis=-1)[..., 0], vjp
+
+
+@right()
+@differentiable
+def sort(x):
+    """Each row sorted [order]."""
+    order = np.argsort(x, axis=-1, kind="stable")
+
+    def vjp(g):
+        gx = np.empty_like(x)
+        np.put_along_axis(gx, order, g, axis=-1)
+        return (gx,)
+
+    return np.take_along_axis(x, order, axis=-1), vjp
+
+
+@right()
+def median(x):
+    """The median of each row, from the sorted one [order]."""
+    ordered, n = sort(x), x.shape[-1]
+    return (ordered[..., (n - 1) // 2] + ordered[..., n // 2]) * 0.5
+
+
+@right()
+@differentiable
+def top_two(x):
+    """The two largest of each row [order]."""
+    order = np.argsort(-x, axis=-1)[..., :2]
+
+    def vjp(g):
+        gx = np.zeros_like(x)
+        np.put_along_axis(gx, order, g, axis=-1)
+        return (gx,)
+
+    return np.take_along_axis(x, order, axis=-1), vjp
+
+
+@right()
+def range_of_row(x):
+    """Maximum less minimum [order]."""
+    return x.max(axis=-1) - x.min(axis=-1)
+
+
+@right()
+@differentiable
+def running_maximum(x):
+    """The largest so far, along the row [order]."""
+    y = np.maximum.accumulate(x, axis=-1)
+    places = np.broadcast_to(np.arange(x.shape[-1]), x.shape)
+    where = np.maximum.accumulate(np.where(x == y, places, 0), axis=-1)  # the last that is as large
+
+    def vjp(g):
+        gx = np.zeros_like(x)
+        for i in np.ndindex(x.shape):
+            gx[(*i[:-1], where[i])] += g[i]
+        return (gx,)
+
+    return y, vjp
+
+
+# Stairs: the gradient is 0, and large steps pass over many
+
+
+@right()
+@differentiable
+def rounded(x):
+    """The nearest whole number [stairs]."""
+    return np.round(x), lambda g: (np.zeros_like(g),)
+
+
+@right()
+@differentiable
+def floored(x):
+    """The whole number below [stairs]."""
+    return np.floor(x), lambda g: (np.zeros_like(g),)
+
+
+@right()
+@differentiable
+def quantised(x):
+    """The nearest sixteenth [stairs]."""
+    return np.round(x * 16) / 16, lambda g: (np.zeros_like(g),)
+
+
+@right()
+@differentiable
+def fraction(x):
+    """What is above the whole number below [stairs]."""
+    return x - np.floor(x), lambda g: (g.copy(),)

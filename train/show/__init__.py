@@ -1,1 +1,0 @@
-"""Pictures of what a model does: files to draw (`npx-transformer draw`) and a page to look around in (`serve`)."""

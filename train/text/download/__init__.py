@@ -1,0 +1,1 @@
+"""Download, verify, clean and prepare the corpora of the paper."""

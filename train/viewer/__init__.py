@@ -1,0 +1,1 @@
+"""Pictures of a model as files (`npx-transformer draw`) and an interactive page in the browser (`serve`)."""

@@ -1,0 +1,83 @@
+"""Draw a beam search: one column per step, every hypothesis kept, finished or dropped, and why the search ended."""
+
+from pathlib import Path
+from typing import Any
+
+from models.search.tree import CUT, DROPPED, FINISHED, KEPT, Tree
+from train.viewer.inspection import labels
+from train.viewer.picture import new_figure, plain_text, write
+
+STYLES = {  # fate -> (edge, fill, text color)
+    KEPT: ("#4477aa", "#e8f0f8", "black"),
+    FINISHED: ("#228833", "#e0f2e4", "black"),
+    CUT: ("#aa7700", "#f8f0d8", "black"),
+    DROPPED: ("#cccccc", "white", "#777777"),
+}
+
+
+def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, source: str) -> Path:
+    """Draw the search tree; `best` are the hypotheses found, best first, and the path to the first is thick."""
+    from matplotlib.patches import Rectangle
+
+    tokens = labels(tokenizer, [c.token for c in tree.candidates])
+    steps = [[i for i, c in enumerate(tree.candidates) if c.length == n + 1] for n in range(len(tree.bounds))]
+    column = 0.075 * max(map(len, tokens)) + 0.55
+    rows = max(map(len, steps))
+    width, height = column * (len(steps) + 0.6) + 0.3, 0.42 * rows + 1.7
+    figure = new_figure(max(width, 7.0), height)
+    width = figure.get_size_inches()[0]
+    axis = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+    axis.axis("off")
+    title = f"Beam search: {sentence}"
+    plain_text(axis.text(0.15, 0.25, title, fontsize=11, va="center"))
+    positions = {
+        i: (0.3 + column * (n + 0.65), 1.05 + 0.42 * y) for n, step in enumerate(steps) for y, i in enumerate(step)
+    }
+    positions[-1] = (0.3, 1.05)
+    best_path = path_to(tree, best[0]) if best else []
+    for i, c in enumerate(tree.candidates):
+        (x0, y0), (x, y) = positions[c.parent], positions[i]
+        line: dict[str, Any] = {"color": STYLES[c.fate][0], "linewidth": 0.7}
+        if i in best_path:
+            line = {"color": "#222222", "linewidth": 1.8}
+        start = x0 + (column - 0.2) / 2 if c.parent >= 0 else x0 + 0.1
+        axis.plot((start, x - (column - 0.2) / 2), (y0, y), zorder=1, **line)
+    for i, c in enumerate(tree.candidates):
+        edge, fill, ink = STYLES[c.fate]
+        x, y = positions[i]
+        line = {"edgecolor": "#222222", "linewidth": 1.6} if i in best_path else {"edgecolor": edge, "linewidth": 0.7}
+        box: dict[str, Any] = {"facecolor": fill, **line}
+        axis.add_patch(Rectangle((x - (column - 0.2) / 2, y - 0.17), column - 0.2, 0.34, zorder=2, **box))
+        plain_text(axis.text(x, y - 0.06, tokens[i], ha="center", va="center", fontsize=7.5, color=ink, zorder=3))
+        axis.text(x, y + 0.09, f"{c.score:.3f}", ha="center", va="center", fontsize=6, color=ink, zorder=3)
+    for n in range(len(steps)):
+        axis.text(positions[steps[n][0]][0], 0.72, f"{n + 1}", fontsize=7, ha="center", color="0.35")
+    axis.text(0.15, 0.5, "one column per step; below each token the score of its hypothesis: log-probability / length "
+              "penalty (nats)", fontsize=7.5, color="0.35", va="center")  # fmt: skip
+    y = height - 0.42
+    for n, (fate, (edge, fill, _)) in enumerate(STYLES.items()):
+        axis.add_patch(Rectangle((0.15 + 1.1 * n, y), 0.16, 0.16, facecolor=fill, edgecolor=edge))
+        axis.text(0.37 + 1.1 * n, y + 0.09, fate, fontsize=7.5, va="center")
+    axis.text(0.15, height - 0.12, f"The search ended: {tree.why}.", fontsize=8, va="center")
+    alt = [f"{title}.", f"The search ended: {tree.why}."]
+    for n, h in enumerate(best):
+        alt.append(f"{n + 1}. {tokenizer.decode(h.tokens)} (score {h.score:.4f}, log-probability "
+                    f"{h.log_probability:.4f} nats{'' if h.finished else ', cut off'})")  # fmt: skip
+    return write(figure, path, title, "\n".join(alt), source)
+
+
+def path_to(tree: Tree, hypothesis: Any) -> list[int]:
+    """Return the indices of the candidates that lead to a hypothesis, last first."""
+    for i, c in enumerate(tree.candidates):
+        if (
+            c.fate in (FINISHED, CUT)
+            and c.score == hypothesis.score
+            and c.log_probability == hypothesis.log_probability
+        ):
+            tokens = tree.tokens(i)
+            if (tokens[:-1] if c.fate == FINISHED else tokens) == hypothesis.tokens:
+                path = [i]
+                while tree.candidates[path[-1]].parent >= 0:
+                    path.append(tree.candidates[path[-1]].parent)
+                return path
+    return []

@@ -1,0 +1,86 @@
+"""Plot the curves of one or more runs from metrics.jsonl: loss, scores, learning rate, gradient norm, throughput."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from train.viewer.picture import new_figure, plain_text, write
+
+# name -> (title with unit, (kind of entry, key) pairs in metrics.jsonl, whether the y axis is logarithmic)
+PANELS: dict[str, tuple[str, Sequence[tuple[str, str]], bool]] = {
+    "loss": ("loss (nats per token; training: label-smoothed)", [("train", "loss"), ("valid", "loss")], False),
+    "perplexity": ("validation perplexity", [("valid", "perplexity")], True),
+    "bleu": ("validation BLEU (greedy)", [("valid", "bleu")], False),
+    "f1": ("validation F1 (%)", [("valid", "f1")], False),
+    "lr": ("learning rate", [("train", "lr")], False),
+    "gradient_norm": ("gradient norm", [("train", "gradient_norm")], True),
+    "tokens_per_second": ("tokens per second, source + target", [("train", "tokens_per_second")], False),
+}
+HUES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
+DASHES = {"train": "-", "valid": "--"}
+
+Series = dict[str, dict[str, list[tuple[int, float]]]]  # panel -> "train" or "valid" -> (update, value)
+
+
+def by_name(runs: Iterable[Path]) -> dict[str, Path]:
+    """Return runs by folder name, or by full path where two share a name."""
+    names: dict[str, Path] = {}
+    for run in map(Path.absolute, runs):
+        if run not in names.values():
+            names[run.name if run.name not in names else str(run)] = run
+    return names
+
+
+def series(metrics: Sequence[Mapping[str, Any]]) -> Series:
+    """Return the points to plot from the entries of metrics.jsonl; empty panels are omitted."""
+    panels: Series = {}
+    for name, (_, lines, _) in PANELS.items():
+        for kind, key in lines:
+            points = [
+                (entry["step"], float(entry[key]))
+                for entry in metrics
+                if entry["kind"] == kind and isinstance(entry.get(key), (int, float)) and isfinite(entry[key])
+            ]
+            if points:
+                panels.setdefault(name, {})[kind] = points
+    return panels
+
+
+def draw_curves(runs: Mapping[str, Series], path: Path, source: str) -> Path:
+    """Plot one panel for each metric that some run has, against updates, with one color per run."""
+    panels = [name for name in PANELS if any(name in curves for curves in runs.values())]
+    across = min(3, len(panels))
+    down = -(-len(panels) // across)
+    figure = new_figure(4.2 * across + 0.2, 2.9 * down + 0.9)
+    figure.set_layout_engine("constrained")
+    for n, name in enumerate(panels):
+        about, _, logarithmic = PANELS[name]
+        axis = figure.add_subplot(down, across, n + 1)
+        axis.set_xlabel("updates", fontsize=8)
+        axis.set_title(about, fontsize=9, loc="left")
+        if logarithmic:
+            axis.set_yscale("log")
+            for which in ("major", "minor"):
+                getattr(axis.yaxis, f"set_{which}_formatter")("{x:g}")
+        axis.tick_params(which="both", labelsize=7.5)
+        axis.grid(linewidth=0.3)
+        for hue, (run, curves) in zip(HUES * len(runs), runs.items(), strict=False):
+            for kind, points in curves.get(name, {}).items():
+                mark = "." if len(points) < 60 and kind == "valid" else ""
+                label = f"{run}, {'training' if kind == 'train' else 'validation'}"
+                axis.plot(*zip(*points, strict=True), DASHES[kind], marker=mark, color=hue, linewidth=1, label=label)
+        if n == 0:
+            plain_text(*axis.legend(fontsize=7).get_texts())
+    title = f"Curves of {', '.join(runs)}"
+    plain_text(figure.suptitle(title, fontsize=11, x=0.01, ha="left"))
+    alt = [f"{title}, against updates."]
+    for run, curves in runs.items():
+        for name, kinds in curves.items():
+            for kind, points in kinds.items():
+                least, most = min(points, key=lambda p: p[1]), max(points, key=lambda p: p[1])
+                alt.append(
+                    f"{run}, {PANELS[name][0]}, {kind}: first {points[0][1]:.4g}, last {points[-1][1]:.4g} at update "
+                    f"{points[-1][0]:,}; minimum {least[1]:.4g} at {least[0]:,}, maximum {most[1]:.4g} at {most[0]:,}."
+                )
+    return write(figure, path, title, "\n".join(alt), source)

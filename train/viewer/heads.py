@@ -1,0 +1,173 @@
+"""Draw attention heads: all of them as mosaics, and the paper's figures 3 to 5 for any sentence."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from train.viewer.inspection import AXES, Inspection, summary
+from train.viewer.picture import COLORMAP, new_figure, plain_text, set_ticks, write
+
+CELL, FONT = 0.16, 7.5  # inches per matrix cell, font size in points
+HUES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bb5566", "#777777")  # one per head
+
+
+def mosaic(weights: Any, causal: bool) -> Any:
+    """Tile weights (L, H, rows, columns) into one matrix, with NaN in the gaps and above a causal diagonal."""
+    layers, heads, rows, columns = weights.shape
+    out = np.full((layers, rows + 1, heads, columns + 1), np.nan)
+    if causal:
+        weights = np.where(np.tri(rows, columns, dtype=bool), weights, np.nan)
+    out[:, :rows, :, :columns] = weights.transpose(0, 2, 1, 3)
+    return out.reshape(layers * (rows + 1), heads * (columns + 1))[:-1, :-1]
+
+
+def draw_heads(
+    inspection: Inspection, sentence: str, path: Path, source: str, kinds: Sequence[str] = tuple(AXES)
+) -> Path:
+    """Draw all heads of all layers, one mosaic per kind: layers top to bottom, heads left to right, one color scale."""
+    parts = {kind: mosaic(inspection.maps[kind], kind == "decoder") for kind in kinds}
+    side = (
+        0.07 * max(len(label) for label in (*inspection.source, *inspection.target)) + 0.3
+    )  # inches for row or column labels
+    width = max(p.shape[1] for p in parts.values()) * CELL + side + 0.9
+    height = sum(p.shape[0] * CELL + side + 0.6 for p in parts.values()) + 0.5
+    figure = new_figure(width, height)
+    title = f"Attention of all heads: {sentence}"
+    plain_text(figure.text(0.1 / width, 1 - 0.25 / height, shortened(title, int(width * 11)), fontsize=11, va="center"))
+    top, image = height - 0.5, None
+    for kind, part in parts.items():
+        rows, columns = inspection.edges(kind)
+        layers, heads = inspection.maps[kind].shape[:2]
+        part_height, part_width = part.shape[0] * CELL, part.shape[1] * CELL
+        axis = figure.add_axes(
+            (side / width, (top - 0.35 - part_height) / height, part_width / width, part_height / height)
+        )
+        image = axis.imshow(part, cmap=COLORMAP, vmin=0, vmax=1, interpolation="nearest", aspect="auto")
+        axis.set_title(f"{kind}: {AXES[kind][0]} (row), {AXES[kind][1]} (column)", fontsize=9, loc="left", pad=14)
+        down = [y + layer * (len(rows) + 1) for layer in range(layers) for y in range(len(rows))]
+        right = [x + head * (len(columns) + 1) for head in range(heads) for x in range(len(columns))]
+        set_ticks(axis.yaxis, down, rows * layers, fontsize=FONT)
+        set_ticks(axis.xaxis, right, columns * heads, fontsize=FONT, rotation=90)
+        axis.tick_params(length=0, pad=2)
+        for spine in axis.spines.values():
+            spine.set_visible(False)
+        for head in range(heads):
+            x = head * (len(columns) + 1) + len(columns) / 2 - 0.5
+            axis.text(x, -0.8, f"head {head}", ha="center", va="bottom", fontsize=FONT, color="0.35")
+        for layer in range(layers):
+            y = layer * (len(rows) + 1) + len(rows) / 2 - 0.5
+            axis.text(part.shape[1], y, f"layer {layer}", rotation=270, va="center", fontsize=FONT, color="0.35")
+        top -= part_height + side + 0.6
+    bar = figure.add_axes((1 - 0.5 / width, 1 - 2.6 / height, 0.12 / width, 1.6 / height))
+    figure.colorbar(image, cax=bar).ax.tick_params(labelsize=FONT)
+    bar.set_title("weight", fontsize=FONT)
+    return write(figure, path, title, describe(inspection, kinds), source)
+
+
+def describe(inspection: Inspection, kinds: Sequence[str]) -> str:
+    """Describe the picture in words: for each kind the most confident head and what it attends to."""
+    lines = [
+        f"Source: {' '.join(inspection.source)}. Translation: {' '.join(inspection.target)}. "
+        "Each row of a head sums to 1."
+    ]
+    for kind in kinds:
+        maps, (rows, columns) = inspection.maps[kind], inspection.edges(kind)
+        confidence = {(i, j): summary(maps[i, j])["confidence"] for i, j in np.ndindex(*maps.shape[:2])}
+        i, j = max(confidence, key=lambda head: confidence[head])
+        attended = ", ".join(f"{row} to {columns[w.argmax()]}" for row, w in zip(rows, maps[i, j], strict=True))
+        lines.append(f"{kind}, {len(maps)} layers of {maps.shape[1]} heads: the most confident is head {j} of layer "
+                     f"{i}, with a mean maximum weight of {confidence[i, j]:.2f}; it attends: {attended}.")  # fmt: skip
+    return "\n".join(lines)
+
+
+def shortened(text: str, most: int) -> str:
+    """Shorten text to at most `most` characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+# ---- the paper's figures 3 to 5
+
+
+def draw_links(
+    panels: Sequence[tuple[str, Any, int | None]], tokens: Sequence[str], path: Path, title: str, alt: str, source: str
+) -> Path:
+    """Draw lines from each token (left) to the tokens it attends to (right), as in the paper's figures 3 to 5.
+
+    A panel is (head numbers, their weights (H, S, S), index of the single token to follow or None).
+    """
+    from matplotlib.patches import Rectangle
+
+    step, label = 0.24, 0.085 * max(map(len, tokens)) + 0.1  # inches
+    blocks = 0.09 * max(len(heads) if followed is not None else 0 for heads, _, followed in panels)
+    panel_width = 2 * label + 1.9 + blocks
+    panel_height = step * (len(tokens) + 2)
+    width, height = max(panel_width * len(panels) + 0.2, 0.08 * len(title) + 0.3), panel_height + 0.45
+    figure = new_figure(width, height)
+    plain_text(figure.text(0.15 / width, 1 - 0.22 / height, title, fontsize=10, va="center"))
+    for n, (heads, weights, followed) in enumerate(panels):
+        rect = ((0.15 + n * panel_width) / width, 0.05 / height, (panel_width - 0.2) / width, panel_height / height)
+        axis = figure.add_axes(rect, xlim=(0, panel_width - 0.2), ylim=(len(tokens) + 0.5, -1.5))
+        axis.axis("off")
+        left, right = label, panel_width - 0.3 - label - blocks
+        for y, token in enumerate(tokens):
+            color = "0.6" if followed not in (None, y) else "black"
+            plain_text(axis.text(left - 0.06, y, token, ha="right", va="center", fontsize=8.5, color=color))
+            plain_text(axis.text(right + blocks + 0.08, y, token, ha="left", va="center", fontsize=8.5))
+        for h, (head, head_weights) in enumerate(zip(heads, weights, strict=True)):
+            hue = HUES[h % len(HUES)]
+            axis.add_patch(Rectangle((left + 0.45 * h, -1.12), 0.1, 0.45, color=hue, linewidth=0))
+            axis.text(left + 0.45 * h + 0.14, -0.9, f"{head}", va="center", fontsize=8)
+            for y in range(len(tokens)) if followed is None else (followed,):
+                for x, weight in enumerate(head_weights[y]):
+                    if weight >= 0.05:
+                        axis.plot((left, right), (y, x), color=hue, alpha=min(1.0, weight), linewidth=1.2)
+            for x, weight in enumerate(head_weights[followed] if followed is not None else ()):
+                box = (right + 0.04 + 0.09 * h, x - 0.4), 0.08, 0.8
+                axis.add_patch(Rectangle(*box, color=hue, alpha=min(1.0, float(weight)), linewidth=0))
+        axis.text(left - 0.06, -0.9, "heads" if len(heads) > 1 else "head", ha="right", va="center", fontsize=8)
+    return write(figure, path, title, alt, source)
+
+
+def draw_figures(inspection: Inspection, word: str, layer: int, out: Path, source: str) -> list[Path]:
+    """Draw the paper's figures 3, 4 and 5 into the folder `out`: encoder self-attention of one layer for `word`.
+
+    Figure 4 shows the two heads that attend most from it to other tokens, figure 5 the two most confident heads over
+    the complete sentence.
+    """
+    tokens, maps = inspection.source, inspection.maps["encoder"][layer]  # (H, S, S)
+    at = tokens.index(word)
+    heads = range(len(maps))
+    away = sorted(heads, key=lambda h: maps[h, at, at])[:2]
+    rest = [h for h in heads if h not in away] or list(heads)
+    confident = sorted(rest, key=lambda h: -summary(maps[h])["confidence"])[:2]
+    where = f"encoder self-attention, layer {layer + 1} of {len(inspection.maps['encoder'])}"
+
+    def attended(h: int, row: int) -> str:
+        best = np.argsort(-maps[h, row], kind="stable")[:2]
+        return f"head {h}: " + ", ".join(f"{tokens[x]} {maps[h, row, x]:.2f}" for x in best)
+
+    sentence, all_of = " ".join(tokens), "; ".join(attended(h, at) for h in heads)
+    of_word = f"Largest weights from '{word}': {'; '.join(attended(h, at) for h in away)}."
+    of_confident = "\n".join(f"{p}: {'; '.join(attended(h, y) for h in confident)}." for y, p in enumerate(tokens))
+    drawings: list[tuple[str, Any, str, str]] = [
+        ("figure3", [(heads, maps, at)], f"What '{word}' attends to: {where}", f"From '{word}': {all_of}."),
+        (
+            "figure4",
+            [(away, maps[away], None), (away, maps[away], at)],
+            f"Two heads that attend from '{word}' to other tokens: {where}",
+            of_word,
+        ),
+        (
+            "figure5",
+            [([h], maps[[h]], None) for h in confident],
+            f"Two confident heads and what each token attends to: {where}",
+            of_confident,
+        ),
+    ]
+    out.mkdir(parents=True, exist_ok=True)
+    files = [out / f"{name}.svg" for name, *_ in drawings]
+    for file, (_, panels, title, alt) in zip(files, drawings, strict=True):
+        draw_links(panels, tokens, file, title, f"{sentence}\n{alt}", source)
+    return files

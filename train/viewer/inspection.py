@@ -1,0 +1,158 @@
+"""Inspect a translation model on one sentence: tokens as text, the translation, all attention heads, ablated heads.
+
+This module computes the numbers; heads.py draws them to a file and page/ shows them in a browser.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import npx
+from models.search import Hypothesis, beam_search
+from models.search.tree import Forced
+from train.errors import UserError
+
+MAX_TOKENS = 256  # of an inspected sentence, end of sentence included
+AXES = {  # kind of attention -> meaning of its rows (queries) and columns (keys)
+    "encoder": ("source token", "attended source token"),
+    "decoder": ("generated token", "attended previous token"),
+    "cross": ("generated token", "attended source token"),
+}
+
+
+class Head(NamedTuple):
+    """An attention head; layers and heads count from 0, as in "encoder.0.3"."""
+
+    kind: str
+    layer: int
+    head: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}.{self.layer}.{self.head}"
+
+
+def all_heads(model: Any) -> list[Head]:
+    """Return every head of a model, the encoder's first."""
+    layers, heads = model.config.n_layers, model.config.n_heads
+    return [Head(kind, layer, head) for kind in AXES for layer in range(layers) for head in range(heads)]
+
+
+@contextmanager
+def ablate_heads(model: Any, heads: Iterable[Head]) -> Iterator[None]:
+    """Ablate these heads within the block by zeroing their rows of W^O, so that their output does not count."""
+    attentions = model.attentions()
+    weights = {id(w): w for w in (attentions[head.kind][head.layer].output.weight for head in heads)}
+    originals = {key: w.data.copy() for key, w in weights.items()}
+    try:
+        for kind, layer, head in heads:
+            attention = attentions[kind][layer]
+            attention.output.weight.data[head * attention.d_v : (head + 1) * attention.d_v] = 0  # (H d_v, D)
+        yield
+    finally:
+        for key, w in weights.items():
+            w.data[...] = originals[key]
+
+
+def labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """Return each token as text.
+
+    A token that continues a word begins with a dot; a dot alone is part of the bytes of a character.
+    """
+    context = tokenizer.encode("a")  # decoding a token after it shows whether the token begins a word
+    prefix, *texts = tokenizer.decode_batch([context, *([*context, i] for i in ids)])
+    names = []
+    for i, text in zip(ids, texts, strict=True):
+        token = text[len(prefix) :]
+        if i == tokenizer.eos_id:
+            names.append("end")
+        elif "\ufffd" in token:
+            names.append("\u00b7")
+        elif not token.strip():
+            names.append("\u2423")  # a space
+        else:
+            names.append(token[1:] if token.startswith(" ") else f"\u00b7{token}")
+    return names
+
+
+def max_source_tokens(model: Any) -> int:
+    """Return the maximum number of source tokens, end of sentence excluded."""
+    return min(model.longest or MAX_TOKENS, MAX_TOKENS) - 1
+
+
+def source_ids(model: Any, tokenizer: Any, sentence: str) -> list[int]:
+    """Return the token ids of a sentence, end of sentence included; UserError if it is empty or too long."""
+    ids = tokenizer.encode(sentence)
+    limit = max_source_tokens(model)
+    if not 1 <= len(ids) <= limit:
+        attempt = "a shorter sentence" if ids else "a word"
+        raise UserError(f"sentence: expected 1 to {limit} tokens; got {len(ids)}; try {attempt}")
+    return [*ids, tokenizer.eos_id]
+
+
+def translate(
+    model: Any,
+    src: Sequence[int],
+    search: dict[str, Any],
+    prefix: Sequence[int] = (),
+    observe: Callable[[Any], object] | None = None,
+) -> list[Hypothesis]:
+    """Return the hypotheses for one sentence, best first; each begins with the token ids `prefix`."""
+    constrained: Any = Forced(model, list(prefix)) if prefix else model
+    (hypotheses,) = beam_search(constrained, np.array([src]), **search, observe=observe)
+    return hypotheses
+
+
+@dataclass
+class Inspection:
+    """A sentence and its translation: S source and T target tokens, end of sentence included; L layers, H heads."""
+
+    source: list[str]
+    target: list[str]  # the token predicted at each position
+    decoder_input: list[str]  # the token the decoder reads at each position, beginning of sentence first
+    maps: dict[str, Any]  # kind -> weights (L, H, rows, columns)
+    log_probabilities: Any  # (T, V) of the next token
+    by_layer: Any  # (L, T) most probable token if the layer's output is projected to the vocabulary (logit lens)
+    by_layer_p: Any  # (L, T) the probability of that token
+
+    def edges(self, kind: str) -> tuple[list[str], list[str]]:
+        """Return the labels of the rows and columns of a kind of attention."""
+        rows = self.source if kind == "encoder" else self.target
+        return rows, self.decoder_input if kind == "decoder" else self.source
+
+
+def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int]) -> Inspection:
+    """Run the model once on a sentence and its translation `tokens` (ids without BOS and EOS)."""
+    ids = [model.config.bos_id, *tokens][: model.longest]
+    inside = model.inside(np.array([src]), np.array([ids]))
+    layers = [log_softmax(npx.to_host(model.logits(hidden).data)[0]) for hidden in inside.hidden]
+    target = labels(tokenizer, [*tokens, tokenizer.eos_id])[: len(ids)]
+    return Inspection(
+        labels(tokenizer, src),
+        target,
+        ["begin", *target[:-1]],
+        {kind: np.stack([layer[0] for layer in maps]) for kind, maps in inside.maps.items()},
+        layers[-1],
+        np.stack([layer.argmax(axis=1) for layer in layers]),
+        np.stack([np.exp(layer.max(axis=1)) for layer in layers]),
+    )
+
+
+def log_softmax(logits: Any) -> Any:
+    """Return log-probabilities (T, V) in float64."""
+    logits = logits.astype(np.float64)
+    logits -= logits.max(axis=1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+
+def summary(weights: Any) -> dict[str, float]:
+    """Return the means over rows of a head's maximum weight, entropy (bits) and distance to attended tokens."""
+    rows, columns = np.indices(weights.shape)
+    bits = -np.where(weights > 0, weights * np.log2(np.maximum(weights, 1e-30)), 0.0)
+    return {
+        "confidence": float(weights.max(axis=1).mean()),
+        "entropy": float(bits.sum(axis=1).mean()),
+        "distance": float((weights * np.abs(rows - columns)).sum(axis=1).mean()),
+    }

@@ -1,0 +1,63 @@
+"""Plot the memory of one update: live bytes after each operation, forward then backward, and the largest layers."""
+
+from pathlib import Path
+from typing import Any
+
+import npx
+from autograd import Memory, observing
+from models import FlatParameters
+from train.tasks import Task
+from train.viewer.picture import new_figure, plain_text, write
+
+MIB = 2**20
+LARGEST = 5  # layers listed by name
+
+
+def measure_memory(task: Task, model: Any, batch: Any, settings: Any) -> Memory:
+    """Measure one forward and backward pass of a batch with the [train] settings; excludes weights and gradients."""
+    FlatParameters(model)  # as in training: the flat buffers exist before the pass
+    model.train()
+    how = {"smoothing": settings.label_smoothing, "smoothing_over": settings.smoothing_over}
+    with npx.keyed(settings.seed, 1), observing(Memory()) as memory:
+        task.loss(model, batch, **how, normalizer=batch.n_target_tokens).backward()
+    model.eval()
+    return memory
+
+
+def draw_memory(memory: Memory, batch: str, path: Path, source: str) -> Path:
+    """Plot live memory, its peak and the layers that add most; `batch` describes the batch in words."""
+    live = [moment.live / MIB for moment in memory.moments]
+    turn = sum(moment.phase == "forward" for moment in memory.moments)
+    peak = memory.peak
+    at = memory.moments.index(peak)
+    layers = list(memory.by_layer().items())[:LARGEST]
+    figure = new_figure(9.5, 4.2)
+    axis = figure.add_axes((0.065, 0.125, 0.545, 0.745))
+    axis.fill_between(range(len(live)), live, step="mid", color="#4477aa", alpha=0.25, linewidth=0)
+    axis.step(range(len(live)), live, where="mid", color="#4477aa", linewidth=1.2)
+    axis.axvline(turn - 0.5, color="0.5", linewidth=0.8, linestyle="--")
+    axis.annotate(
+        f"peak {peak.live / MIB:,.1f} MiB: {peak.operation}, {peak.phase}", (at, live[at]), fontsize=8,
+        xytext=(0.03, 0.96), textcoords="axes fraction", arrowprops={"arrowstyle": "-", "linewidth": 0.6}, va="top",
+    )  # fmt: skip
+    axis.set(xlim=(0, len(live) - 1), ylim=(0, 1.18 * max(live)))
+    axis.set_xlabel("operation, in execution order: forward | backward", fontsize=8)
+    axis.set_ylabel("live memory (MiB)", fontsize=8)
+    axis.tick_params(labelsize=7.5)
+    axis.grid(linewidth=0.3)
+    title = f"Memory of one update: {batch}"
+    plain_text(figure.text(0.012, 0.95, title, fontsize=11, va="center"))
+    sides = figure.add_axes((0.84, 0.125, 0.145, 0.745))
+    bars = [bytes_ / MIB for _, bytes_ in layers][::-1]
+    sides.barh(range(len(bars)), bars, color="#4477aa")
+    sides.set_yticks(range(len(bars)), [name or "other" for name, _ in layers][::-1], fontsize=7)
+    sides.set_title("growth in forward (MiB)", fontsize=8, loc="left")
+    sides.tick_params(labelsize=7)
+    names = "; ".join(f"{name or 'other'} {bytes_ / MIB:,.1f} MiB" for name, bytes_ in layers)
+    alt = (
+        f"{title}. Excludes weights, their gradients, Adam's moments and temporary memory inside kernels. "
+        f"Over {turn} operations forward and {len(live) - turn} backward; peak {peak.live / MIB:,.1f} MiB at "
+        f"{peak.operation} ({peak.phase}{f', {peak.layer}' if peak.layer else ''}).\nLayers that add most "
+        f"in the forward pass: {names}."
+    )
+    return write(figure, path, title, alt, source)

@@ -1,0 +1,236 @@
+// All heads of a kind on one canvas, one pixel per weight; highlights a row and column in every head; opens one head.
+import { ask, color, el, PALETTE, table } from "./parts.js";
+import { saving } from "./save.js";
+
+const GAP = 1; // pixels between heads
+const shades = (alpha) => Uint32Array.from(PALETTE, (rgb) => pixel(...rgb, alpha));
+const pixel = (...rgba) => new Uint32Array(Uint8Array.from(rgba).buffer)[0];
+const [CLEAR, FAINT, MARK] = [shades(255), shades(64), pixel(255, 92, 51, 255)];
+
+// The heads of an answer: one block per kind of attention, and a function that highlights token i of a side ("source",
+// "target") in all of them (null: none). `open` is called with the selected head.
+export function grids(heads, kinds, off, open) {
+  const grids = Object.entries(heads).map(([kind, grid]) => ({ kind, ...block(kind, grid, kinds[kind], off, open) }));
+  return {
+    blocks: grids.map(({ place }) => place),
+    light: (side, i) =>
+      grids.forEach(({ kind, light }) => light(...(i === null ? [null, null] : crossing(kind, side, i)))),
+  };
+}
+
+function crossing(kind, side, i) {
+  // the row and column of this kind that belong to token i of a side
+  if (kind === "cross") return side === "source" ? [null, i] : [i, null];
+  if ((kind === "encoder") !== (side === "source")) return [null, null];
+  return [i, kind === "decoder" ? i + 1 : i]; // the decoder's first column is the beginning of sentence
+}
+
+function block(kind, grid, [row, column], off, open) {
+  const { layers, heads, rows, columns } = grid,
+    [tall, wide] = [rows.length, columns.length];
+  const canvas = el("canvas", {
+    width: heads * (wide + GAP),
+    height: layers * (tall + GAP),
+    role: "img",
+    "aria-label":
+      `${kind}: ${layers} layers of ${heads} heads, each ${tall} by ${wide} weights; ` +
+      "select a head to see its numbers in a table",
+  });
+  const { weight, light } = paint(canvas, kind, grid, off);
+  const read = el("p", { class: "read" });
+  const buttons = grid.summary.flatMap((layer, l) =>
+    layer.map((about, h) => {
+      const name = `${kind}.${l}.${h}`,
+        ablated = off.includes(name);
+      return el(
+        "button",
+        {
+          type: "button",
+          class: "head",
+          "data-head": name,
+          tabindex: l || h ? -1 : 0,
+          "aria-label": `head ${name}${ablated ? ", ablated" : ""}: ${describe(about, 2)}`,
+          onclick: () => open(kind, l, h),
+          onmousemove: (event) => point(event, l, h),
+          onmouseleave: () => {
+            light(null, null);
+            read.textContent = "";
+          },
+        },
+        ablated ? "off" : "",
+      );
+    }),
+  );
+
+  function point(event, l, h) {
+    // at the weight under the pointer
+    const part = (at, size, of) => Math.floor((at / size) * (of + GAP));
+    const [i, j] = [
+      part(event.offsetY, event.target.offsetHeight, tall),
+      part(event.offsetX, event.target.offsetWidth, wide),
+    ];
+    if (i < 0 || j < 0 || i >= tall || j >= wide) return;
+    light(i, j);
+    read.textContent = `layer ${l}, head ${h}: ${rows[i]} attends to ${columns[j]} with weight ${weight(l, h, i, j).toFixed(2)}`;
+  }
+
+  const place = el(
+    "div",
+    {
+      class: "grid",
+      "data-kind": kind,
+      role: "group",
+      "aria-label": `${kind} heads; use the arrow keys to move between them`,
+    },
+    el("span"),
+    ...Array.from({ length: heads }, (_, h) => el("span", { class: "of" }, `head ${h}`)),
+    ...Array.from({ length: layers }, (_, l) => [
+      el("span", { class: "of" }, `layer ${l}`),
+      ...buttons.slice(l * heads, (l + 1) * heads),
+    ]).flat(),
+    canvas,
+  );
+  place.style.setProperty("--heads", heads);
+  place.style.setProperty("--end", layers + 2);
+  place.style.setProperty("--shape", `${wide + GAP} / ${tall + GAP}`);
+  place.addEventListener("keydown", (event) => {
+    const at = buttons.indexOf(event.target);
+    const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -heads, ArrowDown: heads }[event.key];
+    const next = by && buttons[at + by];
+    if (!next) return;
+    event.preventDefault();
+    buttons[at].tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  });
+  return {
+    light,
+    place: el(
+      "div",
+      { class: "kind" },
+      el("h4", {}, `${kind} `, el("small", {}, `${row} (row), ${column} (column)`)),
+      place,
+      read,
+    ),
+  };
+}
+
+// Draws all weights of a kind, plain and faint. {weight} returns one weight; {light} shows one row and column plain and
+// the rest faint.
+function paint(canvas, kind, { bytes, layers, heads, rows, columns }, off) {
+  const levels = Uint8Array.from(atob(bytes), (letter) => letter.charCodeAt(0));
+  const [tall, wide, across, down] = [rows.length, columns.length, canvas.width, canvas.height];
+  const context = canvas.getContext("2d"),
+    image = context.createImageData(across, down),
+    pixels = new Uint32Array(image.data.buffer);
+  const [plain, faint] = [new Uint32Array(pixels.length), new Uint32Array(pixels.length)];
+  let from = 0;
+  for (let l = 0; l < layers; l++) {
+    for (let h = 0; h < heads; h++) {
+      const shade = off.includes(`${kind}.${l}.${h}`) ? FAINT : CLEAR;
+      for (let i = 0; i < tall; i++, from += wide) {
+        const at = (l * (tall + GAP) + i) * across + h * (wide + GAP);
+        for (let j = 0; j < wide && (kind !== "decoder" || j <= i); j++) {
+          // future positions cannot be attended to and stay clear
+          plain[at + j] = shade[levels[from + j]];
+          faint[at + j] = FAINT[levels[from + j]];
+        }
+      }
+    }
+  }
+  let lit = "";
+
+  function light(row, column) {
+    if (lit === (lit = `${row} ${column}`)) return;
+    pixels.set(row === null && column === null ? plain : faint);
+    for (let y = row ?? down; y < down; y += tall + GAP) {
+      pixels.set(plain.subarray(y * across, (y + 1) * across), y * across);
+      for (let x = wide; x < across; x += wide + GAP) pixels.fill(MARK, y * across + x, y * across + x + GAP);
+    }
+    for (let x = column === null || column >= wide ? across : column; x < across; x += wide + GAP) {
+      for (let y = 0; y < down; y++) pixels[y * across + x] = y % (tall + GAP) < tall ? plain[y * across + x] : MARK;
+    }
+    context.putImageData(image, 0, 0);
+  }
+
+  light(null, null);
+  return { light, weight: (l, h, i, j) => levels[((l * heads + h) * tall + i) * wide + j] / 255 };
+}
+
+function describe({ confidence, entropy, distance }, digits) {
+  const [maximum, bits, far] = [confidence, entropy, distance].map((x) => x.toFixed(digits));
+  return `mean maximum weight ${maximum}, entropy ${bits} bits, distance ${far} tokens`;
+}
+
+// One head of a translation: its weights as a table, lines between tokens, and a button to ablate it.
+export async function openHead(place, translation, kind, layer, head, off, toggle) {
+  const name = (place.dataset.head = `${kind}.${layer}.${head}`);
+  const answer = await ask("api/head", { translation, kind, layer, head });
+  if (place.dataset.head !== name) return; // another head was selected meanwhile
+  if (answer.error) return place.replaceChildren(el("p", { class: "error", role: "alert" }, answer.error));
+  const { rows, columns, weights } = answer;
+  const lines = drawLines(rows, columns, weights, name);
+  place.replaceChildren(
+    el("h3", { tabindex: -1 }, `Head ${name}`),
+    el("p", {}, `This head: ${describe(answer, 4)}.`),
+    el(
+      "p",
+      { class: "row" },
+      el(
+        "button",
+        { type: "button", id: "switch", class: "control", onclick: () => toggle(name) },
+        off.includes(name) ? "Restore this head" : "Ablate this head and translate again",
+      ),
+      saving(name, () => lines),
+    ),
+    el(
+      "p",
+      { class: "caution" },
+      "Weights show what a head attends to, not whether the translation depends on it. Ablate it to find out.",
+    ),
+    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Lines" }, lines),
+    table(
+      `Weights of head ${name}; each row sums to 1`,
+      ["", ...columns],
+      rows.map((row, i) => [row, ...weights[i].map((w) => w.toFixed(4))]),
+    ),
+  );
+  place.querySelector("h3").focus();
+}
+
+function drawLines(rows, columns, weights, name) {
+  const height = 18 * Math.max(rows.length, columns.length) + 10,
+    at = (i) => 16 + 18 * i;
+  const svg = el("svg", {
+    viewBox: `0 0 420 ${height}`,
+    width: 420,
+    height,
+    role: "img",
+    "font-family": "sans-serif",
+    "font-size": 12,
+    class: "lines",
+    "aria-label":
+      `Lines of head ${name} from each row to the columns it attends to; the table below has the numbers`,
+  });
+  const all = weights
+    .flatMap((row, i) => row.map((w, j) => [w, i, j]))
+    .filter(([w]) => w >= 0.05)
+    .sort((a, b) => b[0] - a[0])
+    .slice(0, 1500);
+  for (const [w, i, j] of all) {
+    svg.append(
+      el("line", {
+        x1: 150,
+        y1: at(i),
+        x2: 270,
+        y2: at(j),
+        stroke: color(0.45),
+        "stroke-width": 1.6,
+        "stroke-opacity": Math.min(1, w).toFixed(2),
+      }),
+    );
+  }
+  rows.forEach((row, i) => svg.append(el("text", { x: 144, y: at(i) + 4, "text-anchor": "end" }, row)));
+  columns.forEach((column, i) => svg.append(el("text", { x: 276, y: at(i) + 4 }, column)));
+  return svg;
+}

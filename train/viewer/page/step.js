@@ -1,0 +1,299 @@
+// Step: the graph of an expression, forward then backward, one node at a time, with values from the engine.
+import { ask, el, number, short, table, collapsible } from "./parts.js";
+import { saving } from "./save.js";
+
+const EXAMPLES = [
+  ["a * b + a", "a = 3; b = 2"],
+  ["softmax(x) * w", "x = [1, 2, 3]; w = [1, 0, 0]"],
+  ["sum(relu(x @ w))", "x = [[1, -2], [3, 1]]; w = [[1], [2]]"],
+  ["one head of attention", ""],
+  ["one head, causal", ""],
+];
+
+export function start(section) {
+  let graph = null,
+    at = 0,
+    answered = -1,
+    requests = 0;
+  const expression = el("input", { id: "expression", value: EXAMPLES[0][0], autocomplete: "off", spellcheck: "false" });
+  const values = el("input", { id: "values", value: EXAMPLES[0][1], autocomplete: "off", spellcheck: "false" });
+  const ready = el("select", { id: "ready" }, ...EXAMPLES.map(([name], i) => el("option", { value: i }, name)));
+  const predict = el("input", { type: "checkbox", id: "predict" });
+  const form = el(
+    "form",
+    {
+      class: "row",
+      onsubmit: (event) => {
+        event.preventDefault();
+        load();
+      },
+    },
+    el("label", {}, "Expression ", expression),
+    el("label", {}, "Values ", values),
+    el("button", {}, "Show"),
+    el("label", {}, "Examples ", ready),
+    el("label", {}, predict, " quiz me"),
+  );
+  const moves = [
+    ["|◀", "First", 0],
+    ["◀", "Previous", -1],
+    ["▶", "Next", 1],
+    ["▶|", "Last", Infinity],
+  ].map(([sign, name, by]) =>
+    el("button", { type: "button", class: "control", "aria-label": name, onclick: () => go(by) }, sign),
+  );
+  const place = el("output", { id: "place", "aria-live": "polite" });
+  const drawing = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Graph" });
+  const panel = el("div", { id: "node", "aria-live": "polite" });
+  const all = collapsible("All values as a table", () => numbers());
+  section.append(
+    el(
+      "p",
+      {},
+      "Use arithmetic and named operations (softmax, exp, log, relu, sum, matmul or @, …). Keys: ← → Home End.",
+    ),
+    form,
+    el(
+      "div",
+      { class: "row" },
+      ...moves,
+      place,
+      saving("step", () => drawing.firstChild),
+    ),
+    panel,
+    drawing,
+    all,
+  );
+  ready.addEventListener("change", () => {
+    const [text, given] = EXAMPLES[ready.value];
+    if (given) [expression.value, values.value] = [text, given];
+    load(Number(ready.value) >= 3 && { causal: Number(ready.value) === 4 });
+  });
+  predict.addEventListener("change", () => {
+    answered = -1;
+    draw();
+  });
+  section.addEventListener("keydown", (event) => {
+    if (event.target.matches("input, select") || event.altKey || event.ctrlKey || event.metaKey) return;
+    const by = { ArrowLeft: -1, ArrowRight: 1, Home: 0, End: Infinity }[event.key];
+    if (by !== undefined) {
+      event.preventDefault();
+      go(by);
+    }
+  });
+
+  async function load(head = null) {
+    // an attention head, or the expression
+    let query;
+    try {
+      query = head ? { head } : { expression: expression.value, values: read() };
+    } catch (error) {
+      return showError(error.message);
+    }
+    place.textContent = "…";
+    const request = ++requests,
+      answer = await ask("api/step", query);
+    if (request !== requests) return;
+    if (answer.error) return showError(answer.error);
+    [graph, at, answered] = [answer, 0, -1];
+    draw();
+  }
+
+  function showError(text) {
+    graph = null;
+    drawing.replaceChildren();
+    place.textContent = "";
+    panel.replaceChildren(el("p", { class: "error", role: "alert" }, text));
+  }
+
+  function read() {
+    const variables = {};
+    for (const part of values.value.split(";").filter((text) => text.trim())) {
+      const [name, value] = part.split("=").map((text) => text.trim());
+      try {
+        variables[name] = JSON.parse(value);
+      } catch {
+        throw new Error(`Values: expected NAME = JSON as in a = 3; x = [1, 2]; got ${part.trim()}`);
+      }
+    }
+    return variables;
+  }
+
+  const forward = () => graph.nodes.filter((node) => !node.leaf);
+  const last = () => forward().length + graph.back.length;
+  const node = (key) => graph.nodes.find((one) => one.key === key);
+
+  function go(by) {
+    if (!graph) return;
+    if (predict.checked && by === 1 && at < last() && answered !== at) return quiz();
+    at = by === 0 ? 0 : Math.min(last(), Math.max(0, at + by));
+    draw();
+  }
+
+  // The node that `step` visits: {node, back}
+  function nodeAt(step) {
+    const steps = forward().length;
+    return step <= steps
+      ? { node: forward()[step - 1], back: false }
+      : { node: node(graph.back[step - steps - 1]), back: true };
+  }
+
+  const firstOf = (x) => (Array.isArray(x) ? firstOf(x[0]) : x);
+
+  function quiz() {
+    const next = nodeAt(at + 1),
+      which = next.back ? next.node.gave.findIndex((g) => g !== null) : 0;
+    if (which < 0) {
+      answered = at;
+      return go(1);
+    }
+    const shown = next.back ? next.node.gave[which] : next.node.value;
+    const [truth, isList] = [firstOf(shown), Array.isArray(shown)];
+    const what = next.back
+      ? `gradient that ${next.node.name} passes to ${node(next.node.inputs[which]).name}`
+      : `value of ${next.node.name}`;
+    const field = el("input", { id: "guess", inputmode: "decimal", autocomplete: "off", size: 8 });
+    panel.replaceChildren(
+      el(
+        "form",
+        {
+          class: "row",
+          onsubmit: (event) => {
+            event.preventDefault();
+            const guess = field.value.trim().replace(",", "."),
+              near = Math.abs(Number(guess) - truth) <= 0.006 * Math.max(1, Math.abs(truth));
+            answered = at;
+            go(1);
+            const right = guess !== "" && (near || guess === truth); // non-finite values are strings
+            panel.prepend(el("p", { class: right ? "right" : "error" }, right ? "Correct." : `The answer is ${number(truth)}.`));
+            moves[2].focus();
+          },
+        },
+        el("label", {}, `What is the ${isList ? "first entry of the " : ""}${what}? `, field),
+        el("button", {}, "Check"),
+      ),
+    );
+    field.focus();
+  }
+
+  function known(one) {
+    // the value and gradient of a node known after the current step
+    const steps = forward().length,
+      back = Math.max(0, at - steps);
+    return {
+      value: one.leaf || forward().indexOf(one) < at ? one.value : null,
+      gradient: at >= steps ? (graph.sums[back][one.key] ?? null) : null,
+    };
+  }
+
+  function draw() {
+    if (!graph) return;
+    const steps = forward().length;
+    const phase = at === 0 ? "not started" : at <= steps ? "forward" : "backward";
+    place.textContent = `${at} of ${last()}, ${phase}`;
+    const here = at ? nodeAt(at) : null;
+    const svg = el("svg", {
+      viewBox: `0 0 ${graph.width} ${graph.height}`,
+      width: graph.width,
+      height: graph.height,
+      role: "img",
+      "aria-label": `Graph of ${graph.nodes.length} nodes, inputs at the bottom`,
+    });
+    const labels = [];
+    for (const one of graph.nodes) {
+      const lit = here?.back && here.node === one;
+      one.ways.forEach((way, i) => {
+        svg.append(
+          el("path", {
+            d: `M${way.map((point) => point.map(Math.round).join(" ")).join(" L")}`,
+            class: lit ? "edge lit" : "edge",
+          }),
+        );
+        if (lit) labels.push(el("text", { x: one.labels[i][0], y: one.labels[i][1] + 4, class: "edge-label" }, one.how[i]));
+      });
+    }
+    svg.append(...labels);
+    for (const one of graph.nodes) {
+      const { value, gradient } = known(one);
+      svg.append(
+        el(
+          "g",
+          { class: `box${one.leaf ? " leaf" : ""}${here?.node === one ? " lit" : ""}`, "data-key": one.key },
+          el("rect", { x: one.x - one.width / 2, y: one.y - 26, width: one.width, height: 52, rx: one.leaf ? 18 : 3 }),
+          el("text", { x: one.x, y: one.y - 11 }, one.name),
+          el("text", { x: one.x, y: one.y + 5, class: "value" }, value === null ? "?" : short(value, one.width / 7)),
+          el(
+            "text",
+            { x: one.x, y: one.y + 20, class: "gradient" },
+            gradient === null ? "" : `grad ${short(gradient, one.width / 7 - 5)}`,
+          ),
+        ),
+      );
+    }
+    drawing.replaceChildren(svg);
+    panel.replaceChildren(...about(here));
+    all.refresh();
+  }
+
+  function about(here) {
+    if (!here) return [el("p", {}, "Only the leaves have values; no operation has run yet.")];
+    const one = here.node;
+    if (!here.back) {
+      return [
+        el(
+          "p",
+          {},
+          el("strong", {}, one.name),
+          ` of ${one.inputs.map((key) => `${node(key).name} = ${number(node(key).value)}`).join(", ")} gives `,
+          el("b", { class: "value" }, number(one.value)),
+          `. Its vjp saves ${one.saved} bytes for the backward pass.`,
+        ),
+      ];
+    }
+    return [
+      el(
+        "p",
+        {},
+        el("strong", {}, one.name),
+        " receives the complete gradient of its output, g = ",
+        el("b", { class: "gradient" }, number(one.gradient)),
+        `, and its vjp runs; its ${one.saved} saved bytes are then freed:`,
+      ),
+      el("pre", { tabindex: 0, "aria-label": "source code of the vjp" }, one.source),
+      el(
+        "ul",
+        {},
+        ...one.gave.map((g, i) =>
+          el(
+            "li",
+            {},
+            `to ${node(one.inputs[i]).name}: `,
+            el("b", { class: "gave" }, g === null ? "none" : number(g)),
+            ` (${one.how[i]})`,
+          ),
+        ),
+      ),
+    ];
+  }
+
+  function numbers() {
+    if (!graph) return el("p", {}, "No graph.");
+    return table(
+      "Nodes, inputs first",
+      ["node", "from", "value", "gradient so far"],
+      graph.nodes.map((one) => {
+        const { value, gradient } = known(one);
+        return [
+          `${one.key} ${one.name}`,
+          one.inputs.join(", "),
+          value === null ? "?" : number(value),
+          number(gradient),
+        ];
+      }),
+    );
+  }
+
+  document.addEventListener("shown", ({ detail }) => {
+    if (detail === "step" && !requests) load();
+  });
+}

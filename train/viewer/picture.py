@@ -1,0 +1,98 @@
+"""Write a picture as PNG or SVG, byte-identical for the same input, with title, source and alternative text.
+
+Uses matplotlib (the extra `draw`) through its Figure class only, so it needs no display and no global state.
+"""
+
+import importlib.util
+import io
+import os
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from train.errors import UserError
+from train.files import whole, write_text
+
+KINDS = (".png", ".svg")
+COLORMAP = "viridis"  # perceptually uniform, safe for color-blind readers and in grayscale
+DPI = 144
+SOURCE_LINE = b"Drawn from "  # begins the last line of an alternative text file
+
+
+def check(path: Path) -> None:
+    """Raise UserError before any computation if a picture cannot be drawn or written to `path`."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UserError('draw: matplotlib is not installed; try pip install "npx-transformer[draw]"')
+    check_path(path, KINDS)
+
+
+def check_path(path: Path, kinds: Sequence[str]) -> None:
+    """Raise UserError if a picture in one of these formats cannot be written to `path`."""
+    if path.suffix not in kinds:
+        names = " or ".join(kinds)
+        raise UserError(f"{path}: expected a file name ending in {names}; got '{path.suffix}'; try picture.svg")
+    if path.is_dir() or not path.parent.is_dir():
+        got = "a folder" if path.is_dir() else f"no folder {path.parent}"
+        raise UserError(f"{path}: expected a file to write; got {got}; try another path")
+
+
+def check_alt_text(path: Path) -> None:
+    """Raise UserError if writing the alternative text would overwrite a file that this program did not write."""
+    text = alt_text_path(path)
+    if os.path.lexists(text) and not (
+        text.is_file() and text.read_bytes().rpartition(b"\n\n")[2].startswith(SOURCE_LINE)
+    ):
+        raise UserError(
+            f"{text}: expected the alternative text of an earlier picture; got another file; try another --out"
+        )
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Return a figure of the given size in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height))
+
+
+def plain_text(*texts: Any) -> None:
+    """Turn off math parsing: a sentence with two dollar signs is not a formula."""
+    for text in texts:
+        text.set_parse_math(False)
+
+
+def set_ticks(axis: Any, places: Sequence[float], labels: Sequence[str], **options: Any) -> None:
+    """Set tick positions and labels without math parsing."""
+    axis.set_ticks(places, labels, **options)
+    plain_text(*axis.get_ticklabels())
+
+
+def valid_xml(svg: str) -> str:
+    """Replace characters that XML 1.0 forbids by U+FFFD, so that browsers open the file."""
+    return re.sub("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]", "\ufffd", svg)
+
+
+def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
+    """Write the picture and its alternative text (NAME.alt.txt next to it); return the path of the latter.
+
+    `title`, `alt` and `source` (what the picture was drawn from) also go into the file's metadata.
+    """
+    import matplotlib
+
+    svg = path.suffix == ".svg"
+    about: dict[str, Any] = {"Title": title, "Description": alt, "Source": source}
+    about |= {"Date": None, "Creator": None} if svg else {"Software": None}
+    with matplotlib.rc_context({"svg.hashsalt": "npx-transformer", "svg.fonttype": "none"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # scripts that the font lacks
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=about)
+    with whole(path) as file:
+        file.write(valid_xml(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
+    write_text(text := alt_text_path(path), f"{title}\n\n{alt}\n\n{SOURCE_LINE.decode()}{source}.\n")
+    return text
+
+
+def alt_text_path(path: Path) -> Path:
+    """Return the path of a picture's alternative text."""
+    return path.with_name(f"{path.stem}.alt.txt")

@@ -1,0 +1,154 @@
+"""Data of the page's Step view: forward and backward, node by node, recorded by an observer of the engine."""
+
+import inspect
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from autograd import Recorder, Tensor, observing
+from autograd.draw.graph import REFUSED, Wrong, evaluate, free_place, numbers, parsed
+from autograd.draw.layout import Box, Layout
+from autograd.engine import Node
+from autograd.neural import softmax
+from npx import Array
+from train.errors import UserError, one_line
+
+KNOWN = {
+    "absolute", "concatenate", "exp", "log", "matmul", "max", "maximum", "mean", "min", "minimum", "power", "relu",
+    "reshape", "sigmoid", "softmax", "sqrt", "stack", "sum", "swapaxes", "tanh", "transpose",
+}  # fmt: skip
+MAX_LETTERS, MAX_NODES, MAX_SIZE, MAX_VALUES = 400, 60, 64, 64  # of an expression; nodes; numbers per node, per name
+
+
+class Watcher(Recorder):
+    """Also record the source of each vjp and the gradient sums after each visit; reject graphs that are too large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source: dict[int, str] = {}
+        self.sums: list[dict[int, Any]] = []  # before each visit: the gradient so far, by node number
+
+    def made(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
+        if result.size > MAX_SIZE or len(self.steps) >= MAX_NODES:
+            raise Wrong(
+                f"expected at most {MAX_NODES} operations of at most {MAX_SIZE} numbers each; got more at {name}"
+            )
+        super().made(name, args, result)
+        if result.node is not None and result.node.vjp is not None:
+            self.source[result.node.number] = source_of(result.node.vjp)
+
+    def went(
+        self, node: Node, vjp: Any, g: Array, parents: tuple[Any, ...], gradients: Any, into: Any, sums: Any
+    ) -> None:
+        now = {other.number: to_json(total) for other, (total, _) in sums.items()} | {node.number: to_json(g)}
+        self.sums.append((self.sums[-1] if self.sums else {}) | now | self.leaf_gradients())
+        super().went(node, vjp, g, parents, gradients, into, sums)
+
+    def leaf_gradients(self) -> dict[int, Any]:
+        return {number: to_json(leaf.grad) for number, leaf in self.leaves.items() if leaf.grad is not None}
+
+
+def source_of(vjp: Any) -> str:
+    """Return the source lines of a vjp."""
+    try:
+        text = textwrap.dedent(inspect.getsource(vjp)).strip()
+    except OSError:
+        return "source not available"
+    return text[text.index("lambda") :].removeprefix("return ") if "lambda" in text else text
+
+
+def steps(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Answer {"expression", "values"} or {"head": {"causal"}}; raise UserError for what cannot be shown."""
+    leaves: dict[str, Tensor] = {}
+    try:
+        with np.errstate(all="ignore"), observing(Watcher()) as recorder:
+            result = head(leaves, **request["head"]) if "head" in request else expression(leaves, **request)
+            if not isinstance(result, Tensor) or result.node is None:
+                raise Wrong("expected an operation on a variable, as in a * b + a; got a constant")
+            result.backward(np.ones_like(result.data))
+    except (*REFUSED, RecursionError) as error:
+        raise UserError(one_line(error) or type(error).__name__) from None
+    return describe(recorder, {id(leaf): name for name, leaf in leaves.items()})
+
+
+def expression(leaves: dict[str, Tensor], expression: str = "", values: Any = None) -> Any:
+    """Evaluate an expression of the variables in `values`; other variables get 2, 3, 5, ..."""
+    if not isinstance(expression, str) or not 1 <= len(expression) <= MAX_LETTERS:
+        raise Wrong(f"expected an expression of 1 to {MAX_LETTERS} characters; got something else")
+    for name, value in (values or {}).items():
+        array = np.array(value, float)
+        if not name.isidentifier() or array.size > MAX_VALUES or array.ndim > 3:
+            raise Wrong(
+                f"expected variables with at most {MAX_VALUES} numbers each; got {name[:20]!r} with {array.size}"
+            )
+        leaves[name] = Tensor(array, requires_grad=True)
+    return evaluate(parsed(expression), leaves, KNOWN)
+
+
+def head(leaves: dict[str, Tensor], causal: bool = False) -> Tensor:
+    """Compute one attention head over 3 tokens with d_k = 2 (paper section 3.2.1) from elementary operations."""
+    for name, rows in (
+        ("q", [[1, 0], [0, 2], [1, 1]]),
+        ("k", [[1, 1], [0, 1], [2, 0]]),
+        ("v", [[1, 0], [0, 1], [1, -1]]),
+    ):
+        leaves[name] = Tensor(np.array(rows, float), requires_grad=True)
+    q, k, v = leaves.values()
+    scores = q @ k.transpose() * 2**-0.5
+    return softmax(scores, np.tri(3, dtype=bool) if causal else None) @ v
+
+
+def describe(recorder: Watcher, names: Mapping[int, str]) -> dict[str, Any]:
+    """Return the graph with its layout: nodes in forward order, and the order of the backward pass."""
+    steps = [step for _, step in sorted(recorder.steps.items())]
+    key = {step.number: f"n{i}" for i, step in enumerate(steps)} | {n: f"leaf{-n}" for n in recorder.leaves}
+    nodes: list[dict[str, Any]] = []
+    for number, leaf in recorder.leaves.items():
+        name = names.get(id(leaf), f"leaf {-number}")
+        nodes.append({"key": key[number], "name": name, "leaf": True, "value": to_json(leaf.data),
+                      "gradient": to_json(leaf.grad), "inputs": []})  # fmt: skip
+    for step in steps:
+        nodes.append({
+            "key": key[step.number], "name": step.name, "leaf": False, "value": to_json(step.value),
+            "inputs": [key[parent] for parent in step.parents], "saved": step.kept,
+            "source": recorder.source[step.number], "gradient": to_json(step.g),
+            "gave": [to_json(g) for g in step.gave], "how": step.how,
+        })  # fmt: skip
+    graph = [
+        Box(node["key"], [node["name"], f"{numbers(np.array(node['value'], float))}"], node["leaf"],
+            [(i, "") for i in node["inputs"]])
+        for node in nodes
+    ]  # fmt: skip
+    for box in graph:
+        box.lines[1] = box.lines[1][:24].ljust(16)  # leave room for the gradient
+    layout = Layout(graph)
+    ways = iter(layout.ways)  # in the order of boxes and their inputs
+    for node in nodes:
+        node["x"], node["y"], node["width"] = (at[node["key"]] for at in (layout.x, layout.y, layout.width))
+        node["ways"] = [layout.way(next(ways)[0]) for _ in node["inputs"]]
+        taken: list[tuple[float, float, float]] = []
+        node["labels"] = [
+            free_place(way, how, taken) for way, how in zip(node["ways"], node.get("how", ()), strict=False)
+        ]
+    width, height = layout.size
+    sums = [*recorder.sums, (recorder.sums[-1] if recorder.sums else {}) | recorder.leaf_gradients()]
+    so_far = [{key[number]: g for number, g in now.items() if number in key} for now in sums]
+    visited = sorted((step for step in steps if step.visit is not None), key=lambda step: step.visit or 0)
+    back = [key[step.number] for step in visited]
+    return {"nodes": nodes, "back": back, "sums": so_far, "width": width, "height": height}
+
+
+def to_json(array: Any) -> Any:
+    """Convert an array to nested lists; non-finite numbers become strings because JSON has none."""
+    if array is None:
+        return None
+    values = np.asarray(array)
+    return strings_for_nonfinite(values.tolist()) if not np.isfinite(values).all() else values.tolist()
+
+
+def strings_for_nonfinite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [strings_for_nonfinite(item) for item in value]
+    return value if np.isfinite(value) else str(value)
