@@ -7,9 +7,8 @@ the installation and about ten minutes. It stops at the first command that fails
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tests import ROOT
 
 
 def shell_blocks(page: str) -> list[str]:

@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from autograd import OPERATIONS
-from book.pages import Page
-from npx import KERNELS
+from tests import ROOT
 from tests.readme_blocks import session, shell_blocks
 from train.cli.main import app
 
-ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 CLI = ROOT / "docs" / "cli.md"
 PAGES = [
@@ -155,14 +152,3 @@ def test_every_command_has_a_section_with_its_own_options() -> None:
             command = name if span.startswith("-") else command_of(span, known)
             allowed = set().union(*(known[key] for key in known if key == command or key.startswith(f"{command} ")))
             assert options_in(span) <= allowed, f"cli.md, {name}: {span}"
-
-
-def test_the_page_of_additions_runs() -> None:
-    page, operations, kernels = Page(ROOT / "docs" / "add.md"), dict(OPERATIONS), dict(KERNELS)
-    try:
-        page.check_quotations()
-        page.check_output()
-    finally:
-        for registry, before in ((OPERATIONS, operations), (KERNELS, kernels)):
-            for name in registry.keys() - before.keys():
-                del registry[name]
