@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 
 REPORT = Path(__file__).resolve().parent.parent.parent / "benchmarks" / "RELIABILITY.md"
-HEAD = """# What a training survives
+HEAD = """# Reliability of training runs
 
-Made by `make torture` (`python -m tests.torture`), a row at a time; what counts as right stands in `tests/torture/`:
-weights, moments, state and metrics equal, bit for bit, to those of a training that nothing happened to, with the same
-files beside them; or, for what was damaged, one line that names it. `tests/test_torture.py` runs some of each part.
+`make torture` (`python -m tests.torture`) writes this table, one row per part. A case is right if weights, Adam
+moments, state and metrics equal, bit for bit, those of an undisturbed run, with the same files next to them; or, for
+damaged files, if one line of output names the damage. `tests/torture/` has the exact criteria, and the test suite runs
+some cases of each part.
 
 | part | what was done | right | of | seconds | when, with |
 |---|---|---|---|---|---|
