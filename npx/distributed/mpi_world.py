@@ -96,22 +96,22 @@ class MpiWorld(World):
 
     # ---- arrays
 
-    def reduce_scatter(self, flat: array.Array, via: Any = None) -> Wait:
-        return self._carried(self._reduced(flat, via))
+    def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+        return self._carried(self._reduced(flat, wire_dtype))
 
-    def all_gather(self, flat: array.Array, via: Any = None) -> Wait:
-        return self._carried(self._spread(flat, via))
+    def all_gather(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+        return self._carried(self._spread(flat, wire_dtype))
 
-    def all_reduce(self, flat: array.Array, via: Any = None) -> Wait:
-        return self._carried(self._summed(flat, via))
+    def all_reduce(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+        return self._carried(self._summed(flat, wire_dtype))
 
-    def _summed(self, flat: array.Array, via: Any) -> Steps:
-        yield from self._reduced(flat, via)
-        yield from self._spread(flat, via)
+    def _summed(self, flat: array.Array, wire_dtype: Any) -> Steps:
+        yield from self._reduced(flat, wire_dtype)
+        yield from self._spread(flat, wire_dtype)
 
-    def _reduced(self, flat: array.Array, via: Any) -> Steps:
-        given = flat if via is None else flat.astype(via)
-        parts, width = [self.part(flat.size, r) for r in range(self.size)], given.itemsize
+    def _reduced(self, flat: array.Array, wire_dtype: Any) -> Steps:
+        given = flat if wire_dtype is None else flat.astype(wire_dtype)
+        parts, width = [self.shard_slice(flat.size, r) for r in range(self.size)], given.itemsize
         own = flat[parts[self.rank]]
         found = np.empty((self.size, own.size), given.dtype)  # part `rank` of every rank's array
         send = [(p.stop - p.start) * width for p in parts], [p.start * width for p in parts]
@@ -123,13 +123,13 @@ class MpiWorld(World):
         for part in found[1:]:
             own += part.astype(own.dtype, copy=False)
 
-    def _spread(self, flat: array.Array, via: Any) -> Steps:
-        given = flat if via is None else flat.astype(via)
-        parts, width = [self.part(flat.size, r) for r in range(self.size)], given.itemsize
+    def _spread(self, flat: array.Array, wire_dtype: Any) -> Steps:
+        given = flat if wire_dtype is None else flat.astype(wire_dtype)
+        parts, width = [self.shard_slice(flat.size, r) for r in range(self.size)], given.itemsize
         counts, starts = [(p.stop - p.start) * width for p in parts], [p.start * width for p in parts]
         yield self.comm.Iallgatherv(self.mpi.IN_PLACE, [_bytes(given), counts, starts, self.mpi.BYTE])
         self.sent += counts[self.rank] * (self.size - 1)
-        if via is not None:
+        if wire_dtype is not None:
             flat[...] = given
 
     @contextmanager

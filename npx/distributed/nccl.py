@@ -21,16 +21,16 @@ class NcclCollectives:
         self._waits: list[tuple[Any, Any]] = []  # events: when a stream came to wait, and when what it waits for ended
         self._waited = 0.0
 
-    def reduce_scatter(self, flat: array.Array, via: Any = None) -> Wait:
-        return self._begun(lambda: self._reduce(flat, via))
+    def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+        return self._begun(lambda: self._reduce(flat, wire_dtype))
 
-    def all_gather(self, flat: array.Array, via: Any = None) -> Wait:
-        return self._begun(lambda: self._spread(flat, via))
+    def all_gather(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+        return self._begun(lambda: self._spread(flat, wire_dtype))
 
-    def all_reduce(self, flat: array.Array, via: Any = None) -> Wait:
+    def all_reduce(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
         def work() -> None:
-            self._reduce(flat, via)
-            self._spread(flat, via)
+            self._reduce(flat, wire_dtype)
+            self._spread(flat, wire_dtype)
 
         return self._begun(work)
 
@@ -57,21 +57,21 @@ class NcclCollectives:
             self._waited += max(0.0, self.cupy.cuda.get_elapsed_time(*self._waits.pop(0))) / 1000
         return self._waited
 
-    def _reduce(self, flat: array.Array, via: Any) -> None:
-        world, own = self.world, flat[self.world.part(flat.size)]
-        given = flat if via is None else flat.astype(via)
+    def _reduce(self, flat: array.Array, wire_dtype: Any) -> None:
+        world, own = self.world, flat[self.world.shard_slice(flat.size)]
+        given = flat if wire_dtype is None else flat.astype(wire_dtype)
         found = array.empty((world.size, own.size), given.dtype)  # part `rank` of every rank's array
-        found[world.rank] = given[world.part(flat.size)]
-        self._exchange([given[world.part(flat.size, r)] for r in range(world.size)], list(found))
+        found[world.rank] = given[world.shard_slice(flat.size)]
+        self._exchange([given[world.shard_slice(flat.size, r)] for r in range(world.size)], list(found))
         own[...] = found[0].astype(own.dtype)
         for part in list(found)[1:]:
             own += part.astype(own.dtype)
 
-    def _spread(self, flat: array.Array, via: Any) -> None:
-        given, world = flat if via is None else flat.astype(via), self.world
-        parts = [given[world.part(flat.size, r)] for r in range(world.size)]
+    def _spread(self, flat: array.Array, wire_dtype: Any) -> None:
+        given, world = flat if wire_dtype is None else flat.astype(wire_dtype), self.world
+        parts = [given[world.shard_slice(flat.size, r)] for r in range(world.size)]
         self._exchange([parts[world.rank]] * world.size, parts)
-        if via is not None:
+        if wire_dtype is not None:
             flat[...] = given.astype(flat.dtype)
 
     def _exchange(self, give: list[Any], take: list[Any]) -> None:

@@ -45,14 +45,14 @@ class NcclWorld(MpiWorld):
 
     # A rank that does not come is told by MPI, in which all meet beside: of NCCL's wait the host knows nothing.
 
-    def reduce_scatter(self, flat: array.Array, via: Any = None) -> Wait:
+    def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
         self.carrier.carry(self._barrier())
-        return self.links.reduce_scatter(flat, via)
+        return self.links.reduce_scatter(flat, wire_dtype)
 
-    def all_gather(self, flat: array.Array, via: Any = None) -> Wait:
+    def all_gather(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
         self.carrier.carry(self._barrier())
-        return self.links.all_gather(flat, via)
+        return self.links.all_gather(flat, wire_dtype)
 
-    def all_reduce(self, flat: array.Array, via: Any = None) -> Wait:
+    def all_reduce(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
         self.carrier.carry(self._barrier())
-        return self.links.all_reduce(flat, via)
+        return self.links.all_reduce(flat, wire_dtype)

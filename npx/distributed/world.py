@@ -33,18 +33,18 @@ class World:
     def barrier(self) -> None:
         """Waits for all ranks."""
 
-    # Each begins something, and what it returns waits for its end. All ranks begin the same in the same order. `via`: a
+    # Each begins something, and what it returns waits for its end. All ranks begin the same in the same order. `wire_dtype`: a
     # narrower dtype in which numbers travel, while they are added in that of `flat`; None: as they are.
 
-    def reduce_scatter(self, flat: array.Array, via: Any = None) -> Wait:
+    def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
         """Leaves in this rank's part of `flat` (n,) the sum over all ranks, added in their order."""
         return lambda: None
 
-    def all_gather(self, flat: array.Array, via: Any = None) -> Wait:
+    def all_gather(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
         """Fills `flat` (n,) with the part of each rank."""
         return lambda: None
 
-    def all_reduce(self, flat: array.Array, via: Any = None) -> Wait:
+    def all_reduce(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
         """Makes `flat` (n,) the sum over all ranks."""
         return lambda: None
 

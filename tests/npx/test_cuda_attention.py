@@ -15,9 +15,9 @@ from autograd import Tensor, neural, no_grad
 from autograd.saved import captured
 from models import CrossAttention, SelfAttention
 from npx.cuda import launch as launching
+from npx.dispatch import TOLERANCE, kernel_mode
 from npx.kernels import attention as host
 from npx.precision import dtype as dtype_named
-from npx.registry import TOLERANCE, kernel_mode
 from npx.testing.cuda_emulator import emulator
 from tests.fakes.strict_cupy import device
 
@@ -163,7 +163,7 @@ def test_dropout_drops_what_the_cpu_drops(keys, dtype):
     g[...] = 0
     g[:, 20, :, 3] = 1
     y, _, _, gv = on_cuda(g, q, k, v, None, DROP)
-    keep = DROP.keep((1, 2, 33, keys))
+    keep = DROP.keep_mask((1, 2, 33, keys))
     assert np.array_equal(y.swapaxes(1, 2)[..., :keys] != 0, keep)
     assert np.array_equal(gv.swapaxes(1, 2)[..., 3] != 0, keep[:, :, 20])
 
@@ -304,7 +304,7 @@ def test_operations_equal_their_composition(name, drop, dtype):
     }[name]
     arrays = [rng.normal(size=shape).astype(dtype) for shape in shapes]
     heads = {} if name == "attention" else {"heads": 2, "d_k": 16}
-    spec = {"causal": True} if name == "self_attention" else {"lengths": npx.asarray(np.array([1, 9]))}
+    spec = {"causal": True} if name == "self_attention" else {"kv_lengths": npx.asarray(np.array([1, 9]))}
     spec = npx.AttentionSpec(**spec, rotary_base=10.0)  # the composition has no rows with nothing left
 
     def run(operation, dtype):

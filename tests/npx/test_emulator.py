@@ -9,8 +9,8 @@ import pytest
 import npx
 from npx.cuda import launch as launching
 from npx.cuda.launch import launch
+from npx.dispatch import kernel_mode
 from npx.random import Key, bits16
-from npx.registry import kernel_mode
 from npx.testing.cuda_emulator import emulator
 from npx.testing.cuda_emulator.emulator import EmulatorError, Module, thread_order
 
@@ -348,7 +348,7 @@ def test_limits_of_a_launch(tmp_path):
 
 def test_emulate_mode_runs_cuda_versions_and_the_check_compares_gradients_alone(monkeypatch):
     """What a version saves is its own affair: here x itself, and not what the reference saves."""
-    monkeypatch.setattr(npx.registry, "KERNELS", {})
+    monkeypatch.setattr(npx.dispatch, "KERNELS", npx.registry.Registry("kernel"))
 
     @npx.kernel
     def double(x):
@@ -366,10 +366,10 @@ def test_emulate_mode_runs_cuda_versions_and_the_check_compares_gradients_alone(
         ran.clear()
         with kernel_mode(mode):
             y, saved = double(x)
-            assert npx.registry.emulating() and np.array_equal(double_grad(y, saved), 4 * x * x * x)
+            assert npx.dispatch.emulating() and np.array_equal(double_grad(y, saved), 4 * x * x * x)
         assert ran == ["double", "grad"]
         assert (saved.reference is not None) == (mode == "emulate+check")
     double_grad.fast("cupy", "float32")(lambda g, x: g)
     with kernel_mode("emulate+check"), pytest.raises(npx.KernelMismatch, match="double_grad"):
         double_grad(*double(x))
-    assert not npx.registry.emulating()
+    assert not npx.dispatch.emulating()
