@@ -120,10 +120,10 @@ def laws(world, out):
         for dtype in ("float32", "float64"):
             parts = [np.random.default_rng(r).standard_normal(size).astype(dtype) for r in range(world.size)]
             flat, expected = parts[world.rank].copy(), summed(parts, dtype)
-            world.sent = 0
+            world.bytes_sent = 0
             world.all_reduce(flat)()
             assert flat.tobytes() == expected.tobytes()
-            total = sum(world.gather(world.sent))
+            total = sum(world.gather(world.bytes_sent))
             assert total == 2 * (world.size - 1) * flat.nbytes
             wire_dtype = npx.precision_named("bf16").compute_dtype
             flat, narrow = parts[world.rank].copy(), [part.astype(wire_dtype) for part in parts]
@@ -168,7 +168,7 @@ def main(path):
                 traceback.print_exc(file=stacks)
                 stacks.flush()
                 launcher._world.abort(1)
-            launcher._world.leave()
+            launcher._world.close()
         request = everyone.Ibarrier()
         while not request.Test():  # a rank that waits inside MPI takes a core from the others
             time.sleep(0.01)

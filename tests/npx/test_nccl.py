@@ -119,7 +119,7 @@ def together(size, work):
         world.rank, world.size = rank, size
         try:
             links = NcclCollectives(SimpleNamespace(cuda=cuda), Nccl(queues, cuda), "drawn", world)
-            found[rank] = work(links, world), cuda.log, world.sent
+            found[rank] = work(links, world), cuda.log, world.bytes_sent
         except BaseException as error:
             failed.append(error)
 
@@ -179,7 +179,7 @@ def test_what_a_stream_waited_is_counted_once_where_it_has_ended(waits):
     links = NcclCollectives(timed, Nccl({}, None), "drawn", World())
     links._waits = [(SimpleNamespace(at=a, done=i), SimpleNamespace(at=b, done=j)) for a, b, i, j in waits]
     ended = [max(0.0, b - a) for a, b, i, j in itertools.takewhile(lambda wait: wait[2] and wait[3], waits)]
-    assert links.waited() == links.waited() == pytest.approx(sum(ended) / 1000)
+    assert links.wait_seconds() == links.wait_seconds() == pytest.approx(sum(ended) / 1000)
     for came, end in links._waits:
         came.done = end.done = True
-    assert links.waited() == pytest.approx(sum(max(0.0, b - a) for a, b, _, _ in waits) / 1000)
+    assert links.wait_seconds() == pytest.approx(sum(max(0.0, b - a) for a, b, _, _ in waits) / 1000)

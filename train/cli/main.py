@@ -92,7 +92,7 @@ def end(status: int, line: str, before: str = "") -> int:
     from npx import distributed
 
     world = distributed.world()
-    speaks = world.rank == 0 and distributed.launched_rank_and_size()[0] == 0
+    speaks = world.rank == 0 and distributed.rank_and_size()[0] == 0
     alone = not world.all_ranks_failed()
     if speaks or alone:
         where = f"{world.name}, step {world.step}: " if alone else ""
