@@ -1,9 +1,10 @@
 """The environment variables and their valid values. All are checked when `npx` is imported.
 
-    NPX_THREADS=2      number of threads that compute row blocks; 0, the default, means one per core
-    NPX_KERNELS=check  which versions of the kernels run (npx/dispatch.py)
-    NPX_TUNE=0         makes `npx.configure_process()` do nothing
-    NPX_CUBLASLT=1     runs GEMMs on a GPU with cuBLASLt, which fuses bias and ReLU (npx/cuda/cublas.py)
+    NPX_THREADS=2        number of threads that compute row blocks; 0, the default, means one per core
+    NPX_KERNELS=check    which versions of the kernels run (npx/dispatch.py)
+    NPX_TUNE=0           makes `npx.configure_process()` do nothing
+    NPX_CUBLASLT=1       runs GEMMs on a GPU with cuBLASLt, which fuses bias and ReLU (npx/cuda/cublas.py)
+    NPX_KILL_LAUNCHER=1  after an abort, also ends an mpirun that hangs (npx/distributed/launcher_cleanup.py)
 
 An empty variable counts as unset. NPX_GPU_MEMORY is read when a GPU is first used (npx/array.py).
 """
@@ -31,6 +32,7 @@ SETTINGS = {
     "NPX_KERNELS": Setting(Range(str, choices=KERNEL_MODES), "fast", "fast"),
     "NPX_TUNE": Setting(Range(int, "[0, 1]"), "1", "0 to leave the process unchanged"),
     "NPX_CUBLASLT": Setting(Range(int, "[0, 1]"), "0", "0"),
+    "NPX_KILL_LAUNCHER": Setting(Range(int, "[0, 1]"), "0", "0"),
     "NPX_EMULATOR_ORDER": Setting(Range(str, choices=THREAD_ORDERS), "forward", "forward"),
 }
 

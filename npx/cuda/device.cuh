@@ -401,7 +401,7 @@ struct Dropout {
     unsigned threshold;
     float scale;
     u64 seed, step, call;
-    const u64* device_counter;  // added to step and call if not null, because the arguments of a CUDA graph are constant
+    const u64* device_counter;  // added to step and call unless null; the arguments of a CUDA graph are constant
 };
 
 __device__ __forceinline__ Random64 random64(const Dropout& dropout, u64 position) {

@@ -14,7 +14,9 @@ import numpy as np
 from npx import array
 from npx.distributed.comm_thread import CommThread, Steps
 from npx.distributed.heartbeat import ABORTING, Heartbeat
+from npx.distributed.launcher_cleanup import end_launcher
 from npx.distributed.world import Wait, World
+from npx.settings import setting
 
 FAILURE_WINDOW = 3.0  # seconds within which ranks that fail with the same error reach `all_ranks_failed`
 PACKET = 1024  # bytes; values that fit need a single message
@@ -209,6 +211,8 @@ class MpiWorld(World):
 
     def end_all(self, status: int) -> None:
         """End all ranks. Called by the CommThread."""
+        if setting("NPX_KILL_LAUNCHER"):
+            end_launcher()
         threading.Timer(2.0, os._exit, (status,)).start()  # in case MPI hangs
         for rank in range(self.size):  # keeps the other ranks from reporting the end too
             with suppress(Exception):

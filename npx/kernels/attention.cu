@@ -104,7 +104,7 @@ __device__ void multiply_transposed(float (&c)[FRAGMENTS][4], const Tile<D>& a, 
         for (int k = 0; k < D; k += 4) {
             auto upper = *(const Values<4>*)(a.row[row_of(0)] + k), lower = *(const Values<4>*)(a.row[row_of(2)] + k);
 #pragma unroll
-            for (int i = 0; i < 4 * FRAGMENTS; i += i % 2 ? 3 : 1) {  // values 0 and 1 of each fragment, with 2 and 3 below
+            for (int i = 0; i < 4 * FRAGMENTS; i += i % 2 ? 3 : 1) {  // values 0 and 1, with 2 and 3 below
                 Values<4> right = *(const Values<4>*)(b.row[column_of(i)] + k);
                 for (int j = 0; j < 4; j++) {
                     c[i / 4][i % 4] += to_float(upper.at[j]) * to_float(right.at[j]);
@@ -135,7 +135,7 @@ __device__ void multiply(float (&c)[D / 8][4], const float (&a)[FRAGMENTS][4], c
         }
     } else {
 #pragma unroll 1
-        for (int lane = 0; lane < 4; lane++) {  // of the four that weight a row of a; it holds two columns of each fragment
+        for (int lane = 0; lane < 4; lane++) {  // of the four that share a row of a
 #pragma unroll
             for (int i = 0; i < 4 * FRAGMENTS; i += i % 2 ? 3 : 1) {
                 float upper = __shfl_sync(FULL, a[i / 4][i % 4], lane, 4);
@@ -245,7 +245,7 @@ __device__ bool is_kept(const KeepMask& keep, i64 position, int n_keys, int quer
     return keep.groups[bit / 16] >> bit % 16 & 1;
 }
 
-// The first position, the head and the sentence of a block. Adjacent blocks weight a sentence, so its rows are cached.
+// The first position, the head and the sentence of a block. Adjacent blocks share a sentence, so its rows are cached.
 struct BlockIndex { int first, head, batch; };
 __device__ BlockIndex block_index(int length, int heads) {
     const int tiles = (length + TILE - 1) / TILE, rest = blockIdx.x / tiles;
@@ -347,7 +347,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
 }
 
 // Compute delta = sum_j g_j y_j for each row of a tile, which equals the sum of p times its gradient over the row of
-// scores, and load the log-sum-exp in base 2. Four adjacent lanes weight a row.
+// scores, and load the log-sum-exp in base 2. Four adjacent lanes share a row.
 __device__ void load_sums(
     float* delta, float* peak, const T* g, const T* y, i64 step, const float* lse, int rows, int d) {
     for (int row = threadIdx.x / 4; row < TILE; row += THREADS / 4) {
@@ -374,9 +374,9 @@ __device__ void load_sums(
 // first_key are the first of each.
 template <bool transposed>
 __device__ void weights_and_gradient(
-    float (&p)[FRAGMENTS][4], float (&gs)[FRAGMENTS][4], const Tile<DK>& q_tile, const Tile<DK>& k_tile, const Tile<DV>& g_tile,
-    const Tile<DV>& v_tile, const float* delta, const float* peak, const ScoreSpec& spec, unsigned bits, int first_query,
-    int first_key, const KeepMask& keep, const Dropout& dropout, i64 position, int n_keys, float scale) {
+    float (&p)[FRAGMENTS][4], float (&gs)[FRAGMENTS][4], const Tile<DK>& q_tile, const Tile<DK>& k_tile,
+    const Tile<DV>& g_tile, const Tile<DV>& v_tile, const float* delta, const float* peak, const ScoreSpec& spec,
+    unsigned bits, int first_query, int first_key, const KeepMask& keep, const Dropout& dropout, i64 position, int n_keys, float scale) {
     multiply_transposed(p, transposed ? k_tile : q_tile, transposed ? q_tile : k_tile);
     multiply_transposed(gs, transposed ? v_tile : g_tile, transposed ? g_tile : v_tile);
 #pragma unroll

@@ -50,7 +50,8 @@ extern "C" __global__ void embedding_grad(
         for (int k = 0; k < AHEAD; k++) {
             float v[WIDTH];
             load<WIDTH>(g + position[k] * d + column, same_id[k] ? d - column : 0, v);
-            if (threshold && same_id[k]) drop16(v, position[k] * d + column, Dropout{threshold, keep_scale, seed, step, call, device_counter});
+            if (threshold && same_id[k])
+                drop16(v, position[k] * d + column, Dropout{threshold, keep_scale, seed, step, call, device_counter});
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) sums[i] += v[i];
         }

@@ -302,7 +302,7 @@ def test_no_barrier_can_be_left_out(file, wait, which, kernels):
 
 
 def test_a_kernel_that_does_not_compile_shows_the_compilers_message(tmp_path):
-    with pytest.raises(EmulatorError, match=r"(?s)small\.cu: .*g\+\+ says.*small\.cu:3:.*.undeclared.*"):
+    with pytest.raises(EmulatorError, match=r"(?s)small\.cu: .*g\+\+ reports.*small\.cu:3:.*.undeclared.*"):
         built(tmp_path, "x[0] = undeclared;")
 
 
@@ -333,7 +333,7 @@ def test_limits_of_a_launch(tmp_path):
         ((1, 65536, 1), (1, 1, 1), 0),
         ((1, 1, 1), (1, 1, 1), 1 << 18),
     ]:
-        with pytest.raises(EmulatorError, match="expected .* at most"):
+        with pytest.raises(EmulatorError, match="expected at most"):
             module.launch("probe", grid, block, args, shared)
     x = np.zeros((4, 4), "float32")
     with pytest.raises(ValueError, match="probe_convert, argument 0: expected a contiguous array"):

@@ -224,7 +224,7 @@ def test_the_last_of_the_first_blocks_ends_first(attempt):
 
 def test_blocks_that_wait_for_each_other_go_on(monkeypatch):
     """A thread that holds a lock gets on although the others, which wait for it, never hand over to it."""
-    monkeypatch.setattr(interleave, "PATIENCE", 0.02)
+    monkeypatch.setattr(interleave, "TIMEOUT", 0.02)
     lock, total = threading.Lock(), 0
 
     def body(i, j):
