@@ -46,7 +46,7 @@ def batches(number, seed=0):
 
 def updated(graphs, micro, precision="bf16", accumulate=1, shape=None, model=Transformer, task="translation"):
     """The weights after updates, losses and norms, what was said; the Update. `graphs`: or the same call by call."""
-    made = model(TransformerConfig(**SHAPE | (shape or {})), seed=3, dtype=npx.precision_named(precision).weights)
+    made = model(TransformerConfig(**SHAPE | (shape or {})), seed=3, dtype=npx.precision_named(precision).weight_dtype)
     settings = config(Path(), batch_tokens=20, precision=precision, graphs=True).train
     journal, found = Journal(), []
     update = Update(TASKS[task], made, settings, journal)
