@@ -32,12 +32,13 @@ from typing import TYPE_CHECKING, Any
 import npx
 from autograd.contract import check_answer, check_gradient, refuse_graph, refuse_operands
 from npx import Array, GradientTargets
+from npx.registry import Registry
 from npx.scoped import Scoped
 
 VJP = Callable[..., tuple[Array | None, ...]]  # of the output's gradient, and where to add if it is `accumulates`
 Result = tuple[Array, VJP]  # of an operation on arrays
 
-OPERATIONS: dict[str, Callable[..., "Tensor"]] = {}
+OPERATIONS: Registry[Callable[..., "Tensor"]] = Registry("operation")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 _numbers = count()
 _grad_enabled = Scoped(True)

@@ -13,7 +13,7 @@ from autograd import operations as ops
 from autograd.contract import check_attention, check_ids, check_targets
 from autograd.engine import VJP, Result, Tensor, accumulates, differentiable, is_grad_enabled
 from npx import NO_TARGETS, Array, AttentionSpec, Drop, GradientTargets, LabelSmoothing, Packing
-from npx.kernels.attention_spec import additive, positions, rotations
+from npx.kernels.attention_spec import rotary_positions, rotation_factors, score_bias
 
 COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> the same made of small operations
 
@@ -147,7 +147,7 @@ def linear(x: Array, w: Array, b: Array | None = None, activation: str = "", *, 
     y, saved = npx.linear(rows, w, b, activation)
     of_rows, of_x, of_y = rows.shape, x.shape, (*x.shape[:-1], w.shape[1])
     source = again or always(x)
-    kept = saved.but(rows, lambda: source().reshape(of_rows)) if again else always(saved)
+    kept = saved.without(rows, lambda: source().reshape(of_rows)) if again else always(saved)
 
     @accumulates
     def vjp(g: Array, accumulate_into: GradientTargets = NO_TARGETS) -> tuple[Array | None, ...]:
@@ -225,9 +225,9 @@ def composed_attention(
     q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None
 ) -> Tensor:
     """`attention` from small operations, for rows with at least one key left."""
-    added = additive(spec, q.data, k.data)
+    added = score_bias(spec, q.data, k.data)
     if spec.rotary_base is not None:
-        of_q, of_k = positions(spec, q.data, k.data)
+        of_q, of_k = rotary_positions(spec, q.data, k.data)
         q, k = composed_rotation(q, of_q, spec.rotary_base), composed_rotation(k, of_k, spec.rotary_base)
     q, k, v = padded(q, spec.q_packing), padded(k, spec.kv_packing), padded(v, spec.kv_packing)
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # (B, H, T, d)
@@ -249,7 +249,7 @@ def padded(x: Tensor, packing: Packing | None) -> Tensor:
 
 def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:
     """Rotary positions (npx/kernels/attention_spec.py) from small operations. x (..., T, H, d)."""
-    turns = rotations(x.data, first, base)
+    turns = rotation_factors(x.data, first, base)
     cos, sin = turns.real, turns.imag
     a, b = x[..., ::2], x[..., 1::2]
     return ops.reshape(ops.stack(a * cos - b * sin, a * sin + b * cos, axis=-1), x.shape)

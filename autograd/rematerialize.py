@@ -46,7 +46,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **named: Any) -> Ten
         for i, x in enumerate(inputs):
             if isinstance(x, Tensor) and x.requires_grad:
                 again[i] = caught_in(caught, i, plain[i].data)
-        with replay_keys(keys), npx.saving_all():
+        with replay_keys(keys), npx.no_rematerialization():
             result = computed(again)
         if result.node and (first := reachable(result.node)[0]).number < begun:
             raise RuntimeError(

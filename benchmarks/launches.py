@@ -118,7 +118,7 @@ def recorded(timed: range | None = None) -> Iterator[list[Call]]:
 def product_name(a: Any, b: Any) -> str:
     """Sizes and, for each factor, whether its rows (N) or its columns (T) are contiguous."""
     (m, k), n = a.shape, b.shape[1]
-    kinds = ("T" if (blas.leading(x) or (False,))[0] else "N" for x in (a, b))
+    kinds = ("T" if (blas.leading_dimension(x) or (False,))[0] else "N" for x in (a, b))
     return f"{m:,} x {n:,} x {k:,} {''.join(kinds)}"
 
 

@@ -88,16 +88,16 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     for step in range(2 * args.steps + 2):
         kind = ("overlapped", "after")[step % 2]
         update.own.overlaps = kind == "overlapped"  # of a process alone it says nothing
-        world.sent = 0
+        world.bytes_sent = 0
         world.barrier()
-        started, before = time.perf_counter(), world.waited
+        started, before = time.perf_counter(), world.wait_seconds
         update.gradient([batch], step + 1, share)
         update.apply(1e-6, 0.0)
         world.barrier()
         if step > 1:
             found[kind].append(time.perf_counter() - started)
-            waits[kind].append(min(world.gather(world.waited - before)))
-    size, sent = model.n_parameters() * 4, world.sent
+            waits[kind].append(min(world.gather(world.wait_seconds - before)))
+    size, sent = model.n_parameters() * 4, world.bytes_sent
     found |= {"network": waits, "tokens": batch.n_tokens * world.size, "size": size, "sent": sent}
     found |= {"least": 2 * (world.size - 1) * size // world.size, "last": args.vocab * model.config.d_model * 4 / size}
     found["bandwidth"], found["latency"] = link(world) if world.size > 1 else (0.0, 0.0)

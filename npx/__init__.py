@@ -1,11 +1,11 @@
-"""Arrays: which engine computes, on which device, with which random numbers and which fused kernels.
+"""Arrays on NumPy or CuPy: devices, random numbers and fused kernels.
 
-NumPy and CuPy are imported in this package and nowhere above it. Importing it changes nothing in the process:
-`npx.configure_process()` does.
+Only this package imports NumPy's and CuPy's engines; the packages above it use the functions exported here. Importing
+it leaves the process unchanged; `npx.configure_process()` sets it up for speed.
 
-The array functions below are NumPy's own: given a CuPy array they hand over to CuPy through NumPy's dispatch
-protocols (`__array_ufunc__`, `__array_function__`), so no layer above has to ask which engine it is on. What makes an
-array out of nothing (`zeros`, `arange`, `asarray`, ...) makes it on the current device; `npx.host.arange` on the host.
+The array functions below are NumPy's own. For a CuPy array they call CuPy through NumPy's dispatch protocols
+(`__array_ufunc__`, `__array_function__`), so no package above has to ask which engine an array belongs to. Creation
+functions (`zeros`, `arange`, `asarray`, ...) create arrays on the current device, and those of `npx.host` on the host.
 """
 
 from numpy import (
@@ -22,8 +22,7 @@ from npx import random
 from npx import distributed
 from npx.array import (
     NO_TARGETS, Array, GradientTargets, add_at, arange, array_module, asarray, device, empty, free_memory, from_host,
-    full, host,
-    memory_use, ones, synchronize, to_host, use_device, zeros,
+    full, host, memory_use, ones, synchronize, to_host, use_device, zeros,
 )  # fmt: skip
 from npx.kernels.adam import AdamStep, adam, adam_step
 from npx.kernels.attention import attention, attention_grad, attention_weights
@@ -39,17 +38,9 @@ from npx.kernels.top_k import top_k
 from npx.kernels.packing import Packing, pack, pad_packed, pack_padded
 from npx.precision import PRECISIONS, Precision, precision_named, use_precision, accumulation_dtype
 from npx.random import Key, keyed, next_key
-from npx.registry import (
-    KERNELS,
-    Gradient,
-    Kernel,
-    KernelMismatch,
-    Saved,
-    should_rematerialize,
-    saving_all,
-    kernel,
-    kernel_mode,
-)
+from npx.dispatch import (
+    KERNELS, Gradient, Kernel, KernelMismatch, Saved, kernel, kernel_mode, no_rematerialization, should_rematerialize,
+)  # fmt: skip
 from npx.cpu.row_blocks import elementwise, small_blocks
 from npx.kernels.attention_spec import AttentionSpec, mask_bias
 from npx.settings import check_settings

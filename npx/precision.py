@@ -1,12 +1,12 @@
-"""Precision: which numbers a model computes with, and which its weights are kept in.
+"""Precision: the dtype a model computes in and the dtype of its weights.
 
-    float32   products, activations and weights in float32
-    tf32      the same arrays; the matrix products of a GPU round their factors to 10 bits of mantissa
-    bf16      bfloat16, the range of float32 with 7 bits; products and sums in float32, weights kept in float32
-    fp16      float16, 10 bits with a small range, which needs a scaled loss; products and weights as for bf16
+    float32   weights, activations and GEMMs in float32
+    tf32      float32 arrays; GEMMs on a GPU round their operands to 10 bits of mantissa
+    bf16      bfloat16, with the range of float32 and 7 bits of mantissa; float32 accumulation and master weights
+    fp16      float16, with 10 bits of mantissa and a small range, which requires loss scaling; otherwise like bf16
     float64   for checks
 
-bf16, fp16 and tf32 are what a GPU is built for. NumPy has no products in them, so a CPU is refused.
+bf16, fp16 and tf32 need a GPU: NumPy has no GEMMs for them, so a CPU rejects them.
 """
 
 from dataclasses import dataclass
@@ -15,37 +15,39 @@ from typing import Any
 import numpy as np
 
 from npx.array import device, use_tf32
-from npx.registry import emulating
+from npx.dispatch import emulating
 
-ON_A_CPU = ("float32", "float64")
+CPU_PRECISIONS = ("float32", "float64")
 
 
 @dataclass(frozen=True)
 class Precision:
-    """What the name of a precision means for a model.
+    """A named precision.
 
-    `weights`: dtype the weights are kept in and learned; `numbers_name`: of the dtype everything is computed with,
-    `numbers`; `scaled`: the loss has to be scaled, since small gradients are lost otherwise.
+    weight_dtype: dtype of the master weights, which the optimizer updates.
+    compute_dtype_name: name of `compute_dtype`, the dtype of activations and of the weights used in the forward pass.
+    needs_loss_scaling: whether small gradients underflow without loss scaling.
     """
 
     name: str
-    weights: np.dtype
-    numbers_name: str
-    scaled: bool = False
+    weight_dtype: np.dtype
+    compute_dtype_name: str
+    needs_loss_scaling: bool = False
 
     @property
-    def numbers(self) -> np.dtype:
-        return dtype(self.numbers_name)
+    def compute_dtype(self) -> np.dtype:
+        """The dtype of activations and GEMMs; ValueError if NumPy has no such dtype."""
+        return dtype(self.compute_dtype_name)
 
     @property
-    def low(self) -> bool:
-        """Whether a copy of the weights, rounded to 16 bits, is what is computed with."""
-        return self.numbers_name != self.weights.name
+    def is_mixed(self) -> bool:
+        """Whether the model computes with a 16-bit copy of its weights."""
+        return self.compute_dtype_name != self.weight_dtype.name
 
     @property
     def parameter_bytes(self) -> int:
-        """Bytes that a learned number takes: itself, its gradient, Adam's two moments, and the rounded copy."""
-        return 4 * self.weights.itemsize + 2 * self.low
+        """Bytes per parameter: the weight, its gradient, Adam's two moments and the 16-bit copy."""
+        return 4 * self.weight_dtype.itemsize + 2 * self.is_mixed
 
 
 DTYPES = {"float32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16", "float64": "float64"}
@@ -53,35 +55,36 @@ PRECISIONS = tuple(DTYPES)
 
 
 def precision_named(name: str) -> Precision:
-    """The precision of a name, on whatever device; ValueError for an unknown one."""
+    """Return the precision of a name, whether or not the current device has it; ValueError for an unknown name."""
     if name not in DTYPES:
         raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}; got {name!r}")
     return Precision(name, np.dtype("float64" if name == "float64" else "float32"), DTYPES[name], name == "fp16")
 
 
 def use_precision(name: str) -> Precision:
-    """The precision of a name; its kind of matrix product is that of float32 arrays from now on.
+    """Return the precision of a name and switch float32 GEMMs on a GPU to it: TF32 for "tf32", else full float32.
 
-    Raises ValueError for an unknown one, and for one that the current device does not have.
+    Raises ValueError for an unknown name and for a precision that the current device does not support.
     """
-    chosen = precision_named(name)
-    if name not in ON_A_CPU and device() == "cpu" and not emulating():
-        raise ValueError(f"precision: expected {' or '.join(ON_A_CPU)} on a CPU; got {name!r}; try --device cuda")
+    precision = precision_named(name)
+    if name not in CPU_PRECISIONS and device() == "cpu" and not emulating():
+        supported = " or ".join(CPU_PRECISIONS)
+        raise ValueError(f"precision: expected {supported} on a CPU; got {name!r}; try --device cuda")
     use_tf32(name == "tf32")
-    dtype(chosen.numbers_name)  # ValueError where NumPy does not have it
-    return chosen
+    dtype(precision.compute_dtype_name)  # raises ValueError if NumPy does not have it
+    return precision
 
 
 def dtype(name: str) -> np.dtype:
-    """A dtype by name. NumPy and CuPy have bfloat16 from the package ml_dtypes; ValueError where it is missing."""
+    """Return the dtype of a name. bfloat16 comes from the package ml_dtypes; ValueError if that is not installed."""
     if name == "bfloat16":
         try:
-            import ml_dtypes  # noqa: F401  teaches NumPy the name
+            import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy
         except ModuleNotFoundError:
             raise ValueError("precision: expected the package ml_dtypes for bf16; try pip install ml_dtypes") from None
     return np.dtype(name)
 
 
 def accumulation_dtype(dtype: Any) -> np.dtype:
-    """The dtype sums of `dtype` are formed in: float32 for float16 and bfloat16, any other itself."""
+    """Return the dtype in which values of `dtype` are summed: float32 for float16 and bfloat16, else `dtype`."""
     return np.result_type(dtype, np.float32)

@@ -1,9 +1,9 @@
-"""Random numbers keyed by (seed, step, call): a pure function, no hidden state.
+"""Random numbers keyed by (seed, step, call): pure functions without hidden state.
 
-The generator is Philox-4x64 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), which maps a key
-and a counter to random bits. The key is (seed, step); of the counter's four words the first and lowest is the position,
-the third the call. So the same draw can be made again at any time, in any order, by any number of threads, for a part
-of an array alone, and resuming a training needs no saved generator.
+The generator is Philox-4x64 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), which maps a key and
+a counter of four words to random bits. The key is (seed, step). The counter's first, lowest word is the position and
+its third the call. The same numbers can therefore be generated again at any time, in any order, by any number of
+threads and for part of an array, and resuming a run needs no saved generator state.
 
     with npx.keyed(seed=1, step=7):
         key = npx.next_key()            # Key(seed=1, step=7, call=0)
@@ -20,90 +20,95 @@ import numpy as np
 from npx.array import Array, from_host
 from npx.scoped import Scoped
 
-WORDS_PER_COUNT = 16  # 16-bit words that one value of the Philox counter yields (4 x 64 bits)
+WORDS_PER_COUNT = 16  # 16-bit words generated per value of the Philox counter (4 x 64 bits)
 
 
 class Key(NamedTuple):
-    """Names one draw: the run's seed, the training step, and the number of the draw within the step."""
+    """The key of one random array: the run's seed, the training step and the number of the call within the step."""
 
     seed: int
     step: int
     call: int
 
     @property
-    def moment(self) -> Array | None:
-        """None, or an array on the device (2,), uint64, of what is added to step and call by whatever kernel draws."""
+    def device_counter(self) -> Array | None:
+        """A device array (2,), uint64, that CUDA kernels add to (step, call), or None."""
         return None
 
 
-class LaterKey(Key):
-    """A key whose step and call only the device will know, by its `moment`."""
+class DeviceKey(Key):
+    """A key whose step and call are only known on the device, in `device_counter`, as within a CUDA graph."""
 
-    moment: Array | None = None
+    device_counter: Array | None = None
 
-    def __new__(cls, seed: int, step: int, call: int, moment: Array) -> "LaterKey":
+    def __new__(cls, seed: int, step: int, call: int, device_counter: Array) -> "DeviceKey":
         key = super().__new__(cls, seed, step, call)
-        key.moment = moment
+        key.device_counter = device_counter
         return key
 
 
-_keys: Scoped[Iterator[Key] | None] = Scoped(None)  # those of the innermost block
+_keys: Scoped[Iterator[Key] | None] = Scoped(None)  # the keys of the innermost block
 
 
 @contextmanager
-def keyed(seed: int, step: int, moment: Array | None = None, first: int = 0) -> Iterator[None]:
-    """Within the block `next_key` counts the calls of (seed, step) from `first`."""
-    calls = count(first)
-    keys = (Key(seed, step, call) if moment is None else LaterKey(seed, step, call, moment) for call in calls)
+def keyed(seed: int, step: int, device_counter: Array | None = None, first_call: int = 0) -> Iterator[None]:
+    """Within the block `next_key` returns the keys (seed, step, first_call), (seed, step, first_call + 1), ...
+
+    device_counter: an array (2,), uint64, on the GPU that kernels add to the key's step and call.
+    """
+    calls = count(first_call)
+    if device_counter is None:
+        keys = (Key(seed, step, call) for call in calls)
+    else:
+        keys = (DeviceKey(seed, step, call, device_counter) for call in calls)
     with _keys.set(keys):
         yield
 
 
 @contextmanager
-def replay_keys(calls: list[Key]) -> Iterator[None]:
-    """Within the block `next_key` gives the keys of a list, in order."""
-    with _keys.set(iter(calls)):
+def replay_keys(keys: list[Key]) -> Iterator[None]:
+    """Within the block `next_key` returns the keys of a list, in order."""
+    with _keys.set(iter(keys)):
         yield
 
 
 @contextmanager
 def record_keys() -> Iterator[list[Key]]:
-    """Within the block the keys that `next_key` gives are noted in the list, for `replay_keys`."""
-    noted: list[Key] = []
+    """Record the keys that `next_key` returns within the block, in the list that is yielded, for `replay_keys`."""
+    recorded: list[Key] = []
     outer = _keys.get()
 
-    def note() -> Iterator[Key]:
+    def record() -> Iterator[Key]:
         while outer is not None:
-            noted.append(next(outer))
-            yield noted[-1]
+            recorded.append(next(outer))
+            yield recorded[-1]
 
     if outer is None:
-        yield noted  # nobody draws
+        yield recorded  # outside `keyed` there is nothing to record
         return
-    with _keys.set(note()):
-        yield noted
+    with _keys.set(record()):
+        yield recorded
 
 
 def next_key() -> Key:
-    """The next key of the innermost `keyed` block; RuntimeError outside of one."""
+    """Return the next key of the innermost `keyed` block; RuntimeError outside all of them."""
     keys = _keys.get()
     if keys is None:
         raise RuntimeError(
-            "random numbers: expected a key (seed, step); got none; "
-            "try `with npx.keyed(seed, step):` around the call (a new layer draws its weights, dropout what it drops), "
-            "or model.eval() to switch dropout off"
+            "random numbers: expected a key (seed, step); got none; try `with npx.keyed(seed, step):` around the call "
+            "(initialization and dropout need random numbers), or model.eval() to disable dropout"
         )
     return next(keys)
 
 
 def _philox(key: Key, position: int = 0) -> np.random.Philox:
-    if key.moment is not None:
-        raise RuntimeError("random numbers: expected a kernel of a GPU to draw; the host does not know the step")
+    if key.device_counter is not None:
+        raise RuntimeError("random numbers: expected a GPU kernel for a DeviceKey, whose step the host does not know")
     return np.random.Philox(key=[key.seed, key.step], counter=[position, 0, key.call, 0])
 
 
 def bits16(key: Key, start: int, stop: int) -> np.ndarray:
-    """Words `start` to `stop` of the key's endless row of random 16-bit words (uint16, on the host)."""
+    """Return words `start` to `stop` of the key's infinite sequence of random 16-bit words, as uint16 on the host."""
     first = start // WORDS_PER_COUNT
     words = stop - first * WORDS_PER_COUNT
     raw = _philox(key, first).random_raw(-(-words // 4))
@@ -111,10 +116,10 @@ def bits16(key: Key, start: int, stop: int) -> np.ndarray:
 
 
 def normal(key: Key, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
-    """Standard normal numbers on the current device."""
+    """Return standard normal samples on the current device."""
     return from_host(np.random.Generator(_philox(key)).standard_normal(shape).astype(dtype))
 
 
 def uniform(key: Key, shape: tuple[int, ...], dtype: Any = np.float32, low: float = 0.0, high: float = 1.0) -> Array:
-    """Uniform numbers in [low, high) on the current device."""
+    """Return uniform samples from [low, high) on the current device."""
     return from_host(np.random.Generator(_philox(key)).uniform(low, high, shape).astype(dtype))

@@ -1,8 +1,8 @@
-"""What a value may be: one declaration for a key of a configuration, an option of a command, an environment variable.
+"""Valid values, declared once for a configuration key, a command-line option or an environment variable.
 
 Range(int, "[1, 512]").fits(4)                    True
 Range(float, "[0, 1)").words()                    "a number from 0 to below 1"
-Range(str, choices=("paper", "length"))           one of these
+Range(str, choices=("paper", "length"))           one of these strings
 """
 
 import math
@@ -11,21 +11,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-WHOLE, NUMBER, TRUTH, TEXT = "a whole number", "a number", "true or false", "UTF-8 text on one line"
-TYPES: dict[type, str] = {int: WHOLE, float: NUMBER, bool: TRUTH, str: TEXT}
+TYPES: dict[type, str] = {
+    int: "a whole number", float: "a number", bool: "true or false", str: "UTF-8 text on one line",
+}  # fmt: skip
 NUMBERS = {int: r"[+-]?[0-9]{1,40}", float: r"[+-]?[0-9.]{1,40}(e[+-]?[0-9]{1,4})?"}
 
 
 @dataclass(frozen=True)
 class Range:
-    """The type of a value, and its interval `within` as `[0, 1)`, or its `choices` (a registry may grow)."""
+    """A type with an interval `within`, such as `[0, 1)`, or with `choices`, which may be a growing registry."""
 
     kind: type
     within: str = ""
     choices: Iterable[Any] = ()
 
     def fits(self, value: Any) -> bool:
-        """Whether a value, of exactly this type, is one of the range."""
+        """Return whether a value has exactly this type and lies in the range."""
         choices, kind = tuple(self.choices), type(value)
         if kind is not self.kind or (choices and value not in choices):
             return False
@@ -34,7 +35,7 @@ class Range:
         return self.kind is bool or (abs(value) < math.inf and (not self.within or inside(self.within, value)))
 
     def words(self) -> str:
-        """What it takes: `a number from 0 to below 1`."""
+        """Describe the range for a message: `a number from 0 to below 1`."""
         if choices := tuple(self.choices):
             return "one of " + ", ".join(f'"{choice}"' for choice in choices)
         words = TYPES[self.kind]
@@ -45,7 +46,7 @@ class Range:
         return words
 
     def read(self, text: str) -> Any:
-        """The value that a text stands for; ValueError, `expected ...; got ...`, where it is none of the range."""
+        """Parse a value. Raises ValueError (`expected ...; got ...`) if the text is not a value in the range."""
         value: Any = text
         if self.kind in NUMBERS and re.fullmatch(NUMBERS[self.kind], text, re.IGNORECASE):
             try:
@@ -58,7 +59,7 @@ class Range:
 
 
 def inside(interval: str, value: float) -> bool:
-    """Whether a number lies in an interval as `[0, 1)`."""
+    """Return whether a number lies in an interval written like `[0, 1)`."""
     low, high = map(float, interval[1:-1].split(","))
     above = value >= low if interval[0] == "[" else value > low
     return above and (value <= high if interval[-1] == "]" else value < high)

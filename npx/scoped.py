@@ -1,7 +1,7 @@
-"""What a `with` block sets for as long as it lasts, in the thread that opened it.
+"""Values that a `with` block sets for its duration, in the thread that entered it.
 
-So several threads may train and translate at once. A thread of your own begins outside of all blocks; those that walk
-over rows (rows.py) are within the blocks of the thread that they work for.
+Several threads can therefore train and translate at once. A new thread starts outside all blocks, except the worker
+threads of `cpu/row_blocks.py`, which run within the blocks of the thread they work for.
 """
 
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ T = TypeVar("T")
 
 
 class Scoped(Generic[T]):
-    """A value that blocks set; `get()`, that of the innermost one, or `outside` of all."""
+    """A value that `with` blocks set; `get()` returns the innermost block's value, or `default` outside all blocks."""
 
-    def __init__(self, outside: T) -> None:
-        self._value = ContextVar("value", default=outside)
+    def __init__(self, default: T) -> None:
+        self._value = ContextVar("value", default=default)
         self.get = self._value.get
 
     @contextmanager
     def set(self, value: T) -> Iterator[T]:
-        """Within the block, or the decorated function, it is this value, which the block is given."""
+        """Set the value within the block, or during calls of the decorated function, and yield it."""
         token = self._value.set(value)
         try:
             yield value

@@ -1,11 +1,12 @@
-"""The environment variables of a process, each with what it may be. All are looked at when `npx` is imported.
+"""The environment variables and their valid values. All are checked when `npx` is imported.
 
-    NPX_THREADS=2      threads that walk over blocks of rows; 0, the default, is one for each core
-    NPX_KERNELS=check  which versions of the kernels run, see registry.py
-    NPX_TUNE=0         `npx.configure_process()` leaves the process alone
-    NPX_CUBLASLT=1     products of a GPU by cuBLASLt, bias and ReLU within them (npx/cuda/cublas.py)
+    NPX_THREADS=2        number of threads that compute row blocks; 0, the default, means one per core
+    NPX_KERNELS=check    which versions of the kernels run (npx/dispatch.py)
+    NPX_TUNE=0           makes `npx.configure_process()` do nothing
+    NPX_CUBLASLT=1       runs GEMMs on a GPU with cuBLASLt, which fuses bias and ReLU (npx/cuda/cublas.py)
+    NPX_KILL_LAUNCHER=1  after an abort, also ends an mpirun that hangs (npx/distributed/launcher_cleanup.py)
 
-An empty one is one that is not set. NPX_GPU_MEMORY is read where a GPU is found (array.py).
+An empty variable counts as unset. NPX_GPU_MEMORY is read when a GPU is first used (npx/array.py).
 """
 
 import os
@@ -19,7 +20,7 @@ THREAD_ORDERS = ("forward", "reverse", "random")
 
 
 class Setting(NamedTuple):
-    """What a variable may be, what it is where it is not set, what to try."""
+    """The valid values of a variable, its default, and what an error message suggests to try."""
 
     range: Range
     default: str
@@ -29,14 +30,15 @@ class Setting(NamedTuple):
 SETTINGS = {
     "NPX_THREADS": Setting(Range(int, "[0, 1024]"), "0", "2, or 0 for all cores"),
     "NPX_KERNELS": Setting(Range(str, choices=KERNEL_MODES), "fast", "fast"),
-    "NPX_TUNE": Setting(Range(int, "[0, 1]"), "1", "0 to leave the process alone"),
+    "NPX_TUNE": Setting(Range(int, "[0, 1]"), "1", "0 to leave the process unchanged"),
     "NPX_CUBLASLT": Setting(Range(int, "[0, 1]"), "0", "0"),
+    "NPX_KILL_LAUNCHER": Setting(Range(int, "[0, 1]"), "0", "0"),
     "NPX_EMULATOR_ORDER": Setting(Range(str, choices=THREAD_ORDERS), "forward", "forward"),
 }
 
 
 def setting(name: str) -> Any:
-    """The value of a variable; ValueError, one line, where it is none that it may be."""
+    """Return the value of a variable. Raises ValueError, with a message of one line, for an invalid value."""
     return _read(name, os.environ.get(name, "").strip())
 
 
@@ -50,6 +52,6 @@ def _read(name: str, text: str) -> Any:
 
 
 def check_settings() -> None:
-    """ValueError for the first variable that cannot be."""
+    """Raise ValueError for the first variable with an invalid value."""
     for name in SETTINGS:
         setting(name)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import npx
 from autograd.testing.rules import protected, relaid
 from npx import Array, Key
-from npx.registry import mapped
+from npx.dispatch import mapped
 
 REPEATED = "one number repeated", "one row repeated"  # layouts with strides of 0, of other values
 np = npx.host

@@ -14,7 +14,7 @@ from autograd.testing.calls import REPEATED, Values, arrays_in, differ, finite, 
 from autograd.testing.rules import LAYOUTS
 from autograd.testing.writing import Named, reproduction
 from npx import Array, KernelMismatch, Key
-from npx.registry import compare, copied, mapped
+from npx.dispatch import compare, copied, mapped
 
 SIZES, THREADS = (1, 2, 3), (1, 2, 3)  # of blocks, and of threads that walk over them
 MOST_BLOCKS = 1000  # of an array; where it is larger, so are the blocks

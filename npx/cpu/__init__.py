@@ -1,1 +1,1 @@
-"""Fast NumPy on a CPU: row blocks spread over the cores, and the configuration of the process."""
+"""Fast NumPy on a CPU: work split over the cores in row blocks, and the configuration of the process."""

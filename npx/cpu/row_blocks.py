@@ -1,23 +1,21 @@
-"""Row blocks: how a fast NumPy version stays in cache and uses every core.
+"""Row blocks: cache-sized blocks of rows, computed on all cores.
 
-NumPy runs a formula as a row of passes over memory, on one core. Walking over blocks of rows that fit the
-second-level cache makes all passes but the first one cheap, and since NumPy lets go of the interpreter lock inside
-each pass, two threads can walk over different blocks. Blocks have a fixed size, so no result depends on the number
-of threads: sums over rows are formed per block and added up in the order of the blocks.
+NumPy evaluates a formula in several passes over memory, on one core. Computing one block of rows after another, each
+small enough for the second-level cache, makes every pass but the first cheap. NumPy releases the interpreter lock
+within a pass, so several threads can compute different blocks. Block sizes are fixed, so no result depends on the
+number of threads: sums over rows are computed per block and added in the order of the blocks.
 
-Matrix products are split into panels in the same way, in a process that is tuned (`configure_process.py`); in any
-other BLAS, which
-has threads of its own there, gets them whole.
+GEMMs are split into panels in the same way once the process is configured (`tune.py`); otherwise BLAS, which then has
+its own threads, receives them undivided.
 
-A mistake that begins with the second block (a tail that is lost, sums begun anew) would need arrays too large for a
-test. So every block size passes through `block`, in a kernel of your own too, and `small_blocks` lets a check shrink
-them all:
+A bug that only shows from the second block on, such as a lost tail or a sum that starts over, would need large test
+arrays. So every block size goes through `block_size`, in your own kernels too, and `small_blocks` shrinks them all:
 
-    step = npx.cpu.row_blocks.block(1024)              # 1024, or what a check says
+    step = npx.cpu.row_blocks.block_size(1024)      # 1024, unless a test shrinks it
     parts = npx.cpu.row_blocks.parallel_ranges(body, len(x), step)
 
     with npx.small_blocks(rows=2, threads=3):
-        y = my_kernel(x)                     # blocks of 2 rows on 3 threads
+        y = my_kernel(x)                            # blocks of 2 rows on 3 threads
 """
 
 import math
@@ -35,28 +33,28 @@ from npx.cpu.tune import is_configured
 from npx.scoped import Scoped
 from npx.settings import setting
 
-# Of one operand: smaller ones stay in cache better, larger ones hand over the interpreter less often.
+# Bytes of one operand in a block. Smaller blocks stay in cache; larger ones switch threads less often.
 BLOCK_BYTES = 1 << 19
 INLINE_BYTES = 1 << 19  # below this, waking a thread costs more than it saves
-INLINE_FLOPS = 4_000_000  # the same for a matrix product
-PANEL_ROWS = 64, 2048  # at least and at most, of the part of a matrix product that one thread computes at a time
+INLINE_FLOPS = 4_000_000  # the same limit for a GEMM
+PANEL_ROWS = 64, 2048  # minimum and maximum rows (or columns) of a GEMM that one thread computes at a time
 
-_walking = Scoped(False)  # whether this thread walks over blocks
-_forced_rows: int | None = None  # by small_blocks, for all threads of the process
+_in_worker = Scoped(False)  # whether this thread is computing ranges
+_forced_rows: int | None = None  # set by small_blocks, for all threads of the process
 _forced_threads: int | None = None
 
 
-def block(size: int) -> int:
-    """The size of a block that would have `size` rows (or columns, classes, ...): `size`, unless a check shrinks it."""
+def block_size(size: int) -> int:
+    """Return `size`, a number of rows, columns, classes, ..., or the smaller size that `small_blocks` sets."""
     return size if _forced_rows is None else _forced_rows
 
 
 @contextmanager
 def small_blocks(rows: int | None = 1, threads: int = 2) -> Iterator[None]:
-    """Within, every block size is `rows` (None: what it is elsewhere), and `threads` threads walk over blocks.
+    """Within the block every block size is `rows` (None: unchanged), and `threads` threads compute the blocks.
 
-    However small the arrays are, no range runs `inline`, and the first ranges of all threads take turns (turns.py). For
-    checks: it holds in every thread of the process.
+    For tests. It applies to every thread of the process. However small the arrays are, no range runs `inline`, and the
+    first ranges of the threads are interleaved (npx/testing/interleave.py).
     """
     global _forced_rows, _forced_threads
     if min(1 if rows is None else rows, threads) < 1:
@@ -69,12 +67,12 @@ def small_blocks(rows: int | None = 1, threads: int = 2) -> Iterator[None]:
         _forced_rows, _forced_threads = before
 
 
-def cores() -> int:
-    """How many threads walk over blocks: NPX_THREADS, else the cores that this process may use."""
+def thread_count() -> int:
+    """Return the number of threads that compute blocks: NPX_THREADS, or the number of cores available."""
     if _forced_threads is not None:
         return _forced_threads
-    if chosen := setting("NPX_THREADS"):
-        return chosen
+    if threads := setting("NPX_THREADS"):
+        return threads
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -84,55 +82,56 @@ def _pool(workers: int, pid: int) -> ThreadPoolExecutor:
 
 
 def map_blocks(body: Callable[[int, int], Any], rows: int, row_bytes: int) -> list[Any]:
-    """`[body(start, stop), ...]` over blocks of the range(rows), run on all cores, results in the order of blocks.
+    """Return `[body(start, stop), ...]` over blocks of range(rows), run on all cores, in the order of the blocks.
 
-    `row_bytes`: bytes of one row of the largest operand.
+    row_bytes: bytes of one row of the largest operand.
     """
-    step = block(max(1, BLOCK_BYTES // max(1, row_bytes)))
+    step = block_size(max(1, BLOCK_BYTES // max(1, row_bytes)))
     return parallel_ranges(body, rows, step, inline=rows * row_bytes < INLINE_BYTES)
 
 
 def elementwise(formula: Callable[..., Any], *arrays: Any) -> Any:
-    """formula(*arrays) of arrays of one shape, on all cores, where each value depends on those at its place alone.
+    """Return formula(*arrays) for an elementwise formula of arrays of one shape, computed on all cores.
 
-    A CPU's arrays are given to it in blocks of rows, from any thread, a GPU's whole; numbers of 16 bits as float32,
-    whose range holds squares and products of them. The result has the dtype of the first. ValueError for other shapes.
+    On a CPU the formula receives blocks of rows, on any thread; on a GPU the complete arrays. 16-bit floats are passed
+    as float32, whose range holds their squares and products. The result has the dtype of the first array. Raises
+    ValueError if the shapes differ.
     """
     x = arrays[0]
-    if others := [a.shape for a in arrays if a.shape != x.shape]:
-        raise ValueError(f"elementwise: expected arrays of shape {x.shape} throughout; got one of {others[0]}")
+    if mismatches := [a.shape for a in arrays if a.shape != x.shape]:
+        raise ValueError(f"elementwise: expected all arrays to have shape {x.shape}; got {mismatches[0]}")
     if not isinstance(x, np.ndarray) or x.ndim == 0:
-        return formula(*map(_in_float32, arrays)).astype(x.dtype, copy=False)
+        return formula(*map(_promote_16_bit, arrays)).astype(x.dtype, copy=False)
     shape = (math.prod(x.shape[:-1]), x.shape[-1]) if x.ndim > 1 else (len(x), 1)
     flat = [a.reshape(shape) for a in arrays]
     y = np.empty(shape, x.dtype)
 
     def body(i: int, j: int) -> None:
-        y[i:j] = formula(*(_in_float32(a[i:j]) for a in flat))
+        y[i:j] = formula(*(_promote_16_bit(a[i:j]) for a in flat))
 
     map_blocks(body, len(y), y[:1].nbytes)
     return y.reshape(x.shape)
 
 
-def _in_float32(x: Any) -> Any:
-    """float16 and bfloat16 as float32, any other array itself."""
+def _promote_16_bit(x: Any) -> Any:
+    """Convert float16 and bfloat16 to float32; return any other array itself."""
     return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x
 
 
 def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: bool = False) -> list[Any]:
-    """`[body(i, min(i + step, n)) for i in range(0, n, step)]`, run on all cores unless `inline`.
+    """Return `[body(i, min(i + step, n)) for i in range(0, n, step)]`, run on all cores unless `inline`.
 
-    What a body maps in turn runs in its own thread: all others may be waiting for what that one waits for. Where one
-    raises, no further range begins, and none runs any more when the error arrives.
+    A nested call runs in the calling worker's thread: waiting for the other workers could deadlock. When a body raises,
+    no further range starts, and all running ranges have ended before the error is raised here.
     """
     starts = range(0, n, step)
-    workers = min(cores(), len(starts))
-    if workers <= 1 or (inline and _forced_threads is None) or _walking.get():
+    workers = min(thread_count(), len(starts))
+    if workers <= 1 or (inline and _forced_threads is None) or _in_worker.get():
         return [body(i, min(i + step, n)) for i in starts]
 
-    # Whoever is free takes the next range, so a core that another process slows down holds up one range at most.
+    # Each free thread takes the next range, so a core slowed by another process delays one range at most.
     results: list[Any] = [None] * len(starts)
-    left = iter(enumerate(starts))  # shared: the interpreter lock makes each `next` whole
+    remaining = iter(enumerate(starts))  # shared by the threads: the interpreter lock makes each `next` atomic
     if _forced_threads is None:
         run = body
     else:
@@ -140,50 +139,50 @@ def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: 
 
         run = Turns(body, workers)
 
-    def walk() -> None:
+    def work() -> None:
         try:
-            with _walking.set(True):
-                for number, i in left:
+            with _in_worker.set(True):
+                for number, i in remaining:
                     results[number] = run(i, min(i + step, n))
         finally:
-            for _ in left:  # there are some only where one has failed
+            for _ in remaining:  # after a failure, take the rest so that no other thread starts them
                 pass
 
-    waiting = [_pool(workers - 1, os.getpid()).submit(copy_context().run, walk) for _ in range(workers - 1)]
+    futures = [_pool(workers - 1, os.getpid()).submit(copy_context().run, work) for _ in range(workers - 1)]
     try:
-        walk()
+        work()
     finally:
-        errors = [error for future in waiting if (error := future.exception())]  # waits for each
+        errors = [error for future in futures if (error := future.exception())]  # waits for each
     if errors:
         raise errors[0]
     return results
 
 
-def panel(n: int) -> int:
-    """How many of n rows (or columns) of a matrix product one thread computes at a time: a quarter, within bounds.
+def panel_size(n: int) -> int:
+    """Return how many of the n rows (or columns) of a GEMM one thread computes at a time: a quarter, within bounds.
 
-    All of them in a process that is not tuned.
+    All n in a process that is not configured.
     """
-    least, most = PANEL_ROWS
-    return block(min(max(-(-n // 4), least), most) if is_configured() else max(1, n))
+    smallest, largest = PANEL_ROWS
+    return block_size(min(max(-(-n // 4), smallest), largest) if is_configured() else max(1, n))
 
 
 def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """a @ b for matrices, on all cores."""
+    """Return a @ b for matrices, computed on all cores."""
     y = np.empty((a.shape[0], b.shape[1]), a.dtype) if out is None else out
-    products((a, b, y, False))
+    parallel_matmuls((a, b, y, False))
     return y
 
 
-def products(*wanted: tuple[np.ndarray, np.ndarray, np.ndarray, bool]) -> None:
-    """out = a @ b, or out += a @ b, for each (a, b, out, add), which do not depend on each other, on all cores.
+def parallel_matmuls(*matmuls: tuple[np.ndarray, np.ndarray, np.ndarray, bool]) -> None:
+    """Compute out = a @ b, or out += a @ b if `add`, for several independent (a, b, out, add) on all cores.
 
-    The work is cut into panels of the rows or columns of a result, whichever are more.
+    The work is split along the rows or the columns of each result, whichever are more.
     """
     parts = []
-    for a, b, out, add in wanted:
+    for a, b, out, add in matmuls:
         m, n = out.shape
-        step = panel(max(m, n))
+        step = panel_size(max(m, n))
         if m >= n:
             parts += [(a[i : i + step], b, out[i : i + step], add) for i in range(0, m, step)]
         else:
@@ -196,5 +195,5 @@ def products(*wanted: tuple[np.ndarray, np.ndarray, np.ndarray, bool]) -> None:
         else:
             np.matmul(left, right, out=result)
 
-    flops = sum(2 * out.size * a.shape[1] for a, _, out, _ in wanted)
+    flops = sum(2 * out.size * a.shape[1] for a, _, out, _ in matmuls)
     parallel_ranges(body, len(parts), 1, inline=flops < INLINE_FLOPS)

@@ -1,1 +1,1 @@
-"""What the CUDA versions of the kernels stand on: launching, matrix products, the compiler, and an emulator."""
+"""The CUDA layer below the kernels: launching, GEMMs and CUDA graphs."""

@@ -1,4 +1,4 @@
-"""Matrix products of the CUDA versions: cuBLAS on a GPU, NumPy for what is emulated."""
+"""GEMMs of the CUDA versions: cuBLAS on a GPU, NumPy for emulated kernels."""
 
 import functools
 from typing import Any
@@ -13,11 +13,11 @@ from npx.settings import setting
 def matmul(
     a: Array, b: Array, out: Array | None = None, add: bool = False, bias: Array | None = None, relu: bool = False
 ) -> Array:
-    """a b (M, N) for a (M, K), b (K, N) of one dtype, into `out`, or onto it if `add`; None: a new array.
+    """Return a b (M, N) for a (M, K) and b (K, N) of one dtype, written to `out`, or added to it if `add`.
 
-    Sums are formed in float32 (float64 for float64) and rounded once, to the dtype of `out`: that of a and b, or
-    float32. The rows or the columns of a, b and out may lie apart: cuBLAS reads transposed matrices and parts of rows
-    where they are. Where `in_products()`, `bias` (N,) is added, and max(0, .) taken if `relu`, before it is rounded.
+    Sums accumulate in float32 (float64 for float64) and are rounded once to the dtype of `out`, which is that of a and
+    b, or float32. The rows or the columns of a, b and out may be strided: cuBLAS reads transposed matrices and slices
+    of columns in place. If `uses_cublaslt()`, `bias` (N,) is added and, if `relu`, max(0, .) is taken before rounding.
     """
     xp, wide = array_module(a), np.result_type(a.dtype, np.float32)
     if out is None:
@@ -25,7 +25,7 @@ def matmul(
     if xp is not np:
         _gemm(xp, a, b, out, add, bias, relu)
     elif add or a.dtype != wide:
-        with np.errstate(over="ignore", invalid="ignore"):  # as on a GPU, which gives inf and NaN without a word
+        with np.errstate(over="ignore", invalid="ignore"):  # a GPU returns inf and NaN without a warning too
             product = np.matmul(a.astype(wide), b.astype(wide))
             out[...] = out.astype(wide) + product if add else product
     else:
@@ -33,79 +33,80 @@ def matmul(
     return out
 
 
-def leading(x: Array) -> tuple[bool, int] | None:
-    """How cuBLAS reads a matrix: whether its columns are contiguous, not its rows, and the elements between two.
+def leading_dimension(x: Array) -> tuple[bool, int] | None:
+    """Return (is_transposed, leading dimension) of a matrix for cuBLAS; transposed means contiguous columns.
 
-    None where neither rows nor columns are contiguous.
+    None if neither rows nor columns are contiguous.
     """
-    (rows, columns), (down, right) = x.shape, (stride // x.itemsize for stride in x.strides)
-    if right == 1 or columns == 1:
-        step = down if rows > 1 else columns
-        return (False, step) if step >= columns else None
-    step = right
-    return (True, step) if (down == 1 or rows == 1) and step >= rows else None
+    (rows, columns), (row_stride, column_stride) = x.shape, (stride // x.itemsize for stride in x.strides)
+    if column_stride == 1 or columns == 1:
+        dimension = row_stride if rows > 1 else columns
+        return (False, dimension) if dimension >= columns else None
+    return (True, column_stride) if (row_stride == 1 or rows == 1) and column_stride >= rows else None
 
 
-# Numbers of cuBLAS's and CUDA's enumerations
+# Values of the enumerations of cuBLAS and CUDA
 DATA_TYPE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32, DEFAULT_ALGORITHM = 68, 70, 77, -1
-DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # else long sums are cut up, and their parts rounded to the type of `out`
-_own: Cublas | None = None
-FACTORS = {name: np.array([0, 1], name) for name in ("float32", "float64")}
+DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # without it the parts of a split sum are rounded to the dtype of `out`
+_own_handle: Cublas | None = None
+ZERO_AND_ONE = {name: np.array([0, 1], name) for name in ("float32", "float64")}  # alpha and beta
 
 
 def _gemm(cupy: Any, a: Any, b: Any, out: Any, add: bool, bias: Any, relu: bool) -> None:
-    """cuBLAS is column-major: a row-major matrix is its transpose there, so out^T = b^T a^T is what it is asked for."""
+    """Compute out^T = b^T a^T: cuBLAS is column-major and reads a row-major matrix as its transpose."""
     (m, k), n = a.shape, b.shape[1]
     if not (m and n and k):
         if not add:
             out.fill(0)
         return
-    a, b = (x if leading(x) else cupy.ascontiguousarray(x) for x in (a, b))
-    (a_transposed, a_step), (b_transposed, b_step), to = leading(a), leading(b), leading(out)  # type: ignore[misc]
-    if to is None or to[0]:
+    a, b = (x if leading_dimension(x) else cupy.ascontiguousarray(x) for x in (a, b))
+    a_transposed, a_leading = leading_dimension(a)  # type: ignore[misc]
+    b_transposed, b_leading = leading_dimension(b)  # type: ignore[misc]
+    out_layout = leading_dimension(out)
+    if out_layout is None or out_layout[0]:
         raise ValueError(f"matmul: expected out with contiguous rows; got shape {out.shape}, strides {out.strides}")
-    products = cupy._core._routines_linalg
-    compute, factors = COMPUTE_32F, FACTORS["float32"]
+    linalg = cupy._core._routines_linalg
+    compute, scalars = COMPUTE_32F, ZERO_AND_ONE["float32"]
     if a.dtype == np.float64:
-        compute, factors = COMPUTE_64F, FACTORS["float64"]
-    elif a.dtype == np.float32 and products.get_compute_type(a.dtype) == products.COMPUTE_TYPE_TF32:
+        compute, scalars = COMPUTE_64F, ZERO_AND_ONE["float64"]
+    elif a.dtype == np.float32 and linalg.get_compute_type(a.dtype) == linalg.COMPUTE_TYPE_TF32:
         compute = COMPUTE_32F_FAST_TF32
-    zero = factors.ctypes.data
-    one = zero + factors.itemsize
-    multiply = _multiply(cupy)
+    zero = scalars.ctypes.data
+    one = zero + scalars.itemsize
+    multiply = _gemm_function(cupy)
     if bias is not None or relu:
         multiply = functools.partial(multiply, bias=0 if bias is None else bias.data.ptr, relu=relu)
     multiply(
         int(b_transposed), int(a_transposed), n, m, k,
-        one, b.data.ptr, DATA_TYPE[b.dtype.name], b_step, a.data.ptr, DATA_TYPE[a.dtype.name], a_step,
-        one if add else zero, out.data.ptr, DATA_TYPE[out.dtype.name], to[1], compute, DEFAULT_ALGORITHM,
+        one, b.data.ptr, DATA_TYPE[b.dtype.name], b_leading, a.data.ptr, DATA_TYPE[a.dtype.name], a_leading,
+        one if add else zero, out.data.ptr, DATA_TYPE[out.dtype.name], out_layout[1], compute, DEFAULT_ALGORITHM,
     )  # fmt: skip
 
 
-def in_products() -> bool:
-    """Whether products of a GPU add a bias and take a ReLU themselves: those of cuBLASLt, with NPX_CUBLASLT=1."""
+def uses_cublaslt() -> bool:
+    """Return whether GEMMs on a GPU use cuBLASLt, which fuses bias and ReLU: NPX_CUBLASLT=1."""
     return setting("NPX_CUBLASLT") == 1
 
 
-def _multiply(cupy: Any) -> Any:
-    """What takes gemmEx's arguments: CuPy's, our own, or cuBLASLt's."""
-    if in_products():
+def _gemm_function(cupy: Any) -> Any:
+    """Return the function that takes cublasGemmEx's arguments: CuPy's, our own handle's, or cuBLASLt's."""
+    if uses_cublaslt():
         use_own_handle(cupy)
-    if _own is None:
-        return _cupys_gemm_ex(cupy)
-    return _own.matmul if in_products() else _own.gemm_ex
+    if _own_handle is None:
+        return _cupy_gemm_ex(cupy)
+    return _own_handle.matmul if uses_cublaslt() else _own_handle.gemm_ex
 
 
-def _cupys_gemm_ex(cupy: Any) -> Any:
+def _cupy_gemm_ex(cupy: Any) -> Any:
     from cupy_backends.cuda.libs import cublas
 
-    handle = cupy.cuda.device.get_cublas_handle()  # of this thread and device, and CuPy's own products'
+    handle = cupy.cuda.device.get_cublas_handle()  # one per thread and device, shared with CuPy's own GEMMs
     cublas.setMathMode(handle, DISALLOW_REDUCED_PRECISION_REDUCTION)
     return functools.partial(cublas.gemmEx, handle)
 
 
 def use_own_handle(cupy: Any) -> None:
-    """From now on products are those of cublas.py, in and outside of CUDA graphs: with one workspace, the same bits."""
-    global _own
-    _own = _own or Cublas(cupy, DISALLOW_REDUCED_PRECISION_REDUCTION)
+    """Run all later GEMMs through cublas.py: with one workspace, CUDA graphs and eager calls give the same bits."""
+    global _own_handle
+    _own_handle = _own_handle or Cublas(cupy, DISALLOW_REDUCED_PRECISION_REDUCTION)

@@ -1,7 +1,7 @@
-"""cuBLAS and cuBLASLt without CuPy's wrapper, which refuses the one while a stream is captured and has not the other.
+"""cuBLAS and cuBLASLt without CuPy's wrapper, which rejects cuBLAS during stream capture and lacks cuBLASLt.
 
-CuPy's compiled module is linked to both, so their functions are found in what it has loaded. A handle and a workspace
-are our own: cuBLAS can be captured in a CUDA graph where it need not allocate (its manual, "CUDA graphs support").
+CuPy's compiled module is linked to both libraries, so their functions are found through it. The handle has its own
+workspace, because cuBLAS can only be captured in a CUDA graph if it need not allocate (manual, "CUDA graphs support").
 """
 
 import ctypes
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-WORKSPACE = 32 << 20  # bytes, what NVIDIA recommends for Hopper
+WORKSPACE = 32 << 20  # bytes, NVIDIA's recommendation for Hopper
 INT, SIZE, POINTER = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
 GEMM = (*[INT] * 5, POINTER, POINTER, INT, INT, POINTER, INT, INT, POINTER, POINTER, INT, INT, INT, INT)
 ARGUMENTS = {
@@ -24,15 +24,15 @@ ARGUMENTS = {
     "cublasLtMatmulAlgoGetHeuristic": (*[POINTER] * 7, INT, POINTER, POINTER),
     "cublasLtMatmul": (*[POINTER] * 14, SIZE, POINTER),
 }
-# Numbers of cuBLASLt's enumerations: attributes of a product and of what is asked of an algorithm, epilogues
+# Values of cuBLASLt's enumerations: attributes of an operation and of a preference, and epilogues
 TRANSPOSED_A, TRANSPOSED_B, EPILOGUE, BIAS = 3, 4, 7, 8
-MOST_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
+MAX_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
 NO_EPILOGUE, WITH_RELU, WITH_BIAS = 1, 2, 4
-IN_FULL_PRECISION = 3  # sums that are cut up are reduced in place or in float32, never in the type of the output
-CHOICES = 8  # algorithms that are asked for
+FULL_PRECISION = 3  # split sums are reduced in place or in float32, never in the dtype of the output
+MAX_ALGORITHMS = 8  # requested from the heuristic
 
 
-class Choice(ctypes.Structure):
+class Algorithm(ctypes.Structure):
     """cublasLtMatmulHeuristicResult_t."""
 
     _fields_ = [("algorithm", ctypes.c_uint64 * 8), ("workspace", SIZE), ("state", INT), ("waves", ctypes.c_float)]
@@ -40,106 +40,109 @@ class Choice(ctypes.Structure):
 
 
 class Plan(NamedTuple):
-    """A product as cuBLASLt wants it described: the operation, both factors and the result, algorithms, best first."""
+    """The cuBLASLt descriptors of a GEMM: operation, layouts of operands and result, and algorithms, best first."""
 
     operation: Any
     layouts: tuple[Any, Any, Any]
-    choices: list[Choice]
+    algorithms: list[Algorithm]
 
 
-def loaded() -> Any:
-    """CuPy's module that is linked to cuBLAS, as a library: a symbol of it is one of what it is linked to."""
+def load_cublas() -> Any:
+    """Load CuPy's module that is linked to cuBLAS as a library, through which the symbols of cuBLAS are found."""
     from cupy_backends.cuda.libs import cublas
 
     return ctypes.PyDLL(cublas.__file__)
 
 
 class Cublas:
-    """A handle on the current stream, whichever that is, with one workspace: so products of one stream at a time.
+    """A cuBLAS handle that follows the current stream. Its single workspace allows one stream at a time.
 
-    choice: the number of cuBLASLt's algorithm among those it recommends for a shape. The first is always the same one;
-    which is the fastest is to be measured, and would be another one from run to run.
+    algorithm: the index of the algorithm among those that cuBLASLt recommends for a shape. The default, 0, is
+        deterministic; the fastest one would have to be measured and could differ from run to run.
     """
 
     def __init__(self, cupy: Any, math_mode: int) -> None:
         from cupy_backends.cuda.libs import cublas
 
-        self.functions, self.current, self.stream = loaded(), cupy.cuda.get_current_stream, None
-        for name, kinds in ARGUMENTS.items():
-            getattr(self.functions, name).argtypes = kinds
+        self.functions, self.current, self.stream = load_cublas(), cupy.cuda.get_current_stream, None
+        for name, types in ARGUMENTS.items():
+            getattr(self.functions, name).argtypes = types
         self.handle, self.workspace = cublas.create(), cupy.empty(WORKSPACE, np.uint8)
         cublas.setMathMode(self.handle, math_mode)
         self.plans: dict[Any, Plan] = {}
-        self.choice = 0
+        self.algorithm = 0
 
-    def ask(self, name: str, *args: Any) -> None:
-        """A function of the library; RuntimeError with its status where it fails."""
+    def call(self, name: str, *args: Any) -> None:
+        """Call a function of the library; RuntimeError with its status if it fails."""
         if status := getattr(self.functions, name)(*args):
             raise RuntimeError(f"{name}: expected status 0; got {status}")
 
     def gemm_ex(self, *args: int) -> None:
-        """cublasGemmEx."""
+        """Call cublasGemmEx on the current stream."""
         stream = self.current().ptr
-        if stream != self.stream:  # a new stream takes cuBLAS back to a workspace of its own
-            self.ask("cublasSetStream_v2", self.handle, stream)
-            self.ask("cublasSetWorkspace_v2", self.handle, self.workspace.data.ptr, WORKSPACE)
+        if stream != self.stream:  # setting a stream resets the workspace to cuBLAS's default
+            self.call("cublasSetStream_v2", self.handle, stream)
+            self.call("cublasSetWorkspace_v2", self.handle, self.workspace.data.ptr, WORKSPACE)
             self.stream = stream
-        self.ask("cublasGemmEx", self.handle, *args)
+        self.call("cublasGemmEx", self.handle, *args)
 
     def matmul(self, *args: int, bias: int = 0, relu: bool = False) -> None:
-        """The same product by cuBLASLt, plus `bias` (an address, 0: none), then max(0, .) if `relu`, rounded once."""
+        """Compute the same GEMM with cuBLASLt, plus `bias` (an address; 0 for none), then a ReLU; rounded once."""
         alpha, a, b, beta, c = (args[i] for i in (5, 6, 9, 12, 13))
         aligned = tuple(min(16, address & -address) for address in (a, b, c, bias))
         key = args[:5], args[7:9], args[10:12], args[14:17], aligned, relu
         plan = self.plans.get(key)
         if plan is None:
-            plan = self.plans[key] = self.plan(args, aligned, relu)
+            plan = self.plans[key] = self.make_plan(args, aligned, relu)
         if bias:
             self.set("MatmulDesc", plan.operation, BIAS, POINTER(bias))
         layout_a, layout_b, layout_c = plan.layouts
-        choice = plan.choices[min(self.choice, len(plan.choices) - 1)]
-        self.ask(
+        algorithm = plan.algorithms[min(self.algorithm, len(plan.algorithms) - 1)]
+        self.call(
             "cublasLtMatmul", self.handle, plan.operation, alpha, a, layout_a, b, layout_b, beta, c, layout_c,
-            c, layout_c, ctypes.byref(choice), self.workspace.data.ptr, WORKSPACE, self.current().ptr,
+            c, layout_c, ctypes.byref(algorithm), self.workspace.data.ptr, WORKSPACE, self.current().ptr,
         )  # fmt: skip
 
-    def plan(self, args: tuple[int, ...], aligned: tuple[int, ...], relu: bool) -> Plan:
-        """What is described once for a shape: gemmEx's arguments but addresses. RuntimeError if there is no way.
+    def make_plan(self, args: tuple[int, ...], alignments: tuple[int, ...], relu: bool) -> Plan:
+        """Create the descriptors for a shape from cublasGemmEx's arguments; RuntimeError if no algorithm exists.
 
-        aligned: bytes of which the addresses of both factors, the result and the bias are multiples; 0: no bias.
+        alignments: alignment in bytes of the addresses of both operands, the result and the bias (0: no bias).
         """
         (transposed_a, transposed_b, m, n, k), compute = args[:5], args[16]
-        a, b, c = args[7:9], args[10:12], args[14:16]  # type and leading dimension
-        operation = self.made("MatmulDesc", compute, int(a[0] == 1))  # alpha and beta are float32, or float64
+        a, b, c = args[7:9], args[10:12], args[14:16]  # dtype and leading dimension
+        operation = self.create("MatmulDesc", compute, int(a[0] == 1))  # alpha and beta are float32, or float64
         self.set("MatmulDesc", operation, TRANSPOSED_A, INT(transposed_a))
         self.set("MatmulDesc", operation, TRANSPOSED_B, INT(transposed_b))
-        *least, of_bias = aligned
-        epilogue = WITH_RELU * relu + WITH_BIAS * bool(of_bias) or NO_EPILOGUE
+        *matrix_alignments, bias_alignment = alignments
+        epilogue = WITH_RELU * relu + WITH_BIAS * bool(bias_alignment) or NO_EPILOGUE
         self.set("MatmulDesc", operation, EPILOGUE, INT(epilogue))
-        if of_bias:  # an address with as many zeros: what is recommended depends on it, and it is read by none
-            self.set("MatmulDesc", operation, BIAS, POINTER(of_bias))
+        if bias_alignment:  # an address with this alignment, which the heuristic considers; it is never read
+            self.set("MatmulDesc", operation, BIAS, POINTER(bias_alignment))
         sizes = (k, m) if transposed_a else (m, k), (n, k) if transposed_b else (k, n), (m, n)
         layouts = [
-            self.made("MatrixLayout", kind, *size, step) for (kind, step), size in zip((a, b, c), sizes, strict=True)
+            self.create("MatrixLayout", dtype, *size, leading)
+            for (dtype, leading), size in zip((a, b, c), sizes, strict=True)
         ]
-        wanted = self.made("MatmulPreference")
-        self.set("MatmulPreference", wanted, MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))
-        self.set("MatmulPreference", wanted, REDUCTIONS, INT(IN_FULL_PRECISION))
-        for attribute, multiple in zip(ALIGNMENTS, (*least, least[2]), strict=True):
-            self.set("MatmulPreference", wanted, attribute, INT(multiple))
-        found, number = (Choice * CHOICES)(), INT()
-        described = (operation, layouts[0], layouts[1], layouts[2], layouts[2], wanted)
-        self.ask("cublasLtMatmulAlgoGetHeuristic", self.handle, *described, CHOICES, found, ctypes.byref(number))
-        choices = [choice for choice in found[: number.value] if choice.state == 0]
-        if not choices:
-            raise RuntimeError(f"cublasLt: expected a way to multiply {m} x {n} x {k}; got none; try NPX_CUBLASLT=0")
-        return Plan(operation, (layouts[0], layouts[1], layouts[2]), choices)
+        preference = self.create("MatmulPreference")
+        self.set("MatmulPreference", preference, MAX_WORKSPACE, ctypes.c_uint64(WORKSPACE))
+        self.set("MatmulPreference", preference, REDUCTIONS, INT(FULL_PRECISION))
+        for attribute, alignment in zip(ALIGNMENTS, (*matrix_alignments, matrix_alignments[2]), strict=True):
+            self.set("MatmulPreference", preference, attribute, INT(alignment))
+        results, count = (Algorithm * MAX_ALGORITHMS)(), INT()
+        descriptors = (operation, layouts[0], layouts[1], layouts[2], layouts[2], preference)
+        heuristic = "cublasLtMatmulAlgoGetHeuristic"
+        self.call(heuristic, self.handle, *descriptors, MAX_ALGORITHMS, results, ctypes.byref(count))
+        algorithms = [algorithm for algorithm in results[: count.value] if algorithm.state == 0]
+        if not algorithms:
+            raise RuntimeError(f"cublasLt: expected an algorithm for {m} x {n} x {k}; got none; try NPX_CUBLASLT=0")
+        return Plan(operation, (layouts[0], layouts[1], layouts[2]), algorithms)
 
-    def made(self, kind: str, *args: int) -> Any:
-        """A description of cuBLASLt's, made for good."""
-        found = POINTER()
-        self.ask(f"cublasLt{kind}Create", ctypes.byref(found), *args)
-        return found
+    def create(self, kind: str, *args: int) -> Any:
+        """Create a cuBLASLt descriptor, which is never destroyed."""
+        descriptor = POINTER()
+        self.call(f"cublasLt{kind}Create", ctypes.byref(descriptor), *args)
+        return descriptor
 
-    def set(self, kind: str, described: Any, attribute: int, value: Any) -> None:
-        self.ask(f"cublasLt{kind}SetAttribute", described, attribute, ctypes.byref(value), ctypes.sizeof(value))
+    def set(self, kind: str, descriptor: Any, attribute: int, value: Any) -> None:
+        """Set an attribute of a descriptor."""
+        self.call(f"cublasLt{kind}SetAttribute", descriptor, attribute, ctypes.byref(value), ctypes.sizeof(value))

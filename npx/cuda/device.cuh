@@ -1,7 +1,7 @@
-// What the kernels share: storage types, conversions, vector loads, reductions, random bits, tensor-core products.
+// Common code of the kernels: storage types, conversions, vector loads, reductions, random bits, tensor-core matmuls.
 //
-// Every .cu file includes this header and nothing else. It is compiled by NVRTC for a GPU and, through cuda_names.h, by
-// g++ for a CPU; each line of PTX is here, beside a twin in C++ for the CPU.
+// Every .cu file includes only this header. It is compiled by NVRTC for a GPU and, with cuda_names.h, by g++ for the
+// emulator. All PTX is in this file, next to an equivalent in C++.
 //
 // A kernel is written for a storage type T (float, half_t or bf16_t, defined before the file) and computes in float:
 //     float v = to_float(x[i]);   y[i] = from_float<T>(v);
@@ -17,7 +17,7 @@ const unsigned FULL = 0xffffffffu;  // every lane of a warp
 typedef unsigned long long u64;
 typedef long long i64;
 
-// Storage types and conversions, to nearest, ties to even
+// Storage types and conversions (round to nearest, ties to even)
 
 struct half_t { unsigned short bits; };  // IEEE binary16
 struct bf16_t { unsigned short bits; };  // the upper half of a float
@@ -47,7 +47,7 @@ __device__ __forceinline__ float to_float(half_t x) {
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-#define CONVERTS_BF16 1  // in one instruction
+#define CONVERTS_BF16 1  // the GPU has an instruction for it
 #else
 #define CONVERTS_BF16 0
 #endif
@@ -86,7 +86,7 @@ template <> struct Storage<bf16_t> { static __device__ __forceinline__ bf16_t fr
 
 template <class S> __device__ __forceinline__ S from_float(float x) { return Storage<S>::from(x); }
 
-// Two 16-bit values in a register, the first in the lower half
+// Pack two 16-bit values into a register, the first in the lower half
 template <class S> __device__ __forceinline__ unsigned pack2(float low, float high) {
     return from_float<S>(low).bits | (unsigned)from_float<S>(high).bits << 16;
 }
@@ -103,7 +103,7 @@ template <> __device__ __forceinline__ unsigned pack2<half_t>(float low, float h
 }
 #endif
 
-// 16 bytes at a time: VECTOR<T> values; addresses are multiples of 16 bytes
+// Accesses of 16 bytes, or VECTOR<T> values; addresses are multiples of 16 bytes
 
 template <class S> constexpr int VECTOR = 16 / sizeof(S);
 
@@ -138,7 +138,7 @@ template <class S> __device__ __forceinline__ void store_vector(S* p, const floa
     *reinterpret_cast<uint4*>(p) = all;
 }
 
-// Shared memory whose size the launch gives (`shared=` bytes); 16-byte aligned
+// Dynamic shared memory (`shared=` bytes of the launch), aligned to 16 bytes
 
 template <class S> __device__ __forceinline__ S* dynamic_shared() {
 #ifdef __CUDACC__
@@ -149,7 +149,7 @@ template <class S> __device__ __forceinline__ S* dynamic_shared() {
 #endif
 }
 
-// Reductions over the 32 lanes of a warp, the result in every lane; all lanes take part
+// Reductions over the 32 lanes of a warp, with the result in every lane; all lanes must take part
 
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
@@ -163,8 +163,8 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-// Reductions over a block of whole warps, the result in every thread. `scratch` is shared memory of 32 floats; it can be
-// used again at once: the barrier in front waits for the readers of the last use.
+// Reductions over a block of complete warps, with the result in every thread. `scratch` is shared memory of 32 floats.
+// It can be reused immediately, because the first barrier waits for the readers of the previous use.
 
 __device__ __forceinline__ float block_sum(float x, float* scratch) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -184,11 +184,12 @@ __device__ __forceinline__ float block_max(float x, float* scratch) {
     return warp_max(lane < warps ? scratch[lane] : -INFINITY);
 }
 
-// Random bits: Philox-4x64-10 (Salmon et al., 2011), bit for bit npx.random.bits16
+// Random bits: Philox-4x64-10 (Salmon et al., 2011), identical to npx.random.bits16
 
-struct Random64 { u64 word[4]; };  // 16 words of 16 bits, the lowest first
+struct Random64 { u64 word[4]; };  // 16 words of 16 bits, lowest first
 
-// Words 16 * position to 16 * position + 15 of the row of the key (seed, step, call). NumPy counts before it draws.
+// Words 16 * position to 16 * position + 15 of the sequence of the key (seed, step, call). As in NumPy, the counter is
+// incremented before use.
 __device__ __forceinline__ Random64 random64(u64 seed, u64 step, u64 call, u64 position) {
     u64 c0 = position + 1, c1 = c0 == 0, c2 = call, c3 = 0;
 #pragma unroll
@@ -201,11 +202,11 @@ __device__ __forceinline__ Random64 random64(u64 seed, u64 step, u64 call, u64 p
     return Random64{{c0, c1, c2, c3}};
 }
 
-// Word `i` (0 to 15) of a draw
+// Word `i` (0 to 15) of a group
 __device__ __forceinline__ unsigned bits16(const Random64& r, int i) { return r.word[i / 4] >> 16 * (i % 4) & 0xffff; }
 
-// Tensor cores, of GPUs that have them for 16-bit types in this shape (sm_80 and above; TENSOR_CORES says so). With
-// group = lane / 4 and t = lane % 4 a lane holds, two 16-bit values in a register, the first in the lower half,
+// Tensor cores for 16-bit types in this shape (TENSOR_CORES: sm_80 and above). With group = lane / 4 and t = lane % 4,
+// a lane holds the following elements, two 16-bit values per register, the first in the lower half:
 //     A (16, 16):  a[0] row group, columns 2t, 2t+1;  a[1] row group + 8;  a[2], a[3] the same rows, columns + 8
 //     B (16, 8):   b[0] rows 2t, 2t+1 of column group;  b[1] rows + 8
 //     C (16, 8):   c[0], c[1] row group, columns 2t, 2t+1;  c[2], c[3] row group + 8
@@ -220,7 +221,7 @@ __device__ __forceinline__ unsigned bits16(const Random64& r, int i) { return r.
 
 #ifdef __CUDACC__
 
-// c += A B by the whole warp, S half_t or bf16_t; where there are no TENSOR_CORES it is only declared
+// c += A B, computed by the warp for S = half_t or bf16_t; without TENSOR_CORES it is declared but not defined
 template <class S> __device__ __forceinline__ void mma_m16n8k16(float* c, const unsigned* a, const unsigned* b);
 
 #if TENSOR_CORES
@@ -234,15 +235,15 @@ template <> __device__ __forceinline__ void mma_m16n8k16<half_t>(float* c, const
 template <> __device__ __forceinline__ void mma_m16n8k16<bf16_t>(float* c, const unsigned* a, const unsigned* b) { MMA("bf16"); }
 #endif
 
-// Four 8 x 8 matrices of 16-bit values from shared memory: lane i gives the address of row i % 8 of matrix i / 8, a
-// multiple of 16 bytes, and gets of matrix m in r[m] the elements (group, 2t) and (group, 2t + 1)
+// Load four 8 x 8 matrices of 16-bit values from shared memory. Lane i passes the address of row i % 8 of matrix i / 8,
+// a multiple of 16 bytes, and receives in r[m] the elements (group, 2t) and (group, 2t + 1) of matrix m.
 __device__ __forceinline__ void ldmatrix_x4(unsigned* r, const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
 }
 
-// The same, of the transposed matrices: the elements (2t, group) and (2t + 1, group)
+// The same for transposed matrices: the elements (2t, group) and (2t + 1, group)
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned* r, const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -280,7 +281,7 @@ UNCHECKED static void ldmatrix(bool transposed, unsigned* r, const void* row, co
         int matrix = i / 2, from = transposed ? 2 * t + i % 2 : group, column = transposed ? group : 2 * t + i % 2;
         const unsigned short* p = shown_by<const unsigned short*>(shown, 8 * matrix + from) + column;
         if ((uintptr_t)(p - column) % 16 || !is_shared(p))
-            fail(0, "loads a matrix (%s:%d), a row of which is not in shared memory at a multiple of 16 bytes", file, line);
+            fail(0, "loads a matrix (%s:%d) with a row that is not in shared memory or not aligned to 16 bytes", file, line);
         touch(p, 2, false, 0);
         r[matrix] = i % 2 ? r[matrix] | (unsigned)*p << 16 : *p;
     }
@@ -300,9 +301,9 @@ inline void ldmatrix_x4_trans(unsigned* r, const void* row, const char* file = _
 }
 #endif
 
-// Copies of BYTES (2, 4, 8 or 16, both addresses multiples of it) from global to shared memory, of zeros where not `real`.
-// From sm_80 on they take no registers and nobody waits: they have been made after `wait_for_copies`, which waits for those
-// of its own thread alone, so that a barrier follows.
+// Copy BYTES bytes (2, 4, 8 or 16, both addresses multiples of it) from global to shared memory, or zeros if not
+// `real`. From sm_80 on the copy is asynchronous and needs no registers. `wait_for_copies` waits for the copies of the
+// calling thread only, so a barrier must follow it.
 
 template <int BYTES> struct alignas(BYTES) Bytes { unsigned words[BYTES / 4]; };
 template <> struct alignas(2) Bytes<2> { unsigned short word; };
@@ -334,13 +335,13 @@ __device__ __forceinline__ void wait_for_copies() {
 #else
 namespace emulator {
 
-// Made when they are waited for, so that what is read before that is wrong.
+// Copies run when they are waited for, so that earlier reads see wrong values.
 struct Copy { void* to; const void* from; int bytes; };
 const int MAX_COPIES = 512;
 static Copy copies[MAX_THREADS][MAX_COPIES];
 
 UNCHECKED static void start_copy(void* to, const void* from, int bytes) {
-    if (current->copies == MAX_COPIES) fail(0, "has more than %d copies under way; wait_for_copies", MAX_COPIES);
+    if (current->copies == MAX_COPIES) fail(0, "has more than %d copies in flight; call wait_for_copies", MAX_COPIES);
     copies[current->linear][current->copies++] = Copy{to, from, bytes};
 }
 
@@ -370,8 +371,8 @@ inline void wait_for_copies() {
 }
 #endif
 
-// N neighbouring values of which `count` exist (if less than N; the others read as 0): 16 bytes at a time where all exist
-// and the address allows it, else one by one. N is a multiple of VECTOR.
+// Load or store N adjacent values, of which the first `count` exist; the others read as 0. Accesses 16 bytes at a time
+// if all values exist and the address is aligned, else one value at a time. N is a multiple of VECTOR.
 
 template <int N, class S> __device__ __forceinline__ void load(const S* p, int count, float* v) {
     if (count >= N && reinterpret_cast<u64>(p) % 16 == 0) {
@@ -394,26 +395,27 @@ template <int N, class S> __device__ __forceinline__ void store(S* p, int count,
     }
 }
 
-// Dropout: a value whose random word is below `threshold` becomes 0, the others are multiplied by `scale`
+// Dropout: values whose random word is below `threshold` become 0, the others are multiplied by `scale`
 
-struct Draw {
+struct Dropout {
     unsigned threshold;
     float scale;
     u64 seed, step, call;
-    const u64* moment;  // null, or what is added to step and call: in a CUDA graph, whose arguments never change
+    const u64* device_counter;  // added to step and call unless null; the arguments of a CUDA graph are constant
 };
 
-__device__ __forceinline__ Random64 random64(const Draw& draw, u64 position) {
-    const u64* moment = draw.moment;
-    return random64(draw.seed, draw.step + (moment ? moment[0] : 0), draw.call + (moment ? moment[1] : 0), position);
+__device__ __forceinline__ Random64 random64(const Dropout& dropout, u64 position) {
+    const u64* counter = dropout.device_counter;
+    u64 step = dropout.step + (counter ? counter[0] : 0), call = dropout.call + (counter ? counter[1] : 0);
+    return random64(dropout.seed, step, call, position);
 }
 
-// Drop among 16 neighbouring values, the first of which is number `position` of its array.
-__device__ __forceinline__ void drop16(float* v, u64 position, const Draw& draw) {
-    Random64 r = random64(draw, position / 16);
+// Apply dropout to 16 adjacent values, the first of which has index `position` in its array.
+__device__ __forceinline__ void drop16(float* v, u64 position, const Dropout& dropout) {
+    Random64 r = random64(dropout, position / 16);
     int shift = position % 16;
-    if (shift) {  // the last words of one count, then the first ones of the next
-        Random64 next = random64(draw, position / 16 + 1);
+    if (shift) {  // the last words of one counter value, then the first words of the next
+        Random64 next = random64(dropout, position / 16 + 1);
         u64 w[8];
 #pragma unroll
         for (int i = 0; i < 4; i++) w[i] = r.word[i], w[i + 4] = next.word[i];
@@ -426,8 +428,8 @@ __device__ __forceinline__ void drop16(float* v, u64 position, const Draw& draw)
         for (int i = 0; i < 4; i++) r.word[i] = by ? w[i] >> by | w[i + 1] << (64 - by) : w[i];
     }
 #pragma unroll
-    for (int i = 0; i < 16; i++) v[i] = bits16(r, i) < draw.threshold ? 0.0f : v[i] * draw.scale;
+    for (int i = 0; i < 16; i++) v[i] = bits16(r, i) < dropout.threshold ? 0.0f : v[i] * dropout.scale;
 }
 
-// exp(x) for x <= 0, as one multiplication and one instruction: an error of 1e-7 |x|
+// exp(x) for x <= 0 with one multiplication and one exp2 instruction; the error is 1e-7 |x|
 __device__ __forceinline__ float quick_exp(float x) { return exp2f(x * 1.44269504f); }

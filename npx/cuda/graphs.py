@@ -1,12 +1,12 @@
-"""CUDA graphs: what a function asks of a GPU is noted once, and asked again by one call.
+"""CUDA graphs: record the GPU work of a function once and repeat it with a single call.
 
-    graph = Graph(function, inputs)     # inputs: host arrays, which reach the function as arrays on the device
-    result = graph(others)              # of the same shapes and dtypes: all kernels and products, asked for at once
+    graph = Graph(function, inputs)     # inputs: host arrays, which the function receives as device arrays
+    result = graph(new_inputs)          # of the same shapes and dtypes; launches all kernels and GEMMs at once
 
-Python runs once and nothing is computed while it does; from then on the GPU repeats the same kernels with the same
-arguments. So the function may not wait for a number, nor bring one from the host but through its inputs, and all arrays
-that were there before and that it reads or writes have to stay where they are. Run it before without a graph: kernels
-are compiled then, tables uploaded, and libraries have made their choices.
+The Python function runs only once, during the capture, when nothing is computed. Afterwards the GPU repeats the same
+kernels with the same arguments. The function must therefore not wait for a value and may read host data only through
+its inputs, and all existing arrays that it reads or writes must stay at their addresses. Call the function once without
+a graph first, so that kernels are compiled, tables uploaded and libraries initialized.
 """
 
 import functools
@@ -20,63 +20,67 @@ from npx import array
 from npx.array import Array, array_module, free_memory, from_host
 from npx.cuda import blas
 
-ALIGNMENT = 256  # bytes, as of every allocation
+ALIGNMENT = 256  # bytes, as for every CUDA allocation
 
 
 @functools.cache
 def pool(cupy: Any) -> Any:
-    """Where arrays of graphs lie, and nothing else: a graph writes to them whenever it runs, alive or not.
+    """Return the memory pool for arrays created by graphs, which graphs write to whether or not the arrays are alive.
 
-    All graphs share it, as they run one after another. Where memory is short, CuPy's pool gives back what no array
-    holds; graphs still write there, so all of it is kept. NPX_GPU_MEMORY limits it together with all other arrays.
+    All graphs share the pool, because they run one after another. When memory is short, CuPy's default pool frees
+    unused blocks; graphs would still write to those, so this pool never frees memory. NPX_GPU_MEMORY limits both pools
+    together.
     """
-    others, kept, held = cupy.get_default_memory_pool(), [], 0
-    limit = others.get_limit()  # 0: none
+    default_pool, blocks, n_bytes = cupy.get_default_memory_pool(), [], 0
+    limit = default_pool.get_limit()  # 0 means no limit
 
     def malloc(size: int) -> Any:
-        nonlocal held
-        if limit and others.total_bytes() + held + size > limit:
-            raise MemoryError(f"{size} bytes for a graph beside {others.total_bytes() + held} of {limit}")
-        kept.append(cupy.cuda.Memory(size))
-        held += size
+        nonlocal n_bytes
+        if limit and default_pool.total_bytes() + n_bytes + size > limit:
+            in_use = default_pool.total_bytes() + n_bytes
+            raise MemoryError(f"CUDA graph: expected {size} bytes; got a limit of {limit} with {in_use} in use")
+        blocks.append(cupy.cuda.Memory(size))
+        n_bytes += size
         if limit:
-            others.set_limit(size=limit - held)
-        return cupy.cuda.MemoryPointer(kept[-1], 0)
+            default_pool.set_limit(size=limit - n_bytes)
+        return cupy.cuda.MemoryPointer(blocks[-1], 0)
 
     return cupy.cuda.MemoryPool(malloc)
 
 
 @functools.cache
-def stream_of_all(cupy: Any) -> Any:
-    """The stream that graphs are captured on: a pool gives no stream what was another's."""
+def capture_stream(cupy: Any) -> Any:
+    """Return the stream on which all graphs are captured: a pool does not reuse memory across streams."""
     return cupy.cuda.Stream(non_blocking=True)
 
 
 class Graph:
-    """A function's kernels as a CUDA graph.
+    """The kernels of a function as a CUDA graph.
 
-    Calls return what the function returned, the same arrays each time, whose numbers last until another graph runs.
-    Products are no longer asked of CuPy's cuBLAS from the first one on. Raises RuntimeError (CuPy's errors are such) or
-    MemoryError where the function cannot be captured; nothing of it has been computed then.
+    A call returns the arrays that the function returned, the same ones each time; their values last until another graph
+    runs. Creating the first graph switches all GEMMs to our own cuBLAS handle. Raises RuntimeError (the base of CuPy's
+    errors) or MemoryError if the function cannot be captured; nothing has been computed then.
     """
 
     def __init__(self, function: Callable[..., Any], inputs: Sequence[np.ndarray]) -> None:
         starts = np.cumsum([0, *(-(-x.nbytes // ALIGNMENT) * ALIGNMENT for x in inputs)])
-        self.host = np.zeros(int(starts[-1]), np.uint8)
-        self.buffer = from_host(self.host)
-        self._host_views, views = ([_view(whole, i, x) for i, x in zip(starts, inputs, strict=False)]
-                                   for whole in (self.host, self.buffer))  # fmt: skip
+        self.host_buffer = np.zeros(int(starts[-1]), np.uint8)
+        self.buffer = from_host(self.host_buffer)
+        self._host_views, views = (
+            [_view(buffer, start, x) for start, x in zip(starts, inputs, strict=False)]
+            for buffer in (self.host_buffer, self.buffer)
+        )
         self._fill(inputs)
         cupy = array_module(self.buffer)
         blas.use_own_handle(cupy)
-        stream = stream_of_all(cupy)
-        free_memory()  # what no array holds may be the graph's
-        with stream, cupy.cuda.using_allocator(pool(cupy).malloc), _nothing_from_the_host(cupy):
+        stream = capture_stream(cupy)
+        free_memory()  # leaves more memory for the graph
+        with stream, cupy.cuda.using_allocator(pool(cupy).malloc), _uploads_forbidden(cupy):
             stream.begin_capture()
             try:
                 self.result = function(*views)
             except BaseException:
-                with suppress(RuntimeError):  # which says again that the capture failed
+                with suppress(RuntimeError):  # reports the failed capture a second time
                     stream.end_capture()
                 raise
             self.graph = stream.end_capture()
@@ -87,27 +91,27 @@ class Graph:
         return self.result
 
     def _fill(self, inputs: Sequence[np.ndarray]) -> None:
-        """One upload for all of them."""
+        """Upload all inputs at once."""
         for view, x in zip(self._host_views, inputs, strict=True):
             view[...] = x
-        self.buffer[...] = from_host(self.host)
+        self.buffer[...] = from_host(self.host_buffer)
 
 
-def _view(whole: Array, start: int, like: np.ndarray) -> Array:
-    return whole[start : start + like.nbytes].view(like.dtype).reshape(like.shape)
+def _view(buffer: Array, start: int, like: np.ndarray) -> Array:
+    return buffer[start : start + like.nbytes].view(like.dtype).reshape(like.shape)
 
 
 @contextmanager
-def _nothing_from_the_host(cupy: Any) -> Iterator[None]:
-    """Uploads are refused, CuPy's own too (a list as an index): a graph would read memory of the host that is gone."""
+def _uploads_forbidden(cupy: Any) -> Iterator[None]:
+    """Reject uploads, including CuPy's own (of a list used as an index): a graph would later read freed host memory."""
 
-    def refused(size: int) -> Any:
-        raise RuntimeError("CUDA graph: expected a step whose numbers are on the device; got one that uploads some")
+    def reject(size: int) -> Any:
+        raise RuntimeError(array.UPLOAD_ERROR)
 
-    array.uploads = False
-    cupy.cuda.set_pinned_memory_allocator(refused)
+    array.uploads_allowed = False
+    cupy.cuda.set_pinned_memory_allocator(reject)
     try:
         yield
     finally:
         cupy.cuda.set_pinned_memory_allocator(cupy.get_default_pinned_memory_pool().malloc)
-        array.uploads = True
+        array.uploads_allowed = True

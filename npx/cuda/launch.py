@@ -1,11 +1,10 @@
-"""CUDA kernels: one function starts them, on a GPU for CuPy arrays, emulated for NumPy arrays.
+"""Launching CUDA kernels: on a GPU for CuPy arrays, in the emulator for NumPy arrays.
 
     launch("softmax.cu", "softmax_rows", grid, block, (x, y, np.int32(n)), T=x.dtype)
 
-The source lies beside its reference in `kernels/` and includes `device.cuh` alone. Its line "Built with:" lists the
-definitions it is compiled with; `python -m npx.testing.nvrtc_report` compiles all of them for the GPUs of three
-generations and
-prints what registers they take.
+A .cu file is next to its reference in `kernels/` and includes only `device.cuh`. Its "Built with:" lines list the
+definitions it is compiled with; `python -m npx.testing.nvrtc_report` compiles all of them for three generations of
+GPUs and reports the registers they use.
 """
 
 import functools
@@ -16,7 +15,7 @@ import numpy as np
 
 from npx.array import array_module
 
-SOURCES = Path(__file__).parents[1] / "kernels"  # of the .cu files
+SOURCES = Path(__file__).parents[1] / "kernels"  # the folder of the .cu files
 HEADER = Path(__file__).with_name("device.cuh")
 CTYPES = {
     "float32": "float",
@@ -32,18 +31,20 @@ CTYPES = {
     "uint32": "unsigned",
     "uint64": "u64",
 }
-BLOCK_THREADS = 256  # of a block, where nothing asks for another number
+BLOCK_THREADS = 256  # the default number of threads per block
 OPTIONS = ("-std=c++17",)
 
 
 def launch(
     source: str, kernel: str, grid: Any, block: Any, args: Any, shared: int = 0, strided: bool = False, **defines: Any
 ) -> None:
-    """Run `kernel` of a file over `grid` blocks of `block` threads (an int or up to three).
+    """Run `kernel` of a file over `grid` blocks of `block` threads, each an int or up to three; an empty grid is valid.
 
-    source: a file in `kernels/`, or an absolute path. args: arrays (passed as pointers; contiguous, or else `strided`
-    says that the kernel is given the strides), NumPy scalars (by value), None (a null pointer). shared: bytes of
-    dynamic shared memory. defines: integers, or dtypes, which become the C type. A grid with no block does nothing.
+    source: a file in `kernels/`, or an absolute path.
+    args: arrays (passed as pointers), NumPy scalars (passed by value) and None (a null pointer).
+    shared: bytes of dynamic shared memory.
+    strided: the kernel receives the strides of its arrays; otherwise ValueError for arrays that are not contiguous.
+    defines: preprocessor definitions: integers, or dtypes, which become C types.
     """
     grid3, block3 = _three(grid), _three(block)
     if 0 in grid3:
@@ -54,19 +55,19 @@ def launch(
                 f"{Path(source).name}, {kernel}, argument {i}: expected a contiguous array; got shape {arg.shape}, "
                 f"strides {arg.strides}"
             )
-    named = tuple(defines.items())
+    definitions = tuple(defines.items())
     if array_module(*args) is np:
         from npx.testing.cuda_emulator import emulator
 
-        module = emulator.module(SOURCES / source, HEADER, _text(named))
+        module = emulator.module(SOURCES / source, HEADER, _c_values(definitions))
         module.launch(kernel, grid3, block3, args, shared)
     else:
         pointers = tuple(np.uintp(0) if arg is None else arg for arg in args)
-        _function(source, kernel, named, shared)(grid3, block3, pointers, shared_mem=shared)
+        _function(source, kernel, definitions, shared)(grid3, block3, pointers, shared_mem=shared)
 
 
 def contiguous(x: Any) -> Any:
-    """x, copied if it is not contiguous; its shape stays (NumPy's ascontiguousarray gives a 0-d array an axis)."""
+    """Return x, copied if it is not contiguous. Preserves 0-d shapes, unlike NumPy's ascontiguousarray."""
     return x if x is None or x.flags.c_contiguous else array_module(x).ascontiguousarray(x)
 
 
@@ -75,8 +76,8 @@ def _three(n: Any) -> tuple[int, int, int]:
     return tuple(int(size) for size in (*sizes, 1, 1)[:3])  # type: ignore[return-value]
 
 
-def _text(defines: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, str], ...]:
-    """The definitions as the compiler gets them: dtypes as C types, numbers in decimal."""
+def _c_values(defines: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, str], ...]:
+    """Return the definitions as text: dtypes as C types, integers in decimal."""
     return tuple(
         (name, str(int(value)) if isinstance(value, (int, np.integer)) else CTYPES[np.dtype(value).name])
         for name, value in defines
@@ -84,9 +85,10 @@ def _text(defines: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, str], ...]:
 
 
 def source_text(source: str, defines: tuple[tuple[str, str], ...]) -> str:
-    """A kernel file as a compiler without an include path gets it: `device.cuh`, the definitions, the file.
+    """Return a kernel file for a compiler without an include path: `device.cuh`, the definitions, the file itself.
 
-    The definitions are no options (-DT=float), as CUDA's own headers, which come before all this, use such short names.
+    The definitions are not passed as options (-DT=float), because CUDA's own headers, which come first, use such short
+    names.
     """
     include = '#include "device.cuh"'
     text = (SOURCES / source).read_text().replace(include, "", 1)
@@ -98,7 +100,7 @@ def source_text(source: str, defines: tuple[tuple[str, str], ...]) -> str:
 def _function(source: str, kernel: str, defines: tuple[tuple[str, Any], ...], shared: int) -> Any:
     import cupy
 
-    function = cupy.RawModule(code=source_text(source, _text(defines)), options=OPTIONS).get_function(kernel)
+    function = cupy.RawModule(code=source_text(source, _c_values(defines)), options=OPTIONS).get_function(kernel)
     if shared > 48 << 10:
         function.max_dynamic_shared_size_bytes = shared
     return function

@@ -1,15 +1,15 @@
-"""The one thread of a process that calls MPI: it carries what ranks give each other, and looks after another rank.
+"""The only thread of a process that calls MPI: it runs the communication tasks and the heartbeat.
 
-What is carried is a generator that starts requests of MPI's, and gives each to be waited for:
+A task is a generator that starts MPI requests and yields each one to wait for it:
 
     def sizes():
-        found = np.empty(comm.size, np.int64)
-        yield comm.Iallgather(np.array([7]), found)     # goes on when the request is done
-        return found
+        sizes = np.empty(comm.size, np.int64)
+        yield comm.Iallgather(np.array([7]), sizes)     # resumes when the request is complete
+        return sizes
 
-One thread needs no MPI for several threads, whose locks are where MPI libraries go wrong. It never waits inside MPI,
-which would take a whole core: it looks at a request and sleeps, so that a rank which waits leaves its core to others,
-and so that a sign of life goes out whatever the rank computes or waits for.
+A single calling thread needs no multi-threaded MPI, whose locks are a common source of bugs. It never blocks in MPI,
+which would occupy a core: it polls the request and sleeps in between, so that a waiting rank leaves its core to others,
+and heartbeats are sent whatever the rank computes or waits for.
 """
 
 import os
@@ -26,127 +26,129 @@ import numpy as np
 
 from npx.distributed.heartbeat import Heartbeat
 
-LOOK = 0.1  # seconds between two looks at the next rank
-PAUSE = 2e-3  # seconds of sleep, at most, between two looks at a request
+CHECK_INTERVAL = 0.1  # seconds between two checks of the heartbeat
+MAX_PAUSE = 2e-3  # seconds of sleep, at most, between two polls of a request
 
-Steps = Generator[Any, None, Any]  # gives requests, returns a result
+Steps = Generator[Any, None, Any]  # yields requests, returns a result
 
 
 class Task:
-    """Something that is carried."""
+    """A communication task, its progress and its result."""
 
     def __init__(self, steps: Steps) -> None:
         self.steps, self.request = steps, None
-        self.began: float | None = None  # by time.monotonic
+        self.started_at: float | None = None  # time.monotonic()
         self.value: Any = None
         self.error: BaseException | None = None
         self.done = threading.Event()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Whether it is done, or comes to be within so many seconds; raises what was raised in it."""
-        done = self.done.wait(seconds)  # which a signal's handler may interrupt
+        """Wait for the task, for `seconds` at most, and return whether it is done; raises the task's error."""
+        done = self.done.wait(seconds)  # a signal handler may interrupt this
         if self.error is not None:
             raise self.error
         return done
 
-    def moves(self) -> bool:
-        """Goes on as far as it can without waiting; whether that was any way at all."""
-        moved = False
+    def advance(self) -> bool:
+        """Run the task as far as possible without waiting; return whether it made progress."""
+        progress = False
         try:
             while self.request is None or self.request.Test():
-                self.request, moved = next(self.steps), True
+                self.request, progress = next(self.steps), True
         except StopIteration as end:
             self.value = end.value
-        except BaseException as error:  # raised where it is waited for
+        except BaseException as error:  # raised by `wait`
             self.error = error
         else:
-            return moved
+            return progress
         self.done.set()
         return True
 
 
 class CommThread:
-    """The thread. `ended` is called in it, once, where the whole run is to end."""
+    """The communication thread. It calls `on_abort(status)` once if the run is to be aborted."""
 
-    def __init__(self, ended: Callable[[int], None]) -> None:
-        self.lanes: dict[str, deque[Task]] = {"work": deque(), "end": deque()}  # each in its order, beside each other
-        self.entered = 0  # how often this rank came to what all do together
-        self.watch: Heartbeat | None = None
-        self.ended, self._status = ended, -1
+    def __init__(self, on_abort: Callable[[int], None]) -> None:
+        # Queues run concurrently, the tasks within a queue in order.
+        self.queues: dict[str, deque[Task]] = {"collectives": deque(), "shutdown": deque()}
+        self.n_collectives = 0  # collectives started so far
+        self.heartbeat: Heartbeat | None = None
+        self.on_abort, self._abort_status = on_abort, -1
         self._stopping = False
-        self._hears, self._wakes = os.pipe()
-        os.set_blocking(self._wakes, False)
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
         self.thread = threading.Thread(target=self._run, daemon=True, name="npx-ranks")
         self.thread.start()
 
-    def carry(self, steps: Steps, lane: str = "work") -> Task:
-        """Has something carried, after what was given before it."""
+    def submit(self, steps: Steps, queue: str = "collectives") -> Task:
+        """Append a task to a queue."""
         task = Task(steps)
-        self.lanes[lane].append(task)
+        self.queues[queue].append(task)
         self.wake()
         return task
 
     def wake(self) -> None:
-        with suppress(BlockingIOError):  # it has been woken often enough
-            os.write(self._wakes, b"!")
+        """Interrupt the thread's sleep."""
+        with suppress(BlockingIOError):  # the pipe is full, so the thread will wake up anyway
+            os.write(self._wake_write, b"!")
 
-    def end(self, status: int) -> None:
-        """Ends the whole run."""
-        self._status = status
+    def abort(self, status: int) -> None:
+        """Make the thread call `on_abort(status)`."""
+        self._abort_status = status
         self.wake()
 
     def stop(self) -> None:
-        """Ends the thread, when all is done that it was given for the end."""
+        """End the thread after the tasks in the shutdown queue."""
         self._stopping = True
         self.wake()
         self.thread.join()
-        os.close(self._hears)
-        os.close(self._wakes)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
 
     @property
-    def waiting(self) -> float | None:
-        """Since when the others are waited for, by time.monotonic."""
+    def waiting_since(self) -> float | None:
+        """The time.monotonic() at which the current collective started, or None."""
         with suppress(IndexError):
-            return self.lanes["work"][0].began
+            return self.queues["collectives"][0].started_at
         return None
 
     def _run(self) -> None:
         try:
-            with np.errstate(all="ignore"):  # of sums that are not finite is told where they are read
-                self._carry()
-        except BaseException:  # without this thread all ranks would wait for ever
+            with np.errstate(all="ignore"):  # sums that are not finite are reported where they are used
+                self._loop()
+        except BaseException:  # without this thread all ranks would wait forever
             traceback.print_exc()
-            self.ended(1)
+            self.on_abort(1)
 
-    def _carry(self) -> None:
-        moved = looked = time.monotonic()
-        while not self._stopping or self.lanes["end"]:
-            if self._status >= 0:
-                self.ended(self._status)
+    def _loop(self) -> None:
+        last_progress = last_check = time.monotonic()
+        while not self._stopping or self.queues["shutdown"]:
+            if self._abort_status >= 0:
+                self.on_abort(self._abort_status)
                 return
-            moving = [self._moves(lane) for lane in self.lanes.values()]
+            progress = [self._advance(queue) for queue in self.queues.values()]
             now = time.monotonic()
-            moved = now if any(moving) else moved
-            pause = min(PAUSE, (now - moved) / 10) if any(self.lanes.values()) else LOOK
-            watched = self.watch.ends if self.watch and self.watch.judges else []
-            ready, _, _ = select.select([self._hears, *watched], [], [], pause)
-            if self._hears in ready:
-                os.read(self._hears, 4096)
+            last_progress = now if any(progress) else last_progress
+            busy = any(self.queues.values())
+            pause = min(MAX_PAUSE, (now - last_progress) / 10) if busy else CHECK_INTERVAL
+            exit_fds = self.heartbeat.exit_fds if self.heartbeat and self.heartbeat.enabled else []
+            ready, _, _ = select.select([self._wake_read, *exit_fds], [], [], pause)
+            if self._wake_read in ready:
+                os.read(self._wake_read, 4096)
             now = time.monotonic()
-            if self.watch and (now - looked >= LOOK or not {*ready}.isdisjoint(watched)):
-                looked = now
-                self.watch.look(now)
+            if self.heartbeat and (now - last_check >= CHECK_INTERVAL or not {*ready}.isdisjoint(exit_fds)):
+                last_check = now
+                self.heartbeat.check(now)
 
-    def _moves(self, lane: deque[Task]) -> bool:
-        moved = False
-        while lane:
-            task = lane[0]
-            if task.began is None:
-                task.began = time.monotonic()
-                self.entered += lane is self.lanes["work"]
-            if task.moves():
-                moved = True
+    def _advance(self, queue: deque[Task]) -> bool:
+        progress = False
+        while queue:
+            task = queue[0]
+            if task.started_at is None:
+                task.started_at = time.monotonic()
+                self.n_collectives += queue is self.queues["collectives"]
+            progress |= task.advance()
             if not task.done.is_set():
                 break
-            lane.popleft()
-        return moved
+            queue.popleft()
+        return progress

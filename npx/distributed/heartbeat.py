@@ -1,4 +1,4 @@
-"""What sees that another rank is dead, stopped or stuck."""
+"""Detection of ranks that are dead, stopped or stuck."""
 
 import os
 import socket
@@ -6,75 +6,77 @@ from typing import Any
 
 import numpy as np
 
-BEAT = 0.5  # seconds between two signs of life
-ENDING = np.array([-1], np.int64)  # in place of a sign of life: a rank that ends the run, and has said why
+BEAT = 0.5  # seconds between two heartbeats
+ABORTING = np.array([-1], np.int64)  # sent instead of a heartbeat by a rank that aborts the run and reports why
 
 
 class Heartbeat:
-    """Looks after the next rank, so that each is looked after by one.
+    """Monitors the next rank, so that every rank is monitored by one other.
 
-    The next rank sends a sign of life every BEAT seconds: how often it came to what all ranks do together. Where none
-    comes for `seconds`, or its process is gone from this machine, or this rank has waited for longer than `world.limit`
-    in a place to which that rank has not come, the watch says so in one line and ends all ranks.
+    Each rank sends a heartbeat every BEAT seconds with the number of collectives it has started. This rank logs one
+    line and ends all ranks if the next rank sends no heartbeat for `timeout` seconds, if its process has ended (on this
+    host), or if this rank has waited longer than `world.timeout` in a collective that the next rank has not started.
     """
 
-    def __init__(self, world: Any, about: tuple[str, str, int], seconds: float, now: float) -> None:
-        self.world, self.seconds = world, seconds
-        self.of, host, pid = about  # the next rank: its name, machine and process
+    def __init__(self, world: Any, peer: tuple[str, str, int], timeout: float, now: float) -> None:
+        self.world, self.timeout = world, timeout
+        self.peer, host, pid = peer  # name, host and process ID of the next rank
         self.pid = pid if host == socket.gethostname() else None
-        self.ends = _end_of(pid) if self.pid is not None else []  # can be read when that process has ended
+        self.exit_fds = _exit_fds(pid) if self.pid is not None else []  # become readable when that process ends
         self.target = (world.rank - 1) % world.size
-        self.judges = True  # not any more where all ranks come to their end
-        self.heard = self.looked = now
-        self.told, self.entered = 0.0, 0
-        self.sent: list[Any] = []
+        self.enabled = True  # False once the ranks are ending
+        self.last_received = self.last_check = now
+        self.last_sent, self.peer_collectives = 0.0, 0
+        self.pending_sends: list[Any] = []
 
-    def look(self, now: float) -> None:
-        """Gives a sign of life, hears the other's, and ends the run where something is wrong. Called by the carrier."""
-        if now - self.looked > 2 * BEAT:  # it was this process that stood still
-            self.heard = now
-        self.looked = now
-        life = self.world.life
-        if now - self.told >= BEAT:
-            self.told = now
-            self.sent = [request for request in self.sent if not request.Test()]
-            self.sent.append(life.Isend(np.array([self.world.carrier.entered], np.int64), self.target))
-        while life.Iprobe():
-            number = np.empty(1, np.int64)
-            life.Recv(number)
-            if number == ENDING:
-                self.judges = False
+    def check(self, now: float) -> None:
+        """Send and receive heartbeats, and end the run if the next rank has failed. Called by the CommThread."""
+        if now - self.last_check > 2 * BEAT:  # this process itself was suspended
+            self.last_received = now
+        self.last_check = now
+        comm = self.world.heartbeat_comm
+        if now - self.last_sent >= BEAT:
+            self.last_sent = now
+            self.pending_sends = [request for request in self.pending_sends if not request.Test()]
+            started = np.array([self.world.comm_thread.n_collectives], np.int64)
+            self.pending_sends.append(comm.Isend(started, self.target))
+        while comm.Iprobe():
+            message = np.empty(1, np.int64)
+            comm.Recv(message)
+            if message == ABORTING:
+                self.enabled = False
             else:
-                self.heard, self.entered = now, int(number[0])
-        if self.judges and (wrong := self._wrong(now - self.heard, now)):
-            self.judges = False
-            self.world.tell(wrong, self.of)
+                self.last_received, self.peer_collectives = now, int(message[0])
+        if self.enabled and (failure := self._failure(now - self.last_received, now)):
+            self.enabled = False
+            self.world.log(failure, self.peer)
             self.world.end_all(1)
 
-    def _wrong(self, silent: float, now: float) -> str:
-        """What is wrong with the next rank, or ""."""
-        carrier, limit = self.world.carrier, self.world.limit
-        if self.pid is not None and _gone(self.pid):
+    def _failure(self, silence: float, now: float) -> str:
+        """Return what is wrong with the next rank, or ""."""
+        comm_thread, timeout = self.world.comm_thread, self.world.timeout
+        if self.pid is not None and _has_ended(self.pid):
             return "its process has ended, killed or out of memory; the run ends; try --resume"
-        if silent > self.seconds:
-            return f"no sign of life for {silent:.0f} s (train.rank_timeout); the run ends; try --resume"
-        waiting = carrier.waiting
-        late = waiting is not None and limit is not None and now - waiting > limit
-        if late and silent < 2 * BEAT and self.entered < carrier.entered:
-            return f"waited for it for {now - (waiting or now):.0f} s (train.rank_timeout); the run ends; try --resume"
+        if silence > self.timeout:
+            return f"no sign of life for {silence:.0f} s (train.rank_timeout); the run ends; try --resume"
+        since = comm_thread.waiting_since
+        if since is None or timeout is None or now - since <= timeout:
+            return ""
+        if silence < 2 * BEAT and self.peer_collectives < comm_thread.n_collectives:
+            return f"waited for it for {now - since:.0f} s (train.rank_timeout); the run ends; try --resume"
         return ""
 
 
-def _end_of(pid: int) -> list[int]:
-    """A descriptor that can be read when a process ends; none where the system has no such thing."""
+def _exit_fds(pid: int) -> list[int]:
+    """Return a descriptor that becomes readable when a process ends, or none if the system does not support it."""
     try:
         return [os.pidfd_open(pid)]
     except (AttributeError, OSError):
         return []
 
 
-def _gone(pid: int) -> bool:
-    """Whether there is no process of this number, or only what is left of one."""
+def _has_ended(pid: int) -> bool:
+    """Return whether there is no process with this ID, or only a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")

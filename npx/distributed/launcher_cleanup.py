@@ -1,8 +1,8 @@
-"""Ends the starter of a rank, mpirun or its daemon on another machine, where it does not end by itself.
+"""Ending mpirun after an abort if it hangs. Opt-in: NPX_KILL_LAUNCHER=1.
 
-After an abort mpirun waits for the daemons of all machines, and where one cannot be reached any more, being gone or cut
-off, it waits for as long as TCP believes in the connection: a quarter of an hour. The daemon there waits as well. What
-ends them has to outlive the rank, which an abort kills: a process of its own.
+After an abort mpirun waits for its daemons on all hosts. If a host is down or cut off, it waits until TCP gives up the
+connection, which takes a quarter of an hour; so does a daemon that is cut off from mpirun. An abort also kills the rank
+itself, so only a separate process can end the launcher.
 """
 
 import os
@@ -10,39 +10,39 @@ import subprocess
 import sys
 from contextlib import suppress
 
-STARTERS = {"prterun", "prted"}  # Open MPI's mpirun and its daemon, by the name that Linux knows them by
-PATIENCE = 3  # seconds
-UNDERTAKER = """
+LAUNCHERS = {"prterun", "prted"}  # Open MPI's mpirun and its daemon, as their processes are named on Linux
+GRACE_PERIOD = 3  # seconds until the launcher is ended
+KILLER = """
 import select, signal, sys
-starter, patience = int(sys.argv[1]), int(sys.argv[2])  # a descriptor, which means this process and no later one
-for number in [signal.SIGTERM] * 10 + [signal.SIGKILL]:  # mpirun ends at once where it is told so again
-    if select.select([starter], [], [], patience)[0]:
+launcher, seconds = int(sys.argv[1]), int(sys.argv[2])  # a pidfd never refers to a later process
+for number in [signal.SIGTERM] * 10 + [signal.SIGKILL]:  # mpirun ends at once when it receives SIGTERM a second time
+    if select.select([launcher], [], [], seconds)[0]:
         break
-    signal.pidfd_send_signal(starter, number)
-    patience = 1
+    signal.pidfd_send_signal(launcher, number)
+    seconds = 1
 """
 
 
-def end_starter(patience: int = PATIENCE) -> None:
-    """From now on what started this process is ended if it has not ended within so many seconds.
+def end_launcher(grace_period: int = GRACE_PERIOD) -> None:
+    """Start a process that ends this rank's launcher unless it ends by itself within `grace_period` seconds.
 
-    Nothing happens where it is none of those that are known, or where the system has no descriptors of processes.
+    Does nothing for an unknown launcher, or on a system without pidfds.
     """
     with suppress(OSError, AttributeError):
-        if starter := _starter():
-            own = os.pidfd_open(starter)
-            quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-            about = [sys.executable, "-S", "-c", UNDERTAKER, str(own), str(patience)]
-            subprocess.Popen(about, pass_fds=[own], start_new_session=True, **quiet)  # type: ignore[call-overload]
+        if pid := _launcher_pid():
+            pidfd = os.pidfd_open(pid)
+            streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+            command = [sys.executable, "-S", "-c", KILLER, str(pidfd), str(grace_period)]
+            subprocess.Popen(command, pass_fds=[pidfd], start_new_session=True, **streams)  # type: ignore[call-overload]
 
 
-def _starter() -> int:
-    """The process number of the starter above this process; 0 where there is none that is known."""
+def _launcher_pid() -> int:
+    """Return the process ID of the known launcher above this process, or 0."""
     pid = os.getppid()
     while pid > 1:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            before, _, after = file.read().rpartition(")")
-        if before.partition("(")[2] in STARTERS:
+            start, _, fields = file.read().rpartition(")")
+        if start.partition("(")[2] in LAUNCHERS:
             return pid
-        pid = int(after.split()[1])
+        pid = int(fields.split()[1])
     return 0

@@ -1,4 +1,4 @@
-"""The processes of an MPI communicator as a world: what they tell each other, their sums, and their end."""
+"""The processes of an MPI communicator as a world: collectives on values and arrays, timeouts and shutdown."""
 
 import os
 import socket
@@ -13,128 +13,134 @@ import numpy as np
 
 from npx import array
 from npx.distributed.comm_thread import CommThread, Steps
-from npx.distributed.heartbeat import ENDING, Heartbeat
-from npx.distributed.launcher_cleanup import end_starter
+from npx.distributed.heartbeat import ABORTING, Heartbeat
+from npx.distributed.launcher_cleanup import end_launcher
 from npx.distributed.world import Wait, World
+from npx.settings import setting
 
-TOGETHER = 3.0  # seconds within which ranks that end alike come to the end
-CARD = 1024  # bytes: what is not larger goes to the others in one message
+FAILURE_WINDOW = 3.0  # seconds within which ranks that fail with the same error reach `all_ranks_failed`
+PACKET = 1024  # bytes; values that fit need a single message
 
 
 class MpiWorld(World):
-    """The processes of an MPI communicator. After this was made its carrier alone calls MPI, until `leave`."""
+    """The processes of an MPI communicator. From here until `close`, only the CommThread calls MPI."""
 
     def __init__(self, comm: Any) -> None:
         from mpi4py import MPI
 
         self.mpi, self.rank, self.size = MPI, comm.Get_rank(), comm.Get_size()
-        # Of their own, so that no message of one is taken for that of another: what all do, the end, signs of life.
-        self.comm, self.end, self.life = (comm.Dup() for _ in range(3))
-        self.limit: float | None = None
-        self._waited = 0.0
-        self.carrier = CommThread(self.end_all)
+        # Separate communicators, so that collectives, shutdown and heartbeats never receive each other's messages.
+        self.comm, self.shutdown_comm, self.heartbeat_comm = (comm.Dup() for _ in range(3))
+        self.timeout: float | None = None
+        self._wait_seconds = 0.0
+        self.comm_thread = CommThread(self.end_all)
 
-    def _carried(self, steps: Steps) -> Callable[[], Any]:
-        """Has something carried; what it returns waits for the result."""
-        task = self.carrier.carry(steps)
+    def _start(self, steps: Steps) -> Callable[[], Any]:
+        """Submit a task and return a function that waits for its result."""
+        task = self.comm_thread.submit(steps)
 
         def wait() -> Any:
-            began = time.perf_counter()
+            start = time.perf_counter()
             try:
                 task.wait()
             finally:
-                self._waited += time.perf_counter() - began
+                self._wait_seconds += time.perf_counter() - start
             return task.value
 
         return wait
 
     @property
-    def waited(self) -> float:
-        return self._waited
+    def wait_seconds(self) -> float:
+        return self._wait_seconds
 
-    def _done(self, steps: Steps) -> Any:
-        return self._carried(steps)()
+    def _run(self, steps: Steps) -> Any:
+        return self._start(steps)()
 
-    # ---- things
+    # ---- values
 
-    def gather(self, thing: Any) -> list[Any]:
-        return [self.mpi.pickle.loads(data) for data in self._done(self._gathered(self.mpi.pickle.dumps(thing)))]
+    def gather(self, value: Any) -> list[Any]:
+        pickles = self._run(self._gather_bytes(self.mpi.pickle.dumps(value)))
+        return [self.mpi.pickle.loads(data) for data in pickles]
 
-    def _gathered(self, data: bytes) -> Steps:
-        cards = np.empty((self.size, CARD), np.uint8)
-        yield self.comm.Iallgather(_card(data), cards)
-        found, sizes = cards[:, 8:], cards[:, :8].copy().view(np.int64)[:, 0]
-        rest = np.maximum(sizes - found.shape[1], 0)
-        more = np.empty(rest.sum(), np.uint8)
-        ends = np.cumsum(rest)
-        if more.size:
-            counts, starts = rest.tolist(), (ends - rest).tolist()
-            own = np.frombuffer(data, np.uint8)[found.shape[1] :]
-            yield self.comm.Iallgatherv(own, [more, counts, starts, self.mpi.BYTE])
-        return [found[r, : sizes[r]].tobytes() + more[ends[r] - rest[r] : ends[r]].tobytes() for r in range(self.size)]
+    def _gather_bytes(self, data: bytes) -> Steps:
+        packets = np.empty((self.size, PACKET), np.uint8)
+        yield self.comm.Iallgather(_packet(data), packets)
+        heads, sizes = packets[:, 8:], packets[:, :8].copy().view(np.int64)[:, 0]
+        tail_sizes = np.maximum(sizes - heads.shape[1], 0)
+        tails = np.empty(tail_sizes.sum(), np.uint8)
+        ends = np.cumsum(tail_sizes)
+        if tails.size:
+            counts, starts = tail_sizes.tolist(), (ends - tail_sizes).tolist()
+            tail = np.frombuffer(data, np.uint8)[heads.shape[1] :]
+            yield self.comm.Iallgatherv(tail, [tails, counts, starts, self.mpi.BYTE])
+        return [
+            heads[r, : sizes[r]].tobytes() + tails[ends[r] - tail_sizes[r] : ends[r]].tobytes()
+            for r in range(self.size)
+        ]
 
-    def broadcast(self, thing: Any) -> Any:
-        data = self.mpi.pickle.dumps(thing) if self.rank == 0 else b""
-        found = self._done(self._broadcast(data))
-        return thing if self.rank == 0 else self.mpi.pickle.loads(found)
+    def broadcast(self, value: Any) -> Any:
+        data = self.mpi.pickle.dumps(value) if self.rank == 0 else b""
+        received = self._run(self._broadcast_bytes(data))
+        return value if self.rank == 0 else self.mpi.pickle.loads(received)
 
-    def _broadcast(self, data: bytes) -> Steps:
-        card = _card(data)
-        yield self.comm.Ibcast(card, 0)
-        rest = int(card[:8].view(np.int64)[0]) - (CARD - 8)
-        if rest <= 0:
-            return card[8:].tobytes()[: rest or None]
-        more = np.empty(rest, np.uint8) if self.rank else np.frombuffer(data, np.uint8)[CARD - 8 :].copy()
-        yield self.comm.Ibcast(more, 0)
-        return card[8:].tobytes() + more.tobytes()
+    def _broadcast_bytes(self, data: bytes) -> Steps:
+        packet = _packet(data)
+        yield self.comm.Ibcast(packet, 0)
+        tail_size = int(packet[:8].view(np.int64)[0]) - (PACKET - 8)
+        if tail_size <= 0:
+            return packet[8:].tobytes()[: tail_size or None]
+        tail = np.empty(tail_size, np.uint8) if self.rank else np.frombuffer(data, np.uint8)[PACKET - 8 :].copy()
+        yield self.comm.Ibcast(tail, 0)
+        return packet[8:].tobytes() + tail.tobytes()
 
     def barrier(self) -> None:
-        self._done(self._barrier())
+        self._run(self._barrier())
 
     def _barrier(self) -> Steps:
         yield self.comm.Ibarrier()
 
     # ---- arrays
 
-    def reduce_scatter(self, flat: array.Array, via: Any = None) -> Wait:
-        return self._carried(self._reduced(flat, via))
+    def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+        return self._start(self._reduce_scatter(flat, wire_dtype))
 
-    def all_gather(self, flat: array.Array, via: Any = None) -> Wait:
-        return self._carried(self._spread(flat, via))
+    def all_gather(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+        return self._start(self._all_gather(flat, wire_dtype))
 
-    def all_reduce(self, flat: array.Array, via: Any = None) -> Wait:
-        return self._carried(self._summed(flat, via))
+    def all_reduce(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+        return self._start(self._all_reduce(flat, wire_dtype))
 
-    def _summed(self, flat: array.Array, via: Any) -> Steps:
-        yield from self._reduced(flat, via)
-        yield from self._spread(flat, via)
+    def _all_reduce(self, flat: array.Array, wire_dtype: Any) -> Steps:
+        yield from self._reduce_scatter(flat, wire_dtype)
+        yield from self._all_gather(flat, wire_dtype)
 
-    def _reduced(self, flat: array.Array, via: Any) -> Steps:
-        given = flat if via is None else flat.astype(via)
-        parts, width = [self.part(flat.size, r) for r in range(self.size)], given.itemsize
-        own = flat[parts[self.rank]]
-        found = np.empty((self.size, own.size), given.dtype)  # part `rank` of every rank's array
-        send = [(p.stop - p.start) * width for p in parts], [p.start * width for p in parts]
-        get = [own.size * width] * self.size, [r * own.size * width for r in range(self.size)]
-        byte = self.mpi.BYTE  # whatever the numbers are: nothing is computed on the way
-        yield self.comm.Ialltoallv([_bytes(given), *send, byte], [_bytes(found), *get, byte])
-        self.sent += (flat.size - own.size) * width
-        own[...] = found[0]
-        for part in found[1:]:
-            own += part.astype(own.dtype, copy=False)
+    def _reduce_scatter(self, flat: array.Array, wire_dtype: Any) -> Steps:
+        sent = flat if wire_dtype is None else flat.astype(wire_dtype)
+        shards, itemsize = [self.shard_slice(flat.size, r) for r in range(self.size)], sent.itemsize
+        shard = flat[shards[self.rank]]
+        received = np.empty((self.size, shard.size), sent.dtype)  # this rank's shard of every rank's array
+        send_layout = [(s.stop - s.start) * itemsize for s in shards], [s.start * itemsize for s in shards]
+        shard_bytes = shard.size * itemsize
+        receive_layout = [shard_bytes] * self.size, [r * shard_bytes for r in range(self.size)]
+        byte = self.mpi.BYTE  # MPI only transfers bytes, so any dtype works
+        yield self.comm.Ialltoallv([_bytes(sent), *send_layout, byte], [_bytes(received), *receive_layout, byte])
+        self.bytes_sent += (flat.size - shard.size) * itemsize
+        shard[...] = received[0]
+        for part in received[1:]:
+            shard += part.astype(shard.dtype, copy=False)
 
-    def _spread(self, flat: array.Array, via: Any) -> Steps:
-        given = flat if via is None else flat.astype(via)
-        parts, width = [self.part(flat.size, r) for r in range(self.size)], given.itemsize
-        counts, starts = [(p.stop - p.start) * width for p in parts], [p.start * width for p in parts]
-        yield self.comm.Iallgatherv(self.mpi.IN_PLACE, [_bytes(given), counts, starts, self.mpi.BYTE])
-        self.sent += counts[self.rank] * (self.size - 1)
-        if via is not None:
-            flat[...] = given
+    def _all_gather(self, flat: array.Array, wire_dtype: Any) -> Steps:
+        buffer = flat if wire_dtype is None else flat.astype(wire_dtype)
+        shards, itemsize = [self.shard_slice(flat.size, r) for r in range(self.size)], buffer.itemsize
+        counts, starts = [(s.stop - s.start) * itemsize for s in shards], [s.start * itemsize for s in shards]
+        yield self.comm.Iallgatherv(self.mpi.IN_PLACE, [_bytes(buffer), counts, starts, self.mpi.BYTE])
+        self.bytes_sent += counts[self.rank] * (self.size - 1)
+        if wire_dtype is not None:
+            flat[...] = buffer
 
     @contextmanager
-    def first(self) -> Iterator[None]:
-        limit, self.limit = self.limit, None  # however long rank 0 takes for it
+    def rank_zero_first(self) -> Iterator[None]:
+        timeout, self.timeout = self.timeout, None  # rank 0 may take any time
         error: BaseException | None = None
         if self.rank:
             error = self.broadcast(None)
@@ -147,68 +153,70 @@ class MpiWorld(World):
             raise
         finally:
             if self.rank == 0:
-                self.broadcast(self._sendable(error))
-            self.limit = limit
+                self.broadcast(self._picklable(error))
+            self.timeout = timeout
 
-    def _sendable(self, error: BaseException | None) -> BaseException | None:
-        """An error that other ranks can raise too."""
+    def _picklable(self, error: BaseException | None) -> BaseException | None:
+        """Return the error, or a RuntimeError with its text if it cannot be pickled."""
         try:
             self.mpi.pickle.loads(self.mpi.pickle.dumps(error))
             return error
         except Exception:
             return RuntimeError(f"rank 0: {type(error).__name__}: {error}")
 
-    # ---- what goes wrong
+    # ---- failures and shutdown
 
-    def watch(self, seconds: float) -> None:
-        if self.carrier.watch is None:
-            about = self.gather((self.name, socket.gethostname(), os.getpid()))
-            self.carrier.watch = Heartbeat(self, about[(self.rank + 1) % self.size], seconds, time.monotonic())
+    def start_heartbeat(self, seconds: float) -> None:
+        if self.comm_thread.heartbeat is None:
+            peers = self.gather((self.name, socket.gethostname(), os.getpid()))
+            peer = peers[(self.rank + 1) % self.size]
+            self.comm_thread.heartbeat = Heartbeat(self, peer, seconds, time.monotonic())
 
-    def expect(self, seconds: float | None) -> None:
-        self.limit = seconds
+    def set_timeout(self, seconds: float | None) -> None:
+        self.timeout = seconds
 
-    def alike(self) -> bool:
-        return self._agreed(1, TOGETHER)
+    def all_ranks_failed(self) -> bool:
+        return self._same_status(1, FAILURE_WINDOW)
 
-    def _agreed(self, status: int, seconds: float) -> bool:
-        """Whether all ranks come to their end within a while, with the same status."""
-        task = self.carrier.carry(self._statuses(status), "end")
+    def _same_status(self, status: int, seconds: float) -> bool:
+        """Return whether all ranks shut down within `seconds`, with the same status."""
+        task = self.comm_thread.submit(self._gather_status(status), "shutdown")
         return task.wait(seconds) and bool((task.value == status).all())
 
-    def _statuses(self, status: int) -> Steps:
-        found = np.empty(self.size, np.int64)
-        yield self.end.Iallgather(np.array([status], np.int64), found)
-        return found
+    def _gather_status(self, status: int) -> Steps:
+        statuses = np.empty(self.size, np.int64)
+        yield self.shutdown_comm.Iallgather(np.array([status], np.int64), statuses)
+        return statuses
 
-    def leave(self) -> None:
-        """The end of this process: with the others, or else it ends them too."""
-        if self.carrier.watch is not None:
-            self.carrier.watch.judges = False  # a rank that is done may go
-        if not self._agreed(0, 60.0):
-            self.tell("this rank has ended, and not all others have")
+    def close(self) -> None:
+        """Shut down together with the other ranks; if they do not shut down, end them."""
+        if self.comm_thread.heartbeat is not None:
+            self.comm_thread.heartbeat.enabled = False  # a rank that is done may exit
+        if not self._same_status(0, 60.0):
+            self.log("this rank has ended, but other ranks have not")
             self.abort(1)
-        self.carrier.stop()
+        self.comm_thread.stop()
 
-    def tell(self, text: str, rank: str = "") -> None:
-        """One line on stderr: which rank, which step, what."""
+    def log(self, text: str, rank: str = "") -> None:
+        """Write one line with the rank and the training step to stderr."""
         with suppress(OSError):
             os.write(2, f"npx-transformer: {rank or self.name}, step {self.step}: {text}\n".encode())
 
     def abort(self, status: int) -> None:
         with suppress(Exception):
             sys.stdout.flush()
-        self.carrier.end(status)
+        self.comm_thread.abort(status)
         time.sleep(2.0)
-        os._exit(status)  # where MPI cannot any more
+        os._exit(status)  # in case MPI hangs
 
     def end_all(self, status: int) -> None:
-        """Ends all ranks; called by the carrier."""
-        end_starter()
-        threading.Timer(2.0, os._exit, (status,)).start()  # where MPI cannot any more
-        for rank in range(self.size):  # has no other rank say why the run ends
+        """End all ranks. Called by the CommThread."""
+        if setting("NPX_KILL_LAUNCHER"):
+            end_launcher()
+        threading.Timer(2.0, os._exit, (status,)).start()  # in case MPI hangs
+        for rank in range(self.size):  # keeps the other ranks from reporting the end too
             with suppress(Exception):
-                self.life.Isend(ENDING, rank)
+                self.heartbeat_comm.Isend(ABORTING, rank)
         self.mpi.COMM_WORLD.Abort(status)
         os._exit(status)
 
@@ -217,9 +225,9 @@ def _bytes(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1).view(np.uint8)
 
 
-def _card(data: bytes) -> np.ndarray:
-    """The number of bytes, and as many of them as there is room for: (CARD,)."""
-    card, first = np.zeros(CARD, np.uint8), data[: CARD - 8]
-    card[:8] = np.frombuffer(len(data).to_bytes(8, sys.byteorder), np.uint8)
-    card[8 : 8 + len(first)] = np.frombuffer(first, np.uint8)
-    return card
+def _packet(data: bytes) -> np.ndarray:
+    """Return an array (PACKET,) of uint8 with the length of the data and the first of its bytes."""
+    packet, head = np.zeros(PACKET, np.uint8), data[: PACKET - 8]
+    packet[:8] = np.frombuffer(len(data).to_bytes(8, sys.byteorder), np.uint8)
+    packet[8 : 8 + len(head)] = np.frombuffer(head, np.uint8)
+    return packet

@@ -1,8 +1,9 @@
-"""Sums of arrays on GPUs, a GPU a rank, through NCCL.
+"""Collectives between GPUs through NCCL, with one GPU per rank.
 
-NCCL only carries, as MPI does between CPUs: every rank sends each other rank its part and adds what it gets in the
-order of ranks. So the bits do not depend on which way NCCL finds between the GPUs, parts may be of any size, and a type
-that NCCL does not know is bytes. All of it runs on a stream of its own, beside backward; the host waits for none of it.
+As in `mpi_world.py`, NCCL only transfers data: every rank sends each other rank its part and adds what it receives in
+the order of the ranks. The bits of a sum therefore do not depend on NCCL's choice of algorithm, parts may have any
+size, and dtypes that NCCL does not know are sent as bytes. Everything runs on a separate stream, concurrently with the
+backward pass, and the host never waits for it.
 """
 
 from typing import Any
@@ -12,76 +13,77 @@ from npx.distributed.world import Wait, World
 
 
 class NcclCollectives:
-    """This rank's links to the GPUs of the others. `world` says who is who; `unique`: the id that rank 0 has drawn."""
+    """The collectives of this rank's GPU. `unique_id` is the NCCL ID that rank 0 has created."""
 
-    def __init__(self, cupy: Any, nccl: Any, unique: Any, world: World) -> None:
+    def __init__(self, cupy: Any, nccl: Any, unique_id: Any, world: World) -> None:
         self.cupy, self.nccl, self.world = cupy, nccl, world
-        self.communicator = nccl.NcclCommunicator(world.size, unique, world.rank)
+        self.communicator = nccl.NcclCommunicator(world.size, unique_id, world.rank)
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        self._waits: list[tuple[Any, Any]] = []  # events: when a stream came to wait, and when what it waits for ended
-        self._waited = 0.0
+        self._waits: list[tuple[Any, Any]] = []  # events: a stream began to wait, and the collective ended
+        self._wait_seconds = 0.0
 
-    def reduce_scatter(self, flat: array.Array, via: Any = None) -> Wait:
-        return self._begun(lambda: self._reduce(flat, via))
+    def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+        return self._start(lambda: self._reduce_scatter(flat, wire_dtype))
 
-    def all_gather(self, flat: array.Array, via: Any = None) -> Wait:
-        return self._begun(lambda: self._spread(flat, via))
+    def all_gather(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+        return self._start(lambda: self._all_gather(flat, wire_dtype))
 
-    def all_reduce(self, flat: array.Array, via: Any = None) -> Wait:
+    def all_reduce(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
         def work() -> None:
-            self._reduce(flat, via)
-            self._spread(flat, via)
+            self._reduce_scatter(flat, wire_dtype)
+            self._all_gather(flat, wire_dtype)
 
-        return self._begun(work)
+        return self._start(work)
 
-    def _begun(self, work: Any) -> Wait:
-        """Has `work` done after what the current stream was given, which then waits for it when it is told to."""
+    def _start(self, work: Any) -> Wait:
+        """Run `work` on our stream after the current stream's work so far; the result makes a stream wait for it."""
         cuda = self.cupy.cuda
         ready, done = cuda.Event(disable_timing=True), cuda.Event()
         ready.record(cuda.get_current_stream())
         self.stream.wait_event(ready)
-        with self.stream:  # CuPy's kernels and memory are this stream's as well
+        with self.stream:  # CuPy's kernels and allocations use this stream too
             work()
         done.record(self.stream)
         return lambda: self._wait(done)
 
     def _wait(self, done: Any) -> None:
-        stream, came = self.cupy.cuda.get_current_stream(), self.cupy.cuda.Event()
-        came.record(stream)
+        stream, wait_began = self.cupy.cuda.get_current_stream(), self.cupy.cuda.Event()
+        wait_began.record(stream)
         stream.wait_event(done)
-        self._waits.append((came, done))
+        self._waits.append((wait_began, done))
 
-    def waited(self) -> float:
-        """Seconds in which streams waited for what the links carry, as far as these waits have ended by now."""
+    def wait_seconds(self) -> float:
+        """Return the seconds that streams have waited for collectives, counting the waits that have ended."""
         while self._waits and all(event.done for event in self._waits[0]):
-            self._waited += max(0.0, self.cupy.cuda.get_elapsed_time(*self._waits.pop(0))) / 1000
-        return self._waited
+            milliseconds = self.cupy.cuda.get_elapsed_time(*self._waits.pop(0))
+            self._wait_seconds += max(0.0, milliseconds) / 1000
+        return self._wait_seconds
 
-    def _reduce(self, flat: array.Array, via: Any) -> None:
-        world, own = self.world, flat[self.world.part(flat.size)]
-        given = flat if via is None else flat.astype(via)
-        found = array.empty((world.size, own.size), given.dtype)  # part `rank` of every rank's array
-        found[world.rank] = given[world.part(flat.size)]
-        self._exchange([given[world.part(flat.size, r)] for r in range(world.size)], list(found))
-        own[...] = found[0].astype(own.dtype)
-        for part in list(found)[1:]:
-            own += part.astype(own.dtype)
+    def _reduce_scatter(self, flat: array.Array, wire_dtype: Any) -> None:
+        world, shard = self.world, flat[self.world.shard_slice(flat.size)]
+        sent = flat if wire_dtype is None else flat.astype(wire_dtype)
+        received = array.empty((world.size, shard.size), sent.dtype)  # this rank's shard of every rank's array
+        received[world.rank] = sent[world.shard_slice(flat.size)]
+        self._exchange([sent[world.shard_slice(flat.size, r)] for r in range(world.size)], list(received))
+        shard[...] = received[0].astype(shard.dtype)
+        for part in list(received)[1:]:
+            shard += part.astype(shard.dtype)
 
-    def _spread(self, flat: array.Array, via: Any) -> None:
-        given, world = flat if via is None else flat.astype(via), self.world
-        parts = [given[world.part(flat.size, r)] for r in range(world.size)]
-        self._exchange([parts[world.rank]] * world.size, parts)
-        if via is not None:
-            flat[...] = given.astype(flat.dtype)
+    def _all_gather(self, flat: array.Array, wire_dtype: Any) -> None:
+        buffer, world = flat if wire_dtype is None else flat.astype(wire_dtype), self.world
+        shards = [buffer[world.shard_slice(flat.size, r)] for r in range(world.size)]
+        self._exchange([shards[world.rank]] * world.size, shards)
+        if wire_dtype is not None:
+            flat[...] = buffer.astype(flat.dtype)
 
-    def _exchange(self, give: list[Any], take: list[Any]) -> None:
-        """Gives each rank its array of `give`, and fills with theirs those of `take`; nothing for this rank itself."""
+    def _exchange(self, send: list[Any], receive: list[Any]) -> None:
+        """Send `send[r]` to and fill `receive[r]` from every other rank r."""
         byte, stream = self.nccl.NCCL_UINT8, self.stream.ptr
-        self.nccl.groupStart()  # or each would wait for the other to receive
+        self.nccl.groupStart()  # without a group each send would wait for its receiver
         for peer in (r for r in range(self.world.size) if r != self.world.rank):
-            if give[peer].nbytes:
-                self.communicator.send(give[peer].data.ptr, give[peer].nbytes, byte, peer, stream)
-                self.world.sent += give[peer].nbytes
-            if take[peer].nbytes:
-                self.communicator.recv(take[peer].data.ptr, take[peer].nbytes, byte, peer, stream)
+            if send[peer].nbytes:
+                self.communicator.send(send[peer].data.ptr, send[peer].nbytes, byte, peer, stream)
+                self.world.bytes_sent += send[peer].nbytes
+            if receive[peer].nbytes:
+                self.communicator.recv(receive[peer].data.ptr, receive[peer].nbytes, byte, peer, stream)
         self.nccl.groupEnd()

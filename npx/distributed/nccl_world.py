@@ -1,4 +1,4 @@
-"""Processes with a GPU each: arrays go through NCCL, all else through MPI."""
+"""Processes with one GPU each: arrays are transferred by NCCL, everything else by MPI."""
 
 import os
 import socket
@@ -9,50 +9,50 @@ from npx.distributed.mpi_world import MpiWorld
 from npx.distributed.nccl import NcclCollectives
 from npx.distributed.world import Wait
 
-LOCAL = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")  # which of the ranks of its machine
+LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")  # the rank within its host
 
 
 class NcclWorld(MpiWorld):
-    """Processes of which each has a GPU of its own."""
+    """The processes of an MPI communicator, each with its own GPU."""
 
     def __init__(self, comm: Any) -> None:
         cupy = array.cupy_with_a_gpu()
         from cupy.cuda import nccl
 
         super().__init__(comm)
-        local = next((int(os.environ[name]) for name in LOCAL if os.environ.get(name, "").isdigit()), self.rank)
+        local = next((int(os.environ[name]) for name in LOCAL_RANK if os.environ.get(name, "").isdigit()), self.rank)
         device = cupy.cuda.Device(local % cupy.cuda.runtime.getDeviceCount())
         device.use()
-        array.limit_memory(cupy)  # a limit is of the GPU that is current, which was the first until now
-        available, taken = self.gather(nccl.available), self.gather((socket.gethostname(), device.pci_bus_id))
-        if not all(available):
+        array.limit_memory(cupy)  # the limit applies to the current GPU, which was the first one until now
+        has_nccl, gpus = self.gather(nccl.available), self.gather((socket.gethostname(), device.pci_bus_id))
+        if not all(has_nccl):
             raise RuntimeError(
-                f"ranks: expected a CuPy with NCCL; got one without on rank {available.index(False)}; "
-                "try CuPy's page on installing it, or --device cpu"
+                f"ranks: expected a CuPy with NCCL; got one without NCCL on rank {has_nccl.index(False)}; "
+                "try CuPy's installation guide, or --device cpu"
             )
-        if len({*taken}) < self.size:
-            twice = next(r for r, gpu in enumerate(taken) if gpu in taken[:r])
+        if len({*gpus}) < self.size:
+            second = next(r for r, gpu in enumerate(gpus) if gpu in gpus[:r])
             raise RuntimeError(
-                f"ranks: expected a GPU for each rank; got one for ranks {taken.index(taken[twice])} and {twice}; "
-                "try fewer ranks on a machine"
+                f"ranks: expected one GPU per rank; got the same GPU for ranks {gpus.index(gpus[second])} and "
+                f"{second}; try fewer ranks per host"
             )
-        unique = self.broadcast(nccl.get_unique_id() if self.rank == 0 else None)
-        self.links = NcclCollectives(cupy, nccl, unique, self)
+        unique_id = self.broadcast(nccl.get_unique_id() if self.rank == 0 else None)
+        self.collectives = NcclCollectives(cupy, nccl, unique_id, self)
 
     @property
-    def waited(self) -> float:
-        return super().waited + self.links.waited()
+    def wait_seconds(self) -> float:
+        return super().wait_seconds + self.collectives.wait_seconds()
 
-    # A rank that does not come is told by MPI, in which all meet beside: of NCCL's wait the host knows nothing.
+    # The host cannot see whether a rank is missing from an NCCL collective, so each one also starts an MPI barrier.
 
-    def reduce_scatter(self, flat: array.Array, via: Any = None) -> Wait:
-        self.carrier.carry(self._barrier())
-        return self.links.reduce_scatter(flat, via)
+    def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+        self.comm_thread.submit(self._barrier())
+        return self.collectives.reduce_scatter(flat, wire_dtype)
 
-    def all_gather(self, flat: array.Array, via: Any = None) -> Wait:
-        self.carrier.carry(self._barrier())
-        return self.links.all_gather(flat, via)
+    def all_gather(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+        self.comm_thread.submit(self._barrier())
+        return self.collectives.all_gather(flat, wire_dtype)
 
-    def all_reduce(self, flat: array.Array, via: Any = None) -> Wait:
-        self.carrier.carry(self._barrier())
-        return self.links.all_reduce(flat, via)
+    def all_reduce(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+        self.comm_thread.submit(self._barrier())
+        return self.collectives.all_reduce(flat, wire_dtype)

@@ -1,4 +1,4 @@
-"""A process that trains alone: all that a world of ranks can do, where there is one."""
+"""The world of a single process, and the interface of worlds with several ranks."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -7,71 +7,71 @@ from typing import Any
 
 from npx import array
 
-Wait = Callable[[], object]  # waits for the end of what was begun
+Wait = Callable[[], object]  # waits until an operation that was started has finished
 
 
 class World:
-    """One process alone."""
+    """A world of one rank."""
 
     rank, size = 0, 1
-    sent = 0  # bytes of arrays given to other ranks
-    step = 0  # of the training, for messages
+    bytes_sent = 0  # bytes of arrays sent to other ranks
+    step = 0  # the training step, for messages
 
     @property
-    def waited(self) -> float:
-        """Seconds in which this process did nothing but wait for the others, or for what they gave."""
+    def wait_seconds(self) -> float:
+        """Seconds in which this process only waited for other ranks or their data."""
         return 0.0
 
-    def gather(self, thing: Any) -> list[Any]:
-        """What every rank gives, in the order of ranks, on every rank."""
-        return [thing]
+    def gather(self, value: Any) -> list[Any]:
+        """Return every rank's value, in the order of the ranks, on every rank."""
+        return [value]
 
-    def broadcast(self, thing: Any) -> Any:
-        """What rank 0 gives."""
-        return thing
+    def broadcast(self, value: Any) -> Any:
+        """Return rank 0's value on every rank."""
+        return value
 
     def barrier(self) -> None:
-        """Waits for all ranks."""
+        """Wait for all ranks."""
 
-    # Each begins something, and what it returns waits for its end. All ranks begin the same in the same order. `via`: a
-    # narrower dtype in which numbers travel, while they are added in that of `flat`; None: as they are.
+    # The next three start a collective and return a function that waits for it. All ranks must start the same
+    # collectives in the same order. `wire_dtype`: a narrower dtype for the transfer; sums are computed in flat's dtype.
 
-    def reduce_scatter(self, flat: array.Array, via: Any = None) -> Wait:
-        """Leaves in this rank's part of `flat` (n,) the sum over all ranks, added in their order."""
+    def reduce_scatter(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+        """Replace this rank's shard of `flat` (n,) by the sum over all ranks, added in the order of the ranks."""
         return lambda: None
 
-    def all_gather(self, flat: array.Array, via: Any = None) -> Wait:
-        """Fills `flat` (n,) with the part of each rank."""
+    def all_gather(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+        """Fill `flat` (n,) with the shards of all ranks."""
         return lambda: None
 
-    def all_reduce(self, flat: array.Array, via: Any = None) -> Wait:
-        """Makes `flat` (n,) the sum over all ranks."""
+    def all_reduce(self, flat: array.Array, wire_dtype: Any = None) -> Wait:
+        """Replace `flat` (n,) by the sum over all ranks."""
         return lambda: None
 
-    def part(self, size: int, rank: int | None = None) -> slice:
-        """A rank's own part (default: this rank's) of a flat array of so many elements."""
+    def shard_slice(self, size: int, rank: int | None = None) -> slice:
+        """Return the slice of a flat array of `size` elements that belongs to a rank (default: this rank)."""
         r = self.rank if rank is None else rank
         return slice(size * r // self.size, size * (r + 1) // self.size)
 
     @contextmanager
-    def first(self) -> Iterator[None]:
-        """A block that rank 0 does before the others do; where it fails there, it fails on all ranks alike."""
+    def rank_zero_first(self) -> Iterator[None]:
+        """Run the block on rank 0 first, then on the others; an error of rank 0 is raised on every rank."""
         yield
 
-    def watch(self, seconds: float) -> None:
-        """From now on the run ends where a rank gives no sign of life for so long."""
+    def start_heartbeat(self, seconds: float) -> None:
+        """Start to end the run when a rank gives no sign of life for this long."""
 
-    def expect(self, seconds: float | None) -> None:
-        """Ranks come to what they do together within so many seconds of each other; None: whenever they do."""
+    def set_timeout(self, seconds: float | None) -> None:
+        """Set how long a rank may wait for another in a collective before the run ends; None means forever."""
 
-    def alike(self) -> bool:
-        """Whether all ranks come here now, as they do when they end for the same reason."""
+    def all_ranks_failed(self) -> bool:
+        """Return whether all ranks call this now, as they do when the same error occurs on every rank."""
         return True
 
     def abort(self, status: int) -> None:
-        """Ends all ranks."""
+        """End all ranks with an exit status."""
 
     @property
     def name(self) -> str:
-        """This rank in words."""
+        """The rank and its host, for messages."""
         return f"rank {self.rank} of {self.size} ({socket.gethostname()})"

@@ -1,7 +1,7 @@
-"""The kernels, one file per formula: the reference first, then the versions that are fast on an engine.
+"""The kernels, one file per formula: the reference first, then the fast versions for each engine.
 
-`softmax.py` is a plain one; `dropout_residual_norm.py` shows a fused one, `cross_entropy.py` the most rewarding one.
-Conventions: `g` is the gradient of the output, `gx` that of the input `x`; a kernel `f`, which returns its output and
-what it saves, and its gradient `f_grad` stand in one file; kernels assume valid input, the operations above them check
-it.
+`softmax.py` is a simple example, `dropout_residual_norm.py` a fused one, and `cross_entropy.py` the most elaborate.
+Conventions: `g` is the gradient of the output and `gx` that of the input `x`. A kernel `f`, which returns its output
+and what it saves for backward, and its gradient `f_grad` are in one file. Kernels assume valid input; the operations
+that call them check it.
 """

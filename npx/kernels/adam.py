@@ -7,18 +7,18 @@ import numpy as np
 from npx.array import Array, array_module
 from npx.cpu.row_blocks import map_blocks
 from npx.cuda.launch import BLOCK_THREADS, launch
-from npx.registry import kernel
+from npx.dispatch import kernel
 
 
 class AdamStep(NamedTuple):
-    """The numbers of one update, the same for every parameter: `adam_step` makes them."""
+    """The coefficients of one update, the same for every parameter; `adam_step` computes them."""
 
-    scale: float  # of the gradient
+    scale: float  # multiplies the gradient
     rate1: float  # 1 - beta1
     rate2: float  # 1 - beta2
-    step_size: float
-    floor: float
-    decay: float
+    step_size: float  # learning rate with both bias corrections
+    eps: float  # eps with bias correction
+    decay: float  # multiplies the parameters: 1 - lr * weight_decay
 
 
 def adam_step(
@@ -31,41 +31,43 @@ def adam_step(
     eps_inside: bool = False,
     scale: float = 1.0,
 ) -> AdamStep:
-    """What `adam` needs to make update number `step`, which counts from 1.
+    """Return the coefficients of update number `step`, which counts from 1.
 
-    Both bias corrections are two numbers, lr mhat / (sqrt(vhat) + eps) = step_size m / (sqrt(v) + floor): with
-    c1 = 1 - beta1^t and c2 = 1 - beta2^t, multiply numerator and denominator by sqrt(c2). `eps_inside`: eps is added to
-    sqrt(v) before the correction instead, as TensorFlow and fairseq do. `scale` undoes the scaling of a loss, or clips.
+    With c1 = 1 - beta1^t and c2 = 1 - beta2^t, multiplying numerator and denominator by sqrt(c2) turns both bias
+    corrections into two scalars: lr mhat / (sqrt(vhat) + eps) = (lr sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2)).
+
+    eps_inside: add eps to sqrt(v) before its correction, as TensorFlow and fairseq do.
+    scale: multiplies the gradient, to undo loss scaling or to clip.
     """
     root = (1 - beta2**step) ** 0.5
-    step_size, floor = lr * root / (1 - beta1**step), eps if eps_inside else eps * root
-    return AdamStep(scale, 1 - beta1, 1 - beta2, step_size, floor, 1 - lr * weight_decay)
+    step_size, eps = lr * root / (1 - beta1**step), eps if eps_inside else eps * root
+    return AdamStep(scale, 1 - beta1, 1 - beta2, step_size, eps, 1 - lr * weight_decay)
 
 
 @kernel
-def adam(p: Array, g: Array, m: Array, v: Array, numbers: AdamStep, low: Array | None = None) -> None:
-    """One update of the flat arrays p, m, v (n,) in place from the gradient scale g (n,).
+def adam(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, low: Array | None = None) -> None:
+    """Update the flat arrays p, m, v (n,) in place from the scaled gradient, scale g (n,).
 
         m = beta1 m + (1 - beta1) g          mhat = m / (1 - beta1^step)
         v = beta2 v + (1 - beta2) g^2        vhat = v / (1 - beta2^step)
         p = p - lr (mhat / (sqrt(vhat) + eps) + weight_decay p)
 
-    `low` (n,): receives p in its own, lower precision.
+    low: an array (n,) of a lower precision that receives a copy of p.
     """
-    scale, rate1, rate2, step_size, floor, decay = numbers
+    scale, rate1, rate2, step_size, eps, decay = coefficients
     g = scale * g
     m += rate1 * (g - m)
     v += rate2 * (g * g - v)
     p *= decay
-    p -= step_size * m / (array_module(v).sqrt(v) + floor)
+    p -= step_size * m / (array_module(v).sqrt(v) + eps)
     if low is not None:
         low[...] = p.astype(low.dtype)
 
 
 @adam.fast("numpy", "float32", "float64")
-def adam_numpy(p: Array, g: Array, m: Array, v: Array, numbers: AdamStep, low: Array | None = None) -> None:
-    """One block at a time, in two small scratch arrays."""
-    scale, rate1, rate2, step_size, floor, decay = numbers
+def adam_numpy(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, low: Array | None = None) -> None:
+    """Update one block at a time, with two small scratch arrays."""
+    scale, rate1, rate2, step_size, eps, decay = coefficients
 
     def body(i: int, j: int) -> None:
         gb, mb, vb = g[i:j] * scale, m[i:j], v[i:j]
@@ -77,7 +79,7 @@ def adam_numpy(p: Array, g: Array, m: Array, v: Array, numbers: AdamStep, low: A
         scratch *= rate2
         vb += scratch
         np.sqrt(vb, out=scratch)
-        scratch += floor
+        scratch += eps
         np.divide(mb, scratch, out=scratch)
         scratch *= step_size
         if decay != 1:
@@ -90,12 +92,12 @@ def adam_numpy(p: Array, g: Array, m: Array, v: Array, numbers: AdamStep, low: A
 
 
 @adam.fast("cupy", "float32")
-def adam_cuda(p: Array, g: Array, m: Array, v: Array, numbers: AdamStep, low: Array | None = None) -> None:
-    """One pass over all five arrays, which are flat buffers; parts of others are left to the reference."""
+def adam_cuda(p: Array, g: Array, m: Array, v: Array, coefficients: AdamStep, low: Array | None = None) -> None:
+    """Update all five arrays in one pass; arrays that are not contiguous go to the reference."""
     if not all(x is None or x.flags.c_contiguous for x in (p, g, m, v, low)):
-        return adam.reference(p, g, m, v, numbers, low)
+        return adam.reference(p, g, m, v, coefficients, low)
     n = p.size
     launch(
         "adam.cu", "adam", -(-n // (8 * BLOCK_THREADS)), BLOCK_THREADS,
-        (p, g, m, v, low, np.int64(n), *map(np.float32, numbers)), LOW=p.dtype if low is None else low.dtype,
+        (p, g, m, v, low, np.int64(n), *map(np.float32, coefficients)), LOW=p.dtype if low is None else low.dtype,
     )  # fmt: skip

@@ -1,53 +1,56 @@
-// Attention and its gradient, the scores staying on the chip: the CUDA side of attention.py, which has the formulas.
+// Attention and its gradient, with the scores staying on the chip: the CUDA version of attention.py, which has the
+// formulas.
 //
-// A block of threads takes one head of one sentence and a tile of TILE positions, 16 for each of its TILE / 16 warps.
-// It walks over tiles of TILE positions of the other side, which pass through shared memory, so any length works. The
-// softmax is formed on the way (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); it is never
-// stored: the gradient forms it again from the log-sum-exp of each row (Dao et al., "FlashAttention", 2022).
+// A block of threads computes one head of one sentence for a tile of TILE positions, 16 per warp. It iterates over the
+// tiles of the other side (keys for queries, queries for keys), which pass through shared memory, so any length works.
+// The softmax is computed online (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018) and never
+// stored: the gradient recomputes it from each row's log-sum-exp (Dao et al., "FlashAttention", 2022).
 //
-// Where queries or keys are packed (npx/kernels/packing.py), starts tell whose rows are whose. n_queries and n_keys are the longest
-// sentence's: as if padded, they place a row in lse and a score in what dropout draws.
+// For packed queries or keys (npx/kernels/packing.py), `starts` gives the rows of each sentence. n_queries and n_keys
+// are the lengths of the longest sentence; they locate a row in lse and a score in dropout's random sequence as if
+// padded.
 //
 //     T        float, half_t or bf16_t; sums are float32
-//     DK, DV   sizes of a head's keys and values, rounded up to a multiple of 16; what is beyond d_k, d_v is zeros
+//     DK, DV   sizes of a head's keys and values, rounded up to a multiple of 16; zeros fill the rest
 //     TILE     16, 32, 48 or 64
 //     VEC      values per access to the strided arrays: up to 16 bytes, as far as pointers, strides and sizes allow
-//     WHOLE    1 where one tile holds all queries and one all keys, and is no wider than a head; the gradient needs
-//              five products then and not seven
+//     ONE_TILE 1 if all queries and all keys fit one tile each, which is no wider than a head; the gradient then needs
+//              five matmuls instead of seven
 //
-// Shared memory: the gradient has four tiles of (TILE, DK or DV); attention.py chooses TILE so that they fit the 48 KB
-// that a block may have on every GPU. Heads of 64 in float16 or bfloat16 take 19 KB at TILE 32 and 37 KB at TILE 64, of
-// 64 KB in an SM of sm_75 and 228 KB in one of sm_90. Registers: a warp's results (16, DK) and (16, DV) and two tiles
-// of scores (16, TILE) are DK / 2 + DV / 2 + TILE of a thread, 160 at most of 255. The other operands of the products
-// stay in shared memory and are read again for each: held in registers they would not fit.
+// Shared memory: the gradient has four tiles (TILE, DK or DV). attention.py chooses TILE so that they fit the 48 KB
+// that a block may use on every GPU. Heads of size 64 in float16 or bfloat16 take 19 KB at TILE 32 and 37 KB at TILE
+// 64; an SM has 64 KB on sm_75 and 228 KB on sm_90. Registers: the results (16, DK) and (16, DV) of a warp and two
+// tiles of scores (16, TILE) take DK / 2 + DV / 2 + TILE registers per thread, at most 160 of 255. The other operands
+// stay in shared memory and are read again for each matmul, because they would not fit the registers.
 //
-// Built with: T = half_t bf16_t, DK = 64, DV = 64, TILE = 32 64, VEC = 8, WHOLE = 0 1
-// Built with: T = half_t bf16_t, DK = 16, DV = 32, TILE = 16 48, VEC = 1, WHOLE = 0
-// Built with: T = half_t bf16_t, DK = 32, DV = 32, TILE = 32, VEC = 8, WHOLE = 1
-// Built with: T = half_t bf16_t, DK = 128, DV = 128, TILE = 32, VEC = 8, WHOLE = 0 1
-// Built with: T = float, DK = 64, DV = 64, TILE = 32, VEC = 4, WHOLE = 0 1
-// Built with: T = float, DK = 128, DV = 128, TILE = 16, VEC = 4, WHOLE = 0 1
+// Built with: T = half_t bf16_t, DK = 64, DV = 64, TILE = 32 64, VEC = 8, ONE_TILE = 0 1
+// Built with: T = half_t bf16_t, DK = 16, DV = 32, TILE = 16 48, VEC = 1, ONE_TILE = 0
+// Built with: T = half_t bf16_t, DK = 32, DV = 32, TILE = 32, VEC = 8, ONE_TILE = 1
+// Built with: T = half_t bf16_t, DK = 128, DV = 128, TILE = 32, VEC = 8, ONE_TILE = 0 1
+// Built with: T = float, DK = 64, DV = 64, TILE = 32, VEC = 4, ONE_TILE = 0 1
+// Built with: T = float, DK = 128, DV = 128, TILE = 16, VEC = 4, ONE_TILE = 0 1
 #include "device.cuh"
 
-#define THREADS (2 * TILE)     // a warp for 16 positions
-#define PARTS (TILE / 8)       // a row of scores is made of so many pieces of 16 x 8
-#define DRAWS (TILE / 16 + 1)  // of 16 random words each that TILE neighbouring positions can touch
+#define THREADS (2 * TILE)      // a warp for 16 positions
+#define FRAGMENTS (TILE / 8)    // 16 x 8 fragments in a warp's rows of scores
+#define GROUPS (TILE / 16 + 1)  // groups of 16 random words that TILE adjacent positions can touch
 
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 
-static_assert(!WHOLE || (TILE <= DK && TILE <= DV), "scores are put where keys and values lay");
+static_assert(!ONE_TILE || (TILE <= DK && TILE <= DV), "scores overwrite the tiles of keys and values");
 
-// Rows are 16 bytes longer than their values: 8 neighbouring rows then begin in 8 different groups of 4 banks.
+// Rows are padded by 16 bytes, so that 8 adjacent rows begin in 8 different groups of 4 banks.
 template <int D> struct alignas(16) Tile { T row[TILE][D + VECTOR<T>]; };
-template <int N> struct alignas(N * sizeof(T)) Values { T at[N]; };  // accessed at once
-struct Keep { unsigned short draws[TILE * DRAWS]; };  // dropout's decisions for a tile of scores, 16 in one number
+template <int N> struct alignas(N * sizeof(T)) Values { T at[N]; };  // one memory access
+struct KeepMask { unsigned short groups[TILE * GROUPS]; };  // the dropout mask of a tile of scores, 16 bits each
 
-// A warp's products are rows of 16 x 8 pieces. Of a piece a lane holds four values, as mma has it: two neighbours in
-// row lane / 4 and two in that + 8. Value i of the lane, which is value i % 4 of piece i / 4, lies here in the tile:
+// A warp's results are rows of 16 x 8 fragments. A lane holds four values of each fragment, in mma's layout: two
+// adjacent ones in row lane / 4 and two in row lane / 4 + 8. These are the row and column in the tile of the lane's
+// value i, which is value i % 4 of fragment i / 4.
 __device__ int row_of(int i) { return threadIdx.x / 32 * 16 + i % 4 / 2 * 8 + threadIdx.x % 32 / 4; }
 __device__ int column_of(int i) { return i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2; }
 
-// Four neighbouring lanes hold a row.
+// Reductions over the four adjacent lanes that hold a row.
 __device__ float row_sum(float x) {
     x += __shfl_xor_sync(FULL, x, 1);
     return x + __shfl_xor_sync(FULL, x, 2);
@@ -57,7 +60,7 @@ __device__ float row_max(float x) {
     return fmaxf(x, __shfl_xor_sync(FULL, x, 2));
 }
 
-// Start to fill a tile: the `rows` rows at x of d values, `step` from one to the next; zeros beyond.
+// Start to load a tile: `rows` rows of d values at x, `step` values apart; zeros fill the rest.
 template <int D> __device__ void load_tile(Tile<D>& tile, const T* x, i64 step, int rows, int d) {
     const int across = D / VEC;
     for (int i = threadIdx.x; i < TILE * across; i += THREADS) {
@@ -67,7 +70,7 @@ template <int D> __device__ void load_tile(Tile<D>& tile, const T* x, i64 step, 
     }
 }
 
-// The warp's 16 rows of x = c times `upper`, in the second half of them times `lower`.
+// Store c, scaled by `upper` in the upper 8 and by `lower` in the lower 8 of the warp's 16 rows of x.
 template <int D>
 __device__ void store_rows(T* x, i64 step, const float (&c)[D / 8][4], float upper, float lower, int rows, int d) {
     const int wide = VEC < 2 ? 1 : 2;
@@ -80,9 +83,9 @@ __device__ void store_rows(T* x, i64 step, const float (&c)[D / 8][4], float upp
     }
 }
 
-// Products of a warp. c (16, TILE) += a b^T with a the warp's rows of a tile, b another tile.
+// Matmuls of a warp. c (16, TILE) += a b^T, where a is the warp's rows of a tile and b another tile.
 template <int D, class S = T>
-__device__ void multiply_transposed(float (&c)[PARTS][4], const Tile<D>& a, const Tile<D>& b) {
+__device__ void multiply_transposed(float (&c)[FRAGMENTS][4], const Tile<D>& a, const Tile<D>& b) {
     const int lane = threadIdx.x % 32;
     if constexpr (TENSOR_CORES && sizeof(S) == 2) {
 #pragma unroll
@@ -101,7 +104,7 @@ __device__ void multiply_transposed(float (&c)[PARTS][4], const Tile<D>& a, cons
         for (int k = 0; k < D; k += 4) {
             auto upper = *(const Values<4>*)(a.row[row_of(0)] + k), lower = *(const Values<4>*)(a.row[row_of(2)] + k);
 #pragma unroll
-            for (int i = 0; i < 4 * PARTS; i += i % 2 ? 3 : 1) {  // values 0 and 1 of each piece, below them 2 and 3
+            for (int i = 0; i < 4 * FRAGMENTS; i += i % 2 ? 3 : 1) {  // values 0 and 1, with 2 and 3 below
                 Values<4> right = *(const Values<4>*)(b.row[column_of(i)] + k);
                 for (int j = 0; j < 4; j++) {
                     c[i / 4][i % 4] += to_float(upper.at[j]) * to_float(right.at[j]);
@@ -112,10 +115,10 @@ __device__ void multiply_transposed(float (&c)[PARTS][4], const Tile<D>& a, cons
     }
 }
 
-// c (16, D) += a b with a (16, TILE) the scores in the warp's registers, b a tile. What a lane holds of one product is
-// what mma wants it to hold of the left operand of the next.
+// c (16, D) += a b, where a (16, TILE) are the scores in the warp's registers and b is a tile. The layout of one
+// matmul's result in the lanes is that of the next one's left operand.
 template <int D, class S = T>
-__device__ void multiply(float (&c)[D / 8][4], const float (&a)[PARTS][4], const Tile<D>& b) {
+__device__ void multiply(float (&c)[D / 8][4], const float (&a)[FRAGMENTS][4], const Tile<D>& b) {
     const int lane = threadIdx.x % 32;
     if constexpr (TENSOR_CORES && sizeof(S) == 2) {
 #pragma unroll
@@ -132,9 +135,9 @@ __device__ void multiply(float (&c)[D / 8][4], const float (&a)[PARTS][4], const
         }
     } else {
 #pragma unroll 1
-        for (int lane = 0; lane < 4; lane++) {  // of the four that share a row of a; it has two columns of each piece
+        for (int lane = 0; lane < 4; lane++) {  // of the four that share a row of a
 #pragma unroll
-            for (int i = 0; i < 4 * PARTS; i += i % 2 ? 3 : 1) {
+            for (int i = 0; i < 4 * FRAGMENTS; i += i % 2 ? 3 : 1) {
                 float upper = __shfl_sync(FULL, a[i / 4][i % 4], lane, 4);
                 float lower = __shfl_sync(FULL, a[i / 4][i % 4 + 2], lane, 4);
                 const T* row = b.row[i / 4 * 8 + lane * 2 + i % 2];
@@ -151,7 +154,7 @@ __device__ void multiply(float (&c)[D / 8][4], const float (&a)[PARTS][4], const
     }
 }
 
-// c (16, D) += the warp's rows of a^T b with a (TILE, TILE) scores in a tile, b another tile.
+// c (16, D) += the warp's rows of a^T b, where a (TILE, TILE) is a tile of scores and b another tile.
 template <int D, class S = T>
 __device__ void multiply_left_transposed(float (&c)[D / 8][4], const Tile<TILE>& a, const Tile<D>& b) {
     const int lane = threadIdx.x % 32;
@@ -183,72 +186,73 @@ __device__ void multiply_left_transposed(float (&c)[D / 8][4], const Tile<TILE>&
     }
 }
 
-// Leave the warp's rows of scores in a tile, rounded as the products want them.
-__device__ void store_scores(Tile<TILE>& tile, const float (&scores)[PARTS][4]) {
+// Store the warp's rows of scores in a tile, rounded to the dtype of the matmuls.
+__device__ void store_scores(Tile<TILE>& tile, const float (&scores)[FRAGMENTS][4]) {
 #pragma unroll
-    for (int i = 0; i < 4 * PARTS; i += 2) {
+    for (int i = 0; i < 4 * FRAGMENTS; i += 2) {
         Values<2> pair = {{from_float<T>(scores[i / 4][i % 4]), from_float<T>(scores[i / 4][i % 4 + 1])}};
         *(Values<2>*)(tile.row[row_of(i)] + column_of(i)) = pair;
     }
 }
 
-// What is done to the scores of one head of one sentence (npx/kernels/attention_spec.py): keys from `keys` on do not count, nor those
-// beyond a query's position by more than `ahead`, nor those with a bias of -inf.
-struct Scores {
-    const float* bias;  // null: none
+// The masks and the bias of one head of one sentence (npx/kernels/attention_spec.py). A query may attend to the keys
+// before `keys` that are at most `ahead` after its own index and whose bias is not -inf.
+struct ScoreSpec {
+    const float* bias;  // may be null
     i64 query_step, key_step;
     int keys, ahead;
 
-    __device__ bool count(int query, int key) const {
-        return key < keys && key <= query + ahead && (!bias || added(query, key) != -INFINITY);
+    __device__ bool is_allowed(int query, int key) const {
+        return key < keys && key <= query + ahead && (!bias || bias_of(query, key) != -INFINITY);
     }
-    __device__ float added(int query, int key) const {
+    __device__ float bias_of(int query, int key) const {
         return bias ? bias[query * query_step + key * key_step] : 0;
     }
 };
 
-// Which of the lane's scores count, value i at bit i. The tile's rows are queries and its columns keys, or, if
-// `transposed`, the other way round; the first of them are query and key.
+// Which of the lane's scores are allowed, value i at bit i. Rows of the tile are queries and columns keys or, if
+// `transposed`, vice versa; `query` and `key` are the first of each.
 template <bool transposed>
-__device__ unsigned which(const Scores& scores, int query, int key, int n_queries) {
+__device__ unsigned allowed_bits(const ScoreSpec& spec, int query, int key, int n_queries) {
     unsigned bits = 0;
 #pragma unroll
-    for (int i = 0; i < 4 * PARTS; i++) {
+    for (int i = 0; i < 4 * FRAGMENTS; i++) {
         int q = query + (transposed ? column_of(i) : row_of(i)), k = key + (transposed ? row_of(i) : column_of(i));
-        bits |= (unsigned)(q < n_queries && scores.count(q, k)) << i;
+        bits |= (unsigned)(q < n_queries && spec.is_allowed(q, k)) << i;
     }
     return bits;
 }
 
-// Draw for `rows` queries of n_keys keys each; `position`: of the tile's first score in the flat (B, H, T, S) array. If
-// all keys are in the tile, its scores are one run of positions, with as few draws as can be; else each row is one.
-__device__ void draw(Keep& keep, const Draw& dropout, i64 position, int n_keys, int rows) {
+// Generate the dropout mask of `rows` queries with n_keys keys each. `position` is the index of the tile's first score
+// in the flat (B, H, T, S) array. If all keys are in the tile, its scores are one run of positions; else each row is
+// one.
+__device__ void generate_mask(KeepMask& keep, const Dropout& dropout, i64 position, int n_keys, int rows) {
     const bool one_run = n_keys <= TILE;
-    const int draws = one_run ? (position % 16 + min(rows, TILE) * n_keys + 15) / 16 : TILE * DRAWS;
-    for (int i = threadIdx.x; i < draws; i += THREADS) {
-        u64 group = one_run ? position / 16 + i : (position + (i64)(i / DRAWS) * n_keys) / 16 + i % DRAWS;
+    const int groups = one_run ? (position % 16 + min(rows, TILE) * n_keys + 15) / 16 : TILE * GROUPS;
+    for (int i = threadIdx.x; i < groups; i += THREADS) {
+        u64 group = one_run ? position / 16 + i : (position + (i64)(i / GROUPS) * n_keys) / 16 + i % GROUPS;
         Random64 random = random64(dropout, group);
         unsigned bits = 0;
 #pragma unroll
         for (int j = 0; j < 16; j++) bits |= (unsigned)(bits16(random, j) >= dropout.threshold) << j;
-        keep.draws[i] = bits;
+        keep.groups[i] = bits;
     }
 }
 
-__device__ bool is_kept(const Keep& keep, i64 position, int n_keys, int query, int key) {
-    unsigned own = (unsigned)position + (unsigned)query * n_keys;
-    unsigned bit = key + (n_keys <= TILE ? (unsigned)position % 16 + query * n_keys : query * DRAWS * 16 + own % 16);
-    return keep.draws[bit / 16] >> bit % 16 & 1;
+__device__ bool is_kept(const KeepMask& keep, i64 position, int n_keys, int query, int key) {
+    unsigned row = (unsigned)position + (unsigned)query * n_keys;
+    unsigned bit = key + (n_keys <= TILE ? (unsigned)position % 16 + query * n_keys : query * GROUPS * 16 + row % 16);
+    return keep.groups[bit / 16] >> bit % 16 & 1;
 }
 
-// A block's place: tile, head, sentence. Neighbouring blocks share a sentence, whose rows are then in the cache.
-struct Place { int first, head, batch; };
-__device__ Place place(int length, int heads) {
+// The first position, the head and the sentence of a block. Adjacent blocks share a sentence, so its rows are cached.
+struct BlockIndex { int first, head, batch; };
+__device__ BlockIndex block_index(int length, int heads) {
     const int tiles = (length + TILE - 1) / TILE, rest = blockIdx.x / tiles;
-    return Place{(int)(blockIdx.x % tiles) * TILE, rest % heads, rest / heads};
+    return BlockIndex{(int)(blockIdx.x % tiles) * TILE, rest % heads, rest / heads};
 }
 
-// Which rows a sentence has of q or y, or of k and v: those from `first` on, `count` of them, of array `batch`.
+// The rows of a sentence in q and y, or in k and v: `count` rows from `first` on, in the array of index `batch`.
 struct Rows { i64 batch, first; int count; };
 __device__ Rows rows_of(const i64* starts, int batch, int n) {
     if (!starts) return Rows{batch, 0, n};
@@ -267,63 +271,63 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
     i64 v_batch, i64 v_position, i64 v_head,
     i64 bias_batch, i64 bias_head, i64 bias_query, i64 bias_key,
     int causal, int heads, int n_queries, int n_keys, int d_k, int d_v,
-    unsigned drop_below, float keep_scale, u64 seed, u64 step, u64 call, const u64* moment) {
+    unsigned threshold, float keep_scale, u64 seed, u64 step, u64 call, const u64* device_counter) {
     __shared__ Tile<DK> q_tile, k_tile;
     __shared__ Tile<DV> v_tile;
-    __shared__ Keep keep;
-    const Place at = place(n_queries, heads);
-    const Rows ours = rows_of(q_starts, at.batch, n_queries), theirs = rows_of(k_starts, at.batch, n_keys);
-    const Draw dropout = {drop_below, keep_scale, seed, step, call, moment};  // drop_below 0: no dropout
+    __shared__ KeepMask keep;
+    const BlockIndex at = block_index(n_queries, heads);
+    const Rows q_rows = rows_of(q_starts, at.batch, n_queries), kv_rows = rows_of(k_starts, at.batch, n_keys);
+    const Dropout dropout = {threshold, keep_scale, seed, step, call, device_counter};  // threshold 0 means no dropout
     const i64 row = ((i64)at.batch * heads + at.head) * n_queries + at.first;  // in (B, H, T)
-    const int queries = ours.count - at.first;
+    const int queries = q_rows.count - at.first;
     if (queries <= 0) return;
     const float scale = LOG2E / sqrtf((float)d_k);  // exp(x) = exp2(LOG2E x), one instruction
-    q += ours.batch * q_batch + at.head * q_head + (ours.first + at.first) * q_position;
-    k += theirs.batch * k_batch + at.head * k_head + theirs.first * k_position;
-    v += theirs.batch * v_batch + at.head * v_head + theirs.first * v_position;
+    q += q_rows.batch * q_batch + at.head * q_head + (q_rows.first + at.first) * q_position;
+    k += kv_rows.batch * k_batch + at.head * k_head + kv_rows.first * k_position;
+    v += kv_rows.batch * v_batch + at.head * v_head + kv_rows.first * v_position;
     if (bias) bias += at.batch * bias_batch + at.head * bias_head;
-    const Scores scores = {bias, bias_query, bias_key, key_limit(lengths, at.batch, theirs.count),
-                           causal ? theirs.count - ours.count : n_keys};
+    const ScoreSpec spec = {bias, bias_query, bias_key, key_limit(lengths, at.batch, kv_rows.count),
+                           causal ? kv_rows.count - q_rows.count : n_keys};
 
     load_tile(q_tile, q, q_position, queries, d_k);
     float result[DV / 8][4] = {}, peak[2] = {-INFINITY, -INFINITY}, total[2] = {};
-    for (int first = 0; first < theirs.count; first += TILE) {
-        const int keys = theirs.count - first;
+    for (int first = 0; first < kv_rows.count; first += TILE) {
+        const int keys = kv_rows.count - first;
         const i64 position = row * n_keys + first;
-        unsigned bits = which<false>(scores, at.first, first, ours.count);
-        // Behind the barrier all have done with the last keys, and with no bit set nobody needs these. The first ones
-        // are loaded at once: one wait for memory less, and a short sentence has no others.
+        unsigned bits = allowed_bits<false>(spec, at.first, first, q_rows.count);
+        // After the barrier no thread needs the previous keys; if no bit is set, no thread needs these either. The
+        // first tile is loaded without this check, which saves a wait for memory; a short sentence has no other tile.
         if (first > 0 && !__syncthreads_or(bits != 0)) continue;
         load_tile(k_tile, k + first * k_position, k_position, keys, d_k);
         load_tile(v_tile, v + first * v_position, v_position, keys, d_v);
-        if (dropout.threshold) draw(keep, dropout, position, n_keys, queries);
+        if (dropout.threshold) generate_mask(keep, dropout, position, n_keys, queries);
         wait_for_copies();
         __syncthreads();
         if (!__any_sync(FULL, bits)) continue;
 
-        float p[PARTS][4] = {}, highest[2] = {peak[0], peak[1]}, base[2], shrink[2];
+        float p[FRAGMENTS][4] = {}, highest[2] = {peak[0], peak[1]}, base[2], shrink[2];
         multiply_transposed(p, q_tile, k_tile);
 #pragma unroll
-        for (int i = 0; i < 4 * PARTS; i++) {
+        for (int i = 0; i < 4 * FRAGMENTS; i++) {
             float& score = p[i / 4][i % 4];
-            bool counts = bits >> i & 1;
-            float added = counts ? LOG2E * scores.added(at.first + row_of(i), first + column_of(i)) : 0;
-            score = counts ? score * scale + added : -INFINITY;
+            bool allowed = bits >> i & 1;
+            float bias = allowed ? LOG2E * spec.bias_of(at.first + row_of(i), first + column_of(i)) : 0;
+            score = allowed ? score * scale + bias : -INFINITY;
             highest[i % 4 / 2] = fmaxf(highest[i % 4 / 2], score);
         }
         for (int half = 0; half < 2; half++) {
             highest[half] = row_max(highest[half]);
             base[half] = highest[half] == -INFINITY ? 0 : highest[half];
-            shrink[half] = exp2f(peak[half] - base[half]);  // what was summed so far was relative to a lower peak
+            shrink[half] = exp2f(peak[half] - base[half]);  // the sums so far were relative to a lower peak
             total[half] *= shrink[half];
             peak[half] = highest[half];
         }
 #pragma unroll
-        for (int i = 0; i < 4 * PARTS; i++) {
-            float& share = p[i / 4][i % 4];
-            share = exp2f(share - base[i % 4 / 2]);
-            total[i % 4 / 2] += share;
-            if (dropout.threshold && !is_kept(keep, position, n_keys, row_of(i), column_of(i))) share = 0;
+        for (int i = 0; i < 4 * FRAGMENTS; i++) {
+            float& weight = p[i / 4][i % 4];
+            weight = exp2f(weight - base[i % 4 / 2]);
+            total[i % 4 / 2] += weight;
+            if (dropout.threshold && !is_kept(keep, position, n_keys, row_of(i), column_of(i))) weight = 0;
         }
 #pragma unroll
         for (int i = 0; i < DV / 2; i++) result[i / 4][i % 4] *= shrink[i % 4 / 2];
@@ -338,17 +342,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_forward(
         if (threadIdx.x % 4 == 0 && query < queries) lse[row + query] = (peak[half] + log2f(total[half])) * LN2;
     }
     const i64 y_position = (i64)heads * d_v;
-    y += (ours.batch * n_queries + ours.first + at.first) * y_position + at.head * d_v;
+    y += (q_rows.batch * n_queries + q_rows.first + at.first) * y_position + at.head * d_v;
     store_rows<DV>(y, y_position, result, normal[0], normal[1], queries, d_v);
 }
 
-// Of each of a tile's rows delta = sum_j g_j y_j, which is the sum of p times its gradient over the row of scores; four
-// neighbouring lanes share a row. And the log-sum-exp, in units of log 2.
+// Compute delta = sum_j g_j y_j for each row of a tile, which equals the sum of p times its gradient over the row of
+// scores, and load the log-sum-exp in base 2. Four adjacent lanes share a row.
 __device__ void load_sums(
     float* delta, float* peak, const T* g, const T* y, i64 step, const float* lse, int rows, int d) {
     for (int row = threadIdx.x / 4; row < TILE; row += THREADS / 4) {
         float sum = 0;
-        for (int i = threadIdx.x % 4; row < rows && i < DV / VECTOR<T>; i += 4) {  // the same shares whatever VEC is
+        for (int i = threadIdx.x % 4; row < rows && i < DV / VECTOR<T>; i += 4) {  // the same split for every VEC
 #pragma unroll
             for (int column = i * VECTOR<T>; column < (i + 1) * VECTOR<T>; column += VEC) {
                 if (column >= d) break;
@@ -365,31 +369,31 @@ __device__ void load_sums(
     }
 }
 
-// Where the lane's scores count (`bits`), p = what the values are weighed with, dropped out, and gs = the gradient of the
-// scores q k^T / sqrt(d_k); elsewhere zeros. Queries down and keys across, or, if `transposed`, the other way round; the
-// first of them are query and key.
+// Compute, where `bits` allows the lane's scores, p = the weights after dropout and gs = the gradient of the scores q
+// k^T / sqrt(d_k); elsewhere zeros. Rows are queries and columns keys or, if `transposed`, vice versa; first_query and
+// first_key are the first of each.
 template <bool transposed>
 __device__ void weights_and_gradient(
-    float (&p)[PARTS][4], float (&gs)[PARTS][4], const Tile<DK>& q_tile, const Tile<DK>& k_tile, const Tile<DV>& g_tile,
-    const Tile<DV>& v_tile, const float* delta, const float* peak, const Scores& scores, unsigned bits, int first_query,
-    int first_key, const Keep& keep, const Draw& dropout, i64 position, int n_keys, float scale) {
+    float (&p)[FRAGMENTS][4], float (&gs)[FRAGMENTS][4], const Tile<DK>& q_tile, const Tile<DK>& k_tile,
+    const Tile<DV>& g_tile, const Tile<DV>& v_tile, const float* delta, const float* peak, const ScoreSpec& spec,
+    unsigned bits, int first_query, int first_key, const KeepMask& keep, const Dropout& dropout, i64 position, int n_keys, float scale) {
     multiply_transposed(p, transposed ? k_tile : q_tile, transposed ? q_tile : k_tile);
     multiply_transposed(gs, transposed ? v_tile : g_tile, transposed ? g_tile : v_tile);
 #pragma unroll
-    for (int i = 0; i < 4 * PARTS; i++) {
+    for (int i = 0; i < 4 * FRAGMENTS; i++) {
         int query = transposed ? column_of(i) : row_of(i), key = transposed ? row_of(i) : column_of(i);
-        float &share = p[i / 4][i % 4], &gradient = gs[i / 4][i % 4];
-        bool counts = bits >> i & 1;
-        float added = counts ? LOG2E * scores.added(first_query + query, first_key + key) : 0;
-        share = counts ? exp2f(share * (scale * LOG2E) + added - peak[query]) : 0;
-        float kept = dropout.threshold && !is_kept(keep, position, n_keys, query, key) ? 0 : dropout.scale;
-        gradient = share * (gradient * kept - delta[query]);
-        share *= kept;
+        float &weight = p[i / 4][i % 4], &gradient = gs[i / 4][i % 4];
+        bool allowed = bits >> i & 1;
+        float bias = allowed ? LOG2E * spec.bias_of(first_query + query, first_key + key) : 0;
+        weight = allowed ? exp2f(weight * (scale * LOG2E) + bias - peak[query]) : 0;
+        float factor = dropout.threshold && !is_kept(keep, position, n_keys, query, key) ? 0 : dropout.scale;
+        gradient = weight * (gradient * factor - delta[query]);
+        weight *= factor;
     }
 }
 
-// Block i has the queries of tile i, then the keys of tile i, for which scores and their gradient are formed once more.
-// Where one tile holds the whole sentence they are handed on through shared memory.
+// Block i computes the gradient of the queries of tile i, then those of the keys of tile i, for which it recomputes the
+// scores and their gradient. If one tile holds the complete sentence, they are reused through shared memory instead.
 extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
     const T* g, const T* q, const T* k, const T* v, const T* y, const float* lse, T* gq, T* gk, T* gv,
     const i64* q_starts, const i64* k_starts, const i64* lengths, const float* bias,
@@ -401,113 +405,113 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
     i64 gv_batch, i64 gv_position, i64 gv_head,
     i64 bias_batch, i64 bias_head, i64 bias_query, i64 bias_key,
     int causal, int heads, int n_queries, int n_keys, int d_k, int d_v,
-    unsigned drop_below, float keep_scale, u64 seed, u64 step, u64 call, const u64* moment) {
+    unsigned threshold, float keep_scale, u64 seed, u64 step, u64 call, const u64* device_counter) {
     __shared__ Tile<DK> q_tile, k_tile;
     __shared__ Tile<DV> g_tile, v_tile;
-    __shared__ Keep keep;
+    __shared__ KeepMask keep;
     __shared__ float delta[TILE], peak[TILE];
     const int longest = max(n_queries, n_keys);
-    const Place at = place(longest, heads);
-    const Rows ours = rows_of(q_starts, at.batch, n_queries), theirs = rows_of(k_starts, at.batch, n_keys);
-    const Draw dropout = {drop_below, keep_scale, seed, step, call, moment};  // drop_below 0: no dropout
+    const BlockIndex at = block_index(longest, heads);
+    const Rows q_rows = rows_of(q_starts, at.batch, n_queries), kv_rows = rows_of(k_starts, at.batch, n_keys);
+    const Dropout dropout = {threshold, keep_scale, seed, step, call, device_counter};  // threshold 0 means no dropout
     const i64 row0 = ((i64)at.batch * heads + at.head) * n_queries;  // in (B, H, T)
     const i64 y_position = (i64)heads * d_v;
-    const i64 y_first = (ours.batch * n_queries + ours.first) * y_position + at.head * d_v;
+    const i64 y_first = (q_rows.batch * n_queries + q_rows.first) * y_position + at.head * d_v;
     const float scale = 1 / sqrtf((float)d_k);
-    q += ours.batch * q_batch + at.head * q_head + ours.first * q_position;
-    k += theirs.batch * k_batch + at.head * k_head + theirs.first * k_position;
-    v += theirs.batch * v_batch + at.head * v_head + theirs.first * v_position;
-    gq += ours.batch * gq_batch + at.head * gq_head + ours.first * gq_position;
-    gk += theirs.batch * gk_batch + at.head * gk_head + theirs.first * gk_position;
-    gv += theirs.batch * gv_batch + at.head * gv_head + theirs.first * gv_position;
+    q += q_rows.batch * q_batch + at.head * q_head + q_rows.first * q_position;
+    k += kv_rows.batch * k_batch + at.head * k_head + kv_rows.first * k_position;
+    v += kv_rows.batch * v_batch + at.head * v_head + kv_rows.first * v_position;
+    gq += q_rows.batch * gq_batch + at.head * gq_head + q_rows.first * gq_position;
+    gk += kv_rows.batch * gk_batch + at.head * gk_head + kv_rows.first * gk_position;
+    gv += kv_rows.batch * gv_batch + at.head * gv_head + kv_rows.first * gv_position;
     g += y_first;
     y += y_first;
     lse += row0;
     if (bias) bias += at.batch * bias_batch + at.head * bias_head;
-    const Scores scores = {bias, bias_query, bias_key, key_limit(lengths, at.batch, theirs.count),
-                           causal ? theirs.count - ours.count : n_keys};
+    const ScoreSpec spec = {bias, bias_query, bias_key, key_limit(lengths, at.batch, kv_rows.count),
+                           causal ? kv_rows.count - q_rows.count : n_keys};
 
-    if constexpr (WHOLE) {
+    if constexpr (ONE_TILE) {
         const i64 position = row0 * n_keys;
-        load_tile(q_tile, q, q_position, ours.count, d_k);
-        load_tile(k_tile, k, k_position, theirs.count, d_k);
-        load_tile(g_tile, g, y_position, ours.count, d_v);
-        load_tile(v_tile, v, v_position, theirs.count, d_v);
-        load_sums(delta, peak, g, y, y_position, lse, ours.count, d_v);
-        if (dropout.threshold) draw(keep, dropout, position, n_keys, ours.count);
-        unsigned bits = which<false>(scores, 0, 0, ours.count);
+        load_tile(q_tile, q, q_position, q_rows.count, d_k);
+        load_tile(k_tile, k, k_position, kv_rows.count, d_k);
+        load_tile(g_tile, g, y_position, q_rows.count, d_v);
+        load_tile(v_tile, v, v_position, kv_rows.count, d_v);
+        load_sums(delta, peak, g, y, y_position, lse, q_rows.count, d_v);
+        if (dropout.threshold) generate_mask(keep, dropout, position, n_keys, q_rows.count);
+        unsigned bits = allowed_bits<false>(spec, 0, 0, q_rows.count);
         wait_for_copies();
         __syncthreads();
 
-        float p[PARTS][4] = {}, gs[PARTS][4] = {};
+        float p[FRAGMENTS][4] = {}, gs[FRAGMENTS][4] = {};
         if (__any_sync(FULL, bits))
-            weights_and_gradient<false>(p, gs, q_tile, k_tile, g_tile, v_tile, delta, peak, scores, bits, 0, 0,
+            weights_and_gradient<false>(p, gs, q_tile, k_tile, g_tile, v_tile, delta, peak, spec, bits, 0, 0,
                                         keep, dropout, position, n_keys, scale);
         float result_q[DK / 8][4] = {}, result_k[DK / 8][4] = {}, result_v[DV / 8][4] = {};
         multiply(result_q, gs, k_tile);
-        store_rows<DK>(gq, gq_position, result_q, scale, scale, ours.count, d_k);
+        store_rows<DK>(gq, gq_position, result_q, scale, scale, q_rows.count, d_k);
 
-        __syncthreads();  // all have done with keys and values, whose places are taken
+        __syncthreads();  // all threads are done with keys and values, which are overwritten
         Tile<TILE>&p_tile = reinterpret_cast<Tile<TILE>&>(v_tile), &gs_tile = reinterpret_cast<Tile<TILE>&>(k_tile);
         store_scores(p_tile, p);
         store_scores(gs_tile, gs);
         __syncthreads();
         multiply_left_transposed(result_v, p_tile, g_tile);
         multiply_left_transposed(result_k, gs_tile, q_tile);
-        store_rows<DK>(gk, gk_position, result_k, scale, scale, theirs.count, d_k);
-        store_rows<DV>(gv, gv_position, result_v, 1, 1, theirs.count, d_v);
+        store_rows<DK>(gk, gk_position, result_k, scale, scale, kv_rows.count, d_k);
+        store_rows<DV>(gv, gv_position, result_v, 1, 1, kv_rows.count, d_v);
         return;
     }
 
-    if (at.first < ours.count) {
-        const int first = at.first, queries = ours.count - first;
+    if (at.first < q_rows.count) {
+        const int first = at.first, queries = q_rows.count - first;
         load_tile(q_tile, q + first * q_position, q_position, queries, d_k);
         const T *g_from = g + first * y_position, *y_from = y + first * y_position;
         load_tile(g_tile, g_from, y_position, queries, d_v);
         load_sums(delta, peak, g_from, y_from, y_position, lse + first, queries, d_v);
         float result[DK / 8][4] = {};
-        for (int other = 0; other < theirs.count; other += TILE) {
-            const int keys = theirs.count - other;
+        for (int other = 0; other < kv_rows.count; other += TILE) {
+            const int keys = kv_rows.count - other;
             const i64 position = (row0 + first) * n_keys + other;
-            unsigned bits = which<false>(scores, first, other, ours.count);
+            unsigned bits = allowed_bits<false>(spec, first, other, q_rows.count);
             if (other > 0 && !__syncthreads_or(bits != 0)) continue;
             load_tile(k_tile, k + other * k_position, k_position, keys, d_k);
             load_tile(v_tile, v + other * v_position, v_position, keys, d_v);
-            if (dropout.threshold) draw(keep, dropout, position, n_keys, queries);
+            if (dropout.threshold) generate_mask(keep, dropout, position, n_keys, queries);
             wait_for_copies();
             __syncthreads();
             if (!__any_sync(FULL, bits)) continue;
 
-            float p[PARTS][4] = {}, gs[PARTS][4] = {};
-            weights_and_gradient<false>(p, gs, q_tile, k_tile, g_tile, v_tile, delta, peak, scores, bits, first, other,
+            float p[FRAGMENTS][4] = {}, gs[FRAGMENTS][4] = {};
+            weights_and_gradient<false>(p, gs, q_tile, k_tile, g_tile, v_tile, delta, peak, spec, bits, first, other,
                                         keep, dropout, position, n_keys, scale);
             multiply(result, gs, k_tile);
         }
         store_rows<DK>(gq + first * gq_position, gq_position, result, scale, scale, queries, d_k);
     }
 
-    if (at.first < theirs.count) {
-        const int first = at.first, keys = theirs.count - first;
-        __syncthreads();  // the first half has done with its keys
+    if (at.first < kv_rows.count) {
+        const int first = at.first, keys = kv_rows.count - first;
+        __syncthreads();  // the first half is done with its keys
         load_tile(k_tile, k + first * k_position, k_position, keys, d_k);
         load_tile(v_tile, v + first * v_position, v_position, keys, d_v);
         float result_k[DK / 8][4] = {}, result_v[DV / 8][4] = {};
-        for (int other = 0; other < ours.count; other += TILE) {
-            const int queries = ours.count - other;
+        for (int other = 0; other < q_rows.count; other += TILE) {
+            const int queries = q_rows.count - other;
             const i64 position = (row0 + other) * n_keys + first;
-            unsigned bits = which<true>(scores, other, first, ours.count);
+            unsigned bits = allowed_bits<true>(spec, other, first, q_rows.count);
             if (other > 0 && !__syncthreads_or(bits != 0)) continue;
             load_tile(q_tile, q + other * q_position, q_position, queries, d_k);
             const T *g_from = g + other * y_position, *y_from = y + other * y_position;
             load_tile(g_tile, g_from, y_position, queries, d_v);
             load_sums(delta, peak, g_from, y_from, y_position, lse + other, queries, d_v);
-            if (dropout.threshold) draw(keep, dropout, position, n_keys, queries);
+            if (dropout.threshold) generate_mask(keep, dropout, position, n_keys, queries);
             wait_for_copies();
             __syncthreads();
             if (!__any_sync(FULL, bits)) continue;
 
-            float p[PARTS][4] = {}, gs[PARTS][4] = {};  // transposed: keys down, queries across
-            weights_and_gradient<true>(p, gs, q_tile, k_tile, g_tile, v_tile, delta, peak, scores, bits, other, first,
+            float p[FRAGMENTS][4] = {}, gs[FRAGMENTS][4] = {};  // transposed: rows are keys, columns queries
+            weights_and_gradient<true>(p, gs, q_tile, k_tile, g_tile, v_tile, delta, peak, spec, bits, other, first,
                                        keep, dropout, position, n_keys, scale);
             multiply(result_v, p, g_tile);
             multiply(result_k, gs, q_tile);

@@ -1,7 +1,7 @@
-"""Scaled dot-product attention of all heads at once (paper sections 3.2.1 and 3.2.2).
+"""Scaled dot-product attention over all heads at once (paper sections 3.2.1 and 3.2.2).
 
-Arrays keep the order of the projections they come from, (batch, position, head, size) or, packed, (row, head, size), so
-that splitting into heads and joining them again moves no data.
+Arrays keep the layout of the projections they come from, (batch, position, head, size) or, packed, (row, head, size),
+so splitting into heads and merging them moves no data.
 """
 
 from collections.abc import Callable
@@ -10,232 +10,238 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npx.array import Array, array_module
-from npx.cpu.row_blocks import BLOCK_BYTES, INLINE_BYTES, block, parallel_ranges
+from npx.cpu.row_blocks import BLOCK_BYTES, INLINE_BYTES, block_size, parallel_ranges
 from npx.cuda.launch import contiguous, launch
-from npx.kernels.attention_spec import AttentionSpec, additive, positions, rotated
-from npx.kernels.dropout import Drop, Dropped, draw, dropout, dropout_grad
+from npx.dispatch import Output, kernel
+from npx.kernels.attention_spec import AttentionSpec, rotary_positions, rotate, score_bias
+from npx.kernels.dropout import Drop, SavedDropout, dropout, dropout_grad, launch_arguments
 from npx.kernels.packing import Packing, pack_padded, pad_packed
-from npx.kernels.softmax import softmax, softmax_grad, softmax_grad_in_place, softmax_in_place, tame_softmax_in_place
+from npx.kernels.softmax import (
+    softmax,
+    softmax_grad,
+    softmax_grad_in_place,
+    softmax_in_place,
+    softmax_in_place_without_peak,
+)  # fmt: skip
 from npx.precision import accumulation_dtype
-from npx.registry import Output, kernel
 
-Arrays = tuple[Array, ...]  # of queries, keys and values, in most places
+Arrays = tuple[Array, ...]  # usually those of queries, keys and values
 
 
 @kernel
 def attention(q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None) -> Output:
     """y = dropout(p) v with p = softmax(q k^T / sqrt(d_k)) for each sentence and head.
 
-    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `spec`: which keys count, and more
-    (npx/kernels/attention_spec.py).
-    y (B, T, H, d_v); a position that may attend to nothing gets zeros. What `spec` says is packed has one axis for
-    both B and T or S. Saved: q and k, turned by their positions, v, p (B, H, T, S), and what was dropped.
+    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); y (B, T, H, d_v). `spec` defines masks, biases and rotary
+    positions (npx/kernels/attention_spec.py); inputs that it declares packed have one axis in place of B and T or S.
+    A query that may attend to no key gets zeros. Saved: the rotated q and k, v, p (B, H, T, S), the dropout, spec.
     """
-    q, k = turned(q, k, spec)
+    q, k = rotate_inputs(q, k, spec)
     p = probabilities(q, k, spec)
-    kept, dropped = dropout.reference(p, drop)
-    y = heads_first(kept @ heads_first(pad_packed(v, spec.kv_packing)))  # (B, T, H, d_v)
-    y = y.astype(v.dtype, copy=False)  # NumPy's product of bfloat16 is float32
-    return pack_padded(y, spec.q_packing), (q, k, v, p, dropped, spec)
+    p_dropped, saved_dropout = dropout.reference(p, drop)
+    y = heads_first(p_dropped @ heads_first(pad_packed(v, spec.kv_packing)))  # (B, T, H, d_v)
+    y = y.astype(v.dtype, copy=False)  # NumPy's matmul of bfloat16 returns float32
+    return pack_padded(y, spec.q_packing), (q, k, v, p, saved_dropout, spec)
 
 
 @attention.gradient
 def attention_grad(
-    g: Array, q: Array, k: Array, v: Array, p: Array, dropped: Dropped, spec: AttentionSpec, out: Arrays | None = None
-) -> Arrays:
-    """Gradients (gq, gk, gv) of `attention`, written into the three arrays `out` if given.
+    g: Array, q: Array, k: Array, v: Array, p: Array, saved_dropout: SavedDropout, spec: AttentionSpec,
+    out: Arrays | None = None,
+) -> Arrays:  # fmt: skip
+    """Gradients (gq, gk, gv) of `attention`, written to the three arrays `out` if given.
 
-    With a = dropout(p): gv = a^T g and ga = g v^T; gs = softmax_grad of ga; gq = gs k / sqrt(d_k),
-    gk = gs^T q / sqrt(d_k), both turned back. g (B, T, H, d_v).
+    With a = dropout(p): gv = a^T g and ga = g v^T; gs = softmax_grad of ga; gq = gs k / sqrt(d_k) and
+    gk = gs^T q / sqrt(d_k), both rotated back. g (B, T, H, d_v).
     """
     gh, qh = (heads_first(pad_packed(x, spec.q_packing)) for x in (g, q))
     kh, vh = (heads_first(pad_packed(x, spec.kv_packing)) for x in (k, v))
     ga = gh @ vh.swapaxes(-1, -2)  # (B, H, T, S)
-    a, gp = dropout_grad.reference(p, *dropped), dropout_grad.reference(ga, *dropped)
+    a, gp = dropout_grad.reference(p, *saved_dropout), dropout_grad.reference(ga, *saved_dropout)
     gs = softmax_grad.reference(gp, p) * q.shape[-1] ** -0.5
     gq, gk, gv = heads_first(gs @ kh), heads_first(gs.swapaxes(-1, -2) @ qh), heads_first(a.swapaxes(-1, -2) @ gh)
     gq, gk, gv = pack_padded(gq, spec.q_packing), pack_padded(gk, spec.kv_packing), pack_padded(gv, spec.kv_packing)
-    turn_back(gq, gk, spec)
-    return written(out, tuple(x.astype(g.dtype, copy=False) for x in (gq, gk, gv)))
+    rotate_gradients_back(gq, gk, spec)
+    return write_out(out, tuple(x.astype(g.dtype, copy=False) for x in (gq, gk, gv)))
 
 
 def probabilities(q: Array, k: Array, spec: AttentionSpec) -> Array:
-    """p (B, H, T, S) of q (B, T, H, d_k) and k (B, S, H, d_k), which are turned already."""
-    added = additive(spec, q, k)
+    """Return p (B, H, T, S) for q (B, T, H, d_k) and k (B, S, H, d_k), which are already rotated."""
+    bias = score_bias(spec, q, k)
     q, k = heads_first(pad_packed(q, spec.q_packing)), heads_first(pad_packed(k, spec.kv_packing))
     z = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5  # (B, H, T, S)
-    return softmax.reference(z if added is None else z + added)[0]
+    return softmax.reference(z if bias is None else z + bias)[0]
 
 
 def attention_weights(q: Array, k: Array, spec: AttentionSpec = AttentionSpec()) -> Array:
-    """The weights p (B, H, T, S) of an attention, in float32 at least: what `attention` multiplies values with."""
+    """Return the attention weights p (B, H, T, S), in float32 or wider."""
     dtype = accumulation_dtype(q.dtype)
-    return probabilities(*turned(q.astype(dtype, copy=False), k.astype(dtype, copy=False), spec), spec)
+    return probabilities(*rotate_inputs(q.astype(dtype, copy=False), k.astype(dtype, copy=False), spec), spec)
 
 
-def turned(q: Array, k: Array, spec: AttentionSpec) -> tuple[Array, Array]:
-    """q and k by their positions."""
+def rotate_inputs(q: Array, k: Array, spec: AttentionSpec) -> tuple[Array, Array]:
+    """Return q and k rotated by their positions if `spec` has rotary positions."""
     if spec.rotary_base is None:
         return q, k
-    of_q, of_k = positions(spec, q, k)
-    return rotated(q, of_q, spec.rotary_base), rotated(k, of_k, spec.rotary_base)
+    q_positions, k_positions = rotary_positions(spec, q, k)
+    return rotate(q, q_positions, spec.rotary_base), rotate(k, k_positions, spec.rotary_base)
 
 
-def turn_back(gq: Array, gk: Array, spec: AttentionSpec) -> None:
-    """The gradients of what `turned` gives into those of q and k, in place."""
+def rotate_gradients_back(gq: Array, gk: Array, spec: AttentionSpec) -> None:
+    """Turn the gradients of the results of `rotate_inputs` into those of its inputs, in place."""
     if spec.rotary_base is not None:
-        of_q, of_k = positions(spec, gq, gk)
-        gq[...] = rotated(gq, of_q, spec.rotary_base, back=True)
-        gk[...] = rotated(gk, of_k, spec.rotary_base, back=True)
+        q_positions, k_positions = rotary_positions(spec, gq, gk)
+        gq[...] = rotate(gq, q_positions, spec.rotary_base, inverse=True)
+        gk[...] = rotate(gk, k_positions, spec.rotary_base, inverse=True)
 
 
 def heads_first(x: Array) -> Array:
-    """(B, T, H, D) as a view (B, H, T, D), and back."""
+    """Return (B, T, H, D) as a view (B, H, T, D), and vice versa."""
     return x.swapaxes(1, 2)
 
 
-def written(out: Arrays | None, values: Arrays) -> Arrays:
-    """The values, in the arrays `out` where they are given and others."""
+def write_out(out: Arrays | None, values: Arrays) -> Arrays:
+    """Copy the values to the arrays `out` and return those; without `out`, return the values."""
     for target, value in zip(out or (), values, strict=False):
         if target is not value:
             array_module(value).copyto(target, value.astype(target.dtype, copy=False))
     return out or values
 
 
-class Side(NamedTuple):
-    """The queries, or the keys and values, of a few sentences: their rows, and how these are packed."""
+class SentenceRows(NamedTuple):
+    """The rows of a few sentences in an array of queries, or of keys and values, and how they are packed."""
 
     rows: slice
     packing: Packing | None
 
-    def of(self, x: Array) -> Array:
-        """Those of x as (b, t, H, d)."""
+    def padded(self, x: Array) -> Array:
+        """Return these rows of x as (b, t, H, d)."""
         return pad_packed(x[self.rows], self.packing)
 
-    def room(self, x: Array) -> Array:
-        """An array (b, t, H, d) to write them in: x itself, unless zeros stand between its sentences."""
+    def buffer(self, x: Array) -> Array:
+        """Return an array (b, t, H, d) for results: these rows of x itself, unless they need padding."""
         if self.packing and not self.packing.is_rectangular:
             return np.empty((*self.packing.shape, *x.shape[1:]), x.dtype)
-        return self.of(x)
+        return self.padded(x)
 
-    def put(self, values: Array, x: Array) -> None:
-        """Move to x what was written in its `room`."""
+    def store(self, values: Array, x: Array) -> None:
+        """Copy the results in `buffer(x)` to x, unless they are already there."""
         if self.packing and not self.packing.is_rectangular:
             x[self.rows] = pack_padded(values, self.packing)
 
 
-class Block(NamedTuple):
-    """Sentences i to before j."""
+class SentenceBlock(NamedTuple):
+    """Sentences i to j - 1."""
 
     i: int
     j: int
-    queries: Side
-    keys: Side
+    queries: SentenceRows
+    keys: SentenceRows
 
-    def part(self, x: Array, length: int, source: int) -> Array:
-        """Their part of an array (B, H, T, S) as (b, H, t, s), t and s their longest; an axis of x may be 1."""
-        return x[self.i : self.j, :, :length, :source]
+    def of_scores(self, x: Array, n_queries: int, n_keys: int) -> Array:
+        """Return the block's part (b, H, t, s) of an array (B, H, T, S), whose axes may also have length 1."""
+        return x[self.i : self.j, :, :n_queries, :n_keys]
 
-    def room(self, p: Array, length: int, source: int) -> Array:
-        """The memory of their part of p as a whole array (b, H, t, s)."""
-        sizes = self.j - self.i, p.shape[1], length, source
-        return p[self.i : self.j].reshape(-1)[: int(np.prod(sizes))].reshape(sizes)
+    def scores_buffer(self, p: Array, n_queries: int, n_keys: int) -> Array:
+        """Return the memory of the block's part of p as a contiguous array (b, H, t, s)."""
+        shape = self.j - self.i, p.shape[1], n_queries, n_keys
+        return p[self.i : self.j].reshape(-1)[: int(np.prod(shape))].reshape(shape)
 
 
-def blocks(spec: AttentionSpec, batch: int, row_bytes: int) -> list[Block]:
-    """A few sentences at a time, each with `row_bytes` bytes of scores."""
-    step = block(max(1, BLOCK_BYTES // max(1, row_bytes)))
+def sentence_blocks(spec: AttentionSpec, batch: int, row_bytes: int) -> list[SentenceBlock]:
+    """Split the batch into blocks of sentences, each of which has `row_bytes` bytes of scores."""
+    step = block_size(max(1, BLOCK_BYTES // max(1, row_bytes)))
 
-    def side(packing: Packing | None, i: int, j: int) -> Side:
-        return Side(*packing.select(i, j)) if packing else Side(slice(i, j), None)
+    def rows(packing: Packing | None, i: int, j: int) -> SentenceRows:
+        return SentenceRows(*packing.select(i, j)) if packing else SentenceRows(slice(i, j), None)
 
     ends = [(i, min(i + step, batch)) for i in range(0, batch, step)]
-    return [Block(i, j, side(spec.q_packing, i, j), side(spec.kv_packing, i, j)) for i, j in ends]
+    return [SentenceBlock(i, j, rows(spec.q_packing, i, j), rows(spec.kv_packing, i, j)) for i, j in ends]
 
 
-def over(cut: list[Block], body: Callable[[Block], None], p: Array) -> None:
-    """Run a body for each block, on all cores."""
-    parallel_ranges(lambda i, j: body(cut[i]), len(cut), 1, inline=p.nbytes < INLINE_BYTES)
+def for_each_block(blocks: list[SentenceBlock], body: Callable[[SentenceBlock], None], p: Array) -> None:
+    """Run `body` for each block, on all cores."""
+    parallel_ranges(lambda i, j: body(blocks[i]), len(blocks), 1, inline=p.nbytes < INLINE_BYTES)
 
 
 @attention.fast("numpy", "float32", "float64")
 def attention_numpy(
     q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None
 ) -> Output:
-    """A few sentences at a time, their scores staying in cache from the first product to the second."""
-    (batch, length, source), (heads, d_k) = spec.sizes(q, k), q.shape[-2:]
-    p = np.empty((batch, heads, length, source), q.dtype)
+    """One block of sentences at a time, so that its scores stay in cache between the two matmuls."""
+    (batch, n_queries, n_keys), (heads, d_k) = spec.sizes(q, k), q.shape[-2:]
+    p = np.empty((batch, heads, n_queries, n_keys), q.dtype)
     y = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
-    keep, keep_scale = (drop.keep(p.shape), drop.scale) if drop else (None, 1.0)
-    bias, scale = additive(spec, q, k), d_k**-0.5
-    q, k = turned(q, k, spec)
-    cut = blocks(spec, batch, p[:1].nbytes)
+    keep, keep_scale = (drop.keep_mask(p.shape), drop.scale) if drop else (None, 1.0)
+    bias, scale = score_bias(spec, q, k), d_k**-0.5
+    q, k = rotate_inputs(q, k, spec)
+    blocks = sentence_blocks(spec, batch, p[:1].nbytes)
 
-    def body(own: Block) -> None:
-        qb, kb, vb, yb = own.queries.of(q), own.keys.of(k), own.keys.of(v), own.queries.room(y)
+    def body(block: SentenceBlock) -> None:
+        qb, kb, vb, yb = block.queries.padded(q), block.keys.padded(k), block.keys.padded(v), block.queries.buffer(y)
         sizes = qb.shape[1], kb.shape[1]
-        rows = own.room(p, *sizes)
+        pb = block.scores_buffer(p, *sizes)
 
-        def form_scores() -> None:
-            np.matmul(heads_first(qb), heads_first(kb).swapaxes(-1, -2), out=rows)
-            np.multiply(rows, scale, out=rows)
+        def compute_scores() -> None:
+            np.matmul(heads_first(qb), heads_first(kb).swapaxes(-1, -2), out=pb)
+            np.multiply(pb, scale, out=pb)
             if bias is not None:
-                np.add(rows, own.part(bias, *sizes), out=rows)
+                np.add(pb, block.of_scores(bias, *sizes), out=pb)
 
-        form_scores()
-        if not tame_softmax_in_place(rows):
-            form_scores()
-            softmax_in_place(rows)
-        kept = rows if keep is None else rows * keep_scale * own.part(keep, *sizes)
-        np.matmul(kept, heads_first(vb), out=heads_first(yb))
-        own.queries.put(yb, y)
+        compute_scores()
+        if not softmax_in_place_without_peak(pb):
+            compute_scores()
+            softmax_in_place(pb)
+        p_dropped = pb if keep is None else pb * keep_scale * block.of_scores(keep, *sizes)
+        np.matmul(p_dropped, heads_first(vb), out=heads_first(yb))
+        block.queries.store(yb, y)
 
-    over(cut, body, p)
-    return y, (q, k, v, p, cut, (drop, keep), spec)
+    for_each_block(blocks, body, p)
+    return y, (q, k, v, p, blocks, (drop, keep), spec)
 
 
 @attention_grad.fast("numpy", "float32", "float64")
 def attention_grad_numpy(
-    g: Array, q: Array, k: Array, v: Array, p: Array, cut: list[Block], dropped: Dropped, spec: AttentionSpec,
-    out: Arrays | None = None,
+    g: Array, q: Array, k: Array, v: Array, p: Array, blocks: list[SentenceBlock], saved_dropout: SavedDropout,
+    spec: AttentionSpec, out: Arrays | None = None,
 ) -> Arrays:  # fmt: skip
-    """A few sentences at a time."""
+    """One block of sentences at a time."""
     gq, gk, gv = out or (np.empty(q.shape, g.dtype), np.empty(k.shape, g.dtype), np.empty(v.shape, g.dtype))
-    (drop, keep), scale = dropped, q.shape[-1] ** -0.5
+    (drop, keep), scale = saved_dropout, q.shape[-1] ** -0.5
 
-    def body(own: Block) -> None:
-        gb, qb, kb, vb = own.queries.of(g), own.queries.of(q), own.keys.of(k), own.keys.of(v)
-        gqb, gkb, gvb = own.queries.room(gq), own.keys.room(gk), own.keys.room(gv)
+    def body(block: SentenceBlock) -> None:
+        gb, qb, kb, vb = block.queries.padded(g), block.queries.padded(q), block.keys.padded(k), block.keys.padded(v)
+        gqb, gkb, gvb = block.queries.buffer(gq), block.keys.buffer(gk), block.keys.buffer(gv)
         sizes = qb.shape[1], kb.shape[1]
         gh, qh, kh, vh = map(heads_first, (gb, qb, kb, vb))
-        gs, a = gh @ vh.swapaxes(-1, -2), own.room(p, *sizes)  # (b, H, t, s)
-        weights = a
+        gs, pb = gh @ vh.swapaxes(-1, -2), block.scores_buffer(p, *sizes)  # (b, H, t, s)
+        a = pb
         if drop and keep is not None:
-            dropped = drop.scale * own.part(keep, *sizes).astype(g.dtype)
-            gs *= dropped
-            a = a * dropped
+            mask = drop.scale * block.of_scores(keep, *sizes).astype(g.dtype)
+            gs *= mask
+            a = pb * mask
         np.matmul(a.swapaxes(-1, -2), gh, out=heads_first(gvb))
-        softmax_grad_in_place(gs, weights)
+        softmax_grad_in_place(gs, pb)
         gs *= scale
         np.matmul(gs, kh, out=heads_first(gqb))
         np.matmul(gs.swapaxes(-1, -2), qh, out=heads_first(gkb))
-        own.queries.put(gqb, gq)
-        own.keys.put(gkb, gk)
-        own.keys.put(gvb, gv)
+        block.queries.store(gqb, gq)
+        block.keys.store(gkb, gk)
+        block.keys.store(gvb, gv)
 
-    over(cut, body, p)
-    turn_back(gq, gk, spec)
+    for_each_block(blocks, body, p)
+    rotate_gradients_back(gq, gk, spec)
     return gq, gk, gv
 
 
 # On a GPU: attention.cu
 
-LARGEST_HEAD = 128  # of attention.cu; where a head is larger, the reference computes, in float32
-SHARED_BYTES = 48 << 10  # shared memory that a block may have on every GPU
+LARGEST_HEAD = 128  # in attention.cu; for larger heads the reference computes in float32
+SHARED_BYTES = 48 << 10  # shared memory that a block may use on every GPU
 
 
-class InFloat32(NamedTuple):
-    """What the reference saved for a head larger than attention.cu takes."""
+class SavedByReference(NamedTuple):
+    """What the float32 reference saved for a head that is too large for attention.cu."""
 
     values: tuple[Any, ...]
 
@@ -244,102 +250,102 @@ class InFloat32(NamedTuple):
 def attention_cuda(
     q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None
 ) -> Output:
-    """Keys and values pass through shared memory; scores and probabilities stay in registers.
+    """Stream keys and values through shared memory; scores and probabilities stay in registers.
 
-    The gradient forms the probabilities again. Saved: q, k, v as they were read, the log-sum-exp (B, H, T), y, and how
-    the dropout is drawn.
+    The gradient recomputes the probabilities. Saved: the rotated q and k, v, the log-sum-exp (B, H, T), y, spec, drop.
     """
     xp = array_module(q)
-    (batch, length, _), (heads, d_k), d_v = spec.sizes(q, k), q.shape[-2:], v.shape[-1]
+    (batch, n_queries, _), (heads, d_k), d_v = spec.sizes(q, k), q.shape[-2:], v.shape[-1]
     if max(d_k, d_v) > LARGEST_HEAD:
         y, saved = attention.reference(*(x.astype(np.float32) for x in (q, k, v)), spec, drop)
-        return y.astype(q.dtype, copy=False), InFloat32(saved)
-    y, lse = xp.empty((*q.shape[:-1], d_v), q.dtype), xp.empty((batch, heads, length), np.float32)
-    inputs = tuple(plain_rows(x) for x in (*turned(q, k, spec), v))
+        return y.astype(q.dtype, copy=False), SavedByReference(saved)
+    y, lse = xp.empty((*q.shape[:-1], d_v), q.dtype), xp.empty((batch, heads, n_queries), np.float32)
+    inputs = tuple(with_contiguous_rows(x) for x in (*rotate_inputs(q, k, spec), v))
     launch_attention("attention_forward", inputs, (), (y,), lse, spec, drop)
     return y, (*inputs, lse, y, spec, drop)
 
 
 @attention_grad.fast("cupy", "float32", "float16", "bfloat16")
 def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None) -> Arrays:
-    """A block for each tile of positions: gq of its queries, then gk and gv of its keys. No sum depends on an order.
+    """One block per tile of positions computes gq of its queries, then gk and gv of its keys. Deterministic.
 
-    A sentence that fits one tile, the usual one, has its scores formed once for all three.
+    For a sentence that fits one tile, the usual case, the scores are computed once for all three gradients.
     """
-    if isinstance(saved[0], InFloat32):
+    if isinstance(saved[0], SavedByReference):
         gq, gk, gv = attention_grad.reference(g.astype(np.float32), *saved[0].values)
-        return written(out, (gq, gk, gv)) if out else tuple(x.astype(g.dtype, copy=False) for x in (gq, gk, gv))
+        return write_out(out, (gq, gk, gv)) if out else tuple(x.astype(g.dtype, copy=False) for x in (gq, gk, gv))
     xp = array_module(g)
     *qkv, lse, y, spec, drop = saved
     inputs = tuple(qkv)
     g, dtype = contiguous(g), y.dtype
     grads = tuple(
-        x if x is not None and has_plain_rows(x) and x.dtype == dtype else xp.empty(like.shape, dtype)
+        x if x is not None and has_contiguous_rows(x) and x.dtype == dtype else xp.empty(like.shape, dtype)
         for x, like in zip(out or (None,) * 3, inputs, strict=True)
     )
     launch_attention("attention_backward", inputs, grads, (g, y), lse, spec, drop)
-    turn_back(grads[0], grads[1], spec)
-    return written(out, grads)
+    rotate_gradients_back(grads[0], grads[1], spec)
+    return write_out(out, grads)
 
 
-def has_plain_rows(x: Array) -> bool:
-    """Whether the values of the last axis are neighbours."""
+def has_contiguous_rows(x: Array) -> bool:
+    """Return whether the values along the last axis are adjacent in memory."""
     return x.strides[-1] == x.itemsize
 
 
-def plain_rows(x: Array) -> Array:
-    """x, copied unless the values of its last axis are neighbours."""
-    return x if has_plain_rows(x) else array_module(x).ascontiguousarray(x)
+def with_contiguous_rows(x: Array) -> Array:
+    """Return x, copied unless the values along its last axis are adjacent in memory."""
+    return x if has_contiguous_rows(x) else array_module(x).ascontiguousarray(x)
 
 
 def launch_attention(
     kernel: str, inputs: Arrays, grads: Arrays, dense: Arrays, lse: Array, spec: AttentionSpec, drop: Drop | None
 ) -> None:
-    """Start a kernel of attention.cu over tiles of the queries, or, for the gradients, of the longer of both sides.
+    """Launch a kernel of attention.cu over tiles of the queries or, for gradients, of queries or keys if more.
 
-    inputs: q, k, v; grads: theirs, or none, both of any strides; dense: y, or g and y, contiguous.
+    inputs: q, k, v, of any strides; grads: their gradients, of any strides, or (); dense: (y,) or (g, y), contiguous.
     """
-    (batch, queries, keys), size = spec.sizes(*inputs[:2]), dense[0].itemsize
+    (batch, n_queries, n_keys), size = spec.sizes(*inputs[:2]), dense[0].itemsize
     (heads, d_k), d_v = inputs[0].shape[-2:], inputs[2].shape[-1]
-    longest, dk, dv = max(queries, keys), -(-d_k // 16) * 16, -(-d_v // 16) * 16
-    length, tile = longest if grads else queries, tile_size(longest, 2 * size * (dk + dv))
+    longest, dk, dv = max(n_queries, n_keys), -(-d_k // 16) * 16, -(-d_v // 16) * 16
+    length, tile = longest if grads else n_queries, tile_size(longest, 2 * size * (dk + dv))
     views = [*inputs, *grads]
     strides = [np.int64(stride // size) for x in views for stride in (0, *x.strides[:-1])[-3:]]
     starts = [packing and packing.starts for packing in (spec.q_packing, spec.kv_packing)]
-    lengths, bias, steps = spec.kv_lengths, spec.bias, [0, 0, 0, 0]
+    lengths, bias, bias_strides = spec.kv_lengths, spec.bias, [0, 0, 0, 0]
     if lengths is not None:
         lengths = contiguous(lengths.astype(np.int64, copy=False))
     if bias is not None:
         bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape).astype(np.float32, copy=False)
-        steps = [0 if n == 1 else step // bias.itemsize for n, step in zip(bias.shape, bias.strides, strict=True)]
+        bias_strides = [0 if n == 1 else s // bias.itemsize for n, s in zip(bias.shape, bias.strides, strict=True)]
     launch(
         "attention.cu",
         kernel,
         -(-length // tile) * heads * batch,
         2 * tile,
-        (*dense[:-1], *inputs, dense[-1], lse, *grads, *starts, lengths, bias, *strides, *map(np.int64, steps),
-         *map(np.int32, (spec.causal, heads, queries, keys, d_k, d_v)), *draw(drop)),
+        (*dense[:-1], *inputs, dense[-1], lse, *grads, *starts, lengths, bias, *strides, *map(np.int64, bias_strides),
+         *map(np.int32, (spec.causal, heads, n_queries, n_keys, d_k, d_v)), *launch_arguments(drop)),
         T=dense[0].dtype,
         DK=dk,
         DV=dv,
         TILE=tile,
-        WHOLE=int(longest <= tile <= min(dk, dv)),
+        ONE_TILE=int(longest <= tile <= min(dk, dv)),
         strided=True,
         VEC=access_bytes(*views, *dense) // size,
     )  # fmt: skip
 
 
 def tile_size(length: int, row_bytes: int) -> int:
-    """Positions in a tile of attention.cu: a multiple of 16, no more than 64 or needed, and its memory suffices.
+    """Return the positions per tile of attention.cu: a multiple of 16, at most 64 or `length` rounded up, that fits.
 
-    row_bytes: of one position in the gradient's four tiles, in which a row has 16 bytes more. Dropout and sums take 18.
+    row_bytes: shared memory of one position in the gradient's four tiles. Each of its rows is padded by 16 bytes;
+    dropout and sums take another 18.
     """
-    room = SHARED_BYTES // (row_bytes + 4 * 16 + 18) // 16 * 16
-    return max(16, min(64, room, -(-length // 16) * 16))
+    fitting = SHARED_BYTES // (row_bytes + 4 * 16 + 18) // 16 * 16
+    return max(16, min(64, fitting, -(-length // 16) * 16))
 
 
 def access_bytes(*arrays: Array) -> int:
-    """Bytes that a thread can access at once: the power of two, up to 16, that divides where rows start and end."""
+    """Return the bytes a thread can access at once: the largest power of two, at most 16, that aligns every row."""
     bits = 16
     for x in arrays:
         bits |= x.ctypes.data if isinstance(x, np.ndarray) else x.data.ptr

@@ -1,13 +1,12 @@
-"""What attention does to its scores q k^T / sqrt(d_k) before the softmax, in one description for every version.
+"""What attention applies to its scores q k^T / sqrt(d_k) before the softmax, as one description for all versions.
 
     AttentionSpec(causal=True, kv_lengths=lengths, rotary_base=10000.0)
 
-Of T queries and S keys, query t stands at position t + S - T and key s at s: so T new queries over a cache of S keys
-stand where they belong. Nothing here is learned.
+With T queries and S keys, query t has position t + S - T and key s has position s, so T new queries over a cache of S
+keys get the right positions. Nothing here is trainable.
 
-Sentences of different lengths may stand one after another without padding (npx/kernels/packing.py): `queries` and
-`keys` say
-which rows are whose, and T and S are a sentence's own.
+Sentences of different lengths may be packed without padding (npx/kernels/packing.py): `q_packing` and `kv_packing`
+then say which rows belong to which sentence, and T and S are each sentence's own.
 """
 
 from typing import Any, NamedTuple
@@ -19,12 +18,14 @@ from npx.kernels.packing import Packing
 
 
 class AttentionSpec(NamedTuple):
-    """Which keys a query may attend to, and what is added to its scores.
+    """Which keys a query may attend to, what is added to its scores, and how the inputs are packed.
 
-    `causal`: keys up to the query's own position. `lengths` (B,), integers: of sentence b the keys before lengths[b].
-    `bias`, broadcastable to (B, H, T, S): added; a constant; where it is -inf a key is not attended. `rotary`: queries
-    and keys are rotated by their positions (`rotated`), with this base, usually 10000. `queries`, `keys`: how the
-    queries, and the keys and values, are packed; T and S above are then those of the longest; `lengths` is of no use.
+    causal: a query attends only to keys up to its own position.
+    kv_lengths: integers (B,); the queries of sentence b attend only to keys before kv_lengths[b].
+    bias: constants broadcastable to (B, H, T, S) that are added to the scores; -inf masks a key.
+    rotary_base: queries and keys are rotated by their positions with this base, usually 10000 (`rotate`).
+    q_packing, kv_packing: how the queries, and the keys and values, are packed. T and S above are then the lengths of
+        the longest sentence, and kv_lengths has no effect.
     """
 
     causal: bool = False
@@ -35,32 +36,32 @@ class AttentionSpec(NamedTuple):
     kv_packing: Packing | None = None
 
     def sizes(self, q: Array, k: Array) -> tuple[int, int, int]:
-        """B, T and S of q and k, packed or (B, T, H, d_k) and (B, S, H, d_k)."""
-        batch, queries = self.q_packing.shape if self.q_packing else q.shape[:2]
-        return batch, queries, self.kv_packing.max_length if self.kv_packing else k.shape[1]
+        """Return B, T and S for q (B, T, H, d_k) and k (B, S, H, d_k), either of which may be packed."""
+        batch, n_queries = self.q_packing.shape if self.q_packing else q.shape[:2]
+        return batch, n_queries, self.kv_packing.max_length if self.kv_packing else k.shape[1]
 
 
 def mask_bias(mask: Array | None) -> Array | None:
-    """A mask, True = may be attended, as a bias: 0 and -inf in float32."""
+    """Convert a boolean mask, True = may be attended to, to a float32 bias of 0 and -inf."""
     return None if mask is None else array_module(mask).where(mask, 0, -np.inf).astype(np.float32)
 
 
-def additive(spec: AttentionSpec, q: Array, k: Array) -> Array | None:
-    """All that is added to the scores (B, H, T, S) of q (B, T, H, d_k) and k (B, S, H, d_k), where it has B rows.
+def score_bias(spec: AttentionSpec, q: Array, k: Array) -> Array | None:
+    """Return everything that is added to the scores of q (B, T, H, d_k) and k (B, S, H, d_k), or None for nothing.
 
-    An array of q's dtype whose other axes may have length 1; None for nothing.
+    The result has q's dtype and is broadcastable to (B, H, T, S); its first axis has length B.
     """
-    xp, (batch, queries, keys) = array_module(q), spec.sizes(q, k)
-    position = xp.arange(keys)
+    xp, (batch, n_queries, n_keys) = array_module(q), spec.sizes(q, k)
+    position = xp.arange(n_keys)
     allowed, total = None, None
     lengths: Any = spec.kv_packing.counts if spec.kv_packing else spec.kv_lengths
-    if spec.causal and queries > 1:  # a single query is the last of all
-        last = xp.arange(keys - queries, keys)[None, :, None]  # (1, T, 1)
-        if spec.q_packing is not spec.kv_packing:  # else both are as long, and later keys than a query's are padding's
-            own: Any = lengths if spec.kv_packing else keys
-            own = own - (spec.q_packing.counts if spec.q_packing else queries)  # (B,)
-            last = xp.arange(queries)[:, None] + own[:, None, None]  # (B, T, 1)
-        elif spec.kv_packing:
+    if spec.causal and n_queries > 1:  # a single query is the last position and may attend to every key
+        last = xp.arange(n_keys - n_queries, n_keys)[None, :, None]  # (1, T, 1)
+        if spec.q_packing is not spec.kv_packing:  # the number of earlier keys differs between sentences
+            n_earlier: Any = lengths if spec.kv_packing else n_keys
+            n_earlier = n_earlier - (spec.q_packing.counts if spec.q_packing else n_queries)  # (B,)
+            last = xp.arange(n_queries)[:, None] + n_earlier[:, None, None]  # (B, T, 1)
+        elif spec.kv_packing:  # self-attention: keys after a sentence's end are after its queries, so already masked
             lengths = None
         allowed = (position <= last)[:, None]  # (B or 1, 1, T, S)
     if lengths is not None:
@@ -74,37 +75,38 @@ def additive(spec: AttentionSpec, q: Array, k: Array) -> Array | None:
     return None if total is None else xp.broadcast_to(total, (batch, *total.shape[1:]))
 
 
-def rotated(x: Array, first: Any, base: float | None, back: bool = False) -> Array:
-    """x (..., T, H, d) with the vector at position first + t turned by that position; `back`: turned back.
+def rotate(x: Array, positions: Any, base: float | None, inverse: bool = False) -> Array:
+    """Rotate each vector of x (..., T, H, d) by its position; `inverse` rotates back. With base None return x itself.
 
-    first: a number, or the positions (T,) themselves.
+    positions: the positions (T,), or the first of T consecutive ones.
 
-    The pair (x_2i, x_2i+1) is turned by the angle position / base^(2i/d): as one complex number it is multiplied by
-    e^(i angle). So q.k depends on the distance of their positions alone (Su et al., "RoFormer", 2021, section 3.2.2).
-    The gradient of a rotation is the one back. base None: x itself. ValueError for an odd d.
+    The pair (x_2i, x_2i+1) is rotated by the angle position / base^(2i/d): as a complex number it is multiplied by
+    e^(i angle). So q.k depends on positions only through their distance (Su et al., "RoFormer", 2021, section 3.2.2).
+    The gradient of a rotation is the inverse rotation. Raises ValueError for an odd d.
     """
     if base is None:
         return x
     wide = array_module(x).ascontiguousarray(x, np.result_type(x.dtype, np.float32))
-    turns = rotations(x, first, base)
-    return (wide.view(turns.dtype) * (turns.conj() if back else turns)).view(wide.dtype).astype(x.dtype, copy=False)
+    factors = rotation_factors(x, positions, base)
+    rotated = wide.view(factors.dtype) * (factors.conj() if inverse else factors)
+    return rotated.view(wide.dtype).astype(x.dtype, copy=False)
 
 
-def rotations(x: Array, first: Any, base: float) -> Array:
-    """e^(i angle), complex (T, 1, d/2), for the positions of x (..., T, H, d)."""
+def rotation_factors(x: Array, positions: Any, base: float) -> Array:
+    """Return e^(i angle), complex (T, 1, d/2), for the positions of x (..., T, H, d)."""
     xp, length, size = array_module(x), x.shape[-3], x.shape[-1]
     if size % 2:
         raise ValueError(f"rotary positions: expected an even d_k; got {size}; try d_k = {size + 1}")
-    position = xp.arange(first, first + length) if isinstance(first, int) else first
-    rate = base ** (-2 * xp.arange(size // 2) / size)
-    return xp.exp(1j * (position[:, None] * rate)[:, None]).astype(np.result_type(x.dtype, np.complex64))
+    if isinstance(positions, int):
+        positions = xp.arange(positions, positions + length)
+    frequency = base ** (-2 * xp.arange(size // 2) / size)
+    return xp.exp(1j * (positions[:, None] * frequency)[:, None]).astype(np.result_type(x.dtype, np.complex64))
 
 
-def positions(spec: AttentionSpec, q: Array, k: Array) -> tuple[Any, Any]:
-    """`first` of `rotated` for q and for k, both packed or neither."""
+def rotary_positions(spec: AttentionSpec, q: Array, k: Array) -> tuple[Any, Any]:
+    """Return the `positions` argument of `rotate` for q and for k; either both are packed or neither is."""
     if spec.q_packing is None or spec.kv_packing is None:
         return k.shape[1] - q.shape[1], 0
-    ahead = spec.kv_packing.counts - spec.q_packing.counts  # (B,)
-    return spec.q_packing.positions + ahead[
-        spec.q_packing.flat_index // spec.q_packing.max_length
-    ], spec.kv_packing.positions
+    n_earlier = spec.kv_packing.counts - spec.q_packing.counts  # (B,)
+    sentence = spec.q_packing.flat_index // spec.q_packing.max_length  # of each query
+    return spec.q_packing.positions + n_earlier[sentence], spec.kv_packing.positions

@@ -1,14 +1,13 @@
-// Label-smoothed cross entropy of rows of logits (cross_entropy.py): a block for each row.
+// Label-smoothed cross entropy of rows of logits (cross_entropy.py), one block per row.
 // Built with: T = float half_t bf16_t, ID = int i64 unsigned
 #include "device.cuh"
 
 #define WIDTH 8
-#define LOWEST -3.402823466e38f  // stands for -inf: differences with it are numbers
+#define LOWEST -3.402823466e38f  // instead of -inf, so that differences stay finite
 
-// losses[row] = logsumexp(z) - on z_target - off sum z and, unless gz is null, gz = softmax(z) - q, which may be
-// written over z; rows of both lie `step` values apart. q is `off`, plus `on` at the target, and 0 at padding if
-// `without_pad`. A row whose target is padding gets zeros. The first pass keeps a running peak and the sum of
-// exponentials below it.
+// losses[row] = logsumexp(z) - on z_target - off sum z and, unless gz is null, gz = softmax(z) - q, which may overwrite
+// z; rows of both are `step` values apart. q is `off`, plus `on` at the target, and 0 at padding if `without_pad`. A
+// row whose target is padding gets zeros. The first pass computes the maximum and the sum of exponentials online.
 extern "C" __global__ void cross_entropy(
     const T* z, const ID* targets, T* gz, float* losses, int classes, i64 step,
     float on, float off, i64 pad_id, int without_pad
@@ -25,14 +24,14 @@ extern "C" __global__ void cross_entropy(
         return;
     }
 
-    const int spared = without_pad ? (int)pad_id : -1;  // its logit may be -inf, which no difference takes back
+    const int excluded = without_pad ? (int)pad_id : -1;  // its logit may be -inf, so it must not enter the sum
     float peak = LOWEST, total = 0, sum = 0;
     for (int start = threadIdx.x * WIDTH; start < classes; start += blockDim.x * WIDTH) {
         float v[WIDTH], top = peak;
         load<WIDTH>(z + start, classes - start, v);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
-            if (start + i != spared) sum += v[i];
+            if (start + i != excluded) sum += v[i];
             if (start + i >= classes) v[i] = -INFINITY;
             top = fmaxf(top, v[i]);
         }
@@ -41,13 +40,13 @@ extern "C" __global__ void cross_entropy(
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) total += quick_exp(v[i] - peak);
     }
-    float explained = 0;  // by the smoothed target; the first thread's alone is used
-    if (threadIdx.x == 0) explained = on * to_float(z[target]);
+    float target_term = 0;  // only the first thread's is used; read before gz overwrites z
+    if (threadIdx.x == 0) target_term = on * to_float(z[target]);
     __shared__ float scratch[32];
     float top = block_max(peak, scratch);
     total = block_sum(total * quick_exp(peak - top), scratch);
     sum = block_sum(sum, scratch);
-    if (threadIdx.x == 0) losses[row] = logf(total) + top - (explained + (off != 0 ? off * sum : 0));
+    if (threadIdx.x == 0) losses[row] = logf(total) + top - (target_term + (off != 0 ? off * sum : 0));
     if (!gz) return;
 
     float inverse = 1 / total;
@@ -56,7 +55,7 @@ extern "C" __global__ void cross_entropy(
         load<WIDTH>(z + start, classes - start, v);
 #pragma unroll
         for (int i = 0; i < WIDTH; i++) {
-            float q = start + i == spared ? 0 : off;
+            float q = start + i == excluded ? 0 : off;
             if (start + i == target) q += on;
             v[i] = quick_exp(v[i] - top) * inverse - q;
         }

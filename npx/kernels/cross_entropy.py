@@ -1,101 +1,107 @@
 """Label-smoothed cross entropy from logits (paper section 5.4), alone and fused with the projection to the vocabulary.
 
-The smoothed target is q = on * [k = target] + off for every class k, where, for eps = `smoothing` and V classes,
+The smoothed target is q_k = on [k = target] + off for each of the V classes. off depends on eps and on the classes over
+which `LabelSmoothing` spreads it:
 
-    over = "all"                  off = eps / V        eps spread over the whole vocabulary, target and padding included
-                                                       (Szegedy et al., 2016, which the paper cites; also PyTorch)
-    over = "others"               off = eps / (V - 1)  over every class but the target
-    over = "others_without_pad"   off = eps / (V - 2)  over every class but the target and padding, whose q is 0
+    "all"                  off = eps / V        the complete vocabulary, including target and padding
+                                                (Szegedy et al., 2016, which the paper cites; also PyTorch)
+    "others"               off = eps / (V - 1)  every class except the target
+    "others_without_pad"   off = eps / (V - 2)  every class except the target and padding, whose q is 0
 
-and `on` is what the target is still missing, so that q sums to 1. Then, z being the logits,
+`on` is chosen so that q sums to 1. For logits z
 
     loss = - sum_k q_k log softmax(z)_k = logsumexp(z) - on z_target - off sum_k z_k,      dloss/dz = softmax(z) - q.
 
-Positions whose target is padding count nothing: no loss, no gradient.
+Positions whose target is padding contribute neither loss nor gradient.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from npx.array import Array, added, array_module
-from npx.cpu.row_blocks import block, map_blocks, parallel_ranges
+from npx.array import Array, accumulate, array_module
+from npx.cpu.row_blocks import block_size, map_blocks, parallel_ranges
 from npx.cpu.tune import is_configured
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
+from npx.dispatch import Output, kernel
 from npx.kernels.embedding import sums_by_id
 from npx.precision import accumulation_dtype
-from npx.registry import Output, kernel
 
 SMOOTHING_CLASSES = ("all", "others", "others_without_pad")
-PANEL = 1024  # classes, at most, whose logits one thread forms at a time in `linear_cross_entropy`
-CHUNK = 3 << 22  # logits that exist at a time there: 48 MiB of float32
-CUDA_CHUNK = 1 << 28  # the same on a GPU, which products of thousands of rows keep busy: 512 MiB of bfloat16
-CUDA_ROWS = 64  # a chunk there has a multiple of so many rows, and room for a multiple of so many logits in each
+PANEL = 1024  # maximum number of classes whose logits one thread computes at a time in `linear_cross_entropy`
+CHUNK = 3 << 22  # logits in memory at a time in `linear_cross_entropy`: 48 MiB of float32
+CUDA_CHUNK = 1 << 28  # the same on a GPU, which needs GEMMs of thousands of rows: 512 MiB of bfloat16
+CUDA_ROWS = 64  # on a GPU the rows of a chunk and the allocated columns are multiples of this
 
 
 class LabelSmoothing(NamedTuple):
-    """How targets are smoothed: by the `share` eps, spread `over` which classes; targets `pad_id` count nothing."""
+    """Label smoothing of the targets.
 
-    share: float = 0.0
-    over: str = "all"
+    epsilon: the probability mass that is spread over the classes, from 0 to below 1.
+    classes: the classes it is spread over: "all", "others" or "others_without_pad" (see above).
+    pad_id: the id of padding; positions with this target are ignored.
+    """
+
+    epsilon: float = 0.0
+    classes: str = "all"
     pad_id: int = 0
 
-    def on_and_off(self, classes: int) -> tuple[float, float]:
-        """The two numbers of the smoothed target; ValueError for a share or an `over` that there is not."""
-        if not 0 <= self.share < 1:
-            raise ValueError(f"smoothing: expected a share from 0 to below 1; got {self.share!r}; try 0.1")
-        if self.over not in SMOOTHING_CLASSES:
-            raise ValueError(f"smoothing_over: expected one of {', '.join(SMOOTHING_CLASSES)}; got {self.over!r}")
-        if self.over == "all":
-            return 1 - self.share, self.share / classes
-        off = self.share / max(1, classes - (1 if self.over == "others" else 2))
-        return 1 - self.share - off, off
+    def target_weights(self, n_classes: int) -> tuple[float, float]:
+        """Return (on, off) of the smoothed target; ValueError for an invalid `epsilon` or `classes`."""
+        if not 0 <= self.epsilon < 1:
+            raise ValueError(f"label_smoothing: expected a number from 0 to below 1; got {self.epsilon!r}; try 0.1")
+        if self.classes not in SMOOTHING_CLASSES:
+            raise ValueError(f"smoothing_over: expected one of {', '.join(SMOOTHING_CLASSES)}; got {self.classes!r}")
+        if self.classes == "all":
+            return 1 - self.epsilon, self.epsilon / n_classes
+        off = self.epsilon / max(1, n_classes - (1 if self.classes == "others" else 2))
+        return 1 - self.epsilon - off, off
 
     @property
-    def spares_padding(self) -> bool:
-        """Whether the q of padding is 0 wherever it is not the target."""
-        return self.over == "others_without_pad"
+    def excludes_padding(self) -> bool:
+        """Whether q is 0 for padding wherever it is not the target."""
+        return self.classes == "others_without_pad"
 
 
-PLAIN = LabelSmoothing()
+NO_SMOOTHING = LabelSmoothing()
 
 
 @kernel
-def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = PLAIN, grad: bool = True) -> Output:
-    """The summed loss () of logits (N, V) and targets (N,) integers in [0, V). Saved, if `grad`: its gradient (N, V).
+def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True) -> Output:
+    """Summed loss () of logits (N, V) and targets (N,), integers in [0, V). Saved, if `grad`: its gradient (N, V).
 
-    The loss of float16 and bfloat16 logits is float32: summed over a batch it is beyond their range or resolution.
+    The loss of float16 and bfloat16 logits is float32, because a batch's sum exceeds their range or resolution.
     """
     xp = array_module(logits)
     n, classes = logits.shape
-    on, off = smoothing.on_and_off(classes)
+    on, off = smoothing.target_weights(classes)
     q = xp.full(logits.shape, off, logits.dtype)
     q[xp.arange(n), targets] += on
-    if smoothing.spares_padding:
+    if smoothing.excludes_padding:
         q[:, smoothing.pad_id] = 0
     real = (targets != smoothing.pad_id)[:, None]
     peak = logits.max(axis=-1, keepdims=True)
     log_p = logits - peak - xp.log(xp.sum(xp.exp(logits - peak), axis=-1, keepdims=True))
-    explained = q * xp.where(q != 0, log_p, 0)  # a class that q leaves out may have a logit of -inf
-    loss = -xp.sum(xp.where(real, explained, 0), dtype=accumulation_dtype(logits.dtype))
+    log_likelihood = q * xp.where(q != 0, log_p, 0)  # a class with q = 0 may have a logit of -inf
+    loss = -xp.sum(xp.where(real, log_likelihood, 0), dtype=accumulation_dtype(logits.dtype))
     return loss, xp.where(real, xp.exp(log_p) - q, 0).astype(logits.dtype) if grad else None
 
 
 @cross_entropy.gradient
 def cross_entropy_grad(g: Array, gz: Array) -> Array:
-    """g gz (N, V) for the gradient g () of the loss."""
+    """Return g gz (N, V) for the gradient g () of the loss."""
     return (g * gz).astype(gz.dtype, copy=False)
 
 
 @kernel
 def linear_cross_entropy(
-    x: Array, w: Array, targets: Array, smoothing: LabelSmoothing = PLAIN, grad: bool = True
+    x: Array, w: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True
 ) -> Output:
-    """`cross_entropy` of the logits x w^T, without keeping logits or probabilities.
+    """`cross_entropy` of the logits x w^T, without storing logits or probabilities for backward.
 
     x (N, D); w (V, D), the output projection, which is the embedding table; targets (N,). Saved, if `grad`: the
-    gradients gx (N, D) and gw (V, D) of the loss, which are formed together with it.
+    gradients gx (N, D) and gw (V, D), which are computed together with the loss.
     """
     loss, gz = cross_entropy.reference(x @ w.T, targets, smoothing, grad)
     return loss, (gz @ w, gz.T @ x) if grad else None
@@ -105,24 +111,24 @@ def linear_cross_entropy(
 def linear_cross_entropy_grad(
     g: Array, gx: Array, gw: Array, accumulate_into: Array | None = None
 ) -> tuple[Array, Array]:
-    """g times the gradients, for the gradient g () of the loss. `accumulate_into`: an array that gw is added to, if
-    not None."""
-    return added(
-        ((g * gx).astype(gx.dtype, copy=False), (g * gw).astype(gw.dtype, copy=False)), (None, accumulate_into)
-    )
+    """Return g gx and g gw for the gradient g () of the loss; g gw is added to `accumulate_into` if that is given."""
+    gx, gw = (g * gx).astype(gx.dtype, copy=False), (g * gw).astype(gw.dtype, copy=False)
+    return accumulate((gx, gw), (None, accumulate_into))
 
 
 @cross_entropy_grad.fast("numpy", "float32", "float64")
 @cross_entropy_grad.fast("cupy", "float32", "float16", "bfloat16")
 def scaled_in_place(g: Array, x: Array) -> Array:
-    """g x written over x, and so in its dtype: nobody else holds it."""
+    """Compute g x in place in x, which belongs to this kernel, and so in its dtype."""
     x *= g
     return x
 
 
 @linear_cross_entropy_grad.fast("numpy", "float32", "float64")
-def both_scaled_in_place(g: Array, gx: Array, gw: Array, accumulate_into: Array | None = None) -> tuple[Array, Array]:
-    """The same for two; gw is added where it goes while a block of its rows is in cache."""
+def linear_cross_entropy_grad_numpy(
+    g: Array, gx: Array, gw: Array, accumulate_into: Array | None = None
+) -> tuple[Array, Array]:
+    """Scale both gradients in place, and accumulate each block of gw while it is in cache."""
 
     def body(i: int, j: int) -> None:
         part = scaled_in_place(g, gw[i:j])
@@ -134,17 +140,17 @@ def both_scaled_in_place(g: Array, gx: Array, gw: Array, accumulate_into: Array 
 
 
 def logits_to_gradient(z: Array, targets: Array, smoothing: LabelSmoothing, grad: bool) -> float:
-    """Turn logits z (n, V), whose targets (n,) are no padding, into their gradient in place; return the summed loss."""
-    on, off = smoothing.on_and_off(z.shape[1])
+    """Replace logits z (n, V) by their gradient in place and return the summed loss; no target (n,) is padding."""
+    on, off = smoothing.target_weights(z.shape[1])
     ones = np.ones(z.shape[1], z.dtype)
     at_target = np.arange(len(z)), targets
-    explained = on * z[at_target]
+    q_dot_z = on * z[at_target]
     if off:
-        if smoothing.spares_padding:
-            padding = z[:, smoothing.pad_id].copy()  # may be -inf, which no difference takes back
+        if smoothing.excludes_padding:
+            padding = z[:, smoothing.pad_id].copy()  # may be -inf, which cannot be subtracted from the sum again
             z[:, smoothing.pad_id] = 0
-        explained += off * (z @ ones)
-        if smoothing.spares_padding:
+        q_dot_z += off * (z @ ones)
+        if smoothing.excludes_padding:
             z[:, smoothing.pad_id] = padding
     peak = z.max(axis=1)
     z -= peak[:, None]
@@ -154,15 +160,17 @@ def logits_to_gradient(z: Array, targets: Array, smoothing: LabelSmoothing, grad
         z *= (1 / total)[:, None]
         if off:
             z -= off
-            if smoothing.spares_padding:
+            if smoothing.excludes_padding:
                 z[:, smoothing.pad_id] += off
         z[at_target] -= on
-    return float((np.log(total) + peak - explained).sum(dtype=np.float64))
+    return float((np.log(total) + peak - q_dot_z).sum(dtype=np.float64))
 
 
 @cross_entropy.fast("numpy", "float32", "float64")
-def cross_entropy_numpy(logits: Array, targets: Array, smoothing: LabelSmoothing = PLAIN, grad: bool = True) -> Output:
-    """Rows that count are copied and turned into their gradient in place."""
+def cross_entropy_numpy(
+    logits: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True
+) -> Output:
+    """Copy the rows without padding and replace them by their gradient in place."""
     real = np.flatnonzero(targets != smoothing.pad_id)
     z, targets_of_real = logits[real], targets[real]
 
@@ -179,26 +187,25 @@ def cross_entropy_numpy(logits: Array, targets: Array, smoothing: LabelSmoothing
 
 @linear_cross_entropy.fast("numpy", "float32", "float64")
 def linear_cross_entropy_numpy(
-    x: Array, w: Array, targets: Array, smoothing: LabelSmoothing = PLAIN, grad: bool = True
+    x: Array, w: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True
 ) -> Output:
-    """Padding left out, then chunks of rows, and within a chunk panels of classes: no pass over all logits.
+    """Skip padding and compute chunks of rows in panels of classes, without a pass over all logits.
 
     With z = x w^T and q = on * [target] + off, the gradients of the loss are
 
-        gx = softmax(z) w   - on w[targets] - off sum_k w_k          (sums over the classes that smoothing reaches)
-        gw = softmax(z)^T x - on sum of the x of a class's rows - off sum_n x_n
+        gx = softmax(z) w   - on w[targets] - off sum_k w_k          (sums over the smoothed classes)
+        gw = softmax(z)^T x - on sum of x over the rows of each class - off sum_n x_n
 
-    so q never has to be spread over the classes. And with m the largest logit of a row in one panel, that panel's part
-    of softmax(z) is f exp(z - m) with one number f = exp(m - logsumexp(z)) a row, which scales rows of x and of gx
-    instead of logits. What is left to do on the logits themselves is the maximum, the exponential and its sum, in
-    cache, right after the product that made them.
+    so q is never materialized. If m is the largest logit of a row within a panel, the panel's part of softmax(z) is
+    f exp(z - m) with one factor f = exp(m - logsumexp(z)) per row, which scales rows of x and gx instead of logits.
+    What remains for the logits is their maximum, exponential and sum, in cache, right after their matmul.
     """
-    on, off = smoothing.on_and_off(len(w))
+    on, off = smoothing.target_weights(len(w))
     real = np.flatnonzero(targets != smoothing.pad_id)
     padded = len(real) < len(x)
     x_real, targets = (x[real], targets[real]) if padded else (x, targets)
-    smoothed = np.full(len(w), off, x.dtype)  # off, or 0 where smoothing does not reach
-    if smoothing.spares_padding:
+    smoothed = np.full(len(w), off, x.dtype)  # off, or 0 for classes without smoothing
+    if smoothing.excludes_padding:
         smoothed[smoothing.pad_id] = 0
     off_w = smoothed @ w  # (D,)
     gx_real: Any = w[targets]
@@ -208,16 +215,16 @@ def linear_cross_entropy_numpy(
     gw = (np.empty if len(real) else np.zeros)(w.shape, x.dtype) if grad else None
 
     chunks = max(1, -(-len(real) * len(w) // CHUNK))
-    rows = block(max(1, -(-len(real) // chunks)))
-    width = block(min(PANEL, -(-len(w) // 4)) if is_configured() else len(w))
+    rows = block_size(max(1, -(-len(real) // chunks)))
+    width = block_size(min(PANEL, -(-len(w) // 4)) if is_configured() else len(w))
     buffer = np.empty((-(-len(w) // width), rows, max(width, x.shape[1])), x.dtype)
     for start in range(0, len(real), rows):
         chunk = x_real[start : start + rows]
-        lse, share = panels_of_exponentials(chunk, w, buffer, width)
+        lse, f = exponentials_in_panels(chunk, w, buffer, width)
         loss += lse.sum(dtype=np.float64)
         if gw is not None:
-            less = None if start else (smoothed, x_real.sum(axis=0))
-            gx_real[start : start + rows] += panels_of_gradients(chunk, w, buffer, width, share, gw, less)
+            initial = None if start else (smoothed, x_real.sum(axis=0))
+            gx_real[start : start + rows] += gradients_in_panels(chunk, w, buffer, width, f, gw, initial)
     if gw is None:
         return np.asarray(loss, x.dtype), None
     del buffer
@@ -225,15 +232,15 @@ def linear_cross_entropy_numpy(
     if padded:
         gx = np.zeros(x.shape, x.dtype)
         gx[real] = gx_real
-    of_targets, sums = sums_by_id(x_real, targets)
-    gw[of_targets] -= on * sums
+    target_ids, sums = sums_by_id(x_real, targets)
+    gw[target_ids] -= on * sums
     return np.asarray(loss, x.dtype), (gx, gw)
 
 
-def panels_of_exponentials(x: Array, w: Array, buffer: Array, width: int) -> tuple[Array, Array]:
-    """Leave exp(z - m) of the logits z = x w^T in buffer[:, : len(x)], m a row's largest logit in each panel.
+def exponentials_in_panels(x: Array, w: Array, buffer: Array, width: int) -> tuple[Array, Array]:
+    """Write exp(z - m) to buffer[:, : len(x)] for z = x w^T, where m is each row's largest logit in the panel.
 
-    Returns logsumexp(z) (n,), and by what exp(z - m) is multiplied to give softmax(z): f (panels, n).
+    Returns logsumexp(z) (n,) and the factors f (panels, n) with softmax(z) = f exp(z - m).
     """
 
     def body(i: int, j: int) -> tuple[Array, Array]:
@@ -250,25 +257,26 @@ def panels_of_exponentials(x: Array, w: Array, buffer: Array, width: int) -> tup
     return np.log(total) + peak, f / total
 
 
-def panels_of_gradients(
+def gradients_in_panels(
     x: Array,
     w: Array,
     buffer: Array,
     width: int,
     f: Array,
     gw: Array,
-    less: tuple[Array, Array] | None,
+    initial: tuple[Array, Array] | None,
 ) -> Array:
-    """softmax(z) w (n, D). softmax(z)^T x is added to gw (V, D); `less`: gw begins as minus the product of the two.
+    """Return softmax(z) w (n, D) and add softmax(z)^T x to gw (V, D).
 
-    The part of each panel is left in the buffer, where its exponentials were.
+    initial: two vectors (V,) and (D,); gw is overwritten, starting from minus their outer product. Each panel's result
+    overwrites its exponentials in the buffer.
     """
 
     def body(i: int, j: int) -> Array:
         e, scale = buffer[i // width, : len(x), : j - i], f[i // width, :, None]
-        if less:
+        if initial:
             np.matmul(e.T, scale * x, out=gw[i:j])
-            gw[i:j] -= np.outer(less[0][i:j], less[1])
+            gw[i:j] -= np.outer(initial[0][i:j], initial[1])
         else:
             gw[i:j] += e.T @ (scale * x)
         part = buffer[i // width, : len(x), : x.shape[1]]
@@ -281,8 +289,10 @@ def panels_of_gradients(
 
 
 @cross_entropy.fast("cupy", "float32", "float16", "bfloat16")
-def cross_entropy_cuda(logits: Array, targets: Array, smoothing: LabelSmoothing = PLAIN, grad: bool = True) -> Output:
-    """A block for each row, which is read twice and written once. The loss is float32."""
+def cross_entropy_cuda(
+    logits: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True
+) -> Output:
+    """One block per row, which reads it twice and writes it once. The loss is float32."""
     xp = array_module(logits)
     logits = contiguous(logits)
     gz = xp.empty(logits.shape, logits.dtype) if grad else None
@@ -292,21 +302,21 @@ def cross_entropy_cuda(logits: Array, targets: Array, smoothing: LabelSmoothing 
 
 
 def losses_and_gradient(z: Array, targets: Array, gz: Array | None, losses: Array, smoothing: LabelSmoothing) -> None:
-    """Write the losses (n,), float32, of logits z (n, V) and, unless gz is None, their gradient, perhaps over z.
+    """Write the losses (n,), float32, of logits z (n, V) and, unless gz is None, their gradient gz, which may be z.
 
-    Rows of z may lie apart, and those of gz as far.
+    z and gz have the same strides; their rows must be contiguous.
     """
     n, classes = z.shape
-    on, off = smoothing.on_and_off(classes)
+    on, off = smoothing.target_weights(classes)
     sizes = np.int32(classes), np.int64(z.strides[0] // z.itemsize), np.float32(on), np.float32(off)
     padding = np.int64(smoothing.pad_id)
-    args = z, targets, gz, losses, *sizes, padding, np.int32(smoothing.spares_padding)
+    args = z, targets, gz, losses, *sizes, padding, np.int32(smoothing.excludes_padding)
     threads = 64 if classes <= 1024 else 512
     launch("cross_entropy.cu", "cross_entropy", n, threads, args, strided=True, T=z.dtype, ID=targets.dtype)
 
 
 def total_loss(losses: Array) -> Array:
-    """The sum () of losses (n,)."""
+    """Return the sum () of the losses (n,)."""
     loss = array_module(losses).empty((), np.float32)
     launch("sums.cu", "total", 1, BLOCK_THREADS, (losses, loss, np.int32(losses.size)), T=loss.dtype)
     return loss
@@ -314,18 +324,18 @@ def total_loss(losses: Array) -> Array:
 
 @linear_cross_entropy.fast("cupy", "float32", "float16", "bfloat16")
 def linear_cross_entropy_cuda(
-    x: Array, w: Array, targets: Array, smoothing: LabelSmoothing = PLAIN, grad: bool = True
+    x: Array, w: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True
 ) -> Output:
-    """Chunks of rows through one buffer for logits and their gradient; gw is float32, to which products are added.
+    """Compute chunks of rows in one buffer for logits and their gradient; gw accumulates in float32.
 
-    Padding takes part, with a gradient of zeros: leaving it out would make the host wait for its number.
+    Padding is included with a zero gradient: skipping it would make the host wait for the number of rows.
     """
     xp = array_module(x)
     x, targets = contiguous(x), contiguous(targets)
     n, classes = len(x), len(w)
-    room = -(-classes // CUDA_ROWS) * CUDA_ROWS  # an odd V would take away the tensor cores and loads of 16 bytes
-    chunk = block(max(CUDA_ROWS, CUDA_CHUNK // room // CUDA_ROWS * CUDA_ROWS))
-    buffer = xp.empty((min(chunk, n), room), x.dtype)[:, :classes]
+    columns = -(-classes // CUDA_ROWS) * CUDA_ROWS  # rows of odd length rule out tensor cores and 16-byte loads
+    chunk = block_size(max(CUDA_ROWS, CUDA_CHUNK // columns // CUDA_ROWS * CUDA_ROWS))
+    buffer = xp.empty((min(chunk, n), columns), x.dtype)[:, :classes]
     losses = xp.empty(n, np.float32)
     gx: Any = xp.empty(x.shape, x.dtype) if grad else None
     gw: Any = (xp.empty if n else xp.zeros)(w.shape, np.float32) if grad else None
@@ -343,15 +353,11 @@ def linear_cross_entropy_cuda(
 def linear_cross_entropy_grad_cuda(
     g: Array, gx: Array, gw: Array, accumulate_into: Array | None = None
 ) -> tuple[Array, Array]:
-    """gx in place; gw, float32, in one pass to where it goes, if that is float32."""
+    """Scale gx in place, and add the float32 gw to a float32 target in one pass."""
     gx = scaled_in_place(g, gx)
     if accumulate_into is None or accumulate_into.dtype != np.float32:
         return gx, scaled_in_place(g, gw).astype(gx.dtype, copy=False)
-    args = (
-        accumulate_into,
-        array_module(gw).asarray(g),
-        gw,
-        np.int64(gw.size),
-    )  # NumPy's products of 0-d arrays are no arrays
+    factor = array_module(gw).asarray(g)  # an operation on 0-d NumPy arrays returns a scalar, not an array
+    args = accumulate_into, factor, gw, np.int64(gw.size)
     launch("sums.cu", "accumulate", -(-gw.size // (8 * BLOCK_THREADS)), BLOCK_THREADS, args, T=gw.dtype)
     return gx, accumulate_into

@@ -1,13 +1,13 @@
-"""LayerNorm(residual + Dropout(x)): what stands around every sub-layer of the post-norm Transformer (section 5.4).
+"""LayerNorm(residual + Dropout(x)), which surrounds every sub-layer of the post-norm Transformer (section 5.4).
 
-One pass instead of three: on a CPU a block of rows stays in cache from the dropout to the normalised output, on a GPU
+One pass instead of three: on a CPU a block of rows stays in cache from the dropout to the normalized output; on a GPU
 one warp reads and writes each row once.
 """
 
 from npx.array import NO_TARGETS, Array, GradientTargets
+from npx.dispatch import Output, kernel
 from npx.kernels import layer_norm as norms
 from npx.kernels.dropout import Drop, dropout, dropout_grad
-from npx.registry import Output, kernel
 
 
 @kernel
@@ -19,9 +19,9 @@ def dropout_residual_norm(
     x, residual (..., D); gamma, beta (D,). Saved: what layer_norm saves; drop, keep (bool (..., D), or None).
     """
     norms.check_rows(x, residual)
-    kept, dropped = dropout.reference(x, drop)
-    y, saved = norms.layer_norm.reference(residual + kept, gamma, beta, eps)
-    return y, (*saved, *dropped)
+    x_dropped, saved_dropout = dropout.reference(x, drop)
+    y, saved = norms.layer_norm.reference(residual + x_dropped, gamma, beta, eps)
+    return y, (*saved, *saved_dropout)
 
 
 @dropout_residual_norm.gradient
@@ -34,15 +34,15 @@ def dropout_residual_norm_grad(
     keep: Array | None,
     accumulate_into: GradientTargets = NO_TARGETS,
 ) -> tuple[Array, Array, Array, Array]:
-    """Gradients (gx, gresidual, ggamma, gbeta): the layer norm's reaches the residual whole and x through its mask.
+    """Gradients (gx, gresidual, ggamma, gbeta): gresidual is the layer norm's, and gx is dropout's gradient of it.
 
-    `accumulate_into`: arrays that those of gamma and beta are added to, if not None.
+    accumulate_into: arrays that ggamma and gbeta are added to, where not None.
     """
     gresidual, ggamma, gbeta = norms.layer_norm_grad.reference(g, gamma, xhat, rstd, accumulate_into)
     return dropout_grad.reference(gresidual, drop, keep), gresidual, ggamma, gbeta
 
 
-# A layer norm is this one without residual and dropout, so the fast versions of both stand in layer_norm.py.
+# A layer norm is this kernel without residual and dropout, so layer_norm.py has the fast versions of both.
 dropout_residual_norm.fast("numpy", "float32", "float64")(norms.residual_norm_numpy)
 dropout_residual_norm_grad.fast("numpy", "float32", "float64")(norms.residual_norm_grad_numpy)
 dropout_residual_norm.fast("cupy", "float32", "float16", "bfloat16")(norms.residual_norm_cuda)

@@ -1,7 +1,4 @@
-"""Rows of a table by index, what is added to them and dropped of them, and the gradients that come back to each row.
-
-Paper sections 3.4, 3.5 and 5.4: embedding, positions and dropout are one pass over the first layer's input.
-"""
+"""Embedding lookup with scaling, positional encodings and dropout in one pass (paper sections 3.4, 3.5 and 5.4)."""
 
 from typing import Any
 
@@ -10,25 +7,26 @@ import numpy as np
 from npx.array import Array, array_module
 from npx.cpu.row_blocks import map_blocks
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
-from npx.kernels.dropout import Drop, draw, dropout, dropout_grad, dropout_grad_numpy
-from npx.registry import Output, kernel
+from npx.dispatch import Output, kernel
+from npx.kernels.dropout import Drop, dropout, dropout_grad, dropout_grad_numpy, launch_arguments
 
 
 @kernel
 def embedding(
-    table: Array, ids: Array, scale: float = 1.0, added: Array | None = None, drop: Drop | None = None
+    table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: Drop | None = None
 ) -> Output:
-    """y = dropout(scale * table[ids] + added). table (V, D); ids (..., T) integers in [0, V); y (..., T, D).
+    """y = dropout(scale * table[ids] + positions).
 
-    added: an array (T, D), or None; drop None: no dropout. Saved: ids, V, scale; drop, keep (bool, y's shape, or None).
+    table (V, D); ids (..., T) integers in [0, V); positions (T, D) or None; y (..., T, D). Without `drop` there is no
+    dropout. Saved: ids, V, scale, drop, keep (bool, y's shape, or None).
     """
-    y = array_module(table).take(table, ids, axis=0)  # a new array, where indexing gives a view for a single id
+    y = array_module(table).take(table, ids, axis=0)  # always a new array; indexing returns a view for a single id
     if scale != 1.0:
         y *= scale
-    if added is not None:
-        y += added
-    y, dropped = dropout.reference(y, drop)
-    return y, (ids, len(table), scale, *dropped)
+    if positions is not None:
+        y += positions
+    y, saved_dropout = dropout.reference(y, drop)
+    return y, (ids, len(table), scale, *saved_dropout)
 
 
 @embedding.gradient
@@ -41,13 +39,12 @@ def embedding_grad(
     keep: Array | None,
     accumulate_into: Array | None = None,
 ) -> Array:
-    """gtable (rows, D) with gtable[v] = scale * sum of dropout's gradients over the positions where ids == v.
+    """gtable (rows, D) with gtable[v] = scale * the sum of dropout's gradient over all positions where ids == v.
 
-    g, keep (..., D); ids (...).
-    `accumulate_into`: an array that it is added to, if not None.
+    g, keep (..., D); ids (...). accumulate_into: an array that gtable is added to, if not None.
 
-    Repeated ids add up. The order of the sum is the order of the positions, so it can be repeated bit for bit. What is
-    scaled are the rows of g, which are far fewer than those of the table.
+    Sums follow the order of the positions, so they are deterministic. The rows of g are scaled rather than those of
+    the table, which are far more.
     """
     xp = array_module(g)
     g = dropout_grad.reference(g, drop, keep)
@@ -62,16 +59,16 @@ def embedding_grad(
 
 @embedding.fast("numpy", "float32", "float64")
 def embedding_numpy(
-    table: Array, ids: Array, scale: float = 1.0, added: Array | None = None, drop: Drop | None = None
+    table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: Drop | None = None
 ) -> Output:
-    """A few sentences at a time, in cache from the table to what is dropped."""
+    """Compute a few sentences at a time, which stay in cache from the lookup to the dropout."""
     ids = np.asarray(ids)
     y = np.empty((*ids.shape, table.shape[1]), table.dtype)
-    keep = drop and drop.keep(y.shape)
+    keep = drop and drop.keep_mask(y.shape)
     saved = ids, len(table), scale, drop, keep
     if not y.size:
         return y, saved
-    length = 1 if added is None or ids.ndim == 1 else ids.shape[-1]
+    length = 1 if positions is None or ids.ndim == 1 else ids.shape[-1]
     ids3, y3 = ids.reshape(-1, length), y.reshape(-1, length, table.shape[1])
     keep3 = None if keep is None else keep.reshape(y3.shape)
 
@@ -80,8 +77,8 @@ def embedding_numpy(
         part[...] = table[ids3[i:j]]
         if scale != 1.0:
             part *= scale
-        if added is not None:
-            part += added[i:j, None] if ids.ndim == 1 else added
+        if positions is not None:
+            part += positions[i:j, None] if ids.ndim == 1 else positions
         if drop and keep3 is not None:
             part *= drop.scale
             part *= keep3[i:j]
@@ -100,35 +97,35 @@ def embedding_grad_numpy(
     keep: Array | None,
     accumulate_into: Array | None = None,
 ) -> Array:
-    """Only the rows that occur are summed, without scattered writes."""
+    """Sum only the rows of ids that occur, without scattered writes."""
     g = dropout_grad_numpy(g, drop, keep)
     g = g if scale == 1.0 else (g * scale).astype(g.dtype, copy=False)
     gtable = np.zeros((rows, g.shape[-1]), g.dtype) if accumulate_into is None else accumulate_into
-    found, sums = sums_by_id(g.reshape(-1, g.shape[-1]), ids.reshape(-1))
-    gtable[found] += sums
+    unique_ids, sums = sums_by_id(g.reshape(-1, g.shape[-1]), ids.reshape(-1))
+    gtable[unique_ids] += sums
     return gtable
 
 
 def sums_by_id(g: Array, ids: Array) -> tuple[Array, Array]:
-    """The different ids (U,), ascending, and for each the sum of its rows of g (N, D), (U, D), in the rows' order."""
+    """Return the unique ids (U,), ascending, and the sums (U, D) of their rows of g (N, D), in the rows' order."""
     order = np.argsort(ids, kind="stable")
-    in_order = ids[order]
-    starts = np.flatnonzero(np.concatenate((in_order[:1] == in_order[:1], in_order[1:] != in_order[:-1])))
+    sorted_ids = ids[order]
+    starts = np.flatnonzero(np.concatenate((sorted_ids[:1] == sorted_ids[:1], sorted_ids[1:] != sorted_ids[:-1])))
     if not len(starts):
-        return in_order, g[order]
-    return in_order[starts], np.add.reduceat(g[order], starts, axis=0)
+        return sorted_ids, g[order]
+    return sorted_ids[starts], np.add.reduceat(g[order], starts, axis=0)
 
 
 @embedding.fast("cupy", "float32", "float16", "bfloat16")
 def embedding_cuda(
-    table: Array, ids: Array, scale: float = 1.0, added: Array | None = None, drop: Drop | None = None
+    table: Array, ids: Array, scale: float = 1.0, positions: Array | None = None, drop: Drop | None = None
 ) -> Output:
-    """A warp for each row."""
+    """One warp per row."""
     table, ids, d = contiguous(table), contiguous(ids), table.shape[1]
-    added = None if added is None else contiguous(added.astype(table.dtype, copy=False))
+    positions = None if positions is None else contiguous(positions.astype(table.dtype, copy=False))
     y = array_module(table).empty((*ids.shape, d), table.dtype)
-    sizes = np.int64(ids.size), np.int32(d), np.int32(1 if added is None else len(added)), np.float32(scale)
-    args, blocks = (table, ids, added, y, *sizes, *draw(drop)), -(-ids.size // (BLOCK_THREADS // 32))
+    sizes = np.int64(ids.size), np.int32(d), np.int32(1 if positions is None else len(positions)), np.float32(scale)
+    args, blocks = (table, ids, positions, y, *sizes, *launch_arguments(drop)), -(-ids.size // (BLOCK_THREADS // 32))
     launch("embedding.cu", "embedding", blocks, BLOCK_THREADS, args, T=table.dtype, ID=ids.dtype)
     return y, (ids, len(table), scale, drop)
 
@@ -137,12 +134,12 @@ def embedding_cuda(
 def embedding_grad_cuda(
     g: Array, ids: Array, rows: int, scale: float, drop: Drop | None, accumulate_into: Array | None = None
 ) -> Array:
-    """Positions sorted by id, a block for each run of equal ids: no atomic additions, whose order would vary."""
+    """Sort the positions by id and sum each run of equal ids in one block: deterministic, without atomics."""
     xp = array_module(g)
     g, d = contiguous(g), g.shape[-1]
     total = accumulate_into if accumulate_into is not None and accumulate_into.dtype == np.float32 else None
     gtable: Any = xp.zeros((rows, d), g.dtype) if total is None else None
     order = xp.argsort(ids.reshape(-1), kind="stable").astype(np.int64, copy=False)
-    args = g, ids, order, gtable, total, np.int64(ids.size), np.int32(d), np.float32(scale), *draw(drop)
+    args = g, ids, order, gtable, total, np.int64(ids.size), np.int32(d), np.float32(scale), *launch_arguments(drop)
     launch("embedding.cu", "embedding_grad", (ids.size, -(-d // 512)), 256, args, T=g.dtype, ID=ids.dtype)
     return gtable if total is None else total

@@ -1,14 +1,14 @@
-"""Layer normalisation over the last axis (Ba et al., 2016), used after each sub-layer (paper section 3.1)."""
+"""Layer normalization over the last axis (Ba et al., 2016), used after each sub-layer (paper section 3.1)."""
 
 from typing import Any
 
 import numpy as np
 
-from npx.array import NO_TARGETS, Array, GradientTargets, added, array_module
-from npx.cpu.row_blocks import block, map_blocks
+from npx.array import NO_TARGETS, Array, GradientTargets, accumulate, array_module
+from npx.cpu.row_blocks import block_size, map_blocks
 from npx.cuda.launch import contiguous, launch
-from npx.kernels.dropout import Drop, draw
-from npx.registry import Output, kernel
+from npx.dispatch import Output, kernel
+from npx.kernels.dropout import Drop, launch_arguments
 
 
 @kernel
@@ -32,29 +32,29 @@ def layer_norm_grad(
 ) -> Any:
     """Gradients (gx, ggamma, gbeta) of `layer_norm`. g, xhat (..., D); gamma (D,); rstd (..., 1).
 
-    `accumulate_into`: arrays that those of gamma and beta are added to, if not None.
+    accumulate_into: arrays that ggamma and gbeta are added to, where not None.
 
-    With h = g * gamma: gx = rstd * (h - mean(h) - xhat * mean(h * xhat)). The two means are what moving x_i does to
-    every other component, through the mean and through the variance; ggamma = sum g * xhat and gbeta = sum g over rows.
+    With h = g * gamma: gx = rstd * (h - mean(h) - xhat * mean(h * xhat)), where the two means come from the dependence
+    of the mean and of the variance on every x_i. ggamma = sum g * xhat and gbeta = sum g over all rows.
     """
     xp = array_module(g)
     h = g * gamma
     gx = rstd * (h - xp.mean(h, -1, keepdims=True) - xhat * xp.mean(h * xhat, -1, keepdims=True))
     rows = tuple(range(g.ndim - 1))
     gx, ggamma, gbeta = (part.astype(g.dtype, copy=False) for part in (gx, xp.sum(g * xhat, rows), xp.sum(g, rows)))
-    return gx, *added((ggamma, gbeta), accumulate_into)
+    return gx, *accumulate((ggamma, gbeta), accumulate_into)
 
 
 def check_rows(x: Array, residual: Array | None = None) -> None:
-    """ValueError for what a norm of residual + x would cut down, to whole numbers, or read in another order."""
+    """Raise ValueError unless x is of a floating-point dtype and the residual has its shape."""
     if x.dtype.kind in "iub":
-        raise ValueError(f"norm: expected x of floating-point numbers; got {x.dtype}; try x.astype('float32')")
+        raise ValueError(f"norm: expected x of a floating-point dtype; got {x.dtype}; try x.astype('float32')")
     if residual is not None and residual.shape != x.shape:
         raise ValueError(f"norm: expected a residual of x's shape {x.shape}; got {residual.shape}")
 
 
 def norm_rows(z: Array, gamma: Array, beta: Array, eps: float, y: Array, rstd: Array) -> None:
-    """Normalise the rows z (n, D) in place to xhat; write y (n, D) and rstd (n, 1)."""
+    """Normalize the rows z (n, D) to xhat in place; write y (n, D) and rstd (n, 1)."""
     z -= row_means(z)
     np.einsum("nd,nd->n", z, z, out=rstd[:, 0])
     rstd /= z.shape[-1]
@@ -71,20 +71,20 @@ def norm_rows_grad(g: Array, gamma: Array, xhat: Array, rstd: Array, gx: Array) 
     ggamma = np.einsum("nd,nd->d", g, xhat)
     gbeta = column_sums(g)
     np.multiply(g, gamma, out=gx)
-    slope = np.einsum("nd,nd->n", gx, xhat)[:, None] / g.shape[-1]
+    mean_h_xhat = np.einsum("nd,nd->n", gx, xhat)[:, None] / g.shape[-1]
     gx -= row_means(gx)
-    gx -= xhat * slope
+    gx -= xhat * mean_h_xhat
     gx *= rstd
     return ggamma, gbeta
 
 
 def row_means(z: Array) -> Array:
-    """Means over the last axis (n, 1), as a matrix-vector product: four times faster than `mean` on short rows."""
+    """Return the means over the last axis (n, 1); for short rows a matmul is four times faster than `mean`."""
     return (z @ np.full((z.shape[-1], 1), 1 / z.shape[-1], z.dtype)) if z.shape[-1] else z[:, :1]
 
 
 def column_sums(g: Array) -> Array:
-    """Sums over the first axis of (n, D) as a vector-matrix product."""
+    """Return the sums over the first axis of (n, D), computed as a matmul."""
     return np.ones(len(g), g.dtype) @ g
 
 
@@ -96,49 +96,50 @@ def layer_norm_numpy(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> 
 
 @layer_norm_grad.fast("numpy", "float32", "float64")
 def layer_norm_grad_numpy(g: Array, *saved: Any, **options: Any) -> tuple[Array, ...]:
-    """That of `residual_norm_numpy`."""
+    """The gradient of `residual_norm_numpy`, without that of x."""
     return residual_norm_grad_numpy(g, *saved, **options)[1:]
 
 
 def residual_norm_numpy(
     x: Array, residual: Array | None, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
 ) -> Output:
-    """layer_norm(residual + dropout(x)), one block of rows at a time; residual None: without.
+    """layer_norm(residual + dropout(x)), one block of rows at a time; without `residual` it counts as 0.
 
-    What is kept is y, which the next operation keeps as well: xhat is had from it, but for the columns `hidden`, of
-    which it is kept; and of the mask a bit for each value.
+    Saves y, which the next operation saves anyway, instead of xhat = (y - beta) / gamma. Columns from which xhat cannot
+    be recovered accurately save xhat. The dropout mask is saved with one bit per value.
     """
     check_rows(x, residual)
     y, rstd = np.empty(x.shape, x.dtype), np.empty((*x.shape[:-1], 1), x.dtype)
-    keep, hidden = drop and drop.keep(x.shape), hidden_columns(gamma, beta)
-    columns = np.empty((rstd.size, len(hidden)), x.dtype)
-    saved = gamma, beta, y, (hidden, columns), rstd, drop, None if keep is None else np.packbits(keep, axis=-1)
+    keep, lossy = drop and drop.keep_mask(x.shape), lossy_columns(gamma, beta)
+    xhat_lossy = np.empty((rstd.size, len(lossy)), x.dtype)
+    saved = gamma, beta, y, (lossy, xhat_lossy), rstd, drop, None if keep is None else np.packbits(keep, axis=-1)
     if not x.size:
         return y, saved
     x2, res2, keep2, y2, r2 = (as_rows(a) for a in (x, residual, keep, y, rstd))
     scale = drop.scale if drop else 1.0
 
     def body(i: int, j: int) -> None:
-        kept, z = x2[i:j], np.empty((j - i, x2.shape[1]), x.dtype)
+        xb, z = x2[i:j], np.empty((j - i, x2.shape[1]), x.dtype)
         if keep2 is not None:
-            kept = np.multiply(kept, scale, out=z)
-            kept *= keep2[i:j]
+            xb = np.multiply(xb, scale, out=z)
+            xb *= keep2[i:j]
         if res2 is None:
-            np.copyto(z, kept)
+            np.copyto(z, xb)
         else:
-            np.add(kept, res2[i:j], out=z)
+            np.add(xb, res2[i:j], out=z)
         norm_rows(z, gamma, beta, eps, y2[i:j], r2[i:j])
-        if len(hidden):
-            columns[i:j] = z[:, hidden]
+        if len(lossy):
+            xhat_lossy[i:j] = z[:, lossy]
 
     map_blocks(body, len(x2), x2[:1].nbytes)
     return y, saved
 
 
-def hidden_columns(gamma: Array, beta: Array) -> Array:
-    """Numbers of the columns where y = gamma xhat + beta does not tell xhat to nearly all its digits."""
-    size, limits = np.abs(gamma), np.finfo(gamma.dtype)
-    return np.flatnonzero(~((4 * size >= np.abs(beta)) & (size > limits.tiny**0.5) & (size < limits.max**0.5)))
+def lossy_columns(gamma: Array, beta: Array) -> Array:
+    """Return the indices of the columns where (y - beta) / gamma does not recover xhat to nearly full precision."""
+    magnitude, limits = np.abs(gamma), np.finfo(gamma.dtype)
+    in_range = (magnitude > limits.tiny**0.5) & (magnitude < limits.max**0.5)
+    return np.flatnonzero(~(in_range & (4 * magnitude >= np.abs(beta))))
 
 
 def residual_norm_grad_numpy(
@@ -146,26 +147,26 @@ def residual_norm_grad_numpy(
     gamma: Array,
     beta: Array,
     y: Array,
-    kept: tuple[Array, Array],
+    saved_xhat: tuple[Array, Array],
     rstd: Array,
     drop: Drop | None,
     keep: Array | None,
     accumulate_into: GradientTargets = NO_TARGETS,
 ) -> tuple[Array, ...]:
-    """Its gradients (gx, gresidual, ggamma, gbeta), those of the parameters added up in the order of the blocks."""
+    """Gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_numpy`; sums follow the order of the blocks."""
     gresidual, d = np.empty(g.shape, g.dtype), g.shape[-1]
     gx = gresidual if keep is None else np.empty(g.shape, g.dtype)
     if not g.size:
-        return gx, gresidual, *added((np.zeros(d, g.dtype), np.zeros(d, g.dtype)), accumulate_into)
+        return gx, gresidual, *accumulate((np.zeros(d, g.dtype), np.zeros(d, g.dtype)), accumulate_into)
     g2, y2, r2, gres2, gx2, keep2 = (as_rows(a) for a in (g, y, rstd, gresidual, gx, keep))
-    (hidden, columns), scale = kept, drop.scale if drop else 1.0
-    inverse = 1 / np.where(np.isin(np.arange(d), hidden), 1, gamma)
+    (lossy, xhat_lossy), scale = saved_xhat, drop.scale if drop else 1.0
+    inverse = 1 / np.where(np.isin(np.arange(d), lossy), 1, gamma)
 
     def body(i: int, j: int) -> tuple[Array, Array]:
         xhat = y2[i:j] - beta
         xhat *= inverse
-        if len(hidden):
-            xhat[:, hidden] = columns[i:j]
+        if len(lossy):
+            xhat[:, lossy] = xhat_lossy[i:j]
         sums = norm_rows_grad(g2[i:j], gamma, xhat, r2[i:j], gres2[i:j])
         if keep2 is not None:
             np.multiply(gres2[i:j], scale, out=gx2[i:j])
@@ -173,21 +174,18 @@ def residual_norm_grad_numpy(
         return sums
 
     parts = map_blocks(body, len(g2), g2[:1].nbytes)
-    return (
-        gx,
-        gresidual,
-        *added(tuple(np.add.reduce(part, axis=0) for part in zip(*parts, strict=True)), accumulate_into),
-    )
+    sums = tuple(np.add.reduce(part, axis=0) for part in zip(*parts, strict=True))
+    return gx, gresidual, *accumulate(sums, accumulate_into)
 
 
 def as_rows(x: Array | None) -> Any:
-    """x (..., D) as (N, D), with at least one number."""
+    """Reshape x (..., D), which is not empty, to (N, D)."""
     return None if x is None else x.reshape(-1, x.shape[-1])
 
 
-WARP_COLUMNS = 1024  # of a row at most, that one warp holds in registers; longer rows are shared by several warps
-MOST_WARPS = 8  # that share a row: more would leave a thread too few registers
-PARTIAL_SUMS = 264  # blocks that sum gamma's and beta's gradients: two for each multiprocessor of a large GPU
+WARP_COLUMNS = 1024  # columns of a row that one warp can hold in registers; longer rows take several warps
+MAX_WARPS = 8  # per row: more would leave each thread too few registers
+PARTIAL_SUMS = 264  # blocks that sum the gradients of gamma and beta: two per multiprocessor of a large GPU
 
 
 @layer_norm.fast("cupy", "float32", "float16", "bfloat16")
@@ -198,16 +196,16 @@ def layer_norm_cuda(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> O
 
 @layer_norm_grad.fast("cupy", "float32", "float16", "bfloat16")
 def layer_norm_grad_cuda(g: Array, *saved: Any, **options: Any) -> tuple[Array, ...]:
-    """That of `residual_norm_cuda`."""
+    """The gradient of `residual_norm_cuda`, without that of x."""
     return residual_norm_grad_cuda(g, *saved, **options)[1:]
 
 
 def residual_norm_cuda(
     x: Array, residual: Array | None, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
 ) -> Output:
-    """layer_norm(residual + dropout(x)); residual None: without. A warp for each row, which is read and written once.
+    """layer_norm(residual + dropout(x)); without `residual` it counts as 0. One warp reads and writes each row once.
 
-    Saved: gamma, xhat, rstd (N,), float32 whatever the dtype of the rows, and the dropout: the mask is not stored.
+    Saved: gamma, xhat, rstd (N,), always float32, and `drop`; the gradient generates the mask again.
     """
     check_rows(x, residual)
     xp = array_module(x)
@@ -215,7 +213,7 @@ def residual_norm_cuda(
     n, d, threads, shape = row_shape(x)
     y, xhat, rstd = xp.empty(x.shape, x.dtype), xp.empty(x.shape, x.dtype), xp.empty(n, np.float32)
     sizes = np.int32(n), np.int32(d), np.float32(eps)
-    args = x, residual, gamma, beta, y, xhat, rstd, *sizes, *draw(drop)
+    args = x, residual, gamma, beta, y, xhat, rstd, *sizes, *launch_arguments(drop)
     launch("layer_norm.cu", "layer_norm", -(-n // shape["ROWS"]), threads, args, T=x.dtype, **shape)
     return y, (gamma, xhat, rstd, drop)
 
@@ -223,40 +221,39 @@ def residual_norm_cuda(
 def residual_norm_grad_cuda(
     g: Array, gamma: Array, xhat: Array, rstd: Array, drop: Drop | None, accumulate_into: GradientTargets = NO_TARGETS
 ) -> tuple[Array, ...]:
-    """Its gradients (gx, gresidual, ggamma, gbeta); without dropout the first two are one array.
+    """Gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_cuda`; without dropout gx is gresidual.
 
-    A warp for each row; each block's parameter gradients, then their sums in the order of the blocks.
+    One warp per row. Each block writes its sums for gamma and beta, which are then added in the order of the blocks.
     """
     xp = array_module(g)
     g = contiguous(g)
     n, d, threads, shape = row_shape(g)
-    blocks = min(-(-n // shape["ROWS"]), block(PARTIAL_SUMS))
+    blocks = min(-(-n // shape["ROWS"]), block_size(PARTIAL_SUMS))
     gresidual, partial = xp.empty(g.shape, g.dtype), xp.empty((blocks, 2 * d), np.float32)
     gx = xp.empty(g.shape, g.dtype) if drop else None
-    args = g, gamma, xhat, rstd, gresidual, gx, partial, np.int32(n), np.int32(d), *draw(drop)
+    args = g, gamma, xhat, rstd, gresidual, gx, partial, np.int32(n), np.int32(d), *launch_arguments(drop)
     launch("layer_norm.cu", "layer_norm_grad", blocks, threads, args, T=g.dtype, **shape)
     return gresidual if gx is None else gx, gresidual, *sum_columns_cuda(partial, g.dtype, accumulate_into[:2])
 
 
 def row_shape(x: Array) -> tuple[int, int, int, dict[str, Any]]:
-    """Rows and columns of x, threads of a block, and how its warps are laid over rows."""
+    """Return the rows and columns of x, the threads per block, and the kernel's definitions WARPS, ROWS and CHUNKS."""
     d = x.shape[-1]
-    warps = min(max(1, -(-d // WARP_COLUMNS)), MOST_WARPS)
+    warps = min(max(1, -(-d // WARP_COLUMNS)), MAX_WARPS)
     rows = 8 if warps == 1 else 1
     chunks = max(1, -(-d // (512 * warps)))
     return x.size // max(d, 1), d, 32 * warps * rows, {"WARPS": warps, "ROWS": rows, "CHUNKS": chunks}
 
 
 def sum_columns_cuda(partial: Array, dtype: Any, accumulate_into: GradientTargets) -> list[Array]:
-    """The sums over the rows of partial (n, D), float32, in as many equal parts as `accumulate_into` has places: one
-    or two.
+    """Sum the rows of `partial` (n, D), float32, and split the sums into one equal part per target: one or two.
 
-    Added there if each is an array; else in new ones of `dtype`.
+    The sums are added to the targets if all of them are float32 arrays; otherwise new arrays of `dtype` are returned.
     """
     (rows, columns), parts = partial.shape, len(accumulate_into)
-    places = [place for place in accumulate_into if place is not None and place.dtype == np.float32]
-    add, width = len(places) == parts, columns // parts
-    sums = places if add else list(array_module(partial).empty((parts, width), dtype))
+    targets = [target for target in accumulate_into if target is not None and target.dtype == np.float32]
+    add, width = len(targets) == parts, columns // parts
+    sums = targets if add else list(array_module(partial).empty((parts, width), dtype))
     args = partial, sums[0], sums[-1], np.int32(rows), np.int32(columns), np.int32(width), np.int32(add)
     launch("sums.cu", "column_sums", -(-columns // 32), 256, args, T=sums[0].dtype)
     return sums

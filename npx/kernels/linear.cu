@@ -1,11 +1,11 @@
-// What stands around the products of linear.py: bias and ReLU after the forward one, the ReLU's mask and the sums over
+// The passes around the matmuls of linear.py: bias and ReLU after the forward one, the ReLU's mask and the sums over
 // rows before the backward ones.
 // Built with: T = float half_t bf16_t
 #include "device.cuh"
 
 #define WIDTH 8
 
-// Row blockIdx.x of y (gridDim.x, columns) in place: y + b, then max(0, y) if `relu`. A thread has 8 neighbouring columns.
+// Compute y + b, then max(0, y) if `relu`, in place in row blockIdx.x of y (gridDim.x, columns). 8 columns per thread.
 extern "C" __global__ void bias_relu(T* y, const T* b, int columns, int relu) {
     int column = WIDTH * (blockIdx.y * blockDim.x + threadIdx.x), count = columns - column;
     if (count <= 0) return;
@@ -21,9 +21,9 @@ extern "C" __global__ void bias_relu(T* y, const T* b, int columns, int relu) {
     store<WIDTH>(y, count, v);
 }
 
-// masked = g where y > 0 (y null: masked is left alone, g is taken as it is), and, unless `partial` is null, its sums
-// over each slice of rows: partial (gridDim.y, columns). A block of 8 warps takes 256 columns of one slice; a lane has
-// 8 neighbouring columns, the warps take turns at the rows.
+// masked = g where y > 0, else 0 (if y is null, g is used and masked not written), and, unless `partial` is null, its
+// sums over each slice of rows, partial (gridDim.y, columns). A block of 8 warps computes 256 columns of one slice: 8
+// adjacent columns per lane, with the rows distributed over the warps.
 extern "C" __global__ void relu_grad(
     const T* g, const T* y, T* masked, float* partial, int rows, int columns, int slice
 ) {
@@ -32,12 +32,12 @@ extern "C" __global__ void relu_grad(
     float sums[WIDTH] = {};
     for (int row = first + warp; row < min(first + slice, rows); row += 8) {
         i64 start = row * (i64)columns + column;
-        float v[WIDTH], kept[WIDTH];
+        float v[WIDTH], output[WIDTH];
         load<WIDTH>(g + start, count, v);
         if (y) {
-            load<WIDTH>(y + start, count, kept);
+            load<WIDTH>(y + start, count, output);
 #pragma unroll
-            for (int i = 0; i < WIDTH; i++) v[i] = kept[i] > 0 ? v[i] : 0;
+            for (int i = 0; i < WIDTH; i++) v[i] = output[i] > 0 ? v[i] : 0;
             store<WIDTH>(masked + start, count, v);
         }
 #pragma unroll

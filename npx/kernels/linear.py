@@ -1,29 +1,29 @@
-"""The affine map of every projection, with the ReLU of the feed-forward network (paper section 3.3)."""
+"""The linear layer of every projection, with the ReLU of the feed-forward network (paper section 3.3)."""
 
 import numpy as np
 
-from npx.array import NO_TARGETS, Array, GradientTargets, added, array_module
+from npx.array import NO_TARGETS, Array, GradientTargets, accumulate, array_module
 from npx.cpu import row_blocks
-from npx.cpu.row_blocks import map_blocks, matmul, panel, parallel_ranges, products
+from npx.cpu.row_blocks import map_blocks, matmul, panel_size, parallel_matmuls, parallel_ranges
 from npx.cuda import blas
 from npx.cuda.launch import BLOCK_THREADS, contiguous, launch
+from npx.dispatch import Output, kernel
 from npx.kernels.layer_norm import column_sums, sum_columns_cuda
-from npx.registry import Output, kernel
 
 Gradients = tuple[Array, Array, Array | None]
 
 
 @kernel
 def linear(x: Array, w: Array, b: Array | None = None, activation: str = "") -> Output:
-    """y = x w + b, then max(0, y) if `activation` is "relu", else "". x (N, I); w (I, O); b (O,) or None; y (N, O).
+    """y = x w + b, then max(0, y) if `activation` is "relu" and not "". x (N, I); w (I, O); b (O,) or None; y (N, O).
 
-    Saved: x, w, y where it ended in a ReLU, whether there is a bias.
+    Saved: x, w, y if there is a ReLU, and whether there is a bias.
     """
     xp = array_module(x)
     y = x @ w
     if b is not None:
         y = y + b
-    y = (xp.maximum(y, 0) if activation else y).astype(x.dtype, copy=False)  # NumPy's product of bfloat16 is float32
+    y = (xp.maximum(y, 0) if activation else y).astype(x.dtype, copy=False)  # NumPy's matmul of bfloat16 is float32
     return y, (x, w, y if activation else None, b is not None)
 
 
@@ -31,20 +31,20 @@ def linear(x: Array, w: Array, b: Array | None = None, activation: str = "") -> 
 def linear_grad(
     g: Array, x: Array, w: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets = NO_TARGETS
 ) -> Gradients:
-    """Gradients (gx, gw, gb) of `linear`; gb None if not `bias`. `accumulate_into`: arrays that they are added to,
-    if not None.
+    """Gradients (gx, gw, gb) of `linear`; gb is None without `bias`.
 
     The ReLU passes g where y > 0. gx = g w^T, gw = x^T g, gb = sum of g over rows. g, y (N, O); x (N, I); w (I, O).
+    accumulate_into: arrays that the gradients are added to, where not None.
     """
     if y is not None:
         g = g * (y > 0)
     gx, gw = (part.astype(g.dtype, copy=False) for part in (g @ w.T, x.T @ g))
-    return added((gx, gw, g.sum(axis=0) if bias else None), accumulate_into)
+    return accumulate((gx, gw, g.sum(axis=0) if bias else None), accumulate_into)
 
 
 @linear.fast("numpy", "float32", "float64")
 def linear_numpy(x: Array, w: Array, b: Array | None = None, activation: str = "") -> Output:
-    """Bias and ReLU in place on each panel of the product, right after it."""
+    """Apply bias and ReLU in place to each panel of the result, right after its matmul."""
     if b is None and not activation:
         return matmul(x, w), (x, w, None, False)
     y = np.empty((len(x), w.shape[1]), x.dtype)
@@ -56,7 +56,7 @@ def linear_numpy(x: Array, w: Array, b: Array | None = None, activation: str = "
         if activation:
             np.maximum(part, 0, out=part)
 
-    parallel_ranges(body, len(x), panel(len(x)), inline=x.size * w.shape[1] * 2 < row_blocks.INLINE_FLOPS)
+    parallel_ranges(body, len(x), panel_size(len(x)), inline=x.size * w.shape[1] * 2 < row_blocks.INLINE_FLOPS)
     return y, (x, w, y if activation else None, b is not None)
 
 
@@ -64,25 +64,25 @@ def linear_numpy(x: Array, w: Array, b: Array | None = None, activation: str = "
 def linear_grad_numpy(
     g: Array, x: Array, w: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets = NO_TARGETS
 ) -> Gradients:
-    """The ReLU's mask in blocks; then both products at once; the sum over rows as a vector-matrix product."""
-    to_x, to_w, *_ = accumulate_into
+    """Apply the ReLU's mask in blocks, then run both matmuls at once."""
+    x_target, w_target, *_ = accumulate_into
     if y is not None:
         masked = np.empty(g.shape, g.dtype)
         map_blocks(lambda i, j: np.multiply(g[i:j], y[i:j] > 0, out=masked[i:j]), len(g), g[:1].nbytes)
         g = masked
-    gx = np.empty(x.shape, g.dtype) if to_x is None else to_x
-    gw = np.empty(w.shape, g.dtype) if to_w is None else to_w
-    products((g, w.T, gx, to_x is not None), (x.T, g, gw, to_w is not None))
-    return gx, gw, added((column_sums(g),), accumulate_into[2:])[0] if bias else None
+    gx = np.empty(x.shape, g.dtype) if x_target is None else x_target
+    gw = np.empty(w.shape, g.dtype) if w_target is None else w_target
+    parallel_matmuls((g, w.T, gx, x_target is not None), (x.T, g, gw, w_target is not None))
+    return gx, gw, accumulate((column_sums(g),), accumulate_into[2:])[0] if bias else None
 
 
-SLICE = 128  # rows that one block sums
+SLICE = 128  # rows that one block sums in `relu_grad`
 
 
 @linear.fast("cupy", "float32", "float16", "bfloat16")
 def linear_cuda(x: Array, w: Array, b: Array | None = None, activation: str = "") -> Output:
-    """Bias and ReLU in place, in one pass after the product, or within it."""
-    if array_module(x) is not np and blas.in_products() and x.size and w.size:
+    """Apply bias and ReLU in the epilogue of cuBLASLt, or in place in one pass after the matmul."""
+    if array_module(x) is not np and blas.uses_cublaslt() and x.size and w.size:
         y = blas.matmul(x, w, bias=contiguous(b), relu=bool(activation))
         return y, (x, w, y if activation else None, b is not None)
     y = blas.matmul(x, w)
@@ -98,7 +98,7 @@ def linear_cuda(x: Array, w: Array, b: Array | None = None, activation: str = ""
 def linear_grad_cuda(
     g: Array, x: Array, w: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets = NO_TARGETS
 ) -> Gradients:
-    """The ReLU's mask and the sums over slices of rows in one pass, then the two products."""
+    """Apply the ReLU's mask and sum slices of rows in one pass, then run the two matmuls."""
     masked, gb = mask_and_sum(g, y, bias, accumulate_into[2:3])
     return (
         blas.matmul(masked, w.T, accumulate_into[0], add=True),
@@ -108,12 +108,12 @@ def linear_grad_cuda(
 
 
 def mask_and_sum(g: Array, y: Array | None, bias: bool, accumulate_into: GradientTargets) -> tuple[Array, Array | None]:
-    """g where y > 0 (y None: g), and its sums over rows if `bias`, else None."""
+    """Return g where y > 0, else 0 (g itself without y), and its sums over rows if `bias`, else None."""
     if y is None and not bias:
         return g, None
     xp = array_module(g)
     g, y = contiguous(g), contiguous(y)
-    (n, columns), size = g.shape, row_blocks.block(SLICE)
+    (n, columns), size = g.shape, row_blocks.block_size(SLICE)
     grid = -(-columns // 256), -(-n // size)
     masked = g if y is None else xp.empty(g.shape, g.dtype)
     partial = xp.empty((grid[1], columns), np.float32) if bias else None

@@ -1,10 +1,9 @@
-"""Sentences of different lengths in one array without padding: one after another along its first axis.
+"""Packing: sentences of different lengths one after another along the first axis, without padding.
 
-    pack([3, 1, 2])     of x (6, ...) rows 0 to 2 are the first sentence, row 3 the second, rows 4 and 5 the third
+    pack([3, 1, 2])     x (6, ...) has the first sentence in rows 0 to 2, the second in row 3, the third in rows 4 and 5
 
-What works on each row alone (products, norms, embedding, loss) needs to know nothing of it. Attention does: it is told
-by `AttentionSpec` (npx/kernels/attention_spec.py), takes a few sentences apart (`pad_packed`) and puts them
-`pack_padded` again.
+Kernels that treat each row separately (matmuls, norms, embedding, loss) work on packed arrays unchanged. Attention gets
+the packing in its `AttentionSpec`, pads a few sentences at a time (`pad_packed`) and packs the result (`pack_padded`).
 """
 
 from typing import Any, NamedTuple
@@ -15,10 +14,11 @@ from npx.array import Array, array_module, from_host
 
 
 class Packing(NamedTuple):
-    """Sentence b is the rows from starts[b] to before starts[b + 1]; padded, row n is at flat_index[n] of (B *
-    longest).
+    """How B sentences with N rows in all are packed.
 
-    starts (B + 1,) and flat_index (N,), int64; `max_length`: rows of the longest sentence.
+    starts: int64 (B + 1,); sentence b has the rows starts[b] to starts[b + 1] - 1.
+    flat_index: int64 (N,); the position of each row in the padded array (B * max_length, ...).
+    max_length: length of the longest sentence.
     """
 
     starts: Array
@@ -27,61 +27,61 @@ class Packing(NamedTuple):
 
     @property
     def counts(self) -> Array:
-        """Rows of each sentence (B,)."""
+        """The number of rows of each sentence (B,)."""
         return self.starts[1:] - self.starts[:-1]
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(B, longest)."""
+        """The padded shape (B, max_length)."""
         return len(self.starts) - 1, self.max_length
 
     @property
     def is_rectangular(self) -> bool:
-        """Whether all sentences are of one length, so that padded and packed are the same rows."""
+        """Whether all sentences have the same length, so that padded and packed rows are the same."""
         return len(self.flat_index) == (len(self.starts) - 1) * self.max_length
 
     @property
     def positions(self) -> Array:
-        """Of each row (N,) its position in its sentence, from 0."""
+        """The position of each row (N,) within its sentence, from 0."""
         return self.flat_index % max(1, self.max_length)
 
     def rows(self, x: Any) -> Any:
-        """Of x (B, T, ...), on the host, those of the sentences, (N, ...): T may be more than the longest."""
+        """Pack a host array x (B, T, ...), T >= max_length, into (N, ...)."""
         return x[:, : self.max_length].reshape(-1, *x.shape[2:])[self.flat_index]
 
     def to_device(self) -> "Packing":
-        """The same for arrays on the current device."""
+        """Return the packing with its arrays on the current device."""
         return Packing(from_host(self.starts), from_host(self.flat_index), self.max_length)
 
     def select(self, i: int, j: int) -> tuple[slice, "Packing"]:
-        """The rows of sentences i to before j, and how they are packed. For arrays on the host."""
+        """Return the rows of sentences i to j - 1 and their packing; for a packing on the host."""
         starts = self.starts[i : j + 1]
-        rows, longest = slice(int(starts[0]), int(starts[-1])), int((starts[1:] - starts[:-1]).max())
-        sentence, place = np.divmod(self.flat_index[rows], max(1, self.max_length))
-        return rows, Packing(starts - starts[0], (sentence - i) * longest + place, longest)
+        rows, max_length = slice(int(starts[0]), int(starts[-1])), int((starts[1:] - starts[:-1]).max())
+        sentence, position = np.divmod(self.flat_index[rows], max(1, self.max_length))
+        return rows, Packing(starts - starts[0], (sentence - i) * max_length + position, max_length)
 
 
 def pack(lengths: Any) -> Packing:
-    """Sentences of so many rows (B,), given and described on the host, one after another."""
+    """Return the packing of sentences with these lengths (B,), on the host."""
     lengths = np.asarray(lengths, np.int64)
-    starts, longest = np.concatenate(([0], np.cumsum(lengths))), int(lengths.max(initial=0))
-    return Packing(starts, np.flatnonzero(np.arange(longest) < lengths[:, None]), longest)
+    starts, max_length = np.concatenate(([0], np.cumsum(lengths))), int(lengths.max(initial=0))
+    return Packing(starts, np.flatnonzero(np.arange(max_length) < lengths[:, None]), max_length)
 
 
 def pad_packed(x: Array, packing: Packing | None) -> Array:
-    """x (N, ...) as (B, longest, ...), zeros after the end of a sentence. packed None: x, which is so already."""
+    """Pad x (N, ...) to (B, max_length, ...) with zeros; return x itself without a packing."""
     if packing is None:
         return x
-    (batch, longest), rest = packing.shape, x.shape[1:]
+    (batch, max_length), trailing = packing.shape, x.shape[1:]
     if not packing.is_rectangular:
-        apart = array_module(x).zeros((batch * longest, *rest), x.dtype)
-        apart[packing.flat_index] = x
-        x = apart
-    return x.reshape(batch, longest, *rest)
+        padded = array_module(x).zeros((batch * max_length, *trailing), x.dtype)
+        padded[packing.flat_index] = x
+        x = padded
+    return x.reshape(batch, max_length, *trailing)
 
 
 def pack_padded(x: Array, packing: Packing | None) -> Array:
-    """x (B, longest, ...) as (N, ...), the way back from `pad_packed`. packed None: x."""
+    """Pack x (B, max_length, ...) into (N, ...), the inverse of `pad_packed`; return x itself without a packing."""
     if packing is None:
         return x
     rows = x.reshape(len(x) * x.shape[1], *x.shape[2:])

@@ -1,13 +1,13 @@
-// Softmax over rows of n values, and its gradient (softmax.py): a block for each row.
+// Softmax over rows of n values, and its gradient (softmax.py), one block per row.
 // Built with: T = float half_t bf16_t
 #include "device.cuh"
 
 #define WIDTH 8
-#define LOWEST -3.402823466e38f  // stands for -inf: differences with it are numbers
+#define LOWEST -3.402823466e38f  // instead of -inf, so that differences stay finite
 
-// exp(v) / sum exp(v) over the positions where the mask is not 0; zeros where there is none. Rows are numbered over
-// three leading axes of lengths (gridDim.x / (n1 n2), n1, n2); the mask's element (a, b, c, i) lies at
-// a s0 + b s1 + c s2 + i s3. mask null: every position.
+// y = exp(x) / sum exp(x) over the positions where the mask is nonzero; zeros for a fully masked row. Rows are numbered
+// over three leading axes of lengths (gridDim.x / (n1 n2), n1, n2); the mask's element (a, b, c, i) is at
+// a s0 + b s1 + c s2 + i s3. A null mask allows every position.
 extern "C" __global__ void softmax(
     const T* x, const bool* mask, T* y, int n, int n1, int n2,
     i64 s0, i64 s1, i64 s2, i64 s3

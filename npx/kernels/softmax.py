@@ -1,18 +1,18 @@
-"""Softmax over the last axis, with a mask of positions that take no part (paper section 3.2.3)."""
+"""Softmax over the last axis, with an optional mask (paper section 3.2.3)."""
 
 import numpy as np
 
 from npx.array import Array, array_module
 from npx.cpu.row_blocks import map_blocks
 from npx.cuda.launch import contiguous, launch
-from npx.registry import kernel
+from npx.dispatch import kernel
 
 
 @kernel
 def softmax(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
-    """y_i = exp(x_i) / sum_j exp(x_j) over the last axis; positions where `mask` is False count as x = -inf.
+    """y_i = exp(x_i) / sum_j exp(x_j) over the last axis, with x = -inf where `mask` is False.
 
-    x (..., n); mask bool, broadcastable to x, True = takes part. A row with no position left gives zeros. Saved: y.
+    x (..., n); mask bool, broadcastable to x. A fully masked row gives zeros. Saved: y.
     """
     xp = array_module(x)
     if mask is not None:
@@ -34,7 +34,7 @@ def softmax_grad(g: Array, y: Array) -> Array:
 
 
 def softmax_in_place(x: Array) -> None:
-    """Softmax over the last axis of a NumPy array, written over it; rows of only -inf become zeros."""
+    """Compute the softmax over the last axis of a NumPy array in place; rows of only -inf become zeros."""
     peak = x.max(axis=-1, keepdims=True, initial=-np.inf)
     np.copyto(peak, 0, where=peak == -np.inf)
     np.subtract(x, peak, out=x)
@@ -44,10 +44,11 @@ def softmax_in_place(x: Array) -> None:
     np.divide(x, total, out=x)
 
 
-def tame_softmax_in_place(x: Array) -> bool:
-    """`softmax_in_place` of exponentials as they are; False, and x is lost, where a row's sum is not of a usual size.
+def softmax_in_place_without_peak(x: Array) -> bool:
+    """Compute the softmax in place without subtracting each row's maximum, and return whether that succeeded.
 
-    To find the largest of each short row and to take it off takes longer than the exponentials, and few need it.
+    Returns False, with x overwritten, if the sum of a row is too small or too large. For short rows, finding and
+    subtracting the maximum takes longer than the exponentials, and it is rarely needed.
     """
     with np.errstate(over="ignore"):
         np.exp(x, out=x)
@@ -59,14 +60,14 @@ def tame_softmax_in_place(x: Array) -> bool:
 
 
 def softmax_grad_in_place(g: Array, y: Array) -> None:
-    """`softmax_grad`, written over `g`."""
+    """Compute `softmax_grad` in place in `g`."""
     np.subtract(g, np.einsum("...n,...n->...", g, y)[..., None], out=g)
     np.multiply(g, y, out=g)
 
 
 @softmax.fast("numpy", "float32", "float64")
 def softmax_numpy(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
-    """One block of rows at a time, in place in the output."""
+    """Compute one block of rows at a time, in place in the output."""
     shape: tuple[int, ...] = np.broadcast_shapes(x.shape, mask.shape) if mask is not None else x.shape
     y = np.empty(shape, x.dtype)
     if not y.size:
@@ -83,17 +84,17 @@ def softmax_numpy(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
     return y, y
 
 
-softmax_grad.fast("numpy", "float32", "float64")(softmax_grad.reference)  # whose passes are few
+softmax_grad.fast("numpy", "float32", "float64")(softmax_grad.reference)  # it makes few passes
 
 
 def block_threads(n: int) -> int:
-    """Threads of the block that takes a row of n values."""
+    """Return the threads of a block that computes a row of n values."""
     return 32 if n <= 1024 else 256
 
 
 @softmax.fast("cupy", "float32", "float16", "bfloat16")
 def softmax_cuda(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
-    """A block for each row; the mask is read where it lies, through the strides of its broadcast view."""
+    """One block per row, which reads the mask in place, through the strides of its broadcast view."""
     xp = array_module(x)
     shape = x.shape if mask is None else np.broadcast_shapes(x.shape, mask.shape)
     x, n = contiguous(xp.broadcast_to(x, shape)), int(shape[-1])
@@ -108,14 +109,14 @@ def softmax_cuda(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
         mask = contiguous(mask)
         view = xp.broadcast_to(mask, (1,) * (4 - len(shape)) + shape)
         leading, strides = view.shape[1:3], view.strides
-    numbers = np.int32(n), *map(np.int32, leading), *map(np.int64, strides)
-    launch("softmax.cu", "softmax", y.size // n, block_threads(n), (x, mask, y, *numbers), T=x.dtype)
+    sizes = np.int32(n), *map(np.int32, leading), *map(np.int64, strides)
+    launch("softmax.cu", "softmax", y.size // n, block_threads(n), (x, mask, y, *sizes), T=x.dtype)
     return y, y
 
 
 @softmax_grad.fast("cupy", "float32", "float16", "bfloat16")
 def softmax_grad_cuda(g: Array, y: Array) -> Array:
-    """A block for each row."""
+    """One block per row."""
     g, y, n = contiguous(g), contiguous(y), g.shape[-1]
     gx = array_module(g).empty(g.shape, g.dtype)
     launch("softmax.cu", "softmax_grad", g.size // max(n, 1), block_threads(n), (g, y, gx, np.int32(n)), T=g.dtype)

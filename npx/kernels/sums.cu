@@ -1,10 +1,10 @@
-// Sums of float32 numbers in an order that depends on their number alone: the second half of sums over rows
-// (layer_norm.py, linear.py), and the sums over chunks and rows of cross_entropy.py.
+// Deterministic float32 sums, whose order depends only on the number of summands: the second phase of sums over rows
+// (layer_norm.py, linear.py), and the sums over chunks and rows in cross_entropy.py.
 // Built with: T = float half_t bf16_t
 #include "device.cuh"
 
-// The sums of the columns of x (rows, columns), the first `width` of them to `first`, the others to `second`; onto what
-// is there if `add`. A block of 8 warps takes 32 columns.
+// Write the sums over each column of x (rows, columns) to `first` for the first `width` columns and to `second` for the
+// others, or add them if `add`. A block of 8 warps computes 32 columns.
 extern "C" __global__ void column_sums(
     const float* x, T* first, T* second, int rows, int columns, int width, int add
 ) {
@@ -34,7 +34,7 @@ extern "C" __global__ void accumulate(float* total, const float* factor, const T
     store<8>(total + start, count, sum);
 }
 
-// sum[0] = the sum of the n numbers x, by one block.
+// sum[0] = the sum of the n values x, computed by one block.
 extern "C" __global__ void total(const float* x, T* sum, int n) {
     __shared__ float scratch[32];
     float mine = 0;

@@ -1,11 +1,11 @@
-"""Compiles every kernel for three generations of GPUs, without one: registers, spills, shared memory.
+"""Registers, spills and shared memory of every kernel on three generations of GPUs, compiled without a GPU.
 
     python -m npx.testing.nvrtc_report [softmax.cu ...]       prints the table
 
-NVRTC is NVIDIA's compiler as a library; the package nvidia-cuda-nvrtc has it, and so has CuPy's extra [ctk]. `variants`
-reads from the head of a .cu file what it is compiled with:
+NVRTC is NVIDIA's compiler as a library, in the package nvidia-cuda-nvrtc and in CuPy's extra [ctk]. `variants` reads
+the definitions that a kernel is compiled with from the head of its .cu file:
 
-    // Built with: T = float half_t bf16_t, D = 64 128       (every combination; several lines: several sets)
+    // Built with: T = float half_t bf16_t, D = 64 128       (all combinations; several lines are several sets)
 """
 
 import ctypes
@@ -27,15 +27,15 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_90")  # Turing, Ampere, Hopper
 
 
 FLAGS = (*OPTIONS, "--device-as-default-execution-space", "-ftz=true")  # CuPy adds the last two
-MOST_LINES = 40  # of a compiler's message
+MAX_LINES = 40  # of a compiler message that are shown
 
 
 class CompileError(RuntimeError):
-    """NVRTC is missing, or refuses a kernel."""
+    """NVRTC is missing, or a kernel does not compile."""
 
 
 class Figures(NamedTuple):
-    """What the compiler says about one kernel: registers of a thread, bytes spilled, bytes of shared memory."""
+    """The compiler's figures for one kernel: registers per thread, bytes spilled, bytes of static shared memory."""
 
     source: str
     kernel: str
@@ -47,26 +47,26 @@ class Figures(NamedTuple):
 
 
 def sources() -> list[str]:
-    """The names of all kernel files."""
+    """Return the names of all kernel files."""
     return sorted(path.name for path in SOURCES.glob("*.cu"))
 
 
 def variants(source: str) -> list[dict[str, str]]:
-    """The definitions that the head of a kernel file lists."""
+    """Return the definitions that the head of a kernel file lists."""
     sets = re.findall(r"^// Built with: (.*)$", (SOURCES / source).read_text(), re.MULTILINE)
     if not sets:
         raise CompileError(f"{source}: expected a line '// Built with: T = float half_t bf16_t'; found none")
-    found = []
+    combinations = []
     for line in sets:
         pairs = [part.partition("=") for part in line.split(",")]
         names, choices = [name.strip() for name, _, _ in pairs], [values.split() for _, _, values in pairs]
-        found += [dict(zip(names, values, strict=True)) for values in itertools.product(*choices)]
-    return found
+        combinations += [dict(zip(names, values, strict=True)) for values in itertools.product(*choices)]
+    return combinations
 
 
 @functools.cache
 def load_nvrtc() -> ctypes.CDLL:
-    """The NVRTC of an installed package or of the system; CompileError where there is none."""
+    """Load NVRTC from an installed package or the system; CompileError if it is missing."""
     roots = [*site.getsitepackages(), site.getusersitepackages()]
     files = [str(file) for root in roots for file in sorted(Path(root).glob("nvidia/*/lib/libnvrtc.so.*"))]
     for file in [*reversed(files), "libnvrtc.so.13", "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so"]:
@@ -80,32 +80,32 @@ def load_nvrtc() -> ctypes.CDLL:
 
 
 def compile_kernels(source: str, defines: dict[str, str], architecture: str) -> str:
-    """Compile a kernel file down to machine code; the compiler's log. CompileError with that log where it refuses."""
+    """Compile a kernel file to machine code and return the compiler's log; CompileError with the log if that fails."""
     lib, program, size = load_nvrtc(), ctypes.c_void_p(), ctypes.c_size_t()
     flags = [*FLAGS, f"-arch={architecture}", "--ptxas-options=-v"]
     options = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
     text = source_text(source, tuple(defines.items())).encode()
     if lib.nvrtcCreateProgram(ctypes.byref(program), text, source.encode(), 0, None, None):
-        raise CompileError(f"{source}: NVRTC takes no program")
+        raise CompileError(f"{source}: NVRTC cannot create a program")
     try:
         failed = lib.nvrtcCompileProgram(program, len(flags), options)
         lib.nvrtcGetProgramLogSize(program, ctypes.byref(size))
         log = ctypes.create_string_buffer(max(1, size.value))
         lib.nvrtcGetProgramLog(program, log)
         if failed:
-            said = "\n".join(log.value.decode().strip().splitlines()[:MOST_LINES])
-            raise CompileError(f"{source}, {architecture}, {_words(defines)}: NVRTC says\n{said}")
+            errors = "\n".join(log.value.decode().strip().splitlines()[:MAX_LINES])
+            raise CompileError(f"{source}, {architecture}, {_define_text(defines)}: NVRTC reports\n{errors}")
         return log.value.decode()
     finally:
         lib.nvrtcDestroyProgram(ctypes.byref(program))
 
 
-def _words(defines: dict[str, str]) -> str:
+def _define_text(defines: dict[str, str]) -> str:
     return " ".join(f"{name}={value}" for name, value in defines.items())
 
 
 def read_log(log: str) -> Iterator[tuple[str, int, int, int]]:
-    """Kernel, registers, spilled bytes and static shared memory of each kernel that ptxas reports."""
+    """Yield name, registers, spilled bytes and static shared memory of each kernel in the log of ptxas."""
     for part in re.split(r"Compiling entry function ", log)[1:]:
         name = re.match(r"'(\w+)'", part)
         registers = re.search(r"Used (\d+) registers", part)
@@ -118,46 +118,46 @@ def read_log(log: str) -> Iterator[tuple[str, int, int, int]]:
 def figures(
     source: str, architectures: Sequence[str] = ARCHITECTURES, chosen: list[dict[str, str]] | None = None
 ) -> list[Figures]:
-    """All kernels of a file, compiled with `chosen` definitions or all that its head lists; kept on disk."""
+    """Return the figures of all kernels of a file, compiled with `chosen` or all listed definitions; cached on disk."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     load_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-    found = []
+    rows = []
     for architecture, defines in itertools.product(architectures, chosen or variants(source)):
-        text = _words(defines)
-        about = "\0".join(
+        text = _define_text(defines)
+        identity = "\0".join(
             [source_text(source, tuple(defines.items())), architecture, *FLAGS, f"{major.value}.{minor.value}"]
         )
-        file = cache_directory() / f"{Path(source).stem}-{sha256(about.encode()).hexdigest()[:24]}.json"
+        file = cache_directory() / f"{Path(source).stem}-{sha256(identity.encode()).hexdigest()[:24]}.json"
         if file.exists():
             kernels = json.loads(file.read_text())
         else:
             kernels = list(read_log(compile_kernels(source, defines, architecture)))
             file.write_text(json.dumps(kernels))
-        found += [Figures(source, kernel, text, architecture, *numbers) for kernel, *numbers in kernels]
-    return found
+        rows += [Figures(source, kernel, text, architecture, *values) for kernel, *values in kernels]
+    return rows
 
 
 def table(rows: list[Figures]) -> str:
-    """A row for each kernel and its definitions; registers, and spilled bytes where there are any, for each GPU."""
+    """Format one row per kernel and definitions, with registers and spilled bytes for each GPU."""
     by_kernel: dict[tuple[str, str, str], dict[str, Figures]] = {}
     for row in rows:
         by_kernel.setdefault((row.source, row.kernel, row.defines), {})[row.architecture] = row
     heads = list(dict.fromkeys(row.architecture for row in rows))
     lines = [f"{'kernel':30} {'compiled with':44} {'shared':>7} " + " ".join(f"{head:>18}" for head in heads)]
-    for (_, kernel, defines), each in by_kernel.items():
+    for (_, kernel, defines), by_gpu in by_kernel.items():
         cells = [
-            f"{each[head].registers}" + (f" ({each[head].spills} B spilled)" if each[head].spills else "")
-            if head in each
+            f"{by_gpu[head].registers}" + (f" ({by_gpu[head].spills} B spilled)" if by_gpu[head].spills else "")
+            if head in by_gpu
             else "-"
             for head in heads
         ]
-        shared = max(row.shared for row in each.values())
+        shared = max(row.shared for row in by_gpu.values())
         lines.append(f"{kernel:30} {defines:44} {shared:>7} " + " ".join(f"{cell:>18}" for cell in cells))
     return "\n".join(lines)
 
 
 def main(names: list[str]) -> int:
-    """Print the table of all kernel files, or of those named; 2 where NVRTC is missing, 1 where a kernel is refused."""
+    """Print the table of all kernel files, or of those named; return 2 without NVRTC, 1 if one does not compile."""
     try:
         load_nvrtc()
     except CompileError as error:

@@ -12,8 +12,8 @@ import models
 import npx
 from autograd import Tensor, accumulates, differentiable, engine, neural
 from autograd import operations as ops
+from npx.dispatch import kernel_mode
 from npx.precision import dtype
-from npx.registry import kernel_mode
 from tests.cases.kernels import edge_calls
 from tests.helpers.small_models import SMALL, batch
 
@@ -228,7 +228,7 @@ def test_a_kernel_adds_its_gradient_to_what_is_there(name, mode, numbers):
 
         def gradients(accumulate_into, call=call):
             with kernel_mode(mode):
-                y, saved = kernel(*npx.registry.copied(call.inputs), **call.options)
+                y, saved = kernel(*npx.dispatch.copied(call.inputs), **call.options)
                 g = np.random.default_rng(1).normal(size=y.shape).astype(y.dtype)
                 found = kernel.grad(
                     g, saved, **({} if accumulate_into is None else {"accumulate_into": accumulate_into})

@@ -214,7 +214,7 @@ def test_a_norm_of_whole_numbers_is_refused_and_not_cut_down_to_some(kind):
         lambda: rms_norm(x, gain),
     )
     for call in calls:
-        with pytest.raises(ValueError, match=f"norm: expected x of floating-point numbers; got {kind}; try x.astype"):
+        with pytest.raises(ValueError, match=f"norm: expected x of a floating-point dtype; got {kind}; try x.astype"):
             call()
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import npx
 from autograd import OPERATIONS, Tensor, neural
-from npx.registry import compare
+from npx.dispatch import compare
 
 NAMES = [name for name, operation in OPERATIONS.items() if operation.__module__ == neural.__name__]
 OVER = ("all", "others", "others_without_pad")
@@ -229,7 +229,7 @@ def test_unknown_smoothing_is_refused():
     with pytest.raises(ValueError, match="smoothing_over: expected one of all, others, others_without_pad; got 'pad'"):
         neural.cross_entropy(logits, targets, npx.LabelSmoothing(0.1, "pad"))
     for smoothing in (-0.1, 1.0, float("nan")):
-        with pytest.raises(ValueError, match="smoothing: expected a share from 0 to below 1"):
+        with pytest.raises(ValueError, match="label_smoothing: expected a number from 0 to below 1"):
             neural.linear_cross_entropy(logits, Tensor(np.zeros((5, 4))), targets, npx.LabelSmoothing(smoothing))
 
 

@@ -36,7 +36,7 @@ def step(keep, **options):
     random = np.random.default_rng(0)
     src, tgt = random.integers(3, 40, size=(4, 7)), random.integers(3, 40, size=(4, 6))
     src[1, 4:], tgt[2, 3:] = 0, 0
-    with npx.keyed(2, 3), npx.saving_all() if keep else nullcontext():
+    with npx.keyed(2, 3), npx.no_rematerialization() if keep else nullcontext():
         loss = model.loss(src, tgt)
     kept = sum(arrays.nbytes for arrays in saved_arrays(list(nodes(loss))))
     loss.backward()
@@ -88,7 +88,7 @@ def test_on_a_gpu_and_where_it_is_said_all_is_kept():
     assert (
         npx.should_rematerialize(x.data) and neural.linear(x, w).again and not neural.linear(x, w, None, "relu").again
     )
-    for block in (npx.saving_all(), npx.kernel_mode("emulate")):
+    for block in (npx.no_rematerialization(), npx.kernel_mode("emulate")):
         with block:
             assert not npx.should_rematerialize(x.data) and not neural.linear(x, w).again
     assert npx.should_rematerialize(x.data)

@@ -18,7 +18,7 @@ import npx
 from autograd import OPERATIONS, gradcheck
 from autograd.testing import CheckError, check_kernel, check_layer, check_operation
 from autograd.testing import strategies as s
-from npx.registry import KERNELS
+from npx.dispatch import KERNELS
 
 
 def kinds_of(base):

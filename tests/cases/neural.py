@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 import npx
 from autograd.testing import strategies as s
+from npx.dispatch import emulating
 from npx.kernels import layer_norm
-from npx.registry import emulating
 from tests.cases.base import REAL, Call, array, case, edges, leading, size, some
 
 BOUNDED = ("plain", "normal", "tiny", "zeros")  # no numbers whose products leave float32 few digits
@@ -36,7 +36,7 @@ def kept_of_rows(x, gamma, beta):
     """
     if emulating():
         return x.nbytes + x[..., :1].nbytes
-    hidden = layer_norm.hidden_columns(gamma, beta)
+    hidden = layer_norm.lossy_columns(gamma, beta)
     return x[..., :1].nbytes * (1 + len(hidden)) + hidden.nbytes
 
 
@@ -168,7 +168,7 @@ def drops(*shape):
     """Dropout of an array: half of it, nothing, nearly all, all."""
     for rate in (0.5, 0.0, 0.999, 1.0):
         found = (npx.Drop(rate, npx.Key(seed, 0, 0)) for seed in count())
-        yield next(drop for drop in found if rate == 1 or drop.keep(shape).any())
+        yield next(drop for drop in found if rate == 1 or drop.keep_mask(shape).any())
 
 
 @edges("operation softmax", REAL)

@@ -123,8 +123,8 @@ def smoothed(smoothing, targets, classes):
     for row, target in enumerate(targets):
         left_out = {"all": {}, "others": {target}, "others_without_pad": {target, smoothing.pad_id}}[smoothing.over]
         others = [k for k in range(classes) if k not in left_out]
-        q[row, others] = smoothing.share / len(others)
-        q[row, target] += 1 - smoothing.share
+        q[row, others] = smoothing.epsilon / len(others)
+        q[row, target] += 1 - smoothing.epsilon
     return q * real[:, None]
 
 
@@ -155,9 +155,9 @@ def cross_entropy_3(g, z, targets, smoothing):
 
 @line("cross entropy")
 def cross_entropy_4(g, z, targets, smoothing):
-    real, (on, off) = (targets != 0)[:, None], smoothing.on_and_off(5)
+    real, (on, off) = (targets != 0)[:, None], smoothing.target_weights(5)
     target = np.arange(5) == targets[:, None]
-    spared = smoothing.spares_padding & (np.arange(5) == 0)
+    spared = smoothing.excludes_padding & (np.arange(5) == 0)
     return g * real * (softmax(z) - on * target - off * ~spared)
 
 

@@ -77,7 +77,7 @@ def weights(q, k, mask):
 
 def kept(drop):
     """What dropout multiplies the weights of one head with."""
-    return drop.keep((1, 1, 3, 3))[0, 0] * drop.scale
+    return drop.keep_mask((1, 1, 3, 3))[0, 0] * drop.scale
 
 
 @line("attention")
@@ -132,13 +132,13 @@ def _(random):
 
 @line("dropout, residual and norm")
 def sublayer_1(g, x, residual, gamma, beta, drop):
-    m = drop.keep(x.shape) * drop.scale
+    m = drop.keep_mask(x.shape) * drop.scale
     return slopes(lambda x, r, gamma, beta: normed(r + m * x, gamma, beta), g, x, residual, gamma, beta)
 
 
 @line("dropout, residual and norm")
 def sublayer_2(g, x, residual, gamma, beta, drop):
-    m = drop.keep(x.shape) * drop.scale
+    m = drop.keep_mask(x.shape) * drop.scale
     gs, ggamma, gbeta = layer_norm_3(g, residual + m * x, gamma, beta)  # of the sum, which hands it to both
     return m * gs, gs, ggamma, gbeta
 

@@ -71,7 +71,7 @@ class Cublas(types.ModuleType):
             out[...] = out.astype(wide) + product if keep else product
 
 
-def loaded():
+def load_cublas():
     """The library's own functions, as ctypes finds them: of a stream and a workspace, given in this order."""
     on = {"stream": None, "workspace": None}
 

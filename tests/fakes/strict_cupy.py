@@ -310,8 +310,8 @@ def device(cuda=False):
         patch.setattr(_engine, "_device", "cuda")
         if cuda:
             patch.setattr(ndarray, "__module__", "cupy")
-            patch.setattr(cublas, "loaded", strict_cuda.loaded)
-            patch.setattr(blas, "_own", None)
+            patch.setattr(cublas, "load_cublas", strict_cuda.load_cublas)
+            patch.setattr(blas, "_own_handle", None)
             STATE.__init__()
             for name, module in ({"cupy": CUPY} | strict_cuda.MODULES).items():
                 patch.setitem(sys.modules, name, module)

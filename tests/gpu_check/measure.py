@@ -162,7 +162,7 @@ def products_by_cublaslt(sizes: Sizes) -> Found:
 
     os.environ["NPX_CUBLASLT"] = "1"
     blas.use_own_handle(cupy)
-    own = blas._own
+    own = blas._own_handle
     assert own is not None
     for m, n, k in product_sizes(sizes.shapes["base, 25k + 25k"]):
         for kinds in ("NN", "NT", "TN"):
@@ -170,9 +170,9 @@ def products_by_cublaslt(sizes: Sizes) -> Found:
             right = noise(n, k).T if kinds[1] == "T" else noise(k, n)
             name, out, tried, choices = f"{m:,} x {n:,} x {k:,} {kinds}", npx.empty((m, n), left.dtype), [], 1
             while len(tried) < choices:
-                own.choice = len(tried)
+                own.algorithm = len(tried)
                 tried.append(multiplied(name, left, right, out, sizes)[name])
-                choices = len([*own.plans.values()][-1].choices)
+                choices = len([*own.plans.values()][-1].algorithms)
             best = min(range(choices), key=lambda i: tried[i]["ms"])
             yield {name: tried[best] | {"first_ms": tried[0]["ms"], "choice": best, "choices": choices}}
 

@@ -13,8 +13,8 @@ import numpy as np
 
 import npx
 from models import FlatParameters, Transformer, TransformerConfig
+from npx.dispatch import KERNELS, mapped
 from npx.precision import dtype as dtype_named
-from npx.registry import KERNELS, mapped
 from tests.gpu_check.sizes import Sizes
 from train import Adam, load_model
 from train.learn.graphs import Graphs
@@ -41,9 +41,9 @@ def step(name: str, device: str, sizes: Sizes) -> tuple[float, np.ndarray, np.nd
     npx.use_device(device)
     if name in npx.PRECISIONS:
         precision = npx.use_precision(name)
-        model, src, tgt = small_model(precision.weights, sizes)
-        flat = FlatParameters(model, precision.numbers if precision.low else None)
-        assert (flat.low is not None) == precision.low and flat.grad.dtype == np.float32
+        model, src, tgt = small_model(precision.weight_dtype, sizes)
+        flat = FlatParameters(model, precision.compute_dtype if precision.is_mixed else None)
+        assert (flat.low is not None) == precision.is_mixed and flat.grad.dtype == np.float32
     else:
         model, src, tgt = small_model(name, sizes)
         flat = FlatParameters(model)
@@ -97,8 +97,8 @@ def training_step_by_cublaslt(sizes: Sizes) -> Iterator[dict[str, Any]]:
 def by_graph(name: str, graphs: bool, sizes: Sizes) -> tuple[np.ndarray, int]:
     """The weights after some steps of Graphs, which may make one or not; the number of graphs made."""
     precision = npx.use_precision(name)
-    model, src, tgt = small_model(precision.weights, sizes)
-    flat, scale = FlatParameters(model, precision.numbers if precision.low else None), SCALE.get(name, 1.0)
+    model, src, tgt = small_model(precision.weight_dtype, sizes)
+    flat, scale = FlatParameters(model, precision.compute_dtype if precision.is_mixed else None), SCALE.get(name, 1.0)
     steps = Graphs(model, Namespace(seed=3, label_smoothing=0.1, smoothing_over="all"), print)  # type: ignore[arg-type]
     steps.possible, adam = graphs, Adam(flat)
     for step in range(1, 6):
@@ -117,7 +117,7 @@ def losses(name: str, device: str, updates: int) -> list[float]:
     npx.use_device(device)
     precision = npx.use_precision(name)
     model = Transformer(TransformerConfig(24, d_model=32, d_ff=64, n_heads=2, n_layers=1, dropout=0.1), seed=2)
-    flat, scale = FlatParameters(model, precision.numbers if precision.low else None), SCALE.get(name, 1.0)
+    flat, scale = FlatParameters(model, precision.compute_dtype if precision.is_mixed else None), SCALE.get(name, 1.0)
     adam, rng, found = Adam(flat), np.random.default_rng(5), []
     for update in range(1, updates + 1):
         src = rng.integers(3, 24, (16, 7))

@@ -120,26 +120,26 @@ def laws(world, out):
         for dtype in ("float32", "float64"):
             parts = [np.random.default_rng(r).standard_normal(size).astype(dtype) for r in range(world.size)]
             flat, expected = parts[world.rank].copy(), summed(parts, dtype)
-            world.sent = 0
+            world.bytes_sent = 0
             world.all_reduce(flat)()
             assert flat.tobytes() == expected.tobytes()
-            total = sum(world.gather(world.sent))
+            total = sum(world.gather(world.bytes_sent))
             assert total == 2 * (world.size - 1) * flat.nbytes
-            via = npx.precision_named("bf16").numbers
-            flat, narrow = parts[world.rank].copy(), [part.astype(via) for part in parts]
-            world.all_reduce(flat, via)()
-            assert flat.tobytes() == summed(narrow, dtype).astype(via).astype(dtype).tobytes()
-    bounds = [world.part(10, rank) for rank in range(world.size)]
+            wire_dtype = npx.precision_named("bf16").compute_dtype
+            flat, narrow = parts[world.rank].copy(), [part.astype(wire_dtype) for part in parts]
+            world.all_reduce(flat, wire_dtype)()
+            assert flat.tobytes() == summed(narrow, dtype).astype(wire_dtype).astype(dtype).tobytes()
+    bounds = [world.shard_slice(10, rank) for rank in range(world.size)]
     assert [i for part in bounds for i in range(10)[part]] == list(range(10))
     assert world.gather({"rank": world.rank}) == [{"rank": r} for r in range(world.size)]
     assert world.gather("x" * world.rank) == ["x" * r for r in range(world.size)]
     assert world.broadcast(("from", world.rank)) == ("from", 0)
-    with pytest.raises(KeyError, match="of rank 0"), world.first():
+    with pytest.raises(KeyError, match="of rank 0"), world.rank_zero_first():
         if world.rank == 0:
             raise KeyError("of rank 0")
         raise AssertionError("not reached where rank 0 fails")
     order = []
-    with world.first():
+    with world.rank_zero_first():
         order = [*world.gather(1)] if world.size == 1 else [world.rank]
     assert order == [world.rank]
     world.barrier()
@@ -168,7 +168,7 @@ def main(path):
                 traceback.print_exc(file=stacks)
                 stacks.flush()
                 launcher._world.abort(1)
-            launcher._world.leave()
+            launcher._world.close()
         request = everyone.Ibarrier()
         while not request.Test():  # a rank that waits inside MPI takes a core from the others
             time.sleep(0.01)

@@ -12,8 +12,8 @@ from autograd import Tensor, gradcheck, neural, no_grad
 from autograd import operations as ops
 from models import ACTIVATIONS, NORMS, Linear, Parameter, TransformerConfig, sinusoids
 from models.layers.norm import Norm
+from npx.dispatch import compare
 from npx.kernels.cross_entropy import SMOOTHING_CLASSES
-from npx.registry import compare
 from tests.helpers.small_models import (
     EOS,
     FIRST,

@@ -192,7 +192,7 @@ def test_unknown_smoothing():
     model = Transformer(TransformerConfig(**SMALL))
     with pytest.raises(ValueError, match="smoothing_over: expected one of"):
         model.loss(GOOD, GOOD, smoothing_over="some")
-    with pytest.raises(ValueError, match="smoothing: expected a share from 0 to below 1; got 1"):
+    with pytest.raises(ValueError, match="label_smoothing: expected a number from 0 to below 1; got 1"):
         model.loss(GOOD, GOOD, smoothing=1)
 
 

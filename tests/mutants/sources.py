@@ -11,7 +11,7 @@ import textwrap
 
 from npx import random
 from npx.cpu import row_blocks
-from npx.registry import KERNELS
+from npx.dispatch import KERNELS
 from tests.mutants.base import mutant
 
 MODULES = [row_blocks, random, *(importlib.import_module(f"npx.kernels.{name}") for name in (
@@ -79,7 +79,7 @@ mistake(
     "blocks",
     "each thread walks over all blocks",
     row_blocks.parallel_ranges,
-    "for number, i in left:",
+    "for number, i in remaining:",
     "for number, i in enumerate(starts):",
 )
 mistake(
@@ -104,7 +104,7 @@ mistake(
     "linear",
     "blocks",
     "the first columns for every panel",
-    row_blocks.products,
+    row_blocks.parallel_matmuls,
     "b[:, i : i + step], out",
     "b[:, : min(step, n - i)], out",
 )
@@ -112,7 +112,7 @@ mistake(
     "linear",
     "blocks",
     "every panel written to the first rows",
-    row_blocks.products,
+    row_blocks.parallel_matmuls,
     "out[i : i + step], add) for i in range(0, m",
     "out[: min(step, m - i)], add) for i in range(0, m",
 )
@@ -230,7 +230,7 @@ mistake(
     "dropout",
     "blocks",
     "random words begin anew in each block",
-    dropout.Drop.keep,
+    dropout.Drop.keep_mask,
     "bits16(self.key, i, j)",
     "bits16(self.key, 0, j - i)",
 )
@@ -238,7 +238,7 @@ mistake(
     "dropout",
     "blocks",
     "a block begins with a whole count of the generator",
-    dropout.Drop.keep,
+    dropout.Drop.keep_mask,
     "bits16(self.key, i, j)",
     "bits16(self.key, i // 16 * 16, i // 16 * 16 + j - i)",
 )
@@ -279,8 +279,8 @@ mistake(
     "state",
     "the first call's mask for all of that shape",
     dropout.dropout_numpy,
-    "drop.keep(x.shape)",
-    kept("x.shape, drop.rate", "drop.keep(x.shape)"),
+    "drop.keep_mask(x.shape)",
+    kept("x.shape, drop.rate", "drop.keep_mask(x.shape)"),
 )
 mistake(
     "dropout",
@@ -359,9 +359,9 @@ mistake(
     "blocks",
     "one array of slopes for all threads",
     layer_norm.norm_rows_grad,
-    'slope = np.einsum("nd,nd->n", gx, xhat)[:, None] / g.shape[-1]',
-    f"slope = np.einsum('nd,nd->n', gx, xhat, out={kept('len(gx), gx.dtype', 'gx[:, 0].copy()')})[:, None]\n"
-    "    slope /= g.shape[-1]",
+    'mean_h_xhat = np.einsum("nd,nd->n", gx, xhat)[:, None] / g.shape[-1]',
+    f"mean_h_xhat = np.einsum('nd,nd->n', gx, xhat, out={kept('len(gx), gx.dtype', 'gx[:, 0].copy()')})[:, None]\n"
+    "    mean_h_xhat /= g.shape[-1]",
 )
 
 # Linear
@@ -389,7 +389,7 @@ mistake(
     "bias gradient of the first block",
     linear.linear_grad_numpy,
     "column_sums(g)",
-    "column_sums(g[: row_blocks.block(1024)])",
+    "column_sums(g[: row_blocks.block_size(1024)])",
 )
 mistake(
     "linear",
@@ -432,9 +432,9 @@ mistake(
     "special value",
     "the last of several equal ids at the end lost",
     embedding.sums_by_id,
-    "return in_order[starts], np.add.reduceat(g[order], starts, axis=0)",
+    "return sorted_ids[starts], np.add.reduceat(g[order], starts, axis=0)",
     "ends = [*starts[1:], len(order) - (len(order) > starts[-1] + 1)]\n"
-    "    return in_order[starts], np.stack([g[order[i:j]].sum(axis=0) for i, j in zip(starts, ends)])",
+    "    return sorted_ids[starts], np.stack([g[order[i:j]].sum(axis=0) for i, j in zip(starts, ends)])",
 )
 mistake(
     "embedding",
@@ -450,8 +450,8 @@ mistake(
     "special value",
     "id 0 taken for padding",
     embedding.embedding_grad_numpy,
-    "gtable[found] += sums",
-    "gtable[found] += sums * (found != 0)[:, None]",
+    "gtable[unique_ids] += sums",
+    "gtable[unique_ids] += sums * (unique_ids != 0)[:, None]",
 )
 mistake(
     "embedding",
@@ -478,40 +478,40 @@ mistake(
     "blocks",
     "the first block's bias for all",
     FORWARD,
-    "own.part(bias, *sizes)",
-    "bias[: own.j - own.i, :, : sizes[0], : sizes[1]]",
+    "block.of_scores(bias, *sizes)",
+    "bias[: block.j - block.i, :, : sizes[0], : sizes[1]]",
 )
 mistake(
     "attention",
     "blocks",
     "the first block's mask of dropout",
     FORWARD,
-    "own.part(keep, *sizes)",
-    "keep[: own.j - own.i, :, : sizes[0], : sizes[1]]",
+    "block.of_scores(keep, *sizes)",
+    "keep[: block.j - block.i, :, : sizes[0], : sizes[1]]",
 )
 mistake(
     "attention",
     "blocks",
     "that on the way back",
     GRAD,
-    "own.part(keep, *sizes)",
-    "keep[: own.j - own.i, :, : sizes[0], : sizes[1]]",
+    "block.of_scores(keep, *sizes)",
+    "keep[: block.j - block.i, :, : sizes[0], : sizes[1]]",
 )
 mistake(
     "attention",
     "blocks",
     "the first block's weights on the way back",
     GRAD,
-    "softmax_grad_in_place(gs, weights)",
-    "softmax_grad_in_place(gs, p.reshape(-1)[: weights.size].reshape(weights.shape))",
+    "softmax_grad_in_place(gs, pb)",
+    "softmax_grad_in_place(gs, p.reshape(-1)[: pb.size].reshape(pb.shape))",
 )
 mistake(
     "attention",
     "blocks",
     "values' gradients written to the first block",
     GRAD,
-    "own.keys.room(gv)",
-    "(own if own.keys.packing else cut[0]).keys.room(gv)[: own.j - own.i]",
+    "block.keys.buffer(gv)",
+    "(block if block.keys.packing else blocks[0]).keys.buffer(gv)[: block.j - block.i]",
 )
 mistake(
     "attention",
@@ -526,8 +526,8 @@ mistake(
     "state",
     "weights in an array of the first call",
     FORWARD,
-    "p = np.empty((batch, heads, length, source), q.dtype)",
-    f"p = {kept('q.shape, k.shape, q.dtype', 'np.empty((batch, heads, length, source), q.dtype)')}",
+    "p = np.empty((batch, heads, n_queries, n_keys), q.dtype)",
+    f"p = {kept('q.shape, k.shape, q.dtype', 'np.empty((batch, heads, n_queries, n_keys), q.dtype)')}",
 )
 mistake(
     "attention",
@@ -542,16 +542,16 @@ mistake(
     "special value",
     "a bias of -inf as -10,000",
     FORWARD,
-    "np.add(rows, own.part(bias, *sizes), out=rows)",
-    "np.add(rows, np.maximum(own.part(bias, *sizes), -1e4), out=rows)",
+    "np.add(pb, block.of_scores(bias, *sizes), out=pb)",
+    "np.add(pb, np.maximum(block.of_scores(bias, *sizes), -1e4), out=pb)",
 )
 mistake(
     "attention",
     "special value",
     "scores above 100 cut off",
     FORWARD,
-    "np.multiply(rows, scale, out=rows)",
-    "np.minimum(rows * scale, 100, out=rows)",
+    "np.multiply(pb, scale, out=pb)",
+    "np.minimum(pb * scale, 100, out=pb)",
 )
 mistake(
     "attention",
@@ -626,8 +626,8 @@ mistake(
     "dtype",
     "losses in float16",
     ROWS,
-    "(np.log(total) + peak - explained).sum",
-    "(np.log(total) + peak - explained).astype('float16').sum",
+    "(np.log(total) + peak - q_dot_z).sum",
+    "(np.log(total) + peak - q_dot_z).astype('float16').sum",
 )
 mistake(
     "cross_entropy",
@@ -649,7 +649,7 @@ mistake(
 # Fused with the projection
 
 FORWARD = cross_entropy.linear_cross_entropy_numpy
-LSE, GRADS = cross_entropy.panels_of_exponentials, cross_entropy.panels_of_gradients
+LSE, GRADS = cross_entropy.exponentials_in_panels, cross_entropy.gradients_in_panels
 FUSED = "linear_cross_entropy"
 mistake(
     FUSED,
@@ -661,7 +661,7 @@ mistake(
 )
 mistake(FUSED, "blocks", "gw of the last chunk", GRADS, "gw[i:j] += e.T", "gw[i:j] = e.T")
 mistake(FUSED, "blocks", "gx of the last panel", GRADS, "gx += part", "gx = part")
-mistake(FUSED, "blocks", "gw begun anew in each chunk", FORWARD, "less = None if start else (", "less = (")
+mistake(FUSED, "blocks", "gw begun anew in each chunk", FORWARD, "initial = None if start else (", "initial = (")
 mistake(
     FUSED,
     "blocks",
@@ -688,7 +688,7 @@ mistake(
     "padding left out of the first chunk only",
     FORWARD,
     "real = np.flatnonzero(targets != smoothing.pad_id)",
-    "real = np.flatnonzero((targets != smoothing.pad_id) | (np.arange(len(targets)) >= block(10**9)))",
+    "real = np.flatnonzero((targets != smoothing.pad_id) | (np.arange(len(targets)) >= block_size(10**9)))",
 )
 mistake(FUSED, "special value", "the first panel's greatest for all", LSE, "peak = m.max(axis=0)", "peak = m[0]")
 mistake(FUSED, "special value", "exponentials of logits as they are", LSE, "z -= m[:, None]", "m *= 0")
@@ -706,8 +706,8 @@ mistake(
     "special value",
     "one class has no gradient",
     FORWARD,
-    "gw[of_targets] -= on * sums",
-    "gw[of_targets] -= on * sums * (len(w) > 1)",
+    "gw[target_ids] -= on * sums",
+    "gw[target_ids] -= on * sums * (len(w) > 1)",
 )
 
 # Adam
@@ -744,8 +744,8 @@ mistake(
     "special value",
     "0 / 0 where no gradient ever came",
     adam.adam_numpy,
-    "scratch += floor",
-    "scratch += floor * (vb > 0)",
+    "scratch += eps",
+    "scratch += eps * (vb > 0)",
 )
 mistake(
     "adam",
@@ -788,7 +788,7 @@ mistake(
     "blocks",
     "columns past the end of the last block",
     GREATEST,
-    "    numbers[columns >= n_columns] = -xp.inf\n",
+    "    candidates[columns >= n_columns] = -xp.inf\n",
     "",
 )
 mistake(
@@ -812,7 +812,7 @@ mistake(
     "special value",
     "a block of -inf searched twice",
     GREATEST,
-    "    blocks[values == -xp.inf] = whole + 1  # past the end: a block may not be searched twice\n",
+    "    blocks[values == -xp.inf] = full_blocks + 1  # past the end, because no block may be searched twice\n",
     "",
 )
 mistake(
@@ -839,4 +839,4 @@ mistake(
     "x.argmax(axis=1)",
     "x.shape[1] - 1 - x[:, ::-1].argmax(axis=1)",
 )
-mistake("top_k", "special value", "what is never chosen left out of the sum", ROWS, " + others)", ")")
+mistake("top_k", "special value", "what is never chosen left out of the sum", ROWS, " + excluded)", ")")

@@ -9,7 +9,7 @@ import pytest
 import npx
 from autograd import Tensor, neural
 from npx import AttentionSpec
-from npx.kernels.attention_spec import rotated
+from npx.kernels.attention_spec import rotate
 
 B, T, S, H, D = 2, 3, 5, 2, 4
 gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator needs g++; none found")
@@ -87,12 +87,12 @@ def test_rotary_positions_are_relative(mode):
 
 def test_rotation_is_the_papers_and_turns_back():
     x = heads(6, 8).astype("float64")
-    y = rotated(x, -2, 10000.0)
+    y = rotate(x, -2, 10000.0)
     angle = (np.arange(-2, 4)[:, None] * 10000.0 ** (-np.array([0, 2]) / D))[:, None]
     assert np.allclose(y[..., ::2] + 1j * y[..., 1::2], (x[..., ::2] + 1j * x[..., 1::2]) * np.exp(1j * angle))
-    assert np.allclose(rotated(y, -2, 10000.0, back=True), x) and rotated(x, 0, None) is x
+    assert np.allclose(rotate(y, -2, 10000.0, inverse=True), x) and rotate(x, 0, None) is x
     with pytest.raises(ValueError, match="rotary positions: expected an even d_k; got 3; try d_k = 4"):
-        rotated(x[..., :3], 0, 10000.0)
+        rotate(x[..., :3], 0, 10000.0)
 
 
 @modes

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import npx
-from npx.cuda.blas import leading, matmul
+from npx.cuda.blas import leading_dimension, matmul
 from tests.fakes.strict_cuda import CUBLAS
 from tests.fakes.strict_cupy import device
 
@@ -71,7 +71,7 @@ def test_what_cublas_is_told_gives_the_product(a_transposed, b_transposed, m, k,
         if b_transposed
         else np.arange(60.0).reshape(6, 10)[:k, 2 : 2 + n]
     )
-    (a_trans, lda), (b_trans, ldb) = leading(a), leading(b)
+    (a_trans, lda), (b_trans, ldb) = leading_dimension(a), leading_dimension(b)
 
     def memory(x):
         return np.lib.stride_tricks.as_strided(x, (40,), (8,), writeable=False)

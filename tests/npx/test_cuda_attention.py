@@ -15,9 +15,9 @@ from autograd import Tensor, neural, no_grad
 from autograd.saved import captured
 from models import CrossAttention, SelfAttention
 from npx.cuda import launch as launching
+from npx.dispatch import TOLERANCE, kernel_mode
 from npx.kernels import attention as host
 from npx.precision import dtype as dtype_named
-from npx.registry import TOLERANCE, kernel_mode
 from npx.testing.cuda_emulator import emulator
 from tests.fakes.strict_cupy import device
 
@@ -112,7 +112,7 @@ def test_values_and_gradients(queries, keys, kind, drop, dtype):
 def test_a_sentence_that_fits_one_tile(queries, keys, d_k, d_v, kind, drop, dtype, monkeypatch):
     """Its gradients come from scores that are formed once."""
     launch, whole = host.launch, []
-    monkeypatch.setattr(host, "launch", lambda *args, **named: (whole.append(named["WHOLE"]), launch(*args, **named)))
+    monkeypatch.setattr(host, "launch", lambda *args, **named: (whole.append(named["ONE_TILE"]), launch(*args, **named)))
     arrays, mask = inputs(dtype, 2, queries, keys, 2, d_k, d_v), some_mask(kind, 2, 2, queries, keys)
     result = on_cuda(*arrays, mask, drop)
     assert whole == [1, 1]
@@ -163,7 +163,7 @@ def test_dropout_drops_what_the_cpu_drops(keys, dtype):
     g[...] = 0
     g[:, 20, :, 3] = 1
     y, _, _, gv = on_cuda(g, q, k, v, None, DROP)
-    keep = DROP.keep((1, 2, 33, keys))
+    keep = DROP.keep_mask((1, 2, 33, keys))
     assert np.array_equal(y.swapaxes(1, 2)[..., :keys] != 0, keep)
     assert np.array_equal(gv.swapaxes(1, 2)[..., 3] != 0, keep[:, :, 20])
 
@@ -190,16 +190,16 @@ def test_without_tensor_cores(monkeypatch, dtype):
 FAULTS = {
     "no barrier before keys are read": ("wait_for_copies();\n        __syncthreads();", "wait_for_copies();"),
     "no barrier before keys are replaced": ("first > 0 && !__syncthreads_or(bits != 0)", "false"),
-    "no barrier between the gradient's halves": ("__syncthreads();  // the first half has done with its keys", ""),
+    "no barrier between the gradient's halves": ("__syncthreads();  // the first half is done with its keys", ""),
     "no wait for copies": ("wait_for_copies();\n        __syncthreads();", "__syncthreads();"),
     "wrong rows of values": ("b.row[k + lane % 16] + n", "b.row[k + lane % 8] + n"),
     "one row too many": ("bool real = row < rows", "bool real = row <= rows"),
     "the wrong words of dropout": ("one_run ? position / 16 + i :", "one_run ? position / 16 + i + 1 :"),
-    "sums of the wrong query": ("kept - delta[query])", "kept - delta[key])"),
-    "no barrier before keys are overwritten": ("__syncthreads();  // all have done with keys and values", "//"),
+    "sums of the wrong query": ("factor - delta[query])", "factor - delta[key])"),
+    "no barrier before keys are overwritten": ("__syncthreads();  // all threads are done with keys and values", "//"),
     "no barrier before scores are read": ("(gs_tile, gs);\n        __syncthreads();", "(gs_tile, gs);"),
     "scores of the wrong queries": ("a.row[k + lane / 16 * 8 + lane % 8]", "a.row[k + lane % 16]"),
-    "scores not dropped out": ("share *= kept", "share *= dropout.scale"),
+    "scores not dropped out": ("weight *= factor", "weight *= dropout.scale"),
 }
 
 
@@ -304,7 +304,7 @@ def test_operations_equal_their_composition(name, drop, dtype):
     }[name]
     arrays = [rng.normal(size=shape).astype(dtype) for shape in shapes]
     heads = {} if name == "attention" else {"heads": 2, "d_k": 16}
-    spec = {"causal": True} if name == "self_attention" else {"lengths": npx.asarray(np.array([1, 9]))}
+    spec = {"causal": True} if name == "self_attention" else {"kv_lengths": npx.asarray(np.array([1, 9]))}
     spec = npx.AttentionSpec(**spec, rotary_base=10.0)  # the composition has no rows with nothing left
 
     def run(operation, dtype):

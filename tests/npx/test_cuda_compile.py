@@ -58,7 +58,7 @@ def test_a_kernel_that_is_refused_shows_the_compilers_message(tmp_path, monkeypa
     monkeypatch.setattr(nvrtc_report, "SOURCES", tmp_path)
     (tmp_path / "device.cuh").write_text("")
     (tmp_path / "small.cu").write_text('#include "device.cuh"\n\n__global__ void f(T* x) { x[0] = undeclared; }\n')
-    with pytest.raises(CompileError, match=r"(?s)small.cu, sm_90, T=int: NVRTC says.*small.cu\(3\).*undeclared"):
+    with pytest.raises(CompileError, match=r"(?s)small.cu, sm_90, T=int: NVRTC reports.*small.cu\(3\).*undeclared"):
         nvrtc_report.compile_kernels("small.cu", {"T": "int"}, "sm_90")
     with pytest.raises(CompileError, match="small.cu: expected a line '// Built with"):
         nvrtc_report.variants("small.cu")

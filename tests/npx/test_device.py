@@ -10,7 +10,7 @@ import pytest
 
 import npx
 from models.search import beam_search, greedy_search
-from npx.cuda.cublas import ARGUMENTS, loaded
+from npx.cuda.cublas import ARGUMENTS, load_cublas
 from npx.distributed import nccl_world
 from tests.fakes.strict_cuda import CUDA
 from tests.fakes.strict_cupy import device, kernels_by_reference
@@ -173,7 +173,7 @@ def test_cupy_has_every_function_that_is_asked_for():
         from cupy_backends.cuda.libs import cublas  # as npx/cuda/blas.py has it: CuPy loads the library then
     except (ImportError, RuntimeError):
         return
-    assert [name for name in ARGUMENTS if not hasattr(loaded(), name)] == []
+    assert [name for name in ARGUMENTS if not hasattr(load_cublas(), name)] == []
     assert "handle, int mode" in cublas.setMathMode.__doc__ and cublas.gemmEx.__doc__.count(",") == 18
 
 

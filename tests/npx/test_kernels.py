@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 import npx
 from models import FlatParameters, Transformer, TransformerConfig
-from npx import registry
+from npx import dispatch
 from npx.cpu import row_blocks
-from npx.registry import KERNELS, KernelMismatch, compare, copied, kernel_mode
+from npx.dispatch import KERNELS, KernelMismatch, compare, copied, kernel_mode
 from tests import ROOT
 from tests.cases.kernels import KERNEL_CASES, Hypothesis, Large
 
@@ -116,7 +116,7 @@ def test_large_arrays_run_on_several_threads_with_equal_bits(name, monkeypatch):
 def test_products_are_split_where_blas_has_one_thread_and_go_to_it_whole_elsewhere(is_configured, monkeypatch):
     seen, matmul = [], np.matmul
     monkeypatch.setattr(np, "matmul", lambda a, b, out=None: (seen.append(a.shape), matmul(a, b, out=out))[1])
-    monkeypatch.setattr(importlib.import_module("npx.cpu.tune"), "_tuned", is_configured)
+    monkeypatch.setattr(importlib.import_module("npx.cpu.tune"), "_is_configured", is_configured)
     monkeypatch.setenv("NPX_THREADS", "2")
     x, w = np.ones((600, 50), "float32"), np.ones((50, 40), "float32")
     y, saved = npx.linear(x, w, w[0, :40])
@@ -197,8 +197,8 @@ def test_dropout_keeps_its_share_and_the_mean(mode):
 
 def planted(monkeypatch, reference, *versions):
     """A kernel with the given reference and fast version for NumPy's float32, in a registry of its own."""
-    monkeypatch.setattr(registry, "KERNELS", {})
-    kernel = registry.kernel(reference)
+    monkeypatch.setattr(dispatch, "KERNELS", npx.registry.Registry("kernel"))
+    kernel = dispatch.kernel(reference)
     for version in versions:
         kernel.fast("numpy", "float32")(version)
     return kernel
@@ -294,9 +294,9 @@ def test_kernels_have_one_name_each_and_modes_are_checked(monkeypatch):
         return x
 
     kernel = planted(monkeypatch, double)
-    assert registry.KERNELS == {"double": kernel}
-    with pytest.raises(ValueError, match="registered already"):
-        registry.kernel(double)
+    assert dispatch.KERNELS == {"double": kernel}
+    with pytest.raises(ValueError, match="already registered"):
+        dispatch.kernel(double)
     known = "expected one of fast, reference, check, emulate, .* got 'quick'"
     with pytest.raises(ValueError, match=known), kernel_mode("quick"):
         pass
@@ -372,11 +372,11 @@ def test_a_norm_tells_its_rows_from_its_output_whatever_gain_and_bias_are(gamma,
 
 
 def test_a_key_that_the_device_completes_is_no_array_to_copy():
-    later = npx.random.LaterKey(1, 2, 3, np.zeros(2, np.uint64))
+    later = npx.random.DeviceKey(1, 2, 3, np.zeros(2, np.uint64))
     x, drop = np.ones(3), npx.Drop(0.5, later)
     copies = copied((x, {"drop": drop}))
     assert copies[0] is not x and copies[1]["drop"] is drop
-    with kernel_mode("check"), pytest.raises(RuntimeError, match="the host does not know the step"):
+    with kernel_mode("check"), pytest.raises(RuntimeError, match="whose step the host does not know"):
         npx.dropout(x, drop)
 
 

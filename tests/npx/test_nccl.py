@@ -119,7 +119,7 @@ def together(size, work):
         world.rank, world.size = rank, size
         try:
             links = NcclCollectives(SimpleNamespace(cuda=cuda), Nccl(queues, cuda), "drawn", world)
-            found[rank] = work(links, world), cuda.log, world.sent
+            found[rank] = work(links, world), cuda.log, world.bytes_sent
         except BaseException as error:
             failed.append(error)
 
@@ -136,25 +136,25 @@ def together(size, work):
 @pytest.mark.parametrize("size", [2, 3, 4])
 @given(st.integers(1, 40), st.sampled_from(["float32", "float64"]), st.sampled_from([None, "bf16"]))
 def test_gpus_add_in_the_order_of_ranks_and_send_as_little_as_can_be(size, count, dtype, narrow):
-    via = None if narrow is None else npx.precision_named(narrow).numbers
+    wire_dtype = None if narrow is None else npx.precision_named(narrow).compute_dtype
     parts = [np.random.default_rng(r).standard_normal(count).astype(dtype) for r in range(size)]
-    expected = summed(parts if via is None else [part.astype(via) for part in parts], dtype)
+    expected = summed(parts if wire_dtype is None else [part.astype(wire_dtype) for part in parts], dtype)
 
     def all_of(links, world):
         flat = npx.asarray(parts[world.rank])
-        links.all_reduce(flat, via)()
+        links.all_reduce(flat, wire_dtype)()
         return npx.to_host(flat)
 
     def in_two(links, world):
         flat = npx.asarray(parts[world.rank])
-        links.reduce_scatter(flat, via)()
-        own = npx.to_host(flat)[world.part(count)]
-        links.all_gather(flat, via)()
+        links.reduce_scatter(flat, wire_dtype)()
+        own = npx.to_host(flat)[world.shard_slice(count)]
+        links.all_gather(flat, wire_dtype)()
         return own, npx.to_host(flat)
 
     with device():
         whole, apart = together(size, all_of), together(size, in_two)
-    ends = expected if via is None else expected.astype(via).astype(dtype)
+    ends = expected if wire_dtype is None else expected.astype(wire_dtype).astype(dtype)
     for rank, ((one, log, _), ((own, other), _, _)) in enumerate(zip(whole, apart, strict=True)):
         assert one.tobytes() == other.tobytes() == ends.tobytes()
         assert own.tobytes() == expected[count * rank // size : count * (rank + 1) // size].tobytes()
@@ -163,7 +163,7 @@ def test_gpus_add_in_the_order_of_ranks_and_send_as_little_as_can_be(size, count
         assert [entry[0] for entry in log] == ["records", "waits", "group", "group", "records", "records", "waits"]
         assert log[1] == ("waits", 0x5EA, 0) and log[-1] == ("waits", 0, 0x5EA)
         assert all(entry[1] <= 2 * (size - 1) for entry in log if entry[0] == "group")
-    assert sum(sent for _, _, sent in whole) == 2 * (size - 1) * count * (via or np.dtype(dtype)).itemsize
+    assert sum(sent for _, _, sent in whole) == 2 * (size - 1) * count * (wire_dtype or np.dtype(dtype)).itemsize
 
 
 def test_the_host_waits_for_no_sum():
@@ -179,7 +179,7 @@ def test_what_a_stream_waited_is_counted_once_where_it_has_ended(waits):
     links = NcclCollectives(timed, Nccl({}, None), "drawn", World())
     links._waits = [(SimpleNamespace(at=a, done=i), SimpleNamespace(at=b, done=j)) for a, b, i, j in waits]
     ended = [max(0.0, b - a) for a, b, i, j in itertools.takewhile(lambda wait: wait[2] and wait[3], waits)]
-    assert links.waited() == links.waited() == pytest.approx(sum(ended) / 1000)
+    assert links.wait_seconds() == links.wait_seconds() == pytest.approx(sum(ended) / 1000)
     for came, end in links._waits:
         came.done = end.done = True
-    assert links.waited() == pytest.approx(sum(max(0.0, b - a) for a, b, _, _ in waits) / 1000)
+    assert links.wait_seconds() == pytest.approx(sum(max(0.0, b - a) for a, b, _, _ in waits) / 1000)

@@ -14,7 +14,7 @@ DRAWS = {
     "normal": lambda key: npx.random.normal(key, (50,)),
     "uniform": lambda key: npx.random.uniform(key, (50,)),
     "bits16": lambda key: bits16(key, 0, 50),
-    "dropout": lambda key: npx.Drop(0.5, key).keep((200,)),
+    "dropout": lambda key: npx.Drop(0.5, key).keep_mask((200,)),
 }
 
 
@@ -42,16 +42,16 @@ def test_parts_of_the_bits_equal_the_whole(key, parts):
 
 def test_a_mask_does_not_depend_on_shape_blocks_or_threads(monkeypatch):
     drop = npx.Drop(0.3, npx.Key(1, 2, 3))
-    whole = drop.keep((2**19 + 5,))  # beyond the size from which threads draw
+    whole = drop.keep_mask((2**19 + 5,))  # beyond the size from which threads draw
     monkeypatch.setenv("NPX_THREADS", "3")
-    assert np.array_equal(drop.keep((2**19 + 5,)), whole)
-    assert np.array_equal(drop.keep((10, 30)).reshape(-1), whole[:300])
+    assert np.array_equal(drop.keep_mask((2**19 + 5,)), whole)
+    assert np.array_equal(drop.keep_mask((10, 30)).reshape(-1), whole[:300])
 
 
 @given(key=KEYS, rate=st.floats(0, 1, exclude_max=True))
 def test_the_share_kept_is_one_minus_rate(key, rate):
     size, drop = 20_000, npx.Drop(rate, key)
-    kept = drop.keep((size,)).mean()
+    kept = drop.keep_mask((size,)).mean()
     assert abs(kept - (1 - rate)) < 6 * (rate * (1 - rate) / size) ** 0.5 + 1e-4
     assert drop.scale == pytest.approx(1 / (1 - rate), rel=0.01) or rate > 0.99
 

@@ -30,7 +30,7 @@ def test_every_row_once_and_results_in_order(number, size, threads):
         blocks = row_blocks.map_blocks(body, number, 8)
         assert blocks == [(i, min(i + size, number)) for i in range(0, number, size)]
         assert sorted(seen) == list(range(number)) and len(walkers) == min(threads, len(blocks))
-        assert blocks == row_blocks.parallel_ranges(body, number, row_blocks.block(1000), inline=True)
+        assert blocks == row_blocks.parallel_ranges(body, number, row_blocks.block_size(1000), inline=True)
 
 
 @given(number=st.integers(0, 300), row_bytes=st.integers(0, 100), threads=st.integers(1, 5))
@@ -108,27 +108,31 @@ def test_elementwise_forms_numbers_of_16_bits_in_float32(shape):
 
 
 def test_elementwise_refuses_what_would_have_to_be_stretched():
-    with pytest.raises(ValueError, match=r"expected arrays of shape \(2, 3\) throughout; got one of \(1, 3\)"):
+    with pytest.raises(ValueError, match=r"expected all arrays to have shape \(2, 3\); got \(1, 3\)"):
         npx.elementwise(np.add, np.ones((2, 3)), np.ones((1, 3)))
 
 
 def test_sizes_are_what_they_were_outside_of_a_check(monkeypatch):
     monkeypatch.setenv("NPX_THREADS", "4")
-    before = row_blocks.block(1000), row_blocks.panel(1000), row_blocks.cores()
+    before = row_blocks.block_size(1000), row_blocks.panel_size(1000), row_blocks.thread_count()
     with npx.small_blocks(2, threads=3):
-        assert (row_blocks.block(1000), row_blocks.panel(1000), row_blocks.cores()) == (2, 2, 3)
+        assert (row_blocks.block_size(1000), row_blocks.panel_size(1000), row_blocks.thread_count()) == (2, 2, 3)
         with npx.small_blocks(None, threads=1):
-            assert (row_blocks.block(1000), row_blocks.cores()) == (1000, 1)
+            assert (row_blocks.block_size(1000), row_blocks.thread_count()) == (1000, 1)
         with pytest.raises(ZeroDivisionError), npx.small_blocks():
             raise ZeroDivisionError
-        assert (row_blocks.block(7), row_blocks.cores()) == (2, 3)
-    assert (row_blocks.block(1000), row_blocks.panel(1000), row_blocks.cores()) == before == (1000, 250, 4)
+        assert (row_blocks.block_size(7), row_blocks.thread_count()) == (2, 3)
+    assert (
+        (row_blocks.block_size(1000), row_blocks.panel_size(1000), row_blocks.thread_count())
+        == before
+        == (1000, 250, 4)
+    )
 
 
 def test_sizes_hold_in_every_thread():
     found = []
     with npx.small_blocks(3, threads=2):
-        other = threading.Thread(target=lambda: found.append((row_blocks.block(1000), row_blocks.cores())))
+        other = threading.Thread(target=lambda: found.append((row_blocks.block_size(1000), row_blocks.thread_count())))
         other.start()
         other.join()
     assert found == [(3, 2)]
@@ -145,7 +149,7 @@ def test_sizes_below_one_are_refused(bad):
 def test_a_number_of_threads_that_is_none_is_told(value, monkeypatch):
     monkeypatch.setenv("NPX_THREADS", value)
     with pytest.raises(ValueError, match=f"NPX_THREADS: expected a whole number from 0 to 1024; got '{value}'"):
-        row_blocks.cores()
+        row_blocks.thread_count()
 
 
 @small
@@ -220,7 +224,7 @@ def test_the_last_of_the_first_blocks_ends_first(attempt):
 
 def test_blocks_that_wait_for_each_other_go_on(monkeypatch):
     """A thread that holds a lock gets on although the others, which wait for it, never hand over to it."""
-    monkeypatch.setattr(interleave, "PATIENCE", 0.02)
+    monkeypatch.setattr(interleave, "TIMEOUT", 0.02)
     lock, total = threading.Lock(), 0
 
     def body(i, j):

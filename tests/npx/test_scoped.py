@@ -10,7 +10,7 @@ from autograd import Tensor, is_grad_enabled, no_grad, observing
 from models import Transformer, TransformerConfig
 from models.init import full, shapes_only
 from models.search import beam_search
-from npx import registry
+from npx import dispatch
 from npx.cpu import row_blocks
 from train import Adam
 
@@ -39,8 +39,8 @@ BLOCKS = {  # a block -> what is so within, and not outside
     "no_grad": (no_grad, lambda: not is_grad_enabled()),
     "observing": (lambda: observing(OBSERVER), lambda: seen_by(OBSERVER) == 1),
     "keyed": (lambda: npx.keyed(1, 2), lambda: npx.next_key() == (1, 2, 0)),
-    "saving_all": (npx.saving_all, lambda: not npx.should_rematerialize(np.ones(1))),
-    "kernel_mode": (lambda: npx.kernel_mode("reference"), lambda: registry._mode.get() == "reference"),
+    "no_rematerialization": (npx.no_rematerialization, lambda: not npx.should_rematerialize(np.ones(1))),
+    "kernel_mode": (lambda: npx.kernel_mode("reference"), lambda: dispatch._mode.get() == "reference"),
     "shapes_only": (shapes_only, lambda: full(1, 3).strides == (0,)),
 }
 

@@ -46,7 +46,7 @@ def batches(number, seed=0):
 
 def updated(graphs, micro, precision="bf16", accumulate=1, shape=None, model=Transformer, task="translation"):
     """The weights after updates, losses and norms, what was said; the Update. `graphs`: or the same call by call."""
-    made = model(TransformerConfig(**SHAPE | (shape or {})), seed=3, dtype=npx.precision_named(precision).weights)
+    made = model(TransformerConfig(**SHAPE | (shape or {})), seed=3, dtype=npx.precision_named(precision).weight_dtype)
     settings = config(Path(), batch_tokens=20, precision=precision, graphs=True).train
     journal, found = Journal(), []
     update = Update(TASKS[task], made, settings, journal)
@@ -179,7 +179,7 @@ def test_a_capture_refuses_what_a_gpu_refuses():
     refused(lambda cupy, x, kept: x * float(x.sum()), RuntimeError, "StreamCapture")
     refused(lambda cupy, x, kept: npx.to_host(x), RuntimeError, "StreamCapture")
     refused(lambda cupy, x, kept: x + npx.asarray([1.0, 2, 3, 4], "float32"), RuntimeError, "uploads")
-    later = npx.random.LaterKey
+    later = npx.random.DeviceKey
     refused(lambda cupy, x, kept: npx.random.normal(later(1, 0, 0, x), (4,)), RuntimeError, "the host does not know")
     product = lambda cupy, x, kept: blas._cupys_gemm_ex(cupy)(*[0] * 18)  # noqa: E731
     refused(product, NotImplementedError, "cuBLAS API during stream capture")

@@ -135,7 +135,7 @@ def test_without_mpi4py_ranks_are_told_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
-    with pytest.raises(RuntimeError, match=r"expected mpi4py, as 3 processes were started; .* pip install '.*\[mpi\]'"):
+    with pytest.raises(RuntimeError, match=r"expected mpi4py, because 3 processes were launched; .* pip install '.*\[mpi\]'"):
         npx.distributed.join()
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
     assert npx.distributed.join() is npx.distributed.world() and npx.distributed.world().size == 1
@@ -221,7 +221,7 @@ class Told(npx.distributed.World):
     def __init__(self, flat):
         self.flat, self.sums = flat, []
 
-    def all_reduce(self, flat, via=None):
+    def all_reduce(self, flat, wire_dtype=None):
         self.sums.append(flat.copy())
         return lambda: None
 
@@ -266,16 +266,16 @@ class Among(npx.distributed.World):
         self.barrier.wait(60)
         return found
 
-    def reduce_scatter(self, flat, via=None):
-        own = self.part(flat.size)
+    def reduce_scatter(self, flat, wire_dtype=None):
+        own = self.shard_slice(flat.size)
         flat[own] = distributed_jobs.summed([other[own] for other in self.gather(flat.copy())], flat.dtype)
         return lambda: None
 
-    def all_gather(self, flat, via=None):
-        flat[...] = np.concatenate(self.gather(flat[self.part(flat.size)].copy()))
+    def all_gather(self, flat, wire_dtype=None):
+        flat[...] = np.concatenate(self.gather(flat[self.shard_slice(flat.size)].copy()))
         return lambda: None
 
-    def all_reduce(self, flat, via=None):
+    def all_reduce(self, flat, wire_dtype=None):
         self.reduce_scatter(flat)
         return self.all_gather(flat)
 

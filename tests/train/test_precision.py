@@ -68,10 +68,10 @@ def test_a_precision_is_two_dtypes_and_a_kind_of_product(gpu):
         ("float64", "float64", "float64", "default"),
     ):
         precision = npx.use_precision(name)
-        assert (precision.name, precision.weights.name, precision.numbers.name) == (name, weights, numbers)
-        assert precision == npx.precision_named(name) and precision.scaled == (name == "fp16")
-        low = precision.numbers.itemsize if precision.low else 0
-        assert precision.parameter_bytes == 4 * precision.weights.itemsize + low
+        assert (precision.name, precision.weight_dtype.name, precision.compute_dtype.name) == (name, weights, numbers)
+        assert precision == npx.precision_named(name) and precision.needs_loss_scaling == (name == "fp16")
+        low = precision.compute_dtype.itemsize if precision.is_mixed else 0
+        assert precision.parameter_bytes == 4 * precision.weight_dtype.itemsize + low
         assert CUPY.products[-1] == ("float32", products)
 
 

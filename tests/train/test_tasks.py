@@ -32,7 +32,7 @@ def test_a_task_declares_its_keys_files_and_models(name):
 
 
 def test_a_name_is_taken_once():
-    with pytest.raises(ValueError, match="task: expected a new name; got 'translation' again"):
+    with pytest.raises(ValueError, match="task: expected a new name; got 'translation', which is already registered"):
         task(type("Again", (Task,), {"name": "translation"}))
 
 

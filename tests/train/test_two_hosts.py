@@ -69,7 +69,7 @@ def test_a_slow_network_that_loses_frames_changes_no_bit_and_is_told_and_one_tha
     for file, out, last in zip(jobs, runs, (10**6, LAST), strict=True):
         file.write_text(json.dumps([("train", 2, {"tables": some(text, 2, last, **about), "out": str(out)})]))
     work = ["-m", "tests.helpers.distributed_jobs"]
-    environment = os.environ | distributed_jobs.QUIET | distributed_jobs.AS_ROOT
+    environment = os.environ | distributed_jobs.QUIET | distributed_jobs.AS_ROOT | {"NPX_KILL_LAUNCHER": "1"}
     here, (there, alike) = distributed_jobs.started(2, *work, jobs[1]), runs
     command = ["--delay", DELAY, "--loss", LOSS, *distributed_jobs.command(2, *work, jobs[0])]
     with started(tmp_path / "told", *command, env=environment) as process:

@@ -82,9 +82,9 @@ def describe(shape: Any, config: Any) -> Iterator[str]:
     n, tokens = shape.n_parameters(), t.batch_tokens * t.accumulate
     update = shape.training_flops(tokens if "source" in sides else 0, tokens)
     kept = npx.precision_named(t.precision)
-    mib = n * kept.weights.itemsize / 2**20
+    mib = n * kept.weight_dtype.itemsize / 2**20
     parts = f"parameters {mib:,.0f}, gradients {mib:,.0f}, Adam {2 * mib:,.0f}"
-    parts += f", {t.precision} copy {n * 2 / 2**20:,.0f}" if kept.low else ""
+    parts += f", {t.precision} copy {n * 2 / 2**20:,.0f}" if kept.is_mixed else ""
     sizes = f"N {shape.n_layers}, d_model {shape.d_model}, d_ff {shape.d_ff}, heads {shape.n_heads}, "
     sizes += f"d_k {shape.key_size}, d_v {shape.value_size}, dropout {shape.dropout}"
     printed = f"   (the paper: {paper['params_millions']:g} million)" if paper else ""

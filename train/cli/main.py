@@ -92,8 +92,8 @@ def end(status: int, line: str, before: str = "") -> int:
     from npx import distributed
 
     world = distributed.world()
-    speaks = world.rank == 0 and distributed.started()[0] == 0
-    alone = not world.alike()
+    speaks = world.rank == 0 and distributed.rank_and_size()[0] == 0
+    alone = not world.all_ranks_failed()
     if speaks or alone:
         where = f"{world.name}, step {world.step}: " if alone else ""
         print(f"{before}npx-transformer: {where}{line}", file=sys.stderr, flush=True)

@@ -80,11 +80,11 @@ def plan(
     )
     t, n = config.train, shape.n_parameters()
     precision = precision_named(t.precision)
-    width = precision.weights.itemsize
+    width = precision.weight_dtype.itemsize
     size = width * n  # of the gradient, which is summed in the weights' dtype
     way = {
         "narrow": 1.0 if t.reduce_dtype == "float32" else 2 / width,
-        "gathered": t.shard * n * (2 if precision.low else width),
+        "gathered": t.shard * n * (2 if precision.is_mixed else width),
     }
     micro = t.batch_tokens * len(TASKS[config.data.task].sides)
     last = shape.vocab_size * shape.d_model / n

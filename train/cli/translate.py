@@ -48,11 +48,11 @@ def translate(
     with ExitStack() as stack:
         lines: Iterator[str | None] = iter(())
         file, tell = None, mute
-        with world.first():
+        with world.rank_zero_first():
             if world.rank == 0:  # of several ranks the one that reads and writes
                 lines, file, tell = stack.enter_context(arriving(input)), stack.enter_context(writer(output)), warn
         network, tokenizer, config = load_model(model, "translation", tell)
-        world.watch(config.train.rank_timeout)
+        world.start_heartbeat(config.train.rank_timeout)
         search = searched(asdict(config.search), n_best, **given) | {"on_warning": tell}
         translated = translate_stream(network, tokenizer, lines, world=world, **search)
         for index, translations in enumerate(translated):

@@ -41,7 +41,7 @@ def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3)
     rng, pairs = np.random.default_rng(0), settings.batch_tokens // LENGTH
     words = rng.integers(4, shape.vocab_size, (2, pairs, LENGTH - 1)).tolist()
     stream = Stream(task.batches(Corpus.from_pairs(zip(*words, strict=True)), settings.batch_tokens, 0))
-    model = shape.build(0, npx.use_precision(settings.precision).weights)
+    model = shape.build(0, npx.use_precision(settings.precision).weight_dtype)
     model.train()
     update, seconds, batch = Update(task, model, settings, Quiet()), [], stream.batch((0, 0))  # type: ignore[arg-type]
     for step in range(1, updates + 2):

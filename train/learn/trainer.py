@@ -111,7 +111,7 @@ class Trainer:
 
     def _own(self, stack: ExitStack) -> None:
         """Makes the run folder rank 0's for as long as `stack` lasts, and puts it in order."""
-        with self.world.first():
+        with self.world.rank_zero_first():
             if self.world.rank == 0:
                 self.folder.path.mkdir(parents=True, exist_ok=True)
                 self.own = stack.enter_context(self.folder.owned("train"))
@@ -144,9 +144,9 @@ class Trainer:
         micro = [self.stream.batch(places[number]) for number in share.numbers]
         s.in_epoch, (s.epoch, s.index) = places[-1][0] + 1, self.stream.after(places[-1])
         self.world.step = step
-        self.world.expect(self.config.train.rank_timeout + SLOW * self.longest if self.longest else None)
+        self.world.set_timeout(self.config.train.rank_timeout + SLOW * self.longest if self.longest else None)
         loss, norm = self.update.gradient(micro, step, share)
-        self.world.expect(None)
+        self.world.set_timeout(None)
         good = math.isfinite(loss) and math.isfinite(norm)
         if good:
             self.lr, self.norm = self.schedule(step), norm
@@ -252,7 +252,7 @@ class Trainer:
             if self.state.judged(result["loss"], score) and score is not None:
                 weights = self.update.weights()
                 try:
-                    with self.world.first():
+                    with self.world.rank_zero_first():
                         if self.world.rank == 0:
                             self.own.check()
                             store.save_weights(self.folder.best, self._state(), weights)
@@ -295,7 +295,7 @@ class Trainer:
         """Writes a checkpoint. Where it cannot: UserError if it is `needed`, else the next try comes in a minute."""
         weights, adam = self.update.weights(), self.update.optimizer_state()
         try:
-            with self.world.first():
+            with self.world.rank_zero_first():
                 if self.world.rank == 0:
                     self.own.check()
                     self._write(weights, adam)

@@ -46,13 +46,13 @@ def train(
     """
     started, world = time.monotonic(), joined()
     run, data, t, task = RunFolder(run_dir), config.data, config.train, TASKS[config.data.task]
-    world.watch(t.rank_timeout)
-    with world.first():
+    world.start_heartbeat(t.rank_timeout)
+    with world.rank_zero_first():
         if world.rank == 0:
             run.check(resume)
     try:
         precision = npx.use_precision(t.precision)
-        npx.precision_named(t.reduce_dtype).numbers  # noqa: B018  which not every NumPy has
+        npx.precision_named(t.reduce_dtype).compute_dtype  # noqa: B018  which not every NumPy has
     except ValueError as error:
         raise UserError(f"train.{error}") from None
     check_model(config, task)
@@ -89,7 +89,7 @@ def train(
         return tokenizer, corpora
 
     with ExitStack() as stack:
-        with world.first():
+        with world.rank_zero_first():
             if world.rank == 0:
                 stack.enter_context(run.begun(resume))
             tokenizer, corpora = made()
@@ -98,7 +98,7 @@ def train(
             special["n_outputs"] = tokenizer.n_outputs
         shape = config.transformer_config(tokenizer.vocab_size, **special)
         check_memory(shape.n_parameters(), precision.parameter_bytes)
-        model = shape.build(t.seed, precision.weights)
+        model = shape.build(t.seed, precision.weight_dtype)
         deadline = started + 3600 * max_hours if max_hours else None
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
         run.started()

@@ -48,12 +48,12 @@ class Update:
         t, precision = settings, npx.precision_named(settings.precision)
         if t.recompute:
             model.recompute()
-        self.flat = FlatParameters(model, precision.numbers if precision.low else None)
+        self.flat = FlatParameters(model, precision.compute_dtype if precision.is_mixed else None)
         self.world = npx.distributed.world()
-        via = None if t.reduce_dtype == "float32" else npx.precision_named(t.reduce_dtype).numbers
-        self.own = gradient_of(self.flat, self.world, t.shard, via)
+        wire_dtype = None if t.reduce_dtype == "float32" else npx.precision_named(t.reduce_dtype).compute_dtype
+        self.own = gradient_of(self.flat, self.world, t.shard, wire_dtype)
         self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
-        self.scale = LossScale(dynamic=precision.scaled)
+        self.scale = LossScale(dynamic=precision.needs_loss_scaling)
         self.graphs = Graphs(model, t, report.line) if t.graphs and npx.device() == "cuda" else None
         self.draws: int | None = None  # of dropout, for a micro-batch: for each the same number
         self.losses: list[float] = []  # of the micro-batches of the last gradient, of all ranks
@@ -105,7 +105,7 @@ class Update:
             return nullcontext()
         if self.draws is None:
             self.draws = self._counted_draws(batch)
-        return npx.keyed(self.settings.seed, step, first=number * self.draws)
+        return npx.keyed(self.settings.seed, step, first_call=number * self.draws)
 
     def _counted_draws(self, batch: Any) -> int:
         while len(halves := batch.halves()) > 1:

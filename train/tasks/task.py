@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 
 import npx
 from autograd import Tensor
+from npx.registry import Registry
 from train.errors import UserError
 from train.text.lines import read_lines
 from train.text.tokenizer import KINDS, Tokenizer
 
-TASKS: dict[str, "Task"] = {}
+TASKS: Registry["Task"] = Registry("task")
 
 
 class Task:
@@ -104,9 +105,7 @@ class Task:
 
 def task(cls: type[Task]) -> type[Task]:
     """Enters a class below `Task` under its name."""
-    if cls.name in TASKS:
-        raise ValueError(f"task: expected a new name; got {cls.name!r} again; try another")
-    TASKS[cls.name] = cls()
+    TASKS.add(cls.name, cls())
     return cls
 
 

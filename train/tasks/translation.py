@@ -91,11 +91,11 @@ def translate_stream(
 
     def texts(found: list[Any]) -> list[tuple[str, float]]:
         decoded = tokenizer.decode_batch([h.tokens for h in found])
-        return [(_one_line(text), h.score) for text, h in zip(decoded, found, strict=True)] or [("", 0.0)]
+        return [(_replace_line_ends(text), h.score) for text, h in zip(decoded, found, strict=True)] or [("", 0.0)]
 
     return (texts(found) for _, found in search_lines(model, tokenizer, lines, **options))
 
 
-def _one_line(text: str) -> str:
+def _replace_line_ends(text: str) -> str:
     """`text` without line ends, so that line i of the output stays the translation of line i."""
     return text.replace("\r", " ").replace("\n", " ")

@@ -1,1 +1,1 @@
-"""Runs the CUDA kernels without a GPU: `emulator.py` on this side, the headers beside it on the C++ side."""
+"""A CUDA emulator: `emulator.py` compiles and launches kernels, the headers emulate CUDA in C++."""

@@ -1,5 +1,5 @@
-// The words of CUDA's language and the functions it brings along, in C++ on the emulator (emulator.h): what a .cu file
-// needs to be compiled by g++. Included by device.cuh alone.
+// CUDA's keywords and built-in functions, implemented in C++ on the emulator (emulator.h), so that g++ can compile a
+// .cu file. Included only by device.cuh.
 #pragma once
 #include "emulator_entry.h"
 
@@ -20,14 +20,14 @@ struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(8) int2 { int x, y; };
 struct alignas(16) int4 { int x, y, z, w; };
 
-// Where a thread stands, barriers, warp operations
+// Thread indices, barriers, warp operations
 
 namespace emulator {
-#define PLACE __attribute__((const)) UNCHECKED static  // the same all through a thread's life
-PLACE uint3 thread_index() { return current->index; }
-PLACE uint3 block_index() { return the_block; }
-PLACE uint3 grid_size() { return the_grid; }
-PLACE uint3 block_size() { return the_block_size; }
+#define INDEX __attribute__((const)) UNCHECKED static  // constant during a thread's life
+INDEX uint3 thread_index() { return current->index; }
+INDEX uint3 block_index() { return the_block; }
+INDEX uint3 grid_size() { return the_grid; }
+INDEX uint3 block_size() { return the_block_size; }
 }
 #define threadIdx (emulator::thread_index())
 #define blockIdx (emulator::block_index())

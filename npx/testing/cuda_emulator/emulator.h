@@ -1,16 +1,16 @@
-// CUDA on a CPU, for checking kernels where there is no GPU: `emulator.py` compiles a .cu file with this header in
-// place of CUDA's own. Read with cuda_names.h.
+// A CUDA emulator on the CPU, for checking kernels without a GPU: `emulator.py` compiles a .cu file with this header
+// and cuda_names.h in place of CUDA's own.
 //
-// Each CUDA thread is a fiber with a stack of its own; one operating-system thread runs the blocks one after another and
-// within a block one fiber after another, in an order that can be chosen, each until it ends or has to wait.
-// `__syncthreads` is: arrive, and let others run until all have arrived. Warp operations meet in a table per warp.
+// Each CUDA thread is a fiber with its own stack. One operating-system thread runs the blocks one after another and,
+// within a block, one fiber after another, in a selectable order, each until it returns or has to wait. `__syncthreads`
+// lets the other fibers run until all have arrived. Warp operations exchange values through a table per warp.
 //
-// The compiler (-fsanitize=thread) puts a call in front of every load and store. It is answered here:
-//   - the address must lie in an array of the launch, in shared memory, or on a stack;
-//   - two threads of a block that touch one byte, one of them writing, must have a barrier between them, and two
-//     blocks must not touch one byte, one of them writing. Atomic operations are exempt.
+// The compiler (-fsanitize=thread) inserts a call before every load and store, which checks that
+//   - the address is in an array of the launch, in shared memory or on a stack;
+//   - if two threads of a block access the same byte and one of them writes, there is a barrier between them, and that two
+//     blocks never access the same byte if one of them writes. Atomic operations are exempt.
 // Undefined behaviour (-fsanitize=undefined: an index past a local array, a misaligned vector load, an overflow) is
-// answered here too. All end the launch with a sentence that names block, thread and what it did.
+// reported here too. Every error ends the launch with a sentence that names the block, the thread and the problem.
 #pragma once
 #include <math.h>
 #include <setjmp.h>
@@ -37,9 +37,9 @@ namespace emulator {
 enum State { READY, AT_BLOCK_BARRIER, AT_WARP_OPERATION, RETURNED };
 enum Order { FORWARD, REVERSE, RANDOM };
 const int MAX_THREADS = 1024, WARP = 32, MAX_ARGUMENTS = 64;
-const int STATIC_SHARED = -1, DYNAMIC_SHARED = -2;  // in place of an argument's number
+const int STATIC_SHARED = -1, DYNAMIC_SHARED = -2;  // instead of an argument index
 
-struct Array {  // mirrored in emulator.py, as is Launch
+struct Array {  // mirrored in emulator.py, like Launch
     char *start, *stop;
     int argument;
 };
@@ -53,7 +53,7 @@ struct Launch {
     uint64_t shared_bytes, stack_bytes, message_bytes;
     int order;
     unsigned seed;
-    uint64_t where;  // offset in the library of the instruction that went wrong, or 0
+    uint64_t where;  // offset in the library of the failing instruction, or 0
 };
 
 struct Thread {
@@ -61,18 +61,18 @@ struct Thread {
     int linear, warp, lane;
     bool started;
     State state;
-    const char* file;  // where it waits
+    const char* file;  // source position at which it waits
     int line;
     unsigned mask;    // the lanes it waits for
-    unsigned parity;  // which half of the warp's table its next operation uses
-    int copies;       // to shared memory that it has started and not waited for
+    unsigned parity;  // the half of the warp's table that its next operation uses
+    int copies;       // asynchronous copies to shared memory in flight
     jmp_buf context;
     ucontext_t start;
 };
 
-struct Touch {  // who touched a byte last: after how many block barriers, and how many operations of their warp
+struct Touch {  // the last accesses to a byte, with the block barriers and warp operations that preceded them
     unsigned write_epoch, write_operation, read_epoch, read_operation;
-    short writer, reader;  // a thread; for readers also SEVERAL + warp, or SEVERAL_WARPS
+    short writer, reader;  // a thread; a reader may also be SEVERAL + warp, or SEVERAL_WARPS
 };
 struct Region {
     char *start, *stop;
@@ -87,8 +87,8 @@ static Thread threads[MAX_THREADS];
 static Thread* current;
 static uint3 the_block, the_grid, the_block_size;
 static int n_threads, n_warps;
-static unsigned epoch, first_epoch;               // block barriers passed in all; when this block began
-static unsigned operations[MAX_THREADS / WARP];   // warp operations passed, of each warp
+static unsigned epoch, first_epoch;               // block barriers passed in total, and at the start of this block
+static unsigned operations[MAX_THREADS / WARP];   // warp operations passed by each warp
 static unsigned lanes_waiting[MAX_THREADS / WARP], lanes_returned[MAX_THREADS / WARP];
 static int votes[2];
 static unsigned votes_epoch[2];
@@ -98,8 +98,8 @@ static jmp_buf scheduler;
 static bool failed;
 static uint64_t random_state;
 
-// What a lane shows to the others of its warp: one operation in one half, the next one in the other, so that one meeting
-// an operation is enough.
+// The value that a lane shows to the others of its warp. Successive operations alternate between two halves of the
+// table, so that one synchronization per operation is enough.
 struct alignas(16) Shown { unsigned char bytes[64]; };
 static Shown table[MAX_THREADS / WARP][2][WARP];
 
@@ -148,7 +148,7 @@ UNCHECKED static bool is_shared(const void* p) {
 
 UNCHECKED static void fail_outside(const char* p, size_t size, const char* what, const void* where) {
     const Region* near = 0;
-    int64_t nearest = 1 << 20;  // bytes from which it is no longer the next array that is meant
+    int64_t nearest = 1 << 20;  // bytes; further away the access is not attributed to an array
     for (Region* r = regions; r < regions + n_regions; r++) {
         int64_t after = p + size - r->stop, before = r->start - p, distance = after > before ? after : before;
         if (distance < nearest) nearest = distance, near = r;
@@ -168,7 +168,7 @@ UNCHECKED static void fail_unordered(const Region* r, const Touch* t, const char
     fail(where, "%s byte %lld of %s, which thread %d of the block %s with no barrier since", what, byte, named(r), other, did);
 }
 
-// Whether what `warp` did after `operation` of its operations and `then` barriers comes before what happens now.
+// Return whether an access by `warp`, after `operation` of its operations and `then` barriers, is ordered before now.
 UNCHECKED static bool before_now(unsigned then, int warp, unsigned operation) {
     if (then == 0) return true;  // it never happened
     if (then < first_epoch) return false;
@@ -213,7 +213,7 @@ UNCHECKED static void block_barrier(const char* file, int line) {
 }
 
 UNCHECKED static int block_or(int bit, const char* file, int line) {
-    int half = epoch % 2;  // a fast thread may vote again before a slow one has read this result
+    int half = epoch % 2;  // a fast thread may vote again before a slow one has read the result
     votes[half] = (votes_epoch[half] == epoch ? votes[half] : 0) | bit, votes_epoch[half] = epoch;
     block_barrier(file, line);
     return votes[half];
@@ -229,7 +229,7 @@ UNCHECKED static void meet(unsigned mask, const char* file, int line) {
         fail(0, "calls a warp operation (%s:%d) with mask %08x; lanes %08x exist", file, line, mask, exist);
     if (mask & returned)
         fail(0, "calls a warp operation (%s:%d) with mask %08x; lanes %08x have returned", file, line, mask, mask & returned);
-    if (here) {  // those who came before agree with each other already
+    if (here) {  // the lanes that arrived earlier agree with each other
         Thread* other = warp + __builtin_ctz(here);
         if (other->mask != mask || other->line != line || other->file != file)
             fail(0, "calls a warp operation (%s:%d, mask %08x) while lane %d is at another one (%s:%d, mask %08x)", file,
@@ -249,9 +249,9 @@ UNCHECKED static void meet(unsigned mask, const char* file, int line) {
     operations[me->warp]++;
 }
 
-// Show a value to the lanes of the mask and get the warp's table, in which theirs stand until the next operation.
+// Show a value to the lanes of the mask and return the warp's table with their values, valid until the next operation.
 template <class V> UNCHECKED static Shown* exchange(unsigned mask, const V& value, const char* file, int line) {
-    static_assert(sizeof(V) <= sizeof(Shown), "what a lane shows fits its place in the table");
+    static_assert(sizeof(V) <= sizeof(Shown), "a lane's value fits its slot in the table");
     Thread* me = current;
     Shown* shown = table[me->warp][me->parity ^= 1];
     memcpy(shown[me->lane].bytes, &value, sizeof(V));
@@ -300,7 +300,7 @@ UNCHECKED static void arrange(int* order, int n) {
     }
 }
 
-// Run every ready thread of a warp once; false where none was ready.
+// Run every ready thread of a warp once; return false if none was ready.
 UNCHECKED static bool run_warp(int warp) {
     int order[WARP], lanes = n_threads - warp * WARP < WARP ? n_threads - warp * WARP : WARP;
     bool ran = false;

@@ -1,13 +1,13 @@
-"""Runs CUDA kernels on NumPy arrays, for checking them on a machine without a GPU.
+"""CUDA kernels on NumPy arrays, for checking them on a machine without a GPU.
 
-The .cu file is compiled by g++, with `cuda_names.h` in place of CUDA's headers, into a library that is kept in
-the user's cache directory under a hash of sources, flags and compiler. A launch runs one block after another, every
-CUDA thread as a fiber; loads and stores, barriers and warp operations are checked, and a mistake raises EmulatorError:
+g++ compiles the .cu file, with `cuda_names.h` in place of CUDA's headers, into a library in the user's cache directory,
+named by a hash of sources, flags and compiler. A launch runs one block after another, with every CUDA thread as a
+fiber. Loads, stores, barriers and warp operations are checked; an invalid one raises EmulatorError:
 
     probe.cu, probe_reduce: thread (3, 0, 0) of block (1, 0, 0) reads 4 bytes at byte 128 of argument 0, which has
     128 bytes (probe.cu:19)
 
-NPX_EMULATOR_ORDER ("forward", "reverse", "random"), or `thread_order` for a block of code, chooses in which order the
+NPX_EMULATOR_ORDER ("forward", "reverse", "random"), or `thread_order` for a block of code, sets the order in which the
 threads run. A correct kernel gives the same bits in every order.
 """
 
@@ -34,15 +34,15 @@ from npx.settings import THREAD_ORDERS as ORDERS
 from npx.settings import setting
 
 MAX_THREADS = 1024
-STACK = 256 << 10  # bytes a fiber; pages that it never touches cost nothing
-MESSAGE = 2048
+STACK = 256 << 10  # bytes per fiber; unused pages take no memory
+MESSAGE = 2048  # bytes
 FOLDER = Path(__file__).parent
 HEADERS = ("cuda_names.h", "emulator.h", "emulator_entry.h")
-DAYS = 30  # that compiled kernels are kept
+CACHE_DAYS = 30  # compiled kernels are deleted after this time
 SHARED_LIMIT = 227 << 10  # bytes of shared memory a block can have on sm_90
 
-# Optimised as little as keeps it quick, since that compiles faster. The checks are calls into emulator.h: no runtime of
-# a sanitizer is linked, so that they work inside a Python process.
+# -O1 compiles fast and runs fast enough. The checks call into emulator.h instead of the sanitizers' runtime libraries,
+# so that they work inside a Python process.
 FLAGS = (
     "-std=c++17 -O1 -g1 -shared -fPIC -fvisibility=hidden -U_FORTIFY_SOURCE -ffp-contract=off -fno-strict-aliasing "
     "-fno-exceptions -fno-rtti -fsanitize=thread --param tsan-instrument-func-entry-exit=0 "
@@ -57,7 +57,7 @@ _stacks: mmap.mmap | None = None
 
 
 class EmulatorError(RuntimeError):
-    """A kernel does not compile, or did in its run what no kernel may do."""
+    """A kernel does not compile, or performed an invalid operation."""
 
 
 class _Array(ctypes.Structure):
@@ -85,25 +85,23 @@ class _Launch(ctypes.Structure):
 
 @contextmanager
 def thread_order(order: str) -> Iterator[None]:
-    """Run the CUDA threads of the block's launches in this order: "forward", "reverse" or "random"."""
+    """Run CUDA threads in this order within the block: "forward", "reverse" or "random"; ValueError for another."""
     global _order
     if order not in ORDERS:
         raise ValueError(f"thread_order: expected one of {', '.join(ORDERS)}; got {order!r}")
-    before, _order = _order, order
+    previous, _order = _order, order
     try:
         yield
     finally:
-        _order = before
+        _order = previous
 
 
 @functools.cache
 def compiler() -> str:
-    """The path of g++ and its version; EmulatorError where there is none."""
+    """Return the path and the version of g++; EmulatorError if it is missing."""
     path = shutil.which("g++")
     if path is None:
-        raise EmulatorError(
-            "emulator: expected g++ to compile CUDA kernels for this CPU; found none; try apt install g++"
-        )
+        raise EmulatorError("emulator: expected g++ to compile CUDA kernels; found none; try apt install g++")
     version = subprocess.run([path, "--version"], capture_output=True, text=True).stdout.splitlines()[0]
     if "clang" in version.lower():
         raise EmulatorError(f"emulator: expected GNU g++; {path} is {version}; try installing GCC")
@@ -112,7 +110,7 @@ def compiler() -> str:
 
 @functools.cache
 def cache_directory() -> Path:
-    """Where compiled kernels are kept: below XDG_CACHE_HOME or ~/.cache; else, for this process, a new directory."""
+    """Return the directory for compiled kernels: in XDG_CACHE_HOME or ~/.cache, else a temporary one."""
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "npx-kernels"
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -120,14 +118,14 @@ def cache_directory() -> Path:
     except OSError:
         return Path(tempfile.mkdtemp(prefix="npx-kernels-"))
     for file in path.glob("*.*"):
-        with suppress(OSError):  # another process may have been here
-            if file.stat().st_mtime < time.time() - DAYS * 86400:
+        with suppress(OSError):  # another process may have deleted it
+            if file.stat().st_mtime < time.time() - CACHE_DAYS * 86400:
                 file.unlink()
     return path
 
 
 class Module:
-    """A .cu file compiled with certain definitions, loaded; `header`: the device.cuh that it includes."""
+    """A .cu file, compiled with certain definitions and loaded. `header` is the device.cuh that it includes."""
 
     def __init__(self, path: Path, header: Path, defines: dict[str, str]) -> None:
         self.name = path.name
@@ -155,22 +153,24 @@ class Module:
         with tempfile.TemporaryDirectory(dir=self.file.parent) as directory:
             out = Path(directory) / "library.so"
             command = [compiler().split(" ")[0], *flags, "-x", "c++", "-", "-o", str(out), *LIBRARIES]
-            done = subprocess.run(command, input=body, capture_output=True, text=True)
-            if done.returncode:
-                raise EmulatorError(f"{self.name}: expected a kernel that compiles; g++ says\n{done.stderr.strip()}")
+            result = subprocess.run(command, input=body, capture_output=True, text=True)
+            if result.returncode:
+                raise EmulatorError(
+                    f"{self.name}: expected a kernel that compiles; g++ reports\n{result.stderr.strip()}"
+                )
             out.replace(self.file)
 
     def launch(self, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], args: Any, shared: int = 0) -> None:
         """Run a kernel; `args` are NumPy arrays, NumPy scalars, or None for a null pointer."""
         if kernel not in self.parameters:
             raise EmulatorError(f"{self.name}: expected one of {', '.join(self.parameters)}; got {kernel!r}")
-        for what, got, most in (
-            ("threads a block", int(np.prod(block)), MAX_THREADS),
+        for unit, value, limit in (
+            ("threads per block", int(np.prod(block)), MAX_THREADS),
             ("blocks in y and z", max(grid[1:]), 65535),
             ("bytes of shared memory", shared, SHARED_LIMIT),
         ):
-            if got > most:
-                raise EmulatorError(f"{self.name}, {kernel}: expected {what}: at most {most}; got {got}")
+            if value > limit:
+                raise EmulatorError(f"{self.name}, {kernel}: expected at most {limit} {unit}; got {value}")
         self._check(kernel, args)
         values = [
             ctypes.c_void_p(a.ctypes.data if isinstance(a, np.ndarray) else None)
@@ -181,14 +181,14 @@ class Module:
         pointers = (ctypes.c_void_p * max(1, len(values)))(
             *(v.ctypes.data if isinstance(v, np.ndarray) else ctypes.addressof(v) for v in values)
         )
-        held = [(i, a) for i, a in enumerate(args) if isinstance(a, np.ndarray)]
-        arrays = (_Array * max(1, len(held)))(*(_Array(*byte_bounds(a), i) for i, a in held))
+        indexed = [(i, a) for i, a in enumerate(args) if isinstance(a, np.ndarray)]
+        arrays = (_Array * max(1, len(indexed)))(*(_Array(*byte_bounds(a), i) for i, a in indexed))
         memory = np.empty(shared + 16, np.uint8)
         aligned = memory.ctypes.data + (-memory.ctypes.data) % 16
         message = ctypes.create_string_buffer(MESSAGE)
         with _lock:
             launch = _Launch(
-                pointers, grid, block, arrays, len(held), aligned, _stack_memory(),
+                pointers, grid, block, arrays, len(indexed), aligned, _stack_memory(),
                 ctypes.cast(message, ctypes.c_char_p), shared, STACK, MESSAGE, ORDERS.index(_order), 1, 0,
             )  # fmt: skip
             failed = getattr(self.compiled, f"launch_{kernel}")(ctypes.byref(launch))
@@ -196,25 +196,25 @@ class Module:
             raise EmulatorError(f"{self.name}, {kernel}: {message.value.decode()}{self._line(launch.where)}")
 
     def _check(self, kernel: str, args: Any) -> None:
-        wanted = self.parameters[kernel]
-        if len(wanted) != len(args):
-            raise EmulatorError(f"{self.name}, {kernel}: expected {len(wanted)} arguments; got {len(args)}")
-        for i, (want, arg) in enumerate(zip(wanted, args, strict=True)):
+        parameters = self.parameters[kernel]
+        if len(parameters) != len(args):
+            raise EmulatorError(f"{self.name}, {kernel}: expected {len(parameters)} arguments; got {len(args)}")
+        for i, (expected, arg) in enumerate(zip(parameters, args, strict=True)):
             if arg is None:
-                got, fits = "None", want.endswith("*")
+                actual, is_valid = "None", expected.endswith("*")
             else:
-                got = getattr(getattr(arg, "dtype", None), "name", type(arg).__name__)
-                got += "*" if isinstance(arg, np.ndarray) else ""
-                fits = want == got or (want == "?*" and got.endswith("*"))
-            if not fits:
-                raise EmulatorError(f"{self.name}, {kernel}, argument {i}: expected {want}; got {got}")
+                actual = getattr(getattr(arg, "dtype", None), "name", type(arg).__name__)
+                actual += "*" if isinstance(arg, np.ndarray) else ""
+                is_valid = expected == actual or (expected == "?*" and actual.endswith("*"))
+            if not is_valid:
+                raise EmulatorError(f"{self.name}, {kernel}, argument {i}: expected {expected}; got {actual}")
 
-    def _line(self, where: int) -> str:
-        tool = shutil.which("addr2line") if where else None
+    def _line(self, offset: int) -> str:
+        tool = shutil.which("addr2line") if offset else None
         if tool is None:
             return ""
-        found = subprocess.run([tool, "-e", str(self.file), hex(where - 1)], capture_output=True, text=True).stdout
-        return f" ({Path(found.split(' ')[0].strip()).name})" if ":" in found and "?" not in found else ""
+        line = subprocess.run([tool, "-e", str(self.file), hex(offset - 1)], capture_output=True, text=True).stdout
+        return f" ({Path(line.split(' ')[0].strip()).name})" if ":" in line and "?" not in line else ""
 
 
 def _stack_memory() -> int:
@@ -226,5 +226,5 @@ def _stack_memory() -> int:
 
 @functools.cache
 def module(path: Path, header: Path, defines: tuple[tuple[str, str], ...]) -> Module:
-    """The compiled file; compiled at most once per process, and per machine while nothing changes."""
+    """Return the compiled and loaded file; it is recompiled only if a source, a flag or the compiler changes."""
     return Module(path, header, dict(defines))

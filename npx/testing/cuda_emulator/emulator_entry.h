@@ -1,11 +1,11 @@
-// Who calls the emulator: Python, which launches kernels, and the code itself, in which the compiler puts a call in front
-// of each load and store, and behind each operation that may be undefined. Included by cuda_names.h.
+// The entry points of the emulator: for Python, which launches kernels, and for the calls that the compiler inserts
+// before each load and store and after each operation that may be undefined. Included by cuda_names.h.
 #pragma once
 #include "emulator.h"
 
 namespace emulator {
 
-// How a launch reaches a kernel: its parameters from an array of pointers to them, and their types by name.
+// Kernels are called with an array of pointers to their arguments; their signatures are available as text.
 
 template <class P> struct Name { static const char* of() { return "?"; } };
 template <class P> struct Name<const P> : Name<P> {};

@@ -7,7 +7,8 @@ import pytest
 
 from autograd.testing import check_kernel
 from npx.cpu import row_blocks
-from npx.registry import TOLERANCE, KernelMismatch, compare, kernel
+from npx.dispatch import TOLERANCE, KernelMismatch, compare, kernel
+from npx.registry import Registry
 
 X = np.random.default_rng(0).normal(size=(7, 3))
 W = np.random.default_rng(1).normal(size=(7, 3))
@@ -17,7 +18,7 @@ KEPT = {}
 @pytest.fixture
 def product(monkeypatch):
     """A kernel y = x w, summed over columns, with a fast version in blocks; both can be changed."""
-    monkeypatch.setattr("npx.registry.KERNELS", {})
+    monkeypatch.setattr("npx.dispatch.KERNELS", Registry("kernel"))
     KEPT.clear()
 
     @kernel
@@ -39,7 +40,7 @@ def fast(x, w):
     def body(i, j):
         y[i:j] = (x[i:j] * w[i:j]).sum(axis=1)
 
-    row_blocks.parallel_ranges(body, len(x), row_blocks.block(1000))
+    row_blocks.parallel_ranges(body, len(x), row_blocks.block_size(1000))
     return y, (x, w)
 
 
@@ -50,7 +51,7 @@ def fast_grad(g, x, w):
         np.multiply(g[i:j, None], w[i:j], out=gx[i:j])
         np.multiply(g[i:j, None], x[i:j], out=gw[i:j])
 
-    row_blocks.parallel_ranges(body, len(x), row_blocks.block(1000))
+    row_blocks.parallel_ranges(body, len(x), row_blocks.block_size(1000))
     return gx, gw
 
 
@@ -61,7 +62,7 @@ def test_a_right_version_keeps_all_rules(product):
 
 def tail_lost(x, w):
     y, saved = fast(x, w)
-    y[len(x) // row_blocks.block(1000) * row_blocks.block(1000) or len(x) :] = 0
+    y[len(x) // row_blocks.block_size(1000) * row_blocks.block_size(1000) or len(x) :] = 0
     return y, saved
 
 
@@ -77,7 +78,7 @@ def scratch_of_all_threads(x, w):
     def body(i, j):
         y[i:j] = np.multiply(x[i:j], w[i:j], out=scratch[: j - i]).sum(axis=1)
 
-    row_blocks.parallel_ranges(body, len(x), row_blocks.block(1000))
+    row_blocks.parallel_ranges(body, len(x), row_blocks.block_size(1000))
     return y, (x, w)
 
 
@@ -87,7 +88,7 @@ def sums_as_they_come(g, x, w):
     def body(i, j):
         total.__iadd__(w[i:j].sum())
 
-    row_blocks.parallel_ranges(body, len(x), row_blocks.block(1000))
+    row_blocks.parallel_ranges(body, len(x), row_blocks.block_size(1000))
     gx, gw = fast_grad(g, x, w)
     return gx * (total / w.sum()), gw
 
@@ -161,7 +162,7 @@ GRADIENT = [
     ("incoming layout", lambda g, x, w: fast_grad(written(g, g), x, w)),
     (
         "blocks",
-        lambda g, x, w: tuple(v * (np.arange(len(v)) < row_blocks.block(9))[:, None] for v in fast_grad(g, x, w)),
+        lambda g, x, w: tuple(v * (np.arange(len(v)) < row_blocks.block_size(9))[:, None] for v in fast_grad(g, x, w)),
     ),
     ("threads", sums_as_they_come),
     ("linear", lambda g, x, w: fast_grad(np.clip(g, -1000, 1000), x, w)),
@@ -192,21 +193,21 @@ def test_a_broken_rule_is_named(product, place, seed):
 
 def test_what_the_reference_writes_is_a_result(monkeypatch):
     """And breaks the rule it is found by; what it leaves alone has to be untouched."""
-    monkeypatch.setattr("npx.registry.KERNELS", {})
+    monkeypatch.setattr("npx.dispatch.KERNELS", Registry("kernel"))
 
     @kernel
     def doubled(x, out):
         out += x
 
     def fast(x, out):
-        row_blocks.parallel_ranges(lambda i, j: out[i:j].__iadd__(x[i:j]), len(x), row_blocks.block(1000))
+        row_blocks.parallel_ranges(lambda i, j: out[i:j].__iadd__(x[i:j]), len(x), row_blocks.block_size(1000))
 
     doubled.fast("numpy", "float64")(fast)
     assert check_kernel(doubled, X, W) == ["fast"]
     for rule, wrong in {
         "reference": lambda x, out: fast(x, 1.001 * out),
         "untouched": lambda x, out: [fast(x, out), written(x, x + 1)].clear(),
-        "blocks": lambda x, out: fast(x[: len(x) // row_blocks.block(1) * row_blocks.block(1)], out),
+        "blocks": lambda x, out: fast(x[: len(x) // row_blocks.block_size(1) * row_blocks.block_size(1)], out),
         "calls": lambda x, out: fast(KEPT.setdefault("x", x.copy()), out),
     }.items():
         doubled.versions["numpy", "float64"] = wrong

@@ -49,14 +49,14 @@ class LocalGradients:
 class GradientReducer(LocalGradients):
     """The gradient of several ranks. `shard`: each rank gets the sum of its parts alone, and updates only these.
 
-    `via`: a narrower dtype in which gradients travel; they are added in their own.
+    `wire_dtype`: a narrower dtype in which gradients travel; they are added in their own.
     """
 
     def __init__(
-        self, flat: FlatParameters, world: World, shard: bool = False, via: Any = None, bucket: int = BUCKET
+        self, flat: FlatParameters, world: World, shard: bool = False, wire_dtype: Any = None, bucket: int = BUCKET
     ) -> None:
         super().__init__(flat)
-        self.via = via
+        self.wire_dtype = wire_dtype
         self.world, self.shards = world, shard
         size, step = flat.grad.size, max(world.size, bucket // flat.grad.itemsize)
         self.buckets = [slice(max(0, stop - step), stop) for stop in range(size, 0, -step)]
@@ -74,7 +74,7 @@ class GradientReducer(LocalGradients):
         self.overlaps = True  # buckets are sent beside backward, not after it
 
     def _own_of(self, bucket: slice) -> slice:
-        part = self.world.part(bucket.stop - bucket.start)
+        part = self.world.shard_slice(bucket.stop - bucket.start)
         return slice(bucket.start + part.start, bucket.start + part.stop)
 
     @property
@@ -100,7 +100,7 @@ class GradientReducer(LocalGradients):
     def _send(self) -> None:
         grad = self.flat.grad[self.buckets[self.next]]
         add_up = self.world.reduce_scatter if self.shards else self.world.all_reduce
-        self.ends.append(add_up(grad, self.via))
+        self.ends.append(add_up(grad, self.wire_dtype))
         self.next += 1
 
     def square(self) -> npx.Array:
@@ -124,7 +124,7 @@ class GradientReducer(LocalGradients):
         start = 0
         for bucket, part in zip(self.buckets, self.mine, strict=True):
             there, size = npx.empty(bucket.stop - bucket.start, own.dtype), part.stop - part.start
-            there[self.world.part(there.size)] = npx.from_host(own[start : start + size])
+            there[self.world.shard_slice(there.size)] = npx.from_host(own[start : start + size])
             start += size
             self.world.all_gather(there)()
             if self.world.rank == 0:
@@ -135,6 +135,6 @@ class GradientReducer(LocalGradients):
         return npx.host.concatenate([whole[part] for part in self.mine]) if self.shards else whole
 
 
-def gradient_of(flat: FlatParameters, world: World, shard: bool, via: Any = None) -> Any:
+def gradient_of(flat: FlatParameters, world: World, shard: bool, wire_dtype: Any = None) -> Any:
     """The gradient of a flat buffer, as this process has part in it."""
-    return GradientReducer(flat, world, shard, via) if world.size > 1 else LocalGradients(flat)
+    return GradientReducer(flat, world, shard, wire_dtype) if world.size > 1 else LocalGradients(flat)

@@ -20,17 +20,17 @@ class UpdateSync:
 
     def begin(self) -> None:
         """Before an update."""
-        self.began, self.waited = time.perf_counter(), self.world.waited
+        self.began, self.waited = time.perf_counter(), self.world.wait_seconds
 
     def end(self) -> tuple[float, float]:
         """After it: the seconds it took the slowest rank, and those of the network; what ranks have noted is told.
 
         A signal that one rank has heard asks all to stop.
         """
-        waited = self.world.waited
+        waited = self.world.wait_seconds
         took = time.perf_counter() - self.began + self.last, waited - self.waited + self.last
         told = self.world.gather((*took, self.signals.heard, self.notes.taken()))
-        self.last = self.world.waited - waited
+        self.last = self.world.wait_seconds - waited
         seconds, waits, heard, notes = zip(*told, strict=True)
         self.signals.agree(any(heard))
         for rank, line in ((rank, line) for rank, lines in enumerate(notes) for line in lines):

@@ -1,0 +1,259 @@
+"""Kernel dispatch: for each formula a readable reference, and faster versions that are checked against it.
+
+    @kernel
+    def softmax(x): ...; return y, y            # the reference: any engine, any dtype, written for reading
+
+    @softmax.gradient
+    def softmax_grad(g, y): ...                 # the gradient's reference takes what the reference saved
+
+    @softmax.fast("numpy", "float32")
+    def softmax_blocked(x): ...                 # same arguments and same y, but faster; may save anything
+
+    @softmax_grad.fast("numpy", "float32")
+    def softmax_grad_blocked(g, y): ...         # takes what `softmax_blocked` saved
+
+    y, saved = npx.softmax(x)                   # runs the version for x's engine and dtype, else the reference
+    gx = npx.softmax_grad(g, saved)             # runs the matching version of the gradient
+
+A kernel with a gradient is therefore a pair of functions. `saved` belongs to the version that created it, is opaque to
+everyone else and may be overwritten by the gradient. A kernel without a gradient (`adam`) returns its function's
+result.
+
+NPX_KERNELS selects the versions, and `kernel_mode` does so for a block of code:
+
+    fast            the registered versions (the default)
+    reference       the references only
+    check           both, raising KernelMismatch if their results or the arrays they write in place differ
+    emulate         on NumPy arrays the versions registered for CuPy, with their CUDA kernels in the emulator
+    emulate+check   `emulate`, checked against the references
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npx.array import Array, array_module, to_host
+from npx.registry import Registry
+from npx.scoped import Scoped
+from npx.settings import KERNEL_MODES, setting
+
+# Allowed error relative to the largest magnitude, or to 1 if that is larger: the largest of the array, or in float64,
+# whose tolerance is far above its rounding error, the largest of the row.
+TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-11}
+
+Output = tuple[Array, Any]  # what a version with a gradient returns: y, and what it saves
+KERNELS: Registry["Kernel"] = Registry("kernel")
+_mode: Scoped[str] = Scoped(setting("NPX_KERNELS"))
+_no_rematerialization = Scoped(False)
+
+
+def emulating() -> bool:
+    """Return whether CUDA kernels run on NumPy arrays, in the emulator."""
+    return _mode.get().startswith("emulate")
+
+
+def should_rematerialize(x: Array) -> bool:
+    """Return whether operations on arrays like x recompute cheap intermediates in the backward pass.
+
+    They do on a CPU. On a GPU, where kernel launches are the expensive part, they save everything, as they do within
+    `no_rematerialization`.
+    """
+    return not _no_rematerialization.get() and not emulating() and type(x).__module__ == "numpy"
+
+
+def no_rematerialization() -> AbstractContextManager[Any]:
+    """Make operations within the block save everything for backward, as when the backward pass follows at once."""
+    return _no_rematerialization.set(True)
+
+
+class KernelMismatch(AssertionError):
+    """A fast version and its reference disagree; `rule` names the broken rule where the check knows it."""
+
+    rule = ""
+
+
+class Saved(NamedTuple):
+    """What a forward version saves for its gradient.
+
+    version: the version of the gradient that takes `values`.
+    values: one value, or a tuple that is passed to `version` as separate arguments.
+    reference: what the reference saved; only in the check modes.
+    """
+
+    version: Callable[..., Any]
+    values: Any
+    reference: "Saved | None" = None
+
+    def gradient(self, g: Array, **options: Any) -> Any:
+        """Compute the gradient with this version."""
+        return self.version(g, *(self.values if type(self.values) is tuple else (self.values,)), **options)
+
+    def without(self, x: Array, recompute: Callable[[], Array]) -> "Callable[[], Saved]":
+        """Drop the array x, and return a function that restores all saved values by recomputing x."""
+        placeholder = x[:0].copy()
+        remaining = mapped(lambda a: placeholder if a is x else a, self)
+
+        def restore() -> Saved:
+            recomputed = recompute()
+            return mapped(lambda a: recomputed if a is placeholder else a, remaining)
+
+        return restore
+
+
+class Versions:
+    """A reference and the fast versions registered for an engine and a dtype."""
+
+    def __init__(self, reference: Callable[..., Any]) -> None:
+        self.name = reference.__name__
+        self.reference = reference
+        self.versions: dict[tuple[str, str], Callable[..., Any]] = {}
+        self.__doc__ = reference.__doc__
+        self.__wrapped__ = reference
+
+    def fast(self, engine: str, *dtypes: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register the decorated function for arrays of `engine` ("numpy" or "cupy") and these dtypes."""
+
+        def register(version: Callable[..., Any]) -> Callable[..., Any]:
+            for dtype in dtypes:
+                self.versions[engine, dtype] = version
+            return version
+
+        return register
+
+
+class Kernel(Versions):
+    """A function on plain arrays, with or without a gradient."""
+
+    grad: "Gradient | None" = None
+
+    def gradient(self, reference: Callable[..., Any]) -> "Gradient":
+        """Make the decorated function the reference of this kernel's gradient."""
+        self.grad = Gradient(reference)
+        return self.grad
+
+    def key_for(self, x: Array) -> tuple[str, str]:
+        """Return the engine and dtype under which a version for a first argument like x is registered."""
+        return ("cupy" if emulating() else type(x).__module__), x.dtype.name
+
+    def __call__(self, x: Array, /, *args: Any, **kwargs: Any) -> Any:
+        mode = _mode.get()
+        key = None if mode == "reference" else self.key_for(x)
+        if key not in self.versions or not mode.endswith("check"):
+            return self.run(key, x, *args, **kwargs)
+        args_copy, kwargs_copy = copied((x, *args)), copied(kwargs)
+        expected, result = self.run(None, *args_copy, **kwargs_copy), self.run(key, x, *args, **kwargs)
+        if self.grad is None:
+            compare(self.name, expected, result)
+        else:
+            compare(self.name, expected[0], result[0])
+            result = result[0], result[1]._replace(reference=expected[1])
+        compare(f"{self.name}, arguments after the call", (args_copy, kwargs_copy), ((x, *args), kwargs))
+        return result
+
+    def run(self, key: tuple[str, str] | None, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the version for an engine and dtype, or else the reference; a kernel with a gradient gives (y, Saved)."""
+        result = self.versions.get(key, self.reference)(*args, **kwargs)  # type: ignore[arg-type]
+        if self.grad is None:
+            return result
+        y, values = result
+        return y, Saved(self.grad.versions.get(key, self.grad.reference), values)  # type: ignore[arg-type]
+
+
+class Gradient(Versions):
+    """The gradient of a kernel: a function of the output's gradient and of what the kernel saved."""
+
+    def __call__(self, g: Array, saved: Saved, **options: Any) -> Any:
+        if saved.reference is None:
+            return saved.gradient(g, **options)
+        g_copy, options_copy = g.copy(), copied(options)
+        expected, result = saved.reference.gradient(g_copy, **options_copy), saved.gradient(g, **options)
+        compare(self.name, expected, result, g.dtype.name)
+        compare(f"{self.name}, arguments after the call", (g_copy, options_copy), (g, options), g.dtype.name)
+        return result
+
+
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return a value with `function` applied to each array in it, through dicts, tuples and named tuples.
+
+    A tuple in which nothing changes is returned itself: rebuilding one would lose the attributes of a subclass such as
+    `DeviceKey`.
+    """
+    if isinstance(value, dict):
+        return {name: mapped(function, v) for name, v in value.items()}
+    if isinstance(value, tuple):
+        parts = [mapped(function, v) for v in value]
+        if all(new is old for new, old in zip(parts, value, strict=True)):
+            return value
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return function(value) if hasattr(value, "dtype") and hasattr(value, "copy") else value
+
+
+def copied(value: Any) -> Any:
+    """Return a value with copies of the arrays in it."""
+    return mapped(lambda x: x.copy(), value)
+
+
+def compare(name: str, expected: Any, result: Any, computed_in: str = "float64") -> None:
+    """Raise KernelMismatch unless two results agree: arrays, numbers, None, and tuples or dicts of them.
+
+    computed_in: the dtype of the computation. Its tolerance applies if it is larger than that of the compared arrays,
+    as where low-precision gradients are added to float32 arrays.
+    """
+    if (expected is None) != (result is None):
+        kinds = type(expected).__name__, type(result).__name__
+        raise KernelMismatch(f"{name}: the reference returns {kinds[0]}, the fast version {kinds[1]}")
+    if isinstance(expected, tuple):
+        if len(expected) != len(result):
+            raise KernelMismatch(
+                f"{name}: the reference returns {len(expected)} results, the fast version {len(result)}"
+            )
+        for i, (e, r) in enumerate(zip(expected, result, strict=True)):
+            compare(f"{name}[{i}]", e, r, computed_in)
+    elif isinstance(expected, dict):
+        for key, value in expected.items():
+            compare(f"{name} {key}", value, result[key], computed_in)
+    elif hasattr(expected, "dtype"):
+        _compare_arrays(name, expected, result, computed_in)
+
+
+def _compare_arrays(name: str, expected: Array, result: Array, computed_in: str) -> None:
+    if expected.shape != result.shape or expected.dtype != result.dtype:
+        raise KernelMismatch(
+            f"{name}: the reference returns {expected.shape} {expected.dtype}, "
+            f"the fast version {result.shape} {result.dtype}"
+        )
+    e, r = to_host(expected).astype(np.float64), to_host(result).astype(np.float64)
+    if np.array_equal(e, r):
+        return
+    tolerance, finite = TOLERANCE.get(expected.dtype.name, 0.0), np.isfinite(e)
+    tolerance = max(tolerance, TOLERANCE[computed_in]) if tolerance else 0.0
+    magnitude = np.where(finite, np.abs(e), 0)
+    by_row = expected.dtype == np.float64 and e.ndim
+    scale = magnitude.max(axis=-1 if by_row else None, keepdims=True, initial=1.0)
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(r - e)
+    close = np.where(finite, distance <= tolerance * (scale + magnitude), (r == e) | (np.isnan(r) & np.isnan(e)))
+    if not close.all():
+        distance = np.where(close, -1, np.nan_to_num(distance, nan=np.inf))
+        worst = np.unravel_index(np.argmax(distance), e.shape)
+        raise KernelMismatch(
+            f"{name}: reference {e[worst]!r}, fast version {r[worst]!r} at {tuple(map(int, worst))} "
+            f"of {e.shape}, {expected.dtype}, {array_module(expected).__name__}"
+        )
+
+
+def kernel(reference: Callable[..., Any]) -> Kernel:
+    """Make the decorated reference a kernel, registered in `KERNELS`; ValueError if its name is taken."""
+    return KERNELS.add(reference.__name__, Kernel(reference))
+
+
+def kernel_mode(mode: str) -> AbstractContextManager[str]:
+    """Run the block in a mode of NPX_KERNELS: "fast", "reference", "check", "emulate" or "emulate+check".
+
+    Raises ValueError for another mode.
+    """
+    if mode not in KERNEL_MODES:
+        raise ValueError(f"kernel_mode: expected one of {', '.join(KERNEL_MODES)}; got {mode!r}")
+    return _mode.set(mode)
