@@ -10,7 +10,7 @@ from typing import Any
 
 import npx
 from autograd import Tensor, checkpoint
-from autograd.engine import moment
+from autograd.engine import next_version
 
 
 class Parameter(Tensor):
@@ -20,18 +20,18 @@ class Parameter(Tensor):
     `data` its rounded copy; else it is None.
     """
 
-    __slots__ = ("buffer", "master", "moved")
+    __slots__ = ("buffer", "master", "version")
 
     def __init__(self, data: Any) -> None:
         super().__init__(data, requires_grad=True)
-        self.moved = 0
+        self.version = 0
         self.master: npx.Array | None = None
         self.buffer: Any = None  # refers to the FlatParameters it lies in: models/parameters.py
 
     def __getstate__(self) -> Any:
         """A copy has arrays of its own, which lie in no buffer; in another process moments are counted anew."""
         state: Any = super().__getstate__()  # Python 3.11's: (None, what the slots hold)
-        return None, state[1] | {"buffer": None, "moved": 0}
+        return None, state[1] | {"buffer": None, "version": 0}
 
     @property
     def weights(self) -> npx.Array:
@@ -40,7 +40,7 @@ class Parameter(Tensor):
 
     def assign(self, values: Any) -> None:
         """Copy `values` into the weights."""
-        self.moved = moment()
+        self.version = next_version()
         self.weights[...] = values
         if self.master is not None:
             self.data[...] = self.master.astype(self.dtype)

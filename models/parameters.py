@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 import npx
-from autograd.engine import moment
+from autograd.engine import next_version
 from models.module import Module
 
 JOINED = 1 << 17  # numbers: neighbouring gradients are gone over as one array up to this size
@@ -136,11 +136,11 @@ class FlatParameters:
                 "another array; try p.assign(values)"
             )
 
-    def moved(self) -> None:
-        """The weights are others now: graphs made with those before are of no use."""
-        now = moment()
+    def mark_updated(self) -> None:
+        """Note that the weights have changed, so that backward rejects graphs that were computed with the old ones."""
+        version = next_version()
         for p in self.parameters:
-            p.moved = now
+            p.version = version
 
     def zero_grad(self) -> None:
         """Set every gradient to zero, which is to None where it lies in an array of its own."""

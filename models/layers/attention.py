@@ -103,8 +103,8 @@ class CrossAttention(Attention):
         q, how = self.query(x), self.how(spec)
         if state is None:
             kv = self.key_value(memory)  # (B, S, H (d_k + d_v))
-            again = q.again, kv.again  # or six layers would keep twelve times the memory that all of it is made of
-            y = neural.cross_attention(q, kv, self.n_heads, self.d_k, again=again, **how)  # (B, T, H d_v)
+            recompute = q.recompute, kv.recompute  # saves 2 arrays of the memory's size in each layer
+            y = neural.cross_attention(q, kv, self.n_heads, self.d_k, recompute=recompute, **how)  # (B, T, H d_v)
         else:
             rows = len(state.keys)
             neighbours = len(x) * x.shape[1] // max(1, rows)  # as positions

@@ -15,7 +15,7 @@ class Linear(Module):
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        return neural.linear(x, self.weight, self.bias, self.activation, again=x.again)
+        return neural.linear(x, self.weight, self.bias, self.activation, recompute_x=x.recompute)
 
 
 class Embedding(Module):

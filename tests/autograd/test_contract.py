@@ -40,7 +40,7 @@ def test_tensors_by_name_get_their_gradients():
     ],
 )
 def test_a_tensor_that_no_gradient_would_reach_is_refused(use):
-    with pytest.raises(TypeError, match="expected Tensors as arguments of their own; got one in .*; try giving them"):
+    with pytest.raises(TypeError, match="expected Tensors as arguments of their own; got one in .*; try passing them"):
         use(leaf(2, 2))
 
 
@@ -106,7 +106,7 @@ def test_axes_may_come_in_a_tuple():
         (lambda g: g, "got ndarray"),
         (lambda g: None, "got NoneType"),
         (lambda g: [g, g], "got list"),
-        (lambda g: (g,), "got 1 in a tuple"),
+        (lambda g: (g,), "got a tuple of 1"),
         (lambda g: (g, 1.0), "got float"),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_vjp_that_gives_no_gradient_for_a_tensor_is_told(answer, found):
     def product(a, b):
         return a * b, answer
 
-    with pytest.raises(RuntimeError, match=f"product: expected its vjp to give .*{found}"):
+    with pytest.raises(RuntimeError, match=f"product: expected its vjp to return .*{found}"):
         product(leaf(2), leaf(2)).sum().backward()
 
 
@@ -131,7 +131,7 @@ def test_arguments_without_a_gradient_may_be_left_out():
 
 def test_positions_that_want_a_gradient_are_not_added_as_constants():
     table, added = leaf(5, 2), leaf(3, 2)
-    with pytest.raises(RuntimeError, match="embedding: expected its vjp to give a tuple of 4.*got 1"):
+    with pytest.raises(RuntimeError, match="embedding: expected its vjp to return a tuple of 4.*got a tuple of 1"):
         neural.embedding(table, np.array([1, 2, 3]), 1.0, added).sum().backward()
 
 
@@ -146,7 +146,7 @@ def test_ids_that_no_row_has_are_refused(ids):
         lambda: neural.cross_entropy(leaf(2, 5), ids),
         lambda: neural.linear_cross_entropy(leaf(2, 2), table, ids),
     ):
-        with pytest.raises(ValueError, match="expected integers from 0 to 4 as ids; got .*; try the tokenizer"):
+        with pytest.raises(ValueError, match="expected (ids from 0 to 4|integer ids); got .*; try the tokenizer"):
             use()
 
 
@@ -177,7 +177,7 @@ def test_attention_of_merged_parts_wants_as_many_sentences():
 
 def test_a_mask_is_no_bias():
     x = leaf(1, 2, 1, 2)
-    with pytest.raises(ValueError, match=r"expected a bias of numbers; got bools; try npx.mask_bias"):
+    with pytest.raises(ValueError, match=r"expected a bias of floats; got bools; try npx.mask_bias"):
         neural.attention(x, x, x, AttentionSpec(bias=np.array([[True, False]])))
 
 
@@ -265,5 +265,5 @@ def test_a_recomputed_part_takes_tensors_by_name():
 def test_a_recomputed_part_that_uses_a_graph_from_outside_says_so():
     x = leaf(3)
     h = ops.tanh(leaf(3))
-    with pytest.raises(RuntimeError, match="uses what 'tanh' gave outside of it; try giving that as an input"):
+    with pytest.raises(RuntimeError, match="uses the result of 'tanh' from outside; try passing it as an argument"):
         (checkpoint(lambda t: t * h, x).sum() + h.sum()).backward()

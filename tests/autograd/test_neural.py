@@ -210,7 +210,9 @@ def test_a_loss_wants_a_target_for_each_row(shape):
     """One for two rows was stretched over both."""
     x, w, targets = np.ones((2, 3)), np.ones((5, 3)), np.zeros(shape, int)
     for operation, args in ((neural.cross_entropy, (x,)), (neural.linear_cross_entropy, (x, w))):
-        with pytest.raises(ValueError, match=re.escape(f"expected targets of shape (2,), one a row; got {shape}")):
+        with pytest.raises(
+            ValueError, match=re.escape(f"expected targets of shape (2,), one for each row; got {shape}")
+        ):
             operation(*map(Tensor, args), targets)
 
 

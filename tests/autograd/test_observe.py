@@ -45,27 +45,27 @@ def deep(layers=12, **options):
 
 
 def test_without_an_observer_nothing_is_told_and_with_one_everything():
-    told = []
+    calls = []
 
-    class All(Observer):
-        def made(self, name, args, result):
-            told.append(("made", name))
+    class Log(Observer):
+        def on_forward(self, name, args, result):
+            calls.append(("forward", name))
 
-        def went(self, node, vjp, g, parents, gradients, accumulate_into, sums):
-            told.append(("went", node.name))
+        def on_backward(self, event):
+            calls.append(("backward", event.node.name))
 
     a = leaf(2.0)
-    with observing(All()):
+    with observing(Log()):
         y = (a * a + a).sum()
         backward(y)
     (a * a).sum().backward()
-    assert told == [
-        ("made", "multiply"),
-        ("made", "add"),
-        ("made", "sum"),
-        ("went", "sum"),
-        ("went", "add"),
-        ("went", "multiply"),
+    assert calls == [
+        ("forward", "multiply"),
+        ("forward", "add"),
+        ("forward", "sum"),
+        ("backward", "sum"),
+        ("backward", "add"),
+        ("backward", "multiply"),
     ]
 
 
@@ -90,7 +90,7 @@ def test_how_gradients_are_passed_on():
         y.backward()
     steps = [step for _, step in sorted(seen.steps.items())]
     assert [step.name for step in steps] == ["multiply", "multiply", "add", "add"]
-    assert [step.how for step in steps] == [
+    assert [step.handling for step in steps] == [
         ["copied"],
         ["added in place", "added in place"],
         ["borrowed", "sum allocated"],
@@ -130,12 +130,12 @@ def test_memory_over_a_step_has_the_peak_of_tracemalloc(gradient_checkpointing):
     peak_of(lambda: traced.append(Memory(traced=True)) or step(*traced))
     step(alone)
     (memory,) = traced
-    assert abs(memory.peak.most / measured - 1) < 0.1, (memory.peak, measured)
-    assert [m.live for m in memory.moments] == [m.live for m in alone.moments] == [m.most for m in alone.moments]
+    assert abs(memory.peak.max_live / measured - 1) < 0.1, (memory.peak, measured)
+    assert [m.live for m in memory.samples] == [m.live for m in alone.samples] == [m.max_live for m in alone.samples]
     if gradient_checkpointing:  # where little is kept, what a kernel needs for itself is a good part
         return
     assert abs(alone.peak.live / measured - 1) < 0.2, (alone.peak, measured)  # attention's own, when it is formed again
-    first, last = memory.moments[0], memory.moments[-1]
+    first, last = memory.samples[0], memory.samples[-1]
     assert first.phase == "forward" and last.phase == "backward" and last.live < 0.1 * memory.peak.live
     layers = memory.by_layer()
     assert {"layers.0.attention", "layers.3.feed_forward_residual.norm"} & layers.keys()
@@ -170,7 +170,7 @@ def test_a_division_of_nothing_by_nothing_is_named_with_its_layer_and_line():
         with pytest.raises(AnomalyError) as caught, anomaly():
             model.loss(src, tgt, smoothing=0.0).backward()
     text = str(caught.value)
-    assert text.startswith("divide: expected finite numbers from finite ones; gave nan at (0, 0)")
+    assert text.startswith("divide: expected a finite result for finite inputs; got nan at (0, 0)")
     line = planted.__code__.co_firstlineno + 2
     assert "decoder.2" in text and f'test_observe.py", line {line}, in planted' in text
 
@@ -180,9 +180,7 @@ def test_an_anomaly_on_the_way_back_is_named_with_the_line_that_went_forward():
     with np.errstate(all="ignore"), pytest.raises(AnomalyError) as caught, anomaly():
         y = ops.sqrt(x)  # finite, with no slope at 0
         y.sum().backward()
-    assert str(caught.value).startswith(
-        "sqrt, on the way back: expected a finite gradient of argument 0; gave inf at (0,)"
-    )
+    assert str(caught.value).startswith("backward of sqrt: expected a finite gradient of argument 0; got inf at (0,)")
     assert "test_observe.py" in str(caught.value)
 
 

@@ -24,9 +24,9 @@ SIZES = {"vocab_size": 40, "d_model": 16, "d_ff": 24, "n_heads": 2, "n_layers": 
 def test_an_output_formed_again_has_the_same_bits(name, data):
     arrays, how = draw_case(name, data)
     y = OPERATIONS[name](*[Tensor(a, requires_grad=True) if a.dtype.kind == "f" else a for a in arrays], **how)
-    assert y.again is None or y.again().tobytes() == y.data.tobytes()
+    assert y.recompute is None or y.recompute().tobytes() == y.data.tobytes()
     can = name in {"self_attention", "cross_attention"} or (name, how) == ("linear", {"activation": ""})
-    assert (y.again is not None) == can
+    assert (y.recompute is not None) == can
 
 
 def step(keep, **options):
@@ -86,9 +86,11 @@ def test_on_a_gpu_and_where_it_is_said_all_is_kept():
     x = Tensor(np.ones((2, 3), npx.float32), requires_grad=True)
     w = Tensor(np.ones((3, 4), npx.float32), requires_grad=True)
     assert (
-        npx.should_rematerialize(x.data) and neural.linear(x, w).again and not neural.linear(x, w, None, "relu").again
+        npx.should_rematerialize(x.data)
+        and neural.linear(x, w).recompute
+        and not neural.linear(x, w, None, "relu").recompute
     )
     for block in (npx.saving_all(), npx.kernel_mode("emulate")):
         with block:
-            assert not npx.should_rematerialize(x.data) and not neural.linear(x, w).again
+            assert not npx.should_rematerialize(x.data) and not neural.linear(x, w).recompute
     assert npx.should_rematerialize(x.data)

@@ -52,8 +52,8 @@ def root(zero):
 @pytest.mark.parametrize(
     ("make", "what", "told"),
     [
-        (nothing_by_nothing, "loss", r"divide: expected finite numbers from finite ones; gave nan at \(0, 0\)"),
-        (root, "gradient norm", r"sqrt, on the way back: expected a finite gradient of argument 0; gave \S+ at"),
+        (nothing_by_nothing, "loss", r"divide: expected a finite result for finite inputs; got nan at \(0, 0\)"),
+        (root, "gradient norm", r"backward of sqrt: expected a finite gradient of argument 0; got \S+ at"),
     ],
 )
 def test_a_training_names_the_operation_the_lines_of_text_and_the_line_of_code(

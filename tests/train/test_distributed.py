@@ -237,7 +237,7 @@ def test_a_bucket_is_sent_when_backward_adds_no_more_to_it(bytes_of_bucket, seed
     assert sorted(i for b in reduction.buckets for i in range(b.start, b.stop)) == list(range(flat.grad.size))
     src, tgt = np.array([[5, 6, 2]]), np.array([[1, 4, 2]])
     reduction.begin()
-    model.loss(src, tgt).backward(ready=reduction.ready)
+    model.loss(src, tgt).backward(on_leaf_done=reduction.ready)
     early = len(world.sums)
     assert early == len(reduction.buckets)  # each parameter is a leaf of the graph
     reduction.square()

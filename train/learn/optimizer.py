@@ -88,7 +88,7 @@ class Adam:
         if not 0.0 <= lr < float("inf"):
             raise ValueError(f"Adam: expected a rate of 0 or above, finite; got {lr}; try 1e-4")
         self.flat.check()
-        self.flat.moved()
+        self.flat.mark_updated()
         self.steps += 1
         numbers = npx.adam_step(self.steps, lr, *self.options, scale)
         start = 0

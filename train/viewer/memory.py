@@ -26,10 +26,10 @@ def measured(task: Task, model: Any, batch: Any, settings: Any) -> Memory:
 
 def draw_memory(memory: Memory, batch: str, path: Path, source: str) -> Path:
     """The curve, its peak, and the layers that memory grows by most; `batch` says of what it is, in words."""
-    live = [moment.live / MIB for moment in memory.moments]
-    turn = sum(moment.phase == "forward" for moment in memory.moments)
+    live = [sample.live / MIB for sample in memory.samples]
+    turn = sum(sample.phase == "forward" for sample in memory.samples)
     peak = memory.peak
-    at = memory.moments.index(peak)
+    at = memory.samples.index(peak)
     layers = list(memory.by_layer().items())[:NAMED]
     figure = new(9.5, 4.2)
     axis = figure.add_axes((0.065, 0.125, 0.545, 0.745))
