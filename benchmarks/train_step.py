@@ -86,7 +86,7 @@ def our_step(
     precision = npx.use_precision(a.precision or ("bf16" if a.device == "cuda" else "float32"))
     config = TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers)
     model, random = Transformer(config, dtype=precision.weights), np.random.default_rng(0)
-    model.recompute(engine == "ours-recompute")
+    model.enable_gradient_checkpointing(engine == "ours-recompute")
     flat = FlatParameters(model, precision.numbers)
     adam = Adam(flat)
     src = random.integers(4, a.vocab, (a.batch, a.length))

@@ -89,7 +89,7 @@ def test_a_large_graph_is_drawn_by_module():
         config = TransformerConfig(vocab_size=20, d_model=16, d_ff=32, n_heads=2, n_layers=6, dropout=0.0)
         model = Transformer(config)
     with observing(Recorder()) as seen:
-        model.loss(np.array([[4, 5, 6, 2]]), np.array([[1, 6, 5, 4, 2]]), smoothing=0.0).backward()
+        model.loss(np.array([[4, 5, 6, 2]]), np.array([[1, 6, 5, 4, 2]]), label_smoothing=0.0).backward()
     assert len(seen.steps) > 60
     found = drawing.boxes(seen)
     assert len(found) < len(seen.steps) and any(box.lines[0] == "decoder.5.cross_attention" for box in found)

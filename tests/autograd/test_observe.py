@@ -124,7 +124,7 @@ def test_memory_over_a_step_has_the_peak_of_tracemalloc(gradient_checkpointing):
             model.loss(ids).backward()
 
     step(None)  # tables that are made once
-    model.recompute(gradient_checkpointing)
+    model.enable_gradient_checkpointing(gradient_checkpointing)
     measured = peak_of(lambda: step(None))
     traced, alone = [], Memory()
     peak_of(lambda: traced.append(Memory(traced=True)) or step(*traced))
@@ -166,9 +166,9 @@ def test_a_division_of_nothing_by_nothing_is_named_with_its_layer_and_line():
 
     model.decoder[2].feed_forward.forward = planted
     with np.errstate(all="ignore"):
-        assert np.isnan(model.loss(src, tgt, smoothing=0.0).item())
+        assert np.isnan(model.loss(src, tgt, label_smoothing=0.0).item())
         with pytest.raises(AnomalyError) as caught, anomaly():
-            model.loss(src, tgt, smoothing=0.0).backward()
+            model.loss(src, tgt, label_smoothing=0.0).backward()
     text = str(caught.value)
     assert text.startswith("divide: expected a finite result for finite inputs; got nan at (0, 0)")
     line = planted.__code__.co_firstlineno + 2
@@ -189,7 +189,7 @@ def test_masks_are_no_anomaly_and_bad_parameters_are():
         x = leaf(1.0, 2.0)
         neural.COMPOSITIONS["softmax"](x, np.array([True, False])).sum().backward()
         model, src, tgt = transformer()
-        model.loss(src, tgt, smoothing=0.1).backward()
+        model.loss(src, tgt, label_smoothing=0.1).backward()
     with (
         pytest.raises(
             AnomalyError, match=r"multiply: expected finite parameters; got nan at \(0,\), 1 of 1 in argument 1"
@@ -219,12 +219,12 @@ def test_a_hook_sees_the_whole_gradient_and_may_change_it():
 
 
 def gradients(model, batch, gradient_checkpointing):
-    model.recompute(gradient_checkpointing)
+    model.enable_gradient_checkpointing(gradient_checkpointing)
     flat = FlatParameters(model) if not hasattr(model, "flat") else model.flat
     model.flat = flat
     flat.zero_grad()
     with npx.keyed(7, 3):
-        loss = model.loss(*batch, smoothing=0.1)
+        loss = model.loss(*batch, label_smoothing=0.1)
         loss.backward()
     return loss.data.tobytes(), flat.grad.tobytes()
 

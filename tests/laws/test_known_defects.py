@@ -131,7 +131,7 @@ def test_padding_is_not_counted():
     with no_grad():
         p = neural.softmax(m(SRC, TGT[:, :-1])).data
     by_hand = -np.log(np.take_along_axis(p, TGT[:, 1:, None], -1)[..., 0])[real].sum() / 5
-    assert real.sum() == 5 and m.loss(SRC, TGT, smoothing=0.0).item() == pytest.approx(by_hand, rel=1e-12)
+    assert real.sum() == 5 and m.loss(SRC, TGT, label_smoothing=0.0).item() == pytest.approx(by_hand, rel=1e-12)
     logits = m(SRC, TGT[:, :-1])
     assert label_smoothed_loss(logits, TGT[:, 1:], smoothing=0.0).item() == pytest.approx(by_hand, rel=1e-12)
 
@@ -178,7 +178,7 @@ def test_the_schedule_moves_once_for_an_update():
     for _update in range(3):
         adam.flat.zero_grad()
         for row in (slice(0, 1), slice(1, 2)):
-            m.loss(SRC[row], TGT[row], normalizer=5).backward()
+            m.loss(SRC[row], TGT[row], loss_normalizer=5).backward()
         rates.append(schedule(adam.steps + 1))
         adam.step(rates[-1])
     assert len(list(m.parameters())) > 30 and adam.steps == 3
@@ -189,7 +189,7 @@ def test_accumulation_is_normalised_by_the_tokens_of_the_whole_update():
     """The sum over micro-batches, each over all five tokens: neither undivided nor a mean of means."""
     m = model()
     union = gradient(m, SRC, TGT)
-    parts = [gradient(m, SRC[i : i + 1], TGT[i : i + 1], normalizer=5) for i in (0, 1)]
+    parts = [gradient(m, SRC[i : i + 1], TGT[i : i + 1], loss_normalizer=5) for i in (0, 1)]
     means = [gradient(m, SRC[i : i + 1], TGT[i : i + 1]) for i in (0, 1)]
     assert np.allclose(parts[0] + parts[1], union, rtol=0, atol=1e-13)
     for wrong in (means[0] + means[1], (means[0] + means[1]) / 2):

@@ -81,7 +81,7 @@ def test_the_loss_is_that_of_the_logits_and_padding_counts_nothing(config, seed)
         assert model.loss(ids, smoothing).item() == pytest.approx(expected, rel=1e-12)
     padded = np.pad(ids, ((0, 0), (0, 3)))
     assert model.loss(padded).item() == pytest.approx(model.loss(ids).item(), rel=1e-12)
-    assert model.loss(ids, normalizer=30).item() == pytest.approx(model.loss(ids).item() / 2, rel=1e-12)
+    assert model.loss(ids, loss_normalizer=30).item() == pytest.approx(model.loss(ids).item() / 2, rel=1e-12)
 
 
 @given(config=configs(n_layers=1, layer_norm_eps=1e-2), seed=SEEDS)
@@ -216,7 +216,7 @@ def test_a_text_longer_than_the_window_goes_on_from_its_later_half(positions):
         ({"tokens": 2.0}, "tokens: expected a whole number of at least 1; got 2.0"),
         ({"temperature": -1}, "temperature: expected a number from 0; got -1"),
         ({"top_k": 1.5}, "top_k: expected a whole number of at least 0; got 1.5"),
-        ({"top_p": 0.0}, "top_p: expected a share above 0, to 1; got 0.0"),
+        ({"top_p": 0.0}, "top_p: expected a probability above 0, at most 1; got 0.0"),
         ({"window": 0}, "window: expected a whole number of at least 1"),
         ({"prompts": [[3], []]}, "prompts: expected at least one token in each"),
     ],

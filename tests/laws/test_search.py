@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autograd import no_grad
-from models import State, Transformer, TransformerConfig
+from models import DecodingState, Transformer, TransformerConfig
 from models.search import beam_search, check_search, greedy_search, length_penalty
 from npx.kernels.top_k import greatest
 
@@ -32,14 +32,14 @@ class MarkovModel:
         self.table[..., EOS] += end_bias
         if coarse:
             self.table, self.by_source = np.round(self.table * 2) / 2, np.round(self.by_source * 2) / 2
-        self.training, self.longest = True, 1000
+        self.training, self.max_length = True, 1000
         self.rows_run = 0  # rows the model has been asked for, over all steps
 
     def train(self, mode: bool = True) -> None:
         self.training = mode
 
     def limits(self, src, max_extra):
-        return np.minimum((src > EOS).sum(axis=1) + max_extra, self.longest)
+        return np.minimum((src > EOS).sum(axis=1) + max_extra, self.max_length)
 
     def start(self, src):
         assert not self.training
@@ -56,7 +56,7 @@ class MarkovModel:
 
 
 @dataclass
-class MarkovState(State):
+class MarkovState(DecodingState):
     source: np.ndarray
     last: np.ndarray
     position: int = 0
@@ -147,7 +147,7 @@ def test_early_end_changes_nothing(seed, coarse, alpha, penalty, beam, end_bias,
     model = MarkovModel(8, seed, coarse, end_bias)
     src = sources(rng, 5, 5, 8)
     options = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": 8, "n_best": n_best}
-    assert beam_search(model, src, **options) == beam_search(model, src, **options, early_end=False)
+    assert beam_search(model, src, **options) == beam_search(model, src, **options, early_stopping=False)
 
 
 def test_early_end_saves_work_and_finished_sentences_leave_the_batch():
@@ -155,7 +155,7 @@ def test_early_end_saves_work_and_finished_sentences_leave_the_batch():
     src = sources(np.random.default_rng(1), 20, 5, 8)
     beam_search(model, src, beam=4, max_extra=30)
     early, model.rows_run = model.rows_run, 0
-    beam_search(model, src, beam=4, max_extra=30, early_end=False)
+    beam_search(model, src, beam=4, max_extra=30, early_stopping=False)
     assert early < model.rows_run / 3
     assert model.rows_run <= sum(4 * (source_length(row) + 30) for row in src)
 
@@ -273,7 +273,7 @@ def test_a_bad_argument_is_named_in_one_line(changes, message):
 
 @pytest.mark.parametrize("src", [np.array([3, EOS]), np.array([[3.0, 2.0]])])
 def test_a_source_that_is_not_a_matrix_of_ids_is_refused(src):
-    with pytest.raises(ValueError, match="expected source ids as a matrix"):
+    with pytest.raises(ValueError, match="source ids: expected a 2-D array of integer ids"):
         beam_search(MarkovModel(6), src)
 
 
@@ -287,7 +287,7 @@ def test_nan_from_the_model_is_an_error_not_a_translation():
 
 def test_the_limits_of_the_model_bound_the_length():
     model = MarkovModel(12, 0, end_bias=-40)
-    model.longest = 7
+    model.max_length = 7
     src = np.array([[3, 4, EOS]])
     assert len(greedy_search(model, src)[0].tokens) == len(beam_search(model, src)[0][0].tokens) == 7
 

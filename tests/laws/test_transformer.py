@@ -49,14 +49,14 @@ def test_padding_and_company_change_nothing(config, seed, n, extra):
     sources, targets = sentences(rng, n), sentences(rng, n)
     src, tgt = batch(sources, targets, extra)
     logits = model(src, tgt).data
-    loss, total = model.loss(src, tgt, normalizer=1).item(), 0.0
-    whole = gradient(model, (src, tgt), normalizer=1)
+    loss, total = model.loss(src, tgt, loss_normalizer=1).item(), 0.0
+    whole = gradient(model, (src, tgt), loss_normalizer=1)
     alone = np.zeros_like(whole)
     for i in range(n):
         one = batch([sources[i]], [targets[i]])
         assert np.allclose(logits[i, : one[1].shape[1]], model(*one).data[0], rtol=0, atol=1e-11)
-        total += model.loss(*one, normalizer=1).item()
-        alone += gradient(model, one, normalizer=1)
+        total += model.loss(*one, loss_normalizer=1).item()
+        alone += gradient(model, one, loss_normalizer=1)
     assert loss == pytest.approx(total, rel=1e-12)
     assert np.allclose(whole, alone, rtol=0, atol=1e-11 * abs(whole).max())
 
@@ -96,9 +96,13 @@ def test_the_state_shares_a_source_among_its_hypotheses():
     _, state = model.start(np.array([[3, 4, EOS], [5, EOS, PAD]]))
     state.select(np.repeat([0, 1], 4))
     model.step(np.full(8, 3), state)
-    assert all(len(own.keys) == 8 for own in state.own) and all(len(cross.keys) == 2 for cross in state.source.layers)
+    assert all(len(own.keys) == 8 for own in state.layers) and all(
+        len(cross.keys) == 2 for cross in state.source.layers
+    )
     state.select(np.array([5, 4, 7, 7]))
-    assert all(len(own.keys) == 4 for own in state.own) and all(len(cross.keys) == 1 for cross in state.source.layers)
+    assert all(len(own.keys) == 4 for own in state.layers) and all(
+        len(cross.keys) == 1 for cross in state.source.layers
+    )
     assert np.array_equal(state.source.lengths.array, [2])
 
 
@@ -111,7 +115,7 @@ def test_micro_batches_equal_the_batch_of_their_union(config, seed, n, k):
     parts = [batch([sources[i] for i in m], [targets[i] for i in m]) for m in members]
     tokens = sum(len(t) + 1 for t in targets)
     union = gradient(model, batch(sources, targets))
-    micro = gradient(model, *parts, normalizer=tokens)
+    micro = gradient(model, *parts, loss_normalizer=tokens)
     assert np.allclose(micro, union, rtol=0, atol=1e-12 * abs(union).max())
 
 
@@ -193,7 +197,7 @@ def test_gradient_of_the_whole_model(config, seed, over):
         values = dict(zip(names, tensors, strict=True))
         for module, attribute, name in places:
             setattr(module, attribute, values[name])
-        return model.loss(src, tgt, smoothing_over=over)
+        return model.loss(src, tgt, smoothing_classes=over)
 
     places = []
     for name in names:

@@ -125,7 +125,7 @@ def test_configurations_go_round_and_presets_take_changes():
         ({"pad_id": V}, f"pad_id: expected a whole number below vocab_size = {V}; got {V}"),
         ({"eos_id": -1}, "eos_id: expected a whole number"),
         *(
-            (same, f"pad_id, bos_id, eos_id: expected ids that differ; got {got}")
+            (same, f"pad_id, bos_id, eos_id: expected different ids; got {got}")
             for same, got in (({"eos_id": 0}, "0, 1, 0"), ({"eos_id": 1}, "0, 1, 1"), ({"bos_id": 0}, "0, 0, 2"))
         ),
         *(
@@ -158,10 +158,10 @@ GOOD = np.array([[3, 4, EOS]])
 @pytest.mark.parametrize(
     "src, tgt, message",
     [
-        (np.array([[3, V]]), GOOD, f"source ids: expected numbers from 0 to {V - 1}; got 3 to {V}; try the tokenizer"),
-        (GOOD, np.array([[-1, 3]]), f"target ids: expected numbers from 0 to {V - 1}; got -1 to 3"),
-        (GOOD[0], GOOD, "source ids: expected a 2-D integer array; got 1-D int64"),
-        (GOOD, GOOD.astype(float), "target ids: expected a 2-D integer array; got 2-D float64"),
+        (np.array([[3, V]]), GOOD, f"source ids: expected ids from 0 to {V - 1}; got 3 to {V}; try the tokenizer"),
+        (GOOD, np.array([[-1, 3]]), f"target ids: expected ids from 0 to {V - 1}; got -1 to 3"),
+        (GOOD[0], GOOD, "source ids: expected a 2-D array of integer ids; got 1-D int64"),
+        (GOOD, GOOD.astype(float), "target ids: expected a 2-D array of integer ids; got 2-D float64"),
         (np.array([[3, PAD, EOS]]), GOOD, "source ids: expected padding (0) at the end of a row only; got row 0"),
         (GOOD, np.repeat(GOOD, 2, axis=0), "target ids: expected 1 rows, one for each source; got 2"),
         (np.repeat(GOOD, 3, axis=0), GOOD, "target ids: expected 3 rows, one for each source; got 1"),
@@ -191,9 +191,9 @@ def test_more_tokens_than_learned_positions():
 def test_unknown_smoothing():
     model = Transformer(TransformerConfig(**SMALL))
     with pytest.raises(ValueError, match="smoothing_over: expected one of"):
-        model.loss(GOOD, GOOD, smoothing_over="some")
+        model.loss(GOOD, GOOD, smoothing_classes="some")
     with pytest.raises(ValueError, match="smoothing: expected a share from 0 to below 1; got 1"):
-        model.loss(GOOD, GOOD, smoothing=1)
+        model.loss(GOOD, GOOD, label_smoothing=1)
 
 
 def test_lists_and_any_integer_dtype_are_ids():

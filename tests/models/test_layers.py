@@ -267,11 +267,11 @@ def test_cross_attention(bias, sizes):
 
 @pytest.mark.parametrize("rotary", [None, 10000.0])
 def test_attention_on_from_a_state_equals_all_at_once(rotary):
-    layer, x = build(SelfAttention, 8, 2, 4, 5, rotary=rotary), RNG.normal(size=(2, 40, 8))
+    layer, x = build(SelfAttention, 8, 2, 4, 5, rotary_base=rotary), RNG.normal(size=(2, 40, 8))
     causal = npx.AttentionSpec(causal=True)
     whole = layer(Tensor(x), causal).data
     for pieces in ([1] * 40, [7, 1, 20, 1, 11]):
-        state, start = layer.start(2, x.dtype, room=4), 0  # grows several times
+        state, start = layer.new_cache(2, x.dtype, capacity=4), 0  # grows several times
         for length in pieces:
             piece = layer(Tensor(x[:, start : start + length]), causal, state).data
             assert np.allclose(piece, whole[:, start : start + length], atol=1e-12)
@@ -281,7 +281,7 @@ def test_attention_on_from_a_state_equals_all_at_once(rotary):
 
 def test_rotary_attention_knows_distances_only():
     """The same vectors later in the sequence, among the same neighbours, attend alike; others do not."""
-    layer, x = build(SelfAttention, 8, 2, rotary=RotaryPositions.rotary), RNG.normal(size=(1, 5, 8))
+    layer, x = build(SelfAttention, 8, 2, rotary_base=RotaryPositions.rotary_base), RNG.normal(size=(1, 5, 8))
     first = RNG.normal(size=(1, 3, 8))  # hidden from the rest by the bias
     bias = np.where(np.arange(8) < 3, -np.inf, 0.0)
     later = layer(Tensor(np.concatenate([first, x], axis=1)), npx.AttentionSpec(bias=bias)).data[:, 3:]
@@ -309,7 +309,7 @@ def test_embedding_positions_and_dropout_in_one_are_those_one_after_the_other(na
         for mode in (True, False):
             dropout.train(mode)
             with npx.keyed(1, 2):
-                x = positions.embedded(embedding, ids, start, dropout) if one else dropout(
+                x = positions.embed(embedding, ids, start, dropout) if one else dropout(
                     positions(embedding(ids), start))  # fmt: skip
             x.backward(np.arange(24.0).reshape(x.shape).astype(x.dtype))
             found.append((x.data, *(p.grad for p in parameters)))

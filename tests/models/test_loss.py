@@ -63,9 +63,9 @@ def test_smoothing_zero_is_plain_cross_entropy_per_real_token(config, over, seed
 def test_loss_normalizer_and_batches_without_tokens():
     model = build(TransformerConfig(**SMALL)).eval()
     src, tgt = batch([[3, 4], [5]], [[6], [7, 8, 9]])
-    assert model.loss(src, tgt).item() == pytest.approx(model.loss(src, tgt, normalizer=3).item() * 3 / 6)
-    assert model.loss(src, tgt, normalizer=np.int64(6)).dtype == "float64"
-    assert Transformer(TransformerConfig(**SMALL)).eval().loss(src, tgt, normalizer=np.int64(6)).dtype == "float32"
+    assert model.loss(src, tgt).item() == pytest.approx(model.loss(src, tgt, loss_normalizer=3).item() * 3 / 6)
+    assert model.loss(src, tgt, loss_normalizer=np.int64(6)).dtype == "float64"
+    assert Transformer(TransformerConfig(**SMALL)).eval().loss(src, tgt, loss_normalizer=np.int64(6)).dtype == "float32"
     for empty in (tgt[:, :1], np.full((2, 3), PAD), tgt[:0]):
         loss = model.loss(src[: len(empty)], empty)
         loss.backward()
@@ -143,7 +143,7 @@ def test_ten_sentences_are_learned_by_heart(norm):
     adam = Adam(model)
     for step in range(1, 201):
         adam.flat.zero_grad()
-        loss = model.loss(src, tgt, smoothing=0.0)
+        loss = model.loss(src, tgt, label_smoothing=0.0)
         loss.backward()
         # At a steady 0.01 it depends on rounding, that is on the processor, whether the end is on a plateau.
         adam.step(0.005 * min(1, step / 20, (201 - step) / 100))
@@ -186,12 +186,12 @@ def test_attention_maps_of_a_side_to_itself(config, seed):
 
 def test_looking_inside_is_without_dropout_and_leaves_modes_and_hooks_as_they_were():
     model, (src, tgt) = build(TransformerConfig(**SMALL | {"dropout": 0.5})), batch([[3, 4]], [[5, 6, 7]])
-    expected = model.eval().inside(src, tgt)
+    expected = model.eval().inspect(src, tgt)
     called = []
     model.train().encoder[0].eval()
     model.decoder[1].hook = model.encoder[0].attention.hook = lambda *args: called.append(args)
     hooks, modes = ([getattr(m, name) for m in model.modules()] for name in ("hook", "training"))
-    found = model.inside(src, tgt)  # outside of `keyed`: nothing draws
+    found = model.inspect(src, tgt)  # outside of `keyed`: nothing draws
     assert np.array_equal(found.hidden[-1].data, expected.hidden[-1].data)
     assert all(np.array_equal(found.maps[kind], expected.maps[kind]) for kind in found.maps)
     assert not called

@@ -132,7 +132,7 @@ def test_backward_writes_into_the_flat_gradient():
 @pytest.mark.parametrize("most", [0, 7, 1 << 17])
 def test_gradients_lie_in_pieces_until_one_array_is_asked_for(monkeypatch, most):
     """In the order of the weights, neighbours joined; what has no gradient counts as zeros."""
-    monkeypatch.setattr("models.parameters.JOINED", most)
+    monkeypatch.setattr("models.parameters.CHUNK_SIZE", most)
     tree, other = Tree(), Tree()
     flat, whole = FlatParameters(tree), FlatParameters(other)
     buffer = whole.grad
@@ -140,10 +140,10 @@ def test_gradients_lie_in_pieces_until_one_array_is_asked_for(monkeypatch, most)
         for _ in range(2):
             module(Tensor(np.array([[1, 2, 4]], "float32"))).sum().backward()
     assert tree.stack[0].gamma.grad is None and not np.shares_memory(tree.tied.beta.grad, buffer)
-    spans, pieces = zip(*flat.gradient(), strict=True)
+    spans, pieces = zip(*flat.gradient_chunks(), strict=True)
     assert [s.start for s in spans] == [0, *(s.stop for s in spans[:-1])] and spans[-1].stop == flat.data.size
     assert len(pieces) == {0: len(NAMES), 1 << 17: 1}.get(most, len(pieces))
-    assert np.array_equal(np.concatenate(pieces), buffer) and next(whole.gradient())[1] is buffer
+    assert np.array_equal(np.concatenate(pieces), buffer) and next(whole.gradient_chunks())[1] is buffer
     assert np.array_equal(flat.grad, buffer), "asked for, it has what was there"
     assert all(np.shares_memory(p.grad, flat.grad) for p in tree.parameters())
     for one in (flat, FlatParameters(third := Tree())):
@@ -156,7 +156,7 @@ def test_a_flat_buffer_has_one_dtype():
     tree.scale.data = tree.scale.data.astype("float64")
     with pytest.raises(ValueError, match="one dtype; got .*float32.*float64"):
         FlatParameters(tree)
-    with pytest.raises(ValueError, match="got none"):
+    with pytest.raises(ValueError, match="got no parameters"):
         FlatParameters(Module())
 
 
@@ -164,7 +164,7 @@ def test_parameters_lie_in_one_buffer_at_a_time():
     """Handed on; where the first is gone, another may take its place."""
     tree = Tree()
     flat = FlatParameters(tree)
-    with pytest.raises(ValueError, match="in no buffer yet; got scale and 7 more; try handing on"):
+    with pytest.raises(ValueError, match="outside of any buffer; got scale and 7 more; try passing on"):
         FlatParameters(tree)
     with pytest.raises(ValueError, match="got gamma and 1 more"):
         FlatParameters(tree.stack[0])
@@ -268,7 +268,7 @@ def test_a_gradient_that_is_set_is_the_gradient(asked):
     if asked:
         assert np.linalg.norm(adam.flat.grad) > 0
     square.own.grad, square.other.grad = None, square.other.grad * 0.5
-    assert [g.tolist() for _, g in adam.flat.gradient()] == [[0, 0, 2, 2, 2]] and (adam.flat.grad[2:] == 2).all()
+    assert [g.tolist() for _, g in adam.flat.gradient_chunks()] == [[0, 0, 2, 2, 2]] and (adam.flat.grad[2:] == 2).all()
     before = square.own.data.copy()
     adam.step(0.1)
     assert (square.own.data == before).all() and (square.other.data < 2).all()
@@ -282,7 +282,7 @@ def test_weights_that_lie_elsewhere_now_are_told():
     adam = Adam(square)
     square.own.data = np.full(2, 5, "float32")
     for use in (adam.flat.zero_grad, lambda: adam.step(0.1)):
-        with pytest.raises(ValueError, match=r"got one whose data were set to another array; try p.assign\(values\)"):
+        with pytest.raises(ValueError, match=r"got one whose data was set to another array; try p.assign\(values\)"):
             use()
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import npx
 from models import Transformer, TransformerConfig
 from models.search import beam_search
-from models.search.tree import CUT, FINISHED, KEPT, Forced, Tree
+from models.search.tree import CUT, FINISHED, KEPT, ForcedPrefix, Tree
 from tests.helpers.trainings import text, uninterrupted  # noqa: F401
 from tests.laws.test_search import EOS, MarkovModel
 from train.cli import main
@@ -225,7 +225,7 @@ def test_the_leaves_of_a_tree_are_the_searchs_hypotheses_bit_for_bit(seed, beam,
         [c for c in tree.candidates if c.length == n + 1 and c.fate != "dropped"] for n in range(len(tree.bounds))
     ]
     assert all(1 <= len(step) <= beam for step in by_step)
-    assert not tree.why.startswith("the search has not")
+    assert not tree.stop_reason.startswith("the search has not")
 
 
 @given(seed=st.integers(0, 500), prefix=st.lists(st.integers(3, 5), max_size=3))
@@ -233,7 +233,7 @@ def test_the_leaves_of_a_tree_are_the_searchs_hypotheses_bit_for_bit(seed, beam,
 def test_a_forced_beginning_has_the_models_own_log_probability(seed, prefix):
     model = MarkovModel(6, seed)
     src = np.array([[3, 4, EOS]])
-    (best,) = beam_search(Forced(model, prefix), src, beam=3, max_extra=6, n_best=3)
+    (best,) = beam_search(ForcedPrefix(model, prefix), src, beam=3, max_extra=6, n_best=3)
     everything = beam_search(model, src, beam=200, max_extra=6, n_best=200)[0]
     known = {tuple(h.tokens): h.log_probability for h in everything}
     assert all(h.tokens[: len(prefix)] == prefix for h in best)
@@ -257,7 +257,7 @@ def test_the_peak_of_memory_is_that_of_tracemalloc():
         with npx.keyed(1, 1):
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
-            task.loss(model.train(), batch, smoothing=0.1, smoothing_over="all", normalizer=1.0).backward()
+            task.loss(model.train(), batch, label_smoothing=0.1, smoothing_classes="all", loss_normalizer=1.0).backward()
             peak = tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()

@@ -12,7 +12,7 @@ import numpy as np
 
 import npx
 from models.search import Hypothesis, beam_search
-from models.search.tree import Forced
+from models.search.tree import ForcedPrefix
 from train.errors import UserError
 
 LONGEST = 256  # pieces of a sentence that is looked at, with its end
@@ -76,7 +76,7 @@ def labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 
 def most_pieces(model: Any) -> int:
     """The pieces of the longest sentence that is looked at, without its end."""
-    return min(model.longest or LONGEST, LONGEST) - 1
+    return min(model.max_length or LONGEST, LONGEST) - 1
 
 
 def source_ids(model: Any, tokenizer: Any, sentence: str) -> list[int]:
@@ -97,7 +97,7 @@ def translated(
     observe: Callable[[Any], object] | None = None,
 ) -> list[Hypothesis]:
     """The translations of one sentence, best first, all of them beginning with `prefix`."""
-    searched: Any = Forced(model, list(prefix)) if prefix else model
+    searched: Any = ForcedPrefix(model, list(prefix)) if prefix else model
     (found,) = beam_search(searched, np.array([src]), **search, observe=observe)
     return found
 
@@ -122,8 +122,8 @@ class Seen:
 
 def see(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int]) -> Seen:
     """One pass over a sentence and a translation of it, ids without BOS and EOS."""
-    ids = [model.config.bos_id, *tokens][: model.longest]
-    inside = model.inside(np.array([src]), np.array([ids]))
+    ids = [model.config.bos_id, *tokens][: model.max_length]
+    inside = model.inspect(np.array([src]), np.array([ids]))
     layers = [normalised(npx.to_host(model.logits(hidden).data)[0]) for hidden in inside.hidden]
     target = labels(tokenizer, [*tokens, tokenizer.eos_id])[: len(ids)]
     return Seen(

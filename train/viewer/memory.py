@@ -17,9 +17,9 @@ def measured(task: Task, model: Any, batch: Any, settings: Any) -> Memory:
     """The memory of the gradient of one batch, by the [train] table of a run; weights and gradients not counted."""
     FlatParameters(model)  # as a training has it: gradients lie in one buffer, which stands before
     model.train()
-    how = {"smoothing": settings.label_smoothing, "smoothing_over": settings.smoothing_over}
+    how = {"label_smoothing": settings.label_smoothing, "smoothing_classes": settings.smoothing_over}
     with npx.keyed(settings.seed, 1), observing(Memory()) as memory:
-        task.loss(model, batch, **how, normalizer=batch.n_target_tokens).backward()
+        task.loss(model, batch, **how, loss_normalizer=batch.n_target_tokens).backward()
     model.eval()
     return memory
 
