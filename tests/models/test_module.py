@@ -250,7 +250,7 @@ def test_what_is_frozen_is_not_moved():
     square.other.requires_grad = True
     with pytest.raises(ValueError, match="expected the 1 parameters that the Square had.*; try building it"):
         adam.step(0.1)
-    with pytest.raises(ValueError, match="in no buffer yet; .* or deleting it and its Adam"):
+    with pytest.raises(ValueError, match="outside of any buffer; .* or deleting it and its Adam"):
         Adam(square)
     del adam
     adam = Adam(square)

@@ -122,7 +122,7 @@ class Fond:
         return np.tile(self.logits, (len(tokens), 1))
 
 
-class Nothing(State):
+class Nothing(DecodingState):
     def __init__(self):
         pass
 
