@@ -268,18 +268,18 @@ def test_a_head_that_looks_one_back_is_called_positional(loaded):
     model, tokenizer, config = loaded
     words = Corpus.from_pairs([(tokenizer.encode("one two three"), tokenizer.encode("eins zwei"))] * 2)
     some = Text(words, config, tokenizer, 2)
-    plain = model.inside
+    plain = model.inspect
 
     def back(src, tgt, *kinds):
         found = plain(src, tgt, *kinds)
         found.maps["encoder"][0][:, 0] = np.eye(src.shape[1], k=-1)
         return found
 
-    model.inside = back
+    model.inspect = back
     try:
         whole, found = roles(model, some)
     finally:
-        del model.inside
+        del model.inspect
     of = {str(role.head): role for role in found}
     assert [str(head) for head in all_heads(model)] == list(of) and set(of["cross.0.1"].measures) == set(MEASURES)
     length = len(source_ids(model, tokenizer, "one two three"))
