@@ -1,4 +1,4 @@
-"""The Transformer (models/architectures/encoder_decoder.py): the laws of a translation model, whatever its options."""
+"""Laws of the Transformer (models/architectures/encoder_decoder.py), for all options."""
 
 from collections import Counter
 
@@ -44,26 +44,26 @@ def test_a_later_target_token_never_changes_an_earlier_output(config, seed, posi
 
 
 @given(config=configs(), seed=SEEDS, n=st.integers(1, 4), extra=st.integers(0, 3))
-def test_padding_and_company_change_nothing(config, seed, n, extra):
+def test_padding_and_batch_composition_change_nothing(config, seed, n, extra):
     model, rng = build(config, seed).eval(), np.random.default_rng(seed)
     sources, targets = sentences(rng, n), sentences(rng, n)
     src, tgt = batch(sources, targets, extra)
     logits = model(src, tgt).data
     loss, total = model.loss(src, tgt, loss_normalizer=1).item(), 0.0
-    whole = gradient(model, (src, tgt), loss_normalizer=1)
-    alone = np.zeros_like(whole)
+    batch_gradient = gradient(model, (src, tgt), loss_normalizer=1)
+    summed_gradient = np.zeros_like(batch_gradient)
     for i in range(n):
-        one = batch([sources[i]], [targets[i]])
-        assert np.allclose(logits[i, : one[1].shape[1]], model(*one).data[0], rtol=0, atol=1e-11)
-        total += model.loss(*one, loss_normalizer=1).item()
-        alone += gradient(model, one, loss_normalizer=1)
+        single = batch([sources[i]], [targets[i]])
+        assert np.allclose(logits[i, : single[1].shape[1]], model(*single).data[0], rtol=0, atol=1e-11)
+        total += model.loss(*single, loss_normalizer=1).item()
+        summed_gradient += gradient(model, single, loss_normalizer=1)
     assert loss == pytest.approx(total, rel=1e-12)
-    assert np.allclose(whole, alone, rtol=0, atol=1e-11 * abs(whole).max())
+    assert np.allclose(batch_gradient, summed_gradient, rtol=0, atol=1e-11 * abs(batch_gradient).max())
 
 
 @given(config=configs(), seed=SEEDS, data=st.data())
 def test_cached_decoding_equals_full_decoding(config, seed, data):
-    """With rows repeated, reordered and dropped on the way, neighbours of one source in equal numbers or not."""
+    """With rows that are repeated, reordered and dropped, whether or not the sources have equally many rows."""
     model, rng = build(config, seed).eval(), np.random.default_rng(seed)
     src = padded([s + [EOS] for s in sentences(rng, 3)])
     _, state = model.start(src)
@@ -78,9 +78,9 @@ def test_cached_decoding_equals_full_decoding(config, seed, data):
         assert np.allclose(step, full, rtol=0, atol=1e-11)
         kind = data.draw(st.sampled_from(["stay", "beam", "drop", "any"]))
         rows = np.arange(len(origin))
-        if kind == "beam":  # every source equally many rows, side by side
+        if kind == "beam":  # equally many neighbouring rows for each source
             rows = np.repeat(np.unique(origin, return_index=True)[1], 2)
-        elif kind == "drop":  # sentences that are done
+        elif kind == "drop":  # finished sentences
             rows = rows[np.isin(origin, origin[: data.draw(st.integers(0, len(origin)))])]
         elif kind == "any":
             rows = np.array(
@@ -90,8 +90,8 @@ def test_cached_decoding_equals_full_decoding(config, seed, data):
         origin, prefix = origin[rows], prefix[rows]
 
 
-def test_the_state_shares_a_source_among_its_hypotheses():
-    """A beam of four must not hold the source's keys and values four times."""
+def test_hypotheses_share_the_state_of_their_source():
+    """A beam of four must not hold the keys and values of the source four times."""
     model = build(TransformerConfig(**SMALL)).eval()
     _, state = model.start(np.array([[3, 4, EOS], [5, EOS, PAD]]))
     state.select(np.repeat([0, 1], 4))
@@ -121,7 +121,7 @@ def test_micro_batches_equal_the_batch_of_their_union(config, seed, n, k):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @given(config=configs(dropout=0.1, attention_dropout=0.2, activation_dropout=0.3), seed=SEEDS)
-def test_fused_equals_composed_for_the_whole_model(config, dtype, seed):
+def test_fused_equals_composed_for_a_complete_model(config, dtype, seed):
     model, rng = build(config, seed, dtype), np.random.default_rng(seed)
     src, tgt = batch(sentences(rng, 3), sentences(rng, 3))
 
@@ -164,7 +164,7 @@ def tanh(d_model, d_ff):
 @pytest.mark.parametrize("place", ["post", "pre"])
 @pytest.mark.parametrize("normalization", ["layer_norm", "centred"])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_fused_operations_are_used_where_the_parts_match(place, normalization, activation, monkeypatch):
+def test_fused_operations_are_used_for_the_default_parts(place, normalization, activation, monkeypatch):
     monkeypatch.setitem(NORMS, "centred", Centred)
     monkeypatch.setitem(ACTIVATIONS, "tanh", tanh)
     used = Counter()
@@ -187,8 +187,8 @@ def test_fused_operations_are_used_where_the_parts_match(place, normalization, a
 
 @settings(max_examples=8)
 @given(config=configs(n_layers=1, layer_norm_eps=1e-2), seed=SEEDS, over=st.sampled_from(SMOOTHING_CLASSES))
-def test_gradient_of_the_whole_model(config, seed, over):
-    """In random directions through all parameters at once."""
+def test_gradient_of_a_complete_model(config, seed, over):
+    """Along random directions in the space of all parameters."""
     model, rng = build(config, seed), np.random.default_rng(seed)
     src, tgt = batch(sentences(rng, 3), sentences(rng, 3))
     names = [name for name, _ in model.named_parameters()]
@@ -212,8 +212,8 @@ def test_gradient_of_the_whole_model(config, seed, over):
 
 
 @pytest.mark.parametrize("kind", OPTIONS["positions"])
-def test_what_enters_the_layers_is_the_scaled_embedding_and_the_position(kind):
-    """table[id] * sqrt(D) + P[pos], pos from 0, on both sides with the same table."""
+def test_layers_receive_the_scaled_embedding_plus_positions(kind):
+    """table[id] * sqrt(D) + P[pos], with positions from 0 and the same table on both sides."""
     model = build(TransformerConfig(**SMALL | {"positions": kind})).eval()
     src, tgt = batch([[3, 4, 5]], [[6, 7]])
     entered = []
