@@ -129,7 +129,7 @@ def swapaxes(d):
 
 def broadcast_to(d):
     first, second = d.pair()
-    full_shape = np.broadcast_shapes(first, second)
+    shape = np.broadcast_shapes(first, second)
     return Case(lambda t: ops.broadcast_to(t, shape), d.values(first), numpy=lambda a: np.broadcast_to(a, shape))
 
 
