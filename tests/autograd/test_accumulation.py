@@ -23,12 +23,12 @@ def clean_registry(monkeypatch):
     monkeypatch.setattr(engine, "OPERATIONS", dict(engine.OPERATIONS))
 
 
-def put(gradient, place):
-    """Add the gradient to `place` and return that, or return a copy."""
-    if place is None:
+def put(gradient, total):
+    """Add the gradient to `total` and return that, or return a copy."""
+    if total is None:
         return gradient.copy()
-    place += gradient
-    return place
+    total += gradient
+    return total
 
 
 def weighted(x, y):
@@ -153,22 +153,22 @@ def test_targets_are_owned_contiguous_sums():
 
 
 def test_new_arrays_of_an_accumulating_vjp_are_not_copied():
-    given_away = []
+    returned = []
 
     @differentiable
-    def gives(x):
-        return x * 1.0, accumulates(lambda g, accumulate_into: given_away.append(g * 2) or (given_away[-1],))
+    def returns_new(x):
+        return x * 1.0, accumulates(lambda g, accumulate_into: returned.append(g * 2) or (returned[-1],))
 
     leaf = Tensor(np.ones(3), requires_grad=True)
-    gives(leaf).backward(np.ones(3))
-    assert leaf.grad is given_away[0]
+    returns_new(leaf).backward(np.ones(3))
+    assert leaf.grad is returned[0]
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (2, 3, 2)])
 def test_an_input_of_several_matmuls_gets_the_sum_of_their_gradients(shape):
     """The vjp that runs second adds to the sum that the first began."""
-    numbers = np.random.default_rng(0)
-    leaf, weights = numbers.normal(size=shape), [numbers.normal(size=(2, 4)) for _ in range(3)]
+    random = np.random.default_rng(0)
+    leaf, weights = random.normal(size=shape), [random.normal(size=(2, 4)) for _ in range(3)]
     gradients = []
     for product in (neural.linear, neural.composed_linear):
         x = Tensor(leaf, requires_grad=True)
@@ -218,12 +218,12 @@ def test_which_kernels_accumulate():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("mode", "numbers"), MODES)
+@pytest.mark.parametrize(("mode", "number_type"), MODES)
 @pytest.mark.parametrize("name", INTO)
-def test_a_kernel_adds_its_gradient_to_existing_sums(name, mode, numbers):
+def test_a_kernel_adds_its_gradient_to_existing_sums(name, mode, number_type):
     """To sums of its own dtype and of float32, for some or all of the gradients."""
-    kernel, numbers = npx.KERNELS[name], dtype(numbers)
-    for number, call in enumerate(edge_calls(name, numbers)):
+    kernel, number_type = npx.KERNELS[name], dtype(number_type)
+    for index, call in enumerate(edge_calls(name, number_type)):
         if call.options.get("grad") is False:
             continue
 
@@ -243,26 +243,26 @@ def test_a_kernel_adds_its_gradient_to_existing_sums(name, mode, numbers):
             "linear_cross_entropy": 1,
         }  # gradients that cannot be accumulated
         tail = len(plain) - without.get(name, 0)
-        of = plain[len(plain) - tail :]
-        for kind in {numbers, np.result_type(numbers, "float32")}:
-            for chosen in {(True,) * tail, tuple(i == (number + 1) % tail for i in range(tail))}:
+        accumulated = plain[len(plain) - tail :]
+        for kind in {number_type, np.result_type(number_type, "float32")}:
+            for selected in {(True,) * tail, tuple(i == (index + 1) % tail for i in range(tail))}:
                 before = [
                     None if x is None or not take else np.random.default_rng(2).normal(size=x.shape).astype(kind)
-                    for x, take in zip(of, chosen, strict=True)
+                    for x, take in zip(accumulated, selected, strict=True)
                 ]
                 accumulate_into = [None if x is None else x.copy() for x in before]
                 results = gradients(accumulate_into[0] if tail == 1 else tuple(accumulate_into))[len(plain) - tail :]
-                for value, start, place, result in zip(of, before, accumulate_into, results, strict=True):
+                for value, start, total, result in zip(accumulated, before, accumulate_into, results, strict=True):
                     if value is None:
                         assert result is None
                         continue
-                    assert result is place or result.dtype == value.dtype
-                    expected = value.astype("float64") + (0 if result is not place else start.astype("float64"))
-                    near = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-12}[numbers.name]
+                    assert result is total or result.dtype == value.dtype
+                    expected = value.astype("float64") + (0 if result is not total else start.astype("float64"))
+                    tolerance = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-12}[number_type.name]
                     size = max(1.0, float(np.abs(expected).max(initial=0)))
-                    assert np.abs(result.astype("float64") - expected).max(initial=0) <= near * size
-                    if kind == np.result_type(numbers, "float32") and all(chosen) and mode != "reference":
-                        assert result is place, "float32 sums must always be used"
+                    assert np.abs(result.astype("float64") - expected).max(initial=0) <= tolerance * size
+                    if kind == np.result_type(number_type, "float32") and all(selected) and mode != "reference":
+                        assert result is total, "float32 sums must always be used"
 
 
 # A model: gradients in a flat buffer
@@ -285,8 +285,8 @@ def test_gradients_in_a_flat_buffer_equal_separate_ones(mode, norm):
                 if buffer is not None and len(gradients) < 2:
                     gradients.append({n: p.grad.copy() for n, p in model.named_parameters()})
         gradients.append({n: p.grad for n, p in model.named_parameters()})
-    alone, once, twice = gradients
-    for name, g in alone.items():
+    separate, once, twice = gradients
+    for name, g in separate.items():
         size = max(1e-3, float(np.abs(g).max()))
         assert np.abs(once[name] - g).max() <= 2e-6 * size, name
         assert np.abs(twice[name] - 2 * g).max() <= 1e-5 * size, name
@@ -296,7 +296,7 @@ def test_matmuls_write_directly_to_an_existing_gradient(monkeypatch):
     """The engine adds nothing itself."""
     w = Tensor(np.random.default_rng(0).normal(size=(4, 5)), requires_grad=True)
     w.grad = buffer = np.zeros((4, 5))
-    refused = lambda *args: pytest.fail("added by the engine")  # noqa: E731
-    monkeypatch.setattr(engine, "_add_to_leaf", refused)
+    fail = lambda *args: pytest.fail("added by the engine")  # noqa: E731
+    monkeypatch.setattr(engine, "_add_to_leaf", fail)
     neural.linear(Tensor(np.ones((3, 4))), w).backward(np.ones((3, 5)))
     assert w.grad is buffer and np.array_equal(buffer, np.full((4, 5), 3.0))

@@ -124,9 +124,9 @@ def cross_entropy(d):
 
 
 def linear_cross_entropy(d):
-    (logits, targets), how = cross_entropy(d)
+    (logits, targets), options = cross_entropy(d)
     size = d.size(most=2)
-    return (d.values(*targets.shape, size), d.values(logits.shape[-1], size), targets), how
+    return (d.values(*targets.shape, size), d.values(logits.shape[-1], size), targets), options
 
 
 CASES = {
@@ -143,12 +143,12 @@ def draw_case(name, data):
     return CASES[name](Draw(data))
 
 
-def value_and_gradients(operation, arrays, how):
+def value_and_gradients(operation, arrays, options):
     """Return the output and all gradients, for a random output gradient; all arrays are read-only."""
     for a in arrays:
         a.flags.writeable = False
     tensors = [Tensor(a, requires_grad=True) if a.dtype.kind == "f" else a for a in arrays]
-    result = operation(*tensors, **how)
+    result = operation(*tensors, **options)
     g = np.cos(np.arange(result.size)).reshape(result.shape).astype(result.dtype)
     g.flags.writeable = False
     result.backward(g)

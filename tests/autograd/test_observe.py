@@ -29,8 +29,8 @@ from models import FlatParameters, Transformer, TransformerConfig
 from models.architectures.decoder import LanguageModel
 
 
-def leaf(*numbers):
-    return Tensor(np.array(numbers, float), requires_grad=True)
+def leaf(*values):
+    return Tensor(np.array(values, float), requires_grad=True)
 
 
 def deep(layers=12, **options):

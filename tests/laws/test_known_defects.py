@@ -27,10 +27,10 @@ def model(dtype="float64"):
     return Transformer(CONFIG, seed=1, dtype=dtype)
 
 
-def gradient(m, src, tgt, **how):
+def gradient(m, src, tgt, **options):
     flat = FlatParameters(m)
     flat.zero_grad()
-    m.loss(src, tgt, **how).backward()
+    m.loss(src, tgt, **options).backward()
     return flat.grad.copy()
 
 

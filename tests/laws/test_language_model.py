@@ -123,9 +123,9 @@ def test_a_text_is_memorized_and_reproduced():
         adam.step(0.01)
     assert loss.item() < 0.05
     assert sample(model, [[4, 5]], 7, temperature=0.0) == [[6, 4, 7, 8, 4, 5, 3]]
-    (found,) = greedy_search(model, text[:, :3], max_extra=6)
-    assert found.tokens == [4, 7, 8, 4, 5, 3]
-    assert beam_search(model, text[:, :3], beam=2, max_extra=6)[0][0].tokens == found.tokens
+    (hypothesis,) = greedy_search(model, text[:, :3], max_extra=6)
+    assert hypothesis.tokens == [4, 7, 8, 4, 5, 3]
+    assert beam_search(model, text[:, :3], beam=2, max_extra=6)[0][0].tokens == hypothesis.tokens
 
 
 def test_dropout_depends_on_the_key_only():
@@ -184,10 +184,10 @@ def test_token_frequencies_match_their_probabilities(model):
     assert np.abs(frequencies - p).max() < 4 * np.sqrt(0.25 / n)
     assert not frequencies[:3].any() and p[3:].all()
     best = np.argsort(-p)
-    for how, kept in (({"top_k": 3}, best[:3]), ({"top_p": p[best[:2]].sum() - 1e-6}, best[:2])):
-        share = np.bincount([row[0] for row in sample(model, [[3]] * n, 1, seed=6, **how)], minlength=V) / n
-        assert set(np.flatnonzero(share)) == set(kept)
-        assert np.abs(share[kept] - p[kept] / p[kept].sum()).max() < 4 * np.sqrt(0.25 / n)
+    for options, candidates in (({"top_k": 3}, best[:3]), ({"top_p": p[best[:2]].sum() - 1e-6}, best[:2])):
+        frequencies = np.bincount([row[0] for row in sample(model, [[3]] * n, 1, seed=6, **options)], minlength=V) / n
+        assert set(np.flatnonzero(frequencies)) == set(candidates)
+        assert np.abs(frequencies[candidates] - p[candidates] / p[candidates].sum()).max() < 4 * np.sqrt(0.25 / n)
     log_p = np.log(np.maximum(p, 1e-300))
     hot, cold = (draw(log_p[None], np.array([0.99]), t, 0, 1.0)[0] for t in (5.0, 0.05))
     assert cold == best[0] and p[hot] < p[cold]

@@ -357,9 +357,9 @@ def test_batched_search_of_a_transformer_equals_one_by_one(transformer, seed, be
     greedy = greedy_search(transformer, src, max_extra=4)
     for row, expected, expected_greedy in zip(src, together, greedy, strict=True):
         single = row[None, : source_length(row) + 1]
-        ((found,),) = beam_search(transformer, single, beam=beam, max_extra=4)
-        (found_greedy,) = greedy_search(transformer, single, max_extra=4)
-        for a, b in ((found, expected[0]), (found_greedy, expected_greedy)):
+        ((result,),) = beam_search(transformer, single, beam=beam, max_extra=4)
+        (greedy_result,) = greedy_search(transformer, single, max_extra=4)
+        for a, b in ((result, expected[0]), (greedy_result, expected_greedy)):
             assert a.tokens == b.tokens
             assert a.score == pytest.approx(b.score, abs=1e-9)
 

@@ -96,12 +96,12 @@ def test_hypotheses_share_the_state_of_their_source():
     _, state = model.start(np.array([[3, 4, EOS], [5, EOS, PAD]]))
     state.select(np.repeat([0, 1], 4))
     model.step(np.full(8, 3), state)
-    assert all(len(own.keys) == 8 for own in state.layers) and all(
-        len(cross.keys) == 2 for cross in state.source.layers
+    assert all(len(cache.keys) == 8 for cache in state.layers) and all(
+        len(cache.keys) == 2 for cache in state.source.layers
     )
     state.select(np.array([5, 4, 7, 7]))
-    assert all(len(own.keys) == 4 for own in state.layers) and all(
-        len(cross.keys) == 1 for cross in state.source.layers
+    assert all(len(cache.keys) == 4 for cache in state.layers) and all(
+        len(cache.keys) == 1 for cache in state.source.layers
     )
     assert np.array_equal(state.source.lengths.array, [2])
 
@@ -170,7 +170,9 @@ def test_fused_operations_are_used_for_the_default_parts(place, normalization, a
     used = Counter()
 
     def counting(name, operation):
-        return lambda *args, **how: (used.update({name: 1, "relu": args[-1] == "relu"}), operation(*args, **how))[1]
+        return lambda *args, **kwargs: (used.update({name: 1, "relu": args[-1] == "relu"}), operation(*args, **kwargs))[
+            1
+        ]
 
     for name in ("dropout_residual_norm", "layer_norm", "linear"):
         monkeypatch.setattr(neural, name, counting(name, getattr(neural, name)))

@@ -22,10 +22,10 @@ TABLE = {  # for 5 classes with padding 0, target 2 and label smoothing 0.1
     "others_without_pad": [0.0, 0.1 / 3, 0.9, 0.1 / 3, 0.1 / 3],
 }
 LOSSES = {
-    "cross_entropy": lambda z, t, *how: neural.cross_entropy(z, t, npx.LabelSmoothing(*how)),
-    "composed_cross_entropy": lambda z, t, *how: neural.composed_cross_entropy(z, t, npx.LabelSmoothing(*how)),
-    "linear_cross_entropy": lambda z, t, *how: neural.linear_cross_entropy(
-        z, Tensor(np.eye(z.shape[-1])), t, npx.LabelSmoothing(*how)
+    "cross_entropy": lambda z, t, *options: neural.cross_entropy(z, t, npx.LabelSmoothing(*options)),
+    "composed_cross_entropy": lambda z, t, *options: neural.composed_cross_entropy(z, t, npx.LabelSmoothing(*options)),
+    "linear_cross_entropy": lambda z, t, *options: neural.linear_cross_entropy(
+        z, Tensor(np.eye(z.shape[-1])), t, npx.LabelSmoothing(*options)
     ),
     "label_smoothed_loss": lambda z, t, s, over: label_smoothed_loss(z.reshape(1, *z.shape), t[None], s, over, 0, 1),
 }

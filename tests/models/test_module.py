@@ -232,22 +232,22 @@ class Square(Module):
     """The sum of squares of two weights, whose gradient is 2 w."""
 
     def __init__(self):
-        self.own, self.other = Parameter(np.ones(2, "float32")), Parameter(np.full(3, 2.0, "float32"))
+        self.first, self.second = Parameter(np.ones(2, "float32")), Parameter(np.full(3, 2.0, "float32"))
 
     def forward(self):
-        return (self.own * self.own).sum() + (self.other * self.other).sum()
+        return (self.first * self.first).sum() + (self.second * self.second).sum()
 
 
 def test_frozen_parameters_are_not_updated():
     """Neither by weight decay nor by remaining momentum; a new Adam trains them again."""
     square = Square()
-    square.other.requires_grad = False
+    square.second.requires_grad = False
     adam = Adam(square, weight_decay=0.1)
-    assert adam.flat.size == 2 and square.other.buffer is None
+    assert adam.flat.size == 2 and square.second.buffer is None
     square().backward()
     adam.step(0.1)
-    assert (square.other.data == 2).all() and square.other.grad is None and (square.own.data < 1).all()
-    square.other.requires_grad = True
+    assert (square.second.data == 2).all() and square.second.grad is None and (square.first.data < 1).all()
+    square.second.requires_grad = True
     with pytest.raises(ValueError, match="expected the 1 parameters that the Square had.*; try building it"):
         adam.step(0.1)
     with pytest.raises(ValueError, match="outside of any buffer; .* or deleting it and its Adam"):
@@ -256,31 +256,31 @@ def test_frozen_parameters_are_not_updated():
     adam = Adam(square)
     square().backward()
     adam.step(0.1)
-    assert (square.other.data < 2).all()
+    assert (square.second.data < 2).all()
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_a_gradient_may_be_assigned(asked):
+@pytest.mark.parametrize("read_flat", [False, True])
+def test_a_gradient_may_be_assigned(read_flat):
     """Also after the flat gradient has been read."""
     square = Square()
     adam = Adam(square)
     square().backward()
-    if asked:
+    if read_flat:
         assert np.linalg.norm(adam.flat.grad) > 0
-    square.own.grad, square.other.grad = None, square.other.grad * 0.5
+    square.first.grad, square.second.grad = None, square.second.grad * 0.5
     assert [g.tolist() for _, g in adam.flat.gradient_chunks()] == [[0, 0, 2, 2, 2]] and (adam.flat.grad[2:] == 2).all()
-    before = square.own.data.copy()
+    before = square.first.data.copy()
     adam.step(0.1)
-    assert (square.own.data == before).all() and (square.other.data < 2).all()
-    square.own.grad = np.ones(2, "float32")
+    assert (square.first.data == before).all() and (square.second.data < 2).all()
+    square.first.grad = np.ones(2, "float32")
     adam.flat.zero_grad()
-    assert not adam.flat.grad.any() and not square.own.grad.any()
+    assert not adam.flat.grad.any() and not square.first.grad.any()
 
 
 def test_weights_outside_of_the_buffer_raise():
     square = Square()
     adam = Adam(square)
-    square.own.data = np.full(2, 5, "float32")
+    square.first.data = np.full(2, 5, "float32")
     for use in (adam.flat.zero_grad, lambda: adam.step(0.1)):
         with pytest.raises(ValueError, match=r"got one whose data was set to another array; try p.assign\(values\)"):
             use()
@@ -290,8 +290,8 @@ def test_values_that_are_not_modules_or_numbers_raise():
     with pytest.raises(TypeError, match="expected a Module; got list"):
         Adam([Parameter(np.ones(2, "float32"))])
     for wrong in (np.array(["a", "b"]), np.ones(2, "complex64")):
-        with pytest.raises(ValueError, match=f"own is {wrong.dtype}"):
-            Square().load_state_dict({"own": wrong, "other": np.ones(3)})
+        with pytest.raises(ValueError, match=f"first is {wrong.dtype}"):
+            Square().load_state_dict({"first": wrong, "second": np.ones(3)})
 
 
 def test_a_transformer_round_trips_with_its_dtype():
