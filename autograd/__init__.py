@@ -1,15 +1,21 @@
 """Reverse-mode automatic differentiation over the arrays of `npx`.
 
-`engine.py` (Tensor, the graph, backward: the heart), `operations.py` (arithmetic, shapes, reductions), `tensor.py` (the
-operators of a Tensor), `neural.py` (the fused operations of the Transformer, each beside its plain composition),
-`graph.py` (what a graph keeps), `observe.py` (what happens, seen from outside; anomalies), `recompute.py` (a part that
-is formed again instead of kept), `draw.py`, `layout.py` (pictures: `python -m autograd.draw "a * b + a"`), `testing/`
-(gradient checking, for these operations and for yours).
+- `engine.py`: Tensor, the graph and `backward`. Start reading here.
+- `tensor.py`: operators and methods of a Tensor.
+- `operations.py`: arithmetic, shapes and reductions.
+- `neural.py`: the fused operations of the Transformer, each with its plain composition.
+- `contract.py`: checks of operands and of vjps.
+- `rematerialize.py`: gradient checkpointing.
+- `observe.py`, `memory.py`, `anomaly.py`, `saved.py`: tools that watch a graph.
+- `draw/`: pictures of a graph (`python -m autograd.draw "a * b + a"`).
+- `testing/`: gradient checking for these operations and for yours.
 """
 
-from autograd import neural, operations, tensor
+from autograd import neural, operations
+from autograd.anomaly import AnomalyError, anomaly
 from autograd.engine import (
     OPERATIONS,
+    BackwardEvent,
     Tensor,
     accumulates,
     backward,
@@ -18,7 +24,8 @@ from autograd.engine import (
     no_grad,
     observing,
 )
-from autograd.observe import AnomalyError, Memory, Observer, Recorder, anomaly, on_gradient
+from autograd.memory import Memory, MemorySample
+from autograd.observe import Observer, Recorder, on_gradient
 from autograd.rematerialize import checkpoint
 from autograd.saved import saved_arrays
 from autograd.testing.gradcheck import GradientError, gradcheck

@@ -1,58 +1,60 @@
-"""The engine: a Tensor, the graph it leaves behind, and the walk back through it. It knows no operation.
+"""The engine: Tensors, the graph of the operations that computed them, and `backward`. It knows no operation.
 
-An operation is a function on plain arrays that returns its output and a `vjp`: the function that takes the gradient g
-of some scalar with respect to the output and gives back those with respect to the inputs (a vector-Jacobian product).
+An operation is a function on plain arrays that returns its output and a `vjp` (vector-Jacobian product): a function
+that takes the gradient g of a scalar with respect to the output and returns the gradients with respect to the inputs.
 
     @differentiable
     def multiply(a, b):
         return a * b, lambda g: (unbroadcast(g * b, a), unbroadcast(g * a, b))
 
-Called on Tensors, it computes the output and remembers the vjp in a `Node`, whose parents are the nodes of its inputs.
-`backward` visits the nodes from the last made to the first, hands each one's gradient to its vjp, and adds up what
-arrives at each parent. What a vjp closes over is what the operation keeps; it is dropped as soon as it has run.
+Called on Tensors, an operation computes its output and stores the vjp in a `Node`, whose parents are the nodes of its
+inputs. `backward` visits the nodes from the newest to the oldest, passes each node's gradient to its vjp, and sums the
+gradients that arrive at each parent. The closure of a vjp holds the arrays that the operation saves for backward. The
+engine drops a vjp as soon as it has run.
 
-Five rules keep this simple and fast:
-- nodes are numbered as they are made, so descending numbers are a valid order for the walk (inputs precede outputs);
-- a vjp never writes to the gradient it is given, so one array may serve several parents without a copy;
-- the engine owns accumulation: the first gradient that arrives is borrowed, the first sum allocates, later ones add in
-  place. Leaves whose `grad` already exists are added to directly;
-- a vjp that can add is told where: `@adding` marks one that takes, for each parent, the array in which its gradient is
-  summed. What it has added there it answers with that array, and what it answers else is the engine's to keep;
-- a vjp that has `again` forms its output again, the same bits, for whoever did not keep it: `Tensor.again`.
+Five rules keep the engine simple and fast:
+- Nodes are numbered in order of creation. Inputs are created before outputs, so descending numbers are a valid order.
+- A vjp never writes to the gradient it receives, so one array can serve several parents without a copy.
+- The engine owns accumulation: it borrows the first gradient that arrives at a node, allocates at the first sum, and
+  adds later gradients in place. It adds directly to the `grad` of a leaf that already has one.
+- A vjp marked with `accumulates` also receives the arrays in which the gradients of its parents are summed. For each
+  parent it either adds to that array and returns it, or returns a new array that the engine may keep.
+- A vjp with the attribute `recompute`, a function, can compute the operation's output again, bit for bit, for later
+  operations that would otherwise save it. `Tensor.recompute` returns this function.
 """
 
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cache, wraps
 from inspect import signature
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import npx
-from autograd.contract import check_answer, check_gradient, refuse_graph, refuse_operands
+from autograd.contract import check_gradient, check_vjp_result, reject_graph, reject_operands
+from autograd.tensor import OPERATIONS, TensorMethods
 from npx import Array, GradientTargets
-from npx.registry import Registry
 from npx.scoped import Scoped
 
-VJP = Callable[..., tuple[Array | None, ...]]  # of the output's gradient, and where to add if it is `accumulates`
+VJP = Callable[..., tuple[Array | None, ...]]  # (g) -> gradients, or (g, accumulate_into) if it is `accumulates`
 Result = tuple[Array, VJP]  # of an operation on arrays
 
-OPERATIONS: Registry[Callable[..., "Tensor"]] = Registry("operation")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-_numbers = count()
+_numbers = count()  # of nodes and of versions of leaves
 _grad_enabled = Scoped(True)
-_observer: Scoped[Any] = Scoped(None)  # an Observer (observe.py) that is told what happens; None costs nothing
+_observer: Scoped[Any] = Scoped(None)  # an Observer (observe.py), or None
 
 
 @cache
 def is_floating(dtype: Any) -> bool:
-    """Whether a dtype is of those that gradients have."""
+    """Return whether a dtype can have gradients."""
     return dtype.name in FLOATS
 
 
 class Node:
-    """One operation that was run: how to take its gradient back, and whom to hand it to."""
+    """One operation in the graph: its vjp and the nodes or leaves that receive the gradients."""
 
     __slots__ = ("dtype", "name", "number", "parents", "shape", "vjp")
 
@@ -64,18 +66,26 @@ class Node:
         self.number = next(_numbers)
 
 
-class Tensor:
-    """An array that remembers how it was computed.
+class Tensor(TensorMethods):
+    """An array that records how it was computed.
 
-    `data`: an array of either engine, kept as it is, or numbers and lists, of which floats become float32.
-    `requires_grad`: collect its gradient in `grad` (an array of the same shape and dtype, None before the first
-    `backward`; later backwards add to it, also where it was set to one of a wider dtype). Results of operations pass
-    gradients on, but keep none themselves.
+    Args:
+        data: an array of either engine, which is not copied, or a number or (nested) list, whose floats become float32.
+        requires_grad: collect the gradient in `grad`. Default False. Results of operations pass gradients on to their
+            inputs but do not store their own.
+
+    Attributes:
+        data: the values.
+        grad: None before the first `backward`, then an array of the same shape and dtype, to which later backwards add.
+            It may be set beforehand to an array of a wider dtype.
+        node: the operation that computed it; None for a leaf.
+        requires_grad: whether gradients flow through it.
+
+    Raises TypeError for a Tensor as `data`, and for `requires_grad` with a dtype that is not floating.
     """
 
     __slots__ = ("data", "grad", "node", "requires_grad")
-    __array_ufunc__ = None  # `array * tensor` asks Tensor.__rmul__ instead of making an array of Tensors
-    moved = 0  # for leaves that are learned: the `moment` at which their values were changed last
+    version = 0  # of the values of a leaf: the node number at the last change (models/module.py)
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         if isinstance(data, Tensor):
@@ -90,77 +100,41 @@ class Tensor:
         self.grad: Array | None = None
         self.node: Node | None = None
 
-    # What it holds
-
     @property
-    def again(self) -> Callable[[], Array] | None:
-        """What forms `data` again on the way back, if the operation that made it can: then it need not be kept."""
-        return getattr(self.node.vjp, "again", None) if self.node else None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.data.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.data.dtype
-
-    @property
-    def ndim(self) -> int:
-        return self.data.ndim
-
-    @property
-    def size(self) -> int:
-        return self.data.size
-
-    def __len__(self) -> int:
-        return len(self.data)
+    def recompute(self) -> Callable[[], Array] | None:
+        """A function that recomputes `data` in the backward pass, or None if `data` must be saved."""
+        return getattr(self.node.vjp, "recompute", None) if self.node else None
 
     def __repr__(self) -> str:
-        made_by = f", made by {self.node.name}" if self.node else ", requires_grad=True" if self.requires_grad else ""
-        return f"Tensor({self.data!r}{made_by})"
-
-    def item(self) -> float:
-        """The single number it holds."""
-        return self.data.item()
-
-    def numpy(self) -> Array:
-        """Its values as a NumPy array (on a CPU the same memory, not a copy)."""
-        return npx.to_host(self.data)
+        origin = f", made by {self.node.name}" if self.node else ", requires_grad=True" if self.requires_grad else ""
+        return f"Tensor({self.data!r}{origin})"
 
     def detach(self) -> "Tensor":
-        """The same values without their history."""
+        """Return a Tensor of the same values (not a copy) without a graph."""
         return Tensor(self.data)
 
-    def backward(self, g: Any = None, ready: Callable[["Tensor"], object] | None = None) -> None:
-        """See `backward`."""
-        backward(self, g, ready)
-
-    if TYPE_CHECKING:  # attached in tensor.py, as the engine knows no operation
-
-        def _binary(self, other: Any) -> "Tensor": ...
-        def _method(self, *args: Any, **kwargs: Any) -> "Tensor": ...
-
-        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _binary
-        __matmul__ = __rmatmul__ = __pow__ = __getitem__ = _binary
-        __neg__ = sum = mean = max = min = reshape = transpose = swapaxes = astype = _method
+    def backward(self, g: Any = None, on_leaf_done: Callable[["Tensor"], object] | None = None) -> None:
+        """Add gradients to the `grad` of every leaf: see `autograd.backward`."""
+        backward(self, g, on_leaf_done)
 
 
 def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
-    """Make a function on arrays, returning (output, vjp), an operation on Tensors, entered in `OPERATIONS`.
+    """Turn a function on arrays that returns (output, vjp) into an operation on Tensors, and register it.
 
-    The operations of this package are entered by their names, of which each can be taken once (ValueError); others
-    under "module.name", where defining one again replaces it.
+    Positional arguments may be Tensors; all others are passed on unchanged. The vjp takes the gradient of the output
+    and returns a tuple with one gradient, or None, for each positional argument. Trailing Nones may be omitted.
 
-    Positional arguments may be Tensors; everything else reaches the function as it is. The vjp takes the output's
-    gradient and returns a tuple with one gradient, or None, for each positional argument; the last that want none may
-    be left out. TypeError for what would be cast or lost silently: floating dtypes that differ, Tensors in lists.
+    `OPERATIONS` holds the operations of this package by their names, each of which can be registered once (ValueError),
+    and all others as "module.name", where a new definition replaces the old one.
+
+    The operation raises TypeError for arguments that would be cast or lose their gradient silently: mixed floating
+    dtypes, and Tensors inside lists.
     """
     parameters = signature(function)
 
     @wraps(function)
     def operation(*args: Any, **kwargs: Any) -> Tensor:
-        if kwargs and any(isinstance(a, Tensor) for a in kwargs.values()):  # by name: to their places
+        if kwargs and any(isinstance(a, Tensor) for a in kwargs.values()):  # make keyword Tensors positional
             (bound := parameters.bind(*args, **kwargs)).apply_defaults()
             args, kwargs = bound.args, bound.kwargs
         tensors = [a for a in args if isinstance(a, Tensor)]
@@ -170,10 +144,10 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
             if type(a) is tuple or type(a) is list:
                 hidden += [item for item in a if isinstance(item, Tensor)]
         if hidden or len(dtypes) > 1:
-            refuse_operands(function.__name__, dtypes, hidden)
+            reject_operands(function.__name__, dtypes, hidden)
         output, vjp = function(*[a.data if isinstance(a, Tensor) else a for a in args], **kwargs)
-        wanted = _grad_enabled.get() and any(t.requires_grad for t in tensors)
-        return leave(function.__name__, output, vjp, args, wanted)
+        wants_gradient = _grad_enabled.get() and any(t.requires_grad for t in tensors)
+        return record_node(function.__name__, output, vjp, args, wants_gradient)
 
     name, module = function.__name__, function.__module__
     if module.split(".")[0] != "autograd":
@@ -184,57 +158,79 @@ def differentiable(function: Callable[..., Result]) -> Callable[..., Tensor]:
     return operation
 
 
-def leave(name: str, output: Any, vjp: VJP, args: tuple[Any, ...], wanted: bool) -> Tensor:
-    """The Tensor of an operation's output, and its node in the graph if a gradient is `wanted`; observers are told."""
+def record_node(name: str, output: Any, vjp: VJP, args: tuple[Any, ...], wants_gradient: bool) -> Tensor:
+    """Wrap an operation's output in a Tensor, with a node if it `wants_gradient`, and notify the observer."""
     result = Tensor(output)
-    if wanted:
+    if wants_gradient:
         parents = tuple((a.node or a) if isinstance(a, Tensor) and a.requires_grad else None for a in args)
         result.node, result.requires_grad = Node(name, result.data, vjp, parents), True
     if (observer := _observer.get()) is not None:
-        observer.made(name, args, result)
+        observer.on_forward(name, args, result)
     return result
 
 
-def moment() -> int:
-    """A number above those of all nodes so far, below those to come."""
+def next_version() -> int:
+    """Return the next value of the node counter: above the numbers of all nodes so far, below those of later ones."""
     return next(_numbers)
 
 
 def accumulates(vjp: VJP) -> VJP:
-    """Mark a vjp(g, into=NO_TARGETS) that adds gradients where they are summed.
+    """Mark vjp(g, accumulate_into=NO_TARGETS) as one that can add gradients to existing sums.
 
-    into: for each positional argument a contiguous array of its shape, and of its dtype or a wider one, or None where
-    no sum is there yet. For a gradient added to `into[i]` the vjp returns `into[i]` itself; it need not use any. All
-    other arrays it returns are new: neither g nor kept by anybody, though one may be returned for several arguments.
+    accumulate_into: for each positional argument either a contiguous array of the argument's shape, and of its dtype or
+    a wider one, or None if no sum exists yet. If the vjp adds a gradient to `accumulate_into[i]`, it returns that array
+    in place i. It may ignore any of them. All other arrays it returns must be new: neither g nor referenced elsewhere,
+    though one array may be returned for several arguments.
     """
     vjp.accumulates = True  # type: ignore[attr-defined]
     return vjp
 
 
 def is_grad_enabled() -> bool:
-    """Whether operations leave a graph: False within `no_grad`."""
+    """Return whether operations record a graph: False within `no_grad`."""
     return _grad_enabled.get()
 
 
 def no_grad() -> Any:
-    """Within the block (or decorated function) operations leave no graph, and keep nothing for it."""
+    """Return a context manager, or decorator, within which operations record no graph and save nothing for backward.
+
+    It affects the current thread only, and can be nested.
+    """
     return _grad_enabled.set(False)
 
 
 def observing(observer: Any) -> AbstractContextManager[Any]:
-    """Within the block an `Observer` (observe.py) is told of each operation that is run and of each vjp."""
+    """Return a context manager within which an `Observer` (observe.py) is called for each operation and each vjp."""
     return _observer.set(observer)
 
 
-def backward(tensor: Tensor, g: Any = None, ready: Callable[[Tensor], object] | None = None) -> None:
-    """Add to the `grad` of every leaf the gradient of sum(tensor * g); g None: 1, for a tensor of one element.
+@dataclass(frozen=True, slots=True)
+class BackwardEvent:
+    """One vjp that has run, before the engine passes on its gradients. Observers must not modify the arrays."""
 
-    `ready` is told of a leaf when this backward adds no more to its `grad`, while it goes on with others; it is not
-    told of a leaf to which some path was cut by a None. The graph is consumed on the way. Raises RuntimeError for a
-    tensor without a graph or whose graph was consumed, ValueError for a `g` that does not fit.
+    node: Node
+    vjp: VJP
+    g: Array  # gradient of the node's output
+    parents: tuple[Node | Tensor | None, ...]
+    gradients: tuple[Array | None, ...]  # what the vjp returned, aligned with `parents`
+    accumulate_into: GradientTargets  # what the vjp could add to; empty unless it is `accumulates`
+    sums: dict[Node, tuple[Array, bool]]  # gradient so far, and whether the engine owns the array
+
+
+def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], object] | None = None) -> None:
+    """Add to the `grad` of every leaf the gradient of sum(tensor * g), and consume the graph.
+
+    Args:
+        tensor: the result of operations on Tensors with `requires_grad`.
+        g: gradient of `tensor`, of its shape and dtype. Default: 1, for a tensor of one element.
+        on_leaf_done: called with each leaf as soon as its `grad` is complete, while the pass continues. It is not
+            called for a leaf to which a vjp cut some path by returning None.
+
+    Raises RuntimeError for a tensor without a graph, a graph that was consumed, or weights that were changed since;
+    ValueError for a `g` that does not fit.
     """
     if not tensor.requires_grad:
-        raise RuntimeError("backward: expected a Tensor computed from one with requires_grad=True; got none such")
+        raise RuntimeError("backward: expected a Tensor computed from one with requires_grad=True; got one without")
     if g is None:
         if tensor.size != 1:
             raise ValueError(f"backward: expected a Tensor of one element; got shape {tensor.shape}; try backward(g)")
@@ -247,13 +243,13 @@ def backward(tensor: Tensor, g: Any = None, ready: Callable[[Tensor], object] | 
         raise ValueError(f"backward: expected g as {tensor.shape} {tensor.dtype}; got {g.shape} {g.dtype}")
     if tensor.node is None:
         _add_to_leaf(tensor, g)
-        if ready:
-            ready(tensor)
+        if on_leaf_done:
+            on_leaf_done(tensor)
         return
 
     order, observer = reachable(tensor.node), _observer.get()
-    awaited = Counter(p for node in order for p in node.parents if isinstance(p, Tensor)) if ready else None
-    sums: dict[Node, tuple[Array, bool]] = {tensor.node: (g, False)}  # gradient so far, and whether we may add to it
+    uses_left = Counter(p for node in order for p in node.parents if isinstance(p, Tensor)) if on_leaf_done else None
+    sums: dict[Node, tuple[Array, bool]] = {tensor.node: (g, False)}  # gradient so far, and whether we own the array
     while order:
         node = order.pop()
         if node not in sums:  # every path to it was cut by a None
@@ -263,69 +259,71 @@ def backward(tensor: Tensor, g: Any = None, ready: Callable[[Tensor], object] | 
         node.vjp, node.parents = None, ()
         assert vjp is not None
         accumulates = hasattr(vjp, "accumulates")
-        accumulate_into = _places(parents, sums) if accumulates else ()
+        accumulate_into = _accumulation_targets(parents, sums) if accumulates else ()
         gradients = vjp(g, accumulate_into) if accumulates else vjp(g)
-        check_answer(node.name, parents, gradients)
+        check_vjp_result(node.name, parents, gradients)
         if observer is not None:
-            observer.went(node, vjp, g, parents, gradients, accumulate_into, sums)
+            observer.on_backward(BackwardEvent(node, vjp, g, parents, gradients, accumulate_into, sums))
         for i, (parent, gradient) in enumerate(zip(parents, gradients, strict=False)):
             if parent is None or gradient is None or (accumulates and gradient is accumulate_into[i]):
                 continue
             check_gradient(node.name, parent, gradient)
-            own = accumulates and not any(gradient is other for other in gradients[:i] + gradients[i + 1 :])
+            unshared = accumulates and not any(gradient is other for other in gradients[:i] + gradients[i + 1 :])
             if isinstance(parent, Tensor):
-                _add_to_leaf(parent, gradient, own)
+                _add_to_leaf(parent, gradient, unshared)
             elif parent not in sums:
-                sums[parent] = gradient, own
+                sums[parent] = gradient, unshared
             else:
                 total, owned = sums[parent]
                 if owned:
                     total += gradient
                 else:
-                    sums[parent] = npx.asarray(total + gradient), True  # asarray: NumPy's 0-d sums are no arrays
-        if ready and awaited is not None:
+                    sums[parent] = npx.asarray(total + gradient), True  # asarray: NumPy returns 0-d sums as scalars
+        if on_leaf_done and uses_left is not None:
             for leaf in (parent for parent in parents if isinstance(parent, Tensor)):
-                awaited[leaf] -= 1
-                if not awaited[leaf]:
-                    ready(leaf)
+                uses_left[leaf] -= 1
+                if not uses_left[leaf]:
+                    on_leaf_done(leaf)
         del vjp, g, accumulate_into, gradients
 
 
-def _places(parents: tuple[Node | Tensor | None, ...], sums: dict[Node, tuple[Array, bool]]) -> GradientTargets:
-    """Where a vjp may add: sums that are the engine's own and contiguous, none of them twice."""
-    places: list[Array | None] = []
+def _accumulation_targets(
+    parents: tuple[Node | Tensor | None, ...], sums: dict[Node, tuple[Array, bool]]
+) -> GradientTargets:
+    """Return the arrays that a vjp may add to: contiguous sums that the engine owns, none of them twice."""
+    targets: list[Array | None] = []
     for parent in parents:
         if isinstance(parent, Node):
-            place, owned = sums.get(parent, (None, False))
+            total, owned = sums.get(parent, (None, False))
         else:
-            place, owned = None if parent is None else parent.grad, True
-        free = place is not None and owned and place.flags.c_contiguous and not any(place is p for p in places)
-        places.append(place if free else None)
-    return tuple(places)
+            total, owned = None if parent is None else parent.grad, True
+        usable = total is not None and owned and total.flags.c_contiguous and not any(total is t for t in targets)
+        targets.append(total if usable else None)
+    return tuple(targets)
 
 
 def reachable(root: Node) -> list[Node]:
-    """The nodes that `root` was computed from and itself, in the order in which they were made."""
-    found, stack = {root}, [root]
+    """Return `root` and all nodes that it was computed from, in order of creation."""
+    nodes, stack = {root}, [root]
     while stack:
         node = stack.pop()
         changed = False
         for parent in node.parents:
             if not isinstance(parent, Node):
-                changed |= parent is not None and parent.moved > node.number
-            elif parent not in found:
-                found.add(parent)
+                changed |= parent is not None and parent.version > node.number
+            elif parent not in nodes:
+                nodes.add(parent)
                 stack.append(parent)
         if node.vjp is None or changed:
-            refuse_graph(node.name, changed)
-    return sorted(found, key=lambda node: node.number)
+            reject_graph(node.name, changed)
+    return sorted(nodes, key=lambda node: node.number)
 
 
-def _add_to_leaf(leaf: Tensor, gradient: Array, own: bool = False) -> None:
+def _add_to_leaf(leaf: Tensor, gradient: Array, unshared: bool = False) -> None:
     if leaf.grad is not None:
         leaf.grad += gradient
-    elif own:
+    elif unshared:
         leaf.grad = gradient
     else:
-        # A copy: the array may be shared with other inputs of the operation it came from.
+        # A copy, because the same array may be the gradient of other inputs of the operation.
         leaf.grad = npx.asarray(gradient.copy())

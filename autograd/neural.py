@@ -1,7 +1,7 @@
-"""The operations of the Transformer: one fused kernel each, beside the composition it must equal.
+"""The operations of the Transformer: one fused kernel each, with the composition of small operations that it equals.
 
-The compositions (`COMPOSITIONS["softmax"]`, ...) are made of the small operations of `operations.py` only. They are
-there to be read, and to be the truth that the tests hold the fused operations to, values and gradients.
+The compositions (`COMPOSITIONS["softmax"]`, ...) use only the operations of `operations.py`. They document the fused
+operations, and the tests check values and gradients of the fused operations against them.
 """
 
 from collections.abc import Callable
@@ -15,42 +15,42 @@ from autograd.engine import VJP, Result, Tensor, accumulates, differentiable, is
 from npx import NO_TARGETS, Array, AttentionSpec, Drop, GradientTargets, LabelSmoothing, Packing
 from npx.kernels.attention_spec import rotary_positions, rotation_factors, score_bias
 
-COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> the same made of small operations
+COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> its composition of small operations
 
 
 def composition(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Enter `composed_NAME` in `COMPOSITIONS` as that of the operation NAME."""
+    """Register `composed_NAME` as the composition of the operation NAME."""
     COMPOSITIONS[function.__name__.removeprefix("composed_")] = function
     return function
 
 
-# What is formed again on the way back instead of kept
+# Rematerialization: outputs that are recomputed in backward instead of saved
 
 T = TypeVar("T")
-Form = Callable[[], Array]
+Recompute = Callable[[], Array]
 
 
-def forming(vjp: VJP, form: Form) -> VJP:
-    """Mark a vjp with what forms the operation's output again, from nothing but what the vjp keeps itself."""
-    vjp.again = form  # type: ignore[attr-defined]
+def recomputable(vjp: VJP, recompute: Recompute) -> VJP:
+    """Mark a vjp with a function that recomputes the operation's output from arrays that the vjp saves anyway."""
+    vjp.recompute = recompute  # type: ignore[attr-defined]
     return vjp
 
 
-def always(value: T) -> Callable[[], T]:
-    """A function that gives the value."""
+def constant(value: T) -> Callable[[], T]:
+    """Return a function that returns `value`."""
     return lambda: value
 
 
-def once(form: Callable[[], T]) -> Callable[[], T]:
-    """The function `form`, which is called once, when it is first asked for its value."""
-    formed: list[T] = []
+def memoize(compute: Callable[[], T]) -> Callable[[], T]:
+    """Return a function that calls `compute` at its first call and returns the same value from then on."""
+    results: list[T] = []
 
-    def give() -> T:
-        if not formed:
-            formed.append(form())
-        return formed[0]
+    def memoized() -> T:
+        if not results:
+            results.append(compute())
+        return results[0]
 
-    return give
+    return memoized
 
 
 # Softmax, layer norm, dropout
@@ -58,9 +58,9 @@ def once(form: Callable[[], T]) -> Callable[[], T]:
 
 @differentiable
 def softmax(x: Array, mask: Array | None = None) -> Result:
-    """softmax(x)_i = exp(x_i) / sum_j exp(x_j) over the last axis, without the positions where `mask` is False.
+    """softmax(x)_i = exp(x_i) / sum_j exp(x_j) over the last axis, leaving out positions where `mask` is False.
 
-    x (..., n); mask bool, broadcastable to x's shape. A row with no position left gives zeros.
+    x (..., n); mask bool, broadcastable to x's shape. A fully masked row gives zeros.
     """
     y, saved = npx.softmax(x, mask)
     return y, lambda g: (npx.softmax_grad(g, saved),)
@@ -68,7 +68,7 @@ def softmax(x: Array, mask: Array | None = None) -> Result:
 
 @composition
 def composed_softmax(x: Tensor, mask: Array | None = None) -> Tensor:
-    """`softmax` from small operations, for rows with at least one position left."""
+    """`softmax` from small operations, for rows with at least one position that is not masked."""
     if mask is not None:
         x = ops.where(mask, x, Tensor(npx.full((), -npx.inf, x.dtype)))
     e = ops.exp(x - x.detach().max(axis=-1, keepdims=True).data)
@@ -94,14 +94,14 @@ def composed_layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-
 
 @differentiable
 def dropout(x: Array, drop: Drop | None) -> Result:
-    """x * keep / (1 - rate), where `drop` (npx.Drop) decides which values are kept; None: x."""
+    """x * mask / (1 - rate), with the random mask that `drop` (npx.Drop) describes; x if `drop` is None."""
     y, saved = npx.dropout(x, drop)
     return y, lambda g: (npx.dropout_grad(g, saved),)
 
 
 @composition
 def composed_dropout(x: Tensor, drop: Drop | None) -> Tensor:
-    """`dropout` as a product with a constant."""
+    """`dropout` as multiplication by a constant array."""
     return x * npx.dropout.reference(npx.ones(x.shape, x.dtype), drop)[0]
 
 
@@ -129,43 +129,47 @@ def composed_dropout_residual_norm(
 # Projections
 
 
-ACTIVATIONS = ("", "relu")  # that `linear` can end in
+ACTIVATIONS = ("", "relu")  # that `linear` can apply
 
 
 @differentiable
-def linear(x: Array, w: Array, b: Array | None = None, activation: str = "", *, again: Form | None = None) -> Result:
+def linear(
+    x: Array, w: Array, b: Array | None = None, activation: str = "", *, recompute_x: Recompute | None = None
+) -> Result:
     """x w + b, then max(0, .) if `activation` is "relu". x (..., I); w (I, O); b (O,) or None; result (..., O).
 
-    again: what forms x again on the way back (`Tensor.again`), so that it is not kept.
+    recompute_x: a function that recomputes x in backward (`Tensor.recompute`); with it, x is not saved.
     """
     if activation not in ACTIVATIONS:
-        raise ValueError(f"linear: expected an activation of {ACTIVATIONS}; got {activation!r}; try it as an operation")
+        raise ValueError(
+            f"linear: expected an activation of {ACTIVATIONS}; got {activation!r}; try a separate operation"
+        )
     if x.shape[-1:] != w.shape[:1] or (b is not None and b.shape != w.shape[1:]):
         bias = "none" if b is None else b.shape
         raise ValueError(f"linear: expected x (..., I), w (I, O) and b (O,); got {x.shape}, {w.shape} and {bias}")
     rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])
     y, saved = npx.linear(rows, w, b, activation)
-    of_rows, of_x, of_y = rows.shape, x.shape, (*x.shape[:-1], w.shape[1])
-    source = again or always(x)
-    kept = saved.without(rows, lambda: source().reshape(of_rows)) if again else always(saved)
+    rows_shape, x_shape, y_shape = rows.shape, x.shape, (*x.shape[:-1], w.shape[1])
+    get_x = recompute_x or constant(x)
+    get_saved = saved.without(rows, lambda: get_x().reshape(rows_shape)) if recompute_x else constant(saved)
 
     @accumulates
     def vjp(g: Array, accumulate_into: GradientTargets = NO_TARGETS) -> tuple[Array | None, ...]:
-        to_x, to_w, to_b = (*accumulate_into, None)[:3]
-        to_rows = None if to_x is None else to_x.reshape(of_rows)
-        gx, gw, gb = npx.linear_grad(g.reshape(of_rows[0], of_y[-1]), kept(), accumulate_into=(to_rows, to_w, to_b))
-        return gx.reshape(of_x) if to_x is None else to_x, gw, gb
+        x_sum, w_sum, b_sum = (*accumulate_into, None)[:3]
+        sums = None if x_sum is None else x_sum.reshape(rows_shape), w_sum, b_sum
+        gx, gw, gb = npx.linear_grad(g.reshape(rows_shape[0], y_shape[-1]), get_saved(), accumulate_into=sums)
+        return gx.reshape(x_shape) if x_sum is None else x_sum, gw, gb
 
-    if not activation and npx.should_rematerialize(x):  # a ReLU keeps y for itself
-        forming(vjp, lambda: npx.linear(source().reshape(of_rows), w, b)[0].reshape(of_y))
-    return y.reshape(of_y), vjp
+    if not activation and npx.should_rematerialize(x):  # ReLU saves y itself
+        recomputable(vjp, lambda: npx.linear(get_x().reshape(rows_shape), w, b)[0].reshape(y_shape))
+    return y.reshape(y_shape), vjp
 
 
 @composition
 def composed_linear(
-    x: Tensor, w: Tensor, b: Tensor | None = None, activation: str = "", *, again: Any = None
+    x: Tensor, w: Tensor, b: Tensor | None = None, activation: str = "", *, recompute_x: Any = None
 ) -> Tensor:
-    """`linear` from small operations, which keep x."""
+    """`linear` from small operations, which save x."""
     y = x @ w if b is None else x @ w + b
     return ops.relu(y) if activation else y
 
@@ -176,7 +180,7 @@ def embedding(
 ) -> Result:
     """dropout(scale * table[ids] + added). table (V, D); ids (..., T) integers in [0, V); result (..., T, D).
 
-    added: a constant array (T, D), which gets no gradient, or None; drop None: no dropout.
+    added: a constant array (T, D), without a gradient, or None; drop None: no dropout.
     """
     ids = npx.asarray(ids)
     check_ids("embedding", ids, len(table))
@@ -199,7 +203,7 @@ def composed_embedding(
 
 
 def split_heads(x: Array, heads: int, *sizes: int) -> list[Array]:
-    """Views (..., heads, size), one for each of `sizes`, of the parts of x (..., heads * sum(sizes))."""
+    """Split x (..., heads * sum(sizes)) into views (..., heads, size), one for each of `sizes`."""
     parts, start = [], 0
     for size in sizes:
         part = x[..., start : start + heads * size]
@@ -212,8 +216,9 @@ def split_heads(x: Array, heads: int, *sizes: int) -> list[Array]:
 def attention(q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None) -> Result:
     """dropout(softmax(q k^T / sqrt(d_k))) v for every head (paper equation 1).
 
-    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); `spec` (npx.AttentionSpec): which keys count, biases, rotary
-    positions, and what is packed, with one axis for B and T, or S; drop None: no dropout. Result (B, T, H, d_v).
+    q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); result (B, T, H, d_v). Packed arrays have one axis
+    instead of B and T, or B and S. `spec` (npx.AttentionSpec): masks, bias, rotary positions and packing. drop None: no
+    dropout.
     """
     check_attention(spec, q, k, v)
     y, saved = npx.attention(q, k, v, spec, drop)
@@ -224,11 +229,11 @@ def attention(q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(
 def composed_attention(
     q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None
 ) -> Tensor:
-    """`attention` from small operations, for rows with at least one key left."""
+    """`attention` from small operations, for rows with at least one key that is not masked."""
     added = score_bias(spec, q.data, k.data)
     if spec.rotary_base is not None:
-        of_q, of_k = rotary_positions(spec, q.data, k.data)
-        q, k = composed_rotation(q, of_q, spec.rotary_base), composed_rotation(k, of_k, spec.rotary_base)
+        q_positions, k_positions = rotary_positions(spec, q.data, k.data)
+        q, k = composed_rotation(q, q_positions, spec.rotary_base), composed_rotation(k, k_positions, spec.rotary_base)
     q, k, v = padded(q, spec.q_packing), padded(k, spec.kv_packing), padded(v, spec.kv_packing)
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # (B, H, T, d)
     z = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
@@ -239,7 +244,7 @@ def composed_attention(
 
 
 def padded(x: Tensor, packing: Packing | None) -> Tensor:
-    """Packed rows x (N, H, d) as (B, T, H, d), the last row of all in the places after the end of a sentence."""
+    """Unpack rows x (N, H, d) to (B, T, H, d), padding sentences with the last row of x."""
     if packing is None:
         return x
     rows = npx.full(packing.shape, len(x) - 1, npx.int64).reshape(-1)
@@ -248,7 +253,10 @@ def padded(x: Tensor, packing: Packing | None) -> Tensor:
 
 
 def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:
-    """Rotary positions (npx/kernels/attention_spec.py) from small operations. x (..., T, H, d)."""
+    """Rotary positions (npx/kernels/attention_spec.py) from small operations. x (..., T, H, d).
+
+    first: the position of x[..., 0, :, :], or the positions (T,).
+    """
     turns = rotation_factors(x.data, first, base)
     cos, sin = turns.real, turns.imag
     a, b = x[..., ::2], x[..., 1::2]
@@ -259,26 +267,32 @@ def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:
 def self_attention(
     qkv: Array, heads: int, d_k: int, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None
 ) -> Result:
-    """`attention` of a sequence to itself, from one merged projection: queries, keys and values side by side.
+    """`attention` of a sequence to itself, from one merged projection to queries, keys and values.
 
-    qkv (B, T, H * (2 d_k + d_v)); result (B, T, H * d_v); packed, (N, ...) both.
+    qkv (B, T, H * (2 d_k + d_v)), the queries of all heads first; result (B, T, H * d_v). Packed: (N, ...).
     """
     return merged_attention([qkv], [(d_k, d_k, qkv.shape[-1] // heads - 2 * d_k)], heads, spec, drop)
 
 
 @differentiable
 def cross_attention(
-    queries: Array, keys_values: Array, heads: int, d_k: int, spec: AttentionSpec = AttentionSpec(), drop: Drop |
-    None = None,
-    *, again: tuple[Form | None, ...] = (None, None),
-) -> Result:  # fmt: skip
-    """`attention` of one sequence to another, whose keys and values come side by side from one merged projection.
+    queries: Array,
+    keys_values: Array,
+    heads: int,
+    d_k: int,
+    spec: AttentionSpec = AttentionSpec(),
+    drop: Drop | None = None,
+    *,
+    recompute: tuple[Recompute | None, Recompute | None] = (None, None),
+) -> Result:
+    """`attention` of one sequence to another, whose keys and values come from one merged projection.
 
-    queries (B, T, H * d_k); keys_values (B, S, H * (d_k + d_v)); result (B, T, H * d_v); packed, (N, ...) each.
-    again: what forms both again on the way back (`Tensor.again`), so that they are not kept.
+    queries (B, T, H * d_k); keys_values (B, S, H * (d_k + d_v)), all keys first; result (B, T, H * d_v). Packed:
+    (N, ...). recompute: functions that recompute both inputs in backward (`Tensor.recompute`); an input that has one is
+    not saved.
     """
     sizes = [(d_k,), (d_k, keys_values.shape[-1] // heads - d_k)]
-    return merged_attention([queries, keys_values], sizes, heads, spec, drop, again)
+    return merged_attention([queries, keys_values], sizes, heads, spec, drop, recompute)
 
 
 def merged_attention(
@@ -287,57 +301,59 @@ def merged_attention(
     heads: int,
     spec: AttentionSpec,
     drop: Drop | None,
-    again: tuple[Form | None, ...] = (None,),
+    recompute: tuple[Recompute | None, ...] = (None,),
 ) -> Result:
-    """`attention` of the queries, keys and values that lie in `merged` arrays, each with heads of its `sizes`.
+    """`attention` of queries, keys and values that are merged into fewer arrays: `sizes` lists the head sizes in each.
 
-    The gradients are written where the parts lie: no copies. On a CPU neither the weights nor what they give is kept,
-    but both are formed again. ValueError where an array has more columns, or fewer.
+    The gradients are written into views of the merged gradients, without copies. On a CPU neither the attention weights
+    nor the output is saved: backward recomputes both. ValueError for an array with the wrong number of columns.
     """
-    for x, own in zip(merged, sizes, strict=True):
-        columns = [heads * size for size in own]
+    for x, head_sizes in zip(merged, sizes, strict=True):
+        columns = [heads * size for size in head_sizes]
         if x.shape[-1] != npx.sum(columns) or min(columns) < 0:
             raise ValueError(f"attention: expected {' + '.join(map(str, columns))} columns; got {x.shape[-1]}")
 
-    def parts(arrays: list[Array]) -> tuple[Array, ...]:
-        return tuple(part for x, own in zip(arrays, sizes, strict=True) for part in split_heads(x, heads, *own))
+    def split(arrays: list[Array]) -> tuple[Array, ...]:
+        return tuple(
+            part for x, head_sizes in zip(arrays, sizes, strict=True) for part in split_heads(x, heads, *head_sizes)
+        )
 
     def attend(arrays: list[Array]) -> tuple[Array, Any]:
-        own = parts(arrays)
-        check_attention(spec, *own)
-        return npx.attention(*own, spec, drop)
+        q, k, v = split(arrays)
+        check_attention(spec, q, k, v)
+        return npx.attention(q, k, v, spec, drop)
 
     y, saved = attend(merged)
-    kinds, shape, of_y = [(x.shape, x.dtype) for x in merged], y.shape, (*y.shape[:-2], y.shape[-2] * y.shape[-1])
-    sources = [form or always(x) for x, form in zip(merged, again, strict=True)]
-    spared = npx.should_rematerialize(y)
-    formed: Callable[[], Any] = (
-        once(lambda: attend([source() for source in sources])) if spared else always((None, saved))
+    layouts, shape, y_shape = [(x.shape, x.dtype) for x in merged], y.shape, (*y.shape[:-2], y.shape[-2] * y.shape[-1])
+    get_inputs = [function or constant(x) for x, function in zip(merged, recompute, strict=True)]
+    rematerialize = npx.should_rematerialize(y)
+    get_result: Callable[[], Any] = (
+        memoize(lambda: attend([get() for get in get_inputs])) if rematerialize else constant((None, saved))
     )
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
-        gradients = [npx.empty(*kind) for kind in kinds]
-        npx.attention_grad(g.reshape(shape), formed()[1], out=parts(gradients))
+        gradients = [npx.empty(*layout) for layout in layouts]
+        npx.attention_grad(g.reshape(shape), get_result()[1], out=split(gradients))
         return tuple(gradients)
 
-    return y.reshape(of_y), forming(vjp, lambda: formed()[0].reshape(of_y)) if spared else vjp
+    return y.reshape(y_shape), recomputable(vjp, lambda: get_result()[0].reshape(y_shape)) if rematerialize else vjp
 
 
 @composition
-def composed_self_attention(qkv: Tensor, heads: int, d_k: int, *how: Any, **named: Any) -> Tensor:
-    """`self_attention` from small operations; `how`: as for `composed_attention`."""
-    return composed_cross_attention(qkv[..., : heads * d_k], qkv[..., heads * d_k :], heads, d_k, *how, **named)
+def composed_self_attention(qkv: Tensor, heads: int, d_k: int, *args: Any, **kwargs: Any) -> Tensor:
+    """`self_attention` from small operations; the other arguments are those of `composed_attention`."""
+    return composed_cross_attention(qkv[..., : heads * d_k], qkv[..., heads * d_k :], heads, d_k, *args, **kwargs)
 
 
 @composition
 def composed_cross_attention(
-    queries: Tensor, keys_values: Tensor, heads: int, d_k: int, *how: Any, again: Any = None, **named: Any
+    queries: Tensor, keys_values: Tensor, heads: int, d_k: int, *args: Any, recompute: Any = None, **kwargs: Any
 ) -> Tensor:
-    """`cross_attention` from small operations, which keep both; `how`: as for `composed_attention`."""
+    """`cross_attention` from small operations, which save both; other arguments are those of `composed_attention`."""
     keys = queries.shape[-1]
     parts = queries, keys_values[..., :keys], keys_values[..., keys:]
     q, k, v = (x.reshape(*x.shape[:-1], heads, -1) for x in parts)
-    return composed_attention(q, k, v, *how, **named).reshape(*queries.shape[:-1], -1)
+    return composed_attention(q, k, v, *args, **kwargs).reshape(*queries.shape[:-1], -1)
 
 
 # Losses
@@ -345,11 +361,11 @@ def composed_cross_attention(
 
 @differentiable
 def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Result:
-    """The summed label-smoothed cross entropy over the targets that are not padding.
+    """Label-smoothed cross entropy, summed over the targets that are not padding.
 
-    logits (..., V); targets (...) integers; `smoothing`: see npx/kernels/cross_entropy.py. Its pad_id, 0 unless told,
-    is the class that is padding: -1 where all are counted.
-    The loss of float16 and bfloat16 logits is float32: a sum over a batch has no place in them.
+    logits (..., V); targets (...) integers; `smoothing`: see npx/kernels/cross_entropy.py. Its pad_id (default 0) is
+    the padding class; with -1 all targets count. The loss of float16 and bfloat16 logits is float32, because a sum over
+    a batch exceeds their precision.
     """
     targets = npx.asarray(targets)
     check_targets("cross_entropy", logits, targets, logits.shape[-1])
@@ -360,9 +376,9 @@ def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = Lab
 
 @differentiable
 def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Result:
-    """`cross_entropy` of the logits x w^T, which are never all in memory. x (..., D); w (V, D); targets (...).
+    """`cross_entropy` of the logits x w^T, which are never in memory all at once. x (..., D); w (V, D); targets (...).
 
-    The gradients are formed together with the loss, while a chunk of logits is in cache.
+    The gradients are computed together with the loss, while a chunk of logits is in cache.
     """
     targets = npx.asarray(targets)
     check_targets("linear_cross_entropy", x, targets, len(w))
@@ -379,19 +395,20 @@ def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: LabelSmo
 
 @composition
 def composed_cross_entropy(logits: Tensor, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Tensor:
-    """`cross_entropy` from small operations: - sum_k q_k log softmax(logits)_k with q written out."""
-    classes = logits.shape[-1]
-    logits, targets = logits.reshape(-1, classes), targets.reshape(-1)
-    share, over, pad_id = smoothing
+    """`cross_entropy` from small operations: - sum_k q_k log softmax(logits)_k, with q as an array."""
+    n_classes = logits.shape[-1]
+    logits, targets = logits.reshape(-1, n_classes), targets.reshape(-1)
+    label_smoothing, smoothing_classes, pad_id = smoothing
     real = targets != pad_id
-    one_hot = (targets[:, None] == npx.arange(classes)).astype(logits.dtype)
+    one_hot = (targets[:, None] == npx.arange(n_classes)).astype(logits.dtype)
     others = 1 - one_hot
-    if over == "others_without_pad":
-        others = others * (npx.arange(classes) != pad_id)
+    if smoothing_classes == "others_without_pad":
+        others = others * (npx.arange(n_classes) != pad_id)
     q = (
-        (1 - share) * one_hot + share / classes
-        if over == "all"
-        else (1 - share) * one_hot + share * others / npx.maximum(others.sum(axis=-1, keepdims=True), 1)
+        (1 - label_smoothing) * one_hot + label_smoothing / n_classes
+        if smoothing_classes == "all"
+        else (1 - label_smoothing) * one_hot
+        + label_smoothing * others / npx.maximum(others.sum(axis=-1, keepdims=True), 1)
     ).astype(logits.dtype)
     shifted = logits - logits.detach().max(axis=-1, keepdims=True).data
     log_p = shifted - ops.log(ops.exp(shifted).sum(axis=-1, keepdims=True))

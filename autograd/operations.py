@@ -1,4 +1,4 @@
-"""Arithmetic, shapes, reductions, products: the small operations everything can be composed of.
+"""Small operations from which all others can be composed: arithmetic, shapes, reductions, matrix products.
 
 Each function takes plain arrays and returns its output with a vjp; `differentiable` turns it into an operation on
 Tensors. `g` is the gradient of the output. Broadcasting follows NumPy; its gradient is a sum (`unbroadcast`).
@@ -17,12 +17,12 @@ Operand = Any  # an array, or a number that needs no gradient
 
 
 def unbroadcast(g: Array, like: Operand) -> Any:
-    """Sum g over the axes along which `like` was broadcast; None for a Python number, which has no gradient."""
+    """Sum g over the axes along which `like` was broadcast. Return None for a Python number, which has no gradient."""
     if not hasattr(like, "shape"):
         return None
     if g.shape == like.shape:
         return g
-    g = g.sum(axis=tuple(range(g.ndim - like.ndim)))  # axes that were added in front
+    g = g.sum(axis=tuple(range(g.ndim - like.ndim)))  # axes that broadcasting prepended
     stretched = tuple(i for i, n in enumerate(like.shape) if n == 1 and g.shape[i] != 1)
     return g.sum(axis=stretched, keepdims=True) if stretched else g
 
@@ -31,7 +31,7 @@ def unbroadcast(g: Array, like: Operand) -> Any:
 
 
 def arithmetic(function: Callable[[Operand, Operand], Result]) -> Callable[..., Result]:
-    """Refuse operands whose result has another dtype than a floating one of them: nothing is cast silently."""
+    """Raise TypeError if the result has another dtype than a floating operand: nothing is cast silently."""
 
     @wraps(function)
     def checked(a: Operand, b: Operand) -> Result:
@@ -79,7 +79,7 @@ def divide(a: Operand, b: Operand) -> Result:
 
 
 def is_number(x: Any) -> bool:
-    """Whether x is a Python number: a constant that keeps the other operand's dtype and needs no gradient."""
+    """Return whether x is a Python number: a constant without a gradient, which keeps the other operand's dtype."""
     return isinstance(x, (int, float))
 
 
@@ -91,7 +91,7 @@ def negative(x: Array) -> Result:
 
 @differentiable
 def power(x: Array, exponent: float) -> Result:
-    """x ** exponent for a constant exponent, a number."""
+    """x ** exponent for a constant exponent, a Python number."""
     if not is_number(exponent):
         kind = type(exponent).__name__
         raise TypeError(f"power: expected a number as exponent; got {kind}; try exp(log(x) * exponent)")
@@ -133,9 +133,9 @@ def sigmoid(x: Array) -> Result:
 
 
 def logistic(x: Array) -> Array:
-    """1 / (1 + e^-x) as e^min(x, 0) / (1 + e^-|x|), which cannot overflow and keeps all digits where it is near 0.
+    """Compute 1 / (1 + e^-x) as e^min(x, 0) / (1 + e^-|x|), which cannot overflow and is accurate near 0.
 
-    Two exponentials: to choose between e^-|x| and 1 value by value takes six times as long as one of them.
+    The second exponential is cheaper than choosing between e^-|x| and 1 elementwise, which takes six times as long.
     """
     return npx.exp(npx.minimum(x, 0)) / (1 + npx.exp(-npx.absolute(x)))
 
@@ -155,14 +155,14 @@ def absolute(x: Array) -> Result:
 @differentiable
 @arithmetic
 def maximum(a: Operand, b: Operand) -> Result:
-    """The larger of a and b; where they are equal each gets half of the gradient."""
+    """Elementwise maximum of a and b; equal elements share the gradient equally."""
     return npx.maximum(a, b), lambda g: _choice_grad(g, a, b, a > b)
 
 
 @differentiable
 @arithmetic
 def minimum(a: Operand, b: Operand) -> Result:
-    """The smaller of a and b; where they are equal each gets half of the gradient."""
+    """Elementwise minimum of a and b; equal elements share the gradient equally."""
     return npx.minimum(a, b), lambda g: _choice_grad(g, a, b, a < b)
 
 
@@ -173,7 +173,7 @@ def _choice_grad(g: Array, a: Operand, b: Operand, a_wins: Array) -> tuple[Array
 
 @differentiable
 def where(condition: Array, a: Operand, b: Operand) -> Result:
-    """a where `condition` (bool array) is True, else b."""
+    """Select a where `condition` (bool array) is True, else b."""
     y: Any = npx.where(condition, a, b)
     return y, lambda g: (
         None,
@@ -182,13 +182,13 @@ def where(condition: Array, a: Operand, b: Operand) -> Result:
     )
 
 
-# Products
+# Matrix products
 
 
 @differentiable
 @arithmetic
 def matmul(a: Array, b: Array) -> Result:
-    """a @ b as NumPy defines it for operands of any rank: 1-D operands are a row on the left, a column on the right."""
+    """a @ b for operands of any rank, as in NumPy: a 1-D operand is a row on the left and a column on the right."""
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
         rows = a[None, :] if a.ndim == 1 else a
@@ -208,7 +208,7 @@ def matmul(a: Array, b: Array) -> Result:
 
 
 def _expand(g: Array, x: Array, axis: Any, keepdims: bool) -> Array:
-    """g of a reduction of x, as a view of x's shape."""
+    """Broadcast the gradient g of a reduction of x to x's shape, as a view."""
     if axis is not None and not keepdims:
         g = npx.expand_dims(g, axis)
     return npx.broadcast_to(g, x.shape)
@@ -216,27 +216,27 @@ def _expand(g: Array, x: Array, axis: Any, keepdims: bool) -> Array:
 
 @differentiable
 def sum(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
-    """Sum over `axis` (None, a number or a tuple)."""
+    """Sum over `axis` (None, an int or a tuple of ints)."""
     return npx.sum(x, axis=axis, keepdims=keepdims), lambda g: (_expand(g, x, axis, keepdims),)
 
 
 @differentiable
 def mean(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
-    """Mean over `axis` (None, a number or a tuple)."""
+    """Mean over `axis` (None, an int or a tuple of ints)."""
     y = npx.mean(x, axis=axis, keepdims=keepdims)
     return y, lambda g: (_expand(g * (y.size / (x.size or 1)), x, axis, keepdims),)
 
 
 @differentiable
 def max(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
-    """Maximum over `axis`; positions that share it share the gradient equally."""
+    """Maximum over `axis`; tied elements share the gradient equally."""
     y = npx.max(x, axis=axis, keepdims=keepdims)
     return y, lambda g: (_tie_grad(g, x, y, axis, keepdims),)
 
 
 @differentiable
 def min(x: Array, axis: Any = None, keepdims: bool = False) -> Result:
-    """Minimum over `axis`; positions that share it share the gradient equally."""
+    """Minimum over `axis`; tied elements share the gradient equally."""
     y = npx.min(x, axis=axis, keepdims=keepdims)
     return y, lambda g: (_tie_grad(g, x, y, axis, keepdims),)
 
@@ -251,13 +251,13 @@ def _tie_grad(g: Array, x: Array, y: Array, axis: Any, keepdims: bool) -> Array:
 
 @differentiable
 def reshape(x: Array, shape: Any) -> Result:
-    """The same elements in another shape; one length may be -1."""
+    """Change the shape; one length may be -1."""
     return x.reshape(shape), lambda g: (g.reshape(x.shape),)
 
 
 @differentiable
 def transpose(x: Array, axes: Any = None) -> Result:
-    """Axes in another order; None reverses them."""
+    """Permute the axes; None reverses them."""
     return npx.transpose(x, axes), lambda g: (
         npx.transpose(g, None if axes is None else sorted(range(x.ndim), key=lambda i: axes[i] % x.ndim)),
     )
@@ -265,19 +265,19 @@ def transpose(x: Array, axes: Any = None) -> Result:
 
 @differentiable
 def swapaxes(x: Array, first: int, second: int) -> Result:
-    """Two axes exchanged."""
+    """Exchange two axes."""
     return npx.swapaxes(x, first, second), lambda g: (npx.swapaxes(g, first, second),)
 
 
 @differentiable
 def broadcast_to(x: Array, shape: Any) -> Result:
-    """x repeated along new axes and axes of length 1."""
+    """Repeat x along new axes and axes of length 1."""
     return npx.broadcast_to(x, shape), lambda g: (unbroadcast(g, x),)
 
 
 @differentiable
 def getitem(x: Array, index: Any) -> Result:
-    """x[index]; an element picked several times collects the sum of its gradients."""
+    """x[index]; an element that is picked several times receives the sum of its gradients."""
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
         gx = npx.zeros(x.shape, x.dtype)
@@ -289,7 +289,7 @@ def getitem(x: Array, index: Any) -> Result:
 
 @differentiable
 def concatenate(*arrays: Array, axis: int = 0) -> Result:
-    """Arrays joined along an existing axis."""
+    """Join arrays along an existing axis."""
     ends = [0]
     for a in arrays:
         ends.append(ends[-1] + a.shape[axis])
@@ -303,11 +303,11 @@ def concatenate(*arrays: Array, axis: int = 0) -> Result:
 
 @differentiable
 def stack(*arrays: Array, axis: int = 0) -> Result:
-    """Arrays of one shape joined along a new axis."""
+    """Join arrays of one shape along a new axis."""
     return npx.stack(arrays, axis=axis), lambda g: tuple(npx.moveaxis(g, axis, 0))
 
 
 @differentiable
 def astype(x: Array, dtype: Any) -> Result:
-    """Another floating dtype; the gradient returns in x's own."""
+    """Convert to another floating dtype; the gradient is converted back."""
     return x.astype(dtype), lambda g: (g.astype(x.dtype),)

@@ -1,72 +1,79 @@
-"""Recomputation: a part of the graph that is not kept, but formed again on the way back (Chen et al., 2016).
+"""Gradient checkpointing: parts of the graph are recomputed in backward instead of saved (Chen et al., 2016).
 
     x = checkpoint(layer, x)
 
-keeps the inputs and the output of `layer` and nothing of what lies between. Backward runs the layer once more, with the
-same random numbers, and goes back through that: a third more computation, for memory that grows by one array a layer.
+saves the inputs and the output of `layer` and nothing in between. Backward runs the layer once more, with the same
+random numbers, and backpropagates through that graph. This costs a third more computation, and memory grows by only one
+array for each layer.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import npx
-from autograd.engine import Node, Tensor, backward, is_grad_enabled, leave, moment, no_grad, reachable
+from autograd.engine import Node, Tensor, backward, is_grad_enabled, next_version, no_grad, reachable, record_node
 from npx import Array
 from npx.random import record_keys, replay_keys
 
 
-def checkpoint(function: Callable[..., Tensor], *args: Any, **named: Any) -> Tensor:
-    """function(*args, **named), of which nothing is kept but inputs and output.
+def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    """Return function(*args, **kwargs), saving only its inputs and its output for backward.
 
-    The gradients of the inputs and of every parameter that `function` knows are, bit for bit, those without it, where
-    `function` alone uses an input (else sums may be rounded in another order). `function` has to do the same when it is
-    called again: random numbers have keys (npx.keyed), which are given out once more.
-    TypeError where it does not return a Tensor; RuntimeError, on the way back, where it uses what was computed from
-    other Tensors and is no input.
+    Args:
+        function: returns a Tensor computed from its arguments and from parameters. It must do the same when it is
+            called again; random numbers with keys (npx.keyed) are repeated.
+        args, kwargs: its arguments; all that it takes from the graph must be among them.
+
+    The gradients of the inputs and of every parameter are, bit for bit, those without `checkpoint`, provided that
+    `function` is the only user of an input; otherwise sums may be rounded in another order.
+
+    Raises TypeError if `function` does not return a Tensor, and, in backward, RuntimeError if it uses the result of an
+    operation that is not one of its arguments.
     """
     if not is_grad_enabled():
-        return function(*args, **named)
-    inputs = (*args, *named.values())
+        return function(*args, **kwargs)
+    inputs = (*args, *kwargs.values())
 
-    def computed(values: list[Any]) -> Tensor:
-        return function(*values[: len(args)], **dict(zip(named, values[len(args) :], strict=True)))
+    def call(values: list[Any]) -> Tensor:
+        return function(*values[: len(args)], **dict(zip(kwargs, values[len(args) :], strict=True)))
 
-    plain = [Tensor(x.data) if isinstance(x, Tensor) else x for x in inputs]
+    detached = [Tensor(x.data) if isinstance(x, Tensor) else x for x in inputs]
     with no_grad(), record_keys() as keys:
-        output = computed(plain)
+        output = call(detached)
     if not isinstance(output, Tensor):
         raise TypeError(f"checkpoint: expected a function that returns a Tensor; got {type(output).__name__}")
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
         if not is_grad_enabled():
             raise RuntimeError("checkpoint: expected backward with gradients enabled; got it within no_grad")
-        caught: dict[int, Array] = {}
-        begun = moment()
-        again = list(plain)
+        gradients: dict[int, Array] = {}
+        start = next_version()
+        recomputed_inputs = list(detached)
         for i, x in enumerate(inputs):
             if isinstance(x, Tensor) and x.requires_grad:
-                again[i] = caught_in(caught, i, plain[i].data)
+                recomputed_inputs[i] = gradient_collector(gradients, i, detached[i].data)
         with replay_keys(keys), npx.no_rematerialization():
-            result = computed(again)
-        if result.node and (first := reachable(result.node)[0]).number < begun:
+            result = call(recomputed_inputs)
+        if result.node and (oldest := reachable(result.node)[0]).number < start:
             raise RuntimeError(
-                "checkpoint: expected a function of its inputs and of parameters; "
-                f"got one that uses what {first.name!r} gave outside of it; try giving that as an input"
+                "checkpoint: expected a function of its arguments and of parameters; "
+                f"got one that uses the result of {oldest.name!r} from outside; try passing it as an argument"
             )
         if result.requires_grad:
             backward(result, g)
-        return tuple(caught.get(i) for i in range(len(inputs)))
+        return tuple(gradients.get(i) for i in range(len(inputs)))
 
-    return leave("checkpoint", output.data, vjp, inputs, True)  # also where no input wants one: its parameters may
+    # Recorded even if no input wants a gradient, because the parameters of `function` may.
+    return record_node("checkpoint", output.data, vjp, inputs, True)
 
 
-def caught_in(caught: dict[int, Array], i: int, data: Array) -> Tensor:
-    """A Tensor whose whole gradient is put into caught[i]: summed as that of any node is."""
+def gradient_collector(gradients: dict[int, Array], i: int, data: Array) -> Tensor:
+    """Return a Tensor that stores its complete gradient in gradients[i], summed as that of any node is."""
 
-    def catch(g: Array) -> tuple[Array | None, ...]:
-        caught[i] = npx.asarray(g)
+    def collect(g: Array) -> tuple[Array | None, ...]:
+        gradients[i] = npx.asarray(g)
         return ()
 
     tensor = Tensor(data)
-    tensor.node, tensor.requires_grad = Node("input", data, catch, ()), True
+    tensor.node, tensor.requires_grad = Node("input", data, collect, ()), True
     return tensor

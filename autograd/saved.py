@@ -1,6 +1,6 @@
-"""What the graph keeps: the arrays that operations hold for their vjp. For the message where memory runs out.
+"""Arrays that the graph holds for backward, as listed in the out-of-memory message.
 
-Nothing is counted while a program runs: the nodes that are alive are found when somebody asks.
+Nothing is counted while a program runs: `saved_arrays` finds the live nodes through the garbage collector.
 """
 
 import gc
@@ -12,7 +12,7 @@ from npx import Array
 
 
 class SavedArrays(NamedTuple):
-    """`number` arrays of one shape and dtype kept by operations of one name, of `nbytes` together."""
+    """Saved arrays of one operation, shape and dtype: their `number`, and their `nbytes` together."""
 
     operation: str
     number: int
@@ -25,26 +25,29 @@ class SavedArrays(NamedTuple):
 
 
 def saved_arrays(nodes: list[Node] | None = None) -> list[SavedArrays]:
-    """What all live graphs keep, the largest first; leaves (parameters) and arrays kept twice are not counted again."""
+    """Return what `nodes` (default: all live nodes) save for backward, the largest first.
+
+    Leaves (parameters) are not counted, and an array saved by several nodes counts once, for the oldest of them.
+    """
     if nodes is None:
         nodes = [x for x in gc.get_objects() if type(x) is Node]
     nodes = sorted((node for node in nodes if node.vjp is not None), key=lambda node: node.number)
     leaves = [parent.data for node in nodes for parent in node.parents if isinstance(parent, Tensor)]
     seen = {id(owner(leaf)) for leaf in leaves}
-    total: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
+    totals: dict[tuple[str, tuple[int, ...], str], list[int]] = {}  # number and bytes
     for node in nodes:
         for array in map(owner, captured(node.vjp)):
             if id(array) not in seen:
                 seen.add(id(array))
-                size = total.setdefault((node.name, tuple(array.shape), array.dtype.name), [0, 0])
-                size[0] += 1
-                size[1] += array.nbytes
-    kept = [SavedArrays(name, number, shape, dtype, size) for (name, shape, dtype), (number, size) in total.items()]
-    return sorted(kept, key=lambda x: -x.nbytes)
+                total = totals.setdefault((node.name, tuple(array.shape), array.dtype.name), [0, 0])
+                total[0] += 1
+                total[1] += array.nbytes
+    groups = [SavedArrays(name, n, shape, dtype, size) for (name, shape, dtype), (n, size) in totals.items()]
+    return sorted(groups, key=lambda x: -x.nbytes)
 
 
 def owner(array: Array) -> Array:
-    """The array whose memory a view shows."""
+    """Return the array that owns the memory of a view."""
     base: Any = getattr(array, "base", None)
     while hasattr(base, "nbytes") and hasattr(base, "dtype"):
         array, base = base, getattr(base, "base", None)
@@ -52,7 +55,7 @@ def owner(array: Array) -> Array:
 
 
 def captured(value: Any, visited: set[int] | None = None) -> Iterator[Array]:
-    """The arrays that a vjp closes over, in what kernels saved too, or those in any other value; each once."""
+    """Yield each array that a vjp closes over, kernels' saved values included, or that any other value contains."""
     visited = set() if visited is None else visited
     if id(value) in visited:
         return

@@ -1,60 +1,180 @@
-"""The operators and methods of a Tensor: each is the operation of that name, attached to the engine's class."""
+"""The operators and methods of a Tensor: each applies the operation of its name.
 
-import operator
+`TensorMethods` is the base class of `autograd.engine.Tensor`. It finds operations by name in `OPERATIONS`, where
+`differentiable` registers them, so neither this module nor the engine imports an operation.
+"""
+
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn, Self
 
-from autograd import operations as ops
-from autograd.engine import Tensor
+import npx
 from npx import Array
+from npx.registry import Registry
+
+OPERATIONS: Registry[Callable[..., Any]] = Registry("operation")
 
 
-def reflected(operation: Callable[..., Tensor]) -> Callable[[Tensor, Any], Tensor]:
-    """For `other - tensor`, which asks the right operand."""
-    return lambda self, other: operation(other, self)
+def _values(x: Any) -> Any:
+    return x.data if isinstance(x, TensorMethods) else x
 
 
-def reshape(self: Tensor, *shape: Any) -> Tensor:
-    """`x.reshape(2, 3)` or `x.reshape((2, 3))`."""
-    return ops.reshape(self, shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape)
+class TensorMethods:
+    """Arithmetic, comparisons, indexing, reductions and shape methods of a Tensor.
 
+    Arithmetic takes Tensors, arrays and Python numbers of one floating dtype and broadcasts as NumPy does. Comparisons
+    return arrays of bools, without a gradient, for `where` and for indexing.
+    """
 
-def transpose(self: Tensor, *axes: Any) -> Tensor:
-    """`x.transpose()`, `x.transpose(1, 0)` or `x.transpose((1, 0))`."""
-    return ops.transpose(self, axes[0] if len(axes) == 1 and isinstance(axes[0], Sequence) else axes or None)
+    __slots__ = ()
+    __array_ufunc__ = None  # makes `array * tensor` call Tensor.__rmul__ instead of building an array of Tensors
+    data: Array
 
+    # The array
 
-def compared(comparison: Callable[[Any, Any], Array]) -> Callable[[Tensor, Any], Array]:
-    """An array of bools, for `where` and for indices: steps have no gradient."""
-    return lambda self, other: comparison(self.data, other.data if isinstance(other, Tensor) else other)
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes."""
+        return self.data.shape
 
+    @property
+    def dtype(self) -> Any:
+        """Type of the elements."""
+        return self.data.dtype
 
-BINARY = {"add": ops.add, "sub": ops.subtract, "mul": ops.multiply, "truediv": ops.divide, "matmul": ops.matmul}
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.data.ndim
 
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.data.size
 
-def elements(self: Tensor) -> Iterator[Tensor]:
-    """Its parts along the first axis; TypeError where it has none."""
-    return (self[i] for i in range(len(self)))
+    def __len__(self) -> int:
+        return len(self.data)
 
+    def __bool__(self) -> bool:
+        return bool(self.data)
 
-def refused(self: Tensor, *how: Any, **named: Any) -> Any:
-    """NumPy would take it apart, and lose the gradient."""
-    raise TypeError(
-        "Tensor: expected an operation of autograd; got one of NumPy's, or a list of Tensors; "
-        "try ops.stack(a, b) for Tensors one by one, x.numpy() for bare values"
-    )
+    def __float__(self) -> float:
+        return float(self.item())
 
+    def __iter__(self) -> Iterator[Self]:
+        """Iterate over the first axis. TypeError for a Tensor without axes."""
+        return (self[i] for i in range(len(self)))
 
-COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
-METHODS = {
-    **{f"__{comparison.__name__}__": compared(comparison) for comparison in COMPARISONS},
-    **{f"__{name}__": operation for name, operation in BINARY.items()},
-    **{f"__r{name}__": reflected(operation) for name, operation in BINARY.items()},
-    **{"__pow__": ops.power, "__neg__": ops.negative, "__getitem__": ops.getitem},
-    **{"sum": ops.sum, "mean": ops.mean, "max": ops.max, "min": ops.min},
-    **{"__iter__": elements, "__array__": refused, "__hash__": object.__hash__},  # as keys Tensors are themselves
-    **{"__bool__": lambda self: bool(self.data), "__float__": lambda self: float(self.item())},
-    **{"reshape": reshape, "transpose": transpose, "swapaxes": ops.swapaxes, "astype": ops.astype},
-}
-for name, method in METHODS.items():
-    setattr(Tensor, name, method)
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise TypeError: NumPy would return an array of Tensors and lose the gradient."""
+        raise TypeError(
+            "Tensor: expected an operation of autograd; got one of NumPy's, or a list of Tensors; "
+            "try ops.stack(a, b) for Tensors one by one, x.numpy() for bare values"
+        )
+
+    def item(self) -> float:
+        """Return the value of a Tensor of one element as a Python number."""
+        return self.data.item()
+
+    def numpy(self) -> Array:
+        """Return the values as a NumPy array, which on a CPU shares memory with the Tensor."""
+        return npx.to_host(self.data)
+
+    # Arithmetic
+
+    def __add__(self, other: Any) -> Self:
+        return OPERATIONS["add"](self, other)
+
+    def __radd__(self, other: Any) -> Self:
+        return OPERATIONS["add"](other, self)
+
+    def __sub__(self, other: Any) -> Self:
+        return OPERATIONS["subtract"](self, other)
+
+    def __rsub__(self, other: Any) -> Self:
+        return OPERATIONS["subtract"](other, self)
+
+    def __mul__(self, other: Any) -> Self:
+        return OPERATIONS["multiply"](self, other)
+
+    def __rmul__(self, other: Any) -> Self:
+        return OPERATIONS["multiply"](other, self)
+
+    def __truediv__(self, other: Any) -> Self:
+        return OPERATIONS["divide"](self, other)
+
+    def __rtruediv__(self, other: Any) -> Self:
+        return OPERATIONS["divide"](other, self)
+
+    def __matmul__(self, other: Any) -> Self:
+        return OPERATIONS["matmul"](self, other)
+
+    def __rmatmul__(self, other: Any) -> Self:
+        return OPERATIONS["matmul"](other, self)
+
+    def __pow__(self, exponent: Any) -> Self:
+        return OPERATIONS["power"](self, exponent)
+
+    def __neg__(self) -> Self:
+        return OPERATIONS["negative"](self)
+
+    # Comparisons
+
+    def __eq__(self, other: Any) -> Any:
+        return self.data == _values(other)
+
+    def __ne__(self, other: Any) -> Any:
+        return self.data != _values(other)
+
+    def __lt__(self, other: Any) -> Array:
+        return self.data < _values(other)
+
+    def __le__(self, other: Any) -> Array:
+        return self.data <= _values(other)
+
+    def __gt__(self, other: Any) -> Array:
+        return self.data > _values(other)
+
+    def __ge__(self, other: Any) -> Array:
+        return self.data >= _values(other)
+
+    __hash__ = object.__hash__  # by identity, because __eq__ compares elements
+
+    # Indexing, reductions and shapes
+
+    def __getitem__(self, index: Any) -> Self:
+        """Return x[index]; an element that is picked several times receives the sum of its gradients."""
+        return OPERATIONS["getitem"](self, index)
+
+    def sum(self, axis: Any = None, keepdims: bool = False) -> Self:
+        """Return the sum over `axis`: None for all axes, an int or a tuple of ints."""
+        return OPERATIONS["sum"](self, axis=axis, keepdims=keepdims)
+
+    def mean(self, axis: Any = None, keepdims: bool = False) -> Self:
+        """Return the mean over `axis`: None for all axes, an int or a tuple of ints."""
+        return OPERATIONS["mean"](self, axis=axis, keepdims=keepdims)
+
+    def max(self, axis: Any = None, keepdims: bool = False) -> Self:
+        """Return the maximum over `axis`; tied elements share the gradient equally."""
+        return OPERATIONS["max"](self, axis=axis, keepdims=keepdims)
+
+    def min(self, axis: Any = None, keepdims: bool = False) -> Self:
+        """Return the minimum over `axis`; tied elements share the gradient equally."""
+        return OPERATIONS["min"](self, axis=axis, keepdims=keepdims)
+
+    def reshape(self, *shape: Any) -> Self:
+        """Return the same elements in another shape: `x.reshape(2, 3)` or `x.reshape((2, -1))`."""
+        return OPERATIONS["reshape"](self, shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape)
+
+    def transpose(self, *axes: Any) -> Self:
+        """Permute the axes: `x.transpose()` reverses them, `x.transpose(1, 0)` or `x.transpose((1, 0))`."""
+        return OPERATIONS["transpose"](
+            self, axes[0] if len(axes) == 1 and isinstance(axes[0], Sequence) else axes or None
+        )
+
+    def swapaxes(self, first: int, second: int) -> Self:
+        """Exchange two axes."""
+        return OPERATIONS["swapaxes"](self, first, second)
+
+    def astype(self, dtype: Any) -> Self:
+        """Convert to another floating dtype; the gradient is converted back."""
+        return OPERATIONS["astype"](self, dtype)

@@ -1,10 +1,10 @@
-"""How the cost of a training step grows with the length of sentences, their number, the vocabulary and the layers.
+"""Measure how the cost of a training step grows with sentence length, batch size, vocabulary and layers.
 
     python -m benchmarks.growth --picture docs/growth.png
 
-One of the four changes at a time, the others staying at `START`; every setting is measured in a process of its own.
-The table gives seconds a step, what of them attention takes, microseconds a token (source + target), peak memory, and
-the slope against the setting before in a log-log plot: 1 is linear, 2 quadratic.
+One of the four varies at a time, and the others stay at `START`. Each setting is measured in its own process. The table
+has the seconds of a step, the part of attention, microseconds a token (source + target), peak memory, and the slope
+from the previous setting in a log-log plot: 1 is linear, 2 quadratic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RANGES = {
     "vocab": (8000, 16000, 32000, 64000),
     "layers": (1, 2, 3, 6, 12),
 }
-UNITS = {"length": "tokens a sentence", "batch": "sentences", "vocab": "pieces", "layers": "layers a side"}
+UNITS = {"length": "tokens a sentence", "batch": "sentences", "vocab": "subwords", "layers": "layers a side"}
 
 
 def main() -> None:
@@ -43,14 +43,16 @@ def main() -> None:
         return
     rows = {name: [run(a, START | {name: value}) for value in values] for name, values in RANGES.items()}
     for name, values in RANGES.items():
-        print(f"\n| {name} | seconds | of them attention | microseconds a token | peak memory | slope |")
+        print(f"\n| {name} | seconds | attention | microseconds a token | peak memory | slope |")
         print("|---|---|---|---|---|---|")
-        before = None
+        previous = None
         for value, row in zip(values, rows[name], strict=True):
             slope = (
-                "" if before is None else f"{math.log(row['seconds'] / before[1]) / math.log(value / before[0]):.2f}"
+                ""
+                if previous is None
+                else f"{math.log(row['seconds'] / previous[1]) / math.log(value / previous[0]):.2f}"
             )
-            before = value, row["seconds"]
+            previous = value, row["seconds"]
             seconds, attention, each = row["seconds"], row["attention"], 1e6 * row["seconds"] / row["tokens"]
             print(f"| {value:,} | {seconds:.4f} | {attention:.4f} | {each:.1f} | {row['mib']} MiB | {slope} |")
     if a.picture:
@@ -58,28 +60,28 @@ def main() -> None:
 
 
 def run(a: argparse.Namespace, setting: dict[str, int]) -> dict[str, float]:
-    """`measure` in a process of its own."""
+    """Run `measure` in a new process."""
     command = [sys.executable, "-m", "benchmarks.growth", "--setting", json.dumps(setting)]
     command += ["--steps", str(a.steps), "--threads", str(a.threads)]
-    done = subprocess.run(command, env=os.environ | {"NPX_THREADS": str(a.threads)}, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"growth: expected a step of {setting}; got\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+    result = subprocess.run(command, env=os.environ | {"NPX_THREADS": str(a.threads)}, capture_output=True, text=True)
+    if result.returncode:
+        sys.exit(f"growth: expected a step of {setting}; got\n{result.stderr}")
+    return json.loads(result.stdout.splitlines()[-1])
 
 
 def measure(setting: dict[str, int], threads: int, steps: int) -> dict[str, float]:
-    """Median seconds of a step and of its attention kernels, tokens a step, peak memory (MiB)."""
-    _, both, update = our_step(argparse.Namespace(**setting, device="cpu", precision=None, threads=threads))
+    """Return the median seconds of a step and of its attention kernels, tokens a step, and peak memory (MiB)."""
+    _, forward_backward, update = our_step(argparse.Namespace(**setting, device="cpu", precision=None, threads=threads))
     seconds, attention = [], []
-    with timed_kernels() as spent:
+    with timed_kernels() as kernels:
         for turn in range(1 + steps):
-            spent.clear()
+            kernels.clear()
             started = time.perf_counter()
-            both()
+            forward_backward()
             update()
             if turn:
                 seconds.append(time.perf_counter() - started)
-                attention.append(sum(sum(calls) for name, calls in spent.items() if name.startswith("attention")))
+                attention.append(sum(sum(calls) for name, calls in kernels.items() if name.startswith("attention")))
     return {
         "seconds": statistics.median(seconds),
         "attention": statistics.median(attention),
@@ -89,7 +91,7 @@ def measure(setting: dict[str, int], threads: int, steps: int) -> dict[str, floa
 
 
 def draw(rows: dict[str, list[dict[str, float]]], path: str) -> None:
-    """One log-log plot for each range: the step, attention within it, and a line of slope 1 through the first point."""
+    """Plot each range with log-log axes: the step, its attention, and a line of slope 1 through the last point."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -100,7 +102,7 @@ def draw(rows: dict[str, list[dict[str, float]]], path: str) -> None:
         seconds = [row["seconds"] for row in rows[name]]
         axis.plot(values, seconds, "o-", label="step")
         if name == "length":
-            axis.plot(values, [row["attention"] for row in rows[name]], "s-", label="attention in it")
+            axis.plot(values, [row["attention"] for row in rows[name]], "s-", label="attention")
         axis.plot(values, [seconds[-1] * v / values[-1] for v in values], ":", color="grey", label="linear")
         axis.set(xscale="log", yscale="log", xlabel=UNITS[name], ylabel="seconds a step", title=name)
         axis.set_xticks(values, [f"{v:,}" for v in values], minor=False)

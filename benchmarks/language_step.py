@@ -1,10 +1,10 @@
-"""Seconds an update of a small language model takes: our engine beside the same model in PyTorch.
+"""Time an update of a small language model: our engine and the same model in PyTorch.
 
     python -m benchmarks.language_step --engine ours --engine torch --engine torch-compile --json
 
-By default the model of configs/tinyshakespeare.toml: pre-norm, GELU, rotary positions, no dropout, one matrix for input
-and output, 12 windows of 64 characters. The engines take turns, each in its own process (turns.py), of 20 updates that
-follow one another as in a training: a pause before each costs threads that sleep more than those that spin.
+The default is the model of configs/tinyshakespeare.toml: pre-norm, GELU, rotary positions, no dropout, tied embedding,
+12 windows of 64 characters. The engines run in turn, each in its own process (turns.py). A turn has 20 consecutive
+updates, as in training, because after a pause sleeping threads restart more slowly than spinning ones.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from benchmarks import turns
 
 ENGINES = ("ours", "torch", "torch-compile")
-UPDATES = 2000  # of the training whose minutes are told
+UPDATES = 2000  # of a training, for the title
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     shape = {"d-model": 128, "heads": 4, "d-ff": 512, "layers": 4, "vocab": 69, "batch": 12, "length": 64}
     for name, default in shape.items():
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def ours(a: argparse.Namespace) -> Callable[[], Any]:
-    """One update of this project."""
+    """Return one update of this project."""
     import numpy as np
 
     import npx
@@ -60,7 +60,7 @@ def ours(a: argparse.Namespace) -> Callable[[], Any]:
 
 
 def peer(a: argparse.Namespace) -> Callable[[], Any]:
-    """One update of PyTorch: its own attention, norms and fused Adam, merged queries, keys and values."""
+    """Return one update of PyTorch: its attention, norms and fused Adam, with merged queries, keys and values."""
     import torch
     import torch.nn.functional as F
     from torch import nn
@@ -72,7 +72,7 @@ def peer(a: argparse.Namespace) -> Callable[[], Any]:
     angles = torch.arange(a.length)[:, None] * rates
     cos, sin = angles.cos(), angles.sin()
 
-    def rotated(x: Any) -> Any:
+    def rotate(x: Any) -> Any:
         even, odd = x[..., ::2], x[..., 1::2]
         return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
 
@@ -87,7 +87,7 @@ def peer(a: argparse.Namespace) -> Callable[[], Any]:
         def forward(self, x: Any) -> Any:
             parts = self.qkv(self.first(x)).chunk(3, -1)
             q, k, v = (part.view(a.batch, a.length, a.heads, size).transpose(1, 2) for part in parts)
-            y = F.scaled_dot_product_attention(rotated(q), rotated(k), v, is_causal=True)
+            y = F.scaled_dot_product_attention(rotate(q), rotate(k), v, is_causal=True)
             x = x + self.out(y.transpose(1, 2).reshape(x.shape))
             return x + self.outer(F.gelu(self.inner(self.second(x)), approximate="tanh"))
 

@@ -1,9 +1,8 @@
-"""Our encoder-decoder in PyTorch: the same parameters by the same names, the same formulas, made of its own functions.
+"""Our encoder-decoder written with PyTorch functions, with the same formulas, parameters and parameter names.
 
-Parity tests hold it to our model (tests/test_parity_torch.py), and the benchmarks time it: so what is compared is one
-model. Dropout stands where the paper has it, on each sub-layer's output and on embedding + position; attention weights
-are not dropped, its projections have no biases unless the configuration says so, and queries, keys and values come from
-one merged product.
+The parity tests check it against our model (tests/test_parity_torch.py) and the benchmarks time it, so both compare the
+same model. As in ours, queries, keys and values come from one matmul. Dropout applies to sub-layer outputs and to the
+sum of embedding and positions, as in the paper, not to attention weights.
 """
 
 from __future__ import annotations
@@ -20,29 +19,30 @@ Weights = Mapping[str, Any]  # name -> torch tensor
 
 
 def positions(w: Weights, side: str, c: TransformerConfig, length: int) -> Any:
-    """(length, D): learned, or sin and cos of pos / 10000^(2i/D)."""
+    """Return the positional encoding (length, D): learned, or sin and cos of pos / 10000^(2i/D)."""
     table = w["embedding.weight"]
     if c.positions == "learned":
         return w[f"{side}_positions.weight"][:length]
     rates = torch.pow(10000.0, -torch.arange(0, c.d_model, 2, dtype=torch.float64) / c.d_model)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * rates
     waves = [torch.sin(angles), torch.cos(angles)]
-    both = torch.cat(waves, dim=1) if c.positions == "sinusoidal_halves" else torch.stack(waves, dim=2).flatten(1)
-    return both.to(table.device, table.dtype)
+    table_rows = torch.cat(waves, dim=1) if c.positions == "sinusoidal_halves" else torch.stack(waves, dim=2).flatten(1)
+    return table_rows.to(table.device, table.dtype)
 
 
 def twin(
     w: Weights,
     c: TransformerConfig,
-    src: Any,
-    tgt: Any,
+    src_ids: Any,
+    tgt_ids: Any,
     rate: float = 0.0,
     padded: bool = True,
     positions: Callable[..., Any] = positions,
 ) -> Any:
-    """Logits (B, T, V) of source ids (B, S) and decoder input ids (B, T), with dropout at `rate`.
+    """Return logits (B, T, V) of source ids (B, S) and decoder input ids (B, T), with dropout `rate`.
 
-    padded False: `src` has no padding, and PyTorch is spared the mask, with which its fastest attention does not work.
+    padded: whether `src_ids` has padding. Without it no mask is passed, which PyTorch's fastest attention requires.
+    positions: function that returns the positional encoding; the benchmarks pass a precomputed table.
     """
 
     def linear(x: Any, name: str) -> Any:
@@ -51,14 +51,14 @@ def twin(
     def norm(x: Any, name: str) -> Any:
         return F.layer_norm(x, x.shape[-1:], w[name + ".gamma"], w[name + ".beta"], c.layer_norm_eps)
 
-    def attention(x: Any, memory: Any, name: str, **which: Any) -> Any:
+    def attention(x: Any, memory: Any, name: str, **options: Any) -> Any:
         keys, values = c.n_heads * c.key_size, c.n_heads * c.value_size
         if memory is None:
             q, k, v = linear(x, name + ".query_key_value").split([keys, keys, values], dim=-1)
         else:
             q, (k, v) = linear(x, name + ".query"), linear(memory, name + ".key_value").split([keys, values], dim=-1)
         q, k, v = (a.unflatten(-1, (c.n_heads, -1)).transpose(1, 2) for a in (q, k, v))  # (B, H, T, d)
-        y = F.scaled_dot_product_attention(q, k, v, **which)
+        y = F.scaled_dot_product_attention(q, k, v, **options)
         return linear(y.transpose(1, 2).flatten(2), name + ".output")
 
     def feed_forward(x: Any, name: str) -> Any:
@@ -74,27 +74,27 @@ def twin(
         x = F.embedding(ids, w["embedding.weight"]) * c.d_model**0.5
         return F.dropout(x + positions(w, side, c, ids.shape[1]), rate)
 
-    source = {"attn_mask": (src != c.pad_id)[:, None, None, :]} if padded else {}
-    x = embed(src, "source")
+    src_mask = {"attn_mask": (src_ids != c.pad_id)[:, None, None, :]} if padded else {}
+    x = embed(src_ids, "source")
     for i in range(c.n_layers):
         e = f"encoder.{i}."
-        x = residual(x, lambda y, e=e: attention(y, None, e + "attention", **source), e + "attention")
+        x = residual(x, lambda y, e=e: attention(y, None, e + "attention", **src_mask), e + "attention")
         x = residual(x, lambda y, e=e: feed_forward(y, e + "feed_forward"), e + "feed_forward")
     memory = x if c.norm == "post" else norm(x, "encoder_norm")
 
-    x = embed(tgt, "target")
+    x = embed(tgt_ids, "target")
     for i in range(c.n_layers):
         d = f"decoder.{i}."
         x = residual(x, lambda y, d=d: attention(y, None, d + "attention", is_causal=True), d + "attention")
         cross = d + "cross_attention"
-        x = residual(x, lambda y, n=cross: attention(y, memory, n, **source), cross)
+        x = residual(x, lambda y, n=cross: attention(y, memory, n, **src_mask), cross)
         x = residual(x, lambda y, d=d: feed_forward(y, d + "feed_forward"), d + "feed_forward")
     x = x if c.norm == "post" else norm(x, "decoder_norm")
     return F.linear(x, w["embedding.weight"])
 
 
 def new_weights(c: TransformerConfig, device: str) -> dict[str, Any]:
-    """Random weights to time a model with, as leaves of the graph."""
+    """Return random weights for timing, as leaves that require gradients."""
     shapes = {name: p.shape for name, p in c.outline().named_parameters()}
     return {
         name: torch.randn(shape, device=device).mul_(0.02).add_(name.endswith("gamma")).requires_grad_()

@@ -1,11 +1,11 @@
-"""Seconds a training step takes: our engine, PyTorch, and the floor, the step's matrix products alone.
+"""Time a training step: our engine, PyTorch, and a lower bound ("floor"), the matmuls of the step alone.
 
     python -m benchmarks.train_step --engine ours --engine torch --engine floor --layers 6 --vocab 37000 --json
 
-The same model (torch_twin.py: base of the paper, dropout 0.1 on each sub-layer's output and on embedding + position, no
-biases in the projections of attention, tied embedding), label smoothing 0.1, Adam and number of threads for all; the
-engines take their steps in turn, each in its own process (turns.py). No sentence is padded: PyTorch is spared the mask,
-ours reads the lengths. `ours-recompute` keeps of each layer only what goes in and out (train.recompute).
+All engines train the same model (torch_twin.py: the paper's base model, dropout 0.1 on sub-layer outputs and on the sum
+of embedding and positions, no biases in attention, tied embedding) with label smoothing 0.1, Adam and the same number
+of threads. They run in turn, each in its own process (turns.py). No sentence is padded: PyTorch gets no mask, ours
+reads the lengths. `ours-recompute` uses gradient checkpointing (train.recompute).
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ ENGINES = ("ours", "ours-graph", "ours-lt", "ours-recompute", "torch", "torch-bf
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     p.add_argument("--precision", help="ours: float32, tf32, bf16, fp16 (default: float32, with --device cuda bf16)")
     base = {"d-model": 512, "heads": 8, "d-ff": 2048, "layers": 6, "vocab": 37000, "batch": 64, "length": 30}
     for name, default in base.items():
         p.add_argument(f"--{name}", type=int, default=default)
-    p.add_argument("--profile", action="store_true", help="where our time goes, by operation, forward and backward")
+    p.add_argument(
+        "--profile", action="store_true", help="print the time of our engine by operation, forward and backward"
+    )
     turns.add_options(p, ENGINES, steps=7, warmup=2)
     return p.parse_args()
 
@@ -41,7 +43,7 @@ def main() -> None:
     if a.profile:
         return profile(a)
     if "torch-bf16" in (a.engine or ()) and a.device == "cpu" and not turns.has_bf16():
-        print("torch-bf16 left out: this processor has no bf16 instructions, without which a step takes a minute")
+        print("torch-bf16 skipped: this processor has no bf16 instructions, and a step would take a minute")
         a.engine.remove("torch-bf16")
     title = (
         f"d_model {a.d_model}, heads {a.heads}, d_ff {a.d_ff}, layers {a.layers}, vocabulary {a.vocab}, "
@@ -51,24 +53,24 @@ def main() -> None:
 
 
 def weights(a: argparse.Namespace) -> list[tuple[int, int]]:
-    """The shapes of all weights that take part in matrix products, merged as ours are."""
+    """Return the shapes of all weight matrices, merged as in our model."""
     d = a.d_model
     layer = [(d, 3 * d), (d, d), (d, a.d_ff), (a.d_ff, d)]
     return (layer * 2 + [(d, d), (d, 2 * d), (d, d)]) * a.layers + [(d, a.vocab)]
 
 
 def flops(a: argparse.Namespace) -> float:
-    """Operations of the matrix products of a step: forward, and twice as many backward."""
-    attention = 3 * a.layers * 2 * a.batch * a.length**2 * a.d_model  # scores and sums of values
+    """Return the floating-point operations of the matmuls of a step: forward, and twice as many backward."""
+    attention = 3 * a.layers * 2 * a.batch * a.length**2 * a.d_model  # q k^T and p v
     return 6 * (a.batch * a.length * sum(rows * columns for rows, columns in weights(a)) + attention)
 
 
 def our_step(
     a: argparse.Namespace, engine: str = "ours"
 ) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], None]]:
-    """forward, both it and backward, and update, as three functions.
+    """Return three functions: forward, forward with backward, and update.
 
-    Both are a CUDA graph for the engine "ours-graph"; products are cuBLASLt's for "ours-lt".
+    Engine "ours-graph" runs the second as a CUDA graph; "ours-lt" uses cuBLASLt for matmuls.
     """
     import os
     from types import SimpleNamespace
@@ -86,7 +88,7 @@ def our_step(
     precision = npx.use_precision(a.precision or ("bf16" if a.device == "cuda" else "float32"))
     config = TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers)
     model, random = Transformer(config, dtype=precision.weight_dtype), np.random.default_rng(0)
-    model.recompute(engine == "ours-recompute")
+    model.enable_gradient_checkpointing(engine == "ours-recompute")
     flat = FlatParameters(model, precision.compute_dtype)
     adam = Adam(flat)
     src = random.integers(4, a.vocab, (a.batch, a.length))
@@ -97,29 +99,29 @@ def our_step(
         with npx.keyed(1, 1):
             return model.loss(src, tgt)
 
-    def by_graph() -> Any:
+    def graph_step() -> Any:
         flat.zero_grad()
         with npx.keyed(1, 1):
             return graphs.loss((src, tgt), a.batch * a.length, 1.0)
 
-    def failed(line: str) -> None:
-        raise RuntimeError(line)
+    def fail(message: str) -> None:
+        raise RuntimeError(message)
 
     if engine == "ours-graph":
-        how: Any = SimpleNamespace(seed=1, label_smoothing=0.1, smoothing_over="all")
-        graphs = Graphs(model, how, failed)
-        return forward, by_graph, lambda: adam.step(1e-4)
+        settings: Any = SimpleNamespace(seed=1, label_smoothing=0.1, smoothing_over="all")
+        graphs = Graphs(model, settings, fail)
+        return forward, graph_step, lambda: adam.step(1e-4)
     return forward, lambda: forward().backward(), lambda: adam.step(1e-4)
 
 
 def ours(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
-    """One step of this project."""
+    """Return a step of this project, a function that waits for the device, and one that returns more figures."""
     import npx
 
-    _, both, update = our_step(a, a.worker)
+    _, forward_backward, update = our_step(a, a.worker)
 
     def step() -> None:
-        both()
+        forward_backward()
         update()
 
     if a.device == "cpu":
@@ -128,7 +130,7 @@ def ours(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], 
 
     def more() -> dict[str, Any]:
         use = npx.memory_use()
-        with recorded() as calls:  # not CuPy's own kernels
+        with recorded() as calls:  # without CuPy's own kernels
             step()
         return {"gpu_mib": use.held // 2**20 if use else 0, "launches": len(calls)}
 
@@ -136,7 +138,7 @@ def ours(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], 
 
 
 def peer(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
-    """One step of PyTorch: the same model by its own attention, norms and losses, and its fused Adam."""
+    """Return the same for PyTorch: the same model with its attention, norms and losses, and its fused Adam."""
     import torch
     import torch.nn.functional as F
 
@@ -160,7 +162,7 @@ def peer(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], 
 
     compute = loss
     if a.worker == "torch-compile":
-        torch._dynamo.reset()  # or sizes that differ from those of the model before would be symbols in its kernels
+        torch._dynamo.reset()  # otherwise sizes that changed since the last model become symbolic
         compute = torch.compile(loss, dynamic=False)
 
     def step() -> None:
@@ -174,14 +176,14 @@ def peer(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], 
 
 
 def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
-    """The matrix products of one step, forward and backward, and nothing else.
+    """Return the same for the matmuls of a step alone, forward and backward.
 
-    On a CPU by NumPy with BLAS's own threads; on a GPU by cuBLAS, in bf16, without those of attention.
+    On a CPU: NumPy with the threads of BLAS. On a GPU: cuBLAS in bf16, without the matmuls of attention.
     """
     import numpy as np
 
     random, n = np.random.default_rng(0), a.batch * a.length
-    numbers: Callable[..., Any] = lambda *shape: random.random(shape, np.float32)  # noqa: E731
+    random_array: Callable[..., Any] = lambda *shape: random.random(shape, np.float32)  # noqa: E731
     multiply: Callable[[Any, Any], Any] = np.matmul
     wait: Callable[[], Any] = lambda: None  # noqa: E731
     if a.device == "cuda":
@@ -190,17 +192,17 @@ def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any],
         from npx.cuda import blas
 
         npx.use_device(a.device)
-        numbers, multiply, wait = noise, blas.matmul, npx.synchronize
-    products: list[tuple[Any, Any]] = []
+        random_array, multiply, wait = noise, blas.matmul, npx.synchronize
+    operands: list[tuple[Any, Any]] = []
     for rows, columns in weights(a):
-        x, w, g = (numbers(*shape) for shape in ((n, rows), (rows, columns), (n, columns)))
-        products += [(x, w), (g, w.T), (x.T, g)]
+        x, w, g = (random_array(*shape) for shape in ((n, rows), (rows, columns), (n, columns)))
+        operands += [(x, w), (g, w.T), (x.T, g)]
     if a.device == "cpu":
-        q, p = (numbers(a.batch, a.heads, a.length, size) for size in (a.d_model // a.heads, a.length))
-        products += [(q, q.swapaxes(2, 3)), (p, q)] * 3 * 3 * a.layers  # three attentions, forward and twice backward
+        q, p = (random_array(a.batch, a.heads, a.length, size) for size in (a.d_model // a.heads, a.length))
+        operands += [(q, q.swapaxes(2, 3)), (p, q)] * 3 * 3 * a.layers  # three attentions, forward and twice backward
 
     def step() -> None:
-        for left, right in products:
+        for left, right in operands:
             multiply(left, right)
 
     return step, wait, dict
@@ -212,10 +214,10 @@ OURS["floor"] = floor
 
 @contextmanager
 def timed_kernels() -> Iterator[dict[str, list[float]]]:
-    """Within it every call of a kernel leaves its seconds in the dictionary given, under the kernel's name."""
+    """Within the block, record the seconds of every kernel call: yields kernel name -> seconds of each call."""
     import npx
 
-    spent: dict[str, list[float]] = {}
+    seconds: dict[str, list[float]] = {}
 
     def timed(name: str, version: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -224,7 +226,7 @@ def timed_kernels() -> Iterator[dict[str, list[float]]]:
                 return version(*args, **kwargs)
             finally:
                 npx.synchronize()
-                spent.setdefault(name, []).append(time.perf_counter() - started)
+                seconds.setdefault(name, []).append(time.perf_counter() - started)
 
         return run
 
@@ -233,18 +235,18 @@ def timed_kernels() -> Iterator[dict[str, list[float]]]:
     for part in parts:
         part.versions = {key: timed(part.name, version) for key, version in part.versions.items()}
     try:
-        yield spent
+        yield seconds
     finally:
         for part, versions in zip(parts, before, strict=True):
             part.versions = versions
 
 
 def profile(a: argparse.Namespace) -> None:
-    """Prints the seconds of each kernel in one step, and of everything between kernels."""
+    """Print the seconds of each kernel in one step, and the time between kernels."""
     forward, _, update = our_step(a)
-    with timed_kernels() as spent:
+    with timed_kernels() as seconds:
         for _ in range(a.warmup + 1):
-            spent.clear()
+            seconds.clear()
             times = [time.perf_counter()]
             loss = forward()
             times.append(time.perf_counter())
@@ -254,10 +256,10 @@ def profile(a: argparse.Namespace) -> None:
             times.append(time.perf_counter())
     parts = [after - before for before, after in zip(times, times[1:], strict=False)]
     total = sum(parts)
-    print(f"forward {parts[0]:.3f} s, backward {parts[1]:.3f} s, update {parts[2]:.3f} s, together {total:.3f} s")
-    for name, calls in sorted(spent.items(), key=lambda item: -sum(item[1])):
+    print(f"forward {parts[0]:.3f} s, backward {parts[1]:.3f} s, update {parts[2]:.3f} s, total {total:.3f} s")
+    for name, calls in sorted(seconds.items(), key=lambda item: -sum(item[1])):
         print(f"{name:32} {sum(calls):7.3f} s  {100 * sum(calls) / total:5.1f} %  {len(calls):4} calls")
-    rest = total - sum(map(sum, spent.values()))
+    rest = total - sum(map(sum, seconds.values()))
     print(f"{'between kernels':32} {rest:7.3f} s  {100 * rest / total:5.1f} %")
 
 

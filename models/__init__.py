@@ -1,4 +1,4 @@
-"""The models: modules, layers, architectures, and search for what they find most probable."""
+"""Models: modules, layers, architectures, and search."""
 
 from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel
 from models.architectures.encoder_decoder import DecoderState, Transformer
@@ -9,4 +9,4 @@ from models.module import Module, Parameter
 from models.parameters import FlatParameters
 from models.presets import PRESETS
 from models.registry import ACTIVATIONS, ARCHITECTURES, NORMS, POSITIONS, architecture
-from models.cache import State
+from models.cache import DecodingState

@@ -1,9 +1,10 @@
-"""What a model is made of: the keys of its configuration, with their meaning, choices and range."""
+"""The configuration of a model: keys with their meaning, choices and ranges."""
 
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from models.fields import LENGTH, POSITIVE, SHARE, WIDTH, check, key
+from models.flops import training_flops
 from models.init import shapes_only
 from models.presets import PRESETS
 from models.registry import ACTIVATIONS, ARCHITECTURES, NORMS, POSITIONS
@@ -14,49 +15,68 @@ VOCABULARY = Range(int, "[1, 16777216]")
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The shape of a Transformer; the defaults are the paper's base model. ValueError for what cannot be built."""
+    """The shape of a model. The defaults are the paper's base model.
 
-    vocab_size: int  # V: pieces of the vocabulary, shared by both languages where there are two
-    d_model: int = key(512, "Width D of every layer.", within=WIDTH)
-    d_ff: int = key(2048, "Width F inside the feed-forward network.", within=LENGTH)
-    n_heads: int = key(8, "Attention heads H.", within="[1, 1024]")
-    n_layers: int = key(6, "Layers N of the encoder, and of the decoder.", within="[1, 1000]")
-    d_k: int | None = key(None, "Width of a head's queries and keys.", within=WIDTH, unset="d_model / n_heads")
-    d_v: int | None = key(None, "Width of a head's values.", within=WIDTH, unset="d_model / n_heads")
+    Args:
+        vocab_size: size V of the vocabulary, which both languages share. Required.
+        d_model, d_ff, n_heads, n_layers, d_k, d_v: sizes D, F, H, N and those of a head's keys and values.
+        dropout, attention_dropout, activation_dropout: dropout rates, in [0, 1).
+        norm, normalization, layer_norm_eps: placement and kind of the norm, and what it adds to the variance.
+        positions, max_positions: positional encoding.
+        attention_bias, attention_gain, embedding_init: biases and initialization.
+        activation: of the feed-forward network.
+        architecture: a name in ARCHITECTURES.
+        pad_id, bos_id, eos_id: special token ids, all different.
+        n_outputs: the model predicts ids below this number only. Default None: all V.
+
+    The help texts of the fields are more precise. Raises ValueError, naming the field, for a model that cannot be
+    built.
+    """
+
+    vocab_size: int
+    d_model: int = key(512, "Width D of the layers.", within=WIDTH)
+    d_ff: int = key(2048, "Inner width F of the feed-forward networks.", within=LENGTH)
+    n_heads: int = key(8, "Number H of attention heads.", within="[1, 1024]")
+    n_layers: int = key(6, "Number N of layers of the encoder and of the decoder.", within="[1, 1000]")
+    d_k: int | None = key(None, "Width of the queries and keys of a head.", within=WIDTH, unset="d_model / n_heads")
+    d_v: int | None = key(None, "Width of the values of a head.", within=WIDTH, unset="d_model / n_heads")
     dropout: float = key(
-        0.1, "Dropout where the paper has it: on each sub-layer's output and on embedding + position.", within=SHARE
+        0.1, "Dropout rate on sub-layer outputs and on the sum of embedding and positions.", within=SHARE
     )
-    attention_dropout: float = key(0.0, "Dropout on attention weights (none in the paper).", within=SHARE)
-    activation_dropout: float = key(0.0, "Dropout after the inner ReLU (none in the paper).", within=SHARE)
+    attention_dropout: float = key(0.0, "Dropout rate on attention weights (none in the paper).", within=SHARE)
+    activation_dropout: float = key(
+        0.0, "Dropout rate after the activation of the feed-forward networks (none in the paper).", within=SHARE
+    )
     norm: str = key(
         "post",
-        "Layer norm after the residual sum (post, the paper's), or before the sub-layer and at the very end (pre).",
+        "Placement of the norm: after the residual sum (post, as in the paper), or before each sub-layer and after the"
+        " last layer (pre).",
         choices=("post", "pre"),
     )
     positions: str = key(
         "sinusoidal",
-        "Positions: sine and cosine interleaved (the paper's), in two halves (tensor2tensor, fairseq), learned, or as"
-        " a rotation of queries and keys (Su et al., 2021).",
+        "Positional encoding: sines and cosines interleaved (sinusoidal, as in the paper) or in two halves"
+        " (sinusoidal_halves, as in tensor2tensor and fairseq), learned, or rotary (Su et al., 2021).",
         choices=POSITIONS,
     )
-    max_positions: int = key(1024, "Longest sentence, in tokens, that learned positions can take.", within=LENGTH)
+    max_positions: int = key(1024, "Maximum sequence length, in tokens, of learned positions.", within=LENGTH)
     attention_bias: bool = key(False, "Biases in the attention projections (none in the paper).")
     attention_gain: float = key(
         1.0,
-        "Factor on Xavier's bound of the first W^Q, W^K and W^V; 0.7071, as if the three were one matrix (fairseq).",
+        "Gain of the Xavier initialization of W^Q, W^K and W^V; 0.7071 initializes the three as one matrix (fairseq).",
         within="(0, 10]",
     )
-    layer_norm_eps: float = key(1e-6, "Added to the variance in layer norm.", within=POSITIVE)
+    layer_norm_eps: float = key(1e-6, "Constant added to the variance in the norms.", within=POSITIVE)
     embedding_init: str = key(
-        "normal", "First values of the embedding: N(0, D^-0.5), or Xavier's uniform.", choices=("normal", "xavier")
+        "normal", "Initialization of the embedding: N(0, D^-0.5), or Xavier uniform.", choices=("normal", "xavier")
     )
-    normalization: str = key("layer_norm", "Which norm stands where `norm` says.", choices=NORMS)
-    activation: str = key("relu", "What stands inside the feed-forward network.", choices=ACTIVATIONS)
-    architecture: str = key("encoder_decoder", "What the layers are stacked to.", choices=ARCHITECTURES)
+    normalization: str = key("layer_norm", "Kind of norm.", choices=NORMS)
+    activation: str = key("relu", "Activation of the feed-forward networks.", choices=ACTIVATIONS)
+    architecture: str = key("encoder_decoder", "Architecture of the model.", choices=ARCHITECTURES)
     pad_id: int = 0
     bos_id: int = 1
     eos_id: int = 2
-    n_outputs: int | None = None  # a model writes the ids below it, which its tokenizer decides; None: all V
+    n_outputs: int | None = None
 
     def __post_init__(self) -> None:
         v = self.vocab_size
@@ -67,12 +87,12 @@ class TransformerConfig:
             if not (type(value) is int and 0 <= value < v):
                 raise ValueError(f"{name}: expected a whole number below vocab_size = {v}; got {value!r}")
         names, ids = ", ".join(special), special.values()
-        if len({*ids}) < len(ids):  # a search writes neither padding nor BOS, and ends with EOS
-            raise ValueError(f"{names}: expected ids that differ; got {', '.join(map(str, ids))}")
+        if len({*ids}) < len(ids):  # search must tell them apart
+            raise ValueError(f"{names}: expected different ids; got {', '.join(map(str, ids))}")
         n = self.n_outputs
         if n is not None and not (type(n) is int and max(ids) < n <= v):
-            least = f"{max(ids) + 1}, above {names}"
-            raise ValueError(f"n_outputs: expected a whole number from {least}, to {v}; got {n!r}")
+            lowest = f"{max(ids) + 1}, above {names}"
+            raise ValueError(f"n_outputs: expected a whole number from {lowest}, to {v}; got {n!r}")
         check(self)
         if self.d_model % self.n_heads and None in (self.d_k, self.d_v):
             raise ValueError(
@@ -80,7 +100,7 @@ class TransformerConfig:
                 f"try {self.d_model // self.n_heads * self.n_heads or self.n_heads}, or set d_k and d_v"
             )
 
-        if POSITIONS[self.positions].rotary and self.key_size % 2:
+        if POSITIONS[self.positions].rotary_base and self.key_size % 2:
             raise ValueError(
                 f"d_k: expected an even number with {self.positions} positions; got {self.key_size}; "
                 f"try {self.key_size + 1}"
@@ -88,41 +108,38 @@ class TransformerConfig:
 
     @property
     def key_size(self) -> int:
-        """d_k of one head."""
+        """Width d_k of the queries and keys of one head."""
         return self.d_k or self.d_model // self.n_heads
 
     @property
     def value_size(self) -> int:
-        """d_v of one head."""
+        """Width d_v of the values of one head."""
         return self.d_v or self.d_model // self.n_heads
 
     def build(self, seed: int = 0, dtype: Any = "float32") -> Any:
-        """A new model of this architecture."""
+        """Return a new model with random weights from `seed`, in the given dtype."""
         return ARCHITECTURES[self.architecture](self, seed, dtype)
 
     def outline(self) -> Any:
-        """The model without its numbers: shapes alone, which take no memory."""
+        """Return the model with shapes but without values, which takes no memory."""
         with shapes_only():
             return self.build()
 
     def n_parameters(self) -> int:
-        """The exact number of learned numbers."""
+        """Return the exact number of trainable values."""
         return self.outline().n_parameters()
 
     def training_flops(self, source_tokens: int, target_tokens: int, length: int = 30) -> float:
-        """Floating-point operations of one update: 6 for each weight and token passing it, plus the attention products.
-
-        Forward is 2 (multiply, add), backward twice that. `length`: tokens of a typical sentence, for the n^2 part.
-        """
-        return 6.0 * self.outline().products(source_tokens, target_tokens, length)
+        """Return the floating-point operations of one update; `length`: tokens of a typical sentence (flops.py)."""
+        return training_flops(self.outline(), source_tokens, target_tokens, length)
 
     def to_dict(self) -> dict[str, Any]:
-        """Field name -> value."""
+        """Return field names and values."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TransformerConfig":
-        """The inverse of `to_dict`; what is left out has its default. ValueError names what does not belong."""
+        """Build a configuration from the result of `to_dict`; missing fields get defaults, others raise ValueError."""
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:
             raise ValueError(f"TransformerConfig: expected its field names; got {', '.join(sorted(unknown))}")
@@ -130,17 +147,17 @@ class TransformerConfig:
 
     @classmethod
     def base(cls, vocab_size: int, **changes: Any) -> "TransformerConfig":
-        """The paper's base model."""
+        """Return the paper's base model, with changes."""
         return cls.preset("base", vocab_size, **changes)
 
     @classmethod
     def big(cls, vocab_size: int, **changes: Any) -> "TransformerConfig":
-        """The paper's big model."""
+        """Return the paper's big model, with changes."""
         return cls.preset("big", vocab_size, **changes)
 
     @classmethod
     def preset(cls, name: str, vocab_size: int, **changes: Any) -> "TransformerConfig":
-        """A model of `PRESETS` by name, with changes."""
+        """Return a model of `PRESETS` by name, with changes."""
         if name not in PRESETS:
             raise ValueError(f"preset: expected one of {', '.join(PRESETS)}; got {name!r}")
         return replace(cls(vocab_size=vocab_size, **PRESETS[name]), **changes)

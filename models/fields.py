@@ -1,7 +1,7 @@
-"""Fields that explain themselves: what a key of a configuration means, takes and defaults to, in one place.
+"""Configuration keys: dataclass fields with a help text, a default, a range and choices.
 
-A key is a dataclass field whose metadata holds what a person and a check need to know; messages, commented files and
-options are drawn from it.
+A key is declared once, as a dataclass field with metadata. Checks, error messages, commented configuration files, the
+documentation and command-line options are generated from it.
 """
 
 import types
@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 from npx.ranges import Range
 
-# Upper ends are far beyond what anybody trains, and below what no machine has the memory, the time or the digits for.
-COUNT = "[1, 1000000000]"  # of whole numbers: updates, tokens
+# The upper bounds exceed any practical training and exclude values that no machine can handle.
+COUNT = "[1, 1000000000]"  # of updates or tokens
 WIDTH = "[1, 65536]"
 LENGTH = "[1, 1048576]"
 POSITIVE = "(0, 1e9]"
@@ -22,9 +22,15 @@ SHARE = "[0, 1)"
 def key(
     default: Any, help: str, *, choices: Iterable[str] = (), within: str = "", unset: str = "", may_change: bool = False
 ) -> Any:
-    """One key: its interval `within`, what leaving it out means (`unset`), whether a resumed run may alter it.
+    """Declare a configuration key as a dataclass field.
 
-    `choices` may be a registry that still grows.
+    Args:
+        default: the value if the key is left out.
+        help: a noun phrase, for documentation and `--help`.
+        choices: the allowed names; may be a registry that still grows.
+        within: interval of allowed numbers, such as "[0, 1)".
+        unset: description of the value None, for keys whose default is None.
+        may_change: whether a resumed run may change it.
     """
     return field(default=default, metadata={
         "help": help, "choices": choices, "within": within, "unset": unset, "may_change": may_change,
@@ -32,32 +38,32 @@ def key(
 
 
 def kind_of(f: Field[Any]) -> Any:
-    """The plain type of a key: `int | None` is int."""
+    """Return the type of a key without None: int for `int | None`."""
     return get_args(f.type)[0] if isinstance(f.type, types.UnionType) else f.type
 
 
 def range_of(f: Field[Any]) -> Range:
-    """What a key takes."""
+    """Return the range of a key."""
     return Range(kind_of(f), f.metadata["within"], f.metadata["choices"])
 
 
 def fits(f: Field[Any], value: Any) -> bool:
-    """Whether a value, of exactly the key's type, is one that it takes."""
+    """Return whether a value has exactly the key's type and lies in its range."""
     return range_of(f).fits(value)
 
 
 def expected(f: Field[Any]) -> str:
-    """What a key takes, in words: `a number from 0 to below 1`."""
+    """Describe the range of a key: `a number from 0 to below 1`."""
     return range_of(f).words()
 
 
 def keys_of(cls: type) -> Iterator[Field[Any]]:
-    """The fields of a dataclass that are keys."""
+    """Return the fields of a dataclass that are keys."""
     return (f for f in fields(cls) if "help" in f.metadata)
 
 
 def check(config: Any) -> None:
-    """ValueError, naming the first key of a dataclass whose value is none that it takes; whole numbers are numbers."""
+    """Raise ValueError for the first key of a dataclass with an invalid value. Integers are valid floats."""
     for f in keys_of(type(config)):
         value = getattr(config, f.name)
         if kind_of(f) is float and type(value) is int:
@@ -67,9 +73,9 @@ def check(config: Any) -> None:
 
 
 def overrides(cls: type, unset: str) -> list[tuple[str, Any, Any]]:
-    """The keys of a dataclass for `make_dataclass`, with no value: left out, a key is what `unset` says."""
-    found = []
+    """Return the keys of a dataclass for `make_dataclass`, all optional; None has the meaning `unset`."""
+    optional = []
     for f in keys_of(cls):
-        own = {"unset": f.metadata["unset"] or unset, "choices": tuple(f.metadata["choices"])}
-        found.append((f.name, kind_of(f) | None, field(default=None, metadata={**f.metadata, **own})))
-    return found
+        changes = {"unset": f.metadata["unset"] or unset, "choices": tuple(f.metadata["choices"])}
+        optional.append((f.name, kind_of(f) | None, field(default=None, metadata={**f.metadata, **changes})))
+    return optional

@@ -1,6 +1,6 @@
-"""The first values of parameters, float32; within `shapes_only()` arrays of the same shapes that take no memory.
+"""Parameter initialization, in float32. Within `shapes_only()`, arrays of the same shapes that take no memory.
 
-Random values come from the keys of the surrounding `with npx.keyed(seed, 0):`, in the order of construction.
+Random values come from the keys of the enclosing `with npx.keyed(seed, 0):`, in order of construction.
 """
 
 from contextlib import AbstractContextManager
@@ -13,19 +13,19 @@ _shapes_only = Scoped(False)
 
 
 def shapes_only() -> AbstractContextManager[Any]:
-    """Within the block parameters are made without their numbers: zeros that share one place, not to be written."""
+    """Return a context manager within which parameters are zeros that share one element. They must not be written."""
     return _shapes_only.set(True)
 
 
 def full(value: float, *shape: int) -> npx.Array:
-    """`value` everywhere."""
+    """Return an array filled with `value`."""
     if _shapes_only.get():
         return npx.broadcast_to(npx.zeros(()), shape)
     return npx.full(shape, value)
 
 
 def normal(rows: int, width: int, deviation: float, zero_row: int | None = None) -> npx.Array:
-    """N(0, deviation), (rows, width), but for a row of zeros."""
+    """Sample (rows, width) from N(0, deviation); `zero_row` is set to zeros."""
     if _shapes_only.get():
         return full(0, rows, width)
     table = npx.random.normal(npx.next_key(), (rows, width)) * deviation
@@ -35,9 +35,9 @@ def normal(rows: int, width: int, deviation: float, zero_row: int | None = None)
 
 
 def xavier_uniform(n_in: int, *n_out: int, gain: float = 1.0) -> npx.Array:
-    """U(-a, a) with a = gain sqrt(6 / (n_in + n_out)) (Glorot and Bengio, 2010).
+    """Sample from U(-a, a) with a = gain sqrt(6 / (n_in + n_out)) (Glorot and Bengio, 2010).
 
-    Several n_out: merged matrices, each with its own a. Returns (n_in, sum(n_out)).
+    Several n_out: merged matrices, each with a bound of its own. Returns (n_in, sum(n_out)).
     """
     if _shapes_only.get():
         return full(0, n_in, sum(n_out))

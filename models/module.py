@@ -1,59 +1,71 @@
 """Module and Parameter: a tree of layers whose parameters have names.
 
-There is no registration: a module's parameters are the Parameters among its attributes, and those of the Modules among
-them; both may also lie in lists, tuples and dicts. A Parameter reachable by two names is one parameter, under the first
-of the names.
+Nothing is registered: the parameters of a module are the Parameters among its attributes and those of the Modules among
+its attributes, also inside lists, tuples and dicts. A Parameter that is reachable by several names counts once, under
+the first of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import npx
-from autograd import Tensor, checkpoint
-from autograd.engine import moment
+from autograd import Tensor, checkpoint, no_grad
+from autograd.engine import next_version
 
 
 class Parameter(Tensor):
-    """A Tensor that is learned.
+    """A trainable Tensor.
 
-    `data` is what is computed with. Where that is of low precision, `master` is the float32 array that is learned, and
-    `data` its rounded copy; else it is None.
+    `data` holds the values that are used in computations. In mixed precision `master` is the float32 array that the
+    optimizer updates, and `data` its rounded copy; otherwise `master` is None.
     """
 
-    __slots__ = ("buffer", "master", "moved")
+    __slots__ = ("buffer", "master", "version")
 
     def __init__(self, data: Any) -> None:
         super().__init__(data, requires_grad=True)
-        self.moved = 0
+        self.version = 0
         self.master: npx.Array | None = None
-        self.buffer: Any = None  # refers to the FlatParameters it lies in: models/parameters.py
+        self.buffer: Any = None  # weak reference to the FlatParameters that holds it (models/parameters.py)
 
     def __getstate__(self) -> Any:
-        """A copy has arrays of its own, which lie in no buffer; in another process moments are counted anew."""
-        state: Any = super().__getstate__()  # Python 3.11's: (None, what the slots hold)
-        return None, state[1] | {"buffer": None, "moved": 0}
+        """Copies have their own arrays, outside of any buffer; in another process versions start again."""
+        state: Any = super().__getstate__()  # of Python 3.11 for slots: (None, values)
+        return None, state[1] | {"buffer": None, "version": 0}
 
     @property
     def weights(self) -> npx.Array:
-        """The array that is learned."""
+        """The array that is trained: `master`, or `data` if there is none."""
         return self.data if self.master is None else self.master
 
     def assign(self, values: Any) -> None:
         """Copy `values` into the weights."""
-        self.moved = moment()
+        self.version = next_version()
         self.weights[...] = values
         if self.master is not None:
             self.data[...] = self.master.astype(self.dtype)
 
 
 class Module:
-    """Base of everything that has parameters. Subclasses define `forward`; calling a module calls it."""
+    """Base class of everything that has parameters.
+
+    Subclasses create Parameters and Modules as attributes in `__init__` and define `forward`. Calling a module calls
+    `forward` with the same arguments.
+
+    Attributes:
+        training: whether dropout is active; set it with `train()` and `eval()`.
+        hook: called with the positional arguments of each call, for inspection. Default None.
+        gradient_checkpointing: save only the inputs and outputs of calls and recompute the rest in backward
+            (autograd/rematerialize.py). Default False.
+    """
 
     training = True
-    hook: Callable[..., Any] | None = None  # gets the positional arguments of each call
-    gradient_checkpointing = False  # keep nothing of a call but inputs and output: autograd/rematerialize.py
+    hook: Callable[..., Any] | None = None
+    gradient_checkpointing = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the output. Subclasses define it."""
         raise NotImplementedError(f"{type(self).__name__}: expected a `forward` method; got none; try defining one")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -64,17 +76,17 @@ class Module:
         return self.forward(*args, **kwargs)
 
     def named_children(self) -> Iterator[tuple[str, "Module"]]:
-        """(attribute name, module) of the modules directly in this one; "name.i" for the i-th of a list."""
+        """Yield (attribute name, module) for each direct child; "name.i" for the i-th of a list."""
         return ((name, part) for name, part in _parts(vars(self)) if isinstance(part, Module))
 
     def modules(self) -> Iterator["Module"]:
-        """This module and every one below it."""
+        """Yield this module and all its descendants."""
         yield self
         for _, child in self.named_children():
             yield from child.modules()
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """(dotted name, parameter), each parameter once."""
+        """Yield (dotted name, parameter), each parameter once."""
         seen: set[int] = set()
         for name, parameter in self._named_parameters(""):
             if id(parameter) not in seen:
@@ -89,61 +101,80 @@ class Module:
             yield from child._named_parameters(f"{prefix}{name}.")
 
     def parameters(self) -> Iterator[Parameter]:
-        """Each parameter once."""
+        """Yield each parameter once."""
         return (parameter for _, parameter in self.named_parameters())
 
     def n_parameters(self) -> int:
-        """The number of learned numbers."""
+        """Return the number of trainable values."""
         return sum(p.size for p in self.parameters())
 
     def train(self, mode: bool = True) -> "Module":
-        """Training mode (dropout on) for this module and all below; returns the module."""
+        """Set training mode (dropout active) for this module and its descendants. Return the module."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self) -> "Module":
-        """Evaluation mode (dropout off); returns the module."""
+        """Set evaluation mode (no dropout) for this module and its descendants. Return the module."""
         return self.train(False)
 
     def state_dict(self) -> dict[str, npx.Array]:
-        """Copies of all weights as NumPy arrays, by name."""
+        """Return copies of all weights as NumPy arrays, by parameter name."""
         return {name: npx.to_host(p.weights).copy() for name, p in self.named_parameters()}
 
     def load_state_dict(self, state: Mapping[str, npx.Array]) -> None:
         """Copy arrays into the parameters of the same names.
 
-        Raises ValueError, before anything is changed, naming what is missing, unexpected, no numbers or of another
-        shape.
+        Raises ValueError, before anything is changed, for missing and unexpected names, other shapes, and arrays that
+        are not numeric.
         """
-        own = dict(self.named_parameters())
-        problems = [f"missing {name}" for name in own if name not in state]
-        problems += [f"unexpected {name}" for name in state if name not in own]
+        parameters = dict(self.named_parameters())
+        common = {name: p for name, p in parameters.items() if name in state}
+        problems = [f"missing {name}" for name in parameters if name not in state]
+        problems += [f"unexpected {name}" for name in state if name not in parameters]
         problems += [
             f"{name} is {state[name].dtype}"
-            for name, p in own.items()
-            if name in state and not npx.host.can_cast(state[name].dtype, npx.float64, "same_kind")
+            for name in common
+            if not npx.host.can_cast(state[name].dtype, npx.float64, "same_kind")
         ]
         problems += [
             f"{name} has shape {tuple(state[name].shape)} instead of {p.shape}"
-            for name, p in own.items()
-            if name in state and tuple(state[name].shape) != p.shape
+            for name, p in common.items()
+            if tuple(state[name].shape) != p.shape
         ]
         if problems:
             more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
             raise ValueError(
-                f"load_state_dict: expected the {len(own)} parameters of this {type(self).__name__}; "
+                f"load_state_dict: expected the {len(parameters)} parameters of this {type(self).__name__}; "
                 f"got: {'; '.join(problems[:3])}{more}; try the configuration that the state was saved with"
             )
-        for name, p in own.items():
+        for name, p in parameters.items():
             p.assign(npx.from_host(npx.to_host(state[name])))
 
 
-def _parts(within: Any) -> Iterator[tuple[str, Module | Parameter]]:
-    """(name, part) of the Modules and Parameters in a dict, a list or a tuple, and of those in it; "name.i"."""
-    for name, value in within.items() if isinstance(within, dict) else enumerate(within):
+def _parts(container: Any) -> Iterator[tuple[str, Module | Parameter]]:
+    """Yield (name, part) for the Modules and Parameters in a dict, list or tuple, nested ones as "name.i"."""
+    for name, value in container.items() if isinstance(container, dict) else enumerate(container):
         if isinstance(value, (Module, Parameter)):
             yield str(name), value
         elif isinstance(value, (list, tuple, dict)):
             for inner, part in _parts(value):
                 yield f"{name}.{inner}", part
+
+
+@contextmanager
+def evaluation_mode(model: Any) -> Iterator[None]:
+    """Within the block, run `model` without dropout and without a graph; afterwards restore the mode of each module.
+
+    `model` is a Module, or any object with `training` and `train` (models/search/protocol.py).
+    """
+    training = model.training
+    modes = [(module, module.training) for module in getattr(model, "modules", tuple)()]
+    model.train(False)
+    try:
+        with no_grad():
+            yield
+    finally:
+        model.train(training)
+        for module, mode in modes:
+            module.training = mode

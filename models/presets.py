@@ -1,4 +1,4 @@
-"""The shapes of the paper's models by name: what differs from base."""
+"""The models of the paper by name, as differences from base."""
 
 from typing import Any
 
@@ -27,11 +27,11 @@ PRESETS: dict[str, dict[str, Any]] = {
     "D-ls0.0": {},
     "D-ls0.2": {},
     "E-learned": {"positions": "learned"},
-    # Section 6.3, constituency parsing: 4 layers of width 1024, the rest as in base (WSJ alone) and big (with parsed
-    # text); the dropouts, which the paper chose on section 22 and does not tell, are those of the authors' own code.
+    # Section 6.3, constituency parsing: 4 layers of width 1024, otherwise as base (WSJ only) and big (semi-supervised).
+    # The paper tuned dropout on section 22 without reporting it; these rates are from the authors' code.
     "parsing-wsj": {"d_model": 1024, "n_layers": 4, "dropout": 0.2, "attention_dropout": 0.2},
     "parsing-semi": {**BIG, "n_layers": 4, "dropout": 0.1},
-    # Not in the paper: a small parser for a few thousand trees; the small model of Wu et al. (ACL 2021) for Multi30k.
+    # Not in the paper: a small parser for a few thousand trees, and the Multi30k model of Wu et al. (ACL 2021).
     "parsing-small": {"d_model": 192, "d_ff": 768, "n_heads": 4, "n_layers": 4, "norm": "pre", "dropout": 0.25},
     "tiny": {"d_model": 128, "d_ff": 256, "n_heads": 4, "n_layers": 4, "dropout": 0.3},
 }

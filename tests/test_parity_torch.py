@@ -1,7 +1,6 @@
-"""Parity with PyTorch, where it is installed (`make parity`): same weights, same logits, same gradients, same training.
+"""Parity with PyTorch, if it is installed (`make parity`): same weights, logits, gradients and training.
 
-The other model is made of torch.nn.functional, and takes our parameters by their names: benchmarks/torch_twin.py, which
-is also what the benchmarks time.
+The PyTorch model is benchmarks/torch_twin.py, which takes our parameters by name and which the benchmarks time.
 """
 
 import numpy as np
@@ -12,9 +11,9 @@ from models import Transformer, TransformerConfig
 from train.learn.optimizer import Adam, NoamSchedule
 
 torch = pytest.importorskip("torch", reason="torch is not installed: `make parity` installs it and runs this file")
-torch.set_num_threads(1)  # of little use to matrices this small, and in each other's way on a busy machine
+torch.set_num_threads(1)  # more threads do not help matrices this small, and slow down a busy machine
 F = torch.nn.functional
-from benchmarks.torch_twin import twin  # noqa: E402  which imports torch
+from benchmarks.torch_twin import twin  # noqa: E402  imports torch
 
 PAD, BOS, EOS, FIRST, V = 0, 1, 2, 3, 23
 SIZES = {"vocab_size": V, "d_model": 16, "d_ff": 24, "n_heads": 4, "n_layers": 2, "dropout": 0.0}
@@ -28,13 +27,15 @@ OPTIONS = {
 }
 
 
-def twin_loss(w, c, src, tgt, smoothing=0.1):
+def twin_loss(w, c, src, tgt, label_smoothing=0.1):
     logits = twin(w, c, src, tgt[:, :-1])
-    return F.cross_entropy(logits.flatten(0, 1), tgt[:, 1:].flatten(), ignore_index=PAD, label_smoothing=smoothing)
+    return F.cross_entropy(
+        logits.flatten(0, 1), tgt[:, 1:].flatten(), ignore_index=PAD, label_smoothing=label_smoothing
+    )
 
 
-def both(name, dtype, seed=0):
-    """Our model with random parameters, and the same parameters as torch tensors."""
+def model_and_weights(name, dtype, seed=0):
+    """Return our model with random parameters, and the same parameters as torch tensors."""
     config = TransformerConfig(**SIZES | OPTIONS[name])
     model, rng = Transformer(config, seed, dtype), np.random.default_rng(seed)
     for p in model.parameters():
@@ -44,7 +45,7 @@ def both(name, dtype, seed=0):
 
 
 def random_batch(rng, n, longest=9):
-    """Ids (B, S) and (B, T+1) of random lengths, padded at their ends."""
+    """Return ids (B, S) and (B, T+1) of random lengths, padded at the end."""
     rows = [[rng.integers(FIRST, V, rng.integers(1, longest)).tolist() for _ in range(n)] for _ in range(2)]
     sides = [[[*row, EOS] for row in rows[0]], [[BOS, *row, EOS] for row in rows[1]]]
     arrays = [np.full((n, max(map(len, side))), PAD) for side in sides]
@@ -55,7 +56,7 @@ def random_batch(rng, n, longest=9):
 
 
 def assert_near(name, ours, theirs, tolerance):
-    """Relative to the array's largest magnitude."""
+    """Compare relative to the largest magnitude of the array."""
     ours, theirs = npx.to_host(ours), theirs.detach().numpy()
     error = abs(ours - theirs).max() / abs(theirs).max()
     assert ours.shape == theirs.shape and ours.dtype == theirs.dtype and error <= tolerance, f"{name}: {error:.2e}"
@@ -64,8 +65,8 @@ def assert_near(name, ours, theirs, tolerance):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float64", 1e-10)])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_logits_and_every_gradient(name, dtype, tolerance, seed):
-    model, weights = both(name, dtype, seed)
+def test_logits_and_all_gradients_equal_pytorch(name, dtype, tolerance, seed):
+    model, weights = model_and_weights(name, dtype, seed)
     src, tgt = random_batch(np.random.default_rng(seed), n=1 + 3 * seed)
     theirs = torch.tensor(src), torch.tensor(tgt)
     src, tgt = npx.asarray(src), npx.asarray(tgt)
@@ -81,9 +82,9 @@ def test_logits_and_every_gradient(name, dtype, tolerance, seed):
 
 @pytest.mark.parametrize("name", ["paper", "pre-norm", "biases", "learned"])
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-4), ("float64", 1e-9)])
-def test_twenty_training_steps(name, dtype, tolerance):
-    """Adam, the paper's schedule, smoothing 0.1, dropout off: the losses stay together."""
-    model, weights = both(name, dtype)
+def test_twenty_training_steps_equal_pytorch(name, dtype, tolerance):
+    """With Adam, the paper's schedule and label smoothing 0.1, without dropout."""
+    model, weights = model_and_weights(name, dtype)
     schedule = NoamSchedule(SIZES["d_model"], warmup_steps=50)
     adam = Adam(model, beta1=0.9, beta2=0.98, eps=1e-9)
     theirs = torch.optim.Adam(weights.values(), lr=1.0, betas=(0.9, 0.98), eps=1e-9)
@@ -105,4 +106,4 @@ def test_twenty_training_steps(name, dtype, tolerance):
         losses.append((loss.item(), their_loss.item()))
     ours, others = np.array(losses).T
     assert np.allclose(ours, others, rtol=tolerance, atol=0), abs(ours - others).max()
-    assert ours[-4:].mean() < ours[:4].mean() - 0.3, "they learned something"
+    assert ours[-4:].mean() < ours[:4].mean() - 0.3, "the loss must fall"

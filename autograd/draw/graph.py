@@ -1,9 +1,9 @@
-"""Pictures of a graph: `python -m autograd.draw "a * b + a"` as mermaid, DOT or SVG, with the numbers of both ways.
+"""Draw a graph as Mermaid, DOT or SVG, with the values and gradients of every node.
 
     python -m autograd.draw "softmax(x) @ w" x=[1,2,3] w=[1,0,0] --format svg > graph.svg
 
-From Python: `with observing(Recorder()) as seen: loss = ...; loss.backward()`, then `mermaid(boxes(seen))`. A graph of
-more than 60 nodes is drawn by module: one box for each, with the number of its operations.
+From Python: `with observing(Recorder()) as recorder: loss = ...; loss.backward()`, then `mermaid(boxes(recorder))`. A
+graph of more than 60 nodes is drawn by module: one box for each, with the number of its operations.
 """
 
 import argparse
@@ -19,98 +19,101 @@ from autograd.draw.layout import HALF, Box, Layout, Point
 from autograd.engine import OPERATIONS, Tensor, observing
 from autograd.observe import Recorder
 
-MOST = 60  # boxes; beyond, modules are drawn
+MAX_BOXES = 60  # for larger graphs, modules are drawn
 FORMATS = ("mermaid", "dot", "svg")
 
 
-def numbers(x: Any) -> str:
-    """A small array's numbers, a large one's shape."""
+def format_array(x: Any) -> str:
+    """Return the values of a small array, or the shape of a large one."""
     x = npx.to_host(x)
     if x.size > 6:
         return " x ".join(map(str, x.shape))
     return f"{x.item():.4g}" if not x.shape else "[" + ", ".join(f"{v:.4g}" for v in x.reshape(-1).tolist()) + "]"
 
 
-def boxes(seen: Recorder, names: dict[int, str] | None = None, most: int = MOST) -> list[Box]:
-    """The boxes of what was seen, inputs before outputs. `names`: id of a leaf -> its name."""
-    steps = [step for _, step in sorted(seen.steps.items())]
-    place = {step.number: f"n{i}" for i, step in enumerate(steps)} | {n: f"leaf{-n}" for n in seen.leaves}
-    if len(steps) + len(seen.leaves) > most:
-        return by_module(seen)
-    found = []
-    for number, leaf in seen.leaves.items():
+def boxes(recorder: Recorder, names: dict[int, str] | None = None, max_boxes: int = MAX_BOXES) -> list[Box]:
+    """Return the boxes of a recorded graph, inputs before outputs. `names`: id of a leaf -> its name."""
+    steps = [step for _, step in sorted(recorder.steps.items())]
+    keys = {step.number: f"n{i}" for i, step in enumerate(steps)} | {n: f"leaf{-n}" for n in recorder.leaves}
+    if len(steps) + len(recorder.leaves) > max_boxes:
+        return module_boxes(recorder)
+    graph = []
+    for number, leaf in recorder.leaves.items():
         name = (names or {}).get(id(leaf), f"leaf {-number}")
-        lines = [f"{name} = {numbers(leaf.data)}"]
+        lines = [f"{name} = {format_array(leaf.data)}"]
         if leaf.grad is not None:
-            lines.append(f"gradient {numbers(leaf.grad)}")
-        found.append(Box(place[number], lines, leaf=True))
+            lines.append(f"gradient {format_array(leaf.grad)}")
+        graph.append(Box(keys[number], lines, leaf=True))
     for step in steps:
-        lines = [f"{step.name} = {numbers(step.value)}"]
+        lines = [f"{step.name} = {format_array(step.value)}"]
         if step.g is not None:
-            lines.append(f"gradient {numbers(step.g)}")
-        how = [*step.how, *[""] * len(step.parents)]
-        inputs = [(place[p], how[i]) for i, p in enumerate(step.parents) if p in place]
-        found.append(Box(place[step.number], lines, inputs=inputs))
-    return found
+            lines.append(f"gradient {format_array(step.g)}")
+        labels = [*step.handling, *[""] * len(step.parents)]
+        inputs = [(keys[p], labels[i]) for i, p in enumerate(step.parents) if p in keys]
+        graph.append(Box(keys[step.number], lines, inputs=inputs))
+    return graph
 
 
-def by_module(seen: Recorder) -> list[Box]:
-    """A box for each module whose operations follow each other, however often it is called."""
-    found: dict[str, Box] = {}
+def module_boxes(recorder: Recorder) -> list[Box]:
+    """Return one box for each module, however often it is called, with arrows along the flow of data."""
+    modules: dict[str, Box] = {}
     counts: dict[str, int] = {}
-    place: dict[int, str] = {}
-    for _, step in sorted(seen.steps.items()):
-        layer = step.layer or "the rest"
-        mine = found.setdefault(layer, Box(f"m{len(found)}", []))
+    keys: dict[int, str] = {}
+    for _, step in sorted(recorder.steps.items()):
+        layer = step.layer or "other"
+        box = modules.setdefault(layer, Box(f"m{len(modules)}", []))
         counts[layer] = counts.get(layer, 0) + 1
-        place[step.number] = mine.key
+        keys[step.number] = box.key
         for parent in step.parents:
-            other = place.get(parent)
-            if other and other != mine.key and (other, "") not in mine.inputs:
-                mine.inputs.append((other, ""))
-    for layer, box in found.items():
+            source = keys.get(parent)
+            if source and source != box.key and (source, "") not in box.inputs:
+                box.inputs.append((source, ""))
+    for layer, box in modules.items():
         box.lines = [layer, f"{counts[layer]} operation{'s' * (counts[layer] > 1)}"]
-    return list(found.values())
+    return list(modules.values())
 
 
 def mermaid(graph: list[Box]) -> str:
-    """For Markdown: GitHub draws it."""
+    """Return Mermaid text, which GitHub renders in Markdown."""
     lines = ["flowchart BT"]
     for box in graph:
         text = "<br/>".join(box.lines).replace('"', "'")
         lines.append(f'    {box.key}(["{text}"])' if box.leaf else f'    {box.key}["{text}"]')
     for box in graph:
-        lines += [f"    {other} -->{f'|{how}|' if how else ''} {box.key}" for other, how in box.inputs]
+        lines += [f"    {source} -->{f'|{label}|' if label else ''} {box.key}" for source, label in box.inputs]
     return "\n".join(lines) + "\n"
 
 
 def dot(graph: list[Box]) -> str:
-    """For graphviz, which is not needed here."""
+    """Return DOT text for Graphviz."""
     lines = ["digraph {", "    rankdir=BT"]
     for box in graph:
         text = "\\n".join(box.lines).replace('"', "'")
         lines.append(f'    {box.key} [label="{text}", shape={"ellipse" if box.leaf else "box"}]')
     for box in graph:
-        lines += [f'    {other} -> {box.key} [label="{how}"]' for other, how in box.inputs]
+        lines += [f'    {source} -> {box.key} [label="{label}"]' for source, label in box.inputs]
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def free_place(corners: list[Point], text: str, taken: list[tuple[float, float, float]]) -> Point:
-    """Where on a way's last piece a text covers no other one: its middle. `taken`: middles and half widths."""
+def label_position(corners: list[Point], text: str, occupied: list[tuple[float, float, float]]) -> Point:
+    """Return the centre of a label on the last segment of a line, clear of other labels if possible.
+
+    `occupied`: (x, y, half width) of the labels so far; the new one is appended.
+    """
     (x0, y0), (x1, y1) = corners[-2:]
-    half = 2.8 * len(text)
-    tried = [(x0 + (x1 - x0) * part, y0 + (y1 - y0) * part) for part in (0.35, 0.6, 0.85, 0.1)]
-    for x, y in tried:
-        if all(abs(x - a) > half + other or abs(y - b) > 11 for a, b, other in taken):
+    half_width = 2.8 * len(text)
+    candidates = [(x0 + (x1 - x0) * t, y0 + (y1 - y0) * t) for t in (0.35, 0.6, 0.85, 0.1)]
+    for x, y in candidates:
+        if all(abs(x - a) > half_width + other or abs(y - b) > 11 for a, b, other in occupied):
             break
     else:
-        x, y = tried[0]
-    taken.append((x, y, half))
+        x, y = candidates[0]
+    occupied.append((x, y, half_width))
     return x, y
 
 
 def svg(graph: list[Box]) -> str:
-    """A picture in layers, inputs at the bottom, drawn here."""
+    """Return an SVG picture in rows, inputs at the bottom."""
     layout = Layout(graph)
     width, height = layout.size
     title = f"A graph of {len(graph)} boxes, inputs at the bottom"
@@ -121,17 +124,17 @@ def svg(graph: list[Box]) -> str:
         '<path d="M0 0 L8 4 L0 8 z" fill="#555"/></marker></defs>',
         f'<rect width="{width:.0f}" height="{height}" fill="white"/>',
     ]
-    said: list[str] = []
-    taken: list[tuple[float, float, float]] = []
-    for keys, how in layout.ways:
-        corners = layout.way(keys)
+    labels: list[str] = []
+    occupied: list[tuple[float, float, float]] = []
+    for keys, label in layout.lines:
+        corners = layout.corners(keys)
         line = " L".join(f"{x:.0f} {y:.0f}" for x, y in corners)
         out.append(f'<path d="M{line}" stroke="#555" fill="none" stroke-linejoin="round" marker-end="url(#tip)"/>')
-        if how:
-            x, y = free_place(corners, how, taken)
-            said.append(f'<text x="{x:.0f}" y="{y + 3:.0f}" text-anchor="middle" font-size="10" fill="#555" '
-                        f'stroke="white" stroke-width="4" paint-order="stroke">{escape(how)}</text>')  # fmt: skip
-    out += said
+        if label:
+            x, y = label_position(corners, label, occupied)
+            labels.append(f'<text x="{x:.0f}" y="{y + 3:.0f}" text-anchor="middle" font-size="10" fill="#555" '
+                        f'stroke="white" stroke-width="4" paint-order="stroke">{escape(label)}</text>')  # fmt: skip
+    out += labels
     for box in graph:
         x, y, wide = layout.x[box.key], layout.y[box.key], layout.width[box.key]
         fill, corner = ("#eef6ee", 18) if box.leaf else ("#eef2fa", 3)
@@ -145,21 +148,33 @@ def svg(graph: list[Box]) -> str:
 # Expressions
 
 
-class Wrong(ValueError):
-    """An expression cannot be drawn: what was expected, what was found."""
+class ExpressionError(ValueError):
+    """An expression that cannot be drawn."""
 
 
-# What operations raise of arguments that are none: all of it is the expression's mistake.
-REFUSED = (Wrong, ValueError, TypeError, IndexError, RuntimeError, ArithmeticError, AttributeError, MemoryError)
+# Whatever an operation raises for bad arguments is an error in the expression.
+EXPRESSION_ERRORS = (
+    ExpressionError,
+    ValueError,
+    TypeError,
+    IndexError,
+    RuntimeError,
+    ArithmeticError,
+    AttributeError,
+    MemoryError,
+)
 
 OPERATORS = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide", ast.MatMult: "matmul"}
 OPERATORS |= {ast.Pow: "power"}
-NUMBERS = {"add": float.__add__, "subtract": float.__sub__, "multiply": float.__mul__, "divide": float.__truediv__}
-NUMBERS |= {"power": lambda a, b: math.pow(a, b)}  # as Python's **, without complex numbers
+ARITHMETIC = {"add": float.__add__, "subtract": float.__sub__, "multiply": float.__mul__, "divide": float.__truediv__}
+ARITHMETIC |= {"power": lambda a, b: math.pow(a, b)}  # ** without complex results
 
 
 def evaluate(node: ast.AST, leaves: dict[str, Tensor], known: Collection[str] = OPERATIONS) -> Any:
-    """The value of an expression: arithmetic, operations of `known` names, numbers, lists. Nothing else is run."""
+    """Evaluate arithmetic, calls of `known` operations, names, numbers and lists. Nothing else is executed.
+
+    Names that are not in `leaves` are added with the values 2, 3, 5, ... ExpressionError for anything else.
+    """
 
     def value(part: ast.AST) -> Any:
         return evaluate(part, leaves, known)
@@ -178,52 +193,56 @@ def evaluate(node: ast.AST, leaves: dict[str, Tensor], known: Collection[str] = 
         x = value(node.operand)
         return OPERATIONS["negative"](x) if isinstance(x, Tensor) else -x
     if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        name, both = OPERATORS[type(node.op)], (value(node.left), value(node.right))
-        if any(isinstance(x, Tensor) for x in both):
-            return OPERATIONS[name](*both)
-        if name in NUMBERS and not any(isinstance(x, list) for x in both):
-            return NUMBERS[name](*map(float, both))
+        name, operands = OPERATORS[type(node.op)], (value(node.left), value(node.right))
+        if any(isinstance(x, Tensor) for x in operands):
+            return OPERATIONS[name](*operands)
+        if name in ARITHMETIC and not any(isinstance(x, list) for x in operands):
+            return ARITHMETIC[name](*map(float, operands))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in known:
-        named = {k.arg: value(k.value) for k in node.keywords if k.arg}
-        given = [value(item) for item in node.args]
-        if any(isinstance(x, Tensor) for x in given):
-            return OPERATIONS[node.func.id](*given, **named)
-    said = ", ".join(sorted(name for name in known if "." not in name))
-    raise Wrong(f"expected numbers, names, + - * / @ ** and operations of names ({said}); got {ast.unparse(node)!r}")
+        kwargs = {k.arg: value(k.value) for k in node.keywords if k.arg}
+        args = [value(item) for item in node.args]
+        if any(isinstance(x, Tensor) for x in args):
+            return OPERATIONS[node.func.id](*args, **kwargs)
+    names = ", ".join(sorted(name for name in known if "." not in name))
+    expected = f"numbers, names, + - * / @ ** and operations of names ({names})"
+    raise ExpressionError(f"expected {expected}; got {ast.unparse(node)!r}")
 
 
-def parsed(text: str) -> ast.AST:
+def parse(text: str) -> ast.AST:
+    """Parse an expression. ExpressionError for invalid syntax."""
     try:
         return ast.parse(text, mode="eval")
     except SyntaxError as error:
-        raise Wrong(f"expected an expression as a * b + a; got {text!r}: {error.msg}") from error
+        raise ExpressionError(f"expected an expression such as a * b + a; got {text!r}: {error.msg}") from error
 
 
-def drawn(expression: str, values: list[str], how: str) -> str:
-    """An expression's graph, values as in x=[1,2]; Wrong for what is none."""
+def draw_expression(expression: str, values: list[str], output_format: str) -> str:
+    """Return the graph of an expression in one of `FORMATS`; values as in x=[1,2]. ExpressionError if invalid."""
     leaves: dict[str, Tensor] = {}
     for value in values:
         name, _, text = value.partition("=")
         if not name.isidentifier() or not text:
-            raise Wrong(f"expected a value as x=3 or x=[1,2]; got {value!r}")
-        leaves[name] = Tensor(npx.host.array(evaluate(parsed(text), {}), float), requires_grad=True)
-    with observing(Recorder()) as seen:
-        result = evaluate(parsed(expression), leaves)
+            raise ExpressionError(f"expected a value such as x=3 or x=[1,2]; got {value!r}")
+        leaves[name] = Tensor(npx.host.array(evaluate(parse(text), {}), float), requires_grad=True)
+    with observing(Recorder()) as recorder:
+        result = evaluate(parse(expression), leaves)
         if not isinstance(result, Tensor) or result.node is None:
-            raise Wrong(f"expected an expression with an operation on a name in it; got {expression!r}")
+            raise ExpressionError(f"expected an expression with an operation on a name; got {expression!r}")
         result.backward(npx.ones_like(result.data))
-    return {"mermaid": mermaid, "dot": dot, "svg": svg}[how](boxes(seen, {id(t): name for name, t in leaves.items()}))
+    graph = boxes(recorder, {id(leaf): name for name, leaf in leaves.items()})
+    return {"mermaid": mermaid, "dot": dot, "svg": svg}[output_format](graph)
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m autograd.draw", description=__doc__.split("\n\n")[0])
-    parser.add_argument("expression", help='as "a * b + a" or "softmax(x)"')
-    parser.add_argument("values", nargs="*", help="of the names: a=3 x=[1,2,3]; others get 2, 3, 5, ...")
+    parser.add_argument("expression", help='such as "a * b + a" or "softmax(x)"')
+    parser.add_argument("values", nargs="*", help="values of the names, such as a=3 x=[1,2,3]; default 2, 3, 5, ...")
     parser.add_argument("--format", choices=FORMATS, default="mermaid")
     a = parser.parse_args(arguments)
     try:
-        sys.stdout.write(drawn(a.expression, a.values, a.format))
-    except REFUSED as error:
+        sys.stdout.write(draw_expression(a.expression, a.values, a.format))
+    except EXPRESSION_ERRORS as error:
         lines = str(error).splitlines() or [type(error).__name__]
         sys.stderr.write(f"autograd.draw: {lines[0]}\n")
         return 2

@@ -1,4 +1,4 @@
-"""The architectures, by name in ARCHITECTURES. Each file that enters one is imported here."""
+"""The architectures, registered by name in ARCHITECTURES. Each module that registers one is imported here."""
 
 from models.architectures.decoder import LanguageModel
 from models.architectures.encoder_decoder import Transformer

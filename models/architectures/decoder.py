@@ -1,11 +1,18 @@
-"""The decoder alone: a language model, which gives each token of a text its probability from those before it."""
+"""The decoder-only architecture: a language model, which predicts each token of a text from the tokens before it."""
 
 from typing import Any
 
 import npx
 from autograd import Tensor, no_grad
-from models.architectures.blocks import EncoderLayer, SequenceModel, causal, divisor, last_norm, matrices
-from models.cache import KeysValues, State
+from models.architectures.blocks import (
+    EncoderLayer,
+    SequenceModel,
+    causal_spec,
+    check_normalizer,
+    count_targets,
+    make_final_norm,
+)
+from models.cache import DecodingState, KeyValueCache
 from models.config import TransformerConfig
 from models.registry import architecture
 from npx import host
@@ -18,84 +25,90 @@ class LanguageModel(SequenceModel):
     examples = "text"
 
     def build(self, c: TransformerConfig) -> None:
-        self.text_positions = self.positions()
+        self.text_positions = self.make_positions()
         self.layers = [EncoderLayer(c) for _ in range(c.n_layers)]
-        self.norm = last_norm(c)
+        self.norm = make_final_norm(c)
 
     def forward(self, ids: Any) -> Tensor:
-        """Logits (B, T, V) of what follows each of the ids (B, T)."""
-        return self.logits(self.following(npx.from_host(self.checked("text", ids))))
+        """Return logits (B, T, V) of the token after each of the ids (B, T)."""
+        return self.logits(self.hidden_states(npx.from_host(self.check_ids("text ids", ids))))
 
     def loss(
-        self, ids: Any, smoothing: float = 0.0, smoothing_over: str = "all", normalizer: float | None = None
+        self,
+        ids: Any,
+        label_smoothing: float = 0.0,
+        smoothing_classes: str = "all",
+        loss_normalizer: float | None = None,
     ) -> Tensor:
-        """The label-smoothed cross entropy () of ids (B, T+1), each after the first given those before it.
+        """Return the label-smoothed cross entropy () of each token after the first, given those before it.
 
-        Summed over those that are not padding and divided by `normalizer`: their number, or that of a whole update of
-        which this batch is a part.
+        ids: (B, T+1). The other arguments are those of `Transformer.loss`.
         """
-        (ids,) = self.inputs(ids)
-        tokens = divisor(normalizer, ids[:, 1:] != self.config.pad_id)
-        return self.loss_of(npx.from_host(ids), smoothing=smoothing, over=smoothing_over, tokens=tokens)
+        (ids,) = self.loss_inputs(ids)
+        if loss_normalizer is None:
+            loss_normalizer = count_targets(ids[:, 1:], self.config.pad_id)
+        return self.loss_from_inputs(
+            npx.from_host(ids),
+            label_smoothing=label_smoothing,
+            smoothing_classes=smoothing_classes,
+            loss_normalizer=check_normalizer(loss_normalizer),
+        )
 
-    def inputs(self, ids: Any) -> tuple[npx.Array, ...]:
-        """All that `loss_of` takes of a batch, still on the host."""
-        return (self.checked("text", ids),)
+    def loss_inputs(self, ids: Any) -> tuple[npx.Array, ...]:
+        """Return the arrays of a batch that `loss_from_inputs` takes, on the host."""
+        return (self.check_ids("text ids", ids),)
 
-    def loss_of(self, ids: npx.Array, *, smoothing: float, over: str, tokens: float) -> Tensor:
-        """`loss` from ids on the device, of which the host need know none."""
-        return self.cross_entropy(self.following(ids[:, :-1]), ids[:, 1:], smoothing, over, tokens)
+    def loss_from_inputs(
+        self, ids: npx.Array, *, label_smoothing: float, smoothing_classes: str, loss_normalizer: float
+    ) -> Tensor:
+        """Compute `loss` from ids on the device, without reading their values."""
+        hidden = self.hidden_states(ids[:, :-1])
+        return self.cross_entropy(hidden, ids[:, 1:], label_smoothing, smoothing_classes, loss_normalizer)
 
-    def following(self, ids: npx.Array, state: "TextState | None" = None) -> Tensor:
-        """The last layer's output (B, T, D) for ids that are checked and on the device; `state` has those before."""
+    def hidden_states(self, ids: npx.Array, state: "TextState | None" = None) -> Tensor:
+        """Return the last layer's output (B, T, D) for checked ids on the device; `state` holds earlier positions."""
         start = state.length if state else 0
-        x = self.text_positions.embedded(self.embedding, ids, start, self.dropout)  # (B, T, D)
+        x = self.text_positions.embed(self.embedding, ids, start, self.dropout)  # (B, T, D)
         for i, layer in enumerate(self.layers):
-            # Padding follows the real tokens, so that it is later than every one of them, which causality hides.
-            x = layer(x, causal(x), state.layers[i] if state else None)
+            # Padding needs no mask: it follows the tokens, so causality hides it from them.
+            x = layer(x, causal_spec(x), state.layers[i] if state else None)
         return self.norm(x) if self.norm else x
 
-    # Going on with a text, as search and sampling ask for it
+    # Decoding (models/search/protocol.py)
 
     def start(self, prompts: Any) -> tuple[npx.Array, "TextState"]:
-        """The last tokens (B,) of prompts (B, T), T >= 1, and the state of having read those before them."""
-        ids = self.checked("text", prompts)
+        """Return the last tokens (B,) of prompts (B, T), T >= 1, and the state after the tokens before them."""
+        ids = self.check_ids("text ids", prompts)
         if not ids.shape[1]:
-            raise ValueError("text ids: expected prompts of at least one token; got none; try beginning with bos_id")
+            raise ValueError("text ids: expected prompts of at least one token; got none; try starting with bos_id")
         with no_grad():
             dtype = self.embedding.weight.dtype
-            state = TextState([layer.attention.start(len(ids), dtype) for layer in self.layers])
+            state = TextState([layer.attention.new_cache(len(ids), dtype) for layer in self.layers])
             if ids.shape[1] > 1:
-                self.following(npx.from_host(ids[:, :-1]), state)
+                self.hidden_states(npx.from_host(ids[:, :-1]), state)
         return ids[:, -1], state
 
     def limits(self, prompts: npx.Array, max_extra: int) -> npx.Array:
-        """The most tokens (B,) that may follow prompts (B, T): `max_extra`, or as many as there are positions for.
+        """Return the most tokens (B,) that may follow prompts (B, T): `max_extra`, or less with limited positions.
 
-        ValueError where there is none for any.
+        ValueError if there is no position left.
         """
-        room = max_extra if self.longest is None else self.longest - prompts.shape[1] + 1
-        if room < 1:
+        positions_left = max_extra if self.max_length is None else self.max_length - prompts.shape[1] + 1
+        if positions_left < 1:
             raise ValueError(
-                f"prompts: expected at most max_positions = {self.longest} tokens; got {prompts.shape[1]}; "
-                "try their last ones, or `sample`, which goes on with any"
+                f"prompts: expected at most max_positions = {self.max_length} tokens; got {prompts.shape[1]}; "
+                "try their last tokens, or `sample`, which continues prompts of any length"
             )
-        return host.full(len(prompts), min(max_extra, room))
-
-    def products(self, source_tokens: int, target_tokens: int, length: int) -> float:
-        """Multiplications of one forward pass, `length` being the tokens of a typical text."""
-        c = self.config
-        attended = c.n_layers * c.n_heads * (c.key_size + c.value_size) * length
-        return (source_tokens + target_tokens) * (matrices(*self.layers, self.embedding) + attended)
+        return host.full(len(prompts), min(max_extra, positions_left))
 
 
-class TextState(State):
-    """What reading a text has left: the keys and values of each layer."""
+class TextState(DecodingState):
+    """The state after reading a text: the keys and values of each layer."""
 
-    def __init__(self, layers: list[KeysValues]) -> None:
+    def __init__(self, layers: list[KeyValueCache]) -> None:
         self.layers = layers
 
     @property
     def length(self) -> int:
-        """Positions read so far."""
+        """Number of positions read so far."""
         return self.layers[0].length

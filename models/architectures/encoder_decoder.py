@@ -1,4 +1,4 @@
-"""The Transformer: encoder, decoder, and the model that ties them together (paper section 3)."""
+"""The Transformer: encoder, decoder, and the model that connects them (paper section 3)."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -6,21 +6,29 @@ from typing import Any, NamedTuple
 
 import npx
 from autograd import Tensor, no_grad
-from models.architectures.blocks import DecoderLayer, EncoderLayer, SequenceModel, divisor, last_norm, matrices
-from models.cache import KeysValues, Rows, Shared, State
+from models.architectures.blocks import (
+    DecoderLayer,
+    EncoderLayer,
+    SequenceModel,
+    check_normalizer,
+    count_targets,
+    make_final_norm,
+)
+from models.cache import DecodingState, KeyValueCache, RowArray, SharedState
 from models.config import TransformerConfig
 from models.layers.attention import Attention
-from models.modes import evaluating
+from models.module import evaluation_mode
 from models.registry import architecture
 from npx import host
 
-KINDS = ("encoder", "decoder", "cross")  # of attention
+ATTENTION_KINDS = ("encoder", "decoder", "cross")
 
 
-class Inside(NamedTuple):
-    """What happens inside of one pass: weights by kind and layer, (B, H, T, S) on the host; what each layer gives.
+class Inspection(NamedTuple):
+    """The internals of one pass of a Transformer.
 
-    `hidden`: of each decoder layer its output (B, T, D), normed as the last one's is: `model.logits` reads it off.
+    `maps`: attention weights (B, H, T, S) on the host, one array a layer, by kind of attention. `hidden`: the output
+    (B, T, D) of each decoder layer, normalized like the last one, so that `model.logits` applies to all of them.
     """
 
     maps: dict[str, list[npx.Array]]
@@ -29,207 +37,228 @@ class Inside(NamedTuple):
 
 @architecture("encoder_decoder")
 class Transformer(SequenceModel):
-    """The encoder-decoder of the paper. `model(src_ids, tgt_ids)`: (B, S), (B, T) integers -> logits (B, T, V)."""
+    """The encoder-decoder of the paper. `model(src_ids, tgt_ids)` returns logits (B, T, V).
+
+    Args:
+        config: a TransformerConfig.
+        seed: of the initialization. Default 0.
+        dtype: of the parameters. Default float32.
+
+    Ids are integer arrays: `src_ids` (B, S), each row tokens, EOS, padding; `tgt_ids` (B, T), beginning with BOS.
+    ValueError for anything else.
+    """
 
     examples = "pairs"
 
     def build(self, c: TransformerConfig) -> None:
-        self.source_positions, self.target_positions = self.positions(), self.positions()
+        self.source_positions, self.target_positions = self.make_positions(), self.make_positions()
         self.encoder = [EncoderLayer(c) for _ in range(c.n_layers)]
         self.decoder = [DecoderLayer(c) for _ in range(c.n_layers)]
-        self.encoder_norm, self.decoder_norm = last_norm(c), last_norm(c)
+        self.encoder_norm, self.decoder_norm = make_final_norm(c), make_final_norm(c)
 
-    def forward(self, src: Any, tgt: Any) -> Tensor:
-        """Logits (B, T, V) for source ids (B, S) and decoder input ids (B, T), which begin with BOS."""
-        return self.logits(self.decode(tgt, *self.encode(src)))
+    def forward(self, src_ids: Any, tgt_ids: Any) -> Tensor:
+        """Return logits (B, T, V) for source ids (B, S) and decoder input ids (B, T), which begin with BOS."""
+        return self.logits(self.decode(tgt_ids, *self.encode(src_ids)))
 
     def loss(
-        self, src: Any, tgt: Any, smoothing: float = 0.1, smoothing_over: str = "all", normalizer: float | None = None
-    ) -> Tensor:
-        """The label-smoothed cross entropy () of target ids tgt (B, T+1), BOS ... EOS, given source ids src (B, S).
-
-        Summed over the target tokens that are not padding and divided by `normalizer`: their number, or that of a whole
-        update of which this batch is a part.
-        """
-        source, lengths, before, after = self.inputs(src, tgt)
-        real = after != self.config.pad_id
-        tokens = divisor(normalizer, real)
-        sources, targets = npx.pack(lengths), npx.pack(lengths_of(real))
-        inputs = map(npx.from_host, (sources.rows(source), lengths, targets.rows(before), targets.rows(after)))
-        packing = sources.to_device(), targets.to_device()
-        return self.loss_of(*inputs, smoothing=smoothing, over=smoothing_over, tokens=tokens, packing=packing)
-
-    def inputs(self, src: Any, tgt: Any) -> tuple[npx.Array, ...]:
-        """All arrays that `loss_of` takes, on the host: source ids, their lengths (B,), decoder input ids, targets."""
-        tgt = self.checked("target", tgt)
-        return *self._source(src), tgt[:, :-1], tgt[:, 1:]
-
-    def loss_of(
         self,
-        src: npx.Array,
-        lengths: npx.Array,
-        before: npx.Array,
-        after: npx.Array,
+        src_ids: Any,
+        tgt_ids: Any,
+        label_smoothing: float = 0.1,
+        smoothing_classes: str = "all",
+        loss_normalizer: float | None = None,
+    ) -> Tensor:
+        """Return the label-smoothed cross entropy () of the target tokens.
+
+        Args:
+            src_ids: (B, S).
+            tgt_ids: (B, T+1), each row BOS, tokens, EOS, padding.
+            label_smoothing: probability moved from the target to other classes, in [0, 1). Default 0.1.
+            smoothing_classes: the classes that share it: "all" (default), "others", "others_without_pad".
+            loss_normalizer: divisor of the sum over target tokens. Default: their number, without padding. For a
+                micro-batch, pass the number of target tokens of the complete update.
+        """
+        src_ids, src_lengths, tgt_inputs, targets = self.loss_inputs(src_ids, tgt_ids)
+        if loss_normalizer is None:
+            loss_normalizer = count_targets(targets, self.config.pad_id)
+        src_packing, tgt_packing = npx.pack(src_lengths), npx.pack(row_lengths(targets != self.config.pad_id))
+        packed = src_packing.rows(src_ids), src_lengths, tgt_packing.rows(tgt_inputs), tgt_packing.rows(targets)
+        return self.loss_from_inputs(
+            *map(npx.from_host, packed),
+            label_smoothing=label_smoothing,
+            smoothing_classes=smoothing_classes,
+            loss_normalizer=check_normalizer(loss_normalizer),
+            packing=(src_packing.to_device(), tgt_packing.to_device()),
+        )
+
+    def loss_inputs(self, src_ids: Any, tgt_ids: Any) -> tuple[npx.Array, ...]:
+        """Return the arrays that `loss_from_inputs` takes, on the host: source ids, their lengths, inputs, targets."""
+        tgt_ids = self.check_ids("target ids", tgt_ids)
+        return *self._check_source(src_ids), tgt_ids[:, :-1], tgt_ids[:, 1:]
+
+    def loss_from_inputs(
+        self,
+        src_ids: npx.Array,
+        src_lengths: npx.Array,
+        tgt_inputs: npx.Array,
+        targets: npx.Array,
         *,
-        smoothing: float,
-        over: str,
-        tokens: float,
+        label_smoothing: float,
+        smoothing_classes: str,
+        loss_normalizer: float,
         packing: tuple[npx.Packing | None, npx.Packing | None] = (None, None),
     ) -> Tensor:
-        """`loss` from arrays on the device, of which the host need know no number but how both sides are `packing`.
+        """Compute `loss` from arrays on the device, without reading their values.
 
-        None: not at all, which needs their shapes alone (train/learn/graphs.py).
+        packing: of source and target; None if the arrays are padded, as CUDA graphs need them (train/learn/graphs.py).
         """
-        sources, targets = packing
+        src_packing, tgt_packing = packing
         spec = (
-            npx.AttentionSpec(q_packing=sources, kv_packing=sources)
-            if sources
-            else npx.AttentionSpec(kv_lengths=lengths)
+            npx.AttentionSpec(q_packing=src_packing, kv_packing=src_packing)
+            if src_packing
+            else npx.AttentionSpec(kv_lengths=src_lengths)
         )
-        memory, source = self._encode(src, spec)
-        hidden = self._decode(before, memory, source._replace(q_packing=targets))  # (B, T, D) or (N, D)
-        return self.cross_entropy(hidden, after, smoothing, over, tokens)
+        memory, spec = self._encode(src_ids, spec)
+        hidden = self._decode(tgt_inputs, memory, spec._replace(q_packing=tgt_packing))  # (B, T, D) or (N, D)
+        return self.cross_entropy(hidden, targets, label_smoothing, smoothing_classes, loss_normalizer)
 
-    def encode(self, src: Any) -> tuple[Tensor, npx.AttentionSpec]:
-        """Memory (B, S, D) for source ids (B, S), and what of it may be attended to: the positions before padding."""
-        ids, lengths = map(npx.from_host, self._source(src))
+    def encode(self, src_ids: Any) -> tuple[Tensor, npx.AttentionSpec]:
+        """Return the memory (B, S, D) of source ids (B, S), and the spec that hides its padding."""
+        ids, lengths = map(npx.from_host, self._check_source(src_ids))
         return self._encode(ids, npx.AttentionSpec(kv_lengths=lengths))
 
-    def _source(self, src: Any) -> tuple[npx.Array, npx.Array]:
-        """Source ids (B, S) and their lengths (B,), on the host."""
-        ids = self.checked("source", src)
-        real = ids != self.config.pad_id
-        lengths = lengths_of(real)
-        if lengths.sum() != real.sum():
+    def _check_source(self, src_ids: Any) -> tuple[npx.Array, npx.Array]:
+        """Return source ids (B, S) and their lengths (B,), on the host. ValueError for padding within a row."""
+        ids = self.check_ids("source ids", src_ids)
+        src_mask = ids != self.config.pad_id
+        lengths = row_lengths(src_mask)
+        if lengths.sum() != src_mask.sum():
             raise ValueError(
                 f"source ids: expected padding ({self.config.pad_id}) at the end of a row only; "
-                f"got row {(lengths != real.sum(axis=1)).argmax()} with padding before its end; try moving it"
+                f"got row {(lengths != src_mask.sum(axis=1)).argmax()} with padding before its end; try moving it"
             )
         return ids, lengths
 
-    def _encode(self, ids: npx.Array, spec: npx.AttentionSpec) -> tuple[Tensor, npx.AttentionSpec]:
-        """`encode` for ids that are checked and on the device, (B, S), or packed, (N,)."""
-        x = self.source_positions.embedded(self.embedding, ids, spec.q_packing or 0, self.dropout)
+    def _encode(self, src_ids: npx.Array, spec: npx.AttentionSpec) -> tuple[Tensor, npx.AttentionSpec]:
+        """Encode checked ids on the device, (B, S) or packed (N,)."""
+        x = self.source_positions.embed(self.embedding, src_ids, spec.q_packing or 0, self.dropout)
         for layer in self.encoder:
             x = layer(x, spec)
         return (self.encoder_norm(x) if self.encoder_norm else x), spec
 
-    def decode(self, tgt: Any, memory: Tensor, source: npx.AttentionSpec) -> Tensor:
-        """The decoder's output (B, T, D) for decoder input ids (B, T)."""
-        return self._decode(npx.from_host(self.checked("target", tgt)), memory, source)
+    def decode(self, tgt_ids: Any, memory: Tensor, spec: npx.AttentionSpec) -> Tensor:
+        """Return the decoder's output (B, T, D) for decoder input ids (B, T)."""
+        return self._decode(npx.from_host(self.check_ids("target ids", tgt_ids)), memory, spec)
 
     def _decode(
-        self, tgt: npx.Array, memory: Tensor | None, source: npx.AttentionSpec, state: "DecoderState | None" = None
+        self, tgt_ids: npx.Array, memory: Tensor | None, spec: npx.AttentionSpec, state: "DecoderState | None" = None
     ) -> Tensor:
-        """`decode` for ids that are checked and on the device; `state` has the positions before, and the memory.
+        """Decode checked ids on the device, (B, T) -> (B, T, D), or packed as `spec` says, (N,) -> (N, D).
 
-        ids and result are packed where `source` says so: (N,) and (N, D).
+        state: the earlier positions and the keys and values of the memory, which is then None.
         """
         if memory is not None:
-            rows = source.q_packing.shape[0] if source.q_packing else len(tgt)
-            sources = source.kv_packing.shape[0] if source.kv_packing else len(memory)
-            if rows != sources:
-                raise ValueError(f"target ids: expected {sources} rows, one for each source; got {rows}")
-        start = state.length if state else source.q_packing or 0
-        x = self.target_positions.embedded(self.embedding, tgt, start, self.dropout)
+            rows = spec.q_packing.shape[0] if spec.q_packing else len(tgt_ids)
+            n_sources = spec.kv_packing.shape[0] if spec.kv_packing else len(memory)
+            if rows != n_sources:
+                raise ValueError(f"target ids: expected {n_sources} rows, one for each source; got {rows}")
+        start = state.length if state else spec.q_packing or 0
+        x = self.target_positions.embed(self.embedding, tgt_ids, start, self.dropout)
         for i, layer in enumerate(self.decoder):
-            # Padding follows the real tokens, so that it is later than every one of them, which causality hides.
-            x = layer(x, memory, source, *((state.own[i], state.source.layers[i]) if state else ()))
+            # Padding needs no mask: it follows the tokens, so causality hides it from them.
+            x = layer(x, memory, spec, *((state.layers[i], state.source.layers[i]) if state else ()))
         return self.decoder_norm(x) if self.decoder_norm else x
 
-    # Decoding, as search asks for it
+    # Decoding (models/search/protocol.py)
 
-    def start(self, src: Any) -> tuple[npx.Array, "DecoderState"]:
-        """The first tokens (B,) and the state of decoding source ids (B, S): its keys and values, computed once."""
+    def start(self, src_ids: Any) -> tuple[npx.Array, "DecoderState"]:
+        """Return the first tokens (B,), BOS, and the decoding state of source ids (B, S)."""
         with no_grad():
-            memory, source = self.encode(src)
-            own = [layer.attention.start(len(memory), memory.dtype) for layer in self.decoder]
-            cross = [layer.cross_attention.start(memory) for layer in self.decoder]
-        assert source.kv_lengths is not None
-        return host.full(len(memory), self.config.bos_id), DecoderState(own, SourceState(source.kv_lengths, cross))
+            memory, spec = self.encode(src_ids)
+            layers = [layer.attention.new_cache(len(memory), memory.dtype) for layer in self.decoder]
+            source_layers = [layer.cross_attention.new_cache(memory) for layer in self.decoder]
+        assert spec.kv_lengths is not None
+        state = DecoderState(layers, SourceState(spec.kv_lengths, source_layers))
+        return host.full(len(memory), self.config.bos_id), state
 
-    def following(self, ids: npx.Array, state: "DecoderState") -> Tensor:
+    def hidden_states(self, ids: npx.Array, state: "DecoderState") -> Tensor:
+        """Return the decoder's output (R, T, D) for the next ids (R, T) of a state."""
         return self._decode(ids, None, npx.AttentionSpec(kv_lengths=state.source.lengths.array), state)
 
-    def limits(self, src: npx.Array, max_extra: int) -> npx.Array:
-        """The most tokens (B,), EOS counted, that may be found for source ids (B, S): the source's and `max_extra`."""
-        limits = ((src != self.config.pad_id) & (src != self.config.eos_id)).sum(axis=1) + max_extra
-        return limits if self.longest is None else host.minimum(limits, self.longest)
+    def limits(self, src_ids: npx.Array, max_extra: int) -> npx.Array:
+        """Return the most target tokens (B,), EOS included: the number of source tokens plus `max_extra`."""
+        is_token = (src_ids != self.config.pad_id) & (src_ids != self.config.eos_id)
+        limits = is_token.sum(axis=1) + max_extra
+        return limits if self.max_length is None else host.minimum(limits, self.max_length)
 
-    def attention_maps(self, src: Any, tgt: Any, kind: str = "cross") -> list[npx.Array]:
-        """Attention weights (B, H, T, S) of each layer, for decoder input ids tgt (B, T), on the host.
+    # Inspection
 
-        kind "cross": of the decoder to the source; "encoder" and "decoder": of a side to itself.
+    def attention_maps(self, src_ids: Any, tgt_ids: Any, kind: str = "cross") -> list[npx.Array]:
+        """Return the attention weights (B, H, T, S) of each layer, on the host, for decoder input ids (B, T).
+
+        kind: "cross" (decoder to source), "encoder" or "decoder" (self-attention). ValueError for another.
         """
         attentions = self.attentions()
         if kind not in attentions:
             raise ValueError(f"attention_maps: expected kind {', '.join(attentions)}; got {kind!r}")
-        return self.inside(src, tgt, (kind,)).maps[kind]
+        return self.inspect(src_ids, tgt_ids, (kind,)).maps[kind]
 
     def attentions(self) -> dict[str, list[Attention]]:
-        """The attention of each layer, by kind."""
+        """Return the attention of each layer, by kind."""
         return {
             "cross": [layer.cross_attention for layer in self.decoder],
             "encoder": [layer.attention for layer in self.encoder],
             "decoder": [layer.attention for layer in self.decoder],
         }
 
-    def inside(self, src: Any, tgt: Any, kinds: Iterable[str] = KINDS) -> "Inside":
-        """What one pass without dropout and a graph does inside, for source ids (B, S) and decoder input ids (B, T).
+    def inspect(self, src_ids: Any, tgt_ids: Any, kinds: Iterable[str] = ATTENTION_KINDS) -> Inspection:
+        """Run one pass in evaluation mode and return its attention weights and hidden states.
 
-        Hooks of one's own are not called by it.
+        src_ids: (B, S). tgt_ids: decoder input ids (B, T). kinds: the attentions whose weights are returned. Hooks that
+        are set on the layers are not called.
         """
         attentions = {kind: self.attentions()[kind] for kind in kinds}
         maps: dict[str, list[npx.Array]] = {kind: [] for kind in attentions}
-        entered: list[Tensor] = []
-        watched = [*chain(*attentions.values()), *self.decoder]
-        hooks = [module.hook for module in watched]
+        layer_inputs: list[Tensor] = []
+        hooked = [*chain(*attentions.values()), *self.decoder]
+        previous_hooks = [module.hook for module in hooked]
         for kind, layers in attentions.items():
             for layer in layers:
                 layer.hook = lambda *args, kind=kind, layer=layer: maps[kind].append(npx.to_host(layer.weights(*args)))
         for block in self.decoder:
-            block.hook = lambda x, *args: entered.append(x)
+            block.hook = lambda x, *args: layer_inputs.append(x)
         try:
-            with evaluating(self):
-                last = self.decode(tgt, *self.encode(src))
+            with evaluation_mode(self):
+                last = self.decode(tgt_ids, *self.encode(src_ids))
         finally:
-            for module, hook in zip(watched, hooks, strict=True):
+            for module, hook in zip(hooked, previous_hooks, strict=True):
                 module.hook = hook
         norm = self.decoder_norm or (lambda x: x)
         with no_grad():
-            hidden = [*(norm(x) for x in entered[1:]), last]
-        return Inside(maps, hidden)
-
-    def products(self, source_tokens: int, target_tokens: int, length: int) -> float:
-        """Multiplications of one forward pass, `length` being the tokens of a typical sentence."""
-        c = self.config
-        attended = c.n_layers * c.n_heads * (c.key_size + c.value_size) * length  # of one attention in each layer
-        of_source = matrices(*(layer.cross_attention.key_value for layer in self.decoder))  # made once a source token
-        source = matrices(*self.encoder) + of_source + attended
-        target = matrices(*self.decoder) + self.outputs.size - of_source + 2 * attended
-        return source_tokens * source + target_tokens * target
+            hidden = [*(norm(x) for x in layer_inputs[1:]), last]
+        return Inspection(maps, hidden)
 
 
-def lengths_of(real: npx.Array) -> npx.Array:
-    """Positions (B,) of each row of real (B, T) up to the last that is True."""
-    return (real * host.arange(1, real.shape[1] + 1)).max(axis=1, initial=0)
+def row_lengths(mask: npx.Array) -> npx.Array:
+    """Return the number of positions (B,) of each row of mask (B, T) up to the last True."""
+    return (mask * host.arange(1, mask.shape[1] + 1)).max(axis=1, initial=0)
 
 
-class SourceState(Shared):
-    """What decoding needs of the source sentences: their lengths, and for each layer their keys and values."""
+class SourceState(SharedState):
+    """The sources of decoding: their lengths, and the keys and values of the memory for each layer."""
 
-    def __init__(self, lengths: npx.Array, layers: list[KeysValues]) -> None:
+    def __init__(self, lengths: npx.Array, layers: list[KeyValueCache]) -> None:
         super().__init__(len(lengths))
-        self.lengths, self.layers = Rows(lengths), layers
+        self.lengths, self.layers = RowArray(lengths), layers
 
 
-class DecoderState(State):
-    """What decoding remembers: for each layer its own keys and values, and the source."""
+class DecoderState(DecodingState):
+    """The state of decoding: the keys and values of the target positions for each layer, and the source."""
 
-    def __init__(self, own: list[KeysValues], source: SourceState) -> None:
-        self.own, self.source = own, source
+    def __init__(self, layers: list[KeyValueCache], source: SourceState) -> None:
+        self.layers, self.source = layers, source
 
     @property
     def length(self) -> int:
-        """Positions decoded so far."""
-        return self.own[0].length
+        """Number of positions decoded so far."""
+        return self.layers[0].length

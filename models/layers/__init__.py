@@ -1,4 +1,4 @@
-"""The layers. Each file that enters something in a registry is imported here."""
+"""The layers. Each module that registers one is imported here."""
 
 from models.layers.attention import CrossAttention, SelfAttention
 from models.layers.basic import Dropout, Embedding, Linear

@@ -1,20 +1,25 @@
-"""Multi-head attention (paper section 3.2.2): of a sequence to itself, or to another; whole, or on from a state."""
+"""Multi-head attention (paper section 3.2.2): self-attention and cross-attention, for training and for decoding."""
 
 from typing import Any
 
 import npx
 from autograd import Tensor, neural
-from models.cache import KeysValues
+from models.cache import INITIAL_CAPACITY, KeyValueCache
 from models.layers.basic import Dropout, Linear
 from models.module import Module
 
-ROOM = 32  # positions that a new state has room for
-
 
 class Attention(Module):
-    """What both kinds share: H heads of sizes d_k and d_v (None: D / H), projections, dropout on the weights.
+    """Base class of self-attention and cross-attention.
 
-    `gain` is that of the first values of W^Q, W^K and W^V.
+    Args:
+        d_model: width D of inputs and outputs.
+        n_heads: number H of heads.
+        d_k, d_v: widths of the queries and keys, and of the values, of a head. Default: D / H.
+        bias: whether the projections have biases. Default False.
+        dropout: rate on the attention weights. Default 0.
+        rotary_base: rotate queries and keys by their positions, with this base. Default None: no rotation.
+        gain: of the Xavier initialization of W^Q, W^K and W^V. Default 1.
     """
 
     def __init__(
@@ -26,100 +31,107 @@ class Attention(Module):
         *,
         bias: bool = False,
         dropout: float = 0.0,
-        rotary: float | None = None,
+        rotary_base: float | None = None,
         gain: float = 1.0,
     ) -> None:
         self.n_heads, self.d_k, self.d_v = n_heads, d_k or d_model // n_heads, d_v or d_model // n_heads
-        self.rotary = rotary
-        self.project(d_model, n_heads * self.d_k, n_heads * self.d_v, bias=bias, gain=gain)
+        self.rotary_base = rotary_base
+        self.make_projections(d_model, n_heads * self.d_k, n_heads * self.d_v, bias=bias, gain=gain)
         self.output = Linear(n_heads * self.d_v, d_model, bias=bias)
         self.dropout = Dropout(dropout)
 
-    def project(self, d_model: int, keys: int, values: int, **how: Any) -> None:
-        """Make the projections to queries, keys and values."""
+    def make_projections(self, d_model: int, keys: int, values: int, **options: Any) -> None:
+        """Create the projections to queries, keys and values; `keys`, `values`: widths of all heads together."""
         raise NotImplementedError
 
-    def how(self, spec: npx.AttentionSpec) -> dict[str, Any]:
-        """The options of an attention operation: positions turned as this layer does, and its dropout."""
-        return {"spec": spec._replace(rotary_base=self.rotary), "drop": self.dropout.draw()}
+    def options(self, spec: npx.AttentionSpec) -> dict[str, Any]:
+        """Return the keyword arguments of the attention operation: the spec with rotary positions, and dropout."""
+        return {"spec": spec._replace(rotary_base=self.rotary_base), "drop": self.dropout.draw()}
 
-    def plain(self, x: Tensor, q: npx.Array, k: npx.Array, v: npx.Array, how: dict[str, Any]) -> Tensor:
-        """Attention of arrays (B, T, H, d), without a graph, with the positions of x."""
-        return Tensor(npx.attention(q, k, v, **how)[0].reshape(*x.shape[:2], self.n_heads * self.d_v))
+    def attend(self, x: Tensor, q: npx.Array, k: npx.Array, v: npx.Array, options: dict[str, Any]) -> Tensor:
+        """Return the attention of arrays (B, T, H, d), without a graph, in the shape (B, T, H d_v) for x (B, T, D)."""
+        return Tensor(npx.attention(q, k, v, **options)[0].reshape(*x.shape[:2], self.n_heads * self.d_v))
 
 
 class SelfAttention(Attention):
     """Concat(head_1 .. head_H) W^O with head_i = Attention(x W_i^Q, x W_i^K, x W_i^V). (B, T, D) -> (B, T, D).
 
-    W^Q, W^K and W^V of all heads are merged into one product. `rotary`: turn queries and keys by their positions.
+    W^Q, W^K and W^V of all heads are one matrix. Arguments: see `Attention`.
     """
 
-    def project(self, d_model: int, keys: int, values: int, **how: Any) -> None:
-        self.query_key_value = Linear(d_model, keys, keys, values, **how)
+    def make_projections(self, d_model: int, keys: int, values: int, **options: Any) -> None:
+        self.query_key_value = Linear(d_model, keys, keys, values, **options)
 
     def forward(
-        self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), state: KeysValues | None = None
+        self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: KeyValueCache | None = None
     ) -> Tensor:
-        """scores: what may be attended to; state: the positions before x, to which those of x are added."""
-        qkv, how = self.query_key_value(x), self.how(spec)
-        if state is None:
-            y = neural.self_attention(qkv, self.n_heads, self.d_k, **how)  # (B, T, H d_v)
+        """Attend within x (B, T, D), or packed (N, D).
+
+        spec: mask, bias and packing. cache: the positions before x, to which those of x are appended.
+        """
+        qkv, options = self.query_key_value(x), self.options(spec)
+        if cache is None:
+            y = neural.self_attention(qkv, self.n_heads, self.d_k, **options)  # (B, T, H d_v)
         else:
             q, k, v = neural.split_heads(qkv.data, self.n_heads, self.d_k, self.d_k, self.d_v)
-            y = self.plain(x, q, *state.extend(k, v), how)
+            y = self.attend(x, q, *cache.append(k, v), options)
         return self.output(y)
 
-    def start(self, rows: int, dtype: Any, room: int = ROOM) -> KeysValues:
-        """The state of `rows` sequences of which nothing is there yet."""
-        k, v = (npx.empty((rows, room, self.n_heads, size), dtype) for size in (self.d_k, self.d_v))
-        return KeysValues(k, v, 0)
+    def new_cache(self, rows: int, dtype: Any, capacity: int = INITIAL_CAPACITY) -> KeyValueCache:
+        """Return an empty cache for `rows` sequences."""
+        k, v = (npx.empty((rows, capacity, self.n_heads, size), dtype) for size in (self.d_k, self.d_v))
+        return KeyValueCache(k, v, 0)
 
     def weights(
-        self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), state: KeysValues | None = None
+        self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: KeyValueCache | None = None
     ) -> npx.Array:
-        """The softmax (B, H, T, T) that `forward` of a whole sequence weighs with, without dropout."""
+        """Return the attention weights (B, H, T, T) of `forward` without a cache, before dropout."""
         q, k, _ = neural.split_heads(self.query_key_value(x).data, self.n_heads, self.d_k, self.d_k, self.d_v)
-        return npx.attention_weights(q, k, spec._replace(rotary_base=self.rotary))
+        return npx.attention_weights(q, k, spec._replace(rotary_base=self.rotary_base))
 
 
 class CrossAttention(Attention):
-    """Attention with queries from x (B, T, D), keys and values from `memory` (B, S, D): W^K and W^V are merged."""
+    """Attention with queries from x (B, T, D) and keys and values from `memory` (B, S, D). (B, T, D) -> (B, T, D).
 
-    def project(self, d_model: int, keys: int, values: int, **how: Any) -> None:
-        self.query = Linear(d_model, keys, **how)
-        self.key_value = Linear(d_model, keys, values, **how)
+    W^K and W^V are one matrix. Arguments: see `Attention`.
+    """
+
+    def make_projections(self, d_model: int, keys: int, values: int, **options: Any) -> None:
+        self.query = Linear(d_model, keys, **options)
+        self.key_value = Linear(d_model, keys, values, **options)
 
     def forward(
         self,
         x: Tensor,
         memory: Tensor | None,
         spec: npx.AttentionSpec = npx.AttentionSpec(),
-        state: KeysValues | None = None,
+        cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """scores: what of the memory may be attended to; state: its keys and values, in the memory's stead.
+        """Attend from x to the memory.
 
-        x may have several times as many rows as the state, one position each: then as many neighbours share a row.
+        spec: mask of the memory and packing. cache: the keys and values of the memory, which may then be None. With a
+        cache, x may have a multiple of its rows, one position each; then as many neighbouring rows share a cache row.
         """
-        q, how = self.query(x), self.how(spec)
-        if state is None:
+        q, options = self.query(x), self.options(spec)
+        if cache is None:
             kv = self.key_value(memory)  # (B, S, H (d_k + d_v))
-            again = q.again, kv.again  # or six layers would keep twelve times the memory that all of it is made of
-            y = neural.cross_attention(q, kv, self.n_heads, self.d_k, again=again, **how)  # (B, T, H d_v)
+            recompute = q.recompute, kv.recompute  # keys and values of N layers would take 2 N times the memory's size
+            y = neural.cross_attention(q, kv, self.n_heads, self.d_k, recompute=recompute, **options)  # (B, T, H d_v)
         else:
-            rows = len(state.keys)
-            neighbours = len(x) * x.shape[1] // max(1, rows)  # as positions
-            queries = q.data.reshape(rows, neighbours, self.n_heads, self.d_k)
-            y = self.plain(x, queries, state.keys, state.values, how)
+            rows = len(cache.keys)
+            rows_each = len(x) * x.shape[1] // max(1, rows)  # treated as positions
+            queries = q.data.reshape(rows, rows_each, self.n_heads, self.d_k)
+            y = self.attend(x, queries, cache.keys, cache.values, options)
         return self.output(y)
 
-    def start(self, memory: Tensor) -> KeysValues:
-        """The state over `memory` (R, S, D)."""
+    def new_cache(self, memory: Tensor) -> KeyValueCache:
+        """Return the keys and values of `memory` (R, S, D)."""
         keys, values = neural.split_heads(self.key_value(memory).data, self.n_heads, self.d_k, self.d_v)
-        return KeysValues(keys, values, memory.shape[1])
+        return KeyValueCache(keys, values, memory.shape[1])
 
     def weights(
-        self, x: Tensor, memory: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), state: None = None
+        self, x: Tensor, memory: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: None = None
     ) -> npx.Array:
-        """The softmax (B, H, T, S) that `forward` weighs with, without dropout."""
+        """Return the attention weights (B, H, T, S) of `forward` without a cache, before dropout."""
         (q,) = neural.split_heads(self.query(x).data, self.n_heads, self.d_k)
-        return npx.attention_weights(q, self.start(memory).keys, spec._replace(rotary_base=self.rotary))
+        return npx.attention_weights(q, self.new_cache(memory).keys, spec._replace(rotary_base=self.rotary_base))

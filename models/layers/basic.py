@@ -1,4 +1,4 @@
-"""The layers that others are made of: Linear, Embedding, Dropout."""
+"""The layers that all others use: Linear, Embedding and Dropout."""
 
 import npx
 from autograd import Tensor, neural
@@ -7,7 +7,15 @@ from models.module import Module, Parameter
 
 
 class Linear(Module):
-    """x W + b, then max(0, .) for `activation` "relu". (..., n_in) -> (..., sum(n_out)); several n_out: merged maps."""
+    """x W + b, optionally followed by ReLU. (..., n_in) -> (..., sum(n_out)).
+
+    Args:
+        n_in: width of the input.
+        n_out: width of the output. Several widths: merged maps, initialized separately.
+        bias: whether to add b, initially 0. Default True.
+        activation: "" (default) or "relu".
+        gain: of the Xavier-uniform initialization of W. Default 1.
+    """
 
     def __init__(self, n_in: int, *n_out: int, bias: bool = True, activation: str = "", gain: float = 1.0) -> None:
         self.weight = Parameter(xavier_uniform(n_in, *n_out, gain=gain))  # (n_in, n_out)
@@ -15,13 +23,19 @@ class Linear(Module):
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        return neural.linear(x, self.weight, self.bias, self.activation, again=x.again)
+        return neural.linear(x, self.weight, self.bias, self.activation, recompute_x=x.recompute)
 
 
 class Embedding(Module):
-    """Rows of a table, times sqrt(D) (paper section 3.4), plus what is `added`; then dropout. ids (...) -> (..., D).
+    """Rows of a table times sqrt(D) (paper section 3.4). ids (...) -> (..., D).
 
-    `init` "normal": N(0, D^-0.5), with a zero row for `pad_id`; "xavier": Xavier uniform over (V, D).
+    Args:
+        rows: number V of rows.
+        d_model: width D.
+        pad_id: the row that is initially zero, with `init` "normal". Default 0.
+        init: "normal" (default), N(0, D^-0.5), or "xavier", Xavier uniform over (V, D).
+
+    `forward(ids, added, drop)` also adds the array `added`, if given, and applies dropout `drop`.
     """
 
     def __init__(self, rows: int, d_model: int, pad_id: int = 0, init: str = "normal") -> None:
@@ -36,7 +50,10 @@ class Embedding(Module):
 
 
 class Dropout(Module):
-    """In training mode zeroes a share `rate` of the values and scales up the others; needs a `with npx.keyed(...)`."""
+    """In training mode, set values to zero with probability `rate` and scale the others by 1 / (1 - rate).
+
+    It draws random numbers from the enclosing `with npx.keyed(...)`. ValueError for a rate outside [0, 1].
+    """
 
     def __init__(self, rate: float) -> None:
         if not 0.0 <= rate <= 1.0:
@@ -44,7 +61,7 @@ class Dropout(Module):
         self.rate = rate
 
     def draw(self) -> npx.Drop | None:
-        """What is dropped next; None for nothing."""
+        """Return the next dropout mask, as its rate and random key; None if nothing is dropped."""
         return npx.Drop(self.rate, npx.next_key()) if self.training and self.rate > 0 else None
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The feed-forward network of a block, and the activations that may stand inside it."""
+"""The feed-forward network of a layer, and its default activation."""
 
 from autograd import Tensor
 from models.layers.basic import Dropout, Linear
@@ -8,14 +8,17 @@ from models.registry import ACTIVATIONS
 
 @ACTIVATIONS.register("relu")
 def relu(d_model: int, d_ff: int) -> Linear:
-    """max(0, x W + b): one fused operation."""
+    """Return the layer max(0, x W + b), one fused operation."""
     return Linear(d_model, d_ff, activation="relu")
 
 
 class FeedForward(Module):
-    """max(0, x W1 + b1) W2 + b2 (paper equation 2), with optional dropout between. (..., D) -> (..., D).
+    """max(0, x W1 + b1) W2 + b2 (paper equation 2). (..., D) -> (..., D).
 
-    `activation`: what stands for the first half, by its name in ACTIVATIONS.
+    Args:
+        d_model, d_ff: widths D and F.
+        dropout: rate after the activation. Default 0.
+        activation: name in ACTIVATIONS of the first projection with its activation. Default "relu".
     """
 
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0, activation: str = "relu") -> None:
@@ -24,4 +27,4 @@ class FeedForward(Module):
         self.outer = Linear(d_ff, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.outer(self.dropout(self.inner(x)))  # (..., F) inside
+        return self.outer(self.dropout(self.inner(x)))  # (..., F) between inner and outer

@@ -1,4 +1,4 @@
-"""GELU (Hendrycks and Gimpel, 2016) inside the feed-forward network, in its form with tanh: NumPy has no erf."""
+"""GELU (Hendrycks and Gimpel, 2016), in the tanh approximation because NumPy has no erf."""
 
 import math
 
@@ -8,30 +8,30 @@ from autograd.operations import logistic
 from models.layers.basic import Linear
 from models.registry import ACTIVATIONS
 
-ROOT, CUBIC = (2 / math.pi) ** 0.5, 0.044715
+SCALE, CUBIC = (2 / math.pi) ** 0.5, 0.044715
 
 
 @differentiable
 def gelu(x):
-    """x p with p = (1 + tanh u) / 2, nearly Phi(x), where u = sqrt(2/pi) (x + 0.044715 x^3)."""
-    p = npx.elementwise(share, x)
-    return x * p, lambda g: (npx.elementwise(slope, g, x, p),)
+    """x p with p = (1 + tanh u) / 2, which approximates Phi(x), and u = sqrt(2/pi) (x + 0.044715 x^3)."""
+    p = npx.elementwise(gaussian_cdf, x)
+    return x * p, lambda g: (npx.elementwise(gelu_grad, g, x, p),)
 
 
-def share(x):
-    """p of `gelu`: the logistic function of 2 u, which keeps the digits that 1 + tanh u loses near 0."""
+def gaussian_cdf(x):
+    """Approximate Phi(x) by the logistic function of 2 u, equal to (1 + tanh u) / 2 but accurate for negative u."""
     u = x * x
-    u *= 2 * ROOT * CUBIC
-    u += 2 * ROOT
+    u *= 2 * SCALE * CUBIC
+    u += 2 * SCALE
     u *= x
     return logistic(u)
 
 
-def slope(g, x, p):
-    """g dy/dx, which is g p (1 + 2 x (1 - p) du/dx): dp/du = 2 p (1 - p)."""
+def gelu_grad(g, x, p):
+    """Return g dy/dx = g p (1 + 2 x (1 - p) du/dx), because dp/du = 2 p (1 - p)."""
     y = x * x
-    y *= 3 * ROOT * CUBIC
-    y += ROOT  # du/dx
+    y *= 3 * SCALE * CUBIC
+    y += SCALE  # du/dx
     y *= 1 - p
     y *= 2 * x
     y += 1

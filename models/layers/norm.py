@@ -1,4 +1,4 @@
-"""What keeps the vectors between sub-layers in range: norms, and the residual connection that they stand in."""
+"""Layer norm, the base class of norms, and the residual connection around a sub-layer."""
 
 from collections.abc import Callable
 
@@ -10,16 +10,21 @@ from models.registry import NORMS
 
 
 class Norm(Module):
-    """Base of the norms, (..., D) -> (..., D): subclasses define `forward`."""
+    """Base class of norms, (..., D) -> (..., D). Subclasses define `forward`."""
 
-    def of_sum(self, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
-        """The norm of x + dropout(y); a norm that has a fused operation for it uses that."""
+    def residual_norm(self, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
+        """Return the norm of x + dropout(y). Norms with a fused operation override it."""
         return self(x + dropout(y))
 
 
 @NORMS.register("layer_norm")
 class LayerNorm(Norm):
-    """gamma * (x - mean) / sqrt(var + eps) + beta over the last axis, var biased. (..., D) -> (..., D)."""
+    """gamma * (x - mean) / sqrt(var + eps) + beta over the last axis. (..., D) -> (..., D).
+
+    Args:
+        d_model: width D.
+        eps: added to the variance, which is the biased one. Default 1e-6.
+    """
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
         self.gamma, self.beta = Parameter(full(1, d_model)), Parameter(full(0, d_model))
@@ -28,24 +33,34 @@ class LayerNorm(Norm):
     def forward(self, x: Tensor) -> Tensor:
         return neural.layer_norm(x, self.gamma, self.beta, self.eps)
 
-    def of_sum(self, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
+    def residual_norm(self, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
         return neural.dropout_residual_norm(y, x, self.gamma, self.beta, dropout.draw(), self.eps)
 
 
 class Residual(Module):
-    """The connection around a sub-layer f (paper sections 3.1 and 5.4). (..., D) -> (..., D).
+    """The residual connection around a sub-layer f (paper sections 3.1 and 5.4). (..., D) -> (..., D).
 
-    place "post" (the paper): Norm(x + Dropout(f(x))); "pre": x + Dropout(f(Norm(x))).
+    Args:
+        d_model: width D.
+        dropout: rate on the output of the sub-layer.
+        placement: "post" (default, the paper): Norm(x + Dropout(f(x))); "pre": x + Dropout(f(Norm(x))).
+        eps: of the norm.
+        normalization: name of the norm in NORMS. Default "layer_norm".
     """
 
     def __init__(
-        self, d_model: int, rate: float, place: str = "post", eps: float = 1e-6, normalization: str = "layer_norm"
+        self,
+        d_model: int,
+        dropout: float,
+        placement: str = "post",
+        eps: float = 1e-6,
+        normalization: str = "layer_norm",
     ) -> None:
         self.norm: Norm = NORMS[normalization](d_model, eps)
-        self.dropout = Dropout(rate)
-        self.post = place == "post"
+        self.dropout = Dropout(dropout)
+        self.post = placement == "post"
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         if self.post:
-            return self.norm.of_sum(x, f(x), self.dropout)
+            return self.norm.residual_norm(x, f(x), self.dropout)
         return x + self.dropout(f(self.norm(x)))

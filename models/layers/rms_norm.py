@@ -13,7 +13,7 @@ from npx.kernels.layer_norm import check_rows
 def rms_norm(x, gain, eps=1e-6):
     """gain * x / sqrt(mean(x^2) + eps) over the last axis. x (..., D); gain (D,).
 
-    With z = x / rms and h = g gain: gx = (h - z mean(h z)) / rms, and the gain's is the sum of g z.
+    With z = x / rms and h = g gain: gx = (h - z mean(h z)) / rms, and the gradient of the gain is the sum of g z.
     """
     check_rows(x)
     wide = x.astype(npx.accumulation_dtype(x.dtype), copy=False)

@@ -1,4 +1,4 @@
-"""SwiGLU (Shazeer, 2020) inside the feed-forward network: one half of a projection, through SiLU, gates the other."""
+"""SwiGLU (Shazeer, 2020): SiLU of one half of a projection gates the other half."""
 
 import npx
 from autograd import Tensor, differentiable
@@ -15,15 +15,15 @@ def gated_silu(x):
     s = npx.elementwise(logistic, a)
 
     def vjp(g):
-        of_a = npx.elementwise(lambda g, a, b, s: g * b * s * (1 + a * (1 - s)), g, a, b, s)
-        return (npx.concatenate([of_a, g * (a * s)], axis=-1),)
+        ga = npx.elementwise(lambda g, a, b, s: g * b * s * (1 + a * (1 - s)), g, a, b, s)
+        return (npx.concatenate([ga, g * (a * s)], axis=-1),)
 
     return a * s * b, vjp
 
 
 @ACTIVATIONS.register("swiglu")
 class SwiGLU(Module):
-    """silu(x W + b) * (x V + c), W and V merged into one product. (..., D) -> (..., F)."""
+    """silu(x W + b) * (x V + c), with W and V in one matrix. (..., D) -> (..., F)."""
 
     def __init__(self, d_model: int, d_ff: int) -> None:
         self.gate_value = Linear(d_model, d_ff, d_ff)

@@ -1,35 +1,36 @@
-"""Beam search: the target sentences of greatest score found, each sentence ending as soon as nothing can change."""
+"""Beam search over a batch of sentences, each of which stops as soon as its result cannot change."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from models.modes import evaluating
-from models.search.protocol import Hypothesis, SearchModel, begin, continuations, length_penalty
+from models.module import evaluation_mode
+from models.search.protocol import Hypothesis, SearchModel, length_penalty, prepare, top_continuations
 from npx import host
 
 
-class Moment(NamedTuple):
-    """One step of a search, all of it on the host: n sentences still searched, C candidates of each, the best first.
+class SearchStep(NamedTuple):
+    """One step of a beam search, for observers: n sentences that are still active, C candidates of each, best first.
 
-    Of these the first K, the beam, are kept: those that end in EOS leave, the others are nodes of the tree of prefixes.
+    The first K candidates, the beam, are kept. Those that end in EOS leave; the others become nodes of the prefix tree.
+    All arrays are on the host.
     """
 
     sentences: Any  # (n,)
-    parent: Any  # (n, C) the node each goes on from; -1: the root
+    parent: Any  # (n, C) node that each candidate extends; -1: the root
     token: Any  # (n, C)
-    log_probability: Any  # (n, C), of the whole prefix; -inf: no candidate
-    node: Any  # (n, K) the nodes that they become; -1: none, it has ended
-    penalty: float  # what a log-probability is divided by at this length
-    worst: Any  # (n,) the score to beat: the n_best-th of those that have ended; -inf: fewer have
-    bound: Any  # (n,) the greatest score that any live one can still reach
+    log_probability: Any  # (n, C) of the complete prefix; -inf: no candidate
+    node: Any  # (n, K) the new node of each kept candidate; -1: it has ended
+    penalty: float  # length penalty at this length
+    worst: Any  # (n,) the score to beat: the n_best-th of the finished hypotheses; -inf: there are fewer
+    bound: Any  # (n,) the best score that a live hypothesis can still reach
     at_limit: Any  # (n,) whether this is the greatest length
-    done: Any  # (n,) whether the sentence's search ends here
+    done: Any  # (n,) whether the search ends here for the sentence
 
 
-class _Kept:
-    """The `n_best` hypotheses kept of each sentence, apart from the live ones: a table (B, n_best), best first.
+class _BestHypotheses:
+    """The `n_best` hypotheses so far of each sentence that are no longer live: a table (B, n_best), best first.
 
-    A hypothesis is a node of the tree of all prefixes and the depth of that node; score -inf marks an empty place.
+    A hypothesis is a node of the prefix tree and its depth. Score -inf marks an empty entry.
     """
 
     def __init__(self, n_sentences: int, n_best: int) -> None:
@@ -38,134 +39,147 @@ class _Kept:
         self.node, self.depth = host.zeros(shape, host.int64), host.zeros(shape, host.int64)
         self.finished = host.zeros(shape, bool)
 
-    def add(self, sentences: Any, some: Any, offered: Any, finished: bool, penalty: float, **new: Any) -> None:
-        """Offer hypotheses (n, K), those that are `offered`, to `some` of the `sentences` (n,).
+    def add(self, sentences: Any, rows: Any, valid: Any, finished: bool, penalty: float, **new: Any) -> None:
+        """Enter hypotheses (n, K), where `valid`, for those of the `sentences` (n,) that the mask `rows` selects.
 
-        Finished ones compete by score, which is their log-probability divided by `penalty`; others fill gaps.
+        Finished hypotheses compete by score, which is log_probability / penalty; others only fill empty entries.
         """
         n_best = self.score.shape[1]
-        new["score"] = host.where(offered, new["log_probability"] / penalty, -host.inf)
+        new["score"] = host.where(valid, new["log_probability"] / penalty, -host.inf)
         new["finished"] = finished
-        sentences = sentences[some]
-        both = {
-            name: host.concatenate([getattr(self, name)[sentences], host.broadcast_to(x, offered.shape)[some]], axis=1)
+        sentences = sentences[rows]
+        merged = {
+            name: host.concatenate([getattr(self, name)[sentences], host.broadcast_to(x, valid.shape)[rows]], axis=1)
             for name, x in new.items()
         }
-        rank = -both["score"] if finished else both["score"] == -host.inf
-        order = host.argsort(rank, axis=1, kind="stable")[:, :n_best]  # stable: the earlier one first among equals
-        for name, x in both.items():
+        rank = -merged["score"] if finished else merged["score"] == -host.inf
+        order = host.argsort(rank, axis=1, kind="stable")[:, :n_best]  # stable: earlier hypotheses win ties
+        for name, x in merged.items():
             getattr(self, name)[sentences] = host.take_along_axis(x, order, axis=1)
 
 
 def beam_search(
     model: SearchModel,
-    src: Any,
+    src_ids: Any,
     *,
     beam: int = 4,
     alpha: float = 0.6,
     penalty: str = "paper",
     max_extra: int = 50,
     n_best: int = 1,
-    early_end: bool = True,
-    observe: Callable[[Moment], object] | None = None,
+    early_stopping: bool = True,
+    observe: Callable[[SearchStep], object] | None = None,
 ) -> list[list[Hypothesis]]:
-    """The `n_best` hypotheses of greatest score found for each sentence, best first (section 6.1).
+    """Return the `n_best` hypotheses of greatest score for each sentence, best first (section 6.1).
 
-    score(Y) = log P(Y | X) / length_penalty(|Y|), where |Y| counts EOS. `src` (B, S) are source ids, each row
-    tokens, EOS, padding; |Y| is at most the number of source tokens + `max_extra`.
+    score(Y) = log P(Y | X) / length_penalty(|Y|), where |Y| counts EOS.
 
-    Each step keeps, of all continuations of a sentence, the `beam` most probable; those that end in EOS leave and are
-    ranked by score, the others live on. Among equals the earlier beam wins, then the lower token. A sentence ends
-    where no live hypothesis can come among its `n_best` any more (`early_end=False`: at its limit; the result is the
-    same). Hypotheses cut off at the limit come last, and only where fewer than `n_best` have finished. A list is
-    shorter than `n_best` only where there are no more sentences within the limit. `observe` is told of each step, and
-    may raise to end the search. Raises ValueError for a bad argument, and FloatingPointError where the model gives NaN.
+    Args:
+        model: a Transformer, or any SearchModel.
+        src_ids: (B, S), each row tokens, EOS, padding.
+        beam: number K of hypotheses kept a step. Default 4.
+        alpha: exponent of the length penalty, from -10 to 10. Default 0.6.
+        penalty: kind of length penalty, "paper" (default) or "length".
+        max_extra: |Y| is at most the number of source tokens plus this. Default 50.
+        n_best: number of hypotheses returned, at most `beam`. Default 1.
+        early_stopping: stop a sentence as soon as no live hypothesis can enter its `n_best`. Default True. With False
+            the search continues to the length limit and has the same result.
+        observe: called with each step; may raise to end the search. Default None.
+
+    Each step keeps the `beam` most probable continuations of a sentence. Those that end in EOS are ranked by score, the
+    others stay live. Ties go to the better-ranked parent, then to the lower token. Hypotheses that are cut off at the
+    limit come last, and only if fewer than `n_best` have finished. A list is shorter than `n_best` only if there are no
+    more sequences within the limit.
+
+    Raises ValueError for an invalid argument, FloatingPointError for NaN in the logits.
     """
-    src, limits = begin(model, src, max_extra, beam=beam, alpha=alpha, penalty=penalty, n_best=n_best)
-    if not len(src):
+    src_ids, limits = prepare(model, src_ids, max_extra, beam=beam, alpha=alpha, penalty=penalty, n_best=n_best)
+    if not len(src_ids):
         return []
     config = model.config
-    kept = _Kept(len(src), n_best)
-    parents, symbols, n_nodes = [], [], 0  # the tree of prefixes, one array a step; the root is -1
-    active = host.arange(len(src))  # (n,) the sentences still searched
-    # Each of them has equally many neighbouring rows, R = n * rows_each, the better before the worse: so a state can
-    # share a source among them. A row of log-probability -inf is a place that no live hypothesis takes.
-    node, log_p = host.full(len(src), -1), host.zeros(len(src))  # (R,)
-    with evaluating(model):
-        tokens, state = model.start(src)
+    best = _BestHypotheses(len(src_ids), n_best)
+    parents, symbols, n_nodes = [], [], 0  # the prefix tree, one array a step; the root is -1
+    active = host.arange(len(src_ids))  # (n,) sentences that are still searched
+    # Each active sentence has equally many neighbouring rows, best first, so that a state can share its source among
+    # them: R = n * rows_each. A row with log-probability -inf is unused.
+    node, log_p = host.full(len(src_ids), -1), host.zeros(len(src_ids))  # (R,)
+    with evaluation_mode(model):
+        tokens, state = model.start(src_ids)
         for length in range(1, limits.max() + 1):
             logits = model.step(tokens, state)  # (R, V)
-            values, ids = continuations(logits, beam, config, length)
+            values, ids = top_continuations(logits, beam, config, length)
             rows_each, width = len(tokens) // len(active), values.shape[1]
 
-            # The beam best continuations of each sentence, over all its rows.
+            # The best continuations of each sentence, over all its rows.
             grid = (log_p[:, None] + values).reshape(len(active), rows_each * width)
             ranked = host.argsort(-grid, axis=1, kind="stable")
             order = ranked[:, :beam]  # (n, K)
             total = host.take_along_axis(grid, order, axis=1)
-            row = order // width + rows_each * host.arange(len(active))[:, None]  # the row each comes from
+            row = order // width + rows_each * host.arange(len(active))[:, None]  # the row that each one extends
             token = ids[row, order % width]
             ended = (total > -host.inf) & (token == config.eos_id)
             live = (total > -host.inf) & ~ended
 
-            some, divided = ended.any(axis=1), length_penalty(length, alpha, penalty)
-            if some.any():
-                kept.add(active, some, ended, True, divided, log_probability=total, node=node[row], depth=length - 1)
+            has_ended, divisor = ended.any(axis=1), length_penalty(length, alpha, penalty)
+            if has_ended.any():
+                finished = {"log_probability": total, "node": node[row], "depth": length - 1}
+                best.add(active, has_ended, ended, True, divisor, **finished)
 
-            grown = host.full(live.shape, -1)  # the live ones become nodes of the tree
-            grown[live] = n_nodes + host.arange(live.sum())
+            new_node = host.full(live.shape, -1)
+            new_node[live] = n_nodes + host.arange(live.sum())
             parents.append(node[row[live]])
             symbols.append(token[live])
             n_nodes += len(symbols[-1])
 
-            # A live hypothesis only loses probability from here. Its score, at a final length between length + 1 and
-            # the limit, is at most the greater of those at the two ends, the penalty being monotonic in the length.
-            best = host.where(live, total, -host.inf).max(axis=1)  # (n,)
+            # The log-probability of a live hypothesis can only fall. The penalty is monotonic in the length, so its
+            # score at a final length from length + 1 to the limit is at most the greater one at these two lengths.
+            top = host.where(live, total, -host.inf).max(axis=1)  # (n,)
             limit = limits[active]
             at_limit = limit == length
-            done = at_limit | (best == -host.inf)
-            soonest, latest = (length_penalty(end, alpha, penalty) for end in (length + 1, limit))
-            bound = host.maximum(best / soonest, best / latest)
-            if early_end:
-                done |= kept.score[active, -1] >= bound
+            done = at_limit | (top == -host.inf)
+            next_penalty, last_penalty = (length_penalty(end, alpha, penalty) for end in (length + 1, limit))
+            bound = host.maximum(top / next_penalty, top / last_penalty)
+            if early_stopping:
+                done |= best.score[active, -1] >= bound
             if at_limit.any():
-                kept.add(active, at_limit, live, False, divided, log_probability=total, node=grown, depth=length)
+                best.add(active, at_limit, live, False, divisor, log_probability=total, node=new_node, depth=length)
             if observe is not None:
-                found = host.take_along_axis(grid, ranked, axis=1)
-                of = ranked // width + rows_each * host.arange(len(active))[:, None]
-                state_of_search = kept.score[active, -1], bound, at_limit, done
-                observe(Moment(active, node[of], ids[of, ranked % width], found, grown, divided, *state_of_search))
+                all_rows = ranked // width + rows_each * host.arange(len(active))[:, None]
+                all_totals = host.take_along_axis(grid, ranked, axis=1)
+                candidates = node[all_rows], ids[all_rows, ranked % width], all_totals
+                outlook = best.score[active, -1], bound, at_limit, done
+                observe(SearchStep(active, *candidates, new_node, divisor, *outlook))
             if done.all():
                 break
 
-            # The places of those that ended repeat a live one, with no probability.
-            place = host.where(live, host.arange(live.shape[1]), live.argmax(axis=1)[:, None])[~done]  # (n, K)
+            # Rows of ended hypotheses become copies of a live one, with log-probability -inf.
+            source = host.where(live, host.arange(live.shape[1]), live.argmax(axis=1)[:, None])[~done]  # (n, K)
             total = host.where(live, total, -host.inf)[~done]
-            row, tokens, node = (host.take_along_axis(x[~done], place, axis=1).ravel() for x in (row, token, grown))
+            row, tokens, node = (host.take_along_axis(x[~done], source, axis=1).ravel() for x in (row, token, new_node))
             log_p, active = total.ravel(), active[~done]
             if len(row) != len(logits) or (row != host.arange(len(row))).any():
                 state.select(row)
-    return _hypotheses(kept, host.concatenate(parents), host.concatenate(symbols))
+    return _read_hypotheses(best, host.concatenate(parents), host.concatenate(symbols))
 
 
-def _hypotheses(kept: _Kept, parent: Any, symbol: Any) -> list[list[Hypothesis]]:
-    """Read the kept hypotheses off the tree, all at once from their last tokens back."""
-    tokens = host.zeros((*kept.node.shape, kept.depth.max()), host.int64)  # (B, n_best, T)
-    node = kept.node.copy()
+def _read_hypotheses(best: _BestHypotheses, parent: Any, symbol: Any) -> list[list[Hypothesis]]:
+    """Read the tokens of the best hypotheses from the prefix tree, from the last to the first, all at once."""
+    tokens = host.zeros((*best.node.shape, best.depth.max()), host.int64)  # (B, n_best, T)
+    node = best.node.copy()
     for position in reversed(range(tokens.shape[2])):
-        deep = (kept.depth > position) & (kept.score > -host.inf)
-        tokens[deep, position] = symbol[node[deep]]
-        node[deep] = parent[node[deep]]
+        has_token = (best.depth > position) & (best.score > -host.inf)
+        tokens[has_token, position] = symbol[node[has_token]]
+        node[has_token] = parent[node[has_token]]
     return [
         [
             Hypothesis(
-                tokens[i, j, : kept.depth[i, j]].tolist(),
-                float(kept.score[i, j]),
-                float(kept.log_probability[i, j]),
-                bool(kept.finished[i, j]),
+                tokens[i, j, : best.depth[i, j]].tolist(),
+                float(best.score[i, j]),
+                float(best.log_probability[i, j]),
+                bool(best.finished[i, j]),
             )
-            for j in range(kept.score.shape[1])
-            if kept.score[i, j] > -host.inf
+            for j in range(best.score.shape[1])
+            if best.score[i, j] > -host.inf
         ]
-        for i in range(len(kept.score))
+        for i in range(len(best.score))
     ]

@@ -2,39 +2,44 @@
 
 from typing import Any
 
-from models.modes import evaluating
-from models.search.protocol import Hypothesis, SearchModel, begin, continuations
+from models.module import evaluation_mode
+from models.search.protocol import Hypothesis, SearchModel, prepare, top_continuations
 from npx import host
 
 
-def greedy_search(model: SearchModel, src: Any, *, max_extra: int = 50) -> list[Hypothesis]:
-    """The most probable token at every step, until EOS or the length limit.
+def greedy_search(model: SearchModel, src_ids: Any, *, max_extra: int = 50) -> list[Hypothesis]:
+    """Choose the most probable token at every step, until EOS or the length limit.
 
-    `src` (B, S) are source ids, each row tokens, EOS, padding. |Y|, EOS counted, is at most the number of source
-    tokens + `max_extra`. `score` is the log-probability. Raises ValueError for a bad argument.
+    Args:
+        model: a Transformer, or any SearchModel.
+        src_ids: (B, S), each row tokens, EOS, padding.
+        max_extra: |Y|, EOS included, is at most the number of source tokens plus this. Default 50.
+
+    Returns one hypothesis a sentence, whose `score` is its log-probability. Raises ValueError for an invalid argument,
+    FloatingPointError for NaN in the logits.
     """
-    src, limits = begin(model, src, max_extra)
-    if not len(src):
+    src_ids, limits = prepare(model, src_ids, max_extra)
+    if not len(src_ids):
         return []
     config = model.config
-    rows = host.arange(len(src))  # which sentence a row of the batch belongs to
-    output = host.zeros((len(src), limits.max()), host.int64)
-    log_probability, finished = host.zeros(len(src)), host.zeros(len(src), bool)
-    with evaluating(model):
-        tokens, state = model.start(src)
+    sentences = host.arange(len(src_ids))  # (R,) the sentence of each row
+    output = host.zeros((len(src_ids), limits.max()), host.int64)
+    log_probability, finished = host.zeros(len(src_ids)), host.zeros(len(src_ids), bool)
+    with evaluation_mode(model):
+        tokens, state = model.start(src_ids)
         for length in range(1, limits.max() + 1):
             logits = model.step(tokens, state)  # (R, V)
-            values, ids = continuations(logits, 1, config, length)
-            tokens = output[rows, length - 1] = ids[:, 0]
-            log_probability[rows] += values[:, 0]
+            values, ids = top_continuations(logits, 1, config, length)
+            tokens = output[sentences, length - 1] = ids[:, 0]
+            log_probability[sentences] += values[:, 0]
             ended = tokens == config.eos_id
-            finished[rows[ended]] = True
-            stay = host.flatnonzero(~ended & (limits[rows] > length))
-            if not stay.size:
+            finished[sentences[ended]] = True
+            live = host.flatnonzero(~ended & (limits[sentences] > length))
+            if not live.size:
                 break
-            if stay.size < rows.size:
-                rows, tokens = rows[stay], tokens[stay]
-                state.select(stay)
+            if live.size < sentences.size:
+                sentences, tokens = sentences[live], tokens[live]
+                state.select(live)
     ends = host.where(finished, (output == config.eos_id).argmax(axis=1), limits)
     return [
         Hypothesis(tokens[:end].tolist(), float(log_p), float(log_p), bool(done))

@@ -1,5 +1,4 @@
-"""Gradients added where they are summed: `accumulates` vjps in the engine, `accumulate_into` of the kernels, a
-model's flat buffer."""
+"""Accumulation in place: `accumulates` vjps, `accumulate_into` of the kernels, and the flat gradient of a model."""
 
 import inspect
 
@@ -19,28 +18,28 @@ from tests.helpers.small_models import SMALL, batch
 
 
 @pytest.fixture(autouse=True)
-def own_registry(monkeypatch):
-    """Operations defined in these tests do not stay in the registry."""
+def clean_registry(monkeypatch):
+    """Remove the operations that these tests define from the registry."""
     monkeypatch.setattr(engine, "OPERATIONS", dict(engine.OPERATIONS))
 
 
-def put(gradient, place):
-    """The gradient where it is summed, or a new array of it."""
-    if place is None:
+def put(gradient, total):
+    """Add the gradient to `total` and return that, or return a copy."""
+    if total is None:
         return gradient.copy()
-    place += gradient
-    return place
+    total += gradient
+    return total
 
 
 def weighted(x, y):
-    """2 x + 3 y, by a vjp that adds."""
+    """2 x + 3 y, with a vjp that accumulates."""
     return 2 * x + 3 * y, accumulates(
         lambda g, accumulate_into: (put(2 * g, accumulate_into[0]), put(3 * g, accumulate_into[1]))
     )
 
 
 def shared(x, y):
-    """x + y, by a vjp that adds nowhere and gives both one new array."""
+    """x + y, with a vjp that ignores the sums and returns one new array for both."""
 
     def vjp(g, accumulate_into):
         new = g.copy()
@@ -50,42 +49,42 @@ def shared(x, y):
 
 
 def first_only(x, y):
-    """2 x + y, by a vjp that adds for one of the two, and leaves what it was told for the other."""
+    """2 x + y, with a vjp that accumulates for x and ignores the sum of y."""
     return 2 * x + y, accumulates(lambda g, accumulate_into: (put(2 * g, accumulate_into[0]), g.copy()))
 
 
-PLAIN = {  # the same functions by vjps that know nothing of sums
+PLAIN = {  # the same functions with plain vjps
     "weighted": lambda x, y: (2 * x + 3 * y, lambda g: (2 * g, 3 * g)),
     "shared": lambda x, y: (x + y, lambda g: (g, g)),
     "first_only": lambda x, y: (2 * x + y, lambda g: (2 * g, g)),
 }
-ADDING = {"weighted": weighted, "shared": shared, "first_only": first_only}
+ACCUMULATING = {"weighted": weighted, "shared": shared, "first_only": first_only}
 
 
 def named(functions):
-    found = {}
+    operations = {}
     for name, function in functions.items():
         function.__name__ = function.__qualname__ = f"{name}_{id(functions)}"
-        found[name] = differentiable(function)
-    return found
+        operations[name] = differentiable(function)
+    return operations
 
 
 @st.composite
 def programs(draw):
-    """A random graph over two leaves: each step takes two earlier values, perhaps one of them twice."""
-    names = st.sampled_from([*ADDING, "add", "multiply"])
+    """Draw a random graph over two leaves; each step takes two earlier values, possibly the same."""
+    names = st.sampled_from([*ACCUMULATING, "add", "multiply"])
     return [(draw(names), draw(st.integers(0, n)), draw(st.integers(0, n))) for n in range(1, draw(st.integers(2, 12)))]
 
 
 @given(
     program=programs(),
     grads=st.lists(st.sampled_from(["none", "there", "wide", "strided"]), min_size=2, max_size=2),
-    one=st.booleans(),
+    same_leaf=st.booleans(),
 )
-def test_random_graphs_give_the_same_numbers_where_vjps_add(program, grads, one):
-    """Whatever is shared, borrowed or used twice; for leaves without a gradient, with one, a wider one, a strided one.
+def test_random_graphs_have_equal_gradients_with_accumulating_vjps(program, grads, same_leaf):
+    """With shared, borrowed and reused values, and leaves with no gradient, a plain, a wider and a strided same_leaf.
 
-    The numbers are small integers, so that no order of additions rounds.
+    The values are small integers, so that sums are exact in any order.
     """
 
     def run(functions):
@@ -94,23 +93,25 @@ def test_random_graphs_give_the_same_numbers_where_vjps_add(program, grads, one)
         for leaf, kind in zip(leaves, grads, strict=True):
             wide = np.ones((2, 6), "float64" if kind == "wide" else "float32")
             leaf.grad = {"none": None, "strided": wide[:, ::2]}.get(kind, wide[:, :3].copy())
-        values = [leaves[0], leaves[0] if one else leaves[1]]
+        values = [leaves[0], leaves[0] if same_leaf else leaves[1]]
         for name, i, j in program:
             a, b = values[i], values[j]
             values.append(operations[name](a, b) if name != "multiply" else operations[name](a, b.data % 3 - 1))
         seed = np.float32([[1, 2, 1], [0, 1, -1]])
         values[-1].backward(seed)
-        assert np.array_equal(seed, np.float32([[1, 2, 1], [0, 1, -1]])), "the incoming gradient is nobody's sum"
+        assert np.array_equal(seed, np.float32([[1, 2, 1], [0, 1, -1]])), (
+            "backward must not write to the incoming gradient"
+        )
         return [leaf.grad for leaf in leaves]
 
-    for expected, found in zip(run(PLAIN), run(ADDING), strict=True):
-        assert (expected is None) == (found is None)
+    for expected, actual in zip(run(PLAIN), run(ACCUMULATING), strict=True):
+        assert (expected is None) == (actual is None)
         if expected is not None:
-            assert expected.dtype == found.dtype and np.array_equal(expected, found)
+            assert expected.dtype == actual.dtype and np.array_equal(expected, actual)
 
 
-def places_of(*parents, before=()):
-    """Where an adding vjp over `parents` is told to add; `before`: uses of the first, made later and so run earlier."""
+def targets_of(*parents, before=()):
+    """Return what a vjp over `parents` may add to; `before`: other uses of the first parent, whose vjps run earlier."""
     seen = []
 
     @differentiable
@@ -132,53 +133,53 @@ def places_of(*parents, before=()):
     return seen[0]
 
 
-def test_where_a_vjp_may_add():
-    """The engine's own contiguous sums: of leaves their grad, of inner values what is not borrowed; none twice."""
+def test_targets_are_owned_contiguous_sums():
+    """The grad of leaves and owned sums of inner nodes, none of them twice."""
     leaf = Tensor(np.ones(3), requires_grad=True)
-    assert places_of(leaf) == (None,), "no gradient yet"
+    assert targets_of(leaf) == (None,), "no gradient yet"
     buffer = leaf.grad = np.zeros(3)
-    assert places_of(leaf)[0] is buffer
-    twice = places_of(leaf, leaf)
-    assert twice[0] is buffer and twice[1] is None, "two products at once would race for one array"
+    assert targets_of(leaf)[0] is buffer
+    twice = targets_of(leaf, leaf)
+    assert twice[0] is buffer and twice[1] is None, "two matmuls would write to one array at once"
     leaf.grad = np.zeros(6)[::2]
-    assert places_of(leaf) == (None,), "reshaping such a sum would copy it"
+    assert targets_of(leaf) == (None,), "reshaping a strided sum would copy it"
 
     leaf.grad = None
-    assert places_of(leaf * 1.0) == (None,)
-    assert places_of(leaf * 1.0, before=["borrows"]) == (None,), "a borrowed gradient is somebody else's"
-    assert places_of(leaf * 1.0, before=["adds"])[0] is not None, "a new one is the engine's"
-    assert places_of(leaf * 1.0, before=["borrows", "borrows"])[0] is not None, "a sum is the engine's"
-    assert places_of(Tensor(np.ones(3)), leaf)[0] is None
+    assert targets_of(leaf * 1.0) == (None,)
+    assert targets_of(leaf * 1.0, before=["borrows"]) == (None,), "a borrowed gradient is not owned by the engine"
+    assert targets_of(leaf * 1.0, before=["adds"])[0] is not None, "the engine owns a new array"
+    assert targets_of(leaf * 1.0, before=["borrows", "borrows"])[0] is not None, "the engine owns sums"
+    assert targets_of(Tensor(np.ones(3)), leaf)[0] is None
 
 
-def test_what_an_adding_vjp_gives_away_is_not_copied():
-    given_away = []
+def test_new_arrays_of_an_accumulating_vjp_are_not_copied():
+    returned = []
 
     @differentiable
-    def gives(x):
-        return x * 1.0, accumulates(lambda g, accumulate_into: given_away.append(g * 2) or (given_away[-1],))
+    def returns_new(x):
+        return x * 1.0, accumulates(lambda g, accumulate_into: returned.append(g * 2) or (returned[-1],))
 
     leaf = Tensor(np.ones(3), requires_grad=True)
-    gives(leaf).backward(np.ones(3))
-    assert leaf.grad is given_away[0]
+    returns_new(leaf).backward(np.ones(3))
+    assert leaf.grad is returned[0]
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (2, 3, 2)])
-def test_an_input_of_several_products_has_the_sum_of_their_gradients(shape):
-    """The second product that is walked adds to the sum that the first began."""
-    numbers = np.random.default_rng(0)
-    leaf, weights = numbers.normal(size=shape), [numbers.normal(size=(2, 4)) for _ in range(3)]
-    found = []
+def test_an_input_of_several_matmuls_gets_the_sum_of_their_gradients(shape):
+    """The vjp that runs second adds to the sum that the first began."""
+    random = np.random.default_rng(0)
+    leaf, weights = random.normal(size=shape), [random.normal(size=(2, 4)) for _ in range(3)]
+    gradients = []
     for product in (neural.linear, neural.composed_linear):
         x = Tensor(leaf, requires_grad=True)
         y = ops.exp(x)
         parts = [ops.sum(product(y, Tensor(w)) * (k + 1.0)) for k, w in enumerate(weights)]
         (parts[0] + parts[1] + parts[2]).backward()
-        found.append(x.grad)
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-13)
+        gradients.append(x.grad)
+    np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-13)
 
 
-def test_an_array_given_to_two_is_nobody_s_to_add_to():
+def test_an_array_returned_for_two_inputs_is_not_added_to():
     both, a, b = named({"shared": shared})["shared"], *(Tensor(np.ones(2), requires_grad=True) for _ in range(2))
     x, y = a * 1.0, b * 1.0
     (x * 10.0 + y * 100.0 + both(x, y)).backward(np.ones(2))
@@ -190,12 +191,12 @@ def test_an_array_given_to_two_is_nobody_s_to_add_to():
     assert np.array_equal(b.grad, [1, 1])
 
 
-def test_a_wrong_shape_is_refused_of_an_adding_vjp_too():
+def test_an_accumulating_vjp_with_a_wrong_shape_raises():
     @differentiable
     def faulty(x):
         return x * 1.0, accumulates(lambda g, accumulate_into: (g[:1].copy(),))
 
-    with pytest.raises(RuntimeError, match=r"faulty: expected its vjp to give \(2,\)"):
+    with pytest.raises(RuntimeError, match=r"faulty: expected its vjp to return \(2,\)"):
         faulty(Tensor(np.ones(2), requires_grad=True)).backward(np.ones(2))
 
 
@@ -211,18 +212,18 @@ MODES = [("reference", "float64"), ("fast", "float64"), ("fast", "float32")]
 MODES += [("emulate", name) for name in ("float32", "float16", "bfloat16")]
 
 
-def test_kernels_that_add():
+def test_which_kernels_accumulate():
     assert sorted(INTO) == [
         "dropout_residual_norm", "embedding", "layer_norm", "linear", "linear_cross_entropy"
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("mode", "numbers"), MODES)
+@pytest.mark.parametrize(("mode", "number_type"), MODES)
 @pytest.mark.parametrize("name", INTO)
-def test_a_kernel_adds_its_gradient_to_what_is_there(name, mode, numbers):
-    """As much as it gives without a place, to sums of its own dtype and of float32; to some of them, or all."""
-    kernel, numbers = npx.KERNELS[name], dtype(numbers)
-    for number, call in enumerate(edge_calls(name, numbers)):
+def test_a_kernel_adds_its_gradient_to_existing_sums(name, mode, number_type):
+    """To sums of its own dtype and of float32, for some or all of the gradients."""
+    kernel, number_type = npx.KERNELS[name], dtype(number_type)
+    for index, call in enumerate(edge_calls(name, number_type)):
         if call.options.get("grad") is False:
             continue
 
@@ -230,38 +231,38 @@ def test_a_kernel_adds_its_gradient_to_what_is_there(name, mode, numbers):
             with kernel_mode(mode):
                 y, saved = kernel(*npx.dispatch.copied(call.inputs), **call.options)
                 g = np.random.default_rng(1).normal(size=y.shape).astype(y.dtype)
-                found = kernel.grad(
+                result = kernel.grad(
                     g, saved, **({} if accumulate_into is None else {"accumulate_into": accumulate_into})
                 )
-            return found if isinstance(found, tuple) else (found,)
+            return result if isinstance(result, tuple) else (result,)
 
         plain = gradients(None)
         without = {
             "layer_norm": 1,
             "dropout_residual_norm": 2,
             "linear_cross_entropy": 1,
-        }  # a place: all but parameters
+        }  # gradients that cannot be accumulated
         tail = len(plain) - without.get(name, 0)
-        of = plain[len(plain) - tail :]
-        for kind in {numbers, np.result_type(numbers, "float32")}:
-            for chosen in {(True,) * tail, tuple(i == (number + 1) % tail for i in range(tail))}:
+        accumulated = plain[len(plain) - tail :]
+        for kind in {number_type, np.result_type(number_type, "float32")}:
+            for selected in {(True,) * tail, tuple(i == (index + 1) % tail for i in range(tail))}:
                 before = [
                     None if x is None or not take else np.random.default_rng(2).normal(size=x.shape).astype(kind)
-                    for x, take in zip(of, chosen, strict=True)
+                    for x, take in zip(accumulated, selected, strict=True)
                 ]
                 accumulate_into = [None if x is None else x.copy() for x in before]
-                found = gradients(accumulate_into[0] if tail == 1 else tuple(accumulate_into))[len(plain) - tail :]
-                for value, start, place, result in zip(of, before, accumulate_into, found, strict=True):
+                results = gradients(accumulate_into[0] if tail == 1 else tuple(accumulate_into))[len(plain) - tail :]
+                for value, start, total, result in zip(accumulated, before, accumulate_into, results, strict=True):
                     if value is None:
                         assert result is None
                         continue
-                    assert result is place or result.dtype == value.dtype
-                    expected = value.astype("float64") + (0 if result is not place else start.astype("float64"))
-                    near = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-12}[numbers.name]
+                    assert result is total or result.dtype == value.dtype
+                    expected = value.astype("float64") + (0 if result is not total else start.astype("float64"))
+                    tolerance = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-12}[number_type.name]
                     size = max(1.0, float(np.abs(expected).max(initial=0)))
-                    assert np.abs(result.astype("float64") - expected).max(initial=0) <= near * size
-                    if kind == np.result_type(numbers, "float32") and all(chosen) and mode != "reference":
-                        assert result is place, "float32 sums are always added to"
+                    assert np.abs(result.astype("float64") - expected).max(initial=0) <= tolerance * size
+                    if kind == np.result_type(number_type, "float32") and all(selected) and mode != "reference":
+                        assert result is total, "float32 sums must always be used"
 
 
 # A model: gradients in a flat buffer
@@ -269,11 +270,11 @@ def test_a_kernel_adds_its_gradient_to_what_is_there(name, mode, numbers):
 
 @pytest.mark.parametrize("mode", ["fast", "reference", "emulate"])
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_a_flat_buffer_receives_what_parameters_without_one_do(mode, norm):
-    """Bit for bit after one backward in float32, and twice as much, to rounding, after two; tied weights, too."""
+def test_gradients_in_a_flat_buffer_equal_separate_ones(mode, norm):
+    """After one backward, and twice as large after two; with tied weights."""
     src, tgt = batch([[3, 4, 5, 4], [6]], [[7, 8], [9, 10, 3]])
     config = models.TransformerConfig(**SMALL | {"norm": norm, "dropout": 0.1, "attention_bias": True})
-    found = []
+    gradients = []
     for flat in (False, True):
         model = models.Transformer(config, seed=3)
         buffer = models.FlatParameters(model) if flat else None
@@ -281,21 +282,21 @@ def test_a_flat_buffer_receives_what_parameters_without_one_do(mode, norm):
             for _ in range(2 if flat else 1):
                 with npx.keyed(1, 1):
                     model.loss(src, tgt).backward()
-                if buffer is not None and len(found) < 2:
-                    found.append({n: p.grad.copy() for n, p in model.named_parameters()})
-        found.append({n: p.grad for n, p in model.named_parameters()})
-    alone, once, twice = found
-    for name, g in alone.items():
+                if buffer is not None and len(gradients) < 2:
+                    gradients.append({n: p.grad.copy() for n, p in model.named_parameters()})
+        gradients.append({n: p.grad for n, p in model.named_parameters()})
+    separate, once, twice = gradients
+    for name, g in separate.items():
         size = max(1e-3, float(np.abs(g).max()))
         assert np.abs(once[name] - g).max() <= 2e-6 * size, name
         assert np.abs(twice[name] - 2 * g).max() <= 1e-5 * size, name
 
 
-def test_a_step_makes_no_array_of_a_weight_s_size_twice(monkeypatch):
-    """The products of a backward that finds sums go there: nothing is left for the engine to add."""
+def test_matmuls_write_directly_to_an_existing_gradient(monkeypatch):
+    """The engine adds nothing itself."""
     w = Tensor(np.random.default_rng(0).normal(size=(4, 5)), requires_grad=True)
     w.grad = buffer = np.zeros((4, 5))
-    refused = lambda *args: pytest.fail("added by the engine")  # noqa: E731
-    monkeypatch.setattr(engine, "_add_to_leaf", refused)
+    fail = lambda *args: pytest.fail("added by the engine")  # noqa: E731
+    monkeypatch.setattr(engine, "_add_to_leaf", fail)
     neural.linear(Tensor(np.ones((3, 4))), w).backward(np.ones((3, 5)))
     assert w.grad is buffer and np.array_equal(buffer, np.full((4, 5), 3.0))

@@ -1,4 +1,4 @@
-"""Pictures of a graph: what each format says, what is collapsed, and that an expression runs nothing but operations."""
+"""Drawing graphs: the output formats, large graphs, and that an expression can only run operations."""
 
 import re
 import xml.etree.ElementTree as xml
@@ -16,7 +16,7 @@ from autograd.testing import strategies as s
 from models import Transformer, TransformerConfig
 
 
-def test_mermaid_has_the_numbers_of_both_ways(capsys):
+def test_mermaid_has_values_and_gradients(capsys):
     assert drawing.main(["a * b + a", "a=3", "b=2"]) == 0
     assert capsys.readouterr().out == (
         "flowchart BT\n"
@@ -31,16 +31,16 @@ def test_mermaid_has_the_numbers_of_both_ways(capsys):
     )
 
 
-def test_the_same_text_for_the_same_expression(capsys):
+def test_output_is_deterministic(capsys):
     texts = []
     for _ in range(2):
-        for how in drawing.FORMATS:
-            assert drawing.main(["softmax(x) @ w", "x=[1,2,3]", "w=[1,0,0]", "--format", how]) == 0
+        for output_format in drawing.FORMATS:
+            assert drawing.main(["softmax(x) @ w", "x=[1,2,3]", "w=[1,0,0]", "--format", output_format]) == 0
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1]
 
 
-def test_numbers_are_reckoned_before_names_and_nothing_else_is_run(capsys):
+def test_expressions_evaluate_constants_and_run_no_other_code(capsys):
     assert drawing.main(["2 * 3 * a ** (4 / 2)", "a=3"]) == 0
     assert "multiply = 54<" in capsys.readouterr().out
     for expression in ("9 ** 9 ** 9 * a", "[1] * 10 ** 9", "power(9, 9999999999)", "1 / 0 * a", "True * a"):
@@ -49,10 +49,10 @@ def test_numbers_are_reckoned_before_names_and_nothing_else_is_run(capsys):
 
 
 def test_svg_is_well_formed_and_no_boxes_overlap():
-    picture = xml.fromstring(drawing.drawn("sum(exp(x) * x + x / y)", ["x=[1,2]"], "svg"))
+    picture = xml.fromstring(drawing.draw_expression("sum(exp(x) * x + x / y)", ["x=[1,2]"], "svg"))
     space = "{http://www.w3.org/2000/svg}"
-    found = [r for r in picture.iter(f"{space}rect") if r.get("rx")]
-    rects = [{k: float(r.get(k)) for k in ("x", "y", "width", "height")} for r in found]
+    elements = [r for r in picture.iter(f"{space}rect") if r.get("rx")]
+    rects = [{k: float(r.get(k)) for k in ("x", "y", "width", "height")} for r in elements]
     assert len(rects) == 7
     for i, a in enumerate(rects):
         assert 0 <= a["x"] and a["x"] + a["width"] <= float(picture.get("width"))
@@ -63,24 +63,24 @@ def test_svg_is_well_formed_and_no_boxes_overlap():
 
 
 @given(s.expressions())
-def test_no_line_passes_under_a_box(drawn):
-    """Lines pass a row where a point of theirs stands, and in a row nothing overlaps."""
-    f, arrays = drawn
-    with observing(Recorder()) as seen:
+def test_no_line_passes_under_a_box(expression):
+    """Lines have a slot in each row that they cross, and nothing overlaps in a row."""
+    f, arrays = expression
+    with observing(Recorder()) as recorder:
         f(*[Tensor(x, requires_grad=True) for x in arrays]).backward()
-    graph = drawing.boxes(seen)
+    graph = drawing.boxes(recorder)
     layout = Layout(graph)
     for row in layout.rows:
         keys = sorted(row, key=layout.x.__getitem__)
         for a, b in pairwise(keys):
             assert layout.x[a] + layout.width[a] / 2 <= layout.x[b] - layout.width[b] / 2
     rows = {key: i for i, row in enumerate(layout.rows) for key in row}
-    assert len(layout.ways) == sum(len(box.inputs) for box in graph)
-    assert all(rows[b] - rows[a] == 1 for way, _ in layout.ways for a, b in pairwise(way))
+    assert len(layout.lines) == sum(len(box.inputs) for box in graph)
+    assert all(rows[b] - rows[a] == 1 for keys, _ in layout.lines for a, b in pairwise(keys))
 
 
 def test_dot_names_every_box_and_arrow():
-    text = drawing.drawn("a * a", [], "dot")
+    text = drawing.draw_expression("a * a", [], "dot")
     assert text.startswith("digraph {") and text.count("->") == 2 and 'label="a = 2' in text
 
 
@@ -88,36 +88,36 @@ def test_a_large_graph_is_drawn_by_module():
     with npx.keyed(1, 0):
         config = TransformerConfig(vocab_size=20, d_model=16, d_ff=32, n_heads=2, n_layers=6, dropout=0.0)
         model = Transformer(config)
-    with observing(Recorder()) as seen:
-        model.loss(np.array([[4, 5, 6, 2]]), np.array([[1, 6, 5, 4, 2]]), smoothing=0.0).backward()
-    assert len(seen.steps) > 60
-    found = drawing.boxes(seen)
-    assert len(found) < len(seen.steps) and any(box.lines[0] == "decoder.5.cross_attention" for box in found)
-    assert all(other in {box.key for box in found} for box in found for other, _ in box.inputs)
-    xml.fromstring(drawing.svg(found))
+    with observing(Recorder()) as recorder:
+        model.loss(np.array([[4, 5, 6, 2]]), np.array([[1, 6, 5, 4, 2]]), label_smoothing=0.0).backward()
+    assert len(recorder.steps) > 60
+    graph = drawing.boxes(recorder)
+    assert len(graph) < len(recorder.steps) and any(box.lines[0] == "decoder.5.cross_attention" for box in graph)
+    assert all(other in {box.key for box in graph} for box in graph for other, _ in box.inputs)
+    xml.fromstring(drawing.svg(graph))
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (["__import__('os')"], r"expected numbers, names.*__import__"),
         (["x.data"], r"expected numbers, names.*got 'x.data'"),
-        (["a +"], "expected an expression as"),
+        (["a +"], "expected an expression such as"),
         (["3"], "expected an expression with an operation on a name"),
         (["x", "x=3"], "expected an expression with an operation on a name"),
-        (["x * 2", "x"], "expected a value as x=3"),
+        (["x * 2", "x"], "expected a value such as x=3"),
         (["x @ y", "x=[1,2]", "y=[1,2,3]"], "mismatch"),
         (["[i for i in x]"], "expected numbers, names"),
         (["softmax(x, 3)"], "'int' object has no attribute"),
-        (["cross_entropy(x, 3)", "x=[1,2]"], "expected integers from 0 to 1 as ids"),
+        (["cross_entropy(x, 3)", "x=[1,2]"], "expected ids from 0 to 1; got 3"),
         (["broadcast_to(x, [10 ** 7, 10 ** 7])"], ""),
     ],
 )
-def test_what_cannot_be_drawn_is_told_in_one_line(capsys, words, said):
-    assert drawing.main(words) == 2
+def test_invalid_expressions_report_one_line(capsys, arguments, message):
+    assert drawing.main(arguments) == 2
     error = capsys.readouterr().err
-    assert re.match(f"autograd.draw: .*{said}", error) and error.count("\n") == 1
+    assert re.match(f"autograd.draw: .*{message}", error) and error.count("\n") == 1
 
 
 def test_large_arrays_are_shown_by_their_shape():
-    assert drawing.numbers(np.zeros((3, 4))) == "3 x 4" and drawing.numbers(Tensor([1.0]).data) == "[1]"
+    assert drawing.format_array(np.zeros((3, 4))) == "3 x 4" and drawing.format_array(Tensor([1.0]).data) == "[1]"

@@ -1,4 +1,4 @@
-"""The engine (autograd/engine.py): the graph, the walk back, who owns a gradient, and what is refused."""
+"""The engine (autograd/engine.py): the graph, the backward pass, ownership of gradients, and errors."""
 
 import gc
 import sys
@@ -16,8 +16,8 @@ from autograd.testing import GradientError
 
 
 @pytest.fixture(autouse=True)
-def own_registry(monkeypatch):
-    """Operations defined in these tests do not stay in the registry."""
+def clean_registry(monkeypatch):
+    """Remove the operations that these tests define from the registry."""
     monkeypatch.setattr(engine, "OPERATIONS", dict(engine.OPERATIONS))
 
 
@@ -25,8 +25,8 @@ def leaf(*values, dtype="float64"):
     return Tensor(np.array(values, dtype), requires_grad=True)
 
 
-def test_operations_do_not_overwrite_each_other_unseen():
-    """Those of the package have names of their own; others may be defined again where they were defined."""
+def test_operations_are_not_overwritten_silently():
+    """Names of the package are unique; an operation of another module may be redefined there."""
     tanh = engine.OPERATIONS["tanh"]
 
     def another(x):
@@ -40,14 +40,14 @@ def test_operations_do_not_overwrite_each_other_unseen():
     assert first is not second is engine.OPERATIONS["mine.tanh"] and engine.OPERATIONS["tanh"] is tanh
 
 
-def test_a_gradient_by_hand():
+def test_gradients_equal_those_by_hand():
     a, b = leaf(2.0, 3.0), leaf(5.0, 7.0)
     ((a * b + a) / b).sum().backward()
     assert np.allclose(a.grad, [6 / 5, 8 / 7])
     assert np.allclose(b.grad, [-2 / 25, -3 / 49])
 
 
-def test_no_grad_leaves_no_graph_and_nests():
+def test_no_grad_records_no_graph_and_nests():
     a = leaf(1.0, 2.0)
     with no_grad():
         assert not is_grad_enabled()
@@ -70,7 +70,7 @@ def test_no_grad_leaves_no_graph_and_nests():
     assert double(a).node is None and is_grad_enabled()
 
 
-def test_a_second_backward_is_refused():
+def test_a_second_backward_raises():
     a = leaf(1.0, 2.0)
     shared = a * a
     first, second = shared.sum(), (shared * 3).sum()
@@ -78,19 +78,19 @@ def test_a_second_backward_is_refused():
     for consumed in (first, second):
         with pytest.raises(RuntimeError, match="consumed by an earlier backward.*try"):
             consumed.backward()
-    assert np.array_equal(a.grad, [2, 4]), "a refused backward must change nothing"
+    assert np.array_equal(a.grad, [2, 4]), "a rejected backward must change nothing"
 
 
-@pytest.mark.parametrize("walked", [True, False])
-def test_a_graph_20000_deep(walked):
+@pytest.mark.parametrize("run_backward", [True, False])
+def test_a_graph_20000_deep(run_backward):
     x = a = leaf(1.0)
     for _ in range(20_000):
         x = x + a * 0.5
     assert sys.getrecursionlimit() < 20_000
-    if walked:
+    if run_backward:
         x.sum().backward()
         assert a.grad == 10_001
-    del x  # taking an unused graph apart must not overflow the stack either
+    del x  # freeing the graph must not overflow the stack either
 
 
 def test_shared_inputs_and_diamonds_add_up():
@@ -103,7 +103,7 @@ def test_shared_inputs_and_diamonds_add_up():
 
 @given(shape=st.sampled_from([(), (1,), (3,), (2, 2)]), weights=st.lists(st.integers(1, 9), min_size=1, max_size=6))
 def test_any_number_of_uses_of_an_inner_value_add_up(shape, weights):
-    """() above all: NumPy's sums of 0-d arrays are scalars, which `+=` does not change in place."""
+    """Shape () matters: NumPy returns 0-d sums as scalars, which `+=` does not change in place."""
     a = Tensor(np.ones(shape), requires_grad=True)
     inner = a * 1.0
     total = inner * weights[0]
@@ -116,7 +116,7 @@ def test_any_number_of_uses_of_an_inner_value_add_up(shape, weights):
 
 @st.composite
 def programs(draw):
-    """A random graph: each step adds or multiplies two earlier values."""
+    """Draw a random graph; each step combines two earlier values."""
     steps = draw(st.integers(1, 12))
     return [
         (
@@ -129,7 +129,7 @@ def programs(draw):
 
 
 @given(program=programs(), seed=st.integers(0, 99))
-def test_random_graphs(program, seed):
+def test_gradients_of_random_graphs(program, seed):
     def run(a, b):
         values = [a, b]
         for name, i, j in program:
@@ -141,8 +141,8 @@ def test_random_graphs(program, seed):
         gradcheck(run, rng.normal(size=3), rng.normal(size=(2, 1)))
 
 
-def test_borrowed_gradients_are_never_corrupted():
-    """A vjp may hand one array, even the one it was given, to several parents; each then grows on its own."""
+def test_borrowed_gradients_are_never_modified():
+    """A vjp may return one array, even its argument, for several parents, whose sums must stay separate."""
 
     @differentiable
     def both(a, b):
@@ -150,7 +150,7 @@ def test_borrowed_gradients_are_never_corrupted():
 
     a, b = leaf(1.0, 2.0), leaf(3.0, 4.0)
     x, y = a * 1.0, b * 1.0
-    later = x * 10.0 + x * 100.0  # these arrive at x after `both`'s, or before: both orders below
+    later = x * 10.0 + x * 100.0  # these gradients arrive before that of `both` here, after it below
     out = both(x, y) + later
     seed_gradient = np.array([1.0, 1.0])
     out.backward(seed_gradient)
@@ -166,11 +166,11 @@ def test_borrowed_gradients_are_never_corrupted():
 
     a, b = leaf(1.0, 2.0), leaf(3.0, 4.0)
     both(a, b).backward(seed_gradient)
-    a.grad += 5  # leaves have arrays of their own
+    a.grad += 5  # each leaf has its own array
     assert np.array_equal(b.grad, [1, 1]) and np.array_equal(seed_gradient, [1, 1])
 
 
-def test_read_only_and_broadcast_gradients_are_fine():
+def test_read_only_and_broadcast_gradients_are_accepted():
     a = leaf(1.0, 2.0, 3.0)
     b = a * 1.0
     g = np.ones(3)
@@ -181,60 +181,60 @@ def test_read_only_and_broadcast_gradients_are_fine():
 
 
 def test_memory_falls_during_backward():
-    """What an operation keeps dies as soon as its vjp has run, before those of earlier operations run."""
-    kept, counts = [], []
+    """Saved arrays are freed as soon as the vjp has run, before the vjps of earlier operations."""
+    references, counts = [], []
 
     @differentiable
-    def keeps(x):
+    def saves(x):
         array = np.ones(x.shape)
-        kept.append(weakref.ref(array))
-        return x * 1.0, lambda g: (counts.append(sum(r() is not None for r in kept)) or g * array,)
+        references.append(weakref.ref(array))
+        return x * 1.0, lambda g: (counts.append(sum(r() is not None for r in references)) or g * array,)
 
     x = leaf(1.0)
     for _ in range(5):
-        x = keeps(x)
+        x = saves(x)
     gc.disable()
     try:
         x.backward()
     finally:
         gc.enable()
-    assert counts == [5, 4, 3, 2, 1] and all(r() is None for r in kept)
+    assert counts == [5, 4, 3, 2, 1] and all(r() is None for r in references)
 
 
-def test_no_grad_keeps_nothing():
-    kept = []
+def test_no_grad_saves_nothing():
+    references = []
 
     @differentiable
-    def keeps(x):
+    def saves(x):
         array = np.ones(3)
-        kept.append(weakref.ref(array))
+        references.append(weakref.ref(array))
         return x * 1.0, lambda g: (g * array,)
 
     with no_grad():
-        y = keeps(leaf(1.0, 2.0, 3.0))
-    assert kept[0]() is None and y.shape == (3,)
+        y = saves(leaf(1.0, 2.0, 3.0))
+    assert references[0]() is None and y.shape == (3,)
 
 
-def test_gradients_of_leaves_add_up_over_backwards():
+def test_gradients_of_leaves_accumulate_over_backwards():
     a = leaf(1.0, 2.0)
     buffer = a.grad = np.zeros(2)
     for n in (1, 2, 3):
         (a * 3).sum().backward()
         assert np.array_equal(a.grad, [3 * n, 3 * n])
-    assert a.grad is buffer, "an existing grad is added to in place"
+    assert a.grad is buffer, "an existing grad must be added to in place"
     a.backward(np.array([1.0, 0.0]))
     assert np.array_equal(a.grad, [10, 9])
 
 
-def test_only_what_asks_for_a_gradient_gets_one():
+def test_only_leaves_with_requires_grad_get_a_gradient():
     a, b = leaf(1.0), Tensor(np.array([2.0]))
     c = a * b
     (c + c.detach()).sum().backward()
     assert a.grad == 2 and b.grad is None and c.grad is None
 
 
-def test_cut_paths_are_passed_over():
-    """A vjp that answers None ends its branch; the nodes behind it are not visited."""
+def test_none_from_a_vjp_cuts_the_path():
+    """The nodes behind it are not visited."""
 
     @differentiable
     def stop(x):
@@ -246,7 +246,7 @@ def test_cut_paths_are_passed_over():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-def test_dtype_is_kept(dtype):
+def test_dtype_is_preserved(dtype):
     a = leaf(1.0, 2.0, 4.0, dtype=dtype)
     steps = [a, a * 2, 1 - a, a / 3, 2 / a, a**2, a**-0.5, -a, a.mean(), a.max() + 1, ops.sqrt(a), ops.exp(a) * 0.5]
     steps += [
@@ -264,7 +264,7 @@ def test_dtype_is_kept(dtype):
         assert a.grad.dtype == dtype
 
 
-def test_numbers_and_lists_become_float32_and_arrays_stay_as_they_are():
+def test_numbers_and_lists_become_float32_and_arrays_are_not_copied():
     assert Tensor(1.5).dtype == "float32" and Tensor([1.0, 2.0]).dtype == "float32"
     assert Tensor([1, 2]).dtype.kind == "i"
     x = np.zeros((2, 3))
@@ -274,8 +274,8 @@ def test_numbers_and_lists_become_float32_and_arrays_stay_as_they_are():
 
 
 @pytest.mark.parametrize("take", [np.asarray, lambda x: np.concatenate([x, x]), lambda x: np.mean([x, x]), np.exp])
-def test_numpy_takes_no_tensor_apart(take):
-    """It would lose the gradient without a word."""
+def test_numpy_functions_reject_tensors(take):
+    """They would lose the gradient silently."""
     with pytest.raises(TypeError, match="Tensor|ufunc"):
         take(leaf(1.0, 2.0))
 
@@ -283,7 +283,7 @@ def test_numpy_takes_no_tensor_apart(take):
 @pytest.mark.parametrize(
     "other", [leaf(1.0, 2.0), np.array([1.0, 2.0]), np.float64(3)], ids=["Tensor", "array", "scalar"]
 )
-def test_different_dtypes_do_not_mix(other):
+def test_mixed_dtypes_raise(other):
     a = leaf(1.0, 2.0, dtype="float32")
     for operation in (ops.add, ops.multiply, ops.maximum, ops.divide):
         for pair in ((a, other), (other, a)):
@@ -310,17 +310,17 @@ BAD_VJPS = {
 
 @pytest.mark.parametrize("vjp", BAD_VJPS.values(), ids=BAD_VJPS)
 @pytest.mark.parametrize("inner", [True, False])
-def test_a_wrong_shaped_vjp_is_refused(vjp, inner):
+def test_a_vjp_of_wrong_shape_or_dtype_raises(vjp, inner):
     @differentiable
     def faulty(x):
         return x * 1.0, vjp
 
     a = leaf(1.0, 2.0)
-    with pytest.raises(RuntimeError, match=r"faulty: expected its vjp to give \(2,\) float64; got"):
+    with pytest.raises(RuntimeError, match=r"faulty: expected its vjp to return \(2,\) float64; got"):
         faulty(a * 1.0 if inner else a).sum().backward()
 
 
-def test_backward_says_what_it_expects():
+def test_errors_of_backward():
     a = leaf(1.0, 2.0)
     with pytest.raises(ValueError, match=r"one element; got shape \(2,\)"):
         (a * 2).backward()
@@ -328,7 +328,7 @@ def test_backward_says_what_it_expects():
         (a * 2).backward(np.ones(3))
     with pytest.raises(ValueError, match="got .* float32"):
         (a * 2).backward(np.ones(2, "float32"))
-    with pytest.raises(RuntimeError, match="requires_grad=True; got none such"):
+    with pytest.raises(RuntimeError, match="requires_grad=True; got one without"):
         Tensor([1.0]).backward()
     assert a.grad is None
     (a * 2).backward([1, 3])
@@ -337,7 +337,7 @@ def test_backward_says_what_it_expects():
     assert np.array_equal(a.grad, [24, 26])
 
 
-def test_tensor_says_what_it_expects():
+def test_errors_of_tensor():
     with pytest.raises(TypeError, match="got a Tensor; try its .data"):
         Tensor(Tensor([1.0]))
     with pytest.raises(TypeError, match="floating dtype for requires_grad; got int"):
@@ -347,7 +347,7 @@ def test_tensor_says_what_it_expects():
     assert "made by multiply" in repr(leaf(1.0) * 2) and "requires_grad" in repr(leaf(1.0))
 
 
-def test_nodes_are_walked_from_the_last_made_to_the_first():
+def test_nodes_are_visited_from_the_newest_to_the_oldest():
     order = []
 
     @differentiable
@@ -362,10 +362,10 @@ def test_nodes_are_walked_from_the_last_made_to_the_first():
     assert order == [4, 3, 2, 1, 0] and all(i > j for i, j in pairwise(order))
 
 
-# gradcheck itself: it must find what is wrong
+# gradcheck
 
 
-def test_gradcheck_finds_a_wrong_gradient_and_prints_both_values():
+def test_gradcheck_reports_a_wrong_gradient_with_both_values():
     @differentiable
     def square(x):
         return x * x, lambda g: (g * 2.001 * x,)
@@ -378,7 +378,7 @@ def test_gradcheck_finds_a_wrong_gradient_and_prints_both_values():
     assert gradcheck(lambda a: a * a, x) and gradcheck(lambda a: a * a, x, directions=2)
 
 
-def test_gradcheck_finds_a_missing_gradient():
+def test_gradcheck_reports_a_missing_gradient():
     @differentiable
     def lost(a, b):
         return a * b, lambda g: (g * b, None)

@@ -1,6 +1,6 @@
-"""The fused operations (autograd/neural.py): gradients by central differences, equal to their plain compositions.
+"""The fused operations (autograd/neural.py) equal their plain compositions, in values and gradients.
 
-The cases are drawn from the registry: an operation without an entry in CASES or in `neural.COMPOSITIONS` fails.
+The cases come from the registry: an operation without an entry in CASES or in `neural.COMPOSITIONS` fails.
 """
 
 import re
@@ -19,7 +19,7 @@ OVER = ("all", "others", "others_without_pad")
 
 
 class Draw:
-    """Sizes by hypothesis, values by a seeded generator."""
+    """Draws sizes with hypothesis and values with a seeded generator."""
 
     def __init__(self, data):
         self.data = data
@@ -39,7 +39,7 @@ class Draw:
         return x if self.any(st.booleans()) else np.asarray(x, order="F")
 
     def mask(self, *shape):
-        """True at the last position of every row, so that something is left for the composition."""
+        """True at the last position of every row, because the composition needs one."""
         mask = self.rng.random(shape) < 0.6
         mask[..., -1:] = True
         return mask
@@ -49,7 +49,7 @@ class Draw:
         return {"drop": self.any(st.sampled_from([None, npx.Drop(rate, npx.Key(1, 2, 3))]))}
 
 
-# Each case: the arrays to differentiate by, and the keyword arguments.
+# Each case returns the arrays to differentiate and the keyword arguments.
 
 
 def softmax(d):
@@ -87,7 +87,7 @@ def embedding(d):
 
 
 def spec(d, b, h, t, s, d_k):
-    """In which every query has a key left, as the composition needs it."""
+    """A spec that leaves every query at least one key, as the composition needs."""
     bias = npx.mask_bias(d.any(st.sampled_from([None, d.mask(b, 1, 1, s), d.mask(b, h, t, s)])))
     if d.any(st.booleans()):
         bias = d.values(h, t, s) if bias is None else bias + d.values(h, t, s)
@@ -124,9 +124,9 @@ def cross_entropy(d):
 
 
 def linear_cross_entropy(d):
-    (logits, targets), how = cross_entropy(d)
+    (logits, targets), options = cross_entropy(d)
     size = d.size(most=2)
-    return (d.values(*targets.shape, size), d.values(logits.shape[-1], size), targets), how
+    return (d.values(*targets.shape, size), d.values(logits.shape[-1], size), targets), options
 
 
 CASES = {
@@ -143,12 +143,12 @@ def draw_case(name, data):
     return CASES[name](Draw(data))
 
 
-def value_and_gradients(operation, arrays, how):
-    """The output and every input's gradient, for an output gradient that differs everywhere; all inputs read-only."""
+def value_and_gradients(operation, arrays, options):
+    """Return the output and all gradients, for a random output gradient; all arrays are read-only."""
     for a in arrays:
         a.flags.writeable = False
     tensors = [Tensor(a, requires_grad=True) if a.dtype.kind == "f" else a for a in arrays]
-    result = operation(*tensors, **how)
+    result = operation(*tensors, **options)
     g = np.cos(np.arange(result.size)).reshape(result.shape).astype(result.dtype)
     g.flags.writeable = False
     result.backward(g)
@@ -159,17 +159,17 @@ def value_and_gradients(operation, arrays, how):
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 def test_fused_equals_composed(name, dtype, data):
-    """In value and gradients, keeping the dtype, and without writing to an input or to the incoming gradient."""
-    arrays, how = draw_case(name, data)
+    """In values, gradients and dtype, without writing to an input or to the incoming gradient."""
+    arrays, options = draw_case(name, data)
     assert name in neural.COMPOSITIONS, f"operation {name!r} has no composition in autograd/neural.py"
     arrays = [a.astype(dtype) if a.dtype.kind == "f" else a for a in arrays]
-    fused = value_and_gradients(OPERATIONS[name], arrays, how)
-    compare(name, value_and_gradients(neural.COMPOSITIONS[name], arrays, how), fused)
+    fused = value_and_gradients(OPERATIONS[name], arrays, options)
+    compare(name, value_and_gradients(neural.COMPOSITIONS[name], arrays, options), fused)
     assert all(part.dtype == dtype for part in fused)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_rows_with_nothing_left_give_zeros_and_pass_no_gradient(dtype):
+def test_fully_masked_rows_give_zeros_and_no_gradient(dtype):
     x = Tensor(np.ones((2, 3), dtype), requires_grad=True)
     y = neural.softmax(x, np.array([[False] * 3, [True] * 3]))
     y.backward(np.arange(6, dtype=dtype).reshape(2, 3))
@@ -186,8 +186,8 @@ def test_rows_with_nothing_left_give_zeros_and_pass_no_gradient(dtype):
 
 @pytest.mark.parametrize("operation", [neural.softmax, neural.composed_softmax])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_masks_of_minus_infinity_leave_no_trace(operation, dtype):
-    """What is masked may be as large as it likes: it changes nothing, and gets no gradient."""
+def test_masked_values_have_no_influence(operation, dtype):
+    """However large a masked value is, it changes nothing and gets no gradient."""
     x = np.array([[1.0, 2.0, np.finfo(dtype).max]], dtype)
     t = Tensor(x, requires_grad=True)
     y = operation(t, np.array([[True, True, False]]))
@@ -206,11 +206,13 @@ def test_large_logits_give_a_finite_loss(over, smoothing):
 
 
 @pytest.mark.parametrize("shape", [(1,), (2, 1), (3,), ()])
-def test_a_loss_wants_a_target_for_each_row(shape):
-    """One for two rows was stretched over both."""
+def test_a_loss_needs_a_target_for_each_row(shape):
+    """One target for two rows must not be broadcast."""
     x, w, targets = np.ones((2, 3)), np.ones((5, 3)), np.zeros(shape, int)
     for operation, args in ((neural.cross_entropy, (x,)), (neural.linear_cross_entropy, (x, w))):
-        with pytest.raises(ValueError, match=re.escape(f"expected targets of shape (2,), one a row; got {shape}")):
+        with pytest.raises(
+            ValueError, match=re.escape(f"expected targets of shape (2,), one for each row; got {shape}")
+        ):
             operation(*map(Tensor, args), targets)
 
 
@@ -224,7 +226,7 @@ def test_gradient_of_the_loss_sums_to_zero_in_each_row_and_skips_padding(operati
         assert (logits.grad[[1, 2], 3] < 0).all()
 
 
-def test_unknown_smoothing_is_refused():
+def test_invalid_label_smoothing_raises():
     logits, targets = Tensor(np.zeros((1, 4))), np.array([1])
     with pytest.raises(ValueError, match="smoothing_over: expected one of all, others, others_without_pad; got 'pad'"):
         neural.cross_entropy(logits, targets, npx.LabelSmoothing(0.1, "pad"))
@@ -234,7 +236,7 @@ def test_unknown_smoothing_is_refused():
 
 
 @pytest.mark.parametrize("ids", [1, np.int64(1), np.array(1), np.array([1, 1])])
-def test_a_scaled_embedding_leaves_its_table_alone(ids):
+def test_a_scaled_embedding_does_not_modify_its_table(ids):
     table = np.arange(6.0).reshape(3, 2)
     assert np.array_equal(neural.embedding(Tensor(table), ids, scale=2.0).data, 2 * np.arange(6.0).reshape(3, 2)[ids])
     assert np.array_equal(table, np.arange(6.0).reshape(3, 2))

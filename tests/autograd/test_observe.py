@@ -1,4 +1,4 @@
-"""Watching the engine: what it does with gradients, memory over a step, anomalies by name, hooks, recomputation."""
+"""Observers, memory profiles, anomaly detection, gradient hooks and gradient checkpointing."""
 
 import gc
 import tracemalloc
@@ -29,75 +29,75 @@ from models import FlatParameters, Transformer, TransformerConfig
 from models.architectures.decoder import LanguageModel
 
 
-def leaf(*numbers):
-    return Tensor(np.array(numbers, float), requires_grad=True)
+def leaf(*values):
+    return Tensor(np.array(values, float), requires_grad=True)
 
 
 def deep(layers=12, **options):
-    """A language model of some layers and a batch of text."""
+    """Return a language model of so many layers and a batch of text."""
     sizes = {"d_model": 32, "d_ff": 128, "n_heads": 4, "vocab_size": 50, "dropout": 0.1} | options
     with npx.keyed(1, 0):
         model = LanguageModel(TransformerConfig(n_layers=layers, architecture="decoder", **sizes))
     return model, np.random.default_rng(0).integers(3, 50, size=(8, 65))
 
 
-# The observer
+# Observers
 
 
-def test_without_an_observer_nothing_is_told_and_with_one_everything():
-    told = []
+def test_an_observer_is_called_for_each_operation_and_vjp():
+    calls = []
 
-    class All(Observer):
-        def made(self, name, args, result):
-            told.append(("made", name))
+    class Log(Observer):
+        def on_forward(self, name, args, result):
+            calls.append(("forward", name))
 
-        def went(self, node, vjp, g, parents, gradients, accumulate_into, sums):
-            told.append(("went", node.name))
+        def on_backward(self, event):
+            calls.append(("backward", event.node.name))
 
     a = leaf(2.0)
-    with observing(All()):
+    with observing(Log()):
         y = (a * a + a).sum()
         backward(y)
     (a * a).sum().backward()
-    assert told == [
-        ("made", "multiply"),
-        ("made", "add"),
-        ("made", "sum"),
-        ("went", "sum"),
-        ("went", "add"),
-        ("went", "multiply"),
+    assert calls == [
+        ("forward", "multiply"),
+        ("forward", "add"),
+        ("forward", "sum"),
+        ("backward", "sum"),
+        ("backward", "add"),
+        ("backward", "multiply"),
     ]
 
 
 @given(s.expressions())
-def test_watching_changes_no_bit(drawn):
-    f, arrays = drawn
+def test_observers_do_not_change_gradients(expression):
+    f, arrays = expression
     results = []
-    for watch in (Observer(), Recorder(), Memory(), None):
+    for observer in (Observer(), Recorder(), Memory(), None):
         leaves = [Tensor(x.copy(), requires_grad=True) for x in arrays]
-        with observing(watch):
+        with observing(observer):
             f(*leaves).backward()
         results.append([x.grad for x in leaves])
     for other in results[:-1]:
         assert all((a is b is None) or a.tobytes() == b.tobytes() for a, b in zip(other, results[-1], strict=True))
 
 
-def test_how_gradients_are_passed_on():
+def test_recorder_reports_how_gradients_are_passed_on():
     a = leaf(3.0)
-    with observing(Recorder()) as seen:
+    with observing(Recorder()) as recorder:
         u = a * 2.0
         y = u * u + u + u
         y.backward()
-    steps = [step for _, step in sorted(seen.steps.items())]
+    steps = [step for _, step in sorted(recorder.steps.items())]
     assert [step.name for step in steps] == ["multiply", "multiply", "add", "add"]
-    assert [step.how for step in steps] == [
+    assert [step.handling for step in steps] == [
         ["copied"],
         ["added in place", "added in place"],
         ["borrowed", "sum allocated"],
         ["borrowed", "borrowed"],
     ]
     assert [step.visit for step in steps] == [3, 2, 1, 0] and steps[0].g.tolist() == [14.0]
-    assert len(seen.leaves) == 1 and steps[0].parents == [-1]
+    assert len(recorder.leaves) == 1 and steps[0].parents == [-1]
 
 
 # Memory
@@ -114,35 +114,40 @@ def peak_of(run):
 
 
 @pytest.mark.parametrize("gradient_checkpointing", [False, True])
-def test_memory_over_a_step_has_the_peak_of_tracemalloc(gradient_checkpointing):
+def test_memory_agrees_with_tracemalloc(gradient_checkpointing):
     model, ids = deep(4)
     flat = FlatParameters(model)
 
-    def step(watch):
+    def step(observer):
         flat.zero_grad()
-        with npx.keyed(1, 1), observing(watch):
+        with npx.keyed(1, 1), observing(observer):
             model.loss(ids).backward()
 
-    step(None)  # tables that are made once
-    model.recompute(gradient_checkpointing)
+    step(None)  # creates tables that later steps reuse
+    model.enable_gradient_checkpointing(gradient_checkpointing)
     measured = peak_of(lambda: step(None))
-    traced, alone = [], Memory()
+    traced, untraced = [], Memory()
     peak_of(lambda: traced.append(Memory(traced=True)) or step(*traced))
-    step(alone)
+    step(untraced)
     (memory,) = traced
-    assert abs(memory.peak.most / measured - 1) < 0.1, (memory.peak, measured)
-    assert [m.live for m in memory.moments] == [m.live for m in alone.moments] == [m.most for m in alone.moments]
-    if gradient_checkpointing:  # where little is kept, what a kernel needs for itself is a good part
+    assert abs(memory.peak.max_live / measured - 1) < 0.1, (memory.peak, measured)
+    assert (
+        [m.live for m in memory.samples] == [m.live for m in untraced.samples] == [m.max_live for m in untraced.samples]
+    )
+    if gradient_checkpointing:  # little is saved, so the temporary arrays of kernels matter
         return
-    assert abs(alone.peak.live / measured - 1) < 0.2, (alone.peak, measured)  # attention's own, when it is formed again
-    first, last = memory.moments[0], memory.moments[-1]
+    assert abs(untraced.peak.live / measured - 1) < 0.2, (
+        untraced.peak,
+        measured,
+    )  # temporary arrays of recomputed attention
+    first, last = memory.samples[0], memory.samples[-1]
     assert first.phase == "forward" and last.phase == "backward" and last.live < 0.1 * memory.peak.live
     layers = memory.by_layer()
     assert {"layers.0.attention", "layers.3.feed_forward_residual.norm"} & layers.keys()
     assert layers["layers.0.attention"] == layers["layers.1.attention"]
 
 
-def test_memory_asks_tracemalloc_only_where_it_traces():
+def test_traced_memory_needs_tracemalloc():
     with pytest.raises(ValueError, match="Memory: expected tracemalloc to be tracing; got it stopped"):
         Memory(traced=True)
 
@@ -156,42 +161,40 @@ def transformer():
         return Transformer(config), np.array([[4, 5, 6, 2]]), np.array([[1, 6, 5, 4, 2]])
 
 
-def test_a_division_of_nothing_by_nothing_is_named_with_its_layer_and_line():
+def test_an_anomaly_is_reported_with_layer_and_line():
     model, src, tgt = transformer()
     inner = model.decoder[2].feed_forward.forward
 
     def planted(x):
-        nothing = x - x
-        return inner(x) + nothing / nothing  # the planted one
+        zero = x - x
+        return inner(x) + zero / zero
 
     model.decoder[2].feed_forward.forward = planted
     with np.errstate(all="ignore"):
-        assert np.isnan(model.loss(src, tgt, smoothing=0.0).item())
+        assert np.isnan(model.loss(src, tgt, label_smoothing=0.0).item())
         with pytest.raises(AnomalyError) as caught, anomaly():
-            model.loss(src, tgt, smoothing=0.0).backward()
+            model.loss(src, tgt, label_smoothing=0.0).backward()
     text = str(caught.value)
-    assert text.startswith("divide: expected finite numbers from finite ones; gave nan at (0, 0)")
+    assert text.startswith("divide: expected a finite result for finite inputs; got nan at (0, 0)")
     line = planted.__code__.co_firstlineno + 2
     assert "decoder.2" in text and f'test_observe.py", line {line}, in planted' in text
 
 
-def test_an_anomaly_on_the_way_back_is_named_with_the_line_that_went_forward():
+def test_an_anomaly_in_backward_is_reported_with_the_forward_line():
     x = leaf(0.0, 1.0)
     with np.errstate(all="ignore"), pytest.raises(AnomalyError) as caught, anomaly():
-        y = ops.sqrt(x)  # finite, with no slope at 0
+        y = ops.sqrt(x)  # finite, but its derivative at 0 is not
         y.sum().backward()
-    assert str(caught.value).startswith(
-        "sqrt, on the way back: expected a finite gradient of argument 0; gave inf at (0,)"
-    )
+    assert str(caught.value).startswith("backward of sqrt: expected a finite gradient of argument 0; got inf at (0,)")
     assert "test_observe.py" in str(caught.value)
 
 
-def test_masks_are_no_anomaly_and_bad_parameters_are():
+def test_masks_are_not_anomalies_but_bad_parameters_are():
     with anomaly():
         x = leaf(1.0, 2.0)
         neural.COMPOSITIONS["softmax"](x, np.array([True, False])).sum().backward()
         model, src, tgt = transformer()
-        model.loss(src, tgt, smoothing=0.1).backward()
+        model.loss(src, tgt, label_smoothing=0.1).backward()
     with (
         pytest.raises(
             AnomalyError, match=r"multiply: expected finite parameters; got nan at \(0,\), 1 of 1 in argument 1"
@@ -206,38 +209,38 @@ def test_masks_are_no_anomaly_and_bad_parameters_are():
 # Hooks
 
 
-def test_a_hook_sees_the_whole_gradient_and_may_change_it():
-    seen = []
+def test_on_gradient_receives_the_complete_gradient_and_may_replace_it():
+    received = []
     a = leaf(3.0)
-    u = on_gradient(a * 2.0, lambda g: seen.append(g.tolist()))
+    u = on_gradient(a * 2.0, lambda g: received.append(g.tolist()))
     (u * u + u).sum().backward()
-    assert seen == [[13.0]] and a.grad.tolist() == [26.0]
+    assert received == [[13.0]] and a.grad.tolist() == [26.0]
     b = leaf(3.0)
     on_gradient(b, lambda g: 10 * g).sum().backward()
     assert b.grad.tolist() == [10.0]
 
 
-# Recomputation
+# Gradient checkpointing
 
 
 def gradients(model, batch, gradient_checkpointing):
-    model.recompute(gradient_checkpointing)
+    model.enable_gradient_checkpointing(gradient_checkpointing)
     flat = FlatParameters(model) if not hasattr(model, "flat") else model.flat
     model.flat = flat
     flat.zero_grad()
     with npx.keyed(7, 3):
-        loss = model.loss(*batch, smoothing=0.1)
+        loss = model.loss(*batch, label_smoothing=0.1)
         loss.backward()
     return loss.data.tobytes(), flat.grad.tobytes()
 
 
-def test_recomputed_gradients_are_the_same_bits_dropout_included():
+def test_checkpointed_gradients_are_bit_identical_with_dropout():
     model, ids = deep(12)
     assert gradients(model, [ids], True) == gradients(model, [ids], False)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_so_they_are_where_layers_share_the_encoders_output(norm):
+def test_checkpointed_gradients_are_bit_identical_in_a_transformer(norm):
     sizes = {"d_model": 16, "d_ff": 32, "n_heads": 2, "n_layers": 3, "attention_dropout": 0.1}
     with npx.keyed(1, 0):
         model = Transformer(TransformerConfig(vocab_size=50, norm=norm, **sizes))
@@ -245,34 +248,34 @@ def test_so_they_are_where_layers_share_the_encoders_output(norm):
     assert gradients(model, batch, True) == gradients(model, batch, False)
 
 
-def test_a_step_of_twelve_layers_needs_half_of_the_memory_at_most():
+def test_checkpointing_at_least_halves_the_memory_of_twelve_layers():
     model, ids = deep(12)
     gradients(model, [ids], False)
     plain = peak_of(lambda: gradients(model, [ids], False))
-    less = peak_of(lambda: gradients(model, [ids], True))
-    assert less <= 0.5 * plain, (less, plain)
+    checkpointed = peak_of(lambda: gradients(model, [ids], True))
+    assert checkpointed <= 0.5 * plain, (checkpointed, plain)
 
 
 @given(s.expressions(), st.booleans())
-def test_any_expression_can_be_recomputed(drawn, twice):
-    f, arrays = drawn
-    plain, again = ([Tensor(x.copy(), requires_grad=True) for x in arrays] for _ in range(2))
+def test_any_expression_can_be_checkpointed(expression, nested):
+    f, arrays = expression
+    plain, recomputed = ([Tensor(x.copy(), requires_grad=True) for x in arrays] for _ in range(2))
     y = f(*plain)
-    z = checkpoint(lambda *xs: checkpoint(f, *xs), *again) if twice else checkpoint(f, *again)
+    z = checkpoint(lambda *xs: checkpoint(f, *xs), *recomputed) if nested else checkpoint(f, *recomputed)
     assert y.data.tobytes() == z.data.tobytes()
     y.backward()
     z.backward()
-    for a, b in zip(plain, again, strict=True):
+    for a, b in zip(plain, recomputed, strict=True):
         assert (a.grad is None) == (b.grad is None) and (a.grad is None or a.grad.tobytes() == b.grad.tobytes())
 
 
-def test_a_recomputed_function_may_know_parameters_while_its_inputs_want_nothing():
+def test_checkpoint_gives_gradients_to_parameters_without_differentiable_inputs():
     w = leaf(2.0)
     checkpoint(lambda x: x * w, Tensor(np.array([5.0]))).sum().backward()
     assert w.grad.tolist() == [5.0]
 
 
-def test_recomputation_without_gradients_and_bad_use():
+def test_checkpoint_within_no_grad_and_its_errors():
     w = leaf(2.0)
     with no_grad():
         assert checkpoint(lambda x: x * w, w).node is None

@@ -1,4 +1,5 @@
-"""The small operations (autograd/operations.py): values by NumPy, inputs untouched, ties. Gradients: tests/cases."""
+"""The small operations (autograd/operations.py): values equal NumPy's, inputs are not modified, ties. Gradients:
+tests/cases."""
 
 import numpy as np
 import pytest
@@ -16,14 +17,14 @@ FULL_SHAPES = hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=3)
 
 
 class Case:
-    """A function of Tensors (by default the operation itself) and the arrays to call it on; NumPy's own answer."""
+    """A function of Tensors (default: the operation), its arguments, and NumPy's result."""
 
     def __init__(self, function, *arrays, numpy=None):
         self.function, self.arrays, self.numpy = function, arrays, numpy
 
 
 class Draw:
-    """Draws shapes by hypothesis and values, all different, by a seeded generator."""
+    """Draws shapes with hypothesis and distinct values with a seeded generator."""
 
     def __init__(self, data):
         self.data = data
@@ -33,7 +34,7 @@ class Draw:
         return self.data.draw(strategy)
 
     def values(self, shape):
-        """Distinct values at least 0.1 apart and away from 0, in a random order, layout and sign."""
+        """Distinct values, at least 0.1 apart and from 0, in random order, layout and sign."""
         size = int(np.prod(shape))
         x = (self.rng.permutation(size) - size // 2 + 0.5 + self.rng.uniform(-0.2, 0.2, size)) / 4
         return self.laid_out(x.reshape(shape))
@@ -45,11 +46,11 @@ class Draw:
         return np.asarray(x, order=self.any(st.sampled_from("CF")))
 
     def pair(self):
-        """Two shapes that broadcast together."""
+        """Two shapes that broadcast."""
         return self.any(hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=3, max_side=3)).input_shapes
 
     def axis(self, ndim):
-        """None, a number, or a tuple of axes."""
+        """None, an axis, or a tuple of axes."""
         one = st.integers(-ndim, ndim - 1)
         several = hnp.valid_tuple_axes(ndim)
         return self.any(st.none() | one | several if ndim else st.none())
@@ -64,7 +65,7 @@ def unary(name, numpy, positive=False):
 
 
 def binary(name, numpy):
-    """Two Tensors, or a Tensor and a number, on either side."""
+    """Two Tensors, or a Tensor and a number in either order."""
 
     def case(d):
         first, second = d.pair()
@@ -82,8 +83,8 @@ def binary(name, numpy):
 def reduction(name, numpy):
     def case(d):
         x = d.values(d.any(FULL_SHAPES if name != "sum" else SHAPES))
-        how = {"axis": d.axis(x.ndim), "keepdims": d.any(st.booleans())}
-        return Case(lambda t: OPERATIONS[name](t, **how), x, numpy=lambda a: numpy(a, **how))
+        options = {"axis": d.axis(x.ndim), "keepdims": d.any(st.booleans())}
+        return Case(lambda t: OPERATIONS[name](t, **options), x, numpy=lambda a: numpy(a, **options))
 
     return case
 
@@ -133,7 +134,7 @@ def broadcast_to(d):
 
 
 def getitem(d):
-    """Slices, numbers, Ellipsis, new axes; integer arrays with repeats; masks; and mixtures."""
+    """Slices, ints, Ellipsis, new axes, integer arrays with repeats, masks, and mixtures."""
     x = d.values(d.any(FULL_SHAPES))
     index = d.any(
         hnp.basic_indices(x.shape, allow_newaxis=True, allow_ellipsis=True)
@@ -194,8 +195,8 @@ def draw_case(name, data):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
-def test_value_and_what_is_left_alone(name, data):
-    """NumPy's value, at float64 and float32; neither the inputs nor the incoming gradient are written to."""
+def test_value_equals_numpy_and_inputs_are_not_modified(name, data):
+    """In float64 and float32; the incoming gradient is not modified either."""
     case = draw_case(name, data)
     for dtype in ("float64", "float32") if name != "astype" else ("float64",):
         arrays = [np.asarray(a if a.dtype == bool else a.astype(dtype)) for a in case.arrays]
@@ -214,7 +215,7 @@ def test_value_and_what_is_left_alone(name, data):
                 assert t.grad is None or (t.grad.shape == t.shape and t.grad.dtype == dtype)
 
 
-# Ties and kinks, where central differences cannot tell
+# Ties and kinks, where finite differences are ambiguous
 
 
 @pytest.mark.parametrize("operation, best", [(ops.max, np.max), (ops.min, np.min)])
@@ -228,7 +229,7 @@ def test_tied_extremes_share_the_gradient(operation, best, data):
     result.backward(g)
     tied = x == best(x, axis=axis, keepdims=True)
     assert np.allclose(a.grad, g * tied / tied.sum(axis=axis, keepdims=True))
-    assert np.allclose(a.grad.sum(axis=axis, keepdims=True), g), "no gradient is made or lost"
+    assert np.allclose(a.grad.sum(axis=axis, keepdims=True), g), "the gradients must sum to the incoming one"
 
 
 @pytest.mark.parametrize("operation", [ops.maximum, ops.minimum])
@@ -246,7 +247,7 @@ def test_gradients_at_kinks_are_zero():
         assert a.grad[1] == 0 and a.grad[2] == 1
 
 
-def test_indices_that_repeat_collect_every_gradient():
+def test_repeated_indices_sum_their_gradients():
     a = Tensor(np.zeros((3, 2)), requires_grad=True)
     (a[[0, 2, 0, 0]] * np.arange(8.0).reshape(4, 2)).sum().backward()
     assert np.array_equal(a.grad, [[0 + 4 + 6, 1 + 5 + 7], [0, 0], [2, 3]])
@@ -261,14 +262,14 @@ def test_large_arguments_do_not_overflow():
 @given(data=st.data())
 def test_unbroadcast_undoes_broadcasting(data):
     first, second = Draw(data).pair()
-    whole = np.broadcast_shapes(first, second)
+    full_shape = np.broadcast_shapes(first, second)
     for shape in (first, second):
         like = np.zeros(shape)
-        copies = np.prod(whole, dtype=int) // max(1, like.size)
-        assert np.array_equal(ops.unbroadcast(np.ones(whole), like), np.full(shape, copies))
+        copies = np.prod(full_shape, dtype=int) // max(1, like.size)
+        assert np.array_equal(ops.unbroadcast(np.ones(full_shape), like), np.full(shape, copies))
 
 
-def test_methods_and_operators_reach_their_operations():
+def test_methods_and_operators_apply_their_operations():
     x = np.arange(6.0).reshape(2, 3) + 1
     t = Tensor(x)
     pairs = [
@@ -283,7 +284,7 @@ def test_methods_and_operators_reach_their_operations():
         assert ours.dtype == theirs.dtype and np.array_equal(ours.data, theirs)
 
 
-def test_add_at_counts_every_repeat():
+def test_add_at_adds_every_repeat():
     x = np.zeros(3)
     npx.add_at(x, np.array([0, 0, 2]), np.array([1.0, 2.0, 4.0]))
     npx.add_at(x, slice(1, None), 10.0)

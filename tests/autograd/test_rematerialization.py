@@ -1,4 +1,4 @@
-"""What is formed again on the way back instead of kept: the same bits, nothing kept twice, nothing formed twice."""
+"""Rematerialization: recomputed outputs are bit-identical, nothing is saved twice and nothing recomputed twice."""
 
 from collections import Counter
 from contextlib import nullcontext
@@ -21,74 +21,78 @@ SIZES = {"vocab_size": 40, "d_model": 16, "d_ff": 24, "n_heads": 2, "n_layers": 
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
-def test_an_output_formed_again_has_the_same_bits(name, data):
-    arrays, how = draw_case(name, data)
-    y = OPERATIONS[name](*[Tensor(a, requires_grad=True) if a.dtype.kind == "f" else a for a in arrays], **how)
-    assert y.again is None or y.again().tobytes() == y.data.tobytes()
-    can = name in {"self_attention", "cross_attention"} or (name, how) == ("linear", {"activation": ""})
-    assert (y.again is not None) == can
+def test_recomputed_outputs_are_bit_identical(name, data):
+    arrays, options = draw_case(name, data)
+    y = OPERATIONS[name](*[Tensor(a, requires_grad=True) if a.dtype.kind == "f" else a for a in arrays], **options)
+    assert y.recompute is None or y.recompute().tobytes() == y.data.tobytes()
+    is_recomputable = name in {"self_attention", "cross_attention"} or (name, options) == ("linear", {"activation": ""})
+    assert (y.recompute is not None) == is_recomputable
 
 
-def step(keep, **options):
-    """Loss, gradients and kept bytes of a step with sentences of several lengths."""
+def step(save_all, **options):
+    """Return loss, gradients and saved bytes of a step with sentences of several lengths."""
     with npx.keyed(1, 0):
         model = Transformer(TransformerConfig(**SIZES | options))
     random = np.random.default_rng(0)
     src, tgt = random.integers(3, 40, size=(4, 7)), random.integers(3, 40, size=(4, 6))
     src[1, 4:], tgt[2, 3:] = 0, 0
-    with npx.keyed(2, 3), npx.no_rematerialization() if keep else nullcontext():
+    with npx.keyed(2, 3), npx.no_rematerialization() if save_all else nullcontext():
         loss = model.loss(src, tgt)
-    kept = sum(arrays.nbytes for arrays in saved_arrays(list(nodes(loss))))
+    saved = sum(arrays.nbytes for arrays in saved_arrays(list(nodes(loss))))
     loss.backward()
-    return loss.data.tobytes(), [p.grad.tobytes() for p in model.parameters()], kept
+    return loss.data.tobytes(), [p.grad.tobytes() for p in model.parameters()], saved
 
 
 @pytest.mark.parametrize("options", [{}, {"norm": "pre", "attention_bias": True}, {"attention_dropout": 0.3}])
-def test_a_step_has_the_same_bits_as_when_all_is_kept_and_keeps_less(options):
-    loss, gradients, kept = step(False, **options)
+def test_a_step_is_bit_identical_and_saves_less(options):
+    loss, gradients, saved = step(False, **options)
     assert (loss, gradients) == step(True, **options)[:2]
     sources, targets, lengths = 4 + 7 * 3, 5 * 3 + 2, (7, 5)
     outputs = 2 * (sources + 2 * targets) * 16
     weights = 2 * 4 * 2 * (lengths[0] ** 2 + lengths[1] ** 2 + lengths[0] * lengths[1])
     cross = 2 * (targets * 16 + sources * 32)
-    dropped = weights if "attention_dropout" in options else 0  # its mask, a byte each
-    packed = 2 * 3 * ((sources + 5) + (targets + 5))  # of each attention's blocks, integers of 8 bytes
-    assert step(True, **options)[2] - kept == 4 * (outputs + weights + cross) + dropped + 8 * packed
+    dropped = weights if "attention_dropout" in options else 0  # dropout mask, one byte each
+    packed = 2 * 3 * ((sources + 5) + (targets + 5))  # index arrays of each attention, 8 bytes each
+    assert step(True, **options)[2] - saved == 4 * (outputs + weights + cross) + dropped + 8 * packed
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_nothing_is_formed_again_twice(keep, monkeypatch):
+@pytest.mark.parametrize("save_all", [True, False])
+def test_nothing_is_recomputed_twice(save_all, monkeypatch):
     calls = Counter()
     for name in ("attention", "linear"):
         versions, key = npx.KERNELS[name].versions, ("numpy", "float32")
         counted = lambda *args, name=name, version=versions[key]: calls.update([name]) or version(*args)  # noqa: E731
         monkeypatch.setitem(versions, key, counted)
-    step(keep)
-    assert calls["attention"] == 6 * (1 if keep else 2)
-    assert calls["linear"] == 2 * (4 + 7) + (0 if keep else 4)  # queries, and keys and values, of two layers
+    step(save_all)
+    assert calls["attention"] == 6 * (1 if save_all else 2)
+    assert calls["linear"] == 2 * (4 + 7) + (
+        0 if save_all else 4
+    )  # two projections of the cross-attention in each of two layers
 
 
-def test_a_chain_of_projections_keeps_its_first_input_alone():
+def test_a_chain_of_projections_saves_only_its_first_input():
     with npx.keyed(1, 0):
         layers = [Linear(3, 5), Linear(5, 4), Linear(4, 2)]
     x = Tensor(np.ones((2, 7, 3), npx.float32), requires_grad=True)
     y = x
     for layer in layers:
         y = layer(y)
-    kept = {arrays.shape for arrays in saved_arrays(list(nodes(y)))}
-    assert not kept & {(14, 5), (14, 4), (2, 7, 5), (2, 7, 4)}
+    saved = {arrays.shape for arrays in saved_arrays(list(nodes(y)))}
+    assert not saved & {(14, 5), (14, 4), (2, 7, 5), (2, 7, 4)}
     y.sum().backward()
-    whole = layers[0].weight.data @ layers[1].weight.data @ layers[2].weight.data
-    assert np.allclose(x.grad, whole.sum(axis=1), rtol=1e-5)
+    product = layers[0].weight.data @ layers[1].weight.data @ layers[2].weight.data
+    assert np.allclose(x.grad, product.sum(axis=1), rtol=1e-5)
 
 
-def test_on_a_gpu_and_where_it_is_said_all_is_kept():
+def test_everything_is_saved_on_a_gpu_and_within_saving_all():
     x = Tensor(np.ones((2, 3), npx.float32), requires_grad=True)
     w = Tensor(np.ones((3, 4), npx.float32), requires_grad=True)
     assert (
-        npx.should_rematerialize(x.data) and neural.linear(x, w).again and not neural.linear(x, w, None, "relu").again
+        npx.should_rematerialize(x.data)
+        and neural.linear(x, w).recompute
+        and not neural.linear(x, w, None, "relu").recompute
     )
     for block in (npx.no_rematerialization(), npx.kernel_mode("emulate")):
         with block:
-            assert not npx.should_rematerialize(x.data) and not neural.linear(x, w).again
+            assert not npx.should_rematerialize(x.data) and not neural.linear(x, w).recompute
     assert npx.should_rematerialize(x.data)

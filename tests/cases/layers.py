@@ -97,7 +97,7 @@ def layer_RotaryPositions(draw):
 def layer_SelfAttention(draw):
     b, t, _, h, d_k, d_v, _ = attention_sizes(draw)
     d, rotary = draw(size(3)), draw(st.sampled_from([None, 10.0]))
-    how = {"bias": draw(st.booleans()), "dropout": rates(draw), "rotary": rotary}
+    how = {"bias": draw(st.booleans()), "dropout": rates(draw), "rotary_base": rotary}
     layer = built(draw, models.SelfAttention, d, h, 2 * d_k if rotary else d_k, d_v, **how)
     return Call((sequence(draw, d, b, t), spec(draw, b, h, t, t, 1)), layer=layer)
 

@@ -1,7 +1,7 @@
-"""Small Transformers and batches for them, for the tests of models/.
+"""Small Transformers and batches for the tests of models/.
 
-Float64, so that a law can be held to rounding. Every parameter is moved by noise, so that no zero or one of the initial
-values hides a mistake.
+Models are float64, so that laws hold up to rounding. Noise is added to every parameter, so that initial zeros and ones
+hide no bug.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ SEEDS = st.integers(0, 10**6)
 def configs(draw, **fixed):
     chosen = {name: draw(st.sampled_from(values)) for name, values in OPTIONS.items()}
     if chosen["positions"] == "rotary" and chosen["d_k"]:
-        chosen["d_k"] += 1  # pairs are turned
+        chosen["d_k"] += 1  # rotary positions need an even d_k
     return TransformerConfig(**(SMALL | chosen | fixed))
 
 
@@ -39,7 +39,7 @@ def build(config, seed=0, dtype="float64"):
 
 
 def sentences(rng, n, longest=6):
-    """Token lists of different lengths, as they come from a tokenizer."""
+    """Return n token lists of random lengths, without BOS and EOS."""
     return [rng.integers(FIRST, V, rng.integers(1, longest + 1)).tolist() for _ in range(n)]
 
 
@@ -51,14 +51,14 @@ def padded(rows, extra=0):
 
 
 def batch(sources, targets, extra=0):
-    """Ids (B, S) ending in EOS and (B, T+1) from BOS to EOS."""
+    """Return source ids (B, S), ending in EOS, and target ids (B, T+1), from BOS to EOS."""
     return padded([s + [EOS] for s in sources], extra), padded([[BOS, *t, EOS] for t in targets], extra)
 
 
-def gradient(model, *parts, **how):
-    """The gradient by all parameters, in one array, of the losses of `parts` added up."""
+def gradient(model, *parts, **options):
+    """Return the gradient of the summed losses of `parts` with respect to all parameters, in one array."""
     flat = FlatParameters(model)
     flat.zero_grad()
     for src, tgt in parts:
-        model.loss(src, tgt, **how).backward()
+        model.loss(src, tgt, **options).backward()
     return flat.grad.copy()

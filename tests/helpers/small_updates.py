@@ -1,4 +1,4 @@
-"""A small Transformer in float32, ids for it, an update of it and a batch: for tests of devices and memory."""
+"""A small float32 Transformer with ids, a batch and an Update, for tests of devices and memory."""
 
 from pathlib import Path
 
@@ -20,10 +20,10 @@ def model(dropout=0.1, seed=3, **changes):
     return Transformer(TransformerConfig(**(shape | changes)), seed=seed)
 
 
-def update_of(made, journal, **changes):
-    precision = next(p.weights.dtype.name for _, p in made.named_parameters())
+def update_of(trained_model, journal, **changes):
+    precision = next(p.weights.dtype.name for _, p in trained_model.named_parameters())
     settings = config(Path(), batch_tokens=20, precision=precision, **changes).train
-    return Update(TASKS["translation"], made, settings, journal)
+    return Update(TASKS["translation"], trained_model, settings, journal)
 
 
 def batch():

@@ -1,6 +1,6 @@
-"""Defects seen in other implementations of the paper, each with a test that it is not ours.
+"""Defects of other implementations of the paper: one test each that ours does not have it.
 
-One test for one defect; the laws behind them are tested in breadth in the other files.
+The general laws behind them are tested in the other files.
 """
 
 import os
@@ -27,10 +27,10 @@ def model(dtype="float64"):
     return Transformer(CONFIG, seed=1, dtype=dtype)
 
 
-def gradient(m, src, tgt, **how):
+def gradient(m, src, tgt, **options):
     flat = FlatParameters(m)
     flat.zero_grad()
-    m.loss(src, tgt, **how).backward()
+    m.loss(src, tgt, **options).backward()
     return flat.grad.copy()
 
 
@@ -75,7 +75,7 @@ def test_float64_stays_float64():
     assert gradient(model(), SRC, TGT).dtype == "float64"
 
 
-def test_gathering_a_row_twice_gives_it_both_gradients():
+def test_a_row_that_is_gathered_twice_gets_both_gradients():
     table = Tensor(np.zeros((3, 2)), requires_grad=True)
     g = np.array([[1.0, 2.0], [10.0, 20.0], [100.0, 200.0]])
     table[np.array([1, 1, 2])].backward(g)
@@ -95,13 +95,13 @@ def test_a_matrix_times_a_vector_has_a_gradient():
         assert np.allclose(b.grad, a.data.reshape(-1, 3).sum(axis=0))
 
 
-def test_tied_maxima_share_one_gradient():
+def test_tied_maxima_share_the_gradient():
     x = Tensor(np.array([[2.0, 2.0, 1.0, 2.0]]), requires_grad=True)
     x.max(axis=1).sum().backward()
     assert np.allclose(x.grad, [[1 / 3, 1 / 3, 0, 1 / 3]])
 
 
-def test_a_chain_of_operations_may_be_long():
+def test_backward_does_not_recurse_over_long_chains():
     x = Tensor(np.ones(2), requires_grad=True)
     y = x
     for _ in range(3000):
@@ -113,16 +113,16 @@ def test_a_chain_of_operations_may_be_long():
 # The loss
 
 
-def test_cross_entropy_picks_its_target_by_index_and_not_by_value():
-    """Equal logits: only the target's own entry gets the - 1."""
+def test_cross_entropy_selects_the_target_by_index_not_by_value():
+    """With equal logits, only the entry of the target gets the - 1."""
     for loss in (neural.cross_entropy, neural.composed_cross_entropy):
         logits = Tensor(np.full((1, 4), 0.5), requires_grad=True)
         loss(logits, np.array([2])).backward()
         assert np.allclose(logits.grad, [[0.25, 0.25, -0.75, 0.25]])
 
 
-def test_padding_is_not_counted():
-    """The loss is a mean over real tokens: more padding changes neither it nor the gradient."""
+def test_padding_does_not_count_in_the_loss():
+    """The loss is a mean over tokens, so more padding changes neither the loss nor the gradient."""
     m = model()
     more = np.pad(SRC, ((0, 0), (0, 3))), np.pad(TGT, ((0, 0), (0, 4)))
     assert m.loss(SRC, TGT).item() == pytest.approx(m.loss(*more).item(), rel=1e-12)
@@ -131,7 +131,7 @@ def test_padding_is_not_counted():
     with no_grad():
         p = neural.softmax(m(SRC, TGT[:, :-1])).data
     by_hand = -np.log(np.take_along_axis(p, TGT[:, 1:, None], -1)[..., 0])[real].sum() / 5
-    assert real.sum() == 5 and m.loss(SRC, TGT, smoothing=0.0).item() == pytest.approx(by_hand, rel=1e-12)
+    assert real.sum() == 5 and m.loss(SRC, TGT, label_smoothing=0.0).item() == pytest.approx(by_hand, rel=1e-12)
     logits = m(SRC, TGT[:, :-1])
     assert label_smoothed_loss(logits, TGT[:, 1:], smoothing=0.0).item() == pytest.approx(by_hand, rel=1e-12)
 
@@ -139,27 +139,29 @@ def test_padding_is_not_counted():
 # Masks
 
 
-def test_no_mask_leaks():
-    """Whatever stands in a padded place or a later one, even if it were enormous, reaches no output."""
+def test_masks_do_not_leak():
+    """No value at a padded or changed_target position, however large, influences an output."""
     m = model().eval()
-    memory, source = m.encode(SRC)
-    hidden = m.decode(TGT[:, :-1], memory, source).data
+    memory, spec = m.encode(SRC)
+    hidden = m.decode(TGT[:, :-1], memory, spec).data
     spoiled = memory.data.copy()
     spoiled[SRC == PAD] = 1e30
-    assert np.array_equal(source.kv_lengths, [4, 2])
-    assert np.array_equal(m.decode(TGT[:, :-1], Tensor(spoiled), source).data, hidden)
+    assert np.array_equal(spec.kv_lengths, [4, 2])
+    assert np.array_equal(m.decode(TGT[:, :-1], Tensor(spoiled), spec).data, hidden)
     memory.data[1, 0] += 1
-    assert not np.allclose(m.decode(TGT[:, :-1], memory, source).data[1], hidden[1])
+    assert not np.allclose(m.decode(TGT[:, :-1], memory, spec).data[1], hidden[1])
 
     src = np.pad(SRC, ((0, 0), (0, 1)))
     assert np.allclose(m.encode(src)[0].data[:, :4][SRC != PAD], m.encode(SRC)[0].data[SRC != PAD], rtol=0, atol=1e-13)
-    later = TGT[:, :-1].copy()
-    later[:, 2] = 10
-    again = m.decode(later, *m.encode(SRC)).data
-    assert np.allclose(again[:, :2], hidden[:, :2], rtol=0, atol=1e-13) and not np.allclose(again[:, 2], hidden[:, 2])
+    changed_target = TGT[:, :-1].copy()
+    changed_target[:, 2] = 10
+    changed_hidden = m.decode(changed_target, *m.encode(SRC)).data
+    assert np.allclose(changed_hidden[:, :2], hidden[:, :2], rtol=0, atol=1e-13) and not np.allclose(
+        changed_hidden[:, 2], hidden[:, 2]
+    )
 
 
-def test_a_sentence_of_padding_only_gives_numbers():
+def test_a_sentence_of_padding_only_gives_finite_values():
     m = model().eval()
     src = np.array([[3, EOS], [PAD, PAD]])
     logits = m(src, TGT[:, :-1])
@@ -170,26 +172,26 @@ def test_a_sentence_of_padding_only_gives_numbers():
 # Updates
 
 
-def test_the_schedule_moves_once_for_an_update():
-    """Not once for each parameter, and not once for each micro-batch."""
+def test_the_schedule_advances_once_an_update():
+    """Not once for each parameter or micro-batch."""
     m = model()
     adam, schedule = Adam(m), NoamSchedule(8, warmup_steps=4)
     rates = []
     for _update in range(3):
         adam.flat.zero_grad()
         for row in (slice(0, 1), slice(1, 2)):
-            m.loss(SRC[row], TGT[row], normalizer=5).backward()
+            m.loss(SRC[row], TGT[row], loss_normalizer=5).backward()
         rates.append(schedule(adam.steps + 1))
         adam.step(rates[-1])
     assert len(list(m.parameters())) > 30 and adam.steps == 3
     assert np.allclose(rates, [8**-0.5 * step * 4**-1.5 for step in (1, 2, 3)])
 
 
-def test_accumulation_is_normalised_by_the_tokens_of_the_whole_update():
-    """The sum over micro-batches, each over all five tokens: neither undivided nor a mean of means."""
+def test_accumulation_is_normalized_by_the_tokens_of_the_update():
+    """The loss of micro-batches is a sum divided by all five tokens, not a sum or a mean of means."""
     m = model()
     union = gradient(m, SRC, TGT)
-    parts = [gradient(m, SRC[i : i + 1], TGT[i : i + 1], normalizer=5) for i in (0, 1)]
+    parts = [gradient(m, SRC[i : i + 1], TGT[i : i + 1], loss_normalizer=5) for i in (0, 1)]
     means = [gradient(m, SRC[i : i + 1], TGT[i : i + 1]) for i in (0, 1)]
     assert np.allclose(parts[0] + parts[1], union, rtol=0, atol=1e-13)
     for wrong in (means[0] + means[1], (means[0] + means[1]) / 2):
@@ -199,8 +201,8 @@ def test_accumulation_is_normalised_by_the_tokens_of_the_whole_update():
 # Decoding
 
 
-def test_decoding_has_a_cache():
-    """Each step computes one position, the source's keys and values once: steps do not slow down with T D^2."""
+def test_decoding_uses_a_cache():
+    """Each step computes one position, and the keys and values of the source are computed once."""
     m = model().eval()
     _, state = m.start(SRC)
     source_keys = [cross.keys for cross in state.source.layers]

@@ -1,4 +1,4 @@
-"""Search (models/search/), held against exhaustive enumeration on a model small enough for it, and a Transformer."""
+"""Search (models/search/), checked against exhaustive enumeration on a tiny model, and on a Transformer."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autograd import no_grad
-from models import State, Transformer, TransformerConfig
+from models import DecodingState, Transformer, TransformerConfig
 from models.search import beam_search, check_search, greedy_search, length_penalty
 from npx.kernels.top_k import greatest
 
@@ -18,10 +18,10 @@ PAD, BOS, EOS, FIRST = 0, 1, 2, 3
 
 
 class MarkovModel:
-    """A model whose next token depends on the source (padding left out), the position and the last two tokens.
+    """A model whose next token depends on the source without padding, the position and the last two tokens.
 
-    Its logits come row by row from a table, so that a row's figures never depend on its company. `coarse` logits are
-    multiples of 0.5, so that equal probabilities, which only the rule for ties can order, are common.
+    Its logits come from a table, so a row never depends on the rest of the batch. `coarse` logits are multiples of 0.5,
+    which makes ties common.
     """
 
     def __init__(self, vocab_size: int, seed: int = 0, coarse: bool = False, end_bias: float = 0.0):
@@ -32,14 +32,14 @@ class MarkovModel:
         self.table[..., EOS] += end_bias
         if coarse:
             self.table, self.by_source = np.round(self.table * 2) / 2, np.round(self.by_source * 2) / 2
-        self.training, self.longest = True, 1000
-        self.rows_run = 0  # rows the model has been asked for, over all steps
+        self.training, self.max_length = True, 1000
+        self.rows_run = 0  # rows computed in all steps
 
     def train(self, mode: bool = True) -> None:
         self.training = mode
 
     def limits(self, src, max_extra):
-        return np.minimum((src > EOS).sum(axis=1) + max_extra, self.longest)
+        return np.minimum((src > EOS).sum(axis=1) + max_extra, self.max_length)
 
     def start(self, src):
         assert not self.training
@@ -56,7 +56,7 @@ class MarkovModel:
 
 
 @dataclass
-class MarkovState(State):
+class MarkovState(DecodingState):
     source: np.ndarray
     last: np.ndarray
     position: int = 0
@@ -75,7 +75,7 @@ def sources(rng, n: int, longest: int, vocab_size: int) -> np.ndarray:
 
 
 def log_probability(model, src_row, tokens, finished=True) -> float:
-    """The truth: the model asked for one prefix after another, log-softmax in float64."""
+    """Compute the log-probability of a hypothesis prefix by prefix, with log-softmax in float64."""
     model.train(False)
     _, state = model.start(src_row[None])
     total = 0.0
@@ -96,13 +96,13 @@ penalties = st.sampled_from(["paper", "length"])
 
 @given(seeds, alphas, penalties, st.integers(1, 3))
 @settings(max_examples=40, deadline=None)
-def test_a_beam_as_wide_as_the_search_space_finds_the_true_best(seed, alpha, penalty, n_best):
+def test_a_beam_as_wide_as_the_search_space_finds_the_optimum(seed, alpha, penalty, n_best):
     vocab_size, max_extra = 6, 3
     rng = np.random.default_rng(seed)
     model = MarkovModel(vocab_size, seed)
     src = sources(rng, 2, 1, vocab_size)
-    found = beam_search(model, src, beam=81, alpha=alpha, penalty=penalty, max_extra=max_extra, n_best=n_best)
-    for row, hypotheses in zip(src, found, strict=True):
+    results = beam_search(model, src, beam=81, alpha=alpha, penalty=penalty, max_extra=max_extra, n_best=n_best)
+    for row, hypotheses in zip(src, results, strict=True):
         limit = source_length(row) + max_extra
         every = [list(t) for n in range(limit) for t in product(range(FIRST, vocab_size), repeat=n)]
         score = {tuple(t): log_probability(model, row, t) / length_penalty(len(t) + 1, alpha, penalty) for t in every}
@@ -134,40 +134,40 @@ def test_batched_equals_one_by_one_and_padding_changes_nothing(seed, coarse, alp
     options = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": 5, "n_best": n_best}
     together = beam_search(model, src, **options)
     for row, expected in zip(src, together, strict=True):
-        alone = row[None, : source_length(row) + 1]
-        assert beam_search(model, alone, **options) == [expected]
+        single = row[None, : source_length(row) + 1]
+        assert beam_search(model, single, **options) == [expected]
     assert greedy_search(model, src) == [greedy_search(model, row[None])[0] for row in src]
 
 
 @given(seeds, st.booleans(), alphas, penalties, st.integers(1, 5), st.sampled_from([0.0, 3.0]), st.data())
 @settings(max_examples=80, deadline=None)
-def test_early_end_changes_nothing(seed, coarse, alpha, penalty, beam, end_bias, data):
+def test_early_stopping_does_not_change_the_result(seed, coarse, alpha, penalty, beam, end_bias, data):
     n_best = data.draw(st.integers(1, beam))
     rng = np.random.default_rng(seed)
     model = MarkovModel(8, seed, coarse, end_bias)
     src = sources(rng, 5, 5, 8)
     options = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": 8, "n_best": n_best}
-    assert beam_search(model, src, **options) == beam_search(model, src, **options, early_end=False)
+    assert beam_search(model, src, **options) == beam_search(model, src, **options, early_stopping=False)
 
 
-def test_early_end_saves_work_and_finished_sentences_leave_the_batch():
+def test_early_stopping_saves_work_and_finished_sentences_leave_the_batch():
     model = MarkovModel(8, 1, end_bias=4.0)
     src = sources(np.random.default_rng(1), 20, 5, 8)
     beam_search(model, src, beam=4, max_extra=30)
     early, model.rows_run = model.rows_run, 0
-    beam_search(model, src, beam=4, max_extra=30, early_end=False)
+    beam_search(model, src, beam=4, max_extra=30, early_stopping=False)
     assert early < model.rows_run / 3
     assert model.rows_run <= sum(4 * (source_length(row) + 30) for row in src)
 
 
 def test_a_longer_hypothesis_may_win_after_the_beam_has_finished():
-    """Ending as soon as `beam` hypotheses have ended would be wrong: the penalty lets a live one overtake them."""
+    """Stopping when `beam` hypotheses have finished is wrong, because the penalty can favour a live one."""
     model = MarkovModel(5, 0)
     a, b = 3, 4
     model.by_source[:] = 0
     model.table[:] = -50
-    model.table[0, BOS, BOS, [EOS, a]] = np.log([0.5, 0.5])  # finished at once with log 0.5 ...
-    model.table[1:, :, :, b] = 0  # ... or go on, surely, for five tokens more
+    model.table[0, BOS, BOS, [EOS, a]] = np.log([0.5, 0.5])  # EOS at once, with log 0.5 ...
+    model.table[1:, :, :, b] = 0  # ... or five more tokens with probability 1
     model.table[6, :, :, :] = -50
     model.table[6, :, :, EOS] = 0
     src = np.array([[EOS]])
@@ -180,15 +180,15 @@ def test_a_longer_hypothesis_may_win_after_the_beam_has_finished():
 
 @given(seeds, st.booleans(), alphas, penalties, st.integers(1, 6), st.sampled_from([-4.0, 0.0, 2.0]), st.data())
 @settings(max_examples=80, deadline=None)
-def test_the_list_is_sorted_distinct_within_the_limit_and_tells_the_truth(
+def test_hypotheses_are_sorted_distinct_within_the_limit_and_scored_correctly(
     seed, coarse, alpha, penalty, beam, end_bias, data
 ):
     n_best = data.draw(st.integers(1, beam))
     rng = np.random.default_rng(seed)
     model = MarkovModel(9, seed, coarse, end_bias)
     src = sources(rng, 4, 4, 9)
-    found = beam_search(model, src, beam=beam, alpha=alpha, penalty=penalty, max_extra=2, n_best=n_best)
-    for row, hypotheses in zip(src, found, strict=True):
+    results = beam_search(model, src, beam=beam, alpha=alpha, penalty=penalty, max_extra=2, n_best=n_best)
+    for row, hypotheses in zip(src, results, strict=True):
         limit = source_length(row) + 2
         assert len(hypotheses) == n_best
         assert len({tuple(h.tokens) for h in hypotheses}) == n_best
@@ -206,7 +206,7 @@ def test_cut_off_hypotheses_come_last_and_only_fill_gaps():
     model = MarkovModel(12)
     model.table[:], model.by_source[:] = 0, 0
     model.table[..., EOS] = -30
-    model.table[1, :, 3, EOS] = 30  # after the token 3 at the start alone
+    model.table[1, :, 3, EOS] = 30  # only after the token 3 at the start
     src = np.array([[3, EOS]])
     (hypotheses,) = beam_search(model, src, beam=4, n_best=4, max_extra=3)
     assert [h.tokens for h in hypotheses] == [[3], [4, 3, 3, 3], [4, 3, 3, 4], [4, 3, 3, 5]]
@@ -215,7 +215,7 @@ def test_cut_off_hypotheses_come_last_and_only_fill_gaps():
     assert best == hypotheses[:1]
 
 
-def test_fewer_hypotheses_only_where_no_more_exist():
+def test_fewer_hypotheses_only_if_no_more_exist():
     model = MarkovModel(4, 0)  # EOS and one more token: within the limit of 2 there are "", "a" and, cut off, "a a"
     (hypotheses,) = beam_search(model, np.array([[EOS]]), beam=8, n_best=8, max_extra=2)
     assert sorted(h.tokens for h in hypotheses) == [[], [3], [3, 3]]
@@ -232,7 +232,7 @@ def test_ties_go_to_the_earlier_beam_then_the_lower_token():
     assert [h.tokens for h in hypotheses] == [[3], [4], [5]]
 
 
-def test_the_mode_of_the_model_is_put_back():
+def test_the_mode_of_the_model_is_restored():
     model = MarkovModel(6, 0)
     for mode in (True, False):
         model.train(mode)
@@ -264,7 +264,7 @@ def test_an_empty_batch_gives_an_empty_list():
         ({"penalty": "google"}, "penalty: expected one of paper, length; got 'google'"),
     ],
 )
-def test_a_bad_argument_is_named_in_one_line(changes, message):
+def test_invalid_arguments_are_named_in_one_line(changes, message):
     for check in (lambda: check_search(**changes), lambda: beam_search(MarkovModel(6), np.array([[EOS]]), **changes)):
         with pytest.raises(ValueError) as error:
             check()
@@ -272,12 +272,12 @@ def test_a_bad_argument_is_named_in_one_line(changes, message):
 
 
 @pytest.mark.parametrize("src", [np.array([3, EOS]), np.array([[3.0, 2.0]])])
-def test_a_source_that_is_not_a_matrix_of_ids_is_refused(src):
-    with pytest.raises(ValueError, match="expected source ids as a matrix"):
+def test_a_source_that_is_not_a_matrix_of_ids_raises(src):
+    with pytest.raises(ValueError, match="source ids: expected a 2-D array of integer ids"):
         beam_search(MarkovModel(6), src)
 
 
-def test_nan_from_the_model_is_an_error_not_a_translation():
+def test_nan_logits_raise():
     model = MarkovModel(6, 0)
     model.table[1] = np.nan
     for search in (beam_search, greedy_search):
@@ -285,16 +285,16 @@ def test_nan_from_the_model_is_an_error_not_a_translation():
             search(model, np.array([[3, 3, 4, EOS]]))
 
 
-def test_the_limits_of_the_model_bound_the_length():
+def test_the_model_limits_the_length():
     model = MarkovModel(12, 0, end_bias=-40)
-    model.longest = 7
+    model.max_length = 7
     src = np.array([[3, 4, EOS]])
     assert len(greedy_search(model, src)[0].tokens) == len(beam_search(model, src)[0][0].tokens) == 7
 
 
 @given(seeds, st.integers(1, 6), st.sampled_from([5, 256, 3 * 256, 2000, 4096, 6161]), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_the_greatest_are_those_of_a_stable_sort(seed, k, n_columns, coarse):
+def test_top_k_equals_a_stable_sort(seed, k, n_columns, coarse):
     x = np.random.default_rng(seed).normal(size=(3, n_columns)).astype(np.float32)
     if coarse:
         x = np.round(x)
@@ -324,20 +324,20 @@ def test_the_papers_length_penalty():
 @pytest.fixture(scope="module")
 def transformer():
     config = TransformerConfig(vocab_size=13, d_model=16, d_ff=32, n_heads=2, n_layers=2, dropout=0.3)
-    model = Transformer(config, seed=3, dtype=np.float64)  # so that rounding never decides between near ties
+    model = Transformer(config, seed=3, dtype=np.float64)  # float64, so that rounding does not decide ties
     for name, parameter in model.named_parameters():
         if "weight" in name:
-            parameter.data *= 3  # sharper than at the start of training, so that hypotheses differ
+            parameter.data *= 3  # sharper than initially, so that hypotheses differ
     return model
 
 
 @given(seeds, alphas, st.integers(1, 4))
 @settings(max_examples=10, deadline=None)
-def test_on_a_transformer_scores_are_those_of_full_decoding(transformer, seed, alpha, beam):
+def test_scores_of_a_transformer_equal_full_decoding(transformer, seed, alpha, beam):
     src = sources(np.random.default_rng(seed), 5, 6, 13)
-    found = beam_search(transformer, src, beam=beam, alpha=alpha, max_extra=4, n_best=beam)
+    results = beam_search(transformer, src, beam=beam, alpha=alpha, max_extra=4, n_best=beam)
     transformer.eval()
-    for row, hypotheses in zip(src, found, strict=True):
+    for row, hypotheses in zip(src, results, strict=True):
         for h in hypotheses:
             tgt = np.array([[BOS, *h.tokens, *[EOS] * h.finished]])
             with no_grad():
@@ -350,27 +350,27 @@ def test_on_a_transformer_scores_are_those_of_full_decoding(transformer, seed, a
 
 @given(seeds, st.integers(1, 4))
 @settings(max_examples=10, deadline=None)
-def test_on_a_transformer_batched_equals_one_by_one(transformer, seed, beam):
+def test_batched_search_of_a_transformer_equals_one_by_one(transformer, seed, beam):
     src = sources(np.random.default_rng(seed), 6, 6, 13)
     transformer.train()
     together = beam_search(transformer, src, beam=beam, max_extra=4)
     greedy = greedy_search(transformer, src, max_extra=4)
     for row, expected, expected_greedy in zip(src, together, greedy, strict=True):
-        alone = row[None, : source_length(row) + 1]
-        ((found,),) = beam_search(transformer, alone, beam=beam, max_extra=4)
-        (found_greedy,) = greedy_search(transformer, alone, max_extra=4)
-        for a, b in ((found, expected[0]), (found_greedy, expected_greedy)):
+        single = row[None, : source_length(row) + 1]
+        ((result,),) = beam_search(transformer, single, beam=beam, max_extra=4)
+        (greedy_result,) = greedy_search(transformer, single, max_extra=4)
+        for a, b in ((result, expected[0]), (greedy_result, expected_greedy)):
             assert a.tokens == b.tokens
             assert a.score == pytest.approx(b.score, abs=1e-9)
 
 
-def test_a_search_leaves_each_module_in_its_mode():
-    """A part that stands still in a training (encoder[0]) does not begin to drop by a validation."""
+def test_a_search_restores_the_mode_of_each_module():
+    """A module in evaluation mode during training, here encoder[0], must stay in it after a validation."""
     model = Transformer(TransformerConfig(9, d_model=8, d_ff=8, n_heads=2, n_layers=2))
     model.train().encoder[0].eval()
     before = [module.training for module in model.modules()]
     greedy_search(model, np.array([[4, 5, EOS]]), max_extra=1)
     assert [module.training for module in model.modules()] == before
-    alone = MarkovModel(5)  # no Module
-    greedy_search(alone, np.array([[4, EOS]]), max_extra=1)
-    assert alone.training
+    plain_model = MarkovModel(5)  # not a Module
+    greedy_search(plain_model, np.array([[4, EOS]]), max_extra=1)
+    assert plain_model.training

@@ -1,4 +1,4 @@
-"""The Transformer (models/architectures/encoder_decoder.py): the laws of a translation model, whatever its options."""
+"""Laws of the Transformer (models/architectures/encoder_decoder.py), for all options."""
 
 from collections import Counter
 
@@ -44,26 +44,26 @@ def test_a_later_target_token_never_changes_an_earlier_output(config, seed, posi
 
 
 @given(config=configs(), seed=SEEDS, n=st.integers(1, 4), extra=st.integers(0, 3))
-def test_padding_and_company_change_nothing(config, seed, n, extra):
+def test_padding_and_batch_composition_change_nothing(config, seed, n, extra):
     model, rng = build(config, seed).eval(), np.random.default_rng(seed)
     sources, targets = sentences(rng, n), sentences(rng, n)
     src, tgt = batch(sources, targets, extra)
     logits = model(src, tgt).data
-    loss, total = model.loss(src, tgt, normalizer=1).item(), 0.0
-    whole = gradient(model, (src, tgt), normalizer=1)
-    alone = np.zeros_like(whole)
+    loss, total = model.loss(src, tgt, loss_normalizer=1).item(), 0.0
+    batch_gradient = gradient(model, (src, tgt), loss_normalizer=1)
+    summed_gradient = np.zeros_like(batch_gradient)
     for i in range(n):
-        one = batch([sources[i]], [targets[i]])
-        assert np.allclose(logits[i, : one[1].shape[1]], model(*one).data[0], rtol=0, atol=1e-11)
-        total += model.loss(*one, normalizer=1).item()
-        alone += gradient(model, one, normalizer=1)
+        single = batch([sources[i]], [targets[i]])
+        assert np.allclose(logits[i, : single[1].shape[1]], model(*single).data[0], rtol=0, atol=1e-11)
+        total += model.loss(*single, loss_normalizer=1).item()
+        summed_gradient += gradient(model, single, loss_normalizer=1)
     assert loss == pytest.approx(total, rel=1e-12)
-    assert np.allclose(whole, alone, rtol=0, atol=1e-11 * abs(whole).max())
+    assert np.allclose(batch_gradient, summed_gradient, rtol=0, atol=1e-11 * abs(batch_gradient).max())
 
 
 @given(config=configs(), seed=SEEDS, data=st.data())
 def test_cached_decoding_equals_full_decoding(config, seed, data):
-    """With rows repeated, reordered and dropped on the way, neighbours of one source in equal numbers or not."""
+    """With rows that are repeated, reordered and dropped, whether or not the sources have equally many rows."""
     model, rng = build(config, seed).eval(), np.random.default_rng(seed)
     src = padded([s + [EOS] for s in sentences(rng, 3)])
     _, state = model.start(src)
@@ -78,9 +78,9 @@ def test_cached_decoding_equals_full_decoding(config, seed, data):
         assert np.allclose(step, full, rtol=0, atol=1e-11)
         kind = data.draw(st.sampled_from(["stay", "beam", "drop", "any"]))
         rows = np.arange(len(origin))
-        if kind == "beam":  # every source equally many rows, side by side
+        if kind == "beam":  # equally many neighbouring rows for each source
             rows = np.repeat(np.unique(origin, return_index=True)[1], 2)
-        elif kind == "drop":  # sentences that are done
+        elif kind == "drop":  # finished sentences
             rows = rows[np.isin(origin, origin[: data.draw(st.integers(0, len(origin)))])]
         elif kind == "any":
             rows = np.array(
@@ -90,15 +90,19 @@ def test_cached_decoding_equals_full_decoding(config, seed, data):
         origin, prefix = origin[rows], prefix[rows]
 
 
-def test_the_state_shares_a_source_among_its_hypotheses():
-    """A beam of four must not hold the source's keys and values four times."""
+def test_hypotheses_share_the_state_of_their_source():
+    """A beam of four must not hold the keys and values of the source four times."""
     model = build(TransformerConfig(**SMALL)).eval()
     _, state = model.start(np.array([[3, 4, EOS], [5, EOS, PAD]]))
     state.select(np.repeat([0, 1], 4))
     model.step(np.full(8, 3), state)
-    assert all(len(own.keys) == 8 for own in state.own) and all(len(cross.keys) == 2 for cross in state.source.layers)
+    assert all(len(cache.keys) == 8 for cache in state.layers) and all(
+        len(cache.keys) == 2 for cache in state.source.layers
+    )
     state.select(np.array([5, 4, 7, 7]))
-    assert all(len(own.keys) == 4 for own in state.own) and all(len(cross.keys) == 1 for cross in state.source.layers)
+    assert all(len(cache.keys) == 4 for cache in state.layers) and all(
+        len(cache.keys) == 1 for cache in state.source.layers
+    )
     assert np.array_equal(state.source.lengths.array, [2])
 
 
@@ -111,13 +115,13 @@ def test_micro_batches_equal_the_batch_of_their_union(config, seed, n, k):
     parts = [batch([sources[i] for i in m], [targets[i] for i in m]) for m in members]
     tokens = sum(len(t) + 1 for t in targets)
     union = gradient(model, batch(sources, targets))
-    micro = gradient(model, *parts, normalizer=tokens)
+    micro = gradient(model, *parts, loss_normalizer=tokens)
     assert np.allclose(micro, union, rtol=0, atol=1e-12 * abs(union).max())
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @given(config=configs(dropout=0.1, attention_dropout=0.2, activation_dropout=0.3), seed=SEEDS)
-def test_fused_equals_composed_for_the_whole_model(config, dtype, seed):
+def test_fused_equals_composed_for_a_complete_model(config, dtype, seed):
     model, rng = build(config, seed, dtype), np.random.default_rng(seed)
     src, tgt = batch(sentences(rng, 3), sentences(rng, 3))
 
@@ -160,13 +164,15 @@ def tanh(d_model, d_ff):
 @pytest.mark.parametrize("place", ["post", "pre"])
 @pytest.mark.parametrize("normalization", ["layer_norm", "centred"])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_fused_operations_are_used_where_the_parts_match(place, normalization, activation, monkeypatch):
+def test_fused_operations_are_used_for_the_default_parts(place, normalization, activation, monkeypatch):
     monkeypatch.setitem(NORMS, "centred", Centred)
     monkeypatch.setitem(ACTIVATIONS, "tanh", tanh)
     used = Counter()
 
     def counting(name, operation):
-        return lambda *args, **how: (used.update({name: 1, "relu": args[-1] == "relu"}), operation(*args, **how))[1]
+        return lambda *args, **kwargs: (used.update({name: 1, "relu": args[-1] == "relu"}), operation(*args, **kwargs))[
+            1
+        ]
 
     for name in ("dropout_residual_norm", "layer_norm", "linear"):
         monkeypatch.setattr(neural, name, counting(name, getattr(neural, name)))
@@ -183,8 +189,8 @@ def test_fused_operations_are_used_where_the_parts_match(place, normalization, a
 
 @settings(max_examples=8)
 @given(config=configs(n_layers=1, layer_norm_eps=1e-2), seed=SEEDS, over=st.sampled_from(SMOOTHING_CLASSES))
-def test_gradient_of_the_whole_model(config, seed, over):
-    """In random directions through all parameters at once."""
+def test_gradient_of_a_complete_model(config, seed, over):
+    """Along random directions in the space of all parameters."""
     model, rng = build(config, seed), np.random.default_rng(seed)
     src, tgt = batch(sentences(rng, 3), sentences(rng, 3))
     names = [name for name, _ in model.named_parameters()]
@@ -193,7 +199,7 @@ def test_gradient_of_the_whole_model(config, seed, over):
         values = dict(zip(names, tensors, strict=True))
         for module, attribute, name in places:
             setattr(module, attribute, values[name])
-        return model.loss(src, tgt, smoothing_over=over)
+        return model.loss(src, tgt, smoothing_classes=over)
 
     places = []
     for name in names:
@@ -208,8 +214,8 @@ def test_gradient_of_the_whole_model(config, seed, over):
 
 
 @pytest.mark.parametrize("kind", OPTIONS["positions"])
-def test_what_enters_the_layers_is_the_scaled_embedding_and_the_position(kind):
-    """table[id] * sqrt(D) + P[pos], pos from 0, on both sides with the same table."""
+def test_layers_receive_the_scaled_embedding_plus_positions(kind):
+    """table[id] * sqrt(D) + P[pos], with positions from 0 and the same table on both sides."""
     model = build(TransformerConfig(**SMALL | {"positions": kind})).eval()
     src, tgt = batch([[3, 4, 5]], [[6, 7]])
     entered = []

@@ -1,4 +1,4 @@
-"""GELU and SwiGLU (models/layers/) by their formulas, and as the activation of a whole model."""
+"""GELU and SwiGLU (models/layers/): their formulas, and models that use them."""
 
 import math
 
@@ -14,8 +14,8 @@ from models.layers.swiglu import gated_silu
 X = np.linspace(-9, 9, 200)
 
 
-def test_gelu_is_near_the_exact_one():
-    """x Phi(x), from which the form with tanh differs by less than 0.0005."""
+def test_gelu_approximates_the_exact_function():
+    """The tanh approximation differs from x Phi(x) by less than 0.0005."""
     exact = [x * 0.5 * (1 + math.erf(x / math.sqrt(2))) for x in X]
     assert np.abs(gelu(Tensor(X)).data - exact).max() < 5e-4
     assert gelu(Tensor(np.zeros(1))).data == 0
@@ -30,26 +30,28 @@ def test_the_gate_is_silu():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("operation", [gelu, gated_silu])
-def test_in_16_bits_it_is_right_to_the_last_digits_over_the_whole_range(operation, dtype):
-    """x^2 is beyond float16 from 256 on, and its infinity times 0 would be no number."""
+def test_16_bit_activations_are_accurate_over_the_full_range(operation, dtype):
+    """In float16, x^2 overflows from 256 on, and infinity times 0 would be NaN."""
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs ml_dtypes")
-    few = [-6e4, -300, -30, 30, 300, 6e4]
-    x = np.stack([np.array([*X, *few]), np.array([*X[::-1], *[1] * len(few)])], axis=-1).astype(npx.host.dtype(dtype))
-    found = []
-    for each in (Tensor(x, True), Tensor(x.astype(float), True)):
-        y = operation(each)  # g a is beyond float16 where g a s is not
+    extremes = [-6e4, -300, -30, 30, 300, 6e4]
+    x = np.stack([np.array([*X, *extremes]), np.array([*X[::-1], *[1] * len(extremes)])], axis=-1).astype(
+        npx.host.dtype(dtype)
+    )
+    results = []
+    for tensor in (Tensor(x, True), Tensor(x.astype(float), True)):
+        y = operation(tensor)  # g a overflows in float16 where g a s does not
         g = np.broadcast_to(np.where(x.astype(float)[:, :1] < -20, 4000, 1), y.shape)
-        y.backward(g.astype(each.dtype))
-        found.append((y.data.astype(float), each.grad / g.astype(float)))
+        y.backward(g.astype(tensor.dtype))
+        results.append((y.data.astype(float), tensor.grad / g.astype(float)))
     unit = 2.0 ** (-10 if dtype == "float16" else -7)
-    for low, high in zip(*found, strict=True):
+    for low, high in zip(*results, strict=True):
         assert np.all(np.abs(low - high) <= 3 * unit * np.maximum(1, np.abs(high)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["gelu", "swiglu"])
-def test_a_feed_forward_network_takes_it_by_name(name, dtype):
+def test_a_feed_forward_network_selects_it_by_name(name, dtype):
     with npx.keyed(1, 0):
         layer = FeedForward(4, 6, activation=name)
     for p in layer.parameters():
@@ -61,7 +63,7 @@ def test_a_feed_forward_network_takes_it_by_name(name, dtype):
 
 
 @pytest.mark.parametrize("name", ["gelu", "swiglu"])
-def test_a_model_takes_it_by_name(name):
+def test_a_model_selects_it_by_name(name):
     config = TransformerConfig(11, d_model=8, d_ff=12, n_heads=2, n_layers=1, activation=name)
     model, ids = Transformer(config, seed=1), np.array([[3, 4, 2]])
     with npx.keyed(1, 1):

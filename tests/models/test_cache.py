@@ -1,44 +1,44 @@
-"""What decoding remembers: rows that are selected hold what those rows held, however often and in whatever order."""
+"""Decoding caches: selected rows keep their contents, in any order and number."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.cache import BLOCK, KeysValues, Shared
+from models.cache import BLOCK_SIZE, KeyValueCache, SharedState
 
 
-@given(st.integers(0, 10**6), st.integers(0, 3 * BLOCK), st.integers(1, 5))
-def test_selected_rows_hold_what_they_held(seed, length, rows):
+@given(st.integers(0, 10**6), st.integers(0, 3 * BLOCK_SIZE), st.integers(1, 5))
+def test_selected_rows_keep_their_contents(seed, length, rows):
     rng = np.random.default_rng(seed)
 
     def some(n, t):
         return rng.normal(size=(n, t, 2, 3)), rng.normal(size=(n, t, 2, 1))
 
     keys, values = some(rows, length)
-    state, plain = KeysValues(keys.copy(), values.copy(), length), (keys, values)
+    state, plain = KeyValueCache(keys.copy(), values.copy(), length), (keys, values)
     for _ in range(rng.integers(1, 12)):
         n = len(plain[0])
         if rng.random() < 0.5:
-            new = some(n, int(rng.integers(1, BLOCK)))
-            got = state.extend(*new)
+            new = some(n, int(rng.integers(1, BLOCK_SIZE)))
+            got = state.append(*new)
             plain = tuple(np.concatenate(pair, axis=1) for pair in zip(plain, new, strict=True))
             assert all(np.array_equal(x, y) for x, y in zip(got, plain, strict=True))
-        chosen = rng.integers(0, n, rng.integers(1, 2 * n + 1))  # fewer, as many, more
+        chosen = rng.integers(0, n, rng.integers(1, 2 * n + 1))  # fewer rows, equally many, more
         state.select(chosen)
         plain = tuple(x[chosen] for x in plain)
         held = [x[:, : state.length] for x in (state.keys, state.values)]
         assert all(np.array_equal(x, y) for x, y in zip(held, plain, strict=True))
 
 
-def test_a_source_is_left_when_its_last_row_is():
-    class Source(Shared):
+def test_a_source_is_dropped_with_its_last_row():
+    class Source(SharedState):
         def __init__(self, keys):
             super().__init__(len(keys))
-            self.layers = [KeysValues(keys, keys.copy(), keys.shape[1])]
+            self.layers = [KeyValueCache(keys, keys.copy(), keys.shape[1])]
 
     keys = np.arange(12.0).reshape(3, 4, 1, 1)
     state = Source(keys.copy())
     state.select(np.array([0, 0, 1, 1, 2, 2]))
-    assert len(state.layers[0].keys) == 3  # six rows, of three sources
+    assert len(state.layers[0].keys) == 3  # six rows of three sources
     state.select(np.array([2, 3, 4, 5]))
     assert np.array_equal(state.layers[0].keys, keys[1:])

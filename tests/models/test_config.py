@@ -1,4 +1,4 @@
-"""The configuration of a model (models/config.py, presets.py): its sizes, and what is refused, each in one line."""
+"""Model configurations (models/config.py, presets.py): parameter counts, and one-line errors."""
 
 import numpy as np
 import pytest
@@ -48,14 +48,14 @@ def test_parameters_of_every_preset(name):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_parameters_of_every_preset_as_built(name):
-    """Built with arrays that take no memory, so that even the big model is quick."""
+    """Models are built without memory, so that even the big one is quick."""
     config = TransformerConfig.preset(name, 17)
     held = {(p.data.base if p.data.base is not None else p.data).size for p in config.outline().parameters()}
     assert config.n_parameters() == AT_37000[name] - (37_000 - 17) * config.d_model and held == {1}
 
 
 def formula(c):
-    """The number of learned numbers, from the sizes."""
+    """Return the number of parameters, computed from the sizes."""
     d, bias = c.d_model, int(c.attention_bias)
     widths = c.n_heads * (2 * c.key_size + c.value_size)
     attention = d * widths + c.n_heads * c.value_size * d + bias * (widths + d)
@@ -77,18 +77,18 @@ def test_base_is_the_papers_44_million_and_512_for_each_word():
         assert TransformerConfig.base(vocab).n_parameters() == 44_101_632 + 512 * vocab
 
 
-def test_configurations_go_round_and_presets_take_changes():
+def test_configurations_round_trip_and_presets_take_changes():
     for name in PRESETS:
         config = TransformerConfig.preset(name, 100)
         assert TransformerConfig.from_dict(config.to_dict()) == config
     assert TransformerConfig.base(100) == TransformerConfig(100)
     old = {k: v for k, v in config.to_dict().items() if k not in ("architecture", "normalization", "activation")}
-    assert TransformerConfig.from_dict(old) == config, "written before these keys were there"
+    assert TransformerConfig.from_dict(old) == config, "configurations from before these keys existed must load"
     assert TransformerConfig.big(100, dropout=0.1) == TransformerConfig.preset("big-enfr", 100)
     assert TransformerConfig.base(100, n_layers=2) == TransformerConfig.preset("C-N2", 100)
 
 
-# What is refused, each in one line
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_configurations_go_round_and_presets_take_changes():
         ({"pad_id": V}, f"pad_id: expected a whole number below vocab_size = {V}; got {V}"),
         ({"eos_id": -1}, "eos_id: expected a whole number"),
         *(
-            (same, f"pad_id, bos_id, eos_id: expected ids that differ; got {got}")
+            (same, f"pad_id, bos_id, eos_id: expected different ids; got {got}")
             for same, got in (({"eos_id": 0}, "0, 1, 0"), ({"eos_id": 1}, "0, 1, 1"), ({"bos_id": 0}, "0, 0, 2"))
         ),
         *(
@@ -139,13 +139,13 @@ def test_configurations_go_round_and_presets_take_changes():
         ),
     ],
 )
-def test_impossible_configurations(change, message):
+def test_invalid_configurations_raise(change, message):
     with pytest.raises(ValueError) as caught:
         TransformerConfig(**(SMALL | change))
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
 
 
-def test_unknown_names():
+def test_unknown_names_raise():
     with pytest.raises(ValueError, match="preset: expected one of base, big.*; got 'huge'"):
         TransformerConfig.preset("huge", 10)
     with pytest.raises(ValueError, match="expected its field names; got heads"):
@@ -158,16 +158,16 @@ GOOD = np.array([[3, 4, EOS]])
 @pytest.mark.parametrize(
     "src, tgt, message",
     [
-        (np.array([[3, V]]), GOOD, f"source ids: expected numbers from 0 to {V - 1}; got 3 to {V}; try the tokenizer"),
-        (GOOD, np.array([[-1, 3]]), f"target ids: expected numbers from 0 to {V - 1}; got -1 to 3"),
-        (GOOD[0], GOOD, "source ids: expected a 2-D integer array; got 1-D int64"),
-        (GOOD, GOOD.astype(float), "target ids: expected a 2-D integer array; got 2-D float64"),
+        (np.array([[3, V]]), GOOD, f"source ids: expected ids from 0 to {V - 1}; got 3 to {V}; try the tokenizer"),
+        (GOOD, np.array([[-1, 3]]), f"target ids: expected ids from 0 to {V - 1}; got -1 to 3"),
+        (GOOD[0], GOOD, "source ids: expected a 2-D array of integer ids; got 1-D int64"),
+        (GOOD, GOOD.astype(float), "target ids: expected a 2-D array of integer ids; got 2-D float64"),
         (np.array([[3, PAD, EOS]]), GOOD, "source ids: expected padding (0) at the end of a row only; got row 0"),
         (GOOD, np.repeat(GOOD, 2, axis=0), "target ids: expected 1 rows, one for each source; got 2"),
         (np.repeat(GOOD, 3, axis=0), GOOD, "target ids: expected 3 rows, one for each source; got 1"),
     ],
 )
-def test_impossible_ids(src, tgt, message):
+def test_invalid_ids_raise(src, tgt, message):
     model = Transformer(TransformerConfig(**SMALL))
     for call in (model, model.loss, model.attention_maps):
         with pytest.raises(ValueError) as caught:
@@ -176,7 +176,7 @@ def test_impossible_ids(src, tgt, message):
     assert not any(module.hook for module in model.modules())
 
 
-def test_more_tokens_than_learned_positions():
+def test_more_tokens_than_learned_positions_raise():
     model = Transformer(TransformerConfig(**SMALL | {"positions": "learned", "max_positions": 3})).eval()
     assert model(GOOD, GOOD).shape == (1, 3, V)
     with pytest.raises(ValueError, match="at most max_positions = 3 tokens; got 4; try"):
@@ -188,15 +188,15 @@ def test_more_tokens_than_learned_positions():
         model.step(np.array([3]), state)
 
 
-def test_unknown_smoothing():
+def test_invalid_label_smoothing_raises():
     model = Transformer(TransformerConfig(**SMALL))
     with pytest.raises(ValueError, match="smoothing_over: expected one of"):
-        model.loss(GOOD, GOOD, smoothing_over="some")
+        model.loss(GOOD, GOOD, smoothing_classes="some")
     with pytest.raises(ValueError, match="label_smoothing: expected a number from 0 to below 1; got 1"):
-        model.loss(GOOD, GOOD, smoothing=1)
+        model.loss(GOOD, GOOD, label_smoothing=1)
 
 
-def test_lists_and_any_integer_dtype_are_ids():
+def test_lists_and_all_integer_dtypes_are_accepted_as_ids():
     model = Transformer(TransformerConfig(**SMALL)).eval()
     expected = model(GOOD, GOOD).data
     for ids in (GOOD.tolist(), GOOD.astype("int32"), GOOD.astype("uint8"), GOOD.astype("uint16")):

@@ -1,4 +1,4 @@
-"""The layers (models/layers/): initial values, and results written out in plain NumPy."""
+"""The layers (models/layers/): initialization, and outputs computed in plain NumPy."""
 
 import math
 from dataclasses import replace
@@ -33,7 +33,7 @@ RNG = np.random.default_rng(0)
 
 
 def build(layer, *args, **kwargs):
-    """A layer in float64 with every parameter random, so that no zero or one hides a mistake."""
+    """Return a float64 layer with random parameters, so that no initial zero or one hides a bug."""
     with npx.keyed(1, 0):
         module = layer(*args, **kwargs)
     for p in module.parameters():
@@ -45,12 +45,12 @@ def normalised(x, gamma, beta, eps):
     return gamma * (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps) + beta
 
 
-# Initial values
+# Initialization
 
 
 @given(n_in=st.integers(1, 200), n_out=st.lists(st.integers(1, 200), min_size=1, max_size=3))
 def test_xavier_bounds_of_each_merged_matrix(n_in, n_out):
-    """U(-a, a), a = sqrt(6 / (n_in + n_out)), with the n_out of the part and not of the whole."""
+    """U(-a, a), a = sqrt(6 / (n_in + n_out)), with the n_out of each part."""
     with npx.keyed(3, 0):
         layer = Linear(n_in, *n_out)
     assert layer.weight.shape == (n_in, sum(n_out)) and layer.weight.dtype == "float32"
@@ -65,7 +65,7 @@ def test_xavier_bounds_of_each_merged_matrix(n_in, n_out):
 
 
 @given(st.sampled_from(["encoder_decoder", "decoder"]), st.floats(0.01, 10))
-def test_attention_gain_scales_the_first_queries_keys_and_values_alone(architecture, gain):
+def test_attention_gain_scales_only_the_initial_queries_keys_and_values(architecture, gain):
     config = TransformerConfig(**SMALL, architecture=architecture)
     plain, scaled = config.build(), replace(config, attention_gain=gain).build()
     for (name, before), (_, after) in zip(plain.named_parameters(), scaled.named_parameters(), strict=True):
@@ -82,7 +82,7 @@ def test_embedding_is_normal_with_a_zero_padding_row_or_xavier():
     assert 0.99 * limit < abs(xavier.weight.data).max() <= limit
 
 
-def test_initial_values_follow_from_the_seed():
+def test_initialization_depends_on_the_seed_only():
     def weights(seed):
         with npx.keyed(seed, 0):
             return [Linear(3, 4).weight.data, Linear(3, 4).weight.data]
@@ -110,7 +110,7 @@ def test_sinusoids_at_chosen_entries(position, i, d):
         assert halves[position, d // 2 + i] == pytest.approx(math.cos(angle), abs=1e-12)
 
 
-def test_halves_are_the_same_columns_in_another_order():
+def test_sinusoids_in_halves_are_the_same_columns_reordered():
     table, halves = sinusoids(20, 12), sinusoids(20, 12, halves=True)
     assert np.array_equal(halves, np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1))
 
@@ -119,14 +119,14 @@ def test_halves_are_the_same_columns_in_another_order():
 @pytest.mark.parametrize("kind", [Sinusoids, SinusoidsInHalves])
 def test_positions_add_their_rows_from_any_start(kind, dtype):
     positions = kind(6)
-    for start, length in ((0, 3), (60, 10), (500, 2), (0, 5)):  # the table grows on the way
+    for start, length in ((0, 3), (60, 10), (500, 2), (0, 5)):  # the table grows
         x = RNG.normal(size=(2, length, 6)).astype(dtype)
         y = positions(Tensor(x), start=start)
         table = sinusoids(start + length, 6, kind is SinusoidsInHalves, dtype)
         assert y.dtype == dtype and np.array_equal(y.data, x + table[start:])
 
 
-def test_learned_positions_and_their_limit():
+def test_learned_positions_have_a_limit():
     positions = build(LearnedPositions, 4, max_positions=5)
     x = RNG.normal(size=(2, 3, 4))
     assert np.array_equal(positions(Tensor(x), start=2).data, x + positions.weight.data[2:5])
@@ -134,8 +134,8 @@ def test_learned_positions_and_their_limit():
         positions(Tensor(x), start=3)
 
 
-def test_the_table_of_sinusoids_asks_for_no_gradient():
-    """Its sum over the batch would be formed and thrown away."""
+def test_sinusoids_get_no_gradient():
+    """Its sum over the batch would be computed in vain."""
     x = Tensor(np.ones((3, 2, 4)), requires_grad=True)
     g = np.ones((3, 2, 4))
     (gradient,) = Sinusoids(4)(x).node.vjp(g)
@@ -189,7 +189,7 @@ def test_residual(norm):
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan")])
-def test_dropout_refuses_a_rate_that_is_none(rate):
+def test_an_invalid_dropout_rate_raises(rate):
     with pytest.raises(ValueError, match="Dropout: expected a rate from 0 to 1"):
         Dropout(rate)
 
@@ -217,8 +217,8 @@ def attend(q, k, v, mask):
     return out
 
 
-def longhand(layer, x, memory, mask):
-    """Multi-head attention, head by head, from the parts of the merged projections."""
+def reference_attention(layer, x, memory, mask):
+    """Compute multi-head attention head by head, from slices of the merged projections."""
     h, d_k, d_v = layer.n_heads, layer.d_k, layer.d_v
 
     def project(name, inputs):
@@ -250,7 +250,7 @@ def test_self_attention(bias, sizes):
         (npx.AttentionSpec(causal=True), [np.tril(np.ones((3, 3), bool))] * 2),
     ):
         y = layer(Tensor(x), spec)
-        assert y.shape == (2, 3, 8) and np.allclose(y.data, longhand(layer, x, None, np.array(mask)))
+        assert y.shape == (2, 3, 8) and np.allclose(y.data, reference_attention(layer, x, None, np.array(mask)))
     assert sum("bias" in name for name, _ in layer.named_parameters()) == (bias and 2)
 
 
@@ -261,35 +261,35 @@ def test_cross_attention(bias, sizes):
     x, memory = RNG.normal(size=(2, 3, 8)), RNG.normal(size=(2, 4, 8))
     mask = np.array([[[True, True, True, True]] * 3, [[True, True, False, False]] * 3])
     y = layer(Tensor(x), Tensor(memory), npx.AttentionSpec(kv_lengths=np.array([4, 2])))
-    assert y.shape == (2, 3, 8) and np.allclose(y.data, longhand(layer, x, memory, mask))
+    assert y.shape == (2, 3, 8) and np.allclose(y.data, reference_attention(layer, x, memory, mask))
     assert sum("bias" in name for name, _ in layer.named_parameters()) == (bias and 3)
 
 
 @pytest.mark.parametrize("rotary", [None, 10000.0])
-def test_attention_on_from_a_state_equals_all_at_once(rotary):
-    layer, x = build(SelfAttention, 8, 2, 4, 5, rotary=rotary), RNG.normal(size=(2, 40, 8))
+def test_cached_self_attention_equals_full_attention(rotary):
+    layer, x = build(SelfAttention, 8, 2, 4, 5, rotary_base=rotary), RNG.normal(size=(2, 40, 8))
     causal = npx.AttentionSpec(causal=True)
-    whole = layer(Tensor(x), causal).data
-    for pieces in ([1] * 40, [7, 1, 20, 1, 11]):
-        state, start = layer.start(2, x.dtype, room=4), 0  # grows several times
-        for length in pieces:
-            piece = layer(Tensor(x[:, start : start + length]), causal, state).data
-            assert np.allclose(piece, whole[:, start : start + length], atol=1e-12)
+    expected = layer(Tensor(x), causal).data
+    for lengths in ([1] * 40, [7, 1, 20, 1, 11]):
+        cache, start = layer.new_cache(2, x.dtype, capacity=4), 0  # the cache grows several times
+        for length in lengths:
+            y = layer(Tensor(x[:, start : start + length]), causal, cache).data
+            assert np.allclose(y, expected[:, start : start + length], atol=1e-12)
             start += length
-        assert state.length == 40
+        assert cache.length == 40
 
 
-def test_rotary_attention_knows_distances_only():
-    """The same vectors later in the sequence, among the same neighbours, attend alike; others do not."""
-    layer, x = build(SelfAttention, 8, 2, rotary=RotaryPositions.rotary), RNG.normal(size=(1, 5, 8))
-    first = RNG.normal(size=(1, 3, 8))  # hidden from the rest by the bias
+def test_rotary_attention_depends_on_distances_only():
+    """Shifting a sequence does not change its attention; changing distances does."""
+    layer, x = build(SelfAttention, 8, 2, rotary_base=RotaryPositions.rotary_base), RNG.normal(size=(1, 5, 8))
+    first = RNG.normal(size=(1, 3, 8))  # the bias hides the rest
     bias = np.where(np.arange(8) < 3, -np.inf, 0.0)
     later = layer(Tensor(np.concatenate([first, x], axis=1)), npx.AttentionSpec(bias=bias)).data[:, 3:]
     assert np.allclose(later, layer(Tensor(x)).data, atol=1e-12)
     assert not np.allclose(layer(Tensor(x[:, ::-1])).data[:, ::-1], layer(Tensor(x)).data)
 
 
-def test_the_weights_of_an_attention_are_those_it_weighs_with():
+def test_attention_weights_reproduce_the_output():
     layer, x, memory = build(CrossAttention, 8, 2), RNG.normal(size=(2, 3, 8)), RNG.normal(size=(2, 4, 8))
     spec = npx.AttentionSpec(kv_lengths=np.array([4, 2]))
     p = layer.weights(Tensor(x), Tensor(memory), spec)  # (B, H, T, S)
@@ -300,20 +300,20 @@ def test_the_weights_of_an_attention_are_those_it_weighs_with():
 
 @pytest.mark.parametrize("name", ["sinusoidal", "sinusoidal_halves", "learned", "rotary"])
 @pytest.mark.parametrize("start", [0, 3])
-def test_embedding_positions_and_dropout_in_one_are_those_one_after_the_other(name, start):
-    """Bit for bit, in both modes, with the same draw of dropout; and the gradients of both tables."""
-    ids, dropout, found = np.array([[1, 2, 2], [9, 2, 0]]), Dropout(0.3), []
+def test_fused_embedding_equals_embedding_positions_and_dropout(name, start):
+    """Bit for bit, in both modes, with the same dropout mask, and with the gradients of both tables."""
+    ids, dropout, results = np.array([[1, 2, 2], [9, 2, 0]]), Dropout(0.3), []
     embedding, positions = build(Embedding, 10, 4), build(POSITIONS[name], 4, 16)
     parameters = [p for module in (embedding, positions) for p in module.parameters()]
-    for one in (True, False):
+    for is_fused in (True, False):
         for mode in (True, False):
             dropout.train(mode)
             with npx.keyed(1, 2):
-                x = positions.embedded(embedding, ids, start, dropout) if one else dropout(
+                x = positions.embed(embedding, ids, start, dropout) if is_fused else dropout(
                     positions(embedding(ids), start))  # fmt: skip
             x.backward(np.arange(24.0).reshape(x.shape).astype(x.dtype))
-            found.append((x.data, *(p.grad for p in parameters)))
+            results.append((x.data, *(p.grad for p in parameters)))
             for p in parameters:
                 p.grad = None
-    for fused, apart in zip(found[:2], found[2:], strict=True):
-        assert all(np.array_equal(a, b) for a, b in zip(fused, apart, strict=True))
+    for fused, separate in zip(results[:2], results[2:], strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(fused, separate, strict=True))

@@ -1,4 +1,4 @@
-"""The loss of a Transformer, what dropout and dtypes do in training, and what a trained one knows."""
+"""The loss of a Transformer, dropout and dtypes in training, memorization, and attention maps."""
 
 import numpy as np
 import pytest
@@ -16,16 +16,16 @@ from train.learn.optimizer import Adam
 # The loss
 
 
-TABLE = {  # of 5 classes, 0 being padding, for the target 2 and a smoothing of 0.1
+TABLE = {  # for 5 classes with padding 0, target 2 and label smoothing 0.1
     "all": [0.02, 0.02, 0.92, 0.02, 0.02],
     "others": [0.025, 0.025, 0.9, 0.025, 0.025],
     "others_without_pad": [0.0, 0.1 / 3, 0.9, 0.1 / 3, 0.1 / 3],
 }
 LOSSES = {
-    "cross_entropy": lambda z, t, *how: neural.cross_entropy(z, t, npx.LabelSmoothing(*how)),
-    "composed_cross_entropy": lambda z, t, *how: neural.composed_cross_entropy(z, t, npx.LabelSmoothing(*how)),
-    "linear_cross_entropy": lambda z, t, *how: neural.linear_cross_entropy(
-        z, Tensor(np.eye(z.shape[-1])), t, npx.LabelSmoothing(*how)
+    "cross_entropy": lambda z, t, *options: neural.cross_entropy(z, t, npx.LabelSmoothing(*options)),
+    "composed_cross_entropy": lambda z, t, *options: neural.composed_cross_entropy(z, t, npx.LabelSmoothing(*options)),
+    "linear_cross_entropy": lambda z, t, *options: neural.linear_cross_entropy(
+        z, Tensor(np.eye(z.shape[-1])), t, npx.LabelSmoothing(*options)
     ),
     "label_smoothed_loss": lambda z, t, s, over: label_smoothed_loss(z.reshape(1, *z.shape), t[None], s, over, 0, 1),
 }
@@ -33,7 +33,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("over", TABLE)
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_smoothed_targets_by_hand(loss, over):
+def test_smoothed_targets_equal_those_by_hand(loss, over):
     z = np.random.default_rng(0).normal(size=(3, 5))
     logits = Tensor(z, requires_grad=True)
     value = loss(logits, np.array([2, 0, 2]), 0.1, over)
@@ -63,9 +63,9 @@ def test_smoothing_zero_is_plain_cross_entropy_per_real_token(config, over, seed
 def test_loss_normalizer_and_batches_without_tokens():
     model = build(TransformerConfig(**SMALL)).eval()
     src, tgt = batch([[3, 4], [5]], [[6], [7, 8, 9]])
-    assert model.loss(src, tgt).item() == pytest.approx(model.loss(src, tgt, normalizer=3).item() * 3 / 6)
-    assert model.loss(src, tgt, normalizer=np.int64(6)).dtype == "float64"
-    assert Transformer(TransformerConfig(**SMALL)).eval().loss(src, tgt, normalizer=np.int64(6)).dtype == "float32"
+    assert model.loss(src, tgt).item() == pytest.approx(model.loss(src, tgt, loss_normalizer=3).item() * 3 / 6)
+    assert model.loss(src, tgt, loss_normalizer=np.int64(6)).dtype == "float64"
+    assert Transformer(TransformerConfig(**SMALL)).eval().loss(src, tgt, loss_normalizer=np.int64(6)).dtype == "float32"
     for empty in (tgt[:, :1], np.full((2, 3), PAD), tgt[:0]):
         loss = model.loss(src[: len(empty)], empty)
         loss.backward()
@@ -76,7 +76,7 @@ def test_loss_normalizer_and_batches_without_tokens():
 # Training and evaluation
 
 
-def test_the_seed_decides_the_weights():
+def test_the_seed_determines_the_weights():
     a, b, c = (Transformer(TransformerConfig(**SMALL), seed).state_dict() for seed in (1, 1, 2))
     assert all(np.array_equal(a[name], b[name]) for name in a)
     assert not any(np.array_equal(a[name], c[name]) for name in a if name.endswith("weight"))
@@ -84,7 +84,7 @@ def test_the_seed_decides_the_weights():
 
 @pytest.mark.parametrize("where", ["dropout", "attention_dropout", "activation_dropout"])
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_dropout_follows_the_key_and_is_off_in_evaluation(where, norm):
+def test_dropout_depends_on_the_key_and_is_off_in_evaluation(where, norm):
     model = build(TransformerConfig(**SMALL | {where: 0.3, "norm": norm}))
     src, tgt = batch([[3, 4, 5]], [[6, 7]])
 
@@ -100,8 +100,8 @@ def test_dropout_follows_the_key_and_is_off_in_evaluation(where, norm):
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_dropout_is_where_the_paper_has_it(norm, monkeypatch):
-    """On the embeddings of both sides and on each sub-layer's output: 2 + 2 N + 3 N draws, and no other."""
+def test_dropout_is_applied_where_the_paper_applies_it(norm, monkeypatch):
+    """On the embeddings of both sides and on each sub-layer's output: 2 + 2 N + 3 N masks."""
     model = Transformer(TransformerConfig(**SMALL | {"dropout": 0.1, "norm": norm}))
     shapes = []
     keep = npx.Drop.keep
@@ -119,7 +119,7 @@ def test_dropout_is_where_the_paper_has_it(norm, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_dtype_is_kept_from_the_weights_to_the_gradients(dtype, norm):
+def test_dtype_is_preserved_from_weights_to_gradients(dtype, norm):
     config = TransformerConfig(**SMALL | {"dropout": 0.1, "norm": norm, "attention_bias": True, "positions": "learned"})
     model = Transformer(config, dtype=dtype)
     src, tgt = batch([[3, 4, 5]], [[6, 7]])
@@ -133,19 +133,19 @@ def test_dtype_is_kept_from_the_weights_to_the_gradients(dtype, norm):
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_ten_sentences_are_learned_by_heart(norm):
+def test_ten_sentences_are_memorized(norm):
     rng = np.random.default_rng(1)
     sources, targets = sentences(rng, 10), sentences(rng, 10)
-    sources = [[FIRST + i % 8, FIRST + i // 8, *s] for i, s in enumerate(sources)]  # no two alike
+    sources = [[FIRST + i % 8, FIRST + i // 8, *s] for i, s in enumerate(sources)]  # all different
     src, tgt = batch(sources, targets)
     config = TransformerConfig(V, d_model=32, d_ff=64, n_heads=4, n_layers=1, dropout=0.0, norm=norm)
     model = Transformer(config, seed=1)
     adam = Adam(model)
     for step in range(1, 201):
         adam.flat.zero_grad()
-        loss = model.loss(src, tgt, smoothing=0.0)
+        loss = model.loss(src, tgt, label_smoothing=0.0)
         loss.backward()
-        # At a steady 0.01 it depends on rounding, that is on the processor, whether the end is on a plateau.
+        # With a constant rate of 0.01, rounding (hence the processor) decides whether training ends on a plateau.
         adam.step(0.005 * min(1, step / 20, (201 - step) / 100))
     assert loss.item() < 0.05
     model.eval()
@@ -164,7 +164,7 @@ def test_attention_maps_are_distributions_over_the_source(config, seed):
         assert np.allclose(weights.sum(axis=-1), 1) and (weights >= 0).all()
         for i, source in enumerate(sources):
             assert (weights[i, ..., : len(source) + 1] > 0).all() and not weights[i, ..., len(source) + 1 :].any()
-    assert not any("forward" in vars(module) for module in model.modules()), "nothing stays noted"
+    assert not any("forward" in vars(module) for module in model.modules()), "hooks must be removed"
 
 
 @given(config=configs(), seed=SEEDS)
@@ -184,15 +184,15 @@ def test_attention_maps_of_a_side_to_itself(config, seed):
         model.attention_maps(src, tgt, kind="self")
 
 
-def test_looking_inside_is_without_dropout_and_leaves_modes_and_hooks_as_they_were():
+def test_inspect_has_no_dropout_and_restores_modes_and_hooks():
     model, (src, tgt) = build(TransformerConfig(**SMALL | {"dropout": 0.5})), batch([[3, 4]], [[5, 6, 7]])
-    expected = model.eval().inside(src, tgt)
+    expected = model.eval().inspect(src, tgt)
     called = []
     model.train().encoder[0].eval()
     model.decoder[1].hook = model.encoder[0].attention.hook = lambda *args: called.append(args)
     hooks, modes = ([getattr(m, name) for m in model.modules()] for name in ("hook", "training"))
-    found = model.inside(src, tgt)  # outside of `keyed`: nothing draws
-    assert np.array_equal(found.hidden[-1].data, expected.hidden[-1].data)
-    assert all(np.array_equal(found.maps[kind], expected.maps[kind]) for kind in found.maps)
+    inspection = model.inspect(src, tgt)  # outside of `keyed`, so dropout would raise
+    assert np.array_equal(inspection.hidden[-1].data, expected.hidden[-1].data)
+    assert all(np.array_equal(inspection.maps[kind], expected.maps[kind]) for kind in inspection.maps)
     assert not called
     assert hooks == [m.hook for m in model.modules()] and modes == [m.training for m in model.modules()]

@@ -1,4 +1,4 @@
-"""Modules (models/module.py, parameters.py): names of parameters, state, modes, and the flat buffer they lie in."""
+"""Modules (models/module.py, parameters.py): parameter names, state, modes, and the flat buffer."""
 
 import copy
 import pickle
@@ -13,7 +13,7 @@ from train.learn.optimizer import Adam
 
 
 class Tree(Module):
-    """A parameter, a child, a list of children, and a parameter that two of them share."""
+    """A module with a parameter, a child, a list of children, and a parameter shared by two of them."""
 
     def __init__(self):
         self.scale = Parameter(np.full(3, 2.0, "float32"))
@@ -39,7 +39,7 @@ NAMES = [
 ]
 
 
-def test_named_parameters_are_in_order_and_shared_ones_come_once():
+def test_named_parameters_are_in_order_and_shared_ones_appear_once():
     tree = Tree()
     assert [name for name, _ in tree.named_parameters()] == NAMES
     assert tree.n_parameters() == 3 + 6 + 4 + 8 + 3 == sum(p.size for p in tree.parameters())
@@ -54,7 +54,7 @@ def test_training_mode_reaches_every_module():
     assert tree.train() is tree and all(m.training for m in modules)
 
 
-def test_a_module_without_forward_says_so():
+def test_a_module_without_forward_raises():
     class Empty(Module):
         pass
 
@@ -62,7 +62,7 @@ def test_a_module_without_forward_says_so():
         Empty()()
 
 
-def test_state_goes_round():
+def test_state_round_trips():
     tree, other = Tree(), Tree()
     rng = np.random.default_rng(0)
     for p in tree.parameters():
@@ -72,9 +72,9 @@ def test_state_goes_round():
     other.load_state_dict(state)
     for name, array in other.state_dict().items():
         assert np.array_equal(array, state[name])
-    assert np.array_equal(other.tied.gamma.data, state["norm.gamma"]), "shared parameters stay shared"
+    assert np.array_equal(other.tied.gamma.data, state["norm.gamma"]), "shared parameters must stay shared"
     state["scale"][...] = 7
-    assert not (tree.scale.data == 7).any() and not (other.scale.data == 7).any(), "the state is a copy"
+    assert not (tree.scale.data == 7).any() and not (other.scale.data == 7).any(), "the state must be a copy"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_loading_is_strict_and_changes_nothing_on_error(change, message):
         assert np.array_equal(array, before[name])
 
 
-def test_flat_parameters_are_views_both_ways():
+def test_parameters_are_views_of_the_flat_buffer():
     tree = Tree()
     before = tree.state_dict()
     tree.scale.grad = np.full(3, 5, "float32")
@@ -109,11 +109,11 @@ def test_flat_parameters_are_views_both_ways():
         assert np.array_equal(p.data, before[name])
         assert np.shares_memory(p.data, flat.data) and np.shares_memory(p.grad, flat.grad)
         assert np.array_equal(flat.data[flat.spans[name]], before[name].reshape(-1))
-    assert np.array_equal(flat.grad[flat.spans["scale"]], [5, 5, 5]), "gradients there already are kept"
+    assert np.array_equal(flat.grad[flat.spans["scale"]], [5, 5, 5]), "existing gradients must be kept"
     flat.data += 1
     assert np.array_equal(tree.stack[1].beta.data, [1, 1, 1, 1])
     tree.load_state_dict(before)
-    assert np.array_equal(flat.data[flat.spans["norm.gamma"]], [1, 1, 1]), "loading writes into the flat array"
+    assert np.array_equal(flat.data[flat.spans["norm.gamma"]], [1, 1, 1]), "loading must write into the flat array"
     flat.zero_grad()
     assert not tree.scale.grad.any()
 
@@ -129,25 +129,25 @@ def test_backward_writes_into_the_flat_gradient():
     assert all(np.shares_memory(p.grad, buffer) for p in tree.parameters())
 
 
-@pytest.mark.parametrize("most", [0, 7, 1 << 17])
-def test_gradients_lie_in_pieces_until_one_array_is_asked_for(monkeypatch, most):
-    """In the order of the weights, neighbours joined; what has no gradient counts as zeros."""
-    monkeypatch.setattr("models.parameters.JOINED", most)
+@pytest.mark.parametrize("chunk_size", [0, 7, 1 << 17])
+def test_gradients_are_separate_until_the_flat_gradient_is_read(monkeypatch, chunk_size):
+    """Chunks are in the order of the weights; a missing gradient counts as zeros."""
+    monkeypatch.setattr("models.parameters.CHUNK_SIZE", chunk_size)
     tree, other = Tree(), Tree()
-    flat, whole = FlatParameters(tree), FlatParameters(other)
-    buffer = whole.grad
+    flat, reference = FlatParameters(tree), FlatParameters(other)
+    buffer = reference.grad
     for module in (tree, other):
         for _ in range(2):
             module(Tensor(np.array([[1, 2, 4]], "float32"))).sum().backward()
     assert tree.stack[0].gamma.grad is None and not np.shares_memory(tree.tied.beta.grad, buffer)
-    spans, pieces = zip(*flat.gradient(), strict=True)
+    spans, chunks = zip(*flat.gradient_chunks(), strict=True)
     assert [s.start for s in spans] == [0, *(s.stop for s in spans[:-1])] and spans[-1].stop == flat.data.size
-    assert len(pieces) == {0: len(NAMES), 1 << 17: 1}.get(most, len(pieces))
-    assert np.array_equal(np.concatenate(pieces), buffer) and next(whole.gradient())[1] is buffer
-    assert np.array_equal(flat.grad, buffer), "asked for, it has what was there"
+    assert len(chunks) == {0: len(NAMES), 1 << 17: 1}.get(chunk_size, len(chunks))
+    assert np.array_equal(np.concatenate(chunks), buffer) and next(reference.gradient_chunks())[1] is buffer
+    assert np.array_equal(flat.grad, buffer), "the flat gradient must contain the separate ones"
     assert all(np.shares_memory(p.grad, flat.grad) for p in tree.parameters())
-    for one in (flat, FlatParameters(third := Tree())):
-        one.zero_grad()
+    for parameters in (flat, FlatParameters(third := Tree())):
+        parameters.zero_grad()
     assert not flat.grad.any() and all(p.grad is None for p in third.parameters())
 
 
@@ -156,43 +156,43 @@ def test_a_flat_buffer_has_one_dtype():
     tree.scale.data = tree.scale.data.astype("float64")
     with pytest.raises(ValueError, match="one dtype; got .*float32.*float64"):
         FlatParameters(tree)
-    with pytest.raises(ValueError, match="got none"):
+    with pytest.raises(ValueError, match="got no parameters"):
         FlatParameters(Module())
 
 
 def test_parameters_lie_in_one_buffer_at_a_time():
-    """Handed on; where the first is gone, another may take its place."""
+    """A new buffer is possible once the first has been deleted."""
     tree = Tree()
     flat = FlatParameters(tree)
-    with pytest.raises(ValueError, match="in no buffer yet; got scale and 7 more; try handing on"):
+    with pytest.raises(ValueError, match="outside of any buffer; got scale and 7 more; try passing on"):
         FlatParameters(tree)
     with pytest.raises(ValueError, match="got gamma and 1 more"):
         FlatParameters(tree.stack[0])
     flat.data += 1
     before = tree.state_dict()
     del flat
-    again = FlatParameters(tree)
-    assert all(np.array_equal(again.data[again.spans[name]], x.ravel()) for name, x in before.items())
+    second = FlatParameters(tree)
+    assert all(np.array_equal(second.data[second.spans[name]], x.ravel()) for name, x in before.items())
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
-def test_a_copy_has_its_own_numbers_and_can_be_learned(copied):
-    """As for a teacher, or the best model so far; what shares its parameters with a module is not copied without it."""
+def test_a_copy_has_its_own_weights_and_is_trainable(copied):
+    """A FlatParameters or an Adam cannot be copied without its module."""
     tree = Tree()
     flat = FlatParameters(tree)
     other, before = copied(tree), copied(tree).state_dict()
     flat.data += 1
     assert other.state_dict().keys() == before.keys()
     assert all(np.array_equal(x, before[name]) for name, x in other.state_dict().items())
-    own = FlatParameters(other)
-    own.data[...] = 7
+    other_flat = FlatParameters(other)
+    other_flat.data[...] = 7
     assert all((p.data == 7).all() for _, p in other.named_parameters()) and not (flat.data == 7).any()
     with pytest.raises(TypeError, match="a copy or a pickle of it .*; try copying the module, and Adam"):
         copied(flat)
 
 
 @pytest.mark.parametrize("change", ["grown", "lost", "exchanged"])
-def test_a_buffer_of_a_module_that_has_changed_says_so(change):
+def test_a_buffer_of_a_changed_module_raises(change):
     tree = Tree()
     adam = Adam(tree)
     if change == "grown":
@@ -207,15 +207,15 @@ def test_a_buffer_of_a_module_that_has_changed_says_so(change):
     assert adam.steps == 0
 
 
-def test_a_pickle_learns_in_a_process_that_counts_its_moments_anew():
+def test_an_unpickled_module_is_trainable_in_another_process():
     module = LayerNorm(3)
-    module.gamma.moved = 10**15  # after so many operations in the process that wrote it
+    module.gamma.version = 10**15  # as after many operations in the first process
     read = pickle.loads(pickle.dumps(module))
     read(Tensor(np.ones((2, 3), "float32"))).sum().backward()
     assert read.beta.grad.tolist() == [2, 2, 2]
 
 
-def test_parts_are_found_in_lists_tuples_and_dicts():
+def test_parameters_in_lists_tuples_and_dicts_are_found():
     class Deep(Module):
         def __init__(self):
             self.gains = [Parameter(np.ones(2, "float32")), Parameter(np.ones(3, "float32"))]
@@ -229,72 +229,72 @@ def test_parts_are_found_in_lists_tuples_and_dicts():
 
 
 class Square(Module):
-    """The sum of the squares of two weights: its gradient is 2 w."""
+    """The sum of squares of two weights, whose gradient is 2 w."""
 
     def __init__(self):
-        self.own, self.other = Parameter(np.ones(2, "float32")), Parameter(np.full(3, 2.0, "float32"))
+        self.first, self.second = Parameter(np.ones(2, "float32")), Parameter(np.full(3, 2.0, "float32"))
 
     def forward(self):
-        return (self.own * self.own).sum() + (self.other * self.other).sum()
+        return (self.first * self.first).sum() + (self.second * self.second).sum()
 
 
-def test_what_is_frozen_is_not_moved():
-    """Neither by decay nor by what is left of its momentum, and it comes back where Adam is built again."""
+def test_frozen_parameters_are_not_updated():
+    """Neither by weight decay nor by remaining momentum; a new Adam trains them again."""
     square = Square()
-    square.other.requires_grad = False
+    square.second.requires_grad = False
     adam = Adam(square, weight_decay=0.1)
-    assert adam.flat.size == 2 and square.other.buffer is None
+    assert adam.flat.size == 2 and square.second.buffer is None
     square().backward()
     adam.step(0.1)
-    assert (square.other.data == 2).all() and square.other.grad is None and (square.own.data < 1).all()
-    square.other.requires_grad = True
+    assert (square.second.data == 2).all() and square.second.grad is None and (square.first.data < 1).all()
+    square.second.requires_grad = True
     with pytest.raises(ValueError, match="expected the 1 parameters that the Square had.*; try building it"):
         adam.step(0.1)
-    with pytest.raises(ValueError, match="in no buffer yet; .* or deleting it and its Adam"):
+    with pytest.raises(ValueError, match="outside of any buffer; .* or deleting it and its Adam"):
         Adam(square)
     del adam
     adam = Adam(square)
     square().backward()
     adam.step(0.1)
-    assert (square.other.data < 2).all()
+    assert (square.second.data < 2).all()
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_a_gradient_that_is_set_is_the_gradient(asked):
-    """Also where all of them have been asked for in one array before."""
+@pytest.mark.parametrize("read_flat", [False, True])
+def test_a_gradient_may_be_assigned(read_flat):
+    """Also after the flat gradient has been read."""
     square = Square()
     adam = Adam(square)
     square().backward()
-    if asked:
+    if read_flat:
         assert np.linalg.norm(adam.flat.grad) > 0
-    square.own.grad, square.other.grad = None, square.other.grad * 0.5
-    assert [g.tolist() for _, g in adam.flat.gradient()] == [[0, 0, 2, 2, 2]] and (adam.flat.grad[2:] == 2).all()
-    before = square.own.data.copy()
+    square.first.grad, square.second.grad = None, square.second.grad * 0.5
+    assert [g.tolist() for _, g in adam.flat.gradient_chunks()] == [[0, 0, 2, 2, 2]] and (adam.flat.grad[2:] == 2).all()
+    before = square.first.data.copy()
     adam.step(0.1)
-    assert (square.own.data == before).all() and (square.other.data < 2).all()
-    square.own.grad = np.ones(2, "float32")
+    assert (square.first.data == before).all() and (square.second.data < 2).all()
+    square.first.grad = np.ones(2, "float32")
     adam.flat.zero_grad()
-    assert not adam.flat.grad.any() and not square.own.grad.any()
+    assert not adam.flat.grad.any() and not square.first.grad.any()
 
 
-def test_weights_that_lie_elsewhere_now_are_told():
+def test_weights_outside_of_the_buffer_raise():
     square = Square()
     adam = Adam(square)
-    square.own.data = np.full(2, 5, "float32")
+    square.first.data = np.full(2, 5, "float32")
     for use in (adam.flat.zero_grad, lambda: adam.step(0.1)):
-        with pytest.raises(ValueError, match=r"got one whose data were set to another array; try p.assign\(values\)"):
+        with pytest.raises(ValueError, match=r"got one whose data was set to another array; try p.assign\(values\)"):
             use()
 
 
-def test_what_is_no_module_or_no_number_is_told():
+def test_values_that_are_not_modules_or_numbers_raise():
     with pytest.raises(TypeError, match="expected a Module; got list"):
         Adam([Parameter(np.ones(2, "float32"))])
     for wrong in (np.array(["a", "b"]), np.ones(2, "complex64")):
-        with pytest.raises(ValueError, match=f"own is {wrong.dtype}"):
-            Square().load_state_dict({"own": wrong, "other": np.ones(3)})
+        with pytest.raises(ValueError, match=f"first is {wrong.dtype}"):
+            Square().load_state_dict({"first": wrong, "second": np.ones(3)})
 
 
-def test_a_transformer_goes_round_and_keeps_its_dtype():
+def test_a_transformer_round_trips_with_its_dtype():
     config = TransformerConfig(11, d_model=8, d_ff=12, n_heads=2, n_layers=1, norm="pre", positions="learned")
     for dtype in ("float32", "float64"):
         model, other = Transformer(config, seed=1, dtype=dtype).eval(), Transformer(config, seed=2, dtype=dtype).eval()

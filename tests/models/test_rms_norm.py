@@ -1,4 +1,4 @@
-"""RMSNorm (models/layers/rms_norm.py) by its formula, alone and as the norm of a whole model."""
+"""RMSNorm (models/layers/rms_norm.py): its formula, and models that use it."""
 
 import numpy as np
 import pytest
@@ -15,14 +15,14 @@ def normalised(x, gain, eps):
     return gain * x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
 
 
-def test_the_formula():
+def test_output_equals_the_formula():
     layer, x = RMSNorm(5, 0.1), RNG.normal(size=(2, 3, 5))
     layer.gain.data = RNG.normal(size=5)
     assert np.allclose(layer(Tensor(x)).data, normalised(x, layer.gain.data, 0.1))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_dtype_is_kept_and_squares_do_not_overflow(dtype):
+def test_dtype_is_preserved_and_squares_do_not_overflow(dtype):
     layer, x = RMSNorm(4), Tensor(np.full((2, 4), 300, dtype), requires_grad=True)
     layer.gain.data = layer.gain.data.astype(dtype)
     y = layer(x)
@@ -32,7 +32,7 @@ def test_dtype_is_kept_and_squares_do_not_overflow(dtype):
 
 
 @pytest.mark.parametrize("place", ["post", "pre"])
-def test_in_a_residual_connection(place):
+def test_rms_norm_in_a_residual_connection(place):
     layer, x = Residual(5, 0.0, place, 0.01, "rms_norm"), RNG.normal(size=(2, 3, 5))
     layer.norm.gain.data = np.ones(5)
     y = layer(Tensor(x), lambda t: t * 2.0).data
@@ -41,7 +41,7 @@ def test_in_a_residual_connection(place):
 
 
 @pytest.mark.parametrize("place", ["post", "pre"])
-def test_a_model_takes_it_by_name(place):
+def test_a_model_selects_it_by_name(place):
     config = TransformerConfig(11, d_model=8, d_ff=12, n_heads=2, n_layers=1, norm=place, normalization="rms_norm")
     model = Transformer(config, seed=1)
     assert config.n_parameters() == model.n_parameters()

@@ -62,27 +62,27 @@ def joined(parts):
     return ops.concatenate(*parts, axis=-1)
 
 
-def keys_detached(self, x, memory, spec=npx.AttentionSpec(), state=None):
+def keys_detached(self, x, memory, spec=npx.AttentionSpec(), cache=None):
     kv, keys = self.key_value(memory), self.n_heads * self.d_k
     kv = joined([kv[..., :keys].detach(), kv[..., keys:]])
-    return self.output(neural.cross_attention(self.query(x), kv, self.n_heads, self.d_k, **self.how(spec)))
+    return self.output(neural.cross_attention(self.query(x), kv, self.n_heads, self.d_k, **self.options(spec)))
 
 
-def queries_detached(self, x, spec=npx.AttentionSpec(), state=None):
+def queries_detached(self, x, spec=npx.AttentionSpec(), cache=None):
     qkv, queries = self.query_key_value(x), self.n_heads * self.d_k
     qkv = joined([qkv[..., :queries].detach(), qkv[..., queries:]])
-    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **self.how(spec)))
+    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **self.options(spec)))
 
 
-def in_float16(self, x, spec=npx.AttentionSpec(), state=None):
+def in_float16(self, x, spec=npx.AttentionSpec(), cache=None):
     qkv = self.query_key_value(x)
     qkv = qkv.astype("float16").astype("float32") if qkv.dtype == npx.float32 else qkv
-    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **self.how(spec)))
+    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **self.options(spec)))
 
 
-def second_residual_lost(self, x, memory, source, own=None, cross=None):
+def second_residual_lost(self, x, memory, spec, self_cache=None, cross_cache=None):
     x = self.attention_residual(x, lambda y: self.attention(y, npx.AttentionSpec(causal=True)))
-    x = self.cross_attention_residual(x.detach(), lambda y: self.cross_attention(y, memory, source))
+    x = self.cross_attention_residual(x.detach(), lambda y: self.cross_attention(y, memory, spec))
     return self.feed_forward_residual(x, self.feed_forward)
 
 
@@ -135,14 +135,14 @@ layer(
     "Residual",
     "sum not taken back to x, norm first",
     lambda self, x, f: (
-        self.norm.of_sum(x, f(x), self.dropout) if self.post else x.detach() + self.dropout(f(self.norm(x)))
+        self.norm.residual_norm(x, f(x), self.dropout) if self.post else x.detach() + self.dropout(f(self.norm(x)))
     ),
 )
 layer(
     "Residual",
     "norm passed over by backward, norm first",
     lambda self, x, f: (
-        self.norm.of_sum(x, f(x), self.dropout) if self.post else x + self.dropout(f(routed(self.norm(x), x)))
+        self.norm.residual_norm(x, f(x), self.dropout) if self.post else x + self.dropout(f(routed(self.norm(x), x)))
     ),
 )
 layer("LayerNorm", "gain detached", lambda self, x: neural.layer_norm(x, self.gamma.detach(), self.beta, self.eps))
@@ -160,7 +160,7 @@ layer("DecoderLayer", "second residual detached", second_residual_lost)
 layer(
     "EncoderLayer",
     "input of the feed-forward's residual detached",
-    lambda self, x, spec, state=None: self.feed_forward_residual(
+    lambda self, x, spec, cache=None: self.feed_forward_residual(
         self.attention_residual(x, lambda y: self.attention(y, spec)).detach(), self.feed_forward
     ),
 )

@@ -8,7 +8,7 @@ from tests.mutants.base import mutant, routed
 
 PAIRS, TEXT = "model encoder_decoder", "model decoder"
 # The right ones.
-ENCODE, DECODE, FOLLOWING = Transformer._encode, Transformer._decode, LanguageModel.following
+ENCODE, DECODE, HIDDEN_STATES = Transformer._encode, Transformer._decode, LanguageModel.hidden_states
 CROSS_ENTROPY, EMBED = SequenceModel.cross_entropy, Embedding.forward
 DROPOUT, DROPOUT_GRAD, ATTENTION_GRAD = npx.dropout, npx.dropout_grad, npx.attention_grad
 
@@ -19,15 +19,14 @@ def method(kind, name, mistake, entry, function):
 
 
 def loss_with(change):
-    """The loss of a model whose arguments hidden, weight, targets, smoothing, over, pad, tokens are changed."""
+    """The loss of a model whose arguments hidden, weight, targets, smoothing, classes, pad, normalizer are changed."""
 
-    def cross_entropy(self, hidden, targets, smoothing, over, tokens):
-        hidden, weight, targets, smoothing, over, pad, tokens = change(
-            hidden, self.embedding.weight, targets, smoothing, over, self.config.pad_id, tokens
+    def cross_entropy(self, hidden, targets, label_smoothing, classes, normalizer):
+        hidden, weight, targets, label_smoothing, classes, pad, normalizer = change(
+            hidden, self.embedding.weight, targets, label_smoothing, classes, self.config.pad_id, normalizer
         )
-        return neural.linear_cross_entropy(hidden, weight, targets, npx.LabelSmoothing(smoothing, over, pad)) * (
-            1 / tokens
-        )
+        smoothing = npx.LabelSmoothing(label_smoothing, classes, pad)
+        return neural.linear_cross_entropy(hidden, weight, targets, smoothing) * (1 / normalizer)
 
     return cross_entropy
 
@@ -55,9 +54,9 @@ loss(
 )
 
 
-def mean_over_rows(self, hidden, targets, smoothing, over, tokens):
-    right = CROSS_ENTROPY(self, hidden, targets, smoothing, over, tokens)
-    return routed(right, CROSS_ENTROPY(self, hidden, targets, smoothing, over, len(targets)))
+def mean_over_rows(self, hidden, targets, label_smoothing, classes, normalizer):
+    right = CROSS_ENTROPY(self, hidden, targets, label_smoothing, classes, normalizer)
+    return routed(right, CROSS_ENTROPY(self, hidden, targets, label_smoothing, classes, len(targets)))
 
 
 method(SequenceModel, "cross_entropy", "gradient by sentences, loss by tokens", TEXT, mean_over_rows)
@@ -127,7 +126,7 @@ method(
 
 
 def first_layer_alone(self, tgt, memory, source, state=None):
-    x = self.target_positions.embedded(self.embedding, tgt, source.q_packing or 0, self.dropout)
+    x = self.target_positions.embed(self.embedding, tgt, source.q_packing or 0, self.dropout)
     for i, layer in enumerate(self.decoder):
         x = layer(x, memory.detach() if i else memory, source)
     return self.decoder_norm(x) if self.decoder_norm else x
@@ -162,7 +161,7 @@ def last_layer_alone(self, ids, state=None):
     last = self.layers[-1]
     last.forward = lambda x, *a, **k: type(last).forward(last, x.detach(), *a, **k)
     try:
-        return FOLLOWING(self, ids)
+        return HIDDEN_STATES(self, ids)
     finally:
         del last.forward
 
@@ -171,14 +170,14 @@ def without_last_norm(self, ids, state=None):
     """The norm's value with the history of what goes into it."""
     norm, self.norm = self.norm, None
     try:
-        x = FOLLOWING(self, ids)
+        x = HIDDEN_STATES(self, ids)
     finally:
         self.norm = norm
     return routed(norm(x), x) if norm else x
 
 
-method(LanguageModel, "following", "layers below the last without gradient", TEXT, last_layer_alone)
-method(LanguageModel, "following", "last norm passed over by backward", TEXT, without_last_norm)
+method(LanguageModel, "hidden_states", "layers below the last without gradient", TEXT, last_layer_alone)
+method(LanguageModel, "hidden_states", "last norm passed over by backward", TEXT, without_last_norm)
 
 
 def one_table(self, tgt, memory, source, state=None):

@@ -165,7 +165,7 @@ for entry in ("attention", "self_attention", "cross_attention"):
             g, q, k, v, p, (None, None), spec
         ),
         "gradients of keys and queries lost": lambda f, *a: (*(0 * x for x in f(*a)[:2]), f(*a)[2]),
-        "rotation not turned back": lambda f, *a: f(*a[:-1], a[-1]._replace(rotary=None)),
+        "rotation not turned back": lambda f, *a: f(*a[:-1], a[-1]._replace(rotary_base=None)),
     }.items():
         wrong = attention_mutant(change)
         kernel("attention_grad", f"{mistake} ({entry})", "attention", wrong, f"operation {entry}")
@@ -411,7 +411,7 @@ def first_rows(g):
 
 
 def not_turned(f, *args):
-    return f(*args[:-1], args[-1]._replace(rotary=None))
+    return f(*args[:-1], args[-1]._replace(rotary_base=None))
 
 
 for entry in ("attention", "self_attention", "cross_attention"):

@@ -345,7 +345,7 @@ def test_decoding_one_position_at_a_time_equals_whole_sequences():
             whole = own(Tensor(x), causal)
             attended = cross(Tensor(x), Tensor(npx.repeat(memory, 3, axis=0)), repeated)
         with kernel_mode(MODE):
-            own_state, cross_state = own.start(6, x.dtype, room=2), cross.start(Tensor(memory))
+            own_state, cross_state = own.new_cache(6, x.dtype, capacity=2), cross.new_cache(Tensor(memory))
             for i in range(5):
                 step = Tensor(x[:, i : i + 1])
                 assert near(own(step, causal, own_state), whole[:, i : i + 1])

@@ -23,7 +23,7 @@ class Seen:
 
     number = 0
 
-    def made(self, *args):
+    def on_forward(self, *args):
         self.number += 1
 
 

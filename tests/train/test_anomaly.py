@@ -24,11 +24,11 @@ LONG = 15  # tokens; one line of the text alone has more: 28
 
 def plant(monkeypatch, make, training=True):
     """The feed-forward layers add make(0) where a batch is longer than LONG; returns what they were given there."""
-    forward, loss_of, given, longest = FeedForward.forward, Transformer.loss_of, [], {}
+    forward, loss, given, longest = FeedForward.forward, Transformer.loss_from_inputs, [], {}
 
-    def measured(self, *inputs, packed, **how):
-        longest.update({len(side.cells): side.longest for side in packed})  # by the rows of a side
-        return loss_of(self, *inputs, packed=packed, **how)
+    def measured(self, *inputs, packing, **options):
+        longest.update({len(side.flat_index): side.max_length for side in packing})  # by the rows of a side
+        return loss(self, *inputs, packing=packing, **options)
 
     def planted(self, x):
         if self.training is not training or (training and longest[len(x.data)] <= LONG):
@@ -36,7 +36,7 @@ def plant(monkeypatch, make, training=True):
         given.append(x.data.tobytes())
         return forward(self, x) + make(x - x)
 
-    monkeypatch.setattr(Transformer, "loss_of", measured)
+    monkeypatch.setattr(Transformer, "loss_from_inputs", measured)
     monkeypatch.setattr(FeedForward, "forward", planted)
     return given
 
@@ -52,8 +52,8 @@ def root(zero):
 @pytest.mark.parametrize(
     ("make", "what", "told"),
     [
-        (nothing_by_nothing, "loss", r"divide: expected finite numbers from finite ones; gave nan at \(0, 0\)"),
-        (root, "gradient norm", r"sqrt, on the way back: expected a finite gradient of argument 0; gave \S+ at"),
+        (nothing_by_nothing, "loss", r"divide: expected a finite result for finite inputs; got nan at \(0, 0\)"),
+        (root, "gradient norm", r"backward of sqrt: expected a finite gradient of argument 0; got \S+ at"),
     ],
 )
 def test_a_training_names_the_operation_the_lines_of_text_and_the_line_of_code(

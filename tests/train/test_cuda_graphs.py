@@ -120,8 +120,8 @@ def test_what_cannot_be_captured_is_told_once_and_computed_call_by_call(change, 
     micro = batches(6)
     with device(cuda=True):
         expected = updated(False, micro, shape={"dropout": 0.0})
-        real = Transformer.loss_of
-        monkeypatch.setattr(Transformer, "loss_of", lambda self, *inputs, **how: change(real(self, *inputs, **how)))
+        real = Transformer.loss_from_inputs
+        monkeypatch.setattr(Transformer, "loss_from_inputs", lambda self, *inputs, **how: change(real(self, *inputs, **how)))
         found = updated(True, micro, shape={"dropout": 0.0})
         assert STATE.pinned is strict_graphs.pinned
     assert STATE.launches == 0 and found[0].tobytes() == expected[0].tobytes()

@@ -237,7 +237,7 @@ def test_a_bucket_is_sent_when_backward_adds_no_more_to_it(bytes_of_bucket, seed
     assert sorted(i for b in reduction.buckets for i in range(b.start, b.stop)) == list(range(flat.grad.size))
     src, tgt = np.array([[5, 6, 2]]), np.array([[1, 4, 2]])
     reduction.begin()
-    model.loss(src, tgt).backward(ready=reduction.ready)
+    model.loss(src, tgt).backward(on_leaf_done=reduction.ready)
     early = len(world.sums)
     assert early == len(reduction.buckets)  # each parameter is a leaf of the graph
     reduction.square()
@@ -339,6 +339,6 @@ def test_each_rank_keeps_its_part_of_what_is_learned_and_all_compute_with_the_sa
     buckets = len(first[0][0].own.buckets)
     assert sum(parts) == count and max(parts) <= count / size + buckets
     for (update, _, _), part in zip(first, parts, strict=True):
-        arrays = update.flat.data, update.flat.low, update.flat.grad, update.adam.m, update.adam.v
+        arrays = update.flat.data, update.flat.low_precision, update.flat.grad, update.adam.m, update.adam.v
         expected = 6 * count + 12 * part if precision != "float32" else 8 * count + 8 * part
         assert sum(a.nbytes for a in arrays if a is not None) == expected

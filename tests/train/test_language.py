@@ -161,7 +161,7 @@ def test_the_validation_loss_is_the_mean_over_the_whole_text(learned, folder):
     for start in range(0, len(ids) - 1, 12):
         window = ids[None, start : start + 13]
         with no_grad():
-            total += model.loss(window, normalizer=1.0).item()
+            total += model.loss(window, loss_normalizer=1.0).item()
     lines = (learned / "metrics.jsonl").read_text().splitlines()
     (entry,) = [entry for entry in map(json.loads, lines) if entry["kind"] == "valid"]
     assert entry["loss"] == pytest.approx(total / (len(ids) - 1), rel=1e-5)

@@ -109,7 +109,7 @@ def test_adam_moves_the_models_own_parameters_and_goes_on_from_its_state():
 @pytest.mark.parametrize("joined", [0, 100, 1 << 20])
 def test_an_update_does_not_depend_on_where_gradients_lie(monkeypatch, joined):
     """Weights and moments have the same bits; the norm, a sum of other parts, nearly the same."""
-    monkeypatch.setattr("models.parameters.JOINED", joined)
+    monkeypatch.setattr("models.parameters.CHUNK_SIZE", joined)
     found, ids = [], np.array([[4, 5, 6, 2], [7, 8, 2, 0]])
     for in_one in (True, False):
         model = Transformer(SMALL, seed=3)
@@ -272,8 +272,8 @@ def test_what_a_loss_cannot_be_divided_by_is_told_in_one_line(bad):
     logits, targets = Tensor(np.zeros((1, 2, 5))), np.array([[3, 2]])
     pairs = Transformer(SMALL)
     text = replace(SMALL, architecture="decoder").build()
-    losses = (lambda: label_smoothed_loss(logits, targets, normalizer=bad), lambda: text.loss(targets, normalizer=bad),
-              lambda: pairs.loss(targets, targets, normalizer=bad))  # fmt: skip
+    losses = (lambda: label_smoothed_loss(logits, targets, normalizer=bad), lambda: text.loss(targets, loss_normalizer=bad),
+              lambda: pairs.loss(targets, targets, loss_normalizer=bad))  # fmt: skip
     for loss in losses:
         with pytest.raises(ValueError, match=f"loss: expected a normalizer above 0; got {bad}; try"):
             loss()

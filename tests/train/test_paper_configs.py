@@ -56,7 +56,7 @@ def test_what_is_not_said_is_the_papers():
     assert defaults(NoamSchedule) == {"warmup_steps": 4000, "lr_scale": 1.0}
     search = {"beam": 4, "alpha": 0.6, "penalty": "paper", "max_extra": 50, "n_best": 1}
     assert defaults(check_search) == search and defaults(beam_search).items() >= search.items()
-    assert defaults(Transformer.loss)["smoothing"] == 0.1 and defaults(Transformer.loss)["smoothing_over"] == "all"
+    assert defaults(Transformer.loss)["label_smoothing"] == 0.1 and defaults(Transformer.loss)["smoothing_classes"] == "all"
     assert TransformerConfig(37_000) == TransformerConfig.preset("base", 37_000)
 
 
@@ -145,7 +145,7 @@ def test_smoothing_is_spread_over_the_wrong_types_alone():
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     q = np.full((2, 20), 0.1 / 19)
     q[[0, 1], tgt[0, 1:]] = 0.9
-    loss = model.loss(src, tgt, smoothing=c.train.label_smoothing, smoothing_over=c.train.smoothing_over)
+    loss = model.loss(src, tgt, label_smoothing=c.train.label_smoothing, smoothing_classes=c.train.smoothing_over)
     assert loss.item() == pytest.approx(-(q * log_p).sum() / 2, rel=1e-5)
 
 

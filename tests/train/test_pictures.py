@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import npx
 from models import Transformer, TransformerConfig
 from models.search import beam_search
-from models.search.tree import CUT, FINISHED, KEPT, Forced, Tree
+from models.search.tree import CUT, FINISHED, KEPT, ForcedPrefix, Tree
 from tests.helpers.trainings import text, uninterrupted  # noqa: F401
 from tests.laws.test_search import EOS, MarkovModel
 from train.cli import main
@@ -228,7 +228,7 @@ def test_the_leaves_of_a_tree_are_exactly_the_hypotheses(seed, beam, coarse, alp
         [c for c in tree.candidates if c.length == n + 1 and c.fate != "dropped"] for n in range(len(tree.bounds))
     ]
     assert all(1 <= len(step) <= beam for step in by_step)
-    assert not tree.why.startswith("the search has not")
+    assert not tree.stop_reason.startswith("the search has not")
 
 
 @given(seed=st.integers(0, 500), prefix=st.lists(st.integers(3, 5), max_size=3))
@@ -236,7 +236,7 @@ def test_the_leaves_of_a_tree_are_exactly_the_hypotheses(seed, beam, coarse, alp
 def test_a_forced_prefix_keeps_the_models_log_probability(seed, prefix):
     model = MarkovModel(6, seed)
     src = np.array([[3, 4, EOS]])
-    (best,) = beam_search(Forced(model, prefix), src, beam=3, max_extra=6, n_best=3)
+    (best,) = beam_search(ForcedPrefix(model, prefix), src, beam=3, max_extra=6, n_best=3)
     everything = beam_search(model, src, beam=200, max_extra=6, n_best=200)[0]
     known = {tuple(h.tokens): h.log_probability for h in everything}
     assert all(h.tokens[: len(prefix)] == prefix for h in best)
@@ -260,7 +260,7 @@ def test_peak_memory_agrees_with_tracemalloc():
         with npx.keyed(1, 1):
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
-            task.loss(model.train(), batch, smoothing=0.1, smoothing_over="all", normalizer=1.0).backward()
+            task.loss(model.train(), batch, label_smoothing=0.1, smoothing_classes="all", loss_normalizer=1.0).backward()
             peak = tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
@@ -271,18 +271,18 @@ def test_a_head_that_attends_one_back_is_positional(loaded):
     model, tokenizer, config = loaded
     words = Corpus.from_pairs([(tokenizer.encode("one two three"), tokenizer.encode("eins zwei"))] * 2)
     evaluation_text = EvaluationText(words, config, tokenizer, 2)
-    original = model.inside
+    original = model.inspect
 
     def attend_back(src, tgt, *kinds):
         inspection = original(src, tgt, *kinds)
         inspection.maps["encoder"][0][:, 0] = np.eye(src.shape[1], k=-1)
         return inspection
 
-    model.inside = attend_back
+    model.inspect = attend_back
     try:
         baseline, roles = measure_roles(model, evaluation_text)
     finally:
-        del model.inside
+        del model.inspect
     of = {str(role.head): role for role in roles}
     assert [str(head) for head in all_heads(model)] == list(of) and set(of["cross.0.1"].measures) == set(MEASURES)
     length = len(source_ids(model, tokenizer, "one two three"))

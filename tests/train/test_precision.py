@@ -101,18 +101,18 @@ def test_weights_are_kept_in_float32_beside_a_low_copy(low):
         p.data += np.linspace(0, 1e-3, p.size, dtype="float32")
     before = tree.state_dict()
     flat = FlatParameters(tree, low)
-    assert (flat.data.dtype, flat.low.dtype, flat.grad.dtype) == ("float32", low, "float32")
+    assert (flat.data.dtype, flat.low_precision.dtype, flat.grad.dtype) == ("float32", low, "float32")
     for name, p in tree.named_parameters():
         assert p.dtype == low and p.grad.dtype == "float32"
-        assert np.shares_memory(p.data, flat.low) and np.shares_memory(p.master, flat.data)
+        assert np.shares_memory(p.data, flat.low_precision) and np.shares_memory(p.master, flat.data)
         assert np.array_equal(p.data, before[name].astype(low))
     state = tree.state_dict()
     assert all(array.dtype == "float32" and np.array_equal(array, before[name]) for name, array in state.items())
     changed = {name: array + np.float32(0.1) for name, array in state.items()}
     tree.load_state_dict(changed)
     assert all(np.array_equal(array, changed[name]) for name, array in tree.state_dict().items())
-    assert np.array_equal(flat.low, flat.data.astype(low))
-    with pytest.raises(ValueError, match="FlatParameters: expected parameters in no buffer yet; got scale and 7 more"):
+    assert np.array_equal(flat.low_precision, flat.data.astype(low))
+    with pytest.raises(ValueError, match="FlatParameters: expected parameters outside of any buffer; got scale and 7 more"):
         FlatParameters(tree, np.dtype("float64"))
 
 
@@ -137,7 +137,7 @@ def test_small_updates_are_not_lost_to_rounding(low):
         adam.step(1e-4, scale=0.25)
     assert adam.m.dtype == "float32"
     assert flat.data[0] == pytest.approx(2 - 40e-4, rel=1e-6)
-    assert np.array_equal(flat.low, flat.data.astype(low)), "Adam writes the copy in the same pass"
+    assert np.array_equal(flat.low_precision, flat.data.astype(low)), "Adam writes the copy in the same pass"
 
 
 def test_a_model_computes_in_half_what_it_computes_in_float32():
@@ -150,8 +150,8 @@ def test_a_model_computes_in_half_what_it_computes_in_float32():
             flat = FlatParameters(model, numbers)
             loss = model.loss(src, tgt)
             loss.backward(1024.0)
-            assert loss.dtype == "float32" and model.encode(src)[0].dtype == flat.numbers
-            assert model(src, tgt[:, :-1]).dtype == flat.numbers
+            assert loss.dtype == "float32" and model.encode(src)[0].dtype == flat.compute_dtype
+            assert model(src, tgt[:, :-1]).dtype == flat.compute_dtype
             assert all(weights.dtype == "float32" for weights in model.attention_maps(src, tgt))
             best = greedy_search(model, src, max_extra=3)
             found.append((loss.item(), flat.grad / 1024, [h.tokens for h in best]))

@@ -109,8 +109,8 @@ class Copying(Task):
         batches = CopyBatches(corpus)
         return ((indices, batches.batch(indices)) for indices in batches.epoch(0))
 
-    def loss(self, model, batch, smoothing=0.0, smoothing_over="all", normalizer=1.0):
-        return model.loss(batch.ids[:, 1:], batch.ids, smoothing, smoothing_over, normalizer=normalizer)
+    def loss(self, model, batch, label_smoothing=0.0, smoothing_classes="all", loss_normalizer=1.0):
+        return model.loss(batch.ids[:, 1:], batch.ids, label_smoothing, smoothing_classes, loss_normalizer)
 
     def evaluation(self, config, tokenizer, corpus):
         return Lines()

@@ -29,7 +29,7 @@ class EchoModel:
 
     def __init__(self):
         self.config = SimpleNamespace(pad_id=PAD, bos_id=BOS, eos_id=EOS)
-        self.training, self.longest = False, None
+        self.training, self.max_length = False, None
         self.shapes = []
 
     def train(self, mode=True):
@@ -112,7 +112,7 @@ def test_a_line_that_is_too_long_is_cut_with_a_warning_that_names_it():
 
 def test_learned_positions_bound_the_source():
     model = EchoModel()
-    model.longest = 4
+    model.max_length = 4
     with pytest.warns(UserWarning, match="at most 3 tokens"):
         translate_lines(model, LetterTokenizer(), ["abcdef"])
     assert model.shapes == [(1, 4)]

@@ -31,7 +31,11 @@ class Graphs:
 
     def __init__(self, model: Any, settings: TrainSection, say: Callable[[str], object]) -> None:
         self.model, self.settings, self.say = model, settings, say
-        self.how = {"smoothing": settings.label_smoothing, "over": settings.smoothing_over, "tokens": 1}
+        self.how = {
+            "label_smoothing": settings.label_smoothing,
+            "smoothing_classes": settings.smoothing_over,
+            "loss_normalizer": 1,
+        }
         self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # by shapes; None for one that was met once
         self.possible = True
         self.gradient_of_all = model.embedding.weight.buffer().grad  # in one place, where graphs add to it
@@ -42,7 +46,7 @@ class Graphs:
         share = kind(1 / float(normalizer))
         if not self.graphs:  # the first batch's products are on the graphs' handle too
             self.tried(lambda: blas.use_own_handle(npx.array_module(model.embedding.weight.data)))
-        inputs = [np.asarray(kind(scale) * share), *model.inputs(*sequences)]
+        inputs = [np.asarray(kind(scale) * share), *model.loss_inputs(*sequences)]
         shapes = tuple((x.shape, x.dtype.name) for x in inputs)
         if self.graphs.get(shapes) is None and shapes in self.graphs and self.possible:
             self.graphs[shapes] = self.tried(lambda: self.captured(inputs))
@@ -57,7 +61,7 @@ class Graphs:
 
     def gradient(self, g: npx.Array, *inputs: npx.Array) -> npx.Array:
         """The loss () of inputs on the device, summed over tokens; g times its gradient is added up."""
-        loss = self.model.loss_of(*inputs, **self.how)
+        loss = self.model.loss_from_inputs(*inputs, **self.how)
         loss.backward(g)
         return loss.data
 

@@ -76,8 +76,8 @@ class Adam:
             )
         self.flat = model if isinstance(model, FlatParameters) else FlatParameters(model)
         self.options = beta1, beta2, eps, weight_decay, eps_inside
-        self.m = npx.zeros(self.flat.learned, self.flat.data.dtype)  # (P,)
-        self.v = npx.zeros(self.flat.learned, self.flat.data.dtype)  # (P,)
+        self.m = npx.zeros(self.flat.n_local, self.flat.data.dtype)  # (P,)
+        self.v = npx.zeros(self.flat.n_local, self.flat.data.dtype)  # (P,)
         self.steps = 0  # updates done
 
     def step(self, lr: float, scale: float = 1.0) -> None:
@@ -88,11 +88,11 @@ class Adam:
         if not 0.0 <= lr < float("inf"):
             raise ValueError(f"Adam: expected a rate of 0 or above, finite; got {lr}; try 1e-4")
         self.flat.check()
-        self.flat.moved()
+        self.flat.mark_updated()
         self.steps += 1
         numbers = npx.adam_step(self.steps, lr, *self.options, scale)
         start = 0
-        for weights, g, low in self.flat.pieces():
+        for weights, g, low in self.flat.update_chunks():
             own = slice(start, start := start + g.size)
             if g.size:
                 npx.adam(weights, g, self.m[own], self.v[own], numbers, low)
@@ -156,7 +156,7 @@ class LossScale:
 
 def squared_norm(flat: FlatParameters) -> npx.Array:
     """sum g^2 over all gradients (), on the device; inf or NaN where one is, or where the sum overflows."""
-    return npx.sum(npx.stack([square(g) for _, g in flat.gradient()]))
+    return npx.sum(npx.stack([square(g) for _, g in flat.gradient_chunks()]))
 
 
 def square(g: npx.Array) -> npx.Array:

@@ -139,7 +139,7 @@ def check_model(config: RunConfig, task: Task) -> None:
             f"model.architecture: expected {' or '.join(fitting)} for the task {task.name}; "
             f"got {shape.architecture}; try {fitting[0]}"
         )
-    most = shape.outline().longest
+    most = shape.outline().max_length
     if most is not None and config.data.max_length > most:
         raise UserError(
             f"data.max_length: expected at most model.max_positions = {most} with learned positions; "

@@ -47,7 +47,7 @@ class Update:
         self.task, self.model, self.settings, self.report, self.meanwhile = task, model, settings, report, meanwhile
         t, precision = settings, npx.precision_named(settings.precision)
         if t.recompute:
-            model.recompute()
+            model.enable_gradient_checkpointing()
         self.flat = FlatParameters(model, precision.compute_dtype if precision.is_mixed else None)
         self.world = npx.distributed.world()
         wire_dtype = None if t.reduce_dtype == "float32" else npx.precision_named(t.reduce_dtype).compute_dtype
@@ -152,7 +152,9 @@ class Update:
     def _backward(self, batch: Any, targets: int, ready: Any = None) -> npx.Array:
         """Adds a micro-batch's gradient; its loss, of `targets` tokens in the whole update. `ready`: see `backward`."""
         t = self.settings
-        how = {"smoothing": t.label_smoothing, "smoothing_over": t.smoothing_over, "normalizer": targets}
+        how = {
+            "label_smoothing": t.label_smoothing, "smoothing_classes": t.smoothing_over, "loss_normalizer": targets
+        }  # fmt: skip
         loss = self.task.loss(self.model, batch, **how)
         loss.backward(self.scale.value, ready)
         return loss.data
@@ -192,7 +194,7 @@ class Update:
         t, use = self.settings, npx.memory_use()
         largest = max(micro, key=lambda batch: batch.shape).describe()
         flat, adam = self.flat, self.adam
-        arrays = flat.data, flat.low, adam.m, adam.v
+        arrays = flat.data, flat.low_precision, adam.m, adam.v
         gradients = flat.size * flat.data.itemsize  # wherever they lie
         own = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
         kept = "; ".join(map(str, saved_arrays()[:3])) or "nothing yet"

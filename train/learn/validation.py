@@ -71,7 +71,7 @@ class Validation:
     def loss(self, batch: Any) -> float:
         """The sum over a batch's targets, without smoothing."""
         with unwarned():
-            return float(self.task.loss(self.model, batch, smoothing=0.0, normalizer=1.0).item())
+            return float(self.task.loss(self.model, batch, label_smoothing=0.0, loss_normalizer=1.0).item())
 
     def blame(self, debug: bool) -> tuple[str, str]:
         """Where the batch that failed stands in the text, and with `debug` the first operation; on all ranks alike."""

@@ -77,8 +77,8 @@ def search_lines(
     for name, value, least in (("batch_tokens", batch_tokens, 1), ("max_length", max_length, 2), ("window", window, 1)):
         if value < least:
             raise ValueError(f"{name}: expected at least {least}; got {value}")
-    if model.longest:
-        max_length = min(max_length, model.longest)
+    if model.max_length:
+        max_length = min(max_length, model.max_length)
 
     def found(part: list[str], sources: list[list[int]]) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in sources]

@@ -91,7 +91,7 @@ class Task:
         raise NotImplementedError
 
     def loss(self, model: Any, batch: Any, **how: Any) -> Tensor:
-        """`model.loss` () of a batch; `how`: its smoothing, smoothing_over and normalizer."""
+        """`model.loss` () of a batch; `how`: its label_smoothing, smoothing_classes and loss_normalizer."""
         return model.loss(*self.sequences(batch), **how)
 
     def where(self, corpus: Any, examples: Any) -> str:

@@ -58,8 +58,8 @@ def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, 
     for n, (fate, (edge, fill, _)) in enumerate(STYLES.items()):
         axis.add_patch(Rectangle((0.15 + 1.1 * n, y), 0.16, 0.16, facecolor=fill, edgecolor=edge))
         axis.text(0.37 + 1.1 * n, y + 0.09, fate, fontsize=7.5, va="center")
-    axis.text(0.15, height - 0.12, f"The search ended: {tree.why}.", fontsize=8, va="center")
-    alt = [f"{title}.", f"The search ended: {tree.why}."]
+    axis.text(0.15, height - 0.12, f"The search ended: {tree.stop_reason}.", fontsize=8, va="center")
+    alt = [f"{title}.", f"The search ended: {tree.stop_reason}."]
     for n, h in enumerate(best):
         alt.append(f"{n + 1}. {tokenizer.decode(h.tokens)} (score {h.score:.4f}, log-probability "
                     f"{h.log_probability:.4f} nats{'' if h.finished else ', cut off'})")  # fmt: skip

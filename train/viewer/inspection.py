@@ -12,7 +12,7 @@ import numpy as np
 
 import npx
 from models.search import Hypothesis, beam_search
-from models.search.tree import Forced
+from models.search.tree import ForcedPrefix
 from train.errors import UserError
 
 MAX_TOKENS = 256  # of an inspected sentence, end of sentence included
@@ -79,7 +79,7 @@ def labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 
 def max_source_tokens(model: Any) -> int:
     """Return the maximum number of source tokens, end of sentence excluded."""
-    return min(model.longest or MAX_TOKENS, MAX_TOKENS) - 1
+    return min(model.max_length or MAX_TOKENS, MAX_TOKENS) - 1
 
 
 def source_ids(model: Any, tokenizer: Any, sentence: str) -> list[int]:
@@ -100,7 +100,7 @@ def translate(
     observe: Callable[[Any], object] | None = None,
 ) -> list[Hypothesis]:
     """Return the hypotheses for one sentence, best first; each begins with the token ids `prefix`."""
-    constrained: Any = Forced(model, list(prefix)) if prefix else model
+    constrained: Any = ForcedPrefix(model, list(prefix)) if prefix else model
     (hypotheses,) = beam_search(constrained, np.array([src]), **search, observe=observe)
     return hypotheses
 
@@ -125,8 +125,8 @@ class Inspection:
 
 def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int]) -> Inspection:
     """Run the model once on a sentence and its translation `tokens` (ids without BOS and EOS)."""
-    ids = [model.config.bos_id, *tokens][: model.longest]
-    inside = model.inside(np.array([src]), np.array([ids]))
+    ids = [model.config.bos_id, *tokens][: model.max_length]
+    inside = model.inspect(np.array([src]), np.array([ids]))
     layers = [log_softmax(npx.to_host(model.logits(hidden).data)[0]) for hidden in inside.hidden]
     target = labels(tokenizer, [*tokens, tokenizer.eos_id])[: len(ids)]
     return Inspection(

@@ -17,19 +17,19 @@ def measure_memory(task: Task, model: Any, batch: Any, settings: Any) -> Memory:
     """Measure one forward and backward pass of a batch with the [train] settings; excludes weights and gradients."""
     FlatParameters(model)  # as in training: the flat buffers exist before the pass
     model.train()
-    how = {"smoothing": settings.label_smoothing, "smoothing_over": settings.smoothing_over}
+    how = {"label_smoothing": settings.label_smoothing, "smoothing_classes": settings.smoothing_over}
     with npx.keyed(settings.seed, 1), observing(Memory()) as memory:
-        task.loss(model, batch, **how, normalizer=batch.n_target_tokens).backward()
+        task.loss(model, batch, **how, loss_normalizer=batch.n_target_tokens).backward()
     model.eval()
     return memory
 
 
 def draw_memory(memory: Memory, batch: str, path: Path, source: str) -> Path:
     """Plot live memory, its peak and the layers that add most; `batch` describes the batch in words."""
-    live = [moment.live / MIB for moment in memory.moments]
-    turn = sum(moment.phase == "forward" for moment in memory.moments)
+    live = [sample.live / MIB for sample in memory.samples]
+    turn = sum(sample.phase == "forward" for sample in memory.samples)
     peak = memory.peak
-    at = memory.moments.index(peak)
+    at = memory.samples.index(peak)
     layers = list(memory.by_layer().items())[:LARGEST]
     figure = new_figure(9.5, 4.2)
     axis = figure.add_axes((0.065, 0.125, 0.545, 0.745))

@@ -65,7 +65,7 @@ class EvaluationText:
     def quality(self, model: Any) -> tuple[float, float, list[str]]:
         """Return the loss (nats per token), the BLEU of greedy search and the translations."""
         with no_grad():
-            loss = model.loss(self.src, self.tgt, smoothing=0.0).item()
+            loss = model.loss(self.src, self.tgt, label_smoothing=0.0).item()
         hypotheses = greedy_search(model, self.src, max_extra=self.max_extra)
         texts = self.tokenizer.decode_batch([h.tokens for h in hypotheses])
         return loss, corpus_bleu_for_validation(texts, self.references, tokenize=self.tokenize), texts
@@ -82,7 +82,7 @@ def measure_roles(
     sums = {head: dict.fromkeys(MEASURES, 0.0) for head in heads}
     for src, tgt in text.pairs:
         src, tgt = [*src, model.config.eos_id], [model.config.bos_id, *tgt]
-        inside = model.inside(np.array([src]), np.array([tgt]))
+        inside = model.inspect(np.array([src]), np.array([tgt]))
         rarest = {"cross": int(text.counts[src[:-1]].argmin()), "encoder": int(text.counts[src[:-1]].argmin())}
         rarest["decoder"] = 1 + int(text.counts[tgt[1:]].argmin()) if len(tgt) > 1 else 0
         for head in heads:

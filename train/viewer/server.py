@@ -30,7 +30,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from models.search import check_search
-from models.search.beam import Moment
+from models.search.beam import SearchStep
 from models.search.tree import CUT, FINISHED, Tree
 from train.errors import UserError, one_line
 from train.run.folder import RunFolder
@@ -191,8 +191,8 @@ class Page:
         search, prefix, off = self.search(query), self.prefix(query), self.off(query)
         tree = Tree()
 
-        def observe(moment: Moment) -> None:
-            tree(moment)
+        def observe(step: SearchStep) -> None:
+            tree(step)
             live = [i for i, c in enumerate(tree.candidates) if c.length == len(tree.bounds) and c.fate != "dropped"]
             send({"so_far": labels(tokenizer, tree.tokens(live[0]))} if live else {})
 
@@ -279,7 +279,7 @@ class Page:
             i for i, c in enumerate(tree.candidates)
             if c.fate in (FINISHED, CUT) and (c.score, c.log_probability) == (best.score, best.log_probability)
         ]  # fmt: skip
-        return {"nodes": nodes, "why": tree.why, "won": won[:1], "bounds": [to_json(np.array(b)) for b in tree.bounds]}
+        return {"nodes": nodes, "why": tree.stop_reason, "won": won[:1], "bounds": [to_json(np.array(b)) for b in tree.bounds]}
 
 
 def stamp(file: Path) -> str:

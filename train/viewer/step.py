@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from autograd import Recorder, Tensor, observing
-from autograd.draw.graph import REFUSED, Wrong, evaluate, free_place, numbers, parsed
+from autograd.draw.graph import EXPRESSION_ERRORS, ExpressionError, evaluate, format_array, label_position, parse
 from autograd.draw.layout import Box, Layout
-from autograd.engine import Node
+from autograd.engine import BackwardEvent
 from autograd.neural import softmax
-from npx import Array
 from train.errors import UserError, one_line
 
 KNOWN = {
@@ -30,21 +29,20 @@ class Watcher(Recorder):
         self.source: dict[int, str] = {}
         self.sums: list[dict[int, Any]] = []  # before each visit: the gradient so far, by node number
 
-    def made(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
+    def on_forward(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
         if result.size > MAX_SIZE or len(self.steps) >= MAX_NODES:
-            raise Wrong(
+            raise ExpressionError(
                 f"expected at most {MAX_NODES} operations of at most {MAX_SIZE} numbers each; got more at {name}"
             )
-        super().made(name, args, result)
+        super().on_forward(name, args, result)
         if result.node is not None and result.node.vjp is not None:
             self.source[result.node.number] = source_of(result.node.vjp)
 
-    def went(
-        self, node: Node, vjp: Any, g: Array, parents: tuple[Any, ...], gradients: Any, into: Any, sums: Any
-    ) -> None:
-        now = {other.number: to_json(total) for other, (total, _) in sums.items()} | {node.number: to_json(g)}
+    def on_backward(self, event: BackwardEvent) -> None:
+        now = {node.number: to_json(total) for node, (total, _) in event.sums.items()}
+        now[event.node.number] = to_json(event.g)
         self.sums.append((self.sums[-1] if self.sums else {}) | now | self.leaf_gradients())
-        super().went(node, vjp, g, parents, gradients, into, sums)
+        super().on_backward(event)
 
     def leaf_gradients(self) -> dict[int, Any]:
         return {number: to_json(leaf.grad) for number, leaf in self.leaves.items() if leaf.grad is not None}
@@ -66,9 +64,9 @@ def steps(request: Mapping[str, Any]) -> dict[str, Any]:
         with np.errstate(all="ignore"), observing(Watcher()) as recorder:
             result = head(leaves, **request["head"]) if "head" in request else expression(leaves, **request)
             if not isinstance(result, Tensor) or result.node is None:
-                raise Wrong("expected an operation on a variable, as in a * b + a; got a constant")
+                raise ExpressionError("expected an operation on a variable, as in a * b + a; got a constant")
             result.backward(np.ones_like(result.data))
-    except (*REFUSED, RecursionError) as error:
+    except (*EXPRESSION_ERRORS, RecursionError) as error:
         raise UserError(one_line(error) or type(error).__name__) from None
     return describe(recorder, {id(leaf): name for name, leaf in leaves.items()})
 
@@ -76,15 +74,15 @@ def steps(request: Mapping[str, Any]) -> dict[str, Any]:
 def expression(leaves: dict[str, Tensor], expression: str = "", values: Any = None) -> Any:
     """Evaluate an expression of the variables in `values`; other variables get 2, 3, 5, ..."""
     if not isinstance(expression, str) or not 1 <= len(expression) <= MAX_LETTERS:
-        raise Wrong(f"expected an expression of 1 to {MAX_LETTERS} characters; got something else")
+        raise ExpressionError(f"expected an expression of 1 to {MAX_LETTERS} characters; got something else")
     for name, value in (values or {}).items():
         array = np.array(value, float)
         if not name.isidentifier() or array.size > MAX_VALUES or array.ndim > 3:
-            raise Wrong(
+            raise ExpressionError(
                 f"expected variables with at most {MAX_VALUES} numbers each; got {name[:20]!r} with {array.size}"
             )
         leaves[name] = Tensor(array, requires_grad=True)
-    return evaluate(parsed(expression), leaves, KNOWN)
+    return evaluate(parse(expression), leaves, KNOWN)
 
 
 def head(leaves: dict[str, Tensor], causal: bool = False) -> Tensor:
@@ -112,25 +110,25 @@ def describe(recorder: Watcher, names: Mapping[int, str]) -> dict[str, Any]:
     for step in steps:
         nodes.append({
             "key": key[step.number], "name": step.name, "leaf": False, "value": to_json(step.value),
-            "inputs": [key[parent] for parent in step.parents], "saved": step.kept,
+            "inputs": [key[parent] for parent in step.parents], "saved": step.saved_bytes,
             "source": recorder.source[step.number], "gradient": to_json(step.g),
-            "gave": [to_json(g) for g in step.gave], "how": step.how,
+            "gave": [to_json(g) for g in step.gradients], "how": step.handling,
         })  # fmt: skip
     graph = [
-        Box(node["key"], [node["name"], f"{numbers(np.array(node['value'], float))}"], node["leaf"],
+        Box(node["key"], [node["name"], f"{format_array(np.array(node['value'], float))}"], node["leaf"],
             [(i, "") for i in node["inputs"]])
         for node in nodes
     ]  # fmt: skip
     for box in graph:
         box.lines[1] = box.lines[1][:24].ljust(16)  # leave room for the gradient
     layout = Layout(graph)
-    ways = iter(layout.ways)  # in the order of boxes and their inputs
+    ways = iter(layout.lines)  # in the order of boxes and their inputs
     for node in nodes:
         node["x"], node["y"], node["width"] = (at[node["key"]] for at in (layout.x, layout.y, layout.width))
-        node["ways"] = [layout.way(next(ways)[0]) for _ in node["inputs"]]
+        node["ways"] = [layout.corners(next(ways)[0]) for _ in node["inputs"]]
         taken: list[tuple[float, float, float]] = []
         node["labels"] = [
-            free_place(way, how, taken) for way, how in zip(node["ways"], node.get("how", ()), strict=False)
+            label_position(way, how, taken) for way, how in zip(node["ways"], node.get("how", ()), strict=False)
         ]
     width, height = layout.size
     sums = [*recorder.sums, (recorder.sums[-1] if recorder.sums else {}) | recorder.leaf_gradients()]

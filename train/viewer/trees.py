@@ -30,7 +30,7 @@ def attention_over_words(model: Any, tokenizer: TreeTokenizer, tree: Tree) -> tu
     sizes = [len(ids) for ids in word_ids if ids]
     src = [*(i for ids in word_ids for i in ids), config.eos_id]
     tgt = [config.bos_id, *tokenizer.encode_trees([tree])[0]]
-    longest = model.longest or max(len(src), len(tgt))
+    longest = model.max_length or max(len(src), len(tgt))
     maps = model.attention_maps(np.array([src[:longest]]), np.array([tgt[:longest]]))
     weights = maps[-1][0].mean(axis=0)  # (T, S)
     starts = np.concatenate([[0], np.cumsum(sizes)])

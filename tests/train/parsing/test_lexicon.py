@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from models import TransformerConfig
-from models.cache import State
+from models.cache import DecodingState
 from models.search import beam_search
 from tests.helpers.small_models import build
 from train import UserError
@@ -122,7 +122,7 @@ class Fond:
         return np.tile(self.logits, (len(tokens), 1))
 
 
-class Nothing(State):
+class Nothing(DecodingState):
     def __init__(self):
         pass
 

@@ -113,7 +113,7 @@ class GradientReducer(LocalGradients):
 
     def spread(self) -> None:
         if self.shards:
-            weights = self.flat.data if self.flat.low is None else self.flat.low
+            weights = self.flat.data if self.flat.low_precision is None else self.flat.low_precision
             for end in [self.world.all_gather(weights[bucket]) for bucket in self.buckets]:
                 end()
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import npx
-from models.cache import State
+from models.cache import DecodingState
 from train.tasks.parsing.lexicon import Lexicon
 from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION
 from train.tasks.parsing.tokenizer import TreeTokenizer
@@ -114,11 +114,11 @@ def _tags(words: Sequence[str], known: set[str], lexicon: Lexicon | None) -> Ite
         yield {mark} & known or (others & lexicon.tags(word) if lexicon else set()) or others or known
 
 
-class Written(State):
+class Written(DecodingState):
     """What each row has written: its sentence, the words used, the brackets opened since the last of them or the last
     that was closed, the innermost entry that is open; the model's state."""
 
-    def __init__(self, inner: State, sentence: Any) -> None:
+    def __init__(self, inner: DecodingState, sentence: Any) -> None:
         self.inner, self.sentence = inner, sentence
         self.used, self.in_a_row, self.open = np.zeros((3, len(sentence)), int)
 

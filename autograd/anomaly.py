@@ -1,0 +1,83 @@
+"""Anomaly detection: stop at the first operation or vjp that produces a NaN or an infinity.
+
+with anomaly():
+    model.loss(src_ids, tgt_ids).backward()
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import npx
+from autograd.engine import BackwardEvent, Tensor, observing
+from autograd.observe import LayerNames, Observer, calling_line
+from npx import Array
+
+
+class AnomalyError(FloatingPointError):
+    """An operation, or its vjp, returned a value that is not finite although its inputs were."""
+
+
+class AnomalyDetector(Observer):
+    """Raises AnomalyError at the first result that is not finite."""
+
+    def __init__(self) -> None:
+        self.locations: dict[int, str] = {}  # of the forward call, by node number
+        self.layer_names = LayerNames()
+
+    def _location(self) -> str:
+        file, line, function = calling_line()
+        layer = self.layer_names.current()
+        return f'{f"{layer}, " if layer else ""}File "{file}", line {line}, in {function}'
+
+    def on_forward(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
+        if result.node is not None:
+            self.locations[result.node.number] = self._location()
+        if is_finite(result.data):
+            return
+        for i, x in enumerate(args):
+            if isinstance(x, Tensor) and x.node is None and x.requires_grad and not is_finite(x.data):
+                problem = f"expected finite parameters; got {first_bad_value(x.data)} in argument {i}"
+                raise AnomalyError(f"{name}: {problem}\n{self._location()}")
+        if all(is_finite(x.data if isinstance(x, Tensor) else x) for x in args):
+            problem = f"expected a finite result for finite inputs; got {first_bad_value(result.data)}"
+            raise AnomalyError(f"{name}: {problem}\n{self._location()}")
+
+    def on_backward(self, event: BackwardEvent) -> None:
+        name = event.node.name
+        location = self.locations.pop(event.node.number, "an operation that ran before the block")
+        if not is_finite(event.g):
+            problem = f"expected a finite gradient for {name}; got {first_bad_value(event.g)}"
+            raise AnomalyError(f"backward: {problem}\n{location}")
+        for i, gradient in enumerate(event.gradients):
+            if gradient is not None and not is_finite(gradient):
+                problem = f"expected a finite gradient of argument {i}; got {first_bad_value(gradient)}"
+                raise AnomalyError(f"backward of {name}: {problem}\n{location}")
+
+
+def is_finite(x: Any) -> bool:
+    """Return whether a float, or every element of a floating array, is finite; True for anything else."""
+    if isinstance(x, float):
+        return x == x and abs(x) != npx.inf
+    if not hasattr(x, "dtype") or x.dtype.kind in "biu":
+        return True
+    return bool(npx.isfinite(x).all())
+
+
+def first_bad_value(x: Array) -> str:
+    """Describe the first element of x that is not finite, its index, and the number of such elements."""
+    x = npx.host.atleast_1d(npx.to_host(x))
+    bad = ~npx.isfinite(x)
+    index = tuple(int(k[0]) for k in npx.nonzero(bad))
+    return f"{x[index]} at {index}, {int(bad.sum())} of {x.size}"
+
+
+@contextmanager
+def anomaly() -> Iterator[None]:
+    """Within the block, raise AnomalyError at the first operation or vjp that produces a NaN or an infinity.
+
+    The message names the operation, the layer and the line of code that called it. Every result is checked, which is
+    slow. Values that are already not finite, such as -inf in a mask, raise nothing.
+    """
+    with observing(AnomalyDetector()):
+        yield

@@ -1,0 +1,118 @@
+"""Memory profile of a training step: the bytes that are alive after each operation and each vjp, by layer.
+
+with observing(Memory()) as memory:
+    model.loss(src_ids, tgt_ids).backward()
+print(memory.peak, memory.by_layer())
+"""
+
+import tracemalloc
+import weakref
+from typing import Any, NamedTuple
+
+from autograd.engine import BackwardEvent, Node, Tensor
+from autograd.observe import LayerNames, Observer
+from autograd.saved import captured, owner
+
+
+class MemorySample(NamedTuple):
+    """Memory after one operation, or after its vjp."""
+
+    phase: str  # "forward" or "backward"
+    operation: str
+    layer: str
+    live: int  # bytes alive afterwards
+    max_live: int  # the most since the previous sample; differs from `live` only with tracemalloc
+
+
+class Memory(Observer):
+    """Counts the bytes of the arrays that a step allocates and that are still alive, after each operation and vjp.
+
+    Args:
+        traced: also measure, with tracemalloc, what a kernel allocates while it runs (a masked gradient, say). Resets
+            the peak of tracemalloc at each sample. Default False. ValueError if tracemalloc is not tracing.
+
+    Outputs, arrays saved for backward and gradients are counted from when they are first seen until they are freed,
+    which weak references report. Data and gradients of leaves that existed before the step are not counted.
+    """
+
+    def __init__(self, traced: bool = False) -> None:
+        if traced and not tracemalloc.is_tracing():
+            raise ValueError("Memory: expected tracemalloc to be tracing; got it stopped; try tracemalloc.start()")
+        self.traced = traced
+        self.samples: list[MemorySample] = []
+        self.live = 0
+        self.layer_names = LayerNames()
+        self.references: dict[int, weakref.ref[Any]] = {}  # to the counted arrays, by id
+        self.preexisting: dict[int, Any] = {}  # arrays of leaves from before the step: by id, kept alive
+        self.leaves: dict[int, Tensor] = {}
+        self.layer_of_node: dict[int, str] = {}
+
+    @property
+    def peak(self) -> MemorySample:
+        """The sample with the most bytes."""
+        return max(self.samples, key=lambda sample: sample.max_live)
+
+    def by_layer(self) -> dict[str, int]:
+        """Return by how many bytes memory grew in each layer's forward pass, the largest first."""
+        growth: dict[str, int] = {}
+        previous = 0
+        for sample in self.samples:
+            if sample.phase == "forward":
+                growth[sample.layer] = growth.get(sample.layer, 0) + sample.live - previous
+            previous = sample.live
+        return dict(sorted(growth.items(), key=lambda item: -item[1]))
+
+    def _sample(self, phase: str, operation: str, layer: str) -> None:
+        max_live = self.live
+        if self.traced:
+            now, peak = tracemalloc.get_traced_memory()
+            max_live += peak - now
+            tracemalloc.reset_peak()
+        self.samples.append(MemorySample(phase, operation, layer, self.live, max_live))
+
+    def _count(self, array: Any) -> None:
+        array = owner(array)
+        key = id(array)
+        if key in self.references or key in self.preexisting or not array.shape:  # NumPy's scalars are no arrays
+            return
+        nbytes = array.nbytes
+
+        def on_freed(_: Any) -> None:
+            del self.references[key]
+            self.live -= nbytes
+
+        self.references[key] = weakref.ref(array, on_freed)
+        self.live += nbytes
+
+    def _add_leaf(self, tensor: Tensor) -> None:
+        if id(tensor) not in self.leaves:
+            self.leaves[id(tensor)] = tensor
+            for array in (tensor.data, tensor.grad):
+                if array is not None:
+                    self.preexisting[id(owner(array))] = owner(array)
+
+    def on_forward(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
+        for x in args:
+            if isinstance(x, Tensor) and x.node is None and x.requires_grad:
+                self._add_leaf(x)
+        self._count(result.data)
+        layer = self.layer_names.current()
+        if result.node is not None:
+            self.layer_of_node[result.node.number] = layer
+            for array in captured(result.node.vjp):
+                self._count(array)
+        self._sample("forward", name, layer)
+
+    def on_backward(self, event: BackwardEvent) -> None:
+        for array in (event.g, *event.gradients):
+            if array is not None:
+                self._count(array)
+        for array, _ in event.sums.values():
+            self._count(array)
+        for parent in event.parents:  # its vjp may hold what it recomputed for this one
+            for array in captured(parent.vjp) if isinstance(parent, Node) else ():
+                self._count(array)
+        for leaf in self.leaves.values():
+            if leaf.grad is not None:
+                self._count(leaf.grad)
+        self._sample("backward", event.node.name, self.layer_of_node.get(event.node.number, ""))

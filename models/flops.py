@@ -1,0 +1,53 @@
+"""Floating-point operations of a training update, counted from the shapes of a model.
+
+Each token that passes a weight matrix costs one multiplication and one addition a weight forward, and twice that
+backward. Attention adds the matmuls q k^T and p v, which grow with the length of the sequence attended to. Softmax,
+norms, activations and the optimizer are not counted.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from models.module import Module
+
+FLOPS_PER_MULTIPLICATION = 6.0  # multiply and add, forward and twice backward
+
+
+def training_flops(model: Any, source_tokens: int, target_tokens: int, length: int) -> float:
+    """Return the operations of one update on so many tokens.
+
+    model: an architecture, which may have shapes only. length: tokens of a typical sequence, for attention. ValueError
+    for an architecture without a formula.
+    """
+    architecture = model.config.architecture
+    if architecture not in FORMULAS:
+        raise ValueError(f"training_flops: expected architecture {' or '.join(FORMULAS)}; got {architecture!r}")
+    return FLOPS_PER_MULTIPLICATION * FORMULAS[architecture](model, source_tokens, target_tokens, length)
+
+
+def matrix_size(*modules: Module) -> int:
+    """Return the number of weights in the matrices of `modules`: the multiplications of each token."""
+    return sum(p.size for module in modules for p in module.parameters() if p.ndim == 2)
+
+
+def attention_size(config: Any, length: int) -> int:
+    """Return the multiplications of q k^T and p v for each query, of one attention in each layer."""
+    return config.n_layers * config.n_heads * (config.key_size + config.value_size) * length
+
+
+def encoder_decoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
+    """Return the multiplications of a forward pass of a Transformer."""
+    attention = attention_size(model.config, length)
+    memory_projections = matrix_size(*(layer.cross_attention.key_value for layer in model.decoder))  # of source tokens
+    source = matrix_size(*model.encoder) + memory_projections + attention
+    target = matrix_size(*model.decoder) + model.output_embedding.size - memory_projections + 2 * attention
+    return source_tokens * source + target_tokens * target
+
+
+def decoder(model: Any, source_tokens: int, target_tokens: int, length: int) -> int:
+    """Return the multiplications of a forward pass of a language model."""
+    weights = matrix_size(*model.layers, model.embedding)
+    return (source_tokens + target_tokens) * (weights + attention_size(model.config, length))
+
+
+FORMULAS: dict[str, Callable[[Any, int, int, int], int]] = {"encoder_decoder": encoder_decoder, "decoder": decoder}
