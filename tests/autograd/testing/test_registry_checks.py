@@ -13,7 +13,7 @@ from tests.soak import soak
 
 
 @pytest.mark.parametrize("entry", cases.ENTRIES)
-@cases.thoroughly(settings.default)
+@cases.case_settings(settings.default)
 @given(data=st.data())
 def test_entry(entry, data):
     cases.check(entry, data)
