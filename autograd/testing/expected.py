@@ -42,25 +42,25 @@ class Expected:
         gradients: Sequence[Array | None],
         factor: float = 1.0,
         tolerance: float = 1e-9,
+        cause: str = "",
     ) -> None:
         """Raise CheckError unless an output and gradients are the expected ones; None is not compared.
 
-        condition: how they were computed, for the message. factor: multiplies the expected gradients.
+        condition: how they were computed, for the message. factor: multiplies the expected gradients. cause: the likely
+        cause of a difference, if not that of the rule.
         """
         dtypes = {self.y.dtype.name, *(g.dtype.name for g in self.gradients)}
         tolerance *= 1 if dtypes == {"float64"} else 1e6
         if y is not None and not close(self.y, y, tolerance, 1e-3):
-            raise self.problem.failure(
-                rule, f"expected the same output {condition}; it differs by {distance(self.y, y):.3g}"
-            )
+            text = f"expected the same output {condition}; {difference(self.y, y)}"
+            raise self.problem.failure(rule, text, cause=cause)
         # Terms as large as c may cancel and leave their rounding errors.
         terms = abs(factor) * float(abs(self.c).max(initial=0.0))
+        wanted = "the same gradient of {}" if factor == 1 else f"the gradient of {{}} to be {factor:g} times as large"
         for label, right, g in zip(self.problem.labels, self.gradients, gradients, strict=True):
             if g is not None and not close(factor * right, g, tolerance, terms):
-                off = distance(factor * right, g)
-                raise self.problem.failure(
-                    rule, f"expected the same gradient of {label} {condition}; it differs by {off:.3g}"
-                )
+                text = f"expected {wanted.format(label)} {condition}; {difference(factor * right, g)}"
+                raise self.problem.failure(rule, text, cause=cause)
 
 
 def close(a: Array, b: Array, tolerance: float, scale: float = 0.0) -> bool:
@@ -77,10 +77,12 @@ def close(a: Array, b: Array, tolerance: float, scale: float = 0.0) -> bool:
         return bool((npx.where(finite, abs(a - b) <= tolerance * size, identical)).all())
 
 
-def distance(a: Array, b: Array) -> float:
-    """Return the largest difference; infinity for NaN or another shape."""
-    if a.shape != b.shape or not a.size:
-        return npx.inf
+def difference(right: Array, other: Array) -> str:
+    """Describe the largest difference between an expected array and another one."""
+    if right.shape != other.shape:
+        return f"got shape {other.shape} instead of {right.shape}"
     with quiet():
-        off = abs(a.astype("float64") - b)
-    return float(npx.where(off == off, off, npx.inf).max())
+        off = abs(right.astype("float64") - other)
+    index = npx.unravel_index(int(npx.argmax(npx.where(off == off, off, npx.inf))), off.shape)
+    position = f" at {tuple(map(int, index))}" if right.ndim else ""
+    return f"got {float(other[index])!r} instead of {float(right[index])!r}{position}"

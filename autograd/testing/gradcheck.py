@@ -15,6 +15,7 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
+from autograd.testing.diagnosis import comparison, likely_cause, side_by_side
 from autograd.testing.expected import Expected
 from autograd.testing.numerical import EPS, LEVELS, RTOL, STEP, Scale, Verdict, judge, noise, on_a_stair
 from autograd.testing.problem import Problem, nodes, quiet, require_floats
@@ -362,39 +363,12 @@ class GradientCheck:
             for other, array in zip(self.problem.labels, self.arrays, strict=True):
                 lines.append(f"{other} = {literal(array)}")
             lines.append(f"gradient of {label}, analytic | numerical:")
-            left, right = str(g).splitlines(), str(numerical.astype(g.dtype)).splitlines()
-            width = max(map(len, left))
-            lines += [f"    {x:<{width}}  |  {y}" for x, y in zip(left, right, strict=False)]
+            lines += side_by_side(g, numerical)
         is_finite = npx.isfinite(g[index])
         rule = "kink" if verdict.is_kink and is_finite else "gradient" if is_finite else "finite gradient"
-        cause = likely_cause([(float(g[index]), verdict) for _, index, verdict in wrong]) if rule == "gradient" else ""
+        entries = [(index, float(g[index]), verdict.numerical) for _, index, verdict in wrong]
+        cause = likely_cause(a.shape, entries) if rule == "gradient" else ""
         return self.failure(rule, "\n".join(lines), cause)
-
-
-def comparison(analytic: float, verdict: Verdict, difference: float | None = None) -> list[str]:
-    """Return lines that show an analytic derivative and what was expected."""
-    expected = repr(verdict.numerical)
-    if verdict.is_kink:
-        expected = f"from {verdict.low!r} to {verdict.high!r}, the left and right derivatives at a kink"
-    off = abs(analytic - verdict.numerical) if difference is None else difference
-    return [
-        f"    analytic   {analytic!r}",
-        f"    numerical  {expected}",
-        f"    difference {off:.3g}; the numerical derivative is accurate to {verdict.bound:.2g}",
-    ]
-
-
-def likely_cause(entries: list[tuple[float, Verdict]]) -> str:
-    """Return what a common factor of all wrong entries, given as (analytic, verdict), suggests; "" without one."""
-    if all(analytic == 0 for analytic, _ in entries):
-        return "the gradient is 0: the input is detached from the graph, or the vjp drops its gradient"
-    ratios = [analytic / verdict.numerical for analytic, verdict in entries if verdict.numerical]
-    first = ratios[0] if len(ratios) == len(entries) else npx.nan
-    if len(entries) < 2 or not all(abs(ratio - first) <= 1e-4 * abs(first) for ratio in ratios):
-        return ""
-    if abs(first + 1) <= 1e-4:
-        return "the sign is wrong: every wrong entry is the negative of the numerical derivative"
-    return f"a factor is wrong: every wrong entry is {first:.4g} times the numerical derivative"
 
 
 def nearly_equal(a: Array, b: Array) -> bool:

@@ -98,11 +98,12 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
                 if many or not (off <= 100 * allowed).all():
                     if trial < 3:  # first measure how much rounding of the inputs changes the result
                         break
-                    worst = npx.unravel_index(int(npx.argmax(npx.where(off == off, off, npx.inf))), off.shape)
+                    k = int(npx.argmax(npx.where(off == off, off, npx.inf)))
+                    index = tuple(map(int, npx.unravel_index(k, off.shape)))
                     raise problem.failure(
                         "float32 accuracy",
-                        f"expected the {label} in float32 to be close to that in float64, {a[worst]!r}; got "
-                        f"{b[worst]!r} at {tuple(map(int, worst))}, where float32 rounding explains {allowed:.3g}",
+                        f"expected the {label} in float32 to be close to that in float64, {float(a[index])!r}; got "
+                        f"{float(b[index])!r} at {index}, where float32 rounding explains {allowed:.3g}",
                     )
             else:
                 return True

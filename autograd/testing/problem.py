@@ -115,7 +115,8 @@ class Problem:
             try:
                 output.backward(npx.from_host(c.copy()))
             except (RuntimeError, *REJECTIONS) as error:  # from the engine, which validates gradients, or from the vjp
-                raise self.failure("valid gradient", str(error), GradientError) from error
+                text = f"backward raised {type(error).__name__}: {error}"
+                raise self.failure("valid gradient", text, GradientError) from error
         return [npx.to_host(leaf_gradient(t)).copy() for t in leaves]
 
     def evaluate(self, c: Array, require: Sequence[int] | None = None) -> tuple[Array, list[Array]]:
@@ -143,7 +144,7 @@ class Problem:
                 with self.no_writes("expected the vjp not to modify the incoming gradient; got a write to it"):
                     output.backward(g)
             except RuntimeError as error:
-                raise self.failure("valid gradient", str(error)) from error
+                raise self.failure("valid gradient", f"backward raised {type(error).__name__}: {error}") from error
             except REJECTIONS as error:
                 text = f"expected the vjp to accept any incoming gradient; got {type(error).__name__}: {error}"
                 raise self.failure("incoming gradient layout", text) from error

@@ -28,7 +28,7 @@ RULES = {
         "the gradient is finite wherever the numerical derivative is",
         "0 / 0, inf - inf or an overflow in the vjp; rewrite the formula, or select the branch before dividing",
     ),
-    "valid gradient": Rule("the vjp returns one gradient per input, with the shape and dtype of that input"),
+    "valid gradient": Rule("backward succeeds, and the vjp returns a gradient of the shape and dtype of each input"),
     # The value
     "reference": Rule("the results equal those of the reference"),
     "domain": Rule("the output is finite everywhere in the declared domain"),

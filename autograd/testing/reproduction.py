@@ -1,5 +1,6 @@
 """Values as Python source, and the line of Python that repeats a failing check."""
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +9,11 @@ import npx
 from autograd.engine import Tensor
 
 MAX_WRITTEN = 512  # entries up to which an array is written out
+LITERAL_NAMES = {  # names that `literal` writes, by module
+    "numpy": ("array", "inf", "nan"),
+    "npx": ("AttentionSpec", "Drop", "Key", "LabelSmoothing"),
+    "autograd": ("Tensor",),
+}
 
 
 class Named:
@@ -27,12 +33,20 @@ def reproduction(check: str, function: Any, values: Sequence[Any], options: dict
     setup: statements to run before the check.
     """
     arguments = [literal(function), *map(literal, values), *(f"{k}={literal(v)}" for k, v in options.items())]
-    imports = ["from numpy import array, inf, nan", "from npx import AttentionSpec, Drop, Key, LabelSmoothing"]
+    text = f"{setup} {' '.join(arguments)}"
+    imports = []
+    for module, names in LITERAL_NAMES.items():
+        used = [name for name in names if re.search(rf"\b{name}\b", text)]
+        imports += [f"from {module} import {', '.join(used)}"] if used else []
     imports.append(f"from autograd.testing import {check}")
     for f in (function, *values, *options.values()):
         if is_importable(f):
             imports.append(f"from {f.__module__} import {f.__name__}")
-        elif (callable(f) or hasattr(f, "_fields")) and is_importable(type(f)):
+        elif (
+            (callable(f) or hasattr(f, "_fields"))
+            and is_importable(type(f))
+            and type(f).__name__ not in LITERAL_NAMES["npx"]
+        ):
             imports.append(f"from {type(f).__module__} import {type(f).__name__}")
     return "; ".join([*dict.fromkeys(imports), *([setup] if setup else []), f"{check}({', '.join(arguments)})"])
 

@@ -12,8 +12,10 @@ from autograd import OPERATIONS, Tensor, differentiable, neural
 from autograd import operations as ops
 from autograd.testing import CheckError, GradientError, check_kernel, check_layer, check_operation, gradcheck
 from autograd.testing import strategies as s
+from autograd.testing.report import RULES
 from models import Dropout, FeedForward, Linear
 from npx.registry import KernelMismatch, kernel
+from tests import ROOT
 from tests.user_code.right import gelu
 
 RNG = np.random.default_rng(0)
@@ -46,6 +48,33 @@ def test_report_shows_both_gradients_and_the_worst_entry():
     assert analytic == pytest.approx(2 * numerical)
     assert len(re.findall(r"^    .*\[.*\] +\| .*\[.*\]", report, re.MULTILINE)) == 2, "rows side by side"
     assert "input 0 = array([[1.0, -2.0, 0.5], [3.0, 0.25, -1.0]])" in report
+
+
+@pytest.mark.parametrize(
+    "change, cause",
+    [
+        (lambda gx: 0 * gx, "the gradient is 0: the input is detached from the graph"),
+        (lambda gx: -gx, "the sign is wrong"),
+        (lambda gx: 2 * gx, "every wrong entry is 2 times the numerical derivative"),
+        (lambda gx: gx + gx**2 * [[0], [1]], "all wrong entries have index 1 on axis 0"),
+    ],
+    ids=["zero", "sign", "factor", "row"],
+)
+def test_report_names_a_likely_cause(change, cause):
+    with pytest.raises(GradientError, match=f"likely cause: .*{cause}"):
+        gradcheck(wrong("exp", change), X)
+
+
+def test_report_says_where_a_result_differs():
+    with pytest.raises(
+        CheckError, match=r"(?s)got \S+ instead of \S+ at \(\d, \d\)\nrule: linearity\nrequires: .*cause: "
+    ):
+        check_operation(wrong("exp", lambda gx: gx * (abs(gx) < 100)), X)
+
+
+def test_every_rule_of_the_table_is_checked():
+    sources = [p.read_text(encoding="utf-8") for p in (ROOT / "autograd/testing").glob("*.py") if p.stem != "report"]
+    assert [rule for rule in RULES if f'"{rule}"' not in "".join(sources)] == []
 
 
 def run_line(report, **names):
