@@ -19,7 +19,7 @@ from autograd.testing import modes as mode_rules
 from autograd.testing import precision, rules, variants
 from autograd.testing.expected import Expected
 from autograd.testing.gradcheck import MAX_ENTRIES, check_gradients
-from autograd.testing.hidden_state import buffer_state, cast_buffers, hold_state
+from autograd.testing.hidden_state import buffer_state, cast_buffers, hold_state, layer_restored
 from autograd.testing.out_of_contract import note_strays, out_of_contract, require_registered
 from autograd.testing.problem import Problem, is_float, quiet, require_floats
 from autograd.testing.reference import Reference, compare_value, unwritten_recognised
@@ -144,24 +144,11 @@ def check_layer(
     Returns a Report. Raises GradientError that names the input or parameter, CheckError, and TypeError or ValueError
     for invalid arguments.
     """
-    if isinstance(layer, type):
-        raise TypeError(f"check_layer: expected a layer; got the class {layer.__name__}; try an instance of it")
-    if not modes or not {*modes} <= {"train", "eval"}:
-        raise ValueError(f"check_layer: expected modes among 'train' and 'eval'; got {modes!r}; try modes=('eval',)")
-    name = type(layer).__name__
-    missing = [method for method in ("named_parameters", "train", "eval") if not hasattr(layer, method)]
-    if missing:
-        raise TypeError(
-            f"check_layer: expected a layer with {' and '.join(missing)}; got {name}; "
-            "try models.Module as its base, or check_operation for a function"
-        )
-    raw = [x.data if isinstance(x, Tensor) else x for x in inputs]
-    values = [x.astype("float64") if is_float(x) else x for x in raw]
-    modules = list(layer.modules()) if hasattr(layer, "modules") else []
-    training = [(m, m.training) for m in modules]
-    restore_buffers = buffer_state(layer)
-    named = list(layer.named_parameters())
-    originals = [(p, p.data, p.grad, p.node, p.requires_grad) for _, p in named]
+    require_layer(layer, modes)
+    name, named = type(layer).__name__, list(layer.named_parameters())
+    arrays = [x.data if isinstance(x, Tensor) else x for x in inputs]
+    values = [x.astype("float64") if is_float(x) else x for x in arrays]
+    originals, tensors = {n: p.data for n, p in named}, [p for _, p in named]
     report, first = Report(), None
     entered: list[tuple[Callable[[], Any], Expected | None]] = []
 
@@ -171,21 +158,13 @@ def check_layer(
         setup = f"state = {{{state}}}; [setattr(p, 'data', state[n]) for n, p in layer.named_parameters()]"
         return reproduction("check_layer", Named("layer"), at.values, options, setup if named else "")
 
-    try:
+    with layer_restored(layer) as restore_buffers:
         for mode in modes:
-            getattr(layer, mode)()
-
-            def call(values: list[Any], mode: str = mode) -> Any:
-                dtypes = [x.dtype for x in (*values, *(p for _, p in named)) if is_float(x)]
-                if dtypes:
-                    cast_buffers(layer, dtypes[0])
-                if mode != "train":
-                    return layer(*values, **options)
-                with npx.keyed(seed, 1):
-                    return layer(*values, **options)
-
-            parameters = {n: data.astype("float64") for (n, _), (_, data, *_) in zip(named, originals, strict=True)}
-            tensors = [p for _, p in named]
+            other_mode = next((m for m in modes if m != mode), "train" if mode == "eval" else "eval")
+            enter, leave = getattr(layer, mode), getattr(layer, other_mode)
+            enter()
+            parameters = {n: data.astype("float64") for n, data in originals.items()}
+            call = call_in_mode(layer, mode, seed, options)
             problem = Problem(f"check_layer: {name}, {mode} mode", call, values, parameters, tensors, reproduce)
             variants.require_inside(problem, domain)
             notes: list[str] = []
@@ -196,25 +175,48 @@ def check_layer(
             check.warm_up(problem)
             expected = check.at_given_inputs(problem)
             require_registered(expected.problem, layer, options, report.notes)
-            other_mode = next((m for m in modes if m != mode), "train" if mode == "eval" else "eval")
-            mode_rules.backward_in_other_mode(expected, getattr(layer, other_mode), getattr(layer, mode))
+            mode_rules.backward_in_other_mode(expected, leave, enter)
             if mode == "eval" and len(modes) > 1:
                 others = [other for name, other in variants.values(problem) if name.endswith("in the parameters")]
                 mode_rules.enters_after_update(expected, others, restore_buffers, layer.train, layer.eval)
             if derive and not (first and first.equals(expected)):
                 check.at_derived_inputs(problem)
             first = first or expected
-            entered.append((getattr(layer, mode), expected if mode == "eval" else None))  # training updates buffers
+            entered.append((enter, expected if mode == "eval" else None))  # calls in training update buffers
             restore_buffers()
         if first and len(entered) > 1:
             mode_rules.returns_to_mode(first, entered[1:], entered[0][0])
-    finally:
-        for p, data, grad, node, requires_grad in originals:
-            p.data, p.grad, p.node, p.requires_grad = data, grad, node, requires_grad
-        restore_buffers()
-        for module, was_training in training:
-            module.training = was_training
     return report
+
+
+def require_layer(layer: Any, modes: Sequence[str]) -> None:
+    """Raise TypeError unless `layer` can be checked, and ValueError for unknown modes."""
+    if isinstance(layer, type):
+        raise TypeError(f"check_layer: expected a layer; got the class {layer.__name__}; try an instance of it")
+    if not modes or not {*modes} <= {"train", "eval"}:
+        raise ValueError(f"check_layer: expected modes among 'train' and 'eval'; got {modes!r}; try modes=('eval',)")
+    missing = [method for method in ("named_parameters", "train", "eval") if not hasattr(layer, method)]
+    if missing:
+        raise TypeError(
+            f"check_layer: expected a layer with {' and '.join(missing)}; got {type(layer).__name__}; "
+            "try models.Module as its base, or check_operation for a function"
+        )
+
+
+def call_in_mode(layer: Any, mode: str, seed: int, options: dict[str, Any]) -> Callable[[list[Any]], Any]:
+    """Return a function that calls the layer, with its buffers in the dtype of the inputs and fixed dropout masks."""
+    tensors = [p for _, p in layer.named_parameters()]
+
+    def call(values: list[Any]) -> Any:
+        dtypes = [x.dtype for x in (*values, *tensors) if is_float(x)]
+        if dtypes:
+            cast_buffers(layer, dtypes[0])
+        if mode != "train":
+            return layer(*values, **options)
+        with npx.keyed(seed, 1):
+            return layer(*values, **options)
+
+    return call
 
 
 class Check:

@@ -24,9 +24,9 @@ from autograd.testing.reproduction import literal, reproduction
 from npx import Array
 
 MAX_PRINTED = 64  # entries up to which gradients are printed completely
-MAX_ENTRIES = 1500  # entries up to which each is moved separately; of more,
-SAMPLED_ENTRIES = 12  # so many are, and
-DIRECTIONS = 3  # random directions through all arrays are tried
+MAX_ENTRIES = 1500  # entries up to which each is moved separately
+SAMPLED_ENTRIES = 12  # entries to move separately if there are more
+DIRECTIONS = 3  # random directions through all arrays, in addition to sampled entries
 MAX_CONFIRMED = 3  # wrong entries to confirm in full; the rest get a quick estimate for the printed table
 
 Moves = dict[int, Array]  # a direction: by the position of an array, how far each entry moves
@@ -125,8 +125,8 @@ class GradientCheck:
 
     # Directions
 
-    def moved(self, moves: Moves, t: float, sizes: list[float] | dict[int, Array] | None = None) -> list[Array]:
-        """Return the arrays, moved by t along a direction, in units of `sizes`."""
+    def arrays_at(self, moves: Moves, t: float, sizes: list[float] | dict[int, Array] | None = None) -> list[Array]:
+        """Return the arrays at distance t along a direction, in units of `sizes`."""
         units = self.sizes if sizes is None else sizes
         return [
             a + (t * units[i] * moves[i]).astype(a.dtype) if i in moves else a.copy() for i, a in enumerate(self.arrays)
@@ -138,7 +138,7 @@ class GradientCheck:
         def at(t: float) -> Array:
             undefined = npx.host.full(self.y.size, npx.nan, "float64")
             try:
-                y = self.problem.value(list(map(npx.from_host, self.moved(moves, t)))).reshape(-1)
+                y = self.problem.value(list(map(npx.from_host, self.arrays_at(moves, t)))).reshape(-1)
             except REJECTIONS:  # outside the domain
                 return undefined
             return y if y.size == self.y.size else undefined
@@ -182,7 +182,7 @@ class GradientCheck:
     # Where numerical derivatives do not decide
 
     def rounding_along(self, moves: Moves) -> float:
-        """Return by how much rounding of the inputs changes the analytic derivative along a direction.
+        """Return the change of the analytic derivative along a direction that rounding of the inputs causes.
 
         This is 0 unless the output loses digits to rounding as well, as when solving with a nearly singular matrix: a
         gradient has to be as accurate as its output. Large changes come from broken ties and are ignored.
@@ -199,7 +199,7 @@ class GradientCheck:
 
     @cached_property
     def gradient_rounding(self) -> list[Array]:
-        """By how much rounding of the inputs changes each entry of the gradients."""
+        """The change of each gradient entry that rounding of the inputs causes."""
         rounding = [npx.zeros_like(g, dtype="float64") for g in self.gradients]
         units = {k: EPS[self.scale.dtype] * abs(a) for k, a in enumerate(self.arrays)}
         for sign in (-2.0, 1.0, 2.0):
@@ -240,7 +240,7 @@ class GradientCheck:
     def neighbor(self, moves: Moves, t: float, sizes: dict[int, Array] | None = None) -> "GradientCheck | None":
         """Return the check at a nearby point; None where the function is undefined."""
         scale = self.scale
-        problem = self.problem.at(self.moved(moves, t, sizes))
+        problem = self.problem.at(self.arrays_at(moves, t, sizes))
         try:
             return GradientCheck(problem, Report(), scale.rtol, scale.atol, self.seed, scale.least)
         except REJECTIONS:

@@ -8,6 +8,7 @@ this state restored before every call, the function is deterministic.
 import copy
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -134,6 +135,23 @@ def cast_buffers(layer: Any, dtype: Any) -> None:
             if isinstance(array, npx.ndarray) and array.dtype.name in ("float32", "float64") and array.dtype != dtype:
                 cast = array.astype(dtype)
                 setattr(module, name, Tensor(cast, value.requires_grad) if isinstance(value, Tensor) else cast)
+
+
+@contextmanager
+def layer_restored(layer: Any) -> Iterator[Callable[[], list[str]]]:
+    """Restore parameters, buffers and modes of a layer after the block; yield the function that restores buffers."""
+    modules = list(layer.modules()) if hasattr(layer, "modules") else []
+    training = [(m, m.training) for m in modules]
+    restore_buffers = buffer_state(layer)
+    parameters = [(p, p.data, p.grad, p.node, p.requires_grad) for _, p in layer.named_parameters()]
+    try:
+        yield restore_buffers
+    finally:
+        for p, data, grad, node, requires_grad in parameters:
+            p.data, p.grad, p.node, p.requires_grad = data, grad, node, requires_grad
+        restore_buffers()
+        for module, was_training in training:
+            module.training = was_training
 
 
 def hold_state(problem: Problem, subject: Any, notes: list[str]) -> None:
