@@ -130,19 +130,20 @@ def output_remembered(x, w):
     return CACHE["y"], (x, w)
 
 
-def written(array, value):
+def overwrite(array, value):
+    """Write to an argument in place, as an expression."""
     array[...] = value
     return value
 
 
-FORWARD = [
+FORWARD = [  # wrong versions of the kernel, with the rule that each breaks
     ("reference", lambda x, w: (fast(x, w)[0] * 1.001, (x, w))),
     ("reference", lambda x, w: (fast(x, w)[0].astype("float32"), (x, w))),
     ("reference", lambda x, w: 1 / 0),
-    ("no mutation", lambda x, w: (fast(x, w)[0], (x, written(w, w * 2)))),
+    ("no mutation", lambda x, w: (fast(x, w)[0], (x, overwrite(w, w * 2)))),
     ("input layout", lambda x, w: fast(x.ravel(order="K").reshape(x.shape), w)),
     ("input layout", lambda x, w: fast(x if x.flags.c_contiguous else x + 1, w)),
-    ("input layout", lambda x, w: fast(written(x, x), w)),
+    ("input layout", lambda x, w: fast(overwrite(x, x), w)),
     ("block size", last_block_skipped),
     ("block size", wrong_after_1024_rows),
     ("thread count", scratch_shared_by_threads),
@@ -150,14 +151,14 @@ FORWARD = [
     ("independent calls", growing_workspace),
     ("independent calls", transpose_cached),
 ]
-GRADIENT = [
+GRADIENT = [  # and of its gradient
     ("reference", lambda g, x, w: (fast_grad(g, x, w)[0], None)),
     ("reference", lambda g, x, w: (fast_grad(g, x, w)[0] * np.nan, fast_grad(g, x, w)[1])),
-    ("no mutation", lambda g, x, w: fast_grad(written(g, g * 2) / 2, x, w)),
-    ("no mutation", lambda g, x, w: (fast_grad(g, x, w), written(x, x * 0))[0]),
+    ("no mutation", lambda g, x, w: fast_grad(overwrite(g, g * 2) / 2, x, w)),
+    ("no mutation", lambda g, x, w: (fast_grad(g, x, w), overwrite(x, x * 0))[0]),
     ("incoming gradient layout", lambda g, x, w: fast_grad(np.frombuffer(g.base if g.strides[0] < 0 else g), x, w)),
     ("incoming gradient layout", lambda g, x, w: fast_grad(g if g.strides[0] else g[:1] * np.arange(len(g)), x, w)),
-    ("incoming gradient layout", lambda g, x, w: fast_grad(written(g, g), x, w)),
+    ("incoming gradient layout", lambda g, x, w: fast_grad(overwrite(g, g), x, w)),
     (
         "block size",
         lambda g, x, w: tuple(v * (np.arange(len(v)) < row_blocks.block(9))[:, None] for v in fast_grad(g, x, w)),
@@ -172,6 +173,7 @@ GRADIENT = [
 
 
 def broken_rule(call, *args, **options):
+    """Return the rule that a failing check names."""
     with pytest.raises(KernelMismatch) as caught:
         call(*args, **options)
     assert re.search(f"^rule: {caught.value.rule}$", str(caught.value), re.MULTILINE)
@@ -180,12 +182,15 @@ def broken_rule(call, *args, **options):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-@pytest.mark.parametrize("index, seed", [(i, seed) for i in range(len(FORWARD) + len(GRADIENT)) for seed in (0, 1, 2)])
-def test_wrong_version_breaks_its_rule(product, index, seed):
-    if index < len(FORWARD):
-        rule, product.versions["numpy", "float64"] = FORWARD[index]
-    else:
-        rule, product.grad.versions["numpy", "float64"] = GRADIENT[index - len(FORWARD)]
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    "part, rule, version",
+    [("forward", *pair) for pair in FORWARD] + [("gradient", *pair) for pair in GRADIENT],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_wrong_version_breaks_its_rule(product, part, rule, version, seed):
+    wrong = product if part == "forward" else product.grad
+    wrong.versions["numpy", "float64"] = version
     assert broken_rule(check_kernel, product, X, W, seed=seed) == rule
 
 
@@ -204,7 +209,7 @@ def test_arguments_that_the_reference_writes_are_results(monkeypatch):
     assert check_kernel(doubled, X, W) == ["fast"]
     for rule, wrong in {
         "reference": lambda x, out: fast(x, 1.001 * out),
-        "no mutation": lambda x, out: [fast(x, out), written(x, x + 1)].clear(),
+        "no mutation": lambda x, out: [fast(x, out), overwrite(x, x + 1)].clear(),
         "block size": lambda x, out: fast(x[: len(x) // row_blocks.block(1) * row_blocks.block(1)], out),
         "independent calls": lambda x, out: fast(CACHE.setdefault("x", x.copy()), out),
     }.items():
