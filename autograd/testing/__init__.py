@@ -16,7 +16,7 @@ Modules import only from modules above them in this list:
     hidden_state.py     random numbers and buffers, held fixed between calls
     out_of_contract.py  Tensors that require gradients but are neither inputs nor parameters
     checks.py           check_operation and check_layer
-    kernels.py          check_kernel, for the fast versions of a kernel; call_variants.py: the calls it derives
+    call_variants.py    calls derived from one call of a kernel; kernels.py: check_kernel
     strategies.py       hypothesis strategies for inputs; the only module that needs hypothesis
 
 mutate.py and mutation/ measure the quality of a test suite. docs/check-your-layer.md is the introduction.

@@ -175,9 +175,8 @@ def judge(
         h = step / REFINEMENT**k
         derivatives = richardson(outputs, scale, h, changed)
         numerical, bound = total(weights, derivatives.central), total(abs(weights), derivatives.bound)
-        if not (npx.isfinite(numerical) and npx.isfinite(bound)) or (
-            derivatives.at_edge and not npx.isfinite(analytic)
-        ):
+        is_known = npx.isfinite(numerical) and npx.isfinite(bound)
+        if not is_known or (derivatives.at_edge and not npx.isfinite(analytic)):
             continue
         estimates.append(Estimate(derivatives, numerical, bound))
         allowed, floor = scale.tolerance(weights, analytic, numerical), scale.floor(weights)
@@ -185,7 +184,7 @@ def judge(
         if contained and bound <= allowed:
             return Verdict("right", numerical, bound, numerical, numerical)
         if contained and bound <= (0.1 if refuted and refuted.is_kink else 0.01) * abs(analytic):
-            refuted = None  # by steps too large to resolve what this step resolves
+            refuted = None  # the larger steps did not resolve what this step resolves
         seen_right |= contained and bound <= WIDE * abs(analytic)  # finer steps that disagree fall between two stairs
         if len(estimates) > 1:
             before, after = estimates[-2:]
@@ -196,13 +195,12 @@ def judge(
                     return Verdict("kink", numerical, kink.bound, kink.low, kink.high)
                 refuted, refuted_level = Verdict("wrong", numerical, kink.bound, kink.low, kink.high), k
             elif agree(before, after, floor) and not (contained or seen_right):
-                (_, numerical, bound), h = min(
-                    (before, h * REFINEMENT), (after, h), key=lambda candidate: candidate[0].bound
-                )
+                coarser = before.bound <= after.bound
+                (_, numerical, bound), h = (before, h * REFINEMENT) if coarser else (after, h)
                 uncertainty = bound + 8 * roughness(outputs, weights, h) / h
-                known = uncertainty <= 0.05 * max(abs(numerical), abs(analytic)) + floor
+                is_accurate = uncertainty <= 0.05 * max(abs(numerical), abs(analytic)) + floor
                 limit = scale.tolerance(weights, analytic, numerical) + 5 * uncertainty
-                if known and not abs(analytic - numerical) <= limit:
+                if is_accurate and not abs(analytic - numerical) <= limit:
                     refuted = Verdict("wrong", numerical, bound, numerical, numerical)
     if refuted and refuted.is_kink and refuted_level < levels - 1 and npx.isfinite(analytic):
         return refuted._replace(

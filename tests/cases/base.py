@@ -17,6 +17,7 @@ import npx
 from autograd import OPERATIONS, gradcheck
 from autograd.testing import CheckError, check_kernel, check_layer, check_operation
 from autograd.testing import strategies as s
+from autograd.testing.report import explain
 from npx.registry import KERNELS
 
 
@@ -140,10 +141,8 @@ def check_equivalents(entry: str, call: Call) -> None:
         for name, expected in results(function).items():
             off = float(abs(actual[name] - expected).max())
             if not off <= 1e-10 * max(1.0, float(abs(expected).max())):
-                error = CheckError(
-                    f"{entry}: expected the {name} to equal that of {description}; it differs by {off:.3g}\n"
-                    "rule: reference"
-                )
+                text = f"{entry}: expected the {name} to equal that of {description}; it differs by {off:.3g}"
+                error = CheckError(explain(text, "reference"))
                 error.rule = "reference"
                 raise error
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import find, given
 from hypothesis import strategies as st
 
+import autograd.testing
 import npx
 from autograd import OPERATIONS, Tensor, differentiable, neural
 from autograd import operations as ops
@@ -75,6 +76,17 @@ def test_report_says_where_a_result_differs():
 def test_every_rule_of_the_table_is_checked():
     sources = [p.read_text(encoding="utf-8") for p in (ROOT / "autograd/testing").glob("*.py") if p.stem != "report"]
     assert [rule for rule in RULES if f'"{rule}"' not in "".join(sources)] == []
+
+
+def test_modules_import_only_from_modules_listed_above_them():
+    order = re.findall(r"(\w+)\.py", autograd.testing.__doc__.split("mutate.py")[0])
+    for name in order:
+        text = (ROOT / "autograd" / "testing" / f"{name}.py").read_text(encoding="utf-8")
+        imports = re.findall(r"^from autograd\.testing(?:\.(\w+))? import (.*)$", text, re.MULTILINE)
+        modules = {module for module, _ in imports} | {
+            m for module, names in imports if not module for m in order if re.search(rf"\b{m}\b", names)
+        }
+        assert modules - {"", *order[: order.index(name)]} == set(), name
 
 
 def run_line(report, **names):
