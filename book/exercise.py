@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd.engine import OPERATIONS, differentiable
-from autograd.testing import CheckError, check_operation
-from autograd.testing.problem import GradientError
+from autograd.testing import CheckError, GradientError, check_operation
 
 
 class Rejected(Exception):

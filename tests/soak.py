@@ -1,7 +1,7 @@
-"""Many random examples over every case of tests/cases: right gradients never fail. `python -m tests.soak 20000`.
+"""Check random examples of every case in tests/cases: correct gradients never fail. `python -m tests.soak 20000`.
 
-Unlike the test suite, whose examples are fixed, every run tries new ones; edges, which never change, are left to the
-suite. Prints the passed so far and the total. `--jobs 2`: in two processes.
+The examples of the test suite are fixed; every run of this command tries new ones. It skips edges, which never change.
+It prints the examples passed so far, and the total. `--jobs 2` runs two processes.
 """
 
 import argparse
@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from tests import cases
 
-PART = 250  # examples of an entry at a time, so that all processes are busy to the end
-SHARE = {"layer": 0.15, "model": 0.05}  # of the examples of others: they take as many times as long
+CHUNK = 250  # examples of an entry per task, so that all processes stay busy to the end
+WEIGHT = {"layer": 0.15, "model": 0.05}  # relative number of examples of kinds that are slower to check
 
 
 def soak(entry: str, examples: int) -> int:
-    """Check `examples` random calls of an entry; returns how many were drawn. Raises what the check raises."""
+    """Check `examples` random calls of an entry and return the number drawn; raise the error of the first failure."""
     count = 0
 
     @settings(
@@ -41,7 +41,7 @@ def soak(entry: str, examples: int) -> int:
 
 
 def outcome(task: tuple[str, int]) -> tuple[str, int, str]:
-    """An entry, how many of its examples passed, and what failed."""
+    """Run a task; return the entry, the number of examples that passed, and the failure."""
     entry, examples = task
     try:
         return entry, soak(entry, examples), ""
@@ -49,31 +49,33 @@ def outcome(task: tuple[str, int]) -> tuple[str, int, str]:
         return entry, 0, f"{type(error).__name__}: {error}"
 
 
-def say(line: str) -> None:
+def write_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def main(total: int, jobs: int) -> int:
-    """Spread `total` examples, by how long they take; returns the exit status: 1 if a check failed."""
-    shares = {entry: SHARE.get(entry.split()[0], 1.0) for entry in cases.ENTRIES}
-    each = total / sum(shares.values())
-    numbers = {entry: math.ceil(each * share) for entry, share in shares.items()}
-    rounds = range(math.ceil(each / PART))
-    tasks = [(e, part) for i in rounds for e, n in numbers.items() if (part := min(PART, n - i * PART)) > 0]
+    """Distribute `total` examples over the entries by weight; return the exit status, 1 if a check failed."""
+    weights = {entry: WEIGHT.get(entry.split()[0], 1.0) for entry in cases.ENTRIES}
+    per_weight = total / sum(weights.values())
+    numbers = {entry: math.ceil(per_weight * weight) for entry, weight in weights.items()}
+    rounds = range(math.ceil(per_weight / CHUNK))
+    tasks = [(e, chunk) for i in rounds for e, n in numbers.items() if (chunk := min(CHUNK, n - i * CHUNK)) > 0]
     done, failed, start = 0, set(), time.perf_counter()
     with get_context("spawn").Pool(jobs) as pool:
         for entry, passed, report in pool.imap_unordered(outcome, tasks):
             done += passed
             if report:
                 failed.add(entry)
-                say(f"\n{entry}: {report}")
-            say(f"{done:>7} passed, {len(failed)} failed, {time.perf_counter() - start:.0f} s: {entry}")
-    say(f"{done} examples of {len(cases.ENTRIES)} entries passed, {len(failed)} entries failed: {', '.join(failed)}")
+                write_line(f"\n{entry}: {report}")
+            write_line(f"{done:>7} passed, {len(failed)} failed, {time.perf_counter() - start:.0f} s: {entry}")
+    write_line(
+        f"{done} examples of {len(cases.ENTRIES)} entries passed, {len(failed)} entries failed: {', '.join(failed)}"
+    )
     return bool(failed)
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("examples", type=int, nargs="?", default=20_000)
     parser.add_argument("--jobs", type=int, default=1)
@@ -81,5 +83,5 @@ def arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    chosen = arguments()
-    sys.exit(main(chosen.examples, chosen.jobs))
+    options = parse_arguments()
+    sys.exit(main(options.examples, options.jobs))

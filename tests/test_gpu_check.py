@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autograd.testing.kernels import present
+from autograd.testing.kernels import is_available
 from benchmarks import kernels, train_step
 from npx.kernels import cross_entropy
 from tests.fakes.strict_cupy import device
@@ -22,7 +22,7 @@ PAGE = (parts.ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
 CHECK = [sys.executable, "-m", "tests.gpu_check"]
 
 
-@pytest.mark.skipif(present("cuda"), reason="there is a GPU: run make gpu-check")
+@pytest.mark.skipif(is_available("cuda"), reason="there is a GPU: run make gpu-check")
 def test_without_a_gpu_it_ends_with_status_2_and_one_line(tmp_path):
     out = tmp_path / "out.json"
     done = subprocess.run([*CHECK, "--out", str(out)], cwd=parts.ROOT, capture_output=True, text=True)

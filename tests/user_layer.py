@@ -1,6 +1,6 @@
-"""A layer that somebody wrote for their own model, outside the packages; docs/check-your-layer.md checks it.
+"""A layer as a user of the packages writes it, which docs/check-your-layer.md checks.
 
-RMSNorm (Zhang and Sennrich, 2019) with its gradient by hand, once right and once with a term forgotten.
+RMSNorm (Zhang and Sennrich, 2019) with a handwritten gradient, once correct and once with a missing term.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from models import Module, Parameter
 
 @differentiable
 def rms_norm(x, gain, eps=1e-3):
-    """gain * x / sqrt(mean(x^2) + eps) over the last axis. x (..., D); gain (D,)."""
+    """Return gain * x / sqrt(mean(x^2) + eps) over the last axis. x (..., D), gain (D,)."""
     scale = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)  # (..., 1)
 
     def vjp(g):
@@ -24,13 +24,13 @@ def rms_norm(x, gain, eps=1e-3):
 
 @differentiable
 def rms_norm_forgetful(x, gain, eps=1e-3):
-    """`rms_norm` whose gradient takes the scale for a constant."""
+    """`rms_norm` with a gradient that treats the scale as a constant."""
     scale = 1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)  # (..., 1)
     return gain * x * scale, lambda g: (g * gain * scale, np.sum(g * x * scale, axis=tuple(range(g.ndim - 1))))
 
 
 class RMSNorm(Module):
-    """(..., D) -> (..., D); `norm`: the operation to use."""
+    """RMSNorm of the last axis. d_model: its length D; norm: the operation to use."""
 
     def __init__(self, d_model, norm=rms_norm):
         self.gain = Parameter(np.ones(d_model, "float32"))

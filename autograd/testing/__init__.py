@@ -1,18 +1,29 @@
-"""Gradient checking as a kit: import it to check your own operation, layer or kernel.
+"""A gradient checker for operations, layers and kernels of your own.
 
-    from autograd.testing import check_layer, check_operation, gradcheck
+    from autograd.testing import check_kernel, check_layer, check_operation, gradcheck
 
-`problem.py` is what is checked; `slopes.py` measures slopes and knows how well; `gradcheck.py` compares gradients with
-them and says what differs; `rules.py`, `modes.py` and `precision.py` have all else that holds, `variants.py` the inputs
-derived from given ones, `held.py` what is held fixed between calls, `leaves.py` Tensors that nobody asked about;
-`checks.py` puts them together for operations and layers. `kernels.py` compares a kernel's versions, by calls that
-`calls.py` derives. `strategies.py` draws inputs (it needs hypothesis, the rest does not). `value.py` holds an operation
-to a reference, and knows a blank. `mutate` plants mistakes in a person's own gradients. docs/check-your-layer.md
-begins.
+Modules import only from modules above them in this list:
+
+    report.py           the result of a check, its errors, and the table of rules
+    problem.py          a function at some inputs, and how to evaluate it; expected.py: results to compare with
+    reproduction.py     the line of Python that repeats a failing check
+    variants.py         inputs derived from the given ones
+    numerical.py        numerical derivatives with an error bound
+    diagnosis.py        the text of a report on a wrong gradient
+    gradcheck.py        analytic gradients against numerical derivatives
+    rules.py            the other rules; modes.py: of layers with modes; precision.py: of float64 and float32
+    reference.py        values against a reference implementation
+    hidden_state.py     random numbers and buffers, held fixed between calls
+    out_of_contract.py  Tensors that require gradients but are neither inputs nor parameters
+    checks.py           check_operation and check_layer
+    call_variants.py    calls derived from one call of a kernel; kernels.py: check_kernel
+    strategies.py       hypothesis strategies for inputs; the only module that needs hypothesis
+
+mutate.py and mutation/ measure the quality of a test suite. docs/check-your-layer.md is the introduction.
 """
 
 from autograd.testing.checks import check_layer, check_operation
 from autograd.testing.gradcheck import gradcheck
 from autograd.testing.kernels import check_kernel
-from autograd.testing.problem import GradientError, Report
-from autograd.testing.rules import CheckError, saved_bytes
+from autograd.testing.report import CheckError, GradientError, Report
+from autograd.testing.rules import saved_bytes

@@ -1,8 +1,8 @@
-"""Everything a correct operation or layer keeps: `check_operation`, one function of Tensors; `check_layer`, a module.
+"""`check_operation` for a function of Tensors and `check_layer` for a module: every check of this package combined.
 
-Each goes the same way: what the function remembers from call to call is held (`held.py`), the gradients are compared
-with slopes (`gradcheck.py`), the rules are tried (`rules.py`), and then both again at other inputs, derived from the
-given ones (`variants.py`).
+Both hold hidden state fixed (`hidden_state.py`), compare the gradients with numerical derivatives (`gradcheck.py`), try
+the rules (`rules.py`, `modes.py`, `precision.py`), and repeat gradients and precision at inputs derived from the given
+ones (`variants.py`).
 """
 
 import warnings
@@ -15,39 +15,30 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
-from autograd.testing import modes as modes_rules
+from autograd.testing import modes as mode_rules
 from autograd.testing import precision, rules, variants
-from autograd.testing.gradcheck import MOST, Checked, check_gradients
-from autograd.testing.held import buffer_state, cast_buffers, hold
-from autograd.testing.leaves import note_unasked, refuse_unasked, unasked
-from autograd.testing.problem import (
-    REFUSALS,
-    GradientError,
-    NotFinite,
-    Problem,
-    Report,
-    gradients_of,
-    is_float,
-    quiet,
-    refuse_without_floats,
-)  # fmt: skip
-from autograd.testing.rules import CheckError, Truth, saved_bytes
-from autograd.testing.value import Reference, blanks_recognised, compare_value
-from autograd.testing.writing import Named, literal, reproduction
+from autograd.testing.expected import Expected
+from autograd.testing.gradcheck import MAX_ENTRIES, check_gradients
+from autograd.testing.hidden_state import buffer_state, cast_buffers, hold_state, layer_restored
+from autograd.testing.out_of_contract import note_strays, out_of_contract, require_registered
+from autograd.testing.problem import Problem, is_float, quiet, require_floats
+from autograd.testing.reference import Reference, compare_value, unwritten_recognised
+from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, Report
+from autograd.testing.reproduction import Named, literal, reproduction
 
-LEAST = 1e-11  # of the output at the given inputs: slopes at derived inputs that are below are not looked at
-FEW = 36  # entries up to which each is moved alone, at derived inputs
+LEAST = 1e-11  # relative to the output at the given inputs; at derived inputs, smaller derivatives count as 0
+MAX_DERIVED_ENTRIES = 36  # entries up to which each is moved separately at derived inputs
 
 
 @contextmanager
-def ignoring() -> Iterator[None]:
-    """Derived inputs may overflow and divide by zero: that is no news."""
+def overflow_ignored() -> Iterator[None]:
+    """Suppress warnings: derived inputs are expected to overflow and to divide by zero."""
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
 
 
-@ignoring()
+@overflow_ignored()
 def check_operation(
     operation: Callable[..., Tensor],
     *inputs: Any,
@@ -62,59 +53,68 @@ def check_operation(
     seed: int = 0,
     **options: Any,
 ) -> Report:
-    """Check `operation(*inputs, **options)`: its gradients, and the rules that every operation keeps (`rules.py`).
+    """Check `operation(*inputs, **options)`: its gradients, and every other rule that operations obey.
 
-    inputs: float64 arrays, and whatever else the operation takes. From the floating ones others are derived, unless
-    `derive` is False. domain: (low, high), or such a pair or None for each floating input: in this open interval the
-    operation has finite values and gradients; None: found by trying. blocks: the options that are block sizes, which
-    must not matter. dtype: that of the output, where it is not the inputs'. float32 False: not compared in float32.
-    reference: a function of the same arrays to the output's array, which takes the given ones; wherever it gives finite
-    numbers, the operation has to give the same, before any slope is looked at.
-    max_saved_bytes: what may be kept for backward beyond inputs and output; None: anything.
-    Raises GradientError or CheckError, which name the rule, with a line to reproduce it; and what `gradcheck` raises
-    for bad use.
+    operation: a function of Tensors, differentiable by a vjp of its own or composed of other operations.
+    inputs: float64 arrays of any shape, and whatever else the operation takes.
+    max_saved_bytes: the bytes that may be saved for the backward pass beyond inputs and output; None: any number.
+    directions: None compares every entry at the given inputs; an integer only compares along that many random
+        directions.
+    float32: whether to compare results in float32 with those in float64.
+    derive: whether to repeat the check at other values and shapes, derived from the floating inputs.
+    domain: the open interval (low, high) in which the operation and its gradient are finite, or a sequence with such
+        an interval, or None, for each floating input. None: derived inputs that give non-finite values are skipped.
+    blocks: the names of options that are block sizes; the results must not depend on them.
+    dtype: the dtype of the output, where it differs from that of the inputs.
+    reference: a function of the same arrays that returns the correct output. Wherever it is finite, the operation has
+        to return the same value. It has to accept the given inputs; it may reject derived ones.
+    seed: selects the weights of the outputs and the random directions.
+    options: passed on to `operation`.
+
+    Returns a Report. Raises GradientError or CheckError, whose `rule` is a key of `report.RULES` and whose text ends
+    with a line that reproduces the failure; TypeError and ValueError for invalid arguments, as `gradcheck` does.
     """
     values = [x.data if isinstance(x, Tensor) else x for x in inputs]
     name = f"check_operation: {getattr(operation, '__name__', type(operation).__name__)}"
-    rule_options: dict[str, Any] = {"max_saved_bytes": max_saved_bytes, "dtype": dtype, "blocks": tuple(blocks) or None}
-    rule_options["reference"] = reference
-    given = options | {k: v for k, v in rule_options.items() if v is not None} | ({} if float32 else {"float32": False})
+    settings: dict[str, Any] = {"max_saved_bytes": max_saved_bytes, "dtype": dtype, "blocks": tuple(blocks) or None}
+    settings["reference"] = reference
+    repeated = options | {k: v for k, v in settings.items() if v is not None}
+    repeated |= {} if float32 else {"float32": False}
 
     def call(values: list[Any], **changed: Any) -> Any:
         return operation(*values, **options | changed)
 
     problem = Problem(
-        name, call, values, reproduce=lambda at: reproduction("check_operation", operation, at.values, given)
+        name, call, values, reproduce=lambda at: reproduction("check_operation", operation, at.values, repeated)
     )
-    refuse_without_floats(name, values)
-    variants.refuse_outside(problem, domain)
+    require_floats(name, values)
+    variants.require_inside(problem, domain)
     report = Report()
-    with blanks_recognised(problem, operation, options):
-        hold(problem, operation, report.notes)
+    with unwritten_recognised(problem, operation, options):
+        hold_state(problem, operation, report.notes)
         check = Check(report, directions, float32, domain, dtype, seed)
         if reference is not None:
-            check.value = partial(compare_value, reference=reference, options=options)
-        check.value(problem, close=1e-9, given=True)
-        truth = check.everything(problem)
-    note_unasked(unasked(truth), report.notes)
+            check.compare_value = partial(compare_value, reference=reference, options=options)
+        check.compare_value(problem, tolerance=1e-9, given=True)
+        expected = check.at_given_inputs(problem)
+    note_strays(out_of_contract(expected.problem), report.notes)
     output, _ = problem.run()
-    saved = report.saved_bytes = saved_bytes(output, [*problem.values, *options.values()])
+    saved = report.saved_bytes = rules.saved_bytes(output, [*problem.values, *options.values()])
     if max_saved_bytes is not None and saved > max_saved_bytes:
-        kept = "bytes kept for backward beyond inputs and output"
-        truth.refuse("saved", f"expected at most {max_saved_bytes} {kept}; got {saved}")
-    rules.in_blocks(truth)
+        text = f"expected at most {max_saved_bytes} bytes saved for backward beyond inputs and output; got {saved}"
+        raise expected.problem.failure("saved memory", text)
+    rules.in_blocks(expected)
     for option in blocks:
         for size in (1, 2, 3):
             changed: dict[str, Any] = {option: size}
-            smaller = replace(problem, call=partial(call, **changed))
-            y, gradients = rules.run(truth, smaller, truth.c)
-            truth.compare("blocks", f"with {option}={size}", y, gradients)
+            y, gradients = replace(problem, call=partial(call, **changed)).evaluate(expected.c)
+            expected.compare("block size", f"with {option}={size}", y, gradients)
     if derive:
-        check.derived(problem)
+        check.at_derived_inputs(problem)
     return report
 
 
-@ignoring()
+@overflow_ignored()
 def check_layer(
     layer: Any,
     *inputs: Any,
@@ -128,202 +128,220 @@ def check_layer(
 ) -> Report:
     """Check the gradients of `layer(*inputs, **options)` with respect to inputs and parameters, in each mode.
 
-    layer: anything with `named_parameters()` -> (name, Tensor), `train()` and `eval()` (a models.Module); it is checked
-    in float64 and left as it was. Dropout is held fixed: each evaluation runs within `npx.keyed(seed, 1)`. inputs:
-    floating arrays (as Tensors they are handed on), integer ids and whatever else the layer takes; from the floating
-    ones and the parameters others are derived, unless `derive` is False. domain: as for `check_operation`. The rules
-    (`rules.py`) are those of operations; also checked is that evaluation mode needs no random numbers.
-    Raises GradientError naming the input or parameter, CheckError, and what `gradcheck` raises for bad use.
+    The rules are those of operations and those of modes; evaluation mode must not need random numbers either. Dropout
+    is held fixed by `npx.keyed(seed, 1)` around each call in training mode.
+
+    layer: an object with `named_parameters()`, which returns (name, Tensor) pairs, `train()` and `eval()`, such as a
+        models.Module. It is checked in float64 and left as it was.
+    inputs: floating arrays, passed on as Tensors; integer ids and whatever else the layer takes.
+    modes: "train", "eval", or both, in the order in which to check them.
+    directions, float32: as for `check_operation`.
+    derive: whether to repeat the check at other values and shapes of inputs and parameters.
+    domain: as for `check_operation`; it applies to inputs, not to parameters.
+    seed: selects the weights of the outputs, the random directions and the dropout masks.
+    options: passed on to `layer`.
+
+    Returns a Report. Raises GradientError that names the input or parameter, CheckError, and TypeError or ValueError
+    for invalid arguments.
     """
-    if isinstance(layer, type):
-        raise TypeError(f"check_layer: expected a layer; got the class {layer.__name__}; try an instance of it")
-    if not modes or not {*modes} <= {"train", "eval"}:
-        raise ValueError(f"check_layer: expected modes among 'train' and 'eval'; got {modes!r}; try modes=('eval',)")
-    name = type(layer).__name__
-    missing = [method for method in ("named_parameters", "train", "eval") if not hasattr(layer, method)]
-    if missing:
-        raise TypeError(
-            f"check_layer: expected a layer with {' and '.join(missing)}; got {name}; "
-            "try models.Module as its base, or check_operation for a function"
-        )
-    given = [x.data if isinstance(x, Tensor) else x for x in inputs]
-    values = [x.astype("float64") if is_float(x) else x for x in given]
-    modules = list(layer.modules()) if hasattr(layer, "modules") else []
-    training = [(m, m.training) for m in modules]
-    set_back = buffer_state(layer)
-    named = list(layer.named_parameters())
-    kept = [(p, p.data, p.grad, p.node, p.requires_grad) for _, p in named]
+    require_layer(layer, modes)
+    name, named = type(layer).__name__, list(layer.named_parameters())
+    arrays = [x.data if isinstance(x, Tensor) else x for x in inputs]
+    values = [x.astype("float64") if is_float(x) else x for x in arrays]
+    originals, tensors = {n: p.data for n, p in named}, [p for _, p in named]
     report, first = Report(), None
-    between: list[tuple[Callable[[], Any], Truth | None]] = []
+    entered: list[tuple[Callable[[], Any], Expected | None]] = []
 
     def reproduce(at: Problem) -> str:
-        # A layer cannot be written as one literal: `layer` stands for one built as the failing one.
+        # A layer has no literal: `layer` stands for one built like the failing one.
         state = ", ".join(f"{n!r}: {literal(npx.to_host(a))}" for n, a in at.parameters.items())
         setup = f"state = {{{state}}}; [setattr(p, 'data', state[n]) for n, p in layer.named_parameters()]"
         return reproduction("check_layer", Named("layer"), at.values, options, setup if named else "")
 
-    try:
+    with layer_restored(layer) as restore_buffers:
         for mode in modes:
-            getattr(layer, mode)()
-
-            def call(values: list[Any], mode: str = mode) -> Any:
-                dtypes = [x.dtype for x in (*values, *(p for _, p in named)) if is_float(x)]
-                if dtypes:
-                    cast_buffers(layer, dtypes[0])
-                if mode != "train":
-                    return layer(*values, **options)
-                with npx.keyed(seed, 1):
-                    return layer(*values, **options)
-
-            parameters = {n: data.astype("float64") for (n, _), (_, data, *_) in zip(named, kept, strict=True)}
-            own = [p for _, p in named]
-            problem = Problem(f"check_layer: {name}, {mode} mode", call, values, parameters, own, reproduce)
-            variants.refuse_outside(problem, domain)
+            other_mode = next((m for m in modes if m != mode), "train" if mode == "eval" else "eval")
+            enter, leave = getattr(layer, mode), getattr(layer, other_mode)
+            enter()
+            parameters = {n: data.astype("float64") for n, data in originals.items()}
+            call = call_in_mode(layer, mode, seed, options)
+            problem = Problem(f"check_layer: {name}, {mode} mode", call, values, parameters, tensors, reproduce)
+            variants.require_inside(problem, domain)
             notes: list[str] = []
-            hold(problem, layer, notes)
+            hold_state(problem, layer, notes)
             report.notes += [f"{mode} mode: {note}" for note in notes]
             check = Check(report, directions, float32, domain, None, seed)
-            check.keep = partial(buffer_state, layer)
-            check.before(problem)
-            truth = check.everything(problem)
-            refuse_unasked(truth, layer, options, report.notes)
-            other_mode = next((m for m in modes if m != mode), "train" if mode == "eval" else "eval")
-            modes_rules.mode(truth, getattr(layer, other_mode), getattr(layer, mode))
+            check.save_buffers = partial(buffer_state, layer)
+            check.warm_up(problem)
+            expected = check.at_given_inputs(problem)
+            require_registered(expected.problem, layer, options, report.notes)
+            mode_rules.backward_in_other_mode(expected, leave, enter)
             if mode == "eval" and len(modes) > 1:
                 others = [other for name, other in variants.values(problem) if name.endswith("in the parameters")]
-                modes_rules.renewed(truth, others, set_back, layer.train, layer.eval)
-            if derive and not (first and first.same_as(truth)):
-                check.derived(problem)
-            first = first or truth
-            between.append((getattr(layer, mode), truth if mode == "eval" else None))  # training moves running means
-            set_back()
-        if first and len(between) > 1:
-            modes_rules.again(first, between[1:], between[0][0])
-    finally:
-        for p, data, grad, node, wanted in kept:
-            p.data, p.grad, p.node, p.requires_grad = data, grad, node, wanted
-        set_back()
-        for module, was in training:
-            module.training = was
+                mode_rules.enters_after_update(expected, others, restore_buffers, layer.train, layer.eval)
+            if derive and not (first and first.equals(expected)):
+                check.at_derived_inputs(problem)
+            first = first or expected
+            entered.append((enter, expected if mode == "eval" else None))  # calls in training update buffers
+            restore_buffers()
+        if first and len(entered) > 1:
+            mode_rules.returns_to_mode(first, entered[1:], entered[0][0])
     return report
 
 
+def require_layer(layer: Any, modes: Sequence[str]) -> None:
+    """Raise TypeError unless `layer` can be checked, and ValueError for unknown modes."""
+    if isinstance(layer, type):
+        raise TypeError(f"check_layer: expected a layer; got the class {layer.__name__}; try an instance of it")
+    if not modes or not {*modes} <= {"train", "eval"}:
+        raise ValueError(f"check_layer: expected modes among 'train' and 'eval'; got {modes!r}; try modes=('eval',)")
+    missing = [method for method in ("named_parameters", "train", "eval") if not hasattr(layer, method)]
+    if missing:
+        raise TypeError(
+            f"check_layer: expected a layer with {' and '.join(missing)}; got {type(layer).__name__}; "
+            "try models.Module as its base, or check_operation for a function"
+        )
+
+
+def call_in_mode(layer: Any, mode: str, seed: int, options: dict[str, Any]) -> Callable[[list[Any]], Any]:
+    """Return a function that calls the layer, with its buffers in the dtype of the inputs and fixed dropout masks."""
+    tensors = [p for _, p in layer.named_parameters()]
+
+    def call(values: list[Any]) -> Any:
+        dtypes = [x.dtype for x in (*values, *tensors) if is_float(x)]
+        if dtypes:
+            cast_buffers(layer, dtypes[0])
+        if mode != "train":
+            return layer(*values, **options)
+        with npx.keyed(seed, 1):
+            return layer(*values, **options)
+
+    return call
+
+
 class Check:
-    """One run of the kit over a problem and those derived from it."""
+    """A check of a problem at the given inputs and at derived ones.
+
+    report: collects the statistics. directions, float32, domain, dtype, seed: as for `check_operation`.
+    """
 
     def __init__(
         self, report: Report, directions: int | None, float32: bool, domain: Any, dtype: str | None, seed: int
     ) -> None:
         self.report, self.directions, self.seed = report, directions, seed
         self.float32, self.domain, self.dtype = float32, domain, dtype
-        self.least, self.sizes = 0.0, [0.0]
-        self.keep: Callable[[], Callable[[], Any]] = lambda: lambda: None  # remembers what float32 would round
-        self.value: Callable[..., None] = lambda problem, close, given=False: None  # holds it to a reference
+        self.least, self.sizes = 0.0, [0.0]  # magnitudes at the given inputs
+        self.save_buffers: Callable[[], Callable[[], Any]] = lambda: lambda: None  # returns what restores them
+        self.compare_value: Callable[..., None] = lambda problem, tolerance, given=False: None
 
-    def gradients(self, problem: Problem, directions: int | None, most: int, asked: bool = True) -> Checked:
+    def gradients(self, problem: Problem, directions: int | None, limit: int, in_contract: bool = True) -> Expected:
+        """Compare gradients; a non-finite output inside the declared domain breaks the rule `domain`."""
         try:
-            return check_gradients(problem, self.report, directions, seed=self.seed, most=most, least=self.least)
-        except NotFinite as error:
-            if self.domain is None or not asked:
+            return check_gradients(problem, self.report, directions, seed=self.seed, limit=limit, least=self.least)
+        except NonFiniteError as error:
+            if self.domain is None or not in_contract:
                 raise
-            refused = CheckError(f"{error}\nrule: domain\nreproduce: {problem.reproduce(problem)}")
-            refused.rule = "domain"
-            raise refused from error
+            text = str(error).removeprefix(f"{problem.name}: ")
+            raise problem.failure("domain", text) from error
 
-    def before(self, problem: Problem) -> None:
-        """A call with other numbers, before any that counts: what is kept from the first call is then wrong."""
+    def warm_up(self, problem: Problem) -> None:
+        """Call the layer with other values first, so that anything cached by the first call is wrong later."""
         for _, other in variants.values(problem):
-            with refusals_pass():
+            with rejections_skipped():
                 output, _ = other.run()
                 if output.requires_grad:
                     output.backward(npx.ones_like(output.data))
             break
 
-    def everything(self, problem: Problem) -> Truth:
-        """Slopes and every rule at the given inputs."""
-        checked = self.gradients(problem, self.directions, MOST)
-        truth = Truth.of(checked)
-        # At derived inputs, what is much smaller than here is rounding of numbers that are as large as here.
-        self.least = LEAST * checked.size
-        self.sizes = [float(abs(x).max(initial=0.0)) for x in (truth.y, *truth.gradients)]
-        rules.keeps_dtype(truth, self.dtype)
-        rules.consumed(truth)
-        y, gradients = rules.run(truth, problem, truth.c)
-        truth.compare("untouched", "on arrays that cannot be written to", y, gradients)
-        rules.untouched(truth)
-        rules.input_layouts(truth)
-        rules.incoming_gradients(truth)
-        rules.alone(truth)
-        rules.one_array(truth)
-        rules.calls(truth, list(self.others(problem)))
-        precision.keeps_precision(truth)
-        if self.float32 and not self.in_float32(truth):
+    def at_given_inputs(self, problem: Problem) -> Expected:
+        """Compare gradients and try every rule."""
+        expected = self.gradients(problem, self.directions, MAX_ENTRIES)
+        # At derived inputs, anything much smaller than here is rounding of intermediate results as large as here.
+        self.least = LEAST * expected.norm
+        self.sizes = [float(abs(x).max(initial=0.0)) for x in (expected.y, *expected.gradients)]
+        rules.keeps_dtype(expected, self.dtype)
+        rules.single_backward(expected)
+        y, gradients = problem.evaluate(expected.c)
+        cause = "a result is cached by array identity, or read-only arrays are handled differently"
+        expected.compare("no mutation", "for write-protected arrays", y, gradients, cause=cause)
+        rules.no_mutation(expected)
+        rules.input_layouts(expected)
+        rules.incoming_gradients(expected)
+        rules.independent_inputs(expected)
+        rules.aliased_inputs(expected)
+        rules.independent_calls(expected, list(self.others(problem)))
+        precision.float64_precision(expected)
+        if self.float32 and not self.compare_float32(expected):
             self.report.notes.append("not compared in float32")
-        return truth
+        return expected
 
-    def in_float32(self, truth: Truth, sizes: Sequence[float] = (), loose: float = 1.0) -> bool:
-        """Whether it could be compared in float32; buffers are float64 again afterwards."""
-        set_back = self.keep()
+    def compare_float32(self, expected: Expected, sizes: Sequence[float] = (), loose: float = 1.0) -> bool:
+        """Return whether a comparison in float32 was possible; float64 buffers are restored afterwards."""
+        restore_buffers = self.save_buffers()
         try:
-            return precision.float32(truth, self.domain is not None, sizes, loose)
+            return precision.float32_accuracy(expected, self.domain is not None, sizes, loose)
         finally:
-            set_back()
+            restore_buffers()
 
-    def others(self, problem: Problem) -> Iterator[Truth]:
-        """Outputs and gradients at a few other inputs: other numbers, other parameters, and a batch of one."""
-        names = "positive numbers", "positive numbers in the parameters", "1 rows"
+    def others(self, problem: Problem) -> Iterator[Expected]:
+        """Yield outputs and gradients at a few other inputs: other values, other parameters, and a batch of one."""
+        names = "positive numbers", "positive numbers in the parameters", "1 row"
         for name, other in (*variants.values(problem, self.domain), *islice(variants.shapes(problem, self.domain), 1)):
             if name not in names:
                 continue
-            with refusals_pass():
+            with rejections_skipped():
                 output, leaves = other.run()
-                gradients_of(other, output, leaves, npx.ones_like(npx.to_host(output.data)))  # or it does not fit
+                other.gradients(output, leaves, npx.ones_like(npx.to_host(output.data)))  # raises if it is rejected
                 output, leaves = other.run()
                 y = npx.to_host(output.data).copy()
                 if not npx.isfinite(y).all():
                     continue
                 c = npx.to_host(npx.random.normal(npx.Key(self.seed, 4, 0), y.shape, y.dtype))
-                truth = Truth(other, y, c, [])
-                truth.gradients = [g.copy() for g in rules.back(truth, output, leaves, c)]
-                yield truth
+                gradients = [g.copy() for g in other.protected_gradients(output, leaves, c)]
+                yield Expected(other, y, c, gradients)
 
-    def derived(self, problem: Problem) -> None:
-        """Slopes, and the rules that numbers may break, at inputs derived from the given ones."""
+    def at_derived_inputs(self, problem: Problem) -> None:
+        """Compare gradients, and try the rules that depend on values, at inputs derived from the given ones."""
         for name, other in variants.values(problem, self.domain):
-            self.variant(name, other, FEW)
-        for name, other in variants.unasked(problem):
-            self.variant(name, other, FEW, False)
-        for found, asked in ((variants.shapes(problem, self.domain), True), (variants.unasked_shapes(problem), False)):
-            for name, other in found:
-                other.reproduce = lambda _: problem.reproduce(problem)  # from which all are derived again
-                self.variant(name, other, 0, asked)
+            self.at_variant(name, other, MAX_DERIVED_ENTRIES)
+        for name, other in variants.out_of_contract_values(problem):
+            self.at_variant(name, other, MAX_DERIVED_ENTRIES, False)
+        in_contract = ((name, other, True) for name, other in variants.shapes(problem, self.domain))
+        out_of_contract = ((name, other, False) for name, other in variants.out_of_contract_shapes(problem))
+        for shapes in (in_contract, out_of_contract):
+            for name, other, is_in_contract in shapes:
+                other.reproduce = lambda _: problem.reproduce(problem)  # derives all shapes from the given inputs
+                self.at_variant(name, other, 0, is_in_contract)
 
-    def variant(self, name: str, problem: Problem, most: int, asked: bool = True) -> None:
-        """`asked`: whether the declared domain and the reference speak for it."""
+    def at_variant(self, name: str, problem: Problem, limit: int, in_contract: bool = True) -> None:
+        """Check a derived problem.
+
+        limit: the entries up to which each is moved separately; 0: random directions only. in_contract: whether the
+        declared domain and the reference apply.
+        """
         problem.name = f"{problem.name}, derived: {name}"
-        if asked:
-            self.value(problem, close=1e-5)
+        if in_contract:
+            self.compare_value(problem, tolerance=1e-5)
         try:
-            checked = self.gradients(problem, None if most else 2, most, asked)
+            expected = self.gradients(problem, None if limit else 2, limit, in_contract)
         except GradientError as error:
-            if error.rule == "dtype" and not most:  # which arguments share an axis was a guess
+            if error.rule == "valid gradient" and not limit:  # which arguments share an axis was a guess
                 return
             raise
-        except (AttributeError, *REFUSALS):  # a number has not all that an array has
+        except (AttributeError, *REJECTIONS):  # a scalar lacks some methods of an array
             return
         self.report.variants += 1
-        truth = Truth.of(checked)
-        y, gradients = rules.run(truth, problem, truth.c)
-        truth.compare("calls", "when called again", y, gradients)
-        if self.float32 and most and not name.startswith(variants.NARROW):
-            loose = 1.0 if name.startswith(variants.FLOAT32) else 1e6  # where only overflow is looked for
-            self.in_float32(truth, self.sizes, loose)
+        y, gradients = problem.evaluate(expected.c)
+        expected.compare("independent calls", "if it is called again", y, gradients)
+        if self.float32 and limit and not name.startswith(variants.NARROW):
+            loose = 1.0 if name.startswith(variants.FLOAT32) else 1e6  # elsewhere only overflow matters
+            self.compare_float32(expected, self.sizes, loose)
 
 
 @contextmanager
-def refusals_pass() -> Iterator[None]:
-    """Go on after the block where a function, or its vjp, is not made for an input."""
+def rejections_skipped() -> Iterator[None]:
+    """Leave the block quietly where a function, or its vjp, rejects an input."""
     try:
         yield
-    except (RuntimeError, *REFUSALS, GradientError):
+    except (RuntimeError, *REJECTIONS, GradientError):
         pass

@@ -1,11 +1,11 @@
-"""Is a gradient right? Compare it with numeric slopes, and say which entry is wrong.
+"""Compare analytic gradients with numerical derivatives, and report the entry that is wrong.
 
-For a function f and a fixed random c, backward gives the gradient of phi(x) = sum(c * f(x)). Moving x along a direction
-d changes phi at the rate (gradient . d), which `slopes.py` measures with a bound on its error. Directions are single
-entries, where there are few, or random ones through all arrays at once, which an error in any entry shows in.
+For a function f and a fixed random c, backward gives the gradient of phi(x) = sum(c * f(x)). Along a direction d, phi
+has the derivative (gradient . d), which `numerical.py` estimates with a bound on the error. The directions are single
+entries where there are few, else random ones through all arrays at once, which reveal an error in any entry.
 
-Where phi has a kink there is no gradient to compare with, but a range. Moved together, entries that tie stay tied:
-along that direction there is a slope again, and the gradient is held to it.
+At a kink of phi there is no gradient, but a range of right values. Entries that tie stay tied when they are moved
+together: along that direction phi has a derivative again, and the gradient is compared with it.
 """
 
 from collections.abc import Callable
@@ -15,27 +15,21 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
-from autograd.testing.problem import (
-    REFUSALS,
-    GradientError,
-    NotFinite,
-    Problem,
-    Report,
-    forward,
-    gradients_of,
-    nodes,
-    quiet,
-    refuse_without_floats,
-)  # fmt: skip
-from autograd.testing.slopes import EPS, LEVELS, RTOL, STEP, Scale, Verdict, judge, noise, on_a_stair
-from autograd.testing.writing import literal, reproduction
+from autograd.testing.diagnosis import comparison, likely_cause, side_by_side
+from autograd.testing.expected import Expected
+from autograd.testing.numerical import EPS, LEVELS, RTOL, STEP, Scale, Verdict, judge, noise, on_a_stair
+from autograd.testing.problem import Problem, nodes, quiet, require_floats
+from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, Report
+from autograd.testing.reproduction import literal, reproduction
 from npx import Array
 
-SHOWN = 64  # entries up to which gradients are printed whole
-MOST = 1500  # entries up to which each is moved alone
-SAMPLED = 12  # of more: so many of them, and
-DIRECTIONS = 3  # random ones through all
-SURE = 3  # wrong entries after which others are only shown beside their slopes
+MAX_PRINTED = 64  # entries up to which gradients are printed completely
+MAX_ENTRIES = 1500  # entries up to which each is moved separately
+SAMPLED_ENTRIES = 12  # entries to move separately if there are more
+DIRECTIONS = 3  # random directions through all arrays, in addition to sampled entries
+MAX_CONFIRMED = 3  # wrong entries to confirm in full; the rest get a quick estimate for the printed table
+
+Moves = dict[int, Array]  # a direction: by the position of an array, how far each entry moves
 
 
 def gradcheck(
@@ -47,22 +41,27 @@ def gradcheck(
     seed: int = 0,
     **options: Any,
 ) -> Report:
-    """Check the gradients of `function(*inputs, **options)` with respect to its floating inputs, at these inputs.
+    """Check the gradients of `function(*inputs, **options)` with respect to its floating inputs.
 
-    inputs: arrays or Tensors, float64 preferred; integers, booleans and everything else are passed on as they are.
-    directions None: every entry (of more than MOST a sample, and random directions); k: k random directions through all
-    inputs at once, then, if one is wrong, the entries. rtol, atol: what is allowed beside the bound of the numeric
-    slope; for each dtype they have a default that fits its rounding.
-    Raises GradientError with both gradients side by side and a line to reproduce it; TypeError for no floating input,
-    or a function that returns no Tensor; ValueError for a function that is not the same twice, a value that is not
-    finite, or a tolerance that the dtype cannot reach.
+    function: takes Tensors in place of the floating inputs and returns one Tensor of any shape.
+    inputs: arrays or Tensors, float64 preferred. Integers, booleans and other values are passed on unchanged.
+    directions: None compares every entry, or a sample of entries and random directions above 1,500 entries. An integer
+        compares along that many random directions through all inputs, which is faster, and entries only on failure.
+    rtol, atol: the accepted difference, relative and absolute, in addition to the error bound of the numerical
+        derivative. None: defaults that suit the dtype.
+    seed: selects the weights c of the outputs and the random directions.
+    options: passed on to `function`.
+
+    Raises GradientError with both gradients side by side and a line that reproduces it; TypeError without a floating
+    input or if the function does not return a Tensor; ValueError if the function is not deterministic, returns a
+    non-finite value, or rtol is below what the dtype can resolve.
     """
     values = [x.data if isinstance(x, Tensor) else x for x in inputs]
     name = f"gradcheck: {getattr(function, '__name__', type(function).__name__)}"
-    refuse_without_floats(name, values)
+    require_floats(name, values)
     problem = Problem(
         name,
-        lambda given: function(*given, **options),
+        lambda values: function(*values, **options),
         values,
         reproduce=lambda at: reproduction("gradcheck", function, at.values, options),
     )
@@ -71,14 +70,18 @@ def gradcheck(
     return report
 
 
-class Checked:
-    """The gradient of one problem, and slopes to compare it with."""
+class GradientCheck:
+    """The analytic gradient of one problem, and its comparison with numerical derivatives.
+
+    Arguments as for `check_gradients`. Raises NonFiniteError, TypeError and ValueError as `gradcheck` does.
+    """
 
     def __init__(
         self, problem: Problem, report: Report, rtol: float | None, atol: float | None, seed: int, least: float = 0.0
     ) -> None:
-        self.problem, self.report, self.seed = problem, report, seed
+        self.report, self.seed = report, seed
         self.arrays = [npx.to_host(a).copy() for a in problem.arrays]
+        self.problem = problem.at(self.arrays)
         dtypes = {a.dtype.name for a in self.arrays}
         output, leaves = problem.run([npx.from_host(a.copy()) for a in self.arrays])
         lowest = next((d for d in (*dtypes, output.dtype.name) if d != "float64"), "float64")
@@ -92,275 +95,285 @@ class Checked:
         self.y = npx.to_host(output.data).copy()
         here = self.y.astype("float64").reshape(-1)
         if not npx.isfinite(here).all():
-            place = tuple(int(k[0]) for k in npx.nonzero(~npx.isfinite(npx.host.atleast_1d(self.y))))
-            found = npx.host.atleast_1d(self.y)[place]
-            raise NotFinite(f"{problem.name}: expected finite values; got {found} at {place}; try other inputs")
+            index = tuple(int(k[0]) for k in npx.nonzero(~npx.isfinite(npx.host.atleast_1d(self.y))))
+            value = npx.host.atleast_1d(self.y)[index]
+            raise NonFiniteError(f"{problem.name}: expected finite outputs; got {value} at {index}; try other inputs")
         self.c = npx.to_host(npx.random.normal(npx.Key(seed, 0, 0), self.y.shape, self.y.dtype))
         self.weights = self.c.astype("float64").reshape(-1)
-        self.composed = len(nodes(output)) > 1
-        self.gradients = gradients_of(problem, output, leaves, self.c)
-        again = forward(problem, [npx.from_host(a.copy()) for a in self.arrays])
-        if not npx.array_equal(here, again, equal_nan=True):
+        self.is_composed = len(nodes(output)) > 1
+        self.gradients = problem.gradients(output, leaves, self.c)
+        repeated = problem.value([npx.from_host(a.copy()) for a in self.arrays]).reshape(-1)
+        if not npx.array_equal(here, repeated, equal_nan=True):
             raise ValueError(
-                f"{problem.name}: expected the same output for the same input; got another; "
+                f"{problem.name}: expected the same output for the same input; two calls differ; "
                 "try giving its random numbers a fixed key (npx.Key, or `with npx.keyed(...)` inside the function)"
             )
-        self.rounding: list[Array] | None = None
-        self.refuted = 0  # entries found wrong
-        # How far an array is moved: as far as its numbers are large.
-        self.sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) or 1.0 for a in self.arrays]
+        self.n_wrong = 0
+        self.sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) or 1.0 for a in self.arrays]  # step sizes
         self.largest = [
-            n * float(abs(g[npx.isfinite(g)]).max(initial=0.0)) for g, n in zip(self.gradients, self.sizes, strict=True)
+            size * float(abs(g[npx.isfinite(g)]).max(initial=0.0))
+            for g, size in zip(self.gradients, self.sizes, strict=True)
         ]
         with quiet():
-            along = self.random(10**6)
-            rounding = noise(self.outputs(along), here, lowest)
+            rounding = noise(self.outputs(self.random_moves(10**6)), here, lowest)
         self.scale = Scale(lowest, here, rounding, RTOL[lowest] if rtol is None else rtol, atol, least)
-        with quiet():
-            self.size = float(npx.host.linalg.norm(here * self.weights))
 
-    def outputs(self, moves: dict[int, Array]) -> Callable[[float], Array]:
-        """The output along a direction: NaN where there is none."""
+    @property
+    def expected(self) -> Expected:
+        """The output and gradients, for further comparisons."""
+        return Expected(self.problem, self.y, self.c, self.gradients)
+
+    # Directions
+
+    def arrays_at(self, moves: Moves, t: float, sizes: list[float] | dict[int, Array] | None = None) -> list[Array]:
+        """Return the arrays at distance t along a direction, in units of `sizes`."""
+        units = self.sizes if sizes is None else sizes
+        return [
+            a + (t * units[i] * moves[i]).astype(a.dtype) if i in moves else a.copy() for i, a in enumerate(self.arrays)
+        ]
+
+    def outputs(self, moves: Moves) -> Callable[[float], Array]:
+        """Return the output as a function of the distance along a direction; NaN where it is undefined."""
 
         def at(t: float) -> Array:
-            moved = [
-                a + (t * self.sizes[i] * moves[i]).astype(a.dtype) if i in moves else a.copy()
-                for i, a in enumerate(self.arrays)
-            ]
+            undefined = npx.host.full(self.y.size, npx.nan, "float64")
             try:
-                y = forward(self.problem, list(map(npx.from_host, moved)))
-            except REFUSALS:  # outside of its domain
-                y = npx.host.full(self.y.size, npx.nan, "float64")
-            return y if y.size == self.y.size else npx.host.full(self.y.size, npx.nan, "float64")
+                y = self.problem.value(list(map(npx.from_host, self.arrays_at(moves, t)))).reshape(-1)
+            except REJECTIONS:  # outside the domain
+                return undefined
+            return y if y.size == self.y.size else undefined
 
         return at
 
-    def random(self, number: int) -> dict[int, Array]:
-        """A random direction through all arrays."""
+    def random_moves(self, number: int) -> Moves:
+        """Return a random direction through all arrays."""
         return {
             i: npx.to_host(npx.random.normal(npx.Key(self.seed, 1 + number, i), a.shape, "float64"))
             for i, a in enumerate(self.arrays)
         }
 
-    def along(self, moves: dict[int, Array], step: float = 0.0, levels: int = LEVELS) -> tuple[float, Verdict]:
-        """The analytic slope along a direction, and what is to be said of it."""
+    def along(self, moves: Moves, step: float = 0.0, levels: int = LEVELS) -> tuple[float, Verdict]:
+        """Return the analytic derivative along a direction, and the verdict on it."""
         parts = [(self.gradients[i].astype("float64") * move, self.sizes[i]) for i, move in moves.items()]
-        analytic = sum(size * float(npx.sum(npx.where(moves[i] != 0, part, 0)))
-                       for i, (part, size) in zip(moves, parts, strict=True))  # fmt: skip
-        # An entry's gradient is known no better than the largest ones allow: their rounding reaches it.
+        analytic = sum(
+            size * float(npx.sum(npx.where(moves[i] != 0, part, 0)))
+            for i, (part, size) in zip(moves, parts, strict=True)
+        )
+        # Rounding errors of the largest entries reach every entry of the gradient.
         largest = max((self.largest[i] * float(abs(moves[i]).max(initial=0.0)) for i in moves), default=0.0)
         slack = self.scale.rtol * (0.1 * largest + 0.01 * max(self.largest, default=0.0))
-        # And what rounding of numbers as large as the inputs leaves, where they cancel, is no slope.
+        # Inputs that cancel leave their rounding errors in the output.
         slack += 4e3 * EPS[self.scale.dtype] * max(self.sizes) * float(abs(self.weights).max(initial=0.0))
         scale = replace(self.scale, slack=slack)
         verdict = judge(self.outputs(moves), self.weights, analytic, scale, step or STEP[self.scale.dtype], levels)
-        if verdict.what == "wrong" and abs(analytic - verdict.numeric) <= 10 * self.rounding_along(moves):
-            verdict = verdict._replace(what="unjudged", reason="the gradient itself is known to fewer digits")
+        if verdict.kind == "wrong" and abs(analytic - verdict.numerical) <= 10 * self.rounding_along(moves):
+            verdict = verdict._replace(kind="inconclusive", reason="rounding of the inputs changes the gradient itself")
         reach = max(self.sizes[i] * float(abs(moves[i]).max(initial=0.0)) for i in moves)
-        if verdict.what == "wrong" and reach > 1 and self.scale.dtype == "float64":
-            if on_a_stair(self.outputs(moves), self.weights, analytic, verdict.numeric, self.scale.here):
-                verdict = verdict._replace(what="unjudged", reason="it moves in stairs, which the steps pass over")
+        if verdict.kind == "wrong" and reach > 1 and self.scale.dtype == "float64":
+            if on_a_stair(self.outputs(moves), self.weights, analytic, verdict.numerical, self.scale.here):
+                reason = "the function is a staircase with stairs shorter than the steps"
+                verdict = verdict._replace(kind="inconclusive", reason=reason)
         self.report.compared += 1
-        if verdict.what == "right":
-            unit = self.scale.tolerance(self.weights, analytic, verdict.numeric) / self.scale.rtol
-            self.report.worst = max(self.report.worst, abs(analytic - verdict.numeric) / (unit or 1.0))
+        if verdict.kind == "right":
+            unit = self.scale.tolerance(self.weights, analytic, verdict.numerical) / self.scale.rtol
+            self.report.worst = max(self.report.worst, abs(analytic - verdict.numerical) / (unit or 1.0))
         return analytic, verdict
 
-    def rounding_along(self, moves: dict[int, Array]) -> float:
-        """How far the rounding of inputs moves the gradient along a direction, where it does so by little.
+    # Where numerical derivatives do not decide
 
-        By much it does at a tie, which is broken, and that is no matter of digits; but where the output is lost to
-        rounding too (a nearly singular matrix is solved with), it is. Where the output keeps its digits a gradient has
-        to as well.
+    def rounding_along(self, moves: Moves) -> float:
+        """Return the change of the analytic derivative along a direction that rounding of the inputs causes.
+
+        This is 0 unless the output loses digits to rounding as well, as when solving with a nearly singular matrix: a
+        gradient has to be as accurate as its output. Large changes come from broken ties and are ignored.
         """
-        lost = self.scale.noise.max(initial=0.0) / (abs(self.scale.here).max(initial=0.0) or 1.0)
-        if lost <= 1e3 * EPS[self.scale.dtype]:
+        if self.output_rounding <= 1e3 * EPS[self.scale.dtype]:
             return 0.0
-        if self.rounding is None:
-            self.rounding = [npx.zeros_like(g, dtype="float64") for g in self.gradients]
-            for way in (-2.0, 1.0, 2.0):
-                signs = {k: way * npx.sign(move) for k, move in self.random(10**6 + 1).items()}
-                beside = self.moved_by(
-                    signs, 1.0, {k: EPS[self.scale.dtype] * abs(a) for k, a in enumerate(self.arrays)}
-                )
-                for total, g, other in zip(
-                    self.rounding, self.gradients, beside.gradients if beside else [], strict=False
-                ):
-                    off = abs(g.astype("float64") - other)
-                    small = (lost > 1e-3) | (off <= 1e-2 * abs(g[npx.isfinite(g)]).max(initial=0.0))
-                    npx.copyto(total, npx.maximum(total, npx.where(small, off, 0)))
-        return sum(self.sizes[i] * float(npx.sum(self.rounding[i] * abs(move))) for i, move in moves.items())
+        rounding = self.gradient_rounding
+        return sum(self.sizes[i] * float(npx.sum(rounding[i] * abs(move))) for i, move in moves.items())
 
-    def excused(self, moves: dict[int, Array], verdict: Verdict) -> bool:
-        """Whether the gradient, wrong at this very point, is one of those around it.
+    @property
+    def output_rounding(self) -> float:
+        """The rounding error of the output, relative to its largest value."""
+        return float(self.scale.noise.max(initial=0.0) / (abs(self.scale.here).max(initial=0.0) or 1.0))
 
-        Where entries tie, the gradient of one way to break the tie is as good as any (that of a sort is one of its
-        permutations), though moving one entry alone shows another. And in a composition each part takes its own value
-        at its kink (relu(x) - relu(-x) / 10 gives 0 at 0, beside 1 and 1/10), which no part can mend; an operation with
-        one vjp has no such excuse, nor a composition that has a slope there.
+    @cached_property
+    def gradient_rounding(self) -> list[Array]:
+        """The change of each gradient entry that rounding of the inputs causes."""
+        rounding = [npx.zeros_like(g, dtype="float64") for g in self.gradients]
+        units = {k: EPS[self.scale.dtype] * abs(a) for k, a in enumerate(self.arrays)}
+        for sign in (-2.0, 1.0, 2.0):
+            signs = {k: sign * npx.sign(move) for k, move in self.random_moves(10**6 + 1).items()}
+            neighbor = self.neighbor(signs, 1.0, units)
+            for most, g, other in zip(rounding, self.gradients, neighbor.gradients if neighbor else [], strict=False):
+                off = abs(g.astype("float64") - other)
+                is_small = self.output_rounding > 1e-3 or off <= 1e-2 * abs(g[npx.isfinite(g)]).max(initial=0.0)
+                npx.copyto(most, npx.maximum(most, npx.where(is_small, off, 0)))
+        return rounding
+
+    def is_excused(self, moves: Moves, verdict: Verdict) -> bool:
+        """Return whether a gradient that is wrong at this point is right next to it.
+
+        Where entries tie, the gradient of either way to break the tie is accepted (a sort returns that of one
+        permutation), though moving one entry shows another derivative. In a composition each operation chooses its
+        value at its own kink (relu(x) - relu(-x) / 10 has the gradient 0 at 0, between 1 and 1/10), which no operation
+        can correct. A single operation with one vjp has no such excuse, nor a composition that has a derivative there.
         """
-        apart = 1e-4 / max(a.size for a in self.arrays)
-        if any(beside.along(moves, apart / 4)[1].what in ("right", "kink") for beside in self.ways):
+        distance = 1e-4 / max(a.size for a in self.arrays)
+        if any(broken.along(moves, distance / 4)[1].kind in ("right", "kink") for broken in self.tie_breaks):
             return True
-        if not (self.composed and verdict.low < verdict.high):
+        if not (self.is_composed and verdict.is_kink):
             return False
         for t in (-0.011, 0.013):
-            beside = self.moved_by(moves, t)
-            if not beside or beside.along(moves)[1].what not in ("right", "kink"):
+            neighbor = self.neighbor(moves, t)
+            if not neighbor or neighbor.along(moves)[1].kind not in ("right", "kink"):
                 return False
         return True
 
     @cached_property
-    def ways(self) -> list["Checked"]:
-        """The gradients where ties are broken, in order and in the other one, if they are the same as here."""
-        numbers = [npx.host.arange(1.0, a.size + 1).reshape(a.shape) / max(1, a.size) for a in self.arrays]
-        found = [self.moved_by({i: way * x for i, x in enumerate(numbers)}, 1e-4) for way in (1.0, -1.0)]
-        return [beside for beside in found if beside and all(map(self.like, self.gradients, beside.gradients))]
+    def tie_breaks(self) -> list["GradientCheck"]:
+        """Checks with ties broken in ascending and descending order, if their gradients equal those here."""
+        ranks = [npx.host.arange(1.0, a.size + 1).reshape(a.shape) / max(1, a.size) for a in self.arrays]
+        neighbors = [self.neighbor({i: sign * rank for i, rank in enumerate(ranks)}, 1e-4) for sign in (1.0, -1.0)]
+        return [n for n in neighbors if n and all(map(nearly_equal, self.gradients, n.gradients))]
 
-    def moved_by(self, moves: dict[int, Array], t: float, sizes: Any = None) -> "Checked | None":
-        """The gradients beside this point, if there are any."""
-        sizes = sizes or self.sizes
-        arrays = [a + (t * sizes[i] * moves[i]).astype(a.dtype) if i in moves else a for i, a in enumerate(self.arrays)]
+    def neighbor(self, moves: Moves, t: float, sizes: dict[int, Array] | None = None) -> "GradientCheck | None":
+        """Return the check at a nearby point; None where the function is undefined."""
+        scale = self.scale
+        problem = self.problem.at(self.arrays_at(moves, t, sizes))
         try:
-            scale = self.scale
-            return Checked(self.problem.at(arrays), Report(), scale.rtol, scale.atol, self.seed, scale.least)
-        except REFUSALS:
+            return GradientCheck(problem, Report(), scale.rtol, scale.atol, self.seed, scale.least)
+        except REJECTIONS:
             return None
 
-    @staticmethod
-    def like(a: Array, b: Array) -> bool:
-        """Whether two gradients are nearly the same."""
-        return bool((abs(a - b) <= 1e-2 * abs(a).max(initial=0.0)).all())
+    # What is compared
 
-    def entry(self, i: int, position: int) -> tuple[tuple[int, ...], float, Verdict]:
-        """The index, analytic slope and verdict of one entry of array i; slopes in units of the entry."""
-        index = tuple(int(k) for k in npx.unravel_index(position, self.arrays[i].shape))
-        move = npx.zeros_like(self.arrays[i], dtype="float64")
-        size = abs(float(self.arrays[i][index]))  # 0 has none: that of the others
-        move[index] = size / self.sizes[i] if 1e-12 < size / self.sizes[i] < npx.inf else 1
-        sure = self.refuted >= SURE
-        _, verdict = self.along({i: move}, levels=2 if sure else LEVELS)
-        if verdict.what == "wrong":
-            # Of entries that tie another may be moved in its place; together they are held to the slope they have.
-            tied = verdict.low < verdict.high and (self.arrays[i] == self.arrays[i][index]).sum() > 1
-            finite = npx.isfinite(self.gradients[i][index])
-            if finite and (tied or (not sure and self.excused({i: move}, verdict))):
-                verdict = verdict._replace(what="kink")
-            else:
-                self.refuted += 1
-        numeric, bound, low, high = (x / (self.sizes[i] * float(move[index])) for x in verdict[1:5])
-        verdict = Verdict(verdict.what, numeric, bound, low, high, verdict.reason)
-        where = f"{self.problem.labels[i]} {index}"
-        if verdict.what == "kink":
-            self.report.kinks.append(f"{where}: kink, one-sided slopes differ by {verdict.high - verdict.low:.3g}")
-        elif verdict.what == "unjudged":
-            self.report.unjudged.append(f"{where}: {verdict.reason}")
-        return index, float(self.gradients[i][index]), verdict
-
-    def check_entries(self, most: int = MOST) -> None:
-        """Raise for an entry whose gradient is wrong, of all, or if there are more than `most` of a sample."""
+    def check_entries(self, limit: int = MAX_ENTRIES) -> None:
+        """Compare every entry, or a sample if there are more than `limit`; raise GradientError for a wrong one."""
         total = sum(a.size for a in self.arrays)
         tied: set[float] = set()
         for i, a in enumerate(self.arrays):
             positions = range(a.size)
-            if total > most:
-                positions = range(0, a.size, max(1, -(-a.size * len(self.arrays) // SAMPLED)))
-            numeric, wrong = npx.host.full(a.shape, npx.nan, "float64"), []
+            if total > limit:
+                positions = range(0, a.size, max(1, -(-a.size * len(self.arrays) // SAMPLED_ENTRIES)))
+            numerical, wrong = npx.host.full(a.shape, npx.nan, "float64"), []
             for position in positions:
-                index, analytic, verdict = self.entry(i, position)
-                numeric[index] = verdict.numeric
-                if verdict.what == "kink":
+                index, analytic, verdict = self.check_entry(i, position)
+                numerical[index] = verdict.numerical
+                if verdict.kind == "kink":
                     tied.add(float(a[index]))
-                elif verdict.what == "wrong":
-                    off = abs(analytic - verdict.numeric)
+                elif verdict.kind == "wrong":
+                    off = abs(analytic - verdict.numerical)
                     wrong.append((off if off == off else npx.inf, index, verdict))
             if wrong:
-                self.fail(i, numeric, wrong)
+                raise self.entry_failure(i, numerical, wrong)
         for value in sorted(tied):
             self.check_tied(value)
 
+    def check_entry(self, i: int, position: int) -> tuple[tuple[int, ...], float, Verdict]:
+        """Return the index, analytic derivative and verdict of one entry of array i, per unit of the entry."""
+        index = tuple(int(k) for k in npx.unravel_index(position, self.arrays[i].shape))
+        move = npx.zeros_like(self.arrays[i], dtype="float64")
+        size = abs(float(self.arrays[i][index]))  # an entry of 0 moves in units of the array's largest
+        move[index] = size / self.sizes[i] if 1e-12 < size / self.sizes[i] < npx.inf else 1
+        quick = self.n_wrong >= MAX_CONFIRMED
+        _, verdict = self.along({i: move}, levels=2 if quick else LEVELS)
+        if verdict.kind == "wrong":
+            # Moving one of several tied entries may show another one's derivative; `check_tied` moves them together.
+            is_tied = verdict.is_kink and (self.arrays[i] == self.arrays[i][index]).sum() > 1
+            is_finite = npx.isfinite(self.gradients[i][index])
+            if is_finite and (is_tied or (not quick and self.is_excused({i: move}, verdict))):
+                verdict = verdict._replace(kind="kink")
+            else:
+                self.n_wrong += 1
+        numerical, bound, low, high = (x / (self.sizes[i] * float(move[index])) for x in verdict[1:5])
+        verdict = Verdict(verdict.kind, numerical, bound, low, high, verdict.reason)
+        entry = f"{self.problem.labels[i]} {index}"
+        if verdict.kind == "kink":
+            jump = verdict.high - verdict.low
+            self.report.kinks.append(f"{entry}: kink; left and right derivatives differ by {jump:.3g}")
+        elif verdict.kind == "inconclusive":
+            self.report.inconclusive.append(f"{entry}: {verdict.reason}")
+        return index, float(self.gradients[i][index]), verdict
+
     def check_tied(self, value: float) -> None:
-        """Compare along the direction that moves every entry equal to `value`, of all inputs, together."""
+        """Compare along the direction that moves all entries equal to `value`, of all inputs, together."""
         moves = {i: (a == value).astype("float64") / self.sizes[i] for i, a in enumerate(self.arrays)}
         analytic, verdict = self.along(moves)
-        if verdict.what == "wrong" and not self.excused(moves, verdict):
-            self.refuse(
-                "tie",
-                f"wrong gradient where entries tie: moving all that equal {value!r} together\n"
-                f"    analytic   {analytic!r}\n    numeric    {verdict.numeric!r}",
-            )
+        if verdict.kind == "wrong" and not self.is_excused(moves, verdict):
+            text = f"wrong gradient of tied entries, moving all entries equal to {value!r} together:"
+            raise self.failure("tie", "\n".join([text, *comparison(analytic, verdict)]))
 
     def check_directions(self, number: int) -> None:
-        """Raise where the gradient is wrong along one of some random directions."""
+        """Compare along random directions; raise GradientError for a wrong one."""
         for k in range(number):
-            moves = self.random(k)
+            moves = self.random_moves(k)
             analytic, verdict = self.along(moves)
-            if verdict.what == "unjudged":
-                self.report.unjudged.append(f"random direction {k}: {verdict.reason}")
-            at_kink = verdict.low < verdict.high or self.composed  # where parts may have kinks that do not show
+            if verdict.kind == "inconclusive":
+                self.report.inconclusive.append(f"random direction {k}: {verdict.reason}")
+            may_have_kink = verdict.is_kink or self.is_composed  # parts of a composition may hide their kinks
             inputs = self.arrays[: len(self.problem.floats)]
-            ties = at_kink and any(npx.unique(a).size < a.size for a in inputs)
-            if verdict.what == "wrong" and not ties and not self.excused(moves, verdict):
-                self.name_entry(moves)
-                self.refuse(
-                    "slope",
-                    f"wrong along random direction {k}\n    analytic   {analytic!r}\n"
-                    f"    numeric    {verdict.numeric!r}, known to {verdict.bound:.3g}",
-                )
+            has_ties = may_have_kink and any(npx.unique(a).size < a.size for a in inputs)
+            if verdict.kind == "wrong" and not has_ties and not self.is_excused(moves, verdict):
+                self.find_entry(moves)
+                text = f"wrong gradient along random direction {k} through all inputs:"
+                raise self.failure("gradient", "\n".join([text, *comparison(analytic, verdict)]))
 
-    def name_entry(self, moves: dict[int, Array]) -> None:
-        """Raise for an entry that is wrong, where the gradient is wrong along `moves`; none may be, alone."""
-        if sum(a.size for a in self.arrays) <= SHOWN:
+    def find_entry(self, moves: Moves) -> None:
+        """Raise GradientError for a wrong entry, found by bisecting a direction; return if none is wrong by itself."""
+        if sum(a.size for a in self.arrays) <= MAX_PRINTED:
             self.check_entries()
             return
         ends = npx.host.cumsum([0, *(a.size for a in self.arrays)])
         flat = npx.concatenate([moves[i].reshape(-1) for i in moves])
+        positions = npx.host.arange(flat.size)
         low, high = 0, flat.size
-        while high - low > 1:  # of two halves one is wrong
+        while high - low > 1:
             middle = (low + high) // 2
             for start, stop in ((low, middle), (middle, high)):
-                part = npx.where((npx.host.arange(flat.size) >= start) & (npx.host.arange(flat.size) < stop), flat, 0)
-                own = {i: part[ends[i] : ends[i + 1]].reshape(a.shape) for i, a in enumerate(self.arrays)}
-                if self.along(own)[1].what == "wrong":
+                part = npx.where((positions >= start) & (positions < stop), flat, 0)
+                half = {i: part[ends[i] : ends[i + 1]].reshape(a.shape) for i, a in enumerate(self.arrays)}
+                if self.along(half)[1].kind == "wrong":
                     low, high = start, stop
                     break
             else:
                 return
         i = int(npx.host.searchsorted(ends, low, side="right")) - 1
-        index, analytic, verdict = self.entry(i, low - int(ends[i]))
-        if verdict.what == "wrong":
-            numeric = npx.host.full(self.arrays[i].shape, npx.nan, "float64")
-            numeric[index] = verdict.numeric
-            self.fail(i, numeric, [(abs(analytic - verdict.numeric), index, verdict)])
+        index, analytic, verdict = self.check_entry(i, low - int(ends[i]))
+        if verdict.kind == "wrong":
+            numerical = npx.host.full(self.arrays[i].shape, npx.nan, "float64")
+            numerical[index] = verdict.numerical
+            raise self.entry_failure(i, numerical, [(abs(analytic - verdict.numerical), index, verdict)])
 
-    def refuse(self, rule: str, text: str) -> None:
-        lines = [f"{self.problem.name}: {text}", f"rule: {rule}"]
-        line = self.problem.reproduce(self.problem.at(self.arrays))
-        error = GradientError("\n".join([*lines, f"reproduce: {line}"] if line else lines))
-        error.rule = rule
-        raise error
+    # What is reported
 
-    def fail(self, i: int, numeric: Array, wrong: list[tuple[float, tuple[int, ...], Verdict]]) -> None:
-        """Say that array i's gradient is wrong in some entries: (difference, index, verdict) of each."""
-        worst, index, verdict = max(wrong, key=lambda each: each[0])
+    def failure(self, rule: str, text: str, cause: str = "") -> Exception:
+        """Return a GradientError at these inputs."""
+        return self.problem.failure(rule, text, GradientError, cause)
+
+    def entry_failure(self, i: int, numerical: Array, wrong: list[tuple[float, tuple[int, ...], Verdict]]) -> Exception:
+        """Return a GradientError for array i. wrong: (difference, index, verdict) of each wrong entry."""
+        difference, index, verdict = max(wrong, key=lambda entry: entry[0])
         a, g, label = self.arrays[i], self.gradients[i], self.problem.labels[i]
-        kink = verdict.low < verdict.high
-        sides = f"from {verdict.low!r} to {verdict.high!r}, the slopes to its sides"
         lines = [
             f"wrong gradient of {label}, {a.shape} {a.dtype}, in {len(wrong)} of {a.size} entries; most at {index}:",
-            f"    analytic   {float(g[index])!r}",
-            f"    numeric    {sides if kink else repr(verdict.numeric)}",
-            f"    difference {worst:.3g}; the numeric slope is known to {verdict.bound:.2g}",
+            *comparison(float(g[index]), verdict, difference),
         ]
-        if a.size <= SHOWN:
+        if a.size <= MAX_PRINTED:
             for other, array in zip(self.problem.labels, self.arrays, strict=True):
                 lines.append(f"{other} = {literal(array)}")
-            lines.append(f"gradient of {label}, analytic | numeric:")
-            left, right = str(g).splitlines(), str(numeric.astype(g.dtype)).splitlines()
-            width = max(map(len, left))
-            lines += [f"    {x:<{width}}  |  {y}" for x, y in zip(left, right, strict=False)]
-        finite = npx.isfinite(g[index])
-        self.refuse("kink" if kink and finite else "slope" if finite else "finite", "\n".join(lines))
+            lines.append(f"gradient of {label}, analytic | numerical:")
+            lines += side_by_side(g, numerical)
+        is_finite = npx.isfinite(g[index])
+        rule = "kink" if verdict.is_kink and is_finite else "gradient" if is_finite else "finite gradient"
+        entries = [(index, float(g[index]), verdict.numerical) for _, index, verdict in wrong]
+        cause = likely_cause(a.shape, entries) if rule == "gradient" else ""
+        return self.failure(rule, "\n".join(lines), cause)
+
+
+def nearly_equal(a: Array, b: Array) -> bool:
+    """Return whether two gradients agree to two digits."""
+    return bool((abs(a - b) <= 1e-2 * abs(a).max(initial=0.0)).all())
 
 
 def check_gradients(
@@ -370,14 +383,18 @@ def check_gradients(
     rtol: float | None = None,
     atol: float | None = None,
     seed: int = 0,
-    most: int = MOST,
+    limit: int = MAX_ENTRIES,
     least: float = 0.0,
-) -> Checked:
-    """Compare the gradients of a problem with slopes, of which those below `least` are none; returns them."""
-    checked = Checked(problem, report, rtol, atol, seed, least)
+) -> Expected:
+    """Compare the gradients of a problem with numerical derivatives; return the output and gradients.
+
+    report: collects the statistics. directions, rtol, atol, seed: as for `gradcheck`. limit: the number of entries up
+    to which each is moved separately. least: numerical derivatives below it count as 0.
+    """
+    check = GradientCheck(problem, report, rtol, atol, seed, least)
     with quiet():
         if directions is None:
-            checked.check_entries(most)
-        if directions or sum(a.size for a in checked.arrays) > most:
-            checked.check_directions(directions or DIRECTIONS)
-    return checked
+            check.check_entries(limit)
+        if directions or sum(a.size for a in check.arrays) > limit:
+            check.check_directions(directions or DIRECTIONS)
+    return check.expected

@@ -1,8 +1,7 @@
-"""Is a fast version of a kernel, and of its gradient, what the reference is, however it is called?
+"""`check_kernel`: compare the fast versions of a kernel and of its gradient with the reference, however it is called.
 
-`check_kernel` runs each fast version under other memory layouts, block sizes and numbers of threads, with other
-gradients of the output, and in other orders of calls. Of each of these it says what has to hold, a *rule*; what fails
-names the one that is broken.
+Each fast version runs with other memory layouts, block sizes and numbers of threads, with other gradients of the
+output, and in other orders of calls. A failure names the rule that is broken.
 """
 
 from collections.abc import Iterator
@@ -10,16 +9,28 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import npx
-from autograd.testing.calls import REPEATED, Values, arrays_in, differ, finite, laid_out, longer, moved, other, scale
+from autograd.testing.call_variants import (
+    BROADCAST,
+    Values,
+    arrays_in,
+    copied_to_device,
+    differ,
+    in_layout,
+    is_finite,
+    scaled,
+    with_other_values,
+    with_repeated_rows,
+)
+from autograd.testing.report import explain
+from autograd.testing.reproduction import Named, reproduction
 from autograd.testing.rules import LAYOUTS
-from autograd.testing.writing import Named, reproduction
 from npx import Array, KernelMismatch, Key
 from npx.dispatch import compare, copied, mapped
 
-SIZES, THREADS = (1, 2, 3), (1, 2, 3)  # of blocks, and of threads that walk over them
-MOST_BLOCKS = 1000  # of an array; where it is larger, so are the blocks
-MANY_ROWS, MANY_NUMBERS = 2100, 150_000  # at most, of a call that a block of usual size does not hold
-FACTORS = 2.0**20, 2.0**-20, 0.0  # of the gradient of the output: powers of two round nothing
+BLOCK_SIZES, THREADS = (1, 2, 3), (1, 2, 3)
+MAX_BLOCKS = 1000  # of an array; larger arrays get larger blocks
+MANY_ROWS, MANY_NUMBERS = 2100, 150_000  # limits of a call that exceeds a block of the usual size
+FACTORS = 2.0**20, 2.0**-20, 0.0  # of the gradient of the output; powers of two are exact
 np = npx.host
 
 
@@ -31,50 +42,59 @@ def check_kernel(
     seed: int = 0,
     **kwargs: Any,
 ) -> list[str]:
-    """Check each fast version of `kernel` for arguments like these against its reference, and each of its gradient.
+    """Check every fast version of a kernel, and of its gradient, against the reference.
 
-    On every engine present that has a version for the dtype of the first argument. `gradient`: options of the
-    gradient. What a version saves for its gradient is its own affair. The rules:
+    Checks the versions for the dtype of the first argument, on every engine that is available. The values that a
+    version saves for its gradient are not compared. The rules:
 
-        reference        results, and what is left in every argument, are those of the reference in one block, on one
-                         thread: in value, shape and dtype
-        untouched        the output and its gradient are left as they are, and of arguments what the reference leaves
-        input layout     arguments may lie in memory in any order, and be protected if the reference writes to none
-        incoming layout  so may the gradient of the output, or be one number or one row repeated by strides of 0, and
-                         arrays among `gradient`
-        blocks, threads  under `npx.small_blocks` the reference and the version give the same: blocks of 1, 2, 3 rows,
-                         and 1, 2, 3 threads, whose number changes no bit; in float64 many rows do so, too
-        linear           the gradient is linear in that of the output: 2^20 or 2^-20 times as large, 0, a single 1
-        calls            another call in between, of other values or another size, changes nothing
+        reference                 results, and the arguments after the call, equal those of the reference, run in one
+                                  block on one thread: in value, shape and dtype
+        no mutation               the output, its gradient, and the arguments that the reference leaves unmodified stay
+                                  unmodified
+        input layout              arguments may have any memory layout, and be read-only if the reference writes to none
+        incoming gradient layout  so may the gradient of the output, broadcast views with strides of 0 included, and
+                                  the arrays in `gradient`
+        block size, thread count  under `npx.small_blocks` the reference and the version give the same results in blocks
+                                  of 1, 2 and 3 rows, and bitwise the same on 1, 2 and 3 threads; in float64, for many
+                                  rows as well
+        linearity                 the gradient is linear in that of the output: scaled by 2^20, by 2^-20 and by 0, and
+                                  for a single 1
+        independent calls         another call in between, with other values or another size, changes nothing
 
-    derive False: of these the layouts, blocks of one size and two numbers of threads, for examples drawn by the dozen.
-    Of more than 150,000 numbers only the first rule, on two threads too: they fill several blocks as they are.
-    Returns the names of the versions checked. Raises npx.KernelMismatch, whose `rule` is the broken one, with a line to
-    reproduce it.
+    kernel: the kernel to check.
+    args, kwargs: its arguments.
+    gradient: options of its gradient.
+    derive: False limits the check to the reference, layouts, one block size and two numbers of threads, which suits
+        examples that a strategy draws. Arguments of more than 150,000 numbers fill several blocks as they are; only
+        the rule `reference` is checked for them, and on two threads.
+    seed: selects the gradient of the output.
+
+    Returns the names of the versions checked. Raises npx.KernelMismatch with the broken rule as `rule`, and a line
+    that reproduces the failure.
     """
     checked = []
     before = npx.device()
     try:
         for device, engine in (("cpu", "numpy"), ("cuda", "cupy")):
             key = engine, args[0].dtype.name
-            if key in kernel.versions and present(device):
+            if key in kernel.versions and is_available(device):
                 npx.use_device(device)
-                trial = Trial(kernel, key, Values(*mapped(npx.to_host, (args, kwargs, gradient or {}))), seed)
-                trial.check(derive)
-                checked.append(trial.version)
+                check = KernelCheck(kernel, key, Values(*mapped(npx.to_host, (args, kwargs, gradient or {}))), seed)
+                check.check(derive)
+                checked.append(check.version)
     except KernelMismatch as error:
         options = kwargs | ({"gradient": gradient} if gradient else {}) | ({"seed": seed} if seed else {})
         options |= {} if derive else {"derive": False}
         setup = "from npx import KERNELS"
         line = reproduction("check_kernel", Named(f"KERNELS[{kernel.name!r}]"), args, options, setup)
-        raise mismatch(error.rule, f"check_kernel: {error}\nrule: {error.rule}\nreproduce: {line}") from error
+        raise mismatch(error.rule, explain(f"check_kernel: {error}", error.rule, line)) from error
     finally:
         npx.use_device(before)
     return checked
 
 
-def present(device: str) -> bool:
-    """Whether `device` can be used here."""
+def is_available(device: str) -> bool:
+    """Return whether a device can be used on this machine."""
     before = npx.device()
     try:
         npx.use_device(device)
@@ -84,8 +104,8 @@ def present(device: str) -> bool:
     return True
 
 
-class Called(NamedTuple):
-    """What a version gave: its output, what it saved (None: it has no gradient), its arguments afterwards."""
+class Forward(NamedTuple):
+    """The result of a forward call: the output, what it saved (None without a gradient), the arguments afterwards."""
 
     y: Any
     saved: Any
@@ -93,263 +113,281 @@ class Called(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The output of a call, its arguments afterwards, and its gradients with their options afterwards, or None."""
+    """An output, the arguments after the call, and (gradients, options after the call) or None."""
 
     y: Any
     arguments: Any
     gradients: Any
 
 
-class Truth(NamedTuple):
-    """What the reference gives for some values and a gradient g of the output (None: it has no gradient)."""
+class KernelExpected(NamedTuple):
+    """The outcome of the reference for some values and a gradient g of the output (None without a gradient)."""
 
     values: Values
     g: Any
     outcome: Outcome
 
 
-class Trial:
-    """The version of `key` of a kernel, for some values."""
+class KernelCheck:
+    """The check of one fast version of a kernel.
+
+    kernel: the kernel. key: the engine and dtype of the version. values: its arguments. seed: selects the gradient of
+    the output.
+    """
 
     def __init__(self, kernel: npx.Kernel, key: tuple[str, str], values: Values, seed: int) -> None:
         self.kernel, self.key, self.values, self.seed = kernel, key, values, seed
         self.version = getattr(kernel.versions[key], "__name__", "fast version")
         self.name = f"{kernel.name}, {self.version}"
         self.grad_name = f"{kernel.grad.name if kernel.grad else ''}, {self.version}"
-        self.numbers = sum(x.size for x in arrays_in(values))
+        self.n_numbers = sum(x.size for x in arrays_in(values))
 
     def check(self, derive: bool) -> None:
-        """All rules, or those that each drawn example is held to."""
-        truth = self.truth(self.values)
-        self.hold("reference", "given layout", truth)
-        if self.numbers > MANY_NUMBERS:
+        """Check all rules, or without `derive` those that every drawn example has to obey."""
+        expected = self.expected(self.values)
+        self.require("reference", "given layout", expected)
+        if self.n_numbers > MANY_NUMBERS:
             with npx.small_blocks(None, threads=2):
-                self.hold("threads", "2 threads", truth)
+                self.require("thread count", "2 threads", expected)
             return
-        self.check_layouts(truth)
-        self.check_blocks(truth, SIZES if derive else (2,), THREADS if derive else (1, 2))
+        self.check_layouts(expected)
+        self.check_blocks(expected, BLOCK_SIZES if derive else (2,), THREADS if derive else (1, 2))
         if derive:
-            twice = self.longer(truth, 2)
-            self.check_incoming(truth)
-            self.check_calls(truth, twice)
-            if twice and self.key[1] == "float64":  # in which sums over many rows lose no digit that is compared
-                self.check_many_rows(truth)
+            doubled = self.with_rows(expected, 2)
+            self.check_incoming(expected)
+            self.check_calls(expected, doubled)
+            if doubled and self.key[1] == "float64":  # sums over many rows keep all digits that are compared
+                self.check_many_rows(expected)
 
-    # What is run
+    # Evaluation
 
-    def call(self, version: tuple[str, str] | None, arguments: Any) -> Called:
-        """What the version of a key (None: the reference) gives for (positional, named) arguments."""
-        given, named = arguments
-        result = self.kernel.run(version, *given, **named)
+    def forward(self, key: tuple[str, str] | None, arguments: Any) -> Forward:
+        """Run the version of a key, or the reference for None, on (positional, named) arguments."""
+        args, named = arguments
+        result = self.kernel.run(key, *args, **named)
         if self.kernel.grad is None:
-            return Called(result, None, arguments)
+            return Forward(result, None, arguments)
         y, saved = result
-        return Called(y, None if saved.values is None else saved, arguments)
+        return Forward(y, None if saved.values is None else saved, arguments)
 
-    def gradients(self, called: Called, truth: Truth, layout: str = "given") -> Any:
-        """(gradients, options afterwards) of a call, for the truth's gradient of the output in a layout.
+    def gradients(self, call: Forward, expected: KernelExpected, layout: str = "given") -> Any:
+        """Return (gradients, options afterwards) of a call, for the gradient of the output in a layout.
 
-        The arrays in the options, which may be written to, have it too if they can.
+        The arrays in the options, which may be written to, get the same layout if it permits that.
         """
-        g, options = moved(truth.g, layout), moved(truth.values.gradient, layout if layout in LAYOUTS else "given")
-        result = called.saved.gradient(g, **options)
-        untouched("untouched", f"{self.grad_name}, gradient of the output", truth.g, g)
+        g = copied_to_device(expected.g, layout)
+        options = copied_to_device(expected.values.gradient, layout if layout in LAYOUTS else "given")
+        result = call.saved.gradient(g, **options)
+        require_identical("no mutation", f"{self.grad_name}, gradient of the output", expected.g, g)
         return result, options
 
-    def outcome(self, called: Called, truth: Truth, layout: str = "given") -> Outcome:
-        """A call with its gradient."""
-        if called.saved is None:
-            return Outcome(called.y, called.arguments, None)
-        y = copied(called.y)
-        gradients = self.gradients(called, truth, layout)
-        untouched("untouched", f"{self.grad_name}, output", y, called.y)
-        return Outcome(y, called.arguments, gradients)
+    def outcome(self, call: Forward, expected: KernelExpected, layout: str = "given") -> Outcome:
+        """Complete a forward call by its gradients."""
+        if call.saved is None:
+            return Outcome(call.y, call.arguments, None)
+        y = copied(call.y)
+        gradients = self.gradients(call, expected, layout)
+        require_identical("no mutation", f"{self.grad_name}, output", y, call.y)
+        return Outcome(y, call.arguments, gradients)
 
-    def truth(self, values: Values, g: Any = None) -> Truth:
-        """What the reference gives, in one block; g None: a random one."""
+    def expected(self, values: Values, g: Any = None) -> KernelExpected:
+        """Run the reference in one block; g None: a random gradient of the output."""
         with npx.small_blocks(None, threads=1):
-            called = self.call(None, moved(values[:2]))
-            if g is None and called.saved is not None:
-                g = npx.to_host(npx.random.normal(Key(self.seed, 0, 0), called.y.shape, called.y.dtype))
-            truth = Truth(values, g, Outcome(called.y, called.arguments, None))
-            return truth._replace(outcome=self.outcome(called, truth))
+            call = self.forward(None, copied_to_device(values[:2]))
+            if g is None and call.saved is not None:
+                g = npx.to_host(npx.random.normal(Key(self.seed, 0, 0), call.y.shape, call.y.dtype))
+            expected = KernelExpected(values, g, Outcome(call.y, call.arguments, None))
+            return expected._replace(outcome=self.outcome(call, expected))
 
-    def derived(self, values: Values, g: Any = None) -> Truth | None:
-        """`truth` of derived values; None where the reference refuses them, or gives what is not finite."""
+    def derived(self, values: Values, g: Any = None) -> KernelExpected | None:
+        """Like `expected`, for derived values; None if the reference rejects them or gives non-finite results."""
         try:
-            truth = self.truth(values, g)
+            expected = self.expected(values, g)
         except Exception:
             return None
-        return truth if finite(truth.outcome) or not finite(self.values) else None
+        return expected if is_finite(expected.outcome) or not is_finite(self.values) else None
 
-    def longer(self, truth: Truth, times: int) -> Truth | None:
-        """`derived` for `times` as many rows; None where results grow otherwise than by rows."""
-        many = self.derived(longer(self.values, times))
-        if many is None:
+    def with_rows(self, expected: KernelExpected, times: int) -> KernelExpected | None:
+        """Like `derived`, for `times` as many rows; None if the results do not grow by rows."""
+        longer = self.derived(with_repeated_rows(self.values, times))
+        if longer is None:
             return None
-        once, grown = ((x.outcome.y, x.outcome.gradients) for x in (truth, many))
-        pairs = zip(arrays_in(once), arrays_in(grown), strict=True)
+        short, long = ((x.outcome.y, x.outcome.gradients) for x in (expected, longer))
+        pairs = zip(arrays_in(short), arrays_in(long), strict=True)
         fits = all(b.shape in (a.shape, (times * len(a), *a.shape[1:]) if a.ndim else ()) for a, b in pairs)
-        return many if fits else None
+        return longer if fits else None
 
-    # How it is judged
+    # Comparison
 
-    def hold(
-        self, rule: str, where: str, truth: Truth, layout: str = "given", incoming: str = "given", fast: bool = True
+    def require(
+        self,
+        rule: str,
+        condition: str,
+        expected: KernelExpected,
+        layout: str = "given",
+        incoming: str = "given",
+        fast: bool = True,
     ) -> Outcome:
-        """The outcome of the version, or of the reference, for arguments and the gradient of the output in layouts.
+        """Return the outcome of the version, or of the reference, with arguments and incoming gradient in layouts.
 
-        KernelMismatch by `rule` where it is not that of `truth`, or an error.
+        Raises KernelMismatch by `rule` if it is not the expected one, or an error.
         """
-        where += "" if fast else ", reference"
-        with broken(rule, f"{self.name}, {where}"):
-            called = self.call(self.key if fast else None, moved(truth.values[:2], layout))
-            found = self.outcome(called, truth, incoming)
-            self.compare(where, truth, found)
-        return found
+        condition += "" if fast else ", reference"
+        with breaks(rule, f"{self.name}, {condition}"):
+            call = self.forward(self.key if fast else None, copied_to_device(expected.values[:2], layout))
+            outcome = self.outcome(call, expected, incoming)
+            self.compare(condition, expected, outcome)
+        return outcome
 
-    def compare(self, where: str, truth: Truth, found: Outcome) -> None:
-        """Raise KernelMismatch unless an outcome is that of the truth."""
-        name, expected = f"{self.name}, {where}", truth.outcome
-        compare(name, expected.y, found.y)
-        triples = zip(*map(arrays_in, (truth.values[:2], expected.arguments, found.arguments)), strict=True)
-        for i, (given, left, now) in enumerate(triples):
-            with broken("" if differ(given, left) else "untouched", name):  # "": it is a result
-                compare(f"{name}, arguments afterwards[{i}]", left, now)
-        compare(f"{self.grad_name}, {where}", expected.gradients, found.gradients)
+    def compare(self, condition: str, expected: KernelExpected, outcome: Outcome) -> None:
+        """Raise KernelMismatch unless an outcome is the expected one."""
+        name, right = f"{self.name}, {condition}", expected.outcome
+        compare(name, right.y, outcome.y)
+        triples = zip(*map(arrays_in, (expected.values[:2], right.arguments, outcome.arguments)), strict=True)
+        for i, (before, by_reference, after) in enumerate(triples):
+            is_result = differ(before, by_reference)  # the reference writes to it; the caller's rule applies
+            with breaks("" if is_result else "no mutation", name):
+                compare(f"{name}, argument {i} after the call", by_reference, after)
+        compare(f"{self.grad_name}, {condition}", right.gradients, outcome.gradients)
 
     # The rules
 
-    def check_layouts(self, truth: Truth) -> None:
+    def check_layouts(self, expected: KernelExpected) -> None:
         for layout in LAYOUTS:
             for fast in (False, True):
-                self.hold("input layout", f"{layout} layout", truth, layout, fast=fast)
-        for layout in (*LAYOUTS, "read-only") if truth.g is not None else ():
-            self.hold("incoming layout", f"gradient of the output in {layout} layout", truth, incoming=layout)
+                self.require("input layout", f"{layout} layout", expected, layout, fast=fast)
+        for layout in (*LAYOUTS, "read-only") if expected.g is not None else ():
+            condition = f"gradient of the output in {layout} layout"
+            self.require("incoming gradient layout", condition, expected, incoming=layout)
         try:
-            self.call(None, moved(truth.values[:2], "read-only"))
-        except ValueError:  # it writes to its arguments
+            self.forward(None, copied_to_device(expected.values[:2], "read-only"))
+        except ValueError:  # the reference writes to its arguments
             return
-        self.hold("input layout", "read-only arguments", truth, "read-only")
+        self.require("input layout", "read-only arguments", expected, "read-only")
 
-    def check_blocks(self, truth: Truth, sizes: tuple[int, ...], threads: tuple[int, ...]) -> None:
-        largest = max((x.size for x in arrays_in(truth.values)), default=0)
-        for size in (n + largest // MOST_BLOCKS for n in sizes):
-            where = f"blocks of {size}"
+    def check_blocks(self, expected: KernelExpected, sizes: tuple[int, ...], threads: tuple[int, ...]) -> None:
+        largest = max((x.size for x in arrays_in(expected.values)), default=0)
+        for size in (n + largest // MAX_BLOCKS for n in sizes):
+            condition = f"blocks of {size}"
             with npx.small_blocks(size, threads[0]):
-                self.hold("blocks", where, truth, fast=False)
-                alone = self.hold("blocks", where, truth)
-            for many in threads[1:] if self.key[0] == "numpy" else ():
-                where = f"blocks of {size}, {many} threads"
-                with npx.small_blocks(size, many):
-                    found = self.hold("threads", where, truth)
-                untouched("threads", f"{self.name}, {where} instead of one", alone, found)
+                self.require("block size", condition, expected, fast=False)
+                single = self.require("block size", condition, expected)
+            for n_threads in threads[1:] if self.key[0] == "numpy" else ():
+                condition = f"blocks of {size}, {n_threads} threads"
+                with npx.small_blocks(size, n_threads):
+                    outcome = self.require("thread count", condition, expected)
+                require_identical("thread count", f"{self.name}, {condition} instead of one", single, outcome)
 
-    def check_incoming(self, truth: Truth) -> None:
-        """Gradients of the output that are other numbers."""
-        g = truth.g
+    def check_incoming(self, expected: KernelExpected) -> None:
+        """Check other values of the gradient of the output."""
+        g = expected.g
         if g is None or not g.size:
             return
-        for layout in REPEATED:
-            repeated = self.derived(self.values, np.array(laid_out(g, layout)))
+        for layout in BROADCAST:
+            repeated = self.derived(self.values, np.array(in_layout(g, layout)))
             if repeated:
-                self.hold("incoming layout", f"gradient of the output: {layout}", repeated, incoming=layout)
+                condition = f"gradient of the output: {layout}"
+                self.require("incoming gradient layout", condition, repeated, incoming=layout)
         ones = self.derived(self.values, np.ones_like(g))
         if ones:
-            self.hold("linear", "gradient of the output: ones", ones)
-        for place in {0, g.size - 1}:
-            one = self.derived(self.values, (np.arange(g.size) == place).astype(g.dtype).reshape(g.shape))
-            if one:
-                self.hold("linear", f"gradient of the output: 1 at {place}, else 0", one)
-        for factor in FACTORS if g.dtype.itemsize > 2 and finite(truth.outcome) else ():
-            scaled = self.derived(self.values, scale(g, factor))
-            where = f"gradient of the output times {factor:g}"
-            with broken("linear", f"{self.grad_name}, {where}"):
-                if scaled:
-                    found = self.gradients(self.call(self.key, moved(self.values[:2])), scaled)[0]
-                    # Brought back to the size that rounding errors and the tolerance belong to.
-                    expected = scale(truth.outcome.gradients[0], float(factor != 0))
-                    compare(f"{self.grad_name}, {where}, divided by it", expected, scale(found, 1 / (factor or 1)))
+            self.require("linearity", "gradient of the output: ones", ones)
+        for position in {0, g.size - 1}:
+            one_hot = self.derived(self.values, (np.arange(g.size) == position).astype(g.dtype).reshape(g.shape))
+            if one_hot:
+                self.require("linearity", f"gradient of the output: 1 at flat index {position}, else 0", one_hot)
+        for factor in FACTORS if g.dtype.itemsize > 2 and is_finite(expected.outcome) else ():
+            multiple = self.derived(self.values, scaled(g, factor))
+            condition = f"gradient of the output times {factor:g}"
+            with breaks("linearity", f"{self.grad_name}, {condition}"):
+                if multiple:
+                    call = self.forward(self.key, copied_to_device(self.values[:2]))
+                    gradients = self.gradients(call, multiple)[0]
+                    # Scaled back to the magnitude that the tolerance belongs to.
+                    right = scaled(expected.outcome.gradients[0], float(factor != 0))
+                    name = f"{self.grad_name}, {condition}, divided by it"
+                    compare(name, right, scaled(gradients, 1 / (factor or 1)))
 
-    def check_calls(self, truth: Truth, twice: Truth | None) -> None:
-        changed = self.derived(other(self.values))
-        for first in (truth, twice) if changed else ():
+    def check_calls(self, expected: KernelExpected, doubled: KernelExpected | None) -> None:
+        changed = self.derived(with_other_values(self.values))
+        for first in (expected, doubled) if changed else ():
             for order in ((0, 1), (1, 0)) if first else ():
-                where = f"two calls, the gradient of call {order[0] + 1} first"
-                with broken("calls", f"{self.name}, {where}"):
-                    self.interleave((first, changed), order, where)
+                condition = f"two calls, the gradient of call {order[0] + 1} first"
+                with breaks("independent calls", f"{self.name}, {condition}"):
+                    self.interleave((first, changed), order, condition)
         if changed:
-            where = "a second call with other values in the arrays of the first"
-            with broken("calls", f"{self.name}, {where}"):
-                self.compare(where, changed, self.refilled(truth, changed))
+            condition = "a second call with other values in the arrays of the first"
+            with breaks("independent calls", f"{self.name}, {condition}"):
+                self.compare(condition, changed, self.refilled(expected, changed))
 
-    def interleave(self, truths: Any, order: tuple[int, int], where: str) -> None:
-        """Two calls, then both gradients: each result is what it is alone, and stays so."""
-        calls: list[Called] = []
-        given: list[tuple[Any, Any]] = []  # results, and what they were
-        for truth in truths:
-            calls.append(self.call(self.key, moved(truth.values[:2])))
-            compare(f"{self.name}, {where}", truth.outcome.y, calls[-1].y)
-            given.append((calls[-1].y, copied(calls[-1].y)))
-            self.still(given, where)
+    def interleave(self, expected_calls: Any, order: tuple[int, int], condition: str) -> None:
+        """Run two calls, then both gradients; every result is the expected one, and keeps its value."""
+        calls: list[Forward] = []
+        results: list[tuple[Any, Any]] = []  # each with a copy
+        for expected in expected_calls:
+            calls.append(self.forward(self.key, copied_to_device(expected.values[:2])))
+            compare(f"{self.name}, {condition}", expected.outcome.y, calls[-1].y)
+            results.append((calls[-1].y, copied(calls[-1].y)))
+            self.require_unchanged(results, condition)
         for n in order if calls[0].saved and calls[1].saved else ():
-            gradients = self.gradients(calls[n], truths[n])
-            compare(f"{self.grad_name}, {where}", truths[n].outcome.gradients, gradients)
-            given.append((gradients, copied(gradients)))
-            self.still(given, where)
+            gradients = self.gradients(calls[n], expected_calls[n])
+            compare(f"{self.grad_name}, {condition}", expected_calls[n].outcome.gradients, gradients)
+            results.append((gradients, copied(gradients)))
+            self.require_unchanged(results, condition)
 
-    def still(self, given: list[tuple[Any, Any]], where: str) -> None:
-        for now, before in given:
-            untouched("calls", f"{self.name}, {where}: a result that was given before", before, now)
+    def require_unchanged(self, results: list[tuple[Any, Any]], condition: str) -> None:
+        """Raise KernelMismatch if a result that was returned earlier has changed."""
+        for result, copy in results:
+            name = f"{self.name}, {condition}: a result returned earlier"
+            require_identical("independent calls", name, copy, result)
 
-    def refilled(self, truth: Truth, changed: Truth) -> Outcome:
-        """The outcome of a call in whose arrays the values of an earlier one stood."""
-        arguments = moved(truth.values[:2])
+    def refilled(self, expected: KernelExpected, changed: KernelExpected) -> Outcome:
+        """Return the outcome of a call in whose arrays the values of an earlier call were replaced."""
+        arguments = copied_to_device(expected.values[:2])
         arrays = iter(arrays_in(arguments))
-        called = self.call(self.key, arguments)
-        if called.saved is not None:
-            self.gradients(called, truth)
+        call = self.forward(self.key, arguments)
+        if call.saved is not None:
+            self.gradients(call, expected)
 
         def refill(x: Array) -> Array:
             array = next(arrays)
             array[...] = npx.from_host(x)
             return array
 
-        return self.outcome(self.call(self.key, mapped(refill, changed.values[:2])), changed)
+        return self.outcome(self.forward(self.key, mapped(refill, changed.values[:2])), changed)
 
-    def check_many_rows(self, truth: Truth) -> None:
-        """More than one block of a kernel whose blocks cannot be shrunk."""
-        rows = len(np.atleast_1d(self.values.args[0]))
-        times = min(MANY_ROWS // max(1, rows), MANY_NUMBERS // max(1, self.numbers))
-        many = self.longer(truth, times) if times > 2 else None
-        if many:
+    def check_many_rows(self, expected: KernelExpected) -> None:
+        """Check more than one block of a kernel whose blocks `npx.small_blocks` does not shrink."""
+        n_rows = len(np.atleast_1d(self.values.args[0]))
+        times = min(MANY_ROWS // max(1, n_rows), MANY_NUMBERS // max(1, self.n_numbers))
+        longer = self.with_rows(expected, times) if times > 2 else None
+        if longer:
             with npx.small_blocks(None, threads=2):
-                self.hold("blocks", f"{times} times as many rows", many)
+                self.require("block size", f"{times} times as many rows", longer)
 
 
-# Parts
+# Errors
 
 
 def mismatch(rule: str, message: str) -> KernelMismatch:
-    """The error that a rule is broken."""
+    """Return the error that names a broken rule."""
     error = KernelMismatch(message)
     error.rule = rule
     return error
 
 
 @contextmanager
-def broken(rule: str, what: str) -> Iterator[None]:
-    """What goes wrong within breaks `rule`, unless it names another; an error of any kind is a mismatch too."""
+def breaks(rule: str, name: str) -> Iterator[None]:
+    """Turn any error within the block into a KernelMismatch by `rule`, unless it names a rule already."""
     try:
         yield
     except KernelMismatch as error:
         error.rule = error.rule or rule
         raise
     except Exception as error:
-        raise mismatch(rule, f"{what}: expected a result; got {type(error).__name__}: {error}") from error
+        raise mismatch(rule, f"{name}: expected a result; got {type(error).__name__}: {error}") from error
 
 
-def untouched(rule: str, what: str, before: Any, after: Any) -> None:
-    """Raise KernelMismatch unless the arrays in both are the same in every bit."""
+def require_identical(rule: str, name: str, before: Any, after: Any) -> None:
+    """Raise KernelMismatch unless the arrays in both values are bitwise equal."""
     if any(differ(a, b) for a, b in zip(arrays_in(before), arrays_in(after), strict=True)):
-        raise mismatch(rule, f"{what}: expected the same bits; got others")
+        raise mismatch(rule, f"{name}: expected bitwise equal arrays; got other values")

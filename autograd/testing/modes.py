@@ -1,65 +1,68 @@
-"""The rules of a layer that has modes: what is kept for one of them does not reach another."""
+"""Rules for layers with modes: values computed in one mode do not reach another."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import npx
-from autograd.testing.problem import REFUSALS, Problem
-from autograd.testing.rules import CheckError, Truth, back, run
+from autograd.testing.expected import Expected
+from autograd.testing.problem import Problem
+from autograd.testing.report import REJECTIONS, CheckError
 from npx import Array
 
-Call = Callable[[], Any]
+Action = Callable[[], Any]
 
 
-def mode(truth: Truth, leave: Call, enter: Call) -> None:
-    """The gradient is that of the mode the output was computed in, whatever the layer's mode is by then."""
-    output, leaves = truth.problem.run()
+def backward_in_other_mode(expected: Expected, leave: Action, enter: Action) -> None:
+    """Backward belongs to the mode of the forward call, even if the layer has left that mode since."""
+    output, leaves = expected.problem.run()
     leave()
     try:
-        truth.compare("mode", "once the layer is in its other mode", None, back(truth, output, leaves, truth.c))
+        gradients = expected.problem.protected_gradients(output, leaves, expected.c)
+        expected.compare("layer mode", "if the layer changes its mode before backward", None, gradients)
     finally:
         enter()
 
 
-def again(truth: Truth, others: Sequence[tuple[Call, Truth | None]], enter: Call) -> None:
-    """A mode that is entered again gives what it gave: nothing stays from the modes in between, and calls in them.
+def returns_to_mode(expected: Expected, others: Sequence[tuple[Action, Expected | None]], enter: Action) -> None:
+    """A layer that returns to a mode gives the same results as before.
 
-    `others`: how each is entered, and what is called in it, or None.
+    others: actions that enter other modes, each with the call to make there, or None.
     """
     enter()
-    truth.problem.run([npx.from_host(npx.to_host(a).copy()) for a in truth.problem.arrays])
+    expected.problem.run([npx.from_host(npx.to_host(a).copy()) for a in expected.problem.arrays])
     for enter_other, other in others:
         enter_other()
         if other:
             other.problem.run()
     enter()
-    y, gradients = run(truth, truth.problem, truth.c)
-    truth.compare("mode", "once the layer has been in its other mode, and is back", y, gradients)
+    y, gradients = expected.problem.evaluate(expected.c)
+    expected.compare("layer mode", "if the layer returns from its other mode", y, gradients)
 
 
-def renewed(truth: Truth, others: Sequence[Problem], set_back: Call, leave: Call, enter: Call) -> None:
-    """A mode that is entered after an update is of the parameters as they are then, not as it knew them before.
+def enters_after_update(
+    expected: Expected, others: Sequence[Problem], restore_buffers: Action, leave: Action, enter: Action
+) -> None:
+    """A mode that is entered after a parameter update uses the new parameters.
 
-    `others`: problems with other parameters, of which the first is taken that can be run. `set_back`: to buffers as
-    they were at first.
+    others: problems with other parameters; the first that the layer accepts is used.
     """
 
-    def entered(problem: Problem) -> tuple[Array, list[Array]]:
+    def evaluate_in_mode(problem: Problem) -> tuple[Array, list[Array]]:
         leave()
-        for own, array in zip(problem.own, problem.parameters.values(), strict=True):
-            own.data = npx.from_host(npx.to_host(array).copy())
+        for parameter, array in zip(problem.parameter_tensors, problem.parameters.values(), strict=True):
+            parameter.data = npx.from_host(npx.to_host(array).copy())
         enter()
-        return run(truth, problem, truth.c)
+        return problem.evaluate(expected.c)
 
     for other in others:
-        set_back()
+        restore_buffers()
         try:
-            y, gradients = entered(other)
-        except (CheckError, *REFUSALS):
+            y, gradients = evaluate_in_mode(other)
+        except (CheckError, *REJECTIONS):
             continue
-        set_back()
-        entered(truth.problem)
-        found = entered(other)
-        what = "whether or not its mode was entered before the parameters changed"
-        Truth(other, y, truth.c, gradients).compare("mode", what, *found)
+        restore_buffers()
+        evaluate_in_mode(expected.problem)
+        updated = evaluate_in_mode(other)
+        condition = "whether or not the mode was entered before the parameter update"
+        Expected(other, y, expected.c, gradients).compare("layer mode", condition, *updated)
         return

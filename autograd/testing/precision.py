@@ -1,109 +1,124 @@
-"""The rules of precision: float64 is float64 all the way, and float32 as exact as float32 can be."""
+"""Rules of precision: float64 is float64 throughout, and float32 is as accurate as float32 can be."""
 
 from collections.abc import Sequence
 
 import npx
-from autograd.testing.problem import REFUSALS, quiet
-from autograd.testing.rules import Truth, back, run
+from autograd.testing.expected import Expected
+from autograd.testing.problem import quiet
+from autograd.testing.report import REJECTIONS
 from npx import Array
 
+FLOAT32_EPS = 1.2e-7
 
-def keeps_precision(truth: Truth) -> None:
-    """float64 is float64 all the way: moved by 1e-10 of its size, output and gradients move as their slopes say.
 
-    Rounded to float32 on the way, they would not move at all, or by a whole step.
+def result_labels(expected: Expected) -> list[str]:
+    """Return the names of the output and of the gradients."""
+    return ["output", *(f"gradient of {label}" for label in expected.problem.labels)]
+
+
+def float64_precision(expected: Expected) -> None:
+    """Inputs moved by 1e-10 of their size change output and gradients as larger moves predict.
+
+    A result that is rounded to float32 on the way would not change, or by a whole unit in the last place of float32.
     """
-    arrays, here = [npx.to_host(a) for a in truth.problem.arrays], [truth.y, *truth.gradients]
+    arrays, here = [npx.to_host(a) for a in expected.problem.arrays], [expected.y, *expected.gradients]
     if {x.dtype.name for x in (*arrays, *here)} != {"float64"}:
         return
-    largest = max(1.0, *(float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in (*arrays, truth.y)))
-    rounding = [npx.host.full(truth.y.shape, 2e-14 * largest, "float64")]  # also of 1 + tiny
-    terms = float(abs(truth.c).max(initial=0.0))  # that may cancel
-    rounding += [npx.host.full(g.shape, 1e-13 * float(abs(g).max(initial=terms)), "float64") for g in truth.gradients]
-    labels = ["output", *(f"gradient of {label}" for label in truth.problem.labels)]
-    in_steps = [True] * len(here)
+    largest = max(1.0, *(float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in (*arrays, expected.y)))
+    rounding = [npx.host.full(expected.y.shape, 2e-14 * largest, "float64")]  # also of 1 + tiny
+    terms = float(abs(expected.c).max(initial=0.0))  # that may cancel
+    rounding += [
+        npx.host.full(g.shape, 1e-13 * float(abs(g).max(initial=terms)), "float64") for g in expected.gradients
+    ]
+    moves_in_steps = [True] * len(here)
     for trial in range(2):
-        keys = [npx.Key(trial, 9, i) for i in range(len(arrays))]
         moves = [
-            a * npx.to_host(npx.random.uniform(key, a.shape, "float64", 0.5, 1.5))
-            for a, key in zip(arrays, keys, strict=True)
+            a * npx.to_host(npx.random.uniform(npx.Key(trial, 9, i), a.shape, "float64", 0.5, 1.5))
+            for i, a in enumerate(arrays)
         ]
         rates = []
         for t in (1e-10, 1e-6, 1e-5):
-            beside = truth.problem.at([npx.from_host(a + t * m) for a, m in zip(arrays, moves, strict=True)])
-            y, gradients = run(truth, beside, truth.c)
-            rates.append([(there - x) / t for there, x in zip((y, *gradients), here, strict=True)])
-        for k, (small, middle, large, unsure) in enumerate(zip(*rates, rounding, strict=True)):
-            straight = abs(large - middle) <= 0.3 * abs(large)  # finite, and no turning point
-            told = npx.isfinite(small) & straight & (abs(large) * 1e-10 > unsure)
-            wrong = told & (abs(small) < 0.5 * abs(large))  # what jumps, at a tie, moves by more
-            in_steps[k] &= bool(told.any() and wrong.sum() > 0.5 * told.sum())
-    for label, steps in zip(labels, in_steps, strict=True):
-        if steps:
-            what = f"expected the {label} to be computed in float64; it moves in steps, as if of fewer digits"
-            truth.refuse("precision", what)
+            neighbor = expected.problem.at([npx.from_host(a + t * m) for a, m in zip(arrays, moves, strict=True)])
+            y, gradients = neighbor.evaluate(expected.c)
+            rates.append([(new - old) / t for new, old in zip((y, *gradients), here, strict=True)])
+        for k, (small, middle, large, error) in enumerate(zip(*rates, rounding, strict=True)):
+            is_straight = abs(large - middle) <= 0.3 * abs(large)  # finite, and no extremum
+            resolved = npx.isfinite(small) & is_straight & (abs(large) * 1e-10 > error)
+            too_small = resolved & (abs(small) < 0.5 * abs(large))  # a jump at a tie would be too large instead
+            moves_in_steps[k] &= bool(resolved.any() and too_small.sum() > 0.5 * resolved.sum())
+    for label, in_steps in zip(result_labels(expected), moves_in_steps, strict=True):
+        if in_steps:
+            text = f"expected the {label} to be computed in float64; it changes in steps, as if rounded to fewer digits"
+            raise expected.problem.failure("float64 precision", text)
 
 
-def float32(truth: Truth, declared: bool, least: Sequence[float] = (), loose: float = 1.0) -> bool:
-    """In float32 the results are as near to those in float64 as float32 can have them; whether it could be compared.
+def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float] = (), loose: float = 1.0) -> bool:
+    """Compare results in float32 with those in float64 at the same, float32-representable inputs.
 
-    Numbers that float32 has are computed with in both. What rounding them once would do to the result in float64 is
-    allowed, several times over: that is how well-conditioned the function is there. `least`: what output and gradients
-    are as large as elsewhere; `loose`: how much more is allowed.
+    The accepted difference is several times the change that rounding the inputs causes in float64, which measures how
+    well-conditioned the function is at this point.
+
+    has_domain: whether a domain is declared, in which float32 results have to be finite too. least: typical sizes of
+    output and gradients. loose: multiplies the accepted difference. Returns False where no comparison was possible.
     """
-    eps, host = 1.2e-7, [npx.to_host(a) for a in truth.problem.arrays]
-    if not host or any(a.dtype.name != "float64" for a in host) or truth.y.dtype.name != "float64":
+    problem, host = expected.problem, [npx.to_host(a) for a in expected.problem.arrays]
+    if not host or any(a.dtype.name != "float64" for a in host) or expected.y.dtype.name != "float64":
         return False
     narrow = [a.astype("float32") for a in host]
     if not all(npx.isfinite(a).all() for a in narrow):
         return False
 
     def results(arrays: list[Array]) -> list[Array]:
-        output, leaves = truth.problem.run(list(map(npx.from_host, arrays)))
+        output, leaves = problem.run(list(map(npx.from_host, arrays)))
         y = npx.to_host(output.data).copy()
-        return [y, *back(truth, output, leaves, truth.c.astype(y.dtype))]
+        return [y, *problem.protected_gradients(output, leaves, expected.c.astype(y.dtype))]
 
     with quiet():
         try:
             single = results(narrow)
-            if not (declared or npx.isfinite(single[0]).all()):
+            if not (has_domain or npx.isfinite(single[0]).all()):
                 return False
-        except REFUSALS:
+        except REJECTIONS:
             return False
         if single[0].dtype.name != "float32":
-            truth.refuse("dtype", f"expected float32 from float32 inputs; got {single[0].dtype}")
+            raise problem.failure("dtype", f"expected a float32 output for float32 inputs; got {single[0].dtype}")
         wide = [a.astype("float64") for a in narrow]
-        right = results(wide)
-        spread = [npx.zeros_like(x) for x in right]
-        labels = ["output", *(f"gradient of {label}" for label in truth.problem.labels)]
-        sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in right]
-        terms = 0.1 * max([float(abs(truth.c).max(initial=0.0)), *sizes[1:]])  # that may cancel
+        double = results(wide)
+        sensitivity = [npx.zeros_like(x) for x in double]
+        sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in double]
+        terms = 0.1 * max([float(abs(expected.c).max(initial=0.0)), *sizes[1:]])  # that may cancel
         sizes = [max(size, 0.1 if i == 0 else terms, *least[i : i + 1]) for i, size in enumerate(sizes)]
         for trial in range(4):
-            for label, a, b, s, size in zip(labels, right, single, spread, sizes, strict=True):
+            for label, a, b, s, size in zip(result_labels(expected), double, single, sensitivity, sizes, strict=True):
                 finite = npx.isfinite(a) & (abs(a) < 1e37)
-                allowed = loose * (300 * eps * size + 30 * float(s.max(initial=0.0)))
+                allowed = loose * (300 * FLOAT32_EPS * size + 30 * float(s.max(initial=0.0)))
                 off = npx.where(finite, abs(a - b), 0)
-                # A few entries may be differences of much larger numbers; digits that are lost on the way miss in many.
+                # A few entries may be differences of much larger numbers; lost digits show in many entries.
                 many = (off > allowed).sum() > 0.25 * off.size
                 if many or not (off <= 100 * allowed).all():
-                    if trial < 3:  # see first how far rounding of the inputs moves it
+                    if trial < 3:  # first measure how much rounding of the inputs changes the result
                         break
-                    worst = npx.unravel_index(int(npx.argmax(npx.where(off == off, off, npx.inf))), off.shape)
-                    truth.refuse(
-                        "float32",
-                        f"expected the {label} in float32 near that in float64; got {b[worst]!r} for {a[worst]!r} at "
-                        f"{tuple(map(int, worst))}, where {allowed:.3g} would be float32's own rounding",
+                    k = int(npx.argmax(npx.where(off == off, off, npx.inf)))
+                    index = tuple(map(int, npx.unravel_index(k, off.shape)))
+                    raise problem.failure(
+                        "float32 accuracy",
+                        f"expected the {label} in float32 to be close to that in float64, {float(a[index])!r}; got "
+                        f"{float(b[index])!r} at {index}, where float32 rounding explains {allowed:.3g}",
                     )
             else:
                 return True
             for k in range(2 + 4 * trial):
-                key = [npx.Key(k, 7 + trial, i) for i in range(len(wide))]
-                moved = [
-                    a * (1 + eps * 2**trial * npx.to_host(npx.random.uniform(key[i], a.shape, "float64", -1.0, 1.0)))
+                unit = FLOAT32_EPS * 2**trial
+                rounded = [
+                    a
+                    * (
+                        1
+                        + unit
+                        * npx.to_host(npx.random.uniform(npx.Key(k, 7 + trial, i), a.shape, "float64", -1.0, 1.0))
+                    )
                     for i, a in enumerate(wide)
                 ]
-                for s, a, b in zip(spread, right, results(moved), strict=True):
+                for s, a, b in zip(sensitivity, double, results(rounded), strict=True):
                     off = abs(a - b)
                     npx.copyto(s, npx.maximum(s, npx.where(off == off, off, npx.inf)))
     return True

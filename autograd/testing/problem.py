@@ -1,4 +1,4 @@
-"""What is checked: a function at some inputs, how it is run, and what a check saw."""
+"""The subject of a check: a function at some inputs, and the ways to evaluate it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,98 +8,94 @@ from typing import Any
 
 import npx
 from autograd.engine import Node, Tensor, is_floating, no_grad
+from autograd.testing.report import REJECTIONS, CheckError, GradientError, explain
 from npx import Array
-
-REFUSALS = (ValueError, TypeError, IndexError, ArithmeticError, KeyError)  # of inputs that a function is not made for
-
-
-class GradientError(AssertionError):
-    """An analytic gradient and the numeric one differ. `rule`: slope, kink, tie or finite."""
-
-    rule = "slope"
-
-
-class NotFinite(ValueError):
-    """A function gives a value that is not finite: the inputs are outside its domain."""
-
-
-@dataclass
-class Report:
-    """What a passed check saw.
-
-    `compared` slopes, the largest relative difference `worst` among them, the `kinks`, where any slope of a range is
-    right, those `unjudged` because no step gave a slope good enough, `notes` of what was recognised and held fixed, the
-    number of `variants` derived from the inputs, and the bytes that an operation kept for its backward beyond inputs
-    and output (`saved_bytes`; `check_operation` alone fills it in).
-    """
-
-    compared: int = 0
-    worst: float = 0.0
-    kinks: list[str] = field(default_factory=list)
-    unjudged: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    variants: int = 0
-    saved_bytes: int = 0
 
 
 @dataclass
 class Problem:
-    """A function to check, at some inputs.
+    """A function and the inputs at which it is checked.
 
-    `values`: its positional arguments, of which floating arrays get gradients; `call(values)`, given Tensors in the
-    place of those, returns the output. `parameters`: arrays by name that get gradients too, put into the Tensors `own`,
-    which `call` knows.
+    name: the subject of error messages.
+    call: called with `values`, in which Tensors replace the floating arrays; returns the output as a Tensor.
+    values: the positional arguments. Floating arrays get gradients.
+    parameters: further arrays by name that get gradients, such as the parameters of a layer.
+    parameter_tensors: the Tensors, known to `call`, that hold the `parameters`.
+    reproduce: returns a line of Python that repeats the check at a problem.
     """
 
     name: str
     call: Callable[[list[Any]], Any]
     values: list[Any]
     parameters: dict[str, Array] = field(default_factory=dict)
-    own: list[Tensor] = field(default_factory=list)
+    parameter_tensors: list[Tensor] = field(default_factory=list)
     reproduce: Callable[["Problem"], str] = lambda problem: ""
 
     @cached_property
     def floats(self) -> list[int]:
+        """The positions of the floating arrays among `values`."""
         return [i for i, x in enumerate(self.values) if is_float(x)]
 
     @property
     def arrays(self) -> list[Array]:
+        """The arrays that get gradients: floating inputs, then parameters."""
         return [*(self.values[i] for i in self.floats), *self.parameters.values()]
 
     @property
     def labels(self) -> list[str]:
+        """The names of `arrays` in messages."""
         return [f"input {i}" for i in self.floats] + [f"parameter {n}" for n in self.parameters]
 
     def at(self, arrays: Sequence[Array]) -> "Problem":
-        """The same function at other arrays."""
+        """Return the same function at other arrays."""
         values = list(self.values)
         for i, a in zip(self.floats, arrays, strict=False):
             values[i] = a
-        own = arrays[len(self.floats) :]
-        return replace(self, values=values, parameters=dict(zip(self.parameters, own, strict=True)))
+        parameters = dict(zip(self.parameters, arrays[len(self.floats) :], strict=True))
+        return replace(self, values=values, parameters=parameters)
+
+    def failure(
+        self,
+        rule: str,
+        text: str,
+        error: type[CheckError | GradientError] = CheckError,
+        cause: str = "",
+        reproduce: bool = True,
+    ) -> CheckError | GradientError:
+        """Return an error that names a broken rule, its likely cause and the line that reproduces it."""
+        line = self.reproduce(self) if reproduce else ""
+        failure = error(explain(f"{self.name}: {text}", rule, line, cause))
+        failure.rule = rule
+        return failure
+
+    # Evaluation
 
     def run(
-        self, arrays: Sequence[Array] | None = None, wanted: Sequence[int] | None = None
+        self, arrays: Sequence[Array] | None = None, require: Sequence[int] | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """The output for some arrays (None: its own), and the Tensors of those, which want gradients (or some do)."""
+        """Return the output and the leaf Tensors of the arrays.
+
+        arrays: replace the problem's own. require: the positions of the leaves that require gradients; None: all.
+        """
         arrays = [npx.asarray(a) for a in (self.arrays if arrays is None else arrays)]
-        leaves = [Tensor(a) for a in arrays[: len(self.floats)]] + self.own
+        leaves = [Tensor(a) for a in arrays[: len(self.floats)]] + self.parameter_tensors
         for i, (leaf, a) in enumerate(zip(leaves, arrays, strict=True)):
             leaf.data, leaf.node, leaf.grad = a, None, None
-            leaf.requires_grad = wanted is None or i in wanted
+            leaf.requires_grad = require is None or i in require
         return self.output(leaves), leaves
 
     def apply(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The output for results of other operations in the place of its arrays."""
-        for parameter, t in zip(self.own, tensors[len(self.floats) :], strict=True):
+        """Return the output for Tensors that other operations computed, in place of the arrays."""
+        for parameter, t in zip(self.parameter_tensors, tensors[len(self.floats) :], strict=True):
             parameter.data, parameter.node, parameter.grad = t.data, t.node, None
             parameter.requires_grad = True
         output = self.output(tensors)
-        for parameter in self.own:
+        for parameter in self.parameter_tensors:
             parameter.node = None
         return output
 
     def output(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Call the function with Tensors in place of the floating inputs."""
         values = list(self.values)
         for i, t in zip(self.floats, tensors, strict=False):
             values[i] = t
@@ -108,57 +104,111 @@ class Problem:
             raise TypeError(f"{self.name}: expected it to return a Tensor; got {type(output).__name__}")
         return output
 
+    def value(self, arrays: Sequence[Array] | None = None) -> Array:
+        """Return the output on the host, in float64, computed without a graph."""
+        with no_grad():
+            return npx.to_host(self.run(arrays)[0].data).astype("float64")
+
+    def gradients(self, output: Tensor, leaves: list[Tensor], c: Array) -> list[Array]:
+        """Return the gradients of sum(output * c) on the host; GradientError where the vjp returns invalid ones."""
+        if output.requires_grad:
+            try:
+                output.backward(npx.from_host(c.copy()))
+            except (RuntimeError, *REJECTIONS) as error:  # from the engine, which validates gradients, or from the vjp
+                text = f"backward raised {type(error).__name__}: {error}"
+                raise self.failure("valid gradient", text, GradientError) from error
+        return [npx.to_host(leaf_gradient(t)).copy() for t in leaves]
+
+    def evaluate(self, c: Array, require: Sequence[int] | None = None) -> tuple[Array, list[Array]]:
+        """Return the output and the gradients of sum(output * c), computed from write-protected arrays."""
+        on_device = self.at([npx.from_host(npx.to_host(a)) for a in self.arrays])
+        output, leaves = on_device.run_protected(require)
+        y = npx.to_host(output.data).copy()
+        return y, self.protected_gradients(output, leaves, c)
+
+    def run_protected(self, require: Sequence[int] | None = None) -> tuple[Tensor, list[Tensor]]:
+        """Like `run`, on arrays that cannot be written to."""
+        guarded = self.at([protected(a) for a in self.arrays])
+        guarded.values = [protected(x) if is_array(x) else x for x in guarded.values]
+        with self.no_writes("expected inputs and parameters to stay unmodified; got a write to one of them"):
+            return guarded.run(require=require)
+
+    def protected_gradients(self, output: Tensor, leaves: list[Tensor], c: Array) -> list[Array]:
+        """Like `gradients`, with an incoming gradient c that must not be written to."""
+        for leaf in leaves:
+            leaf.grad = None
+        g = protected(npx.from_host(c))
+        before = npx.to_host(g).copy()
+        if output.requires_grad:
+            try:
+                with self.no_writes("expected the vjp not to modify the incoming gradient; got a write to it"):
+                    output.backward(g)
+            except RuntimeError as error:
+                raise self.failure("valid gradient", f"backward raised {type(error).__name__}: {error}") from error
+            except REJECTIONS as error:
+                text = f"expected the vjp to accept any incoming gradient; got {type(error).__name__}: {error}"
+                raise self.failure("incoming gradient layout", text) from error
+        if not npx.array_equal(npx.to_host(g), before, equal_nan=True):
+            raise self.failure(
+                "no mutation", "expected the vjp not to modify the incoming gradient; its values changed"
+            )
+        return [npx.to_host(leaf_gradient(t)) for t in leaves]
+
+    @contextmanager
+    def no_writes(self, text: str) -> Iterator[None]:
+        """Report a write to a protected array within the block."""
+        try:
+            yield
+        except ValueError as error:
+            if "read-only" not in str(error):
+                raise
+            raise self.failure("no mutation", f"{text} ({error})") from error
+
 
 def is_array(x: Any) -> bool:
-    """Whether x is an array, of either engine."""
+    """Return whether x is an array of NumPy or CuPy."""
     return hasattr(x, "dtype") and hasattr(x, "shape")
 
 
 def is_float(x: Any) -> bool:
-    """Whether x is a floating array."""
+    """Return whether x is a floating array."""
     return is_array(x) and is_floating(x.dtype)
 
 
-def refuse_without_floats(name: str, values: Sequence[Any]) -> None:
-    """TypeError unless one of the values is a floating array."""
+def require_floats(name: str, values: Sequence[Any]) -> None:
+    """Raise TypeError unless one of the values is a floating array."""
     if not any(map(is_float, values)):
-        found = ", ".join(str(getattr(x, "dtype", type(x).__name__)) for x in values) or "none"
-        raise TypeError(f"{name}: expected a floating input; got {found}; try np.asarray(x, 'float64')")
+        dtypes = ", ".join(str(getattr(x, "dtype", type(x).__name__)) for x in values) or "none"
+        raise TypeError(f"{name}: expected a floating input; got {dtypes}; try np.asarray(x, 'float64')")
 
 
-def forward(problem: Problem, arrays: Sequence[Array] | None = None, shaped: bool = False) -> Array:
-    """The output as an array of float64, flat unless `shaped`, without a graph."""
-    with no_grad():
-        y = npx.to_host(problem.run(arrays)[0].data).astype("float64")
-        return y if shaped else y.reshape(-1)
+def leaf_gradient(leaf: Tensor) -> Array:
+    """Return the gradient that a leaf received, or zeros."""
+    return npx.zeros_like(leaf.data) if leaf.grad is None else leaf.grad
+
+
+def protected(x: Array) -> Array:
+    """Return a view of x in its own memory layout that, with NumPy, cannot be written to."""
+    view = npx.asarray(x).view()
+    if hasattr(view, "flags") and hasattr(view.flags, "writeable"):
+        view.flags.writeable = False
+    return view
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without warnings of overflow, of division by zero and the like, where they are expected."""
+    """Suppress floating-point warnings where overflow and division by zero are expected."""
     with npx.host.errstate(all="ignore"):
         yield
 
 
-def gradients_of(problem: Problem, output: Tensor, leaves: list[Tensor], c: Array) -> list[Array]:
-    """The gradients of sum(output * c), on the host; zeros where there is none. GradientError where vjps do not fit."""
-    if output.requires_grad:
-        try:
-            output.backward(npx.from_host(c.copy()))
-        except (RuntimeError, *REFUSALS) as error:  # of the engine, which refuses what a vjp gave, or of the vjp
-            refused = GradientError(f"{problem.name}: {error}\nrule: dtype\nreproduce: {problem.reproduce(problem)}")
-            refused.rule = "dtype"
-            raise refused from error
-    return [npx.zeros_like(npx.to_host(t.data)) if t.grad is None else npx.to_host(t.grad).copy() for t in leaves]
-
-
 def nodes(output: Tensor) -> set[Node]:
-    """The operations that the output was computed by."""
-    found: set[Node] = set()
+    """Return the graph nodes that the output depends on."""
+    reachable: set[Node] = set()
     stack = [output.node] if output.node else []
     while stack:
         node = stack.pop()
-        if node not in found:
-            found.add(node)
+        if node not in reachable:
+            reachable.add(node)
             stack += [p for p in node.parents if isinstance(p, Node)]
-    return found
+    return reachable

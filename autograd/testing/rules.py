@@ -1,144 +1,27 @@
-"""What a right operation or layer keeps beside the value of its gradient: a function for each rule.
+"""Rules that a correct operation or layer obeys besides the value of its gradient, one function each.
 
-Each takes what `check_gradients` found right at some inputs, `Truth`, and calls again in another way: with other memory
-layouts, another incoming gradient, other calls before and between, in float32. The answer is known, so no slopes are
-needed, and the comparison is to many digits.
+Each takes the `Expected` output and gradients at some inputs and evaluates the problem in another way: with other
+memory layouts, another incoming gradient, other calls before and between. The result is known, so that no numerical
+derivative is needed and many digits can be compared. `report.RULES` says what each rule requires.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import npx
 from autograd import operations
 from autograd.engine import Tensor, no_grad
 from autograd.saved import captured, owner
-from autograd.testing.gradcheck import Checked
-from autograd.testing.problem import REFUSALS, Problem, is_array, is_float, quiet
+from autograd.testing.expected import Expected, close
+from autograd.testing.problem import is_array, is_float, leaf_gradient
+from autograd.testing.report import REJECTIONS, CheckError
 from npx import Array
 
 LAYOUTS = ("reversed", "every second", "column-major")
 
 
-class CheckError(AssertionError):
-    """A rule beside the value of the gradient is broken: `rule`, its name."""
-
-    rule = ""
-
-
-@dataclass
-class Truth:
-    """A problem, its output there, an incoming gradient c and the gradients for it, on the host."""
-
-    problem: Problem
-    y: Array
-    c: Array
-    gradients: list[Array]
-
-    @classmethod
-    def of(cls, checked: Checked) -> "Truth":
-        return cls(checked.problem.at(checked.arrays), checked.y, checked.c, checked.gradients)
-
-    def same_as(self, other: "Truth") -> bool:
-        """Whether outputs and gradients are the same numbers, as those of a layer whose modes do not differ."""
-        ours, others = [self.y, *self.gradients], [other.y, *other.gradients]
-        return all(npx.array_equal(a, b, equal_nan=True) for a, b in zip(ours, others, strict=True))
-
-    def refuse(self, rule: str, text: str) -> None:
-        line = self.problem.reproduce(self.problem)
-        error = CheckError(f"{self.problem.name}: {text}\nrule: {rule}" + (f"\nreproduce: {line}" if line else ""))
-        error.rule = rule
-        raise error
-
-    def compare(self, rule: str, what: str, y: Array | None, gradients: Sequence[Array | None], factor: float = 1.0,
-                tolerance: float = 1e-9) -> None:  # fmt: skip
-        """Refuse unless an output and gradients are these, the gradients times `factor`; None is not compared."""
-        dtypes = {self.y.dtype.name, *(g.dtype.name for g in self.gradients)}
-        tolerance *= 1 if dtypes == {"float64"} else 1e6
-        if y is not None and not near(self.y, y, tolerance, 1e-3):
-            self.refuse(rule, f"expected the same output {what}; got another, off by {distance(self.y, y):.3g}")
-        # Terms as large as c may cancel, and leave their rounding.
-        terms = abs(factor) * float(abs(self.c).max(initial=0.0))
-        for label, right, g in zip(self.problem.labels, self.gradients, gradients, strict=True):
-            if g is not None and not near(factor * right, g, tolerance, terms):
-                off = distance(factor * right, g)
-                self.refuse(rule, f"expected the same gradient of {label} {what}; got another, off by {off:.3g}")
-
-
-def near(a: Array, b: Array, tolerance: float, least: float = 0.0) -> bool:
-    """Whether b is a, relative to a's largest finite magnitude, `least` at least; where a is not finite, the same."""
-    if a.shape != b.shape:
-        return False
-    finite = npx.isfinite(a)
-    size = float(abs(a[finite]).max(initial=least))
-    other = (a == b) | ((a != a) & (b != b))
-    with quiet():
-        return bool((npx.where(finite, abs(a - b) <= tolerance * size, other)).all())
-
-
-def distance(a: Array, b: Array) -> float:
-    """The largest difference; NaN is infinitely far."""
-    if a.shape != b.shape or not a.size:
-        return npx.inf
-    with quiet():
-        off = abs(a.astype("float64") - b)
-    return float(npx.where(off == off, off, npx.inf).max())
-
-
-# Running a problem, and what must not be written to
-
-
-def run(truth: Truth, problem: Problem, c: Array, wanted: Sequence[int] | None = None) -> tuple[Array, list[Array]]:
-    """Output and gradients on protected arrays: nothing that it was given may be written to."""
-    guarded = problem.at([protected(npx.from_host(npx.to_host(a))) for a in problem.arrays])
-    guarded.values = [protected(x) if is_array(x) else x for x in guarded.values]
-    with writing_refused(truth, "expected its inputs and parameters to be left as they are; it writes to one"):
-        output, leaves = guarded.run(wanted=wanted)
-    y = npx.to_host(output.data).copy()
-    return y, back(truth, output, leaves, c)
-
-
-def back(truth: Truth, output: Tensor, leaves: list[Tensor], c: Array) -> list[Array]:
-    """Gradients on the host for a protected incoming gradient; zeros where there is none."""
-    for leaf in leaves:
-        leaf.grad = None
-    g = protected(npx.from_host(c))
-    kept = npx.to_host(g).copy()
-    if output.requires_grad:
-        try:
-            with writing_refused(truth, "expected its vjp to leave the incoming gradient as it is; it writes to it"):
-                output.backward(g)
-        except RuntimeError as error:
-            truth.refuse("dtype", str(error))
-        except REFUSALS as error:
-            truth.refuse("incoming layout", f"expected its vjp to take any incoming gradient; it refuses one: {error}")
-    if not npx.array_equal(npx.to_host(g), kept, equal_nan=True):
-        truth.refuse("untouched", "expected its vjp to leave the incoming gradient as it is; it changed it")
-    return [npx.zeros_like(npx.to_host(t.data)) if t.grad is None else npx.to_host(t.grad) for t in leaves]
-
-
-@contextmanager
-def writing_refused(truth: Truth, text: str) -> Iterator[None]:
-    """Refuse by rule `untouched` where the block writes to a protected array."""
-    try:
-        yield
-    except ValueError as error:
-        if "read-only" not in str(error):
-            raise
-        truth.refuse("untouched", f"{text} ({error})")
-
-
-def protected(x: Array) -> Array:
-    """A view of x, in its own memory layout, that (with NumPy) cannot be written to."""
-    view = npx.asarray(x).view()
-    if hasattr(view, "flags") and hasattr(view.flags, "writeable"):
-        view.flags.writeable = False
-    return view
-
-
 def relaid(x: Array, layout: str) -> Array:
-    """The same values in another memory layout."""
+    """Return the same values in one of the memory `LAYOUTS`."""
     if not x.ndim:
         return npx.asarray(x)
     if layout == "reversed":
@@ -148,199 +31,210 @@ def relaid(x: Array, layout: str) -> Array:
     return npx.transpose(npx.transpose(x).copy())
 
 
-# The rules
+# Arguments
 
 
-def untouched(truth: Truth) -> None:
-    """Inputs, parameters, output and incoming gradient, where writing is possible, are as before after backward."""
-    problem = truth.problem
+def no_mutation(expected: Expected) -> None:
+    """Inputs, parameters, output and incoming gradient, all writable, are unchanged after backward."""
+    problem = expected.problem
     arrays = [npx.from_host(npx.to_host(a).copy()) for a in problem.arrays]
-    free = problem.at(arrays)
-    free.values = [x.copy() if is_array(x) and not is_float(x) else x for x in free.values]
-    before = [npx.to_host(x).copy() if is_array(x) else x for x in free.values]
-    output, leaves = free.run(arrays)
-    c = npx.from_host(truth.c.copy())
+    writable = problem.at(arrays)
+    writable.values = [x.copy() if is_array(x) and not is_float(x) else x for x in writable.values]
+    before = [npx.to_host(x).copy() if is_array(x) else x for x in writable.values]
+    output, leaves = writable.run(arrays)
+    c = npx.from_host(expected.c.copy())
     for leaf in leaves:
         leaf.grad = None
     if output.requires_grad:
         output.backward(c)
-    given = [*zip(problem.labels, problem.arrays, arrays, strict=True), ("the incoming gradient", truth.c, c)]
-    given += [(f"input {i}", b, x) for i, (b, x) in enumerate(zip(before, free.values, strict=True)) if is_array(x)]
-    for label, right, a in given:
-        if not npx.array_equal(npx.to_host(right), npx.to_host(a), equal_nan=right.dtype.kind == "f"):
-            truth.refuse("untouched", f"expected {label} to be left as it is; it changed it")
-    if not near(truth.y, npx.to_host(output.data), 1e-12, 1e-3):
-        truth.refuse("untouched", "expected the output to be left as it is by backward; it changed it")
-    truth.compare("untouched", "on arrays that can be written to", None,
-                  [None if t.grad is None else npx.to_host(t.grad) for t in leaves])  # fmt: skip
+    pairs = [*zip(problem.labels, problem.arrays, arrays, strict=True), ("the incoming gradient", expected.c, c)]
+    pairs += [(f"input {i}", b, x) for i, (b, x) in enumerate(zip(before, writable.values, strict=True)) if is_array(x)]
+    for label, old, new in pairs:
+        if not npx.array_equal(npx.to_host(old), npx.to_host(new), equal_nan=old.dtype.kind == "f"):
+            raise problem.failure("no mutation", f"expected {label} to stay unmodified; its values changed")
+    if not close(expected.y, npx.to_host(output.data), 1e-12, 1e-3):
+        raise problem.failure("no mutation", "expected backward not to modify the output; its values changed")
+    gradients = [None if t.grad is None else npx.to_host(t.grad) for t in leaves]
+    expected.compare("no mutation", "for writable arrays", None, gradients)
 
 
-def keeps_dtype(truth: Truth, dtype: str | None) -> None:
-    """The output has the inputs' dtype, or the one that is said."""
-    dtypes = {a.dtype.name for a in truth.problem.arrays}
-    expected = dtype or (dtypes.pop() if len(dtypes) == 1 else truth.y.dtype.name)
-    if truth.y.dtype.name != expected:
-        truth.refuse("dtype", f"expected an output of the inputs' dtype, {expected}; got {truth.y.dtype}")
-
-
-def consumed(truth: Truth) -> None:
-    """A second backward through the same graph is refused."""
-    output, _ = truth.problem.run()
-    if output.node is None:
-        return
-    output.backward(npx.from_host(truth.c.copy()))
-    try:
-        output.backward(npx.from_host(truth.c.copy()))
-    except RuntimeError:
-        return
-    truth.refuse("consumed", "expected a second backward to be refused; got a second gradient")
-
-
-def input_layouts(truth: Truth) -> None:
-    """Other memory layouts of inputs and parameters give the same."""
+def input_layouts(expected: Expected) -> None:
+    """Other memory layouts of inputs and parameters give the same results."""
     for layout in LAYOUTS:
-        other = truth.problem.at([relaid(npx.from_host(npx.to_host(a)), layout) for a in truth.problem.arrays])
-        other.values = [relaid(x, layout) if is_array(x) and not is_float(x) else x for x in other.values]
-        guarded = other.at([protected(a) for a in other.arrays])
-        with writing_refused(truth, "expected its inputs to be left as they are; it writes to one"):
-            output, leaves = guarded.run()
+        arrays = [relaid(npx.from_host(npx.to_host(a)), layout) for a in expected.problem.arrays]
+        problem = expected.problem.at(arrays)
+        problem.values = [relaid(x, layout) if is_array(x) and not is_float(x) else x for x in problem.values]
+        output, leaves = problem.run_protected()
         y = npx.to_host(output.data).copy()
-        truth.compare("input layout", f"for inputs in {layout} memory layout", y, back(truth, output, leaves, truth.c))
+        gradients = problem.protected_gradients(output, leaves, expected.c)
+        expected.compare("input layout", f"for inputs in {layout} memory layout", y, gradients)
 
 
-def incoming_gradients(truth: Truth) -> None:
-    """The gradient is linear in the incoming one, whatever its size, and does not depend on its memory layout."""
-    problem, c = truth.problem, truth.c
+def incoming_gradients(expected: Expected) -> None:
+    """The gradient is linear in the incoming gradient, at any magnitude, and ignores its memory layout."""
+    problem, c = expected.problem, expected.c
     for layout in LAYOUTS:
-        gradients = run(truth, problem, npx.to_host(relaid(npx.asarray(c), layout)))[1]
-        truth.compare("incoming layout", f"for an incoming gradient in {layout} memory layout", None, gradients)
+        gradients = problem.evaluate(npx.to_host(relaid(npx.asarray(c), layout)))[1]
+        condition = f"for an incoming gradient in {layout} memory layout"
+        expected.compare("incoming gradient layout", condition, None, gradients)
     for factor in (-0.3, 1e-6, 1e6, 0.0):
-        gradients = run(truth, problem, (factor * c).astype(c.dtype))[1]
-        what = f"for an incoming gradient times {factor:g}, times as much"
-        truth.compare("linear", what, None, gradients, factor, 1e-10 if factor else 0.0)
+        gradients = problem.evaluate((factor * c).astype(c.dtype))[1]
+        condition = f"for an incoming gradient times {factor:g}"
+        expected.compare("linearity", condition, None, gradients, factor, 1e-10 if factor else 0.0)
     if c.size:
-        same = npx.host.broadcast_to(npx.host.asarray(c.reshape(-1)[0]), c.shape)
-        expected = run(truth, problem, same.copy())[1]
-        repeated = run(truth, problem, same)[1]
-        what = "for an incoming gradient that is one number, repeated"
-        Truth(problem, truth.y, c, expected).compare("incoming layout", what, None, repeated)
+        constant = npx.host.broadcast_to(npx.host.asarray(c.reshape(-1)[0]), c.shape)
+        copied = Expected(problem, expected.y, c, problem.evaluate(constant.copy())[1])
+        condition = "for a broadcast incoming gradient (strides of 0) as for a copy of it"
+        copied.compare("incoming gradient layout", condition, None, problem.evaluate(constant)[1])
     flat, parts = c.reshape(-1), []
     for position in sorted({0, c.size // 2, c.size - 1} & set(range(c.size))):
-        parts.append((npx.host.where(npx.host.arange(c.size) == position, flat, 0), "a single number"))
+        parts.append((npx.host.where(npx.host.arange(c.size) == position, flat, 0), "a single entry"))
     if c.size:
-        parts.append((npx.host.ones_like(flat), "ones, as `.sum().backward()` has"))
+        parts.append((npx.host.ones_like(flat), "ones (that of `.sum().backward()`)"))
     if c.size > 1 and c.dtype.name == "float64":
-        parts.append((flat - flat.mean(), "one that sums up to 0"))
-    for part, what in parts:
-        pair = [run(truth, problem, p.astype(c.dtype).reshape(c.shape))[1] for p in (part, flat - part)]
+        parts.append((flat - flat.mean(), "a part that sums to 0"))
+    for part, name in parts:
+        pair = [problem.evaluate(p.astype(c.dtype).reshape(c.shape))[1] for p in (part, flat - part)]
         total = [a + b for a, b in zip(*pair, strict=True)]
-        what = f"as the sum of those for {what} and for the rest of the incoming gradient"
-        truth.compare("linear", what, None, total)
+        condition = f"as the sum of the gradients for {name} and for the rest of the incoming gradient"
+        expected.compare("linearity", condition, None, total)
 
 
-def one_array(truth: Truth) -> None:
-    """Inputs that are one and the same array give what copies of it give."""
-    arrays, alike = list(truth.problem.arrays), []
-    for i in range(len(truth.problem.floats)):
+def aliased_inputs(expected: Expected) -> None:
+    """One array passed as several inputs gives the same results as copies of it."""
+    problem = expected.problem
+    arrays, aliased = list(problem.arrays), []
+    for i in range(len(problem.floats)):
         if arrays[i].shape == arrays[0].shape and arrays[i].dtype == arrays[0].dtype:
             arrays[i] = arrays[0]
-            alike.append(i)
-    if len(alike) < 2:
+            aliased.append(i)
+    if len(aliased) < 2:
         return
-    shared, copies = truth.problem.at(arrays), truth.problem.at([a.copy() for a in arrays])
     try:
-        y, gradients = run(truth, copies, truth.c)
-        output, leaves = shared.run()
-    except (CheckError, *REFUSALS):  # not made for equal inputs
+        copies = Expected.evaluate(problem.at([a.copy() for a in arrays]), expected.c)
+        output, leaves = problem.at(arrays).run()
+    except (CheckError, *REJECTIONS):  # equal inputs are outside the domain
         return
-    what = "where inputs are one array as where they are copies of it"
-    apart = Truth(copies, y, truth.c, gradients)
-    apart.compare("one array", what, npx.to_host(output.data), back(apart, output, leaves, truth.c))
+    gradients = copies.problem.protected_gradients(output, leaves, expected.c)
+    condition = "for one array passed as several inputs as for copies of it"
+    copies.compare("aliased inputs", condition, npx.to_host(output.data), gradients)
 
 
-def in_blocks(truth: Truth) -> None:
-    """What `npx` computes in blocks of rows, `npx.elementwise` too, does not depend on where one begins."""
-    with npx.small_blocks(1, threads=2):
-        y, gradients = run(truth, truth.problem, truth.c)
-    truth.compare("blocks", "in blocks of one row (npx.small_blocks)", y, gradients)
-
-
-def alone(truth: Truth) -> None:
-    """An input gets alone the gradient that it gets beside the others."""
-    number = len(truth.gradients)
+def independent_inputs(expected: Expected) -> None:
+    """Requiring the gradient of one input only gives the same gradient as requiring all."""
+    number = len(expected.gradients)
     if 1 < number <= 12:
         for i in range(number):
-            y, gradients = run(truth, truth.problem, truth.c, wanted=[i])
-            own: list[Array | None] = [g if i == k else None for k, g in enumerate(gradients)]
-            truth.compare("alone", "alone as beside the others", y, own)
+            y, gradients = expected.problem.evaluate(expected.c, require=[i])
+            only: list[Array | None] = [g if i == k else None for k, g in enumerate(gradients)]
+            expected.compare("independent inputs", "if no other input requires a gradient", y, only)
 
 
-def calls(truth: Truth, others: Sequence[Truth]) -> None:
-    """Calls before, between and after do not matter: nothing is kept from one to another.
+def in_blocks(expected: Expected) -> None:
+    """Kernels of `npx` give the same results in blocks of one row, `npx.elementwise` included."""
+    with npx.small_blocks(1, threads=2):
+        y, gradients = expected.problem.evaluate(expected.c)
+    expected.compare("block size", "in blocks of one row (npx.small_blocks)", y, gradients)
 
-    Two calls, then their backwards in either order; the same as parts of one graph; and once more on the same arrays
-    after their numbers changed, as an optimizer changes parameters.
+
+def keeps_dtype(expected: Expected, dtype: str | None) -> None:
+    """The output has the declared dtype, or that of the inputs."""
+    dtypes = {a.dtype.name for a in expected.problem.arrays}
+    wanted = dtype or (dtypes.pop() if len(dtypes) == 1 else expected.y.dtype.name)
+    if expected.y.dtype.name != wanted:
+        text = f"expected an output of dtype {wanted}, that of the inputs; got {expected.y.dtype}"
+        raise expected.problem.failure("dtype", f"{text}; try dtype={expected.y.dtype.name!r} if it is intended")
+
+
+# State
+
+
+def single_backward(expected: Expected) -> None:
+    """A second backward pass through the same graph raises RuntimeError."""
+    output, _ = expected.problem.run()
+    if output.node is None:
+        return
+    output.backward(npx.from_host(expected.c.copy()))
+    try:
+        output.backward(npx.from_host(expected.c.copy()))
+    except RuntimeError:
+        return
+    raise expected.problem.failure(
+        "single backward", "expected a second backward pass to raise RuntimeError; it returned"
+    )
+
+
+def independent_calls(expected: Expected, others: Sequence[Expected]) -> None:
+    """Earlier, interleaved and later calls do not change the results.
+
+    Tries two calls followed by their backward passes in either order, two calls as parts of one graph, and a call on
+    the same arrays after an in-place update, such as an optimizer makes.
     """
     for other in others:
-        for first, second in ((truth, other), (other, truth)):
-            made = [each.problem.run() for each in (first, second)]
-            for each, (output, leaves) in zip((first, second), made, strict=True):
-                what = "when another call came between it and its backward, or before it"
-                gradients = back(each, output, leaves, each.c)
-                each.compare("calls", what, npx.to_host(output.data), gradients)
+        for first, second in ((expected, other), (other, expected)):
+            runs = [call.problem.run() for call in (first, second)]
+            for call, (output, leaves) in zip((first, second), runs, strict=True):
+                compare_run(call, output, leaves, "if another call runs before it, or between it and its backward")
             output, leaves = first.problem.run()
             with no_grad():
                 second.problem.run()
-            what = "after a call without gradients"
-            first.compare("calls", what, npx.to_host(output.data), back(first, output, leaves, first.c))
-        together(truth, other)
+            compare_run(first, output, leaves, "if a call without gradients follows")
+        in_one_graph(expected, other)
     for other in others:
-        if [a.shape for a in other.problem.arrays] == [a.shape for a in truth.problem.arrays]:
-            changed(truth, other)
+        if [a.shape for a in other.problem.arrays] == [a.shape for a in expected.problem.arrays]:
+            fresh_values(expected, other)
 
 
-def together(truth: Truth, other: Truth) -> None:
-    """Two calls in one graph, on results of other operations, and one call on the result of both."""
-    pair, total = (truth, other), None
+def compare_run(
+    expected: Expected, output: Tensor, leaves: list[Tensor], condition: str, rule: str = "independent calls"
+) -> None:
+    """Compare the output of `Problem.run`, and the gradients of its leaves, with the expected ones."""
+    gradients = expected.problem.protected_gradients(output, leaves, expected.c)
+    expected.compare(rule, condition, npx.to_host(output.data), gradients)
+
+
+def in_one_graph(expected: Expected, other: Expected) -> None:
+    """Two calls in one graph, on Tensors that other operations computed, get the expected gradients."""
+    pair, total = (expected, other), None
     leaves = [
-        [Tensor(npx.asarray(npx.from_host(npx.to_host(a))), requires_grad=True) for a in each.problem.arrays]
-        for each in pair
+        [Tensor(npx.asarray(npx.from_host(npx.to_host(a))), requires_grad=True) for a in call.problem.arrays]
+        for call in pair
     ]
-    inner = [[operations.multiply(t, 1.0) for t in own] for own in leaves]  # both before either call
-    for each, given in zip(pair, inner, strict=True):
-        output = each.problem.apply(given)
-        part = operations.sum(operations.multiply(output, npx.from_host(each.c)))
+    inputs = [[operations.multiply(t, 1.0) for t in tensors] for tensors in leaves]  # all before either call
+    for call, tensors in zip(pair, inputs, strict=True):
+        output = call.problem.apply(tensors)
+        part = operations.sum(operations.multiply(output, npx.from_host(call.c)))
         total = part if total is None else operations.add(total, part.astype(total.dtype))
     assert total is not None
     if total.requires_grad:
         total.backward()
-    for each, own in zip(pair, leaves, strict=True):
-        gradients = [npx.zeros_like(npx.to_host(t.data)) if t.grad is None else npx.to_host(t.grad) for t in own]
-        each.compare("calls", "when called twice in one graph", None, gradients)
+    for call, tensors in zip(pair, leaves, strict=True):
+        gradients = [npx.to_host(leaf_gradient(t)) for t in tensors]
+        call.compare("independent calls", "if it is called twice in one graph", None, gradients)
 
 
-def changed(truth: Truth, other: Truth) -> None:
-    """The same arrays, other numbers in them."""
-    arrays = [npx.from_host(npx.to_host(a).copy()) for a in truth.problem.arrays]
-    same = truth.problem.at(arrays)
-    output, leaves = same.run(arrays)
-    back(truth, output, leaves, truth.c)
+def fresh_values(expected: Expected, other: Expected) -> None:
+    """A call after an in-place update of its arrays gives the results for the new values."""
+    arrays = [npx.from_host(npx.to_host(a).copy()) for a in expected.problem.arrays]
+    output, leaves = expected.problem.at(arrays).run(arrays)
+    expected.problem.protected_gradients(output, leaves, expected.c)
     for a, b in zip(arrays, other.problem.arrays, strict=True):
         a[...] = npx.from_host(npx.to_host(b))
-    moved = other.problem.at(arrays)
-    output, leaves = moved.run(arrays)
-    what = "after the numbers in inputs and parameters were changed"
-    other.compare("update", what, npx.to_host(output.data), back(other, output, leaves, other.c))
+    output, leaves = other.problem.at(arrays).run(arrays)
+    compare_run(other, output, leaves, "after an in-place update of inputs and parameters", "fresh values")
 
 
-# What is kept for backward
+# Memory
 
 
-def saved_bytes(output: Tensor, known: Sequence[Any] = ()) -> int:
-    """Bytes of the arrays that the vjp of `output` keeps alive, without the output itself and the arrays `known`."""
+def saved_bytes(output: Tensor, excluded: Sequence[Any] = ()) -> int:
+    """Return the bytes of the arrays that the vjp of `output` saves.
+
+    The output itself and the arrays in `excluded` do not count.
+    """
     if output.node is None or output.node.vjp is None:
         return 0
-    seen = {id(owner(x)) for x in (*captured(list(known)), output.data)}
+    seen = {id(owner(x)) for x in (*captured(list(excluded)), output.data)}
     total = 0
     for array in captured(output.node.vjp):
         if array.ndim and id(owner(array)) not in seen:

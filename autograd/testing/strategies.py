@@ -1,7 +1,7 @@
-"""Hypothesis strategies for the inputs that break gradients: simplest first, so that failures shrink well.
+"""Hypothesis strategies for inputs that reveal wrong gradients, ordered so that failures shrink to simple examples.
 
-Numbers come from a seed and a style instead of one by one: drawing is fast, and a failing example still shrinks to the
-smallest shape, the plainest style and seed 0. Empty and one-element cases are drawn beside ordinary ones.
+Numbers come from a seed and a style instead of being drawn one by one, so that drawing is fast. A failing example
+shrinks to the smallest shape, the style "plain" and seed 0. Empty arrays and single numbers are drawn as well.
 """
 
 from collections.abc import Callable
@@ -21,44 +21,46 @@ except ImportError as error:  # pragma: no cover
         "autograd.testing.strategies: expected hypothesis; it is not installed; try pip install hypothesis"
     ) from error
 
-# One more, "overflow", is beyond what exp can write in float64; it is drawn only where it is asked for.
-STYLES = ("plain", "normal", "ties", "large", "tiny", "zeros")
+STYLES = ("plain", "normal", "ties", "large", "tiny", "zeros")  # and "overflow", for which exp overflows in float64
 SMOOTH = ("plain", "normal", "large", "tiny")  # without ties, for operations that have a kink there
 LAYOUTS = ("plain", "column-major", "reversed", "every second", "read-only")
 
 
 def sides(most: int = 3, least: int = 0) -> st.SearchStrategy[int]:
-    """Lengths of an axis: 0, if `least` allows it, in about one of eight."""
+    """Draw the length of an axis, from `least` to `most`; if `least` is 0, one of about eight is empty."""
     return st.sampled_from([*range(max(1, least), most + 1)] * 3 + [0] * (least == 0))
 
 
 @st.composite
 def shapes(draw: st.DrawFn, min_dims: int = 0, max_dims: int = 3, min_side: int = 0, max_side: int = 4) -> Any:
-    """Shapes: ordinary ones; square ones, in which a wrong axis does not show by a wrong shape; empty ones."""
+    """Draw a shape: an ordinary one, an empty one, or a square, in which a wrong axis does not show as a wrong shape.
+
+    min_dims, max_dims: the number of axes. min_side, max_side: their lengths; min_side 0 permits empty shapes.
+    """
     square, ndim = draw(st.sampled_from((False, False, True))), draw(st.integers(min_dims, max_dims))
     shape = tuple(draw(sides(max_side, min_side)) for _ in range(ndim))
-    # As many draws for either: the shortest failing example is then the smallest shape.
+    # Both kinds take the same number of draws, so that a failing example shrinks to the smallest shape.
     return (min(max_side, max(2, shape[0])),) * ndim if square and ndim else shape
 
 
 def broadcastable(n: int = 2, max_dims: int = 3, max_side: int = 4, min_side: int = 0) -> st.SearchStrategy[Any]:
-    """n shapes that broadcast together, a tuple of them."""
-    some, empty = (
+    """Draw a tuple of n shapes that broadcast together; max_dims, min_side, max_side as for `shapes`."""
+    nonempty, any_shapes = (
         hnp.mutually_broadcastable_shapes(num_shapes=n, max_dims=max_dims, max_side=max_side, min_side=least)
         for least in (max(1, min_side), min_side)
     )
-    return (some | some | some | empty).map(lambda found: found.input_shapes)
+    return (nonempty | nonempty | nonempty | any_shapes).map(lambda result: result.input_shapes)
 
 
 def orders(ndim: int) -> st.SearchStrategy[Any]:
-    """An `axes` argument of transpose: None, a permutation, or a rotation, which is not its own inverse."""
-    turned = st.integers(1, max(1, ndim - 1)).map(lambda k: tuple((i + k) % max(1, ndim) for i in range(ndim)))
-    signed = turned.map(lambda t: tuple(i - ndim for i in t))
-    return turned | st.permutations(range(ndim)).map(tuple) | signed | st.none()
+    """Draw an `axes` argument of transpose: None, a permutation, or a rotation, which is not its own inverse."""
+    rotation = st.integers(1, max(1, ndim - 1)).map(lambda k: tuple((i + k) % max(1, ndim) for i in range(ndim)))
+    negative = rotation.map(lambda axes: tuple(i - ndim for i in axes))
+    return rotation | st.permutations(range(ndim)).map(tuple) | negative | st.none()
 
 
 def axes(ndim: int) -> st.SearchStrategy[Any]:
-    """An `axis` argument for `ndim` dimensions: None, a number, or a tuple."""
+    """Draw an `axis` argument for `ndim` dimensions: None, an integer, or a tuple."""
     if not ndim:
         return st.none()
     return st.none() | st.integers(-ndim, ndim - 1) | hnp.valid_tuple_axes(ndim)
@@ -72,14 +74,22 @@ def arrays(
     dtype: str = "float64",
     layouts: tuple[str, ...] = LAYOUTS,
 ) -> Array:
-    """A floating array of `shape` (or of a drawn one): a style of numbers in some memory layout."""
+    """Draw a floating array.
+
+    shape: a shape, or a strategy for shapes. styles: the styles of `numbers` to choose from. layouts: the memory
+    layouts of `laid_out` to choose from.
+    """
     shape = draw(shape) if isinstance(shape, st.SearchStrategy) else shape
     style, seed = draw(st.sampled_from(styles)), draw(st.integers(0, 999))
     return laid_out(npx.asarray(numbers(shape, style, seed).astype(dtype)), draw(st.sampled_from(layouts)))
 
 
 def numbers(shape: tuple[int, ...], style: str, seed: int = 0) -> Array:
-    """float64 numbers of a style; "plain" ones are distinct multiples of 1/4, away from 0 and from each other."""
+    """Return float64 numbers of a style; "plain" ones are distinct odd multiples of 1/8 that differ by 1/4.
+
+    The styles "normal", "tiny" (1e-3), "large" (30), "overflow" (800) and "zeros" scale standard normal numbers; "ties"
+    are -1 and 1.
+    """
     key = npx.Key(seed, 0, 0)
     size = int(npx.prod(npx.asarray(shape, dtype="int64")))
     if style == "plain":
@@ -93,12 +103,12 @@ def numbers(shape: tuple[int, ...], style: str, seed: int = 0) -> Array:
 
 
 def positive(shape: Any) -> st.SearchStrategy[Any]:
-    """Numbers from 1/2 up: for logarithms, roots and denominators."""
+    """Draw an array of numbers from 1/2 up, for logarithms, roots and denominators; shape as for `arrays`."""
     return arrays(shape, styles=("plain", "normal")).map(lambda x: npx.asarray(0.5 + abs(x)))
 
 
 def laid_out(x: Array, layout: str) -> Array:
-    """The same values in a memory layout; "read-only" ones cannot be written to."""
+    """Return the same values in one of the memory `LAYOUTS`; "read-only" arrays cannot be written to."""
     if layout == "read-only":
         x = x.copy()
         x.flags.writeable = False
@@ -107,10 +117,13 @@ def laid_out(x: Array, layout: str) -> Array:
 
 @st.composite
 def indices(draw: st.DrawFn, n: int, shape: Any = None) -> Array:
-    """Integers in [0, n): all different, arbitrary, or all the same; n >= 1."""
+    """Draw int64 indices in [0, n), n >= 1: all equal, arbitrary, or only 0 and 1.
+
+    shape: the shape; None draws one of up to two axes.
+    """
     shape = draw(shapes(max_dims=2) if shape is None else st.just(shape))
-    style, seed = draw(st.sampled_from(("same", "arbitrary", "few"))), draw(st.integers(0, 999))
-    if style == "same":
+    style, seed = draw(st.sampled_from(("equal", "arbitrary", "few"))), draw(st.integers(0, 999))
+    if style == "equal":
         return npx.full(shape, seed % n, "int64")
     upper = n if style == "arbitrary" else min(n, 2)
     return npx.random.uniform(npx.Key(seed, 0, 1), shape, "float64", high=upper).astype("int64")
@@ -118,25 +131,28 @@ def indices(draw: st.DrawFn, n: int, shape: Any = None) -> Array:
 
 @st.composite
 def masks(draw: st.DrawFn, shape: tuple[int, ...], none: bool = True) -> Array | None:
-    """Booleans of `shape`, True = takes part, rows that are all False among them; also None, if `none`."""
-    styles = ("none", "all", "random", "first row out", "random", "nothing")
+    """Draw a boolean mask, True = attend, some with rows that are all False.
+
+    shape: its shape. none: whether to draw None, no mask, as well.
+    """
+    styles = ("none", "all", "random", "first row masked", "random", "nothing")
     style, seed = draw(st.sampled_from(styles if none else styles[1:])), draw(st.integers(0, 999))
     if style == "none":
         return None
     if style in ("all", "nothing"):
         return npx.full(shape, style == "all", "bool")
     mask = npx.asarray(npx.random.uniform(npx.Key(seed, 0, 2), shape, "float64") < 0.6)
-    if style == "first row out" and mask.size and shape:
+    if style == "first row masked" and mask.size and shape:
         mask.reshape(-1, shape[-1])[0] = False
     return mask
 
 
 def lengths(batch: int, longest: int) -> st.SearchStrategy[Any]:
-    """Lengths of `batch` sequences, from 1 to `longest`."""
+    """Draw a list of `batch` sequence lengths, from 1 to `longest`."""
     return st.lists(st.integers(1, longest), min_size=batch, max_size=batch)
 
 
-# Steps of expressions: operations of the registry, looked up when they run, kept to where they are smooth and bounded.
+# Steps of expressions: registered operations, looked up when they run, restricted to where they are smooth and bounded.
 UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": lambda x: OPERATIONS["tanh"](x),
     "sigmoid": lambda x: OPERATIONS["sigmoid"](x),
@@ -165,7 +181,11 @@ BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class Expression:
-    """A random function of Tensors: steps that each apply an operation to earlier values, several of them shared."""
+    """A random function of Tensors whose steps apply operations to earlier values, so that values are shared.
+
+    steps: (operation, position of its first argument, position of its second) for each step. inputs: the number of
+    Tensors it takes. Returns a scalar.
+    """
 
     def __init__(self, steps: list[tuple[str, int, int]], inputs: int) -> None:
         self.steps, self.inputs = steps, inputs
@@ -176,7 +196,7 @@ class Expression:
             a, b = values[i % len(values)], values[j % len(values)]
             values.append(UNARY[name](a) if name in UNARY else BINARY[name](a, b))
         result = values[-1].sum()
-        for value in values[:-1]:  # every value counts, so that no gradient is trivially zero
+        for value in values[:-1]:  # so that no gradient is trivially zero
             result = result + value.mean() * 0.5 if value.size else result
         return result
 
@@ -186,12 +206,12 @@ class Expression:
 
 @st.composite
 def expressions(draw: st.DrawFn, max_steps: int = 8) -> tuple[Expression, list[Any]]:
-    """A random small expression and inputs for it: composition finds what single operations hide."""
+    """Draw an expression of up to `max_steps` operations and inputs for it, to test the composition of operations."""
     n = draw(st.integers(1, 3))
     rows, columns = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     inputs = [
         draw(arrays(draw(st.sampled_from([(rows, columns), (1, columns), (rows, 1)])), styles=("plain", "normal")))
         for _ in range(n)
     ]
-    one = st.tuples(st.sampled_from([*BINARY, *UNARY]), st.integers(0, 9), st.integers(0, 9))
-    return Expression(draw(st.lists(one, min_size=1, max_size=max_steps)), n), [0.5 * x for x in inputs]
+    step = st.tuples(st.sampled_from([*BINARY, *UNARY]), st.integers(0, 9), st.integers(0, 9))
+    return Expression(draw(st.lists(step, min_size=1, max_size=max_steps)), n), [0.5 * x for x in inputs]

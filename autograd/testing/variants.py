@@ -1,8 +1,9 @@
-"""Other inputs derived from given ones: what a person would not think of trying, from one array that they did.
+"""Inputs derived from the given ones: the edge cases of an operation, from one example input.
 
-Values change and shapes stay (signs, zeros, ties, magnitudes, offsets), of all inputs together, of each alone and of
-the parameters; or shapes change (a batch of one and of many, long sequences, wide rows, squares), of whatever shares
-the axis. Whether a function is made for such an input is found by trying, unless its domain is declared.
+Either values change and shapes stay (signs, zeros, ties, magnitudes, offsets), in all inputs together, in each
+separately and in the parameters; or shapes change (a batch of one and of many, long sequences, wide rows, squares), in
+every argument that shares the axis. Whether a function accepts such an input is found by calling it, unless its domain
+is declared.
 """
 
 import math
@@ -12,38 +13,41 @@ from typing import Any
 import npx
 from autograd.engine import Tensor
 from autograd.saved import captured
-from autograd.testing.problem import REFUSALS, Problem, is_array, is_float, nodes, quiet
+from autograd.testing.problem import Problem, is_array, is_float, nodes, quiet
+from autograd.testing.report import REJECTIONS
 from npx import Array
 
-MANY = 2600  # rows: more than the blocks that people choose
-LONG = 70  # positions: more than the windows that people choose, where each costs operations of its own
-ENTRIES = 1 << 17  # of an array with many rows, at most
+MANY_ROWS = 2600  # more than the usual block sizes
+LONG = 70  # positions; more than the usual windows, where each position costs operations of its own
+MAX_LENGTH = 1100  # of the other axes
+MAX_ENTRIES = 1 << 17  # of an array with many rows
 Domain = tuple[float, float] | None
 
 
 def normal(shape: Sequence[int], seed: int) -> Array:
+    """Return standard normal numbers on the host."""
     return npx.to_host(npx.random.normal(npx.Key(seed, 5, 0), tuple(shape), "float64"))
 
 
 def size(x: Array) -> float:
-    """The typical magnitude of x's numbers: 1 where all are 0."""
+    """Return the mean magnitude of the finite numbers in x; 1 if all are 0."""
     return float(abs(x[npx.isfinite(x)]).mean()) or 1.0 if x.size else 1.0
 
 
 def every_third(x: Array, value: float) -> Array:
-    """x with `value` at every third place."""
+    """Return x with every third entry replaced by `value`."""
     y = x.copy()
     y.reshape(-1)[::3] = value
     return y
 
 
 def overflowing(x: Array, size: float) -> Array:
-    """x with numbers of `size` and of -size among it."""
+    """Return x with some entries replaced by `size` and some by -size."""
     return every_third(every_third(x.reshape(-1), size)[::-1], -size)[::-1].reshape(x.shape)
 
 
-def spread(x: Array) -> Array:
-    """Numbers of both signs, from 1e-5 to 1e5 of x's size."""
+def all_magnitudes(x: Array) -> Array:
+    """Return numbers of both signs, from 1e-5 to 1e5 times the size of x."""
     magnitudes = 10.0 ** (5 * npx.sin(npx.host.arange(1.0, x.size + 1)).reshape(x.shape))
     return npx.sign(normal(x.shape, 3)) * magnitudes * size(x)
 
@@ -66,66 +70,66 @@ VALUES: dict[str, Callable[[Array], Array]] = {
     "an offset": lambda x: x + 1e4,
     "a large offset": lambda x: x + 1e6,
     "numbers from -5 to 5": lambda x: npx.host.linspace(-5.03, 5.01, x.size).reshape(x.shape),
-    "numbers of all magnitudes": spread,
+    "numbers of all magnitudes": all_magnitudes,
     "some numbers that overflow in float64": lambda x: overflowing(x, 800.0),
     "some numbers that overflow in float32": lambda x: overflowing(x, 95.0),
 }
 PARAMETERS = (
     *("other numbers", "positive numbers", "negative numbers", "tiny numbers", "numbers ten times as large", "zeros"),
 )
-ALONE = (
+ONE_INPUT = (
     *("other numbers", "negative numbers", "zeros", "tiny numbers", "very large numbers"),
     "numbers of all magnitudes",
 )
-# Where float32 is compared too: where it rounds as everywhere; and not where it overflows, or keeps no digits.
-FLOAT32 = ("other numbers", "positive numbers", "negative numbers")
-NARROW = (
+FLOAT32 = ("other numbers", "positive numbers", "negative numbers")  # float32 is compared closely at these,
+NARROW = (  # and not at all where it overflows or keeps no digits
     *("very large numbers", "an offset", "a large offset", "numbers of all magnitudes"),
     "some numbers that overflow in float64",
 )
 INTEGERS: dict[str, Callable[[Array], Array]] = {
     "some zeros": lambda x: every_third(x, 0),
     "one number everywhere": lambda x: 0 * x + x.reshape(-1)[:1].sum(),
-    "the other way round": lambda x: x.reshape(-1)[::-1].reshape(x.shape),
+    "reversed order": lambda x: x.reshape(-1)[::-1].reshape(x.shape),
 }
-# What a function may take, and neither its domain nor its reference is given for: places counted from the end, masks
-# of all and of nothing.
-UNASKED: dict[str, dict[str, Callable[[Array], Array]]] = {
+# Values that a function may accept though neither its domain nor its reference covers them: indices that count from
+# the end, and masks that select everything or nothing. By the kind of their dtype.
+OUT_OF_CONTRACT: dict[str, dict[str, Callable[[Array], Array]]] = {
     "i": {"some -1": lambda x: every_third(x, -1)},
-    "b": {"all False": lambda x: x & False, "all True": lambda x: x | True, "each the other": lambda x: ~x},
+    "b": {"all False": lambda x: x & False, "all True": lambda x: x | True, "the inverse": lambda x: ~x},
 }
 
 
-def inside(x: Array, domain: Domain) -> bool:
-    """Whether every number lies in the open interval."""
+def is_inside(x: Array, domain: Domain) -> bool:
+    """Return whether every number lies in the open interval."""
     return domain is None or bool(((x > domain[0]) & (x < domain[1])).all())
 
 
-def domains(problem: Problem, domain: Any) -> list[Domain]:
-    """The domain of each floating input: one for all, or one for each. ValueError for what is no interval."""
+def input_domains(problem: Problem, domain: Any) -> list[Domain]:
+    """Return the domain of each floating input, from one for all or one for each; ValueError if it is malformed."""
     number = len(problem.floats)
-    several = [*domain] if hasattr(domain, "__len__") else []
-    alike = domain is None or (len(several) == 2 and all(isinstance(x, (int, float)) for x in several))
-    found: list[Any] = [domain] * number if alike else several
-    if len(found) != number or not all(each is None or (len(each) == 2 and each[0] < each[1]) for each in found):
+    parts = [*domain] if hasattr(domain, "__len__") else []
+    is_shared = domain is None or (len(parts) == 2 and all(isinstance(x, (int, float)) for x in parts))
+    result: list[Any] = [domain] * number if is_shared else parts
+    if len(result) != number or not all(d is None or (len(d) == 2 and d[0] < d[1]) for d in result):
         raise ValueError(
             f"{problem.name}: expected domain=(low, high) with low < high, or such a pair or None for each of "
             f"{number} floating inputs; got {domain!r}; try (0, np.inf)"
         )
-    return found
+    return result
 
 
-def refuse_outside(problem: Problem, domain: Any) -> None:
-    """ValueError where the given inputs are not in the domain: then nothing that is derived from them would be."""
-    for i, limit in zip(problem.floats, domains(problem, domain), strict=True):
-        if not inside(npx.to_host(problem.values[i]), limit):
+def require_inside(problem: Problem, domain: Any) -> None:
+    """Raise ValueError if the given inputs are outside the declared domain."""
+    for i, interval in zip(problem.floats, input_domains(problem, domain), strict=True):
+        if not is_inside(npx.to_host(problem.values[i]), interval):
             raise ValueError(
-                f"{problem.name}: expected input {i} inside of its domain {limit}; got numbers outside; try others"
+                f"{problem.name}: expected input {i} inside its domain {interval}; got numbers outside; "
+                "try other inputs or a wider domain"
             )
 
 
-def folded(x: Array, domain: Domain) -> Array:
-    """x, brought to the right side of a domain that has one side only, 0: (0, inf) or (-inf, 0)."""
+def reflected(x: Array, domain: Domain) -> Array:
+    """Return x with the signs that the domain (0, inf) or (-inf, 0) demands; x itself for other domains."""
     if domain is not None and domain[0] == 0 and domain[1] == npx.inf:
         return abs(x)
     if domain is not None and domain[1] == 0 and domain[0] == -npx.inf:
@@ -134,48 +138,58 @@ def folded(x: Array, domain: Domain) -> Array:
 
 
 def values(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]]:
-    """Problems with other numbers in arrays of the same shapes."""
-    arrays, inputs = [npx.to_host(a) for a in problem.arrays], len(problem.floats)
-    allowed = [*domains(problem, domain), *[None] * len(problem.parameters)]
+    """Yield problems with other numbers in arrays of the same shapes, each with its name."""
+    arrays, n_inputs = [npx.to_host(a) for a in problem.arrays], len(problem.floats)
+    intervals = [*input_domains(problem, domain), *[None] * len(problem.parameters)]
 
-    def changed(name: str, which: Sequence[int]) -> Problem | None:
+    def changed(name: str, positions: Sequence[int]) -> Problem | None:
         new = list(arrays)
-        for i in which:
-            new[i] = folded(VALUES[name](arrays[i]), allowed[i])
-            if not inside(new[i], allowed[i]):
+        for i in positions:
+            new[i] = reflected(VALUES[name](arrays[i]), intervals[i])
+            if not is_inside(new[i], intervals[i]):
                 return None
         return problem.at([npx.from_host(a) for a in new])
 
-    tried: list[tuple[str, str, Sequence[int]]] = [(name, "", range(inputs)) for name in VALUES if inputs]
-    if inputs > 1:
-        tried += [(name, f" in input {problem.floats[i]}", [i]) for name in ALONE for i in range(inputs)]
+    changes: list[tuple[str, str, Sequence[int]]] = [(name, "", range(n_inputs)) for name in VALUES if n_inputs]
+    if n_inputs > 1:
+        changes += [(name, f" in input {problem.floats[i]}", [i]) for name in ONE_INPUT for i in range(n_inputs)]
     if problem.parameters:
-        own = range(inputs, len(arrays))
-        tried += [(name, " in the parameters", own) for name in PARAMETERS]
-    for name, where, which in tried:
-        other = changed(name, which)
+        changes += [(name, " in the parameters", range(n_inputs, len(arrays))) for name in PARAMETERS]
+    for name, suffix, positions in changes:
+        other = changed(name, positions)
         if other is not None:
-            yield name + where, other
+            yield name + suffix, other
     for i, x in enumerate(problem.values):
         if is_array(x) and x.dtype.kind in "iu" and x.size:
             for name, change in INTEGERS.items():
-                other = problem.at(problem.arrays)
-                other.values[i] = npx.from_host(change(npx.to_host(x)).astype(x.dtype))
-                yield f"{name} in the integers of input {i}", other
+                yield f"{name} in the integers of input {i}", with_changed_value(problem, i, change)
 
 
-def unasked(problem: Problem) -> Iterator[tuple[str, Problem]]:
-    """Problems with other integers and booleans, outside of what the domain and the reference are said for."""
+def out_of_contract_values(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """Yield problems with integers and booleans that the declared domain and the reference do not cover."""
     for i, x in enumerate(problem.values):
         if is_array(x) and x.size:
-            for name, change in UNASKED.get(x.dtype.kind, {}).items():
-                other = problem.at(problem.arrays)
-                other.values[i] = npx.from_host(change(npx.to_host(x)).astype(x.dtype))
-                yield f"{name} in input {i}", other
+            for name, change in OUT_OF_CONTRACT.get(x.dtype.kind, {}).items():
+                yield f"{name} in input {i}", with_changed_value(problem, i, change)
+
+
+def with_changed_value(problem: Problem, i: int, change: Callable[[Array], Array]) -> Problem:
+    """Return the problem with one argument changed."""
+    x = problem.values[i]
+    other = problem.at(problem.arrays)
+    other.values[i] = npx.from_host(change(npx.to_host(x)).astype(x.dtype))
+    return other
+
+
+def with_values(problem: Problem, values: list[Any]) -> Problem:
+    """Return the problem with other arguments, of any shape."""
+    other = problem.at([*(values[i] for i in problem.floats), *problem.parameters.values()])
+    other.values = values
+    return other
 
 
 def resized(x: Array, axis: int, length: int) -> Array:
-    """x with `length` places along an axis: the first ones, or repeated, floating numbers moved a little."""
+    """Return x with an axis cut, or repeated, to `length`; repeated floating numbers vary slightly."""
     index = npx.host.arange(length) % max(1, x.shape[axis])
     y = npx.take(npx.to_host(x), index, axis=axis)
     if is_float(x) and length > x.shape[axis]:
@@ -183,115 +197,116 @@ def resized(x: Array, axis: int, length: int) -> Array:
     return y
 
 
-def along(problem: Problem, axis: int, length: int, both: bool = True) -> Problem | None:
-    """The problem with an axis of its first floating input resized, and of every argument (or floating one) like it.
+def with_resized_axis(problem: Problem, axis: int, length: int, integers: bool = True) -> Problem | None:
+    """Return the problem with an axis of the first floating input resized, and of every argument that shares it.
 
-    None where an array of that length stays, which a single place would be broadcast against: nobody asked for that.
+    integers: whether to resize integers and booleans too. None if a length of 1 would be broadcast against an argument
+    that is not resized, which the function may not support.
     """
     x = problem.values[problem.floats[0]]
-    n, back = x.shape[axis], axis if axis < 0 else axis - x.ndim
+    n, from_end = x.shape[axis], axis if axis < 0 else axis - x.ndim
 
-    def fits(y: Any) -> bool:
+    def shares_axis(y: Any) -> bool:
         return is_array(y) and len(y.shape) > max(axis, -axis - 1) and y.shape[axis] == n
 
-    chosen = [fits(y) and (both or is_float(y)) for y in problem.values]
-    stay = [y for y, change in zip(problem.values, chosen, strict=True) if not change]
-    for y in (*stay, *problem.parameters.values()):
-        if length == 1 and hasattr(y, "shape") and len(y.shape) >= -back and y.shape[back] == n:
+    is_resized = [shares_axis(y) and (integers or is_float(y)) for y in problem.values]
+    unchanged = [y for y, change in zip(problem.values, is_resized, strict=True) if not change]
+    for y in (*unchanged, *problem.parameters.values()):
+        if length == 1 and hasattr(y, "shape") and len(y.shape) >= -from_end and y.shape[from_end] == n:
             return None
-    values = [npx.from_host(resized(y, axis, length)) if c else y for y, c in zip(problem.values, chosen, strict=True)]
-    other = problem.at([*(values[i] for i in problem.floats), *problem.parameters.values()])
-    other.values = values
-    return other
+    pairs = zip(problem.values, is_resized, strict=True)
+    return with_values(problem, [npx.from_host(resized(y, axis, length)) if change else y for y, change in pairs])
 
 
 def shapes(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]]:
-    """Problems with other lengths of the axes of the first floating input, and of whatever shares them."""
-    limits = domains(problem, domain)
+    """Yield problems with other axis lengths of the first floating input, and of every argument that shares them."""
+    intervals = input_domains(problem, domain)
     for name, other in resized_problems(problem):
-        arrays = [folded(npx.to_host(other.values[i]), limit) for i, limit in zip(problem.floats, limits, strict=True)]
-        if all(map(inside, arrays, limits)):
+        pairs = zip(problem.floats, intervals, strict=True)
+        arrays = [reflected(npx.to_host(other.values[i]), interval) for i, interval in pairs]
+        if all(map(is_inside, arrays, intervals)):
             yield name, other.at([*map(npx.from_host, arrays), *problem.parameters.values()])
 
 
 def resized_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
-    """Whatever the domain is."""
+    """Yield what `shapes` does, without regard to the domain."""
     if not problem.floats:
         return
     x = problem.values[problem.floats[0]]
-    for axis, name in ((0, "rows"), (1, "positions"), (-1, "columns")):
+    for axis, name in ((0, "row"), (1, "position"), (-1, "column")):
         if x.ndim <= (2 if axis == 1 else -axis) or not x.size:
             continue
-        n, dear = x.shape[axis], False
-        for length in (1, LONG, min(MANY if axis == 0 else 1100, max(LONG, ENTRIES * n // x.size))):
-            if length == n or (dear and length > LONG):
+        n, is_expensive = x.shape[axis], False
+        longest = min(MANY_ROWS if axis == 0 else MAX_LENGTH, max(LONG, MAX_ENTRIES * n // x.size))
+        for length in (1, LONG, longest):
+            if length == n or (is_expensive and length > LONG):
                 continue
-            for both in (True, False):
-                other = along(problem, axis, length, both)
-                if other is not None and (both or length > 1):
+            for integers in (True, False):
+                other = with_resized_axis(problem, axis, length, integers)
+                if other is not None and (integers or length > 1):
                     if length == LONG:
-                        dear = dear or dearer(problem, other, length / n)
-                    yield f"{length} {name}", other
+                        is_expensive = is_expensive or grows_superlinearly(problem, other, length / n)
+                    yield f"{length} {name}{'s' if length > 1 else ''}", other
     if x.ndim in (1, 2) and x.size:
-        yield "another axis in front", each_row(problem, len(x), lambda a: resized(a[None], 0, 2))
-    least = min(x.shape, default=0)
+        yield "a new first axis", with_changed_rows(problem, len(x), lambda a: resized(a[None], 0, 2))
+    side = min(x.shape, default=0)
     if x.ndim == 2 and x.size and x.shape[0] != x.shape[1]:
-        rows = along(problem, 0, least)
-        square = rows and along(rows, -1, least)
+        rows = with_resized_axis(problem, 0, side)
+        square = rows and with_resized_axis(rows, -1, side)
         if square:
             yield "a square", square
 
 
-def each_row(problem: Problem, n: int, change: Callable[[Array], Array]) -> Problem:
-    """The problem with every argument of n rows changed."""
-    rows = [is_array(x) and len(x.shape) > 0 and len(x) == n for x in problem.values]
-    pairs = zip(problem.values, rows, strict=True)
-    values = [npx.from_host(npx.asarray(change(npx.to_host(x)))) if row else x for x, row in pairs]
-    other = problem.at([*(values[i] for i in problem.floats), *problem.parameters.values()])
-    other.values = values
-    return other
+def with_changed_rows(problem: Problem, n: int, change: Callable[[Array], Array]) -> Problem:
+    """Return the problem with every argument of n rows changed."""
+    return with_values(
+        problem,
+        [
+            npx.from_host(npx.asarray(change(npx.to_host(x))))
+            if is_array(x) and len(x.shape) > 0 and len(x) == n
+            else x
+            for x in problem.values
+        ],
+    )
 
 
-def unasked_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
-    """Problems with no rows, with their first row alone as one axis less, and with inputs that are repeated.
+def out_of_contract_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """Yield problems without rows, with fewer axes (the first row alone), and with broadcast inputs.
 
-    Those are the floating inputs of the first one's shape: one of them has a single place along an axis.
+    Of the floating inputs that have the first one's shape, one gets an axis of length 1.
     """
     x = problem.values[problem.floats[0]] if problem.floats else None
     if x is None or not x.ndim or not x.size:
         return
-    none = along(problem, 0, 0)
-    if none:
-        yield "0 rows", none
+    empty = with_resized_axis(problem, 0, 0)
+    if empty:
+        yield "0 rows", empty
     fewer = problem
     for k, n in enumerate(x.shape):
-        fewer = each_row(fewer, n, lambda a: a[0])
-        yield f"{k + 1} axes fewer", fewer
-    alike = [i for i in problem.floats if problem.values[i].shape == problem.values[problem.floats[0]].shape]
-    for i in alike if len(alike) > 1 else ():
+        fewer = with_changed_rows(fewer, n, lambda a: a[0])
+        yield f"{k + 1} {'axes' if k else 'axis'} fewer", fewer
+    same_shape = [i for i in problem.floats if problem.values[i].shape == x.shape]
+    for i in same_shape if len(same_shape) > 1 else ():
         x = problem.values[i]
         for axis in {0, x.ndim - 1}:
             if x.shape[axis] > 1:
                 values = list(problem.values)
                 values[i] = npx.take(x, npx.asarray([0]), axis=axis)
-                yield (
-                    f"input {i} of length 1 along axis {axis}",
-                    problem.at([*(values[k] for k in problem.floats), *problem.parameters.values()]),
-                )
+                yield f"input {i} of length 1 along axis {axis}", with_values(problem, values)
 
 
-def dearer(problem: Problem, other: Problem, times: float) -> bool:
-    """Whether a longer problem costs more than `times` as much: an operation for each position, or for each pair."""
+def grows_superlinearly(problem: Problem, other: Problem, times: float) -> bool:
+    """Return whether a problem that is `times` longer costs more than that: operations per position, or per pair."""
     try:
         with quiet():
-            (calls, numbers), (more_calls, more_numbers) = (cost(p.run()[0]) for p in (problem, other))
-    except REFUSALS:
+            (operations, numbers), (more_operations, more_numbers) = (cost(p.run()[0]) for p in (problem, other))
+    except REJECTIONS:
         return False
-    return more_calls > calls or more_numbers > 1.2 * times * numbers
+    return more_operations > operations or more_numbers > 1.2 * times * numbers
 
 
 def cost(output: Tensor) -> tuple[int, int]:
-    """How many operations an output is computed by, and how many numbers they keep."""
-    found = nodes(output)
-    made = sum(math.prod(node.shape) for node in found)
-    return len(found), made + sum(x.size for node in found for x in captured(node.vjp))
+    """Return the number of operations in an output's graph, and of the numbers that they compute and save."""
+    graph = nodes(output)
+    computed = sum(math.prod(node.shape) for node in graph)
+    return len(graph), computed + sum(x.size for node in graph for x in captured(node.vjp))

@@ -371,7 +371,7 @@ def test_gradcheck_reports_a_wrong_gradient_with_both_values():
         return x * x, lambda g: (g * 2.001 * x,)
 
     x = np.array([[1.0, 2.0], [3.0, 4.0]])
-    with pytest.raises(GradientError, match=r"(?s)input 0, \(2, 2\).* analytic .* numeric .* difference .*; the"):
+    with pytest.raises(GradientError, match=r"(?s)input 0, \(2, 2\).* analytic .* numerical .* difference .*; the"):
         gradcheck(square, x)
     with pytest.raises(GradientError, match="wrong gradient of input 0"):
         gradcheck(square, x, directions=2)

@@ -1,8 +1,9 @@
-"""One case for every operation, kernel and layer: a hypothesis strategy for a call of it (test_registry_checks.py).
+"""One case for every registered operation, kernel, layer and model: a hypothesis strategy for calls of it.
 
-A new entry of a registry needs a case here: a function `operation_NAME` or `layer_NAME` that draws a `Call`; for a
-kernel a function of its name in `kernels.py`, which gives small, odd and large calls.
+A new entry of a registry needs a case here, which test_registry_checks.py runs: a function `operation_NAME` or
+`layer_NAME` that draws a `Call`; for a kernel a function of its name in `kernels.py`, which returns calls of small, odd
+and large sizes.
 """
 
 from tests.cases import activations, kernels, layers, models, neural, operations, rms_norm
-from tests.cases.base import CASES, EDGES, ENTRIES, LAYERS, OURS, Call, check, check_drawn, thoroughly
+from tests.cases.base import CASES, EDGES, ENTRIES, LAYERS, REGISTRY_NAMES, Call, case_settings, check, check_drawn

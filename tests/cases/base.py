@@ -1,9 +1,8 @@
-"""What a case is, and how it is checked.
+"""Cases: calls of registered entries, drawn or picked by hand, and how they are checked.
 
-A case draws a `Call`; its edges are calls picked by hand: the ends of the domain, and what may go wrong at one value or
-shape alone. `check` hands them to the kit (autograd/testing), which knows what has to hold. The entries come from the
-registries, so whatever is added to them without a case and edges here is named by the tests. tests/mutants/ looks for
-planted mistakes with the same cases.
+A case draws a `Call`. The edges of an entry are calls picked by hand: the ends of the domain, and values and shapes at
+which only a special bug shows. `check` passes them to autograd.testing. The entries come from the registries, so that a
+test fails for an entry without a case or edges. tests/mutants/ searches for planted bugs with the same cases.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,41 +17,48 @@ import npx
 from autograd import OPERATIONS, gradcheck
 from autograd.testing import CheckError, check_kernel, check_layer, check_operation
 from autograd.testing import strategies as s
+from autograd.testing.report import explain
 from npx.dispatch import KERNELS
 
 
-def kinds_of(base):
-    """Every layer of models/ below `base`, by name, that has a forward."""
-    for kind in base.__subclasses__():
-        if kind is models.SequenceModel:  # of whole models: ARCHITECTURES
+def layer_classes(base):
+    """Yield (name, class) of every subclass of `base` in models/ that defines forward."""
+    for subclass in base.__subclasses__():
+        if subclass is models.SequenceModel:  # complete models are in ARCHITECTURES
             continue
-        yield from kinds_of(kind)
-        if kind.__module__.startswith("models.") and kind.forward is not models.Module.forward:
-            yield kind.__name__, kind
+        yield from layer_classes(subclass)
+        if subclass.__module__.startswith("models.") and subclass.forward is not models.Module.forward:
+            yield subclass.__name__, subclass
 
 
-LAYERS = dict(kinds_of(models.Module))
-OURS = {  # name of a function -> name in the registry, of the operations of our packages
+LAYERS = dict(layer_classes(models.Module))
+REGISTRY_NAMES = {  # function name -> name in the registry, for the operations of these packages
     function.__name__: name
     for name, function in OPERATIONS.items()
     if function.__module__.startswith(("autograd.", "models."))
 }
-NAMES = {"operation": OURS, "kernel": KERNELS, "layer": LAYERS, "model": models.ARCHITECTURES, "expression": ("any",)}
+NAMES = {
+    "operation": REGISTRY_NAMES,
+    "kernel": KERNELS,
+    "layer": LAYERS,
+    "model": models.ARCHITECTURES,
+    "expression": ("any",),
+}
 ENTRIES = [f"{kind} {name}" for kind, names in NAMES.items() for name in names]
 CASES: dict[str, st.SearchStrategy["Call"]] = {}
 EDGES: dict[str, Callable[[], Iterable["Call"]]] = {}
-REAL = -npx.inf, npx.inf  # the domain of what is defined everywhere, and finite
-EXAMPLES = 2  # times those of the profile: 40 in ci, 1,000 in thorough
+REAL = -npx.inf, npx.inf  # the domain of functions that are finite everywhere
+EXAMPLES = 2  # times the examples of the profile: 40 in ci, 1,000 in thorough
 
 
 @dataclass
 class Call:
-    """What to call an entry with.
+    """The arguments of an entry, and how to check the call.
 
-    `saved`: bytes that it may keep for backward beyond inputs and output; `float32`: whether it is near float64 there;
-    `domain`: where it must be finite; `dtype`: the output's where it is not the inputs'; `gradient`: options of a
-    kernel's gradient; `derive`: whether other edges than the first are varied; `modes` of a layer; `same`: functions of
-    the inputs, by what they are, that must give the same value and the same gradient of every parameter.
+    inputs, options: positional and keyword arguments. saved: the bytes that may be saved for backward beyond inputs and
+    output. float32, domain, dtype, directions, modes: as for `check_operation` and `check_layer`. layer: the layer to
+    call. gradient: options of a kernel's gradient. derive: whether to derive inputs from this edge, as from the first.
+    equivalents: functions of the inputs, by name, with the same value and the same gradient of every parameter.
     """
 
     inputs: tuple[Any, ...]
@@ -66,18 +72,18 @@ class Call:
     gradient: dict[str, Any] = field(default_factory=dict)
     derive: bool = False
     modes: tuple[str, ...] = ("train", "eval")
-    same: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    equivalents: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
 
-def thoroughly(profile: settings) -> settings:
-    """The settings that entries are checked with under a profile."""
+def case_settings(profile: settings) -> settings:
+    """Return the settings for checking an entry under a profile."""
     return settings(profile, max_examples=EXAMPLES * profile.max_examples)
 
 
 def check(entry: str, data: Any) -> None:
-    """Check the edges of an entry, which is the simplest example there is and so the first; or else a drawn call.
+    """Check the edges of an entry, or a drawn call; hypothesis tries the edges first, as the simplest example.
 
-    AssertionError naming an entry that has no case or no edges.
+    Raises AssertionError that names an entry without a case or edges.
     """
     assert entry in CASES, f"{entry} has no case in tests/cases"
     assert entry in EDGES, f"{entry} has no edges in tests/cases"
@@ -88,7 +94,7 @@ def check(entry: str, data: Any) -> None:
 
 
 def check_edges(entry: str) -> None:
-    """Check the hand-picked calls, at last the first: an ordinary one, from which others are derived."""
+    """Check the hand-picked calls; the first, an ordinary one from which others are derived, comes last."""
     first, *others = EDGES[entry]()
     for call in others:
         check_call(entry, call, derive=call.derive)
@@ -101,24 +107,24 @@ def check_drawn(entry: str, data: Any) -> None:
 
 
 def check_call(entry: str, call: Call, derive: bool) -> None:
-    """Hand a call to the check of its kind."""
+    """Check a call by the function for the kind of its entry."""
     kind, name = entry.split()
     rules = {"float32": call.float32, "derive": derive, "domain": call.domain}
     if kind == "operation":
         rules |= {"max_saved_bytes": call.saved, "directions": call.directions, "dtype": call.dtype}
-        check_operation(OPERATIONS[OURS[name]], *call.inputs, **rules, **call.options)
+        check_operation(OPERATIONS[REGISTRY_NAMES[name]], *call.inputs, **rules, **call.options)
     elif kind == "kernel":
         check_kernel(KERNELS[name], *call.inputs, gradient=call.gradient, derive=derive, **call.options)
     elif kind in ("layer", "model"):
         rules |= {"directions": call.directions, "modes": call.modes}
-        check_same(entry, call)
+        check_equivalents(entry, call)
         check_layer(call.layer, *call.inputs, **rules, **call.options)
     else:
         gradcheck(*call.inputs)
 
 
-def check_same(entry: str, call: Call) -> None:
-    """Hold a layer to the functions that are the `same`, to 10 digits."""
+def check_equivalents(entry: str, call: Call) -> None:
+    """Compare a layer with its equivalents, to 10 digits."""
 
     def results(function: Callable[..., Any]) -> dict[str, Any]:
         for _, p in call.layer.named_parameters():
@@ -130,60 +136,61 @@ def check_same(entry: str, call: Call) -> None:
         gradients = {f"gradient of {n}": npx.zeros_like(p.data) if p.grad is None else p.grad for n, p in named}
         return {"value": y.data} | gradients
 
-    found = results(call.layer) if call.same else {}
-    for what, function in call.same.items():
+    actual = results(call.layer) if call.equivalents else {}
+    for description, function in call.equivalents.items():
         for name, expected in results(function).items():
-            off = float(abs(found[name] - expected).max())
+            off = float(abs(actual[name] - expected).max())
             if not off <= 1e-10 * max(1.0, float(abs(expected).max())):
-                rule = f"expected the {name} to be that of {what}; off by {off:.3g}"
-                refused = CheckError(f"{entry}: {rule}\nrule: reference")
-                refused.rule = "reference"
-                raise refused
+                text = f"{entry}: expected the {name} to equal that of {description}; it differs by {off:.3g}"
+                error = CheckError(explain(text, "reference"))
+                error.rule = "reference"
+                raise error
 
 
 def case(function):
-    """Enter the case `kind_name(draw)`, a function that draws a Call."""
+    """Register the case `kind_name(draw)`, a function that draws a Call."""
     kind, name = function.__name__.split("_", 1)
     CASES[f"{kind} {name}"] = st.composite(function)()
     return function
 
 
 def edges(entry, domain=None):
-    """Enter the decorated generator of hand-picked calls of an entry, with a domain for those that declare none."""
+    """Register a generator of hand-picked calls of an entry. domain: for calls that declare none."""
 
-    def enter(function):
+    def register(function):
         EDGES[entry] = lambda: (replace(call, domain=call.domain or domain) for call in function())
         return function
 
-    return enter
+    return register
 
 
 def array(*numbers):
-    """The numbers, or rows of them, in float64."""
+    """Return a float64 array of the numbers, or rows."""
     return npx.asarray(numbers, "float64")
 
 
-def some(*shape, style="normal", seed=0):
-    """Numbers of a style, always the same."""
+def sample(*shape, style="normal", seed=0):
+    """Return numbers of a style of `strategies.numbers`, the same for every call."""
     return npx.asarray(s.numbers(shape, style, seed))
 
 
 def size(most=3, least=1):
+    """Draw the length of an axis."""
     return s.sides(most, least)
 
 
 def leading(draw):
-    """0 to 2 leading axes, some of them perhaps empty."""
+    """Draw 0 to 2 leading axes, possibly empty."""
     return draw(s.shapes(max_dims=2, max_side=3))
 
 
 @edges("expression any")
 def expression_edges():
-    """Each step on shared values; inputs of every shape that is drawn."""
+    """Yield every step on shared values, with inputs of all shapes that `expressions` draws."""
     for name in (*s.UNARY, *s.BINARY):
         expression = s.Expression([(name, 0, 1), (name, 2, 0)], 2)
-        yield Call((expression, 0.5 * some(2, 2), 0.5 * some(2, 2, seed=1)))
-        yield Call((expression, 0.5 * some(1, 3), 0.5 * some(2, 1, seed=1)))
+        yield Call((expression, 0.5 * sample(2, 2), 0.5 * sample(2, 2, seed=1)))
+        yield Call((expression, 0.5 * sample(1, 3), 0.5 * sample(2, 1, seed=1)))
 
 
 CASES["expression any"] = s.expressions().map(lambda drawn: Call((drawn[0], *drawn[1])))

@@ -1,12 +1,12 @@
-"""Cases of the kernels (npx/kernels), one for each: the arguments of a call, drawn by a `Draw` that decides the rest.
+"""Cases of the kernels (npx/kernels): functions that build the arguments of a call from the choices of a `Draw`.
 
-A case says what fits together; where a size or an option is chosen it names what each kind of draw takes:
+A case ensures that arguments fit together. For each size or option it states the choices of every kind of draw:
 
-    Hypothesis  small arrays of any memory layout, in float32 or float64    versions against references, mutants
+    Hypothesis  small arrays of any memory layout, in float32 or float64    fast versions against references, mutants
     Edges       all combinations of the `edges`, one after another          the same, and CUDA kernels in the emulator
     Large       the sizes of a training step                                threads, and benchmarks/kernels.py
 
-A kernel with a gradient is checked with it: `Call.gradient` has options of the gradient.
+Kernels are checked together with their gradients, whose options are `Call.gradient`.
 """
 
 import zlib
@@ -27,12 +27,11 @@ from tests.cases.special import SPECIAL
 KERNEL_CASES: dict[str, Callable[["Draw"], Call]] = {}
 KEY = npx.Key(2**40 + 3, 7, 5)
 ROWS = (5, 1), (3, 31), (2, 9, 33), (17, 64), (0, 5), (2, 513)  # shapes
-LONG = (2, 1025)  # another compilation of kernels whose rows lie in registers: in float32 alone
-OVER = npx.SMOOTHING_CLASSES
+LONG = (2, 1025)  # compiles another variant of kernels that hold rows in registers; in float32 only
 
 
 def kernel_case(function):
-    """Enter the case of the kernel of this name; with hypothesis it is one of `CASES` too."""
+    """Register the case of the kernel of this name, here and, drawn by hypothesis, in `CASES`."""
     KERNEL_CASES[function.__name__] = function
     CASES[f"kernel {function.__name__}"] = st.composite(
         lambda draw: function(Hypothesis(draw, draw(st.sampled_from(["float64", "float32"]))))
@@ -48,42 +47,46 @@ def kernel_case(function):
 
 
 class Draw:
-    """What decides the sizes, values, layouts and options of a call."""
+    """A source of sizes, values, memory layouts and options for a call."""
 
     dtype: Any
 
     def pick(self, small: Any, edges: Any, large: Any = None) -> Any:
-        """A strategy for hypothesis, a sequence to go through, and names of `Large.sizes`: one of them."""
+        """Return a choice.
+
+        small: the strategy of `Hypothesis`. edges: the values that `Edges` goes through. large: a function of `Large`.
+        """
         raise NotImplementedError
 
     def option(self, *values: Any) -> Any:
-        """One of some values; of large calls the first."""
+        """Return one of the values; large calls take the first."""
         return self.pick(st.sampled_from(values), values, lambda sizes: values[0])
 
     def values(self, *shape: int, styles: tuple[str, ...] = BOUNDED, scale: float = 1.0, shift: float = 0.0) -> Any:
-        """Floating numbers of the dtype: of some style for hypothesis, else normal ones, scaled and shifted."""
+        """Return floats of the dtype: of one of the styles for hypothesis, else normal numbers, scaled and shifted."""
         raise NotImplementedError
 
     def ids(self, rows: int, *shape: int) -> Any:
-        """Integers below `rows`, repeated ones among them."""
+        """Return integers below `rows`, some of them repeated."""
         raise NotImplementedError
 
     def masks(self, *shape: int) -> Any:
-        """Booleans, rows of nothing among them."""
+        """Return booleans, with some rows all False."""
         raise NotImplementedError
 
-    def written(self, *shape: int) -> Any:
-        """Numbers that the kernel may write over."""
+    def writable(self, *shape: int) -> Any:
+        """Return numbers that the kernel may overwrite."""
         return self.values(*shape).copy()
 
     def dropout(self) -> dict[str, Any]:
+        """Return the `drop` option."""
         rate = self.pick(st.sampled_from([0.3, 0.1, 0.9]), (0.3,), lambda large: 0.1)
         key = self.pick(st.none() | keys(), (KEY, None), lambda large: KEY)
         return {"drop": key and npx.Drop(rate, key)}
 
 
 class Hypothesis(Draw):
-    """Small arguments, simplest first."""
+    """Small arguments drawn by hypothesis, simplest first."""
 
     def __init__(self, draw: Any, dtype: str) -> None:
         self.draw, self.dtype = draw, np.dtype(dtype)
@@ -102,31 +105,34 @@ class Hypothesis(Draw):
 
 
 class Edges(Draw):
-    """One combination of the edges; `done` once all were drawn. Values are always the same for a kernel."""
+    """One combination of the edges of a kernel, with reproducible values.
+
+    digits: the position in each sequence of edges, in the order in which the case picks them.
+    """
 
     def __init__(self, name: str, dtype: Any, digits: list[int]) -> None:
         self.rng, self.dtype = np.random.default_rng(zlib.crc32(f"{name}{digits}".encode())), np.dtype(dtype)
         self.digits, self.limits = digits, []
 
     def pick(self, small, edges, large=None):
-        place = len(self.limits)
+        position = len(self.limits)
         self.limits.append(len(edges))
-        return edges[self.digits[place] if place < len(self.digits) else 0]
+        return edges[self.digits[position] if position < len(self.digits) else 0]
 
-    def following(self) -> list[int] | None:
-        """The digits of the next combination; None after the last."""
+    def next_digits(self) -> list[int] | None:
+        """Return the digits of the next combination; None after the last."""
         digits = [*self.digits, *[0] * (len(self.limits) - len(self.digits))]
-        for place in reversed(range(len(digits))):
-            if digits[place] + 1 < self.limits[place]:
-                return [*digits[:place], digits[place] + 1]
+        for i in reversed(range(len(digits))):
+            if digits[i] + 1 < self.limits[i]:
+                return [*digits[:i], digits[i] + 1]
         return None
 
     def values(self, *shape, styles=BOUNDED, scale=1.0, shift=0.0):
         return (scale * self.rng.normal(size=shape) + shift).astype(self.dtype)
 
     def ids(self, rows, *shape):
-        kind = "int32" if self.dtype == "float32" and self.rng.random() < 0.5 else "int64"
-        return self.rng.integers(0, rows, shape).astype(kind)
+        dtype = "int32" if self.dtype == "float32" and self.rng.random() < 0.5 else "int64"
+        return self.rng.integers(0, rows, shape).astype(dtype)
 
     def masks(self, *shape):
         mask = self.rng.random(shape) < 0.6
@@ -135,23 +141,23 @@ class Edges(Draw):
 
 
 def edge_calls(name: str, dtype: Any) -> Iterator[Call]:
-    """The special values of a kernel's arguments, other calls derived from each, and combinations of its case's edges.
+    """Yield the special calls of a kernel, from which others are derived, and all combinations of its edges.
 
-    On a CPU in float64 a large call too, which fills several blocks.
+    In float64 on a CPU, a large call that fills several blocks follows.
     """
     yield from (replace(call, derive=True) for call in SPECIAL[name](Edges(f"special {name}", dtype, [])))
     digits: list[int] | None = []
     while digits is not None:
         draw = Edges(name, dtype, digits)
         yield KERNEL_CASES[name](draw)
-        digits = draw.following()
+        digits = draw.next_digits()
     if dtype == "float64" and npx.device() == "cpu":
         yield KERNEL_CASES[name](Large(tokens=2112, vocab=2100, dtype=np.dtype(dtype)))
 
 
 @dataclass
 class Large(Draw):
-    """Arguments of the sizes of a training step, in float32 or float64 on the current device."""
+    """Arguments of the size of a training step, on the current device."""
 
     tokens: int = 2048
     length: int = 64
@@ -177,15 +183,15 @@ class Large(Draw):
     def values(self, *shape, styles=BOUNDED, scale=1.0, shift=0.0):
         return npx.from_host(self.rng.standard_normal(shape, self.dtype))
 
-    def written(self, *shape):
+    def writable(self, *shape):
         return self.values(*shape)
 
     def ids(self, rows, *shape):
         return npx.from_host(self.rng.integers(1, rows, shape))
 
 
-def rows(d: Draw) -> tuple[int, ...]:
-    """The shape (..., D) of what is done row by row."""
+def row_shape(d: Draw) -> tuple[int, ...]:
+    """Choose the shape (..., D) of an array that a kernel processes row by row."""
     edges = (*ROWS, LONG) if d.dtype == "float32" else ROWS
     small = st.builds(lambda front, last: (*front, last), s.shapes(max_dims=2, max_side=3), size(9))
     return d.pick(small, edges, lambda large: (large.tokens, large.d_model))
@@ -193,7 +199,7 @@ def rows(d: Draw) -> tuple[int, ...]:
 
 @st.composite
 def masked_shapes(draw):
-    """A shape, and that of a mask or None."""
+    """Draw a shape, and that of a mask or None."""
     shape = (*leading(draw), draw(size(5, least=0)))
     ones = tuple(1 if draw(st.booleans()) else n for n in shape)
     return shape, draw(st.sampled_from([None, shape, ones, ones[draw(st.integers(0, len(shape) - 1)) :]]))
@@ -216,9 +222,9 @@ def softmax(d):
     return Call((d.values(*shape, styles=s.STYLES, scale=3), mask and d.masks(*mask)))
 
 
-def normed(d, count):
-    """Arrays of one shape (..., D), then gamma and beta (D,)."""
-    shape = rows(d)
+def norm_inputs(d, count):
+    """Return `count` arrays of one shape (..., D), then gamma and beta (D,)."""
+    shape = row_shape(d)
     styles = ("plain", "normal", "large", "tiny", "zeros")
     arrays = [d.values(*shape, styles=styles, scale=4, shift=1) for _ in range(count)]
     return *arrays, *(d.values(shape[-1], styles=styles) for _ in range(2))
@@ -226,19 +232,19 @@ def normed(d, count):
 
 @kernel_case
 def layer_norm(d):
-    return Call(normed(d, 1), {"eps": 1e-2})
+    return Call(norm_inputs(d, 1), {"eps": 1e-2})
 
 
 @kernel_case
 def dropout(d):
-    shape = rows(d)
+    shape = row_shape(d)
     rate = d.pick(st.sampled_from([0.3, 0.1, 0.9, 1.0]), (0.3, 1.0), lambda large: 0.1)
     return Call((d.values(*shape, styles=s.STYLES), npx.Drop(rate, d.pick(keys(), (KEY,), lambda large: KEY))))
 
 
 @kernel_case
 def dropout_residual_norm(d):
-    return Call(normed(d, 2), {**d.dropout(), "eps": 1e-2})
+    return Call(norm_inputs(d, 2), {**d.dropout(), "eps": 1e-2})
 
 
 @kernel_case
@@ -254,17 +260,17 @@ def linear(d):
 
 @kernel_case
 def embedding(d):
-    shape, many, width = d.pick(
+    shape, n_rows, width = d.pick(
         st.tuples(s.shapes(max_dims=3, max_side=4), size(5), size()),
         (((7,), 5, 1), ((2, 3), 5, 31), ((9,), 32, 513), ((2, 0), 5, 3), ((), 5, 3), ((200,), 5, 31), ((30,), 3, 8)),
         lambda large: ((large.tokens,), large.vocab, large.d_model),
     )
-    repeated = d.ids(many, *shape) if many < 3 else d.ids(many - 1, *shape)  # a row that nobody asks for
-    table, scale, plain = d.values(many, width), d.option(1.0, 2.5), d.option(False, True)
-    if plain or not shape:
-        return Call((table, repeated, scale))
-    length = repeated.shape[-1]
-    return Call((table, repeated, scale, d.values(length, width)), d.dropout())
+    ids = d.ids(n_rows, *shape) if n_rows < 3 else d.ids(n_rows - 1, *shape)  # the last row is not used
+    table, scale, is_plain = d.values(n_rows, width), d.option(1.0, 2.5), d.option(False, True)
+    if is_plain or not shape:
+        return Call((table, ids, scale))
+    length = ids.shape[-1]
+    return Call((table, ids, scale, d.values(length, width)), d.dropout())
 
 
 @kernel_case
@@ -276,28 +282,28 @@ def attention(d):
         lambda large: large.attention(),
     )
     if spec is None:
-        kind = d.option("masked", "all", "plain")
+        name = d.option("masked", "all", "plain")
         spec = {
             "plain": lambda: AttentionSpec(),
             "masked": lambda: AttentionSpec(bias=npx.mask_bias(d.masks(b, 1, max(t, 1), length)[:, :, :t])),
             "all": lambda: AttentionSpec(True, np.linspace(length, 1, b).astype(int), d.values(h, 1, length), 10.0),
-        }[kind]()
+        }[name]()
     arrays = d.values(b, t, h, d_k), d.values(b, length, h, d_k), d.values(b, length, h, d_v)
     gradient = {}
-    if d.option(False, True):  # views of merged arrays, as the merged projections have them
-        merged = d.written(b, length, h * (d_k + d_v))
+    if d.option(False, True):  # views of one array, as merged projections return them
+        merged = d.writable(b, length, h * (d_k + d_v))
         gk, gv = merged[..., : h * d_k].reshape(b, length, h, d_k), merged[..., h * d_k :].reshape(b, length, h, d_v)
-        gradient = {"out": (d.written(b, t, h, d_k), gk, gv)}
+        gradient = {"out": (d.writable(b, t, h, d_k), gk, gv)}
     return Call((*arrays, spec), d.dropout(), gradient=gradient)
 
 
-def smoothed(d, n, classes):
-    """Targets, among them padding, and the options of the loss."""
+def loss_options(d, n, classes):
+    """Return targets, some of them padding, and the options of the loss."""
     pad = d.pick(st.sampled_from([0, 2]), (2,), lambda large: 0)
     targets = np.array(d.ids(classes, n)) if isinstance(d, Edges) else d.ids(classes, n)
     if isinstance(d, Edges):
         targets[: n // 3] = pad
-    smoothing = npx.LabelSmoothing(d.option(0.1, 0.0), d.option(*OVER), pad)
+    smoothing = npx.LabelSmoothing(d.option(0.1, 0.0), d.option(*npx.SMOOTHING_CLASSES), pad)
     return targets, {"smoothing": smoothing, "grad": d.option(True, False)}
 
 
@@ -308,7 +314,7 @@ def cross_entropy(d):
         ((6, 5), (5, 33), (3, 1300), (0, 9)),
         lambda large: (large.tokens, large.vocab),
     )
-    targets, options = smoothed(d, n, classes)
+    targets, options = loss_options(d, n, classes)
     return Call((d.values(n, classes, styles=s.STYLES, scale=3), targets), options)
 
 
@@ -319,18 +325,18 @@ def linear_cross_entropy(d):
         ((7, 9, 33), (3, 5, 1300), (0, 3, 9), (4, 5, 6)),
         lambda large: (large.tokens, large.d_model, large.vocab),
     )
-    targets, options = smoothed(d, n, classes)
+    targets, options = loss_options(d, n, classes)
     return Call((d.values(n, width), d.values(classes, width), targets), options)
 
 
 @kernel_case
 def adam(d):
-    """All in float32 or float64; a copy of the parameters may have half a precision, which `Edges` tests."""
+    """Parameters in float32 or float64; `Edges` of a 16-bit dtype add a copy of the parameters in it."""
     half = d.dtype if d.dtype.itemsize == 2 else None
     if half is not None:
         d.dtype = np.dtype("float32")
     n = d.pick(size(40, 0), (0, 1, 33, 2051), lambda large: large.parameters)
-    p, m, v = (d.written(n) for _ in range(3))
+    p, m, v = (d.writable(n) for _ in range(3))
     step = d.pick(st.integers(1, 9999), (3,), lambda large: 3)
     options = {"weight_decay": d.option(0.0, 0.1), "scale": d.option(1.0, 0.25)}
     options |= d.option({"eps": 1e-3}, {"eps": 1e-3, "eps_inside": True})
@@ -343,15 +349,15 @@ def adam(d):
 @st.composite
 def top_k_sizes(draw):
     columns = draw(size(9))
-    never = draw(st.sets(st.integers(0, columns - 1), max_size=2))
-    return draw(size()), columns, draw(st.integers(1, columns)), tuple(sorted(never))
+    excluded = draw(st.sets(st.integers(0, columns - 1), max_size=2))
+    return draw(size()), columns, draw(st.integers(1, columns)), tuple(sorted(excluded))
 
 
 @kernel_case
 def top_k(d):
-    n, columns, k, never = d.pick(
+    n, columns, k, excluded = d.pick(
         top_k_sizes(),
         ((3, 7, 4, (0, 1)), (2, 2600, 4, (0, 5)), (1, 5, 5, ()), (0, 9, 2, (0,))),
         lambda large: (128, large.vocab, 4, (0, 1)),
     )
-    return Call((d.values(n, columns, styles=s.STYLES), k, never))
+    return Call((d.values(n, columns, styles=s.STYLES), k, excluded))

@@ -1,4 +1,4 @@
-"""Cases of the layers (models): small, every parameter at random, so that biases and gains count. Then the edges."""
+"""Cases of the layers in models/: small layers whose parameters, also biases and gains, are random."""
 
 from hypothesis import strategies as st
 
@@ -6,24 +6,26 @@ import models
 import npx
 from autograd import operations as ops
 from autograd.testing import strategies as s
-from tests.cases.base import Call, case, edges, leading, size, some
-from tests.cases.neural import attention_sizes, normed, rows_to_norm, scores_edges, spec
+from tests.cases.base import Call, case, edges, leading, sample, size
+from tests.cases.neural import attention_sizes, attention_spec, norm_edges, norm_inputs, spec_edges
 
 
-def built(draw, kind, *sizes, **options):
-    return made(kind, *sizes, seed=draw(st.integers(0, 99)), **options)
+def draw_layer(draw, layer_class, *sizes, **options):
+    """Like `make_layer`, with a drawn seed."""
+    return make_layer(layer_class, *sizes, seed=draw(st.integers(0, 99)), **options)
 
 
-def made(kind, *sizes, seed=0, **options):
-    """A layer, every parameter at random."""
+def make_layer(layer_class, *sizes, seed=0, **options):
+    """Return a layer whose parameters are all random."""
     with npx.keyed(seed, 0):
-        layer = kind(*sizes, **options)
+        layer = layer_class(*sizes, **options)
         for p in layer.parameters():
             p.data = p.data + 0.3 * npx.random.normal(npx.next_key(), p.shape, p.dtype)
     return layer
 
 
 def sequence(draw, d, b=None, t=None):
+    """Draw an array (B, T, D)."""
     return draw(s.arrays((b or draw(size(2)), t or draw(size(3)), d), ("normal", "plain")))
 
 
@@ -35,21 +37,21 @@ def rates(draw):
 def layer_Linear(draw):
     n_in = draw(size())
     options = {"bias": draw(st.booleans()), "activation": draw(st.sampled_from(["", "relu"]))}
-    layer = built(draw, models.Linear, n_in, *draw(st.lists(size(2), min_size=1, max_size=3)), **options)
+    layer = draw_layer(draw, models.Linear, n_in, *draw(st.lists(size(2), min_size=1, max_size=3)), **options)
     return Call((draw(s.arrays((*leading(draw), n_in), ("normal", "large"))),), layer=layer)
 
 
 @case
 def layer_Embedding(draw):
     rows = draw(size(4))
-    layer = built(draw, models.Embedding, rows, draw(size(4)), init=draw(st.sampled_from(["normal", "xavier"])))
+    layer = draw_layer(draw, models.Embedding, rows, draw(size(4)), init=draw(st.sampled_from(["normal", "xavier"])))
     return Call((draw(s.indices(rows)),), layer=layer)
 
 
 @case
 def layer_LayerNorm(draw):
-    x, _, _ = normed(draw)
-    return Call((x,), layer=built(draw, models.LayerNorm, x.shape[-1], 1e-2))
+    x, _, _ = norm_inputs(draw)
+    return Call((x,), layer=draw_layer(draw, models.LayerNorm, x.shape[-1], 1e-2))
 
 
 @case
@@ -59,21 +61,21 @@ def layer_Dropout(draw):
 
 @case
 def layer_FeedForward(draw):
-    layer = built(draw, models.FeedForward, draw(size()), draw(size()), rates(draw))
+    layer = draw_layer(draw, models.FeedForward, draw(size()), draw(size()), rates(draw))
     return Call((draw(s.arrays((*leading(draw), layer.outer.weight.shape[1]), ("normal",))),), layer=layer)
 
 
 @case
 def layer_Residual(draw):
-    x, _, _ = normed(draw)
-    layer = built(draw, models.Residual, x.shape[-1], rates(draw), draw(st.sampled_from(["post", "pre"])), 1e-1)
+    x, _, _ = norm_inputs(draw)
+    layer = draw_layer(draw, models.Residual, x.shape[-1], rates(draw), draw(st.sampled_from(["post", "pre"])), 1e-1)
     return Call((x, ops.tanh), layer=layer)
 
 
 @case
-def layer_Sinusoids(draw, kind=models.Sinusoids):
+def layer_Sinusoids(draw, layer_class=models.Sinusoids):
     d = draw(size(4))
-    return Call((sequence(draw, d),), {"start": draw(st.integers(0, 1))}, layer=kind(d))
+    return Call((sequence(draw, d),), {"start": draw(st.integers(0, 1))}, layer=layer_class(d))
 
 
 @case
@@ -84,7 +86,7 @@ def layer_SinusoidsInHalves(draw):
 @case
 def layer_LearnedPositions(draw):
     d = draw(size(4))
-    layer = built(draw, models.LearnedPositions, d, 4)
+    layer = draw_layer(draw, models.LearnedPositions, d, 4)
     return Call((sequence(draw, d),), {"start": draw(st.integers(0, 1))}, layer=layer)
 
 
@@ -97,20 +99,23 @@ def layer_RotaryPositions(draw):
 def layer_SelfAttention(draw):
     b, t, _, h, d_k, d_v, _ = attention_sizes(draw)
     d, rotary = draw(size(3)), draw(st.sampled_from([None, 10.0]))
-    how = {"bias": draw(st.booleans()), "dropout": rates(draw), "rotary_base": rotary}
-    layer = built(draw, models.SelfAttention, d, h, 2 * d_k if rotary else d_k, d_v, **how)
-    return Call((sequence(draw, d, b, t), spec(draw, b, h, t, t, 1)), layer=layer)
+    options = {"bias": draw(st.booleans()), "dropout": rates(draw), "rotary_base": rotary}
+    layer = draw_layer(draw, models.SelfAttention, d, h, 2 * d_k if rotary else d_k, d_v, **options)
+    return Call((sequence(draw, d, b, t), attention_spec(draw, b, h, t, t, 1)), layer=layer)
 
 
 @case
 def layer_CrossAttention(draw):
     b, t, source, h, d_k, d_v, _ = attention_sizes(draw)
     d = draw(size(3))
-    layer = built(draw, models.CrossAttention, d, h, d_k, d_v, bias=draw(st.booleans()), dropout=rates(draw))
-    return Call((sequence(draw, d, b, t), sequence(draw, d, b, source), spec(draw, b, h, t, source, 1)), layer=layer)
+    layer = draw_layer(draw, models.CrossAttention, d, h, d_k, d_v, bias=draw(st.booleans()), dropout=rates(draw))
+    return Call(
+        (sequence(draw, d, b, t), sequence(draw, d, b, source), attention_spec(draw, b, h, t, source, 1)), layer=layer
+    )
 
 
 def config(draw):
+    """Draw the configuration of a model of one layer."""
     return models.TransformerConfig(
         **{"vocab_size": 7, "d_model": 4, "d_ff": draw(size()), "n_heads": draw(size(2)), "n_layers": 1},
         **{"dropout": rates(draw), "attention_dropout": rates(draw), "activation_dropout": rates(draw)},
@@ -122,15 +127,15 @@ def config(draw):
 
 @case
 def layer_EncoderLayer(draw):
-    layer, x = built(draw, models.EncoderLayer, config(draw)), sequence(draw, 4)
-    return Call((x, spec(draw, len(x), 1, x.shape[1], x.shape[1], 1)), layer=layer, directions=3)
+    layer, x = draw_layer(draw, models.EncoderLayer, config(draw)), sequence(draw, 4)
+    return Call((x, attention_spec(draw, len(x), 1, x.shape[1], x.shape[1], 1)), layer=layer, directions=3)
 
 
 @case
 def layer_DecoderLayer(draw):
-    layer, x = built(draw, models.DecoderLayer, config(draw)), sequence(draw, 4)
+    layer, x = draw_layer(draw, models.DecoderLayer, config(draw)), sequence(draw, 4)
     memory = sequence(draw, 4, b=len(x))
-    return Call((x, memory, spec(draw, len(x), 1, x.shape[1], memory.shape[1], 1)), layer=layer, directions=3)
+    return Call((x, memory, attention_spec(draw, len(x), 1, x.shape[1], memory.shape[1], 1)), layer=layer, directions=3)
 
 
 @case
@@ -147,42 +152,42 @@ RATES = 0.5, 0.0, 0.999
 @edges("operation add_constant")
 def add_constant_edges():
     for constant in (0.5, npx.host.arange(3), npx.host.arange(6).reshape(2, 3)):
-        yield Call((some(2, 3), constant), float32=False)
+        yield Call((sample(2, 3), constant), float32=False)
 
 
 @edges("layer Linear")
 def linear_edges():
     for bias in (True, False):
         for activation in ("", "relu"):
-            yield Call((some(2, 2, 3),), layer=made(models.Linear, 3, 2, bias=bias, activation=activation))
-    yield Call((some(3),), layer=made(models.Linear, 3, 1, 2, 1))
+            yield Call((sample(2, 2, 3),), layer=make_layer(models.Linear, 3, 2, bias=bias, activation=activation))
+    yield Call((sample(3),), layer=make_layer(models.Linear, 3, 1, 2, 1))
 
 
 @edges("layer Embedding")
 def embedding_edges():
     for init in ("normal", "xavier"):
         for ids in ([[1, 1, 0], [3, 1, 3]], 2, [], [[0]]):
-            yield Call((npx.asarray(ids, "int64"),), layer=made(models.Embedding, 5, 3, init=init))
+            yield Call((npx.asarray(ids, "int64"),), layer=make_layer(models.Embedding, 5, 3, init=init))
 
 
 @edges("layer LayerNorm")
 def layer_norm_edges():
-    for x, eps in rows_to_norm():
-        yield Call((x,), layer=made(models.LayerNorm, x.shape[-1], eps))
+    for x, eps in norm_edges():
+        yield Call((x,), layer=make_layer(models.LayerNorm, x.shape[-1], eps))
 
 
 @edges("layer Dropout")
 def dropout_edges():
     for rate in (*RATES, 1.0):
-        yield Call((some(2, 3, 2),), layer=models.Dropout(rate))
+        yield Call((sample(2, 3, 2),), layer=models.Dropout(rate))
 
 
 @edges("layer FeedForward")
 def feed_forward_edges():
     for activation in models.ACTIVATIONS:
         for rate in RATES:
-            yield Call((some(2, 2, 3),), layer=made(models.FeedForward, 3, 4, rate, activation))
-    yield Call((some(3),), layer=made(models.FeedForward, 3, 2))
+            yield Call((sample(2, 2, 3),), layer=make_layer(models.FeedForward, 3, 4, rate, activation))
+    yield Call((sample(3),), layer=make_layer(models.FeedForward, 3, 2))
 
 
 @edges("layer Residual")
@@ -190,40 +195,40 @@ def residual_edges():
     for normalization in models.NORMS:
         for place in ("post", "pre"):
             for rate in RATES:
-                layer = made(models.Residual, 3, rate, place, 1e-2, normalization)
-                yield Call((some(2, 2, 3), ops.tanh), layer=layer)
+                layer = make_layer(models.Residual, 3, rate, place, 1e-2, normalization)
+                yield Call((sample(2, 2, 3), ops.tanh), layer=layer)
 
 
-def positions_edges(kind):
-    def made_edges():
+def position_edges(layer_class):
+    def calls():
         for start in (0, 1, 3):
             for d in (4, 3, 1):
-                yield Call((some(2, 3, d),), {"start": start}, layer=made(kind, d, 6))
-        yield Call((some(1, 0, 2),), layer=made(kind, 2, 6))
+                yield Call((sample(2, 3, d),), {"start": start}, layer=make_layer(layer_class, d, 6))
+        yield Call((sample(1, 0, 2),), layer=make_layer(layer_class, 2, 6))
 
-    return made_edges
+    return calls
 
 
-for kind in (models.Sinusoids, models.SinusoidsInHalves, models.LearnedPositions, models.RotaryPositions):
-    edges(f"layer {kind.__name__}")(positions_edges(kind))
+for position_class in (models.Sinusoids, models.SinusoidsInHalves, models.LearnedPositions, models.RotaryPositions):
+    edges(f"layer {position_class.__name__}")(position_edges(position_class))
 
 
 @edges("layer SelfAttention")
 def self_attention_edges():
-    for how in scores_edges(2, 2, 3, 3):
-        yield Call((some(2, 3, 4), how), layer=made(models.SelfAttention, 4, 2))
+    for spec in spec_edges(2, 2, 3, 3):
+        yield Call((sample(2, 3, 4), spec), layer=make_layer(models.SelfAttention, 4, 2))
     for options in ({"bias": True}, {"rotary": 10.0, "bias": True}, {"dropout": 0.5}, {"dropout": 0.9, "rotary": 9.0}):
-        layer = made(models.SelfAttention, 3, 2, 4, 1, **options)
-        yield Call((some(2, 3, 3), npx.AttentionSpec(causal=True)), layer=layer)
+        layer = make_layer(models.SelfAttention, 3, 2, 4, 1, **options)
+        yield Call((sample(2, 3, 3), npx.AttentionSpec(causal=True)), layer=layer)
 
 
 @edges("layer CrossAttention")
 def cross_attention_edges():
-    memory = some(2, 4, 4, seed=1)
-    for how in scores_edges(2, 2, 3, 4):
-        yield Call((some(2, 3, 4), memory, how), layer=made(models.CrossAttention, 4, 2))
+    memory = sample(2, 4, 4, seed=1)
+    for spec in spec_edges(2, 2, 3, 4):
+        yield Call((sample(2, 3, 4), memory, spec), layer=make_layer(models.CrossAttention, 4, 2))
     for options in ({"bias": True}, {"dropout": 0.5}, {"dropout": 0.999, "bias": True}):
-        yield Call((some(2, 3, 4), memory), layer=made(models.CrossAttention, 4, 2, 2, 1, **options))
+        yield Call((sample(2, 3, 4), memory), layer=make_layer(models.CrossAttention, 4, 2, 2, 1, **options))
 
 
 SMALL = {"vocab_size": 7, "d_model": 4, "d_ff": 3, "n_heads": 2, "n_layers": 1, "max_positions": 6}
@@ -239,19 +244,25 @@ BLOCKS = (
 
 
 def small(**options):
-    """A configuration as small as can be."""
+    """Return a minimal configuration with other options."""
     return models.TransformerConfig(**SMALL | options)
 
 
 @edges("layer EncoderLayer")
 def encoder_layer_edges():
     for i, options in enumerate(BLOCKS):
-        layer, how = made(models.EncoderLayer, small(**options)), npx.AttentionSpec(kv_lengths=npx.asarray([3, 2]))
-        yield Call((some(2, 3, 4), how), layer=layer, directions=3 if i else None)
+        layer, spec = (
+            make_layer(models.EncoderLayer, small(**options)),
+            npx.AttentionSpec(kv_lengths=npx.asarray([3, 2])),
+        )
+        yield Call((sample(2, 3, 4), spec), layer=layer, directions=3 if i else None)
 
 
 @edges("layer DecoderLayer")
 def decoder_layer_edges():
     for i, options in enumerate(BLOCKS):
-        layer, how = made(models.DecoderLayer, small(**options)), npx.AttentionSpec(kv_lengths=npx.asarray([2, 1]))
-        yield Call((some(2, 3, 4), some(2, 2, 4, seed=1), how), layer=layer, directions=3 if i else None)
+        layer, spec = (
+            make_layer(models.DecoderLayer, small(**options)),
+            npx.AttentionSpec(kv_lengths=npx.asarray([2, 1])),
+        )
+        yield Call((sample(2, 3, 4), sample(2, 2, 4, seed=1), spec), layer=layer, directions=3 if i else None)

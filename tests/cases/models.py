@@ -1,7 +1,7 @@
-"""Cases of whole models, one for each architecture: tiny, in float64, through the logits and through the training loss.
+"""Cases of complete models, one per architecture: tiny, in float64, for the logits and for the training loss.
 
-Beside the slopes, value and every parameter's gradient are held to the model made of small operations, with the loss
-written out; to the loss of the logits; and to the same sentences with more padding.
+Besides the gradient check, the value and the gradient of every parameter are compared with the model composed of small
+operations and the loss by its definition, with the loss of the logits, and with the same sentences with more padding.
 """
 
 from itertools import product
@@ -15,7 +15,7 @@ from autograd import neural
 from autograd import operations as ops
 from autograd.testing import strategies as s
 from tests.cases.base import CASES, Call, edges, size
-from tests.cases.layers import BLOCKS, built, config, made, small
+from tests.cases.layers import BLOCKS, config, draw_layer, make_layer, small
 from train.learn.loss import label_smoothed_loss
 
 TEXT = [[3, 5, 4, 3, 2], [6, 3, 2, 0, 0], [4, 6, 6, 2, 0]]  # ids repeated, padding at the end
@@ -24,7 +24,7 @@ SMOOTHING = (0.2, "all"), (0.1, "others"), (0.3, "others_without_pad"), (0.0, "a
 
 
 class Logits(models.Module):
-    """A model's logits of what follows each id but the last."""
+    """The logits of a model for the successor of every target id but the last."""
 
     def __init__(self, model):
         self.model = model
@@ -34,17 +34,17 @@ class Logits(models.Module):
 
 
 class Loss(Logits):
-    """A model's training loss."""
+    """The training loss of a model."""
 
-    def __init__(self, model, smoothing, over):
-        self.model, self.how = model, (smoothing, over)
+    def __init__(self, model, label_smoothing, smoothing_classes):
+        self.model, self.smoothing = model, (label_smoothing, smoothing_classes)
 
     def forward(self, *ids):
-        return self.model.loss(*ids, *self.how)
+        return self.model.loss(*ids, *self.smoothing)
 
 
 def composed(model):
-    """The same function of ids, its operations made of small ones."""
+    """Return the same function of ids with every fused operation replaced by its composition of small ones."""
 
     def function(*ids):
         with pytest.MonkeyPatch.context() as patch:
@@ -55,42 +55,45 @@ def composed(model):
     return function
 
 
-def written_out(logits, targets, smoothing, over, pad=0):
-    """The sum over targets that are not padding of - sum_k q_k log softmax_k, by their number. (B, T, V), (B, T)."""
-    classes, total, tokens = logits.shape[-1], 0.0, 0
-    for place in zip(*(targets != pad).nonzero(), strict=True):
-        target = int(targets[place])
-        spared = {"all": (), "others": (target,), "others_without_pad": (target, pad)}[over]
-        reached = [k for k in range(classes) if k not in spared]
-        q = npx.host.zeros(classes)
-        q[reached] = smoothing / len(reached)
-        q[target] += 1 - smoothing
-        z = logits[tuple(map(int, place))]
+def loss_by_definition(logits, targets, label_smoothing, smoothing_classes, pad=0):
+    """Return the mean of -sum_k q_k log softmax_k over the targets (B, T) that are not padding. logits (B, T, V)."""
+    n_classes, total, tokens = logits.shape[-1], 0.0, 0
+    for index in zip(*(targets != pad).nonzero(), strict=True):
+        target = int(targets[index])
+        excluded = {"all": (), "others": (target,), "others_without_pad": (target, pad)}[smoothing_classes]
+        smoothed = [k for k in range(n_classes) if k not in excluded]
+        q = npx.host.zeros(n_classes)
+        q[smoothed] = label_smoothing / len(smoothed)
+        q[target] += 1 - label_smoothing
+        z = logits[tuple(map(int, index))]
         total, tokens = total - (npx.asarray(q) * ops.log(ops.exp(z) / ops.exp(z).sum())).sum(), tokens + 1
     return total / tokens
 
 
-def same_as(layer, padding=True):
-    """What a model's logits or loss must be the same as."""
+def equivalents(layer, padding=True):
+    """Return functions by name that equal a model's logits or loss. padding: whether padding changes nothing."""
     if type(layer) is Logits:
         return {"small operations": composed(layer)}
     c = layer.model.config
     if layer.model.examples == "pairs" and (c.dropout or c.attention_dropout or c.activation_dropout):
-        return {}  # the loss is of packed sentences, whose rows draw other masks than padded ones; slopes hold it
+        return {}  # the loss packs sentences, whose dropout masks differ from those of padded ones
     logits = Logits(layer.model)
-    same = {
-        "the loss written out": lambda *ids: written_out(composed(logits)(*ids), ids[-1][:, 1:], *layer.how),
-        "label_smoothed_loss of the logits": lambda *ids: label_smoothed_loss(logits(*ids), ids[-1][:, 1:], *layer.how),
+    functions = {
+        "the loss by its definition": lambda *ids: loss_by_definition(
+            composed(logits)(*ids), ids[-1][:, 1:], *layer.smoothing
+        ),
+        "label_smoothed_loss of the logits": lambda *ids: label_smoothed_loss(
+            logits(*ids), ids[-1][:, 1:], *layer.smoothing
+        ),
     }
     padded = {"the same ids with more padding": lambda *ids: layer(*(npx.host.pad(x, ((0, 0), (0, 2))) for x in ids))}
-    return same | padded if padding else same
+    return functions | padded if padding else functions
 
 
 @st.composite
-def drawn(draw, architecture):
-    """Ids of sequences of drawn lengths, padded at their end, through logits or loss."""
-    chosen = config(draw)
-    layer = Logits(built(draw, models.ARCHITECTURES[architecture], chosen, dtype="float64"))
+def model_calls(draw, architecture):
+    """Draw a model and padded ids of sequences of drawn lengths, for the logits or the loss."""
+    layer = Logits(draw_layer(draw, models.ARCHITECTURES[architecture], config(draw), dtype="float64"))
     if draw(st.booleans()):
         layer = Loss(layer.model, *draw(st.sampled_from(SMOOTHING)))
     b, sides = draw(size(2)), []
@@ -99,31 +102,35 @@ def drawn(draw, architecture):
         ids = 3 + npx.to_host(draw(s.indices(4, (b, longest))))
         sides.append(npx.host.where(npx.host.arange(longest) < lengths[:, None], ids, 0))
     sides[-1] = npx.host.pad(sides[-1], ((0, 0), (1, 0)), constant_values=1)
-    return Call(tuple(sides), layer=layer, directions=3, same=same_as(layer, padding=False))
+    return Call(tuple(sides), layer=layer, directions=3, equivalents=equivalents(layer, padding=False))
 
 
 def model_edges(architecture):
-    """Every kind of part, then every norm with every kind of positions, in directions; then two by every entry."""
+    """Return a generator of calls: each kind of layer, then each norm with each kind of positions, along random
+    directions; then two models for every entry of their gradients.
+    """
 
     def calls():
-        kind = models.ARCHITECTURES[architecture]
-        ids = tuple(map(npx.host.asarray, (SOURCE, TEXT)[-INPUTS[kind.examples] :]))
+        model_class = models.ARCHITECTURES[architecture]
+        ids = tuple(map(npx.host.asarray, (SOURCE, TEXT)[-INPUTS[model_class.examples] :]))
         options = [{"norm": norm, "positions": p} for norm, p in product(("post", "pre"), models.POSITIONS)]
-        for i, chosen in enumerate([*BLOCKS, *options]):
-            dropped = "dropout" in chosen
-            model = made(kind, small(n_layers=2, **chosen), dtype="float64")
-            loss, modes = Loss(model, *SMOOTHING[i % len(SMOOTHING)]), ("train", "eval") if dropped else ("train",)
-            both, turn = (Logits(model), loss), (i + i // len(models.POSITIONS)) % 2  # each norm, each kind has both
-            for layer in both if chosen in BLOCKS else both[turn : turn + 1]:
-                yield Call(ids, layer=layer, modes=modes, directions=3, same=same_as(layer, padding=not dropped))
-        for chosen in (options[0], options[-1]):
-            loss = Loss(made(kind, small(n_layers=1, **chosen), dtype="float64"), *SMOOTHING[0])
+        for i, variant in enumerate([*BLOCKS, *options]):
+            has_dropout = "dropout" in variant
+            model = make_layer(model_class, small(n_layers=2, **variant), dtype="float64")
+            loss, modes = Loss(model, *SMOOTHING[i % len(SMOOTHING)]), ("train", "eval") if has_dropout else ("train",)
+            layers, k = (Logits(model), loss), (i + i // len(models.POSITIONS)) % 2  # both, for each norm and position
+            for layer in layers if variant in BLOCKS else layers[k : k + 1]:
+                yield Call(
+                    ids, layer=layer, modes=modes, directions=3, equivalents=equivalents(layer, padding=not has_dropout)
+                )
+        for variant in (options[0], options[-1]):
+            loss = Loss(make_layer(model_class, small(n_layers=1, **variant), dtype="float64"), *SMOOTHING[0])
             yield Call(ids, layer=loss, modes=("train",))
 
     return calls
 
 
-INPUTS = {"pairs": 2, "text": 1}  # sides of what a model learns from
+INPUTS = {"pairs": 2, "text": 1}  # sequences per training example
 for name in models.ARCHITECTURES:
-    CASES[f"model {name}"] = drawn(name)
+    CASES[f"model {name}"] = model_calls(name)
     edges(f"model {name}")(model_edges(name))

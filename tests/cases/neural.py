@@ -1,4 +1,4 @@
-"""Cases of the operations of the Transformer (autograd/neural.py), drawn ones first, then the edges."""
+"""Cases of the operations of the Transformer (autograd/neural.py): drawn calls, then edges."""
 
 from itertools import count
 
@@ -8,17 +8,18 @@ import npx
 from autograd.testing import strategies as s
 from npx.dispatch import emulating
 from npx.kernels import layer_norm
-from tests.cases.base import REAL, Call, array, case, edges, leading, size, some
+from tests.cases.base import REAL, Call, array, case, edges, leading, sample, size
 
-BOUNDED = ("plain", "normal", "tiny", "zeros")  # no numbers whose products leave float32 few digits
+BOUNDED = ("plain", "normal", "tiny", "zeros")  # products of larger numbers leave float32 few digits
 
 
-def extra(x):
-    """Bytes of a contiguous copy, which an operation may make of an input that is not contiguous."""
+def copy_bytes(x):
+    """Return the bytes of the contiguous copy that an operation may make of a non-contiguous input."""
     return 0 if x.flags.c_contiguous else x.nbytes
 
 
 def keys():
+    """Draw a random key."""
     return st.builds(npx.Key, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
 
 
@@ -29,10 +30,10 @@ def operation_softmax(draw):
     return Call((draw(s.arrays(shape, s.STYLES)), mask))
 
 
-def kept_of_rows(x, gamma, beta):
-    """Bytes that a norm keeps beside its output: a deviation for each row, and columns the output does not tell.
+def norm_saved_bytes(x, gamma, beta):
+    """Return the bytes that a norm saves beyond its output: a deviation per row, and the columns that gamma hides.
 
-    Its reference, which runs in float64 where the CUDA kernels are emulated, keeps them all.
+    The reference, which runs in float64 where CUDA kernels are emulated, saves all columns.
     """
     if emulating():
         return x.nbytes + x[..., :1].nbytes
@@ -40,8 +41,8 @@ def kept_of_rows(x, gamma, beta):
     return x[..., :1].nbytes * (1 + len(hidden)) + hidden.nbytes
 
 
-def normed(draw, dtype="float64"):
-    """x (..., D), gamma (D,), beta (D,)."""
+def norm_inputs(draw, dtype="float64"):
+    """Draw x (..., D), gamma (D,) and beta (D,)."""
     d = draw(size(4))
     shape, styles = (*leading(draw), d), ("plain", "normal", "large", "tiny", "zeros")
     return [draw(s.arrays(z, styles, dtype)) for z in (shape, (d,), (d,))]
@@ -49,9 +50,9 @@ def normed(draw, dtype="float64"):
 
 @case
 def operation_layer_norm(draw):
-    x, gamma, beta = normed(draw)
+    x, gamma, beta = norm_inputs(draw)
     eps = draw(st.sampled_from([0.1, 1e-2]))
-    return Call((x, gamma, beta), {"eps": eps}, saved=kept_of_rows(x, gamma, beta))
+    return Call((x, gamma, beta), {"eps": eps}, saved=norm_saved_bytes(x, gamma, beta))
 
 
 @case
@@ -62,10 +63,10 @@ def operation_dropout(draw):
 
 @case
 def operation_dropout_residual_norm(draw):
-    x, gamma, beta = normed(draw)
+    x, gamma, beta = norm_inputs(draw)
     residual = draw(s.arrays(x.shape, ("plain", "normal", "large")))
-    saved = kept_of_rows(x, gamma, beta) + x.size
-    return Call((x, residual, gamma, beta), {**dropped(draw), "eps": 0.1}, saved)
+    saved = norm_saved_bytes(x, gamma, beta) + x.size
+    return Call((x, residual, gamma, beta), {**dropout_options(draw), "eps": 0.1}, saved)
 
 
 @case
@@ -73,7 +74,7 @@ def operation_linear(draw):
     n_in, n_out = draw(size()), draw(size())
     x, w = draw(s.arrays((*leading(draw), n_in))), draw(s.arrays((n_in, n_out)))
     b = draw(st.none() | s.arrays((n_out,)))
-    return Call((x, w, b), {"activation": draw(st.sampled_from(["", "relu"]))}, saved=extra(x))
+    return Call((x, w, b), {"activation": draw(st.sampled_from(["", "relu"]))}, saved=copy_bytes(x))
 
 
 @case
@@ -82,19 +83,19 @@ def operation_embedding(draw):
     table, ids = draw(s.arrays((rows, draw(size())), s.STYLES)), draw(s.indices(rows))
     options = {"scale": draw(st.sampled_from([2.5, 1.0]))}
     if ids.ndim and draw(st.booleans()):
-        options |= {"added": draw(s.arrays((ids.shape[-1], table.shape[1]), BOUNDED)), **dropped(draw)}
+        options |= {"added": draw(s.arrays((ids.shape[-1], table.shape[1]), BOUNDED)), **dropout_options(draw)}
     return Call((table, ids), options, saved=ids.size * table.shape[1])
 
 
 def attention_sizes(draw, least=1):
-    """B, T, S, H, d_k, d_v, and what is done to the scores."""
+    """Draw B, T, S, H, d_k, d_v and an AttentionSpec."""
     b, t, source = draw(size(2, least)), draw(size(3, least)), draw(size(3, least))
     h, d_k, d_v = draw(size(2)), draw(st.sampled_from([1, 2, 2, 3])), draw(size(2))
-    return b, t, source, h, d_k, d_v, spec(draw, b, h, t, source, d_k)
+    return b, t, source, h, d_k, d_v, attention_spec(draw, b, h, t, source, d_k)
 
 
-def spec(draw, b, h, t, source, d_k):
-    """Any of causal, lengths, rotary, and a bias: of a mask, of numbers, or of both."""
+def attention_spec(draw, b, h, t, source, d_k):
+    """Draw any of causal, kv_lengths, rotary positions, and a bias from a mask, from numbers, or from both."""
     bias = npx.mask_bias(draw(st.sampled_from([(b, 1, 1, source), (t, source), (b, h, t, source)]).flatmap(s.masks)))
     if draw(st.sampled_from([False, False, True])):
         numbers = draw(s.arrays((h, t, source), BOUNDED))
@@ -108,72 +109,74 @@ def spec(draw, b, h, t, source, d_k):
     )
 
 
-def turned(how, *arrays):
-    """Bytes of queries and keys that are turned by their positions."""
-    return 0 if how.rotary_base is None else sum(x.nbytes for x in arrays)
+def rotated_bytes(spec, *arrays):
+    """Return the bytes of the queries and keys that rotary positions rotate."""
+    return 0 if spec.rotary_base is None else sum(x.nbytes for x in arrays)
 
 
-def dropped(draw):
+def dropout_options(draw):
+    """Draw the `drop` option."""
     rate, key = draw(st.sampled_from([0.3, 0.5])), draw(st.none() | keys())
     return {"drop": key and npx.Drop(rate, key)}
 
 
 @case
 def operation_attention(draw):
-    b, t, source, h, d_k, d_v, how = attention_sizes(draw)
+    b, t, source, h, d_k, d_v, spec = attention_sizes(draw)
     shapes = (b, t, h, d_k), (b, source, h, d_k), (b, source, h, d_v)
     q, k, v = (draw(s.arrays(shape, BOUNDED)) for shape in shapes)
-    return Call((q, k, v, how), dropped(draw), saved=9 * b * h * t * source + turned(how, q, k))
+    return Call((q, k, v, spec), dropout_options(draw), saved=9 * b * h * t * source + rotated_bytes(spec, q, k))
 
 
 @case
 def operation_self_attention(draw):
     b, t, _, h, d_k, d_v, _ = attention_sizes(draw)
-    how, qkv = spec(draw, b, h, t, t, d_k), draw(s.arrays((b, t, h * (2 * d_k + d_v)), BOUNDED))
-    return Call((qkv, h, d_k, how), dropped(draw), saved=9 * b * h * t * t + turned(how, qkv))
+    spec, qkv = attention_spec(draw, b, h, t, t, d_k), draw(s.arrays((b, t, h * (2 * d_k + d_v)), BOUNDED))
+    return Call((qkv, h, d_k, spec), dropout_options(draw), saved=9 * b * h * t * t + rotated_bytes(spec, qkv))
 
 
 @case
 def operation_cross_attention(draw):
-    b, t, source, h, d_k, d_v, how = attention_sizes(draw)
+    b, t, source, h, d_k, d_v, spec = attention_sizes(draw)
     queries, pairs = (draw(s.arrays(z, BOUNDED)) for z in ((b, t, h * d_k), (b, source, h * (d_k + d_v))))
-    saved = 9 * b * h * t * source + turned(how, queries, pairs)
-    return Call((queries, pairs, h, d_k, how), dropped(draw), saved)
+    saved = 9 * b * h * t * source + rotated_bytes(spec, queries, pairs)
+    return Call((queries, pairs, h, d_k, spec), dropout_options(draw), saved)
 
 
-def smoothed(draw):
-    over = draw(st.sampled_from(["all", "others", "others_without_pad"]))
-    share, pad = draw(st.sampled_from([0.2, 0.0])), draw(st.sampled_from([0, 2]))
-    return {"smoothing": npx.LabelSmoothing(share, over, pad)}
+def smoothing_options(draw):
+    """Draw the `smoothing` option."""
+    classes = draw(st.sampled_from(["all", "others", "others_without_pad"]))
+    amount, pad = draw(st.sampled_from([0.2, 0.0])), draw(st.sampled_from([0, 2]))
+    return {"smoothing": npx.LabelSmoothing(amount, classes, pad)}
 
 
 @case
 def operation_cross_entropy(draw):
     shape, classes = leading(draw), draw(size(5, least=4))
     logits = draw(s.arrays((*shape, classes), s.STYLES))
-    return Call((logits, draw(s.indices(classes, shape))), smoothed(draw), saved=logits.nbytes)
+    return Call((logits, draw(s.indices(classes, shape))), smoothing_options(draw), saved=logits.nbytes)
 
 
 @case
 def operation_linear_cross_entropy(draw):
     shape, classes, d = leading(draw), draw(size(5, least=4)), draw(size(2))
     x, w = draw(s.arrays((*shape, d), BOUNDED)), draw(s.arrays((classes, d), BOUNDED))
-    return Call((x, w, draw(s.indices(classes, shape))), smoothed(draw), saved=x.nbytes + w.nbytes)
+    return Call((x, w, draw(s.indices(classes, shape))), smoothing_options(draw), saved=x.nbytes + w.nbytes)
 
 
 # Edges
 
 
-def drops(*shape):
-    """Dropout of an array: half of it, nothing, nearly all, all."""
+def drop_edges(*shape):
+    """Yield dropout at rates 0.5, 0, 0.999 and 1, with keys that keep at least one entry below rate 1."""
     for rate in (0.5, 0.0, 0.999, 1.0):
-        found = (npx.Drop(rate, npx.Key(seed, 0, 0)) for seed in count())
-        yield next(drop for drop in found if rate == 1 or drop.keep_mask(shape).any())
+        candidates = (npx.Drop(rate, npx.Key(seed, 0, 0)) for seed in count())
+        yield next(drop for drop in candidates if rate == 1 or drop.keep_mask(shape).any())
 
 
 @edges("operation softmax", REAL)
 def softmax_edges():
-    x, rows = some(2, 3, 4), npx.asarray([[True, False, True, True], [False] * 4, [True, False, False, False]])
+    x, rows = sample(2, 3, 4), npx.asarray([[True, False, True, True], [False] * 4, [True, False, False, False]])
     broadcast = rows[0], rows[1], rows[:, :1], rows[None], npx.asarray(False), npx.ones((2, 1, 4), "bool")
     for mask in (None, rows, *broadcast):
         yield Call((x, mask))
@@ -183,48 +186,48 @@ def softmax_edges():
     yield Call((array(1e-6, -1e-6, 2e-6),))
 
 
-def rows_to_norm():
-    """Rows (..., D) and an eps: ordinary ones, and those whose variance is small, nothing, or small beside the mean."""
-    yield some(2, 3, 4), 1e-6
-    yield some(3), 1e-2
-    yield some(2, 1), 1e-2  # one feature
+def norm_edges():
+    """Yield rows (..., D) and eps: ordinary rows, and rows of small, zero or relatively small variance."""
+    yield sample(2, 3, 4), 1e-6
+    yield sample(3), 1e-2
+    yield sample(2, 1), 1e-2  # one feature
     yield array((2.0, 2.0, 2.0), (0.0, 0.0, 0.0)), 1e-2
-    yield 1e4 + some(2, 4), 1e-6
-    yield 1e-3 * some(2, 4), 1e-6
-    yield 1e4 * some(2, 4), 1e-6
-    yield some(0, 3), 1e-2
+    yield 1e4 + sample(2, 4), 1e-6
+    yield 1e-3 * sample(2, 4), 1e-6
+    yield 1e4 * sample(2, 4), 1e-6
+    yield sample(0, 3), 1e-2
 
 
-def gains(d):
-    """gamma and beta (D,), a gamma of 0 among them."""
-    gamma = some(d, seed=1)
+def affine_edges(d):
+    """Return gamma and beta (D,); the last entry of gamma is 0."""
+    gamma = sample(d, seed=1)
     gamma[-1] = 0
-    return gamma, some(d, seed=2)
+    return gamma, sample(d, seed=2)
 
 
 @edges("operation layer_norm", REAL)
 def layer_norm_edges():
-    for x, eps in rows_to_norm():
-        affine = gains(x.shape[-1])
-        yield Call((x, *affine), {"eps": eps}, kept_of_rows(x, *affine))
+    for x, eps in norm_edges():
+        affine = affine_edges(x.shape[-1])
+        yield Call((x, *affine), {"eps": eps}, norm_saved_bytes(x, *affine))
 
 
 @edges("operation dropout", REAL)
 def dropout_edges():
-    x = some(3, 4)
-    for drop in (*drops(3, 4), None):
+    x = sample(3, 4)
+    for drop in (*drop_edges(3, 4), None):
         yield Call((x, drop), saved=x.size)
 
 
 @edges("operation dropout_residual_norm", REAL)
 def dropout_residual_norm_edges():
     def call(x, eps, drop):
-        residual, affine = some(*x.shape, seed=3), gains(x.shape[-1])
-        return Call((x, residual, *affine), {"drop": drop, "eps": eps}, kept_of_rows(x, *affine) + x.size)
+        residual, affine = sample(*x.shape, seed=3), affine_edges(x.shape[-1])
+        return Call((x, residual, *affine), {"drop": drop, "eps": eps}, norm_saved_bytes(x, *affine) + x.size)
 
-    for drop in drops(3, 4):
-        yield call(some(3, 4), 1e-6, drop)
-    for x, eps in rows_to_norm():
+    for drop in drop_edges(3, 4):
+        yield call(sample(3, 4), 1e-6, drop)
+    for x, eps in norm_edges():
         yield call(x, eps, None)
 
 
@@ -233,82 +236,84 @@ def linear_edges():
     for activation in ("", "relu"):
         for bias in (True, False):
             for shape, n_out in (((2, 2, 3), 2), ((3,), 4), ((2, 2), 2), ((2, 1), 1), ((0, 3), 2)):
-                b = some(n_out, seed=2) if bias else None
-                yield Call((some(*shape), some(shape[-1], n_out, seed=1), b), {"activation": activation})
-    yield Call((npx.zeros((2, 2), "float64"), some(2, 2), npx.zeros(2, "float64")), {"activation": "relu"})  # all at 0
+                b = sample(n_out, seed=2) if bias else None
+                yield Call((sample(*shape), sample(shape[-1], n_out, seed=1), b), {"activation": activation})
+    yield Call(
+        (npx.zeros((2, 2), "float64"), sample(2, 2), npx.zeros(2, "float64")), {"activation": "relu"}
+    )  # all at 0
     for scale in (1e-4, 1e3):
-        yield Call((scale * some(2, 3), some(3, 2, seed=1), some(2, seed=2)))
+        yield Call((scale * sample(2, 3), sample(3, 2, seed=1), sample(2, seed=2)))
 
 
 @edges("operation embedding")
 def embedding_edges():
     for ids in ([[1, 1, 0], [3, 1, 3]], [2, 2], 1, [], [[0]], [3, 0, 1, 2]):
         for scale in (2.5, 1.0):
-            yield Call((some(5, 3), npx.asarray(ids, "int64")), {"scale": scale})
-    yield Call((some(1, 1), npx.asarray([0, 0], "int32")))
+            yield Call((sample(5, 3), npx.asarray(ids, "int64")), {"scale": scale})
+    yield Call((sample(1, 1), npx.asarray([0, 0], "int32")))
     ids = npx.asarray([[1, 0], [3, 1], [1, 1]], "int64")
-    yield Call((some(5, 3), ids), {"added": some(2, 3, seed=1)})
-    for drop in drops(3, 2, 3):
-        yield Call((some(5, 3), ids), {"scale": 2.5, "added": some(2, 3, seed=1), "drop": drop}, saved=18)
+    yield Call((sample(5, 3), ids), {"added": sample(2, 3, seed=1)})
+    for drop in drop_edges(3, 2, 3):
+        yield Call((sample(5, 3), ids), {"scale": 2.5, "added": sample(2, 3, seed=1), "drop": drop}, saved=18)
 
 
-def scores_edges(b, h, t, source):
-    """Each field alone, at its ends, and all together."""
+def spec_edges(b, h, t, source):
+    """Yield an AttentionSpec for each field separately, at its extremes, and for all fields together."""
     bias = npx.mask_bias(npx.asarray([[i != j % 2 and i > 0 for j in range(source)] for i in range(t)]))
     yield npx.AttentionSpec()
     yield npx.AttentionSpec(causal=True)
     yield from (npx.AttentionSpec(kv_lengths=npx.asarray(n)) for n in ([0, source], [1, source + 2]))
-    yield npx.AttentionSpec(bias=bias)  # its first row attends to nothing
-    yield npx.AttentionSpec(bias=some(b, h, t, source))
-    yield npx.AttentionSpec(bias=some(h, 1, source))
+    yield npx.AttentionSpec(bias=bias)  # the first query attends to nothing
+    yield npx.AttentionSpec(bias=sample(b, h, t, source))
+    yield npx.AttentionSpec(bias=sample(h, 1, source))
     yield npx.AttentionSpec(rotary_base=10.0)
-    yield npx.AttentionSpec(True, npx.asarray([source - 1, source]), some(1, source), 10.0)
+    yield npx.AttentionSpec(True, npx.asarray([source - 1, source]), sample(1, source), 10.0)
 
 
 SIZES = (2, 3, 4, 2, 4, 3), (2, 4, 2, 1, 2, 1), (2, 1, 3, 2, 2, 2)  # B, T, S, H, d_k, d_v
 
 
-def attention_edges(*several):
-    """Sizes, scores and dropout."""
-    for sizes in several:
+def attention_edges(*all_sizes):
+    """Yield sizes, AttentionSpec and dropout."""
+    for sizes in all_sizes:
         b, t, source, h, *_ = sizes
-        for how in scores_edges(b, h, t, source):
-            yield *sizes, how, None
-    for drop in drops(b, h, t, source):
+        for spec in spec_edges(b, h, t, source):
+            yield *sizes, spec, None
+    for drop in drop_edges(b, h, t, source):
         yield *sizes, npx.AttentionSpec(causal=True, rotary_base=10.0), drop
 
 
 @edges("operation attention", REAL)
 def plain_attention_edges():
-    for b, t, source, h, d_k, d_v, how, drop in attention_edges(*SIZES):
-        q, k, v = some(b, t, h, d_k), some(b, source, h, d_k, seed=1), some(b, source, h, d_v, seed=2)
-        yield Call((q, k, v, how), {"drop": drop}, 9 * b * h * t * source + turned(how, q, k))
+    for b, t, source, h, d_k, d_v, spec, drop in attention_edges(*SIZES):
+        q, k, v = sample(b, t, h, d_k), sample(b, source, h, d_k, seed=1), sample(b, source, h, d_v, seed=2)
+        yield Call((q, k, v, spec), {"drop": drop}, 9 * b * h * t * source + rotated_bytes(spec, q, k))
     for large in (6.0, 30.0):  # weights near 0 and 1
         q = large * array((1.0, 0.0), (0.0, -1.0)).reshape(1, 2, 1, 2)
-        yield Call((q, some(1, 3, 1, 2), some(1, 3, 1, 2, seed=1)), saved=9 * 6)
+        yield Call((q, sample(1, 3, 1, 2), sample(1, 3, 1, 2, seed=1)), saved=9 * 6)
 
 
 @edges("operation self_attention", REAL)
 def self_attention_edges():
-    for b, t, _, h, d_k, d_v, how, drop in attention_edges((2, 3, 3, 2, 4, 3), (2, 2, 2, 1, 2, 1)):
-        qkv = some(b, t, h * (2 * d_k + d_v))
-        yield Call((qkv, h, d_k, how), {"drop": drop}, 9 * b * h * t * t + turned(how, qkv))
+    for b, t, _, h, d_k, d_v, spec, drop in attention_edges((2, 3, 3, 2, 4, 3), (2, 2, 2, 1, 2, 1)):
+        qkv = sample(b, t, h * (2 * d_k + d_v))
+        yield Call((qkv, h, d_k, spec), {"drop": drop}, 9 * b * h * t * t + rotated_bytes(spec, qkv))
 
 
 @edges("operation cross_attention", REAL)
 def cross_attention_edges():
-    for b, t, source, h, d_k, d_v, how, drop in attention_edges(*SIZES):
-        queries, pairs = some(b, t, h * d_k), some(b, source, h * (d_k + d_v), seed=1)
-        saved = 9 * b * h * t * source + turned(how, queries, pairs)
-        yield Call((queries, pairs, h, d_k, how), {"drop": drop}, saved)
+    for b, t, source, h, d_k, d_v, spec, drop in attention_edges(*SIZES):
+        queries, pairs = sample(b, t, h * d_k), sample(b, source, h * (d_k + d_v), seed=1)
+        saved = 9 * b * h * t * source + rotated_bytes(spec, queries, pairs)
+        yield Call((queries, pairs, h, d_k, spec), {"drop": drop}, saved)
 
 
 def smoothing_edges(classes):
-    """Targets (N,) and how they are smoothed: padding everywhere, nowhere, first, last; each kind."""
+    """Yield targets (N,) and label smoothing: padding everywhere, nowhere, first or last; each set of classes."""
     last = classes - 1
     for targets in ([1, 2, 0], [0, 0, 0], [last, last, 1], [1], [0, last]):
-        for over in npx.SMOOTHING_CLASSES:
-            yield npx.asarray(targets), npx.LabelSmoothing(0.2, over)
+        for smoothing_classes in npx.SMOOTHING_CLASSES:
+            yield npx.asarray(targets), npx.LabelSmoothing(0.2, smoothing_classes)
     for pad in (2, last):
         yield npx.asarray([0, last, 1, 2]), npx.LabelSmoothing(0.1, "others_without_pad", pad)
     yield npx.asarray([1, 0]), npx.LabelSmoothing(0.0)
@@ -318,22 +323,22 @@ def smoothing_edges(classes):
 @edges("operation cross_entropy", REAL)
 def cross_entropy_edges():
     for classes in (4, 5):
-        for targets, how in smoothing_edges(classes):
-            logits = some(len(targets), classes)
-            yield Call((logits, targets), {"smoothing": how}, logits.nbytes)
-    how = {"smoothing": npx.LabelSmoothing(0.1)}
+        for targets, smoothing in smoothing_edges(classes):
+            logits = sample(len(targets), classes)
+            yield Call((logits, targets), {"smoothing": smoothing}, logits.nbytes)
+    options = {"smoothing": npx.LabelSmoothing(0.1)}
     ends = array((800.0, -800.0, 0.0, 0.0), (2.0, 2.0, 2.0, 2.0))
-    for logits in (1e4 * some(2, 4), 1e4 + some(2, 4), ends, 1e-4 * some(2, 4)):
-        yield Call((logits, npx.asarray([1, 3])), how, logits.nbytes)
-    yield Call((some(2, 2, 4), npx.asarray([[1, 0], [3, 1]])), how, 2 * 2 * 4 * 8)
-    yield Call((some(4), npx.asarray(1)), how, 4 * 8)
+    for logits in (1e4 * sample(2, 4), 1e4 + sample(2, 4), ends, 1e-4 * sample(2, 4)):
+        yield Call((logits, npx.asarray([1, 3])), options, logits.nbytes)
+    yield Call((sample(2, 2, 4), npx.asarray([[1, 0], [3, 1]])), options, 2 * 2 * 4 * 8)
+    yield Call((sample(4), npx.asarray(1)), options, 4 * 8)
 
 
 @edges("operation linear_cross_entropy", REAL)
 def linear_cross_entropy_edges():
-    for targets, how in smoothing_edges(5):
-        x, w = some(len(targets), 3), some(5, 3, seed=1)
-        yield Call((x, w, targets), {"smoothing": how}, x.nbytes + w.nbytes)
+    for targets, smoothing in smoothing_edges(5):
+        x, w = sample(len(targets), 3), sample(5, 3, seed=1)
+        yield Call((x, w, targets), {"smoothing": smoothing}, x.nbytes + w.nbytes)
     for scale in (30.0, 1e-3):
-        x, w = scale * some(2, 2, 3), some(4, 3, seed=1)
+        x, w = scale * sample(2, 2, 3), sample(4, 3, seed=1)
         yield Call((x, w, npx.asarray([[1, 0], [3, 1]])), {"smoothing": npx.LabelSmoothing(0.1)}, x.nbytes + w.nbytes)

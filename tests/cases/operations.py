@@ -1,13 +1,14 @@
-"""Cases of the small operations (autograd/operations.py), drawn ones first, then the edges."""
+"""Cases of the small operations (autograd/operations.py): drawn calls, then edges."""
 
 from hypothesis import strategies as st
 
 import npx
 from autograd.testing import strategies as s
-from tests.cases.base import CASES, REAL, Call, array, case, edges, size, some
+from tests.cases.base import CASES, REAL, Call, array, case, edges, sample, size
 
 
 def unary(styles=s.STYLES, positive=False):
+    """Draw a call with one array."""
     return (s.positive(s.shapes(max_side=3)) if positive else s.arrays(s.shapes(max_side=3), styles)).map(
         lambda x: Call((x,))
     )
@@ -15,7 +16,7 @@ def unary(styles=s.STYLES, positive=False):
 
 @st.composite
 def binary(draw, styles=s.SMOOTH, positive=False):
-    """Two arrays that broadcast, or an array and a number on either side."""
+    """Draw a call with two arrays that broadcast, or with an array and a number in either order."""
     first, second = draw(s.broadcastable(max_side=3))
     a, b = draw(s.arrays(first, styles)), draw(s.positive(second) if positive else s.arrays(second, styles))
     number = draw(st.sampled_from([None, None, None, 2, 0.75]))
@@ -24,6 +25,7 @@ def binary(draw, styles=s.SMOOTH, positive=False):
 
 @st.composite
 def reduction(draw, styles=s.STYLES, least=0):
+    """Draw a call with an axis and keepdims."""
     x = draw(s.arrays(s.shapes(min_side=least, max_side=3), styles))
     return Call((x,), {"axis": draw(s.axes(x.ndim)), "keepdims": draw(st.booleans())})
 
@@ -62,7 +64,7 @@ def operation_where(draw):
 @case
 def operation_matmul(draw):
     n, m, k = (draw(size(least=0)) for _ in range(3))
-    if draw(st.booleans()):  # square, where a factor not transposed does not show by its shape
+    if draw(st.booleans()):  # square, so that a missing transpose does not change a shape
         n = m = k = max(2, n)
     first, second = draw(s.broadcastable(max_dims=2, max_side=2))
     matrices = (n, m), (m, k)
@@ -97,7 +99,7 @@ def operation_broadcast_to(draw):
 
 @case
 def operation_getitem(draw):
-    """A slice, a number, an ellipsis, a new axis, integers with repeats, a mask, and a mixture."""
+    """Draw an index: a slice, an integer, an ellipsis, a new axis, repeated integers, a mask, or a mixture."""
     x = draw(s.arrays(s.shapes(min_dims=1, min_side=1, max_side=4)))
     n = len(x)
     index = draw(
@@ -135,7 +137,7 @@ POSITIVE = 0.0, npx.inf
 EXPONENTS = 0, 1, 2, 3, 4, 5, -1, -2, 0.5, 1.5, -1.5
 SIGNS = -2.5, -1.0, -0.3, 0.3, 1.0, 2.5
 TINY, HUGE = 1e-6, 1e6
-# Of one rank and of several; sizes of 1 among added axes, where a sum over too many or too few is seen.
+# Shapes of equal and of different rank; axes of length 1 reveal a sum over too many or too few axes.
 PAIRS = (
     ((3, 1, 2), (2,)),
     ((3, 1, 2), ()),
@@ -176,27 +178,27 @@ def exp_edges():
 @edges("operation power")
 def power_edges():
     for n in EXPONENTS:
-        whole = n == int(n)
-        domain = None if whole else POSITIVE
+        is_integer = n == int(n)
+        domain = None if is_integer else POSITIVE
         yield Call((array(0.3, 1.0, 2.5), n), domain=domain)
         yield Call((array(1e-3, 2e-3), n), domain=domain)
         yield Call((array(3e3, 1e4), n), float32=abs(n) < 4, domain=domain)
-        if whole:
+        if is_integer:
             yield Call((array(*SIGNS), n))
-        if whole and n >= 0:
+        if is_integer and n >= 0:
             yield Call((array(0.0, -0.0, 1.0), n))
 
 
 def pairs(a_style="normal", b_style="normal"):
-    """Two arrays of each of `PAIRS`, in both orders."""
+    """Yield calls with two arrays of each of `PAIRS`, in both orders."""
     for first, second in PAIRS:
-        yield Call((some(*first, style=a_style), some(*second, style=b_style, seed=1)))
+        yield Call((sample(*first, style=a_style), sample(*second, style=b_style, seed=1)))
         if first != second:
-            yield Call((some(*second, style=a_style), some(*first, style=b_style, seed=1)))
+            yield Call((sample(*second, style=a_style), sample(*first, style=b_style, seed=1)))
 
 
 def numbers(*values):
-    """An array and a number, on either side."""
+    """Yield calls with an array and a number, in both orders."""
     for number in values:
         yield Call((array(*SIGNS), number))
         yield Call((number, array(*SIGNS)))
@@ -210,8 +212,8 @@ def sum_edges():
 def product_edges():
     yield from sum_edges()
     for scale in (1e-4, 1e4):
-        yield Call((scale * some(3), some(3, seed=1)))
-        yield Call((some(3), scale * some(3, seed=1)))
+        yield Call((scale * sample(3), sample(3, seed=1)))
+        yield Call((sample(3), scale * sample(3, seed=1)))
     yield Call((array(0.0, 2.0, 0.0), array(3.0, 0.0, 0.0)))
 
 
@@ -224,8 +226,8 @@ edges("operation multiply")(product_edges)
 def divide_edges():
     yield from pairs(b_style="plain")
     yield from numbers(-2, 0.75)
-    for size_of in (1e-3, 0.03, 1.0, 1e3, 1e4):
-        yield Call((some(4), size_of * array(-1.0, -2.0, 1.5, 3.0)))
+    for magnitude in (1e-3, 0.03, 1.0, 1e3, 1e4):
+        yield Call((sample(4), magnitude * array(-1.0, -2.0, 1.5, 3.0)))
     yield Call((array(0.0, 0.0), array(-2.0, 2.0)))
 
 
@@ -242,19 +244,19 @@ edges("operation minimum", REAL)(choice_edges)
 
 
 def reduction_edges(*styles):
-    def made():
+    def calls():
         for style in styles:
             for axis in AXES:
                 for keepdims in (False, True):
-                    yield Call((some(2, 3, 2, style=style),), {"axis": axis, "keepdims": keepdims})
-        yield Call((some(1, 3, 1),), {"axis": (0, -1), "keepdims": False})
-        yield Call((some(1, 3, 1),), {"axis": 1, "keepdims": True})
-        yield Call((some(2, 1),), {"axis": 1, "keepdims": False})
-        for axis in (0, 1, -2):  # of a square, in which another axis has the same shape
-            yield Call((some(3, 3),), {"axis": axis, "keepdims": axis == 1})
-        yield Call((some(),), {})
+                    yield Call((sample(2, 3, 2, style=style),), {"axis": axis, "keepdims": keepdims})
+        yield Call((sample(1, 3, 1),), {"axis": (0, -1), "keepdims": False})
+        yield Call((sample(1, 3, 1),), {"axis": 1, "keepdims": True})
+        yield Call((sample(2, 1),), {"axis": 1, "keepdims": False})
+        for axis in (0, 1, -2):  # a square, in which every axis has the same length
+            yield Call((sample(3, 3),), {"axis": axis, "keepdims": axis == 1})
+        yield Call((sample(),), {})
 
-    return made
+    return calls
 
 
 edges("operation sum")(reduction_edges("normal"))
@@ -273,10 +275,10 @@ edges("operation min")(extreme_edges)
 
 @edges("operation astype")
 def astype_edges():
-    for given in ("float64", "float32"):
+    for source in ("float64", "float32"):
         for dtype in ("float64", "float32"):
-            yield Call((some(2, 3).astype(given), dtype), float32=False, dtype=dtype)
-            yield Call((some().astype(given), dtype), float32=False, dtype=dtype)
+            yield Call((sample(2, 3).astype(source), dtype), float32=False, dtype=dtype)
+            yield Call((sample().astype(source), dtype), float32=False, dtype=dtype)
 
 
 @edges("operation where")
@@ -284,9 +286,9 @@ def where_edges():
     mask = npx.asarray([[True], [False], [True]])
     for m in (mask, mask[:, 0], npx.asarray(True), npx.asarray(False), npx.zeros((2, 3, 1), "bool"), mask[None]):
         for first, second in (((3, 3), (3, 3)), ((3,), ()), ((1, 3), (3, 1)), ((2, 1, 1), (1, 3))):
-            yield Call((m, some(*first), some(*second, seed=1)))
-    yield Call((mask, some(3, 1), 0.5))
-    yield Call((mask, -2, some(3, 1)))
+            yield Call((m, sample(*first), sample(*second, seed=1)))
+    yield Call((mask, sample(3, 1), 0.5))
+    yield Call((mask, -2, sample(3, 1)))
 
 
 @edges("operation matmul")
@@ -294,36 +296,36 @@ def matmul_edges():
     matrices = "23@34 22@22 20@03 223@32 23@432 2123@332 122@322 322@122"
     for pair in f"{matrices} 3@3 1@1 3@32 23@3 3@432 423@3 3@2132 2123@3".split():
         a, b = ([int(n) for n in shape] for shape in pair.split("@"))
-        yield Call((some(*a), some(*b, seed=1)))
+        yield Call((sample(*a), sample(*b, seed=1)))
     for scale in (1e-3, 1e3):
-        yield Call((scale * some(2, 3), some(3, 2, seed=1)))
+        yield Call((scale * sample(2, 3), sample(3, 2, seed=1)))
 
 
 @edges("operation reshape")
 def reshape_edges():
     shapes = ((2, 3), (3, 2)), ((2, 3), -1), ((4, 3), (2, -1)), ((1,), ()), ((), (1, 1)), ((2, 0), (0, 3))
-    for given, wanted in shapes:
-        yield Call((some(*given), wanted))
+    for shape, new_shape in shapes:
+        yield Call((sample(*shape), new_shape))
 
 
 @edges("operation transpose")
 def transpose_edges():
     for axes in (None, (1, 2, 3, 0), (1, 3, 0, 2), (-3, -1, -4, -2), (-1, 0, 1, 2), (0, 1, 2, 3), [3, -2, 0, 1]):
-        yield Call((some(2, 3, 1, 4), axes))
-        yield Call((some(2, 2, 2, 2), axes))  # where a wrong order has the right shape
-    yield Call((some(), ()))
+        yield Call((sample(2, 3, 1, 4), axes))
+        yield Call((sample(2, 2, 2, 2), axes))  # so that a wrong order has the right shape
+    yield Call((sample(), ()))
 
 
 @edges("operation swapaxes")
 def swapaxes_edges():
     for first, second in ((0, -1), (-2, 0), (1, 1), (1, -2), (2, 0)):
-        yield Call((some(2, 3, 4), first, second))
-        yield Call((some(3, 3, 3), first, second))
+        yield Call((sample(2, 3, 4), first, second))
+        yield Call((sample(3, 3, 3), first, second))
 
 
 @edges("operation broadcast_to")
 def broadcast_to_edges():
-    for given, wanted in (
+    for shape, new_shape in (
         ((3, 1, 2), (2, 3, 4, 2)),
         ((), (2, 3)),
         ((1,), (3,)),
@@ -332,20 +334,20 @@ def broadcast_to_edges():
         ((3, 1), (1, 3, 1)),
         ((1, 2), (0, 2)),
     ):
-        yield Call((some(*given), wanted))
+        yield Call((sample(*shape), new_shape))
 
 
 @edges("operation getitem")
 def getitem_edges():
-    x, whole = some(3, 4, 2), slice(None)
+    x, every = sample(3, 4, 2), slice(None)
     mask = npx.asarray([[True, False, True, True], [False] * 4, [True, True, False, False]])
     for index in (
         ([0, 2, 0], [1, 1, 1]),
         ([[0, 2], [2, 0]], [3, 3]),
         (slice(1, None), [0, 3, 0]),
-        (whole, [0, 0, -4], [1, 1, 1]),
-        ([0, 0, 1], whole, [1, 1, 0]),
-        ([0, -3, 1], Ellipsis),  # one place, written in two ways
+        (every, [0, 0, -4], [1, 1, 1]),
+        ([0, 0, 1], every, [1, 1, 0]),
+        ([0, -3, 1], Ellipsis),  # 0 and -3 are the same index
         (0, [1, 1]),
         ([1, 1], 0),
         (Ellipsis, [1, 1, -1]),
@@ -356,7 +358,7 @@ def getitem_edges():
         npx.asarray([[2, 2], [0, 2]]),
         mask,
         npx.asarray([True, False, True]),
-        (whole, npx.asarray([True, False, True, True]), [0, 0, 1]),
+        (every, npx.asarray([True, False, True, True]), [0, 0, 1]),
         npx.zeros((3, 4), "bool"),
         npx.asarray([], "int64"),
         (slice(2, 0, -1), slice(3, None, -2)),
@@ -376,13 +378,13 @@ def concatenate_edges():
         for i, length in enumerate(along):
             shape = [2, 2, 2]
             shape[axis] = length
-            arrays.append(some(*shape, seed=i))
+            arrays.append(sample(*shape, seed=i))
         yield Call(tuple(arrays), {"axis": axis})
 
 
 @edges("operation stack")
 def stack_edges():
     for axis in (0, 1, 2, -1, -2, -3):
-        yield Call(tuple(some(2, 2, seed=i) for i in range(3)), {"axis": axis})
-    yield Call((some(), some(seed=1)), {"axis": -1})
-    yield Call((some(2, 0),), {"axis": 1})
+        yield Call(tuple(sample(2, 2, seed=i) for i in range(3)), {"axis": axis})
+    yield Call((sample(), sample(seed=1)), {"axis": -1})
+    yield Call((sample(2, 0),), {"axis": 1})

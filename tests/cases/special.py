@@ -1,8 +1,8 @@
-"""Special values of the kernels' arguments, tried always beside the combinations of `Edges` (kernels.py).
+"""Special values of the arguments of kernels, tried in addition to the combinations of `Edges` (kernels.py).
 
-What holds for ordinary numbers and fails at one value: nothing to do, all of it masked or padded, rates of 0 and 1,
-ties, numbers whose exponential overflows, offsets that cancel. `SPECIAL[name](d)` gives calls, of numbers drawn by d.
-Numbers beyond what 16 bits hold are left out there.
+They reveal bugs that ordinary numbers hide: empty arrays, everything masked or padded, rates of 0 and 1, ties, numbers
+whose exponential overflows, offsets that cancel. `SPECIAL[name](d)` yields calls with numbers that d draws. 16-bit
+floats skip numbers beyond their range.
 """
 
 import numpy as np
@@ -13,56 +13,58 @@ from tests.cases.base import Call
 
 SPECIAL = {}
 KEY = npx.Key(5, 2**33 + 1, 9)
-RATES = (0.5, 0.0, 1e-6, 0.999, 1.0)  # of dropout; the third one is no whole 1 / 65,536
+RATES = (0.5, 0.0, 1e-6, 0.999, 1.0)  # of dropout; the third is not a multiple of 1 / 65,536
 
 
 def special(function):
-    """Enter the special calls of the kernel of this name."""
+    """Register the special calls of the kernel of this name."""
     SPECIAL[function.__name__] = function
     return function
 
 
 def constant(d, value, *shape):
+    """Return an array filled with a value."""
     return np.full(shape, value, d.dtype)
 
 
-def steep(d):
-    """Above it exponentials overflow, below minus it they vanish; small enough for sums to keep their digits."""
+def overflow_size(d):
+    """Return a number whose exponential overflows, and underflows if negated, but that keeps the digits of sums."""
     return 1e4 if d.dtype == "float64" else 120.0
 
 
 def is_wide(d):
+    """Return whether the dtype has more than 16 bits."""
     return d.dtype.itemsize > 2
 
 
 def is_long(d):
-    """Whether to try axes longer than a block usually is: where sums over them keep their digits."""
+    """Return whether to try axes longer than a usual block: in float64, where sums over them keep their digits."""
     return d.dtype == "float64"
 
 
 @special
 def softmax(d):
-    nothing, some = np.zeros((4, 5), bool), np.arange(20).reshape(4, 5) % 3 > 0
-    some[2] = False
-    yield Call((d.values(2, 4, 5), some))  # a mask of two axes, one row of it empty
-    yield Call((d.values(2, 4, 5), nothing))
+    mask = np.arange(20).reshape(4, 5) % 3 > 0
+    mask[2] = False
+    yield Call((d.values(2, 4, 5), mask))  # a mask of two axes with an empty row
+    yield Call((d.values(2, 4, 5), mask & False))
     yield Call((constant(d, 0.5, 3, 5), None))  # ties
     x = d.values(6, 5)
     x[1:3, :2] = x[4] = -np.inf
     yield Call((x, None))
     yield Call((d.values(7), None))  # one row
     if is_wide(d):
-        for shift in (steep(d), -steep(d)):
+        for shift in (overflow_size(d), -overflow_size(d)):
             yield Call((d.values(5, 3, shift=shift), None))
-            yield Call((d.values(4, 5, shift=shift), some))
-        yield Call((d.values(5, 3, scale=steep(d)), None))
+            yield Call((d.values(4, 5, shift=shift), mask))
+        yield Call((d.values(5, 3, scale=overflow_size(d)), None))
         yield Call((d.values(5, 3, scale=1e-6), None))
         huge = np.finfo(d.dtype).max / 4
         yield Call((np.array([[huge, -huge, huge, 0]] * 3, d.dtype), None))
 
 
 def norms(d):
-    """x (..., D), gamma and beta (D,), eps: one value in all rows, one row, offsets, sizes near eps."""
+    """Yield x (..., D), gamma and beta (D,), eps: constant rows, a single row, offsets, variances near eps."""
     yield constant(d, 3, 5, 4), d.values(4), d.values(4), 1e-2
     yield d.values(9), d.values(9), d.values(9), 1e-2
     yield d.values(5, 3), constant(d, 0, 3), d.values(3), 1e-2
@@ -108,7 +110,9 @@ def linear(d):
         yield Call((d.values(3, 1030), d.values(1030, 2), None, ""))
     for activation in ("relu", ""):
         yield Call((zeros, d.values(3, 4), constant(d, 0, 4), activation))  # at the ReLU's kink
-        yield Call((d.values(1, 3), d.values(3, 4), d.values(4, shift=-9), activation))  # one row, and nothing passes
+        yield Call(
+            (d.values(1, 3), d.values(3, 4), d.values(4, shift=-9), activation)
+        )  # one row, and the ReLU is 0 everywhere
         yield Call((d.values(7, 1), d.values(1, 1), None, activation))
         if is_wide(d):
             yield Call((d.values(7, 3, scale=1e4), d.values(3, 4, scale=1e4), d.values(4), activation))
@@ -131,41 +135,43 @@ def embedding(d):
 @special
 def attention(d):
     def qkv(b, t, s, h, d_k, d_v, scale=1.0):
-        # Whole numbers, so that scores far apart are exact.
+        # Integers, so that large scores are exact.
         q, k = (np.round(x) for x in (d.values(b, t, h, d_k, scale=scale), d.values(b, s, h, d_k, scale=2)))
-        if scale > 1:  # two keys of equal scores, however far the others are
+        if scale > 1:  # two keys with equal scores
             q[..., 0], k[:, 1], k[:, 1, :, 0] = 0, k[:, 0], k[:, 0, :, 0] + 1
         return (q.astype(d.dtype), k.astype(d.dtype), d.values(b, s, h, d_v))
 
     rows = np.zeros((5, 4), bool)
     rows[::2, :3] = True
-    yield Call((*qkv(3, 5, 4, 2, 4, 3), AttentionSpec(bias=npx.mask_bias(rows))))  # two axes, queries without a key
+    yield Call(
+        (*qkv(3, 5, 4, 2, 4, 3), AttentionSpec(bias=npx.mask_bias(rows)))
+    )  # two axes; some queries attend to no key
     yield Call((*qkv(3, 5, 4, 2, 4, 3), AttentionSpec(bias=npx.mask_bias(rows & False))))
-    yield Call((*qkv(3, 5, 3, 2, 4, 3), AttentionSpec(causal=True)))  # the first queries stand before all keys
+    yield Call((*qkv(3, 5, 3, 2, 4, 3), AttentionSpec(causal=True)))  # the first queries precede all keys
     yield Call((*qkv(3, 1, 4, 2, 4, 3), AttentionSpec(causal=True, kv_lengths=np.array([0, 4, 2]))))
     yield Call((*qkv(4, 2, 3, 1, 4, 3), AttentionSpec(kv_lengths=np.array([0, 1, 0, 9]))))
     yield Call((*qkv(3, 2, 1, 2, 4, 1), AttentionSpec()))  # one key
     masks = np.arange(3 * 2 * 2 * 4).reshape(3, 2, 2, 4) % 5 < 3
-    yield Call((*qkv(3, 2, 4, 2, 4, 3), AttentionSpec(bias=npx.mask_bias(masks))))  # each sentence and head its own
+    yield Call((*qkv(3, 2, 4, 2, 4, 3), AttentionSpec(bias=npx.mask_bias(masks))))  # one per sentence and head
     if is_long(d):
         yield Call((*qkv(1, 2, 1030, 1, 2, 1), AttentionSpec(causal=True)))  # many keys, many queries
         yield Call((*qkv(1, 1030, 2, 1, 2, 1), AttentionSpec()))
     for rate in RATES:
         yield Call((*qkv(3, 4, 5, 2, 4, 3), AttentionSpec()), {"drop": npx.Drop(rate, KEY)})
     if is_wide(d):
-        yield Call((*qkv(3, 4, 5, 2, 4, 3, scale=steep(d) / 4), AttentionSpec()))
+        yield Call((*qkv(3, 4, 5, 2, 4, 3, scale=overflow_size(d) / 4), AttentionSpec()))
         yield Call((*qkv(3, 4, 5, 2, 4, 3), AttentionSpec(bias=np.arange(20).reshape(4, 5) % 3 * -5e3)))
-        yield Call((*qkv(3, 4, 5, 2, 4, 3), AttentionSpec(bias=constant(d, steep(d), 2, 4, 5))))
+        yield Call((*qkv(3, 4, 5, 2, 4, 3), AttentionSpec(bias=constant(d, overflow_size(d), 2, 4, 5))))
 
 
 def losses(d, classes):
-    """Targets and smoothing of 7 rows."""
+    """Yield targets and smoothing for 7 rows."""
     pad = classes - 1
-    yield np.full(7, pad), LabelSmoothing(0.1, "all", pad)  # nothing but padding
-    yield np.arange(7) % pad, LabelSmoothing(0.1, "others_without_pad", pad)  # none
+    yield np.full(7, pad), LabelSmoothing(0.1, "all", pad)  # only padding
+    yield np.arange(7) % pad, LabelSmoothing(0.1, "others_without_pad", pad)  # no padding
     yield np.array([0, 1, 1, 0, 1, 1, 0]), LabelSmoothing(0.0, "all", 0)  # the first and the last row are padding
     yield np.array([1, 1, 1, 1, 1, 1, 2]), LabelSmoothing(0.9, "others", 2)
-    yield np.array([2, 2, 2, 2, 2, 2, 1]), LabelSmoothing(0.1, "others", 2)  # one row counts
+    yield np.array([2, 2, 2, 2, 2, 2, 1]), LabelSmoothing(0.1, "others", 2)  # all rows but one are padding
     yield np.arange(7) % classes, LabelSmoothing(0.0, "others", -1)  # no class is padding
 
 
@@ -177,14 +183,14 @@ def cross_entropy(d):
     yield Call((constant(d, 0.5, 7, 5), targets, LabelSmoothing(0.1, "all", 3)))  # ties
     yield Call((d.values(7, 2), targets % 2, LabelSmoothing(0.1, "others", -1)))
     yield Call((d.values(7, 1), targets * 0, LabelSmoothing(0.0, "all", -1)))  # one class
-    barred = d.values(7, 5)
-    barred[:, 3] = -np.inf
+    excluded = d.values(7, 5)
+    excluded[:, 3] = -np.inf
     for smoothing in (LabelSmoothing(0.0, "all", -1), LabelSmoothing(0.1, "others_without_pad", 3)):
-        yield Call((barred, targets % 3, smoothing))  # no part of the target
+        yield Call((excluded, targets % 3, smoothing))  # class 3 has probability 0 and is not a target
     if is_wide(d):
-        for shift in (steep(d), -steep(d)):
+        for shift in (overflow_size(d), -overflow_size(d)):
             yield Call((d.values(7, 5, shift=shift), targets, LabelSmoothing(0.0, "all", 3)))
-        yield Call((d.values(7, 5, scale=steep(d)), targets, LabelSmoothing(0.1, "all", 3)))
+        yield Call((d.values(7, 5, scale=overflow_size(d)), targets, LabelSmoothing(0.1, "all", 3)))
         yield Call((d.values(7, 5, scale=1e-6), targets, LabelSmoothing(0.1, "all", 3)))
 
 
@@ -199,7 +205,7 @@ def linear_cross_entropy(d):
     yield Call((d.values(1, 3), d.values(9, 3), targets[4:5], LabelSmoothing(0.1, "all", 3)))  # one row
     if is_wide(d):
         x, w = (np.round(d.values(n, 3, scale=2)).astype(d.dtype) for n in (7, 5))
-        x[:, 0], shift = 1, np.array([steep(d), 0, 0], d.dtype)
+        x[:, 0], shift = 1, np.array([overflow_size(d), 0, 0], d.dtype)
         yield Call((x, w + shift, targets, LabelSmoothing(0.0, "all", 3)))
         yield Call((x, w - shift, targets, LabelSmoothing(0.0, "all", 3)))
         yield Call((x * 32, w * 2, targets, LabelSmoothing(0.1, "all", 3)))
@@ -231,9 +237,9 @@ def top_k(d):
     ties = np.round(d.values(5, 7)).astype(d.dtype)
     for k in (1, 3, 7):
         yield Call((ties, k, ()))
-        yield Call((ties, k, (0, 6)))  # k of 7: fewer are left
+        yield Call((ties, k, (0, 6)))  # only 5 of 7 columns remain
         yield Call((constant(d, -2, 5, 7), k, (1,)))
-        yield Call((ties, k, (3, 3)))  # named twice
+        yield Call((ties, k, (3, 3)))  # repeated
     yield Call((np.round(d.values(5, 26)).astype(d.dtype), 3, (4,)))  # ties in several blocks of 2 or 3 columns
     sparse = constant(d, -np.inf, 5, 26)
     sparse[:, ::13] = d.values(5, 2)  # fewer blocks than k
@@ -245,6 +251,6 @@ def top_k(d):
     few[:, 2:], few[3] = -np.inf, 0
     yield Call((few, 4, (0,)))
     yield Call((d.values(5, 1), 1, ()))
-    for scale in (steep(d), 1e-6):
+    for scale in (overflow_size(d), 1e-6):
         yield Call((d.values(5, 7, scale=scale), 3, (2,)))
-    yield Call((d.values(5, 7, shift=steep(d)), 3, (2,)))
+    yield Call((d.values(5, 7, shift=overflow_size(d)), 3, (2,)))

@@ -4,7 +4,7 @@ import numpy as np
 
 import npx
 from autograd import OPERATIONS
-from autograd.testing.slopes import level
+from autograd.testing.numerical import richardson
 from tests.derivations.basics import softmax
 from tests.derivations.lines import drawn, line, slopes
 
@@ -174,4 +174,4 @@ def central_5(c, h):
     class Quiet:
         here, noise = np.array([polynomial(c, 0.0)]), np.zeros(1)
 
-    return level(lambda t: np.array([polynomial(c, t)]), Quiet, h, np.zeros(1, bool)).slope[0]
+    return richardson(lambda t: np.array([polynomial(c, t)]), Quiet, h, np.zeros(1, bool)).central[0]

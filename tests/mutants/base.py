@@ -63,7 +63,7 @@ MUTANTS: list[Mutant] = []
 
 def raw(name: str) -> Callable[..., Any]:
     """The right operation on arrays."""
-    return OPERATIONS[cases.OURS[name]].__wrapped__  # type: ignore[attr-defined]
+    return OPERATIONS[cases.REGISTRY_NAMES[name]].__wrapped__  # type: ignore[attr-defined]
 
 
 def mutant(name: str, family: str, kind: str, entry: str) -> Callable[[Callable[[Patch], None]], None]:
@@ -81,7 +81,7 @@ def operation(
 
     def plant(patch: Patch) -> None:
         wrong = function() if fresh else function
-        entered = cases.OURS[name]
+        entered = cases.REGISTRY_NAMES[name]
         patch.setitem(OPERATIONS, entered, OPERATIONS[entered])  # restored afterwards
         wrong.__name__ = wrong.__qualname__ = name
         wrong.__module__ = OPERATIONS[entered].__module__
@@ -168,7 +168,7 @@ def rounded(x, dtype="float32"):
 def find(mutant: Mutant, number: int | None = None) -> Found | None:
     """How the mistake is found with the `ci` profile, by its own examples or those of a seed; None if it is not."""
     examples = failed = 0
-    profile = cases.thoroughly(settings.get_profile("ci"))
+    profile = cases.case_settings(settings.get_profile("ci"))
 
     @settings(profile, derandomize=number is None, phases=[Phase.generate], report_multiple_bugs=False)
     @given(data=st.data())

@@ -49,5 +49,5 @@ STAGES = [
 AFTER = """\
 And the digits? At x = 1 your slope of x^3 is off by a share of 1e-11: eleven of sixteen are right. One side kept eight.
 
-The kit (autograd/testing/slopes.py, `level`) takes your slope at two steps, h and h/2. What they disagree by is
+The kit (autograd/testing/numerical.py, `richardson`) takes your slope at two steps, h and h/2. What they disagree by is
 its bound: it accuses a gradient only where both exclude it."""

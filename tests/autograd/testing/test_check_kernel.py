@@ -1,4 +1,4 @@
-"""check_kernel (autograd/testing/kernels.py): each rule finds what breaks it, and says so."""
+"""`check_kernel` names the rule that a wrong fast version breaks."""
 
 import re
 
@@ -12,14 +12,14 @@ from npx.registry import Registry
 
 X = np.random.default_rng(0).normal(size=(7, 3))
 W = np.random.default_rng(1).normal(size=(7, 3))
-KEPT = {}
+CACHE = {}  # state that wrong versions share between calls
 
 
 @pytest.fixture
 def product(monkeypatch):
-    """A kernel y = x w, summed over columns, with a fast version in blocks; both can be changed."""
+    """A kernel y = x w, summed over columns, with a blocked fast version that tests reindex."""
     monkeypatch.setattr("npx.dispatch.KERNELS", Registry("kernel"))
-    KEPT.clear()
+    CACHE.clear()
 
     @kernel
     def product(x, w):
@@ -55,24 +55,24 @@ def fast_grad(g, x, w):
     return gx, gw
 
 
-def test_a_right_version_keeps_all_rules(product):
+def test_correct_version_passes(product):
     assert check_kernel(product, X, W) == check_kernel(product, X, W, derive=False) == ["fast"]
     assert check_kernel(product, X[:0], W[:0]) and check_kernel(product, X[:1], W[:1])
 
 
-def tail_lost(x, w):
+def last_block_skipped(x, w):
     y, saved = fast(x, w)
     y[len(x) // row_blocks.block_size(1000) * row_blocks.block_size(1000) or len(x) :] = 0
     return y, saved
 
 
-def blocks_of_its_own(x, w):
+def wrong_after_1024_rows(x, w):
     y, saved = fast(x, w)
     y[1024:] = y[: len(y) - 1024] if len(y) > 1024 else y[1024:]
     return y, saved
 
 
-def scratch_of_all_threads(x, w):
+def scratch_shared_by_threads(x, w):
     y, scratch = np.empty(len(x)), np.empty((1000, x.shape[1]))
 
     def body(i, j):
@@ -82,7 +82,7 @@ def scratch_of_all_threads(x, w):
     return y, (x, w)
 
 
-def sums_as_they_come(g, x, w):
+def sum_in_thread_order(g, x, w):
     total = np.zeros(())
 
     def body(i, j):
@@ -93,87 +93,88 @@ def sums_as_they_come(g, x, w):
     return gx * (total / w.sum()), gw
 
 
-def ones_handed_on(g, x, w):
+def ones_special_case(g, x, w):
     gx, gw = fast_grad(g, x, w)
     return (np.ones_like(gx), gw) if (g == 1).all() else (gx, gw)
 
 
-def kept_output(x, w):
-    y = KEPT.setdefault(len(x), np.empty(len(x)))
+def output_reused(x, w):
+    y = CACHE.setdefault(len(x), np.empty(len(x)))
     y[...] = fast(x, w)[0]
     return y, (x, w)
 
 
-def kept_in_parts(x, w):
-    """A workspace that grows."""
-    if len(KEPT.get("y", ())) < len(x):
-        KEPT["y"] = np.empty(len(x))
-    y = KEPT["y"][: len(x)]
+def growing_workspace(x, w):
+    if len(CACHE.get("y", ())) < len(x):
+        CACHE["y"] = np.empty(len(x))
+    y = CACHE["y"][: len(x)]
     y[...] = fast(x, w)[0]
     return y, (x, w)
 
 
-def last_arguments(x, w):
-    KEPT["last"] = x, w
+def last_arguments_saved(x, w):
+    CACHE["last"] = x, w
     return fast(x, w)
 
 
-def transposed_once(x, w):
-    return fast(x, KEPT.setdefault(id(w), w.T.copy()).T)
+def transpose_cached(x, w):
+    return fast(x, CACHE.setdefault(id(w), w.T.copy()).T)
 
 
-def output_for_scratch(g, x, w):
-    KEPT["y"][...] = 0
+def output_overwritten(g, x, w):
+    CACHE["y"][...] = 0
     return fast_grad(g, x, w)
 
 
-def remembered_output(x, w):
-    KEPT["y"] = fast(x, w)[0]
-    return KEPT["y"], (x, w)
+def output_remembered(x, w):
+    CACHE["y"] = fast(x, w)[0]
+    return CACHE["y"], (x, w)
 
 
-def written(array, value):
+def overwrite(array, value):
+    """Write to an argument in place, as an expression."""
     array[...] = value
     return value
 
 
-FORWARD = [
+FORWARD = [  # wrong versions of the kernel, with the rule that each breaks
     ("reference", lambda x, w: (fast(x, w)[0] * 1.001, (x, w))),
     ("reference", lambda x, w: (fast(x, w)[0].astype("float32"), (x, w))),
     ("reference", lambda x, w: 1 / 0),
-    ("untouched", lambda x, w: (fast(x, w)[0], (x, written(w, w * 2)))),
+    ("no mutation", lambda x, w: (fast(x, w)[0], (x, overwrite(w, w * 2)))),
     ("input layout", lambda x, w: fast(x.ravel(order="K").reshape(x.shape), w)),
     ("input layout", lambda x, w: fast(x if x.flags.c_contiguous else x + 1, w)),
-    ("input layout", lambda x, w: fast(written(x, x), w)),
-    ("blocks", tail_lost),
-    ("blocks", blocks_of_its_own),
-    ("threads", scratch_of_all_threads),
-    ("calls", kept_output),
-    ("calls", kept_in_parts),
-    ("calls", transposed_once),
+    ("input layout", lambda x, w: fast(overwrite(x, x), w)),
+    ("block size", last_block_skipped),
+    ("block size", wrong_after_1024_rows),
+    ("thread count", scratch_shared_by_threads),
+    ("independent calls", output_reused),
+    ("independent calls", growing_workspace),
+    ("independent calls", transpose_cached),
 ]
-GRADIENT = [
+GRADIENT = [  # and of its gradient
     ("reference", lambda g, x, w: (fast_grad(g, x, w)[0], None)),
     ("reference", lambda g, x, w: (fast_grad(g, x, w)[0] * np.nan, fast_grad(g, x, w)[1])),
-    ("untouched", lambda g, x, w: fast_grad(written(g, g * 2) / 2, x, w)),
-    ("untouched", lambda g, x, w: (fast_grad(g, x, w), written(x, x * 0))[0]),
-    ("incoming layout", lambda g, x, w: fast_grad(np.frombuffer(g.base if g.strides[0] < 0 else g), x, w)),
-    ("incoming layout", lambda g, x, w: fast_grad(g if g.strides[0] else g[:1] * np.arange(len(g)), x, w)),
-    ("incoming layout", lambda g, x, w: fast_grad(written(g, g), x, w)),
+    ("no mutation", lambda g, x, w: fast_grad(overwrite(g, g * 2) / 2, x, w)),
+    ("no mutation", lambda g, x, w: (fast_grad(g, x, w), overwrite(x, x * 0))[0]),
+    ("incoming gradient layout", lambda g, x, w: fast_grad(np.frombuffer(g.base if g.strides[0] < 0 else g), x, w)),
+    ("incoming gradient layout", lambda g, x, w: fast_grad(g if g.strides[0] else g[:1] * np.arange(len(g)), x, w)),
+    ("incoming gradient layout", lambda g, x, w: fast_grad(overwrite(g, g), x, w)),
     (
-        "blocks",
+        "block size",
         lambda g, x, w: tuple(v * (np.arange(len(v)) < row_blocks.block_size(9))[:, None] for v in fast_grad(g, x, w)),
     ),
-    ("threads", sums_as_they_come),
-    ("linear", lambda g, x, w: fast_grad(np.clip(g, -1000, 1000), x, w)),
-    ("linear", lambda g, x, w: fast_grad(g * (abs(g) > 1e-5), x, w)),
-    ("linear", ones_handed_on),
-    ("linear", lambda g, x, w: fast_grad(g / np.sqrt((g * g).sum()) * np.sqrt((g * g).sum()), x, w)),
-    ("linear", lambda g, x, w: fast_grad(g if (g != 0).sum() != 1 else -g, x, w)),
+    ("thread count", sum_in_thread_order),
+    ("linearity", lambda g, x, w: fast_grad(np.clip(g, -1000, 1000), x, w)),
+    ("linearity", lambda g, x, w: fast_grad(g * (abs(g) > 1e-5), x, w)),
+    ("linearity", ones_special_case),
+    ("linearity", lambda g, x, w: fast_grad(g / np.sqrt((g * g).sum()) * np.sqrt((g * g).sum()), x, w)),
+    ("linearity", lambda g, x, w: fast_grad(g if (g != 0).sum() != 1 else -g, x, w)),
 ]
 
 
 def broken_rule(call, *args, **options):
+    """Return the rule that a failing check names."""
     with pytest.raises(KernelMismatch) as caught:
         call(*args, **options)
     assert re.search(f"^rule: {caught.value.rule}$", str(caught.value), re.MULTILINE)
@@ -182,17 +183,20 @@ def broken_rule(call, *args, **options):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-@pytest.mark.parametrize("place, seed", [(i, seed) for i in range(len(FORWARD) + len(GRADIENT)) for seed in (0, 1, 2)])
-def test_a_broken_rule_is_named(product, place, seed):
-    if place < len(FORWARD):
-        rule, product.versions["numpy", "float64"] = FORWARD[place]
-    else:
-        rule, product.grad.versions["numpy", "float64"] = GRADIENT[place - len(FORWARD)]
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    "part, rule, version",
+    [("forward", *pair) for pair in FORWARD] + [("gradient", *pair) for pair in GRADIENT],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_wrong_version_breaks_its_rule(product, part, rule, version, seed):
+    wrong = product if part == "forward" else product.grad
+    wrong.versions["numpy", "float64"] = version
     assert broken_rule(check_kernel, product, X, W, seed=seed) == rule
 
 
-def test_what_the_reference_writes_is_a_result(monkeypatch):
-    """And breaks the rule it is found by; what it leaves alone has to be untouched."""
+def test_arguments_that_the_reference_writes_are_results(monkeypatch):
+    """They are compared by the rule of the call; the other arguments must not be modified."""
     monkeypatch.setattr("npx.dispatch.KERNELS", Registry("kernel"))
 
     @kernel
@@ -206,41 +210,41 @@ def test_what_the_reference_writes_is_a_result(monkeypatch):
     assert check_kernel(doubled, X, W) == ["fast"]
     for rule, wrong in {
         "reference": lambda x, out: fast(x, 1.001 * out),
-        "untouched": lambda x, out: [fast(x, out), written(x, x + 1)].clear(),
-        "blocks": lambda x, out: fast(x[: len(x) // row_blocks.block_size(1) * row_blocks.block_size(1)], out),
-        "calls": lambda x, out: fast(KEPT.setdefault("x", x.copy()), out),
+        "no mutation": lambda x, out: [fast(x, out), overwrite(x, x + 1)].clear(),
+        "block size": lambda x, out: fast(x[: len(x) // row_blocks.block_size(1) * row_blocks.block_size(1)], out),
+        "independent calls": lambda x, out: fast(CACHE.setdefault("x", x.copy()), out),
     }.items():
         doubled.versions["numpy", "float64"] = wrong
         assert broken_rule(check_kernel, doubled, X, W) == rule
-        KEPT.clear()
+        CACHE.clear()
 
 
-def test_large_arguments_are_held_to_the_reference(product):
+def test_large_arguments_are_compared_with_the_reference(product):
     large = np.resize(X, (60_000, 3))
     assert check_kernel(product, large, large[::-1])
-    product.versions["numpy", "float64"] = blocks_of_its_own
+    product.versions["numpy", "float64"] = wrong_after_1024_rows
     assert broken_rule(check_kernel, product, large, large[::-1]) == "reference"
 
 
-def test_what_the_last_call_left_is_found(product):
-    product.versions["numpy", "float64"] = last_arguments
-    product.grad.versions["numpy", "float64"] = lambda g, x, w: fast_grad(g, *KEPT["last"])
-    assert broken_rule(check_kernel, product, X, W) == "calls"
-    product.versions["numpy", "float64"] = remembered_output
-    product.grad.versions["numpy", "float64"] = output_for_scratch
-    assert broken_rule(check_kernel, product, X, W) == "untouched"
+def test_state_left_by_the_last_call_is_found(product):
+    product.versions["numpy", "float64"] = last_arguments_saved
+    product.grad.versions["numpy", "float64"] = lambda g, x, w: fast_grad(g, *CACHE["last"])
+    assert broken_rule(check_kernel, product, X, W) == "independent calls"
+    product.versions["numpy", "float64"] = output_remembered
+    product.grad.versions["numpy", "float64"] = output_overwritten
+    assert broken_rule(check_kernel, product, X, W) == "no mutation"
 
 
-def test_a_mistake_of_both_is_found_where_it_depends_on_blocks(product):
-    """Random numbers, say, that the reference takes from the same function as its fast version."""
-    product.reference = product.versions["numpy", "float64"] = lambda x, w: tail_lost(x, w)
+def test_bug_shared_with_the_reference_is_found_if_it_depends_on_blocks(product):
+    """Reference and fast version may share a function, such as a random number generator."""
+    product.reference = product.versions["numpy", "float64"] = lambda x, w: last_block_skipped(x, w)
     with pytest.raises(KernelMismatch, match="blocks of 2, reference") as caught:
         check_kernel(product, X, W, derive=False)
-    assert caught.value.rule == "blocks"
+    assert caught.value.rule == "block size"
 
 
-def test_what_the_reference_refuses_is_no_mistake(product):
-    """Kernels take what their reference takes: here square matrices, and gradients of size 1."""
+def test_inputs_that_the_reference_rejects_are_skipped(product):
+    """This reference accepts square matrices of large positive numbers only."""
     right = product.reference
 
     def reference(x, w):
@@ -258,20 +262,20 @@ def test_what_the_reference_refuses_is_no_mistake(product):
 @pytest.mark.parametrize("reference, result", [(1.0, np.nan), (np.nan, 1.0), (1.0, np.inf), (np.inf, 1.0),
                                                (np.inf, -np.inf), (np.nan, np.inf), (-np.inf, np.nan)])  # fmt: skip
 @pytest.mark.parametrize("others", [0.0, 1e30, np.inf])
-def test_what_is_not_finite_agrees_with_nothing_else(dtype, reference, result, others):
+def test_non_finite_values_equal_only_themselves(dtype, reference, result, others):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
     from npx.precision import dtype as dtype_named
 
     with np.errstate(over="ignore"):
-        expected, found = (np.array([others, x, 2.0]).astype(dtype_named(dtype)) for x in (reference, result))
+        expected, other = (np.array([others, x, 2.0]).astype(dtype_named(dtype)) for x in (reference, result))
     with pytest.raises(KernelMismatch):
-        compare("x", expected, found)
+        compare("x", expected, other)
     compare("x", expected, expected.copy())
-    compare("x", found, found.copy())
+    compare("x", other, other.copy())
 
 
-def test_a_large_row_hides_no_small_one():
+def test_rows_are_compared_at_their_own_magnitude():
     expected = np.array([[1e9, -3.0], [1.0, 2.0]])
     compare("x", expected, expected + [[1e-3, 1e-3], [1e-12, 1e-12]])
     with pytest.raises(KernelMismatch, match=r"at \(1, 0\)"):

@@ -1,6 +1,7 @@
-"""Every operation, kernel and layer, drawn from the registries, held to the kit: see autograd/testing, tests/cases.
+"""Check every registered operation, kernel, layer and model with autograd.testing, on the cases of tests/cases.
 
-An entry without a case fails by its name. Profiles: conftest.py; `HYPOTHESIS_PROFILE=thorough` tries 1,000 examples.
+An entry without a case fails by its name. conftest.py has the profiles; `HYPOTHESIS_PROFILE=thorough` tries 1,000
+examples.
 """
 
 import pytest
@@ -12,13 +13,13 @@ from tests.soak import soak
 
 
 @pytest.mark.parametrize("entry", cases.ENTRIES)
-@cases.thoroughly(settings.default)
+@cases.case_settings(settings.default)
 @given(data=st.data())
 def test_entry(entry, data):
     cases.check(entry, data)
 
 
-def test_a_soak_counts_the_examples_that_passed():
+def test_soak_counts_the_examples_that_passed():
     assert soak("operation exp", 5) == 5
 
 
@@ -27,6 +28,6 @@ def test_every_entry_has_a_case_and_edges():
 
 
 @pytest.mark.parametrize("kind", ["operation", "kernel", "layer"])
-def test_an_entry_without_a_case_is_named(kind):
+def test_entry_without_a_case_is_named(kind):
     with pytest.raises(AssertionError, match=f"{kind} new_one has no case in tests/cases"):
         cases.check(f"{kind} new_one", None)

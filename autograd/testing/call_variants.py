@@ -1,0 +1,100 @@
+"""Calls derived from one call of a kernel: the same values in other memory layouts, other values, more rows."""
+
+from typing import Any, NamedTuple
+
+import npx
+from autograd.testing.problem import protected
+from autograd.testing.rules import relaid
+from npx import Array, Key
+from npx.dispatch import mapped
+
+BROADCAST = "one number repeated", "one row repeated"  # layouts with strides of 0; they change the values
+np = npx.host
+
+
+class Values(NamedTuple):
+    """The arguments of a kernel call on the host: positional, by name, and the options of its gradient."""
+
+    args: tuple[Any, ...]
+    named: dict[str, Any]
+    gradient: dict[str, Any]
+
+
+def differ(a: Array, b: Array) -> bool:
+    """Return whether two arrays differ in any bit."""
+    return npx.to_host(a).tobytes() != npx.to_host(b).tobytes()
+
+
+def arrays_in(value: Any) -> list[Array]:
+    """Return the arrays in a value, in order."""
+    arrays: list[Array] = []
+
+    def collect(x: Array) -> Array:
+        arrays.append(x)
+        return x
+
+    mapped(collect, value)
+    return arrays
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether all numbers in a value are finite."""
+    floats = (npx.to_host(x) for x in arrays_in(value) if x.dtype.kind not in "biu")
+    return all(bool(np.isfinite(x.astype("float64")).all()) for x in floats)
+
+
+def scaled(value: Any, factor: float) -> Any:
+    """Return a value with its arrays multiplied by a number."""
+    return mapped(lambda x: (x * factor).astype(x.dtype), value)
+
+
+def copied_to_device(value: Any, layout: str = "given") -> Any:
+    """Return a value with its arrays copied to the current device, in a memory layout."""
+    return mapped(lambda x: in_layout(npx.asarray(npx.from_host(npx.to_host(x)).copy()), layout), value)
+
+
+def in_layout(x: Array, layout: str) -> Array:
+    """Return an array in a memory layout; the values stay the same unless the layout is one of `BROADCAST`."""
+    if layout in BROADCAST and x.ndim:
+        return npx.broadcast_to(x[(slice(0, 1),) * (x.ndim if layout == BROADCAST[0] else 1)], x.shape)
+    if layout in (*BROADCAST, "given"):
+        return x
+    return protected(x) if layout == "read-only" else relaid(x, layout)
+
+
+def with_other_values(values: Values) -> Values:
+    """Return values of the same shapes: rows reversed, floating numbers halved, the next random keys."""
+
+    def change(x: Array) -> Array:
+        reversed_rows = (x[::-1] if x.ndim else x).copy()
+        return reversed_rows if x.dtype.kind in "biu" else (0.5 * reversed_rows).astype(x.dtype)
+
+    return with_next_keys(mapped(change, values))
+
+
+def with_next_keys(value: Any) -> Any:
+    """Return a value in which the next call's keys replace the random keys."""
+    if isinstance(value, Key):
+        return value._replace(call=value.call + 1)
+    if isinstance(value, dict):
+        return {name: with_next_keys(v) for name, v in value.items()}
+    if isinstance(value, tuple):
+        parts = [with_next_keys(v) for v in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
+
+
+def with_repeated_rows(values: Values, times: int) -> Values:
+    """Repeat the rows of the first argument, and of every array with as many; repeated floats vary in size."""
+    first = values.args[0]
+
+    def change(x: Array) -> Array:
+        if not first.ndim or not x.ndim or len(x) != len(first):
+            return x
+        repeated = np.concatenate([x] * times)
+        if x.dtype.kind in "biu":
+            return repeated
+        sizes = np.linspace(1, 0.5, len(repeated)).reshape(-1, *[1] * (x.ndim - 1))
+        return (repeated * sizes).astype(x.dtype)
+
+    return mapped(change, values)

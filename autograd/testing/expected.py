@@ -1,0 +1,88 @@
+"""`Expected`: the output and gradients that every other evaluation of a problem is compared with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import npx
+from autograd.testing.problem import Problem, quiet
+from npx import Array
+
+
+@dataclass
+class Expected:
+    """A problem, an incoming gradient c, and the output and gradients for it, on the host."""
+
+    problem: Problem
+    y: Array
+    c: Array
+    gradients: list[Array]
+
+    @classmethod
+    def evaluate(cls, problem: Problem, c: Array) -> "Expected":
+        """Evaluate a problem on protected arrays."""
+        y, gradients = problem.evaluate(c)
+        return cls(problem, y, c, gradients)
+
+    @property
+    def norm(self) -> float:
+        """The norm of output * c, the size that numerical derivatives are compared with."""
+        with quiet():
+            return float(npx.host.linalg.norm((self.y.astype("float64") * self.c.astype("float64")).reshape(-1)))
+
+    def equals(self, other: "Expected") -> bool:
+        """Return whether outputs and gradients are bitwise equal, as for a layer that ignores its mode."""
+        pairs = zip([self.y, *self.gradients], [other.y, *other.gradients], strict=True)
+        return all(npx.array_equal(a, b, equal_nan=True) for a, b in pairs)
+
+    def compare(
+        self,
+        rule: str,
+        condition: str,
+        y: Array | None,
+        gradients: Sequence[Array | None],
+        factor: float = 1.0,
+        tolerance: float = 1e-9,
+        cause: str = "",
+    ) -> None:
+        """Raise CheckError unless an output and gradients are the expected ones; None is not compared.
+
+        condition: how they were computed, for the message. factor: multiplies the expected gradients. cause: the likely
+        cause of a difference, if not that of the rule.
+        """
+        dtypes = {self.y.dtype.name, *(g.dtype.name for g in self.gradients)}
+        tolerance *= 1 if dtypes == {"float64"} else 1e6
+        if y is not None and not close(self.y, y, tolerance, 1e-3):
+            text = f"expected the same output {condition}; {difference(self.y, y)}"
+            raise self.problem.failure(rule, text, cause=cause)
+        # Terms as large as c may cancel and leave their rounding errors.
+        terms = abs(factor) * float(abs(self.c).max(initial=0.0))
+        wanted = "the same gradient of {}" if factor == 1 else f"the gradient of {{}} to be {factor:g} times as large"
+        for label, right, g in zip(self.problem.labels, self.gradients, gradients, strict=True):
+            if g is not None and not close(factor * right, g, tolerance, terms):
+                text = f"expected {wanted.format(label)} {condition}; {difference(factor * right, g)}"
+                raise self.problem.failure(rule, text, cause=cause)
+
+
+def close(a: Array, b: Array, tolerance: float, scale: float = 0.0) -> bool:
+    """Return whether b equals a, relative to the largest finite magnitude of a, at least `scale`.
+
+    Non-finite values have to be the same.
+    """
+    if a.shape != b.shape:
+        return False
+    finite = npx.isfinite(a)
+    size = float(abs(a[finite]).max(initial=scale))
+    identical = (a == b) | ((a != a) & (b != b))
+    with quiet():
+        return bool((npx.where(finite, abs(a - b) <= tolerance * size, identical)).all())
+
+
+def difference(right: Array, other: Array) -> str:
+    """Describe the largest difference between an expected array and another one."""
+    if right.shape != other.shape:
+        return f"got shape {other.shape} instead of {right.shape}"
+    with quiet():
+        off = abs(right.astype("float64") - other)
+    index = npx.unravel_index(int(npx.argmax(npx.where(off == off, off, npx.inf))), off.shape)
+    position = f" at {tuple(map(int, index))}" if right.ndim else ""
+    return f"got {float(other[index])!r} instead of {float(right[index])!r}{position}"

@@ -1,0 +1,195 @@
+"""Hidden state: what a function remembers between calls, detected by repeating a call and restored before each one.
+
+Unkeyed random numbers (the global generators of NumPy and Python, and generators in attributes, closures and globals)
+and buffers that every call updates (running means that a layer uses at once) make a correct gradient look wrong. With
+this state restored before every call, the function is deterministic.
+"""
+
+import copy
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import npx
+from autograd.engine import Tensor
+from autograd.testing.problem import Problem
+from npx import Array
+
+
+def functions(subject: Any) -> Iterator[Any]:
+    """Yield the Python functions of a layer and its submodules, or of a function."""
+    if hasattr(subject, "modules"):
+        for module in subject.modules():
+            yield type(module).forward
+    else:
+        yield subject
+    if hasattr(subject, "__wrapped__"):
+        yield subject.__wrapped__
+
+
+def referenced_objects(subject: Any) -> Iterator[Any]:
+    """Yield what the functions of a subject refer to: closures, the globals that they name, attributes."""
+    for function in functions(subject):
+        code = getattr(function, "__code__", None)
+        if code is not None:
+            for cell in function.__closure__ or ():
+                yield cell.cell_contents
+            for name in code.co_names:
+                yield function.__globals__.get(name)
+    for module in subject.modules() if hasattr(subject, "modules") else [subject]:
+        yield from vars(module).values() if hasattr(module, "__dict__") else ()
+
+
+def random_state(subject: Any) -> tuple[Callable[[], None], Callable[[], bool]]:
+    """Return a function that restores every random generator, and one that returns whether any has been used."""
+    sources: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
+        (npx.host.random.get_state, npx.host.random.set_state),
+        (random.getstate, random.setstate),
+    ]
+    for x in {id(x): x for x in referenced_objects(subject)}.values():
+        if isinstance(x, npx.host.random.Generator):
+            bits = x.bit_generator
+            sources.append((partial(getattr, bits, "state"), partial(setattr, bits, "state")))
+        elif isinstance(x, npx.host.random.RandomState):
+            sources.append((x.get_state, x.set_state))
+        elif isinstance(x, random.Random):
+            sources.append((x.getstate, x.setstate))
+    saved = [(copy.deepcopy(get_state()), set_state) for get_state, set_state in sources]
+
+    def restore() -> None:
+        for state, set_state in saved:
+            set_state(copy.deepcopy(state))
+
+    def is_used() -> bool:
+        pairs = zip(saved, sources, strict=True)
+        return any(repr(get_state()) != repr(before) for (before, _), (get_state, _) in pairs)
+
+    return restore, is_used
+
+
+def buffer_state(layer: Any) -> Callable[[], list[str]]:
+    """Return a function that restores all attributes except modules and parameters, and returns those that changed."""
+    modules = list(layer.modules()) if hasattr(layer, "modules") else []
+    parameters = {id(p) for _, p in layer.named_parameters()} if hasattr(layer, "named_parameters") else set()
+
+    def buffers(module: Any) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in vars(module).items()
+            if name != "training" and not hasattr(value, "forward") and id(value) not in parameters
+        }
+
+    saved = []
+    for module in modules:
+        for name, value in buffers(module).items():
+            try:
+                saved.append((module, name, copy.deepcopy(value)))
+            except Exception:
+                continue
+    names = {(id(module), name) for module, name, _ in saved}
+
+    def restore() -> list[str]:
+        changed = []
+        for module, name, value in saved:
+            if name not in vars(module) or not equal(vars(module)[name], value):
+                changed.append(name)
+                setattr(module, name, copy.deepcopy(value))
+        for module in modules:
+            for name in [n for n in buffers(module) if (id(module), n) not in names]:
+                changed.append(name)
+                delattr(module, name)
+        return changed
+
+    return restore
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Return whether two attribute values are equal; objects without an equality of their own count as equal."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        a, b = a.data, b.data
+    if hasattr(a, "dtype") and hasattr(b, "dtype"):
+        return bool(npx.array_equal(npx.to_host(a), npx.to_host(b), equal_nan=a.dtype.kind == "f"))
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    has_equality = any("__eq__" in vars(base) for base in type(a).__mro__[:-1])
+    try:
+        return not has_equality or bool(a == b)
+    except ValueError:  # arrays inside compare element by element
+        return False
+
+
+def cast_buffers(layer: Any, dtype: Any) -> None:
+    """Cast the floating arrays among the buffers, such as running means, to the dtype of the check."""
+    parameters = {id(p) for _, p in layer.named_parameters()}
+    for module in layer.modules() if hasattr(layer, "modules") else ():
+        for name, value in list(vars(module).items()):
+            if id(value) in parameters:
+                continue
+            array = value.data if isinstance(value, Tensor) else value
+            if isinstance(array, npx.ndarray) and array.dtype.name in ("float32", "float64") and array.dtype != dtype:
+                cast = array.astype(dtype)
+                setattr(module, name, Tensor(cast, value.requires_grad) if isinstance(value, Tensor) else cast)
+
+
+@contextmanager
+def layer_restored(layer: Any) -> Iterator[Callable[[], list[str]]]:
+    """Restore parameters, buffers and modes of a layer after the block; yield the function that restores buffers."""
+    modules = list(layer.modules()) if hasattr(layer, "modules") else []
+    training = [(m, m.training) for m in modules]
+    restore_buffers = buffer_state(layer)
+    parameters = [(p, p.data, p.grad, p.node, p.requires_grad) for _, p in layer.named_parameters()]
+    try:
+        yield restore_buffers
+    finally:
+        for p, data, grad, node, requires_grad in parameters:
+            p.data, p.grad, p.node, p.requires_grad = data, grad, node, requires_grad
+        restore_buffers()
+        for module, was_training in training:
+            module.training = was_training
+
+
+def hold_state(problem: Problem, subject: Any, notes: list[str]) -> None:
+    """Make a problem restore its hidden state before each call, where repeated calls give different outputs.
+
+    Adds what is held fixed to `notes`. Raises CheckError, rule `determinism`, if outputs still differ.
+    """
+    call, (restore_random, is_random_used), restore_buffers = problem.call, random_state(subject), buffer_state(subject)
+
+    def varies(restores: Sequence[Callable[[], Any]]) -> bool:
+        outputs: list[Array] = []
+        restore_buffers()
+        for _ in range(3):
+            for restore in restores:
+                restore()
+            outputs.append(problem.value([npx.from_host(npx.to_host(a).copy()) for a in problem.arrays]))
+        return not all(npx.array_equal(outputs[0], y, equal_nan=True) for y in outputs)
+
+    restores: list[Callable[[], Any]] = []
+    is_varying = varies(restores)
+    if is_random_used():  # also where different random numbers gave the same output by chance
+        restores.append(restore_random)
+        notes.append("random numbers without a key: held fixed")
+        is_varying = varies(restores)
+    if is_varying:
+        restores.append(restore_buffers)
+        is_varying = varies(restores)
+        restore_buffers()
+        problem.value()
+        notes.append(f"buffers that each call changes: held fixed ({', '.join(sorted(set(restore_buffers())))})")
+    if is_varying:
+        advice = "try giving its random numbers a fixed key (npx.Key, or `with npx.keyed(...)` inside it)"
+        text = f"expected the same output for the same input; repeated calls differ; {advice}"
+        raise problem.failure("determinism", text, reproduce=False)
+
+    def call_restored(values: list[Any]) -> Any:
+        for restore in restores:
+            restore()
+        return call(values)
+
+    problem.call = call_restored if restores else call

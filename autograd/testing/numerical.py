@@ -1,0 +1,282 @@
+"""Numerical derivatives of a function along a direction, with a bound on their error.
+
+For outputs y(t) along a line, the central difference D(h) = (y(h) - y(-h)) / 2h has a truncation error of O(h^2) and a
+rounding error of O(noise / h). Two steps, h and h/2, give Richardson's R = D(h/2) + (D(h/2) - D(h)) / 3, whose error is
+O(h^4), and a bound on it: |D(h/2) - D(h)| plus the rounding error that `noise` measures. Where the bound is large
+because the function curves within a step, a step 16 times smaller is tried, up to six times.
+
+An analytic derivative is `right` if it lies within the bound, `wrong` if two steps that agree with each other both
+exclude it, else `inconclusive`. At a kink (a ReLU at 0, a tie of a maximum) the left and right derivatives differ for
+every step, and any value between them is right. A function that jumps, or that gets steeper with every smaller step,
+is inconclusive. Derivatives are taken for each output before they are weighted and summed, so that an output that does
+not change adds no rounding error, and a kink of one output does not affect the others.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import npx
+from npx import Array
+
+STEP = {"float32": 6e-2, "float64": 1e-3}  # relative to the largest magnitude of each array
+RTOL = {"float32": 2e-2, "float64": 1e-6}  # relative to the larger of the two derivatives
+FLOOR = {"float32": 1e-4, "float64": 1e-9}  # relative to the outputs; smaller derivatives count as 0
+EPS = {"float32": 1.2e-7, "float64": 2.2e-16}
+WIDE = 1e-3  # bounds above this fraction of the derivative are not evidence
+LEVELS = 7  # step sizes that are tried
+REFINEMENT = 16.0  # ratio of consecutive step sizes
+
+Outputs = Callable[[float], Array]  # y(t), flat and float64; NaN where the function is undefined
+
+
+class Verdict(NamedTuple):
+    """The result of comparing an analytic derivative with numerical ones.
+
+    kind: right, kink, inconclusive or wrong. numerical: the derivative, known up to `bound`. low, high: the range of
+    right values; they differ at a kink.
+    """
+
+    kind: str
+    numerical: float
+    bound: float
+    low: float
+    high: float
+    reason: str = ""
+
+    @property
+    def is_kink(self) -> bool:
+        """Whether left and right derivatives differ."""
+        return self.low < self.high
+
+
+@dataclass
+class Derivatives:
+    """The derivative of every output, extrapolated from one pair of steps.
+
+    central, bound: Richardson's extrapolation and the bound on its error. left, right, side_bound: the one-sided
+    derivatives and a bound on both. at_edge: some output is undefined on one side.
+    """
+
+    central: Array
+    bound: Array
+    left: Array
+    right: Array
+    side_bound: Array
+    at_edge: bool
+
+    @property
+    def jump(self) -> Array:
+        """The right minus the left derivative, which vanishes with the step unless there is a kink."""
+        return self.right - self.left
+
+
+@dataclass
+class Scale:
+    """The magnitudes and tolerances with which the derivatives of one problem are compared.
+
+    here: the outputs, float64. noise: their rounding errors. rtol, atol: tolerances; atol None: derived from the
+    outputs. least: derivatives below it count as 0. slack: differences below it are accepted.
+    """
+
+    dtype: str
+    here: Array
+    noise: Array
+    rtol: float
+    atol: float | None
+    least: float
+    slack: float = 0.0
+
+    def floor(self, weights: Array) -> float:
+        """Return the size below which a derivative counts as 0."""
+        size = float(npx.sum(abs(weights * npx.where(npx.isfinite(self.here), self.here, 0))))
+        return FLOOR[self.dtype] * size + self.least if self.atol is None else self.atol
+
+    def tolerance(self, weights: Array, *derivatives: float) -> float:
+        """Return the accepted difference, in addition to the bound, of an analytic and a numerical derivative."""
+        size = max((abs(d) for d in derivatives if d == d and abs(d) != npx.inf), default=0.0)
+        return self.rtol * size + self.floor(weights) + self.slack
+
+
+def noise(outputs: Outputs, here: Array, dtype: str) -> Array:
+    """Return the rounding error of each output, from fourth differences over steps too small for anything else.
+
+    The steps are some thousand units in the last place. An output that is rounded to fewer digits in between (1 + tiny)
+    is a staircase: over short steps it changes less than over longer ones, and the long steps measure its error.
+    """
+
+    def fourth_difference(units: float) -> tuple[Array, Array]:
+        a, b, c, d = (outputs(k * units * EPS[dtype]) for k in (-2, -1, 1, 2))
+        difference = abs(a + d - 4 * (b + c) + 6 * here) / 8
+        return npx.where(npx.isfinite(difference), difference, 0), (c - b) / units
+
+    (short, short_rate), (medium, _), (long, long_rate) = map(fourth_difference, (1e3, 3.1e3, 5e8))
+    long_rate = npx.where(npx.isfinite(long_rate) & npx.isfinite(short_rate), long_rate, 0)
+    is_staircase = (abs(short_rate) < 0.5 * abs(long_rate)) & (abs(long_rate) * 1e3 > 8 * EPS[dtype] * abs(here))
+    error = npx.maximum(short, medium)
+    if dtype == "float64":
+        error = npx.maximum(error, npx.where(is_staircase, long, 0))
+    return error + 2 * EPS[dtype] * abs(here)
+
+
+def richardson(outputs: Outputs, scale: Scale, h: float, changed: Array) -> Derivatives:
+    """Return the derivatives extrapolated from the steps h and h/2; where one side is undefined, those of the other.
+
+    changed: the outputs that larger steps changed, updated in place. The others have no rounding error.
+    """
+    here, far, near = scale.here, (outputs(h), outputs(-h)), (outputs(h / 2), outputs(-h / 2))
+    for y in (*far, *near):
+        changed |= y != here  # also NaN
+    rounding = npx.where(changed, scale.noise, 0)
+    wide, narrow = (far[0] - far[1]) / (2 * h), (near[0] - near[1]) / h
+    sides = []
+    for sign, y, z in ((-1, far[1], near[1]), (1, far[0], near[0])):
+        coarse, fine = sign * (y - here) / h, sign * (z - here) / (h / 2)
+        sides.append((2 * fine - coarse, abs(fine - coarse) + 16 * rounding / h))
+    (left, left_bound), (right, right_bound) = sides
+    # A kink lies between one-sided derivatives that differ; the central difference is off by up to half of the jump.
+    central = narrow + (narrow - wide) / 3
+    bound = abs(narrow - wide) + 8 * rounding / h + npx.maximum(abs(right - left) / 2 - 16 * rounding / h, 0)
+    for side, side_bound in sides:  # at the edge of the domain
+        one_sided = ~npx.isfinite(central) & npx.isfinite(side)
+        central, bound = npx.where(one_sided, side, central), npx.where(one_sided, 3 * side_bound, bound)
+    at_edge = bool((~(npx.isfinite(narrow) & npx.isfinite(wide))).any())
+    return Derivatives(central, bound, left, right, npx.maximum(left_bound, right_bound), at_edge)
+
+
+class Estimate(NamedTuple):
+    """The derivatives at one step size, and their weighted sum with its bound."""
+
+    derivatives: Derivatives
+    numerical: float
+    bound: float
+
+
+class KinkRange(NamedTuple):
+    """The range of right values where outputs have a kink; both ends are known up to `bound`."""
+
+    low: float
+    high: float
+    bound: float
+
+
+def judge(
+    outputs: Outputs, weights: Array, analytic: float, scale: Scale, step: float, levels: int = LEVELS
+) -> Verdict:
+    """Compare `analytic` with the numerical derivative of sum(weights * y) at 0.
+
+    step: the first step size. levels: the largest number of step sizes to try.
+    """
+    estimates: list[Estimate] = []
+    refuted: Verdict | None = None
+    refuted_level, seen_right = 0, False
+    changed = npx.zeros_like(scale.here, dtype="bool")
+    for k in range(levels):
+        h = step / REFINEMENT**k
+        derivatives = richardson(outputs, scale, h, changed)
+        numerical, bound = total(weights, derivatives.central), total(abs(weights), derivatives.bound)
+        is_known = npx.isfinite(numerical) and npx.isfinite(bound)
+        if not is_known or (derivatives.at_edge and not npx.isfinite(analytic)):
+            continue
+        estimates.append(Estimate(derivatives, numerical, bound))
+        allowed, floor = scale.tolerance(weights, analytic, numerical), scale.floor(weights)
+        contained = abs(analytic - numerical) <= allowed + bound
+        if contained and bound <= allowed:
+            return Verdict("right", numerical, bound, numerical, numerical)
+        if contained and bound <= (0.1 if refuted and refuted.is_kink else 0.01) * abs(analytic):
+            refuted = None  # the larger steps did not resolve what this step resolves
+        seen_right |= contained and bound <= WIDE * abs(analytic)  # finer steps that disagree fall between two stairs
+        if len(estimates) > 1:
+            before, after = estimates[-2:]
+            kink = kink_range(before.derivatives, after.derivatives, weights)
+            if kink and kink.bound <= 0.05 * max(abs(kink.low), abs(kink.high)) + floor:
+                inside = kink.low - allowed - kink.bound <= analytic <= kink.high + allowed + kink.bound
+                if inside:
+                    return Verdict("kink", numerical, kink.bound, kink.low, kink.high)
+                refuted, refuted_level = Verdict("wrong", numerical, kink.bound, kink.low, kink.high), k
+            elif agree(before, after, floor) and not (contained or seen_right):
+                coarser = before.bound <= after.bound
+                (_, numerical, bound), h = (before, h * REFINEMENT) if coarser else (after, h)
+                uncertainty = bound + 8 * roughness(outputs, weights, h) / h
+                is_accurate = uncertainty <= 0.05 * max(abs(numerical), abs(analytic)) + floor
+                limit = scale.tolerance(weights, analytic, numerical) + 5 * uncertainty
+                if is_accurate and not abs(analytic - numerical) <= limit:
+                    refuted = Verdict("wrong", numerical, bound, numerical, numerical)
+    if refuted and refuted.is_kink and refuted_level < levels - 1 and npx.isfinite(analytic):
+        return refuted._replace(
+            kind="inconclusive", reason="kinks are closer together than the steps that resolve them"
+        )
+    if refuted:
+        return refuted
+    if not estimates:
+        return Verdict("inconclusive", npx.nan, npx.inf, -npx.inf, npx.inf, "no finite values next to this point")
+    best = min(estimates, key=lambda e: e.bound / (abs(e.numerical) + scale.floor(weights) or 1.0))
+    numerical, bound = best.numerical, best.bound
+    allowed = scale.tolerance(weights, analytic, numerical)
+    if abs(analytic - numerical) <= allowed + bound and bound <= WIDE * max(abs(analytic), abs(numerical)) + allowed:
+        return Verdict("right", numerical, bound, numerical, numerical)
+    reason = f"numerical derivative {numerical:.3g} is accurate only to {bound:.3g}"
+    return Verdict("inconclusive", numerical, bound, numerical, numerical, reason)
+
+
+def on_a_stair(outputs: Outputs, weights: Array, analytic: float, numerical: float, here: Array) -> bool:
+    """Return whether a staircase has the derivative `analytic` here, though steps across stairs give `numerical`.
+
+    At 1e6 a step is longer than the stairs of round(x), and the numerical derivative is 1. Two steps of some thousand
+    units in the last place to either side decide, over which outputs as steep as `numerical` change noticeably.
+    """
+    for t in (3.1e-12, 0.7e-12):
+        ahead, behind = outputs(t) - here, here - outputs(-t)
+        changed = npx.where((ahead != 0) | (behind != 0) | (numerical == 0), abs(weights * here), 0)
+        local = [total(weights, side) / t for side in (ahead, behind)]
+        noticeable = abs(numerical) * t > 100 * EPS["float64"] * float(npx.sum(changed))
+        if not (noticeable and any(abs(d - analytic) <= 0.1 * abs(d - numerical) for d in local)):
+            return False
+    return True
+
+
+def total(weights: Array, values: Array) -> float:
+    """Return the weighted sum over the outputs whose weight is not 0."""
+    return float(npx.sum(npx.where(weights != 0, weights * values, 0)))
+
+
+def roughness(outputs: Outputs, weights: Array, h: float) -> float:
+    """Return the largest residual of fitting a polynomial to the weighted sum at 24 points within h.
+
+    Two numerical derivatives of a staircase may agree by chance; 24 points do not.
+    """
+    t = npx.host.sin(npx.host.arange(1.0, 25.0) * 1.7)
+    values = npx.host.asarray([total(weights, outputs(h * float(x))) for x in t])
+    finite = npx.isfinite(values)
+    if finite.sum() < 12:
+        return 0.0
+    powers = npx.host.vander(t[finite], 6)
+    fit = powers @ npx.host.linalg.lstsq(powers, values[finite], rcond=None)[0]
+    return float(abs(values[finite] - fit).max())
+
+
+def agree(before: Estimate, after: Estimate, floor: float) -> bool:
+    """Return whether the estimates of two step sizes agree and both are accurate."""
+    bounds = before.bound + after.bound
+    size = max(abs(before.numerical), abs(after.numerical))
+    return bounds <= 0.05 * size + floor and abs(before.numerical - after.numerical) <= 3 * bounds + floor
+
+
+def kink_range(before: Derivatives, after: Derivatives, weights: Array) -> KinkRange | None:
+    """Return the range of right values where outputs have a kink; None where none has.
+
+    With the step, the jump between one-sided derivatives shrinks for a smooth function, stays at a kink, and grows at a
+    cusp.
+    """
+    finite = npx.isfinite(before.jump) & npx.isfinite(after.jump) & (weights != 0)
+    old, new = (npx.where(finite, abs(derivatives.jump), 0) for derivatives in (before, after))
+    steepest = npx.maximum(abs(after.left), abs(after.right))
+    significant = new > 4 * npx.where(finite, after.side_bound, 0) + 1e-6 * steepest
+    kinked = finite & significant & (new > 0.8 * old) & (new < 1.25 * old)
+    if not kinked.any():
+        return None
+    low, high = npx.minimum(after.left, after.right), npx.maximum(after.left, after.right)
+    low, high = npx.where(kinked, low, after.central), npx.where(kinked, high, after.central)
+    ends = weights * npx.where(weights != 0, low, 0), weights * npx.where(weights != 0, high, 0)
+    bound = total(abs(weights), npx.where(kinked, after.side_bound, after.bound))
+    return KinkRange(float(npx.sum(npx.minimum(*ends))), float(npx.sum(npx.maximum(*ends))), bound)

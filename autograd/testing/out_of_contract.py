@@ -1,0 +1,67 @@
+"""Tensors that require gradients but are neither inputs nor parameters of a checked function.
+
+Such a Tensor gets a gradient in every backward pass, which is not compared with anything here, and no optimizer
+updates it. Parameters become such Tensors if their module does not find them, or if they are plain Tensors.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from autograd.engine import Tensor
+from autograd.testing.problem import Problem, nodes
+
+
+def out_of_contract(problem: Problem, layer: Any = None) -> list[Tensor]:
+    """Return the leaves of one call's graph that are neither inputs nor parameters.
+
+    Parameters that the call itself creates count as parameters.
+    """
+    output, leaves = problem.run()
+    parameters = [p for _, p in layer.named_parameters()] if layer else []
+    known = {id(t) for t in (*leaves, *parameters)}
+    strays: dict[int, Tensor] = {}
+    for node in sorted(nodes(output), key=lambda node: node.number):
+        strays.update({id(t): t for t in node.parents if isinstance(t, Tensor) and id(t) not in known})
+    return list(strays.values())
+
+
+def note_strays(strays: list[Tensor], notes: list[str]) -> None:
+    """Note that the gradients of Tensors in options and closures are not compared."""
+    for t in strays:
+        note = f"not compared: the gradient of a Tensor {t.shape} that is not an input; try passing it as one"
+        if note not in notes:
+            notes.append(note)
+
+
+def require_registered(problem: Problem, layer: Any, options: dict[str, Any], notes: list[str]) -> None:
+    """Raise CheckError where a layer holds such a Tensor; note those that are passed in another way."""
+    passed = {id(value) for _, value in nested("", [problem.values, options])}
+    strays = out_of_contract(problem, layer)
+    note_strays([t for t in strays if id(t) in passed], notes)
+    for t in strays:
+        if id(t) not in passed:
+            text = (
+                f"expected every Tensor that requires a gradient to be an input or one of the layer's "
+                f"named_parameters(); got {attribute_path(layer, t)} {t.shape}, which is neither; "
+                "try a Parameter as an attribute of its own"
+            )
+            raise problem.failure("registered parameters", text, reproduce=False)
+
+
+def nested(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a value and everything in its lists, tuples and dicts, each with its path."""
+    yield path, value
+    if isinstance(value, (list, tuple)):
+        value = dict(enumerate(value))
+    for key, item in value.items() if isinstance(value, dict) else ():
+        yield from nested(f"{path}[{key!r}]", item)
+
+
+def attribute_path(layer: Any, t: Tensor) -> str:
+    """Return the attribute that holds a Tensor, such as `Linear.weights['out']`."""
+    for module in layer.modules() if hasattr(layer, "modules") else [layer]:
+        for attribute, content in vars(module).items() if hasattr(module, "__dict__") else ():
+            for path, value in nested(attribute, content):
+                if value is t:
+                    return f"{type(module).__name__}.{path}"
+    return "a Tensor"

@@ -1,0 +1,113 @@
+"""Compare the value of an operation with a reference that the user provides, and recognise unwritten operations.
+
+Numerical derivatives show that a gradient belongs to its function, not that the function is the intended one. A softmax
+over the wrong axis has a correct gradient, and one that overflows has no derivative to compare with.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import npx
+from autograd.engine import Tensor, no_grad
+from autograd.testing.problem import Problem
+from autograd.testing.report import REJECTIONS, GradientError
+from autograd.testing.reproduction import literal
+from npx import Array
+
+Reference = Callable[..., Any]  # takes the inputs as arrays, returns the output as an array (or Tensor)
+
+
+def reference_value(reference: Reference, values: Sequence[Any], options: dict[str, Any]) -> Array:
+    """Return the output of the reference on the host, in float64; TypeError if it is not an array of numbers."""
+    with no_grad():
+        y = reference(*[x.copy() if hasattr(x, "copy") else x for x in values], **options)
+    host = npx.to_host(npx.asarray(y.data if isinstance(y, Tensor) else y))
+    if host.dtype.kind not in "biuf":
+        raise TypeError(f"reference: expected it to return an array of numbers; got {type(y).__name__}")
+    return host.astype("float64")
+
+
+def compare_value(
+    problem: Problem, reference: Reference, options: dict[str, Any], tolerance: float, given: bool = False
+) -> None:
+    """Raise CheckError where the reference is finite and the operation returns something else, or raises.
+
+    given: whether the inputs are the user's own. There the reference has to work: its exceptions are raised, and its
+    output has to be finite and of the shape of the operation's. At derived inputs it may raise, or be non-finite.
+    """
+    try:
+        expected = reference_value(reference, problem.values, options)
+    except REJECTIONS:
+        if given:
+            raise
+        return
+    if not npx.isfinite(expected).all():
+        if not given:
+            return
+        value = expected[~npx.isfinite(expected)].reshape(-1)[0]
+        raise ValueError(
+            f"{problem.name}: expected the reference to be finite at the given inputs; got {value}; try other inputs"
+        )
+    difference = value_difference(problem, expected, tolerance, given)
+    if difference:
+        arrays = zip(problem.labels, problem.arrays, strict=True)
+        inputs = "\n".join(f"{label} = {literal(npx.to_host(a))}" for label, a in arrays)
+        raise problem.failure("reference", f"expected the reference's value; {difference}\n{inputs}")
+
+
+def value_difference(problem: Problem, expected: Array, tolerance: float, given: bool) -> str:
+    """Describe how the output of a problem differs from the reference's; "" if it does not."""
+    try:
+        output = problem.value()
+    except REJECTIONS as error:
+        return f"got {type(error).__name__}: {error}"
+    if given and output.shape != expected.shape:
+        return f"got shape {output.shape} where the reference has {expected.shape}"
+    if output.size != expected.size:
+        return f"got {output.size} numbers where the reference has {expected.size}"
+    output, expected = output.reshape(-1), expected.reshape(-1)
+    off = abs(output - expected)
+    wrong = ~(off <= tolerance * max(1e-3, float(abs(expected).max(initial=0.0))))
+    if not wrong.any():
+        return ""
+    k = int(npx.argmax(npx.where(npx.isfinite(off), off, npx.inf) * wrong))
+    return f"got {float(output[k])!r} where the reference has {float(expected[k])!r}, at flat index {k} of the output"
+
+
+@contextmanager
+def unwritten_recognised(problem: Problem, operation: Any, options: dict[str, Any]) -> Iterator[None]:
+    """Replace the errors that an operation or vjp without a body causes by CheckError, rule `not implemented`."""
+    try:
+        yield
+    except (TypeError, AttributeError, ValueError, GradientError) as error:
+        missing = missing_part(operation, problem.values, options)
+        if missing is None:
+            raise
+        raise problem.failure("not implemented", missing, reproduce=False) from error
+
+
+def missing_part(operation: Any, values: Sequence[Any], options: dict[str, Any]) -> str | None:
+    """Say where a function, or its vjp, returns None or `...` in place of arrays; None where it does not."""
+
+    blanks = {id(None): "None", id(...): "`...`"}
+
+    function = getattr(operation, "__wrapped__", operation)
+    try:
+        result = function(*values, **options)
+        if id(result) in blanks:
+            return f"expected the operation to return its output and a vjp; got {blanks[id(result)]}"
+        if not (isinstance(result, tuple) and len(result) == 2):
+            return None
+        output, vjp = result
+        for part, value in (("output", output), ("vjp", vjp)):
+            if id(value) in blanks:
+                return f"expected the operation to return its output and a vjp; got {blanks[id(value)]} as its {part}"
+        gradients = vjp(npx.ones_like(output))
+    except Exception:
+        return None
+    if id(gradients) in blanks:
+        return f"expected the vjp to return a tuple with a gradient for each input; got {blanks[id(gradients)]}"
+    if isinstance(gradients, tuple) and any(x is ... for x in gradients):
+        return "expected the vjp to return a gradient for each input; got `...` in place of one"
+    return None

@@ -1,0 +1,147 @@
+"""What a check returns and raises: `Report`, the errors, and the table of rules that they name."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+REJECTIONS = (ValueError, TypeError, IndexError, ArithmeticError, KeyError)  # raised for inputs outside the domain
+
+
+class Rule(NamedTuple):
+    """A property that every correct function has, and what usually breaks it."""
+
+    law: str
+    cause: str = ""
+
+
+RULES = {
+    # The gradient itself
+    "gradient": Rule("the analytic gradient equals the numerical derivative"),
+    "kink": Rule(
+        "at a kink, where the left and right derivatives differ, the gradient lies between them",
+        "the formula for the kink itself, such as x == 0 in a ReLU, divides by zero or adds both sides",
+    ),
+    "tie": Rule(
+        "the gradients of tied entries sum to the derivative of moving these entries together",
+        "each of several equal entries receives the full gradient, or none does",
+    ),
+    "finite gradient": Rule(
+        "the gradient is finite wherever the numerical derivative is",
+        "0 / 0, inf - inf or an overflow in the vjp; rewrite the formula, or select the branch before dividing",
+    ),
+    "valid gradient": Rule("backward succeeds, and the vjp returns a gradient of the shape and dtype of each input"),
+    # The value
+    "reference": Rule("the results equal those of the reference"),
+    "domain": Rule("the output is finite everywhere in the declared domain"),
+    "determinism": Rule("the same input gives the same output", "random numbers are drawn without a fixed key"),
+    "not implemented": Rule("the operation returns its output and a vjp"),
+    # Arguments
+    "no mutation": Rule(
+        "inputs, parameters, outputs and incoming gradients are never modified",
+        "an in-place operator such as += or out= is applied to an argument; copy it first",
+    ),
+    "input layout": Rule(
+        "the memory layout of the inputs does not matter",
+        "the code reads raw memory, reshapes in memory order, or assumes C-contiguous arrays",
+    ),
+    "incoming gradient layout": Rule(
+        "the memory layout of the incoming gradient does not matter",
+        "the vjp reads raw memory, or writes to an array that may be a broadcast view",
+    ),
+    "linearity": Rule(
+        "the gradient is a linear function of the incoming gradient",
+        "the vjp ignores, clips, squares or normalizes the incoming gradient, adds a constant, or loses precision",
+    ),
+    "aliased inputs": Rule(
+        "one array passed as several inputs gives the same results as copies of it",
+        "the code compares its inputs by identity",
+    ),
+    "independent inputs": Rule(
+        "the gradient of an input does not depend on which other inputs require gradients",
+        "the vjp skips work that another input needs",
+    ),
+    "block size": Rule(
+        "the results do not depend on the size of the blocks in which rows are computed",
+        "the last block is skipped, or a block reads values of another one",
+    ),
+    "thread count": Rule(
+        "the results do not depend on the number of threads, bit for bit",
+        "threads share a scratch buffer, or add to one sum in varying order",
+    ),
+    # State
+    "independent calls": Rule(
+        "the results do not depend on earlier or interleaved calls",
+        "a buffer, cache or attribute is shared between calls; save such values in the vjp's closure",
+    ),
+    "fresh values": Rule(
+        "a call uses the current values of its arrays, also after an in-place update",
+        "a result is cached by array identity or shape",
+    ),
+    "layer mode": Rule(
+        "the results do not depend on modes entered before the call or after it",
+        "the vjp reads the mode during backward, or values cached for one mode are used in the other",
+    ),
+    "single backward": Rule("a second backward pass through the same graph raises an error"),
+    "registered parameters": Rule(
+        "every Tensor that requires a gradient is an input or one of named_parameters()",
+        "the Tensor is not a Parameter, or is held where the module does not look for parameters",
+    ),
+    # Precision and memory
+    "dtype": Rule("the output has the dtype of the inputs, unless another one is declared"),
+    "float64 precision": Rule(
+        "float64 inputs are computed in float64 throughout", "an intermediate result is cast to float32"
+    ),
+    "float32 accuracy": Rule(
+        "float32 results are as close to float64 results as float32 rounding allows",
+        "an intermediate result is cast to float16, or large terms cancel",
+    ),
+    "saved memory": Rule(
+        "at most max_saved_bytes are saved for the backward pass",
+        "the vjp's closure holds an array that it does not need, or could recompute",
+    ),
+}
+
+
+class GradientError(AssertionError):
+    """An analytic gradient differs from the numerical derivative. `rule`: a key of `RULES`."""
+
+    rule = ""
+
+
+class CheckError(AssertionError):
+    """A rule about anything but the value of the gradient is broken. `rule`: a key of `RULES`."""
+
+    rule = ""
+
+
+class NonFiniteError(ValueError):
+    """A function returned a non-finite value: the inputs are outside its domain."""
+
+
+def explain(message: str, rule: str, reproduce: str = "", cause: str = "") -> str:
+    """Append to a message the broken rule, what it requires, its likely cause and the line that reproduces it."""
+    lines = [message, f"rule: {rule}", f"requires: {RULES[rule].law}"]
+    lines += [f"likely cause: {cause}"] if (cause := cause or RULES[rule].cause) else []
+    lines += [f"reproduce: {reproduce}"] if reproduce else []
+    return "\n".join(lines)
+
+
+@dataclass
+class Report:
+    """Statistics of a check that passed.
+
+    compared: the number of analytic derivatives compared with numerical ones.
+    worst: the largest relative difference among them.
+    kinks: the entries at which the left and right derivatives differ, so that any value between them is accepted.
+    inconclusive: the entries at which no step size gave an accurate numerical derivative, each with the reason.
+    notes: random numbers and buffers that were held fixed, and Tensors whose gradients were not compared.
+    variants: the number of inputs derived from the given ones.
+    saved_bytes: bytes that an operation saves for its backward pass beyond inputs and output; `check_operation` only.
+    """
+
+    compared: int = 0
+    worst: float = 0.0
+    kinks: list[str] = field(default_factory=list)
+    inconclusive: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    variants: int = 0
+    saved_bytes: int = 0
