@@ -26,9 +26,9 @@ def plant(monkeypatch, make, training=True):
     """The feed-forward layers add make(0) where a batch is longer than LONG; returns what they were given there."""
     forward, loss_of, given, longest = FeedForward.forward, Transformer.loss_of, [], {}
 
-    def measured(self, *inputs, packed, **how):
-        longest.update({len(side.cells): side.longest for side in packed})  # by the rows of a side
-        return loss_of(self, *inputs, packed=packed, **how)
+    def measured(self, *inputs, packing, **how):
+        longest.update({len(side.flat_index): side.longest for side in packing})  # by the rows of a side
+        return loss_of(self, *inputs, packing=packing, **how)
 
     def planted(self, x):
         if self.training is not training or (training and longest[len(x.data)] <= LONG):
@@ -64,7 +64,7 @@ def test_a_training_names_the_operation_the_lines_of_text_and_the_line_of_code(
     file.write_text(config(text).dump(), encoding="utf-8")
     command = ["train", str(file), "--quiet", "--debug", "anomaly", "--set", "train.max_skipped=0", "--out"]
     assert main([*command, str(tmp_path / "run")]) == 2
-    where = rf"made from lines 28 of the text.*; first of all by {told}.*\((en|de)coder\.0\.feed_forward, "
+    where = rf"it comes from lines 28 of the text.*; first operation: {told}.*\((en|de)coder\.0\.feed_forward, "
     found, line = capfd.readouterr().err, make.__code__.co_firstlineno + 1
     assert re.search(rf'step 2: expected a finite {what}; got .*{where}File "{__file__}", line {line}, in', found)
     assert found.count("\n") == 1
@@ -92,17 +92,17 @@ def test_nothing_is_looked_at_while_all_is_finite(text, tmp_path, monkeypatch, u
 
 def test_a_validation_names_its_lines_and_the_operation(text, tmp_path, monkeypatch):
     plant(monkeypatch, nothing_by_nothing, training=False)
-    for debug, told in (("", "; --debug anomaly names the operation"), ("anomaly", "; first of all by divide: ")):
+    for debug, told in (("", "; --debug anomaly names the operation"), ("anomaly", "; first operation: divide: ")):
         with pytest.raises(UserError, match="step 4: expected a finite validation loss; got nan") as error:
             run(text, tmp_path / f"run{debug}", debug=debug)
-        assert told in one_line(error) and "made from lines " in one_line(error)
+        assert told in one_line(error) and "it comes from lines " in one_line(error)
 
 
 def test_a_sum_that_alone_is_beyond_the_numbers_is_said_to_be(text, tmp_path, monkeypatch):
     monkeypatch.setattr(reducer, "squared_norm", lambda flat: flat.data.dtype.type("inf"))
     with pytest.raises(UserError) as error:
         run(text, tmp_path / "run", debug="anomaly", max_skipped=0)
-    assert "expected a finite gradient norm; got inf" in one_line(error) and anomaly.SUM_ALONE in one_line(error)
+    assert "expected a finite gradient norm; got inf" in one_line(error) and anomaly.NO_OPERATION in one_line(error)
 
 
 def test_halves_that_are_not_finite_are_told_with_the_lines_of_their_micro_batch(text, tmp_path, monkeypatch):
@@ -124,7 +124,7 @@ def test_two_updates_at_once_leave_the_filters_of_warnings_alone():
     before, begun, ended, large = list(warnings.filters), threading.Event(), threading.Event(), np.full(4, 1e30)
 
     def first():
-        with anomaly.unwarned():
+        with anomaly.ignore_nonfinite_warnings():
             begun.set()
             second_began.wait(60)
         ended.set()
@@ -132,7 +132,7 @@ def test_two_updates_at_once_leave_the_filters_of_warnings_alone():
     second_began, thread = threading.Event(), threading.Thread(target=first)
     thread.start()
     begun.wait(60)
-    with anomaly.unwarned():
+    with anomaly.ignore_nonfinite_warnings():
         second_began.set()
         ended.wait(60)
         with npx.small_blocks(1, threads=2):  # in threads that walk over rows, too

@@ -81,10 +81,10 @@ def test_a_damaged_checkpoint_is_not_averaged(run):
 
 
 def test_two_averages_at_once_are_one_after_the_other(run):
-    with RunFolder(run).owned("train"):
+    with RunFolder(run).lock("train"):
         caught = []
         thread = threading.Thread(target=lambda: caught.append(pytest.raises(UserError, average_checkpoints, run, 2)))
         thread.start()
         thread.join()
-    assert "nobody writes to; got train (process" in str(caught[0].value)
+    assert "got one in use by train (process" in str(caught[0].value)
     average_checkpoints(run, 2)

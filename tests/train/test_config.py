@@ -164,7 +164,7 @@ def test_a_shipped_config_loads_and_explains_its_keys(file):
     ],
 )
 def test_a_wrong_table_is_told_with_key_and_remedy(tables, named, hint):
-    text = message(RunConfig.from_dict, tables, where="my.toml")
+    text = message(RunConfig.from_dict, tables, source="my.toml")
     assert text.startswith("my.toml: ")
     assert named in text
     assert hint in text

@@ -28,7 +28,7 @@ class Journal:
     def __init__(self):
         self.lines = []
 
-    def line(self, text):
+    def write_line(self, text):
         self.lines.append(text)
 
 
@@ -126,7 +126,7 @@ def test_what_cannot_be_captured_is_told_once_and_computed_call_by_call(change, 
         assert STATE.pinned is strict_graphs.pinned
     assert STATE.launches == 0 and found[0].tobytes() == expected[0].tobytes()
     (line,) = found[2]
-    assert line.startswith("train.graphs: expected kernels that a CUDA graph can hold; got '") and said in line
+    assert line.startswith("train.graphs: expected kernels that a CUDA graph can capture; got '") and said in line
 
 
 def test_memory_that_graphs_write_to_is_kept_within_the_limit_of_all():

@@ -49,7 +49,7 @@ def test_what_goes_wrong_with_the_output_is_not_told_of_the_input(source, uninte
     arguments = [sys.executable, "-c", f"{program} sys.exit(main())", *map(str, [*translate, *given])]
     with (text / "train.en").open("rb") as stdin:
         done = subprocess.run(arguments, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, stdin=stdin)
-    said = f"npx-transformer: {tmp_path / 'out'}: expected room on the disk; got 'File too large'; "
+    said = f"npx-transformer: {tmp_path / 'out'}: expected space on the disk; got 'File too large'; "
     assert done.returncode == 2 and done.stderr.decode().startswith(said) and done.stderr.count(b"\n") == 1
     assert not any(tmp_path.iterdir())
 

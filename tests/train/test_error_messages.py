@@ -104,7 +104,7 @@ def test_a_configuration_that_is_lost_is_told(content, copy, text, capfd):
     if content is not None:
         config.write_bytes(content)
     err = told(capfd, "translate", "--model", copy, "--input", text / "valid.en", status=0)
-    assert f"{config}: expected the run's configuration; got none; all of [search] is the default" in err
+    assert f"{config}: expected the run's configuration; got none; using the defaults of [search]" in err
 
 
 def test_a_damaged_checkpoint_is_told_however_quiet(copy, capfd):
@@ -114,7 +114,7 @@ def test_a_damaged_checkpoint_is_told_however_quiet(copy, capfd):
     capfd.readouterr()
     assert main(["train", "--resume", "--out", str(copy), "--quiet"]) == 0
     damage, end = capfd.readouterr().err.splitlines()
-    assert f"{newest / 'model.safetensors'}: " in damage and damage.endswith("the one before it is taken")
+    assert f"{newest / 'model.safetensors'}: " in damage and damage.endswith("using the previous checkpoint")
     assert "stopped after step 12" in end
 
 
@@ -124,7 +124,7 @@ def test_a_tokenizer_of_another_run_is_told_by_info_too(copy, tmp_path, capfd):
     other = ["train", "tiny", *sides, "--out", tmp_path / "other", "--set=train.max_steps=1", "--quiet"]
     assert main([*map(str, [*other, "--set=data.vocab_size=280", "--set=train.batch_tokens=100"])]) == 0
     shutil.copy(tmp_path / "other" / "tokenizer.json", copy)
-    assert "expected the tokenizer the model was trained with" in told(capfd, "info", copy)
+    assert "expected the tokenizer of the model" in told(capfd, "info", copy)
 
 
 # ---- pictures

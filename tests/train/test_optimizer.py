@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 import npx
 from autograd import Tensor, gradcheck
 from models import FlatParameters, Transformer, TransformerConfig
-from train import Adam, NoamSchedule, label_smoothed_loss
-from train.learn.optimizer import LossScale, clip_factor, square, squared_norm
+from tests.helpers.losses import label_smoothed_loss
+from train import Adam, NoamSchedule
+from train.learn.optimizer import LossScale, clip_factor, squared_norm, sum_of_squares
 
 SMALL = TransformerConfig(vocab_size=12, d_model=8, d_ff=16, n_heads=2, n_layers=1, dropout=0.0)
 
@@ -176,33 +177,33 @@ def test_adam_takes_the_gradient_times_a_scale(scale):
 def test_the_loss_scale_of_other_precisions_stays_one():
     scale = LossScale()
     for _ in range(LossScale.PATIENCE * 2 + 1):
-        scale.succeeded()
-    assert scale.value == 1 and not scale.overflowed() and scale.skipped == 0
+        scale.record_update()
+    assert scale.value == 1 and not scale.reduce_after_overflow() and scale.skipped == 0
 
 
 def test_the_loss_scale_halves_on_overflow_and_doubles_after_patience():
     scale = LossScale(dynamic=True)
     assert scale.value == 2**16
-    assert scale.overflowed() and (scale.value, scale.skipped) == (2**15, 1)
+    assert scale.reduce_after_overflow() and (scale.value, scale.skipped) == (2**15, 1)
     for _ in range(LossScale.PATIENCE - 1):
-        scale.succeeded()
+        scale.record_update()
     assert scale.value == 2**15
     saved = scale.state_dict()
-    scale.succeeded()
+    scale.record_update()
     assert scale.value == 2**16
     again = LossScale(dynamic=True)
     again.load_state_dict(saved)
-    again.succeeded()
+    again.record_update()
     assert again.state_dict() == scale.state_dict()
-    again.overflowed()
+    again.reduce_after_overflow()
     for _ in range(LossScale.PATIENCE - 1):
-        again.succeeded()
+        again.record_update()
     assert again.value == 2**15, "an overflow starts the count again"
 
 
 def test_a_loss_scale_of_one_is_the_last():
     scale = LossScale(dynamic=True)
-    assert [scale.overflowed() for _ in range(18)] == [True] * 16 + [False] * 2
+    assert [scale.reduce_after_overflow() for _ in range(18)] == [True] * 16 + [False] * 2
     assert scale.value == 1
 
 
@@ -257,23 +258,24 @@ def test_loss_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match="smoothing"):
         label_smoothed_loss(logits, np.ones((2, 3), int), smoothing=1.0)
     with pytest.raises(ValueError, match="smoothing_over"):
-        label_smoothed_loss(logits, np.ones((2, 3), int), smoothing_over="some")
+        label_smoothed_loss(logits, np.ones((2, 3), int), classes="some")
 
 
 def test_the_norm_of_many_equal_gradients_has_its_digits():
     """One sum of 19 million squares in float32 would be 0.7 % off: a vocabulary's rows, as one piece or by ranks."""
     g = np.full(19_000_000, 1e-3, np.float32)
-    assert float(square(g)) == pytest.approx(float(g[0]) ** 2 * g.size, rel=1e-4)
-    assert float(square(g[:0])) == 0 and float(square(g[:5].astype(float))) == pytest.approx(5e-6, rel=1e-6)
+    assert float(sum_of_squares(g)) == pytest.approx(float(g[0]) ** 2 * g.size, rel=1e-4)
+    assert float(sum_of_squares(g[:0])) == 0 and float(sum_of_squares(g[:5].astype(float))) == pytest.approx(
+        5e-6, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("bad", [0, -1, math.nan, math.inf])
 def test_what_a_loss_cannot_be_divided_by_is_told_in_one_line(bad):
-    logits, targets = Tensor(np.zeros((1, 2, 5))), np.array([[3, 2]])
+    targets = np.array([[3, 2]])
     pairs = Transformer(SMALL)
     text = replace(SMALL, architecture="decoder").build()
-    losses = (lambda: label_smoothed_loss(logits, targets, normalizer=bad), lambda: text.loss(targets, normalizer=bad),
-              lambda: pairs.loss(targets, targets, normalizer=bad))  # fmt: skip
+    losses = (lambda: text.loss(targets, normalizer=bad), lambda: pairs.loss(targets, targets, normalizer=bad))
     for loss in losses:
         with pytest.raises(ValueError, match=f"loss: expected a normalizer above 0; got {bad}; try"):
             loss()

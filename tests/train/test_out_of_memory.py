@@ -73,7 +73,7 @@ class Journal:
 
     def __init__(self):
         self.entries, self.lines = [], []
-        self.metrics, self.line = self.entries.append, self.lines.append
+        self.write_metrics, self.write_line = self.entries.append, self.lines.append
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
@@ -128,7 +128,7 @@ def test_a_single_pair_that_does_not_fit_is_not_tried_again(monkeypatch):
 def test_the_message_on_a_gpu_says_how_full_it_is():
     with kernels_by_reference(), device():
         update = update_of(model(), None)
-        assert "3.0 of the GPU's 8.0 GiB in arrays" in update.out_of_memory([batch()], 1)
+        assert "3.0 of the GPU's 8.0 GiB in arrays" in update.describe_out_of_memory([batch()], 1)
         assert npx.memory_use().free == 1 << 30
         npx.free_memory()
     assert npx.memory_use() is None

@@ -18,12 +18,12 @@ from tests import ROOT
 from tests.helpers import trainings
 from tests.helpers.trainings import Crash, config, metrics, one_line, outcome, run, tables
 from train import RunConfig, Trainer, UserError, average_checkpoints, train
-from train.files import WriteError, kept, whole, write_json, write_text
-from train.learn import trainer as loop
-from train.run import storage
+from train.files import WriteError, atomic_write, read_sealed, write_json, write_text
+from train.learn import checkpointer
+from train.run import checkpoint, storage
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
-from train.run.report import Appended
+from train.run.report import LineFile
 
 text, uninterrupted = trainings.text, trainings.uninterrupted
 
@@ -66,7 +66,7 @@ def test_a_second_training_in_a_folder_is_refused_and_leaves_the_first_alone(tex
     monkeypatch.setattr(Trainer, "_after_update", second)
     run(text, out)
     if resume:
-        assert all(f"got train (process {os.getpid()} on " in line for line in told)
+        assert all(f"in use by train (process {os.getpid()} on " in line for line in told)
     assert len(told) == 2 and not (out / "lock").exists()
     monkeypatch.undo()
     average_checkpoints(out, 2)
@@ -85,7 +85,7 @@ def test_two_starts_at_once_are_one_run_and_the_one_that_fails_takes_nothing_wit
             thread.join()
 
     monkeypatch.setattr(RunFolder, "check", between)
-    with pytest.raises(UserError, match="got a run folder that exists"):
+    with pytest.raises(UserError, match="got an existing run folder"):
         run(text, out)
     assert load_checkpoint(out / "checkpoints" / "step-3").state["step"] == 3
     assert (out / "tokenizer.json").exists() and metrics(out)
@@ -95,14 +95,14 @@ def test_two_starts_at_once_are_one_run_and_the_one_that_fails_takes_nothing_wit
 def test_a_process_that_was_killed_holds_no_lock(text, tmp_path, child_has_it):
     """Nor, for longer than it takes to begin, a child that has all open that its parent had."""
     (tmp_path / "run").mkdir()
-    program = "import os, sys, time; from train.run.lock import owned; from pathlib import Path\n"
-    program += "with owned(Path(sys.argv[1]), 'test'):\n"
+    program = "import os, sys, time; from train.run.lock import lock_folder; from pathlib import Path\n"
+    program += "with lock_folder(Path(sys.argv[1]), 'test'):\n"
     if child_has_it:
         program += "    os.fork() or time.sleep(1.5) or os._exit(0)\n"
     program += "    print('held', flush=True); time.sleep(60)"
     child = subprocess.Popen([sys.executable, "-c", program, tmp_path / "run"], cwd=ROOT, stdout=subprocess.PIPE)
     assert child.stdout.readline() == b"held\n"
-    with pytest.raises(UserError, match=f"got test .process {child.pid} on "):
+    with pytest.raises(UserError, match=f"in use by test .process {child.pid} on "):
         run(text, tmp_path / "run", max_steps=1)
     child.send_signal(signal.SIGKILL)
     child.wait()
@@ -119,7 +119,7 @@ def test_a_folder_that_is_moved_away_meanwhile_is_missed_not_made_again(text, tm
         after(self)
 
     monkeypatch.setattr(Trainer, "_after_update", moved)
-    with pytest.raises(UserError, match="got it moved or deleted"):
+    with pytest.raises(UserError, match="got a moved or deleted one"):
         run(text, out)
     monkeypatch.undo()
     assert not out.exists()
@@ -162,7 +162,7 @@ def test_a_failing_start_leaves_an_empty_folder_of_the_users_where_it_is(text, t
 def test_a_folder_of_other_files_is_never_taken_for_a_run(text, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     for resume in (False, True):
-        with pytest.raises(UserError, match="got a folder of other files"):
+        with pytest.raises(UserError, match="got a folder with other files"):
             run(text, tmp_path, resume=resume)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -226,7 +226,7 @@ def test_entries_of_metrics_that_are_none_are_passed_over(copied, text, uninterr
     assert RunFolder(copied).metrics() == before
     run(text, copied, resume=True)
     assert outcome(copied) == outcome(uninterrupted)
-    assert ", no step left to 12, seed" in (copied / "log.txt").read_text(encoding="utf-8")
+    assert ", seed 1, no step left to 12" in (copied / "log.txt").read_text(encoding="utf-8")
     (copied / "metrics.jsonl").unlink()
     (copied / "metrics.jsonl").mkdir()
     with pytest.raises(UserError) as error:
@@ -239,25 +239,25 @@ def test_entries_of_metrics_that_are_none_are_passed_over(copied, text, uninterr
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
 def test_a_checkpoint_that_cannot_be_written_is_tried_again(text, uninterrupted, tmp_path, monkeypatch, number):
-    as_json, tries = storage.as_json, []
+    sealed_json, tries = storage.sealed_json, []
 
     def full(content):
         tries.append(content["step"])
         if content["step"] in (6, 7):
             raise OSError(number, os.strerror(number))
-        return as_json(content)
+        return sealed_json(content)
 
-    monkeypatch.setattr(storage, "as_json", full)
-    monkeypatch.setattr(loop, "RETRY", -1)
+    monkeypatch.setattr(storage, "sealed_json", full)
+    monkeypatch.setattr(checkpointer, "RETRY", -1)
     run(text, tmp_path / "run")
     assert tries == [3, 6, 7, 8, 9, 12]
     log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
-    assert log.count(os.strerror(number)) == 2 and "training goes on, and tries again" in log
+    assert log.count(os.strerror(number)) == 2 and "training continues; the next attempt" in log
     assert outcome(tmp_path / "run") == outcome(uninterrupted)
 
 
 def test_lines_that_a_full_disk_did_not_take_are_written_later(text, tmp_path, monkeypatch):
-    real, calls = Appended._write, []
+    real, calls = LineFile._write, []
 
     def full(self):
         calls.append(self.path.name)
@@ -265,7 +265,7 @@ def test_lines_that_a_full_disk_did_not_take_are_written_later(text, tmp_path, m
             raise WriteError("full")
         real(self)
 
-    monkeypatch.setattr(Appended, "_write", full)
+    monkeypatch.setattr(LineFile, "_write", full)
     run(text, tmp_path / "run")
     monkeypatch.undo()
     run(text, tmp_path / "other")
@@ -275,7 +275,7 @@ def test_lines_that_a_full_disk_did_not_take_are_written_later(text, tmp_path, m
 def test_it_stops_in_time_with_a_checkpoint_and_goes_on(text, uninterrupted, tmp_path, monkeypatch):
     real, update = time.monotonic, Trainer._update
     spent = [0.0]
-    monkeypatch.setattr(loop.time, "monotonic", lambda: real() + spent[0])
+    monkeypatch.setattr(time, "monotonic", lambda: real() + spent[0])
 
     def slow(self):
         spent[0] += 1000.0
@@ -293,17 +293,15 @@ def test_it_stops_in_time_with_a_checkpoint_and_goes_on(text, uninterrupted, tmp
 def test_a_kill_between_a_checkpoint_and_the_removal_of_another_leaves_the_same_set(
     text, uninterrupted, tmp_path, monkeypatch
 ):
-    out, prune = tmp_path / "run", storage.remove
+    out, remove = tmp_path / "run", checkpoint.remove_folder
 
     def crash(path):
         raise Crash
 
-    from train.run import checkpoint
-
-    monkeypatch.setattr(checkpoint, "remove", crash)
+    monkeypatch.setattr(checkpoint, "remove_folder", crash)
     with pytest.raises(Crash):
         run(text, out)
-    monkeypatch.setattr(checkpoint, "remove", prune)
+    monkeypatch.setattr(checkpoint, "remove_folder", remove)
     run(text, out, resume=True)
     assert outcome(out) == outcome(uninterrupted)
     assert sorted(os.listdir(out / "checkpoints")) == sorted(os.listdir(uninterrupted / "checkpoints"))
@@ -320,7 +318,7 @@ def test_a_link_is_followed_and_the_mode_kept(tmp_path):
     assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == "after"
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(UserError, match="links that lead to each other"):
+    with pytest.raises(UserError, match="a cycle of links"):
         write_text(tmp_path / "loop", "x")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "loop"]
 
@@ -329,7 +327,7 @@ def test_what_is_no_regular_file_is_written_as_it_is(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     for path in ("/dev/null", tmp_path / "pipe"):
-        with whole(path, "t", through=True) as file:
+        with atomic_write(path, "t", write_through=True) as file:
             file.write("through")
     assert os.read(reader, 99) == b"through"
     os.close(reader)
@@ -338,13 +336,13 @@ def test_what_is_no_regular_file_is_written_as_it_is(tmp_path):
     assert (tmp_path / "pipe").read_text() == "instead"
     os.mkfifo(tmp_path / "log.txt")
     with pytest.raises(UserError, match="to append to; got a pipe"):
-        with Appended(tmp_path / "log.txt"):
+        with LineFile(tmp_path / "log.txt"):
             pass
 
 
 def test_two_writers_of_a_file_are_one_after_the_other(tmp_path):
-    with whole(tmp_path / "file", "t") as file:
-        with pytest.raises(UserError, match="only writer"):
+    with atomic_write(tmp_path / "file", "t") as file:
+        with pytest.raises(UserError, match="another program is writing this file"):
             write_text(tmp_path / "file", "second")
         file.write("first")
     assert (tmp_path / "file").read_text() == "first"
@@ -364,10 +362,10 @@ JSON = st.recursive(
 def test_a_note_of_ours_is_read_as_it_was_written_or_not_at_all(tmp_path, content, at, bit):
     note = tmp_path / "note.json"
     write_json(note, content)
-    assert kept(note) == content
+    assert read_sealed(note) == content
     raw = bytearray(note.read_bytes())
     raw[int(at * len(raw))] ^= 1 << bit
     note.write_bytes(raw)
-    assert kept(note) in (None, content)  # a space may be another
+    assert read_sealed(note) in (None, content)  # a space may be another
     note.write_bytes(raw[: int(at * len(raw))])
-    assert kept(note) in (None, content) and kept(tmp_path / "none") is None
+    assert read_sealed(note) in (None, content) and read_sealed(tmp_path / "none") is None

@@ -16,7 +16,7 @@ from tests.helpers.forks import Fork, ran
 from tests.helpers.trainings import outcome
 from train import average_checkpoints
 from train.cli import main
-from train.learn.signals import never_lost
+from train.learn.signals import reraise_lost_interrupts
 from train.run.folder import RunFolder
 
 text, uninterrupted = trainings.text, trainings.uninterrupted
@@ -175,7 +175,7 @@ def test_ctrl_c_while_something_is_cleared_away_is_not_ignored(monkeypatch, slow
 
     start, before = threading.Thread.start, sys.unraisablehook
     monkeypatch.setattr(threading.Thread, "start", lambda thread: (start(thread), time.sleep(slow)))
-    with pytest.raises(KeyboardInterrupt), never_lost():
+    with pytest.raises(KeyboardInterrupt), reraise_lost_interrupts():
         Cleared()
         for _ in range(6000):
             time.sleep(0.01)

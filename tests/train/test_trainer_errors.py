@@ -101,7 +101,7 @@ def test_a_full_disk_stops_with_one_line_and_keeps_the_last_checkpoint(text, tmp
     assert "No space left" in one_line(error) and "try freeing space, then --resume" in one_line(error)
     monkeypatch.undo()
     log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
-    assert "training goes on, and tries again" in log and "; try " not in log  # there is nothing to do for anybody
+    assert "training continues; the next attempt" in log and "; try " not in log  # there is nothing to do for anybody
     assert load_checkpoint(RunFolder(tmp_path / "run").steps()[-1]).state["step"] == 6
     run(text, tmp_path / "run", resume=True)
 

@@ -19,7 +19,7 @@ def measured(task: Task, model: Any, batch: Any, settings: Any) -> Memory:
     model.train()
     how = {"smoothing": settings.label_smoothing, "smoothing_over": settings.smoothing_over}
     with npx.keyed(settings.seed, 1), observing(Memory()) as memory:
-        task.loss(model, batch, **how, normalizer=batch.n_target_tokens).backward()
+        model.loss(*task.sequences(batch), **how, normalizer=batch.n_target_tokens).backward()
     model.eval()
     return memory
 

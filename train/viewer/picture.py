@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import whole, write_text
+from train.files import atomic_write, write_text
 
 KINDS = (".png", ".svg")
 COLOURS = "viridis"  # even in lightness, also for eyes that see fewer colours, and printed in grey
@@ -83,7 +83,7 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # of a script that the font does not have
         drawn = io.BytesIO()
         figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=about)
-    with whole(path) as file:
+    with atomic_write(path) as file:
         file.write(readable(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
     write_text(text := beside(path), f"{title}\n\n{alt}\n\n{DRAWN.decode()}{source}.\n")
     return text
