@@ -27,7 +27,7 @@ def plant(monkeypatch, make, training=True):
     forward, loss_of, given, longest = FeedForward.forward, Transformer.loss_of, [], {}
 
     def measured(self, *inputs, packing, **how):
-        longest.update({len(side.flat_index): side.longest for side in packing})  # by the rows of a side
+        longest.update({len(side.flat_index): side.max_length for side in packing})  # by the rows of a side
         return loss_of(self, *inputs, packing=packing, **how)
 
     def planted(self, x):
