@@ -1,4 +1,4 @@
-"""What a command finds around it: a backend for notebooks, streams that know few letters, files that are damaged."""
+"""The environment of a command: matplotlib backends, stream encodings, damaged files."""
 
 import gzip
 import os
@@ -16,7 +16,7 @@ text, uninterrupted = trainings.text, trainings.uninterrupted
 
 
 def command(*arguments, **around):
-    """The command line in a process of its own, with these environment variables; (status, stdout, stderr)."""
+    """Run a command in a subprocess with these environment variables; return (status, stdout, stderr)."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | around
     done = subprocess.run(
         [sys.executable, "-m", "train", *map(str, arguments)], env=environment, capture_output=True, cwd=ROOT
@@ -24,15 +24,15 @@ def command(*arguments, **around):
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
-def test_a_backend_of_notebooks_changes_no_picture(uninterrupted, tmp_path):
-    """A notebook sets it for the commands that it starts, and may be of another environment."""
+def test_a_notebook_backend_does_not_change_pictures(uninterrupted, tmp_path):
+    """A notebook sets MPLBACKEND for the commands it starts, possibly to one that is not installed."""
     draw = ["draw", uninterrupted, "curves", "--out", tmp_path / "a.png"]
     assert command(*draw, MPLBACKEND="module://matplotlib_inline.backend_inline") == (0, "", "")
     assert (tmp_path / "a.png").is_file()
 
 
 @pytest.mark.parametrize("around", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}])
-def test_letters_that_a_stream_does_not_know_are_escaped(around, uninterrupted, tmp_path):
+def test_characters_outside_the_stream_encoding_are_escaped(around, uninterrupted, tmp_path):
     shutil.copytree(uninterrupted, tmp_path / "run")
     config = tmp_path / "run" / "config.toml"
     config.write_text(config.read_text("utf-8").replace("train_src =", 'train_src = "f\u00fcnf \u2192" #'), "utf-8")
@@ -41,8 +41,8 @@ def test_letters_that_a_stream_does_not_know_are_escaped(around, uninterrupted, 
 
 
 @pytest.mark.parametrize("source", ["file", "stdin"])
-def test_what_goes_wrong_with_the_output_is_not_told_of_the_input(source, uninterrupted, text, tmp_path):
-    """A limit of the size of files stands for a full disk: files and limits are those of a process."""
+def test_an_output_error_is_not_attributed_to_the_input(source, uninterrupted, text, tmp_path):
+    """A file size limit stands for a full disk. It applies to a process, hence the subprocess."""
     translate = ["translate", "--model", uninterrupted, "--output", tmp_path / "out", "--batch-tokens", "99"]
     program = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9)); from train.cli import main; "
     given = ["--input", text / "train.en"] if source == "file" else []
@@ -55,7 +55,7 @@ def test_what_goes_wrong_with_the_output_is_not_told_of_the_input(source, uninte
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="needs a file that cannot be read")
-def test_what_goes_wrong_with_the_input_is_told_of_it(uninterrupted, text, tmp_path, capfd):
+def test_an_input_error_names_the_input(uninterrupted, text, tmp_path, capfd):
     for arguments in (
         ["translate", "--model", uninterrupted, "--output", tmp_path / "out", "--input", "/proc/self/mem"],
         ["score", "--ref", text / "valid.de", "--hyp", "/proc/self/mem"],
@@ -73,7 +73,7 @@ def test_what_goes_wrong_with_the_input_is_told_of_it(uninterrupted, text, tmp_p
 
 
 @pytest.mark.parametrize("damage", ["cut", "other", "changed"])
-def test_damaged_packed_text_is_told_in_one_line(damage, text, tmp_path, capfd):
+def test_a_damaged_gzip_file_is_one_line(damage, text, tmp_path, capfd):
     packed = gzip.compress((text / "train.en").read_bytes())
     (tmp_path / "good.gz").write_bytes(gzip.compress((text / "train.de").read_bytes()))
     found = {"cut": packed[:-30], "other": b"no archive at all", "changed": packed[:-6] + b"12" + packed[-4:]}[damage]

@@ -1,4 +1,4 @@
-"""Tasks: what every one declares, and that trainer, configuration and commands know no task in particular."""
+"""Tasks: their declarations, and a user-defined task that works with trainer, configuration and commands."""
 
 import os
 from dataclasses import dataclass, fields
@@ -31,14 +31,14 @@ def test_a_task_declares_its_keys_files_and_models(name):
     assert {p.name for p in text_options()} >= keys.keys()
 
 
-def test_a_name_is_taken_once():
+def test_a_task_name_cannot_be_registered_twice():
     with pytest.raises(ValueError, match="task: 'translation' is already registered"):
         task(type("Again", (Task,), {"name": "translation"}))
 
 
 @dataclass(frozen=True)
 class CopyKeys:
-    """A line is to be said again."""
+    """Copy a line."""
 
     copied: str = key("", "Training text: a sentence a line. Also --copied.", may_change=True)
     valid_copied: str = key("", "Validation text. Also --valid-copied.", may_change=True)
@@ -46,7 +46,7 @@ class CopyKeys:
 
 @dataclass
 class CopyBatch:
-    """Rows of ids with begin and end, padded."""
+    """Padded rows of ids with BOS and EOS."""
 
     ids: np.ndarray
 
@@ -77,7 +77,7 @@ class CopyCorpus(list):
 
 
 class CopyBatches:
-    """A batch a line, in order."""
+    """One batch per line, in order."""
 
     def __init__(self, corpus):
         self.corpus = corpus
@@ -93,7 +93,7 @@ class CopyBatches:
 
 
 class Copying(Task):
-    """A task of one side, as an outsider would add it."""
+    """A task with one side, as a user would add it."""
 
     name, keys, examples = "copying", CopyKeys, "pairs"
     files = {"train": ("copied",), "valid": ("valid_copied",)}
@@ -128,7 +128,7 @@ class Lines:
         return {"lines": len(self.seen)}
 
 
-def test_a_task_of_another_kind_is_trained_saved_and_loaded_by_the_same_code(tmp_path, monkeypatch, capsys):
+def test_a_user_defined_task_is_trained_saved_and_loaded(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(TASKS, "copying", Copying())
     monkeypatch.setitem(SECTIONS, "data", data_section())
     assert {"copied", "valid_copied", "train_src"} <= {p.name for p in text_options()}
@@ -157,7 +157,7 @@ def test_a_task_of_another_kind_is_trained_saved_and_loaded_by_the_same_code(tmp
         load_model(tmp_path / "run")
 
 
-def test_a_model_that_the_task_does_not_train_is_refused(tmp_path, monkeypatch):
+def test_an_architecture_that_does_not_fit_the_task_is_rejected(tmp_path, monkeypatch):
     values = tables(tmp_path)
     values["model"]["architecture"] = "decoder"
     with pytest.raises(UserError, match="model.architecture: expected encoder_decoder for the task translation; got d"):
@@ -165,7 +165,7 @@ def test_a_model_that_the_task_does_not_train_is_refused(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_training_text_is_read_for_the_tokenizer_and_for_its_arrays_alone(tmp_path, monkeypatch):
+def test_the_training_text_is_read_only_for_tokenizer_and_arrays(tmp_path, monkeypatch):
     write_pairs(tmp_path, "train", 40, seed=1)
     write_pairs(tmp_path, "valid", 5, seed=2)
     opened, real = [], os.open
@@ -177,4 +177,4 @@ def test_the_training_text_is_read_for_the_tokenizer_and_for_its_arrays_alone(tm
     monkeypatch.setattr(os, "open", watched)
     train(RunConfig.from_dict(tables(tmp_path, max_steps=1)), tmp_path / "run", progress=False)
     times = {name: opened.count(name) for name in ("train.en", "train.de", "valid.en", "valid.de")}
-    assert times == {"train.en": 3, "train.de": 3, "valid.en": 2, "valid.de": 2}  # once for the first line alone
+    assert times == {"train.en": 3, "train.de": 3, "valid.en": 2, "valid.de": 2}  # one of them only for the first line
