@@ -52,25 +52,25 @@ def root(zero):
 
 
 @pytest.mark.parametrize(
-    ("make", "what", "told"),
+    ("make", "what", "pattern"),
     [
         (zero_by_zero, "loss", r"divide: expected finite numbers from finite ones; gave nan at \(0, 0\)"),
         (root, "gradient norm", r"sqrt, on the way back: expected a finite gradient of argument 0; gave \S+ at"),
     ],
 )
-def test_training_reports_operation_text_lines_and_source_line(text, tmp_path, monkeypatch, capfd, make, what, told):
+def test_training_reports_operation_text_lines_and_source_line(text, tmp_path, monkeypatch, capfd, make, what, pattern):
     given = plant(monkeypatch, make)
     file = tmp_path / "config.toml"
     file.write_text(config(text).dump(), encoding="utf-8")
     command = ["train", str(file), "--quiet", "--debug", "anomaly", "--set", "train.max_skipped=0", "--out"]
     assert main([*command, str(tmp_path / "run")]) == 2
-    where = rf"it comes from lines 28 of the text.*; first operation: {told}.*\((en|de)coder\.0\.feed_forward, "
-    found, line = capfd.readouterr().err, make.__code__.co_firstlineno + 1
-    assert re.search(rf'step 2: expected a finite {what}; got .*{where}File "{__file__}", line {line}, in', found)
-    assert found.count("\n") == 1
-    assert found.strip().removeprefix("npx-transformer: ") in (tmp_path / "run" / "log.txt").read_text()
+    where = rf"it comes from lines 28 of the text.*; first operation: {pattern}.*\((en|de)coder\.0\.feed_forward, "
+    err, line = capfd.readouterr().err, make.__code__.co_firstlineno + 1
+    assert re.search(rf'step 2: expected a finite {what}; got .*{where}File "{__file__}", line {line}, in', err)
+    assert err.count("\n") == 1
+    assert err.strip().removeprefix("npx-transformer: ") in (tmp_path / "run" / "log.txt").read_text()
     (entry,) = [entry for entry in metrics(tmp_path / "run") if entry["kind"] == "skipped"]
-    assert entry["anomaly"] in found and entry["examples"].startswith("lines 28 ")
+    assert entry["anomaly"] in err and entry["examples"].startswith("lines 28 ")
     assert given and sorted(given) == sorted(2 * list({*given})), "the repetition is exact, dropout included"
 
 
@@ -92,10 +92,10 @@ def test_nothing_is_checked_while_all_values_are_finite(text, tmp_path, monkeypa
 
 def test_validation_reports_text_lines_and_operation(text, tmp_path, monkeypatch):
     plant(monkeypatch, zero_by_zero, training=False)
-    for debug, told in (("", "; --debug anomaly names the operation"), ("anomaly", "; first operation: divide: ")):
+    for debug, words in (("", "; --debug anomaly names the operation"), ("anomaly", "; first operation: divide: ")):
         with pytest.raises(UserError, match="step 4: expected a finite validation loss; got nan") as error:
             run(text, tmp_path / f"run{debug}", debug=debug)
-        assert told in one_line(error) and "it comes from lines " in one_line(error)
+        assert words in one_line(error) and "it comes from lines " in one_line(error)
 
 
 def test_a_norm_that_overflows_without_an_operation_is_reported(text, tmp_path, monkeypatch):

@@ -128,9 +128,9 @@ def test_a_damaged_file_is_named_and_an_older_checkpoint_suggested(tmp_path, nam
         load_checkpoint(new)
     assert str(new / name) in one_line(error) and "older" in one_line(error)
     assert load_checkpoint(old).state["step"] == 9
-    told = []
-    path, found = load_newest(RunFolder(tmp_path), told.append)
-    assert path == old and found.state["step"] == 9 and len(told) == 1 and str(new / name) in told[0]
+    messages = []
+    path, checkpoint = load_newest(RunFolder(tmp_path), messages.append)
+    assert path == old and checkpoint.state["step"] == 9 and len(messages) == 1 and str(new / name) in messages[0]
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,8 @@ def test_a_later_format_is_rejected(tmp_path):
 
 
 def test_a_run_loads_its_average_or_else_its_newest_step(run, tokenizer):
-    model, found, _ = load_model(run)
-    assert found.digest == tokenizer.digest and not model.training
+    model, loaded_tokenizer, _ = load_model(run)
+    assert loaded_tokenizer.digest == tokenizer.digest and not model.training
     assert all(np.array_equal(v, weights_of(run / "checkpoints" / "step-10")[k]) for k, v in model.state_dict().items())
     averaged = average_checkpoints(run, 3)
     model, _, _ = load_model(run)
@@ -222,9 +222,9 @@ def test_the_state_has_checksums_of_the_arrays_and_of_itself(tmp_path):
     b = np.arange(4, dtype=np.float32)
     expected = hashlib.sha256(b"b float32 (4,)\n" + b.tobytes()).hexdigest()
     assert state["files"]["model.safetensors"]["tensors"]["b"] == expected
-    own = state.pop("sha256_of_this")
+    seal = state.pop("sha256_of_this")
     canonical = json.dumps(state, sort_keys=True, separators=(",", ":"))
-    assert own == hashlib.sha256(canonical.encode()).hexdigest()
+    assert seal == hashlib.sha256(canonical.encode()).hexdigest()
 
 
 @settings(max_examples=60)
@@ -318,7 +318,7 @@ def test_a_checkpoint_replaces_one_of_the_same_step(tmp_path):
 @pytest.mark.parametrize("before", range(1, 5))
 @pytest.mark.parametrize("name", ["step-5", "averaged"])
 def test_a_kill_while_a_checkpoint_is_replaced_leaves_a_complete_one(run, monkeypatch, name, before):
-    """SIGKILL before each call that renames or removes a folder: the old or the new weights are found, never none."""
+    """SIGKILL before each call that renames or removes a folder: the old or the new weights are weights, never none."""
     folder, calls = RunFolder(run), []
     shutil.copytree(folder.step(10), target := folder.checkpoints / name)
     state = {key: storage.read_state(folder.step(10))[key] for key in storage.IDENTITY} | {"step": 5}
@@ -343,14 +343,14 @@ def test_a_kill_while_a_checkpoint_is_replaced_leaves_a_complete_one(run, monkey
         patch.setattr(shutil, "rmtree", killing(shutil.rmtree))
         with pytest.raises(Killed):
             storage.write_folder(target, {FILES[0]: new}, state)
-    found = weights_of(replace.existing_folder(target))
+    weights = weights_of(replace.existing_folder(target))
     old = weights_of(folder.step(10))
-    assert all(np.array_equal(found[key], old[key]) or np.array_equal(found[key], new[key]) for key in old)
+    assert all(np.array_equal(weights[key], old[key]) or np.array_equal(weights[key], new[key]) for key in old)
     assert name == "averaged" or [path.name.count("step-5") for path in folder.steps()][2] == 1
     assert name != "averaged" or find_checkpoint(run) == replace.existing_folder(target)
     folder.remove_leftovers()
     assert {path.name for path in folder.checkpoints.iterdir()} == {"step-1", "step-2", "step-10", name}
-    assert all(np.array_equal(weights_of(target)[key], found[key]) for key in old)
+    assert all(np.array_equal(weights_of(target)[key], weights[key]) for key in old)
     storage.write_folder(target, {FILES[0]: new}, state)
     assert all(np.array_equal(weights_of(target)[key], new[key]) for key in old)
     assert {path.name for path in folder.checkpoints.iterdir()} == {"step-1", "step-2", "step-10", name}

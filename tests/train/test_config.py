@@ -102,8 +102,8 @@ def test_every_key_is_explained_and_its_default_is_valid(full):
 
 def test_the_model_table_has_every_field_of_the_architecture():
     given_elsewhere = {"vocab_size", "pad_id", "bos_id", "eos_id", "n_outputs"}
-    own = set(keys_of("model")) - {"preset", "variant"}
-    assert own == {f.name for f in fields(TransformerConfig)} - given_elsewhere
+    names = set(keys_of("model")) - {"preset", "variant"}
+    assert names == {f.name for f in fields(TransformerConfig)} - given_elsewhere
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -34,29 +34,29 @@ class Journal:
 
 def batches(number, seed=0):
     """Return `number` batches of different sentences; every third one has another shape."""
-    rng, found = np.random.default_rng(seed), []
+    rng, result = np.random.default_rng(seed), []
     for i in range(number):
         rows, *lengths = (2, 3, 7) if i % 3 == 2 else (3, 5, 4)
         src, tgt = (rng.integers(4, 20, (rows, length)).astype(np.int32) for length in lengths)
         cut = rng.integers(1, 3)
         src[0, -cut:], tgt[1, -cut:], tgt[:, 0] = 0, 0, 1
-        found.append(Batch(src, tgt, 0))
-    return found
+        result.append(Batch(src, tgt, 0))
+    return result
 
 
 def updated(graphs, micro, precision="bf16", accumulate=1, shape=None, model=Transformer, task="translation"):
     """Return the weights after updates, the losses and norms, the log lines and the Update."""
     made = model(TransformerConfig(**SHAPE | (shape or {})), seed=3, dtype=npx.precision_named(precision).weights)
     settings = config(Path(), batch_tokens=20, precision=precision, graphs=True).train
-    journal, found = Journal(), []
+    journal, figures = Journal(), []
     update = Update(TASKS[task], made, settings, journal)
     if update.graphs:
         update.graphs.possible = graphs
     for step in range(0, len(micro), accumulate):
         loss, norm = update.gradient(micro[step : step + accumulate], step + 1)
-        found.append((loss, norm))
+        figures.append((loss, norm))
         update.apply(0.01, norm)
-    return npx.to_host(update.flat.data), found, journal.lines, update
+    return npx.to_host(update.flat.data), figures, journal.lines, update
 
 
 EVERY_DROPOUT = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
@@ -71,10 +71,10 @@ def test_a_step_with_graphs_equals_the_step_without_bit_for_bit(precision, accum
     with device(cuda=True):
         expected = updated(False, micro, precision, accumulate, shape)
         assert STATE.launches == 0
-        found = updated(True, micro, precision, accumulate, shape)
+        result = updated(True, micro, precision, accumulate, shape)
     assert STATE.launches == len(micro) - 2  # the first batch of each of two shapes is not captured
-    assert found[0].tobytes() == expected[0].tobytes()
-    assert found[1] == expected[1] and found[2] == []
+    assert result[0].tobytes() == expected[0].tobytes()
+    assert result[1] == expected[1] and result[2] == []
 
 
 def test_a_language_model_step_with_graphs_is_exact_too():
@@ -83,8 +83,8 @@ def test_a_language_model_step_with_graphs_is_exact_too():
     how = {"model": LanguageModel, "task": "language", "shape": EVERY_DROPOUT | {"architecture": "decoder"}}
     with device(cuda=True):
         expected = updated(False, micro, **how)
-        found = updated(True, micro, **how)
-    assert STATE.launches == 3 and found[0].tobytes() == expected[0].tobytes() and found[1] == expected[1]
+        result = updated(True, micro, **how)
+    assert STATE.launches == 3 and result[0].tobytes() == expected[0].tobytes() and result[1] == expected[1]
 
 
 class TextBatch:
@@ -99,8 +99,8 @@ def test_replaced_arrays_live_as_long_as_the_graphs_that_read_them():
     micro = [*short, long, *short]
     with device(cuda=True):
         expected = updated(False, micro)
-        found = updated(True, micro)
-        assert STATE.launches == 3 and found[0].tobytes() == expected[0].tobytes()
+        result = updated(True, micro)
+        assert STATE.launches == 3 and result[0].tobytes() == expected[0].tobytes()
 
 
 def waited_for(loss):
@@ -125,10 +125,10 @@ def test_a_failed_capture_warns_once_and_runs_kernel_by_kernel(change, said, mon
         expected = updated(False, micro, shape={"dropout": 0.0})
         real = Transformer.loss_of
         monkeypatch.setattr(Transformer, "loss_of", lambda self, *inputs, **how: change(real(self, *inputs, **how)))
-        found = updated(True, micro, shape={"dropout": 0.0})
+        result = updated(True, micro, shape={"dropout": 0.0})
         assert STATE.pinned is strict_graphs.pinned
-    assert STATE.launches == 0 and found[0].tobytes() == expected[0].tobytes()
-    (line,) = found[2]
+    assert STATE.launches == 0 and result[0].tobytes() == expected[0].tobytes()
+    (line,) = result[2]
     assert line.startswith("train.graphs: expected kernels that a CUDA graph can capture; got '") and said in line
 
 
@@ -155,15 +155,15 @@ def test_there_are_no_graphs_on_a_cpu():
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_without_capture_it_computes_the_gradient_of_the_loss(precision):
     """Equal to an update without train.graphs up to rounding. That one packs, so its dropout masks differ."""
-    found = []
+    results = []
     with device(cuda=True):
         for graphs in (True, False):
             made = Transformer(TransformerConfig(**SHAPE | {"dropout": 0.0}), seed=3)
             settings = config(Path(), batch_tokens=20, precision=precision, graphs=graphs).train
             update = Update(TASKS["translation"], made, settings, Journal())
             loss, norm = update.gradient(batches(3), 1)
-            found.append(np.array([*npx.to_host(update.flat.grad), loss, norm]))
-    np.testing.assert_allclose(*found, rtol=0, atol=1e-6 if precision == "float32" else 2e-2)
+            results.append(np.array([*npx.to_host(update.flat.grad), loss, norm]))
+    np.testing.assert_allclose(*results, rtol=0, atol=1e-6 if precision == "float32" else 2e-2)
 
 
 # ---- invalid captures, on the fake as on a GPU
@@ -172,41 +172,41 @@ def test_without_capture_it_computes_the_gradient_of_the_loss(precision):
 def refused(function, error, match):
     x = np.arange(4, dtype=np.float32)
     with device(cuda=True) as cupy, pytest.raises(error, match=match):
-        kept = [npx.ones(4)]
-        graph = Graph(lambda given: function(cupy, given, kept[0]), [x])
-        kept.clear()
+        buffers = [npx.ones(4)]
+        graph = Graph(lambda given: function(cupy, given, buffers[0]), [x])
+        buffers.clear()
         graph([x])
 
 
 def test_a_capture_rejects_what_a_gpu_rejects():
-    refused(lambda cupy, x, kept: x * float(x.sum()), RuntimeError, "StreamCapture")
-    refused(lambda cupy, x, kept: npx.to_host(x), RuntimeError, "StreamCapture")
-    refused(lambda cupy, x, kept: x + npx.asarray([1.0, 2, 3, 4], "float32"), RuntimeError, "uploads")
+    refused(lambda cupy, x, buffer: x * float(x.sum()), RuntimeError, "StreamCapture")
+    refused(lambda cupy, x, buffer: npx.to_host(x), RuntimeError, "StreamCapture")
+    refused(lambda cupy, x, buffer: x + npx.asarray([1.0, 2, 3, 4], "float32"), RuntimeError, "uploads")
     later = npx.random.LaterKey
-    refused(lambda cupy, x, kept: npx.random.normal(later(1, 0, 0, x), (4,)), RuntimeError, "the host does not know")
-    product = lambda cupy, x, kept: blas._cupys_gemm_ex(cupy)(*[0] * 18)  # noqa: E731
+    refused(lambda cupy, x, buffer: npx.random.normal(later(1, 0, 0, x), (4,)), RuntimeError, "the host does not know")
+    product = lambda cupy, x, buffer: blas._cupys_gemm_ex(cupy)(*[0] * 18)  # noqa: E731
     refused(product, NotImplementedError, "cuBLAS API during stream capture")
 
 
 def test_the_fake_rejects_what_a_gpu_computes_incorrectly():
-    refused(lambda cupy, x, kept: x + cupy.asarray(np.ones(4, "float32")), AssertionError, "an upload")
-    refused(lambda cupy, x, kept: x + kept, AssertionError, "given back")
+    refused(lambda cupy, x, buffer: x + cupy.asarray(np.ones(4, "float32")), AssertionError, "an upload")
+    refused(lambda cupy, x, buffer: x + buffer, AssertionError, "given back")
 
 
 def test_a_graph_repeats_the_captured_calls():
     with device(cuda=True):
-        total, kept = npx.zeros(3), npx.arange(3.0).astype("float32")
+        total, factor = npx.zeros(3), npx.arange(3.0).astype("float32")
 
         def function(x, n):
             nonlocal total
-            y = x * kept
+            y = x * factor
             total += y
             return y.sum() + n
 
         graph = Graph(function, [np.ones(3, np.float32), np.zeros((), np.int64)])
         assert npx.to_host(total).tolist() == [0, 0, 0]  # a capture computes nothing
-        found = [graph([np.full(3, x, np.float32), np.array(n)]) for x, n in ((1, 5), (2, 6))]
-        assert found[0] is found[1] and npx.to_host(found[1]) == 12 and npx.to_host(total).tolist() == [0, 3, 6]
+        outputs = [graph([np.full(3, x, np.float32), np.array(n)]) for x, n in ((1, 5), (2, 6))]
+        assert outputs[0] is outputs[1] and npx.to_host(outputs[1]) == 12 and npx.to_host(total).tolist() == [0, 3, 6]
         other = Graph(lambda x: x + 1, [np.ones(3, np.float32)])
         other([np.ones(3, np.float32)])
-        assert np.isnan(npx.to_host(found[1]))  # graphs share their memory
+        assert np.isnan(npx.to_host(outputs[1]))  # graphs share their memory

@@ -36,8 +36,8 @@ def test_characters_outside_the_stream_encoding_are_escaped(around, uninterrupte
     shutil.copytree(uninterrupted, tmp_path / "run")
     config = tmp_path / "run" / "config.toml"
     config.write_text(config.read_text("utf-8").replace("train_src =", 'train_src = "f\u00fcnf \u2192" #'), "utf-8")
-    found = command("info", tmp_path / "run", "--config", **around, PYTHONUTF8="0")
-    assert (found[0], found[2]) == (0, "") and 'train_src = "f\\xfcnf \\u2192"' in found[1]
+    result = command("info", tmp_path / "run", "--config", **around, PYTHONUTF8="0")
+    assert (result[0], result[2]) == (0, "") and 'train_src = "f\\xfcnf \\u2192"' in result[1]
 
 
 @pytest.mark.parametrize("source", ["file", "stdin"])
@@ -76,8 +76,8 @@ def test_an_input_error_names_the_input(uninterrupted, text, tmp_path, capfd):
 def test_a_damaged_gzip_file_is_one_line(damage, text, tmp_path, capfd):
     packed = gzip.compress((text / "train.en").read_bytes())
     (tmp_path / "good.gz").write_bytes(gzip.compress((text / "train.de").read_bytes()))
-    found = {"cut": packed[:-30], "other": b"no archive at all", "changed": packed[:-6] + b"12" + packed[-4:]}[damage]
-    (tmp_path / "bad.gz").write_bytes(found)
+    content = {"cut": packed[:-30], "other": b"no archive at all", "changed": packed[:-6] + b"12" + packed[-4:]}[damage]
+    (tmp_path / "bad.gz").write_bytes(content)
     sides = [tmp_path / "good.gz", tmp_path / "bad.gz"]
     for src, tgt in (sides, sides[::-1]):
         out = ["data", "own", "--out", str(tmp_path / "out"), "--quiet"]

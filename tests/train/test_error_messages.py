@@ -19,7 +19,7 @@ text, uninterrupted = trainings.text, trainings.uninterrupted
 NOT_XML = "a\x01b\x1bc\x0cd\ufffee\ud800f"
 
 
-def told(capfd, *arguments, status=2):
+def error_line(capfd, *arguments, status=2):
     """Return the single line on stderr of a failing command."""
     capfd.readouterr()
     assert main([*map(str, arguments)]) == status
@@ -103,7 +103,7 @@ def test_a_lost_configuration_is_reported(content, copy, text, capfd):
     config.unlink()
     if content is not None:
         config.write_bytes(content)
-    err = told(capfd, "translate", "--model", copy, "--input", text / "valid.en", status=0)
+    err = error_line(capfd, "translate", "--model", copy, "--input", text / "valid.en", status=0)
     assert f"{config}: expected the run's configuration; got none; using the defaults of [search]" in err
 
 
@@ -124,7 +124,7 @@ def test_info_reports_a_tokenizer_of_another_run(copy, tmp_path, capfd):
     other = ["train", "tiny", *sides, "--out", tmp_path / "other", "--set=train.max_steps=1", "--quiet"]
     assert main([*map(str, [*other, "--set=data.vocab_size=280", "--set=train.batch_tokens=100"])]) == 0
     shutil.copy(tmp_path / "other" / "tokenizer.json", copy)
-    assert "expected the tokenizer of the model" in told(capfd, "info", copy)
+    assert "expected the tokenizer of the model" in error_line(capfd, "info", copy)
 
 
 # ---- pictures
@@ -135,7 +135,7 @@ def test_characters_invalid_in_xml_are_replaced_in_pictures(uninterrupted, tmp_p
     drawn = [["draw", uninterrupted, what, "--out", tmp_path / f"{what}.svg"] for what in ("heads", "beam")]
     for arguments in (*drawn, ["reproduce", "figures", "--model", uninterrupted, "--out", tmp_path / "figures"]):
         assert main([*map(str, arguments), "--input", f"one {NOT_XML[:-2]} two"]) == 0
-    found = [*tmp_path.rglob("*.svg")]
-    assert len(found) == 5 and all(ElementTree.parse(file) for file in found)
+    pictures = [*tmp_path.rglob("*.svg")]
+    assert len(pictures) == 5 and all(ElementTree.parse(file) for file in pictures)
     tree = draw_tree(Tree("TOP", [Leaf("X", NOT_XML)]), ["(TOP", "end"], [[1.0, 0.0]] * 2)
     assert ElementTree.fromstring(tree) is not None

@@ -111,7 +111,7 @@ def test_adam_updates_the_model_and_continues_from_its_state():
 def test_an_update_does_not_depend_on_the_layout_of_gradients(monkeypatch, joined):
     """Weights and moments are equal to the bit; the norm is summed in another order."""
     monkeypatch.setattr("models.parameters.JOINED", joined)
-    found, ids = [], np.array([[4, 5, 6, 2], [7, 8, 2, 0]])
+    results, ids = [], np.array([[4, 5, 6, 2], [7, 8, 2, 0]])
     for in_one in (True, False):
         model = Transformer(SMALL, seed=3)
         adam = Adam(model)
@@ -124,8 +124,8 @@ def test_an_update_does_not_depend_on_the_layout_of_gradients(monkeypatch, joine
                     model.loss(ids, ids).backward()
             norm = math.sqrt(squared_norm(adam.flat))
             adam.step(1e-2)
-        found.append((adam.flat.data.tobytes(), adam.m.tobytes(), adam.v.tobytes(), norm))
-    assert found[0][:3] == found[1][:3] and found[0][3] == pytest.approx(found[1][3], rel=1e-6)
+        results.append((adam.flat.data.tobytes(), adam.m.tobytes(), adam.v.tobytes(), norm))
+    assert results[0][:3] == results[1][:3] and results[0][3] == pytest.approx(results[1][3], rel=1e-6)
 
 
 def test_adam_rejects_the_state_of_another_model_and_invalid_arguments():

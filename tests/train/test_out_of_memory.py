@@ -27,9 +27,11 @@ def test_saved_arrays_are_described_by_operation_and_size():
     x = Tensor(np.ones((50, 40), "float32"), requires_grad=True)
     y = ops.exp(x)  # saves its output
     z = y * y  # saves the same array
-    kept = [k for k in saved_arrays() if k.shape == (50, 40)]
-    assert [(k.operation, k.number, k.dtype, k.nbytes) for k in kept] == [("exp", 1, "float32", 8000)]
-    assert str(kept[0]) == "exp 1 x (50, 40) float32, 0.0 MiB"
+    saved = [array for array in saved_arrays() if array.shape == (50, 40)]
+    assert [(array.operation, array.number, array.dtype, array.nbytes) for array in saved] == [
+        ("exp", 1, "float32", 8000)
+    ]
+    assert str(saved[0]) == "exp 1 x (50, 40) float32, 0.0 MiB"
     z.sum().backward()
     assert len(saved_arrays()) == before
 
@@ -38,11 +40,11 @@ def test_saved_arrays_of_a_model_are_sorted_and_exclude_parameters():
     made = model()
     with npx.keyed(1, 1):
         loss = made.loss(SRC, TGT)
-    kept = saved_arrays()
-    assert [k.nbytes for k in kept] == sorted((k.nbytes for k in kept), reverse=True)
-    assert {"dropout_residual_norm", "self_attention", "linear"} <= {k.operation for k in kept}
-    own = {tuple(p.shape) for p in made.parameters()} - {(8,), (16,)}
-    assert not [k for k in kept if k.shape in own and k.operation != "linear_cross_entropy"]
+    saved = saved_arrays()
+    assert [array.nbytes for array in saved] == sorted((array.nbytes for array in saved), reverse=True)
+    assert {"dropout_residual_norm", "self_attention", "linear"} <= {array.operation for array in saved}
+    shapes = {tuple(p.shape) for p in made.parameters()} - {(8,), (16,)}
+    assert not [array for array in saved if array.shape in shapes and array.operation != "linear_cross_entropy"]
     loss.backward()
 
 
@@ -102,7 +104,7 @@ def test_running_out_of_memory_twice_is_one_line(text, tmp_path, monkeypatch):
     Full(monkeypatch, 0)
     with pytest.raises(UserError) as error:
         run(text, tmp_path / "run")
-    told = str(error.value)
+    message = str(error.value)
     for part in (
         "step 1",
         "train.batch_tokens = 60",
@@ -111,8 +113,8 @@ def test_running_out_of_memory_twice_is_one_line(text, tmp_path, monkeypatch):
         "try train.batch_tokens = 30",
         "accumulate = 4",
     ):
-        assert part in told
-    assert "\n" not in told and any(name in told for name in ("linear", "attention", "dropout_residual_norm"))
+        assert part in message
+    assert "\n" not in message and any(name in message for name in ("linear", "attention", "dropout_residual_norm"))
     assert metrics(tmp_path / "run") == [{"kind": "halved", "step": 1, "micro_batches": 4}]
 
 

@@ -81,10 +81,10 @@ def test_the_variant_changes_only_its_keys():
 @pytest.mark.parametrize(("table", "name", "value"), DIFFERENCES)
 def test_each_difference_can_be_set_and_reset_individually(table, name, value):
     paper, other = config_of(), config_of("model.variant=tensor2tensor")
-    own = getattr(getattr(paper, table), name)
-    assert own != value
-    back = f"{table}.{name}={str(own).lower()}"
-    assert changed(config_of("model.variant=tensor2tensor", back), other) == {(table, name): own}
+    default = getattr(getattr(paper, table), name)
+    assert default != value
+    back = f"{table}.{name}={str(default).lower()}"
+    assert changed(config_of("model.variant=tensor2tensor", back), other) == {(table, name): default}
     assert changed(config_of(f"{table}.{name}={str(value).lower()}"), paper) == {(table, name): value}
 
 
@@ -116,9 +116,9 @@ def test_tensor2tensor_has_sines_before_cosines():
     model = shaped("model.variant=tensor2tensor")
     from autograd import Tensor
 
-    found = model.source_positions(Tensor(np.zeros((1, 3, 8), "float32"))).data[0]
+    positions = model.source_positions(Tensor(np.zeros((1, 3, 8), "float32"))).data[0]
     angles = np.arange(3)[:, None] / 10000.0 ** (2 * np.arange(4) / 8)
-    assert np.allclose(found, np.concatenate([np.sin(angles), np.cos(angles)], axis=1), atol=1e-6)
+    assert np.allclose(positions, np.concatenate([np.sin(angles), np.cos(angles)], axis=1), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["attention_dropout", "activation_dropout"])
@@ -170,9 +170,9 @@ def test_tensor2tensor_adds_epsilon_before_the_bias_correction(monkeypatch):
 @pytest.mark.parametrize(("table", "name", "value"), DIFFERENCES)
 def test_each_difference_affects_training(table, name, value, text, tmp_path):
     """Resetting it alone changes the loss of three updates."""
-    own = getattr(getattr(config_of(), table), name)
+    default = getattr(getattr(config_of(), table), name)
     losses = []
-    for settings in (["model.variant=tensor2tensor"], [f"{table}.{name}={str(own).lower()}"]):
+    for settings in (["model.variant=tensor2tensor"], [f"{table}.{name}={str(default).lower()}"]):
         tables_ = tables(text, max_steps=3, adam_eps=1e-3)
         del tables_["data"]["valid_src"], tables_["data"]["valid_tgt"]
         c = RunConfig.from_dict(tables_, ["model.variant=tensor2tensor", *settings, "train.log_every=3"])

@@ -143,7 +143,7 @@ def test_small_updates_are_not_lost_to_rounding(low):
 def test_a_16_bit_model_matches_float32():
     config = TransformerConfig(vocab_size=20, d_model=16, d_ff=32, n_heads=2, n_layers=2, dropout=0.0)
     src, tgt = np.array([[4, 5, 6, 2], [7, 8, 2, 0]]), np.array([[1, 6, 5, 4, 2], [1, 9, 2, 0, 0]])
-    found = []
+    results = []
     with kernels_by_reference():
         for numbers in (None, np.dtype("float16")):
             model = Transformer(config, seed=2)
@@ -154,11 +154,11 @@ def test_a_16_bit_model_matches_float32():
             assert model(src, tgt[:, :-1]).dtype == flat.numbers
             assert all(weights.dtype == "float32" for weights in model.attention_maps(src, tgt))
             best = greedy_search(model, src, max_extra=3)
-            found.append((loss.item(), flat.grad / 1024, [h.tokens for h in best]))
-    assert found[1][0] == pytest.approx(found[0][0], rel=2e-3)
-    largest = np.abs(found[0][1]).max()
-    assert largest > 0.1 and np.abs(found[1][1] - found[0][1]).max() < 1e-2 * largest
-    assert found[0][2] == found[1][2]
+            results.append((loss.item(), flat.grad / 1024, [h.tokens for h in best]))
+    assert results[1][0] == pytest.approx(results[0][0], rel=2e-3)
+    largest = np.abs(results[0][1]).max()
+    assert largest > 0.1 and np.abs(results[1][1] - results[0][1]).max() < 1e-2 * largest
+    assert results[0][2] == results[1][2]
 
 
 def test_info_counts_the_16_bit_copy():
@@ -177,10 +177,10 @@ def test_fp16_training_saves_float32_weights(text, tmp_path, gpu):
     out = tmp_path / "run"
     often = {"log_every": 1, "checkpoint_every": 1, "keep_last": 12}
     summary = run(text, out, precision="fp16", **often)
-    kept = load_checkpoint(RunFolder(out).steps()[-1])
-    assert {array.dtype.name for array in (kept.model | kept.optimizer).values()} == {"float32"}
-    assert any(not np.array_equal(a, a.astype("float16")) for a in kept.model.values()), "the master, not the copy"
-    assert kept.state["loss_scale"] == {"value": 2.0**16, "good": 12, "skipped": 0}
+    saved = load_checkpoint(RunFolder(out).steps()[-1])
+    assert {array.dtype.name for array in (saved.model | saved.optimizer).values()} == {"float32"}
+    assert any(not np.array_equal(a, a.astype("float16")) for a in saved.model.values()), "the master, not the copy"
+    assert saved.state["loss_scale"] == {"value": 2.0**16, "good": 12, "skipped": 0}
     entries = [entry for entry in metrics(out) if entry["kind"] == "train"]
     assert len(entries) == 12 and {entry["loss_scale"] for entry in entries} == {2.0**16}
     assert all(np.isfinite([entry["loss"], entry["gradient_norm"]]).all() for entry in entries)
@@ -266,8 +266,8 @@ def test_training_on_emulated_kernels(text, tmp_path, monkeypatch, precision):
     with npx.kernel_mode("emulate"):
         run(text, tmp_path / "emulated", precision=precision, **short)
     host, emulated = ([e for e in metrics(tmp_path / x) if e["kind"] == "train"] for x in ("host", "emulated"))
-    for expected, found in zip(host, emulated, strict=True):
-        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4 if precision == "float32" else 2e-2)
+    for expected, entry in zip(host, emulated, strict=True):
+        assert entry["loss"] == pytest.approx(expected["loss"], rel=1e-4 if precision == "float32" else 2e-2)
 
     waits, update = [], Trainer._update
 

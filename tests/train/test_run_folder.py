@@ -53,33 +53,33 @@ def in_a_thread(call):
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_second_training_in_a_folder_fails_without_disturbing_the_first(text, tmp_path, monkeypatch, resume):
-    out, after, told = tmp_path / "run", Trainer._after_update, []
+    out, after, errors = tmp_path / "run", Trainer._after_update, []
 
     def second(self):
         after(self)
         if self.state.step == 7:
             before = files_of(out)
-            told.append(in_a_thread(lambda: run(text, out, resume=resume)))
-            told.append(in_a_thread(lambda: average_checkpoints(out, 1)))
+            errors.append(in_a_thread(lambda: run(text, out, resume=resume)))
+            errors.append(in_a_thread(lambda: average_checkpoints(out, 1)))
             assert files_of(out) == before
 
     monkeypatch.setattr(Trainer, "_after_update", second)
     run(text, out)
     if resume:
-        assert all(f"in use by train (process {os.getpid()} on " in line for line in told)
-    assert len(told) == 2 and not (out / "lock").exists()
+        assert all(f"in use by train (process {os.getpid()} on " in line for line in errors)
+    assert len(errors) == 2 and not (out / "lock").exists()
     monkeypatch.undo()
     average_checkpoints(out, 2)
 
 
 def test_of_two_concurrent_starts_one_fails_and_removes_nothing(text, tmp_path, monkeypatch):
     """The second start has already checked the folder when the first one begins."""
-    out, check, told = tmp_path / "run", RunFolder.check, []
+    out, check, checks = tmp_path / "run", RunFolder.check, []
 
     def between(self, resume):
         check(self, resume)
-        if not told:
-            told.append("")
+        if not checks:
+            checks.append("")
             thread = threading.Thread(target=lambda: run(text, out, max_steps=3))
             thread.start()
             thread.join()

@@ -21,11 +21,13 @@ from train.text.lines import read_lines
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_declares_its_keys_files_and_models(name):
-    own = TASKS[name]
-    keys = {f.name: f for f in fields(own.keys)}
-    assert own.name == name and own.keys.__doc__ and own.tokenizers
-    assert any(kind.examples == own.examples for kind in ARCHITECTURES.values())
-    assert {"train", "valid"} == own.files.keys() and {n for names in own.files.values() for n in names} <= keys.keys()
+    declared = TASKS[name]
+    keys = {f.name: f for f in fields(declared.keys)}
+    assert declared.name == name and declared.keys.__doc__ and declared.tokenizers
+    assert any(kind.examples == declared.examples for kind in ARCHITECTURES.values())
+    assert {"train", "valid"} == declared.files.keys() and {
+        n for names in declared.files.values() for n in names
+    } <= keys.keys()
     assert all(len(f.metadata["help"]) > 15 and option(n) in f.metadata["help"] for n, f in keys.items())
     assert {f.name for f in fields(RunConfig().data)} > keys.keys()
     assert {p.name for p in text_options()} >= keys.keys()
@@ -150,7 +152,7 @@ def test_a_user_defined_task_is_trained_saved_and_loaded(tmp_path, monkeypatch, 
     with pytest.raises(UserError, match="expected a model of the task translation; got one of copying; try another"):
         load_model(tmp_path / "run", "translation")
     assert main(["info", str(tmp_path / "run")]) == 0
-    assert "120 text tokens" in (told := capsys.readouterr().out) and "perplexity  lines" in told
+    assert "120 text tokens" in (out := capsys.readouterr().out) and "perplexity  lines" in out
     assert train(config, tmp_path / "run", resume=True, progress=False).valid_loss == summary.valid_loss
     monkeypatch.delitem(TASKS, "copying")
     with pytest.raises(UserError, match="expected one of translation, .*; got a checkpoint of the task 'copying'"):

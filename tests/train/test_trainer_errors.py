@@ -9,8 +9,8 @@ import pytest
 
 from models import Transformer
 from tests.helpers import trainings
-from tests.helpers.trainings import Crash, metrics, one_line, outcome, run, tables, write_pairs
-from train import Adam, RunConfig, Trainer, UserError, train
+from tests.helpers.trainings import crash_after, metrics, one_line, outcome, run, tables, write_pairs
+from train import Adam, RunConfig, UserError, train
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
 
@@ -72,17 +72,8 @@ def test_a_poisoned_line_is_reported_and_skipped_also_after_resuming(text, tmp_p
     skipped = [entry for entry in metrics(tmp_path / "whole") if entry["kind"] == "skipped"]
     assert skipped and all("lines " in e["examples"] and " 8" in f" {e['examples']}" for e in skipped)
     assert all("; " not in entry["examples"] for entry in skipped)  # only the micro-batch with that line
-    after = Trainer._after_update
-
-    def crash(self):
-        if self.state.step == 8:
-            raise Crash
-        after(self)
-
-    monkeypatch.setattr(Trainer, "_after_update", crash)
-    with pytest.raises(Crash):
+    with crash_after(8):
         run(tmp_path, tmp_path / "run")
-    monkeypatch.setattr(Trainer, "_after_update", after)
     run(tmp_path, tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
@@ -122,14 +113,9 @@ def test_a_run_folder_is_not_overwritten_and_resume_requires_one(text, uninterru
     assert run(text, tmp_path / "empty", max_steps=1).step == 1
 
 
-def test_resuming_before_the_first_checkpoint_starts_over(text, uninterrupted, tmp_path, monkeypatch):
-    def crash(self):
-        raise Crash
-
-    monkeypatch.setattr(Trainer, "_after_update", crash)
-    with pytest.raises(Crash):
+def test_resuming_before_the_first_checkpoint_starts_over(text, uninterrupted, tmp_path):
+    with crash_after(1):
         run(text, tmp_path / "run")
-    monkeypatch.undo()
     run(text, tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(uninterrupted)
 
