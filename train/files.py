@@ -146,17 +146,17 @@ def read_sealed(path: PathLike) -> Any:
     return content
 
 
-def open_own_folder(out: Path, *marks: str, besides: Collection[str] = ()) -> Any:
+def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> Any:
     """Return the content of the first sealed file of `marks` in a command's folder, or None for a new folder.
 
-    A new folder contains nothing except the names in `besides`. Raises UserError for any other folder, which belongs
+    A new folder contains nothing except the names in `ignored`. Raises UserError for any other folder, which belongs
     to the user.
     """
     for mark in marks:
         if (content := read_sealed(out / mark)) is not None:
             return content
     names = os.listdir(out) if out.is_dir() else ["a file"] if os.path.lexists(out) else []
-    if [name for name in names if name not in besides and not (name[0] == "." and name.endswith(".partial"))]:
+    if [name for name in names if name not in ignored and not (name[0] == "." and name.endswith(".partial"))]:
         got = "a folder with other files" if out.is_dir() else describe_path(out)
         raise UserError(f"{out}: expected a new folder, or one of this command; got {got}; try another --out")
     return None

@@ -13,14 +13,8 @@ from train.run.folder import RunFolder
 
 ENGLISH = "zero one two three four five six seven eight nine".split()
 GERMAN = "null eins zwei drei vier fünf sechs sieben acht neun".split()
-CLOCKS = {
-    "seconds",
-    "tokens_per_second",
-    "time",
-    "window_seconds",
-    "network",
-    "window_network",
-}  # entries that depend on the clock
+# Entries that depend on the clock.
+CLOCKS = {"seconds", "tokens_per_second", "time", "window_seconds", "network", "window_network"}
 
 
 def write_pairs(folder, name, count, seed):

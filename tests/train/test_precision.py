@@ -209,7 +209,7 @@ def test_skipped_updates_are_logged_and_resume_is_exact(text, tmp_path, gpu, mon
     assert [entry["skipped"] for entry in skipped] == list(range(1, len(skipped) + 1)) and len(skipped) > 4
     assert skipped[0] == {"kind": "skipped", "step": 1, "loss_scale": 2.0**31, "skipped": 1}
     trained = [entry for entry in metrics(tmp_path / "whole") if entry["kind"] == "train"]
-    assert [entry["step"] for entry in trained] == list(range(1, 13)), "what is skipped is no step"
+    assert [entry["step"] for entry in trained] == list(range(1, 13)), "a skipped update is not a step"
     assert len({entry["loss_scale"] for entry in trained}) > 1
     assert "update skipped, loss scale now 2.14748e+09" in (tmp_path / "whole" / "log.txt").read_text()
     state = load_checkpoint(RunFolder(tmp_path / "whole").steps()[-1]).state

@@ -26,6 +26,7 @@ from train.run.folder import RunFolder, step_of
 from train.run.replace import existing_folder, original_name, remove_folder
 from train.run.storage import IDENTITY, STATE, DamagedCheckpoint, damaged_error, read_arrays, read_state, write_folder
 from train.tasks import TASKS, Task
+from train.tasks.protocols import TextTokenizer
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 
@@ -182,7 +183,7 @@ def find_checkpoint(path: str | Path) -> Path:
 
     Raises UserError if there is none.
     """
-    path = Path(path)
+    path = existing_folder(Path(path))
     if not path.is_dir():
         got = "a file" if path.exists() else "nothing"
         raise UserError(f"{path}: expected a run folder or a checkpoint folder; got {got}; try the --out of a training")
@@ -268,19 +269,19 @@ def load_with_origin(
     averaged = checkpoint.state.get("averaged_steps")
     if folder != Path(path) and isinstance(averaged, list) and steps and step_of(steps[-1]) not in averaged:
         on_warning(f"{folder} is older than {steps[-1].name}; try npx-transformer average again")
-    pieces, settings = (
+    tokenizer_file, config_file = (
         in_checkpoint if (in_checkpoint := folder / file.name).exists() else file
         for file in (run.tokenizer_file, run.config_file)
     )
     model_task = task_of(checkpoint.state)
     if task not in ("", model_task.name):
         raise UserError(f"{path}: expected a model of the task {task}; got one of {model_task.name}; try another run")
-    tokenizer = model_task.load_tokenizer(pieces)
-    check_tokenizer(tokenizer, checkpoint.state, pieces)
-    emptied = settings.is_file() and not settings.stat().st_size
-    if emptied or not settings.exists() and run.metrics_file.exists():
-        on_warning(f"{settings}: expected the run's configuration; got none; using the defaults of [search]")
-    config = RunConfig.load(settings) if settings.exists() else RunConfig()
+    tokenizer = model_task.load_tokenizer(tokenizer_file)
+    check_tokenizer(tokenizer, checkpoint.state, tokenizer_file)
+    is_empty = config_file.is_file() and not config_file.stat().st_size
+    if is_empty or not config_file.exists() and run.metrics_file.exists():
+        on_warning(f"{config_file}: expected the run's configuration; got none; using the defaults of [search]")
+    config = RunConfig.load(config_file) if config_file.exists() else RunConfig()
     shape = model_config(checkpoint.state)
     check_shapes(shape, checkpoint.model, folder / MODEL)
     model = shape.build(dtype=next(iter(checkpoint.model.values())).dtype)
@@ -308,7 +309,7 @@ def check_shapes(shape: TransformerConfig, weights: Mapping[str, npx.Array], fil
         raise damaged_error(file, f"weights of float32 or float64; got {' and '.join(sorted(dtypes)) or 'none'}")
 
 
-def check_tokenizer(tokenizer: Any, state: Mapping[str, Any], file: Path) -> None:
+def check_tokenizer(tokenizer: TextTokenizer, state: Mapping[str, Any], file: Path) -> None:
     """Raise UserError unless `tokenizer`, read from `file`, is the one the model of `state` was trained with."""
     vocab_size, digest = state["model"].get("vocab_size"), state["tokenizer_digest"]
     if tokenizer.vocab_size != vocab_size or tokenizer.digest != digest:

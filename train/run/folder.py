@@ -29,6 +29,7 @@ from train.files import disk_errors, open_for_reading, remove_all, write_text
 from train.run.config import RunConfig
 from train.run.lock import FolderLock, lock_folder
 from train.run.replace import existing_folder, finish_replacements, original_name
+from train.tasks.protocols import TextTokenizer
 
 CONTENTS = {"config.toml", "tokenizer.json", "data", "checkpoints", "metrics.jsonl", "log.txt"}
 
@@ -148,7 +149,7 @@ class RunFolder:
                 path = self.path / name
                 remove_all([path], shutil.rmtree if path.is_dir() and not path.is_symlink() else os.unlink)
 
-    def prepare(self, config: RunConfig, tokenizer: Any) -> None:
+    def prepare(self, config: RunConfig, tokenizer: TextTokenizer) -> None:
         """Prepare the folder for the first update: config.toml, tokenizer.json, no leftovers of a killed process."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         self.remove_leftovers()

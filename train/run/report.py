@@ -106,7 +106,7 @@ class RunReport:
         if ranks > 1:
             entry["network"] = round(s.window_network, 3)
         self.write_metrics(entry | {"seconds": round(s.seconds, 3)})
-        network = network_share(s.window_network, s.window_seconds) if ranks > 1 else ""
+        network = network_percentage(s.window_network, s.window_seconds) if ranks > 1 else ""
         self.write_line(
             f"step {s.step}/{self.max_steps}  epoch {s.in_epoch}  loss {s.loss:.4f}  lr {lr:.3g}  "
             f"{s.speed:,.0f} tokens/s{network}  {self.time_left(s)}"
@@ -155,11 +155,11 @@ class RunReport:
         steps = f"steps {step + 1} to {last}" if step < last else f"no step left to {last}"
         self.write_line(f"{f'resuming from {checkpoint}' if checkpoint else 'training'}: {setup}, {steps}")
         if checkpoint and self.run.averaged.is_dir():
-            self.write_line("checkpoints/averaged remains the one that is loaded until `average` runs again")
+            self.write_line("models are still loaded from checkpoints/averaged until `average` runs again")
 
     def log_end(self, state: RunState, reason: str, checkpoint: Path | None, ranks: int) -> None:
         """Report the end of a run."""
-        network = network_share(state.network, state.seconds) if ranks > 1 else ""
+        network = network_percentage(state.network, state.seconds) if ranks > 1 else ""
         self.write_line(
             f"done after step {state.step} ({reason}), {state.tokens:,} tokens in "
             f"{format_duration(state.seconds)}{network}: {checkpoint or 'no checkpoint'}"
@@ -242,7 +242,7 @@ def nonfinite_origin(examples: str, operation: str) -> str:
     return f"; it comes from {examples}{f'; first operation: {operation}' if operation else ''}"
 
 
-def network_share(network: float, seconds: float) -> str:
+def network_percentage(network: float, seconds: float) -> str:
     """Return the percentage of `seconds` that ranks waited for the network, in words."""
     return f", network {100 * network / max(seconds, 1e-9):.0f} %"
 

@@ -83,7 +83,7 @@ class BatchSource(Protocol):
 
 
 class Evaluation(Protocol):
-    """Computes a task's scores on a text, beside the loss."""
+    """Computes a task's scores on a text, in addition to the loss."""
 
     records: Any  # a list or a dict; the records of several ranks are concatenated or merged
 

@@ -60,7 +60,7 @@ def collect(
     `mirror`: where the archives are fetched from instead, a folder or a URL. `command` is noted in the manifest.
     """
     own = own_files(dataset)  # a mistake in a path makes no folder
-    begun = open_own_folder(out, BEGUN, TEXTS, besides=["downloads"])
+    begun = open_own_folder(out, BEGUN, TEXTS, ignored=["downloads"])
     for path, made in product(own, out.iterdir() if out.is_dir() else ()):
         if made.exists() and made.samefile(path):
             raise UserError(f"{path}: expected text outside of --out; got {made}, where this writes; try another --out")
