@@ -114,7 +114,7 @@ def test_ranks_train_what_one_process_trains(text, tmp_path):
         assert [text for text, _ in ours] == [text for text, _ in theirs]
         assert [score for _, score in ours] == pytest.approx([score for _, score in theirs], abs=1e-5)
     log = (tmp_path / "float32-3" / "log.txt").read_text(encoding="utf-8")
-    assert log.count("12 an update on 3 ranks") == 1 and log.count("done after step 3") == 1, "rank 0 alone writes"
+    assert log.count("12 per update on 3 ranks") == 1 and log.count("done after step 3") == 1, "rank 0 alone writes"
     names = [{path.name for path in (tmp_path / f"float32-{ranks}").iterdir()} for ranks in (1, 3)]
     assert names[0] == names[1]
 

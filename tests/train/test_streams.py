@@ -191,7 +191,7 @@ def test_ctrl_c_is_quiet_and_answered_at_once_while_a_tokenizer_learns(model, tm
     fork = Fork(lambda: main([*command, str(tmp_path / "run")]), {2: writer})
     os.close(writer)
     with open(reader, "rb") as err:
-        assert b"learning a bpe vocabulary" in err.readline()
+        assert b"training a bpe tokenizer" in err.readline()
         time.sleep(0.2)
         fork.kill(signal.SIGINT)
         assert (fork.wait(), err.read()) == (130, b"")
