@@ -62,10 +62,10 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
     import npx
-    from train.experiments.speed import Quiet
     from train.learn.parallel.plan import WorkShare
     from train.learn.update import Update
     from train.run.config import RunConfig
+    from train.run.report import RankNotes
     from train.tasks import TASKS
     from train.text.batches import Batches
     from train.text.corpus import Corpus
@@ -81,13 +81,13 @@ def work(args: argparse.Namespace) -> dict[str, Any]:
     batch = Batches(Corpus.from_pairs(zip(*words, strict=True)), 10**6).batch(np.arange(args.batch))
     model = config.transformer_config(args.vocab).build(0, "float32")
     model.train()
-    update = Update(TASKS["translation"], model, config.train, Quiet())  # type: ignore[arg-type]
+    update = Update(TASKS["translation"], model, config.train, RankNotes())
     share = WorkShare([world.rank], world.size, world.size * batch.n_target_tokens)
     found: dict[str, Any] = {"overlapped": [], "after": []}
     waits: dict[str, list[float]] = {kind: [] for kind in found}
     for step in range(2 * args.steps + 2):
         kind = ("overlapped", "after")[step % 2]
-        update.own.overlaps = kind == "overlapped"  # of a process alone it says nothing
+        update.gradients.overlaps = kind == "overlapped"  # of a process alone it says nothing
         world.bytes_sent = 0
         world.barrier()
         started, before = time.perf_counter(), world.wait_seconds

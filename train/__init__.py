@@ -1,7 +1,7 @@
-"""Training and its surroundings: text to tokens to batches, the loss, Adam, the loop, checkpoints, scores.
+"""Training: text to tokens to batches, Adam, the training loop, checkpoints, scores and the command line.
 
-Its rooms import only those before them: text, scores, tasks, run, learn, show, experiments, cli (errors.py and files.py
-stand before all). The names below are loaded on first use, so that `import train` costs nothing.
+Its packages import only those listed before them: text, metrics, tasks, run, learn, viewer, experiments, cli (all may
+import errors.py and files.py). The names below are loaded on first use, so that `import train` is fast.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from train.errors import UserError as UserError
-    from train.learn.loss import label_smoothed_loss as label_smoothed_loss
     from train.learn.optimizer import Adam as Adam
     from train.learn.optimizer import NoamSchedule as NoamSchedule
     from train.learn.trainer import Trainer as Trainer
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from train.run.config import RunConfig as RunConfig
     from train.text.tokenizer import Tokenizer as Tokenizer
 
-_HOME = {
+_MODULES = {
     "Adam": "learn.optimizer",
     "NoamSchedule": "learn.optimizer",
     "RunConfig": "run.config",
@@ -29,16 +28,15 @@ _HOME = {
     "Trainer": "learn.trainer",
     "UserError": "errors",
     "average_checkpoints": "run.checkpoint",
-    "label_smoothed_loss": "learn.loss",
     "load_model": "run.checkpoint",
     "train": "learn.training",
 }
-__all__ = [*_HOME]  # noqa: PLE0604
+__all__ = [*_MODULES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'train' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = getattr(importlib.import_module(f"train.{_HOME[name]}"), name)
+    value = getattr(importlib.import_module(f"train.{_MODULES[name]}"), name)
     globals()[name] = value
     return value

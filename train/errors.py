@@ -1,9 +1,9 @@
-"""The user's mistakes: the one exception that the command line turns into one line and exit status 2, and its words."""
+"""UserError, which the command line turns into one line and exit status 2, and helpers for its messages."""
 
 from npx.messages import nearest as nearest
 from npx.messages import one_line as one_line
 
 
 class UserError(Exception):
-    """A mistake of the user's, told in one line: `what: expected ...; got ...; try ...`."""
+    """An error of the user, in one line: `what: expected ...; got ...; try ...`."""
 

@@ -16,7 +16,7 @@ from autograd import operations as ops
 from autograd.testing import strategies as s
 from tests.cases.base import CASES, Call, edges, size
 from tests.cases.layers import BLOCKS, config, draw_layer, make_layer, small
-from train.learn.loss import label_smoothed_loss
+from tests.helpers.losses import label_smoothed_loss
 
 TEXT = [[3, 5, 4, 3, 2], [6, 3, 2, 0, 0], [4, 6, 6, 2, 0]]  # ids repeated, padding at the end
 SOURCE = [[3, 4, 3, 2], [5, 2, 0, 0], [6, 6, 2, 0]]

@@ -1,4 +1,4 @@
-"""What the tests of checkpoints share: small ones written, damaged, read; fixtures `tokenizer` and `run`."""
+"""Small checkpoints for tests: writing, damaging, reading; the fixtures `tokenizer` and `run`."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ FILES = ["model.safetensors", "optimizer.safetensors", "state.json"]
 
 
 def save(run, step, model=None, keep_last=0, **more):
-    """A checkpoint of a few numbers that depend on the step."""
+    """Write a checkpoint of a few numbers that depend on the step."""
     model = {"w": np.full((2, 3), step, np.float32), "b": np.arange(4, dtype=np.float32)} if model is None else model
     state = {"step": step, "model": {"vocab_size": 7}, "tokenizer_digest": "d" * 64, "run": {"best_loss": None}}
     state |= more
@@ -26,7 +26,7 @@ def names(run):
 
 
 def one_line(error):
-    """The message of a UserError: a single line with what was expected, what came, what to try."""
+    """Return the message of a UserError after checking that it is one line with expected and try."""
     text = str(error.value)
     assert "\n" not in text and "expected" in text and "; try " in text
     return text
@@ -41,7 +41,7 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture
 def run(tmp_path, tokenizer):
-    """A run folder with checkpoints of the real model at steps 1, 2 and 10, each with weights of its own."""
+    """A run folder with checkpoints of a model at steps 1, 2 and 10, each with different weights."""
     tokenizer.save(tmp_path / "tokenizer.json")
     config = TransformerConfig(vocab_size=tokenizer.vocab_size, **SHAPE)
     for step in (1, 2, 10):

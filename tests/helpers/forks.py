@@ -1,4 +1,4 @@
-"""Programs in a fork of the tests' own process, which start in milliseconds, with streams and signals of their own.
+"""Programs in a fork of the test process, which start in milliseconds and have their own streams and signals.
 
 status, out, err = ran(lambda: main(["info", "base"]), closed=(0,))
 fork = Fork(lambda: train(config, out)); fork.kill(SIGKILL); fork.wait()
@@ -13,7 +13,7 @@ import traceback
 
 
 class Fork:
-    """A call in a child process; `streams`: descriptors that become 0, 1, 2 there (None: closed; none: /dev/null)."""
+    """A call in a child process. `streams` maps 0, 1, 2 to descriptors (None: closed; default: /dev/null)."""
 
     def __init__(self, call, streams=()):
         streams = dict(streams)
@@ -30,7 +30,7 @@ class Fork:
             for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads did not come along
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork does not copy its threads
             null = os.open(os.devnull, os.O_RDWR)
             copies = {n: fd if fd is None else os.dup(fd) for n, fd in {0: null, 1: null, 2: null, **streams}.items()}
             for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -49,7 +49,7 @@ class Fork:
         except KeyboardInterrupt:
             status = 130
         except BaseException:
-            status = 99  # no program of ours ends so
+            status = 99  # not an exit status of our programs
             try:
                 traceback.print_exc()
                 sys.stderr.flush()
@@ -59,15 +59,15 @@ class Fork:
             os._exit(status)
 
     def kill(self, number):
-        """Sends a signal."""
+        """Send a signal."""
         signal.pidfd_send_signal(self._watched, number)
 
     def ended(self, timeout=0.0):
-        """Whether it has ended, or does so within `timeout` seconds."""
+        """Return whether it ends within `timeout` seconds."""
         return bool(select.select([self._watched], [], [], timeout)[0])
 
     def wait(self, timeout=120.0):
-        """Its exit status, below 0 for a signal; AssertionError where it does not end in time, which ends it."""
+        """Return its exit status, negative for a signal. After `timeout` seconds kill it and raise AssertionError."""
         late = not self.ended(timeout)
         if late:
             self.kill(signal.SIGKILL)
@@ -78,14 +78,14 @@ class Fork:
 
 
 def ran(call, stdin=b"", timeout=120.0, closed=(), **streams):
-    """(status, stdout, stderr) of a call in a fork; `stdin` its content, or a descriptor; `stdout`, `stderr`: too."""
+    """Run a call in a fork; return (status, stdout, stderr). `stdin` is its content or a descriptor."""
     with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         if isinstance(stdin, bytes):
             source.write(stdin)
             source.seek(0)
             stdin = source.fileno()
-        given = {0: stdin, 1: streams.get("stdout", out.fileno()), 2: streams.get("stderr", err.fileno())}
-        status = Fork(call, given | dict.fromkeys(closed)).wait(timeout)
+        streams = {0: stdin, 1: streams.get("stdout", out.fileno()), 2: streams.get("stderr", err.fileno())}
+        status = Fork(call, streams | dict.fromkeys(closed)).wait(timeout)
         for file in (out, err):
             file.seek(0)
         return status, out.read().decode(), err.read().decode()

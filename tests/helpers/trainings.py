@@ -1,22 +1,24 @@
-"""Small trainings for tests: their text, configuration and outcome; fixtures `text` and `uninterrupted`."""
+"""Small trainings for tests: text, configuration, results; the fixtures `text` and `uninterrupted`."""
 
 import json
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-from train import RunConfig, train
+from train import RunConfig, Trainer, train
 from train.run import storage
 from train.run.checkpoint import MODEL, OPTIMIZER, load_checkpoint
 from train.run.folder import RunFolder
 
 ENGLISH = "zero one two three four five six seven eight nine".split()
 GERMAN = "null eins zwei drei vier fünf sechs sieben acht neun".split()
-CLOCKS = {"seconds", "tokens_per_second", "time", "window_seconds", "network", "window_network"}  # what a clock decides
+# Entries that depend on the clock.
+CLOCKS = {"seconds", "tokens_per_second", "time", "window_seconds", "network", "window_network"}
 
 
 def write_pairs(folder, name, count, seed):
-    """`count` short sentences of digits as words, and their translations."""
+    """Write `count` short sentences of number words and their translations."""
     rng = np.random.default_rng(seed)
     rows = [rng.integers(0, 10, size=rng.integers(1, 5)) for _ in range(count)]
     for side, words in (("en", ENGLISH), ("de", GERMAN)):
@@ -26,7 +28,7 @@ def write_pairs(folder, name, count, seed):
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """A folder with 40 training pairs and 5 to validate on."""
+    """A folder with 40 training pairs and 5 validation pairs."""
     folder = tmp_path_factory.mktemp("text")
     write_pairs(folder, "train", 40, seed=1)
     write_pairs(folder, "valid", 5, seed=2)
@@ -34,7 +36,7 @@ def text(tmp_path_factory):
 
 
 def tables(folder, **changes):
-    """A small training as configuration tables: with dropout, micro-batches, clipping, validation, early stopping."""
+    """Return the tables of a small training with dropout, micro-batches, clipping, validation and early stopping."""
     return {
         "model": {"d_model": 8, "d_ff": 16, "n_heads": 2, "n_layers": 1, "dropout": 0.2},
         "data": {
@@ -59,13 +61,13 @@ def run(folder, out, resume=False, debug="", **changes):
 
 
 def metrics(out):
-    """The lines of metrics.jsonl without what a clock decides."""
+    """Return the entries of metrics.jsonl without those that depend on the clock."""
     lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [{k: v for k, v in json.loads(line).items() if k not in CLOCKS} for line in lines]
 
 
 def outcome(out):
-    """All that a run leaves, for comparing two: weights and moments bit for bit, state, metrics."""
+    """Return the results of a run, to compare two: the bytes of weights and moments, state, metrics."""
     last = load_checkpoint(RunFolder(out).steps()[-1])
     arrays = {name: array.tobytes() for name, array in (last.model | last.optimizer).items()}
     state = {k: v for k, v in last.state.items() if k not in ("run", "files", "sha256_of_this")}
@@ -74,14 +76,15 @@ def outcome(out):
 
 
 def rewrite(path, change):
-    """A checkpoint whose state was changed, with checksums that fit again."""
-    found = load_checkpoint(path)
-    state = {key: value for key, value in found.state.items() if key not in ("files", "sha256_of_this")}
+    """Change the state of a checkpoint and write it with valid checksums."""
+    checkpoint = load_checkpoint(path)
+    state = {key: value for key, value in checkpoint.state.items() if key not in ("files", "sha256_of_this")}
     change(state)
-    storage.write_folder(path, {MODEL: found.model, OPTIMIZER: found.optimizer}, state)
+    storage.write_folder(path, {MODEL: checkpoint.model, OPTIMIZER: checkpoint.optimizer}, state)
 
 
 def one_line(error):
+    """Return the message of a UserError after checking that it is one line with expected, got and try."""
     text = str(error.value)
     assert "\n" not in text and "expected" in text and "; try " in text
     return text
@@ -89,11 +92,26 @@ def one_line(error):
 
 @pytest.fixture(scope="module")
 def uninterrupted(text, tmp_path_factory):
-    """The run folder of a training of 12 steps that nothing stopped."""
+    """The run folder of an uninterrupted training of 12 steps."""
     out = tmp_path_factory.mktemp("uninterrupted") / "run"
     run(text, out)
     return out
 
 
 class Crash(Exception):
-    """What stops a training in the middle."""
+    """Stops a training in the middle."""
+
+
+@contextmanager
+def crash_after(step):
+    """Expect a Crash in this block; trainings raise it after update `step`."""
+    after = Trainer._after_update
+
+    def crash(self):
+        if self.state.step == step:
+            raise Crash
+        after(self)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(Trainer, "_after_update", crash)
+        yield

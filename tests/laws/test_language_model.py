@@ -10,7 +10,7 @@ from autograd import no_grad
 from models import ARCHITECTURES, FlatParameters, TransformerConfig
 from models.search import beam_search, greedy_search, sample
 from models.search.sampling import draw
-from train.learn.loss import label_smoothed_loss
+from tests.helpers.losses import label_smoothed_loss
 from train.learn.optimizer import Adam
 
 V = 9

@@ -9,8 +9,8 @@ from autograd import Tensor, neural
 from models import Transformer, TransformerConfig
 from models.search import greedy_search
 from npx.kernels.cross_entropy import SMOOTHING_CLASSES
+from tests.helpers.losses import label_smoothed_loss
 from tests.helpers.small_models import EOS, FIRST, PAD, SEEDS, SMALL, V, batch, build, configs, sentences
-from train.learn.loss import label_smoothed_loss
 from train.learn.optimizer import Adam
 
 # The loss

@@ -16,10 +16,11 @@ from pathlib import Path
 from tests.helpers.forks import Fork
 from tests.helpers.trainings import config, outcome, write_pairs
 from train import UserError, average_checkpoints, train
-from train.learn import trainer as loop
+from train.learn import checkpointer
+from train.learn.trainer import Trainer
 from train.run import storage
 from train.run.folder import RunFolder
-from train.run.report import Appended
+from train.run.report import LineFile
 
 
 class Ground:
@@ -172,8 +173,8 @@ def counted(out, at, report):
     for name in ("fsync", "ftruncate"):
         before(os, name)
     before(storage, "save_file")
-    before(storage, "_put")
-    before(Appended, "_write", "append")
+    before(storage, "replace_folder")
+    before(LineFile, "_write", "append")
     save = storage.save_file
 
     def half(arrays, file, **named):
@@ -252,15 +253,15 @@ def full(ground, count, seed=3):
         last = rng.randrange(first, 11)
 
         def limited(out, first=first, last=last):
-            after, hard = loop.Trainer._after_update, resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-            loop.RETRY = 0
+            after, hard = Trainer._after_update, resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+            checkpointer.RETRY = 0
 
             def between(self):
                 small = first <= self.state.step <= last
                 resource.setrlimit(resource.RLIMIT_FSIZE, (3000 if small else hard, hard))
                 after(self)
 
-            loop.Trainer._after_update = between
+            Trainer._after_update = between
             return ground.train(out)
 
         out = ground.fresh()

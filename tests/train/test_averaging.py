@@ -1,4 +1,4 @@
-"""Averages of checkpoints are means in float64, of one model's whole checkpoints, by one program at a time."""
+"""Averaging of checkpoints: float64 means of undamaged checkpoints of one model, under the lock of the run."""
 
 import threading
 
@@ -35,7 +35,7 @@ def test_the_average_of_equal_checkpoints_is_their_weights(count, seed, tmp_path
 def test_the_average_is_the_float64_mean_of_the_last(count, last, seed, tmp_path_factory):
     run, rng = tmp_path_factory.mktemp("run"), np.random.default_rng(seed)
     arrays = [rng.normal(size=(4, 5)).astype(np.float32) for _ in range(count)]
-    for step, array in enumerate(arrays, 8):  # 8, 9, 10: by number, not by name
+    for step, array in enumerate(arrays, 8):  # 8, 9, 10: ordered by number, not by name
         save(run, step, {"w": array})
     if last > count:
         with pytest.raises(UserError) as error:
@@ -77,14 +77,14 @@ def test_a_damaged_checkpoint_is_not_averaged(run):
     with pytest.raises(UserError) as error:
         average_checkpoints(run, 2)
     assert "step-2" in one_line(error)
-    average_checkpoints(run, 1)  # it is not among these
+    average_checkpoints(run, 1)  # the damaged one is not among these
 
 
-def test_two_averages_at_once_are_one_after_the_other(run):
-    with RunFolder(run).owned("train"):
+def test_averaging_requires_the_lock_of_the_run(run):
+    with RunFolder(run).lock("train"):
         caught = []
         thread = threading.Thread(target=lambda: caught.append(pytest.raises(UserError, average_checkpoints, run, 2)))
         thread.start()
         thread.join()
-    assert "nobody writes to; got train (process" in str(caught[0].value)
+    assert "got one in use by train (process" in str(caught[0].value)
     average_checkpoints(run, 2)

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not at all, what is damaged is named, and a model comes back as it was."""
+"""Checkpoints: atomic writes, detection of damage, loading of models."""
 
 import errno
 import hashlib
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.helpers.checkpoints import FILES, damage, names, one_line, run, save, tokenizer, weights_of  # noqa: F401, fixtures
 from tests.helpers.trainings import rewrite
 from train import Tokenizer, UserError, average_checkpoints, load_model
-from train.run import storage
-from train.run.checkpoint import load_checkpoint, load_with_origin, newest_whole
+from train.run import replace, storage
+from train.run.checkpoint import find_checkpoint, load_checkpoint, load_newest, load_with_origin
 from train.run.folder import RunFolder
 
 # ---- written and read
@@ -23,7 +23,7 @@ from train.run.folder import RunFolder
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_arrays_come_back_bit_for_bit(data, tmp_path_factory):
+def test_arrays_round_trip_bit_for_bit(data, tmp_path_factory):
     run = tmp_path_factory.mktemp("run")
     model = {}
     for i in range(data.draw(st.integers(1, 3))):
@@ -42,12 +42,12 @@ def test_arrays_come_back_bit_for_bit(data, tmp_path_factory):
 
 @settings(max_examples=15, deadline=None)
 @given(steps=st.lists(st.integers(1, 200), min_size=1, max_size=6, unique=True), keep=st.integers(0, 4))
-def test_the_newest_are_kept_in_the_order_of_their_steps(steps, keep, tmp_path_factory):
+def test_pruning_keeps_the_newest_by_step_number(steps, keep, tmp_path_factory):
     run, steps = tmp_path_factory.mktemp("run"), sorted(steps)
     for step in steps:
         save(run, step, keep_last=keep)
     assert names(run) == [f"step-{step}" for step in steps[-keep:]]
-    assert sorted(os.listdir(run / "checkpoints")) == sorted(names(run))  # nothing hidden stays
+    assert sorted(os.listdir(run / "checkpoints")) == sorted(names(run))  # no hidden folders remain
     assert float(weights_of(RunFolder(run).steps()[-1])["w"][0, 0]) == steps[-1]
 
 
@@ -56,7 +56,7 @@ def test_the_same_content_gives_the_same_bytes_and_nothing_is_pickled(tmp_path):
     assert sorted(os.listdir(first)) == FILES
     for name in FILES:
         assert (first / name).read_bytes() == (second / name).read_bytes()
-    save(tmp_path / "a", 5)  # written again in its place
+    save(tmp_path / "a", 5)  # replaces the first one
     assert (first / FILES[0]).read_bytes() == (second / FILES[0]).read_bytes()
 
 
@@ -65,7 +65,7 @@ def test_the_same_content_gives_the_same_bytes_and_nothing_is_pickled(tmp_path):
 
 @pytest.mark.parametrize("nth", range(5))
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_at_any_moment_keeps_the_last_good_checkpoint(tmp_path, monkeypatch, nth, number):
+def test_a_full_disk_at_any_moment_leaves_the_last_good_checkpoint(tmp_path, monkeypatch, nth, number):
     good, calls, fsync = save(tmp_path, 1), [], os.fsync
 
     def failing(descriptor):
@@ -79,10 +79,10 @@ def test_a_full_disk_at_any_moment_keeps_the_last_good_checkpoint(tmp_path, monk
         save(tmp_path, 2, keep_last=1)
     assert os.strerror(number) in one_line(error) and "step-2" in str(error.value)
     assert load_checkpoint(good).state["step"] == 1
-    assert {"step-1"} <= set(os.listdir(tmp_path / "checkpoints")) <= {"step-1", "step-2"}  # no part of a folder
+    assert {"step-1"} <= set(os.listdir(tmp_path / "checkpoints")) <= {"step-1", "step-2"}  # never a partial folder
 
 
-def test_a_file_that_may_not_grow_is_told_like_a_full_disk(tmp_path):
+def test_a_file_size_limit_is_reported_like_a_full_disk(tmp_path):
     resource = pytest.importorskip("resource")
     save(tmp_path, 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -92,11 +92,11 @@ def test_a_file_that_may_not_grow_is_told_like_a_full_disk(tmp_path):
             save(tmp_path, 2, {"w": np.zeros(100_000, np.float32)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "room on the disk" in one_line(error) and "then the same command again" in one_line(error)
+    assert "space on the disk" in one_line(error) and "then the same command again" in one_line(error)
     assert os.listdir(tmp_path / "checkpoints") == ["step-1"]
 
 
-def test_other_faults_are_not_taken_for_a_full_disk(tmp_path, monkeypatch):
+def test_other_errors_are_not_reported_as_a_full_disk(tmp_path, monkeypatch):
     def broken(descriptor):
         raise OSError(errno.EBADF, "broken")
 
@@ -106,13 +106,13 @@ def test_other_faults_are_not_taken_for_a_full_disk(tmp_path, monkeypatch):
     assert os.listdir(tmp_path / "checkpoints") == []
 
 
-def test_leftovers_of_a_killed_write_are_not_checkpoints_and_are_cleaned(tmp_path):
+def test_leftovers_of_a_killed_write_are_not_checkpoints_and_are_removed(tmp_path):
     good = save(tmp_path, 1)
     shutil.copytree(good, good.with_name(".step-2.partial"))
     (good.with_name(".step-2.partial") / FILES[0]).write_bytes(b"half")
     (good.parent / "step-x").mkdir()
     assert names(tmp_path) == ["step-1"]
-    RunFolder(tmp_path).clean_leftovers()
+    RunFolder(tmp_path).remove_leftovers()
     assert sorted(os.listdir(good.parent)) == ["step-1", "step-x"]
 
 
@@ -121,22 +121,22 @@ def test_leftovers_of_a_killed_write_are_not_checkpoints_and_are_cleaned(tmp_pat
 
 @pytest.mark.parametrize("how", ["missing", "empty", "cut", "changed"])
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_file_is_named_with_an_older_checkpoint_to_try(tmp_path, name, how):
+def test_a_damaged_file_is_named_and_an_older_checkpoint_suggested(tmp_path, name, how):
     old, new = save(tmp_path, 9), save(tmp_path, 10)
     damage(new / name, how)
     with pytest.raises(UserError) as error:
         load_checkpoint(new)
     assert str(new / name) in one_line(error) and "older" in one_line(error)
     assert load_checkpoint(old).state["step"] == 9
-    told = []
-    path, found = newest_whole(RunFolder(tmp_path), told.append)
-    assert path == old and found.state["step"] == 9 and len(told) == 1 and str(new / name) in told[0]
+    messages = []
+    path, checkpoint = load_newest(RunFolder(tmp_path), messages.append)
+    assert path == old and checkpoint.state["step"] == 9 and len(messages) == 1 and str(new / name) in messages[0]
 
 
 @pytest.mark.parametrize(
     "text", ["[]", "{}", '{"format": 1, "step": 3, "model": {}, "files": {}}', '{"format": "1"}', "\ud800"]
 )
-def test_a_state_that_is_none_is_refused(tmp_path, text):
+def test_an_invalid_state_is_rejected(tmp_path, text):
     path = save(tmp_path, 3)
     (path / "state.json").write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(UserError) as error:
@@ -144,7 +144,7 @@ def test_a_state_that_is_none_is_refused(tmp_path, text):
     assert str(path / "state.json") in one_line(error)
 
 
-def test_a_later_models_configuration_is_refused(run):
+def test_a_configuration_of_a_later_version_is_rejected(run):
     rewrite(run / "checkpoints" / "step-10", lambda state: state["model"].update(n_eyes=3))
     for call in (load_model, lambda run: average_checkpoints(run, 2)):
         with pytest.raises(UserError) as error:
@@ -152,7 +152,7 @@ def test_a_later_models_configuration_is_refused(run):
         assert "n_eyes" in one_line(error)
 
 
-def test_a_later_format_is_refused(tmp_path):
+def test_a_later_format_is_rejected(tmp_path):
     path = save(tmp_path, 3)
     rewrite(path, lambda state: state.update(format=storage.FORMATS[-1] + 1))
     with pytest.raises(UserError) as error:
@@ -160,12 +160,12 @@ def test_a_later_format_is_refused(tmp_path):
     assert "format" in one_line(error)
 
 
-# ---- a model read back
+# ---- loading a model
 
 
-def test_a_run_gives_its_average_else_its_newest_step(run, tokenizer):
-    model, found, _ = load_model(run)
-    assert found.digest == tokenizer.digest and not model.training
+def test_a_run_loads_its_average_or_else_its_newest_step(run, tokenizer):
+    model, loaded_tokenizer, _ = load_model(run)
+    assert loaded_tokenizer.digest == tokenizer.digest and not model.training
     assert all(np.array_equal(v, weights_of(run / "checkpoints" / "step-10")[k]) for k, v in model.state_dict().items())
     averaged = average_checkpoints(run, 3)
     model, _, _ = load_model(run)
@@ -174,31 +174,31 @@ def test_a_run_gives_its_average_else_its_newest_step(run, tokenizer):
     assert all(np.array_equal(v, weights_of(run / "checkpoints" / "step-2")[k]) for k, v in model.state_dict().items())
 
 
-def test_a_checkpoint_folder_loads_alone_with_a_tokenizer_beside_it(run, tmp_path_factory):
+def test_a_checkpoint_folder_loads_without_its_run_if_it_has_a_tokenizer(run, tmp_path_factory):
     alone = tmp_path_factory.mktemp("elsewhere") / "model"
     shutil.copytree(run / "checkpoints" / "step-10", alone)
     with pytest.raises(UserError) as error:
         load_model(alone)
     assert "tokenizer.json" in one_line(error)
     shutil.copy(run / "tokenizer.json", alone)
-    (alone / "optimizer.safetensors").unlink()  # nothing but training needs it
+    (alone / "optimizer.safetensors").unlink()  # only training needs it
     src, tgt = np.array([[5, 6, 2]]), np.array([[1, 7]])
     assert np.array_equal(load_model(alone)[0](src, tgt).data, load_model(run)[0](src, tgt).data)
 
 
 @pytest.mark.parametrize("fewer", [0, 5])
-def test_a_tokenizer_that_does_not_fit_is_refused(run, tokenizer, tmp_path_factory, fewer):
+def test_a_tokenizer_that_does_not_fit_is_rejected(run, tokenizer, tmp_path_factory, fewer):
     text = tmp_path_factory.mktemp("other") / "text"
     text.write_text("fifteen sixteen seventeen eighteen nineteen\n" * 9, encoding="utf-8")
     other = Tokenizer.train([text], vocab_size=tokenizer.vocab_size - fewer)
-    assert other.vocab_size == tokenizer.vocab_size - fewer  # the same size is not enough
+    assert other.vocab_size == tokenizer.vocab_size - fewer  # equal sizes are not enough
     other.save(run / "tokenizer.json")
     with pytest.raises(UserError) as error:
         load_model(run)
-    assert str(run / "tokenizer.json") in one_line(error) and f"{other.vocab_size} pieces" in one_line(error)
+    assert str(run / "tokenizer.json") in one_line(error) and f"{other.vocab_size} subwords" in one_line(error)
 
 
-def test_what_is_no_run_is_refused(tmp_path):
+def test_paths_without_a_run_are_rejected(tmp_path):
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "nowhere", tmp_path / "file", tmp_path):
         with pytest.raises(UserError) as error:
@@ -206,7 +206,7 @@ def test_what_is_no_run_is_refused(tmp_path):
         assert str(path) in one_line(error)
 
 
-def test_weights_that_do_not_fit_their_configuration_are_refused(run):
+def test_weights_that_do_not_fit_their_configuration_are_rejected(run):
     path = run / "checkpoints" / "step-10"
     rewrite(path, lambda state: state["model"].update(d_ff=17))
     with pytest.raises(UserError) as error:
@@ -214,7 +214,7 @@ def test_weights_that_do_not_fit_their_configuration_are_refused(run):
     assert "feed_forward" in one_line(error) or "d_ff" in one_line(error)
 
 
-def test_the_checksums_in_the_state_are_those_of_its_arrays_and_its_own(tmp_path):
+def test_the_state_has_checksums_of_the_arrays_and_of_itself(tmp_path):
     path = save(tmp_path, 4)
     state = json.loads((path / "state.json").read_text())
     for name in FILES[:2]:
@@ -222,14 +222,14 @@ def test_the_checksums_in_the_state_are_those_of_its_arrays_and_its_own(tmp_path
     b = np.arange(4, dtype=np.float32)
     expected = hashlib.sha256(b"b float32 (4,)\n" + b.tobytes()).hexdigest()
     assert state["files"]["model.safetensors"]["tensors"]["b"] == expected
-    own = state.pop("sha256_of_this")
+    seal = state.pop("sha256_of_this")
     canonical = json.dumps(state, sort_keys=True, separators=(",", ":"))
-    assert own == hashlib.sha256(canonical.encode()).hexdigest()
+    assert seal == hashlib.sha256(canonical.encode()).hexdigest()
 
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_no_flipped_bit_of_a_checkpoint_is_ever_believed(data, tmp_path_factory):
+def test_every_flipped_bit_of_a_checkpoint_is_detected(data, tmp_path_factory):
     path = save(tmp_path_factory.mktemp("run"), 4)
     before = load_checkpoint(path)
     file = path / data.draw(st.sampled_from(FILES))
@@ -240,36 +240,36 @@ def test_no_flipped_bit_of_a_checkpoint_is_ever_believed(data, tmp_path_factory)
         after = load_checkpoint(path)
     except UserError as error:
         assert str(file) in str(error) and "\n" not in str(error)
-    else:  # white space between what counts
+    else:  # white space in JSON
         assert after.state == before.state
         for old, new in ((before.model, after.model), (before.optimizer, after.optimizer)):
             assert {k: v.tobytes() for k, v in old.items()} == {k: v.tobytes() for k, v in new.items()}
 
 
-def test_weights_that_are_no_numbers_are_neither_written_nor_read(tmp_path):
+def test_nonfinite_weights_are_neither_written_nor_read(tmp_path):
     good = save(tmp_path, 1)
     bad = {"w": np.array([[1, np.nan]], np.float32)}
-    with pytest.raises(UserError, match="expected finite numbers; got others in w"):
+    with pytest.raises(UserError, match="expected finite values in w; got NaN or infinity"):
         save(tmp_path, 2, bad)
     assert os.listdir(good.parent) == ["step-1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(np, "isfinite", lambda array: np.ones(1, bool))
         path = save(tmp_path, 2, bad)
-    with pytest.raises(UserError, match="expected finite numbers; got others in w"):
+    with pytest.raises(UserError, match="expected finite values in w; got NaN or infinity"):
         load_checkpoint(path)
 
 
-def test_files_of_two_checkpoints_that_were_swapped_are_told_apart(run):
+def test_files_swapped_between_checkpoints_are_detected(run):
     one, two = (run / "checkpoints" / f"step-{step}" / "model.safetensors" for step in (1, 2))
     one.rename(run / "other")
     two.rename(one)
     (run / "other").rename(two)
     for path in (one, two):
-        with pytest.raises(UserError, match="got another's"):
+        with pytest.raises(UserError, match="got those of another checkpoint"):
             load_checkpoint(path.parent)
 
 
-def test_a_checkpoint_under_another_step_is_refused(tmp_path):
+def test_a_checkpoint_renamed_to_another_step_is_rejected(tmp_path):
     save(tmp_path, 4).rename(tmp_path / "checkpoints" / "step-9")
     with pytest.raises(UserError, match="expected the state of step-9; got that of step 4"):
         load_checkpoint(tmp_path / "checkpoints" / "step-9")
@@ -289,7 +289,7 @@ def test_checkpoints_of_the_first_format_are_still_read(tmp_path):
         load_checkpoint(path)
 
 
-def test_what_a_stop_left_between_two_checkpoints_gives_way(tmp_path):
+def test_an_extra_checkpoint_of_a_stop_is_pruned_later(tmp_path):
     for step in range(90, 125, 5):
         save(tmp_path, step, keep_last=4, extra=step % 10 > 0)
     assert names(tmp_path) == ["step-90", "step-100", "step-110", "step-120"]
@@ -297,7 +297,7 @@ def test_what_a_stop_left_between_two_checkpoints_gives_way(tmp_path):
     assert names(tmp_path) == ["step-100", "step-110", "step-120", "step-123"]
 
 
-def test_a_damaged_checkpoint_takes_no_good_ones_place(tmp_path):
+def test_damaged_checkpoints_do_not_count_when_pruning(tmp_path):
     for step in (1, 2, 3):
         save(tmp_path, step)
     (tmp_path / "checkpoints" / "step-2").rename(tmp_path / "checkpoints" / "step-99")
@@ -308,22 +308,60 @@ def test_a_damaged_checkpoint_takes_no_good_ones_place(tmp_path):
     assert names(tmp_path) == ["step-7", "step-99"]
 
 
-@pytest.mark.parametrize("exchange", [True, False])
-def test_a_checkpoint_replaces_one_of_the_same_step(tmp_path, monkeypatch, exchange):
-    if not exchange:
-        monkeypatch.setattr(storage.ctypes, "CDLL", lambda *_, **__: None)
+def test_a_checkpoint_replaces_one_of_the_same_step(tmp_path):
     save(tmp_path, 5)
     save(tmp_path, 5, {"w": np.zeros(3, np.float32)})
     assert os.listdir(tmp_path / "checkpoints") == ["step-5"]
     assert np.array_equal(weights_of(tmp_path / "checkpoints" / "step-5")["w"], np.zeros(3, np.float32))
 
 
-def test_no_pipe_is_waited_for(run):
+@pytest.mark.parametrize("before", range(1, 5))
+@pytest.mark.parametrize("name", ["step-5", "averaged"])
+def test_a_kill_while_a_checkpoint_is_replaced_leaves_a_complete_one(run, monkeypatch, name, before):
+    """SIGKILL before each call that renames or removes a folder: the old or the new weights are weights, never none."""
+    folder, calls = RunFolder(run), []
+    shutil.copytree(folder.step(10), target := folder.checkpoints / name)
+    state = {key: storage.read_state(folder.step(10))[key] for key in storage.IDENTITY} | {"step": 5}
+    new = {key: value + 1 for key, value in weights_of(folder.step(10)).items()}
+    storage.write_folder(target, {FILES[0]: weights_of(folder.step(10))}, state)
+
+    def killing(real):
+        def call(path, *args, **options):
+            if any(mark in str(path) for mark in (".partial", ".replaced", name)) and os.path.exists(path):
+                calls.append(path)
+                if len(calls) == before:
+                    raise Killed
+            return real(path, *args, **options)
+
+        return call
+
+    class Killed(BaseException):
+        pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killing(os.replace))
+        patch.setattr(shutil, "rmtree", killing(shutil.rmtree))
+        with pytest.raises(Killed):
+            storage.write_folder(target, {FILES[0]: new}, state)
+    weights = weights_of(replace.existing_folder(target))
+    old = weights_of(folder.step(10))
+    assert all(np.array_equal(weights[key], old[key]) or np.array_equal(weights[key], new[key]) for key in old)
+    assert name == "averaged" or [path.name.count("step-5") for path in folder.steps()][2] == 1
+    assert name != "averaged" or find_checkpoint(run) == replace.existing_folder(target)
+    folder.remove_leftovers()
+    assert {path.name for path in folder.checkpoints.iterdir()} == {"step-1", "step-2", "step-10", name}
+    assert all(np.array_equal(weights_of(target)[key], weights[key]) for key in old)
+    storage.write_folder(target, {FILES[0]: new}, state)
+    assert all(np.array_equal(weights_of(target)[key], new[key]) for key in old)
+    assert {path.name for path in folder.checkpoints.iterdir()} == {"step-1", "step-2", "step-10", name}
+
+
+def test_a_pipe_in_place_of_a_file_does_not_block(run):
     for name in FILES[::2]:
         path = run / "checkpoints" / "step-10" / name
         path.unlink()
         os.mkfifo(path)
         with pytest.raises(UserError, match="got a pipe"):
             load_checkpoint(path.parent)
-        with pytest.warns(UserWarning, match="the one before it is taken"):
+        with pytest.warns(UserWarning, match="using the previous checkpoint"):
             assert f"{run.name}/step-2, step 2, " in load_with_origin(run)[3]

@@ -1,4 +1,4 @@
-"""What an earlier version wrote (tests/train/run_0_2/: a run folder, its text, what it translated) is still good."""
+"""Runs written by version 0.2 still work (tests/train/run_0_2/: a run folder, its text and its translations)."""
 
 import json
 import shutil
@@ -16,19 +16,19 @@ from train.tasks.translation import translate_lines
 BEFORE = Path(__file__).parent / "run_0_2"
 
 
-def test_an_earlier_checkpoint_translates_as_it_did():
+def test_a_0_2_checkpoint_gives_the_same_translations():
     model, tokenizer, config = load_model(BEFORE)
     lines = (BEFORE / "valid.en").read_text(encoding="utf-8").splitlines()
-    found = translate_lines(model, tokenizer, lines, **asdict(config.search), n_best=2)
-    written = "\n".join(numbered(best, i, 2) for i, best in enumerate(found))
+    hypotheses = translate_lines(model, tokenizer, lines, **asdict(config.search), n_best=2)
+    written = "\n".join(numbered(best, i, 2) for i, best in enumerate(hypotheses))
     expected = (BEFORE / "translated").read_text(encoding="utf-8")
     rows, wanted = ([line.split(" ||| ") for line in text.splitlines()] for text in (written, expected))
     assert [row[:2] for row in rows] == [row[:2] for row in wanted]
-    # The last digits of a score are the processor's.
+    # The last digits of a score depend on the processor.
     assert [float(row[2]) for row in rows] == pytest.approx([float(row[2]) for row in wanted], abs=1e-4)
 
 
-def test_an_earlier_run_is_resumed_and_averaged_with_what_follows(tmp_path):
+def test_a_0_2_run_can_be_resumed_and_averaged(tmp_path):
     out = tmp_path / "run"
     shutil.copytree(BEFORE, out)
     texts = [f"data.{part}={BEFORE / name}" for part, name in (("train_src", "train.en"), ("train_tgt", "train.de"))]

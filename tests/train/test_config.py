@@ -1,4 +1,4 @@
-"""Laws of the configuration: it writes and reads itself, every key is explained, and a mistake is told in one line."""
+"""The configuration: round trips through TOML, an explanation for every key, one-line errors."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -21,7 +21,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_si
 
 
 def values_of(table, f):
-    """A strategy of what a key takes, drawn from its own metadata."""
+    """Return a strategy for the values that a key accepts, from its metadata."""
     kind, interval = kind_of(f), f.metadata["within"]
     if f.metadata["choices"]:
         return st.sampled_from(tuple(f.metadata["choices"]))
@@ -35,7 +35,7 @@ def values_of(table, f):
 
 @st.composite
 def tables(draw):
-    """Some keys of each table with values they take; sizes that belong together stay the preset's."""
+    """Some keys of each table with valid values; interdependent sizes have the preset's values."""
     chosen = {}
     for table in SECTIONS:
         names = [n for n in keys_of(table) if n not in ("d_model", "n_heads", "d_k", "d_v")]
@@ -45,7 +45,7 @@ def tables(draw):
 
 
 def message(call, *arguments, **named):
-    """The one line of the UserError that a call raises."""
+    """Return the one-line message of the UserError that a call raises."""
     with pytest.raises(UserError) as caught:
         call(*arguments, **named)
     text = str(caught.value)
@@ -68,14 +68,14 @@ def test_a_dumped_config_loads_back_equal(tmp_path_factory, chosen):
 @pytest.mark.parametrize(
     "text", ["C:\\new", 'a "b"', "tab\there", "\x7f\x01\x85", "caf\u00e9 \U0001f600", "# no = comment"]
 )
-def test_text_of_any_kind_is_written_so_that_it_reads_back(text, tmp_path):
+def test_any_string_round_trips_through_toml(text, tmp_path):
     config = RunConfig.from_dict({"data": {"train_src": text}})
     (tmp_path / "config.toml").write_text(config.dump(), encoding="utf-8")
     assert RunConfig.load(tmp_path / "config.toml").data.train_src == text
 
 
 @given(st.data())
-def test_a_setting_reads_what_the_file_would(data):
+def test_a_setting_equals_the_same_line_in_the_file(data):
     table, name = data.draw(st.sampled_from(all_keys())).split(".")
     if name in ("d_model", "n_heads", "preset"):
         return
@@ -102,12 +102,12 @@ def test_every_key_is_explained_and_its_default_is_valid(full):
 
 def test_the_model_table_has_every_field_of_the_architecture():
     given_elsewhere = {"vocab_size", "pad_id", "bos_id", "eos_id", "n_outputs"}
-    own = set(keys_of("model")) - {"preset", "variant"}
-    assert own == {f.name for f in fields(TransformerConfig)} - given_elsewhere
+    names = set(keys_of("model")) - {"preset", "variant"}
+    assert names == {f.name for f in fields(TransformerConfig)} - given_elsewhere
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_decides_what_is_not_given(preset):
+def test_a_preset_decides_the_keys_that_are_not_given(preset):
     config = RunConfig.from_dict({"model": {"preset": preset}})
     assert config.transformer_config(100) == TransformerConfig.preset(preset, vocab_size=100)
     for name, value in keys.preset_values(preset)["train"].items():
@@ -115,7 +115,7 @@ def test_a_preset_decides_what_is_not_given(preset):
     assert RunConfig.from_dict({"model": {"preset": preset}, "train": {"max_steps": 7}}).train.max_steps == 7
 
 
-def test_another_preset_by_setting_takes_its_own_sizes_but_keeps_what_was_chosen(tmp_path):
+def test_a_preset_setting_replaces_sizes_but_not_explicit_values(tmp_path):
     file = tmp_path / "config.toml"
     file.write_text(RunConfig.from_dict({"model": {"d_ff": 1000}, "train": {"label_smoothing": 0.3}}).dump())
     config = RunConfig.load(file, ["model.preset=big"])
@@ -163,8 +163,8 @@ def test_a_shipped_config_loads_and_explains_its_keys(file):
         ({"search": {"alpha": -1}}, "search.alpha", "0.6"),
     ],
 )
-def test_a_wrong_table_is_told_with_key_and_remedy(tables, named, hint):
-    text = message(RunConfig.from_dict, tables, where="my.toml")
+def test_an_invalid_table_is_reported_with_key_and_hint(tables, named, hint):
+    text = message(RunConfig.from_dict, tables, source="my.toml")
     assert text.startswith("my.toml: ")
     assert named in text
     assert hint in text
@@ -183,13 +183,13 @@ def test_a_wrong_table_is_told_with_key_and_remedy(tables, named, hint):
         ("train.seed=1\nmax_steps=3", "whole number"),
     ],
 )
-def test_a_wrong_setting_is_told_with_its_remedy(setting, hint):
+def test_an_invalid_setting_is_reported_with_a_hint(setting, hint):
     text = message(RunConfig.from_dict, {}, [setting])
     assert text.startswith("--set: ")
     assert hint in text
 
 
-def test_settings_take_bare_text_and_the_last_one_counts():
+def test_settings_accept_unquoted_text_and_the_last_one_wins():
     config = RunConfig.from_dict({}, ["data.train_src=a b.txt", "data.train_tgt=7", "train.seed=2", "train.seed=3"])
     assert (config.data.train_src, config.data.train_tgt, config.train.seed) == ("a b.txt", "7", 3)
     assert RunConfig.from_dict({}, ['data.train_src="a=b"']).data.train_src == "a=b"
@@ -205,17 +205,17 @@ def test_settings_take_bare_text_and_the_last_one_counts():
         (b"[train]\nseed = " + b"9" * 5000, ":2: "),
     ],
 )
-def test_a_file_that_is_not_toml_is_told_with_its_line(tmp_path, content, place):
+def test_invalid_toml_is_reported_with_its_line(tmp_path, content, place):
     file = tmp_path / "broken.toml"
     file.write_bytes(content)
     assert message(RunConfig.load, file).startswith(f"{file}{place}")
 
 
-def test_a_missing_file_is_told(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     assert "no such file" in message(RunConfig.load, tmp_path / "none.toml")
 
 
-def test_a_resumed_run_may_change_how_long_but_not_what():
+def test_a_resumed_run_can_change_max_steps_but_no_frozen_key():
     config = RunConfig.from_dict({"train": {"seed": 1}})
     longer = RunConfig.from_dict({"train": {"seed": 1, "max_steps": 7, "validate_every": 3}, "search": {"beam": 9}})
     longer.check_frozen(config.frozen(), Path("before"))
@@ -223,6 +223,6 @@ def test_a_resumed_run_may_change_how_long_but_not_what():
     for tables, name in (({"train": {"seed": 2}}, "train.seed"), ({"model": {"d_ff": 8}}, "model.d_ff")):
         assert f"resume: {name}" in message(RunConfig.from_dict(tables).check_frozen, config.frozen(), Path("before"))
     before = config.frozen()
-    del before["train.seed"]  # a key that it lacks had its default
+    del before["train.seed"]  # a missing key had its default
     seeded = RunConfig.from_dict({"train": {"seed": 2}})
     assert "train.seed" in message(seeded.check_frozen, before, Path("before"))

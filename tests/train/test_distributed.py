@@ -28,7 +28,7 @@ from tests.helpers.trainings import outcome, tables
 from train import RunConfig
 from train import train as train_run
 from train.cli.main import main
-from train.learn.parallel.plan import WorkShare, shared_out
+from train.learn.parallel.plan import WorkShare, balance
 from train.learn.parallel.reducer import BUCKET, GradientReducer
 from train.learn.parallel.sync import UpdateSync
 from train.learn.signals import Signals
@@ -36,7 +36,7 @@ from train.learn.update import Update
 from train.run.checkpoint import load_checkpoint, load_model
 from train.run.folder import RunFolder
 from train.run.keys import TrainSection
-from train.run.report import Notes
+from train.run.report import RankNotes
 from train.tasks import TASKS
 from train.tasks.translation import translate_lines
 
@@ -114,7 +114,7 @@ def test_ranks_train_what_one_process_trains(text, tmp_path):
         assert [text for text, _ in ours] == [text for text, _ in theirs]
         assert [score for _, score in ours] == pytest.approx([score for _, score in theirs], abs=1e-5)
     log = (tmp_path / "float32-3" / "log.txt").read_text(encoding="utf-8")
-    assert log.count("12 an update on 3 ranks") == 1 and log.count("done after step 3") == 1, "rank 0 alone writes"
+    assert log.count("12 per update on 3 ranks") == 1 and log.count("done after step 3") == 1, "rank 0 alone writes"
     names = [{path.name for path in (tmp_path / f"float32-{ranks}").iterdir()} for ranks in (1, 3)]
     assert names[0] == names[1]
 
@@ -142,7 +142,7 @@ def test_without_mpi4py_ranks_are_told_what_to_install(monkeypatch):
 
 
 def test_several_ranks_do_not_read_standard_input(monkeypatch, capsys):
-    monkeypatch.setattr("train.learn.training.joined", lambda: Told(None))
+    monkeypatch.setattr("train.learn.training.join_ranks", lambda: Told(None))
     assert main(["translate", "--model", "nowhere"]) == 2
     assert "expected --input FILE on 2 ranks" in capsys.readouterr().err
 
@@ -178,14 +178,14 @@ def test_a_rank_that_fails_ends_the_run_in_one_line_and_one_process_goes_on(text
 @given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 1), st.booleans()), min_size=1, max_size=4))
 def test_the_slowest_rank_says_how_long_and_the_one_that_waited_least_how_much_was_the_networks(others):
     """Each of `others`: what an update took there, the share of it that was waiting, whether it has heard a signal."""
-    world, signals = npx.distributed.World(), Signals(alone=False)
+    world, signals = npx.distributed.World(), Signals(single_process=False)
     told = [(seconds, seconds * share, heard, []) for seconds, share, heard in others]
     world.gather = lambda own: [own, *told]
-    agreement = UpdateSync(world, signals, Notes(), None)
+    agreement = UpdateSync(world, signals, RankNotes(), None)
     agreement.begin()
     seconds, network = agreement.end()
     assert seconds >= max(took for took, *_ in told) and network == 0.0  # this rank has waited for nobody
-    assert signals.asked == any(heard for _, _, heard, _ in told)
+    assert signals.stop_requested == any(heard for _, _, heard, _ in told)
     world.gather = lambda own: [*told]
     agreement.begin()
     assert agreement.end() == (max(took for took, *_ in told), min(waited for _, waited, *_ in told))
@@ -196,7 +196,7 @@ def test_the_slowest_rank_says_how_long_and_the_one_that_waited_least_how_much_w
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=40), st.integers(1, 8))
 def test_every_micro_batch_is_one_ranks_and_no_rank_has_much_more_than_it_must(tokens, ranks):
-    shares = shared_out(tokens, ranks)
+    shares = balance(tokens, ranks)
     assert sorted(number for share in shares for number in share) == list(range(len(tokens)))
     assert all(share == sorted(share) for share in shares)
     loads = [sum(tokens[number] for number in share) for share in shares]
@@ -208,9 +208,9 @@ def test_every_micro_batch_is_one_ranks_and_no_rank_has_much_more_than_it_must(t
 
 @given(st.lists(st.integers(1, 2), min_size=1, max_size=5), st.integers(5, 9))
 def test_halves_have_numbers_of_their_own(halves, count):
-    share = WorkShare(range(len(halves)), count, 10).of_halves(halves)
-    assert len(set(share.numbers)) == sum(halves) == len(share.numbers)
-    assert [n % count for n in share.numbers] == [i for i, parts in enumerate(halves) for _ in range(parts)]
+    share = WorkShare(range(len(halves)), count, 10).split(halves)
+    assert len(set(share.indices)) == sum(halves) == len(share.indices)
+    assert [n % count for n in share.indices] == [i for i, parts in enumerate(halves) for _ in range(parts)]
 
 
 class Told(npx.distributed.World):
@@ -240,7 +240,7 @@ def test_a_bucket_is_sent_when_backward_adds_no_more_to_it(bytes_of_bucket, seed
     model.loss(src, tgt).backward(on_leaf_done=reduction.ready)
     early = len(world.sums)
     assert early == len(reduction.buckets)  # each parameter is a leaf of the graph
-    reduction.square()
+    reduction.squared_norm()
     for bucket, sent in zip(reduction.buckets, world.sums, strict=True):
         assert np.array_equal(sent, flat.grad[bucket])  # nothing was added after it had gone
     model.encoder[0].gradient_checkpointing = True
@@ -299,15 +299,15 @@ def moved(world, precision, shard, start, gradients):
     section = TrainSection(precision=precision, shard=shard)
     with ONE_AT_A_TIME:  # what draws the first weights is one in a process
         model = Transformer(shape, 1)
-    update = Update(TASKS["translation"], model, section, Notes())
+    update = Update(TASKS["translation"], model, section, RankNotes())
     if start is not None:
         update.load_optimizer_state(start[1])
         update.load_weights(start[0])
     for of_rank in gradients:
         parts = of_rank if world.size == 1 else of_rank[world.rank :: world.size]
         update.flat.grad[...] = sum(parts[1:], start=parts[0])
-        update.own.begin()
-        update.own.square()
+        update.gradients.begin()
+        update.gradients.squared_norm()
         update.apply(1e-3, 1.0)
     computed = np.concatenate([p.data.reshape(-1) for p in update.flat.parameters])
     return update, computed, (update.weights(), update.optimizer_state())
@@ -336,7 +336,7 @@ def test_each_rank_keeps_its_part_of_what_is_learned_and_all_compute_with_the_sa
         assert all(array.tobytes() == expected[name].tobytes() for name, array in found.items())
     assert learned.keys() == weights.keys()
     parts = [update.adam.m.size for update, _, _ in first]
-    buckets = len(first[0][0].own.buckets)
+    buckets = len(first[0][0].gradients.buckets)
     assert sum(parts) == count and max(parts) <= count / size + buckets
     for (update, _, _), part in zip(first, parts, strict=True):
         arrays = update.flat.data, update.flat.low_precision, update.flat.grad, update.adam.m, update.adam.v

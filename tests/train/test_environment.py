@@ -1,4 +1,4 @@
-"""What a command finds around it: a backend for notebooks, streams that know few letters, files that are damaged."""
+"""The environment of a command: matplotlib backends, stream encodings, damaged files."""
 
 import gzip
 import os
@@ -16,7 +16,7 @@ text, uninterrupted = trainings.text, trainings.uninterrupted
 
 
 def command(*arguments, **around):
-    """The command line in a process of its own, with these environment variables; (status, stdout, stderr)."""
+    """Run a command in a subprocess with these environment variables; return (status, stdout, stderr)."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | around
     done = subprocess.run(
         [sys.executable, "-m", "train", *map(str, arguments)], env=environment, capture_output=True, cwd=ROOT
@@ -24,38 +24,38 @@ def command(*arguments, **around):
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
-def test_a_backend_of_notebooks_changes_no_picture(uninterrupted, tmp_path):
-    """A notebook sets it for the commands that it starts, and may be of another environment."""
+def test_a_notebook_backend_does_not_change_pictures(uninterrupted, tmp_path):
+    """A notebook sets MPLBACKEND for the commands it starts, possibly to one that is not installed."""
     draw = ["draw", uninterrupted, "curves", "--out", tmp_path / "a.png"]
     assert command(*draw, MPLBACKEND="module://matplotlib_inline.backend_inline") == (0, "", "")
     assert (tmp_path / "a.png").is_file()
 
 
 @pytest.mark.parametrize("around", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}])
-def test_letters_that_a_stream_does_not_know_are_escaped(around, uninterrupted, tmp_path):
+def test_characters_outside_the_stream_encoding_are_escaped(around, uninterrupted, tmp_path):
     shutil.copytree(uninterrupted, tmp_path / "run")
     config = tmp_path / "run" / "config.toml"
     config.write_text(config.read_text("utf-8").replace("train_src =", 'train_src = "f\u00fcnf \u2192" #'), "utf-8")
-    found = command("info", tmp_path / "run", "--config", **around, PYTHONUTF8="0")
-    assert (found[0], found[2]) == (0, "") and 'train_src = "f\\xfcnf \\u2192"' in found[1]
+    result = command("info", tmp_path / "run", "--config", **around, PYTHONUTF8="0")
+    assert (result[0], result[2]) == (0, "") and 'train_src = "f\\xfcnf \\u2192"' in result[1]
 
 
 @pytest.mark.parametrize("source", ["file", "stdin"])
-def test_what_goes_wrong_with_the_output_is_not_told_of_the_input(source, uninterrupted, text, tmp_path):
-    """A limit of the size of files stands for a full disk: files and limits are those of a process."""
+def test_an_output_error_is_not_attributed_to_the_input(source, uninterrupted, text, tmp_path):
+    """A file size limit stands for a full disk. It applies to a process, hence the subprocess."""
     translate = ["translate", "--model", uninterrupted, "--output", tmp_path / "out", "--batch-tokens", "99"]
     program = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9)); from train.cli import main; "
     given = ["--input", text / "train.en"] if source == "file" else []
     arguments = [sys.executable, "-c", f"{program} sys.exit(main())", *map(str, [*translate, *given])]
     with (text / "train.en").open("rb") as stdin:
         done = subprocess.run(arguments, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, stdin=stdin)
-    said = f"npx-transformer: {tmp_path / 'out'}: expected room on the disk; got 'File too large'; "
+    said = f"npx-transformer: {tmp_path / 'out'}: expected space on the disk; got 'File too large'; "
     assert done.returncode == 2 and done.stderr.decode().startswith(said) and done.stderr.count(b"\n") == 1
     assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="needs a file that cannot be read")
-def test_what_goes_wrong_with_the_input_is_told_of_it(uninterrupted, text, tmp_path, capfd):
+def test_an_input_error_names_the_input(uninterrupted, text, tmp_path, capfd):
     for arguments in (
         ["translate", "--model", uninterrupted, "--output", tmp_path / "out", "--input", "/proc/self/mem"],
         ["score", "--ref", text / "valid.de", "--hyp", "/proc/self/mem"],
@@ -73,11 +73,11 @@ def test_what_goes_wrong_with_the_input_is_told_of_it(uninterrupted, text, tmp_p
 
 
 @pytest.mark.parametrize("damage", ["cut", "other", "changed"])
-def test_damaged_packed_text_is_told_in_one_line(damage, text, tmp_path, capfd):
+def test_a_damaged_gzip_file_is_one_line(damage, text, tmp_path, capfd):
     packed = gzip.compress((text / "train.en").read_bytes())
     (tmp_path / "good.gz").write_bytes(gzip.compress((text / "train.de").read_bytes()))
-    found = {"cut": packed[:-30], "other": b"no archive at all", "changed": packed[:-6] + b"12" + packed[-4:]}[damage]
-    (tmp_path / "bad.gz").write_bytes(found)
+    content = {"cut": packed[:-30], "other": b"no archive at all", "changed": packed[:-6] + b"12" + packed[-4:]}[damage]
+    (tmp_path / "bad.gz").write_bytes(content)
     sides = [tmp_path / "good.gz", tmp_path / "bad.gz"]
     for src, tgt in (sides, sides[::-1]):
         out = ["data", "own", "--out", str(tmp_path / "out"), "--quiet"]

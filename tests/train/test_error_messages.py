@@ -1,4 +1,4 @@
-"""What was ignored in silence, or told badly: every mistake is one line that names what it is of, and what to try."""
+"""Error messages: every user error is one line that names its cause and what to try."""
 
 import shutil
 from xml.etree import ElementTree
@@ -19,8 +19,8 @@ text, uninterrupted = trainings.text, trainings.uninterrupted
 NOT_XML = "a\x01b\x1bc\x0cd\ufffee\ud800f"
 
 
-def told(capfd, *arguments, status=2):
-    """The one line on stderr that a command ends with."""
+def error_line(capfd, *arguments, status=2):
+    """Return the single line on stderr of a failing command."""
     capfd.readouterr()
     assert main([*map(str, arguments)]) == status
     err = capfd.readouterr().err
@@ -56,7 +56,7 @@ def copy(uninterrupted, tmp_path):
         (["parse", "--model", "RUN", "--svg", "no/tree.svg"], "expected a file to write; got no folder no; try"),
     ],
 )
-def test_a_mistake_names_its_option_and_changes_nothing(
+def test_a_usage_error_names_its_option_and_writes_nothing(
     arguments, said, uninterrupted, text, tmp_path, monkeypatch, capfd
 ):
     monkeypatch.chdir(tmp_path)
@@ -71,7 +71,7 @@ def test_a_mistake_names_its_option_and_changes_nothing(
     assert not any(tmp_path.iterdir())
 
 
-def test_an_empty_sentence_is_asked_for_words():
+def test_an_empty_sentence_is_rejected():
     class Nothing:
         eos_id = 2
 
@@ -82,60 +82,60 @@ def test_an_empty_sentence_is_asked_for_words():
         source_ids(Transformer(TransformerConfig.preset("tiny", 300)), Nothing(), " ")
 
 
-def test_the_extra_of_the_demo_is_named(capfd):
+def test_the_missing_extra_of_the_demo_is_named(capfd):
     assert main(["demo", "--help"]) == 0
     assert "npx-transformer[demo]" in capfd.readouterr().out
 
 
-def test_a_training_without_time_says_that_nothing_is_kept(text, tmp_path, capfd):
+def test_a_training_without_time_reports_that_nothing_was_saved(text, tmp_path, capfd):
     sides = [f"--train-{side}={text / f'train.{end}'}" for side, end in (("src", "en"), ("tgt", "de"))]
     sizes = ["--set=data.vocab_size=290", "--set=train.batch_tokens=100"]
     assert main(["train", "tiny", *sides, *sizes, "--out", str(tmp_path / "a"), "--max-hours", "1e-7"]) == 0
     assert "done after step 0 (max_hours), 0 tokens in 0:00:00: no checkpoint\n" in capfd.readouterr().err
 
 
-# ---- runs that are not what they were
+# ---- damaged runs
 
 
 @pytest.mark.parametrize("content", [None, b""])
-def test_a_configuration_that_is_lost_is_told(content, copy, text, capfd):
+def test_a_lost_configuration_is_reported(content, copy, text, capfd):
     config = RunFolder(copy).config_file
     config.unlink()
     if content is not None:
         config.write_bytes(content)
-    err = told(capfd, "translate", "--model", copy, "--input", text / "valid.en", status=0)
-    assert f"{config}: expected the run's configuration; got none; all of [search] is the default" in err
+    err = error_line(capfd, "translate", "--model", copy, "--input", text / "valid.en", status=0)
+    assert f"{config}: expected the run's configuration; got none; using the defaults of [search]" in err
 
 
-def test_a_damaged_checkpoint_is_told_however_quiet(copy, capfd):
+def test_a_damaged_checkpoint_is_reported_even_with_quiet(copy, capfd):
     newest = RunFolder(copy).steps()[-1]
     with (newest / "model.safetensors").open("r+b") as file:
         file.truncate(99)
     capfd.readouterr()
     assert main(["train", "--resume", "--out", str(copy), "--quiet"]) == 0
     damage, end = capfd.readouterr().err.splitlines()
-    assert f"{newest / 'model.safetensors'}: " in damage and damage.endswith("the one before it is taken")
+    assert f"{newest / 'model.safetensors'}: " in damage and damage.endswith("using the previous checkpoint")
     assert "stopped after step 12" in end
 
 
-def test_a_tokenizer_of_another_run_is_told_by_info_too(copy, tmp_path, capfd):
+def test_info_reports_a_tokenizer_of_another_run(copy, tmp_path, capfd):
     write_pairs(tmp_path, "other", 30, seed=5)
     sides = [f"--train-{side}={tmp_path / f'other.{end}'}" for side, end in (("src", "en"), ("tgt", "de"))]
     other = ["train", "tiny", *sides, "--out", tmp_path / "other", "--set=train.max_steps=1", "--quiet"]
     assert main([*map(str, [*other, "--set=data.vocab_size=280", "--set=train.batch_tokens=100"])]) == 0
     shutil.copy(tmp_path / "other" / "tokenizer.json", copy)
-    assert "expected the tokenizer the model was trained with" in told(capfd, "info", copy)
+    assert "expected the tokenizer of the model" in error_line(capfd, "info", copy)
 
 
 # ---- pictures
 
 
-def test_what_xml_does_not_allow_is_drawn_as_no_character(uninterrupted, tmp_path):
+def test_characters_invalid_in_xml_are_replaced_in_pictures(uninterrupted, tmp_path):
     assert valid_xml(NOT_XML + "\t\n\x7f\U0001f600") == "a\ufffdb\ufffdc\ufffdd\ufffde\ufffdf\t\n\x7f\U0001f600"
     drawn = [["draw", uninterrupted, what, "--out", tmp_path / f"{what}.svg"] for what in ("heads", "beam")]
     for arguments in (*drawn, ["reproduce", "figures", "--model", uninterrupted, "--out", tmp_path / "figures"]):
         assert main([*map(str, arguments), "--input", f"one {NOT_XML[:-2]} two"]) == 0
-    found = [*tmp_path.rglob("*.svg")]
-    assert len(found) == 5 and all(ElementTree.parse(file) for file in found)
+    pictures = [*tmp_path.rglob("*.svg")]
+    assert len(pictures) == 5 and all(ElementTree.parse(file) for file in pictures)
     tree = draw_tree(Tree("TOP", [Leaf("X", NOT_XML)]), ["(TOP", "end"], [[1.0, 0.0]] * 2)
     assert ElementTree.fromstring(tree) is not None

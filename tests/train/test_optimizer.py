@@ -1,4 +1,4 @@
-"""The schedule, Adam, clipping and the loss: against their formulas, written out slowly in float64."""
+"""The schedule, Adam, clipping and the loss, compared with plain float64 implementations of their formulas."""
 
 import math
 from dataclasses import replace
@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 import npx
 from autograd import Tensor, gradcheck
 from models import FlatParameters, Transformer, TransformerConfig
-from train import Adam, NoamSchedule, label_smoothed_loss
-from train.learn.optimizer import LossScale, clip_factor, square, squared_norm
+from tests.helpers.losses import label_smoothed_loss
+from train import Adam, NoamSchedule
+from train.learn.optimizer import LossScale, clip_factor, squared_norm, sum_of_squares
 
 SMALL = TransformerConfig(vocab_size=12, d_model=8, d_ff=16, n_heads=2, n_layers=1, dropout=0.0)
 
 
 def noisy_model(seed: int = 0):
-    """A small model with every gradient set to normal noise."""
+    """Return a small model whose gradients are normal noise."""
     flat = FlatParameters(Transformer(SMALL, seed=seed))
     flat.grad[...] = np.random.default_rng(seed).normal(size=flat.grad.shape)
     return flat
@@ -41,13 +42,13 @@ def test_schedule_peaks_at_warmup_and_starts_at_step_one():
 
 
 @pytest.mark.parametrize("step", [0, -1])
-def test_schedule_refuses_a_step_before_the_first(step):
+def test_schedule_rejects_a_step_below_one(step):
     with pytest.raises(ValueError, match="step >= 1"):
         NoamSchedule(512)(step)
 
 
 @pytest.mark.parametrize("changes", [{"warmup_steps": 0}, {"d_model": 0}, {"lr_scale": 0.0}, {"lr_scale": math.nan}])
-def test_schedule_refuses_impossible_values(changes):
+def test_schedule_rejects_invalid_arguments(changes):
     with pytest.raises(ValueError, match="expected"):
         NoamSchedule(**{"d_model": 512, **changes})
 
@@ -76,7 +77,7 @@ def test_adam_follows_its_formula_over_several_steps(seed, beta1, beta2, decay, 
         flat.grad[...] = rng.normal(size=flat.grad.shape)
 
 
-def test_adam_moves_the_models_own_parameters_and_goes_on_from_its_state():
+def test_adam_updates_the_model_and_continues_from_its_state():
     models = [Transformer(SMALL, seed=3) for _ in range(2)]
     first, second = (Adam(model) for model in models)
     noise = np.random.default_rng(0).normal(size=(3, first.flat.data.size)).astype(np.float32)
@@ -89,7 +90,7 @@ def test_adam_moves_the_models_own_parameters_and_goes_on_from_its_state():
     second.flat.grad[...] = noise[0]
     second.step(1e-2)
     saved = second.state_dict()
-    for g in noise[1:]:  # what is done after saving does not reach what was saved
+    for g in noise[1:]:  # later updates do not change the saved state
         second.flat.grad[...] = g
         second.step(1e-2)
     third = Transformer(SMALL, seed=4)
@@ -107,10 +108,10 @@ def test_adam_moves_the_models_own_parameters_and_goes_on_from_its_state():
 
 
 @pytest.mark.parametrize("joined", [0, 100, 1 << 20])
-def test_an_update_does_not_depend_on_where_gradients_lie(monkeypatch, joined):
-    """Weights and moments have the same bits; the norm, a sum of other parts, nearly the same."""
+def test_an_update_does_not_depend_on_the_layout_of_gradients(monkeypatch, joined):
+    """Weights and moments are equal to the bit; the norm is summed in another order."""
     monkeypatch.setattr("models.parameters.CHUNK_SIZE", joined)
-    found, ids = [], np.array([[4, 5, 6, 2], [7, 8, 2, 0]])
+    results, ids = [], np.array([[4, 5, 6, 2], [7, 8, 2, 0]])
     for in_one in (True, False):
         model = Transformer(SMALL, seed=3)
         adam = Adam(model)
@@ -123,11 +124,11 @@ def test_an_update_does_not_depend_on_where_gradients_lie(monkeypatch, joined):
                     model.loss(ids, ids).backward()
             norm = math.sqrt(squared_norm(adam.flat))
             adam.step(1e-2)
-        found.append((adam.flat.data.tobytes(), adam.m.tobytes(), adam.v.tobytes(), norm))
-    assert found[0][:3] == found[1][:3] and found[0][3] == pytest.approx(found[1][3], rel=1e-6)
+        results.append((adam.flat.data.tobytes(), adam.m.tobytes(), adam.v.tobytes(), norm))
+    assert results[0][:3] == results[1][:3] and results[0][3] == pytest.approx(results[1][3], rel=1e-6)
 
 
-def test_adam_refuses_another_models_state_and_impossible_values():
+def test_adam_rejects_the_state_of_another_model_and_invalid_arguments():
     state = Adam(Transformer(SMALL)).state_dict()
     other = Adam(Transformer(TransformerConfig(vocab_size=13, d_model=8, d_ff=16, n_heads=2, n_layers=1)))
     with pytest.raises(ValueError, match="expected"):
@@ -136,7 +137,7 @@ def test_adam_refuses_another_models_state_and_impossible_values():
         with pytest.raises(ValueError, match="expected"):
             Adam(Transformer(SMALL), **changes)
     for rate in (-1e-4, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="expected a rate of 0 or above"):
+        with pytest.raises(ValueError, match="expected a finite learning rate >= 0"):
             other.step(rate)
     assert other.steps == 0
 
@@ -152,17 +153,17 @@ def test_clipping_scales_the_whole_gradient_to_the_limit(seed, limit):
 
 def test_clipping_edge_cases():
     flat = noisy_model()
-    assert clip_factor(5.0, 0.0) == 1.0  # 0 is no clipping
+    assert clip_factor(5.0, 0.0) == 1.0  # 0 disables clipping
     assert clip_factor(0.0, 1.0) == 1.0
     flat.grad[3] = np.nan
     assert math.isnan(squared_norm(flat)) and clip_factor(math.nan, 1.0) == 1.0
-    flat.grad[...] = 1e30  # its square is beyond float32
+    flat.grad[...] = 1e30  # its square overflows float32
     with np.errstate(over="ignore"):
         assert squared_norm(flat) == math.inf and clip_factor(math.inf, 1.0) == 1.0
 
 
 @pytest.mark.parametrize("scale", [0.37, 2.0**-16])
-def test_adam_takes_the_gradient_times_a_scale(scale):
+def test_adam_scales_the_gradient(scale):
     scaled, other = noisy_model(1), noisy_model(1)
     Adam(scaled).step(0.01, scale)
     other.grad[...] *= np.float32(scale)
@@ -176,38 +177,38 @@ def test_adam_takes_the_gradient_times_a_scale(scale):
 def test_the_loss_scale_of_other_precisions_stays_one():
     scale = LossScale()
     for _ in range(LossScale.PATIENCE * 2 + 1):
-        scale.succeeded()
-    assert scale.value == 1 and not scale.overflowed() and scale.skipped == 0
+        scale.record_update()
+    assert scale.value == 1 and not scale.reduce_after_overflow() and scale.skipped == 0
 
 
 def test_the_loss_scale_halves_on_overflow_and_doubles_after_patience():
     scale = LossScale(dynamic=True)
     assert scale.value == 2**16
-    assert scale.overflowed() and (scale.value, scale.skipped) == (2**15, 1)
+    assert scale.reduce_after_overflow() and (scale.value, scale.skipped) == (2**15, 1)
     for _ in range(LossScale.PATIENCE - 1):
-        scale.succeeded()
+        scale.record_update()
     assert scale.value == 2**15
     saved = scale.state_dict()
-    scale.succeeded()
+    scale.record_update()
     assert scale.value == 2**16
     again = LossScale(dynamic=True)
     again.load_state_dict(saved)
-    again.succeeded()
+    again.record_update()
     assert again.state_dict() == scale.state_dict()
-    again.overflowed()
+    again.reduce_after_overflow()
     for _ in range(LossScale.PATIENCE - 1):
-        again.succeeded()
+        again.record_update()
     assert again.value == 2**15, "an overflow starts the count again"
 
 
-def test_a_loss_scale_of_one_is_the_last():
+def test_the_loss_scale_is_never_below_one():
     scale = LossScale(dynamic=True)
-    assert [scale.overflowed() for _ in range(18)] == [True] * 16 + [False] * 2
+    assert [scale.reduce_after_overflow() for _ in range(18)] == [True] * 16 + [False] * 2
     assert scale.value == 1
 
 
 def hand_loss(logits, targets, smoothing, over, pad):
-    """Section 5.4 by plain loops: the sum over the tokens that count, and their number."""
+    """Return the loss of section 5.4 by plain loops: the sum over target tokens, and their number."""
     total, count = 0.0, 0
     V = logits.shape[-1]
     for z, t in zip(logits.reshape(-1, V), targets.reshape(-1), strict=True):
@@ -250,30 +251,31 @@ def test_loss_gradient(over):
     )
 
 
-def test_loss_refuses_what_does_not_fit():
+def test_loss_rejects_invalid_arguments():
     logits = Tensor(np.zeros((2, 3, 5)))
     with pytest.raises(ValueError, match="shape"):
         label_smoothed_loss(logits, np.ones((2, 4), int))
     with pytest.raises(ValueError, match="smoothing"):
         label_smoothed_loss(logits, np.ones((2, 3), int), smoothing=1.0)
     with pytest.raises(ValueError, match="smoothing_over"):
-        label_smoothed_loss(logits, np.ones((2, 3), int), smoothing_over="some")
+        label_smoothed_loss(logits, np.ones((2, 3), int), classes="some")
 
 
-def test_the_norm_of_many_equal_gradients_has_its_digits():
-    """One sum of 19 million squares in float32 would be 0.7 % off: a vocabulary's rows, as one piece or by ranks."""
+def test_the_norm_of_many_equal_gradients_is_accurate():
+    """Summing 19 million squares (an embedding table) in float32 would be 0.7 % off."""
     g = np.full(19_000_000, 1e-3, np.float32)
-    assert float(square(g)) == pytest.approx(float(g[0]) ** 2 * g.size, rel=1e-4)
-    assert float(square(g[:0])) == 0 and float(square(g[:5].astype(float))) == pytest.approx(5e-6, rel=1e-6)
+    assert float(sum_of_squares(g)) == pytest.approx(float(g[0]) ** 2 * g.size, rel=1e-4)
+    assert float(sum_of_squares(g[:0])) == 0 and float(sum_of_squares(g[:5].astype(float))) == pytest.approx(
+        5e-6, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("bad", [0, -1, math.nan, math.inf])
-def test_what_a_loss_cannot_be_divided_by_is_told_in_one_line(bad):
-    logits, targets = Tensor(np.zeros((1, 2, 5))), np.array([[3, 2]])
+def test_an_invalid_normalizer_is_one_line(bad):
+    targets = np.array([[3, 2]])
     pairs = Transformer(SMALL)
     text = replace(SMALL, architecture="decoder").build()
-    losses = (lambda: label_smoothed_loss(logits, targets, normalizer=bad), lambda: text.loss(targets, loss_normalizer=bad),
-              lambda: pairs.loss(targets, targets, loss_normalizer=bad))  # fmt: skip
+    losses = (lambda: text.loss(targets, loss_normalizer=bad), lambda: pairs.loss(targets, targets, loss_normalizer=bad))
     for loss in losses:
         with pytest.raises(ValueError, match=f"loss: expected a normalizer above 0; got {bad}; try"):
             loss()

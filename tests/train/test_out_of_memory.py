@@ -1,4 +1,4 @@
-"""Memory that runs out: what the arrays of a graph are called, updates made of halves, what the user is told."""
+"""Running out of memory: descriptions of saved arrays, updates repeated with halves, messages."""
 
 import gc
 import json
@@ -21,33 +21,35 @@ from train.text.corpus import Corpus
 text = trainings.text
 
 
-def test_the_kept_arrays_are_named_by_operation_and_size():
+def test_saved_arrays_are_described_by_operation_and_size():
     gc.collect()
     before = len(saved_arrays())
     x = Tensor(np.ones((50, 40), "float32"), requires_grad=True)
-    y = ops.exp(x)  # keeps its output
-    z = y * y  # the same array once more
-    kept = [k for k in saved_arrays() if k.shape == (50, 40)]
-    assert [(k.operation, k.number, k.dtype, k.nbytes) for k in kept] == [("exp", 1, "float32", 8000)]
-    assert str(kept[0]) == "exp 1 x (50, 40) float32, 0.0 MiB"
+    y = ops.exp(x)  # saves its output
+    z = y * y  # saves the same array
+    saved = [array for array in saved_arrays() if array.shape == (50, 40)]
+    assert [(array.operation, array.number, array.dtype, array.nbytes) for array in saved] == [
+        ("exp", 1, "float32", 8000)
+    ]
+    assert str(saved[0]) == "exp 1 x (50, 40) float32, 0.0 MiB"
     z.sum().backward()
     assert len(saved_arrays()) == before
 
 
-def test_the_kept_arrays_of_a_model_are_sorted_and_without_its_parameters():
+def test_saved_arrays_of_a_model_are_sorted_and_exclude_parameters():
     made = model()
     with npx.keyed(1, 1):
         loss = made.loss(SRC, TGT)
-    kept = saved_arrays()
-    assert [k.nbytes for k in kept] == sorted((k.nbytes for k in kept), reverse=True)
-    assert {"dropout_residual_norm", "self_attention", "linear"} <= {k.operation for k in kept}
-    own = {tuple(p.shape) for p in made.parameters()} - {(8,), (16,)}
-    assert not [k for k in kept if k.shape in own and k.operation != "linear_cross_entropy"]
+    saved = saved_arrays()
+    assert [array.nbytes for array in saved] == sorted((array.nbytes for array in saved), reverse=True)
+    assert {"dropout_residual_norm", "self_attention", "linear"} <= {array.operation for array in saved}
+    shapes = {tuple(p.shape) for p in made.parameters()} - {(8,), (16,)}
+    assert not [array for array in saved if array.shape in shapes and array.operation != "linear_cross_entropy"]
     loss.backward()
 
 
 class Full:
-    """model.loss that finds no memory for more than `most` rows, in the forward pass or within backward."""
+    """A model.loss that raises MemoryError for more than `most` rows, in forward or backward."""
 
     def __init__(self, monkeypatch, most, where="forward"):
         loss, self.seen = Transformer.loss, []
@@ -69,15 +71,15 @@ class Full:
 
 
 class Journal:
-    """What an update reports."""
+    """Records the output of an update."""
 
     def __init__(self):
         self.entries, self.lines = [], []
-        self.metrics, self.line = self.entries.append, self.lines.append
+        self.write_metrics, self.write_line = self.entries.append, self.lines.append
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_an_update_that_does_not_fit_is_made_of_halves(monkeypatch, where):
+def test_an_update_that_does_not_fit_is_repeated_with_halves(monkeypatch, where):
     pairs = [((4 + i % 9, 5, 6), (7, 8 + i % 5)) for i in range(7)]
     batches = Batches(Corpus.from_pairs(pairs), 1000)
     micro = [batches.batch(np.arange(7)), batches.batch(np.arange(2))]
@@ -98,11 +100,11 @@ def test_an_update_that_does_not_fit_is_made_of_halves(monkeypatch, where):
     assert "train.batch_tokens = 10 with train.accumulate = 4" in journal.lines[0] and "4 halves" in journal.lines[0]
 
 
-def test_memory_that_runs_out_twice_is_told_in_one_line(text, tmp_path, monkeypatch):
+def test_running_out_of_memory_twice_is_one_line(text, tmp_path, monkeypatch):
     Full(monkeypatch, 0)
     with pytest.raises(UserError) as error:
         run(text, tmp_path / "run")
-    told = str(error.value)
+    message = str(error.value)
     for part in (
         "step 1",
         "train.batch_tokens = 60",
@@ -111,12 +113,12 @@ def test_memory_that_runs_out_twice_is_told_in_one_line(text, tmp_path, monkeypa
         "try train.batch_tokens = 30",
         "accumulate = 4",
     ):
-        assert part in told
-    assert "\n" not in told and any(name in told for name in ("linear", "attention", "dropout_residual_norm"))
+        assert part in message
+    assert "\n" not in message and any(name in message for name in ("linear", "attention", "dropout_residual_norm"))
     assert metrics(tmp_path / "run") == [{"kind": "halved", "step": 1, "micro_batches": 4}]
 
 
-def test_a_single_pair_that_does_not_fit_is_not_tried_again(monkeypatch):
+def test_a_single_pair_that_does_not_fit_is_not_retried(monkeypatch):
     full, journal = Full(monkeypatch, 0), Journal()
     update = update_of(model(), journal)
     one = Batches(Corpus.from_pairs([((4, 5), (6,))]), 100).batch(np.arange(1))
@@ -125,16 +127,16 @@ def test_a_single_pair_that_does_not_fit_is_not_tried_again(monkeypatch):
     assert full.seen == [1] and not journal.entries
 
 
-def test_the_message_on_a_gpu_says_how_full_it_is():
+def test_the_message_on_a_gpu_has_its_memory_use():
     with kernels_by_reference(), device():
         update = update_of(model(), None)
-        assert "3.0 of the GPU's 8.0 GiB in arrays" in update.out_of_memory([batch()], 1)
+        assert "3.0 of the GPU's 8.0 GiB in arrays" in update.describe_out_of_memory([batch()], 1)
         assert npx.memory_use().free == 1 << 30
         npx.free_memory()
     assert npx.memory_use() is None
 
 
-def test_a_run_that_halves_goes_on_and_says_so(text, tmp_path, monkeypatch):
+def test_a_run_continues_with_halves_and_logs_it(text, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         Full(patch, 8)
         summary = run(text, tmp_path / "run")
@@ -145,7 +147,7 @@ def test_a_run_that_halves_goes_on_and_says_so(text, tmp_path, monkeypatch):
     assert "halves" in (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
 
 
-def test_halves_are_the_batch():
+def test_the_halves_contain_the_whole_batch():
     whole = batch()
     first, second = whole.halves()
     assert np.array_equal(np.concatenate([first.src, second.src]), whole.src)

@@ -1,4 +1,4 @@
-"""The paper's regime: its configurations, checkpoints by the clock, and what tensor2tensor ran instead, one by one."""
+"""The paper's configurations, checkpoints by time, and the differences of tensor2tensor."""
 
 import inspect
 
@@ -33,7 +33,7 @@ DIFFERENCES = [(table, name, value) for table, keys in RAN.items() for name, val
         ("big-enfr", "big-enfr", "fr", 300_000, 0.1, 20, 32_000),
     ],
 )
-def test_the_configurations_are_the_papers(name, preset, language, steps, dropout, last, kind):
+def test_configurations_match_the_paper(name, preset, language, steps, dropout, last, kind):
     c = RunConfig.load(CONFIGS / f"{name}.toml")
     t = c.train
     assert c.transformer_config(37_000) == TransformerConfig.preset(preset, 37_000)
@@ -47,7 +47,7 @@ def test_the_configurations_are_the_papers(name, preset, language, steps, dropou
     assert c.model.variant == "paper"
 
 
-def test_what_is_not_said_is_the_papers():
+def test_defaults_match_the_paper():
     def defaults(function):
         parameters = inspect.signature(function).parameters.values()
         return {p.name: p.default for p in parameters if p.default is not p.empty}
@@ -65,12 +65,12 @@ def config_of(*settings):
 
 
 def changed(one, other):
-    """The keys in which two configurations differ."""
+    """Return the keys in which two configurations differ."""
     return {(t, f.name): value for (t, f, value), (_, _, before) in zip(one.keys(), other.keys(), strict=True)
             if value != before and f.name != "variant"}  # fmt: skip
 
 
-def test_the_variant_changes_its_keys_and_no_other():
+def test_the_variant_changes_only_its_keys():
     paper, other = config_of(), config_of("model.variant=tensor2tensor")
     assert changed(other, paper) == {(table, name): value for table, name, value in DIFFERENCES}
     assert len(DIFFERENCES) == 6
@@ -79,16 +79,16 @@ def test_the_variant_changes_its_keys_and_no_other():
 
 
 @pytest.mark.parametrize(("table", "name", "value"), DIFFERENCES)
-def test_each_difference_can_be_set_back_and_set_alone(table, name, value):
+def test_each_difference_can_be_set_and_reset_individually(table, name, value):
     paper, other = config_of(), config_of("model.variant=tensor2tensor")
-    own = getattr(getattr(paper, table), name)
-    assert own != value
-    back = f"{table}.{name}={str(own).lower()}"
-    assert changed(config_of("model.variant=tensor2tensor", back), other) == {(table, name): own}
+    default = getattr(getattr(paper, table), name)
+    assert default != value
+    back = f"{table}.{name}={str(default).lower()}"
+    assert changed(config_of("model.variant=tensor2tensor", back), other) == {(table, name): default}
     assert changed(config_of(f"{table}.{name}={str(value).lower()}"), paper) == {(table, name): value}
 
 
-def test_a_file_of_one_variant_becomes_the_other_by_a_setting(tmp_path):
+def test_a_setting_switches_the_variant_of_a_file(tmp_path):
     for one, other in (("paper", "tensor2tensor"), ("tensor2tensor", "paper")):
         file = tmp_path / f"{one}.toml"
         file.write_text(config_of(f"model.variant={one}").dump(), encoding="utf-8")
@@ -104,26 +104,26 @@ def shaped(*settings):
     return Transformer(c, seed=3)
 
 
-def test_norms_before_sub_layers_and_at_the_end():
-    """With every sub-layer's output zero, pre-norm passes the embedding on, into the last norm alone."""
+def test_tensor2tensor_is_pre_norm_with_a_final_norm():
+    """With all sub-layer outputs zero, pre-norm passes the embedding to the final norm unchanged."""
     for variant, names in (("paper", set()), ("tensor2tensor", {"encoder_norm", "decoder_norm"})):
         model = shaped(f"model.variant={variant}")
         assert {name for name, _ in model.named_children()} >= names
         assert bool(names) == (model.encoder_norm is not None)
 
 
-def test_sines_stand_before_cosines():
+def test_tensor2tensor_has_sines_before_cosines():
     model = shaped("model.variant=tensor2tensor")
     from autograd import Tensor
 
-    found = model.source_positions(Tensor(np.zeros((1, 3, 8), "float32"))).data[0]
+    positions = model.source_positions(Tensor(np.zeros((1, 3, 8), "float32"))).data[0]
     angles = np.arange(3)[:, None] / 10000.0 ** (2 * np.arange(4) / 8)
-    assert np.allclose(found, np.concatenate([np.sin(angles), np.cos(angles)], axis=1), atol=1e-6)
+    assert np.allclose(positions, np.concatenate([np.sin(angles), np.cos(angles)], axis=1), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["attention_dropout", "activation_dropout"])
-def test_dropout_falls_on_attention_weights_and_on_the_inner_layer(name):
-    """Both alone make a training model's output random, and a paper's model without its own dropout is not."""
+def test_tensor2tensor_drops_attention_weights_and_activations(name):
+    """Each of them alone makes the output random in training mode; without any dropout it is not."""
     quiet = ["model.dropout=0.0", "model.attention_dropout=0.0", "model.activation_dropout=0.0"]
     for settings, random in ((quiet, False), ([s for s in quiet if name not in s], True)):
         model = shaped("model.variant=tensor2tensor", *settings)
@@ -135,8 +135,8 @@ def test_dropout_falls_on_attention_weights_and_on_the_inner_layer(name):
         assert np.array_equal(*outputs) != random
 
 
-def test_smoothing_is_spread_over_the_wrong_types_alone():
-    """-sum q log p with q = 0.9 on the target and 0.1 / (V - 1) on each other: tensor2tensor's confidence of 0.9."""
+def test_tensor2tensor_smooths_over_incorrect_types():
+    """-sum q log p with q = 0.9 on the target and 0.1 / (V - 1) on every other type, as in tensor2tensor."""
     c = config_of("model.variant=tensor2tensor")
     model = shaped()
     model.eval()
@@ -149,8 +149,8 @@ def test_smoothing_is_spread_over_the_wrong_types_alone():
     assert loss.item() == pytest.approx(-(q * log_p).sum() / 2, rel=1e-5)
 
 
-def test_adams_epsilon_is_added_before_the_bias_is_corrected(monkeypatch):
-    """The update gets the key; TensorFlow: p - lr sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps)."""
+def test_tensor2tensor_adds_epsilon_before_the_bias_correction(monkeypatch):
+    """TensorFlow: p - lr sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps)."""
     made = []
     monkeypatch.setattr(update, "Adam", lambda flat, *options: made.append(options) or Adam(flat, *options))
     c = config_of("model.variant=tensor2tensor")
@@ -168,11 +168,11 @@ def test_adams_epsilon_is_added_before_the_bias_is_corrected(monkeypatch):
 
 
 @pytest.mark.parametrize(("table", "name", "value"), DIFFERENCES)
-def test_each_difference_is_live_in_a_training(table, name, value, text, tmp_path):
-    """Put back alone, it changes what three updates make of the loss."""
-    own = getattr(getattr(config_of(), table), name)
+def test_each_difference_affects_training(table, name, value, text, tmp_path):
+    """Resetting it alone changes the loss of three updates."""
+    default = getattr(getattr(config_of(), table), name)
     losses = []
-    for settings in (["model.variant=tensor2tensor"], [f"{table}.{name}={str(own).lower()}"]):
+    for settings in (["model.variant=tensor2tensor"], [f"{table}.{name}={str(default).lower()}"]):
         tables_ = tables(text, max_steps=3, adam_eps=1e-3)
         del tables_["data"]["valid_src"], tables_["data"]["valid_tgt"]
         c = RunConfig.from_dict(tables_, ["model.variant=tensor2tensor", *settings, "train.log_every=3"])
@@ -184,8 +184,8 @@ def test_each_difference_is_live_in_a_training(table, name, value, text, tmp_pat
     assert losses[0] != losses[1]
 
 
-def test_checkpoints_come_by_the_clock_and_go_on_over_an_interruption(text, tmp_path, monkeypatch):
-    """20 seconds an update: every 3rd update is the first after a minute, also where the run was stopped between."""
+def test_checkpoint_minutes_count_across_interruptions(text, tmp_path, monkeypatch):
+    """With 20 seconds per update every 3rd update is due, also if the run was stopped in between."""
     made = Trainer._update
 
     def slow(self):
@@ -202,5 +202,5 @@ def test_checkpoints_come_by_the_clock_and_go_on_over_an_interruption(text, tmp_
     run(text, tmp_path / "b", **how, max_steps=5)
     run(text, tmp_path / "b", resume=True, **how)
     steps = [path.name for path in RunFolder(tmp_path / "b").steps()]
-    assert steps == [f"step-{n}" for n in (3, 8, 11, 12)]  # 5 was between two
+    assert steps == [f"step-{n}" for n in (3, 8, 11, 12)]  # step 5 was an extra checkpoint
     assert config(text, checkpoint_minutes=10).train.checkpoint_minutes == 10.0

@@ -1,4 +1,4 @@
-"""Precision: weights in float32 beside numbers of low precision, loss scaling, TF32; what is kept, read, refused."""
+"""Mixed precision: float32 master weights with 16-bit copies, loss scaling, TF32, and what is saved."""
 
 import shutil
 
@@ -26,7 +26,7 @@ text = trainings.text
 
 @pytest.fixture
 def gpu():
-    """The strict device of strict_cupy.py; kernels run by their references."""
+    """The strict fake device of strict_cupy.py, with reference kernels."""
     with kernels_by_reference(), device() as cupy:
         yield cupy
 
@@ -37,12 +37,12 @@ def dtype(name):
     return np.dtype(name)
 
 
-# ---- which dtypes
+# ---- dtypes
 
 
 @pytest.mark.parametrize("low", LOW)
-def test_references_give_what_they_are_given(low):
-    """NumPy's products and means of bfloat16 are float32, which a fast version need not imitate."""
+def test_references_preserve_the_dtype(low):
+    """NumPy's matmuls and means of bfloat16 are float32, which fast versions need not imitate."""
     rng, low, drop = np.random.default_rng(0), dtype(low), npx.Drop(0.5, npx.Key(1, 1, 1))
     numbers = lambda *shape: rng.normal(size=shape).astype(low)  # noqa: E731
     with npx.kernel_mode("reference"):
@@ -58,7 +58,7 @@ def test_references_give_what_they_are_given(low):
             assert {x.dtype for x in (y, *kernel.grad(y, saved))} == {low}, kernel.name
 
 
-def test_a_precision_is_two_dtypes_and_a_kind_of_product(gpu):
+def test_a_precision_is_two_dtypes_and_a_gemm_mode(gpu):
     pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs ml_dtypes")
     for name, weights, numbers, products in (
         ("float32", "float32", "float32", "default"),
@@ -76,14 +76,14 @@ def test_a_precision_is_two_dtypes_and_a_kind_of_product(gpu):
 
 
 @pytest.mark.parametrize("name", ["tf32", "bf16", "fp16"])
-def test_a_cpu_has_no_precision_of_a_gpu(name):
+def test_a_cpu_rejects_the_precisions_of_a_gpu(name):
     with pytest.raises(ValueError, match=f"precision: expected float32 or float64 on a CPU; got '{name}'; try --dev"):
         npx.use_precision(name)
     with pytest.raises(ValueError, match="precision: expected one of float32, tf32, bf16, fp16, float64; got 'int8'"):
         npx.use_precision("int8")
 
 
-def test_wide_is_what_halves_are_summed_in():
+def test_16_bit_sums_are_accumulated_in_float32():
     assert [npx.accumulation_dtype(np.dtype(x)).name for x in ("float16", "float32", "float64")] == [
         "float32",
         "float32",
@@ -95,7 +95,7 @@ def test_wide_is_what_halves_are_summed_in():
 
 
 @pytest.mark.parametrize("low", LOW)
-def test_weights_are_kept_in_float32_beside_a_low_copy(low):
+def test_master_weights_are_float32_with_a_16_bit_copy(low):
     low, tree = dtype(low), Tree()
     for p in tree.parameters():
         p.data += np.linspace(0, 1e-3, p.size, dtype="float32")
@@ -117,7 +117,7 @@ def test_weights_are_kept_in_float32_beside_a_low_copy(low):
 
 
 @pytest.mark.parametrize("low", LOW)
-def test_gradients_add_up_in_float32(low):
+def test_gradients_accumulate_in_float32(low):
     low, tree = dtype(low), Tree()
     flat = FlatParameters(tree, low)
     for _ in range(3):
@@ -140,10 +140,10 @@ def test_small_updates_are_not_lost_to_rounding(low):
     assert np.array_equal(flat.low_precision, flat.data.astype(low)), "Adam writes the copy in the same pass"
 
 
-def test_a_model_computes_in_half_what_it_computes_in_float32():
+def test_a_16_bit_model_matches_float32():
     config = TransformerConfig(vocab_size=20, d_model=16, d_ff=32, n_heads=2, n_layers=2, dropout=0.0)
     src, tgt = np.array([[4, 5, 6, 2], [7, 8, 2, 0]]), np.array([[1, 6, 5, 4, 2], [1, 9, 2, 0, 0]])
-    found = []
+    results = []
     with kernels_by_reference():
         for numbers in (None, np.dtype("float16")):
             model = Transformer(config, seed=2)
@@ -154,15 +154,15 @@ def test_a_model_computes_in_half_what_it_computes_in_float32():
             assert model(src, tgt[:, :-1]).dtype == flat.compute_dtype
             assert all(weights.dtype == "float32" for weights in model.attention_maps(src, tgt))
             best = greedy_search(model, src, max_extra=3)
-            found.append((loss.item(), flat.grad / 1024, [h.tokens for h in best]))
-    assert found[1][0] == pytest.approx(found[0][0], rel=2e-3)
-    largest = np.abs(found[0][1]).max()
-    assert largest > 0.1 and np.abs(found[1][1] - found[0][1]).max() < 1e-2 * largest
-    assert found[0][2] == found[1][2]
+            results.append((loss.item(), flat.grad / 1024, [h.tokens for h in best]))
+    assert results[1][0] == pytest.approx(results[0][0], rel=2e-3)
+    largest = np.abs(results[0][1]).max()
+    assert largest > 0.1 and np.abs(results[1][1] - results[0][1]).max() < 1e-2 * largest
+    assert results[0][2] == results[1][2]
 
 
-def test_info_counts_the_low_copy():
-    for precision, size in (("float32", 16), ("bf16", 18), ("float64", 32)):  # bytes a parameter
+def test_info_counts_the_16_bit_copy():
+    for precision, size in (("float32", 16), ("bf16", 18), ("float64", 32)):  # bytes per parameter
         config = RunConfig.from_dict({"model": {"preset": "tiny"}, "train": {"precision": precision}})
         shape = config.transformer_config(1000)
         (line,) = [line for line in describe(shape, config) if line.startswith("memory")]
@@ -170,24 +170,24 @@ def test_info_counts_the_low_copy():
         assert line.startswith(f"memory       {mib:,.0f} MiB") and ("bf16 copy" in line) == (precision == "bf16")
 
 
-# ---- a training
+# ---- training
 
 
-def test_a_training_in_fp16_keeps_float32(text, tmp_path, gpu):
+def test_fp16_training_saves_float32_weights(text, tmp_path, gpu):
     out = tmp_path / "run"
     often = {"log_every": 1, "checkpoint_every": 1, "keep_last": 12}
     summary = run(text, out, precision="fp16", **often)
-    kept = load_checkpoint(RunFolder(out).steps()[-1])
-    assert {array.dtype.name for array in (kept.model | kept.optimizer).values()} == {"float32"}
-    assert any(not np.array_equal(a, a.astype("float16")) for a in kept.model.values()), "the master, not the copy"
-    assert kept.state["loss_scale"] == {"value": 2.0**16, "good": 12, "skipped": 0}
+    saved = load_checkpoint(RunFolder(out).steps()[-1])
+    assert {array.dtype.name for array in (saved.model | saved.optimizer).values()} == {"float32"}
+    assert any(not np.array_equal(a, a.astype("float16")) for a in saved.model.values()), "the master, not the copy"
+    assert saved.state["loss_scale"] == {"value": 2.0**16, "good": 12, "skipped": 0}
     entries = [entry for entry in metrics(out) if entry["kind"] == "train"]
     assert len(entries) == 12 and {entry["loss_scale"] for entry in entries} == {2.0**16}
     assert all(np.isfinite([entry["loss"], entry["gradient_norm"]]).all() for entry in entries)
     run(text, tmp_path / "float32", **often)
     plain = [entry for entry in metrics(tmp_path / "float32") if entry["kind"] == "train"]
     assert len(plain) == 12 and not any("loss_scale" in entry for entry in plain)
-    # The first steps alone: from there on the two drift apart, as any two roundings do.
+    # Only the first steps: rounding errors then grow.
     for half, full in zip(entries[:3], plain[:3], strict=True):
         assert half["loss"] == pytest.approx(full["loss"], rel=1e-3)
         assert half["gradient_norm"] == pytest.approx(full["gradient_norm"], rel=1e-2)
@@ -200,16 +200,16 @@ def test_a_training_in_fp16_keeps_float32(text, tmp_path, gpu):
 
 
 @pytest.mark.parametrize("step", [2, 5, 7])
-def test_skipped_updates_are_journalled_and_resumed_bit_for_bit(text, tmp_path, gpu, monkeypatch, step):
-    monkeypatch.setattr(LossScale, "START", 2.0**32)  # beyond fp16 for a while
-    monkeypatch.setattr(LossScale, "PATIENCE", 4)  # and then up again
+def test_skipped_updates_are_logged_and_resume_is_exact(text, tmp_path, gpu, monkeypatch, step):
+    monkeypatch.setattr(LossScale, "START", 2.0**32)  # overflows fp16 at first
+    monkeypatch.setattr(LossScale, "PATIENCE", 4)  # and grows again
     changes = {"precision": "fp16", "log_every": 1, "checkpoint_every": 2}
     run(text, tmp_path / "whole", **changes)
     skipped = [entry for entry in metrics(tmp_path / "whole") if entry["kind"] == "skipped"]
     assert [entry["skipped"] for entry in skipped] == list(range(1, len(skipped) + 1)) and len(skipped) > 4
     assert skipped[0] == {"kind": "skipped", "step": 1, "loss_scale": 2.0**31, "skipped": 1}
     trained = [entry for entry in metrics(tmp_path / "whole") if entry["kind"] == "train"]
-    assert [entry["step"] for entry in trained] == list(range(1, 13)), "what is skipped is no step"
+    assert [entry["step"] for entry in trained] == list(range(1, 13)), "a skipped update is not a step"
     assert len({entry["loss_scale"] for entry in trained}) > 1
     assert "update skipped, loss scale now 2.14748e+09" in (tmp_path / "whole" / "log.txt").read_text()
     state = load_checkpoint(RunFolder(tmp_path / "whole").steps()[-1]).state
@@ -230,7 +230,7 @@ def test_skipped_updates_are_journalled_and_resumed_bit_for_bit(text, tmp_path, 
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
-def test_an_overflow_that_no_scale_helps_stops_the_run(text, tmp_path, gpu, monkeypatch):
+def test_an_overflow_at_loss_scale_one_stops_the_run(text, tmp_path, gpu, monkeypatch):
     loss = Transformer.loss
     monkeypatch.setattr(Transformer, "loss", lambda self, *args, **how: loss(self, *args, **how) * float("inf"))
     with pytest.raises(UserError, match="training, step 1: expected a finite loss; got"):
@@ -247,27 +247,27 @@ def test_a_checkpoint_without_a_loss_scale_is_still_read(text, tmp_path):
     assert run(text, out, resume=True, max_steps=4).step == 4
 
 
-def test_a_cpu_refuses_before_anything_is_written(text, tmp_path):
+def test_a_cpu_rejects_the_precision_before_anything_is_written(text, tmp_path):
     with pytest.raises(UserError, match="train.precision: expected float32 or float64 on a CPU; got 'bf16'"):
         run(text, tmp_path / "run", precision="bf16")
     assert not (tmp_path / "run").exists()
 
 
-# ---- the kernels of a GPU, emulated
+# ---- emulated GPU kernels
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++: none found")
 @pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
-def test_a_training_on_emulated_kernels(text, tmp_path, monkeypatch, precision):
-    """It learns as on the host, and on strict arrays to the same bits, waiting once an update."""
+def test_training_on_emulated_kernels(text, tmp_path, monkeypatch, precision):
+    """Training matches the host, is exact on strict arrays, and synchronizes once per update."""
     pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs ml_dtypes")
     short = {"max_steps": 2, "log_every": 1, "validate_bleu": precision == "bf16"}
     run(text, tmp_path / "host", **short)
     with npx.kernel_mode("emulate"):
         run(text, tmp_path / "emulated", precision=precision, **short)
     host, emulated = ([e for e in metrics(tmp_path / x) if e["kind"] == "train"] for x in ("host", "emulated"))
-    for expected, found in zip(host, emulated, strict=True):
-        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4 if precision == "float32" else 2e-2)
+    for expected, entry in zip(host, emulated, strict=True):
+        assert entry["loss"] == pytest.approx(expected["loss"], rel=1e-4 if precision == "float32" else 2e-2)
 
     waits, update = [], Trainer._update
 

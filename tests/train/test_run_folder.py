@@ -1,4 +1,4 @@
-"""One run, one owner: nothing of a run is lost by another program, by a failing start, or by what a kill leaves."""
+"""The run folder: nothing is lost to a concurrent program, a failing start or the leftovers of a kill."""
 
 import errno
 import json
@@ -18,19 +18,19 @@ from tests import ROOT
 from tests.helpers import trainings
 from tests.helpers.trainings import Crash, config, metrics, one_line, outcome, run, tables
 from train import RunConfig, Trainer, UserError, average_checkpoints, train
-from train.files import WriteError, kept, whole, write_json, write_text
-from train.learn import trainer as loop
-from train.run import storage
+from train.files import WriteError, atomic_write, read_sealed, write_json, write_text
+from train.learn import checkpointer
+from train.run import checkpoint, storage
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
-from train.run.report import Appended
+from train.run.report import LineFile
 
 text, uninterrupted = trainings.text, trainings.uninterrupted
 
 
 @pytest.fixture
 def copied(uninterrupted, tmp_path):
-    """A finished run of one's own."""
+    """A private copy of a finished run."""
     shutil.copytree(uninterrupted, tmp_path / "run")
     return tmp_path / "run"
 
@@ -40,7 +40,7 @@ def files_of(folder):
 
 
 def in_a_thread(call):
-    """The UserError that a call raises in another thread, as another program would."""
+    """Return the message of the UserError that a call raises in another thread, as in another program."""
     caught = []
     thread = threading.Thread(target=lambda: caught.append(pytest.raises(UserError, call)))
     thread.start()
@@ -48,61 +48,61 @@ def in_a_thread(call):
     return one_line(caught[0])
 
 
-# ---- one owner
+# ---- the lock
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_second_training_in_a_folder_is_refused_and_leaves_the_first_alone(text, tmp_path, monkeypatch, resume):
-    out, after, told = tmp_path / "run", Trainer._after_update, []
+def test_a_second_training_in_a_folder_fails_without_disturbing_the_first(text, tmp_path, monkeypatch, resume):
+    out, after, errors = tmp_path / "run", Trainer._after_update, []
 
     def second(self):
         after(self)
         if self.state.step == 7:
             before = files_of(out)
-            told.append(in_a_thread(lambda: run(text, out, resume=resume)))
-            told.append(in_a_thread(lambda: average_checkpoints(out, 1)))
+            errors.append(in_a_thread(lambda: run(text, out, resume=resume)))
+            errors.append(in_a_thread(lambda: average_checkpoints(out, 1)))
             assert files_of(out) == before
 
     monkeypatch.setattr(Trainer, "_after_update", second)
     run(text, out)
     if resume:
-        assert all(f"got train (process {os.getpid()} on " in line for line in told)
-    assert len(told) == 2 and not (out / "lock").exists()
+        assert all(f"in use by train (process {os.getpid()} on " in line for line in errors)
+    assert len(errors) == 2 and not (out / "lock").exists()
     monkeypatch.undo()
     average_checkpoints(out, 2)
 
 
-def test_two_starts_at_once_are_one_run_and_the_one_that_fails_takes_nothing_with_it(text, tmp_path, monkeypatch):
-    """The second is past its first look at the folder when the first has begun."""
-    out, check, told = tmp_path / "run", RunFolder.check, []
+def test_of_two_concurrent_starts_one_fails_and_removes_nothing(text, tmp_path, monkeypatch):
+    """The second start has already checked the folder when the first one begins."""
+    out, check, checks = tmp_path / "run", RunFolder.check, []
 
     def between(self, resume):
         check(self, resume)
-        if not told:
-            told.append("")
+        if not checks:
+            checks.append("")
             thread = threading.Thread(target=lambda: run(text, out, max_steps=3))
             thread.start()
             thread.join()
 
     monkeypatch.setattr(RunFolder, "check", between)
-    with pytest.raises(UserError, match="got a run folder that exists"):
+    with pytest.raises(UserError, match="got an existing run folder"):
         run(text, out)
     assert load_checkpoint(out / "checkpoints" / "step-3").state["step"] == 3
     assert (out / "tokenizer.json").exists() and metrics(out)
 
 
-@pytest.mark.parametrize("child_has_it", [False, True])
-def test_a_process_that_was_killed_holds_no_lock(text, tmp_path, child_has_it):
-    """Nor, for longer than it takes to begin, a child that has all open that its parent had."""
+@pytest.mark.parametrize("child_holds_it", [False, True])
+def test_a_killed_process_holds_no_lock(text, tmp_path, child_holds_it):
+    """Also if a forked child of it still has the lock file open for a moment."""
     (tmp_path / "run").mkdir()
-    program = "import os, sys, time; from train.run.lock import owned; from pathlib import Path\n"
-    program += "with owned(Path(sys.argv[1]), 'test'):\n"
-    if child_has_it:
+    program = "import os, sys, time; from train.run.lock import lock_folder; from pathlib import Path\n"
+    program += "with lock_folder(Path(sys.argv[1]), 'test'):\n"
+    if child_holds_it:
         program += "    os.fork() or time.sleep(1.5) or os._exit(0)\n"
     program += "    print('held', flush=True); time.sleep(60)"
     child = subprocess.Popen([sys.executable, "-c", program, tmp_path / "run"], cwd=ROOT, stdout=subprocess.PIPE)
     assert child.stdout.readline() == b"held\n"
-    with pytest.raises(UserError, match=f"got test .process {child.pid} on "):
+    with pytest.raises(UserError, match=f"in use by test .process {child.pid} on "):
         run(text, tmp_path / "run", max_steps=1)
     child.send_signal(signal.SIGKILL)
     child.wait()
@@ -110,7 +110,7 @@ def test_a_process_that_was_killed_holds_no_lock(text, tmp_path, child_has_it):
     assert run(text, tmp_path / "run", max_steps=1).step == 1
 
 
-def test_a_folder_that_is_moved_away_meanwhile_is_missed_not_made_again(text, tmp_path, monkeypatch):
+def test_a_moved_run_folder_is_an_error_and_not_recreated(text, tmp_path, monkeypatch):
     after, out = Trainer._after_update, tmp_path / "run"
 
     def moved(self):
@@ -119,18 +119,18 @@ def test_a_folder_that_is_moved_away_meanwhile_is_missed_not_made_again(text, tm
         after(self)
 
     monkeypatch.setattr(Trainer, "_after_update", moved)
-    with pytest.raises(UserError, match="got it moved or deleted"):
+    with pytest.raises(UserError, match="got a moved or deleted one"):
         run(text, out)
     monkeypatch.undo()
     assert not out.exists()
     assert run(text, tmp_path / "elsewhere", resume=True).step == 12
 
 
-# ---- begun again
+# ---- starting over
 
 
 @pytest.mark.parametrize("leftover", [".config.toml.partial", "config.toml", "tokenizer.json", "data/train/"])
-def test_a_run_that_was_only_begun_can_be_begun_again(text, uninterrupted, tmp_path, leftover):
+def test_an_unfinished_folder_can_be_started_over(text, uninterrupted, tmp_path, leftover):
     out = tmp_path / "run"
     (out / leftover).parent.mkdir(parents=True)
     (out / leftover).mkdir() if leftover.endswith("/") else (out / leftover).write_text("hal")
@@ -139,7 +139,7 @@ def test_a_run_that_was_only_begun_can_be_begun_again(text, uninterrupted, tmp_p
     assert sorted(path.name for path in out.iterdir()) == sorted(path.name for path in uninterrupted.iterdir())
 
 
-def test_what_a_preparation_left_is_gone(text, copied, uninterrupted):
+def test_leftovers_of_text_preparation_are_removed(text, copied, uninterrupted):
     (copied / "data" / "train" / "src.tokens.part-1234").write_text("x")
     (copied / "data" / "train" / ".tgt.tokens.partial").write_text("x")
     run(text, copied, resume=True)
@@ -148,10 +148,10 @@ def test_what_a_preparation_left_is_gone(text, copied, uninterrupted):
     )
 
 
-def test_a_failing_start_leaves_an_empty_folder_of_the_users_where_it_is(text, tmp_path):
+def test_a_failing_start_leaves_an_existing_empty_folder(text, tmp_path):
     out = tmp_path / "run"
     changed = tables(text)
-    changed["data"]["max_length"] = 2  # no pair is so short
+    changed["data"]["max_length"] = 2  # shorter than every pair
     for made in (False, True):
         with pytest.raises(UserError):
             train(RunConfig.from_dict(changed), out, progress=False)
@@ -159,31 +159,31 @@ def test_a_failing_start_leaves_an_empty_folder_of_the_users_where_it_is(text, t
         out.mkdir(exist_ok=True)
 
 
-def test_a_folder_of_other_files_is_never_taken_for_a_run(text, tmp_path):
+def test_a_folder_with_other_files_is_rejected(text, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     for resume in (False, True):
-        with pytest.raises(UserError, match="got a folder of other files"):
+        with pytest.raises(UserError, match="got a folder with other files"):
             run(text, tmp_path, resume=resume)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_lost_config_is_made_up_for_by_the_one_that_is_given(text, copied, uninterrupted):
+def test_a_lost_config_is_replaced_by_the_given_one(text, copied, uninterrupted):
     (copied / "config.toml").unlink()
     run(text, copied, resume=True)
     assert (copied / "config.toml").read_text() == (uninterrupted / "config.toml").read_text()
 
 
-# ---- what a resumption trusts
+# ---- validation when resuming
 
 
-def test_an_edited_config_is_refused_with_the_key(text, copied):
+def test_an_edited_config_is_rejected_with_the_key(text, copied):
     file = copied / "config.toml"
     file.write_text(file.read_text().replace("lr_scale = 1.0", "lr_scale = 2.0"))
     with pytest.raises(UserError, match=r"resume: train.lr_scale: expected 1.0 as in .*step-12; got 2.0"):
         train(RunConfig.load(file, ["train.max_steps=13"]), copied, resume=True, progress=False)
 
 
-def test_prepared_text_that_was_changed_is_prepared_again(text, copied, uninterrupted):
+def test_changed_token_arrays_are_prepared_again(text, copied, uninterrupted):
     for name in ("src.tokens", "tgt.offsets", "meta.json"):
         file = copied / "data" / "train" / name
         content = bytearray(file.read_bytes())
@@ -200,7 +200,7 @@ def test_prepared_text_that_was_changed_is_prepared_again(text, copied, uninterr
         *({"validated": 10**9}, {"best_loss": "nan"}, {"seconds": -1.0}, {"window_loss": None}, {"epoch": True}),
     ],
 )
-def test_a_state_that_cannot_be_is_refused_even_with_a_right_checksum(text, copied, change):
+def test_an_invalid_state_with_a_valid_checksum_is_rejected(text, copied, change):
     trainings.rewrite(RunFolder(copied).steps()[-1], lambda state: state["run"].update(change))
     with pytest.raises(UserError) as error:
         run(text, copied, resume=True, max_steps=13)
@@ -209,24 +209,24 @@ def test_a_state_that_cannot_be_is_refused_even_with_a_right_checksum(text, copi
 
 @pytest.mark.parametrize("name", ["adam_steps", "loss_scale", "run", "tokenizer_digest"])
 @pytest.mark.parametrize("value", [None, "x", {}, 10**30])
-def test_no_kind_of_value_in_a_state_ends_in_a_traceback(text, copied, uninterrupted, name, value):
+def test_no_value_in_a_state_causes_a_traceback(text, copied, uninterrupted, name, value):
     trainings.rewrite(RunFolder(copied).steps()[-1], lambda state: state.update({name: value}))
     try:
         run(text, copied, resume=True)
     except UserError as error:
         assert "\n" not in str(error)
-    else:  # from the checkpoint before
+    else:  # from the previous checkpoint
         assert name == "tokenizer_digest" and outcome(copied) == outcome(uninterrupted)
 
 
-def test_entries_of_metrics_that_are_none_are_passed_over(copied, text, uninterrupted):
+def test_invalid_lines_of_metrics_are_skipped(copied, text, uninterrupted):
     before = RunFolder(copied).metrics()
     with open(copied / "metrics.jsonl", "ab") as file:
         file.write(b'\n[1]\n{"kind": 3}\n\xff\x00\n' + b"[" * 10**5 + b'\n{"kind": "train", "st')
     assert RunFolder(copied).metrics() == before
     run(text, copied, resume=True)
     assert outcome(copied) == outcome(uninterrupted)
-    assert ", no step left to 12, seed" in (copied / "log.txt").read_text(encoding="utf-8")
+    assert ", seed 1, no step left to 12" in (copied / "log.txt").read_text(encoding="utf-8")
     (copied / "metrics.jsonl").unlink()
     (copied / "metrics.jsonl").mkdir()
     with pytest.raises(UserError) as error:
@@ -234,30 +234,30 @@ def test_entries_of_metrics_that_are_none_are_passed_over(copied, text, uninterr
     assert "got a folder; try removing it" in one_line(error)
 
 
-# ---- a full disk, the end of the time, a stop
+# ---- a full disk, a time limit, a kill
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
-def test_a_checkpoint_that_cannot_be_written_is_tried_again(text, uninterrupted, tmp_path, monkeypatch, number):
-    as_json, tries = storage.as_json, []
+def test_a_failed_checkpoint_is_retried(text, uninterrupted, tmp_path, monkeypatch, number):
+    sealed_json, tries = storage.sealed_json, []
 
     def full(content):
         tries.append(content["step"])
         if content["step"] in (6, 7):
             raise OSError(number, os.strerror(number))
-        return as_json(content)
+        return sealed_json(content)
 
-    monkeypatch.setattr(storage, "as_json", full)
-    monkeypatch.setattr(loop, "RETRY", -1)
+    monkeypatch.setattr(storage, "sealed_json", full)
+    monkeypatch.setattr(checkpointer, "RETRY", -1)
     run(text, tmp_path / "run")
     assert tries == [3, 6, 7, 8, 9, 12]
     log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
-    assert log.count(os.strerror(number)) == 2 and "training goes on, and tries again" in log
+    assert log.count(os.strerror(number)) == 2 and "training continues; the next attempt" in log
     assert outcome(tmp_path / "run") == outcome(uninterrupted)
 
 
-def test_lines_that_a_full_disk_did_not_take_are_written_later(text, tmp_path, monkeypatch):
-    real, calls = Appended._write, []
+def test_log_lines_are_buffered_while_the_disk_is_full(text, tmp_path, monkeypatch):
+    real, calls = LineFile._write, []
 
     def full(self):
         calls.append(self.path.name)
@@ -265,17 +265,17 @@ def test_lines_that_a_full_disk_did_not_take_are_written_later(text, tmp_path, m
             raise WriteError("full")
         real(self)
 
-    monkeypatch.setattr(Appended, "_write", full)
+    monkeypatch.setattr(LineFile, "_write", full)
     run(text, tmp_path / "run")
     monkeypatch.undo()
     run(text, tmp_path / "other")
     assert metrics(tmp_path / "run") == metrics(tmp_path / "other")
 
 
-def test_it_stops_in_time_with_a_checkpoint_and_goes_on(text, uninterrupted, tmp_path, monkeypatch):
+def test_max_hours_stops_in_time_and_resume_is_exact(text, uninterrupted, tmp_path, monkeypatch):
     real, update = time.monotonic, Trainer._update
     spent = [0.0]
-    monkeypatch.setattr(loop.time, "monotonic", lambda: real() + spent[0])
+    monkeypatch.setattr(time, "monotonic", lambda: real() + spent[0])
 
     def slow(self):
         spent[0] += 1000.0
@@ -290,20 +290,16 @@ def test_it_stops_in_time_with_a_checkpoint_and_goes_on(text, uninterrupted, tmp
     assert sorted(os.listdir(tmp_path / "run" / "checkpoints")) == sorted(os.listdir(uninterrupted / "checkpoints"))
 
 
-def test_a_kill_between_a_checkpoint_and_the_removal_of_another_leaves_the_same_set(
-    text, uninterrupted, tmp_path, monkeypatch
-):
-    out, prune = tmp_path / "run", storage.remove
+def test_a_kill_before_pruning_leaves_the_same_checkpoints_after_resuming(text, uninterrupted, tmp_path, monkeypatch):
+    out, remove = tmp_path / "run", checkpoint.remove_folder
 
     def crash(path):
         raise Crash
 
-    from train.run import checkpoint
-
-    monkeypatch.setattr(checkpoint, "remove", crash)
+    monkeypatch.setattr(checkpoint, "remove_folder", crash)
     with pytest.raises(Crash):
         run(text, out)
-    monkeypatch.setattr(checkpoint, "remove", prune)
+    monkeypatch.setattr(checkpoint, "remove_folder", remove)
     run(text, out, resume=True)
     assert outcome(out) == outcome(uninterrupted)
     assert sorted(os.listdir(out / "checkpoints")) == sorted(os.listdir(uninterrupted / "checkpoints"))
@@ -312,7 +308,7 @@ def test_a_kill_between_a_checkpoint_and_the_removal_of_another_leaves_the_same_
 # ---- writing files
 
 
-def test_a_link_is_followed_and_the_mode_kept(tmp_path):
+def test_writing_follows_links_and_preserves_permissions(tmp_path):
     (tmp_path / "file").write_text("before")
     (tmp_path / "file").chmod(0o600)
     (tmp_path / "link").symlink_to("file")
@@ -320,31 +316,31 @@ def test_a_link_is_followed_and_the_mode_kept(tmp_path):
     assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == "after"
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(UserError, match="links that lead to each other"):
+    with pytest.raises(UserError, match="a cycle of links"):
         write_text(tmp_path / "loop", "x")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "loop"]
 
 
-def test_what_is_no_regular_file_is_written_as_it_is(tmp_path):
+def test_write_through_writes_into_devices_and_pipes(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     for path in ("/dev/null", tmp_path / "pipe"):
-        with whole(path, "t", through=True) as file:
+        with atomic_write(path, "t", write_through=True) as file:
             file.write("through")
     assert os.read(reader, 99) == b"through"
     os.close(reader)
     assert not os.path.isfile("/dev/null") and not os.path.isfile(tmp_path / "pipe")
-    write_text(tmp_path / "pipe", "instead")  # a file of ours is made, whatever stands there
+    write_text(tmp_path / "pipe", "instead")  # without write_through a pipe is replaced by a file
     assert (tmp_path / "pipe").read_text() == "instead"
     os.mkfifo(tmp_path / "log.txt")
     with pytest.raises(UserError, match="to append to; got a pipe"):
-        with Appended(tmp_path / "log.txt"):
+        with LineFile(tmp_path / "log.txt"):
             pass
 
 
-def test_two_writers_of_a_file_are_one_after_the_other(tmp_path):
-    with whole(tmp_path / "file", "t") as file:
-        with pytest.raises(UserError, match="only writer"):
+def test_a_second_writer_of_a_file_is_rejected(tmp_path):
+    with atomic_write(tmp_path / "file", "t") as file:
+        with pytest.raises(UserError, match="another program is writing this file"):
             write_text(tmp_path / "file", "second")
         file.write("first")
     assert (tmp_path / "file").read_text() == "first"
@@ -360,14 +356,14 @@ JSON = st.recursive(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.dictionaries(st.text(), JSON), at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-@example(content={"n": 10**60}, at=0.3, bit=0)  # another digit
-def test_a_note_of_ours_is_read_as_it_was_written_or_not_at_all(tmp_path, content, at, bit):
+@example(content={"n": 10**60}, at=0.3, bit=0)  # changes a digit
+def test_a_damaged_sealed_file_is_never_read(tmp_path, content, at, bit):
     note = tmp_path / "note.json"
     write_json(note, content)
-    assert kept(note) == content
+    assert read_sealed(note) == content
     raw = bytearray(note.read_bytes())
     raw[int(at * len(raw))] ^= 1 << bit
     note.write_bytes(raw)
-    assert kept(note) in (None, content)  # a space may be another
+    assert read_sealed(note) in (None, content)  # white space may change
     note.write_bytes(raw[: int(at * len(raw))])
-    assert kept(note) in (None, content) and kept(tmp_path / "none") is None
+    assert read_sealed(note) in (None, content) and read_sealed(tmp_path / "none") is None

@@ -16,7 +16,7 @@ from tests.helpers.forks import Fork, ran
 from tests.helpers.trainings import outcome
 from train import average_checkpoints
 from train.cli import main
-from train.learn.signals import never_lost
+from train.learn.signals import reraise_lost_interrupts
 from train.run.folder import RunFolder
 
 text, uninterrupted = trainings.text, trainings.uninterrupted
@@ -175,7 +175,7 @@ def test_ctrl_c_while_something_is_cleared_away_is_not_ignored(monkeypatch, slow
 
     start, before = threading.Thread.start, sys.unraisablehook
     monkeypatch.setattr(threading.Thread, "start", lambda thread: (start(thread), time.sleep(slow)))
-    with pytest.raises(KeyboardInterrupt), never_lost():
+    with pytest.raises(KeyboardInterrupt), reraise_lost_interrupts():
         Cleared()
         for _ in range(6000):
             time.sleep(0.01)
@@ -191,7 +191,7 @@ def test_ctrl_c_is_quiet_and_answered_at_once_while_a_tokenizer_learns(model, tm
     fork = Fork(lambda: main([*command, str(tmp_path / "run")]), {2: writer})
     os.close(writer)
     with open(reader, "rb") as err:
-        assert b"learning a bpe vocabulary" in err.readline()
+        assert b"training a bpe tokenizer" in err.readline()
         time.sleep(0.2)
         fork.kill(signal.SIGINT)
         assert (fork.wait(), err.read()) == (130, b"")

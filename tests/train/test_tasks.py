@@ -1,4 +1,4 @@
-"""Tasks: what every one declares, and that trainer, configuration and commands know no task in particular."""
+"""Tasks: their declarations, and a user-defined task that works with trainer, configuration and commands."""
 
 import os
 from dataclasses import dataclass, fields
@@ -21,24 +21,25 @@ from train.text.lines import read_lines
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_declares_its_keys_files_and_models(name):
-    own = TASKS[name]
-    keys = {f.name: f for f in fields(own.keys)}
-    assert own.name == name and own.keys.__doc__ and own.tokenizers
-    assert any(kind.examples == own.examples for kind in ARCHITECTURES.values())
-    assert {"train", "valid"} == own.files.keys() and {n for names in own.files.values() for n in names} <= keys.keys()
+    declared = TASKS[name]
+    keys = {f.name: f for f in fields(declared.keys)}
+    assert declared.name == name and declared.keys.__doc__ and declared.tokenizers
+    assert any(kind.examples == declared.examples for kind in ARCHITECTURES.values())
+    assert {"train", "valid"} == declared.files.keys()
+    assert {n for names in declared.files.values() for n in names} <= keys.keys()
     assert all(len(f.metadata["help"]) > 15 and option(n) in f.metadata["help"] for n, f in keys.items())
     assert {f.name for f in fields(RunConfig().data)} > keys.keys()
     assert {p.name for p in text_options()} >= keys.keys()
 
 
-def test_a_name_is_taken_once():
+def test_a_task_name_cannot_be_registered_twice():
     with pytest.raises(ValueError, match="task: expected a new name; got 'translation', which is already registered"):
         task(type("Again", (Task,), {"name": "translation"}))
 
 
 @dataclass(frozen=True)
 class CopyKeys:
-    """A line is to be said again."""
+    """Copy a line."""
 
     copied: str = key("", "Training text: a sentence a line. Also --copied.", may_change=True)
     valid_copied: str = key("", "Validation text. Also --valid-copied.", may_change=True)
@@ -46,7 +47,7 @@ class CopyKeys:
 
 @dataclass
 class CopyBatch:
-    """Rows of ids with begin and end, padded."""
+    """Padded rows of ids with BOS and EOS."""
 
     ids: np.ndarray
 
@@ -77,7 +78,7 @@ class CopyCorpus(list):
 
 
 class CopyBatches:
-    """A batch a line, in order."""
+    """One batch per line, in order."""
 
     def __init__(self, corpus):
         self.corpus = corpus
@@ -93,7 +94,7 @@ class CopyBatches:
 
 
 class Copying(Task):
-    """A task of one side, as an outsider would add it."""
+    """A task with one side, as a user would add it."""
 
     name, keys, examples = "copying", CopyKeys, "pairs"
     files = {"train": ("copied",), "valid": ("valid_copied",)}
@@ -109,8 +110,8 @@ class Copying(Task):
         batches = CopyBatches(corpus)
         return ((indices, batches.batch(indices)) for indices in batches.epoch(0))
 
-    def loss(self, model, batch, label_smoothing=0.0, smoothing_classes="all", loss_normalizer=1.0):
-        return model.loss(batch.ids[:, 1:], batch.ids, label_smoothing, smoothing_classes, loss_normalizer)
+    def sequences(self, batch):
+        return batch.ids[:, 1:], batch.ids
 
     def evaluation(self, config, tokenizer, corpus):
         return Lines()
@@ -128,7 +129,7 @@ class Lines:
         return {"lines": len(self.seen)}
 
 
-def test_a_task_of_another_kind_is_trained_saved_and_loaded_by_the_same_code(tmp_path, monkeypatch, capsys):
+def test_a_user_defined_task_is_trained_saved_and_loaded(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(TASKS, "copying", Copying())
     monkeypatch.setitem(SECTIONS, "data", data_section())
     assert {"copied", "valid_copied", "train_src"} <= {p.name for p in text_options()}
@@ -150,14 +151,14 @@ def test_a_task_of_another_kind_is_trained_saved_and_loaded_by_the_same_code(tmp
     with pytest.raises(UserError, match="expected a model of the task translation; got one of copying; try another"):
         load_model(tmp_path / "run", "translation")
     assert main(["info", str(tmp_path / "run")]) == 0
-    assert "120 text tokens" in (told := capsys.readouterr().out) and "perplexity  lines" in told
+    assert "120 text tokens" in (out := capsys.readouterr().out) and "perplexity  lines" in out
     assert train(config, tmp_path / "run", resume=True, progress=False).valid_loss == summary.valid_loss
     monkeypatch.delitem(TASKS, "copying")
     with pytest.raises(UserError, match="expected one of translation, .*; got a checkpoint of the task 'copying'"):
         load_model(tmp_path / "run")
 
 
-def test_a_model_that_the_task_does_not_train_is_refused(tmp_path, monkeypatch):
+def test_an_architecture_that_does_not_fit_the_task_is_rejected(tmp_path, monkeypatch):
     values = tables(tmp_path)
     values["model"]["architecture"] = "decoder"
     with pytest.raises(UserError, match="model.architecture: expected encoder_decoder for the task translation; got d"):
@@ -165,7 +166,7 @@ def test_a_model_that_the_task_does_not_train_is_refused(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_training_text_is_read_for_the_tokenizer_and_for_its_arrays_alone(tmp_path, monkeypatch):
+def test_the_training_text_is_read_only_for_tokenizer_and_arrays(tmp_path, monkeypatch):
     write_pairs(tmp_path, "train", 40, seed=1)
     write_pairs(tmp_path, "valid", 5, seed=2)
     opened, real = [], os.open
@@ -177,4 +178,4 @@ def test_the_training_text_is_read_for_the_tokenizer_and_for_its_arrays_alone(tm
     monkeypatch.setattr(os, "open", watched)
     train(RunConfig.from_dict(tables(tmp_path, max_steps=1)), tmp_path / "run", progress=False)
     times = {name: opened.count(name) for name in ("train.en", "train.de", "valid.en", "valid.de")}
-    assert times == {"train.en": 3, "train.de": 3, "valid.en": 2, "valid.de": 2}  # once for the first line alone
+    assert times == {"train.en": 3, "train.de": 3, "valid.en": 2, "valid.de": 2}  # one of them only for the first line

@@ -1,4 +1,4 @@
-"""The laws of the training loop: resuming equals not stopping, micro-batches equal their union, no bad step is kept."""
+"""Laws of the training loop: resuming equals not stopping, and micro-batches equal one batch of their union."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from models import Transformer, TransformerConfig
 from models.search import greedy_search
 from tests import ROOT
 from tests.helpers import trainings
-from tests.helpers.trainings import Crash, config, metrics, outcome, run, tables
+from tests.helpers.trainings import config, crash_after, metrics, outcome, run, tables
 from train import Adam, NoamSchedule, RunConfig, Trainer, load_model, train
 from train.learn.update import Update
 from train.learn.validation import Validation
@@ -52,7 +52,7 @@ def test_a_killed_process_resumes_to_the_same_bits(text, uninterrupted, tmp_path
     assert child.returncode == -signal.SIGKILL, child.stderr.decode()
     assert [path.name for path in RunFolder(out).steps()] == ["step-3", "step-6"]
     with open(out / "metrics.jsonl", "a") as file:
-        file.write('{"kind": "train", "st')  # as a kill in the middle of a line leaves it
+        file.write('{"kind": "train", "st')  # what a kill in the middle of a line leaves
     (out / "checkpoints" / ".step-9.partial").mkdir()
     run(text, out, resume=True)
     assert outcome(out) == outcome(uninterrupted)
@@ -60,34 +60,25 @@ def test_a_killed_process_resumes_to_the_same_bits(text, uninterrupted, tmp_path
 
 
 @pytest.mark.parametrize("step", [1, 4, 5, 9, 12])
-def test_a_crash_at_any_step_resumes_to_the_same_bits(text, uninterrupted, tmp_path, monkeypatch, step):
-    after = Trainer._after_update
-
-    def crash(self):
-        if self.state.step == step:
-            raise Crash
-        after(self)
-
-    monkeypatch.setattr(Trainer, "_after_update", crash)
-    with pytest.raises(Crash):
+def test_a_crash_at_any_step_resumes_to_the_same_bits(text, uninterrupted, tmp_path, step):
+    with crash_after(step):
         run(text, tmp_path / "run")
-    monkeypatch.undo()
     run(text, tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(uninterrupted)
 
 
-def test_more_steps_on_a_finished_run_are_those_of_a_longer_one(text, tmp_path, uninterrupted):
+def test_extending_a_finished_run_equals_a_longer_run(text, tmp_path, uninterrupted):
     out = tmp_path / "run"
     summary = run(text, out, max_steps=7)
     assert (summary.step, summary.stopped) == (7, "max_steps")
-    assert metrics(out)[-1]["kind"] == "valid" and metrics(out)[-1]["step"] == 7  # the end is validated
+    assert metrics(out)[-1]["kind"] == "valid" and metrics(out)[-1]["step"] == 7  # the last step is validated
     again = run(text, out, resume=True, max_steps=7)
     assert again.valid_loss == summary.valid_loss and len(metrics(out)) == 3
     run(text, out, resume=True)
     assert outcome(out) == outcome(uninterrupted)
 
 
-def test_recomputation_may_begin_and_end_within_a_run_and_changes_no_bit(text, tmp_path, uninterrupted, monkeypatch):
+def test_recompute_can_be_toggled_between_resumes_without_changing_a_bit(text, tmp_path, uninterrupted, monkeypatch):
     calls = []
     monkeypatch.setattr("models.module.checkpoint", lambda f, *xs: calls.append(f) or checkpoint(f, *xs))
     for steps, recompute in ((4, False), (9, True), (12, False)):
@@ -114,13 +105,13 @@ def test_ctrl_c_writes_a_checkpoint_and_resumes_to_the_same_bits(
         run(text, tmp_path / "run")
     monkeypatch.undo()
     assert signal.getsignal(number) is before
-    assert load_checkpoint(RunFolder(tmp_path / "run").steps()[-1]).state["step"] == step  # the step was finished
+    assert load_checkpoint(RunFolder(tmp_path / "run").steps()[-1]).state["step"] == step  # the step was completed
     assert f"after step {step}" in (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
     run(text, tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(uninterrupted)
 
 
-def test_ctrl_c_within_a_validation_leaves_it_to_be_done_on_resuming(text, uninterrupted, tmp_path, monkeypatch, capfd):
+def test_ctrl_c_during_a_validation_repeats_it_on_resuming(text, uninterrupted, tmp_path, monkeypatch, capfd):
     measure = Validation.measure
 
     def interrupted(self, signals):
@@ -131,8 +122,8 @@ def test_ctrl_c_within_a_validation_leaves_it_to_be_done_on_resuming(text, unint
     with pytest.raises(KeyboardInterrupt):
         run(text, tmp_path / "run")
     monkeypatch.undo()
-    kept = load_checkpoint(RunFolder(tmp_path / "run").steps()[-1]).state["run"]
-    assert (kept["step"], kept["validated"]) == (4, 0) and metrics(tmp_path / "run") == []
+    state = load_checkpoint(RunFolder(tmp_path / "run").steps()[-1]).state["run"]
+    assert (state["step"], state["validated"]) == (4, 0) and metrics(tmp_path / "run") == []
     run(text, tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(uninterrupted)
 
@@ -158,7 +149,7 @@ def test_the_same_seed_and_text_give_the_same_run(text, uninterrupted, tmp_path)
     assert outcome(tmp_path / "other")[0] != outcome(uninterrupted)[0]
 
 
-# ---- what an update is
+# ---- updates
 
 
 @settings(max_examples=10, deadline=None)
@@ -173,19 +164,19 @@ def test_micro_batches_are_one_batch_of_their_union(text, cuts, smoothing, seed)
     parts = [batches.batch(indices) for indices in np.split(np.arange(8), sorted(cuts))]
     total = sum(part.n_target_tokens for part in parts)
     assert total == union.n_target_tokens == sum(len(tgt) + 1 for _, tgt in pairs)
-    found = []
+    gradients = []
     for micro in ([union], parts):
         model = Transformer(shape, seed=seed, dtype=np.float64)
         run_config = config(text, label_smoothing=smoothing, precision="float64")
         made = Trainer(model, run_config, None, {"train": corpus}, "nowhere", progress=False)
-        found.append((made.update.gradient(micro, step=1)[0], made.update.flat.grad.copy()))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
-    np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-9, atol=1e-14)
-    assert np.abs(found[0][1]).max() > 1e-3
+        gradients.append((made.update.gradient(micro, step=1)[0], made.update.flat.grad.copy()))
+    assert gradients[0][0] == pytest.approx(gradients[1][0], rel=1e-12)
+    np.testing.assert_allclose(gradients[1][1], gradients[0][1], rtol=1e-9, atol=1e-14)
+    assert np.abs(gradients[0][1]).max() > 1e-3
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_the_schedule_moves_once_an_update(text, tmp_path, monkeypatch, accumulate):
+def test_the_schedule_advances_once_per_update(text, tmp_path, monkeypatch, accumulate):
     rates, step = [], Adam.step
     monkeypatch.setattr(Adam, "step", lambda self, lr, scale: (rates.append(lr), step(self, lr, scale))[1])
     run(text, tmp_path / "run", accumulate=accumulate, lr_scale=0.5)
@@ -195,16 +186,16 @@ def test_the_schedule_moves_once_an_update(text, tmp_path, monkeypatch, accumula
 
 def test_float64_stays_float64(text, tmp_path):
     run(text, tmp_path / "run", max_steps=2, precision="float64")
-    kept = load_checkpoint(RunFolder(tmp_path / "run").steps()[-1])
-    assert {array.dtype for array in (kept.model | kept.optimizer).values()} == {np.dtype(np.float64)}
-    assert all(np.array_equal(v, kept.model[k]) for k, v in load_model(tmp_path / "run")[0].state_dict().items())
+    saved = load_checkpoint(RunFolder(tmp_path / "run").steps()[-1])
+    assert {array.dtype for array in (saved.model | saved.optimizer).values()} == {np.dtype(np.float64)}
+    assert all(np.array_equal(v, saved.model[k]) for k, v in load_model(tmp_path / "run")[0].state_dict().items())
 
 
-def test_every_pair_is_trained_on_once_an_epoch(text, tmp_path, monkeypatch):
+def test_every_pair_is_trained_on_once_per_epoch(text, tmp_path, monkeypatch):
     seen, batch = [], Batches.batch
 
     def watched(self, indices):
-        if self.seed == 7:  # the training's, not the validation's
+        if self.seed == 7:  # the batches of the training, not of the validation
             seen.extend(indices.tolist())
         return batch(self, indices)
 
@@ -213,10 +204,10 @@ def test_every_pair_is_trained_on_once_an_epoch(text, tmp_path, monkeypatch):
     assert len(seen) > 40 and sorted(seen[:40]) == list(range(40))
 
 
-def test_ten_sentences_are_learned_by_heart(tmp_path):
+def test_ten_sentences_can_be_memorized(tmp_path):
     rng = np.random.default_rng(0)
     words = ["".join(rng.choice(list("abcdefgh"), 3)) for _ in range(12)]
-    for side in ("en", "de"):  # nothing on one side follows from the other but by heart
+    for side in ("en", "de"):  # the sides are independent, so the pairs must be memorized
         rows = [" ".join(rng.choice(words, rng.integers(3, 7))) for _ in range(10)]
         for name in ("train", "valid"):
             (tmp_path / f"{name}.{side}").write_text("\n".join(rows) + "\n", encoding="utf-8")
@@ -232,7 +223,7 @@ def test_ten_sentences_are_learned_by_heart(tmp_path):
         assert tokenizer.decode(best[0].tokens) == expected
 
 
-# ---- validation, early stopping, what is written
+# ---- validation, early stopping, output
 
 
 def test_validation_is_plain_cross_entropy_without_dropout(uninterrupted):
@@ -252,7 +243,7 @@ def test_validation_is_plain_cross_entropy_without_dropout(uninterrupted):
 
 
 def scripted(monkeypatch, losses):
-    """Validations that give these losses, one after the other, whatever the model."""
+    """Replace the results of validations by these losses, in order."""
     values = iter(losses)
 
     def measure(self, signals):
@@ -265,7 +256,7 @@ def scripted(monkeypatch, losses):
 @pytest.mark.parametrize(
     ("patience", "losses", "stop", "best"),
     [
-        (2, [5, 4, 4, 3, 3.5, 3, 1, 1], 6, 4),  # an equal loss is no better one
+        (2, [5, 4, 4, 3, 3.5, 3, 1, 1], 6, 4),  # an equal loss is not better
         (1, [5, 6, 1], 2, 1),
         (0, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], 12, 1),  # never
         (3, [9, 8, 7, 6, 5, 4, 3, 2, 1, 1, 1, 1], 12, 9),
@@ -279,7 +270,7 @@ def test_patience_counts_validations_without_a_better_loss(text, tmp_path, monke
     assert load_checkpoint(summary.checkpoint).state["step"] == stop
 
 
-def test_patience_is_remembered_over_a_stop_and_may_be_changed(text, tmp_path, monkeypatch):
+def test_patience_survives_a_stop_and_can_be_changed(text, tmp_path, monkeypatch):
     out = tmp_path / "run"
     scripted(monkeypatch, [5, 6])
     run(text, out, validate_every=1, patience=3, max_steps=2)
@@ -290,7 +281,7 @@ def test_patience_is_remembered_over_a_stop_and_may_be_changed(text, tmp_path, m
     assert (summary.step, summary.best_step, summary.stopped) == (5, 5, "max_steps")
 
 
-def test_metrics_and_log_say_what_happened(text, uninterrupted):
+def test_metrics_and_log_record_the_run(text, uninterrupted):
     entries = [json.loads(line) for line in (uninterrupted / "metrics.jsonl").read_text().splitlines()]
     assert [(e["kind"], e["step"]) for e in entries] == [
         *[("valid", 4), ("train", 5), ("valid", 8), ("train", 10), ("valid", 12)],
@@ -310,9 +301,9 @@ def test_the_logged_loss_is_the_mean_over_the_target_tokens_since_the_last_line(
     gradient, done = Update.gradient, []
 
     def watched(self, micro, step, share):
-        found = gradient(self, micro, step, share)
-        done.append((found[0], sum(batch.n_target_tokens for batch in micro)))
-        return found
+        result = gradient(self, micro, step, share)
+        done.append((result[0], sum(batch.n_target_tokens for batch in micro)))
+        return result
 
     monkeypatch.setattr(Update, "gradient", watched)
     run(text, tmp_path / "run")
@@ -335,7 +326,7 @@ def test_skipped_pairs_are_in_the_log(text, tmp_path):
     assert "40 pairs read, 38 kept" in log and "1 with an empty side, 1 longer than 30 tokens" in log
 
 
-def test_plain_lines_where_there_is_no_terminal(text, tmp_path, capsys):
+def test_progress_is_plain_lines_without_a_terminal(text, tmp_path, capsys):
     train(config(text, max_steps=5), tmp_path / "run", progress=True)
     shown = capsys.readouterr()
     assert "step 5/5" in shown.err and "tokens/s" in shown.err and " left" in shown.err and "\x1b" not in shown.err

@@ -13,7 +13,7 @@ from npx.ranges import Range
 from train.cli.options import ranged
 from train.cli.streams import Stream, arriving_lines, ended
 from train.errors import UserError
-from train.files import disk_errors, opened, whole
+from train.files import atomic_write, disk_errors, open_for_reading
 from train.text.lines import LONGEST_LINE
 
 app = typer.Typer(
@@ -49,7 +49,7 @@ def arriving(path: Path | None) -> Iterator[Iterator[str | None]]:
     if path in (None, STANDARD):
         yield arriving_lines(sys.stdin.buffer, "stdin", LONGEST_LINE)
         return
-    with opened(path, "a text file", pipes=True) as file:
+    with open_for_reading(path, "a text file", pipes=True) as file:
         yield arriving_lines(file, str(path), LONGEST_LINE)
 
 
@@ -66,5 +66,5 @@ def writer(path: Path | None) -> Iterator[Any]:
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"
         raise UserError(f"{path}: expected a file to write; got {got}; try another --output")
-    with disk_errors(str(path)), whole(path, "t", through=True) as file:
+    with disk_errors(str(path)), atomic_write(path, "t", write_through=True) as file:
         yield file

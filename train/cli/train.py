@@ -14,7 +14,7 @@ from npx.ranges import Range
 from train.cli.app import Device, app, use_device
 from train.cli.options import number, ranged
 from train.errors import UserError
-from train.files import what_is
+from train.files import describe_path
 from train.tasks import TASKS
 
 
@@ -94,10 +94,11 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool)
     own = RunFolder(out).config_file
     if resume and config is None and not own.exists():
         if RunFolder(out).is_new() or not out.is_dir():
-            raise UserError(f"{out}: expected a run folder to resume; got {what_is(out)}; try it without --resume")
+            got = describe_path(out)
+            raise UserError(f"{out}: expected a run folder to resume; got {got}; try it without --resume")
         raise UserError(f"{out}: expected config.toml in it; got none; try giving CONFIG.toml too")
     if config is None and not resume:
         raise UserError("train: expected CONFIG.toml or a preset; got none; try npx-transformer train base --out RUN")
     if config is not None and config in PRESETS and not Path(config).exists():
-        return RunConfig.from_dict({"model": {"preset": config}}, changes, where=config)
+        return RunConfig.from_dict({"model": {"preset": config}}, changes, source=config)
     return RunConfig.load(own if config is None else config, changes)

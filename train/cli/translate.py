@@ -32,14 +32,14 @@ def translate(
     from dataclasses import asdict
 
     from train.errors import UserError
-    from train.learn.training import joined
+    from train.learn.training import join_ranks
     from train.run.checkpoint import load_model
     from train.tasks.pairs import numbered
     from train.tasks.translation import translate_stream
 
     use_device(device)
     given = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra, "batch_tokens": batch_tokens}
-    world = joined()
+    world = join_ranks()
     if world.size > 1 and input in (None, STANDARD):
         raise UserError(
             f"translate: expected --input FILE on {world.size} ranks; got standard input, the end of which mpirun does "

@@ -119,7 +119,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
                 changes.append(f"data.{part}_{side}={to_toml(str(file))}")
     print(f"{len(numbers['train']):,} pairs of number words to train on, 1,000 held out, in {out}")
 
-    config = RunConfig.from_dict(tomllib.loads(CONFIG), changes, where="demo")
+    config = RunConfig.from_dict(tomllib.loads(CONFIG), changes, source="demo")
     train(config, out / "run")
     average_checkpoints(out / "run", config.train.keep_last)
 

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -11,22 +10,13 @@ from models import TransformerConfig
 from train.errors import UserError
 from train.learn.update import Update
 from train.run.config import RunConfig
+from train.run.report import RankNotes
 from train.tasks import TASKS
 from train.text.batches import Stream
 from train.text.corpus import Corpus
 
 LENGTH = 30  # tokens of a made-up sentence, the end included
 MOST = 2048  # tokens a side of a measured micro-batch, where the configuration has more: they take as long a token
-
-
-class Quiet:
-    """A report that tells nobody."""
-
-    def metrics(self, entry: dict[str, Any]) -> None:
-        pass
-
-    def line(self, text: str) -> None:
-        pass
 
 
 def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3) -> float:
@@ -43,7 +33,7 @@ def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3)
     stream = Stream(task.batches(Corpus.from_pairs(zip(*words, strict=True)), settings.batch_tokens, 0))
     model = shape.build(0, npx.use_precision(settings.precision).weight_dtype)
     model.train()
-    update, seconds, batch = Update(task, model, settings, Quiet()), [], stream.batch((0, 0))  # type: ignore[arg-type]
+    update, seconds, batch = Update(task, model, settings, RankNotes()), [], stream.batch((0, 0))
     for step in range(1, updates + 2):
         started = time.perf_counter()
         update.gradient([batch], step)

@@ -16,7 +16,7 @@ from typing import Any
 from train.errors import UserError
 from train.experiments.folder import begin
 from train.experiments.paper import TABLE2
-from train.files import digest, kept, read_json, write_json, write_text
+from train.files import digest, read_json, read_sealed, write_json, write_text
 from train.metrics.bleu import BLEUS, score_report
 from train.run.checkpoint import find_checkpoint, load_model, model_config, read_state
 from train.run.config import RunConfig
@@ -94,7 +94,7 @@ def translated(file: Path, ours: Ours) -> list[str]:
     checkpoint = find_checkpoint(ours.run)
     made_of = {"text": digest(ours.src), "state": digest(checkpoint / "state.json")}
     note = file.with_name(f"{file.name}.json")
-    if file.is_file() and kept(note) == made_of:
+    if file.is_file() and read_sealed(note) == made_of:
         return file.read_text("utf-8").split("\n")[:-1]
     model, tokenizer, config = load_model(ours.run, "translation")
     lines = [*chain.from_iterable(read_lines(ours.src))]

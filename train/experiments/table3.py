@@ -23,7 +23,7 @@ from models import TransformerConfig
 from train.errors import UserError, nearest, one_line
 from train.experiments.comparison import ROWS, write_comparison
 from train.experiments.folder import begin
-from train.files import digest, kept, write_json
+from train.files import digest, read_sealed, write_json
 from train.learn.signals import Signals
 from train.learn.training import train
 from train.learn.validation import Validation
@@ -144,7 +144,7 @@ def row_config(row: str, scale: str, steps: int, texts: Mapping[str, str], setti
     }
     for table, values in size.tables.items():
         tables[table] |= values
-    return RunConfig.from_dict(tables, settings, where=row)
+    return RunConfig.from_dict(tables, settings, source=row)
 
 
 def run_row(row: str, out: Path, config: RunConfig, progress: bool) -> None:
@@ -183,4 +183,4 @@ def score(checkpoint: Path, config: RunConfig) -> dict[str, Any]:
 def results(out: Path) -> dict[str, dict[str, Any]]:
     """The figures of all rows that are done."""
     files = {row: out / "rows" / row / "result.json" for row in ROWS}
-    return {row: found for row, file in files.items() if (found := kept(file))}
+    return {row: found for row, file in files.items() if (found := read_sealed(file))}

@@ -22,7 +22,7 @@ from typing import Any
 from train.errors import UserError
 from train.experiments.folder import begin
 from train.experiments.paper import PARSERS
-from train.files import digest, kept, write_json, write_text
+from train.files import digest, read_sealed, write_json, write_text
 from train.learn.training import train
 from train.run.checkpoint import average_checkpoints, find_checkpoint, load_model, read_state
 from train.run.config import RunConfig
@@ -92,7 +92,7 @@ def run_table4(
         table["others"][name] = figures(score_files(test_file, path))
     for row in rows:
         file = out / "rows" / f"{row}.json"
-        if (result := kept(file)) is None:
+        if (result := read_sealed(file)) is None:
             run = RunFolder(runs.get(row, out / "rows" / row))
             trained = row in runs
             learned = trees["train"] if trained else learned_from(row, out, trees)
@@ -127,7 +127,7 @@ def row_config(row: str, scale: str, train_trees: Path, valid_trees: Path, setti
     """The configuration of a row at a scale, `settings` (as for --set) on top."""
     tables = {table: dict(values) for table, values in SCALES[scale][row].items()}
     tables["data"] |= {"task": "parsing", "train_trees": str(train_trees), "valid_trees": str(valid_trees)}
-    return RunConfig.from_dict(tables, settings, where=row)
+    return RunConfig.from_dict(tables, settings, source=row)
 
 
 def test(

@@ -1,7 +1,7 @@
-"""Where a number that is not finite comes from: the work that gave it is done once more, with every result looked at.
+"""Locate the origin of a NaN or infinity by repeating the computation with every result checked.
 
-Nothing is looked at while all goes well, so it costs nothing until then: dropout is keyed by (seed, step), and the
-weights have not moved, so that the second time is the first.
+Nothing is checked until then, so normal training pays nothing. The repetition is exact: dropout is keyed by (seed,
+step), and the weights have not changed.
 """
 
 from collections.abc import Callable
@@ -11,31 +11,26 @@ import npx
 from autograd import AnomalyError, anomaly
 from train.errors import one_line
 
-SUM_ALONE = "no operation; it is beyond the range of numbers as a sum alone"  # where none is found
+NO_OPERATION = "none; only a sum of finite values overflows"
 
 
-def unwarned() -> AbstractContextManager[None]:
-    """Without NumPy's warnings of numbers that are not finite: they are told where they are read.
+def ignore_nonfinite_warnings() -> AbstractContextManager[None]:
+    """Disable NumPy's floating-point warnings in this thread and its row workers.
 
-    In this thread and those that walk over rows for it: filters of warnings belong to the process, and two threads that
-    train at once would put back each other's.
+    Losses and norms are checked where they are read. Warning filters would not do: they belong to the process, and two
+    threads that train at once would restore each other's.
     """
     return npx.host.errstate(all="ignore")
 
 
-def first_anomaly(work: Callable[[], object]) -> str:
-    """The first operation of `work` that makes such a number, with its layer and line of code; "" for none."""
+def first_anomaly(compute: Callable[[], object]) -> str:
+    """Return the first operation of `compute` with a non-finite result, with its layer and source line, or ""."""
     try:
         with anomaly():
-            work()
+            compute()
     except AnomalyError as error:
-        what, _, where = str(error).partition("\n")
-        return one_line(f"{what} ({where})")
+        what, _, location = str(error).partition("\n")
+        return one_line(f"{what} ({location})")
     except MemoryError:
-        return "too little memory to look at it once more"
+        return "unknown; there is too little memory to repeat the computation"
     return ""
-
-
-def made_from(where: str, first: str) -> str:
-    """What is told of a number that is not finite: the text, and the first operation where it was looked for."""
-    return f"; it was made from {where}{f'; first of all by {first}' if first else ''}"

@@ -1,8 +1,8 @@
-"""How the weights move: Adam over one flat buffer, the learning-rate schedule, loss scaling, clipping by the norm.
+"""Adam over one flat buffer, the learning-rate schedule, loss scaling, and clipping by the global norm.
 
-All parameters of a model are views into one flat array, as all gradients may be (models.FlatParameters). So an update
-is a call of the kernel `npx.adam` for each piece of the gradient, which also unscales and clips, and the norm a sum of
-dot products.
+All parameters of a model are views of one flat array, and so are its gradients (models.FlatParameters). An update is
+therefore one call of the kernel `npx.adam` per contiguous part of the gradient, which also unscales and clips, and the
+norm is a sum of dot products.
 """
 
 import math
@@ -14,17 +14,24 @@ from npx.ranges import Range
 from train.files import Schema
 from train.run.state import COUNT
 
-PART = 1 << 17  # gradients whose squares are added up in float32
+CHUNK = 1 << 17  # gradients whose squares are summed in float32
 POSITIVE = Range(float, "(0, 1e38]")
 
 
 class NoamSchedule:
-    """The learning rate of update `step` (section 5.3): linear warm-up, then decay with the inverse square root.
+    """The learning rate of section 5.3: linear warmup, then inverse square root decay.
 
-        lr = lr_scale d_model^-0.5 min(step^-0.5, step warmup_steps^-1.5)
+        lr(step) = lr_scale d_model^-0.5 min(step^-0.5, step warmup_steps^-1.5)
 
-    step = 1, 2, ... counts updates, whatever the number of micro-batches in one. There is no state: the same step
-    always gives the same rate. Raises ValueError for a step below 1.
+    It has no state: `schedule(step)` is a function of the step.
+
+    Args:
+        d_model: The model size D, at least 1.
+        warmup_steps: Updates until the highest rate, at least 1. Default 4000.
+        lr_scale: Factor on the rate, above 0. Default 1.
+
+    Raises:
+        ValueError: An argument is out of range.
     """
 
     def __init__(self, d_model: int, warmup_steps: int = 4000, lr_scale: float = 1.0) -> None:
@@ -38,7 +45,7 @@ class NoamSchedule:
         self.d_model, self.warmup_steps, self.lr_scale = d_model, warmup_steps, lr_scale
 
     def __call__(self, step: int) -> float:
-        """The learning rate of update number `step`, which counts from 1."""
+        """Return the learning rate of update `step`. The first update is step 1; ValueError for a step below."""
         if step < 1:
             raise ValueError(
                 f"NoamSchedule: expected a step >= 1 (the first update is step 1); got {step}; try step + 1"
@@ -47,15 +54,27 @@ class NoamSchedule:
 
 
 class Adam:
-    """Adam (Kingma and Ba, 2015; section 5.3) over the flat buffer of a model, a call for each piece of gradient.
+    """Adam (Kingma and Ba, 2015; section 5.3) with decoupled weight decay.
 
         m = beta1 m + (1 - beta1) g        mhat = m / (1 - beta1^step)
         v = beta2 v + (1 - beta2) g^2      vhat = v / (1 - beta2^step)
         p = p - lr (mhat / (sqrt(vhat) + eps) + weight_decay p)
 
-    `eps_inside` adds eps before the bias correction instead (TensorFlow, fairseq). `model` may be its FlatParameters;
-    what of them is learned here is moved, and m and v are of that, one part after the other. Raises ValueError for
-    hyper-parameters out of range.
+    Args:
+        model: A module, whose parameters are moved into a flat buffer, or its FlatParameters. Of a sharded buffer
+            only the local shard is updated; `m` and `v` then have the size of the shard.
+        beta1: Decay of the mean of the gradients, in [0, 1). Default 0.9.
+        beta2: Decay of the mean of their squares, in [0, 1). Default 0.98.
+        eps: Added to the denominator, above 0. Default 1e-9.
+        weight_decay: At least 0. Default 0, as in the paper.
+        eps_inside: Add eps before the bias correction, to sqrt(v) instead of sqrt(vhat), as TensorFlow and fairseq do.
+
+    Attributes:
+        m, v: The moments (P,), in the dtype of the weights, on the device.
+        steps: The number of updates made.
+
+    Raises:
+        ValueError: A hyperparameter is out of range.
     """
 
     def __init__(
@@ -69,7 +88,7 @@ class Adam:
     ) -> None:
         if not (0.0 <= beta1 < 1.0 and 0.0 <= beta2 < 1.0):
             raise ValueError(f"Adam: expected 0 <= beta < 1; got beta1={beta1}, beta2={beta2}; try 0.9 and 0.98")
-        if not (eps > 0.0 and weight_decay >= 0.0):  # with eps 0 a gradient that was always 0 is 0 / 0
+        if not (eps > 0.0 and weight_decay >= 0.0):  # with eps = 0, a gradient that was always 0 gives 0 / 0
             raise ValueError(
                 f"Adam: expected eps > 0 and weight_decay >= 0; got eps={eps}, weight_decay={weight_decay}; "
                 f"try 1e-9 and 0"
@@ -78,35 +97,39 @@ class Adam:
         self.options = beta1, beta2, eps, weight_decay, eps_inside
         self.m = npx.zeros(self.flat.n_local, self.flat.data.dtype)  # (P,)
         self.v = npx.zeros(self.flat.n_local, self.flat.data.dtype)  # (P,)
-        self.steps = 0  # updates done
+        self.steps = 0
+
+    def zero_grad(self) -> None:
+        """Set all gradients to zero, before the first backward of an update."""
+        self.flat.zero_grad()
 
     def step(self, lr: float, scale: float = 1.0) -> None:
-        """Moves all that is learned here once, by the gradients that there are now times `scale`.
+        """Update the weights once, with the learning rate `lr` and the present gradients times `scale`.
 
-        ValueError for a rate that is negative or not finite.
+        Raises ValueError if `lr` is negative or not finite.
         """
         if not 0.0 <= lr < float("inf"):
-            raise ValueError(f"Adam: expected a rate of 0 or above, finite; got {lr}; try 1e-4")
+            raise ValueError(f"Adam: expected a finite learning rate >= 0; got {lr}; try 1e-4")
         self.flat.check()
         self.flat.mark_updated()
         self.steps += 1
-        numbers = npx.adam_step(self.steps, lr, *self.options, scale)
+        scalars = npx.adam_step(self.steps, lr, *self.options, scale)
         start = 0
         for weights, g, low in self.flat.update_chunks():
-            own = slice(start, start := start + g.size)
+            part = slice(start, start := start + g.size)
             if g.size:
-                npx.adam(weights, g, self.m[own], self.v[own], numbers, low)
+                npx.adam(weights, g, self.m[part], self.v[part], scalars, low)
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of the moments m and v on the host (P,) and the number of updates done: all that Adam remembers."""
+        """Return copies of m and v (P,) on the host, and the number of updates as "step"."""
         return {"m": npx.to_host(self.m).copy(), "v": npx.to_host(self.v).copy(), "step": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes back what state_dict gave; raises ValueError where the size is another model's."""
+        """Restore what `state_dict` returned. Raises ValueError if it is for a model of another size."""
         for name, moment in (("m", self.m), ("v", self.v)):
             if state[name].shape != moment.shape:
                 raise ValueError(
-                    f"Adam: expected {moment.size} numbers in {name!r}; got shape {state[name].shape}; "
+                    f"Adam: expected {moment.size} values in {name!r}; got shape {state[name].shape}; "
                     "try the checkpoint of a model of this size"
                 )
         self.m[...] = npx.asarray(state["m"], dtype=self.m.dtype)
@@ -115,14 +138,14 @@ class Adam:
 
 
 class LossScale:
-    """The factor on the loss before backward that keeps gradients within fp16 (Micikevicius et al., 2018, section 3.2).
+    """The factor on the loss that keeps fp16 gradients in range (Micikevicius et al., 2018, section 3.2).
 
-    fp16 ends at 65,504 and has nothing below 6e-8, where many gradients lie. So the factor begins high, is halved where
-    an update overflowed (which is then not made), and doubled after PATIENCE good updates in a row. A power of two
-    rounds nothing. Not `dynamic`, for every other precision: 1, for good.
+    fp16 ends at 65,504 and has nothing below 6e-8, where many gradients lie. The factor starts high, halves when an
+    update overflows (which is then skipped), and doubles after PATIENCE consecutive updates. It is a power of two, so
+    scaling does not round. For other precisions (`dynamic` False) it is always 1.
     """
 
-    SCHEMA: Schema = {"value": POSITIVE, "good": COUNT, "skipped": COUNT}  # of what it remembers
+    SCHEMA: Schema = {"value": POSITIVE, "good": COUNT, "skipped": COUNT}  # of its state_dict
     START = 2.0**16
     PATIENCE = 2000
 
@@ -130,49 +153,50 @@ class LossScale:
         self.dynamic = dynamic
         self.value = self.START if dynamic else 1.0
         self.good = 0  # updates since the last change
-        self.skipped = 0  # updates that were not made
+        self.skipped = 0  # updates skipped
 
-    def succeeded(self) -> None:
-        """After an update that was made."""
+    def record_update(self) -> None:
+        """Record an update that was made."""
         self.good += 1
         if self.dynamic and self.good == self.PATIENCE:
             self.value, self.good = self.value * 2, 0
 
-    def overflowed(self) -> bool:
-        """After one that overflowed: whether a smaller factor may help; none below 1 does."""
+    def reduce_after_overflow(self) -> bool:
+        """Halve the factor after an overflow; return False, unchanged, if it is already at most 1."""
         if self.value <= 1:
             return False
         self.value, self.good, self.skipped = self.value / 2, 0, self.skipped + 1
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """All that it remembers."""
+        """Return the complete state."""
         return {"value": self.value, "good": self.good, "skipped": self.skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes back what state_dict gave."""
+        """Restore what `state_dict` returned."""
         self.value, self.good, self.skipped = float(state["value"]), int(state["good"]), int(state["skipped"])
 
 
 def squared_norm(flat: FlatParameters) -> npx.Array:
-    """sum g^2 over all gradients (), on the device; inf or NaN where one is, or where the sum overflows."""
-    return npx.sum(npx.stack([square(g) for _, g in flat.gradient_chunks()]))
+    """Return sum g^2 () over all gradients, on the device; inf or NaN if a gradient is, or if the sum overflows."""
+    return npx.sum(npx.stack([sum_of_squares(g) for _, g in flat.gradient_chunks()]))
 
 
-def square(g: npx.Array) -> npx.Array:
-    """sum g^2 () of g (n,), in float64 on a CPU: its BLAS adds up to 19 million float32 one after the other.
+def sum_of_squares(g: npx.Array) -> npx.Array:
+    """Return sum g^2 () of g (n,), summed over chunks in float64 on a CPU.
 
-    So parts of them, whose sums have all their digits. A GPU adds in a tree, and each part would be a launch.
+    Its BLAS would add up to 19 million float32 squares sequentially and lose digits. A GPU sums in a tree, and each
+    chunk would be a launch.
     """
     if not isinstance(g, npx.ndarray):
         return g @ g
-    parts = (g[i : i + PART] for i in range(0, len(g), PART))
-    return npx.host.array(sum(float(part @ part) for part in parts))
+    chunks = (g[i : i + CHUNK] for i in range(0, len(g), CHUNK))
+    return npx.host.array(sum(float(chunk @ chunk) for chunk in chunks))
 
 
 def clip_factor(norm: float, max_norm: float) -> float:
-    """What gradients of Euclidean norm `norm` are multiplied by so that it is at most max_norm; 0 clips nothing.
+    """Return the factor that reduces gradients of global L2 norm `norm` to at most `max_norm`; 0 disables clipping.
 
-    The paper does not clip. A norm that is not finite clips nothing either: such an update is not to be made.
+    Returns 1 for a norm that is not finite, whose update is skipped. The paper does not clip.
     """
     return max_norm / norm if max_norm > 0 and math.isfinite(norm) and norm > max_norm else 1.0

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks the loop to stop, the second stops it where it stands."""
+"""Ctrl-C and SIGTERM: the first requests a stop after the current step, the second raises KeyboardInterrupt."""
 
 import _thread
 import os
@@ -9,91 +9,99 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
+from types import FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-ASKING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-FORWARDED = [signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else []  # which mpirun, unlike the others, hands on to ranks
+STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+# mpirun forwards this one to its ranks, unlike the others.
+FORWARDED_SIGNALS = [signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else []
 
 
 class Signals:
-    """Whether somebody has asked for the end."""
+    """Records requests to stop.
 
-    def __init__(self, alone: bool = True) -> None:
-        self.alone = alone  # not one of several ranks, which stop together
-        self.heard = False  # by this process
-        self.asked = False
+    Args:
+        single_process: A signal to this process stops it. Otherwise ranks stop together: `received` is exchanged, and
+            `request_stop` tells each of them.
+    """
 
-    def agree(self, asked: bool) -> None:
-        """All ranks have been asked, or none: what a process which is not alone goes by."""
-        self.asked = self.asked or asked
+    def __init__(self, single_process: bool = True) -> None:
+        self.single_process = single_process
+        self.received = False  # whether this process has received a signal
+        self.stop_requested = False
+
+    def request_stop(self, stop: bool) -> None:
+        """Request a stop if `stop` is true. All ranks call it with the same value."""
+        self.stop_requested = self.stop_requested or stop
 
     @contextmanager
-    def caught(self) -> Iterator[None]:
-        """In the block the first SIGINT, SIGTERM or SIGHUP sets `asked`, the second raises KeyboardInterrupt there.
+    def handling(self) -> Iterator[None]:
+        """Handle SIGINT, SIGTERM and SIGHUP (and SIGUSR1 with several ranks) in this block.
 
-        Of several ranks SIGUSR1 does so too. One that is ignored (SIGHUP after nohup) stays so.
+        The first signal sets `stop_requested`, the second raises KeyboardInterrupt. A signal that is ignored, as
+        SIGHUP after nohup, stays ignored.
         """
         if threading.current_thread() is not threading.main_thread():
-            yield  # Python delivers signals to the main thread alone
+            yield  # Python delivers signals only to the main thread
             return
-        asking = ASKING if self.alone else [*ASKING, *FORWARDED]
-        heard = [number for number in asking if signal.getsignal(number) != signal.SIG_IGN]
-        before = {number: signal.signal(number, self._handle) for number in heard}
+        candidates = STOP_SIGNALS if self.single_process else [*STOP_SIGNALS, *FORWARDED_SIGNALS]
+        numbers = [number for number in candidates if signal.getsignal(number) != signal.SIG_IGN]
+        previous = {number: signal.signal(number, self._handle) for number in numbers}
         try:
             yield
         finally:
-            for number, old in before.items():
-                signal.signal(number, old)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
-    def _handle(self, number: int, frame: Any) -> None:
-        if self.heard:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received:
             raise KeyboardInterrupt
-        self.heard, self.asked = True, self.asked or self.alone
-        if self.alone and sys.__stderr__ is not None:
-            with suppress(OSError):  # straight to the terminal: a buffered writer may be in the middle of a line
-                os.write(2, b"\nstopping after this step; once more stops at once\n")
+        self.received, self.stop_requested = True, self.stop_requested or self.single_process
+        if self.single_process and sys.__stderr__ is not None:
+            with suppress(OSError):  # directly to the terminal: a buffered writer may be in the middle of a line
+                os.write(2, b"\nstopping after this step; press Ctrl-C again to stop at once\n")
 
 
 @contextmanager
-def never_lost() -> Iterator[None]:
-    """In the block a KeyboardInterrupt that comes while Python clears something away, which ignores it, comes again."""
-    before = sys.unraisablehook
+def reraise_lost_interrupts() -> Iterator[None]:
+    """Raise a KeyboardInterrupt again that Python ignored because it arrived in a destructor."""
+    previous = sys.unraisablehook
 
-    def again(unraisable: Any) -> None:
+    def hook(unraisable: Any) -> None:
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
-            return before(unraisable)
-        left = threading.Event()
+            return previous(unraisable)
+        returned = threading.Event()
 
-        def interrupt() -> None:  # not before `again` is left, or it would be ignored again
-            left.wait()
+        def interrupt() -> None:  # only after `hook` has returned, or Python would ignore it again
+            returned.wait()
             time.sleep(0.01)
             _thread.interrupt_main()
 
         threading.Thread(target=interrupt, daemon=True).start()
-        left.set()
+        returned.set()
 
-    sys.unraisablehook = again
+    sys.unraisablehook = hook
     try:
         yield
     finally:
-        sys.unraisablehook = before
+        sys.unraisablehook = previous
 
 
-def interruptible(work: Callable[[], T]) -> T:
-    """What `work` returns, done in another thread: so Ctrl-C is answered at once while a library computes for long."""
-    done: list[Any] = []
+def run_interruptibly(work: Callable[[], T]) -> T:
+    """Run `work` in another thread and return its result, so that Ctrl-C works during a long call of a library."""
+    outcome: list[Any] = []
 
     def run() -> None:
         try:
-            done.append((work(), None))
-        except BaseException as error:  # raised below, where it belongs
-            done.append((None, error))
+            outcome.append((work(), None))
+        except BaseException as error:  # raised below, in the caller's thread
+            outcome.append((None, error))
 
     thread = threading.Thread(target=copy_context().run, args=(run,), daemon=True)
     thread.start()
     thread.join()
-    value, error = done[0]
+    value, error = outcome[0]
     if error is not None:
         raise error
     return value

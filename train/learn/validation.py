@@ -1,4 +1,4 @@
-"""Validation: what a model makes of text it has not learned from."""
+"""Validation: the loss and scores of a model on held-out text."""
 
 import math
 import tempfile
@@ -10,109 +10,115 @@ from typing import Any
 
 import npx
 from autograd import no_grad
-from train.learn.anomaly import SUM_ALONE, first_anomaly, unwarned
+from train.learn.anomaly import NO_OPERATION, first_anomaly, ignore_nonfinite_warnings
 from train.learn.signals import Signals
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
 from train.tasks import TASKS, Task
+from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
 
 
 class Validation:
-    """Measures a model on a corpus: `measure`. `last` is what it gave last in this process."""
+    """Measures a model on a corpus. `last` is the last result in this process."""
 
-    def __init__(self, task: Task, model: Any, tokenizer: Any, corpus: Any, config: RunConfig) -> None:
+    def __init__(
+        self, task: Task, model: TrainableModel, tokenizer: TextTokenizer, corpus: Corpus, config: RunConfig
+    ) -> None:
         self.task, self.model, self.tokenizer, self.corpus, self.config = task, model, tokenizer, corpus, config
         self.last: dict[str, float] | None = None
-        self.failed: tuple[int, Any, Any] | None = None  # number, examples and batch whose loss was not finite
+        self.failure: tuple[int, Any, Batch] | None = None  # index, examples and batch of a loss that is not finite
 
     def measure(self, signals: Signals) -> dict[str, float] | None:
-        """Loss without smoothing, perplexity, seconds and the task's scores; None after a signal.
+        """Return loss (without smoothing), perplexity, seconds and the task's scores; None if a stop is requested.
 
-        Of k ranks each computes every k-th batch, and all get the result of all. Where a batch's loss is not finite,
-        the loss alone, and the batch is `failed`.
+        Of k ranks each computes every k-th batch, and all return the result of all. After a loss that is not finite the
+        result is only that loss, and `failure` has its batch.
         """
-        started, world = time.perf_counter(), npx.distributed.world()
+        start, world = time.perf_counter(), npx.distributed.world()
         evaluation = self.task.evaluation(self.config, self.tokenizer, self.corpus)
-        losses: dict[int, tuple[float, int]] = {}  # of a batch by its number: its loss and target tokens
-        self.failed = None
+        losses: dict[int, tuple[float, int]] = {}  # index of a batch -> its loss and target tokens
+        self.failure = None
         self.model.eval()
         try:
             with no_grad():
                 batches = enumerate(self.task.in_order(self.corpus, self.config.train.batch_tokens))
-                for number, (indices, batch) in islice(batches, world.rank, None, world.size):
-                    if signals.asked:
+                for index, (examples, batch) in islice(batches, world.rank, None, world.size):
+                    if signals.stop_requested:
                         return None
                     loss = self.loss(batch)
-                    losses[number] = loss, batch.n_target_tokens
+                    losses[index] = loss, batch.n_target_tokens
                     if not math.isfinite(loss):
-                        self.failed = number, indices, batch
+                        self.failure = index, examples, batch
                         break
                     if evaluation is not None:
-                        evaluation.add(self.model, indices, batch)
+                        evaluation.add(self.model, examples, batch)
         finally:
             self.model.train()
         if world.size > 1:
-            ranks = world.gather((losses, evaluation and evaluation.found))
-            losses = dict(sorted(one for part, _ in ranks for one in part.items()))
+            ranks = world.gather((losses, evaluation and evaluation.records))
+            losses = dict(sorted(item for losses, _ in ranks for item in losses.items()))
             if evaluation is not None:
-                evaluation.found = together([found for _, found in ranks])
+                evaluation.records = merge_records([records for _, records in ranks])
         total, targets = 0.0, 0
-        for loss, predictions in losses.values():
-            total, targets = total + loss, targets + predictions
+        for loss, n_target_tokens in losses.values():
+            total, targets = total + loss, targets + n_target_tokens
         if not math.isfinite(total):
             return {"loss": total}
         result = {"loss": total / targets, "perplexity": math.exp(min(total / targets, 700.0))}
         if evaluation is not None:
             result |= evaluation.result()
-        result["seconds"] = round(time.perf_counter() - started, 3)
+        result["seconds"] = round(time.perf_counter() - start, 3)
         self.last = result
         return result
 
-    def loss(self, batch: Any) -> float:
-        """The sum over a batch's targets, without smoothing."""
-        with unwarned():
-            return float(self.task.loss(self.model, batch, label_smoothing=0.0, loss_normalizer=1.0).item())
+    def loss(self, batch: Batch) -> float:
+        """Return the loss summed over a batch's targets, without smoothing."""
+        with ignore_nonfinite_warnings():
+            return float(self.model.loss(*self.task.sequences(batch), label_smoothing=0.0, loss_normalizer=1.0).item())
 
-    def blame(self, debug: bool) -> tuple[str, str]:
-        """Where the batch that failed stands in the text, and with `debug` the first operation; on all ranks alike."""
-        failed, where, found = math.inf, "", ""
-        if self.failed is not None:
-            failed, examples, batch = self.failed
-            where = self.task.where(self.corpus, examples)
+    def locate_nonfinite(self, debug: bool) -> tuple[str, str]:
+        """Return where the examples of the failure stand in the text and, with `debug`, the first operation.
+
+        The result is the same on all ranks.
+        """
+        index, examples, operation = math.inf, "", ""
+        if self.failure is not None:
+            index, keys, batch = self.failure
+            examples = self.task.describe_examples(self.corpus, keys)
             if debug:
                 self.model.eval()
                 with no_grad():
-                    found = first_anomaly(lambda: self.loss(batch)) or SUM_ALONE
+                    operation = first_anomaly(lambda: self.loss(batch)) or NO_OPERATION
                 self.model.train()
-        _, where, found = min(npx.distributed.world().gather((failed, where, found)))
-        return where, found
+        _, examples, operation = min(npx.distributed.world().gather((index, examples, operation)))
+        return examples, operation
 
 
-def together(parts: list[Any]) -> Any:
-    """What the evaluations of all ranks have found, lists or dictionaries, as one."""
+def merge_records(parts: list[Any]) -> Any:
+    """Return the evaluation records of all ranks, which are lists or dictionaries, as one."""
     if isinstance(parts[0], dict):
         return {key: value for part in parts for key, value in part.items()}
-    return [one for part in parts for one in part]
+    return [record for part in parts for record in part]
 
 
 def perplexity(run: str | Path, source: str | Path, references: str | Path) -> dict[str, Any]:
-    """Perplexity of references given their source, by the model of a run: a row of the report of scores.
+    """Return the perplexity of references given their source, by the model of a run, as a row of a score report.
 
-    As the paper counts it: e to the mean loss, without smoothing, of each piece of the vocabulary and of the end of
-    each sentence. It depends on the vocabulary, which the signature tells. Pairs with an empty side, or one longer than
-    data.max_length, are left out and counted. UserError for bad files or another task's model.
+    Perplexity is exp(mean loss) without smoothing over the subwords and the end of each sentence, as in the paper. It
+    depends on the vocabulary, which the signature identifies. Pairs with an empty side or a side longer than
+    data.max_length are left out and counted. Raises UserError for bad files or a model of another task.
     """
     model, tokenizer, config = load_model(run, "translation")
     task = TASKS["translation"]
     with tempfile.TemporaryDirectory() as folder:
         corpus = task.prepare((str(source), str(references)), tokenizer, Path(folder), config.data.max_length)
-        plain = replace(config, train=replace(config.train, validate_bleu=False))
-        measured = Validation(task, model, tokenizer, corpus, plain).measure(Signals())
-        pieces, pairs = int(corpus.tgt_lengths.sum()), corpus.meta["pairs"]
-    assert measured is not None
+        without_bleu = replace(config, train=replace(config.train, validate_bleu=False))
+        result = Validation(task, model, tokenizer, corpus, without_bleu).measure(Signals())
+        n_targets, pairs = int(corpus.tgt_lengths.sum()), corpus.meta["pairs"]
+    assert result is not None
     left_out = f"|left out:{pairs['read'] - pairs['kept']}" if pairs["read"] > pairs["kept"] else ""
     return {
-        "name": "perplexity", "score": measured.get("perplexity", math.inf),
-        "use": "of a piece of the vocabulary, ends of sentences counted; lower is better; as in Table 3",
-        "signature": f"pieces:{pieces}|types:{tokenizer.vocab_size}|tokenizer:{tokenizer.digest[:12]}{left_out}",
+        "name": "perplexity", "score": result.get("perplexity", math.inf),
+        "use": "per subword, ends of sentences included; lower is better; as in Table 3",
+        "signature": f"pieces:{n_targets}|types:{tokenizer.vocab_size}|tokenizer:{tokenizer.digest[:12]}{left_out}",
     }  # fmt: skip

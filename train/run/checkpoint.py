@@ -1,13 +1,13 @@
-"""What a run leaves on disk: checkpoints, the average of the last ones, a model read back.
+"""Checkpoints of a run: writing, pruning, averaging, and loading a model for use.
 
     RUN/checkpoints/step-N/model.safetensors        weights by name
                           /optimizer.safetensors    Adam's moments m and v, flat
-                          /state.json               step, position in the data, early stopping, the configurations of
-                                                    model and run, what text and tokenizer; checksums, see stored.py
+                          /state.json               step, position in the text, early stopping, the configurations of
+                                                    model and run, digests of text and tokenizer, checksums (storage.py)
     RUN/checkpoints/{averaged,best}/{model.safetensors,state.json}
 
-A checkpoint is written into a hidden sibling folder, forced to disk and renamed, so that a kill or a full disk at any
-moment leaves the last good one as it was. There is no pickle.
+A checkpoint is written into a hidden sibling folder, forced to disk and renamed. A kill or a full disk at any moment
+leaves the last good checkpoint intact. Nothing is pickled.
 """
 
 import warnings
@@ -23,15 +23,17 @@ from train.errors import UserError, one_line
 from train.files import digest as checksum
 from train.run.config import RunConfig
 from train.run.folder import RunFolder, step_of
-from train.run.storage import IDENTITY, STATE, Damaged, damaged, read_arrays, read_state, remove, write_folder
+from train.run.replace import existing_folder, original_name, remove_folder
+from train.run.storage import IDENTITY, STATE, DamagedCheckpoint, damaged_error, read_arrays, read_state, write_folder
 from train.tasks import TASKS, Task
+from train.tasks.protocols import TextTokenizer
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 
 
 @dataclass
 class Checkpoint:
-    """One checkpoint in memory: weights by name, the optimizer's arrays (none in an averaged one), state.json."""
+    """A checkpoint in memory: weights by name, the optimizer's arrays (empty in an averaged one), state.json."""
 
     model: dict[str, npx.Array]
     optimizer: dict[str, npx.Array]
@@ -45,10 +47,10 @@ def save_checkpoint(
     optimizer: Mapping[str, npx.Array],
     keep_last: int = 0,
 ) -> Path:
-    """Writes checkpoints/step-N, N = state["step"], then removes what `prune` does not keep.
+    """Write checkpoints/step-N with N = state["step"], prune older checkpoints, and return its path.
 
-    `model` and `optimizer` map names to arrays; `state` is JSON and holds step, model (the configuration) and
-    tokenizer_digest. Raises WriteError where the disk is full; the checkpoints before it stay.
+    `model` and `optimizer` map names to arrays. `state` is JSON content with at least step, model (the configuration)
+    and tokenizer_digest. Raises WriteError if the disk is full; earlier checkpoints are intact then.
     """
     run = RunFolder(run_dir)
     target = run.step(state["step"])
@@ -58,94 +60,109 @@ def save_checkpoint(
 
 
 def save_weights(target: Path, state: Mapping[str, Any], model: Mapping[str, npx.Array]) -> None:
-    """Writes a checkpoint to be used, not to be trained on from, in place of the one before."""
+    """Write or replace a checkpoint without optimizer arrays, from which no training can resume."""
     write_folder(target, {MODEL: model}, state)
 
 
 def prune(run: RunFolder, keep_last: int) -> None:
-    """Removes all but the `keep_last` newest checkpoints (0 keeps all), and those that are `extra`, but for the newest.
+    """Remove all checkpoints except the newest `keep_last` (0 keeps all), and `extra` ones except the newest.
 
-    Extra is one that a stop has left between two that were due: so a run that was stopped keeps, later on,
-    the same checkpoints as one that was not. A damaged one counts for none.
+    A stop between two scheduled checkpoints writes an extra one. Removing it later leaves an interrupted run with the
+    same checkpoints as an uninterrupted one. Damaged checkpoints do not count towards `keep_last`.
     """
     states: dict[Path, dict[str, Any]] = {}
     for path in run.steps():
         with suppress(UserError):
             states[path] = read_state(path)
-    whole = list(states)
-    for path in whole[:-1]:
+    intact = list(states)
+    for path in intact[:-1]:
         if states[path].get("extra"):
-            whole.remove(path)
-            remove(path)
-    for path in run.steps() if keep_last > 0 and whole else []:
-        if step_of(path) < step_of(whole[-keep_last:][0]):
-            remove(path)
+            intact.remove(path)
+            remove_folder(path)
+    for path in run.steps() if keep_last > 0 and intact else []:
+        if step_of(path) < step_of(intact[-keep_last:][0]):
+            remove_folder(path)
 
 
 def load_checkpoint(path: str | Path, optimizer: bool = True) -> Checkpoint:
-    """Reads a checkpoint folder, every array and state.json compared with the checksums they were written with.
+    """Read a checkpoint folder and verify state.json and every array.
 
-    Raises Damaged that names the file which is missing, cut short or changed, and what to try.
+    Raises DamagedCheckpoint, which names the file that is missing, truncated or changed.
     """
-    path = Path(path)
+    path = existing_folder(Path(path))
     state = read_state(path)
     moments = dict(read_arrays(path / OPTIMIZER, state)) if optimizer and OPTIMIZER in state["files"] else {}
     return Checkpoint(dict(read_arrays(path / MODEL, state)), moments, state)
 
 
-def newest_whole(
-    run: RunFolder, say: Callable[[str], object], optimizer: bool = True
+def load_newest(
+    run: RunFolder, on_damaged: Callable[[str], object], optimizer: bool = True
 ) -> tuple[Path, Checkpoint] | None:
-    """The newest checkpoint of a run that is whole, None where there is none at all.
+    """Return the newest undamaged checkpoint of a run with its path, or None if the run has no checkpoint.
 
-    `say` is told of each damaged one that is passed over. Raises Damaged where all are.
+    `on_damaged` is called with a message for each damaged checkpoint that is skipped. Raises DamagedCheckpoint if all
+    are damaged.
     """
     steps = run.steps()
     for path in reversed(steps):
         try:
             return path, load_checkpoint(path, optimizer)
-        except Damaged as error:
+        except DamagedCheckpoint as error:
             if path is steps[0]:
                 raise
-            say(f"{error}; the one before it is taken")
+            on_damaged(f"{error}; using the previous checkpoint")
     return None
 
 
 def check_same_config(run: RunFolder, config: RunConfig) -> None:
-    """UserError, naming the key, where a run goes on with another configuration than it had.
+    """Raise UserError, naming the key, if a resumed run would have another configuration.
 
-    What it had is told by its newest checkpoint that can be read; config.toml may have been edited since.
+    The newest readable checkpoint has the original configuration; config.toml may have been edited since.
     """
     for path in reversed(run.steps()):
         try:
-            before = read_state(path).get("config")
-        except Damaged:
+            original = read_state(path).get("config")
+        except DamagedCheckpoint:
             continue
-        if isinstance(before, dict):
-            return config.check_frozen(before, path)
+        if isinstance(original, dict):
+            return config.check_frozen(original, path)
     if run.config_file.exists():
         config.check_frozen(RunConfig.load(run.config_file).frozen(), run.config_file)
 
 
 def average_checkpoints(run_dir: str | Path, last: int = 5) -> Path:
-    """Writes the mean weights of the newest `last` checkpoints into checkpoints/averaged; returns it (section 6.1).
+    """Write the mean weights of the newest checkpoints to checkpoints/averaged (section 6.1).
 
-    Sums are float64, the mean has the checkpoints' dtype. Besides the sum, one array of one checkpoint is in memory.
-    Raises UserError where there are fewer than `last`, where one is damaged, where they are of different models, or
-    where another program writes to the run.
+    The sums are in float64; the mean has the dtype of the checkpoints. Memory holds the sums and one array of one
+    checkpoint.
+
+    Args:
+        run_dir: The run folder.
+        last: How many of the newest checkpoints to average.
+
+    Returns:
+        The path of the averaged checkpoint.
+
+    Raises:
+        UserError: There are fewer than `last` checkpoints, one is damaged, they are of different models, or another
+            program is writing to the run.
     """
     run = RunFolder(run_dir)
     available = run.steps()
     if last < 1 or len(available) < last:
-        attempt = f"--last {len(available)}" if available else "the --out of a training that has written some"
-        where = f"in {run.checkpoints}; got {len(available)}"
-        raise UserError(f"average: expected {last} checkpoints {where}; try {attempt}")
-    with run.owned("average"):
+        attempt = f"--last {len(available)}" if available else "a run folder whose training has written checkpoints"
+        raise UserError(
+            f"average: expected {last} checkpoints in {run.checkpoints}; got {len(available)}; try {attempt}"
+        )
+    with run.lock("average"):
         paths = run.steps()[-last:]
         states = [read_state(path) for path in paths]
         for path, state in zip(paths, states, strict=True):
-            for key, of in (("model", model_config), ("tokenizer_digest", lambda state: state["tokenizer_digest"])):
-                if of(state) != of(states[-1]):
+            for key, value_of in (
+                ("model", model_config),
+                ("tokenizer_digest", lambda state: state["tokenizer_digest"]),
+            ):
+                if value_of(state) != value_of(states[-1]):
                     raise UserError(
                         f"average: expected checkpoints of one model; got another {key} in {path} than in "
                         f"{paths[-1]}; try a smaller --last"
@@ -162,11 +179,11 @@ def average_checkpoints(run_dir: str | Path, last: int = 5) -> Path:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """The checkpoint folder that `path` means: itself, or of a run the averaged one, the best, or the newest step.
+    """Return a checkpoint folder: `path` itself, or the averaged, best or newest checkpoint of the run `path`.
 
-    Raises UserError where there is none.
+    Raises UserError if there is none.
     """
-    path = Path(path)
+    path = existing_folder(Path(path))
     if not path.is_dir():
         got = "a file" if path.exists() else "nothing"
         raise UserError(f"{path}: expected a run folder or a checkpoint folder; got {got}; try the --out of a training")
@@ -174,25 +191,26 @@ def find_checkpoint(path: str | Path) -> Path:
         return path
     run = run_of(path)
     steps = run.steps()
-    if folder := next((folder for folder in (run.averaged, run.best) if folder.is_dir()), None):
-        return folder
+    for folder in map(existing_folder, (run.averaged, run.best)):
+        if folder.is_dir():
+            return folder
     if not steps and not run.config_file.exists():
         raise UserError(f"{path}: expected a run or a checkpoint; got another folder; try the --out of a training")
     if not steps:
         raise UserError(
             f"{path}: expected checkpoints in {run.checkpoints}; got none; "
-            f"try training on (--resume), with a smaller train.checkpoint_every"
+            f"try --resume with a smaller train.checkpoint_every"
         )
     return steps[-1]
 
 
 def run_of(path: Path) -> RunFolder:
-    """The run that a path means: itself, or the folder above its checkpoints."""
+    """Return the run of a path: the run folder itself or its checkpoints folder."""
     return RunFolder(path.parent if path.name == "checkpoints" and not (path / "checkpoints").exists() else path)
 
 
 def model_config(state: Mapping[str, Any]) -> TransformerConfig:
-    """The configuration of the model of a checkpoint; what an earlier version did not have is as it was then."""
+    """Return the configuration of a checkpoint's model; keys that its version lacked have their old meaning."""
     try:
         return TransformerConfig.from_dict(state["model"])
     except (TypeError, ValueError) as error:
@@ -201,7 +219,7 @@ def model_config(state: Mapping[str, Any]) -> TransformerConfig:
 
 
 def task_of(state: Mapping[str, Any]) -> Task:
-    """The task that the model of a checkpoint was trained for (translation, where an earlier version wrote it)."""
+    """Return the task of a checkpoint (translation for versions that did not store it)."""
     name = state.get("task", "translation")
     if name not in (*TASKS,):
         got = f"a checkpoint of the task {name!r}"
@@ -212,45 +230,58 @@ def task_of(state: Mapping[str, Any]) -> Task:
 def load_model(
     path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
 ) -> tuple[Any, Any, RunConfig]:
-    """What `load_with_origin` gives, without the origin."""
+    """Load a trained model for use.
+
+    Args:
+        path: A run folder (its averaged, best or newest checkpoint is loaded) or one checkpoint folder.
+        task: The task that the model must be for; "" accepts any.
+        on_warning: Called with a message if a damaged checkpoint is skipped, an average is older than the newest
+            checkpoint, or the run has lost its config.toml. Default: Python's warnings.
+
+    Returns:
+        (model in eval mode, tokenizer, configuration). tokenizer.json and config.toml come from the checkpoint folder
+        or else from the run folder above it; without config.toml the configuration is the default one.
+
+    Raises:
+        UserError: A file is missing or damaged, the tokenizer does not fit the model, or the model is for another
+            task.
+    """
     return load_with_origin(path, task, on_warning)[:3]
 
 
 def load_with_origin(
     path: str | Path, task: str = "", on_warning: Callable[[str], object] = warnings.warn
 ) -> tuple[Any, Any, RunConfig, str]:
-    """Model (in eval mode), tokenizer, configuration and origin of a run folder or of one checkpoint folder.
+    """Return `load_model`'s results and the origin: which checkpoint it is, for the captions of pictures.
 
-    The origin tells who looks at a picture which checkpoint it is of; state.json has the checksums of all weights. Of a
-    run whose newest checkpoint is damaged it is the newest whole one, and `on_warning` (default: Python's warnings) is
-    told so, or that an average is older than the newest checkpoint. tokenizer.json and config.toml are looked for in
-    the checkpoint folder, then in the run folder above it; without config.toml the configuration is the default, which
-    is told of a run that has lost it. Raises UserError for a missing or damaged file, for a tokenizer that does not fit
-    the model and, where a `task` is asked for, for a model of another one.
+    The origin ends with the SHA-256 of state.json, which in turn has the checksums of all weights.
     """
     folder = find_checkpoint(path)
     run = RunFolder(folder.absolute().parent.parent)
-    if not (run.tokenizer_file.exists() or run.config_file.exists()):  # a link to a checkpoint
+    if not (run.tokenizer_file.exists() or run.config_file.exists()):  # `path` is a link to a checkpoint
         run = RunFolder(folder.resolve().parent.parent)
     steps = run.steps()
-    if folder.name.startswith("step-") and folder != Path(path) and (found := newest_whole(run, on_warning, False)):
-        folder, checkpoint = found
+    is_step = original_name(folder).startswith("step-")
+    if is_step and folder != Path(path) and (newest := load_newest(run, on_warning, False)):
+        folder, checkpoint = newest
     else:
         checkpoint = load_checkpoint(folder, optimizer=False)
     averaged = checkpoint.state.get("averaged_steps")
     if folder != Path(path) and isinstance(averaged, list) and steps and step_of(steps[-1]) not in averaged:
-        on_warning(f"{folder}: taken, but older than {steps[-1].name}; try npx-transformer average again")
-    places = [[folder / file.name, file] for file in (run.tokenizer_file, run.config_file)]
-    pieces, settings = (own if own.exists() else file for own, file in places)
-    own_task = task_of(checkpoint.state)
-    if task not in ("", own_task.name):
-        raise UserError(f"{path}: expected a model of the task {task}; got one of {own_task.name}; try another run")
-    tokenizer = own_task.load_tokenizer(pieces)
-    check_tokenizer(tokenizer, checkpoint.state, pieces)
-    emptied = settings.is_file() and not settings.stat().st_size
-    if emptied or not settings.exists() and run.metrics_file.exists():
-        on_warning(f"{settings}: expected the run's configuration; got none; all of [search] is the default")
-    config = RunConfig.load(settings) if settings.exists() else RunConfig()
+        on_warning(f"{folder} is older than {steps[-1].name}; try npx-transformer average again")
+    tokenizer_file, config_file = (
+        in_checkpoint if (in_checkpoint := folder / file.name).exists() else file
+        for file in (run.tokenizer_file, run.config_file)
+    )
+    model_task = task_of(checkpoint.state)
+    if task not in ("", model_task.name):
+        raise UserError(f"{path}: expected a model of the task {task}; got one of {model_task.name}; try another run")
+    tokenizer = model_task.load_tokenizer(tokenizer_file)
+    check_tokenizer(tokenizer, checkpoint.state, tokenizer_file)
+    is_empty = config_file.is_file() and not config_file.stat().st_size
+    if is_empty or not config_file.exists() and run.metrics_file.exists():
+        on_warning(f"{config_file}: expected the run's configuration; got none; using the defaults of [search]")
+    config = RunConfig.load(config_file) if config_file.exists() else RunConfig()
     shape = model_config(checkpoint.state)
     check_shapes(shape, checkpoint.model, folder / MODEL)
     model = shape.build(dtype=next(iter(checkpoint.model.values())).dtype)
@@ -264,22 +295,25 @@ def load_with_origin(
 
 
 def check_shapes(shape: TransformerConfig, weights: Mapping[str, npx.Array], file: Path) -> None:
-    """Damaged unless `weights`, read from `file`, are those of a model of this shape; before it takes any memory."""
-    own = {name: p.shape for name, p in shape.outline().named_parameters()}
-    for name in {**own, **weights}:
-        found = tuple(weights[name].shape) if name in weights else "none"
-        if found != own.get(name, "none"):
-            expected = f"{name} of shape {own[name]}" if name in own else f"no {name}"
-            raise damaged(file, f"{expected}, as the model in {STATE} has; got {found}")
-    if (kinds := {str(array.dtype) for array in weights.values()}) not in ({"float32"}, {"float64"}):
-        raise damaged(file, f"weights of float32 or float64; got {' and '.join(sorted(kinds)) or 'none'}")
+    """Raise DamagedCheckpoint unless `weights`, read from `file`, fit a model of this configuration.
+
+    The model is not built for this, so a wrong configuration takes no memory.
+    """
+    shapes = {name: p.shape for name, p in shape.outline().named_parameters()}
+    for name in {**shapes, **weights}:
+        got = tuple(weights[name].shape) if name in weights else "none"
+        if got != shapes.get(name, "none"):
+            expected = f"{name} of shape {shapes[name]}" if name in shapes else f"no {name}"
+            raise damaged_error(file, f"{expected}, as the model in {STATE} has; got {got}")
+    if (dtypes := {str(array.dtype) for array in weights.values()}) not in ({"float32"}, {"float64"}):
+        raise damaged_error(file, f"weights of float32 or float64; got {' and '.join(sorted(dtypes)) or 'none'}")
 
 
-def check_tokenizer(tokenizer: Any, state: Mapping[str, Any], file: Path) -> None:
-    """Raises UserError unless `tokenizer`, read from `file`, is the one the model of `state` was trained with."""
-    rows, digest = state["model"].get("vocab_size"), state["tokenizer_digest"]
-    if tokenizer.vocab_size != rows or tokenizer.digest != digest:
+def check_tokenizer(tokenizer: TextTokenizer, state: Mapping[str, Any], file: Path) -> None:
+    """Raise UserError unless `tokenizer`, read from `file`, is the one the model of `state` was trained with."""
+    vocab_size, digest = state["model"].get("vocab_size"), state["tokenizer_digest"]
+    if tokenizer.vocab_size != vocab_size or tokenizer.digest != digest:
         raise UserError(
-            f"{file}: expected the tokenizer the model was trained with ({rows} pieces, digest {digest[:12]}); "
-            f"got {tokenizer.vocab_size} pieces, digest {tokenizer.digest[:12]}; try the tokenizer.json of its run"
+            f"{file}: expected the tokenizer of the model ({vocab_size} subwords, digest {digest[:12]}); "
+            f"got {tokenizer.vocab_size} subwords, digest {tokenizer.digest[:12]}; try the tokenizer.json of its run"
         )

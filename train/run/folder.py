@@ -1,16 +1,17 @@
-"""The folder of a run: which file lies where, what is there already, and who may write in it.
+"""The folder of a run: its layout, how its state is recognized, and who may write in it.
 
     RUN/config.toml              the complete configuration
        /tokenizer.json
        /data/PART/               the text as token arrays, PART "train" or "valid"
        /checkpoints/step-N/      see run/checkpoint.py
                    /averaged/
-                   /best/         after the validation of greatest score, where the task is judged by one
+                   /best/         after the validation with the highest score, for tasks with a selection metric
        /metrics.jsonl, log.txt   see run/report.py
        /lock                     while a program writes, see run/lock.py
 
-A folder is new where it is not there or empty, begun where all in it is of a run that has no checkpoint yet, which may
-be begun again, and a run where it has checkpoints. Any other is somebody's own.
+A folder is *new* if it is missing or empty, *unfinished* if it holds only what a run writes before its first
+checkpoint (a training may then start over), and a *run* if it has checkpoints. Any other folder belongs to the user
+and is never written to.
 """
 
 import json
@@ -24,11 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import disk_errors, opened, removed, write_text
+from train.files import disk_errors, open_for_reading, remove_all, write_text
 from train.run.config import RunConfig
-from train.run.lock import Owned, owned
+from train.run.lock import FolderLock, lock_folder
+from train.run.replace import existing_folder, finish_replacements, original_name
+from train.tasks.protocols import TextTokenizer
 
-OWN = {"config.toml", "tokenizer.json", "data", "checkpoints", "metrics.jsonl", "log.txt"}  # in the order of removal
+CONTENTS = {"config.toml", "tokenizer.json", "data", "checkpoints", "metrics.jsonl", "log.txt"}
 
 
 class RunFolder:
@@ -42,26 +45,27 @@ class RunFolder:
         self.averaged, self.best = self.checkpoints / "averaged", self.checkpoints / "best"
 
     def data(self, part: str, shared: str = "") -> Path:
-        """Where the arrays of a part of the text lie: here, or in a folder that runs share."""
+        """Return the folder of a part's token arrays: in this run, or in the folder `shared` with other runs."""
         return (Path(shared) if shared else self.path / "data") / part
 
     def step(self, step: int) -> Path:
-        """Where the checkpoint after so many updates lies."""
+        """Return the folder of the checkpoint after `step` updates."""
         return self.checkpoints / f"step-{step}"
 
     def steps(self) -> list[Path]:
-        """The folders checkpoints/step-N, lowest step first; leftovers of a killed write are not among them."""
-        found = self.checkpoints.glob("step-*")
-        named = (path for path in found if re.fullmatch(r"step-[0-9]{1,18}", path.name))
-        return sorted((path for path in named if path.is_dir()), key=step_of)
+        """Return the existing checkpoint folders step-N in ascending order, without partially written ones."""
+        candidates = chain(self.checkpoints.glob("step-*"), self.checkpoints.glob(".step-*.replaced"))
+        named = {original_name(path) for path in candidates if path.is_dir()}
+        folders = [self.checkpoints / name for name in named if re.fullmatch(r"step-[0-9]{1,18}", name)]
+        return [existing_folder(path) for path in sorted(folders, key=step_of)]
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The entries of metrics.jsonl."""
+        """Return the entries of metrics.jsonl."""
         return [entry for _, entry in self.metric_lines()] if self.metrics_file.is_file() else []
 
     def metric_lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The whole lines of metrics.jsonl with their entries; not what a killed process or a stranger left in it."""
-        with opened(self.metrics_file, attempt="removing it") as file:
+        """Yield the valid lines of metrics.jsonl with their entries; skip incomplete and foreign ones."""
+        with open_for_reading(self.metrics_file, attempt="removing it") as file:
             lines = file.read().decode("utf-8", errors="replace").split("\n")[:-1]
         for line in lines:
             with suppress(ValueError, RecursionError):
@@ -69,95 +73,97 @@ class RunFolder:
                 if isinstance(entry, dict) and type(entry.get("step")) is int and isinstance(entry.get("kind"), str):
                     yield line, entry
 
-    # ---- what is there already
+    # ---- the state of the folder
 
     def is_new(self) -> bool:
-        """Whether there is nothing, or an empty folder."""
+        """Return whether the folder is missing or empty."""
         return not os.path.lexists(self.path) or (self.path.is_dir() and not self._names())
 
-    def is_begun(self) -> bool:
-        """Whether all that is there is what a run leaves before its first checkpoint."""
-        if not self.path.is_dir() or self.steps() or self.averaged.exists():
+    def is_unfinished(self) -> bool:
+        """Return whether the folder holds only what a run writes before its first checkpoint."""
+        if not self.path.is_dir() or self.steps() or existing_folder(self.averaged).exists():
             return False
-        return bool(names := self._names()) and all(name in OWN or _is_partial(name) for name in names)
+        return bool(names := self._names()) and all(name in CONTENTS or _is_partial(name) for name in names)
 
     def _names(self) -> set[str]:
         return {*os.listdir(self.path)} - {"lock"}
 
     def check(self, resume: bool) -> None:
-        """Raises UserError where a new run finds one already, or a resumed one none."""
+        """Raise UserError if there is already a run and `resume` is False, or none and it is True."""
         if resume and self.is_new():
             raise UserError(f"{self.path}: expected a run folder to resume; got none; try it without --resume")
-        known = self.steps() or self.config_file.exists() if resume else self.is_new()
-        if not (known or self.is_begun()):
-            raise self.taken()
+        usable = self.steps() or self.config_file.exists() if resume else self.is_new()
+        if not (usable or self.is_unfinished()):
+            raise self.already_exists_error()
 
-    def taken(self) -> UserError:
-        """The error for a run where there is one already, or something else."""
+    def already_exists_error(self) -> UserError:
+        """Return the error for a path that already holds a run or other files."""
         if self.steps():
-            got, attempt = "a run folder that exists", "--resume to go on with it, or a new --out"
+            got, attempt = "an existing run folder", "--resume to continue it, or a new --out"
         else:
-            got, attempt = "a folder of other files" if self.path.is_dir() else "a file", "a new --out"
-        return UserError(f"{self.path}: expected a run folder, a new one without --resume; got {got}; try {attempt}")
+            got, attempt = "a folder with other files" if self.path.is_dir() else "a file", "a new --out"
+        return UserError(f"{self.path}: expected a new run folder, or --resume; got {got}; try {attempt}")
 
     # ---- writing
 
     @contextmanager
-    def owned(self, program: str) -> Iterator[Owned]:
-        """This program's own for the block, where it exists; UserError says whose it is."""
-        with owned(self.path, program) as own:
-            yield own
+    def lock(self, program: str) -> Iterator[FolderLock]:
+        """Lock the existing folder for this program. Raises UserError that names another holder."""
+        with lock_folder(self.path, program) as lock:
+            yield lock
 
     @contextmanager
-    def begun(self, resume: bool) -> Iterator[None]:
-        """The block in which a run is made in the folder, which is this program's own for so long.
+    def creating(self, resume: bool) -> Iterator[None]:
+        """Create (or reopen) the run in this block, under its lock.
 
-        `started` ends its beginning: where what comes before it fails, what was not there before is gone again.
+        If the block raises before `commit`, everything it created in a new folder is removed.
         """
-        self._started, made = False, not os.path.lexists(self.path)
+        self._committed, missing = False, not os.path.lexists(self.path)
         try:
             with disk_errors(str(self.path), "or another --out"):
                 self.path.mkdir(parents=True, exist_ok=True)
-            with self.owned("train"):
+            with self.lock("train"):
                 self.check(resume)
                 new = self.is_new()
+                finish_replacements(self.checkpoints)
                 try:
                     yield
                 except BaseException:
-                    if new and not self._started:
-                        self._remove_own()
+                    if new and not self._committed:
+                        self._remove_contents()
                     raise
         except FileExistsError:
-            raise self.taken() from None
+            raise self.already_exists_error() from None
         finally:
-            if made:
-                with suppress(OSError):  # not where anything is in it
+            if missing:
+                with suppress(OSError):  # the folder is not empty: it stays
                     self.path.rmdir()
 
-    def started(self) -> None:
-        """What is in the folder stays from now on."""
-        self._started = True
+    def commit(self) -> None:
+        """Keep the content of the folder from now on, whatever fails later."""
+        self._committed = True
 
-    def _remove_own(self) -> None:
+    def _remove_contents(self) -> None:
         for name in self._names():
-            if name in OWN or _is_partial(name):
+            if name in CONTENTS or _is_partial(name):
                 path = self.path / name
-                removed([path], shutil.rmtree if path.is_dir() and not path.is_symlink() else os.unlink)
+                remove_all([path], shutil.rmtree if path.is_dir() and not path.is_symlink() else os.unlink)
 
-    def complete(self, config: RunConfig, tokenizer: Any) -> None:
-        """Before the first update: config.toml as it is now, tokenizer.json, nothing that a killed process left."""
+    def prepare(self, config: RunConfig, tokenizer: TextTokenizer) -> None:
+        """Prepare the folder for the first update: config.toml, tokenizer.json, no leftovers of a killed process."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
-        self.clean_leftovers()
+        self.remove_leftovers()
         write_text(self.config_file, config.dump())
         if not self.tokenizer_file.exists():
             tokenizer.save(self.tokenizer_file)
 
-    def clean_leftovers(self) -> None:
-        """Removes what a killed process left half-written or half-removed."""
-        removed([*self.checkpoints.glob(".*.partial")], shutil.rmtree)
+    def remove_leftovers(self) -> None:
+        """Remove what a killed process wrote or removed only in part."""
+        finish_replacements(self.checkpoints)
+        remove_all(self.checkpoints.glob(".*.partial"), shutil.rmtree)
         data = self.path / "data"
         files = chain(self.path.glob(".*.partial"), data.glob("*/.*.partial"), data.glob("*/*.part-*"))
-        removed([*files], os.unlink)
+        remove_all([*files], os.unlink)
 
 
 def _is_partial(name: str) -> bool:
@@ -165,5 +171,5 @@ def _is_partial(name: str) -> bool:
 
 
 def step_of(path: Path) -> int:
-    """N of a folder step-N."""
-    return int(path.name.removeprefix("step-"))
+    """Return N of a checkpoint folder step-N."""
+    return int(original_name(path).removeprefix("step-"))

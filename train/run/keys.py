@@ -1,6 +1,6 @@
 """Every key of a run's configuration: its meaning, choices, range and default, in one place.
 
-A key is a dataclass field, see models/fields.py. Those of [data] that only one task has stand in its file in tasks/.
+A key is a dataclass field (see models/fields.py). Keys of [data] that only one task has are in its file in tasks/.
 """
 
 from dataclasses import dataclass, make_dataclass
@@ -14,9 +14,12 @@ from npx.kernels.cross_entropy import SMOOTHING_CLASSES
 from train.tasks import TASKS
 from train.text.tokenizer import PRETOKENIZERS
 
-PRESET = key("base", "Architecture of the paper (base, big, rows of Table 3) that the keys below start from.",
-             choices=PRESETS)  # fmt: skip
-# What tensor2tensor ran where the paper's text says something else, by table: each key can be set back alone.
+PRESET = key(
+    "base",
+    "Architecture from the paper (base, big, rows of Table 3); the keys below override it.",
+    choices=PRESETS,
+)
+# Where the authors' program (tensor2tensor) differs from the paper's text, by table. Each key can be overridden.
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {},
     "tensor2tensor": {
@@ -31,55 +34,55 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 VARIANT = key(
     "paper",
-    "Details as the paper's text has them, or as its authors' program ran them (tensor2tensor): norms before"
-    " sub-layers, sines before cosines, dropout also on attention weights and after the ReLU, label smoothing over"
-    " the wrong types alone, Adam's epsilon before the bias correction.",
+    "Details from the paper's text (paper) or from its authors' program (tensor2tensor): pre-norm, sines before"
+    " cosines, dropout also on attention weights and after the ReLU, label smoothing over the incorrect types only,"
+    " Adam's epsilon before the bias correction.",
     choices=VARIANTS,
 )
 ModelSection: Any = make_dataclass(
     "ModelSection",
-    [("preset", str, PRESET), ("variant", str, VARIANT), *overrides(TransformerConfig, "what the preset says")],
-    namespace={"__doc__": "[model]: Which Transformer. A key that is left out is the preset's."},
+    [("preset", str, PRESET), ("variant", str, VARIANT), *overrides(TransformerConfig, "the preset's value")],
+    namespace={"__doc__": "[model]: The Transformer. Keys that are left out have the preset's values."},
     frozen=True,
 )
 
 
 @dataclass(frozen=True)
-class AnyTask:
+class CommonKeys:
     """The keys of [data] that every task has."""
 
-    task: str = key("translation", "What is learned from the text.", choices=TASKS)
+    task: str = key("translation", "The task to train for.", choices=TASKS)
     tokenizer: str = key(
         "bpe",
-        "Learned on the training text, all sides together: "
+        "Kind of tokenizer to train on the training text, all sides together: "
         + "; ".join(f"{' or '.join(task.tokenizers)} for {task.name}" for task in TASKS.values())
-        + "; or the path of a saved tokenizer.json.",
+        + "; or the path of an existing tokenizer.json.",
     )
     pretokenizer: str = key(
         "words",
-        "What a piece may not reach across: words and punctuation (words; for plain text), or white space alone"
-        " (whitespace; for text that is tokenised already).",
+        "Boundaries that a subword never crosses: those of words and punctuation (words; for plain text) or only white"
+        " space (whitespace; for tokenized text).",
         choices=PRETOKENIZERS,
     )
-    vocab_size: int = key(
-        37000, "Types V of the vocabulary at most, its 4 special ones included.", within="[5, 16777216]"
-    )
+    vocab_size: int = key(37000, "Maximum vocabulary size V, including 4 special tokens.", within="[5, 16777216]")
     prepared: str = key(
-        "", "Folder of token arrays, which runs on the same text may share; empty: RUN/data.", may_change=True
+        "", "Folder for the token arrays, which runs on the same text can share; empty: RUN/data.", may_change=True
     )
     max_length: int = key(
         256,
-        "Longest side in tokens, end included, of a pair (longer ones are skipped and counted); of a text, the tokens"
-        " that are predicted in a row, which is how far a language model looks back.",
+        "Maximum number of tokens per side of a pair, end of sentence included (longer pairs are skipped and counted);"
+        " for a language model, the length of its context.",
         within="[2, 65535]",
     )
 
 
 def data_section() -> Any:
-    """[data]: the keys of every task, in the order of `TASKS`, then those that all have."""
-    own = [task.keys for task in reversed(TASKS.values())]
+    """Return the dataclass of [data]: the keys of every task, in the order of `TASKS`, then the common ones."""
+    of_tasks = [task.keys for task in reversed(TASKS.values())]
     about = " ".join(str(task.keys.__doc__) for task in TASKS.values())
-    return dataclass(frozen=True)(type("DataSection", (AnyTask, *own), {"__doc__": f"[data]: Which text. {about}"}))
+    return dataclass(frozen=True)(
+        type("DataSection", (CommonKeys, *of_tasks), {"__doc__": f"[data]: The text. {about}"})
+    )
 
 
 DataSection = data_section()
@@ -87,54 +90,61 @@ DataSection = data_section()
 
 @dataclass(frozen=True)
 class TrainSection:
-    """[train]: How the model is trained."""
+    """[train]: Training."""
 
-    seed: int = key(1, "Fixes the first weights, the order of batches and dropout.", within="[0, 4294967295]")
-    batch_tokens: int = key(
-        25000, "Size of a micro-batch: at most so many tokens on each side, padding included.", within=COUNT
+    seed: int = key(1, "Seed of the initialization, the order of batches and dropout.", within="[0, 4294967295]")
+    batch_tokens: int = key(25000, "Maximum tokens per side of a micro-batch, padding included.", within=COUNT)
+    accumulate: int = key(
+        1, "Micro-batches per update. Their gradients are summed, in the memory of one.", within="[1, 4096]"
     )
-    accumulate: int = key(1, "Micro-batches an update: the gradient of all in the memory of one.", within="[1, 4096]")
-    max_steps: int = key(100_000, "Updates to train for.", within=COUNT, may_change=True)
-    warmup_steps: int = key(4000, "Updates in which the rate rises; then it falls as step^-0.5.", within=COUNT)
+    max_steps: int = key(100_000, "Number of updates.", within=COUNT, may_change=True)
+    warmup_steps: int = key(4000, "Updates of linear warmup; then the learning rate decays as step^-0.5.", within=COUNT)
     lr_scale: float = key(
         1.0,
         "Factor on the paper's learning rate d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).",
         within=POSITIVE,
     )
-    beta1: float = key(0.9, "Adam: decay of the mean of the gradients.", within=SHARE)
-    beta2: float = key(0.98, "Adam: decay of the mean of the squared gradients.", within=SHARE)
-    adam_eps: float = key(1e-9, "Adam: added to the root of the second moment.", within=POSITIVE)
+    beta1: float = key(0.9, "Adam: decay rate of the mean of the gradients.", within=SHARE)
+    beta2: float = key(0.98, "Adam: decay rate of the mean of the squared gradients.", within=SHARE)
+    adam_eps: float = key(1e-9, "Adam: epsilon, added to the square root of the second moment.", within=POSITIVE)
     adam_eps_inside: bool = key(
-        False, "Adam: adam_eps is added before the bias correction (TensorFlow, fairseq), not after it (the paper)."
+        False, "Adam: add epsilon before the bias correction (TensorFlow, fairseq) instead of after it (the paper)."
     )
-    weight_decay: float = key(0.0, "Decoupled weight decay; 0 is none, as in the paper.", within="[0, 1000]")
-    clip_norm: float = key(0.0, "Longest gradient (Euclidean norm); 0 never clips, as in the paper.", within="[0, 1e9]")
-    label_smoothing: float = key(0.1, "Share of the target probability that is spread over the types.", within=SHARE)
+    weight_decay: float = key(
+        0.0, "Decoupled weight decay (AdamW); 0 disables it, as in the paper.", within="[0, 1000]"
+    )
+    clip_norm: float = key(
+        0.0,
+        "Clip the global gradient L2 norm to this value; 0 disables clipping, as in the paper.",
+        within="[0, 1e9]",
+    )
+    label_smoothing: float = key(0.1, "Probability mass that label smoothing distributes over the types.", within=SHARE)
     smoothing_over: str = key(
         "all",
-        "The types it is spread over: all V, the V - 1 wrong ones, or those without padding (V - 2).",
+        "Types that label smoothing distributes over: all V, the V - 1 incorrect ones, or those without padding"
+        " (V - 2).",
         choices=SMOOTHING_CLASSES,
     )
     precision: str = key(
         "float32",
-        "Numbers the model computes with. On a GPU also tf32 (faster products of float32) and, with weights kept in"
-        " float32, bf16 or fp16 (whose loss is scaled as its range needs); float64 is for checks.",
+        "Dtype of the computation. On a GPU also tf32 (faster float32 GEMMs) and, with float32 master weights, bf16 or"
+        " fp16 (with loss scaling); float64 is for checks.",
         choices=PRECISIONS,
     )
     graphs: bool = key(
         False,
-        "On a GPU: ask for all kernels of a batch at once, as a CUDA graph of its shape; for batches of a few thousand"
-        " tokens.",
+        "On a GPU, launch each micro-batch as a CUDA graph of its shape; faster for batches of a few thousand tokens.",
     )
     recompute: bool = key(
         False,
-        "Keep of each layer only what goes in and out, and form the rest again on the way back: the same gradients"
-        " in less memory and more time.",
+        "Gradient checkpointing: save only the inputs and outputs of each layer and recompute the rest in the backward"
+        " pass. Same gradients, less memory, more time.",
         may_change=True,
     )
     max_skipped: int = key(
         10,
-        "Updates in a row that may be skipped because a loss or gradient is not finite, before training stops.",
+        "Maximum consecutive updates that may be skipped because a loss or gradient is not finite, before training"
+        " stops.",
         within="[0, 1e6]",
         may_change=True,
     )
@@ -142,36 +152,34 @@ class TrainSection:
     checkpoint_every: int = key(1000, "Updates between checkpoints.", within=COUNT, may_change=True)
     checkpoint_minutes: float = key(
         0.0,
-        "Minutes of updates between checkpoints (the paper: 10); 0: checkpoint_every decides.",
+        "Minutes of training between checkpoints (the paper: 10); 0 uses checkpoint_every.",
         within="[0, 1e6]",
         may_change=True,
     )
-    keep_last: int = key(5, "Checkpoints kept; `average` takes the mean of these.", within=COUNT, may_change=True)
+    keep_last: int = key(5, "Number of checkpoints to keep; `average` averages them.", within=COUNT, may_change=True)
     patience: int = key(
         0,
-        "Stop after so many validations without a lower loss, or a better score where a task is judged by one (F1);"
-        " 0: never early.",
+        "Stop after this many validations without a lower loss (for parsing: a higher F1); 0 disables early stopping.",
         within="[0, 1e6]",
         may_change=True,
     )
     validate_bleu: bool = key(
-        True, "Also translate the validation text (or parse it), and report its BLEU (its F1).", may_change=True
+        True, "In validations, also translate (or parse) the text and report BLEU (or F1).", may_change=True
     )
     shard: bool = key(
         False,
-        "Of several ranks each keeps and updates only its part of Adam's moments and of the weights in float32 that"
-        " bf16 and fp16 have, instead of all of them.",
+        "With several ranks, each stores and updates only its shard of Adam's moments and of the float32 master weights"
+        " of bf16 and fp16.",
         may_change=True,
     )
     reduce_dtype: str = key(
         "float32",
-        "Numbers in which ranks send each other gradients: float32, which is as they are, or bf16, half of the bytes."
-        " They are added as they are.",
+        "Dtype in which ranks send gradients: float32, or bf16 for half the bytes. Sums keep the gradients' dtype.",
         choices=("float32", "bf16"),
     )
     rank_timeout: float = key(
         20.0,
-        "Seconds without a sign of life of a rank, or of waiting for it, after which a run of several ranks ends.",
+        "Seconds without a heartbeat of a rank, or of waiting for it, after which a run of several ranks ends.",
         within="[1, 1e6]",
         may_change=True,
     )
@@ -180,10 +188,10 @@ class TrainSection:
 
 @dataclass(frozen=True)
 class SearchSection:
-    """[search]: How `translate` and `parse` search; their options go before. A validation is greedy."""
+    """[search]: Defaults of `translate` and `parse`, which their options override. Validations search greedily."""
 
-    beam: int = key(4, "Hypotheses kept for a sentence; 1 is greedy search.", within="[1, 512]", may_change=True)
-    alpha: float = key(0.6, "Exponent of the length penalty; 0 is none.", within="[0, 10]", may_change=True)
+    beam: int = key(4, "Beam size: hypotheses per sentence; 1 is greedy search.", within="[1, 512]", may_change=True)
+    alpha: float = key(0.6, "Exponent of the length penalty; 0 disables it.", within="[0, 10]", may_change=True)
     penalty: str = key(
         "paper",
         "Score = log-probability / penalty: ((5 + |Y|) / 6)^alpha (paper), or |Y|^alpha (length: fairseq, Marian,"
@@ -192,14 +200,19 @@ class SearchSection:
         may_change=True,
     )
     max_extra: int = key(
-        50, "Tokens a translation may have more than its source.", within="[1, 10000]", may_change=True
+        50,
+        "Maximum length of an output: that of its source plus this many tokens.",
+        within="[1, 10000]",
+        may_change=True,
     )
-    batch_tokens: int = key(4096, "Source tokens translated together, padding included.", within=COUNT, may_change=True)
+    batch_tokens: int = key(
+        4096, "Maximum source tokens of a search batch, padding included.", within=COUNT, may_change=True
+    )
 
 
 SECTIONS: dict[str, Any] = {"model": ModelSection, "data": DataSection, "train": TrainSection, "search": SearchSection}
 
-# What the paper (Table 3), or the model's author, changes in [train] for a preset.
+# The values of [train] that the paper (Table 3), or the author of the model, uses for a preset.
 TRAINING: dict[str, dict[str, Any]] = {
     "big": {"max_steps": 300_000},
     "big-enfr": {"max_steps": 300_000},
@@ -210,6 +223,6 @@ TRAINING: dict[str, dict[str, Any]] = {
     "parsing-small": {"max_steps": 13_000},
     "tiny": {"max_steps": 8000},
 }
-# By every preset and variant: at its default where TRAINING and VARIANTS have none.
+# The keys of [train] that a preset or variant decides: the default unless TRAINING or VARIANTS has a value.
 DECIDED = ("label_smoothing", "max_steps", "smoothing_over", "adam_eps_inside")
-NAMED = ("preset", "variant")  # the keys of [model] that stand for others
+NAMED = ("preset", "variant")  # the keys of [model] that stand for other keys

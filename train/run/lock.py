@@ -1,7 +1,7 @@
-"""One run, one owner: the lock of a run folder, for whatever writes in it.
+"""The lock of a run folder: at most one program writes in it at a time.
 
-RUN/lock is held, by flock, by an open file of the process, and so by nobody once that has ended, however it ended. Over
-NFS Linux makes it a lock of the server. It names its owner, for who comes second.
+RUN/lock is an flock on an open file, so it ends with the process, however that ends. Over NFS, Linux makes it a lock
+on the server. The file names its holder, for the message to a second program.
 """
 
 import json
@@ -14,92 +14,95 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from train.errors import UserError
-from train.files import locked, opened, same_file
+from train.files import is_same_file, open_for_reading, try_lock
 
-# Seconds for a lock that the dead hold: a child that had not begun its own program yet has all that they had open.
+# Seconds to wait for the lock of a dead process: a child it forked may still hold the descriptor until it calls exec.
 PATIENCE = 5.0
 
-_own: dict[tuple[int, int], tuple[int, int]] = {}  # folder (device, inode) -> the thread that owns it, its descriptor
+_held: dict[tuple[int, int], tuple[int, int]] = {}  # folder (device, inode) -> (process id, thread) that holds its lock
 
 
-class Owned:
-    """A run folder that this program owns, for as long as `owned` lasts."""
+class FolderLock:
+    """A run folder that this program has locked."""
 
     def __init__(self, folder: Path, descriptor: int) -> None:
         self.folder, self.descriptor = folder, descriptor
 
     def check(self) -> None:
-        """UserError where the folder was moved or deleted since."""
-        if not same_file(self.descriptor, self.folder):
+        """Raise UserError if the folder was moved or deleted since it was locked."""
+        if not is_same_file(self.descriptor, self.folder):
             raise UserError(
-                f"{self.folder}: expected the run folder that this program writes to; got it moved or deleted; "
+                f"{self.folder}: expected the run folder of this program; got a moved or deleted one; "
                 "try moving it back, then --resume"
             )
 
 
 @contextmanager
-def owned(folder: Path, program: str) -> Iterator[Owned]:
-    """The folder, which exists, as this thread's own, again or for the first time; UserError says who owns it."""
-    place = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
+    """Hold the lock of an existing folder; nested calls of one thread share it.
+
+    Raises UserError, naming the holder, if another program or thread holds it.
+    """
+    folder_descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        seen = os.fstat(place)
-        key, me = (seen.st_dev, seen.st_ino), threading.get_ident()
-        if _own.get(key) == (os.getpid(), me):
-            yield Owned(folder, place)
+        status = os.fstat(folder_descriptor)
+        key, holder = (status.st_dev, status.st_ino), (os.getpid(), threading.get_ident())
+        if _held.get(key) == holder:
+            yield FolderLock(folder, folder_descriptor)
             return
-        lock, descriptor = folder / "lock", _taken(folder / "lock")
-        _own[key] = os.getpid(), me
+        lock, descriptor = folder / "lock", _acquire(folder / "lock")
+        _held[key] = holder
         try:
             text = {"program": program, "pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%c")}
-            with suppress(OSError):  # a full disk: it is held all the same
+            with suppress(OSError):  # on a full disk the lock still holds
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, json.dumps(text).encode())
-            yield Owned(folder, place)
+            yield FolderLock(folder, folder_descriptor)
         finally:
-            del _own[key]
-            if same_file(descriptor, lock):
+            del _held[key]
+            if is_same_file(descriptor, lock):
                 with suppress(OSError):
                     os.unlink(lock)
             os.close(descriptor)
     finally:
-        os.close(place)
+        os.close(folder_descriptor)
 
 
-def _taken(lock: Path) -> int:
-    """The descriptor of the lock, held."""
-    patience = time.monotonic() + PATIENCE
+def _acquire(lock: Path) -> int:
+    """Return the descriptor of the locked file."""
+    deadline = time.monotonic() + PATIENCE
     while True:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            if locked(descriptor):
-                if same_file(descriptor, lock):
+            if try_lock(descriptor):
+                if is_same_file(descriptor, lock):
                     return descriptor
             else:
-                holder, dead = _holder(lock)
-                if not dead or time.monotonic() > patience:
+                holder, dead = _describe_holder(lock)
+                if not dead or time.monotonic() > deadline:
                     raise UserError(
-                        f"{lock.parent}: expected a run folder that nobody writes to; got {holder}; "
+                        f"{lock.parent}: expected an unlocked run folder; got one in use by {holder}; "
                         "try again when it has ended, or another folder"
                     )
                 time.sleep(0.02)
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # the one before has just ended
+        os.close(descriptor)  # the previous holder has just ended and removed the file
 
 
-def _holder(lock: Path) -> tuple[str, bool]:
-    """Who holds a lock, in words, and whether that process is dead."""
+def _describe_holder(lock: Path) -> tuple[str, bool]:
+    """Return who holds a lock, in words, and whether that process is dead."""
     try:
-        with opened(lock) as file:
-            told = json.loads(file.read(4096))
-        words = f"{told['program']} (process {told['pid']} on {told['host']}, since {told['since']})"
-        if told["host"] == socket.gethostname():
-            os.kill(told["pid"], 0)
+        with open_for_reading(lock) as file:
+            holder = json.loads(file.read(4096))
+        words = f"{holder['program']} (process {holder['pid']} on {holder['host']}, since {holder['since']})"
+        if holder["host"] == socket.gethostname():
+            os.kill(holder["pid"], 0)
     except ProcessLookupError:
         return words, True
     except PermissionError:
-        pass  # somebody else's
+        pass  # a process of another user
     except (UserError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return "another program", False
     return words, False

@@ -1,4 +1,4 @@
-"""What a run remembers beside weights and moments, read back with every check, and how it ended."""
+"""The progress of a run, saved in its checkpoints and validated when read, and the summary of a finished run."""
 
 import math
 from collections.abc import Mapping
@@ -9,72 +9,76 @@ from typing import Any
 from npx.ranges import Range
 from train.files import Schema, schema_error
 
-LATER = {"skipped": 0, "all_skipped": 0, "best_score": None, "network": 0.0, "window_network": 0.0}
-COUNT, NUMBER, NOT_BELOW_0 = Range(int, "[0, 1e15]"), Range(float), Range(float, "[0, inf)")
+# Keys that checkpoints of earlier versions lack.
+ADDED_KEYS = {"skipped": 0, "all_skipped": 0, "best_score": None, "network": 0.0, "window_network": 0.0}
+COUNT, NUMBER, NONNEGATIVE = Range(int, "[0, 1e15]"), Range(float), Range(float, "[0, inf)")
 
 
 def of(kind: Any, default: Any = 0) -> Any:
-    """A number of the state and what it may be; (kind, None): or null."""
+    """Return a dataclass field whose value must fit `kind`; (kind, None) also allows null."""
     return field(default=default, metadata={"kind": kind})
 
 
 @dataclass
 class RunState:
-    """Where a run stands; saved as JSON, whose numbers come back bit for bit."""
+    """The position of a run in its text and its running totals. Saved as JSON, which restores every bit.
 
-    step: int = of(COUNT)  # updates done
+    The `window_` totals cover the updates since the last log line.
+    """
+
+    step: int = of(COUNT)  # updates made
     epoch: int = of(COUNT)  # of the next micro-batch, from 0
     index: int = of(COUNT)  # of the next micro-batch within its epoch
-    in_epoch: int = of(COUNT)  # epoch of the last micro-batch, from 1, as people count
+    in_epoch: int = of(COUNT)  # epoch of the last micro-batch, from 1, for the log
     tokens: int = of(COUNT)  # trained on, without padding
-    seconds: float = of(NOT_BELOW_0, 0.0)  # in updates; validation and writing do not count
-    network: float = of(NOT_BELOW_0, 0.0)  # of these, seconds in which no rank computed: all waited for the network
+    seconds: float = of(NONNEGATIVE, 0.0)  # in updates, without validation and writing
+    network: float = of(NONNEGATIVE, 0.0)  # of these, seconds in which every rank waited for the network
     validated: int = of(COUNT)  # step of the last validation
-    best_loss: float | None = of((NUMBER, None), None)  # the least validation loss, or that of the best score
-    best_score: float | None = of((NUMBER, None), None)  # of a task that is judged by one
-    best_step: int = of(COUNT)  # and its step
-    worse: int = of(COUNT)  # validations since then
-    window_loss: float = of(NUMBER, 0.0)  # since the last log line: sum of loss x target tokens,
-    window_targets: int = of(COUNT)  # target tokens,
+    best_loss: float | None = of((NUMBER, None), None)  # the lowest validation loss, or that of the best score
+    best_score: float | None = of((NUMBER, None), None)  # for tasks with a selection metric
+    best_step: int = of(COUNT)  # the step of the best validation
+    worse: int = of(COUNT)  # validations since the best one
+    window_loss: float = of(NUMBER, 0.0)  # sum of loss x target tokens
+    window_targets: int = of(COUNT)  # target tokens
     window_tokens: int = of(COUNT)  # tokens trained on
-    window_seconds: float = of(NOT_BELOW_0, 0.0)
-    window_network: float = of(NOT_BELOW_0, 0.0)
-    skipped: int = of(COUNT)  # updates in a row, up to now, that were not finite and were not made
-    all_skipped: int = of(COUNT)  # and in the whole run
+    window_seconds: float = of(NONNEGATIVE, 0.0)
+    window_network: float = of(NONNEGATIVE, 0.0)
+    skipped: int = of(COUNT)  # consecutive updates up to now that were skipped because they were not finite
+    all_skipped: int = of(COUNT)  # such updates in the whole run
 
     @classmethod
     def read(cls, content: Any, step: int) -> "RunState":
-        """The state of a checkpoint after so many steps; ValueError, one line, for one that cannot be."""
+        """Return the state of the checkpoint of `step`. Raises ValueError, one line, if it is invalid."""
         schema: Schema = {f.name: f.metadata["kind"] for f in fields(cls)}
         if isinstance(content, Mapping):
-            content = LATER | dict(content)  # not in earlier ones
-        if wrong := schema_error(content, schema):
-            raise ValueError(f"run.{wrong}")
+            content = ADDED_KEYS | dict(content)
+        if problem := schema_error(content, schema):
+            raise ValueError(f"run.{problem}")
         if unknown := content.keys() - schema.keys():
             raise ValueError(f"run: expected {', '.join(schema)}; got {', '.join(sorted(unknown))}")
         state = cls(**content)
-        for name, value, most in (
+        for name, value, limit in (
             ("step", state.step, step),
             ("validated", state.validated, step),
             ("best_step", state.best_step, state.validated),
             ("window_tokens", state.window_tokens, state.tokens),
             ("in_epoch", state.in_epoch, state.epoch + 1),
         ):
-            if value > most:
-                raise ValueError(f"run.{name}: expected at most {most}; got {value}")
+            if value > limit:
+                raise ValueError(f"run.{name}: expected at most {limit}; got {value}")
         if state.step != step:
             raise ValueError(f"run.step: expected {step}; got {state.step}")
         return state
 
-    def spent(self, seconds: float, network: float = 0.0) -> None:
-        """Time went into an update, made or not, some of it the network's."""
+    def add_time(self, seconds: float, network: float = 0.0) -> None:
+        """Count the time of an attempted update, `network` seconds of it spent waiting for the network."""
         self.seconds += seconds
         self.network += network
         self.window_seconds += seconds
         self.window_network += network
 
-    def updated(self, loss: float, targets: int, tokens: int) -> None:
-        """An update was made: its mean loss over `targets` predictions, from so many tokens."""
+    def add_update(self, loss: float, targets: int, tokens: int) -> None:
+        """Count an update: its mean loss over `targets` predictions, and its tokens without padding."""
         self.step += 1
         self.skipped = 0
         self.tokens += tokens
@@ -82,28 +86,28 @@ class RunState:
         self.window_targets += targets
         self.window_tokens += tokens
 
-    def skip(self) -> None:
-        """An update was not finite and was not made."""
+    def add_skipped(self) -> None:
+        """Count an update that was skipped because it was not finite."""
         self.skipped += 1
         self.all_skipped += 1
 
     @property
     def loss(self) -> float:
-        """Mean since the last log line, in nats a target token."""
+        """Mean loss since the last log line, in nats per target token."""
         return self.window_loss / max(1, self.window_targets)
 
     @property
     def speed(self) -> float:
-        """Tokens a second since the last log line."""
+        """Tokens per second since the last log line."""
         return self.window_tokens / max(self.window_seconds, 1e-9)
 
-    def logged(self) -> None:
-        """A log line was written."""
+    def reset_window(self) -> None:
+        """Start a new window, after a log line."""
         self.window_loss, self.window_targets, self.window_tokens = 0.0, 0, 0
         self.window_seconds, self.window_network = 0.0, 0.0
 
-    def judged(self, loss: float, score: float | None = None) -> bool:
-        """A validation gave this loss, and a score where the task is judged by one; whether it is the best so far."""
+    def add_validation(self, loss: float, score: float | None = None) -> bool:
+        """Record a validation's loss and, for a task with a selection metric, its score; return whether it is best."""
         self.validated = self.step
         better = loss < (math.inf if self.best_loss is None else self.best_loss)
         if score is not None:
@@ -117,18 +121,18 @@ class RunState:
 
 @dataclass
 class Summary:
-    """How a run ended, `stopped` by "max_steps", "patience" or "max_hours".
+    """The result of `Trainer.run`. Losses are in nats per target token, None without validation.
 
-    Losses are in nats a target token, None if not validated.
+    `stopped` is "max_steps", "patience" or "max_hours".
     """
 
     step: int
     stopped: str
-    checkpoint: Path | None  # the newest; None where max_hours ended before the first update
+    checkpoint: Path | None  # the newest one; None if max_hours ended before the first update
     tokens: int
     seconds: float
     valid_loss: float | None = None
     perplexity: float | None = None
     best_loss: float | None = None
     best_step: int = 0
-    scores: dict[str, float] = field(default_factory=dict)  # the task's own, of the last validation
+    scores: dict[str, float] = field(default_factory=dict)  # of the last validation

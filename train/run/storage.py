@@ -1,11 +1,11 @@
-"""A folder of arrays with its state.json: written whole or not at all, and believed only as far as it was checked.
+"""A folder of arrays with a state.json, written atomically and verified when read.
 
-state.json holds, for each .safetensors beside it, the bytes of the file and the SHA-256 of every array (with its name,
-type and shape), and the SHA-256 of itself. Each .safetensors holds in its turn whose it is, so that two that were
-swapped are told apart. Format 1 (to 0.2.0) had the SHA-256 of the whole files and none of itself: it is read as well.
+state.json holds, for each .safetensors file, its size in bytes and the SHA-256 of every array (with name, dtype and
+shape), and its own SHA-256. Each .safetensors repeats the identity of its checkpoint, so files that were swapped
+between checkpoints are detected. Format 1 (version 0.2.0 and earlier) has the SHA-256 of whole files and no seal; it
+is still read.
 """
 
-import ctypes
 import hashlib
 import json
 import os
@@ -21,82 +21,92 @@ from safetensors.numpy import save_file
 import npx
 from npx.ranges import Range
 from train.errors import UserError, one_line
-from train.files import Schema, as_json, digest, disk_errors, opened, read_json, schema_error, seal_broken, sync
+from train.files import (
+    Schema,
+    digest,
+    disk_errors,
+    fsync,
+    is_seal_broken,
+    open_for_reading,
+    read_json,
+    schema_error,
+    sealed_json,
+)
+from train.run.replace import hidden_name, replace_folder
 
-FORMATS = 1, 2  # of state.json; the last is what is written
+FORMATS = 1, 2  # of state.json; the last one is written
 STATE = "state.json"
-IDENTITY = ("step", "model", "tokenizer_digest")  # of the state, repeated inside each .safetensors
+IDENTITY = ("step", "model", "tokenizer_digest")  # keys of the state that each .safetensors repeats
 STEP = Range(int, "[0, 1000000000]")
 SCHEMA: Schema = {"format": int, "step": STEP, "model": dict, "tokenizer_digest": str, "files": dict}
 FILE: Schema = {"bytes": Range(int, "[0, 1e18]")}
-OLDER = "an older checkpoint, or a copy of the file"
-AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of renameat2
+REMEDY = "an older checkpoint, or a copy of the file"
 
 
-class Damaged(UserError):
-    """A checkpoint that is not what was written: a file missing, cut short or changed."""
+class DamagedCheckpoint(UserError):
+    """A file of a checkpoint is missing, truncated or changed."""
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """state.json of a checkpoint folder; Damaged where it is missing, changed or impossible."""
+    """Return state.json of a checkpoint folder. Raises DamagedCheckpoint if it is missing, changed or invalid."""
     file = folder / STATE
     try:
-        state = read_json(file, "a checkpoint's state", OLDER)
+        state = read_json(file, "a checkpoint's state", REMEDY)
     except UserError as error:
-        raise Damaged(str(error)) from None
-    if wrong := schema_error(state, SCHEMA):
-        raise damaged(file, f"a checkpoint's state; got one whose {wrong}")
+        raise DamagedCheckpoint(str(error)) from None
+    if problem := schema_error(state, SCHEMA):
+        raise damaged_error(file, f"a valid checkpoint state; got '{problem}'")
     if state["format"] not in FORMATS:
         raise UserError(
             f"{file}: expected checkpoint format {' or '.join(map(str, FORMATS))}; got {state['format']}; "
             "try the version that wrote it"
         )
-    if state["format"] > 1 and seal_broken(state):
-        raise damaged(file, "the state that was written; got another (by its own SHA-256)")
+    if state["format"] > 1 and is_seal_broken(state):
+        raise damaged_error(file, "a state that matches its SHA-256; got a changed one")
     if folder.name.startswith("step-") and folder.name != f"step-{state['step']}":
-        raise damaged(file, f"the state of {folder.name}; got that of step {state['step']}")
+        raise damaged_error(file, f"the state of {folder.name}; got that of step {state['step']}")
     return state
 
 
 def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx.Array]]:
-    """Every array of a .safetensors with its name, one at a time, each checked; Damaged says what is wrong."""
+    """Yield the (name, array) pairs of a .safetensors file, each verified. Raises DamagedCheckpoint."""
     try:
         listed = state["files"].get(file.name)
         if listed is None or schema_error(listed, FILE):
-            raise damaged(file, f"a file of the checkpoint; got none in {STATE}")
-        with opened(file, "a checkpoint's arrays", attempt=OLDER) as raw:
+            raise damaged_error(file, f"an entry for this file in {STATE}; got none")
+        with open_for_reading(file, "a checkpoint's arrays", attempt=REMEDY) as raw:
             if (size := os.fstat(raw.fileno()).st_size) != listed["bytes"]:
-                raise damaged(file, f"{listed['bytes']:,} bytes; got {size:,}")
+                raise damaged_error(file, f"{listed['bytes']:,} bytes; got {size:,}")
         if state["format"] == 1 and digest(file) != listed.get("sha256"):
-            raise damaged(file, "the bytes that were written; got others (by SHA-256)")
-        with safe_open(file, framework="np") as found:
-            whose = json.loads((found.metadata() or {}).get("npx_transformer", "null"))
-            if whose != {key: state[key] for key in IDENTITY}:
-                raise damaged(file, f"the arrays of the checkpoint that {STATE} tells of; got another's")
-            names = list(found.keys())
+            raise damaged_error(file, "bytes that match their SHA-256; got changed ones")
+        with safe_open(file, framework="np") as tensors:
+            identity = json.loads((tensors.metadata() or {}).get("npx_transformer", "null"))
+            if identity != {key: state[key] for key in IDENTITY}:
+                raise damaged_error(file, f"the arrays that belong to {STATE}; got those of another checkpoint")
+            names = list(tensors.keys())
             if state["format"] > 1 and {*names} != {*listed.get("tensors", ())}:
-                raise damaged(file, f"the arrays that {STATE} lists; got others")
+                raise damaged_error(file, f"the arrays that {STATE} lists; got others")
             for name in names:
-                array = found.get_tensor(name)
-                if state["format"] > 1 and _digest(name, array) != listed["tensors"][name]:
-                    raise damaged(file, f"{name} as it was written; got other numbers (by SHA-256)")
+                array = tensors.get_tensor(name)
+                if state["format"] > 1 and _array_digest(name, array) != listed["tensors"][name]:
+                    raise damaged_error(file, f"values of {name} that match their SHA-256; got changed ones")
                 if not np.isfinite(array).all():
-                    raise damaged(file, f"finite numbers; got others in {name}")
+                    raise damaged_error(file, f"finite values in {name}; got NaN or infinity")
                 yield name, array
     except UserError as error:
-        raise error if isinstance(error, Damaged) else Damaged(str(error)) from None
+        raise error if isinstance(error, DamagedCheckpoint) else DamagedCheckpoint(str(error)) from None
     except (OSError, SafetensorError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise damaged(file, f"arrays; got '{one_line(error)}'") from None
+        raise damaged_error(file, f"arrays; got '{one_line(error)}'") from None
 
 
 def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], state: Mapping[str, Any]) -> None:
-    """Writes {file name: {array name: array}} and state.json as the folder `target`, whole or not at all.
+    """Write {file name: {array name: array}} and state.json as the folder `target`, atomically.
 
-    UserError where a number is not finite, WriteError where the disk is full.
+    Raises UserError for NaN or infinity in an array, WriteError if the disk is full.
     """
-    # One entry: safetensors writes several in a random order, and the same run is to give the same bytes.
+    # One entry, because safetensors writes several in random order, and equal runs must give equal bytes.
     metadata = {"npx_transformer": json.dumps({key: state[key] for key in IDENTITY})}
-    partial = _hidden(target, "partial")
+    partial = hidden_name(target, "partial")
     with disk_errors(str(target)):
         try:
             shutil.rmtree(partial, ignore_errors=True)
@@ -104,62 +114,34 @@ def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], sta
             listed = {}
             for name, arrays in files.items():
                 file = f"{partial}/{name}"
-                # safetensors takes C order for granted.
+                # safetensors assumes C order.
                 in_order = {key: np.asarray(npx.to_host(array), order="C") for key, array in arrays.items()}
                 for key, array in in_order.items():
                     if not np.isfinite(array).all():
-                        raise UserError(f"{target}: expected finite numbers; got others in {key}; try an earlier one")
+                        raise UserError(
+                            f"{target}: expected finite values in {key}; got NaN or infinity; try an earlier checkpoint"
+                        )
                 save_file(in_order, file, metadata=metadata)
-                tensors = {key: _digest(key, array) for key, array in in_order.items()}
+                tensors = {key: _array_digest(key, array) for key, array in in_order.items()}
                 listed[name] = {"bytes": os.stat(file).st_size, "tensors": tensors}
-                sync(file)
+                fsync(file)
             with open(f"{partial}/{STATE}", "x", encoding="utf-8") as text:
-                text.write(as_json({"format": FORMATS[-1], **state, "files": listed}))
-            sync(text.name)
-            sync(partial)
-            _put(partial, target)
-            sync(target.parent)
+                text.write(sealed_json({"format": FORMATS[-1], **state, "files": listed}))
+            fsync(text.name)
+            fsync(partial)
+            replace_folder(partial, target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def _hidden(path: Path, suffix: str) -> str:
-    """A hidden name beside a path. Not a Path, which interns its parts: the table of interned strings grew with them,
-    by 1.7 MiB at the 2,500th checkpoint."""
-    return f"{path.parent}/.{path.name}.{suffix}"
+def _array_digest(name: str, array: npx.Array) -> str:
+    """Return the SHA-256 of an array with its name, dtype and shape."""
+    checksum = hashlib.sha256(f"{name} {array.dtype} {array.shape}\n".encode())
+    checksum.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return checksum.hexdigest()
 
 
-def _digest(name: str, array: npx.Array) -> str:
-    """SHA-256 of an array with its name, type and shape."""
-    found = hashlib.sha256(f"{name} {array.dtype} {array.shape}\n".encode())
-    found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
-
-
-def _put(partial: str, target: Path) -> None:
-    """Gives the partial folder its name; what had it is never gone before the new one is there, where Linux can."""
-    if not target.exists():
-        os.replace(partial, target)
-        return
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-        done = renameat2(AT_FDCWD, os.fsencode(partial), AT_FDCWD, os.fsencode(target), RENAME_EXCHANGE) == 0
-    except (OSError, AttributeError):  # no such function here
-        done = False
-    if not done:  # a file system that exchanges no names
-        remove(target)
-        os.replace(partial, target)
-
-
-def remove(path: Path) -> None:
-    """Renames first, so that a kill in between leaves no half-emptied folder under a checkpoint's name."""
-    hidden = _hidden(path, "old.partial")
-    shutil.rmtree(hidden, ignore_errors=True)
-    os.replace(path, hidden)
-    shutil.rmtree(hidden)
-
-
-def damaged(file: Path, found: str) -> Damaged:
-    """The error for a file of a checkpoint folder; `found`: what was expected and what was got."""
-    attempt = "averaging again" if file.parent.name == "averaged" else OLDER
-    return Damaged(f"{file}: damaged checkpoint: expected {found}; try {attempt}")
+def damaged_error(file: Path, problem: str) -> DamagedCheckpoint:
+    """Return the error for a file of a checkpoint folder; `problem` is what was expected and what was read."""
+    remedy = "averaging again" if file.parent.name == "averaged" else REMEDY
+    return DamagedCheckpoint(f"{file}: damaged checkpoint: expected {problem}; try {remedy}")

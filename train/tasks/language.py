@@ -23,7 +23,7 @@ class LanguageKeys:
 
 
 @task
-class Language(Task):
+class Language(Task[PlainText, Windows]):
     """One text, each token predicted from at most data.max_length before it."""
 
     name = "language"
@@ -47,7 +47,7 @@ class Language(Task):
     def in_order(self, corpus: PlainText, batch_tokens: int) -> Iterator[tuple[Any, Windows]]:
         return WindowBatches(corpus, batch_tokens).in_order()
 
-    def where(self, corpus: PlainText, examples: Any) -> str:
+    def describe_examples(self, corpus: PlainText, examples: Any) -> str:
         return f"{corpus.length + 1} tokens each from token {', '.join(map(str, sorted(examples)))} of the text"
 
     def sequences(self, batch: Windows) -> tuple[npx.Array, ...]:

@@ -25,7 +25,7 @@ AHEAD = 16  # characters read for a token of a batch: about four batches
 LEAST_TOKENS = 16  # what a sentence counts for at least, for a beam of 4: its beam x V probabilities outweigh it
 
 
-class Pairs(Task):
+class Pairs(Task[Corpus, Batch]):
     """Pairs of sequences, the second predicted from the first."""
 
     examples = "pairs"
@@ -42,7 +42,7 @@ class Pairs(Task):
     def sequences(self, batch: Batch) -> tuple[npx.Array, ...]:
         return batch.src, batch.tgt
 
-    def where(self, corpus: Corpus, examples: Any) -> str:
+    def describe_examples(self, corpus: Corpus, examples: Any) -> str:
         numbers = corpus.numbers(examples)
         listed = ", ".join(map(str, numbers[:WHERE])) + (f" and {len(numbers) - WHERE} more" * (len(numbers) > WHERE))
         return f"pairs {listed} of the text, counted from 1"

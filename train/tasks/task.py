@@ -1,57 +1,46 @@
-"""What a task is: a kind of text to learn from, its batches, its loss, its scores. The first is tasks/translation.py.
+"""The interface of a task: its text, tokenizer, batches and scores. tasks/translation.py is an example.
 
-The trainer, an update, a validation, the configuration and the command line know no task but by this page. A new one is
-a file with a class below `Task`, decorated with `@task`, and a line in tasks/__init__.py.
+The trainer, the validation, the configuration and the command line depend on tasks only through `Task` and
+tasks/protocols.py. A new task is a file with a subclass of `Task`, decorated with `@task`, and a line in
+tasks/__init__.py.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import npx
-from autograd import Tensor
 from npx.registry import Registry
 from train.errors import UserError
+from train.tasks.protocols import Batch, BatchSource, Corpus, Evaluation, TextTokenizer
 from train.text.lines import read_lines
 from train.text.tokenizer import KINDS, Tokenizer
 
-TASKS: Registry["Task"] = Registry("task")
+C = TypeVar("C", bound=Corpus)
+B = TypeVar("B", bound=Batch)
+
+TASKS: Registry["Task[Any, Any]"] = Registry("task")
 
 
-class Task:
-    """One task; it keeps nothing. `data`, `config`: the [data] table and the whole configuration of a run.
+class Task(Generic[C, B]):
+    """A stateless description of one task, for corpora of type C and batches of type B.
 
-    A corpus, prepared text, has
-        digest             what tells this text from another, in JSON; None where there is nothing
-        describe()         how much there is, and what was left out
-    Batches, those of every epoch, have
-        epoch(n)           what stands for each batch of epoch n, in order, and of one of these
-        batch(it)          the batch, and
-        sizes(it)          its n_target_tokens and n_tokens, without making it
-    A batch, some examples as arrays of ids, has
-        n_target_tokens    predictions that the loss counts
-        n_tokens           tokens it trains on, without padding: what a speed is counted in
-        shape              sizes, of which the greatest batch has the greatest
-        describe()         the shape in words
-        halves()           batches of half of the examples each; the batch alone where it has only one
-    An evaluation, scores of a model on a text beside the loss, has
-        add(model, examples, batch)   takes in the examples that `batch` holds
-        found              what it has taken in, a list or a dictionary: that of several ranks is put together
-        result()           the scores by the names of `scores`
+    In the methods, `data` is the [data] table of a run and `config` its whole RunConfig.
     """
 
     name: ClassVar[str]
-    keys: ClassVar[type]  # a dataclass of its own keys of [data], see models/fields.py; `train` has an option for each
+    # A dataclass with the task's own keys of [data] (see models/fields.py). `train` gets an option for each of them.
+    keys: ClassVar[type]
     files: ClassVar[Mapping[str, tuple[str, ...]]]  # "train" and "valid" -> the keys that name their files
-    examples: ClassVar[str]  # in its batches, "pairs" or "text": it trains the architectures that learn from these
-    tokenizers: ClassVar[tuple[str, ...]] = KINDS  # kinds it can learn; any other data.tokenizer is a file's path
-    sides: ClassVar[tuple[str, ...]] = ("text",)  # of an example, each of at most train.batch_tokens in a batch
-    scores: ClassVar[Mapping[str, str]] = {}  # of its evaluation: name in metrics.jsonl -> name for people
-    selection_metric: ClassVar[str] = ""  # the score whose greatest value marks the best checkpoint; "": the least loss
+    examples: ClassVar[str]  # "pairs" or "text"; the task trains the architectures with the same value
+    tokenizers: ClassVar[tuple[str, ...]] = KINDS  # the kinds it can train; any other data.tokenizer is a path
+    sides: ClassVar[tuple[str, ...]] = ("text",)  # of an example; a batch has at most train.batch_tokens of each
+    scores: ClassVar[Mapping[str, str]] = {}  # name of a score in metrics.jsonl -> its name in the log
+    selection_metric: ClassVar[str] = ""  # the score that selects the best checkpoint (highest wins); "": lowest loss
 
     def texts(self, data: Any) -> dict[str, tuple[str, ...]]:
-        """The files of "train" and, if any is given, "valid"; UserError where one is not given or cannot be read."""
+        """Return the files of "train" and, if given, "valid". Raises UserError for a missing or unreadable file."""
         texts = {part: tuple(getattr(data, name) for name in names) for part, names in self.files.items()}
         if not any(texts["valid"]):
             del texts["valid"]
@@ -64,51 +53,56 @@ class Task:
                 next(lines)
         return texts
 
-    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> Any:
-        """A tokenizer of the kind `data.tokenizer`, learned on the training text."""
+    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> TextTokenizer:
+        """Train a tokenizer of the kind `data.tokenizer` on the training text."""
         return Tokenizer.train(files, data.tokenizer, data.vocab_size, data.pretokenizer, parallel=len(files) > 1)
 
-    def load_tokenizer(self, path: str | Path) -> Any:
-        """The tokenizer of a file."""
+    def load_tokenizer(self, path: str | Path) -> TextTokenizer:
+        """Load a tokenizer from a file."""
         return Tokenizer.load(path)
 
-    def prepare(self, files: Sequence[str], *how: Any) -> Any:
-        """The text as a corpus. `how`: the tokenizer; the folder where its arrays lie; the longest example in tokens;
-        a function that is told the examples read so far.
+    def prepare(
+        self,
+        files: Sequence[str],
+        tokenizer: Any,
+        folder: Path,
+        max_length: int,
+        progress: Callable[[int], object] = lambda examples: None,
+        /,
+    ) -> C:
+        """Tokenize the text and store its arrays in `folder`.
+
+        Examples longer than `max_length` tokens are left out. `progress` is called with the number of examples read.
         """
         raise NotImplementedError
 
-    def batches(self, corpus: Any, batch_tokens: int, seed: int) -> Any:
-        """The batches of every epoch, each of at most `batch_tokens`."""
+    def batches(self, corpus: C, batch_tokens: int, seed: int) -> BatchSource:
+        """Return the shuffled training batches, of at most `batch_tokens` tokens per side."""
         raise NotImplementedError
 
-    def in_order(self, corpus: Any, batch_tokens: int) -> Iterable[tuple[npx.Array, Any]]:
-        """(examples, batch): each example once, the same every time, for validation."""
+    def in_order(self, corpus: C, batch_tokens: int) -> Iterable[tuple[npx.Array, B]]:
+        """Yield (examples, batch) with each example once, in a fixed order, for validation."""
         raise NotImplementedError
 
-    def sequences(self, batch: Any) -> tuple[npx.Array, ...]:
-        """The ids (B, length) of a batch that the loss of its models takes; the last are what is predicted."""
+    def sequences(self, batch: B) -> tuple[npx.Array, ...]:
+        """Return the ids (B, length) that the model's loss takes; the last sequence is the predicted one."""
         raise NotImplementedError
 
-    def loss(self, model: Any, batch: Any, **how: Any) -> Tensor:
-        """`model.loss` () of a batch; `how`: its label_smoothing, smoothing_classes and loss_normalizer."""
-        return model.loss(*self.sequences(batch), **how)
-
-    def where(self, corpus: Any, examples: Any) -> str:
-        """Where the `examples` of a batch (what its epoch has for it) stand in the text, in words."""
+    def describe_examples(self, corpus: C, examples: Any) -> str:
+        """Return where the examples of a batch (its key in the epoch) stand in the text, for a message."""
         return f"{len(examples):,} examples"
 
-    def evaluation(self, config: Any, tokenizer: Any, corpus: Any) -> Any:
-        """The evaluation for one validation; None where the loss says it all."""
+    def evaluation(self, config: Any, tokenizer: Any, corpus: C) -> Evaluation | None:
+        """Return a new evaluation for one validation, or None if the loss is the only measure."""
         return None
 
 
-def task(cls: type[Task]) -> type[Task]:
-    """Enters a class below `Task` under its name."""
+def task(cls: type[Task[C, B]]) -> type[Task[C, B]]:
+    """Register a subclass of `Task` under its name."""
     TASKS.add(cls.name, cls())
     return cls
 
 
 def option(name: str) -> str:
-    """A key of [data] as an option of the command line."""
+    """Return the command-line option of a key of [data]."""
     return "--" + name.replace("_", "-")

@@ -42,8 +42,8 @@ class Translation(Pairs):
         src, tgt = files
         return prepare(src, tgt, *how)
 
-    def where(self, corpus: Corpus, examples: Any) -> str:
-        return super().where(corpus, examples).replace("pairs", "lines", 1)
+    def describe_examples(self, corpus: Corpus, examples: Any) -> str:
+        return super().describe_examples(corpus, examples).replace("pairs", "lines", 1)
 
     def evaluation(self, config: Any, tokenizer: Any, corpus: Corpus) -> "GreedyBleu | None":
         how = "none" if config.data.pretokenizer == "whitespace" else "13a"  # none: the text is tokenised already
@@ -55,17 +55,17 @@ class GreedyBleu:
 
     def __init__(self, tokenizer: Any, corpus: Corpus, max_extra: int, tokenize: str) -> None:
         self.tokenizer, self.corpus, self.max_extra, self.tokenize = tokenizer, corpus, max_extra, tokenize
-        self.found: dict[int, list[int]] = {}  # pair -> token ids
+        self.records: dict[int, list[int]] = {}  # pair -> token ids
 
     def add(self, model: Any, indices: npx.Array, batch: Batch) -> None:
         best = greedy_search(model, batch.src, max_extra=self.max_extra)
-        self.found |= {int(i): hypothesis.tokens for i, hypothesis in zip(indices, best, strict=True)}
+        self.records |= {int(i): hypothesis.tokens for i, hypothesis in zip(indices, best, strict=True)}
 
     def result(self) -> dict[str, float]:
         from train.metrics.bleu import corpus_bleu_for_validation
 
-        hypotheses = self.tokenizer.decode_batch(list(self.found.values()))
-        references = self.tokenizer.decode_batch([self.corpus.pair(i)[1] for i in self.found])
+        hypotheses = self.tokenizer.decode_batch(list(self.records.values()))
+        references = self.tokenizer.decode_batch([self.corpus.pair(i)[1] for i in self.records])
         return {"bleu": corpus_bleu_for_validation(hypotheses, references, tokenize=self.tokenize)}
 
 

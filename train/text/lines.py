@@ -6,7 +6,7 @@ from os import PathLike
 from pathlib import Path
 
 from train.errors import UserError
-from train.files import opened
+from train.files import open_for_reading
 
 CHUNK_LINES = 8192
 LONGEST_LINE = 1 << 24  # bytes
@@ -30,7 +30,7 @@ def read_lines(
     and a line of over `longest` bytes.
     """
     path = Path(path)
-    with opened(path, "a text file", pipes) as file:
+    with open_for_reading(path, "a text file", pipes) as file:
         first = 1  # number of the chunk's first line, from 1
         while raw := list(islice(iter(lambda: file.readline(longest + 1), b""), chunk)):
             block = b"".join(raw)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from train.errors import UserError
-from train.files import digest, read_json, seal_broken, sealed, whole, write_text
+from train.files import atomic_write, digest, is_seal_broken, read_json, seal, write_text
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -29,8 +29,8 @@ def write_prepared(
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            meta = fill([stack.enter_context(whole(out_dir / name)) for name in names])
-        meta = sealed(meta | {"files": {name: digest(out_dir / name) for name in names}})
+            meta = fill([stack.enter_context(atomic_write(out_dir / name)) for name in names])
+        meta = seal(meta | {"files": {name: digest(out_dir / name) for name in names}})
         write_text(out_dir / "meta.json", json.dumps(meta, indent=1) + "\n")
         return meta
     except OSError as error:
@@ -54,7 +54,7 @@ def read_prepared(
         return None
     try:
         meta = read_json(out_dir / "meta.json", "prepared text")
-        if seal_broken(meta) or any(meta[name] != value for name, value in same.items()):
+        if is_seal_broken(meta) or any(meta[name] != value for name, value in same.items()):
             return None
         made = {out_dir / name: meta["files"][name] for name in sizes(meta)}
         if any((out_dir / name).stat().st_size != size for name, size in sizes(meta).items()):

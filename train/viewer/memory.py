@@ -19,7 +19,7 @@ def measure_memory(task: Task, model: Any, batch: Any, settings: Any) -> Memory:
     model.train()
     how = {"label_smoothing": settings.label_smoothing, "smoothing_classes": settings.smoothing_over}
     with npx.keyed(settings.seed, 1), observing(Memory()) as memory:
-        task.loss(model, batch, **how, loss_normalizer=batch.n_target_tokens).backward()
+        model.loss(*task.sequences(batch), **how, loss_normalizer=batch.n_target_tokens).backward()
     model.eval()
     return memory
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import whole, write_text
+from train.files import atomic_write, write_text
 
 KINDS = (".png", ".svg")
 COLORMAP = "viridis"  # perceptually uniform, safe for color-blind readers and in grayscale
@@ -87,7 +87,7 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # scripts that the font lacks
         drawn = io.BytesIO()
         figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=about)
-    with whole(path) as file:
+    with atomic_write(path) as file:
         file.write(valid_xml(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
     write_text(text := alt_text_path(path), f"{title}\n\n{alt}\n\n{SOURCE_LINE.decode()}{source}.\n")
     return text

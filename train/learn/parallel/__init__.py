@@ -1,1 +1,1 @@
-"""Training with several processes: the plan of an update, gradient reduction and agreement between ranks."""
+"""Training with several processes: dividing an update, reducing gradients, synchronizing ranks."""

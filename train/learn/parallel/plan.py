@@ -1,50 +1,56 @@
-"""An update's micro-batches shared out among the ranks: one plan, which every rank makes for itself.
+"""How the micro-batches of an update are divided among the ranks. Every rank computes the same plan.
 
-The micro-batches of an update follow from (seed, epoch) and their number alone, and not from who computes them. So k
-ranks with train.accumulate = a make the updates that one rank with a k makes, and a run may go on with other ranks.
+The micro-batches of an update depend on (seed, epoch) and their index, not on the rank that computes them. So k ranks
+with train.accumulate = a make the same updates as one rank with k a, and a run may resume with another number of
+ranks.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from npx.distributed import World
+from train.tasks.protocols import Batch
 from train.text.batches import Place, Stream
 
 
 class WorkShare(NamedTuple):
-    """What one rank does of an update."""
+    """The micro-batches of an update that one rank computes."""
 
-    numbers: Sequence[int]  # of its micro-batches, among all of the update
-    all: int  # how many these are
-    targets: int  # of all of them, the target tokens
+    indices: Sequence[int]  # of this rank's micro-batches within the update
+    n_micro_batches: int  # of the whole update
+    n_targets: int  # target tokens of the whole update
 
-    def of_halves(self, halves: Sequence[int]) -> "WorkShare":
-        """The share where each micro-batch is made of so many; the halves of number n are n and n + all."""
-        made = zip(self.numbers, halves, strict=True)
-        return self._replace(numbers=[n + half * self.all for n, parts in made for half in range(parts)])
+    def split(self, parts: Sequence[int]) -> "WorkShare":
+        """Return the share with every micro-batch i split into `parts` halves, numbered i and i + n_micro_batches."""
+        pairs = zip(self.indices, parts, strict=True)
+        return self._replace(indices=[i + half * self.n_micro_batches for i, n in pairs for half in range(n)])
 
 
-def shared_out(tokens: Sequence[int], ranks: int) -> list[list[int]]:
-    """The numbers of the micro-batches that each rank takes, in order, so that ranks have nearly equal tokens.
+def balance(tokens: Sequence[int], ranks: int) -> list[list[int]]:
+    """Return the indices of the micro-batches for each rank, in order, so that all ranks have nearly equal tokens.
 
-    The largest first, each to the rank that has the fewest tokens so far (and of these the fewest micro-batches), as
-    Graham (1969) does: no rank has more than 4/3 of the least that the greatest share can be.
+    Largest first, each to the rank with the fewest tokens (then the fewest micro-batches) so far. The largest load is
+    at most 4/3 of the optimum (Graham, 1969).
     """
-    loads, taken = [0] * ranks, [list[int]() for _ in range(ranks)]
-    for number in sorted(range(len(tokens)), key=lambda i: (-tokens[i], i)):
-        rank = min(range(ranks), key=lambda r: (loads[r], len(taken[r]), r))
-        loads[rank] += tokens[number]
-        taken[rank].append(number)
-    return [sorted(numbers) for numbers in taken]
+    loads, shares = [0] * ranks, [list[int]() for _ in range(ranks)]
+    for index in sorted(range(len(tokens)), key=lambda i: (-tokens[i], i)):
+        rank = min(range(ranks), key=lambda r: (loads[r], len(shares[r]), r))
+        loads[rank] += tokens[index]
+        shares[rank].append(index)
+    return [sorted(indices) for indices in shares]
 
 
-def planned(stream: Stream, place: Place, count: int, world: World) -> tuple[list[Place], int, WorkShare]:
-    """An update of `count` micro-batches from a place on: their places, all their tokens, and this rank's share."""
+def plan_update(stream: Stream, place: Place, count: int, world: World) -> tuple[list[Place], int, WorkShare]:
+    """Plan the update of `count` micro-batches from `place` on.
+
+    Returns the places of all its micro-batches, its number of tokens, and this rank's share.
+    """
     places = stream.places(place, count)
     targets, tokens = zip(*map(stream.sizes, places), strict=True)
-    return places, sum(tokens), WorkShare(shared_out(tokens, world.size)[world.rank], count, sum(targets))
+    return places, sum(tokens), WorkShare(balance(tokens, world.size)[world.rank], count, sum(targets))
 
 
-def whole(micro: Sequence[Any]) -> WorkShare:
-    """The share of one rank that does all."""
-    return WorkShare(range(len(micro)), len(micro), sum(batch.n_target_tokens for batch in micro))
+def full_share(micro_batches: Sequence[Batch]) -> WorkShare:
+    """Return the share of a single rank that computes the whole update."""
+    n = len(micro_batches)
+    return WorkShare(range(n), n, sum(batch.n_target_tokens for batch in micro_batches))

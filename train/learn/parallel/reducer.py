@@ -1,8 +1,8 @@
-"""The gradient of a model, of one process or of several ranks: summed, measured, shared out among them.
+"""The gradient of a model, for one process or several ranks: summation over ranks, its norm, and sharding.
 
-Ranks add their gradients up in buckets, from the end of the flat buffer to its beginning, which is about the order in
-which backward is done with them: a bucket whose parameters have all they get from the last micro-batch goes at once,
-beside the rest of backward. All ranks send the same buckets in the same order, whatever is ready where.
+Ranks sum their gradients in buckets from the end of the flat buffer to its start, roughly the order in which backward
+finishes them. A bucket is sent as soon as the last micro-batch has completed all of its parameters, while backward
+continues. All ranks send the same buckets in the same order.
 """
 
 from collections.abc import Callable
@@ -12,44 +12,49 @@ import npx
 from autograd import Tensor
 from models import FlatParameters
 from npx.distributed.world import Wait, World
-from train.learn.optimizer import square, squared_norm
+from train.learn.optimizer import squared_norm, sum_of_squares
 
-BUCKET = 16 << 20  # bytes: many enough to begin early, few enough that a message's latency does not count
+BUCKET = 16 << 20  # bytes; small enough to start early, large enough that latency does not matter
 
 
 class LocalGradients:
-    """The gradient of a process that trains alone."""
+    """The gradient of a single process. The base class of `GradientReducer`."""
 
-    shards = False  # whether each rank updates parts of its own
-    begun = False  # whether a part of it was given away, so that it cannot be formed anew
-    ready: Callable[[Tensor], object] | None = None  # is told by backward of leaves that are done
+    is_sharded = False  # whether each rank updates only its own shard
+    has_sent = False  # whether a part has been sent, so that the gradient cannot be recomputed
+    ready: Callable[[Tensor], object] | None = None  # backward calls it with each finished leaf
 
     def __init__(self, flat: FlatParameters) -> None:
         self.flat = flat
 
     def begin(self) -> None:
-        """Before the last backward of an update."""
+        """Prepare for the last backward of an update."""
 
-    def square(self) -> npx.Array:
-        """sum g^2 over this process's parts (), once the gradient is that of all."""
+    def squared_norm(self) -> npx.Array:
+        """Complete the sum over ranks and return sum g^2 () of this process's shard."""
         return squared_norm(self.flat)
 
-    def spread(self) -> None:
-        """After an update of the parts: all ranks get all weights that they compute with."""
+    def all_gather_weights(self) -> None:
+        """Send the updated weights of every shard to all ranks."""
 
-    def whole(self, own: npx.Array) -> npx.Array:
-        """Of what each rank has for its parts, on the host, one array for the whole buffer; on rank 0."""
-        return own
+    def gather_full(self, shard: npx.Array) -> npx.Array:
+        """Return the full array, on the host of rank 0, from the shards (on the host) of all ranks."""
+        return shard
 
-    def own(self, whole: npx.Array) -> npx.Array:
-        """Of an array for the whole flat buffer, this rank's parts."""
-        return whole
+    def local_shard(self, full: npx.Array) -> npx.Array:
+        """Return this rank's shard of an array for the whole flat buffer."""
+        return full
 
 
 class GradientReducer(LocalGradients):
-    """The gradient of several ranks. `shard`: each rank gets the sum of its parts alone, and updates only these.
+    """The gradient of several ranks.
 
-    `wire_dtype`: a narrower dtype in which gradients travel; they are added in their own.
+    Args:
+        flat: The parameters of the model.
+        world: The ranks.
+        shard: Each rank receives the sum of its own shard only and updates only that.
+        wire_dtype: A narrower dtype in which gradients are sent; they are summed in their own dtype.
+        bucket: Bytes that are sent at once.
     """
 
     def __init__(
@@ -57,84 +62,84 @@ class GradientReducer(LocalGradients):
     ) -> None:
         super().__init__(flat)
         self.wire_dtype = wire_dtype
-        self.world, self.shards = world, shard
+        self.world, self.is_sharded = world, shard
         size, step = flat.grad.size, max(world.size, bucket // flat.grad.itemsize)
         self.buckets = [slice(max(0, stop - step), stop) for stop in range(size, 0, -step)]
-        self.mine = [self._own_of(bucket) for bucket in self.buckets]
+        self.local_slices = [self._local_slice(bucket) for bucket in self.buckets]
         if shard:
-            flat.shard_to(self.mine)
-        # Which buckets a parameter lies in, and how many parameters a bucket has to wait for.
+            flat.shard_to(self.local_slices)
+        # The buckets of each parameter, and how many parameters each bucket still waits for.
         spans = zip(flat.parameters, flat.spans.values(), strict=True)
-        self.homes: dict[Tensor, list[int]] = {
+        self.buckets_of: dict[Tensor, list[int]] = {
             p: [i for i, b in enumerate(self.buckets) if b.start < s.stop and s.start < b.stop] for p, s in spans
         }
-        self.awaited: list[int] = []
-        self.next = 0  # the bucket to be sent next
-        self.ends: list[Wait] = []  # of the buckets that are under way
-        self.overlaps = True  # buckets are sent beside backward, not after it
+        self.missing: list[int] = []
+        self.next = 0  # index of the next bucket to send
+        self.pending: list[Wait] = []  # buckets on their way
+        self.overlaps = True  # send buckets during backward, not after it
 
-    def _own_of(self, bucket: slice) -> slice:
+    def _local_slice(self, bucket: slice) -> slice:
         part = self.world.shard_slice(bucket.stop - bucket.start)
         return slice(bucket.start + part.start, bucket.start + part.stop)
 
     @property
-    def begun(self) -> bool:  # type: ignore[override]
+    def has_sent(self) -> bool:  # type: ignore[override]
         return self.next > 0
 
     def begin(self) -> None:
-        self.next, self.ends = 0, []
-        self.awaited = [0] * len(self.buckets)
-        for home in self.homes.values():
-            for i in home:
-                self.awaited[i] += 1
-        # A layer that is computed again takes its gradients in a backward of its own, of which none is told.
-        again = any(module.gradient_checkpointing for module in self.flat.module.modules())
-        self.ready = self._ready if self.overlaps and not again else None
+        self.next, self.pending = 0, []
+        self.missing = [0] * len(self.buckets)
+        for buckets in self.buckets_of.values():
+            for i in buckets:
+                self.missing[i] += 1
+        # A rematerialized layer runs a backward of its own, which does not report finished leaves.
+        rematerializes = any(module.gradient_checkpointing for module in self.flat.module.modules())
+        self.ready = self._ready if self.overlaps and not rematerializes else None
 
     def _ready(self, leaf: Tensor) -> None:
-        for i in self.homes.get(leaf, ()):
-            self.awaited[i] -= 1
-        while self.next < len(self.buckets) and not self.awaited[self.next]:
+        for i in self.buckets_of.get(leaf, ()):
+            self.missing[i] -= 1
+        while self.next < len(self.buckets) and not self.missing[self.next]:
             self._send()
 
     def _send(self) -> None:
         grad = self.flat.grad[self.buckets[self.next]]
-        add_up = self.world.reduce_scatter if self.shards else self.world.all_reduce
-        self.ends.append(add_up(grad, self.wire_dtype))
+        reduce = self.world.reduce_scatter if self.is_sharded else self.world.all_reduce
+        self.pending.append(reduce(grad, self.wire_dtype))
         self.next += 1
 
-    def square(self) -> npx.Array:
+    def squared_norm(self) -> npx.Array:
         while self.next < len(self.buckets):
             self._send()
-        for end in self.ends:
-            end()
-        self.ends = []
-        return npx.sum(npx.stack([square(self.flat.grad[own]) for own in self.mine]))
+        for wait in self.pending:
+            wait()
+        self.pending = []
+        return npx.sum(npx.stack([sum_of_squares(self.flat.grad[part]) for part in self.local_slices]))
 
-    def spread(self) -> None:
-        if self.shards:
+    def all_gather_weights(self) -> None:
+        if self.is_sharded:
             weights = self.flat.data if self.flat.low_precision is None else self.flat.low_precision
-            for end in [self.world.all_gather(weights[bucket]) for bucket in self.buckets]:
-                end()
+            for wait in [self.world.all_gather(weights[bucket]) for bucket in self.buckets]:
+                wait()
 
-    def whole(self, own: npx.Array) -> npx.Array:
-        if not self.shards:
-            return own
-        found = npx.host.empty(self.flat.size if self.world.rank == 0 else 0, own.dtype)
+    def gather_full(self, shard: npx.Array) -> npx.Array:
+        if not self.is_sharded:
+            return shard
+        full = npx.host.empty(self.flat.size if self.world.rank == 0 else 0, shard.dtype)
         start = 0
-        for bucket, part in zip(self.buckets, self.mine, strict=True):
-            there, size = npx.empty(bucket.stop - bucket.start, own.dtype), part.stop - part.start
-            there[self.world.shard_slice(there.size)] = npx.from_host(own[start : start + size])
+        for bucket, part in zip(self.buckets, self.local_slices, strict=True):
+            buffer, size = npx.empty(bucket.stop - bucket.start, shard.dtype), part.stop - part.start
+            buffer[self.world.shard_slice(buffer.size)] = npx.from_host(shard[start : start + size])
             start += size
-            self.world.all_gather(there)()
+            self.world.all_gather(buffer)()
             if self.world.rank == 0:
-                found[bucket] = npx.to_host(there)
-        return found
+                full[bucket] = npx.to_host(buffer)
+        return full
 
-    def own(self, whole: npx.Array) -> npx.Array:
-        return npx.host.concatenate([whole[part] for part in self.mine]) if self.shards else whole
+    def local_shard(self, full: npx.Array) -> npx.Array:
+        return npx.host.concatenate([full[part] for part in self.local_slices]) if self.is_sharded else full
 
 
-def gradient_of(flat: FlatParameters, world: World, shard: bool, wire_dtype: Any = None) -> Any:
-    """The gradient of a flat buffer, as this process has part in it."""
+def gradients_of(flat: FlatParameters, world: World, shard: bool, wire_dtype: Any = None) -> LocalGradients:
+    """Return the gradient of a flat buffer for the ranks of `world`."""
     return GradientReducer(flat, world, shard, wire_dtype) if world.size > 1 else LocalGradients(flat)

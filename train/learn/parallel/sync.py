@@ -1,38 +1,39 @@
-"""What ranks agree on after each update: how long it took, how much of that was the network's, whether to stop.
+"""What ranks exchange after each update: its duration, the time lost to the network, log lines and stop requests.
 
-A rank waits for slower ranks and for the network. The one that all others wait for waits for nothing but the network;
-so the least that a rank has waited in an update is what the network took of it, beside which nobody computed.
+A rank waits for slower ranks and for the network. The slowest rank waits for the network only. So the smallest waiting
+time of all ranks is the time in which no rank computed.
 """
 
 import time
 
 from npx.distributed.world import World
 from train.learn.signals import Signals
-from train.run.report import Notes, RunReport
+from train.run.report import RankNotes, RunReport
 
 
 class UpdateSync:
-    """Of one rank with the others, about updates, each of which is between `begin` and `end`."""
+    """Measures updates, each between `begin` and `end`, and synchronizes the ranks after them."""
 
-    def __init__(self, world: World, signals: Signals, notes: Notes, report: RunReport) -> None:
+    def __init__(self, world: World, signals: Signals, notes: RankNotes, report: RunReport) -> None:
         self.world, self.signals, self.notes, self.report = world, signals, notes, report
-        self.last = 0.0  # seconds that the last agreement took, all of it waiting: counted with the next update
+        self.overhead = 0.0  # seconds of the last exchange, all of it waiting; counted with the next update
 
     def begin(self) -> None:
-        """Before an update."""
-        self.began, self.waited = time.perf_counter(), self.world.wait_seconds
+        """Start to measure an update."""
+        self.start, self.waited = time.perf_counter(), self.world.wait_seconds
 
     def end(self) -> tuple[float, float]:
-        """After it: the seconds it took the slowest rank, and those of the network; what ranks have noted is told.
+        """Return the seconds of the slowest rank and those of the network.
 
-        A signal that one rank has heard asks all to stop.
+        Rank 0 writes the log lines of all ranks. A signal that one rank has received stops all of them.
         """
         waited = self.world.wait_seconds
-        took = time.perf_counter() - self.began + self.last, waited - self.waited + self.last
-        told = self.world.gather((*took, self.signals.heard, self.notes.taken()))
-        self.last = self.world.wait_seconds - waited
-        seconds, waits, heard, notes = zip(*told, strict=True)
-        self.signals.agree(any(heard))
-        for rank, line in ((rank, line) for rank, lines in enumerate(notes) for line in lines):
-            self.report.line(f"rank {rank}: {line}")
+        durations = time.perf_counter() - self.start + self.overhead, waited - self.waited + self.overhead
+        reports = self.world.gather((*durations, self.signals.received, self.notes.pop_lines()))
+        self.overhead = self.world.wait_seconds - waited
+        seconds, waits, received, lines_of_ranks = zip(*reports, strict=True)
+        self.signals.request_stop(any(received))
+        for rank, lines in enumerate(lines_of_ranks):
+            for line in lines:
+                self.report.write_line(f"rank {rank}: {line}")
         return max(seconds), min(waits)

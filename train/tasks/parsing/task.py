@@ -98,18 +98,18 @@ class GreedyF1:
         trees = list(cleaned(path))
         lengths = zip(*(map(len, side) for side in encode(trees, tokenizer)), strict=True)
         self.gold = [tree for tree, pair in zip(trees, lengths, strict=True) if max(pair) < max_length]
-        self.found: list[tuple[Tree, Tree, bool]] = []  # gold, found, whether that one was repaired
+        self.records: list[tuple[Tree, Tree, bool]] = []  # gold, found, whether that one was repaired
 
     def add(self, model: Any, indices: npx.Array, batch: Batch) -> None:
         best = greedy_search(model, batch.src, max_extra=self.max_extra)
         for i, hypothesis in zip(indices, best, strict=True):
             gold = self.gold[int(i)]
-            self.found.append((gold, *tree_of(self.tokenizer.symbols(hypothesis.tokens), gold.words())))
+            self.records.append((gold, *tree_of(self.tokenizer.symbols(hypothesis.tokens), gold.words())))
 
     def result(self) -> dict[str, float]:
-        report = score(([gold], [found]) for gold, found, _ in self.found)
-        repaired = sum(repaired for *_, repaired in self.found)
-        return {"f1": report.all.f1, "repaired": 100 * repaired / max(1, len(self.found))}
+        report = score(([gold], [found]) for gold, found, _ in self.records)
+        repaired = sum(repaired for *_, repaired in self.records)
+        return {"f1": report.all.f1, "repaired": 100 * repaired / max(1, len(self.records))}
 
 
 # ---- parsing text

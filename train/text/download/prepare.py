@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import digest, kept, open_own_folder, what_is, whole, write_json, write_text
+from train.files import atomic_write, describe_path, digest, open_own_folder, read_sealed, write_json, write_text
 from train.text.corpus import prepare
 from train.text.download.catalog import Dataset
 from train.text.download.clean import Cleaner, Rules
@@ -60,7 +60,7 @@ def collect(
     `mirror`: where the archives are fetched from instead, a folder or a URL. `command` is noted in the manifest.
     """
     own = own_files(dataset)  # a mistake in a path makes no folder
-    begun = open_own_folder(out, BEGUN, TEXTS, besides=["downloads"])
+    begun = open_own_folder(out, BEGUN, TEXTS, ignored=["downloads"])
     for path, made in product(own, out.iterdir() if out.is_dir() else ()):
         if made.exists() and made.samefile(path):
             raise UserError(f"{path}: expected text outside of --out; got {made}, where this writes; try another --out")
@@ -107,7 +107,7 @@ def write_texts(
     made_of = [source["sha256"] for source in sources] + [digest(file) for file in own_files(dataset)]
     how = json.loads(json.dumps([texts, made_of, asdict(rules), dataset.held_out]))
     done = out / TEXTS
-    if (before := kept(done)) and before["how"] == how:
+    if (before := read_sealed(done)) and before["how"] == how:
         names = [(part, language) for part in before["parts"] for language in languages]
         files = {(part, language): out / f"{part}.{language}" for part, language in names}
         sizes = {name: before["parts"][name[0]]["bytes"][name[1]] for name in names}
@@ -133,7 +133,7 @@ def own_files(dataset: Dataset) -> list[str]:
     own = [file for pairs in dataset.parts.values() for p in pairs if not p.archive for file in (p.src, p.tgt)]
     for path in own:
         if not Path(path).is_file():
-            raise UserError(f"{path}: expected a text file; got {what_is(path)}; try another path")
+            raise UserError(f"{path}: expected a text file; got {describe_path(path)}; try another path")
     return own
 
 
@@ -152,7 +152,7 @@ def write_pairs(
     files = {part: [out / f"{part}.{language}" for language in languages] for part, languages in parts.items()}
     lines = dict.fromkeys(parts, 0)
     with ExitStack() as stack:
-        opened = {file: stack.enter_context(whole(file)) for side in files.values() for file in side}
+        opened = {file: stack.enter_context(atomic_write(file)) for side in files.values() for file in side}
         hashes = {file: hashlib.sha256() for file in opened}
         for part, pair in pairs:
             lines[part] += 1
@@ -178,7 +178,7 @@ def learn(train: list[Path], file: Path, settings: Settings, say: Callable[[str]
     kind, size, lines = settings.tokenizer or "bpe", settings.vocab_size or 37_000, settings.learn_from
     made_of = {"kind": kind, "vocab_size": size, "learn_from": lines, "sha256": [digest(path) for path in train]}
     done = file.with_name("tokenizer.made.json")
-    if file.is_file() and kept(done) == made_of:
+    if file.is_file() and read_sealed(done) == made_of:
         return Tokenizer.load(file)
     say(f"learning a {kind} vocabulary of {size:,} pieces")
     parts = chain.from_iterable(read_parallel(*train))

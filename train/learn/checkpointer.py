@@ -1,0 +1,188 @@
+"""The checkpoints of a training: when they are written, what they hold, retries on a full disk, and resuming."""
+
+import math
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import npx
+from npx.ranges import Range
+from train.errors import UserError, one_line
+from train.files import WriteError, schema_error
+from train.learn.optimizer import LossScale
+from train.learn.update import Update
+from train.run import checkpoint as store
+from train.run.config import RunConfig
+from train.run.folder import RunFolder
+from train.run.report import RunReport
+from train.run.state import COUNT, RunState
+from train.tasks.protocols import Corpus, TextTokenizer
+from train.text.batches import Stream
+
+RETRY = 60  # seconds until a checkpoint that could not be written is tried again
+SCHEMA = {"adam_steps": COUNT, "run": dict}  # of state.json, in addition to storage.SCHEMA
+OPTIONAL = {"loss_scale": LossScale.SCHEMA, "micro_batches": Range(int, "[1, 1e9]")}  # missing in earlier versions
+
+
+class Checkpointer:
+    """Writes and restores the checkpoints of a training.
+
+    All ranks call every method; rank 0 writes. `newest` is the newest checkpoint, `skipped` has a message for each
+    damaged checkpoint that `restore` skipped.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        config: RunConfig,
+        tokenizer: TextTokenizer,
+        corpus: Corpus,
+        update: Update,
+        report: RunReport,
+    ) -> None:
+        self.folder, self.config, self.tokenizer, self.corpus = folder, config, tokenizer, corpus
+        self.update, self.report = update, report
+        self.world = npx.distributed.world()
+        self.micro_batches = config.train.accumulate * self.world.size  # per update, over all ranks
+        self.newest: Path | None = None
+        self.newest_seconds = 0.0  # RunState.seconds of the newest checkpoint
+        self.retry_time = math.inf  # time.monotonic() at which a failed write is tried again
+        self.skipped: list[str] = []
+
+    @contextmanager
+    def open_folder(self, state: RunState) -> Iterator[None]:
+        """Lock the run folder for rank 0 during this block, and prepare it for a run that continues from `state`."""
+        with ExitStack() as stack:
+            with self.world.rank_zero_first():
+                if self.world.rank == 0:
+                    self.folder.path.mkdir(parents=True, exist_ok=True)
+                    self.lock = stack.enter_context(self.folder.lock("train"))
+                    self.folder.prepare(self.config, self.tokenizer)
+                    if not state.best_step:  # the best weights are those of an earlier run in this folder
+                        shutil.rmtree(self.folder.best, ignore_errors=True)
+                    store.prune(self.folder, self.config.train.keep_last)  # a kill may have come just before pruning
+            yield
+
+    # ---- writing
+
+    def is_scheduled(self, state: RunState) -> bool:
+        """Return whether a checkpoint is due after this step.
+
+        train.checkpoint_minutes counts the time in updates, which continues across interruptions.
+        """
+        t = self.config.train
+        if t.checkpoint_minutes:
+            return state.seconds - self.newest_seconds >= 60 * t.checkpoint_minutes
+        return state.step % t.checkpoint_every == 0
+
+    def is_retry_due(self) -> bool:
+        """Return whether it is time to try again after a failed write."""
+        return self.retry_time < math.inf and self.world.broadcast(time.monotonic() > self.retry_time)
+
+    def save(self, state: RunState, required: bool) -> None:
+        """Write a checkpoint. After a failed write, raise WriteError if it is `required`, else schedule a retry."""
+        weights, adam = self.update.weights(), self.update.optimizer_state()
+        try:
+            with self.world.rank_zero_first():
+                if self.world.rank == 0:
+                    self.lock.check()
+                    self._write(state, weights, adam)
+            self.newest, self.newest_seconds = self.folder.step(state.step), state.seconds
+            self.retry_time = math.inf
+        except WriteError as error:
+            if required:
+                raise
+            self.retry_time = time.monotonic() + RETRY
+            self.report.write_line(f"{error.problem}; training continues; the next attempt is in {RETRY} s")
+
+    def save_best(self, state: RunState) -> None:
+        """Write checkpoints/best, the weights of the best validation. A failed write is only reported."""
+        weights = self.update.weights()
+        try:
+            with self.world.rank_zero_first():
+                if self.world.rank == 0:
+                    self.lock.check()
+                    store.save_weights(self.folder.best, self._identity(state), weights)
+        except WriteError as error:
+            self.report.write_line(f"{error.problem}; training continues; the best weights are not saved")
+
+    def _identity(self, state: RunState) -> dict[str, Any]:
+        """Return the keys of state.json that identify the weights."""
+        return {
+            "step": state.step,
+            "task": self.config.data.task,
+            "model": self.update.model.config.to_dict(),
+            "tokenizer_digest": self.tokenizer.digest,
+        }
+
+    def _write(self, state: RunState, weights: Mapping[str, Any], adam: dict[str, Any]) -> None:
+        self.report.sync()
+        content = self._identity(state) | {
+            "text_sha256": self.corpus.digest,
+            "config": self.config.frozen(),
+            "extra": not self.is_scheduled(state),
+            "adam_steps": adam.pop("step"),
+            "loss_scale": self.update.scale.state_dict(),
+            "micro_batches": self.micro_batches,
+            "run": asdict(state),
+        }
+        store.save_checkpoint(self.folder.path, content, weights, adam, self.config.train.keep_last)
+
+    # ---- resuming
+
+    def restore(self, stream: Stream) -> RunState:
+        """Restore the newest undamaged checkpoint and return its state; a new state if the run has none.
+
+        Raises UserError if the checkpoint does not fit the model, tokenizer, text, configuration or number of ranks.
+        """
+        store.check_same_config(self.folder, self.config)
+        newest = store.load_newest(self.folder, self.skipped.append)
+        if newest is None:
+            return RunState()
+        path, checkpoint = newest
+        self._check_identity(path, checkpoint.state)
+        try:
+            state = self._load(checkpoint, stream)
+        except (KeyError, TypeError, ValueError) as error:
+            got = one_line(error)
+            raise UserError(f"{path}: expected a checkpoint of this run; got '{got}'; try an older one") from None
+        self.newest, self.newest_seconds = path, state.seconds
+        self.micro_batches = checkpoint.state.get("micro_batches", self.config.train.accumulate)
+        if self.micro_batches < self.world.size:
+            raise UserError(
+                f"resume: expected at most {self.micro_batches} ranks, one per micro-batch of an update of {path}; "
+                f"got {self.world.size}; try mpirun -n {self.micro_batches}"
+            )
+        return state
+
+    def _check_identity(self, path: Path, state: Mapping[str, Any]) -> None:
+        store.check_tokenizer(self.tokenizer, state, self.folder.tokenizer_file)
+        saved = store.model_config(state).to_dict()
+        for key, value in self.update.model.config.to_dict().items():
+            if value != saved[key]:
+                raise UserError(
+                    f"resume: model.{key}: expected {saved[key]!r} as in {path}; got {value!r}; "
+                    f"try the run's own configuration, or another --out"
+                )
+        if state.get("text_sha256") != self.corpus.digest:
+            raise UserError(
+                f"resume: expected the training text of {path}; got another one (by SHA-256); try its files, or a "
+                "new --out"
+            )
+
+    def _load(self, checkpoint: store.Checkpoint, stream: Stream) -> RunState:
+        content = checkpoint.state
+        if problem := schema_error(content, SCHEMA | {key: OPTIONAL[key] for key in OPTIONAL if key in content}):
+            raise ValueError(problem)
+        state = RunState.read(content.get("run"), content["step"])
+        if state.index >= len(stream.epoch(state.epoch)):
+            raise ValueError(f"run.index: expected a batch of epoch {state.epoch}; got {state.index}")
+        self.update.load_optimizer_state({**checkpoint.optimizer, "step": content["adam_steps"]})
+        if "loss_scale" in content:
+            self.update.scale.load_state_dict(content["loss_scale"])
+        self.update.load_weights(checkpoint.model)
+        return state

@@ -1,0 +1,115 @@
+"""The interfaces between a task and the code that trains it: tokenizer, corpus, batches, evaluation and model."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import npx
+from autograd import Tensor
+from models import TransformerConfig
+
+BatchT = TypeVar("BatchT", bound="Batch")
+
+
+class TextTokenizer(Protocol):
+    """Converts text to token ids and back."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def n_outputs(self) -> int:
+        """The number of ids that a model may predict: ids 0 to n_outputs - 1."""
+
+    @property
+    def pad_id(self) -> int: ...
+
+    @property
+    def bos_id(self) -> int: ...
+
+    @property
+    def eos_id(self) -> int: ...
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 that identifies the tokenizer."""
+
+    def save(self, path: Any) -> None: ...
+
+
+class Corpus(Protocol):
+    """Prepared text."""
+
+    @property
+    def digest(self) -> Any:
+        """A JSON value that identifies the text, or None if it cannot be identified."""
+
+    def describe(self) -> str:
+        """Return the size of the text and how much was left out, for the log."""
+
+
+class Batch(Protocol):
+    """A micro-batch: some examples as arrays of token ids."""
+
+    @property
+    def n_target_tokens(self) -> int:
+        """The number of predictions that the loss counts."""
+
+    @property
+    def n_tokens(self) -> int:
+        """The number of tokens without padding; throughput is measured in these."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes by which batches compare: the largest batch has the largest shape."""
+
+    def describe(self) -> str:
+        """Return the shape in words."""
+
+    def halves(self: BatchT) -> Sequence[BatchT]:
+        """Return two batches with half of the examples each, or only this batch if it has one example."""
+
+
+class BatchSource(Protocol):
+    """The batches of every epoch."""
+
+    def epoch(self, epoch: int) -> Sequence[Any]:
+        """Return the keys of the batches of epoch 0, 1, ... in order; a key is whatever `batch` accepts."""
+
+    def sizes(self, examples: Any) -> tuple[int, int]:
+        """Return `n_target_tokens` and `n_tokens` of a batch without building it."""
+
+    def batch(self, examples: Any) -> Batch:
+        """Return the batch of a key."""
+
+
+class Evaluation(Protocol):
+    """Computes a task's scores on a text, in addition to the loss."""
+
+    records: Any  # a list or a dict; the records of several ranks are concatenated or merged
+
+    def add(self, model: Any, examples: npx.Array, batch: Any) -> None:
+        """Record the model's outputs for one batch."""
+
+    def result(self) -> dict[str, float]:
+        """Return the scores of all records by the names in `Task.scores`."""
+
+
+class TrainableModel(Protocol):
+    """A model with a loss, as every class in `models.ARCHITECTURES`."""
+
+    config: TransformerConfig
+    training: bool
+
+    def loss(self, *ids: Any, **options: Any) -> Tensor: ...
+
+    def train(self, mode: bool = True) -> Any: ...
+
+    def eval(self) -> Any: ...
+
+    def enable_gradient_checkpointing(self, layers: bool = True) -> None: ...
+
+    def n_parameters(self) -> int: ...
+
+    def state_dict(self) -> dict[str, npx.Array]: ...
+
+    def load_state_dict(self, state: Mapping[str, npx.Array]) -> None: ...
