@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from train.tasks.parsing.commands import summarize
 from train.tasks.parsing.evalb import score
 from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION
-from train.tasks.parsing.task import Parse, cleaned, summary
+from train.tasks.parsing.task import Parse, read_clean_trees
 from train.tasks.parsing.tokenizer import shape
 from train.tasks.parsing.trees import TOP, Leaf, Tree, punctuation
 
@@ -212,11 +213,11 @@ def main() -> None:
     p.add_argument("--longest", type=int, default=1000, help="words; longer sentences are left out")
     a = p.parse_args()
     started = time.perf_counter()
-    grammar = Pcfg(cleaned(a.train), a.horizontal, a.vertical)
+    grammar = Pcfg(read_clean_trees(a.train), a.horizontal, a.vertical)
     print(f"{len(grammar.names):,} symbols, {len(grammar.weight):,} binary rules", flush=True)
-    gold = [tree for tree in cleaned(a.gold) if len(tree.words()) <= a.longest]
+    gold = [tree for tree in read_clean_trees(a.gold) if len(tree.words()) <= a.longest]
     found = [[Parse(tree, 0.0, flat)] for tree, flat in (grammar.parse(tree.words()) for tree in gold)]
-    print("\n".join(summary(found, score(([g], [f[0].tree]) for g, f in zip(gold, found, strict=True)))))
+    print("\n".join(summarize(found, score(([g], [f[0].tree]) for g, f in zip(gold, found, strict=True)))))
     print(f"{time.perf_counter() - started:.0f} s")
     if a.output:
         a.output.write_text("".join(f"{parse}\n" for (parse,) in found), encoding="utf-8")

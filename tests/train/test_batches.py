@@ -15,11 +15,11 @@ from tests import ROOT
 from train.errors import UserError
 from train.text import batches as batching
 from train.text.batches import Batches, Stream
-from train.text.corpus import LONGEST, Corpus, prepare
+from train.text.corpus import MAX_LENGTH, Corpus, prepare
 from train.text.lines import read_lines, read_parallel
-from train.text.tokenizer import OWN_IDS, SpecialIds, Tokenizer
+from train.text.tokenizer import DEFAULT_IDS, SpecialIds, Tokenizer
 
-PAD, BOS, EOS, _ = OWN_IDS
+PAD, BOS, EOS, _ = DEFAULT_IDS
 REAL = Path(os.environ.get("NPX_DATA", ROOT.parent / "shared" / "data"))
 LINE = st.text(st.characters(exclude_characters="\n\r\ufeff", codec="utf-8"), max_size=12) | st.sampled_from(
     ["a\x85b", "\u2028", "x\ry", ""]
@@ -29,7 +29,7 @@ LINE = st.text(st.characters(exclude_characters="\n\r\ufeff", codec="utf-8"), ma
 class Letters:
     """Stands in for a tokenizer: an id per letter, spaces left out."""
 
-    digest, vocab_size, special = "letters", 65_536, OWN_IDS
+    digest, vocab_size, special = "letters", 65_536, DEFAULT_IDS
 
     def encode_batch(self, texts):
         return [[4 + ord(c) % 60_000 for c in text if c != " "] for text in texts]
@@ -57,7 +57,7 @@ def test_lines_end_at_line_feeds_alone(tmp_path_factory, lines, chunk, end, bom)
     for last in ["", end] if lines[-1] else [end]:
         path.write_bytes(("\ufeff" * bom + text + last).encode())
         seen: list[bytes] = []
-        chunks = list(read_lines(path, chunk=chunk, watch=seen.append))
+        chunks = list(read_lines(path, chunk_lines=chunk, on_bytes=seen.append))
         assert [line for lines in chunks for line in lines] == lines
         assert all(len(part) == chunk for part in chunks[:-1])
         assert b"".join(seen) == path.read_bytes()
@@ -76,7 +76,7 @@ def test_text_that_is_no_utf8_is_told_with_file_and_line(tmp_path_factory, befor
     with pytest.raises(
         UserError, match=f"{path}, line {before + 1}: expected UTF-8 .* as byte {column} of .*; try "
     ) as error:
-        list(read_lines(path, chunk=chunk))
+        list(read_lines(path, chunk_lines=chunk))
     assert "\n" not in str(error.value)
 
 
@@ -85,11 +85,11 @@ def test_text_that_is_no_utf8_is_told_with_file_and_line(tmp_path_factory, befor
 def test_unequal_sides_are_told_with_both_files_and_counts(tmp_path_factory, n, m, chunk):
     src, tgt = write(tmp_path_factory.mktemp("unequal"), ["a"] * n, ["b"] * m)
     if n == m:
-        assert sum(len(s) for s, _ in read_parallel(src, tgt, chunk=chunk)) == n
+        assert sum(len(s) for s, _ in read_parallel(src, tgt, chunk_lines=chunk)) == n
         return
-    message = re.escape(f"{src}, {tgt}: expected equally many lines") + f".* got {n} and {m}; try "
+    message = re.escape(f"{src}, {tgt}: expected equal numbers of lines") + f".* got {n} and {m}; try "
     with pytest.raises(UserError, match=message):
-        list(read_parallel(src, tgt, chunk=chunk))
+        list(read_parallel(src, tgt, chunk_lines=chunk))
 
 
 def test_a_file_that_is_none_is_the_users_mistake(tmp_path):
@@ -136,7 +136,7 @@ def test_a_real_tokenizer_over_several_chunks(tmp_path):
     src, tgt = write(tmp_path, [f"line {i} of text" for i in range(9000)], [f"Zeile {i * 7}!" for i in range(9000)])
     tokenizer = Tokenizer.train([src, tgt], vocab_size=400)
     told: list[int] = []
-    corpus = prepare(src, tgt, tokenizer, tmp_path / "out", progress=told.append)
+    corpus = prepare(src, tgt, tokenizer, tmp_path / "out", on_progress=told.append)
     assert told == [8192, 9000]
     for i in (0, 8191, 8192, 8999):
         assert corpus.pair(i) == (tokenizer.encode(f"line {i} of text"), tokenizer.encode(f"Zeile {i * 7}!"))
@@ -248,13 +248,13 @@ def test_a_preparation_killed_among_its_renames_is_not_taken_for_finished(tmp_pa
 
 def test_a_folder_that_cannot_be_written_and_impossible_lengths_are_the_users_mistakes(tmp_path):
     src, tgt = write(tmp_path, ["a"], ["b"])
-    with pytest.raises(UserError, match="src.txt: expected a folder to write .*; got '.*'; try "):
+    with pytest.raises(UserError, match="src.txt: expected a writable folder .*; got '.*'; try "):
         prepare(src, tgt, Letters(), src)
-    for length in (1, LONGEST + 1):
-        with pytest.raises(UserError, match=f"max_length: expected 2 to {LONGEST} .* got {length}; try"):
+    for length in (1, MAX_LENGTH + 1):
+        with pytest.raises(UserError, match=f"max_length: expected 2 to {MAX_LENGTH} .* got {length}; try"):
             prepare(src, tgt, Letters(), tmp_path / "out", length)
     with pytest.raises(UserError, match="pair 0: expected at most 65535 tokens"):
-        Corpus.from_pairs([([5] * LONGEST, [5])])
+        Corpus.from_pairs([([5] * MAX_LENGTH, [5])])
 
 
 # ---- batching
@@ -374,7 +374,7 @@ def test_little_padding_on_real_text(name, tmp_path):
     files = [REAL / name / f"train.{side}" for side in ("en", "de")]
     if not all(file.exists() for file in files):
         pytest.skip(f"no {name} under {REAL}; set NPX_DATA")
-    lines = [next(read_lines(file, chunk=4_000)) for file in files]
+    lines = [next(read_lines(file, chunk_lines=4_000)) for file in files]
     tokenizer = Tokenizer.train(src_tgt := write(tmp_path, *lines), vocab_size=3000)
     batches = Batches(prepare(*src_tgt, tokenizer, tmp_path / "out"), 512)
     assert padding(batches.corpus, batches.epoch(0)) < 0.10
@@ -406,5 +406,5 @@ def test_a_stream_is_the_batches_of_all_epochs_each_made_once(ahead, monkeypatch
         assert np.array_equal(stream.batch(place).tgt, batch(batches, np.array(indices)).tgt)
         place = stream.after(place)
         if ahead and number % ahead == 0:
-            stream.prepare(stream.places(place, ahead))
+            stream.prepare(stream.positions(place, ahead))
     assert place == (3, 0) and made[: len(expected)] == expected

@@ -18,7 +18,7 @@ from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp
 from train.errors import UserError
 from train.metrics.bleu import (
     BLEUS,
-    OTHERS,
+    OTHER_METRICS,
     bleu,
     corpus_bleu_for_validation,
     print_report,
@@ -194,7 +194,7 @@ def test_bleu_as_given_is_multi_bleus(hypotheses, references, expected):
 
 def sampled(key, hypotheses, references):
     """sacreBLEU's own metric, and the texts as a score takes them."""
-    if key in OTHERS:
+    if key in OTHER_METRICS:
         return {"chrf": CHRF(), "chrf++": CHRF(word_order=2), "ter": TER()}[key], hypotheses, references
     how, lower = BLEUS[key].tokenize, BLEUS[key].lowercase
     if BLEUS[key].compounds:

@@ -17,7 +17,7 @@ from train.text.tokenizer import Tokenizer
 
 
 def learn(lines=(["a b c"],)):
-    return Tokenizer.learned(iter(lines), "bpe", 300, "words")
+    return Tokenizer.train_spec(iter(lines), "bpe", 300, "words")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def learner(monkeypatch, tmp_path):
 @pytest.mark.parametrize("script", ["kill -9 $$", "head -2 >/dev/null; kill -9 $$", "echo MemoryError >&2; exit 1"])
 def test_learning_without_memory_is_told(learner, script):
     learner(script)
-    with pytest.raises(UserError, match="expected memory to learn it") as error:
+    with pytest.raises(UserError, match="expected enough memory to train it") as error:
         learn([["a b c"]] * 9)
     assert "\n" not in str(error.value) and "; try fewer lines" in str(error.value)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.text.download.clean import Cleaner, Rules, Seen, foreign
+from train.text.download.clean import Cleaner, Rules, HashSet, is_non_latin
 
 words = st.lists(st.sampled_from("ein a Haus der the größte 東京 Дом 12 . x".split()), max_size=6).map(" ".join)
 pairs = st.lists(st.tuples(words, words), max_size=40)
@@ -45,7 +45,7 @@ def test_cleaning_is_what_its_rules_say_and_every_pair_is_counted_once(pairs, mo
     cleaner = Cleaner(rules)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("train.text.download.clean.CHUNK", chunk)
-        kept = [*cleaner.kept(pairs)]
+        kept = [*cleaner.filter(pairs)]
     expected, counts = plainly(pairs, rules)
     assert kept == expected
     assert {reason: n for reason, n in cleaner.counts.items() if n and reason != "read"} == counts
@@ -55,15 +55,15 @@ def test_cleaning_is_what_its_rules_say_and_every_pair_is_counted_once(pairs, mo
 @given(st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=30), max_size=6))
 def test_what_was_seen_is_a_set(batches):
     """In a table so small that places collide and it grows."""
-    seen, plain = Seen(4), set()
+    seen, plain = HashSet(4), set()
     for batch in batches:
         new = seen.add([hashlib.blake2b(bytes([n]), digest_size=8).digest() for n in batch]).tolist()
         for n, fresh in zip(batch, new, strict=True):
             assert fresh == (n not in plain)
             plain.add(n)
-    assert seen.held == len(plain) == (seen.table > 0).sum() and 2 * seen.held <= len(seen.table)
+    assert seen.size == len(plain) == (seen.table > 0).sum() and 2 * seen.size <= len(seen.table)
 
 
 @pytest.mark.parametrize("text", ["Ärger über Œuvre", "ﬁn", "12 — 34 …", "日本 is Japan", "ẞ", "x²", "α-Strahlen"])
 def test_latin_text_with_some_of_others_is_no_foreign_text(text):
-    assert not foreign(text) and foreign("日本語のテキスト ok") and foreign("Привет, мир") and foreign("𝟙 עברית")
+    assert not is_non_latin(text) and is_non_latin("日本語のテキスト ok") and is_non_latin("Привет, мир") and is_non_latin("𝟙 עברית")

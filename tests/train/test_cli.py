@@ -197,7 +197,7 @@ def test_the_demo_goes_all_the_way(tmp_path, capfd):
     assert len(set(held_out)) == 1000 and not set(held_out) & set(trained)
     assert len((tmp_path / "demo" / "test.translated.de").read_text(encoding="utf-8").splitlines()) == 1000
     assert (tmp_path / "demo" / "attention.png").read_bytes().startswith(b"\x89PNG")
-    assert "held-out numbers exactly right" in capfd.readouterr().out
+    assert "test numbers translated correctly" in capfd.readouterr().out
 
 
 def test_the_demos_german_is_german():

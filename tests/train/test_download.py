@@ -20,7 +20,7 @@ from train.text.download import fetch as fetching
 from train.text.download import prepare as collecting
 from train.text.download.catalog import NAMES, Archive, Dataset, Pair, dataset
 from train.text.download.fetch import fetch, fetch_all
-from train.text.download.prepare import collect
+from train.text.download.prepare import prepare_dataset
 from train.text.download.unpack import read_pairs
 from train.text.tokenizer import Tokenizer
 
@@ -103,7 +103,7 @@ def served(files, *plan):
 def test_a_file_comes_whole_however_the_server_fails(tmp_path, plan, ranges):
     hangs = "hangs" in plan
     with served({"a.bin": BYTES}, *plan) as (url, asked):
-        found = fetch_all([WHOLE], tmp_path, url, wait=0.3 if hangs else 60)
+        found = fetch_all([WHOLE], tmp_path, url, timeout=0.3 if hangs else 60)
     assert (tmp_path / "a.bin").read_bytes() == BYTES
     assert asked[:2] == ranges if hangs else asked == ranges  # a slow machine may take more tries in 0.3 s
     assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
@@ -112,7 +112,7 @@ def test_a_file_comes_whole_however_the_server_fails(tmp_path, plan, ranges):
 
 def test_a_download_that_was_stopped_goes_on_where_it_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(fetching.time, "sleep", lambda seconds: None)
-    said = r"a.bin: expected to fetch it; got .*; try the same command again"
+    said = r"a.bin: expected to download it; got .*; try the same command again"
     with served({"a.bin": BYTES}, "breaks", *["nothing"] * 5) as (url, asked):
         with pytest.raises(UserError, match=said) as error:
             fetch_all([WHOLE], tmp_path, url)
@@ -138,7 +138,7 @@ def test_a_wrong_hash_is_one_line_and_leaves_nothing(tmp_path):
     with served({"a.bin": BYTES}) as (url, _):
         assert fetch_all([old], tmp_path, url)[0]["checked_by"] == "md5"
     (tmp_path / "a.bin").write_bytes(BYTES[:-9])  # put there by hand, cut short
-    with pytest.raises(UserError, match=r"a.bin: expected MD5 .*; got .* \(76,791 bytes\); try removing it"):
+    with pytest.raises(UserError, match=r"a.bin: expected MD5 .*; got .* \(76,791 bytes\); try deleting it"):
         fetch_all([old], tmp_path, "http://127.0.0.1:1")
     assert (tmp_path / "a.bin").exists()  # it is the user's
 
@@ -147,16 +147,16 @@ def test_without_a_network_the_line_names_every_file_that_is_missing(tmp_path):
     others = [WHOLE, Archive("b.tgz", "http://127.0.0.1:1/b.tgz", 5, md5="0" * 32), Archive("c.tgz", "")]
     (tmp_path / "a.bin").write_bytes(BYTES)
     with pytest.raises(UserError) as error:
-        fetch_all(others, tmp_path, wait=0.2)
+        fetch_all(others, tmp_path, timeout=0.2)
     text = str(error.value)
     assert "\n" not in text and f"into {tmp_path}: b.tgz (MD5 {'0' * 32}); c.tgz (no published hash)" in text
     assert "a.bin" not in text
-    with served({}) as (url, _), pytest.raises(UserError, match=r"b.tgz: expected to fetch it; got 'Not Found'"):
+    with served({}) as (url, _), pytest.raises(UserError, match=r"b.tgz: expected to download it; got 'Not Found'"):
         fetch_all(others, tmp_path, url)
 
 
 def test_room_is_looked_at_before_anything_is_fetched(tmp_path):
-    with pytest.raises(UserError, match=r"expected room for 5000000.0 GB to fetch; got .* GB; try another --out"):
+    with pytest.raises(UserError, match=r"expected 5000000.0 GB of free disk space; got .* GB; try another --out"):
         fetch_all([Archive("huge", "http://127.0.0.1:1/", 5 * 10**15)], tmp_path)
 
 
@@ -216,7 +216,7 @@ def files_of(folder):
 def corpus(tmp_path_factory):
     out = tmp_path_factory.mktemp("corpus")
     with served(ARCHIVES, "breaks", "whole", "slow") as (url, _):
-        collect(KNOWN, out, mirror=url, command="the command", progress=False)
+        prepare_dataset(KNOWN, out, mirror=url, command="the command", progress=False)
     return out
 
 
@@ -248,7 +248,7 @@ def test_what_was_made_trains_without_being_prepared_again(corpus, tmp_path, mon
     assert main(["train", "base", *options, "--out", str(tmp_path / "run"), "--quiet", *settings]) == 0
 
 
-@pytest.mark.parametrize("at", ["write_texts", "learn", "prepare"])
+@pytest.mark.parametrize("at", ["write_texts", "train_tokenizer", "prepare"])
 def test_wherever_it_was_stopped_the_same_command_goes_on_to_the_same_files(corpus, tmp_path, monkeypatch, at):
     class Kill(BaseException):
         pass
@@ -261,16 +261,16 @@ def test_wherever_it_was_stopped_the_same_command_goes_on_to_the_same_files(corp
         (tmp_path / "downloads" / name).write_bytes(data)
     with monkeypatch.context() as patch, pytest.raises(Kill):
         patch.setattr(collecting, at, killed)
-        collect(KNOWN, tmp_path, mirror="http://127.0.0.1:1", progress=False)
+        prepare_dataset(KNOWN, tmp_path, mirror="http://127.0.0.1:1", progress=False)
     assert not (tmp_path / "manifest.json").exists()
-    collect(KNOWN, tmp_path, mirror="http://127.0.0.1:1", command="the command", progress=False)
+    prepare_dataset(KNOWN, tmp_path, mirror="http://127.0.0.1:1", command="the command", progress=False)
     ours, theirs = files_of(tmp_path), files_of(corpus)
     for name in theirs:  # all but the paths noted beside the arrays
         assert name.endswith("meta.json") or ours[name] == theirs[name], name
     assert ours.keys() == theirs.keys()
     monkeypatch.setattr(collecting, "read_pairs", lambda *_: pytest.fail("read again"))
-    monkeypatch.setattr(Tokenizer, "learned", lambda *_: pytest.fail("learned again"))
-    collect(KNOWN, tmp_path, mirror="http://127.0.0.1:1", command="the command", progress=False)
+    monkeypatch.setattr(Tokenizer, "train_spec", lambda *_: pytest.fail("learned again"))
+    prepare_dataset(KNOWN, tmp_path, mirror="http://127.0.0.1:1", command="the command", progress=False)
 
 
 def change(dataset_, **changes):
@@ -281,12 +281,12 @@ def change(dataset_, **changes):
     ("changes", "said"),
     [
         ({"train": (Pair("one.tgz", "x/train.en", "x/nothing"),)}, "one.tgz: expected x/nothing in it; got no"),
-        ({"vocab_size": 9000}, r"expected text for 9,000 pieces; got only \d+ different ones .*; try --vocab-size \d+"),
-        ({"train": (Pair("odd.tgz", "a", "b"),)}, "a, b: expected equally many lines.*; got 3 and 1"),
-        ({"train": (Pair("odd.tgz", "b", "a"),)}, "b, a: expected equally many lines.*; got 1 and 3"),
+        ({"vocab_size": 9000}, r"expected text for 9,000 tokens; got text for only \d+ .*; try --vocab-size \d+"),
+        ({"train": (Pair("odd.tgz", "a", "b"),)}, "a, b: expected equal numbers of lines.*; got 3 and 1"),
+        ({"train": (Pair("odd.tgz", "b", "a"),)}, "b, a: expected equal numbers of lines.*; got 1 and 3"),
         ({"train": (Pair("odd.tgz", "latin", "b"),)}, "odd.tgz:latin, line 2: expected UTF-8 text; got byte 0xe4"),
         ({"train": (Pair("odd.tgz", "none", "none"),)}, "none, none: expected at least one pair"),
-        ({"train": (Pair("odd.tgz", "blank", "blank"),)}, "train: expected at least one pair; got none that is kept"),
+        ({"train": (Pair("odd.tgz", "blank", "blank"),)}, "train: expected at least one pair; got none after cleaning"),
         ({"train": (Pair("cut.tgz", "x/train.en", "x/train.de"),)}, "cut.tgz: expected an archive with x/train"),
     ],
 )
@@ -298,7 +298,7 @@ def test_a_bad_corpus_is_one_line_and_nothing_under_a_final_name(tmp_path, chang
         (tmp_path / "downloads" / name).write_bytes(data)
     with pytest.raises(UserError, match=said) as error:
         archives = tuple(Archive(name, "") for name in {**ARCHIVES, **extra})
-        collect(change(KNOWN, archives=archives, **changes), tmp_path, progress=False)
+        prepare_dataset(change(KNOWN, archives=archives, **changes), tmp_path, progress=False)
     assert "\n" not in str(error.value)
     texts = {"train.en", "train.de", "valid.en", "valid.de", "texts.json"} if "vocab_size" in changes else set()
     assert {path.name for path in tmp_path.iterdir()} - {"downloads"} == texts
@@ -308,7 +308,7 @@ def test_every_so_many_pairs_are_held_out(tmp_path):
     (tmp_path / "downloads").mkdir()
     (tmp_path / "downloads/one.tgz").write_bytes(ARCHIVES["one.tgz"])
     known = change(KNOWN, archives=KNOWN.archives[:1], train=KNOWN.train[:1], valid=(), held_out=5)
-    collect(known, tmp_path, progress=False)
+    prepare_dataset(known, tmp_path, progress=False)
     assert (tmp_path / "valid.en").read_bytes() == text(LINES[::5])
     assert (tmp_path / "train.en").read_bytes() == text(line for n, line in enumerate(LINES) if n % 5)
 
@@ -343,7 +343,7 @@ def test_evenly_spaced_lines(most, total, chunk):
     parts = [lines[i : i + chunk] for i in range(0, total, chunk)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collecting, "read_lines", lambda path: iter(parts))
-        found = [line for part in collecting.evenly(parts, most, ["one"]) for line in part]
+        found = [line for part in collecting.evenly_spaced(parts, most, ["one"]) for line in part]
     assert found == lines[:: -(-total // most)] and len(found) <= most
 
 
@@ -368,7 +368,7 @@ def test_a_folder_of_something_else_and_ones_own_text_are_left_alone(tmp_path, c
     (tmp_path / "linked").hardlink_to(out / "train.src")
     for one in (out / "train.src", tmp_path / "linked"):
         assert main([*data, str(out), f"--train-src={one}", given[1]]) == 2
-        assert f"{one}: expected text outside of --out; got {out}" in capfd.readouterr().err
+        assert f"{one}: expected a text outside --out; got an output file, {out}" in capfd.readouterr().err
     (tmp_path / "linked").unlink()
     assert files_of(tmp_path) == before
 
@@ -379,12 +379,12 @@ def test_the_command_prepares_ones_own_files_and_tells_mistakes_in_one_line(tmp_
     own = ["data", "own", "--out", str(tmp_path / "out"), "--vocab-size", "290", "--quiet"]
     files = [f"--{part}-{side}={tmp_path / side}" for part in ("train", "valid") for side in ("src", "tgt")]
     assert main([*own, *files]) == 0
-    assert "16 pairs read, 12 kept; left out: 1 empty, 0 long, 0 ratio, 1 script, 2 duplicate" in capfd.readouterr().out
+    assert "16 pairs read, 12 kept; removed: 1 empty, 0 too long, 0 length ratio, 1 not Latin, 2 duplicates" in capfd.readouterr().out
     assert len((tmp_path / "out/valid.src").read_text().splitlines()) == 15  # only what is empty on both sides goes
     for arguments, said in (
         (["data", "wmt15", "--out", "x"], "got 'wmt15'; try wmt14"),
-        ([*own, files[0]], "expected both sides of a text"),
-        (["data", "multi30k", "--out", "x", *files], "expected no files"),
+        ([*own, files[0]], "expected both sides of each text"),
+        (["data", "multi30k", "--out", "x", *files], "expected no text files"),
         ([*own, *files, "--tokenizer", "spm"], "--tokenizer: expected one of bpe, wordpiece; got 'spm'"),
         (["data", "multi30k", "--out", str(tmp_path / "m"), "--mirror", str(tmp_path)], "training.tar.gz (SHA-256 2"),
         ([*own, "--train-src=nowhere", "--train-tgt=nowhere"], "nowhere: expected a text file"),

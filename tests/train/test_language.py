@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tokenizers(folder):
-    return {kind: PlainTokenizer.learn([folder / "train.txt"], kind, 280) for kind in KINDS}
+    return {kind: PlainTokenizer.from_files([folder / "train.txt"], kind, 280) for kind in KINDS}
 
 
 # ---- tokens
@@ -54,18 +54,18 @@ def test_a_text_has_the_same_tokens_in_one_piece_and_line_by_line(lines, tokeniz
 
 def test_a_tokenizer_is_the_same_for_the_same_text_and_when_read_back(folder, tokenizers, tmp_path):
     for kind, tokenizer in tokenizers.items():
-        assert PlainTokenizer.learn([folder / "train.txt"], kind, 280).digest == tokenizer.digest
+        assert PlainTokenizer.from_files([folder / "train.txt"], kind, 280).digest == tokenizer.digest
         tokenizer.save(tmp_path / kind)
         assert PlainTokenizer.load(tmp_path / kind).digest == tokenizer.digest
     assert tokenizers["characters"].vocab_size == 4 + len(set(TEXT)) and tokenizers["bpe"].vocab_size > 262
 
 
 def test_more_characters_than_the_vocabulary_holds_are_refused(folder):
-    match = r"vocab_size: expected at least 23, the text's 19 different characters and 4 .*; got 22; try more, or token"
+    match = r"vocab_size: expected at least 23, 19 different characters and 4 .*; got 22; try a larger one, or token"
     with pytest.raises(UserError, match=match):
-        PlainTokenizer.learn([folder / "train.txt"], "characters", 22)
+        PlainTokenizer.from_files([folder / "train.txt"], "characters", 22)
     with pytest.raises(UserError, match="tokenizer: expected one of characters, bpe; got 'wordpiece'"):
-        PlainTokenizer.learn([folder / "train.txt"], "wordpiece", 300)
+        PlainTokenizer.from_files([folder / "train.txt"], "wordpiece", 300)
 
 
 # ---- windows
@@ -188,7 +188,7 @@ def test_an_empty_prompt_begins_as_a_line_does(learned):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (("--prompt", "Être"), "prompt: expected characters of the text that the model learned; got 'Ê'; try another"),
+        (("--prompt", "Être"), "prompt: expected characters of the training text; got 'Ê'; try another"),
         (("--top-p", "1.5"), "--top-p: expected a number above 0 to 1; got 1.5"),
         (("--temperature", "-1"), "--temperature: expected a number from 0 to 1e6; got -1.0"),
         (("--tokens", "0"), "--tokens: expected a whole number from 1 to 10000000; got 0"),
@@ -211,7 +211,7 @@ def test_a_text_too_short_for_a_window_leaves_no_folder(folder, tmp_path):
     (tmp_path / "short.txt").write_text("be\n")
     values = tomllib.loads(config(folder).dump())
     values["data"]["text"] = str(tmp_path / "short.txt")
-    with pytest.raises(UserError, match="short.txt: expected a text of at least 13 tokens, data.max_length and one"):
+    with pytest.raises(UserError, match="short.txt: expected a text of at least 13 tokens .data.max_length . 1."):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 

@@ -50,7 +50,7 @@ def test_rows_are_trained_scored_and_written_beside_the_papers(tmp_path, texts, 
     assert main([*arguments, "--rows", "base, big", *options, *sets]) == 0
     page = capfd.readouterr().out
     assert page == (tmp_path / "t/table3.md").read_text("utf-8")
-    assert "not the paper's" in page and (tmp_path / "t/table3.png").stat().st_size > 1000
+    assert "not comparable with the paper's" in page and (tmp_path / "t/table3.png").stat().st_size > 1000
     written = json.loads((tmp_path / "t/table3.json").read_text("utf-8"))
     base, big = written["rows"][:2]
     assert (base["ours"]["steps"], big["ours"]["steps"]) == (2, 6)  # 100,000 and 300,000 in the paper
@@ -103,10 +103,10 @@ def test_a_row_that_fails_holds_up_no_other_and_is_tried_again(tmp_path, texts, 
     ("changes", "said"),
     [
         ({"rows": ["A-h3"]}, "--rows: expected rows of base, .*; got 'A-h3'; try A-h32"),
-        ({"steps": 5}, "expected steps = 4, as its rows have; got 5; try a new --out"),
+        ({"steps": 5}, "expected steps = 4, as in its finished rows; got 5; try a new --out"),
         ({"settings": [*SMALL, "train.seed=2"]}, "expected settings = .*train.seed=2.*; try a new --out"),
         ({"texts": {"train_src": "nowhere"}}, "nowhere: expected a text file"),
-        ({"texts": {"valid_src": "", "valid_tgt": ""}}, "valid_src: expected a text to score on"),
+        ({"texts": {"valid_src": "", "valid_tgt": ""}}, "valid_src: expected a validation text"),
         ({"settings": ["train.sed=2"]}, "unknown one; try train.seed"),
     ],
 )
@@ -181,7 +181,7 @@ def test_without_matplotlib_there_is_a_note_and_no_picture(tmp_path, monkeypatch
     row = {"perplexity": 5.0, "bleu": 20.0, "parameters": 10, "averaged": {"perplexity": 4.0, "bleu": 21.0}}
     row |= {"steps": 3, "seconds": 1.0, "signature": "s"}
     comparison.write_comparison(tmp_path, {"base": row}, "tiny", (4, 2), {})
-    assert "expected matplotlib; got none; try pip install" in capfd.readouterr().err
+    assert "matplotlib is not installed; try pip install" in capfd.readouterr().err
     page = (tmp_path / "table3.md").read_text("utf-8")
     assert "5.00 (4.00)" in page and "table3.png" not in page and not (tmp_path / "table3.png").exists()
 
@@ -217,7 +217,7 @@ def test_the_comparators_stand_beside_ours_with_both_counts(trained, texts, tmp_
     expected = shape.training_flops(round(entry["tokens"] * source), round(entry["tokens"] * (1 - source)))
     assert ours["counted"] == pytest.approx(expected)
     found = (tmp_path / "en-de.translated").read_text("utf-8").split("\n")[:-1]
-    monkeypatch.setattr(table2, "translate_lines", lambda *_, **__: pytest.fail("translated again"))
+    monkeypatch.setattr(table2, "best_translations", lambda *_, **__: pytest.fail("translated again"))
     assert main(arguments) == 0 and len(found) == 4
     capfd.readouterr()
     for wrong, said in (

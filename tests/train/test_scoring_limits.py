@@ -22,7 +22,7 @@ def test_ter_of_long_lines_is_left_out_with_a_line(tmp_path, capfd):
     shuffled = random.Random(0).sample(words, len(words))
     status, out, err = scored(tmp_path, capfd, ["a b", " ".join(shuffled)], ["a b", " ".join(words)])
     assert status == 0 and "chrF" in out and "TER" not in out
-    assert err.count("\n") == 1 and f"line 2 has 3,000 words, over {TER_WORDS}" in err
+    assert err.count("\n") == 1 and f"line 2 has 3,000 words; its limit is {TER_WORDS} words" in err
 
 
 def test_a_line_beyond_all_scores_is_refused(tmp_path, capfd):

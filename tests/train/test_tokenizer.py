@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from tests import ROOT
 from train.errors import UserError
-from train.text.tokenizer import ALPHABET, KINDS, PRETOKENIZERS, SMALLEST, SPECIALS, Tokenizer, normalize
+from train.text.tokenizer import ALPHABET, KINDS, PRETOKENIZERS, MIN_VOCAB_SIZE, SPECIALS, Tokenizer, normalize
 
 BOTH = [(kind, pretokenizer) for kind in KINDS for pretokenizer in PRETOKENIZERS]
 SPACE = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")  # Unicode's White_Space
@@ -68,7 +68,7 @@ def test_decode_gives_back_the_text_up_to_runs_of_white_space(tokenizers, key, t
 
 
 @settings(max_examples=60, deadline=None)
-@given(ids=st.lists(st.integers(0, SMALLEST + 20), max_size=12))
+@given(ids=st.lists(st.integers(0, MIN_VOCAB_SIZE + 20), max_size=12))
 def test_any_ids_decode_to_one_line_without_special_tokens(tokenizers, ids):
     tokenizer = tokenizers["bpe", "words"]
     text = tokenizer.decode(ids)
@@ -125,7 +125,7 @@ def learn_plainly(words: Counter[str], size: int) -> list[list[str]]:
 def test_pieces_are_those_of_a_plain_merge_loop_also_where_frequencies_tie(tmp_path_factory, words):
     path = tmp_path_factory.mktemp("tie") / "text"
     path.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
-    Tokenizer.train([path], "bpe", SMALLEST + 60, "whitespace").save(path)
+    Tokenizer.train([path], "bpe", MIN_VOCAB_SIZE + 60, "whitespace").save(path)
     model = json.loads(path.read_text(encoding="utf-8"))["model"]
     assert model["merges"] == learn_plainly(Counter("Ġ" + word for word in words), len(ALPHABET) + 60)
     learned = list(dict.fromkeys(left + right for left, right in model["merges"]))
@@ -145,10 +145,10 @@ def test_the_names_of_special_tokens_in_the_text_are_text(tmp_path, key):
 
 def test_words_keep_letters_digits_and_the_rest_apart(tokenizers):
     tokenizer = tokenizers["bpe", "words"]
-    for i in range(SMALLEST, tokenizer.vocab_size):
+    for i in range(MIN_VOCAB_SIZE, tokenizer.vocab_size):
         piece = tokenizer.decode([i])
         assert re.fullmatch(r"[^\W\d_]*|\d*|[\W_]*", piece.replace("\ufffd", "")), piece
-    assert any(len(tokenizer.decode([i])) > 3 for i in range(SMALLEST, tokenizer.vocab_size))
+    assert any(len(tokenizer.decode([i])) > 3 for i in range(MIN_VOCAB_SIZE, tokenizer.vocab_size))
     loose = tokenizers["bpe", "whitespace"]
     assert len(loose.encode("can't")) < len(tokenizer.encode("can't"))  # may join what stands together
 
@@ -182,7 +182,7 @@ def test_digests_tell_tokenizers_apart_and_not_the_layouts_of_a_file(tmp_path, t
 def test_a_small_text_gives_a_small_vocabulary(tmp_path):
     (tmp_path / "text").write_text("ab ab ab cd\n", encoding="utf-8")
     tokenizer = Tokenizer.train(tmp_path / "text", vocab_size=37000)  # one path will do
-    assert tokenizer.vocab_size == SMALLEST + 2  # "ab" and " ab"; "cd" stands there once
+    assert tokenizer.vocab_size == MIN_VOCAB_SIZE + 2  # "ab" and " ab"; "cd" stands there once
     assert len(tokenizer.encode("ab cd")) == 1 + 3
 
 
@@ -208,7 +208,7 @@ def test_settings_of_a_foreign_file_that_would_spoil_encoding_are_switched_off(t
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"vocab_size": SMALLEST - 1}, f"data.vocab_size: expected at least {SMALLEST}, .* got {SMALLEST - 1}; try"),
+        ({"vocab_size": MIN_VOCAB_SIZE - 1}, f"data.vocab_size: expected at least {MIN_VOCAB_SIZE}, .* got {MIN_VOCAB_SIZE - 1}; try"),
         ({"kind": "unigram"}, "tokenizer: expected one of bpe, wordpiece; got 'unigram'; try"),
         ({"pretokenizer": "chars"}, "pretokenizer: expected one of words, whitespace; got 'chars'; try"),
         ({"paths": ["no/such/file"]}, "no/such/file: expected a text file; got no such file; try"),

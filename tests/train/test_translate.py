@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.tasks.pairs import length_batches, numbered, pad_sources
+from train.tasks.pairs import length_batches, format_hypotheses, pad_sources
 from train.tasks.translation import translate_lines, translate_stream
 
 PAD, BOS, EOS, FIRST = 0, 1, 2, 4
@@ -133,7 +133,7 @@ def test_output_begins_before_the_input_ends():
 
 def test_progress_counts_every_line_once():
     steps = []
-    echo(["ab", "", "c", "d" * 9], progress=steps.append, batch_tokens=1)
+    echo(["ab", "", "c", "d" * 9], on_progress=steps.append, batch_tokens=1)
     assert steps == [1, 1, 1, 1]
 
 
@@ -148,8 +148,8 @@ def test_a_line_end_in_a_translation_becomes_a_space():
 
 def test_the_n_best_list_is_written_as_moses_writes_it():
     (translations,) = echo(["ab"], n_best=2, beam=2)
-    assert numbered(translations, 0) == "ab"
-    first, second = numbered(translations, 7, 2).split("\n")
+    assert format_hypotheses(translations, 0) == "ab"
+    first, second = format_hypotheses(translations, 7, 2).split("\n")
     assert first == f"7 ||| ab ||| {translations[0][1]:.4f}"
     assert second.startswith("7 ||| ")
 

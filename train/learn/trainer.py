@@ -31,7 +31,7 @@ from train.run.folder import RunFolder
 from train.run.report import Notes, RunReport, Silent, clock
 from train.run.state import COUNT, RunState, Summary
 from train.tasks import TASKS
-from train.text.batches import Place, Stream
+from train.text.batches import Position, Stream
 
 RETRY = 60  # seconds until a checkpoint that could not be written is tried again
 SLOW = 10  # updates: so much longer than the others, beside train.rank_timeout, a rank may take for one
@@ -166,7 +166,7 @@ class Trainer:
             self._skip(step, where, first, *(("gradient norm", norm) if math.isfinite(loss) else ("loss", loss)))
         return good
 
-    def _where(self, place: Place) -> str:
+    def _where(self, place: Position) -> str:
         return self.task.where(self.corpora["train"], self.stream.examples(place))
 
     def _skip(self, step: int, where: str, first: str, what: str, value: float) -> None:

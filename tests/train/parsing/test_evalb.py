@@ -11,7 +11,7 @@ from tests import ROOT
 from tests.helpers.evalb_reference import COLLINS, DELETED, line_of
 from train import UserError
 from train.cli import main
-from train.tasks.parsing.evalb import Parameters, score, score_files, score_sentence, table
+from train.tasks.parsing.evalb import Parameters, score, score_files, score_sentence, evalb_table
 from train.tasks.parsing.trees import Leaf, Tree, read_sentences, write_tree
 
 DATA = Path(os.environ.get("NPX_DATA", ROOT.parent / "shared" / "data"))
@@ -52,7 +52,7 @@ def figures(gold, found, how):
     """A line of the table, as numbers."""
     one = score_sentence([gold], [found], how)
     c = one.counts
-    return one.length, one.status, c.matched, c.gold, c.found, c.crossing, c.words, c.tags
+    return one.length, one.status, c.matched, c.gold, c.predicted, c.crossing, c.words, c.tags
 
 
 def test_2000_random_pairs_score_as_a_slow_implementation_does(tmp_path):
@@ -77,7 +77,7 @@ def test_2000_random_pairs_score_as_a_slow_implementation_does(tmp_path):
     assert [sums.no_crossing, sums.few_crossing] == [sum(line[5] <= most for line in valid) for most in (0, 2)]
     assert 100 < sums.complete == sum(line[2] == line[3] == line[4] for line in valid)
     r, p = (100 * sum(line[2] for line in valid) / sum(line[i] for line in valid) for i in (3, 4))
-    assert sums.figures()["f1"] == float(f"{2 * p * r / (p + r):.2f}") and sums.matched > 1000
+    assert sums.as_dict()["f1"] == float(f"{2 * p * r / (p + r):.2f}") and sums.matched > 1000
 
 
 @pytest.mark.parametrize(("name", "param"), [("sample", "sample"), ("bug", "new")])
@@ -85,7 +85,7 @@ def test_the_table_equals_evalbs_on_its_own_samples(name, param):
     if not GIVEN.is_dir():
         pytest.skip(f"no {GIVEN}; set NPX_DATA")
     how = Parameters.load(GIVEN / f"{param}.prm")
-    lines = list(table(score_files(GIVEN / f"{name}.gld", GIVEN / f"{name}.tst", how)))
+    lines = list(evalb_table(score_files(GIVEN / f"{name}.gld", GIVEN / f"{name}.tst", how)))
     theirs = (GIVEN / f"{name}.rsl").read_text().splitlines()
     if name == "sample":
         assert lines == theirs
@@ -98,12 +98,12 @@ def test_the_table_equals_evalbs_on_its_own_samples(name, param):
 def test_a_tree_with_itself_is_perfect_and_sums_are_told_by_length():
     trees = [gold for gold, _ in random_pairs(100, seed=2)]
     report = score([([tree], [tree]) for tree in trees])
-    got = report.figures()
+    got = report.as_dict()
     assert got["f1"] == got["recall"] == got["precision"] == got["complete_match"] == got["tagging"] == 100
     assert got["crossing"] == 0 and got["no_crossing"] == 100 and got["error_sentences"] == 0
     sums = report.by_length((3, 6))
     assert list(sums) == ["1-3", "4-6", "over 6"] and sum(c.sentences for c in sums.values()) == 100
-    assert score([]).figures()["f1"] == 0
+    assert score([]).as_dict()["f1"] == 0
 
 
 def write(path, *lines):
@@ -133,7 +133,7 @@ def test_roots_that_only_gold_trees_have_are_counted_as_evalb_does_and_told(tmp_
         assert main(["score-trees", "--gold", gold, "--hyp", other, "--json"]) == 0
         out, err = capsys.readouterr()
         assert json.loads(out)["recall"] == (50 if words else 100)
-        assert ("in gold trees alone: 1, counted as EVALB does" in err) == words and err.count("\n") == words
+        assert ("that the scored tree lacks: 1; EVALB counts it" in err) == words and err.count("\n") == words
 
 
 def test_mistakes_end_in_one_line(tmp_path, capsys):
@@ -141,7 +141,7 @@ def test_mistakes_end_in_one_line(tmp_path, capsys):
     empty = write(tmp_path / "empty")
     param = write(tmp_path / "p.prm", "# fine", "DELETE_LABEL TOP", "LABELED many")
     for options, message in (
-        (["--gold", gold, "--hyp", short], "expected equally many sentences, a tree a line; got 2 and 1"),
+        (["--gold", gold, "--hyp", short], "expected equal numbers of sentences, one tree per line; got 2 and 1"),
         (["--gold", gold, "--hyp", empty], "got an empty file"),
         (["--gold", gold, "--hyp", str(tmp_path / "none")], "got no such file"),
         (["--gold", gold, "--hyp", gold, "--param", param], "p.prm, line 3: expected one of DELETE_LABEL"),
@@ -156,5 +156,5 @@ def test_a_file_is_read_by_lines_unless_a_tree_reaches_over_one(tmp_path):
     assert [len(trees) for _, trees in read_sentences(lines)] == [1, 0, 2]
     trees = write(tmp_path / "trees", "(S", "  (A a))", "", "(S (A a)) (S (B b))")
     assert [(line, len(trees)) for line, trees in read_sentences(trees)] == [(2, 1), (4, 1), (4, 1)]
-    with pytest.raises(UserError, match="line 1: expected every bracket of the tree that begins here closed"):
+    with pytest.raises(UserError, match="line 1: expected the tree that begins here to be closed"):
         read_sentences(write(tmp_path / "open", "(S (A a)"))

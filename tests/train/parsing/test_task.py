@@ -16,9 +16,9 @@ from train.cli import main
 from train.run.checkpoint import find_checkpoint, read_state
 from train.run.folder import RunFolder
 from train.tasks.pairs import pad_sources
-from train.tasks.parsing.constrained import WholeTrees
-from train.tasks.parsing.linearize import linearize, tree_of
-from train.tasks.parsing.task import GreedyF1, cleaned, parse_stream
+from train.tasks.parsing.constrained import ConstrainedParser
+from train.tasks.parsing.linearize import linearize, tree_from_tokens
+from train.tasks.parsing.task import GreedyF1, read_clean_trees, parse_stream
 from train.tasks.parsing.tokenizer import KINDS, TreeTokenizer, shape
 from train.tasks.parsing.trees import Leaf, Tree, read_trees, write_tree
 from train.viewer.trees import attention_over_words, draw_tree
@@ -66,8 +66,8 @@ def run(folder, tmp_path_factory):
 @pytest.mark.parametrize("tags", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_symbols_come_first_and_trees_come_back_from_ids(folder, tmp_path, kind, tags):
-    trees = list(cleaned(folder / "train.mrg"))
-    tokenizer = TreeTokenizer.learn(trees, kind, 400, tags)
+    trees = list(read_clean_trees(folder / "train.mrg"))
+    tokenizer = TreeTokenizer.from_trees(trees, kind, 400, tags)
     assert tokenizer.n_outputs == 4 + len({t for tree in trees for t in linearize(tree, tags)}) < tokenizer.vocab_size
     ids = tokenizer.encode_trees(trees)
     assert [tokenizer.symbols(row) for row in ids] == [linearize(tree, tags) for tree in trees]
@@ -76,19 +76,19 @@ def test_symbols_come_first_and_trees_come_back_from_ids(folder, tmp_path, kind,
     assert words[1] == [] and all(i == 3 or i >= tokenizer.n_outputs for row in words for i in row)
     tokenizer.save(tmp_path / "t.json")
     again = TreeTokenizer.load(tmp_path / "t.json")
-    assert again.digest == tokenizer.digest == TreeTokenizer.learn(trees, kind, 400, tags).digest
+    assert again.digest == tokenizer.digest == TreeTokenizer.from_trees(trees, kind, 400, tags).digest
     assert again.encode_batch(["the cat"]) == tokenizer.encode_batch(["the cat"]) and again.tags == tags
     first = min(t for tree in trees for t in linearize(tree, tags))
     assert again.symbols([0, 1, 2, 3, tokenizer.vocab_size - 1, 4]) == ["", "", "", "", "", first]
 
 
 def test_with_affixes_a_word_is_two_pieces_and_a_new_one_its_shape_and_ending(folder):
-    tokenizer = TreeTokenizer.learn(list(cleaned(folder / "train.mrg")), "affixes", 400, False)
+    tokenizer = TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 400, False)
     cat, hat, new = tokenizer.encode_batch(["cat", "hat", "Qqq"])
     assert len(cat) == len(hat) == len(new) == 2 and cat != hat and new[1] == 3
     assert [shape(w) for w in ("Hat", "mid-1990s", "IBM", "$1,234")] == ["?Aaa", "?aa-00a", "?AA", "?$0,00"]
     with pytest.raises(UserError, match="vocab_size: expected at least"):
-        TreeTokenizer.learn(list(cleaned(folder / "train.mrg")), "affixes", 100, False)
+        TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 100, False)
 
 
 def test_a_tokenizer_of_another_task_is_none_of_trees(folder, tmp_path):
@@ -96,7 +96,7 @@ def test_a_tokenizer_of_another_task_is_none_of_trees(folder, tmp_path):
 
     (tmp_path / "text").write_text("a b c\n")
     Tokenizer.train([tmp_path / "text"], vocab_size=270).save(tmp_path / "t.json")
-    with pytest.raises(UserError, match="expected the symbols of trees after the 4 special tokens"):
+    with pytest.raises(UserError, match="expected tree symbols after the 4 special tokens"):
         TreeTokenizer.load(tmp_path / "t.json")
 
 
@@ -142,7 +142,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(run, folder, tmp_path):
 
 def test_f1_in_validation_is_that_of_the_trees_it_found(run, folder):
     model, tokenizer, config = load_model(run)
-    gold = list(cleaned(folder / "valid.mrg"))
+    gold = list(read_clean_trees(folder / "valid.mrg"))
     scores = GreedyF1(tokenizer, str(folder / "valid.mrg"), 60, 30)
     src = np.array([[*ids, 2] for ids in tokenizer.encode_batch([" ".join(t.words()) for t in gold])])
 
@@ -183,20 +183,20 @@ def test_parse_of_gold_trees_scores_them(run, folder, tmp_path, capsys):
 
 @pytest.mark.parametrize("tags", [False, True])
 def test_a_search_kept_to_trees_writes_nothing_else_at_the_models_own_probability(folder, tags):
-    tokenizer = TreeTokenizer.learn(list(cleaned(folder / "train.mrg")), "affixes", 400, tags)
+    tokenizer = TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 400, tags)
     shape = {"d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 1, "dropout": 0.0, "n_outputs": tokenizer.n_outputs}
     sentences = [line.split() for line in ("the cat .", "dog", ". the ran ? mat", "the cat")]
     ids = tokenizer.encode_batch([" ".join(words) for words in sentences])
     finished = 0
     for seed in range(5):
         model = build(TransformerConfig(tokenizer.vocab_size, **shape), seed)
-        kept, src = WholeTrees(model, tokenizer, sentences), pad_sources(ids, model.config)
+        kept, src = ConstrainedParser(model, tokenizer, sentences), pad_sources(ids, model.config)
         found = beam_search(kept, src, beam=4, n_best=4, max_extra=40, alpha=0.0)
         for words, source, hypotheses in zip(sentences, ids, found, strict=True):
             for h in (h for h in hypotheses if h.finished):
                 finished += 1
                 tokens = tokenizer.symbols(h.tokens)
-                tree, repaired = tree_of(tokens, words)
+                tree, repaired = tree_from_tokens(tokens, words)
                 assert not repaired and linearize(tree, tags) == tokens
                 logits = model(np.array([[*source, 2]]), np.array([[1, *h.tokens]])).data[0]
                 log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
@@ -233,13 +233,13 @@ def test_mistakes_end_in_one_line(run, folder, tmp_path, capfd):
     new = ["train", "base", "--set", "data.task=parsing", "--out", str(tmp_path / "new")]
     model, good = ["parse", "--model", str(run)], str(folder / "train.mrg")
     for options, message in (
-        ([*new, "--train-trees", str(bad)], "bad.mrg, line 1: expected every bracket of the tree that begins here"),
+        ([*new, "--train-trees", str(bad)], "bad.mrg, line 1: expected the tree that begins here to be closed"),
         ([*new, "--train-trees", str(traces)], "expected at least one tree with a word"),
         (new, "data.train_trees: expected a text file; got none; try --train-trees FILE"),
         ([*new, "--train-trees", good, "--set", "data.tokenizer=characters"], "characters"),
         ([*new, "--train-trees", good, "--set", "data.leaves=tag"], 'try leaves = "tags"'),
         ([*model, "--gold", str(bad)], "bad.mrg, line 1"),
-        ([*model, "--gold", good, "--input", good], "--gold: expected sentences from one place"),
+        ([*model, "--gold", good, "--input", good], "--gold: expected --input or --gold; got both"),
         ([*model, "--gold", good, "--lexicon", str(bad)], "bad.mrg, line 1"),
         ([*model, "--gold", good, "--lexicon", good], "--lexicon: expected a parser that writes tags; got"),
         ([*model, "--gold", good, "--lexicon", good, "--free"], "--lexicon: expected a search kept to trees"),
@@ -254,7 +254,7 @@ def test_mistakes_end_in_one_line(run, folder, tmp_path, capfd):
 
 
 def test_what_is_written_is_read_back(folder):
-    trees = list(cleaned(folder / "train.mrg"))
+    trees = list(read_clean_trees(folder / "train.mrg"))
     assert write_tree(trees[0]).startswith("(TOP (S (NP (DT the) (NN cat)) (VP")
     assert len(trees) == len(TREES)
 
@@ -263,9 +263,9 @@ def test_what_is_written_is_read_back(folder):
 
 
 def test_a_run_of_an_older_version_is_given_the_lexicon_of_trees(folder, tmp_path, capsys):
-    gold, many = list(cleaned(folder / "valid.mrg")), tmp_path / "many.mrg"
+    gold, many = list(read_clean_trees(folder / "valid.mrg")), tmp_path / "many.mrg"
     many.write_text("".join(tree + "\n" for tree in TREES * 20), encoding="utf-8")  # each word has one tag, 100 times
-    spec = TreeTokenizer.learn(list(cleaned(folder / "train.mrg")), "affixes", 200, True)._spec
+    spec = TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 200, True)._spec
     del spec["model"]["tags"]
     TreeTokenizer(spec).save(tmp_path / "old.json")
     run, out = tmp_path / "run", tmp_path / "out"
@@ -290,10 +290,10 @@ def test_a_run_of_an_older_version_is_given_the_lexicon_of_trees(folder, tmp_pat
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_attention_is_told_by_words(folder, kind):
-    tokenizer = TreeTokenizer.learn(list(cleaned(folder / "train.mrg")), kind, 400, True)
+    tokenizer = TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), kind, 400, True)
     shape = {"d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2, "dropout": 0.0, "n_outputs": tokenizer.n_outputs}
     model = build(TransformerConfig(tokenizer.vocab_size, **shape), 3)
-    tree = next(cleaned(folder / "train.mrg"))
+    tree = next(read_clean_trees(folder / "train.mrg"))
     tokens, attention = attention_over_words(model, tokenizer, tree)
     assert tokens == [*linearize(tree, tags=True), "end"] and attention.shape == (len(tokens), len(tree.words()) + 1)
     np.testing.assert_allclose(attention.sum(axis=1), 1, rtol=1e-6)
@@ -311,7 +311,7 @@ def test_a_parse_is_drawn_with_what_the_decoder_looks_at(run, folder, tmp_path, 
     (empty := tmp_path / "empty").write_text("\n", encoding="utf-8")
     unseen = ["parse", "--model", str(run), "--input", str(empty), "--svg", str(tmp_path / "no.svg")]
     assert main(unseen) == 2 and not (tmp_path / "no.svg").exists()
-    assert "--svg: expected a sentence, whose tree is drawn; got none" in capfd.readouterr().err
+    assert "--svg: expected a sentence to draw the tree of; got none" in capfd.readouterr().err
     odd = Tree("TOP", [Tree("A&B", [Leaf("<", "a<b")]), Leaf("'", "x")])
     drawn = ElementTree.fromstring(draw_tree(odd, ["(A", "end"], np.eye(2, 3)))
     assert {"a<b", "A&B"} <= {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
@@ -356,8 +356,8 @@ def test_table_4_trains_its_rows(folder, tmp_path, capsys):
     (tmp_path / "mine" / "test.mrg").write_text("my own")
     (tmp_path / "mine.mrg").write_text(TREES[0])
     for changes, said in (
-        ([f"--test-trees={tmp_path / 'mine.mrg'}"], "expected test trees = another, as its rows have; got this"),
-        ([f"--train-trees={tmp_path / 'mine.mrg'}"], "expected train trees = another"),
+        ([f"--test-trees={tmp_path / 'mine.mrg'}"], "expected the same test trees, as in its finished rows; got others"),
+        ([f"--train-trees={tmp_path / 'mine.mrg'}"], "expected the same train trees"),
         (["--scale=paper", "--set=model.n_heads=2"], "expected scale = small, as its rows have; got paper; try"),
         (["--set=train.seed=2"], "expected settings = "),
         ([f"--run=semi={tmp_path / 't' / 'rows' / 'wsj'}"], "expected run semi = another, as its rows have"),

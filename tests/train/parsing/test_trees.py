@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train import UserError
-from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION, linearize, tree_of
+from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION, linearize, tree_from_tokens
 from train.tasks.parsing.trees import TOP, Leaf, Tree, clean, punctuation, read_trees, write_tree
 
 LABELS = st.sampled_from(["S", "NP", "VP", "ADVP|PRT", "X-Y"])
@@ -43,22 +43,22 @@ def tagged(tree, tags=False):
 def test_a_tree_comes_back_from_its_tokens(tree, tags):
     tokens = linearize(tree, tags)
     assert len([t for t in tokens if t[0] not in "()"]) == len(tree.words())
-    assert tree_of(tokens, tree.words()) == (tagged(tree, tags), False)
+    assert tree_from_tokens(tokens, tree.words()) == (tagged(tree, tags), False)
 
 
 @pytest.mark.parametrize("depth", [1, 200, 20_000])
 def test_unary_chains_of_any_depth_come_back(tmp_path, depth):
     tree = chain(depth)
-    assert tree_of(linearize(tree, tags=True), ["word"]) == (tree, False)
+    assert tree_from_tokens(linearize(tree, tags=True), ["word"]) == (tree, False)
     (tmp_path / "t").write_text(write_tree(tree), encoding="utf-8")
     assert [t for _, t in read_trees(tmp_path / "t")] == [tree] == [clean(tree)]
 
 
 @given(TOKENS, st.lists(WORDS, min_size=1, max_size=6))
 def test_any_tokens_become_a_tree_over_exactly_the_words(tokens, words):
-    tree, repaired = tree_of(tokens, words)
+    tree, repaired = tree_from_tokens(tokens, words)
     assert tree.words() == words and tree.label == TOP
-    again, twice = tree_of(linearize(tree, tags=True), words)
+    again, twice = tree_from_tokens(linearize(tree, tags=True), words)
     assert (again, twice) == (tree, False)  # what has been repaired is whole
     if not repaired:
         assert [t[0] if t[0] in "()" else "x" for t in tokens] == [
@@ -80,7 +80,7 @@ def test_any_tokens_become_a_tree_over_exactly_the_words(tokens, words):
     ],
 )
 def test_what_is_repaired_and_how(tokens, expected):
-    assert tree_of(tokens.split(), ["a", "b", "c"]) == (read(f"(TOP {expected})"), True)
+    assert tree_from_tokens(tokens.split(), ["a", "b", "c"]) == (read(f"(TOP {expected})"), True)
 
 
 def read(text):
@@ -114,10 +114,10 @@ def test_cleaning_drops_traces_and_function_tags():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("(S (A a))\n(S (NP (A a))\n", "line 2: expected every bracket of the tree that begins here closed"),
+        ("(S (A a))\n(S (NP (A a))\n", "line 2: expected the tree that begins here to be closed"),
         ("(S (A a))\n(S (A a)))\n", r"line 2: expected '\('; got '\)'"),
         ("(S (A a b))", "line 1: expected '\\)' or '\\(' after the word 'a'; got 'b'"),
-        ("(S (A a) b)", "line 1: expected '\\)' or '\\(' after what stands in brackets; got 'b'"),
+        ("(S (A a) b)", "line 1: expected '\\)' or '\\(' after a closing bracket; got 'b'"),
         ("(S\n(A a (B b)))", "line 2: expected '\\)' after the word 'a'; got '\\(B'"),
         ("word\n", "line 1: expected '\\('; got 'word'"),
         ("# nothing\n\n", "expected at least one tree; got 2 lines without any"),

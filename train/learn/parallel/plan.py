@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from npx.distributed import World
-from train.text.batches import Place, Stream
+from train.text.batches import Position, Stream
 
 
 class WorkShare(NamedTuple):
@@ -38,9 +38,9 @@ def shared_out(tokens: Sequence[int], ranks: int) -> list[list[int]]:
     return [sorted(numbers) for numbers in taken]
 
 
-def planned(stream: Stream, place: Place, count: int, world: World) -> tuple[list[Place], int, WorkShare]:
+def planned(stream: Stream, place: Position, count: int, world: World) -> tuple[list[Position], int, WorkShare]:
     """An update of `count` micro-batches from a place on: their places, all their tokens, and this rank's share."""
-    places = stream.places(place, count)
+    places = stream.positions(place, count)
     targets, tokens = zip(*map(stream.sizes, places), strict=True)
     return places, sum(tokens), WorkShare(shared_out(tokens, world.size)[world.rank], count, sum(targets))
 
