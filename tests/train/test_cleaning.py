@@ -66,4 +66,9 @@ def test_what_was_seen_is_a_set(batches):
 
 @pytest.mark.parametrize("text", ["Ärger über Œuvre", "ﬁn", "12 — 34 …", "日本 is Japan", "ẞ", "x²", "α-Strahlen"])
 def test_latin_text_with_some_of_others_is_no_foreign_text(text):
-    assert not is_non_latin(text) and is_non_latin("日本語のテキスト ok") and is_non_latin("Привет, мир") and is_non_latin("𝟙 עברית")
+    assert (
+        not is_non_latin(text)
+        and is_non_latin("日本語のテキスト ok")
+        and is_non_latin("Привет, мир")
+        and is_non_latin("𝟙 עברית")
+    )

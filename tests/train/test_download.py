@@ -379,7 +379,10 @@ def test_the_command_prepares_ones_own_files_and_tells_mistakes_in_one_line(tmp_
     own = ["data", "own", "--out", str(tmp_path / "out"), "--vocab-size", "290", "--quiet"]
     files = [f"--{part}-{side}={tmp_path / side}" for part in ("train", "valid") for side in ("src", "tgt")]
     assert main([*own, *files]) == 0
-    assert "16 pairs read, 12 kept; removed: 1 empty, 0 too long, 0 length ratio, 1 not Latin, 2 duplicates" in capfd.readouterr().out
+    assert (
+        "16 pairs read, 12 kept; removed: 1 empty, 0 too long, 0 length ratio, 1 not Latin, 2 duplicates"
+        in capfd.readouterr().out
+    )
     assert len((tmp_path / "out/valid.src").read_text().splitlines()) == 15  # only what is empty on both sides goes
     for arguments, said in (
         (["data", "wmt15", "--out", "x"], "got 'wmt15'; try wmt14"),

@@ -111,7 +111,10 @@ def test_words_of_ones_own_are_not_taken_for_those_of_a_picture(tmp_path, uninte
         (["heads", "--input", "one", "--out", "none/a.svg"], "got no folder none"),
         (["heads", "--input", "one " * 300, "--out", "a.svg"], "expected 1 to 255 pieces; got"),
         (["heads", "--input", "one", "--kind", "corss", "--out", "a.svg"], "got 'corss'; try cross"),
-        (["memory", "--input", "one", "--out", "a.svg"], "expected --input for heads or beam alone; got it for memory"),
+        (
+            ["memory", "--input", "one", "--out", "a.svg"],
+            "expected --input only with heads or beam; got it with memory",
+        ),
         (["beam", "--input", "\u200b\ud800", "--out", "a.svg"], "expected UTF-8"),
     ],
 )

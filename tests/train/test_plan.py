@@ -41,7 +41,9 @@ def test_by_hand():
     p = estimate_step(8 * BUCKET, 0.25, 3.0, 2, 4, link)
     assert (p.compute, p.reduction, p.library) == (6.0, 22.0, 19.5)
     assert p.exposed == 22 - 2 * (1 - 1 / 6) + 0.5  # beside backward from when the first of 6 buckets is ready
-    assert estimate_step(8 * BUCKET, 0.25, 300.0, 2, 4, link).exposed == 2 * 2.75 + 0.5  # the last two, of the embedding
+    assert (
+        estimate_step(8 * BUCKET, 0.25, 300.0, 2, 4, link).exposed == 2 * 2.75 + 0.5
+    )  # the last two, of the embedding
     assert estimate_step(8 * BUCKET, 0.26, 300.0, 2, 4, link).exposed == 3 * 2.75 + 0.5  # of three one has little of it
     small = estimate_step(BUCKET / 2, 0.0, 300.0, 1, 4, link)
     assert small.exposed == small.reduction + 0.5  # one bucket waits for the end of backward

@@ -208,7 +208,10 @@ def test_settings_of_a_foreign_file_that_would_spoil_encoding_are_switched_off(t
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"vocab_size": MIN_VOCAB_SIZE - 1}, f"data.vocab_size: expected at least {MIN_VOCAB_SIZE}, .* got {MIN_VOCAB_SIZE - 1}; try"),
+        (
+            {"vocab_size": MIN_VOCAB_SIZE - 1},
+            f"data.vocab_size: expected at least {MIN_VOCAB_SIZE}, .* got {MIN_VOCAB_SIZE - 1}; try",
+        ),
         ({"kind": "unigram"}, "tokenizer: expected one of bpe, wordpiece; got 'unigram'; try"),
         ({"pretokenizer": "chars"}, "pretokenizer: expected one of words, whitespace; got 'chars'; try"),
         ({"paths": ["no/such/file"]}, "no/such/file: expected a text file; got no such file; try"),

@@ -92,7 +92,9 @@ def test_a_search_writes_no_tag_that_the_lexicon_does_not_give():
         model = build(TransformerConfig(tokenizer.vocab_size, **shape), seed)
         src = pad_sources(tokenizer.encode_batch([" ".join(words) for words in sentences]), model.config)
         for held in written:
-            found = beam_search(ConstrainedParser(model, tokenizer, sentences, held), src, beam=4, n_best=4, max_extra=60)
+            found = beam_search(
+                ConstrainedParser(model, tokenizer, sentences, held), src, beam=4, n_best=4, max_extra=60
+            )
             for words, hypotheses in zip(sentences, found, strict=True):
                 for h in (h for h in hypotheses if h.finished):
                     for leaf in tree_from_tokens(tokenizer.symbols(h.tokens), words)[0].leaves():

@@ -242,9 +242,9 @@ def test_mistakes_end_in_one_line(run, folder, tmp_path, capfd):
         ([*model, "--gold", good, "--input", good], "--gold: expected --input or --gold; got both"),
         ([*model, "--gold", good, "--lexicon", str(bad)], "bad.mrg, line 1"),
         ([*model, "--gold", good, "--lexicon", good], "--lexicon: expected a parser that writes tags; got"),
-        ([*model, "--gold", good, "--lexicon", good, "--free"], "--lexicon: expected a search kept to trees"),
+        ([*model, "--gold", good, "--lexicon", good, "--free"], "--lexicon: expected a constrained search"),
         ([*model, "--input", str(tmp_path / "none")], "expected a text file; got no such file"),
-        ([*model, "--n-best", "9"], "--n-best: expected at most the beam, 3; got 9"),
+        ([*model, "--n-best", "9"], "--n-best: expected at most the beam size, 3; got 9"),
         (["translate", "--model", str(run)], "expected a model of the task translation; got one of parsing"),
     ):
         assert main(options) == 2, options
@@ -356,11 +356,14 @@ def test_table_4_trains_its_rows(folder, tmp_path, capsys):
     (tmp_path / "mine" / "test.mrg").write_text("my own")
     (tmp_path / "mine.mrg").write_text(TREES[0])
     for changes, said in (
-        ([f"--test-trees={tmp_path / 'mine.mrg'}"], "expected the same test trees, as in its finished rows; got others"),
+        (
+            [f"--test-trees={tmp_path / 'mine.mrg'}"],
+            "expected the same test trees, as in its finished rows; got others",
+        ),
         ([f"--train-trees={tmp_path / 'mine.mrg'}"], "expected the same train trees"),
-        (["--scale=paper", "--set=model.n_heads=2"], "expected scale = small, as its rows have; got paper; try"),
+        (["--scale=paper", "--set=model.n_heads=2"], "expected scale = small, as in its finished rows; got paper; try"),
         (["--set=train.seed=2"], "expected settings = "),
-        ([f"--run=semi={tmp_path / 't' / 'rows' / 'wsj'}"], "expected run semi = another, as its rows have"),
+        ([f"--run=semi={tmp_path / 't' / 'rows' / 'wsj'}"], "expected the same run semi, as in its finished rows"),
         (["--run=wsj=nope"], "nope: expected a run folder or a checkpoint folder; got nothing"),
         ([f"--out={tmp_path / 'mine'}"], "expected a new folder, or one of this command; got another; try another"),
     ):
