@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.text.download.clean import Cleaner, Rules, HashSet, is_non_latin
+from train.text.download.clean import Cleaner, HashSet, Rules, is_non_latin
 
 words = st.lists(st.sampled_from("ein a Haus der the größte 東京 Дом 12 . x".split()), max_size=6).map(" ".join)
 pairs = st.lists(st.tuples(words, words), max_size=40)

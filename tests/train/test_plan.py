@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.cli.main import main
-from train.experiments.plan import LINKS, library_seconds, estimate_step
+from train.experiments.plan import LINKS, estimate_step, library_seconds
 from train.learn.parallel.reducer import BUCKET
 
 SIZES, SHARES, SECONDS = st.floats(1, 1e10), st.floats(0, 1), st.floats(1e-3, 10)

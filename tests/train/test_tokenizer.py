@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from tests import ROOT
 from train.errors import UserError
-from train.text.tokenizer import ALPHABET, KINDS, PRETOKENIZERS, MIN_VOCAB_SIZE, SPECIALS, Tokenizer, normalize
+from train.text.tokenizer import ALPHABET, KINDS, MIN_VOCAB_SIZE, PRETOKENIZERS, SPECIALS, Tokenizer, normalize
 
 BOTH = [(kind, pretokenizer) for kind in KINDS for pretokenizer in PRETOKENIZERS]
 SPACE = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")  # Unicode's White_Space

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.tasks.pairs import length_batches, format_hypotheses, pad_sources
+from train.tasks.pairs import format_hypotheses, length_batches, pad_sources
 from train.tasks.translation import translate_lines, translate_stream
 
 PAD, BOS, EOS, FIRST = 0, 1, 2, 4

@@ -17,7 +17,8 @@ VocabSize = Annotated[
 
 
 @app.command(
-    epilog="FLOP count every multiplication and addition. The paper's cost is its training time x 8 GPUs x 9.5 TFLOP/s."
+    epilog="FLOP counts include every multiplication and addition. The paper's cost is its training time x 8 GPUs x"
+    " 9.5 TFLOP/s."
 )
 def info(
     what: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="Run folder or preset.", show_default=False)],

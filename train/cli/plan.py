@@ -42,7 +42,7 @@ def plan(
     vocab_size: VocabSize = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="train.KEY=VALUE", help="Override a key of [train]; may be repeated."),
+        typer.Option("--set", metavar="train.KEY=VALUE", help="Override a training key; may be repeated."),
     ] = None,
 ) -> None:
     """Estimate the time of a training step on many GPUs from the speed of one."""

@@ -28,9 +28,12 @@ def with_task_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def task_options() -> Iterator[inspect.Parameter]:
     """Yield an option for each key of each task; its help is the key's up to the first punctuation mark."""
+    from models.fields import range_of
+
     for f in (f for task in TASKS.values() for f in fields(task.keys)):
         words = re.split(r"[:;.]", f.metadata["help"])[0]
-        kind = Annotated[str | None, typer.Option(metavar="F", help=f"{words}.")]
+        metavar = "|".join(range_of(f).choices) or "F"
+        kind = Annotated[str | None, typer.Option(metavar=metavar, help=f"{words}.")]
         yield inspect.Parameter(f.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=kind)
 
 

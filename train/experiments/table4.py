@@ -187,8 +187,8 @@ def markdown(table: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"# Table 4, scale {table['scale']}", "")
     if table["scale"] != "paper":
         yield "**These results are not comparable with the paper's:** they are from other, far fewer trees and a small"
-        yield "model. The parsers below the paper's in this table are comparable: they are trained and tested on the same"
-        yield "trees."
+        yield "model. The parsers below the paper's in this table are comparable: they are trained and tested on the"
+        yield "same trees."
         yield ""
     yield from ("| parser | training | F1 |", "|---|---|---|")
     for parser, training, f1 in table["paper"]:

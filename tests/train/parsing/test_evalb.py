@@ -11,7 +11,7 @@ from tests import ROOT
 from tests.helpers.evalb_reference import COLLINS, DELETED, line_of
 from train import UserError
 from train.cli import main
-from train.tasks.parsing.evalb import Parameters, score, score_files, score_sentence, evalb_table
+from train.tasks.parsing.evalb import Parameters, evalb_table, score, score_files, score_sentence
 from train.tasks.parsing.trees import Leaf, Tree, read_sentences, write_tree
 
 DATA = Path(os.environ.get("NPX_DATA", ROOT.parent / "shared" / "data"))
