@@ -1,4 +1,4 @@
-"""The task `parsing`: symbols first in the vocabulary, a training that learns trees, F1 and the best of it, `parse`."""
+"""The task `parsing`: vocabulary, training, validation F1, the command `parse`, its picture, and Table 4."""
 
 import json
 import shutil
@@ -65,7 +65,7 @@ def run(folder, tmp_path_factory):
 
 @pytest.mark.parametrize("tags", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_symbols_come_first_and_trees_come_back_from_ids(folder, tmp_path, kind, tags):
+def test_tree_symbols_have_the_first_ids_and_trees_round_trip(folder, tmp_path, kind, tags):
     trees = list(read_clean_trees(folder / "train.mrg"))
     tokenizer = TreeTokenizer.from_trees(trees, kind, 400, tags)
     assert tokenizer.n_outputs == 4 + len({t for tree in trees for t in linearize(tree, tags)}) < tokenizer.vocab_size
@@ -75,14 +75,14 @@ def test_symbols_come_first_and_trees_come_back_from_ids(folder, tmp_path, kind,
     words = tokenizer.encode_batch(["the cat (S XX <(S> </s>", "", "zzz"])
     assert words[1] == [] and all(i == 3 or i >= tokenizer.n_outputs for row in words for i in row)
     tokenizer.save(tmp_path / "t.json")
-    again = TreeTokenizer.load(tmp_path / "t.json")
-    assert again.digest == tokenizer.digest == TreeTokenizer.from_trees(trees, kind, 400, tags).digest
-    assert again.encode_batch(["the cat"]) == tokenizer.encode_batch(["the cat"]) and again.tags == tags
+    loaded = TreeTokenizer.load(tmp_path / "t.json")
+    assert loaded.digest == tokenizer.digest == TreeTokenizer.from_trees(trees, kind, 400, tags).digest
+    assert loaded.encode_batch(["the cat"]) == tokenizer.encode_batch(["the cat"]) and loaded.tags == tags
     first = min(t for tree in trees for t in linearize(tree, tags))
-    assert again.symbols([0, 1, 2, 3, tokenizer.vocab_size - 1, 4]) == ["", "", "", "", "", first]
+    assert loaded.symbols([0, 1, 2, 3, tokenizer.vocab_size - 1, 4]) == ["", "", "", "", "", first]
 
 
-def test_with_affixes_a_word_is_two_pieces_and_a_new_one_its_shape_and_ending(folder):
+def test_affixes_encode_a_word_as_two_tokens(folder):
     tokenizer = TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 400, False)
     cat, hat, new = tokenizer.encode_batch(["cat", "hat", "Qqq"])
     assert len(cat) == len(hat) == len(new) == 2 and cat != hat and new[1] == 3
@@ -91,7 +91,7 @@ def test_with_affixes_a_word_is_two_pieces_and_a_new_one_its_shape_and_ending(fo
         TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 100, False)
 
 
-def test_a_tokenizer_of_another_task_is_none_of_trees(folder, tmp_path):
+def test_a_tokenizer_without_tree_symbols_is_rejected(folder, tmp_path):
     from train import Tokenizer
 
     (tmp_path / "text").write_text("a b c\n")
@@ -100,30 +100,30 @@ def test_a_tokenizer_of_another_task_is_none_of_trees(folder, tmp_path):
         TreeTokenizer.load(tmp_path / "t.json")
 
 
-# ---- a model that writes the first ids alone
+# ---- a model with fewer outputs than inputs
 
 
-def test_outputs_are_the_first_ids_and_gradients_reach_their_rows():
+def test_n_outputs_limits_logits_and_gradients():
     shape = {"vocab_size": 30, "d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 1, "dropout": 0.0}
-    few, all_of_them = (build(TransformerConfig(**shape, n_outputs=n), 1) for n in (9, None))
+    few, full = (build(TransformerConfig(**shape, n_outputs=n), 1) for n in (9, None))
     rng = np.random.default_rng(0)
     src, tgt = rng.integers(3, 30, (4, 5)), rng.integers(3, 9, (4, 6))
     logits = few(src, tgt)
     assert logits.shape == (4, 6, 9)
-    np.testing.assert_allclose(logits.data, all_of_them(src, tgt).data[..., :9], rtol=1e-12)
+    np.testing.assert_allclose(logits.data, full(src, tgt).data[..., :9], rtol=1e-12)
     few.loss(src, tgt).backward()
     rows = np.abs(few.embedding.weight.grad).sum(axis=1)
     assert (rows[:9] > 0).all() and set(np.flatnonzero(rows[9:]) + 9) == set(src[src > 8].tolist())
-    found = [*greedy_search(few, src, max_extra=9), *(h for hs in beam_search(few, src, max_extra=9) for h in hs)]
-    assert max(i for h in found for i in h.tokens) < 9
+    hypotheses = [*greedy_search(few, src, max_extra=9), *(h for hs in beam_search(few, src, max_extra=9) for h in hs)]
+    assert max(i for h in hypotheses for i in h.tokens) < 9
     with pytest.raises(ValueError, match="n_outputs: expected a whole number from 3, .* to 30; got 2"):
         TransformerConfig(**shape, n_outputs=2)
 
 
-# ---- a training
+# ---- training
 
 
-def test_trees_are_learned_and_the_best_by_f1_is_kept(run, folder):
+def test_training_selects_the_checkpoint_with_the_best_f1(run, folder):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     curve = {entry["step"]: entry["f1"] for entry in lines if entry["kind"] == "valid"}
     assert list(curve) == [40, 80, 120] and max(curve.values()) == 100
@@ -134,13 +134,13 @@ def test_trees_are_learned_and_the_best_by_f1_is_kept(run, folder):
     assert state["run"]["best_step"] == best and state["run"]["best_score"] == 100 and state["model"]["n_outputs"]
 
 
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(run, folder, tmp_path):
+def test_resuming_equals_an_uninterrupted_run(run, folder, tmp_path):
     train(config(folder, max_steps=60), tmp_path / "b", progress=False)
     train(config(folder), tmp_path / "b", resume=True, progress=False)
     assert outcome(tmp_path / "b")[0] == outcome(run)[0]
 
 
-def test_f1_in_validation_is_that_of_the_trees_it_found(run, folder):
+def test_validation_f1_is_that_of_the_predicted_trees(run, folder):
     model, tokenizer, config = load_model(run)
     gold = list(read_clean_trees(folder / "valid.mrg"))
     scores = GreedyF1(tokenizer, str(folder / "valid.mrg"), 60, 30)
@@ -152,13 +152,13 @@ def test_f1_in_validation_is_that_of_the_trees_it_found(run, folder):
     Batch.src = src[::-1]
     scores.add(model, np.arange(len(gold))[::-1], Batch)
     assert scores.result() == {"f1": 100.0, "repaired": 0.0}
-    assert GreedyF1(tokenizer, str(folder / "valid.mrg"), 10, 30).gold == []  # none is that short
+    assert GreedyF1(tokenizer, str(folder / "valid.mrg"), 10, 30).gold == []  # all trees are longer
 
 
-# ---- parsing text
+# ---- parsing of text
 
 
-def test_parse_writes_a_tree_a_line(run, folder, tmp_path, capsys):
+def test_parse_writes_one_tree_per_line(run, folder, tmp_path, capsys):
     out, text = tmp_path / "out", tmp_path / "text"
     text.write_text("the cat sat on the mat .\n\n  zzz  (the) \u00a0x dog\n", encoding="utf-8")
     assert main(["parse", "--model", str(run), "--input", str(text), "--output", str(out)]) == 0
@@ -172,7 +172,7 @@ def test_parse_writes_a_tree_a_line(run, folder, tmp_path, capsys):
     assert "of 2 outputs" in capsys.readouterr().err
 
 
-def test_parse_of_gold_trees_scores_them(run, folder, tmp_path, capsys):
+def test_parse_gold_reports_f1(run, folder, tmp_path, capsys):
     out = tmp_path / "out"
     gold = ["--gold", str(folder / "valid.mrg"), "--n-best", "2"]
     assert main(["parse", "--model", str(run), *gold, "--output", str(out)]) == 0
@@ -182,7 +182,7 @@ def test_parse_of_gold_trees_scores_them(run, folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("tags", [False, True])
-def test_a_search_kept_to_trees_writes_nothing_else_at_the_models_own_probability(folder, tags):
+def test_constrained_search_yields_trees_with_the_models_probability(folder, tags):
     tokenizer = TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 400, tags)
     shape = {"d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 1, "dropout": 0.0, "n_outputs": tokenizer.n_outputs}
     sentences = [line.split() for line in ("the cat .", "dog", ". the ran ? mat", "the cat")]
@@ -190,9 +190,9 @@ def test_a_search_kept_to_trees_writes_nothing_else_at_the_models_own_probabilit
     finished = 0
     for seed in range(5):
         model = build(TransformerConfig(tokenizer.vocab_size, **shape), seed)
-        kept, src = ConstrainedParser(model, tokenizer, sentences), pad_sources(ids, model.config)
-        found = beam_search(kept, src, beam=4, n_best=4, max_extra=40, alpha=0.0)
-        for words, source, hypotheses in zip(sentences, ids, found, strict=True):
+        constrained, src = ConstrainedParser(model, tokenizer, sentences), pad_sources(ids, model.config)
+        results = beam_search(constrained, src, beam=4, n_best=4, max_extra=40, alpha=0.0)
+        for words, source, hypotheses in zip(sentences, ids, results, strict=True):
             for h in (h for h in hypotheses if h.finished):
                 finished += 1
                 tokens = tokenizer.symbols(h.tokens)
@@ -200,32 +200,36 @@ def test_a_search_kept_to_trees_writes_nothing_else_at_the_models_own_probabilit
                 assert not repaired and linearize(tree, tags) == tokens
                 logits = model(np.array([[*source, 2]]), np.array([[1, *h.tokens]])).data[0]
                 log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-                own = log_p[np.arange(len(logits)), [*h.tokens, 2]].sum()
-                np.testing.assert_allclose(h.log_probability, own, rtol=1e-5)
+                expected = log_p[np.arange(len(logits)), [*h.tokens, 2]].sum()
+                np.testing.assert_allclose(h.log_probability, expected, rtol=1e-5)
     assert finished >= 5
 
 
-def test_the_search_of_the_paper_is_free_and_repairs(run):
+def test_free_search_repairs_its_outputs(run):
     model, tokenizer, _ = load_model(run)
     lines = ["the the . dog cat cat on on the", "on on . . the", "dog " * 15, "the . " * 9, "cat on cat on . cat"]
-    kept, free = (
-        [found[0] for found in parse_stream(model, tokenizer, lines, free=free, beam=4, max_extra=60)]
+    constrained, free = (
+        [parses[0] for parses in parse_stream(model, tokenizer, lines, free=free, beam=4, max_extra=60)]
         for free in (False, True)
     )
-    assert [parse.tree.words() for parse in kept] == [parse.tree.words() for parse in free] == [*map(str.split, lines)]
-    assert sum(parse.repaired for parse in free) > sum(parse.repaired for parse in kept)
+    assert (
+        [parse.tree.words() for parse in constrained]
+        == [parse.tree.words() for parse in free]
+        == [*map(str.split, lines)]
+    )
+    assert sum(parse.repaired for parse in free) > sum(parse.repaired for parse in constrained)
 
 
-def test_a_sentence_longer_than_the_model_reads_keeps_all_its_words(run):
+def test_a_truncated_sentence_keeps_all_its_words(run):
     model, tokenizer, _ = load_model(run)
-    told = []
+    warnings = []
     line = "the cat sat on the mat . " * 5
-    (found,) = parse_stream(model, tokenizer, [line], max_length=20, on_warning=told.append, beam=1, max_extra=10)
-    assert found[0].tree.words() == line.split() and found[0].repaired
-    assert "line 1: expected at most 19 tokens; got 70; the model reads the first 19" in told[0]
+    (parses,) = parse_stream(model, tokenizer, [line], max_length=20, on_warning=warnings.append, beam=1, max_extra=10)
+    assert parses[0].tree.words() == line.split() and parses[0].repaired
+    assert "line 1: expected at most 19 tokens; got 70; the model reads the first 19" in warnings[0]
 
 
-def test_mistakes_end_in_one_line(run, folder, tmp_path, capfd):
+def test_invalid_options_are_reported_on_one_line(run, folder, tmp_path, capfd):
     bad = tmp_path / "bad.mrg"
     bad.write_text("(S (NP (NN a))\n(S (NN a))\n")
     traces = tmp_path / "traces.mrg"
@@ -253,16 +257,16 @@ def test_mistakes_end_in_one_line(run, folder, tmp_path, capfd):
     assert not (tmp_path / "new").exists()
 
 
-def test_what_is_written_is_read_back(folder):
+def test_clean_trees_are_read_from_a_file(folder):
     trees = list(read_clean_trees(folder / "train.mrg"))
     assert write_tree(trees[0]).startswith("(TOP (S (NP (DT the) (NN cat)) (VP")
     assert len(trees) == len(TREES)
 
 
-# ---- the tags that words may have
+# ---- the lexicon
 
 
-def test_a_run_of_an_older_version_is_given_the_lexicon_of_trees(folder, tmp_path, capsys):
+def test_runs_of_older_versions_take_a_lexicon_from_trees(folder, tmp_path, capsys):
     gold, many = list(read_clean_trees(folder / "valid.mrg")), tmp_path / "many.mrg"
     many.write_text("".join(tree + "\n" for tree in TREES * 20), encoding="utf-8")  # each word has one tag, 100 times
     spec = TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 200, True)._spec
@@ -270,13 +274,13 @@ def test_a_run_of_an_older_version_is_given_the_lexicon_of_trees(folder, tmp_pat
     TreeTokenizer(spec).save(tmp_path / "old.json")
     run, out = tmp_path / "run", tmp_path / "out"
     train(config(folder, data={"tokenizer": str(tmp_path / "old.json")}, max_steps=1), run, progress=False)
-    right = {}
+    n_correct = {}
     for options in ([], ["--lexicon", str(many)]):
         command = ["parse", "--model", str(run), "--gold", str(folder / "valid.mrg"), "--output", str(out)]
         assert main([*command, "--max-extra", "200", *options]) == 0
-        found = [tree.leaves() for _, tree in read_trees(out)]
-        right[len(options)] = sum(leaves == tree.leaves() for leaves, tree in zip(found, gold, strict=True))
-    assert right[0] < right[2] == len(gold)
+        predicted = [tree.leaves() for _, tree in read_trees(out)]
+        n_correct[len(options)] = sum(leaves == tree.leaves() for leaves, tree in zip(predicted, gold, strict=True))
+    assert n_correct[0] < n_correct[2] == len(gold)
     trees = [f"--train-trees={many}", *(f"--{part}-trees={folder / 'valid.mrg'}" for part in ("valid", "test"))]
     table = ["reproduce", "table4", "--scale", "small", "--quiet", *trees]
     assert main([*table, "--out", str(tmp_path / "t"), "--run", f"wsj={run}"]) == 0
@@ -289,7 +293,7 @@ def test_a_run_of_an_older_version_is_given_the_lexicon_of_trees(folder, tmp_pat
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_attention_is_told_by_words(folder, kind):
+def test_attention_is_summed_over_the_subwords_of_a_word(folder, kind):
     tokenizer = TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), kind, 400, True)
     shape = {"d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2, "dropout": 0.0, "n_outputs": tokenizer.n_outputs}
     model = build(TransformerConfig(tokenizer.vocab_size, **shape), 3)
@@ -299,7 +303,7 @@ def test_attention_is_told_by_words(folder, kind):
     np.testing.assert_allclose(attention.sum(axis=1), 1, rtol=1e-6)
 
 
-def test_a_parse_is_drawn_with_what_the_decoder_looks_at(run, folder, tmp_path, capfd):
+def test_the_svg_has_the_tree_and_the_attention(run, folder, tmp_path, capfd):
     svg = tmp_path / "t.svg"
     command = ["parse", "--model", str(run), "--gold", str(folder / "valid.mrg"), "--output", str(tmp_path / "out")]
     assert main([*command, "--svg", str(svg)]) == 0
@@ -307,7 +311,7 @@ def test_a_parse_is_drawn_with_what_the_decoder_looks_at(run, folder, tmp_path, 
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert all(word in texts for word in ["the", "cat", "sat", "NP", "VP", "TOP", "(NP", ")S", "end"])
     lines = list(root.iter("{http://www.w3.org/2000/svg}polyline"))
-    assert len(lines) == 7 + 6 - 1  # one to each part of a constituent
+    assert len(lines) == 7 + 6 - 1  # one per child of a constituent
     (empty := tmp_path / "empty").write_text("\n", encoding="utf-8")
     unseen = ["parse", "--model", str(run), "--input", str(empty), "--svg", str(tmp_path / "no.svg")]
     assert main(unseen) == 2 and not (tmp_path / "no.svg").exists()
@@ -320,7 +324,7 @@ def test_a_parse_is_drawn_with_what_the_decoder_looks_at(run, folder, tmp_path, 
 # ---- Table 4
 
 
-def test_table_4_takes_runs_and_other_parsers_beside_the_papers(run, folder, tmp_path, capsys):
+def test_table_4_with_a_trained_run_and_another_parser(run, folder, tmp_path, capsys):
     trees = [f"--{part}-trees={folder / f'{name}.mrg'}" for part, name in (("train", "train"), ("valid", "valid"))]
     test = ["--test-trees", str(folder / "valid.mrg"), "--scale", "small", "--quiet"]
     command = ["reproduce", "table4", "--out", str(tmp_path / "t"), *trees, *test]
@@ -332,7 +336,7 @@ def test_table_4_takes_runs_and_other_parsers_beside_the_papers(run, folder, tmp
     table = json.loads((tmp_path / "t" / "table4.json").read_text())
     ours = table["ours"]["wsj"]
     assert ours["trees"]["f1"] == ours["free"]["f1"] == table["others"]["gold"]["recall"] == 100
-    assert table["others"]["gold"]["f1"] < 100  # its outermost brackets have no label, which EVALB counts
+    assert table["others"]["gold"]["f1"] < 100  # its outermost brackets have no label, and EVALB counts them
     assert ours["updates"] == 120 and [e["step"] for e in ours["curve"]] == [40, 80, 120]
     assert (tmp_path / "t" / "rows" / "wsj.parsed").read_text().count("(TOP (S") == 5
     assert main([*command, "--run", "other=x"]) == 2 and main([*command, "--other", "x"]) == 2
@@ -355,7 +359,7 @@ def test_table_4_trains_its_rows(folder, tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "test.mrg").write_text("my own")
     (tmp_path / "mine.mrg").write_text(TREES[0])
-    for changes, said in (
+    for changes, message in (
         (
             [f"--test-trees={tmp_path / 'mine.mrg'}"],
             "expected the same test trees, as in its finished rows; got others",
@@ -369,7 +373,9 @@ def test_table_4_trains_its_rows(folder, tmp_path, capsys):
     ):
         assert main([*command, *changes]) == 2
         err = capsys.readouterr().err
-        assert said in err and err.count("\n") == 1, err
-    rows = (tmp_path / "t" / "rows").rglob("*.*")
-    assert before == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in rows}  # what is done is done
+        assert message in err and err.count("\n") == 1, err
+    rows = (tmp_path / "t" / "rows").rglob("*.*")  # finished rows are not changed
+    assert before == {
+        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in rows
+    }  # finished rows are not changed
     assert (tmp_path / "mine" / "test.mrg").read_text() == "my own"
