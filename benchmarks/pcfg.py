@@ -1,11 +1,11 @@
-"""The baseline of parsing: a probabilistic grammar read off the training trees, and the likeliest tree under it (CKY).
+"""Baseline for parsing: a probabilistic grammar estimated from training trees, and CKY parsing.
 
     python -m benchmarks.pcfg --train wsj-train.mrg --gold wsj-test.mrg --output wsj-test.pcfg
 
-Rules of more than two parts are made of binary ones that remember the last `--horizontal` parts; labels carry those of
-`--vertical` - 1 constituents above them (Johnson, 1998; Klein and Manning, 2003). 1 and infinity are the grammar as it
-stands in the trees. A word's tags are those it was seen with, smoothed by those of rare words of the same ending and
-shape, which alone speak for a word not seen.
+Rules with more than two children are binarized, with a memory of the last `--horizontal` children. A label includes
+the labels of `--vertical` - 1 ancestors (Johnson, 1998; Klein and Manning, 2003). Unlimited horizontal memory and
+vertical 1 give the grammar of the unmodified trees. The tags of a word are those of its occurrences, smoothed with the
+tags of rare words of the same ending and shape; an unknown word has only the latter.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from typing import Any
 
 import numpy as np
 
+from train.tasks.parsing.commands import summarize
 from train.tasks.parsing.evalb import score
 from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION
-from train.tasks.parsing.task import Parse, cleaned, summary
+from train.tasks.parsing.task import Parse, read_clean_trees
 from train.tasks.parsing.tokenizer import shape
 from train.tasks.parsing.trees import TOP, Leaf, Tree, punctuation
 
-RARE = 2  # words seen at most so often speak for unseen ones
-SMOOTHING = 1.0  # what their tags count for beside a word's own
-BETWEEN = "|>"  # in the name of a symbol that stands for the rest of a rule
-NONE = -np.inf
+RARE = 2  # maximum count of the words that model unknown words
+SMOOTHING = 1.0  # pseudo-count of the tags of similar words
+REST = "|>"  # marks the name of a symbol for the rest of a binarized rule
+IMPOSSIBLE = -np.inf
 
 
 class Pcfg:
-    """A grammar with its lexicon: `parse(words)` is the likeliest tree."""
+    """A grammar with its lexicon; `parse(words)` returns the most probable tree."""
 
     def __init__(self, trees: Iterable[Tree], horizontal: int = 2, vertical: int = 2) -> None:
         self.horizontal, self.vertical = horizontal, vertical
@@ -52,82 +53,82 @@ class Pcfg:
             totals[rule[0]] += n
         names = sorted({name for rule in (*binary, *unary) for name in rule} | {t for c in words.values() for t in c})
         self.names, self.index = names, {name: i for i, name in enumerate(names)}
-        weighed = ((*map(self.index.get, rule), np.log(n / totals[rule[0]])) for rule, n in binary.items())
-        columns = list(zip(*sorted(weighed), strict=True))
+        weighted = ((*map(self.index.get, rule), np.log(n / totals[rule[0]])) for rule, n in binary.items())
+        columns = list(zip(*sorted(weighted), strict=True))
         self.left, self.first, self.second = map(np.array, columns[:3])
         self.weight = np.array(columns[3], np.float32)
         self.close_unaries({(self.index[a], self.index[b]): np.log(n / totals[a]) for (a, b), n in unary.items()})
-        self.learn_words(words)
+        self.count_words(words)
 
     def rules(self, tree: Tree) -> Iterator[tuple[str, ...]]:
-        """(left side, one part) or (left side, two parts) for each rule of a tree, in parts of at most two."""
-        waiting: list[tuple[Tree, tuple[str, ...]]] = [(tree, ())]
-        while waiting:
-            node, above = waiting.pop()
+        """Yield the binarized rules of a tree as (left side, child) or (left side, child, child)."""
+        stack: list[tuple[Tree, tuple[str, ...]]] = [(tree, ())]
+        while stack:
+            node, above = stack.pop()
             below = (node.label, *above)[: self.vertical - 1]
             parts = []
             for child in node.children:
                 parts.append(child.tag if isinstance(child, Leaf) else self.name(child.label, below))
                 if isinstance(child, Tree):
-                    waiting.append((child, below))
-            left = own = self.name(node.label, above)
+                    stack.append((child, below))
+            left = name = self.name(node.label, above)
             for i in range(len(parts) - 2):
-                rest = f"{own}{BETWEEN}{' '.join(parts[max(0, i + 1 - self.horizontal) : i + 1])}"
+                rest = f"{name}{REST}{' '.join(parts[max(0, i + 1 - self.horizontal) : i + 1])}"
                 yield left, parts[i], rest
                 left = rest
             yield left, *parts[-2:]
 
     def name(self, label: str, above: tuple[str, ...]) -> str:
-        """A label with those above it."""
+        """Return a label with those of its ancestors."""
         return "^".join((label, *above[: self.vertical - 1]))
 
     def close_unaries(self, rules: dict[tuple[int, int], float]) -> None:
-        """The best chain of unary rules from every symbol to every other, and where it goes first."""
+        """Compute the best chain of unary rules between all symbols, and its first step."""
         size = len(self.names)
-        touched = sorted({i for pair in rules for i in pair})
-        self.touched, place = np.array(touched), {symbol: i for i, symbol in enumerate(touched)}
-        best = np.full((len(touched), len(touched)), NONE, np.float32)
-        step = np.tile(np.arange(len(touched)), (len(touched), 1))
+        unary_symbols = sorted({i for pair in rules for i in pair})
+        self.unary_symbols, unary_index = np.array(unary_symbols), {symbol: i for i, symbol in enumerate(unary_symbols)}
+        best = np.full((len(unary_symbols), len(unary_symbols)), IMPOSSIBLE, np.float32)
+        step = np.tile(np.arange(len(unary_symbols)), (len(unary_symbols), 1))
         for (a, b), weight in rules.items():
             if a != b:
-                best[place[a], place[b]] = weight
+                best[unary_index[a], unary_index[b]] = weight
         np.fill_diagonal(best, 0)
-        for k in range(len(touched)):
+        for k in range(len(unary_symbols)):
             through = best[:, k : k + 1] + best[k]
             better = through > best
             best, step = np.where(better, through, best), np.where(better, step[:, k : k + 1], step)
-        self.unary, self.step, self.place, self.size = best, step, place, size
+        self.unary, self.step, self.unary_index, self.size = best, step, unary_index, size
 
-    def learn_words(self, words: dict[str, Counter[str]]) -> None:
-        """Log P(word | tag), but for P(word), of known words and of the classes of unknown ones."""
+    def count_words(self, words: dict[str, Counter[str]]) -> None:
+        """Count the tags of words and of the classes of rare words."""
         tags: Counter[str] = Counter()
         classes: dict[str, Counter[str]] = defaultdict(Counter)
-        for word, seen in words.items():
-            tags.update(seen)
-            if sum(seen.values()) <= RARE:
-                for kind in kinds(word):
-                    classes[kind].update(seen)
+        for word, counts in words.items():
+            tags.update(counts)
+            if sum(counts.values()) <= RARE:
+                for word_class in word_classes(word):
+                    classes[word_class].update(counts)
         self.tags, self.total, self.words, self.classes = tags, sum(tags.values()), words, classes
 
     def word(self, word: str, mark: str) -> dict[int, float]:
-        """The tags of a word: symbol -> log P(tag | word) / P(tag)."""
+        """Return the tags of a word: symbol -> log P(tag | word) / P(tag)."""
         if mark in self.tags:
             return {self.index[mark]: 0.0}
-        seen = self.words.get(word, Counter())
-        like = next((c for kind in kinds(word) if (c := self.classes.get(kind))), self.tags)
-        n, m = sum(seen.values()), sum(like.values())
-        share = {
-            t: (seen[t] + SMOOTHING * like[t] / m) / (n + SMOOTHING)
-            for t in {*seen, *like}
+        counts = self.words.get(word, Counter())
+        similar = next((c for name in word_classes(word) if (c := self.classes.get(name))), self.tags)
+        n, m = sum(counts.values()), sum(similar.values())
+        probability = {
+            t: (counts[t] + SMOOTHING * similar[t] / m) / (n + SMOOTHING)
+            for t in {*counts, *similar}
             if t not in TAGS_OF_PUNCTUATION
         }
-        return {self.index[t]: float(np.log(p * self.total / self.tags[t])) for t, p in share.items()}
+        return {self.index[t]: float(np.log(p * self.total / self.tags[t])) for t, p in probability.items()}
 
     def parse(self, words: Sequence[str]) -> tuple[Tree, bool]:
-        """The likeliest tree, and False; a flat one and True where the grammar has none."""
+        """Return the most probable tree and False, or a flat tree and True if the grammar has none."""
         n, marks = len(words), punctuation(words)
-        chart = np.full((n, n + 1, self.size), NONE, np.float32)  # of words i to j, symbol
-        bare = np.full((n, n + 1, self.size), NONE, np.float32)  # the same before unary rules
+        chart = np.full((n, n + 1, self.size), IMPOSSIBLE, np.float32)  # [i, j, symbol] for words i to j
+        bare = np.full((n, n + 1, self.size), IMPOSSIBLE, np.float32)  # before unary rules
         for i, (word, mark) in enumerate(zip(words, marks, strict=True)):
             for symbol, weight in self.word(word, mark).items():
                 bare[i, i + 1, symbol] = weight
@@ -137,89 +138,89 @@ class Pcfg:
                 self.combine(chart, bare[i, i + width], i, i + width)
                 chart[i, i + width] = self.with_unaries(bare[i, i + width])
         goal = self.index[TOP]
-        if chart[0, n, goal] == NONE:
+        if chart[0, n, goal] == IMPOSSIBLE:
             choices = [self.word(word, mark) for word, mark in zip(words, marks, strict=True)]
             tags = [self.names[max(choice, key=choice.__getitem__)] for choice in choices]
             return Tree(TOP, [Tree("S", map(Leaf, tags, words))]), True
         return self.read(chart, bare, words, goal), False
 
     def combine(self, chart: Any, bare: Any, i: int, j: int) -> None:
-        """The best two parts of the words i to j, for every symbol."""
+        """Compute the best binary rule for the words i to j, for every symbol."""
         lefts, rights = chart[i, i + 1 : j], chart[i + 1 : j, j]  # (splits, symbols)
-        alive = (lefts > NONE).any(0)[self.first] & (rights > NONE).any(0)[self.second]
-        some = np.flatnonzero(alive)
-        if not len(some):
+        alive = (lefts > IMPOSSIBLE).any(0)[self.first] & (rights > IMPOSSIBLE).any(0)[self.second]
+        active = np.flatnonzero(alive)
+        if not len(active):
             return
-        best = (lefts[:, self.first[some]] + rights[:, self.second[some]]).max(axis=0) + self.weight[some]
-        symbols, starts = np.unique(self.left[some], return_index=True)
+        best = (lefts[:, self.first[active]] + rights[:, self.second[active]]).max(axis=0) + self.weight[active]
+        symbols, starts = np.unique(self.left[active], return_index=True)
         bare[symbols] = np.maximum.reduceat(best, starts)
 
     def with_unaries(self, bare: Any) -> Any:
-        """The scores with a chain of unary rules on top."""
-        full, own = bare.copy(), bare[self.touched]
-        full[self.touched] = (self.unary + own).max(axis=1)
+        """Return the scores after the best chain of unary rules."""
+        full, scores = bare.copy(), bare[self.unary_symbols]
+        full[self.unary_symbols] = (self.unary + scores).max(axis=1)
         return full
 
     def read(self, chart: Any, bare: Any, words: Sequence[str], goal: int) -> Tree:
-        """The tree that the chart's best score stands for."""
+        """Return the tree with the best score in the chart."""
         top = Tree("")
-        waiting = [(goal, 0, len(words), top, True)]
-        while waiting:
-            symbol, i, j, above, chained = waiting.pop()
-            if chained and symbol in self.place:
-                row = self.unary[self.place[symbol]] + bare[i, j, self.touched]
+        stack = [(goal, 0, len(words), top, True)]
+        while stack:
+            symbol, i, j, parent, has_unaries = stack.pop()
+            if has_unaries and symbol in self.unary_index:
+                row = self.unary[self.unary_index[symbol]] + bare[i, j, self.unary_symbols]
                 target = int(row.argmax())
-                while self.touched[target] != symbol:
-                    above = self.put(symbol, above)
-                    symbol = int(self.touched[self.step[self.place[symbol], target]])
+                while self.unary_symbols[target] != symbol:
+                    parent = self.add_node(symbol, parent)
+                    symbol = int(self.unary_symbols[self.step[self.unary_index[symbol], target]])
             name = self.names[symbol]
             if j == i + 1:
-                above.children.append(Leaf(name, words[i]))
+                parent.children.append(Leaf(name, words[i]))
                 continue
-            node = self.put(symbol, above)
+            node = self.add_node(symbol, parent)
             rules = np.flatnonzero(self.left == symbol)
             b, c = self.first[rules], self.second[rules]
             scores = chart[i, i + 1 : j][:, b] + chart[i + 1 : j, j][:, c] + self.weight[rules]
             split, rule = np.unravel_index(scores.argmax(), scores.shape)
             middle = i + 1 + int(split)
-            waiting.append((int(c[rule]), middle, j, node, True))
-            waiting.append((int(b[rule]), i, middle, node, True))
+            stack.append((int(c[rule]), middle, j, node, True))
+            stack.append((int(b[rule]), i, middle, node, True))
         return top.children[0]  # type: ignore[return-value]
 
-    def put(self, symbol: int, above: Tree) -> Tree:
-        """A new constituent in the one above; that one itself for the rest of a rule."""
+    def add_node(self, symbol: int, parent: Tree) -> Tree:
+        """Add a constituent to its parent; return the parent itself for the rest of a binarized rule."""
         name = self.names[symbol]
-        if BETWEEN in name:
-            return above
+        if REST in name:
+            return parent
         node = Tree(name.split("^")[0])
-        above.children.append(node)
+        parent.children.append(node)
         return node
 
 
-def kinds(word: str) -> list[str]:
-    """Classes of a word that was not seen, the narrowest first."""
-    form, small = shape(word), word.lower()
-    return [f"{form} {small[-3:]}", f"{form} {small[-2:]}", f"{form} {small[-1:]}", form]
+def word_classes(word: str) -> list[str]:
+    """Return the classes of an unknown word, the most specific first."""
+    form, lower = shape(word), word.lower()
+    return [f"{form} {lower[-3:]}", f"{form} {lower[-2:]}", f"{form} {lower[-1:]}", form]
 
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--train", required=True, help="trees")
-    p.add_argument("--gold", required=True, help="trees whose sentences are parsed")
-    p.add_argument("--output", type=Path, help="where the trees found go")
+    p.add_argument("--train", required=True, help="training trees")
+    p.add_argument("--gold", required=True, help="gold trees of the sentences to parse")
+    p.add_argument("--output", type=Path, help="file for the predicted trees")
     p.add_argument("--horizontal", type=int, default=2)
     p.add_argument("--vertical", type=int, default=2)
-    p.add_argument("--longest", type=int, default=1000, help="words; longer sentences are left out")
+    p.add_argument("--longest", type=int, default=1000, help="skip sentences with more words")
     a = p.parse_args()
     started = time.perf_counter()
-    grammar = Pcfg(cleaned(a.train), a.horizontal, a.vertical)
+    grammar = Pcfg(read_clean_trees(a.train), a.horizontal, a.vertical)
     print(f"{len(grammar.names):,} symbols, {len(grammar.weight):,} binary rules", flush=True)
-    gold = [tree for tree in cleaned(a.gold) if len(tree.words()) <= a.longest]
-    found = [[Parse(tree, 0.0, flat)] for tree, flat in (grammar.parse(tree.words()) for tree in gold)]
-    print("\n".join(summary(found, score(([g], [f[0].tree]) for g, f in zip(gold, found, strict=True)))))
+    gold = [tree for tree in read_clean_trees(a.gold) if len(tree.words()) <= a.longest]
+    parses = [[Parse(tree, 0.0, flat)] for tree, flat in (grammar.parse(tree.words()) for tree in gold)]
+    print("\n".join(summarize(parses, score(([g], [p[0].tree]) for g, p in zip(gold, parses, strict=True)))))
     print(f"{time.perf_counter() - started:.0f} s")
     if a.output:
-        a.output.write_text("".join(f"{parse}\n" for (parse,) in found), encoding="utf-8")
+        a.output.write_text("".join(f"{parse}\n" for (parse,) in parses), encoding="utf-8")
 
 
 if __name__ == "__main__":

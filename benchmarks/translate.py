@@ -1,9 +1,9 @@
-"""Seconds a batch takes to translate: our search, and CTranslate2 and PyTorch (transformers' Marian) beside it.
+"""Seconds to translate a batch: this project's search, CTranslate2 and PyTorch (Marian of transformers).
 
     python -m benchmarks.translate --engine ours --engine ctranslate2 --beam 4 --sentences 32 --length 25
 
-Random weights of the same shape, so every engine is made to write exactly `--output-length` tokens for each sentence.
-The engines take their turns each in its own process (turns.py).
+All engines have random weights of the same shapes and are forced to generate exactly `--output-length` tokens per
+sentence. They run in turn, each in its own process (turns.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ENGINES = ("ours", "ctranslate2", "ctranslate2-int8", "torch")
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     base = {"d-model": 512, "heads": 8, "d-ff": 2048, "layers": 6, "vocab": 37000}
     for name, default in (base | {"beam": 4, "sentences": 32, "length": 25, "output-length": 40}).items():
@@ -41,14 +41,14 @@ def main() -> None:
 
 
 def sources(a: argparse.Namespace) -> Any:
-    """Source ids (sentences, length), none of them a special token."""
+    """Return source ids (sentences, length) without special tokens."""
     import numpy as np
 
     return np.random.default_rng(0).integers(4, a.vocab, (a.sentences, a.length))
 
 
 def ours(a: argparse.Namespace) -> Callable[[], None]:
-    """This project's search. EOS is kept from being chosen by its embedding: a row that no output resembles."""
+    """Return a step of this project's search; a zero embedding keeps EOS from being chosen."""
     import npx
     from models import Transformer, TransformerConfig
     from models.search import beam_search, greedy_search
@@ -60,17 +60,17 @@ def ours(a: argparse.Namespace) -> Callable[[], None]:
 
     def step() -> None:
         if a.beam == 1:
-            found = greedy_search(model, src, max_extra=extra)
+            hypotheses = greedy_search(model, src, max_extra=extra)
         else:
-            found = [best for best, *_ in beam_search(model, src, beam=a.beam, max_extra=extra)]
-        lengths = {len(hypothesis.tokens) for hypothesis in found}
+            hypotheses = [best for best, *_ in beam_search(model, src, beam=a.beam, max_extra=extra)]
+        lengths = {len(hypothesis.tokens) for hypothesis in hypotheses}
         assert lengths == {a.output_length}, lengths
 
     return step
 
 
 def ctranslate2(a: argparse.Namespace) -> Callable[[], None]:
-    """CTranslate2, on a model of random weights written to a temporary folder."""
+    """Return a step of CTranslate2, with random weights written to a temporary folder."""
     import ctranslate2 as ct2
     import numpy as np
 
@@ -118,17 +118,17 @@ def ctranslate2(a: argparse.Namespace) -> Callable[[], None]:
         translator = ct2.Translator(folder, compute_type=compute, inter_threads=1, intra_threads=a.threads)
 
     def step() -> None:
-        found = translator.translate_batch(
+        results = translator.translate_batch(
             src, beam_size=a.beam, max_decoding_length=a.output_length, min_decoding_length=a.output_length
         )
-        lengths = {len(result.hypotheses[0]) for result in found}
+        lengths = {len(result.hypotheses[0]) for result in results}
         assert lengths == {a.output_length}, lengths
 
     return step
 
 
 def marian(a: argparse.Namespace) -> Callable[[], None]:
-    """PyTorch, by the Marian model of transformers."""
+    """Return a step of PyTorch, with the Marian model of transformers."""
     import torch
     from transformers import MarianConfig, MarianMTModel
 
@@ -144,8 +144,8 @@ def marian(a: argparse.Namespace) -> Callable[[], None]:
     def step() -> None:
         with torch.inference_mode():
             n = a.output_length
-            found = model.generate(src, num_beams=a.beam, do_sample=False, min_new_tokens=n, max_new_tokens=n)
-        assert found.shape[1] == n + 1, found.shape
+            ids = model.generate(src, num_beams=a.beam, do_sample=False, min_new_tokens=n, max_new_tokens=n)
+        assert ids.shape[1] == n + 1, ids.shape
 
     return step
 

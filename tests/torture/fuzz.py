@@ -23,7 +23,7 @@ from rich.console import Console
 
 from tests.helpers.trainings import config, write_pairs
 from train import RunConfig, Tokenizer, UserError, load_model, train
-from train.cli.streams import arriving_lines
+from train.cli.streams import stream_lines
 from train.metrics.bleu import print_report, score_report
 from train.metrics.limits import check_lengths
 from train.run.checkpoint import load_checkpoint
@@ -100,7 +100,7 @@ def read_checkpoint(model, data):
 def read_translate(model, data):
     network, tokenizer, _ = model.loaded
     with open(model.file, "rb") as file:
-        lines = list(arriving_lines(file, "input", 1 << 16))
+        lines = list(stream_lines(file, "input", 1 << 16))
     found = list(translate_stream(network, tokenizer, lines, beam=1, max_extra=2, max_length=40, on_warning=str))
     assert len(found) == sum(line is not None for line in lines)
     assert all("\n" not in best[0][0] and "\r" not in best[0][0] for best in found)

@@ -1,4 +1,4 @@
-"""Laws of the data: lines as they stand, arrays as encoded in memory, each pair once an epoch, budgets kept."""
+"""Reading of lines, preparation of token arrays, and batches: their laws and error messages."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tests import ROOT
 from train.errors import UserError
 from train.text import batches as batching
 from train.text.batches import Batches, Stream
-from train.text.corpus import LONGEST, Corpus, prepare
+from train.text.corpus import MAX_LENGTH, Corpus, prepare
 from train.text.lines import read_lines, read_parallel
-from train.text.tokenizer import OWN_IDS, SpecialIds, Tokenizer
+from train.text.tokenizer import DEFAULT_IDS, SpecialIds, Tokenizer
 
-PAD, BOS, EOS, _ = OWN_IDS
+PAD, BOS, EOS, _ = DEFAULT_IDS
 REAL = Path(os.environ.get("NPX_DATA", ROOT.parent / "shared" / "data"))
 LINE = st.text(st.characters(exclude_characters="\n\r\ufeff", codec="utf-8"), max_size=12) | st.sampled_from(
     ["a\x85b", "\u2028", "x\ry", ""]
 )
 
 
-class Letters:
-    """Stands in for a tokenizer: an id per letter, spaces left out."""
+class LetterTokenizer:
+    """A fake tokenizer: one id per letter, spaces dropped."""
 
-    digest, vocab_size, special = "letters", 65_536, OWN_IDS
+    digest, vocab_size, special = "letters", 65_536, DEFAULT_IDS
 
     def encode_batch(self, texts):
         return [[4 + ord(c) % 60_000 for c in text if c != " "] for text in texts]
@@ -51,16 +51,16 @@ def write(folder: Path, src: list[str], tgt: list[str]) -> tuple[Path, Path]:
     bom=st.booleans(),
 )
 @settings(max_examples=80, deadline=None)
-def test_lines_end_at_line_feeds_alone(tmp_path_factory, lines, chunk, end, bom):
+def test_only_line_feeds_end_a_line(tmp_path_factory, lines, chunk, end, bom):
     path = tmp_path_factory.mktemp("lines") / "text"
     text = end.join(lines)
     for last in ["", end] if lines[-1] else [end]:
         path.write_bytes(("\ufeff" * bom + text + last).encode())
-        seen: list[bytes] = []
-        chunks = list(read_lines(path, chunk=chunk, watch=seen.append))
+        blocks: list[bytes] = []
+        chunks = list(read_lines(path, chunk_lines=chunk, on_bytes=blocks.append))
         assert [line for lines in chunks for line in lines] == lines
         assert all(len(part) == chunk for part in chunks[:-1])
-        assert b"".join(seen) == path.read_bytes()
+        assert b"".join(blocks) == path.read_bytes()
 
 
 @given(
@@ -69,36 +69,36 @@ def test_lines_end_at_line_feeds_alone(tmp_path_factory, lines, chunk, end, bom)
     bad=st.sampled_from([b"\xff", b"\xe9t\xe9", b"ab\xc3", b"\xed\xa0\x80"]),
 )
 @settings(max_examples=40, deadline=None)
-def test_text_that_is_no_utf8_is_told_with_file_and_line(tmp_path_factory, before, chunk, bad):
+def test_invalid_utf8_is_reported_with_file_and_line(tmp_path_factory, before, chunk, bad):
     path = tmp_path_factory.mktemp("bad") / "text"
     path.write_bytes("Zeile ü\n".encode() * before + b"12" + bad + b"\nlast\n")
     column = 3 + (bad.index(b"\xc3") if b"\xc3" in bad else 0)
     with pytest.raises(
         UserError, match=f"{path}, line {before + 1}: expected UTF-8 .* as byte {column} of .*; try "
     ) as error:
-        list(read_lines(path, chunk=chunk))
+        list(read_lines(path, chunk_lines=chunk))
     assert "\n" not in str(error.value)
 
 
 @given(n=st.integers(1, 9), m=st.integers(1, 9), chunk=st.integers(1, 4))
 @settings(max_examples=40, deadline=None)
-def test_unequal_sides_are_told_with_both_files_and_counts(tmp_path_factory, n, m, chunk):
+def test_unequal_numbers_of_lines_are_reported_with_files_and_counts(tmp_path_factory, n, m, chunk):
     src, tgt = write(tmp_path_factory.mktemp("unequal"), ["a"] * n, ["b"] * m)
     if n == m:
-        assert sum(len(s) for s, _ in read_parallel(src, tgt, chunk=chunk)) == n
+        assert sum(len(s) for s, _ in read_parallel(src, tgt, chunk_lines=chunk)) == n
         return
-    message = re.escape(f"{src}, {tgt}: expected equally many lines") + f".* got {n} and {m}; try "
+    message = re.escape(f"{src}, {tgt}: expected equal numbers of lines") + f".* got {n} and {m}; try "
     with pytest.raises(UserError, match=message):
-        list(read_parallel(src, tgt, chunk=chunk))
+        list(read_parallel(src, tgt, chunk_lines=chunk))
 
 
-def test_a_file_that_is_none_is_the_users_mistake(tmp_path):
+def test_unreadable_files_raise_user_errors(tmp_path):
     (tmp_path / "empty").touch()
     wrong = {"none": "got no such file", "": "got a folder", "empty": "got an empty file", "empty/x": "Not a dir"}
     wrong |= {"pipe": "got a pipe"}
     os.mkfifo(tmp_path / "pipe")
-    for name, found in wrong.items():
-        with pytest.raises(UserError, match=f"{tmp_path / name}: expected .*{found}.*; try "):
+    for name, reason in wrong.items():
+        with pytest.raises(UserError, match=f"{tmp_path / name}: expected .*{reason}.*; try "):
             list(read_lines(tmp_path / name))
 
 
@@ -110,14 +110,14 @@ def test_a_file_that_is_none_is_the_users_mistake(tmp_path):
 def test_prepared_arrays_equal_encoding_in_memory(tmp_path_factory, pairs, max_length):
     folder = tmp_path_factory.mktemp("prepare")
     src, tgt = write(folder, *map(list, zip(*pairs, strict=True)))
-    encoded = list(zip(*(Letters().encode_batch(side) for side in zip(*pairs, strict=True)), strict=True))
+    encoded = list(zip(*(LetterTokenizer().encode_batch(side) for side in zip(*pairs, strict=True)), strict=True))
     kept = [pair for pair in encoded if all(0 < len(ids) < max_length for ids in pair)]
     if not kept:
         with pytest.raises(UserError, match="expected at least one pair"):
-            prepare(src, tgt, Letters(), folder / "out", max_length)
+            prepare(src, tgt, LetterTokenizer(), folder / "out", max_length)
         assert not any((folder / "out").iterdir())
         return
-    corpus = prepare(src, tgt, Letters(), folder / "out", max_length)
+    corpus = prepare(src, tgt, LetterTokenizer(), folder / "out", max_length)
     assert [corpus.pair(i) for i in range(len(corpus))] == kept
     assert [*zip(corpus.src_lengths, corpus.tgt_lengths, strict=True)] == [(len(s) + 1, len(t) + 1) for s, t in kept]
     empty = sum(not s or not t for s, t in encoded)
@@ -132,19 +132,19 @@ def test_prepared_arrays_equal_encoding_in_memory(tmp_path_factory, pairs, max_l
     assert sorted(os.listdir(folder / "out")) == ["left-out", "meta.json", *arrays]
 
 
-def test_a_real_tokenizer_over_several_chunks(tmp_path):
+def test_prepare_in_chunks_with_a_trained_tokenizer(tmp_path):
     src, tgt = write(tmp_path, [f"line {i} of text" for i in range(9000)], [f"Zeile {i * 7}!" for i in range(9000)])
     tokenizer = Tokenizer.train([src, tgt], vocab_size=400)
-    told: list[int] = []
-    corpus = prepare(src, tgt, tokenizer, tmp_path / "out", progress=told.append)
-    assert told == [8192, 9000]
+    progress: list[int] = []
+    corpus = prepare(src, tgt, tokenizer, tmp_path / "out", on_progress=progress.append)
+    assert progress == [8192, 9000]
     for i in (0, 8191, 8192, 8999):
         assert corpus.pair(i) == (tokenizer.encode(f"line {i} of text"), tokenizer.encode(f"Zeile {i * 7}!"))
     assert corpus.meta["dtype"] == "uint16"
 
 
-def test_ids_beyond_16_bits_are_kept(tmp_path):
-    class Large(Letters):
+def test_ids_above_16_bits(tmp_path):
+    class Large(LetterTokenizer):
         vocab_size = 65_537
 
         def encode_batch(self, texts):
@@ -155,7 +155,7 @@ def test_ids_beyond_16_bits_are_kept(tmp_path):
     assert Batches(corpus, 10).batch(np.array([0])).src.tolist() == [[65_536, 4, EOS]]
 
 
-class Once(Letters):
+class CountingTokenizer(LetterTokenizer):
     """A tokenizer that counts its calls."""
 
     calls = 0
@@ -165,39 +165,39 @@ class Once(Letters):
         return super().encode_batch(texts)
 
 
-def test_the_same_input_is_prepared_once_and_another_one_again(tmp_path):
+def test_only_changed_input_is_prepared_again(tmp_path):
     src, tgt = write(tmp_path, ["ab", "c"], ["d", "ef"])
-    tokenizer = Once()
+    tokenizer = CountingTokenizer()
 
-    def calls_of(max_length: int = 256) -> int:
+    def count_calls(max_length: int = 256) -> int:
         before = tokenizer.calls
         corpus = prepare(src, tgt, tokenizer, tmp_path / "out", max_length)
         assert corpus.pair(0)[0] == tokenizer.encode_batch([src.read_text().split("\n")[0]])[0]
         return tokenizer.calls - before - 1
 
-    assert [calls_of(), calls_of()] == [2, 0]
+    assert [count_calls(), count_calls()] == [2, 0]
     os.utime(src)
-    assert calls_of() == 0
-    assert [calls_of(9), calls_of(9)] == [2, 0]
-    src.write_text("xy\nc\n")  # as long as it was
-    assert [calls_of(9), calls_of(9)] == [2, 0]
+    assert count_calls() == 0
+    assert [count_calls(9), count_calls(9)] == [2, 0]
+    src.write_text("xy\nc\n")  # the same size
+    assert [count_calls(9), count_calls(9)] == [2, 0]
     tokenizer.digest = "other"
-    assert [calls_of(9), calls_of(9)] == [2, 0]
+    assert [count_calls(9), count_calls(9)] == [2, 0]
     for name, size in [("tgt.tokens", 3), ("src.offsets", 8), ("meta.json", 20)]:
         os.truncate(tmp_path / "out" / name, size)
         with pytest.raises(UserError, match="expected prepared data"):
             Corpus.open(tmp_path / "out")
-        assert [calls_of(9), calls_of(9)] == [2, 0]
+        assert [count_calls(9), count_calls(9)] == [2, 0]
     (tmp_path / "out" / "src.tokens").unlink()
-    assert [calls_of(9), calls_of(9)] == [2, 0]
+    assert [count_calls(9), count_calls(9)] == [2, 0]
     tgt.unlink()
     with pytest.raises(UserError, match="tgt.txt: expected a text file; got no such file"):
-        calls_of(9)
+        count_calls(9)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_an_interrupted_preparation_leaves_nothing_and_keeps_what_was_there(tmp_path, error):
-    class Interrupted(Once):
+def test_an_interrupted_preparation_changes_no_files(tmp_path, error):
+    class Interrupted(CountingTokenizer):
         def encode_batch(self, texts):
             if self.calls == 3:
                 raise error
@@ -207,18 +207,18 @@ def test_an_interrupted_preparation_leaves_nothing_and_keeps_what_was_there(tmp_
     with pytest.raises(error):
         prepare(src, tgt, Interrupted(), tmp_path / "out")
     assert os.listdir(tmp_path / "out") == []
-    prepare(src, tgt, Letters(), tmp_path / "out")
+    prepare(src, tgt, LetterTokenizer(), tmp_path / "out")
     files = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     with pytest.raises(error):
         prepare(src, tgt, Interrupted(), tmp_path / "out", 99)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == files
-    assert len(prepare(src, tgt, Letters(), tmp_path / "out")) == 9000
+    assert len(prepare(src, tgt, LetterTokenizer(), tmp_path / "out")) == 9000
 
 
 @pytest.mark.parametrize("renames", range(5))  # of four arrays and meta.json
-def test_a_preparation_killed_among_its_renames_is_not_taken_for_finished(tmp_path, monkeypatch, renames):
+def test_a_preparation_killed_between_renames_is_incomplete(tmp_path, monkeypatch, renames):
     src, tgt = write(tmp_path, ["ab", "c"], ["d", "ef"])
-    prepare(src, tgt, Letters(), tmp_path / "out")
+    prepare(src, tgt, LetterTokenizer(), tmp_path / "out")
     src, tgt = write(tmp_path, ["xyz", "c"], ["d", "e"])
     done: list[Path] = []
 
@@ -237,40 +237,42 @@ def test_a_preparation_killed_among_its_renames_is_not_taken_for_finished(tmp_pa
         patch.setattr(os, "replace", replace)
         patch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
         with pytest.raises(Killed):
-            prepare(src, tgt, Letters(), tmp_path / "out")
-    if renames > 1:  # the first is that of pairs left out, of which there are none in either text
+            prepare(src, tgt, LetterTokenizer(), tmp_path / "out")
+    if renames > 1:  # the first is left-out, which is the same for both texts
         with pytest.raises(UserError, match="expected prepared data"):
             Corpus.open(tmp_path / "out")
-    else:  # all is as before
-        assert Corpus.open(tmp_path / "out").pair(0) == tuple(Letters().encode_batch(["ab", "d"]))
-    assert prepare(src, tgt, Letters(), tmp_path / "out").pair(0) == tuple(Letters().encode_batch(["xyz", "d"]))
+    else:  # all files are unchanged
+        assert Corpus.open(tmp_path / "out").pair(0) == tuple(LetterTokenizer().encode_batch(["ab", "d"]))
+    assert prepare(src, tgt, LetterTokenizer(), tmp_path / "out").pair(0) == tuple(
+        LetterTokenizer().encode_batch(["xyz", "d"])
+    )
 
 
-def test_a_folder_that_cannot_be_written_and_impossible_lengths_are_the_users_mistakes(tmp_path):
+def test_unwritable_folders_and_invalid_lengths_raise_user_errors(tmp_path):
     src, tgt = write(tmp_path, ["a"], ["b"])
-    with pytest.raises(UserError, match="src.txt: expected a folder to write .*; got '.*'; try "):
-        prepare(src, tgt, Letters(), src)
-    for length in (1, LONGEST + 1):
-        with pytest.raises(UserError, match=f"max_length: expected 2 to {LONGEST} .* got {length}; try"):
-            prepare(src, tgt, Letters(), tmp_path / "out", length)
+    with pytest.raises(UserError, match="src.txt: expected a writable folder .*; got '.*'; try "):
+        prepare(src, tgt, LetterTokenizer(), src)
+    for length in (1, MAX_LENGTH + 1):
+        with pytest.raises(UserError, match=f"max_length: expected 2 to {MAX_LENGTH} .* got {length}; try"):
+            prepare(src, tgt, LetterTokenizer(), tmp_path / "out", length)
     with pytest.raises(UserError, match="pair 0: expected at most 65535 tokens"):
-        Corpus.from_pairs([([5] * LONGEST, [5])])
+        Corpus.from_pairs([([5] * MAX_LENGTH, [5])])
 
 
 # ---- batching
 
 
 def corpus_of(lengths: list[tuple[int, int]]) -> Corpus:
-    """A corpus whose pair i has these numbers of tokens, each token telling i and the side."""
+    """Return a corpus with pairs of these lengths, whose tokens encode the pair and the side."""
     return Corpus.from_pairs([([4 + 2 * i] * s, [5 + 2 * i] * t) for i, (s, t) in enumerate(lengths)])
 
 
-def lists(plan) -> list[list[int]]:
+def as_lists(plan) -> list[list[int]]:
     return [indices.tolist() for indices in plan]
 
 
-def likely(n: int, seed: int = 0) -> list[tuple[int, int]]:
-    """Lengths of n pairs, distributed like those of image captions."""
+def realistic_lengths(n: int, seed: int = 0) -> list[tuple[int, int]]:
+    """Return lengths of n pairs, distributed like those of image captions."""
     rng = np.random.default_rng(seed)
     src = np.maximum(3, rng.gamma(9, 1.4, n)).astype(int)
     return [(int(s), max(2, int(s * r))) for s, r in zip(src, rng.normal(1, 0.2, n), strict=True)]
@@ -281,37 +283,39 @@ LENGTHS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1
 
 @given(LENGTHS, st.integers(13, 60), st.integers(0, 3), st.integers(0, 3), st.sampled_from([1, 2, 32]))
 @settings(max_examples=120, deadline=None)
-def test_every_pair_once_an_epoch_and_every_budget_kept(lengths, budget, seed, epoch, pool):
+def test_an_epoch_has_each_pair_once_within_the_token_budget(lengths, budget, seed, epoch, pool):
     corpus = corpus_of(lengths)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batching, "POOL_BATCHES", pool)
         batches = Batches(corpus, budget, seed)
     for plan in (batches.epoch(epoch), batches.by_length()):
-        assert sorted(i for indices in lists(plan) for i in indices) == list(range(len(lengths)))
+        assert sorted(i for indices in as_lists(plan) for i in indices) == list(range(len(lengths)))
         for indices in plan:
             batch = batches.batch(indices)
             assert len(indices) * max(batch.src.shape[1], batch.tgt.shape[1] - 1) <= budget
-    assert lists(Batches(corpus, budget, seed).by_length()) == lists(batches.by_length())  # whatever the pools
+    assert as_lists(Batches(corpus, budget, seed).by_length()) == as_lists(
+        batches.by_length()
+    )  # independent of the pools
     longest = [max(max(lengths[i]) for i in indices) for indices in batches.by_length()]
     assert longest == sorted(longest)
 
 
 @given(LENGTHS, st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_batch_holds_its_pairs_with_marks_and_padding(lengths, draw):
+def test_a_batch_has_special_tokens_and_padding(lengths, draw):
     corpus = corpus_of(lengths)
     chosen = draw.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=6))
     batch = Batches(corpus, 100).batch(np.array(chosen))
     assert batch.src.dtype == batch.tgt.dtype == np.int32
     assert batch.n_target_tokens == (batch.tgt[:, 1:] != PAD).sum() == sum(lengths[i][1] + 1 for i in chosen)
     for row, side, start in ((batch.src, 0, []), (batch.tgt, 1, [BOS])):
-        wanted = [[*start, *corpus.pair(i)[side], EOS] for i in chosen]
-        width = max(map(len, wanted))
-        assert row.tolist() == [ids + [PAD] * (width - len(ids)) for ids in wanted]
+        expected = [[*start, *corpus.pair(i)[side], EOS] for i in chosen]
+        width = max(map(len, expected))
+        assert row.tolist() == [ids + [PAD] * (width - len(ids)) for ids in expected]
 
 
-def test_the_marks_are_those_of_the_tokenizer(tmp_path):
-    class Other(Letters):
+def test_a_batch_uses_the_special_ids_of_the_tokenizer(tmp_path):
+    class Other(LetterTokenizer):
         special = SpecialIds(pad_id=9, bos_id=8, eos_id=7)
 
     corpus = prepare(*write(tmp_path, ["ab", "a"], ["c", "cd"]), Other(), tmp_path / "out")
@@ -321,66 +325,68 @@ def test_the_marks_are_those_of_the_tokenizer(tmp_path):
     assert (batch.n_target_tokens, batch.n_tokens, batch.shape) == (5, 10, (2, 3, 3))
 
 
-def test_the_order_follows_from_seed_and_epoch_alone():
-    lengths = likely(3000)
+def test_the_order_depends_only_on_seed_and_epoch():
+    lengths = realistic_lengths(3000)
     first, other = Batches(corpus_of(lengths), 500, seed=7), Batches(corpus_of(lengths), 500, seed=7)
     other.epoch(0), np.random.seed(3)
-    assert lists(first.epoch(2)) == lists(other.epoch(2)) == lists(first.epoch(2))
+    assert as_lists(first.epoch(2)) == as_lists(other.epoch(2)) == as_lists(first.epoch(2))
     orders = {
-        str(lists(batches.epoch(e))) for batches in (first, Batches(corpus_of(lengths), 500, 8)) for e in range(3)
+        str(as_lists(batches.epoch(e))) for batches in (first, Batches(corpus_of(lengths), 500, 8)) for e in range(3)
     }
     assert len(orders) == 6
 
 
-def test_the_order_is_the_same_under_every_numpy():
-    """Known by heart: a run that is resumed under another NumPy must go on with the same batches."""
+def test_the_order_is_stable_across_numpy_versions():
+    """A run that is resumed with another NumPy version must continue with the same batches."""
     batches = Batches(corpus_of([(3, 3)] * 11), 20, seed=1)
-    assert lists(batches.epoch(0)) == [[0, 2, 1, 9, 7], [4], [10, 6, 5, 8, 3]]
-    assert lists(batches.epoch(1)) == [[1, 9, 8, 4, 3], [10, 2, 7, 5, 6], [0]]
+    assert as_lists(batches.epoch(0)) == [[0, 2, 1, 9, 7], [4], [10, 6, 5, 8, 3]]
+    assert as_lists(batches.epoch(1)) == [[1, 9, 8, 4, 3], [10, 2, 7, 5, 6], [0]]
 
 
-def test_company_changes_between_epochs_and_lengths_are_mixed():
-    lengths = likely(6000)
+def test_epochs_differ_in_the_composition_and_order_of_batches():
+    lengths = realistic_lengths(6000)
     batches = Batches(corpus_of(lengths), 1000)
-    where = {i: b for b, indices in enumerate(lists(batches.epoch(0))) for i in indices}
-    again = lists(batches.epoch(1))
-    together = [max(np.bincount([where[i] for i in indices])) / len(indices) for indices in again if len(indices) > 5]
-    assert np.mean(together) < 0.4
-    longest = np.array([max(max(lengths[i]) for i in indices) for indices in again])
+    first_batch = {i: b for b, indices in enumerate(as_lists(batches.epoch(0))) for i in indices}
+    second = as_lists(batches.epoch(1))
+    overlaps = [
+        max(np.bincount([first_batch[i] for i in indices])) / len(indices) for indices in second if len(indices) > 5
+    ]
+    assert np.mean(overlaps) < 0.4
+    longest = np.array([max(max(lengths[i]) for i in indices) for indices in second])
     assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.3
 
 
 def padding(corpus, plan):
-    """Share of padding among the source and target positions of batches, 0 to 1."""
+    """Return the fraction of padding among the source and target positions of the batches."""
     sides = corpus.src_lengths, corpus.tgt_lengths
-    shares = [(int(side[i].sum()), len(i) * int(side[i].max())) for i in plan for side in sides]
-    real, taken = map(sum, zip(*shares, strict=True))
-    return 1 - real / taken
+    counts = [(int(side[i].sum()), len(i) * int(side[i].max())) for i in plan for side in sides]
+    tokens, positions = map(sum, zip(*counts, strict=True))
+    return 1 - tokens / positions
 
 
-def test_little_padding():
-    batches = Batches(corpus_of(likely(8_000)), 2048)
+def test_padding_is_small():
+    batches = Batches(corpus_of(realistic_lengths(8_000)), 2048)
     plan = batches.epoch(0)
-    share = padding(batches.corpus, plan)
-    assert 0.02 < share < 0.10 and padding(batches.corpus, batches.by_length()) < share
+    fraction = padding(batches.corpus, plan)
+    assert 0.02 < fraction < 0.10 and padding(batches.corpus, batches.by_length()) < fraction
     shapes = [batches.batch(indices) for indices in plan]
     positions = sum(b.src.size + b.tgt.size - len(b.tgt) for b in shapes)
     tokens = sum(int((b.src != PAD).sum()) + b.n_target_tokens for b in shapes)
-    assert share == pytest.approx(1 - tokens / positions)
+    assert fraction == pytest.approx(1 - tokens / positions)
 
 
 @pytest.mark.parametrize("name", ["multi30k", "tatoeba"])
-def test_little_padding_on_real_text(name, tmp_path):
+def test_padding_is_small_on_real_text(name, tmp_path):
     files = [REAL / name / f"train.{side}" for side in ("en", "de")]
     if not all(file.exists() for file in files):
         pytest.skip(f"no {name} under {REAL}; set NPX_DATA")
-    lines = [next(read_lines(file, chunk=4_000)) for file in files]
+    lines = [next(read_lines(file, chunk_lines=4_000)) for file in files]
     tokenizer = Tokenizer.train(src_tgt := write(tmp_path, *lines), vocab_size=3000)
     batches = Batches(prepare(*src_tgt, tokenizer, tmp_path / "out"), 512)
     assert padding(batches.corpus, batches.epoch(0)) < 0.10
 
 
-def test_impossible_budgets_and_seeds_are_the_users_mistakes():
+def test_invalid_budgets_and_seeds_raise_user_errors():
     corpus = corpus_of([(3, 4), (9, 2)])
     assert len(Batches(corpus, 10).epoch(0)) == 2
     for arguments, message in [
@@ -395,16 +401,16 @@ def test_impossible_budgets_and_seeds_are_the_users_mistakes():
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_a_stream_is_the_batches_of_all_epochs_each_made_once(ahead, monkeypatch):
+def test_a_stream_builds_each_batch_of_each_epoch_once(ahead, monkeypatch):
     corpus = Corpus.from_pairs([(tuple(range(4, 5 + i % 7)), (4, 5 + i)) for i in range(30)])
     batches = Batches(corpus, 20, seed=3)
     expected = [indices.tolist() for epoch in range(3) for indices in batches.epoch(epoch)]
-    made, batch = [], Batches.batch
-    monkeypatch.setattr(Batches, "batch", lambda self, i: (made.append(i.tolist()), batch(self, i))[1])
-    stream, place = Stream(batches), (0, 0)
+    built, batch = [], Batches.batch
+    monkeypatch.setattr(Batches, "batch", lambda self, i: (built.append(i.tolist()), batch(self, i))[1])
+    stream, position = Stream(batches), (0, 0)
     for number, indices in enumerate(expected):
-        assert np.array_equal(stream.batch(place).tgt, batch(batches, np.array(indices)).tgt)
-        place = stream.after(place)
+        assert np.array_equal(stream.batch(position).tgt, batch(batches, np.array(indices)).tgt)
+        position = stream.after(position)
         if ahead and number % ahead == 0:
-            stream.prepare(stream.places(place, ahead))
-    assert place == (3, 0) and made[: len(expected)] == expected
+            stream.prepare(stream.positions(position, ahead))
+    assert position == (3, 0) and built[: len(expected)] == expected

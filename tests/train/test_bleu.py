@@ -1,4 +1,4 @@
-"""Scores (train/metrics/bleu.py): the laws of BLEU, and each variant against sacreBLEU asked directly."""
+"""Scores (train/metrics/bleu.py): laws of BLEU, and each variant compared with sacreBLEU."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp
 from train.errors import UserError
 from train.metrics.bleu import (
     BLEUS,
-    OTHERS,
+    OTHER_METRICS,
     bleu,
     corpus_bleu_for_validation,
     print_report,
@@ -49,7 +49,7 @@ def test_a_text_scores_100_against_itself(lines):
 
 @given(pairs)
 @settings(max_examples=15, deadline=None)
-def test_case_counts_but_where_the_signature_says_otherwise(pair):
+def test_only_lowercase_variants_ignore_case(pair):
     hypotheses, references = pair
     lowered = score_report([x.lower() for x in hypotheses], [x.lower() for x in references], ter=False)["scores"]
     scores = score_report(hypotheses, references, ter=False)["scores"]
@@ -64,7 +64,7 @@ def test_case_counts_but_where_the_signature_says_otherwise(pair):
 
 @given(pairs)
 @settings(max_examples=15, deadline=None)
-def test_each_score_is_sacrebleus(pair):
+def test_scores_equal_sacrebleu(pair):
     hypotheses, references = pair
     scores = score_report(hypotheses, references)["scores"]
     for key in ("bleu_13a", "bleu_13a_lc", "bleu_intl", "bleu_tok", "bleu_tok_lc"):
@@ -84,8 +84,8 @@ def test_each_score_is_sacrebleus(pair):
     assert scores["chrf++"]["score"] == sacrebleu.corpus_chrf(hypotheses, [references], word_order=2).score
     assert scores["ter"]["score"] == sacrebleu.corpus_ter(hypotheses, [references]).score
     assert corpus_bleu_for_validation(hypotheses, references) == scores["bleu_13a"]["score"]
-    tokenised = corpus_bleu_for_validation(hypotheses, references, tokenize="none", lowercase=True)
-    assert tokenised == scores["bleu_tok_lc"]["score"]
+    tokenized = corpus_bleu_for_validation(hypotheses, references, tokenize="none", lowercase=True)
+    assert tokenized == scores["bleu_tok_lc"]["score"]
 
 
 @pytest.mark.parametrize(
@@ -94,25 +94,25 @@ def test_each_score_is_sacrebleus(pair):
         ("rich-text format", "rich ##AT##-##AT## text format"),
         ("E-Mail-Adresse", "E ##AT##-##AT## Mail ##AT##-##AT## Adresse"),
         ("a-b-c", "a ##AT##-##AT## b-c"),  # matches do not overlap
-        ("a - b -c d- --", "a - b -c d- --"),  # a hyphen beside white space is not in a word
+        ("a - b -c d- --", "a - b -c d- --"),  # a hyphen next to white space is not inside a word
         ("2013-14", "2013 ##AT##-##AT## 14"),
         ("Ü-Wagen", "Ü ##AT##-##AT## Wagen"),
-        ("a\u00a0-\u00a0b", "a\u00a0 ##AT##-##AT## \u00a0b"),  # Perl reads bytes, to which this is no white space
+        ("a\u00a0-\u00a0b", "a\u00a0 ##AT##-##AT## \u00a0b"),  # in Perl, which reads bytes, U+00A0 is not white space
     ],
 )
-def test_compounds_are_split_as_the_papers_script_splits_them(text, expected):
+def test_split_compounds_equals_the_papers_script(text, expected):
     assert split_compounds(text) == expected
 
 
 @given(corpora, corpora)
 @settings(max_examples=15, deadline=None)
-def test_splitting_compounds_is_one_step_more_than_tokenising(a, b):
+def test_compound_variants_split_after_tokenization(a, b):
     n = min(len(a), len(b))
     scores = score_report(a[:n], b[:n], ter=False)["scores"]
-    by_hand = sacrebleu.corpus_bleu(
+    direct = sacrebleu.corpus_bleu(
         [split_compounds(x) for x in a[:n]], [[split_compounds(x) for x in b[:n]]], tokenize="none", force=True
     )
-    assert scores["bleu_compound"]["score"] == by_hand.score
+    assert scores["bleu_compound"]["score"] == direct.score
     assert "|tok:none+##AT##|" in scores["bleu_compound"]["signature"]
     assert "|tok:13a+##AT##|" in scores["bleu_compound_13a"]["signature"]
     plain = [[line.replace("-", "") for line in lines[:n]] for lines in (a, b)]
@@ -122,14 +122,14 @@ def test_splitting_compounds_is_one_step_more_than_tokenising(a, b):
 
 
 @pytest.mark.parametrize("variant", BLEUS)
-def test_a_bleu_keeps_no_lines(variant):
-    """A training measures it for days."""
-    bleu(["A line, kept by no one."], ["A line."], BLEUS[variant])
+def test_bleu_caches_no_lines(variant):
+    """A training calls it for days."""
+    bleu(["A line that is not cached."], ["A line."], BLEUS[variant])
     for tokenizer in (Tokenizer13a, TokenizerRegexp, TokenizerV14International):
         assert tokenizer.__call__.cache_info().currsize == 0
 
 
-def test_the_variants_tell_different_things():
+def test_the_variants_differ():
     scores = score_report(HYPOTHESES, REFERENCES)["scores"]
     values = [scores[key]["score"] for key in BLEUS]
     assert len(set(values)) == len(values)
@@ -138,7 +138,7 @@ def test_the_variants_tell_different_things():
 
 @given(corpora, st.integers(1, 3))
 @settings(max_examples=15, deadline=None)
-def test_unequal_numbers_of_lines_are_refused_with_both_counts(lines, more):
+def test_unequal_numbers_of_lines_raise_with_both_counts(lines, more):
     longer = lines + ["und noch eine Zeile"] * more
     for score in (score_report, corpus_bleu_for_validation):
         with pytest.raises(UserError) as error:
@@ -158,11 +158,11 @@ def test_any_text_can_be_scored(a, b):
         assert row["score"] >= 0
 
 
-def test_the_report_is_json_and_prints_every_signature_in_one_piece():
+def test_the_report_is_json_and_prints_complete_signatures():
     report = score_report(HYPOTHESES, REFERENCES)
     assert json.loads(json.dumps(report)) == report
     lines = {}
-    for width in (40, 80):  # a pipe has no width of its own; a narrow one may squeeze the table, never a signature
+    for width in (40, 80):  # a narrow terminal may wrap the table, never a signature
         out = StringIO()
         print_report(report, Console(file=out, width=width))
         lines[width] = out.getvalue().split("\n")
@@ -175,41 +175,41 @@ def test_the_report_is_json_and_prints_every_signature_in_one_piece():
 
 @pytest.mark.parametrize(
     ("hypotheses", "references", "expected"),
-    [  # tokens in common by order, then the brevity penalty: worked out by hand
+    [  # precisions by order, then the brevity penalty, computed by hand
         (["a b c d e"], ["a b c d f"], (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25),
         (["a b c d"], ["a b c d e"], math.exp(1 - 5 / 4)),
-        (["a a b c d e"], ["a b c d e f"], (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25),  # the second "a" has no partner
+        (["a a b c d e"], ["a b c d e f"], (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25),  # the second "a" has no match
         (["a b c d e", "x y z v w u"], ["a b c d f", "x y z v w u"], (10 / 11 * 8 / 9 * 6 / 7 * 4 / 5) ** 0.25),
         (["a b c d e f", "g"], ["a b c d e f", "g h"], math.exp(1 - 8 / 7)),  # one penalty for the corpus
         (["A b c d e"], ["a b c d e"], (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25),  # case counts, as without -lc
         (["a b c d e ."], ["a b c d e."], (4 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25),  # words end at white space alone
     ],
 )
-def test_bleu_as_given_is_multi_bleus(hypotheses, references, expected):
+def test_tokenized_bleu_equals_multi_bleu(hypotheses, references, expected):
     scores = score_report(hypotheses, references, ter=False)["scores"]
     assert scores["bleu_tok"]["score"] == pytest.approx(100 * expected, abs=1e-9)
     lowered = score_report([x.lower() for x in hypotheses], [x.lower() for x in references], ter=False)["scores"]
     assert scores["bleu_tok_lc"]["score"] == lowered["bleu_tok"]["score"]
 
 
-def sampled(key, hypotheses, references):
-    """sacreBLEU's own metric, and the texts as a score takes them."""
-    if key in OTHERS:
+def metric_and_lines(key, hypotheses, references):
+    """Return sacreBLEU's metric and the preprocessed texts."""
+    if key in OTHER_METRICS:
         return {"chrf": CHRF(), "chrf++": CHRF(word_order=2), "ter": TER()}[key], hypotheses, references
-    how, lower = BLEUS[key].tokenize, BLEUS[key].lowercase
+    tokenize, lowercase = BLEUS[key].tokenize, BLEUS[key].lowercase
     if BLEUS[key].compounds:
-        words = Tokenizer13a() if how == "13a" else str.strip
+        words = Tokenizer13a() if tokenize == "13a" else str.strip
         hypotheses, references = ([split_compounds(words(x)) for x in lines] for lines in (hypotheses, references))
-        how = "none"
-    return BLEU(tokenize=how, lowercase=lower, force=True), hypotheses, references
+        tokenize = "none"
+    return BLEU(tokenize=tokenize, lowercase=lowercase, force=True), hypotheses, references
 
 
 @given(pairs, st.integers(2, 30))
 @settings(max_examples=10, deadline=None)
-def test_confidence_is_sacrebleus_to_the_last_digit(pair, samples):
+def test_confidence_intervals_equal_sacrebleu(pair, samples):
     report = score_report(*pair, bootstrap=samples)["scores"]
     for key, row in report.items():
-        metric, hypotheses, references = sampled(key, *pair)
+        metric, hypotheses, references = metric_and_lines(key, *pair)
         expected = metric.corpus_score(hypotheses, [references], n_bootstrap=samples)
         assert (row["score"], row["mean"], row["confidence"]) == (expected.score, expected._mean, expected._ci)
         assert f"|bs:{samples}|seed:12345|" in row["signature"]
@@ -217,22 +217,22 @@ def test_confidence_is_sacrebleus_to_the_last_digit(pair, samples):
 
 @given(st.lists(st.tuples(sentences, sentences, sentences), min_size=1, max_size=5), st.integers(2, 30))
 @settings(max_examples=10, deadline=None)
-def test_the_paired_test_is_sacrebleus_to_the_last_digit(lines, samples):
+def test_the_paired_test_equals_sacrebleu(lines, samples):
     one, other, references = ([*side] for side in zip(*lines, strict=True))
     report = score_report(one, references, bootstrap=samples, baseline=other)["scores"]
     for key, row in report.items():
-        metric, found, expected = sampled(key, one, references)
-        systems = [("b", sampled(key, other, references)[1]), ("s", found)]
+        metric, found, expected = metric_and_lines(key, one, references)
+        systems = [("b", metric_and_lines(key, other, references)[1]), ("s", found)]
         signatures, scores = PairedTest(systems, {"": metric}, [expected], "bs", samples)()
-        before, own = scores[next(iter(signatures))]
-        assert row["baseline"] == {"score": before.score, "mean": before.mean, "confidence": before.ci}
-        assert (row["score"], row["mean"], row["confidence"]) == (own.score, own.mean, own.ci)
-        difference = own.score - before.score
-        assert (row["p_value"], row["difference"]) == (own.p_value if difference else 1, difference)
+        baseline, system = scores[next(iter(signatures))]
+        assert row["baseline"] == {"score": baseline.score, "mean": baseline.mean, "confidence": baseline.ci}
+        assert (row["score"], row["mean"], row["confidence"]) == (system.score, system.mean, system.ci)
+        difference = system.score - baseline.score
+        assert (row["p_value"], row["difference"]) == (system.p_value if difference else 1, difference)
         assert row["score"] == score_report(one, references)["scores"][key]["score"]
 
 
-def test_a_better_system_is_told_from_its_baseline_and_an_equal_one_is_not(capsys):
+def test_the_paired_test_of_better_and_equal_systems(capsys):
     references = [f"a b c d e {n}" for n in range(60)]
     worse = [line.replace("c", "x") if n % 3 else line for n, line in enumerate(references)]
     report = score_report(references, references, baseline=worse, ter=False)

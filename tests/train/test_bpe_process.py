@@ -1,4 +1,4 @@
-"""The process in which a vocabulary is learned: killed, without memory, interrupted, and left by whoever asked."""
+"""The process that trains byte pairs: killed, out of memory, interrupted, orphaned."""
 
 import os
 import signal
@@ -16,76 +16,77 @@ from train.text import tokenizer
 from train.text.tokenizer import Tokenizer
 
 
-def learn(lines=(["a b c"],)):
-    return Tokenizer.learned(iter(lines), "bpe", 300, "words")
+def train(lines=(["a b c"],)):
+    return Tokenizer.train_spec(iter(lines), "bpe", 300, "words")
 
 
 @pytest.fixture
-def started(monkeypatch):
-    """The processes that were started."""
-    found, popen = [], subprocess.Popen
-    monkeypatch.setattr(tokenizer.subprocess, "Popen", lambda *a, **k: found.append(popen(*a, **k)) or found[-1])
-    return found
+def processes(monkeypatch):
+    """Return the list of processes that the test starts."""
+    processes, popen = [], subprocess.Popen
+    monkeypatch.setattr(
+        tokenizer.subprocess, "Popen", lambda *a, **k: processes.append(popen(*a, **k)) or processes[-1]
+    )
+    return processes
 
 
 @pytest.fixture
-def learner(monkeypatch, tmp_path):
-    """Puts a shell script in the place of the Python that runs learner.py."""
+def fake_python(monkeypatch, tmp_path):
+    """Replace the Python that runs bpe_process.py by a shell script."""
 
-    def put(script):
+    def install(script):
         program = tmp_path / "python"
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(program))
 
-    return put
+    return install
 
 
 @pytest.mark.parametrize("script", ["kill -9 $$", "head -2 >/dev/null; kill -9 $$", "echo MemoryError >&2; exit 1"])
-def test_learning_without_memory_is_told(learner, script):
-    learner(script)
-    with pytest.raises(UserError, match="expected memory to learn it") as error:
-        learn([["a b c"]] * 9)
+def test_running_out_of_memory_raises_a_user_error(fake_python, script):
+    fake_python(script)
+    with pytest.raises(UserError, match="expected enough memory to train it") as error:
+        train([["a b c"]] * 9)
     assert "\n" not in str(error.value) and "; try fewer lines" in str(error.value)
 
 
-def test_a_fault_of_the_learner_is_not_taken_for_the_users(learner):
-    learner("echo ImportError >&2; exit 1")
+def test_an_internal_error_of_the_process_is_not_a_user_error(fake_python):
+    fake_python("echo ImportError >&2; exit 1")
     with pytest.raises(RuntimeError, match="ImportError"):
-        learn()
+        train()
 
 
-def test_ctrl_c_is_answered_while_native_code_learns(learner, started):
-    learner("exec sleep 1000")
+def test_ctrl_c_interrupts_native_training(fake_python, processes):
+    fake_python("exec sleep 1000")
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
-        learn()
-    assert started[0].returncode == -signal.SIGKILL
+        train()
+    assert processes[0].returncode == -signal.SIGKILL
 
 
-def test_an_error_in_the_text_ends_the_learner(started):
+def test_an_error_in_the_text_kills_the_process(processes):
     def lines():
         yield ["a b c"]
         raise UserError("line 2: expected text; got none; try another file")
 
     with pytest.raises(UserError, match="line 2"):
-        learn(lines())
-    assert started[0].returncode == -signal.SIGKILL
+        train(lines())
+    assert processes[0].returncode == -signal.SIGKILL
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-def test_nobody_learns_for_a_process_that_was_killed():
+def test_the_process_dies_with_its_parent():
     code = f"""
 import os, subprocess
-from {__name__} import learn
+from {__name__} import train
 popen = subprocess.Popen
 subprocess.Popen = lambda *a, **k: print((process := popen(*a, **k)).pid, flush=True) or process
-learn(["a b"] if i else os.kill(os.getpid(), 9) for i in (1, 0))
+train(["a b"] if i else os.kill(os.getpid(), 9) for i in (1, 0))
 """
-    root = ROOT
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=root)
-    assert ended.returncode == -signal.SIGKILL
-    stat, until = Path(f"/proc/{int(ended.stdout)}/stat"), time.monotonic() + 20
-    while time.monotonic() < until and stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z":
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert result.returncode == -signal.SIGKILL
+    stat, deadline = Path(f"/proc/{int(result.stdout)}/stat"), time.monotonic() + 20
+    while time.monotonic() < deadline and stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z":
         time.sleep(0.05)
-    assert time.monotonic() < until
+    assert time.monotonic() < deadline

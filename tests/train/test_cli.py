@@ -1,4 +1,4 @@
-"""The command line as its users meet it: a run from text to scores, mistakes told in one line, stops without loss."""
+"""The command line: a complete run, one-line error messages, interruption and resumption."""
 
 import errno
 import json
@@ -37,7 +37,7 @@ def sentences(n):
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    """A folder of parallel text in which the target is the source backwards."""
+    """Return a folder of parallel text in which the target is the reversed source."""
     folder = tmp_path_factory.mktemp("text")
     for name, n in (("train", 60), ("valid", 8)):
         source = sentences(n)
@@ -52,29 +52,29 @@ def data_options(texts):
 
 @pytest.fixture(scope="module")
 def run(texts, tmp_path_factory):
-    """A finished run of six steps, averaged."""
+    """Return a finished run of six steps with averaged weights."""
     out = tmp_path_factory.mktemp("runs") / "a"
     assert main(["train", "base", *data_options(texts), "--out", str(out), "--quiet", *SET]) == 0
     assert main(["average", str(out), "--last", "2"]) == 0
     return out
 
 
-def command(*arguments, **named):
-    """The command line in a process of its own."""
+def command(*arguments, **kwargs):
+    """Start the command line in a new process."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
     return subprocess.Popen(
         [sys.executable, "-m", "train", *map(str, arguments)], cwd=ROOT, env=environment, text=True, encoding="utf-8",
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **named,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **kwargs,
     )  # fmt: skip
 
 
 def files_of(folder):
-    """Every file below a folder with its bytes."""
+    """Return the bytes of every file below a folder."""
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def refused(capfd, arguments, *parts):
-    """Exit status 2 and exactly one line on stderr that has all the parts, nothing on stdout."""
+def assert_rejected(capfd, arguments, *parts):
+    """Check for exit status 2, one line on stderr that contains all the parts, and nothing on stdout."""
     capfd.readouterr()
     status = main(list(map(str, arguments)))
     out, err = capfd.readouterr()
@@ -84,19 +84,19 @@ def refused(capfd, arguments, *parts):
         assert str(part) in err
 
 
-def test_a_run_is_translated_scored_and_described(run, texts, tmp_path, capfd):
+def test_translate_score_and_info_of_a_run(run, texts, tmp_path, capfd):
     assert RunConfig.load(run / "config.toml").model.d_model == 16
     assert [path.name for path in RunFolder(run).steps()] == ["step-2", "step-4", "step-6"]
-    source, found = texts / "valid.src", tmp_path / "found.txt"
-    assert main(["translate", "--model", str(run), "--input", str(source), "--output", str(found)]) == 0
-    assert len(found.read_text(encoding="utf-8").splitlines()) == 8
-    assert [path.name for path in tmp_path.iterdir()] == ["found.txt"]
+    source, output = texts / "valid.src", tmp_path / "output.txt"
+    assert main(["translate", "--model", str(run), "--input", str(source), "--output", str(output)]) == 0
+    assert len(output.read_text(encoding="utf-8").splitlines()) == 8
+    assert [path.name for path in tmp_path.iterdir()] == ["output.txt"]
     capfd.readouterr()
-    assert main(["score", "--ref", str(texts / "valid.tgt"), "--hyp", str(found), "--json"]) == 0
+    assert main(["score", "--ref", str(texts / "valid.tgt"), "--hyp", str(output), "--json"]) == 0
     report = json.loads(capfd.readouterr().out)
     assert report["lines"] == 8
     assert all("signature" in score for score in report["scores"].values())
-    assert main(["score", "--ref", str(found), "--hyp", str(found)]) == 0
+    assert main(["score", "--ref", str(output), "--hyp", str(output)]) == 0
     assert report["scores"]["bleu_13a"]["signature"] in capfd.readouterr().out
     assert main(["info", str(run)]) == 0
     text = capfd.readouterr().out
@@ -107,7 +107,7 @@ def test_a_run_is_translated_scored_and_described(run, texts, tmp_path, capfd):
     assert "best" in text and "digest" in text
 
 
-def test_scores_have_confidence_a_paired_test_and_the_models_perplexity(run, texts, tmp_path, capfd):
+def test_score_with_bootstrap_baseline_and_model(run, texts, tmp_path, capfd):
     ref, src, hyp = texts / "valid.tgt", texts / "valid.src", tmp_path / "hyp"
     hyp.write_text("".join(f"{line[::-1]} x\n" for line in sentences(8)), encoding="utf-8")
     last = RunFolder(run).steps()[-1]
@@ -121,11 +121,11 @@ def test_scores_have_confidence_a_paired_test_and_the_models_perplexity(run, tex
     assert main(arguments) == 0
     shown = capfd.readouterr().out
     assert f"{scores['perplexity']['score']:.2f}" in shown and "|seed:12345|" in shown
-    refused(capfd, ["score", "--ref", ref, "--hyp", hyp, "--model", run], "--model and --src together")
-    refused(capfd, ["score", "--ref", ref, "--hyp", hyp, "--bootstrap", "1"], "got 1", "try 1000")
+    assert_rejected(capfd, ["score", "--ref", ref, "--hyp", hyp, "--model", run], "--model and --src together")
+    assert_rejected(capfd, ["score", "--ref", ref, "--hyp", hyp, "--bootstrap", "1"], "got 1", "try 1000")
 
 
-def test_stdin_to_stdout_keeps_every_line_in_its_place(run):
+def test_stdin_to_stdout_preserves_the_line_order(run):
     process = command("translate", "--model", run, "--beam", "1", stdin=subprocess.PIPE)
     out, err = process.communicate("the red cat\n\nthe blue dog\u0085bird\r\nno newline")
     assert (process.returncode, err) == (0, "")
@@ -134,7 +134,7 @@ def test_stdin_to_stdout_keeps_every_line_in_its_place(run):
     assert lines[1] == lines[4] == ""
 
 
-def test_n_best_gives_so_many_scored_lines(run, texts, capfd):
+def test_n_best_prints_n_scored_lines_per_input(run, texts, capfd):
     arguments = ["translate", "--model", str(run), "--input", str(texts / "valid.src"), "--n-best", "3", "--beam", "3"]
     assert main(arguments) == 0
     rows = [line.split(" ||| ") for line in capfd.readouterr().out.splitlines()]
@@ -143,20 +143,20 @@ def test_n_best_gives_so_many_scored_lines(run, texts, capfd):
     assert all(scores[i] >= scores[i + 1] for i in range(len(scores) - 1) if (i + 1) % 3)
 
 
-def test_search_options_go_before_the_runs_own(run, texts, monkeypatch, capfd):
-    seen = {}
+def test_search_options_override_the_runs_configuration(run, texts, monkeypatch, capfd):
+    search = {}
 
     def spy(*_, **options):
-        seen.update(options)
+        search.update(options)
         return iter([])
 
     monkeypatch.setattr(translation, "translate_stream", spy)
     assert main(["translate", "--model", str(run), "--input", str(texts / "valid.src"), "--alpha", "0.25"]) == 0
-    assert (seen["beam"], seen["alpha"], seen["penalty"], seen["max_extra"]) == (2, 0.25, "paper", 4)
+    assert (search["beam"], search["alpha"], search["penalty"], search["max_extra"]) == (2, 0.25, "paper", 4)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_info_of_a_preset_stands_beside_the_papers_figures(preset, capsys):
+def test_info_of_a_preset_prints_the_papers_figures(preset, capsys):
     assert main(["info", preset]) == 0
     text = capsys.readouterr().out
     config = RunConfig.from_dict({"model": {"preset": preset}})
@@ -165,18 +165,18 @@ def test_info_of_a_preset_stands_beside_the_papers_figures(preset, capsys):
         assert f"the paper: {FIGURES[preset]['params_millions']:g} million" in text
 
 
-def test_every_model_of_the_paper_has_its_figures():
+def test_every_preset_of_the_paper_has_figures():
     assert FIGURES.keys() == PRESETS.keys() - {"parsing-wsj", "parsing-semi", "parsing-small", "tiny"}
     assert all({"ppl", "bleu", "params_millions"} <= figures.keys() for figures in FIGURES.values())
 
 
-def test_the_papers_cost_is_printed_for_its_two_models(capsys):
+def test_info_prints_the_papers_training_cost(capsys):
     for preset, cost in (("base", "3.3e+18"), ("big", "2.3e+19")):
         assert main(["info", preset]) == 0
         assert cost in capsys.readouterr().out
 
 
-def test_a_printed_configuration_trains(texts, tmp_path, capsys):
+def test_the_output_of_info_config_is_a_valid_configuration(texts, tmp_path, capsys):
     assert main(["info", "tiny", "--config"]) == 0
     file = tmp_path / "my.toml"
     file.write_text(capsys.readouterr().out, encoding="utf-8")
@@ -186,21 +186,21 @@ def test_a_printed_configuration_trains(texts, tmp_path, capsys):
     assert RunConfig.load(out / "config.toml").train.precision == "float64"
 
 
-def test_the_demo_goes_all_the_way(tmp_path, capfd):
+def test_the_demo_writes_all_its_files(tmp_path, capfd):
     pytest.importorskip("num2words")
     pytest.importorskip("matplotlib")
     short = [*SIZES, "data.vocab_size=350", "train.keep_last=2", "search.beam=1", "search.max_extra=1"]
     result = demo.run_demo(tmp_path / "demo", n_train=1200, settings=short)
-    assert result["exact"] < 50  # nothing is learned in so few steps, and it is not said to be
+    assert result["exact"] < 50  # so few steps are not enough to learn anything
     held_out = (tmp_path / "demo" / "test.en").read_text(encoding="utf-8").splitlines()
     trained = (tmp_path / "demo" / "train.en").read_text(encoding="utf-8").splitlines()
     assert len(set(held_out)) == 1000 and not set(held_out) & set(trained)
     assert len((tmp_path / "demo" / "test.translated.de").read_text(encoding="utf-8").splitlines()) == 1000
     assert (tmp_path / "demo" / "attention.png").read_bytes().startswith(b"\x89PNG")
-    assert "held-out numbers exactly right" in capfd.readouterr().out
+    assert "test numbers translated correctly" in capfd.readouterr().out
 
 
-def test_the_demos_german_is_german():
+def test_german_numbers():
     pytest.importorskip("num2words")
     for number, words in (
         (0, "null"),
@@ -212,26 +212,26 @@ def test_the_demos_german_is_german():
         assert demo.german(number) == words
 
 
-# ---- mistakes
+# ---- invalid commands
 
 GOOD = ["--train-src={texts}/train.src", "--train-tgt={texts}/train.tgt"]
 VALID = ["--valid-src={texts}/valid.src", "--valid-tgt={texts}/valid.tgt"]
-# name -> (what follows `train --out NEW`, what the message has to say)
-MISTAKES = {
+# name -> (arguments after `train --out NEW`, parts of the message)
+INVALID = {
     "no config": (GOOD, ["CONFIG.toml", "base"]),
     "missing config": (["none.toml", *GOOD], ["none.toml", "no such file"]),
-    "unknown key": (["{traps}/key.toml", *GOOD], ["key.toml", "train.max_stepz", "train.max_steps"]),
+    "unknown key": (["{invalid_files}/key.toml", *GOOD], ["key.toml", "train.max_stepz", "train.max_steps"]),
     "unknown setting": (["base", *GOOD, "--set", "train.sead=2"], ["train.sead", "train.seed"]),
     "heads": (["base", *GOOD, "--set", "model.d_model=100"], ["d_model", "100"]),
     "precision": (["base", *GOOD, "--set", "train.precision=fp16"], ["train.precision", "fp16", "--device cuda"]),
     "no text": (["base"], ["data.train_src", "--train-src"]),
     "missing text": (["base", *GOOD, "--train-src=none.txt"], ["none.txt"]),
-    "folder as text": (["base", *GOOD, "--train-src={traps}"], ["traps", "folder"]),
-    "empty text": (["base", *GOOD, "--train-src={traps}/empty"], ["empty"]),
-    "unequal": (["base", *GOOD, "--train-src={traps}/short"], ["short", " 2 and 60"]),
-    "not utf-8": (["base", *GOOD, "--train-tgt={traps}/latin"], ["latin", "line 1", "0xe9"]),
+    "folder as text": (["base", *GOOD, "--train-src={invalid_files}"], ["invalid_files", "folder"]),
+    "empty text": (["base", *GOOD, "--train-src={invalid_files}/empty"], ["empty"]),
+    "unequal": (["base", *GOOD, "--train-src={invalid_files}/short"], ["short", " 2 and 60"]),
+    "not utf-8": (["base", *GOOD, "--train-tgt={invalid_files}/latin"], ["latin", "line 1", "0xe9"]),
     "half validation": (["base", *GOOD, VALID[0]], ["data.valid_tgt"]),
-    "unequal validation": (["base", *GOOD, *VALID, "--valid-src={traps}/short"], ["short", " 2 and 8"]),
+    "unequal validation": (["base", *GOOD, *VALID, "--valid-src={invalid_files}/short"], ["short", " 2 and 8"]),
     "small vocabulary": (["base", *GOOD, "--set", "data.vocab_size=10"], ["vocab_size", "10"]),
     "small batch": (["base", *GOOD, *SET, "--set", "train.batch_tokens=2"], ["batch_tokens"]),
     "missing tokenizer": (["base", *GOOD, "--set", "data.tokenizer=none.json"], ["none.json"]),
@@ -242,9 +242,9 @@ MISTAKES = {
 
 
 @pytest.fixture(scope="module")
-def traps(tmp_path_factory):
-    """A folder of files that no training can take."""
-    folder = tmp_path_factory.mktemp("traps")
+def invalid_files(tmp_path_factory):
+    """Return a folder of files that training rejects."""
+    folder = tmp_path_factory.mktemp("invalid_files")
     (folder / "empty").write_bytes(b"")
     (folder / "latin").write_bytes("caf\xe9\n".encode("latin-1") * 60)
     (folder / "short").write_text("one\ntwo\n")
@@ -252,33 +252,33 @@ def traps(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_in_training_is_told_and_writes_nothing(name, texts, traps, tmp_path, capfd):
-    options, parts = MISTAKES[name]
-    options = [option.format(texts=texts, traps=traps) for option in options]
-    refused(capfd, ["train", "--out", tmp_path / "new", "--quiet", *options], *parts)
+@pytest.mark.parametrize("name", INVALID)
+def test_an_invalid_training_command_writes_nothing(name, texts, invalid_files, tmp_path, capfd):
+    options, parts = INVALID[name]
+    options = [option.format(texts=texts, invalid_files=invalid_files) for option in options]
+    assert_rejected(capfd, ["train", "--out", tmp_path / "new", "--quiet", *options], *parts)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_exists_is_not_overwritten(run, texts, tmp_path, capfd):
+def test_an_existing_run_is_not_overwritten(run, texts, tmp_path, capfd):
     before = files_of(run)
-    refused(capfd, ["train", "base", *data_options(texts), "--out", run, *SET], run, "--resume")
+    assert_rejected(capfd, ["train", "base", *data_options(texts), "--out", run, *SET], run, "--resume")
     assert files_of(run) == before
     other = [*SET, "--set", "train.seed=2"]
-    refused(capfd, ["train", "base", *data_options(texts), "--out", run, "--resume", *other], "train.seed", "2")
+    assert_rejected(capfd, ["train", "base", *data_options(texts), "--out", run, "--resume", *other], "train.seed", "2")
     assert files_of(run) == before
     file = tmp_path / "file"
     file.write_text("mine")
-    refused(capfd, ["train", "base", *data_options(texts), "--out", file, *SET], file)
+    assert_rejected(capfd, ["train", "base", *data_options(texts), "--out", file, *SET], file)
     assert file.read_text() == "mine"
 
 
-def test_mistakes_of_the_other_commands_are_told(run, texts, traps, tmp_path, capfd):
+def test_invalid_options_of_the_other_commands(run, texts, invalid_files, tmp_path, capfd):
     source, model = texts / "valid.src", ["--model", run]
     for arguments, *parts in (
         (["translate", "--model", "none", "--input", source], "none"),
         (["translate", *model, "--input", "none.txt"], "none.txt"),
-        (["translate", *model, "--input", traps / "latin"], "latin", "line 1", "0xe9"),
+        (["translate", *model, "--input", invalid_files / "latin"], "latin", "line 1", "0xe9"),
         (["translate", *model, "--input", source, "--output", tmp_path / "no" / "file"], "no folder"),
         (["translate", *model, "--input", source, "--output", tmp_path], "a folder"),
         (["translate", *model, "--input", source, "--n-best", "9"], "--n-best", "9"),
@@ -291,27 +291,27 @@ def test_mistakes_of_the_other_commands_are_told(run, texts, traps, tmp_path, ca
         (["average", "none"], "none"),
         (["info", "bigg"], "bigg", "try big"),
         (["info", tmp_path], "config.toml"),
-        (["demo", "--out", traps], "traps"),
+        (["demo", "--out", invalid_files], "invalid_files"),
         (["nothing"], "nothing"),
     ):
-        refused(capfd, arguments, *parts)
+        assert_rejected(capfd, arguments, *parts)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_checkpoint_and_a_strange_tokenizer_are_told(run, texts, tmp_path, capfd):
+def test_a_damaged_checkpoint_and_an_invalid_tokenizer(run, texts, tmp_path, capfd):
     broken = tmp_path / "broken"
     shutil.copytree(run, broken)
     weights = broken / "checkpoints" / "averaged" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
-    refused(capfd, ["translate", "--model", broken, "--input", texts / "valid.src"], weights, "damaged")
-    strange = tmp_path / "strange"
-    shutil.copytree(run, strange)
-    tokenizer = strange / "tokenizer.json"
+    assert_rejected(capfd, ["translate", "--model", broken, "--input", texts / "valid.src"], weights, "damaged")
+    odd = tmp_path / "odd"
+    shutil.copytree(run, odd)
+    tokenizer = odd / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text(encoding="utf-8").replace("<unk>", "<odd>"), encoding="utf-8")
-    refused(capfd, ["translate", "--model", strange, "--input", texts / "valid.src"], tokenizer)
+    assert_rejected(capfd, ["translate", "--model", odd, "--input", texts / "valid.src"], tokenizer)
 
 
-def test_invalid_utf8_on_stdin_is_told_with_its_line(run):
+def test_invalid_utf8_on_stdin_is_reported_with_its_line(run):
     process = command("translate", "--model", run, stdin=subprocess.PIPE)
     process.stdin.buffer.write(b"the red cat\nthe \xff cat\n")
     out, err = process.communicate()
@@ -319,7 +319,7 @@ def test_invalid_utf8_on_stdin_is_told_with_its_line(run):
     assert "stdin, line 2" in err and "0xff" in err
 
 
-def test_a_failed_translation_leaves_the_output_as_it_was(run, texts, tmp_path, monkeypatch, capfd):
+def test_a_failed_translation_leaves_the_output_unchanged(run, texts, tmp_path, monkeypatch, capfd):
     def broken(*_, **__):
         yield [("a first line", 0.0)]
         raise UserError("line 2: expected better; got worse; try again")
@@ -327,23 +327,25 @@ def test_a_failed_translation_leaves_the_output_as_it_was(run, texts, tmp_path, 
     monkeypatch.setattr(translation, "translate_stream", broken)
     output = tmp_path / "output"
     output.write_text("before")
-    refused(capfd, ["translate", "--model", run, "--input", texts / "valid.src", "--output", output], "line 2")
+    assert_rejected(capfd, ["translate", "--model", run, "--input", texts / "valid.src", "--output", output], "line 2")
     assert output.read_text() == "before"
     assert list(tmp_path.iterdir()) == [output]
 
 
-def test_a_full_disk_is_told_and_keeps_what_is_there(run, texts, tmp_path, monkeypatch, capfd):
-    def no_room(*_, **__):
+def test_a_full_disk_is_reported_and_leaves_no_file(run, texts, tmp_path, monkeypatch, capfd):
+    def disk_full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(app.os, "replace", no_room)
+    monkeypatch.setattr(app.os, "replace", disk_full)
     output = tmp_path / "output"
-    refused(capfd, ["translate", "--model", run, "--input", texts / "valid.src", "--output", output], "No space left")
+    assert_rejected(
+        capfd, ["translate", "--model", run, "--input", texts / "valid.src", "--output", output], "No space left"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_stdout_is_told_in_one_line():
+def test_a_full_stdout_is_reported_on_one_line():
     with open("/dev/full", "w") as full:
         process = subprocess.run(
             [sys.executable, "-m", "train", "info", "base"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
@@ -357,29 +359,29 @@ def test_no_command_prints_the_help(capsys):
     assert "translate" in capsys.readouterr().out
 
 
-def test_a_fault_of_ours_shows_where(monkeypatch, capfd):
-    def fault(*_, **__):
+def test_an_internal_error_prints_a_traceback(monkeypatch, capfd):
+    def fail(*_, **__):
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(info, "describe", fault)
+    monkeypatch.setattr(info, "describe", fail)
     assert main(["info", "base"]) == 1
     err = capfd.readouterr().err
     assert "Traceback" in err and "ZeroDivisionError: ours" in err
 
 
-# ---- stops
+# ---- interruption
 
 
-def test_a_reader_that_goes_away_is_no_error(run):
+def test_a_closed_reader_ends_the_command_silently(run):
     process = command("translate", "--model", run, "--beam", "1", stdin=subprocess.PIPE)
-    process.stdout.close()  # as `head` does when it has enough
+    process.stdout.close()  # like `head` after its last line
     process.stdin.write("the red cat\n" * 20)
     process.stdin.close()
     assert (process.wait(60), process.stderr.read()) == (141, "")
     process.stderr.close()
 
 
-def test_ctrl_c_writes_a_checkpoint_and_resume_ends_as_if_it_had_not_been(texts, tmp_path, capfd):
+def test_ctrl_c_and_resume_equal_an_uninterrupted_run(texts, tmp_path, capfd):
     steps = ["--set", "train.max_steps=5000", "--set", "train.checkpoint_every=5000", "--set", "train.log_every=1"]
     process = command("train", "base", *data_options(texts), "--out", tmp_path / "a", "--quiet", *SET, *steps)
     metrics = tmp_path / "a" / "metrics.jsonl"

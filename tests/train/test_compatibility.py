@@ -10,7 +10,7 @@ import pytest
 from train import RunConfig, average_checkpoints, load_model, train
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
-from train.tasks.pairs import numbered
+from train.tasks.pairs import format_hypotheses
 from train.tasks.translation import translate_lines
 
 BEFORE = Path(__file__).parent / "run_0_2"
@@ -19,8 +19,8 @@ BEFORE = Path(__file__).parent / "run_0_2"
 def test_a_0_2_checkpoint_gives_the_same_translations():
     model, tokenizer, config = load_model(BEFORE)
     lines = (BEFORE / "valid.en").read_text(encoding="utf-8").splitlines()
-    hypotheses = translate_lines(model, tokenizer, lines, **asdict(config.search), n_best=2)
-    written = "\n".join(numbered(best, i, 2) for i, best in enumerate(hypotheses))
+    found = translate_lines(model, tokenizer, lines, **asdict(config.search), n_best=2)
+    written = "\n".join(format_hypotheses(best, i, 2) for i, best in enumerate(found))
     expected = (BEFORE / "translated").read_text(encoding="utf-8")
     rows, wanted = ([line.split(" ||| ") for line in text.splitlines()] for text in (written, expected))
     assert [row[:2] for row in rows] == [row[:2] for row in wanted]

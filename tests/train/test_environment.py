@@ -67,7 +67,7 @@ def test_an_input_error_names_the_input(uninterrupted, text, tmp_path, capfd):
     with open("/proc/self/mem", "rb") as broken:
         command = [sys.executable, "-m", "train", "translate", "--model", uninterrupted]
         done = subprocess.run(command, cwd=ROOT, stdin=broken, capture_output=True)
-    said = b"npx-transformer: stdin: expected text that can be read; got 'Input/output error'; try"
+    said = b"npx-transformer: stdin: expected readable text; got 'Input/output error'; try"
     assert done.returncode == 2 and said in done.stderr, done.stderr
     assert not any(tmp_path.iterdir())
 
@@ -83,4 +83,4 @@ def test_a_damaged_gzip_file_is_one_line(damage, text, tmp_path, capfd):
         out = ["data", "own", "--out", str(tmp_path / "out"), "--quiet"]
         assert main([*out, "--train-src", str(src), "--train-tgt", str(tgt)]) == 2
         err = capfd.readouterr().err
-        assert f"{tmp_path / 'bad.gz'}: expected a whole file; got '" in err and err.count("\n") == 1, err
+        assert f"{tmp_path / 'bad.gz'}: expected a complete file; got '" in err and err.count("\n") == 1, err

@@ -1,4 +1,4 @@
-"""The task `language`: plain text as tokens and windows, a training of it, and text that goes on."""
+"""The task `language`: plain text as tokens and windows, training, and generation."""
 
 import json
 import tomllib
@@ -22,7 +22,7 @@ ANY = st.text(st.characters(codec="utf-8"), max_size=40)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with a text to learn and one to validate with."""
+    """Return a folder with a training and a validation text."""
     folder = tmp_path_factory.mktemp("plain")
     (folder / "train.txt").write_text(TEXT, encoding="utf-8")
     (folder / "valid.txt").write_text(TEXT[:100] + "\n", encoding="utf-8")
@@ -31,69 +31,71 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tokenizers(folder):
-    return {kind: PlainTokenizer.learn([folder / "train.txt"], kind, 280) for kind in KINDS}
+    return {kind: PlainTokenizer.from_files([folder / "train.txt"], kind, 280) for kind in KINDS}
 
 
 # ---- tokens
 
 
 @given(text=st.text(st.sampled_from(sorted(set(TEXT)))) | ANY)
-def test_what_is_encoded_is_decoded_to_the_character(text, tokenizers):
+def test_decode_inverts_encode(text, tokenizers):
     known = "".join(c for c in text if c in TEXT)
     assert tokenizers["characters"].decode(tokenizers["characters"].encode(known)) == known
-    assert len(tokenizers["characters"].encode(text)) == len(text), "a character is a token, unknown ones too"
+    assert len(tokenizers["characters"].encode(text)) == len(text), "one token per character, unknown ones included"
     assert tokenizers["bpe"].decode(tokenizers["bpe"].encode(text)) == text
 
 
 @given(lines=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=9), max_size=5))
-def test_a_text_has_the_same_tokens_in_one_piece_and_line_by_line(lines, tokenizers):
+def test_encoding_line_by_line_equals_encoding_the_text(lines, tokenizers):
     for tokenizer in tokenizers.values():
-        pieces = [i for line in lines for i in tokenizer.encode(line + "\n")]
-        assert pieces == tokenizer.encode("".join(line + "\n" for line in lines))
+        ids = [i for line in lines for i in tokenizer.encode(line + "\n")]
+        assert ids == tokenizer.encode("".join(line + "\n" for line in lines))
 
 
-def test_a_tokenizer_is_the_same_for_the_same_text_and_when_read_back(folder, tokenizers, tmp_path):
+def test_training_is_deterministic_and_load_inverts_save(folder, tokenizers, tmp_path):
     for kind, tokenizer in tokenizers.items():
-        assert PlainTokenizer.learn([folder / "train.txt"], kind, 280).digest == tokenizer.digest
+        assert PlainTokenizer.from_files([folder / "train.txt"], kind, 280).digest == tokenizer.digest
         tokenizer.save(tmp_path / kind)
         assert PlainTokenizer.load(tmp_path / kind).digest == tokenizer.digest
     assert tokenizers["characters"].vocab_size == 4 + len(set(TEXT)) and tokenizers["bpe"].vocab_size > 262
 
 
-def test_more_characters_than_the_vocabulary_holds_are_refused(folder):
-    match = r"vocab_size: expected at least 23, the text's 19 different characters and 4 .*; got 22; try more, or token"
+def test_a_vocabulary_smaller_than_the_characters_raises(folder):
+    match = r"vocab_size: expected at least 23, 19 different characters and 4 .*; got 22; try a larger one, or token"
     with pytest.raises(UserError, match=match):
-        PlainTokenizer.learn([folder / "train.txt"], "characters", 22)
+        PlainTokenizer.from_files([folder / "train.txt"], "characters", 22)
     with pytest.raises(UserError, match="tokenizer: expected one of characters, bpe; got 'wordpiece'"):
-        PlainTokenizer.learn([folder / "train.txt"], "wordpiece", 300)
+        PlainTokenizer.from_files([folder / "train.txt"], "wordpiece", 300)
 
 
 # ---- windows
 
 
-@given(n=st.integers(2, 60), length=st.integers(1, 9), each=st.integers(1, 4), seed=st.integers(0, 99))
-def test_an_epoch_lays_windows_end_to_end_and_shuffles_them(n, length, each, seed):
+@given(n=st.integers(2, 60), length=st.integers(1, 9), per_batch=st.integers(1, 4), seed=st.integers(0, 99))
+def test_an_epoch_has_adjacent_windows_in_random_order(n, length, per_batch, seed):
     if n <= length:
         with pytest.raises(UserError, match=f"expected a text of at least {length + 1} tokens"):
             PlainText(np.arange(n), length)
         return
-    batches = WindowBatches(PlainText(np.arange(n), length), each * length, seed)
+    batches = WindowBatches(PlainText(np.arange(n), length), per_batch * length, seed)
     for epoch in range(3):
         plan = batches.epoch(epoch)
-        assert [len(starts) for starts in plan[:-1]] == [each] * (len(plan) - 1)
+        assert [len(starts) for starts in plan[:-1]] == [per_batch] * (len(plan) - 1)
         starts = np.sort(np.concatenate(plan))
         assert starts[0] < length and starts[-1] + length < n <= starts[-1] + 2 * length
         assert (np.diff(starts) == length).all()
-        for indices, again in zip(plan, WindowBatches(batches.text, each * length, seed).epoch(epoch), strict=True):
+        for indices, expected in zip(
+            plan, WindowBatches(batches.text, per_batch * length, seed).epoch(epoch), strict=True
+        ):
             batch = batches.batch(indices)
             assert np.array_equal(batch.ids, indices[:, None] + np.arange(length + 1))
-            assert np.array_equal(indices, again)
+            assert np.array_equal(indices, expected)
             halves = batch.halves()
             assert np.array_equal(np.concatenate([half.ids for half in halves]), batch.ids)
             assert sum(half.n_target_tokens for half in halves) == batch.n_target_tokens == len(indices) * length
 
 
-def test_epochs_begin_at_other_places_and_in_other_orders():
+def test_epochs_differ_in_offset_and_order():
     batches = WindowBatches(PlainText(np.arange(1000), 50), 100, seed=3)
     plans = [np.concatenate(batches.epoch(epoch)) for epoch in range(4)]
     assert len({int(plan.min()) for plan in plans}) == 4 and all(np.diff(plan).min() < 0 for plan in plans)
@@ -101,15 +103,15 @@ def test_epochs_begin_at_other_places_and_in_other_orders():
     assert not np.array_equal(np.concatenate(other), plans[0])
 
 
-@given(n=st.integers(2, 60), length=st.integers(1, 9), each=st.integers(1, 4))
-def test_validation_predicts_every_token_but_the_first_once(n, length, each):
+@given(n=st.integers(2, 60), length=st.integers(1, 9), per_batch=st.integers(1, 4))
+def test_validation_predicts_each_token_once(n, length, per_batch):
     text = PlainText(np.arange(n), min(length, n - 1))
-    batches = [batch for _, batch in WindowBatches(text, each * length).in_order()]
+    batches = [batch for _, batch in WindowBatches(text, per_batch * length).in_order()]
     assert np.array_equal(np.concatenate([batch.ids[:, 1:].ravel() for batch in batches]), np.arange(1, n))
-    assert all(batch.shape[0] * batch.shape[1] <= each * length for batch in batches)
+    assert all(batch.shape[0] * batch.shape[1] <= per_batch * length for batch in batches)
 
 
-def test_a_window_beyond_the_batch_is_refused():
+def test_a_window_larger_than_the_batch_raises():
     with pytest.raises(UserError, match="batch_tokens: expected at least data.max_length = 8; got 7"):
         WindowBatches(PlainText(np.arange(99), 8), 7)
 
@@ -137,16 +139,16 @@ def config(folder, **changes):
 
 
 @pytest.fixture(scope="module")
-def learned(folder, tmp_path_factory):
-    """A run that knows its text."""
-    out = tmp_path_factory.mktemp("learned") / "run"
+def trained_run(folder, tmp_path_factory):
+    """Return a run that has memorized its text."""
+    out = tmp_path_factory.mktemp("trained_run") / "run"
     changes = {"max_steps": 150, "validate_every": 150, "checkpoint_every": 150, "lr_scale": 2.0}
     summary = train(config(folder, **changes), out, progress=False)
     assert summary.valid_loss < 1.2 and summary.scores == {}
     return out
 
 
-def test_resuming_equals_not_having_stopped(folder, tmp_path):
+def test_resuming_equals_an_uninterrupted_run(folder, tmp_path):
     train(config(folder), tmp_path / "whole", progress=False)
     for steps, resume in ((4, False), (9, True)):
         train(config(folder, max_steps=steps), tmp_path / "parts", resume=resume, progress=False)
@@ -154,68 +156,68 @@ def test_resuming_equals_not_having_stopped(folder, tmp_path):
     assert weights == others and state == other and state["task"] == "language"
 
 
-def test_the_validation_loss_is_the_mean_over_the_whole_text(learned, folder):
-    model, tokenizer, _ = load_model(learned)
+def test_the_validation_loss_is_the_mean_over_the_whole_text(trained_run, folder):
+    model, tokenizer, _ = load_model(trained_run)
     ids = np.array(tokenizer.encode((folder / "valid.txt").read_text()))
     total = 0.0
     for start in range(0, len(ids) - 1, 12):
         window = ids[None, start : start + 13]
         with no_grad():
             total += model.loss(window, loss_normalizer=1.0).item()
-    lines = (learned / "metrics.jsonl").read_text().splitlines()
+    lines = (trained_run / "metrics.jsonl").read_text().splitlines()
     (entry,) = [entry for entry in map(json.loads, lines) if entry["kind"] == "valid"]
     assert entry["loss"] == pytest.approx(total / (len(ids) - 1), rel=1e-5)
 
 
-def test_a_seed_fixes_what_is_written(learned, capsys):
-    def written(*options):
-        assert main(["generate", "--model", str(learned), "--prompt", "To be", "--tokens", "40", *options]) == 0
+def test_generation_is_deterministic_for_a_seed(trained_run, capsys):
+    def generate(*options):
+        assert main(["generate", "--model", str(trained_run), "--prompt", "To be", "--tokens", "40", *options]) == 0
         return capsys.readouterr().out
 
-    first = written("--seed", "1")
-    assert first == written("--seed", "1") != written("--seed", "2")
+    first = generate("--seed", "1")
+    assert first == generate("--seed", "1") != generate("--seed", "2")
     assert first.startswith("To be") and len(first) == 5 + 40 + 1 and set(first) <= set(TEXT)
-    assert written("--temperature", "0") == written("--top-k", "1", "--seed", "5") == written("--top-p", "1e-9")
-    assert ", or not to be" in written("--temperature", "0"), "longer than the window of 12, from its own words"
+    assert generate("--temperature", "0") == generate("--top-k", "1", "--seed", "5") == generate("--top-p", "1e-9")
+    assert ", or not to be" in generate("--temperature", "0"), "longer than the context of 12 tokens"
 
 
-def test_an_empty_prompt_begins_as_a_line_does(learned):
-    model, tokenizer, _ = load_model(learned)
-    again = [continue_text(model, tokenizer, prompt, 9, 12, seed=3) for prompt in ("", "\n")]
-    assert again[0] == again[1] and len(again[0]) == 9
+def test_an_empty_prompt_equals_a_new_line(trained_run):
+    model, tokenizer, _ = load_model(trained_run)
+    texts = [continue_text(model, tokenizer, prompt, 9, 12, seed=3) for prompt in ("", "\n")]
+    assert texts[0] == texts[1] and len(texts[0]) == 9
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        (("--prompt", "Être"), "prompt: expected characters of the text that the model learned; got 'Ê'; try another"),
+        (("--prompt", "Être"), "prompt: expected characters of the training text; got 'Ê'; try another"),
         (("--top-p", "1.5"), "--top-p: expected a number above 0 to 1; got 1.5"),
         (("--temperature", "-1"), "--temperature: expected a number from 0 to 1e6; got -1.0"),
         (("--tokens", "0"), "--tokens: expected a whole number from 1 to 10000000; got 0"),
     ],
 )
-def test_mistakes_are_one_line(learned, capsys, options, message):
-    assert main(["generate", "--model", str(learned), *options]) == 2
-    told = capsys.readouterr()
-    assert message in told.err and told.err.count("\n") == 1 and not told.out
+def test_invalid_options_are_reported_on_one_line(trained_run, capsys, options, message):
+    assert main(["generate", "--model", str(trained_run), *options]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and captured.err.count("\n") == 1 and not captured.out
 
 
-def test_a_model_of_another_task_is_refused(learned, capfd):
-    assert main(["translate", "--model", str(learned)]) == 2
+def test_a_model_of_another_task_is_rejected(trained_run, capfd):
+    assert main(["translate", "--model", str(trained_run)]) == 2
     assert "expected a model of the task translation; got one of language" in capfd.readouterr().err
     assert main(["generate", "--model", str(BEFORE)]) == 2
     assert "expected a model of the task language; got one of translation" in capfd.readouterr().err
 
 
-def test_a_text_too_short_for_a_window_leaves_no_folder(folder, tmp_path):
+def test_a_text_shorter_than_a_window_leaves_no_folder(folder, tmp_path):
     (tmp_path / "short.txt").write_text("be\n")
     values = tomllib.loads(config(folder).dump())
     values["data"]["text"] = str(tmp_path / "short.txt")
-    with pytest.raises(UserError, match="short.txt: expected a text of at least 13 tokens, data.max_length and one"):
+    with pytest.raises(UserError, match="short.txt: expected a text of at least 13 tokens .data.max_length . 1."):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 
 
-def test_windows_say_what_they_are():
+def test_windows_describe_their_shape():
     windows = Windows(np.zeros((3, 5), np.int32))
     assert windows.describe() == "3 windows of 4 tokens" and windows.n_tokens == windows.n_target_tokens == 12

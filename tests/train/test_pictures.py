@@ -114,7 +114,10 @@ def test_a_users_file_is_not_overwritten_by_alternative_text(tmp_path, uninterru
         (["heads", "--input", "one", "--out", "none/a.svg"], "got no folder none"),
         (["heads", "--input", "one " * 300, "--out", "a.svg"], "expected 1 to 255 tokens; got"),
         (["heads", "--input", "one", "--kind", "corss", "--out", "a.svg"], "got 'corss'; try cross"),
-        (["memory", "--input", "one", "--out", "a.svg"], "expected --input for heads or beam alone; got it for memory"),
+        (
+            ["memory", "--input", "one", "--out", "a.svg"],
+            "expected --input only with heads or beam; got it with memory",
+        ),
         (["beam", "--input", "\u200b\ud800", "--out", "a.svg"], "expected UTF-8"),
     ],
 )

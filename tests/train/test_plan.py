@@ -1,70 +1,72 @@
-"""The laws of planning past the GPUs at hand."""
+"""Laws of the step time estimates, and the command `plan`."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from train.cli.main import main
-from train.experiments.plan import LINKS, others_seconds, planned
+from train.experiments.plan import LINKS, estimate_step, library_seconds
 from train.learn.parallel.reducer import BUCKET
 
-SIZES, SHARES, SECONDS = st.floats(1, 1e10), st.floats(0, 1), st.floats(1e-3, 10)
+SIZES, FRACTIONS, SECONDS = st.floats(1, 1e10), st.floats(0, 1), st.floats(1e-3, 10)
 GPUS, LINK = st.integers(1, 4096), st.sampled_from([*LINKS.values()])
 
 
-@given(SIZES, SHARES, SECONDS, st.integers(1, 8), GPUS, LINK)
-def test_no_step_is_quicker_than_its_compute_nor_slower_than_compute_and_sum(size, last, micro, accumulate, gpus, link):
-    p = planned(size, last, micro, accumulate, gpus, link)
-    told = 2 * link.latency * (gpus > 1)
-    assert accumulate * micro + told <= p.step <= (accumulate * micro + p.sum + told) * (1 + 1e-12)
+@given(SIZES, FRACTIONS, SECONDS, st.integers(1, 8), GPUS, LINK)
+def test_step_time_is_between_compute_and_compute_plus_reduction(size, late, micro, accumulate, gpus, link):
+    p = estimate_step(size, late, micro, accumulate, gpus, link)
+    exchange = 2 * link.latency * (gpus > 1)
+    assert accumulate * micro + exchange <= p.step <= (accumulate * micro + p.reduction + exchange) * (1 + 1e-12)
     assert 0 < p.efficiency <= 1
     if gpus == 1:
         assert p.efficiency == 1
-    more = planned(size, last, micro, accumulate + 1, gpus, link)
-    assert more.efficiency >= p.efficiency * (1 - 1e-12)  # fewer sums for the same tokens
-    after = planned(size, last, micro, accumulate, gpus, link, backward=0)
-    assert after.exposed == pytest.approx(p.sum + told) and p.step <= after.step * (1 + 1e-12)
+    more = estimate_step(size, late, micro, accumulate + 1, gpus, link)
+    assert more.efficiency >= p.efficiency * (1 - 1e-12)  # fewer reductions for the same tokens
+    after = estimate_step(size, late, micro, accumulate, gpus, link, backward=0)
+    assert after.exposed == pytest.approx(p.reduction + exchange) and p.step <= after.step * (1 + 1e-12)
 
 
 @given(SIZES, st.integers(2, 4096), LINK)
-def test_a_sum_costs_no_less_than_its_bytes_and_the_quicker_way_of_others_is_told(size, gpus, link):
+def test_reduction_time_is_bounded_by_bandwidth(size, gpus, link):
     bytes_alone = 2 * (gpus - 1) / gpus * size / link.bandwidth
-    assert planned(size, 0.3, 1.0, 1, gpus, link).sum >= bytes_alone * (1 - 1e-12)
-    assert others_seconds(size, gpus, link) >= bytes_alone * (1 - 1e-12)
+    assert estimate_step(size, 0.3, 1.0, 1, gpus, link).reduction >= bytes_alone * (1 - 1e-12)
+    assert library_seconds(size, gpus, link) >= bytes_alone * (1 - 1e-12)
     ring = 2e12 * (gpus - 1) / gpus / link.bandwidth
-    assert others_seconds(1e12, gpus, link._replace(latency=0)) == pytest.approx(ring)  # which sends less
-    assert others_seconds(1, 1024, link) == pytest.approx(20 * link.latency, rel=1e-3)  # a tree, which has fewer steps
+    assert library_seconds(1e12, gpus, link._replace(latency=0)) == pytest.approx(ring)  # the ring sends less
+    assert library_seconds(1, 1024, link) == pytest.approx(20 * link.latency, rel=1e-3)  # the tree has fewer steps
 
 
-def test_by_hand():
+def test_against_a_calculation_by_hand():
     link = LINKS["ib"]._replace(bandwidth=BUCKET / 1.5, latency=0.25)  # a bucket over 4 ranks: 1.5 x 1.5 s and 2 x 0.25
-    p = planned(8 * BUCKET, 0.25, 3.0, 2, 4, link)
-    assert (p.compute, p.sum, p.others) == (6.0, 22.0, 19.5)
-    assert p.exposed == 22 - 2 * (1 - 1 / 6) + 0.5  # beside backward from when the first of 6 buckets is ready
-    assert planned(8 * BUCKET, 0.25, 300.0, 2, 4, link).exposed == 2 * 2.75 + 0.5  # the last two, of the embedding
-    assert planned(8 * BUCKET, 0.26, 300.0, 2, 4, link).exposed == 3 * 2.75 + 0.5  # of three one has little of it
-    small = planned(BUCKET / 2, 0.0, 300.0, 1, 4, link)
-    assert small.exposed == small.sum + 0.5  # one bucket waits for the end of backward
+    p = estimate_step(8 * BUCKET, 0.25, 3.0, 2, 4, link)
+    assert (p.compute, p.reduction, p.library) == (6.0, 22.0, 19.5)
+    assert p.exposed == 22 - 2 * (1 - 1 / 6) + 0.5  # overlaps with backward once the first of 6 buckets is ready
+    assert (
+        estimate_step(8 * BUCKET, 0.25, 300.0, 2, 4, link).exposed == 2 * 2.75 + 0.5
+    )  # the last two buckets, of the embedding
+    assert estimate_step(8 * BUCKET, 0.26, 300.0, 2, 4, link).exposed == 3 * 2.75 + 0.5  # and a bit of a third
+    small = estimate_step(BUCKET / 2, 0.0, 300.0, 1, 4, link)
+    assert small.exposed == small.reduction + 0.5  # one bucket waits for the end of backward
 
 
-@given(SIZES, SHARES, SECONDS, st.integers(2, 4096), LINK)
-def test_parts_that_are_gathered_cost_the_same_bytes_later_and_narrow_ones_fewer(size, last, micro, gpus, link):
-    """train.shard: reduced to parts beside backward, all weights after the update, as many bytes together."""
-    p, shard = (planned(size, last, micro, 1, gpus, link, gathered=gathered) for gathered in (0.0, size))
-    assert shard.sum == pytest.approx(p.sum) and shard.exposed >= p.exposed * (1 - 1e-9)
-    assert shard.exposed >= p.sum / 2 * (1 - 1e-9)  # of which nothing is beside backward
-    narrow = planned(size, last, micro, 1, gpus, link._replace(latency=0), narrow=0.5)
-    wide = planned(size, last, micro, 1, gpus, link._replace(latency=0))
-    assert narrow.sum == pytest.approx(wide.sum / 2) and narrow.exposed <= wide.exposed * (1 + 1e-12)
+@given(SIZES, FRACTIONS, SECONDS, st.integers(2, 4096), LINK)
+def test_sharding_and_narrow_gradients(size, late, micro, gpus, link):
+    """train.shard scatters gradients during backward and gathers weights after the update: the same bytes in total."""
+    p, shard = (estimate_step(size, late, micro, 1, gpus, link, gathered=gathered) for gathered in (0.0, size))
+    assert shard.reduction == pytest.approx(p.reduction) and shard.exposed >= p.exposed * (1 - 1e-9)
+    assert shard.exposed >= p.reduction / 2 * (1 - 1e-9)  # the gather does not overlap with backward
+    half = estimate_step(size, late, micro, 1, gpus, link._replace(latency=0), wire_fraction=0.5)
+    wide = estimate_step(size, late, micro, 1, gpus, link._replace(latency=0))
+    assert half.reduction == pytest.approx(wide.reduction / 2) and half.exposed <= wide.exposed * (1 + 1e-12)
 
 
-def test_the_command_goes_by_what_is_set(capsys):
+def test_the_command_uses_the_settings(capsys):
     sums = {}
     for key in ("seed=1", "precision=bf16", "reduce_dtype=bf16"):
         settings = ["--set", "train.shard=true", "--set", f"train.{key}"]
         assert main(["plan", "base", "--gpus", "8", "--tokens-per-second", "1000000", *settings]) == 0
         out = capsys.readouterr().out
-        assert "each updates its part (train.shard)" in out and ("travel as bf16" in out) == (key[:3] == "red")
+        assert "each updates its shard (train.shard)" in out and ("sent as bf16" in out) == (key[:3] == "red")
         sums[key] = float(out.splitlines()[-2].split()[-2])
     assert sums["precision=bf16"] == sums["reduce_dtype=bf16"] == pytest.approx(sums["seed=1"] * 3 / 4, rel=0.02)
 
@@ -72,11 +74,11 @@ def test_the_command_goes_by_what_is_set(capsys):
 def test_the_command(capsys):
     assert main(["plan", "base", "--gpus", "1,8", "--link", "ethernet", "--tokens-per-second", "100000"]) == 0
     out = capsys.readouterr().out
-    assert "240 MiB, of which 30 %" in out and "0.4 s a step" in out and "100.0 %" in out
+    assert "240 MiB, of which 30 %" in out and "0.4 s per step" in out and "100.0 %" in out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["bas", "--tokens-per-second", "1"], "expected a run folder or a preset; got neither; try base"),
         (["base"], "expected --tokens-per-second"),
@@ -86,7 +88,7 @@ def test_the_command(capsys):
         (["base", "--link", "wire", "--tokens-per-second", "1"], "--link: expected"),
     ],
 )
-def test_mistakes_are_told_in_a_line(capsys, arguments, told):
+def test_invalid_options_are_reported_on_one_line(capsys, arguments, message):
     assert main(["plan", *arguments]) == 2
     err = capsys.readouterr().err
-    assert told in err and err.count("\n") == 1
+    assert message in err and err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""`reproduce`: the paper's tables run as commands: stopped and gone on with, failing rows, mistakes, the page."""
+"""`reproduce`: training, interruption, failed rows, invalid arguments and output of the paper's tables."""
 
 import json
 import math
@@ -35,14 +35,14 @@ def run(out, texts, rows=("base", "A-h4"), steps=4, settings=SMALL):
     return table3.run_table3(out, texts, "tiny", rows, steps, settings, progress=False)
 
 
-def figures_of(compared):
-    """What two runs of the same rows have to agree in."""
+def results_of(compared):
+    """Return the results that must be equal in two runs of the same rows."""
     clocks = {"seconds"}
     ours = {entry["row"]: entry["ours"] for entry in compared["rows"] if entry["ours"]}
     return {row: {key: value for key, value in result.items() if key not in clocks} for row, result in ours.items()}
 
 
-def test_rows_are_trained_scored_and_written_beside_the_papers(tmp_path, texts, capfd):
+def test_table_3_trains_scores_and_writes_rows(tmp_path, texts, capfd):
     pytest.importorskip("matplotlib")
     options = [f"--{name.replace('_', '-')}={path}" for name, path in texts.items()]
     sets = [part for setting in SMALL for part in ("--set", setting)]
@@ -50,7 +50,7 @@ def test_rows_are_trained_scored_and_written_beside_the_papers(tmp_path, texts, 
     assert main([*arguments, "--rows", "base, big", *options, *sets]) == 0
     page = capfd.readouterr().out
     assert page == (tmp_path / "t/table3.md").read_text("utf-8")
-    assert "not the paper's" in page and (tmp_path / "t/table3.png").stat().st_size > 1000
+    assert "not comparable with the paper's" in page and (tmp_path / "t/table3.png").stat().st_size > 1000
     written = json.loads((tmp_path / "t/table3.json").read_text("utf-8"))
     base, big = written["rows"][:2]
     assert (base["ours"]["steps"], big["ours"]["steps"]) == (2, 6)  # 100,000 and 300,000 in the paper
@@ -58,34 +58,34 @@ def test_rows_are_trained_scored_and_written_beside_the_papers(tmp_path, texts, 
     quotient = big["ours"]["perplexity"] / base["ours"]["perplexity"]
     assert big["difference"]["ours"]["nats"] == pytest.approx(math.log(quotient))
     assert [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| b")] == ["| base", "| big"]
-    assert len([*(tmp_path / "t/rows/big/checkpoints").glob("step-*")]) == 1  # moments of the others fill no disk
+    assert len([*(tmp_path / "t/rows/big/checkpoints").glob("step-*")]) == 1  # older checkpoints are deleted
 
 
-def test_a_table_that_was_stopped_goes_on_to_the_same_figures(tmp_path, texts, monkeypatch):
-    whole = run(tmp_path / "whole", texts)
+def test_an_interrupted_table_continues_to_the_same_results(tmp_path, texts, monkeypatch):
+    complete = run(tmp_path / "complete", texts)
     updates, update = [], Trainer._update
 
     def stopped(self):
         updates.append(1)
-        if len(updates) == 7:  # within the second row, whose checkpoints are one update apart
+        if len(updates) == 7:  # in the second row, which has a checkpoint after each update
             raise Crash
         return update(self)
 
     monkeypatch.setattr(Trainer, "_update", stopped)
-    monkeypatch.setattr(table3, "Exception", (), raising=False)  # as a kill, which no handler sees
+    monkeypatch.setattr(table3, "Exception", (), raising=False)  # simulate a kill: no exception handler runs
     with pytest.raises(Crash):
         run(tmp_path / "stopped", texts)
     assert [*table3.results(tmp_path / "stopped")] == ["base"]
-    assert figures_of(run(tmp_path / "stopped", texts)) == figures_of(whole)
-    assert len(updates) == 7 + 2  # what was done is not done again
-    assert figures_of(run(tmp_path / "stopped", texts)) == figures_of(whole) and len(updates) == 9
+    assert results_of(run(tmp_path / "stopped", texts)) == results_of(complete)
+    assert len(updates) == 7 + 2  # finished updates are not repeated
+    assert results_of(run(tmp_path / "stopped", texts)) == results_of(complete) and len(updates) == 9
 
 
-def test_a_row_that_fails_holds_up_no_other_and_is_tried_again(tmp_path, texts, monkeypatch, capfd):
-    run_row, broken = table3.run_row, ["A-h4"]
+def test_a_failed_row_is_retried_and_others_are_trained(tmp_path, texts, monkeypatch, capfd):
+    run_row, failing_rows = table3.run_row, ["A-h4"]
 
     def failing(row, *rest):
-        if row in broken:
+        if row in failing_rows:
             raise UserError("training: expected a finite loss; got nan; try less")
         return run_row(row, *rest)
 
@@ -94,34 +94,34 @@ def test_a_row_that_fails_holds_up_no_other_and_is_tried_again(tmp_path, texts, 
         run(tmp_path, texts, ("base", "A-h4", "A-h16"), steps=1)
     assert [*table3.results(tmp_path)] == ["base", "A-h16"]
     assert "A-h4 failed: training: expected a finite loss" in (tmp_path / "table3.md").read_text("utf-8")
-    broken.clear()
-    assert len(figures_of(run(tmp_path, texts, ("base", "A-h4", "A-h16"), steps=1))) == 3
+    failing_rows.clear()
+    assert len(results_of(run(tmp_path, texts, ("base", "A-h4", "A-h16"), steps=1))) == 3
     assert "failed" not in (tmp_path / "table3.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"rows": ["A-h3"]}, "--rows: expected rows of base, .*; got 'A-h3'; try A-h32"),
-        ({"steps": 5}, "expected steps = 4, as its rows have; got 5; try a new --out"),
+        ({"steps": 5}, "expected steps = 4, as in its finished rows; got 5; try a new --out"),
         ({"settings": [*SMALL, "train.seed=2"]}, "expected settings = .*train.seed=2.*; try a new --out"),
         ({"texts": {"train_src": "nowhere"}}, "nowhere: expected a text file"),
-        ({"texts": {"valid_src": "", "valid_tgt": ""}}, "valid_src: expected a text to score on"),
+        ({"texts": {"valid_src": "", "valid_tgt": ""}}, "valid_src: expected a validation text"),
         ({"settings": ["train.sed=2"]}, "unknown one; try train.seed"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_trained(tmp_path, texts, monkeypatch, changes, said):
+def test_invalid_arguments_raise_before_training(tmp_path, texts, monkeypatch, changes, message):
     monkeypatch.setattr(table3, "run_row", lambda *_: None)
     run(tmp_path, texts, rows=["base"])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     monkeypatch.setattr(table3, "run_row", lambda *_: pytest.fail("trained"))
-    with pytest.raises(UserError, match=said) as error:
+    with pytest.raises(UserError, match=message) as error:
         run(tmp_path, **{**changes, "texts": texts | changes.get("texts", {})})
     assert "\n" not in str(error.value)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path, texts):
+def test_another_folder_is_rejected_and_not_modified(tmp_path, texts):
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(UserError, match="expected a new folder, or one of this command; got another"):
         run(tmp_path, texts)
@@ -129,15 +129,15 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path, texts):
 
 
 @pytest.mark.parametrize("arguments", [["table9"], ["table3", "--out", "x"], ["table3", "--rows"]])
-def test_an_unknown_table_or_a_missing_option_is_one_line(arguments, capfd):
+def test_an_unknown_table_or_a_missing_option_is_reported_on_one_line(arguments, capfd):
     assert main(["reproduce", *arguments]) == 2
     err = capfd.readouterr().err
     assert err.count("\n") == 1 and "--help" in err
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_each_row_at_each_scale_differs_from_base_as_the_papers_does(row, texts):
-    """What a row changes at the paper's scale it changes at the small one, by the same factor, and nothing else."""
+def test_rows_differ_from_base_alike_at_each_scale(row, texts):
+    """A row changes the same settings by the same factors at both scales."""
     at = {}
     for scale, size in table3.SCALES.items():
         config, base = (table3.row_config(name, scale, 1000, texts, []) for name in (row, "base"))
@@ -149,7 +149,7 @@ def test_each_row_at_each_scale_differs_from_base_as_the_papers_does(row, texts)
     assert at["paper"] == at["tiny"]
 
 
-def test_the_papers_scale_is_the_papers_model_and_regime(texts):
+def test_the_paper_scale_has_the_papers_configuration(texts):
     for row in ROWS:
         config = table3.row_config(row, "paper", 100_000, texts, [])
         assert config.transformer_config(37000) == TransformerConfig.preset(row, 37000)
@@ -158,8 +158,8 @@ def test_the_papers_scale_is_the_papers_model_and_regime(texts):
 
 
 @given(st.sets(st.sampled_from([*ROWS]), min_size=1), st.floats(0.5, 2), st.floats(-5, 5))
-def test_the_papers_own_figures_are_in_the_papers_order(rows, factor, more):
-    """Compared with itself, at another level, the paper has every order that it has and every pair alike."""
+def test_the_papers_results_agree_with_themselves(rows, factor, more):
+    """Shifted copies of the paper's results confirm all its claims and the order of all pairs."""
     results = {
         row: {"perplexity": of["ppl"] * factor, "bleu": of["bleu"] + more, "parameters": 1, "averaged": {}}
         for row, of in ROWS.items()
@@ -175,13 +175,13 @@ def test_the_papers_own_figures_are_in_the_papers_order(rows, factor, more):
             assert entry["difference"]["ours"] == pytest.approx(entry["difference"]["paper"], abs=1e-9)
 
 
-def test_without_matplotlib_there_is_a_note_and_no_picture(tmp_path, monkeypatch, capfd):
+def test_without_matplotlib_the_picture_is_skipped(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(comparison.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     row = {"perplexity": 5.0, "bleu": 20.0, "parameters": 10, "averaged": {"perplexity": 4.0, "bleu": 21.0}}
     row |= {"steps": 3, "seconds": 1.0, "signature": "s"}
     comparison.write_comparison(tmp_path, {"base": row}, "tiny", (4, 2), {})
-    assert "expected matplotlib; got none; try pip install" in capfd.readouterr().err
+    assert "matplotlib is not installed; try pip install" in capfd.readouterr().err
     page = (tmp_path / "table3.md").read_text("utf-8")
     assert "5.00 (4.00)" in page and "table3.png" not in page and not (tmp_path / "table3.png").exists()
 
@@ -191,14 +191,14 @@ def test_without_matplotlib_there_is_a_note_and_no_picture(tmp_path, monkeypatch
 
 @pytest.fixture(scope="module")
 def trained(texts, tmp_path_factory):
-    """A run of three updates, the text it was trained on, and its prepared arrays."""
+    """Return a run of three updates with its prepared arrays."""
     out = tmp_path_factory.mktemp("run") / "a"
     settings = [*SMALL, "train.max_steps=3", "train.log_every=3", "train.validate_bleu=false"]
     train(RunConfig.from_dict({"data": dict(texts)}, settings), out, progress=False)
     return out
 
 
-def test_the_comparators_stand_beside_ours_with_both_counts(trained, texts, tmp_path, capfd, monkeypatch):
+def test_table_2_has_the_papers_rows_and_both_costs(trained, texts, tmp_path, capfd, monkeypatch):
     options = [f"--en-de={trained}", f"--en-de-src={texts['valid_src']}", f"--en-de-ref={texts['valid_tgt']}"]
     arguments = ["reproduce", "table2", "--out", str(tmp_path), *options, "--tflops", "P100", "--devices", "8"]
     assert main(arguments) == 0
@@ -209,22 +209,22 @@ def test_the_comparators_stand_beside_ours_with_both_counts(trained, texts, tmp_
     ours = json.loads((tmp_path / "table2.json").read_text("utf-8"))["ours"]["en-de"]
     entry = [entry for entry in RunFolder(trained).metrics() if entry["kind"] == "train"][-1]
     assert ours["by_time"] == pytest.approx(entry["seconds"] * 8 * 9.5e12)
-    shape = RunConfig.load(trained / "config.toml").transformer_config(model_rows(trained))
+    shape = RunConfig.load(trained / "config.toml").transformer_config(vocab_size_of(trained))
     low, high = (shape.training_flops(*sides) for sides in ((entry["tokens"], 0), (0, entry["tokens"])))
     assert min(low, high) < ours["counted"] < max(low, high)
     meta = json.loads((trained / "data/train/meta.json").read_text("utf-8"))
     source = (meta["tokens"]["src"] + 30) / (sum(meta["tokens"].values()) + 60)
     expected = shape.training_flops(round(entry["tokens"] * source), round(entry["tokens"] * (1 - source)))
     assert ours["counted"] == pytest.approx(expected)
-    found = (tmp_path / "en-de.translated").read_text("utf-8").split("\n")[:-1]
-    monkeypatch.setattr(table2, "translate_lines", lambda *_, **__: pytest.fail("translated again"))
-    assert main(arguments) == 0 and len(found) == 4
+    translations = (tmp_path / "en-de.translated").read_text("utf-8").split("\n")[:-1]
+    monkeypatch.setattr(table2, "best_translations", lambda *_, **__: pytest.fail("translated twice"))
+    assert main(arguments) == 0 and len(translations) == 4
     capfd.readouterr()
-    for wrong, said in (
+    for wrong, message in (
         ([*arguments, "--tflops", "H100x"], "--tflops: expected a number, or one of K80"),
         ([*arguments, "--en-fr", str(trained)], "try --en-fr, --en-fr-src and --en-fr-ref"),
     ):
-        assert main(wrong) == 2 and said in capfd.readouterr().err
+        assert main(wrong) == 2 and message in capfd.readouterr().err
     (mine := tmp_path / "mine").mkdir()
     (mine / "table2.md").write_text("mine")
     assert main([*arguments, "--out", str(mine)]) == 2
@@ -232,27 +232,27 @@ def test_the_comparators_stand_beside_ours_with_both_counts(trained, texts, tmp_
     assert [path.read_text() for path in mine.iterdir()] == ["mine"]
 
 
-def model_rows(run):
+def vocab_size_of(run):
     return json.loads((RunFolder(run).steps()[-1] / "state.json").read_text("utf-8"))["model"]["vocab_size"]
 
 
-# ---- how long a training takes
+# ---- training time
 
 
-def test_hours_are_the_tokens_of_all_updates_by_the_speed(capfd):
+def test_training_time_from_a_given_speed(capfd):
     assert main(["info", "base", "--tokens-per-second", "1e5"]) == 0
     assert "time         13.9 hours for 100,000 updates at 100,000 tokens/s, as given" in capfd.readouterr().out
     both = ["--measure", "--tokens-per-second", "9"]
-    for arguments, said in ((["--tokens-per-second", "0"], "above 0"), (both, "both")):
-        assert main(["info", "base", *arguments]) == 2 and said in capfd.readouterr().err
+    for arguments, message in ((["--tokens-per-second", "0"], "above 0"), (both, "both")):
+        assert main(["info", "base", *arguments]) == 2 and message in capfd.readouterr().err
 
 
-def test_a_speed_is_measured_by_updates_of_the_model_itself(texts, monkeypatch):
+def test_measure_speed_takes_the_fastest_update(texts, monkeypatch):
     clock = iter([0.0, 9.0, 10.0, 10.5, 20.0, 20.25, 30.0, 31.0])
     monkeypatch.setattr(speed.time, "perf_counter", lambda: next(clock))
     config = RunConfig.from_dict({}, [*SMALL, "train.batch_tokens=100"])
-    found = speed.measure_speed(config.transformer_config(300), config)
-    assert found == 3 * 2 * 30 / 0.25  # 3 pairs of 30 tokens a side, the best after the first
+    tokens_per_second = speed.measure_speed(config.transformer_config(300), config)
+    assert tokens_per_second == 3 * 2 * 30 / 0.25  # 3 pairs of 30 tokens per side; the fastest after the warm-up
     language = RunConfig.from_dict({"model": {"architecture": "decoder"}, "data": {"task": "language"}})
     with pytest.raises(UserError, match="expected a model of the task translation; got language"):
         speed.measure_speed(language.transformer_config(300), language)

@@ -1,4 +1,4 @@
-"""`score` of strange files: no figure is lost, and nothing takes hours or all memory."""
+"""`score` of unusual files: numbers are not truncated, and time and memory are bounded."""
 
 import random
 
@@ -9,29 +9,29 @@ from train.metrics.bleu import BLEUS, print_report, score_report
 from train.metrics.limits import CHARACTERS, TER_WORDS
 
 
-def scored(tmp_path, capfd, hypotheses, references):
-    """(status, stdout, stderr) of `score`."""
+def run_score(tmp_path, capfd, hypotheses, references):
+    """Run `score` and return (status, stdout, stderr)."""
     for name, lines in (("hyp", hypotheses), ("ref", references)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     status = main(["score", "--ref", str(tmp_path / "ref"), "--hyp", str(tmp_path / "hyp")])
     return status, *capfd.readouterr()
 
 
-def test_ter_of_long_lines_is_left_out_with_a_line(tmp_path, capfd):
+def test_ter_is_skipped_for_long_lines_with_a_message(tmp_path, capfd):
     words = [f"w{i}" for i in range(3000)]
     shuffled = random.Random(0).sample(words, len(words))
-    status, out, err = scored(tmp_path, capfd, ["a b", " ".join(shuffled)], ["a b", " ".join(words)])
+    status, out, err = run_score(tmp_path, capfd, ["a b", " ".join(shuffled)], ["a b", " ".join(words)])
     assert status == 0 and "chrF" in out and "TER" not in out
-    assert err.count("\n") == 1 and f"line 2 has 3,000 words, over {TER_WORDS}" in err
+    assert err.count("\n") == 1 and f"line 2 has 3,000 words; its limit is {TER_WORDS} words" in err
 
 
-def test_a_line_beyond_all_scores_is_refused(tmp_path, capfd):
-    status, out, err = scored(tmp_path, capfd, ["a", "x" * (CHARACTERS + 1)], ["a", "b"])
+def test_a_line_too_long_for_all_scores_is_rejected(tmp_path, capfd):
+    status, out, err = run_score(tmp_path, capfd, ["a", "x" * (CHARACTERS + 1)], ["a", "b"])
     assert (status, out, err.count("\n")) == (2, "", 1) and "in line 2 of the hypothesis" in err
 
 
 @pytest.mark.parametrize("columns", ["20", "61"])
-def test_no_figure_is_lost_in_a_narrow_window_or_with_many_words(capsys, columns, monkeypatch):
+def test_no_number_is_truncated_in_a_narrow_terminal(capsys, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
     report = score_report(["a b c d e f g h i j"] * 3, ["a b c d e f g h i j"] * 3, ter=False)
     for row in report["scores"].values():

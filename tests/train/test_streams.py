@@ -1,4 +1,4 @@
-"""The command line as a filter among others: streams that are closed, slow, full or gone; pipes, links and devices."""
+"""The command line in a pipeline: streams that are closed, slow or full; pipes, links and devices."""
 
 import os
 import shutil
@@ -30,20 +30,20 @@ def model(uninterrupted, tmp_path_factory):
     return run
 
 
-def program(*arguments, **streams):
-    """The command line in a fork; (status, stdout, stderr)."""
+def run_command(*arguments, **streams):
+    """Run the command line in a forked process and return (status, stdout, stderr)."""
     return ran(lambda: main([*map(str, arguments)]), **streams)
 
 
-def gone():
-    """A descriptor to write to whose reader has gone."""
+def closed_reader():
+    """Return a descriptor of a pipe without a reader."""
     reader, writer = os.pipe()
     os.close(reader)
     return writer
 
 
 def pipe_with(content):
-    """A descriptor to read what a process wrote and left."""
+    """Return a descriptor of a pipe that has this content."""
     reader, writer = os.pipe()
     os.write(writer, content)
     os.close(writer)
@@ -57,7 +57,7 @@ def translated(model, lines, capfd):
     return capfd.readouterr().out
 
 
-def test_what_has_come_is_translated_before_the_input_ends(model):
+def test_output_is_flushed_when_the_input_pauses(model):
     (source, writer), (reader, target) = os.pipe(), os.pipe()
     fork = Fork(lambda: os.close(writer) or main(["translate", "--model", str(model)]), {0: source, 1: target})
     os.close(target)
@@ -65,27 +65,27 @@ def test_what_has_come_is_translated_before_the_input_ends(model):
         for line in (b"one two\n", b"three\n\nfour\n"):
             os.write(writer, line)
             for _ in range(line.count(b"\n")):
-                assert out.readline().endswith(b"\n")  # the next is written only then
+                assert out.readline().endswith(b"\n")  # the next line is written only after that
         os.write(writer, b"five")
         os.close(writer)
         assert out.read().count(b"\n") == 1 and fork.wait() == 0
     os.close(source)
 
 
-def test_input_as_a_file_a_pipe_or_standard_input_is_the_same(model, capfd):
+def test_input_from_a_file_a_pipe_or_stdin_is_equivalent(model, capfd):
     lines = "\ufeffone two\r\n\nthree \u2028 \x00 four\u0085\n\ud7ff \U0010ffff\nlast".encode()
     expected = translated(model, lines, capfd)
     assert expected.count("\n") == 5
     translate = "translate", "--model", model
-    assert program(*translate, stdin=lines) == (0, expected, "")
-    assert program(*translate, "--input", "-", stdin=lines) == (0, expected, "")
+    assert run_command(*translate, stdin=lines) == (0, expected, "")
+    assert run_command(*translate, "--input", "-", stdin=lines) == (0, expected, "")
     reader = pipe_with(lines)
-    assert program(*translate, "--input", f"/proc/self/fd/{reader}") == (0, expected, "")
-    assert program(*translate, "--input", "/dev/null") == (0, "", "") == program(*translate)
+    assert run_command(*translate, "--input", f"/proc/self/fd/{reader}") == (0, expected, "")
+    assert run_command(*translate, "--input", "/dev/null") == (0, "", "") == run_command(*translate)
     os.close(reader)
 
 
-def test_output_goes_where_it_is_sent(model, tmp_path, capfd):
+def test_output_to_stdout_links_and_descriptors(model, tmp_path, capfd):
     expected = translated(model, b"one\ntwo\n", capfd)
     arguments = "translate", "--model", model, "--input", model.parent / "source", "--output"
     (tmp_path / "link").symlink_to("file")
@@ -93,47 +93,51 @@ def test_output_goes_where_it_is_sent(model, tmp_path, capfd):
         file.write(b"before\n")
         file.flush()
         for output in ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
-            assert program(*arguments, output, stdout=file.fileno()) == (0, "", "")
+            assert run_command(*arguments, output, stdout=file.fileno()) == (0, "", "")
     assert (tmp_path / "before").read_text() == "before\n" + 4 * expected
     assert main([*map(str, arguments), str(tmp_path / "link")]) == 0
     assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["before", "file", "link"]
 
 
-def test_closed_streams_change_no_translation(model, text, capfd):
+def test_closed_streams_do_not_change_the_translation(model, text, capfd):
     source = text / "valid.en"
     translate = "translate", "--model", model, "--input", source
     expected = translated(model, source.read_bytes(), capfd)
-    assert program(*translate, closed=[0]) == (0, expected, "")
-    assert program(*translate, closed=[1]) == (0, "", "")
+    assert run_command(*translate, closed=[0]) == (0, expected, "")
+    assert run_command(*translate, closed=[1]) == (0, "", "")
     long = " ".join(["one"] * 1100).encode()
-    status, out, err = program("translate", "--model", model, "--max-extra", "1", stdin=long, closed=[2])
-    assert (status, out.count("\n"), err) == (0, 1, "")  # a warning is no line of the output
+    status, out, err = run_command("translate", "--model", model, "--max-extra", "1", stdin=long, closed=[2])
+    assert (status, out.count("\n"), err) == (0, 1, "")  # warnings do not go to the output
 
 
-@pytest.mark.parametrize("streams", ["closed", "full", "gone", "no input"])
-def test_a_training_survives_its_streams(uninterrupted, tmp_path, streams):
+@pytest.mark.parametrize("streams", ["closed", "full", "no reader", "no input"])
+def test_training_does_not_depend_on_its_streams(uninterrupted, tmp_path, streams):
     (tmp_path / "c.toml").write_text((uninterrupted / "config.toml").read_text())
-    given = {"closed": {"closed": [1, 2]}, "no input": {"closed": [0]}, "gone": {"stderr": gone()}}.get(streams)
-    given = given or {"stderr": os.open("/dev/full", os.O_WRONLY)}
-    assert program("train", tmp_path / "c.toml", "--out", tmp_path / "run", **given)[0] == 0
+    options = {
+        "closed": {"closed": [1, 2]},
+        "no input": {"closed": [0]},
+        "no reader": {"stderr": closed_reader()},
+        "full": {"stderr": os.open("/dev/full", os.O_WRONLY)},
+    }[streams]
+    assert run_command("train", tmp_path / "c.toml", "--out", tmp_path / "run", **options)[0] == 0
     assert outcome(tmp_path / "run") == outcome(uninterrupted)
 
 
 @pytest.mark.parametrize("command", [["--help"], ["train", "--help"], ["--version"], ["info", "base"], ["score"]])
-def test_a_reader_that_has_gone_ends_it_quietly(command, text):
+def test_a_closed_reader_ends_the_command_silently(command, text):
     texts = ["--ref", text / "valid.de", "--hyp", text / "valid.de"] if command == ["score"] else []
-    assert program(*command, *texts, stdout=gone()) == (141, "", "")
+    assert run_command(*command, *texts, stdout=closed_reader()) == (141, "", "")
 
 
-def test_a_line_without_end_is_refused(model):
+def test_an_endless_line_is_rejected(model):
     with open("/dev/zero", "rb") as zeros:
-        status, out, err = program("translate", "--model", model, stdin=zeros.fileno())
+        status, out, err = run_command("translate", "--model", model, stdin=zeros.fileno())
     assert (status, out, err.count("\n")) == (2, "", 1) and "stdin, line 1" in err
 
 
 @pytest.mark.parametrize("name", ["train.en", "config.toml", "tokenizer.json"])
-def test_a_pipe_that_must_be_read_twice_is_refused_at_once(name, text, uninterrupted, tmp_path, capfd):
+def test_a_pipe_is_rejected_where_a_file_is_read_twice(name, text, uninterrupted, tmp_path, capfd):
     shutil.copytree(uninterrupted, tmp_path / "run")
     os.mkfifo(tmp_path / "pipe")
     if name == "train.en":
@@ -147,17 +151,17 @@ def test_a_pipe_that_must_be_read_twice_is_refused_at_once(name, text, uninterru
     assert err.count("\n") == 1 and "got a pipe" in err
 
 
-def test_a_link_for_the_checkpoints_and_the_folder_itself_are_understood(model, text, tmp_path, capfd):
+def test_linked_checkpoint_folders_and_their_paths_are_accepted(model, text, tmp_path, capfd):
     shutil.copytree(model, tmp_path / "run")
     (tmp_path / "run" / "checkpoints").rename(tmp_path / "scratch")
     (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "scratch")
-    expected = program("translate", "--model", model, "--input", text / "valid.en")[1]
+    expected = run_command("translate", "--model", model, "--input", text / "valid.en")[1]
     for path in (tmp_path / "run", tmp_path / "run" / "checkpoints"):
         assert main(["translate", "--model", str(path), "--input", str(text / "valid.en")]) == 0
         assert capfd.readouterr().out == expected
 
 
-def test_an_average_that_is_older_than_the_newest_checkpoint_is_said_to_be(model, text, tmp_path, capfd):
+def test_an_outdated_average_gives_a_warning(model, text, tmp_path, capfd):
     shutil.copytree(model, tmp_path / "run")
     RunFolder(tmp_path / "run").step(9).rename(tmp_path / "run" / "checkpoints" / "old")
     trainings.run(text, tmp_path / "run", resume=True, max_steps=13)
@@ -166,8 +170,8 @@ def test_an_average_that_is_older_than_the_newest_checkpoint_is_said_to_be(model
 
 
 @pytest.mark.parametrize("slow", [0, 0.1])
-def test_ctrl_c_while_something_is_cleared_away_is_not_ignored(monkeypatch, slow):
-    """Nor where a busy machine takes long to start what brings it again."""
+def test_ctrl_c_in_a_finalizer_is_not_lost(monkeypatch, slow):
+    """This also holds if a busy machine starts the thread that repeats the signal late."""
 
     class Cleared:
         def __del__(self):
@@ -182,7 +186,7 @@ def test_ctrl_c_while_something_is_cleared_away_is_not_ignored(monkeypatch, slow
     assert sys.unraisablehook is before
 
 
-def test_ctrl_c_is_quiet_and_answered_at_once_while_a_tokenizer_learns(model, tmp_path):
+def test_ctrl_c_stops_tokenizer_training_silently(model, tmp_path):
     lines = [f"{i * 7919 % 99991:x} {i * 104729 % 99991:x} {i:x}\n" for i in range(60_000)]
     for side in "ab":
         (tmp_path / side).write_text("".join(lines))
@@ -198,7 +202,7 @@ def test_ctrl_c_is_quiet_and_answered_at_once_while_a_tokenizer_learns(model, tm
     assert not (tmp_path / "run").exists()
 
 
-def test_ctrl_c_before_the_program_has_loaded_is_quiet():
+def test_ctrl_c_during_imports_is_silent():
     script = """
 import sys
 class Pressed:

@@ -11,7 +11,7 @@ from models.fields import key
 from tests.helpers.trainings import tables, write_pairs
 from train import RunConfig, UserError, load_model, train
 from train.cli import main
-from train.cli.train import text_options
+from train.cli.train import task_options
 from train.run.checkpoint import load_checkpoint
 from train.run.keys import SECTIONS, data_section
 from train.tasks import TASKS, Task
@@ -29,7 +29,7 @@ def test_a_task_declares_its_keys_files_and_models(name):
     assert {n for names in declared.files.values() for n in names} <= keys.keys()
     assert all(len(f.metadata["help"]) > 15 and option(n) in f.metadata["help"] for n, f in keys.items())
     assert {f.name for f in fields(RunConfig().data)} > keys.keys()
-    assert {p.name for p in text_options()} >= keys.keys()
+    assert {p.name for p in task_options()} >= keys.keys()
 
 
 def test_a_task_name_cannot_be_registered_twice():
@@ -132,7 +132,7 @@ class Lines:
 def test_a_user_defined_task_is_trained_saved_and_loaded(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(TASKS, "copying", Copying())
     monkeypatch.setitem(SECTIONS, "data", data_section())
-    assert {"copied", "valid_copied", "train_src"} <= {p.name for p in text_options()}
+    assert {"copied", "valid_copied", "train_src"} <= {p.name for p in task_options()}
     write_pairs(tmp_path, "train", 9, seed=1)
     write_pairs(tmp_path, "valid", 3, seed=2)
     values = tables(tmp_path, max_steps=4, validate_every=2)

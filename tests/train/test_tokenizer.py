@@ -1,4 +1,4 @@
-"""Laws of the tokenizer: what goes in comes out, and the same text gives the same file, whatever the machine does."""
+"""Laws of the tokenizer: lossless encoding, deterministic training, and rejection of damaged files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from tests import ROOT
 from train.errors import UserError
-from train.text.tokenizer import ALPHABET, KINDS, PRETOKENIZERS, SMALLEST, SPECIALS, Tokenizer, normalize
+from train.text.tokenizer import ALPHABET, KINDS, MIN_VOCAB_SIZE, PRETOKENIZERS, SPECIALS, Tokenizer, normalize
 
 BOTH = [(kind, pretokenizer) for kind in KINDS for pretokenizer in PRETOKENIZERS]
 SPACE = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")  # Unicode's White_Space
@@ -27,12 +27,12 @@ HOSTILE = st.sampled_from(
 TEXT = st.lists(st.text() | HOSTILE | st.text("ab <>/s", max_size=8), max_size=8).map("".join)
 
 
-def squeezed(text: str) -> str:
+def single_spaced(text: str) -> str:
     return SPACE.sub(" ", text).strip(" ")
 
 
 def corpus(lines: int = 300, seed: int = 0) -> str:
-    """Words made of syllables, with numbers, punctuation and umlauts, so that many pairs are equally frequent."""
+    """Return words of syllables, with numbers, punctuation and umlauts, so that many pairs have equal counts."""
     rng = random.Random(seed)
     words = ["".join(rng.choices(["ba", "lo", "ti", "ün", "s", "sch", "er"], k=rng.randint(1, 4))) for _ in range(150)]
     words += ["12", "1990", ",", ".", "...", "</s>", "can't", "x2y"]
@@ -58,25 +58,25 @@ def tokenizers(folder):
 @pytest.mark.parametrize("key", BOTH)
 @settings(max_examples=60, deadline=None)
 @given(texts=st.lists(TEXT, max_size=5))
-def test_decode_gives_back_the_text_up_to_runs_of_white_space(tokenizers, key, texts):
+def test_decode_inverts_encode_up_to_white_space(tokenizers, key, texts):
     tokenizer = tokenizers[key]
     ids = tokenizer.encode_batch(texts)
-    assert tokenizer.decode_batch(ids) == [squeezed(text) for text in texts] == [normalize(text) for text in texts]
+    assert tokenizer.decode_batch(ids) == [single_spaced(text) for text in texts] == [normalize(text) for text in texts]
     assert all(len(SPECIALS) <= i < tokenizer.vocab_size for row in ids for i in row)
-    assert ids == [tokenizer.encode(text) for text in texts]  # the company in a batch changes nothing
-    assert ids == tokenizer.encode_batch([squeezed(text) for text in texts])  # white space is not told apart
+    assert ids == [tokenizer.encode(text) for text in texts]  # independent of the other texts in the batch
+    assert ids == tokenizer.encode_batch([single_spaced(text) for text in texts])  # all white space is equal
 
 
 @settings(max_examples=60, deadline=None)
-@given(ids=st.lists(st.integers(0, SMALLEST + 20), max_size=12))
+@given(ids=st.lists(st.integers(0, MIN_VOCAB_SIZE + 20), max_size=12))
 def test_any_ids_decode_to_one_line_without_special_tokens(tokenizers, ids):
     tokenizer = tokenizers["bpe", "words"]
     text = tokenizer.decode(ids)
-    assert text == tokenizer.decode([1, *ids, 2, 0]) == squeezed(text) and "\n" not in text
+    assert text == tokenizer.decode([1, *ids, 2, 0]) == single_spaced(text) and "\n" not in text
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_text_gives_the_same_file_in_every_process(folder, tokenizers, kind):
+def test_training_is_deterministic_across_processes(folder, tokenizers, kind):
     tokenizers[kind, "words"].save(folder / "here.json")
     expected = (folder / "here.json").read_bytes()
     program = (
@@ -86,32 +86,32 @@ def test_the_same_text_gives_the_same_file_in_every_process(folder, tokenizers, 
     for i, change in enumerate(
         [{"RAYON_NUM_THREADS": "1"}, {"RAYON_NUM_THREADS": "3"}, {"TOKENIZERS_PARALLELISM": "false"}]
     ):
-        there = folder / f"there-{i}.json"
-        command = [sys.executable, "-c", program, str(folder / "a.txt"), str(folder / "b.txt"), kind, str(there)]
+        output = folder / f"output-{i}.json"
+        command = [sys.executable, "-c", program, str(folder / "a.txt"), str(folder / "b.txt"), kind, str(output)]
         subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, **change, "PYTHONHASHSEED": str(i)})
-        assert there.read_bytes() == expected
+        assert output.read_bytes() == expected
 
 
-def learn_plainly(words: Counter[str], size: int) -> list[list[str]]:
-    """Byte-pair merges by the definition: the most frequent pair, of equals the one whose pieces are older."""
-    ids = {piece: i for i, piece in enumerate(ALPHABET)}
-    cut = {word: list(word) for word in words}
+def train_plain_loop(words: Counter[str], size: int) -> list[list[str]]:
+    """Byte-pair merges by the definition: the most frequent pair; among ties, the one with the oldest subwords."""
+    ids = {character: i for i, character in enumerate(ALPHABET)}
+    segmented = {word: list(word) for word in words}
     merges: list[list[str]] = []
     while len(ids) < size:
         pairs: Counter[tuple[str, str]] = Counter()
-        for word, pieces in cut.items():
-            for pair in zip(pieces, pieces[1:], strict=False):
+        for word, subwords in segmented.items():
+            for pair in zip(subwords, subwords[1:], strict=False):
                 pairs[pair] += words[word]
         best = min(pairs, key=lambda p: (-pairs[p], ids[p[0]], ids[p[1]]), default=None)
         if best is None or pairs[best] < 2:
             break
         merges.append(list(best))
         ids.setdefault("".join(best), len(ids))
-        for pieces in cut.values():
+        for subwords in segmented.values():
             i = 0
-            while i < len(pieces) - 1:
-                if (pieces[i], pieces[i + 1]) == best:
-                    pieces[i : i + 2] = ["".join(best)]
+            while i < len(subwords) - 1:
+                if (subwords[i], subwords[i + 1]) == best:
+                    subwords[i : i + 2] = ["".join(best)]
                 i += 1
     return merges
 
@@ -122,19 +122,19 @@ def learn_plainly(words: Counter[str], size: int) -> list[list[str]]:
         st.text("ab", min_size=1, max_size=10) | st.text("abcd", min_size=1, max_size=6), min_size=1, max_size=30
     )
 )
-def test_pieces_are_those_of_a_plain_merge_loop_also_where_frequencies_tie(tmp_path_factory, words):
+def test_merges_equal_a_plain_loop_also_for_tied_frequencies(tmp_path_factory, words):
     path = tmp_path_factory.mktemp("tie") / "text"
     path.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
-    Tokenizer.train([path], "bpe", SMALLEST + 60, "whitespace").save(path)
+    Tokenizer.train([path], "bpe", MIN_VOCAB_SIZE + 60, "whitespace").save(path)
     model = json.loads(path.read_text(encoding="utf-8"))["model"]
-    assert model["merges"] == learn_plainly(Counter("Ġ" + word for word in words), len(ALPHABET) + 60)
-    learned = list(dict.fromkeys(left + right for left, right in model["merges"]))
-    assert list(model["vocab"]) == [*SPECIALS, *ALPHABET, *learned]  # in the order of their ids
+    assert model["merges"] == train_plain_loop(Counter("Ġ" + word for word in words), len(ALPHABET) + 60)
+    subwords = list(dict.fromkeys(left + right for left, right in model["merges"]))
+    assert list(model["vocab"]) == [*SPECIALS, *ALPHABET, *subwords]  # in the order of their ids
     assert list(model["vocab"].values()) == list(range(len(model["vocab"])))
 
 
 @pytest.mark.parametrize("key", BOTH)
-def test_the_names_of_special_tokens_in_the_text_are_text(tmp_path, key):
+def test_names_of_special_tokens_in_the_text_are_plain_text(tmp_path, key):
     names = "</s> <s>\na</s>b\n<unk>\n<pad></s>\n"
     (tmp_path / "text").write_text(names * 50, encoding="utf-8")
     tokenizer = Tokenizer.train([tmp_path / "text"], key[0], 400, key[1])
@@ -143,34 +143,34 @@ def test_the_names_of_special_tokens_in_the_text_are_text(tmp_path, key):
         assert tokenizer.decode(tokenizer.encode(name)) == name
 
 
-def test_words_keep_letters_digits_and_the_rest_apart(tokenizers):
+def test_subwords_do_not_mix_letters_digits_and_symbols(tokenizers):
     tokenizer = tokenizers["bpe", "words"]
-    for i in range(SMALLEST, tokenizer.vocab_size):
-        piece = tokenizer.decode([i])
-        assert re.fullmatch(r"[^\W\d_]*|\d*|[\W_]*", piece.replace("\ufffd", "")), piece
-    assert any(len(tokenizer.decode([i])) > 3 for i in range(SMALLEST, tokenizer.vocab_size))
+    for i in range(MIN_VOCAB_SIZE, tokenizer.vocab_size):
+        subword = tokenizer.decode([i])
+        assert re.fullmatch(r"[^\W\d_]*|\d*|[\W_]*", subword.replace("\ufffd", "")), subword
+    assert any(len(tokenizer.decode([i])) > 3 for i in range(MIN_VOCAB_SIZE, tokenizer.vocab_size))
     loose = tokenizers["bpe", "whitespace"]
-    assert len(loose.encode("can't")) < len(tokenizer.encode("can't"))  # may join what stands together
+    assert len(loose.encode("can't")) < len(tokenizer.encode("can't"))  # may join letters and symbols
 
 
 @pytest.mark.parametrize("key", BOTH)
-def test_a_saved_tokenizer_is_the_same_and_serves_the_library_alone(tmp_path, tokenizers, key):
+def test_save_and_load_round_trip_also_in_the_library(tmp_path, tokenizers, key):
     tokenizer, path = tokenizers[key], tmp_path / "tokenizer.json"
     tokenizer.save(path)
-    again = Tokenizer.load(path)
-    again.save(tmp_path / "again.json")
-    assert path.read_bytes() == (tmp_path / "again.json").read_bytes()
-    assert (again.digest, again.vocab_size) == (tokenizer.digest, tokenizer.vocab_size)
-    assert sorted(os.listdir(tmp_path)) == ["again.json", "tokenizer.json"]
+    loaded = Tokenizer.load(path)
+    loaded.save(tmp_path / "loaded.json")
+    assert path.read_bytes() == (tmp_path / "loaded.json").read_bytes()
+    assert (loaded.digest, loaded.vocab_size) == (tokenizer.digest, tokenizer.vocab_size)
+    assert sorted(os.listdir(tmp_path)) == ["loaded.json", "tokenizer.json"]
     library = HuggingFaceTokenizer.from_file(str(path))
     text = "bulti  Über 1990 ünlo ,  x2y..."
     assert library.get_vocab_size() == tokenizer.vocab_size
-    assert library.encode(text).ids == tokenizer.encode(text) == again.encode(text)
-    assert library.decode(library.encode(text).ids) == squeezed(text)
+    assert library.encode(text).ids == tokenizer.encode(text) == loaded.encode(text)
+    assert library.decode(library.encode(text).ids) == single_spaced(text)
     assert [library.token_to_id(name) for name in SPECIALS] == [0, 1, 2, 3]
 
 
-def test_digests_tell_tokenizers_apart_and_not_the_layouts_of_a_file(tmp_path, tokenizers):
+def test_the_digest_depends_on_the_tokenizer_not_on_the_layout(tmp_path, tokenizers):
     path = tmp_path / "tokenizer.json"
     tokenizers["bpe", "words"].save(path)
     spec = json.loads(path.read_text(encoding="utf-8"))
@@ -181,12 +181,12 @@ def test_digests_tell_tokenizers_apart_and_not_the_layouts_of_a_file(tmp_path, t
 
 def test_a_small_text_gives_a_small_vocabulary(tmp_path):
     (tmp_path / "text").write_text("ab ab ab cd\n", encoding="utf-8")
-    tokenizer = Tokenizer.train(tmp_path / "text", vocab_size=37000)  # one path will do
-    assert tokenizer.vocab_size == SMALLEST + 2  # "ab" and " ab"; "cd" stands there once
+    tokenizer = Tokenizer.train(tmp_path / "text", vocab_size=37000)  # a single path is accepted
+    assert tokenizer.vocab_size == MIN_VOCAB_SIZE + 2  # "ab" and " ab"; "cd" occurs once
     assert len(tokenizer.encode("ab cd")) == 1 + 3
 
 
-def test_settings_of_a_foreign_file_that_would_spoil_encoding_are_switched_off(tmp_path, tokenizers):
+def test_dropout_truncation_and_padding_of_foreign_files_are_disabled(tmp_path, tokenizers):
     path = tmp_path / "tokenizer.json"
     tokenizers["bpe", "words"].save(path)
     spec = json.loads(path.read_text(encoding="utf-8"))
@@ -208,19 +208,22 @@ def test_settings_of_a_foreign_file_that_would_spoil_encoding_are_switched_off(t
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"vocab_size": SMALLEST - 1}, f"data.vocab_size: expected at least {SMALLEST}, .* got {SMALLEST - 1}; try"),
+        (
+            {"vocab_size": MIN_VOCAB_SIZE - 1},
+            f"data.vocab_size: expected at least {MIN_VOCAB_SIZE}, .* got {MIN_VOCAB_SIZE - 1}; try",
+        ),
         ({"kind": "unigram"}, "tokenizer: expected one of bpe, wordpiece; got 'unigram'; try"),
         ({"pretokenizer": "chars"}, "pretokenizer: expected one of words, whitespace; got 'chars'; try"),
         ({"paths": ["no/such/file"]}, "no/such/file: expected a text file; got no such file; try"),
     ],
 )
-def test_mistakes_in_training_are_told_in_one_line(folder, change, message):
+def test_invalid_training_arguments_raise_user_errors(folder, change, message):
     with pytest.raises(UserError, match=message) as error:
         Tokenizer.train(**{"paths": [folder / "a.txt"], **change})
     assert "\n" not in str(error.value)
 
 
-def test_a_text_that_is_no_unicode_is_named_by_number(tokenizers):
+def test_invalid_unicode_is_reported_with_its_number(tokenizers):
     with pytest.raises(UserError, match="text 2: expected UTF-8"):
         tokenizers["bpe", "words"].encode_batch(["fine", "caf\udce9"])
 
@@ -233,8 +236,8 @@ DAMAGES = {
     "no model": lambda spec: {key: value for key, value in spec.items() if key != "model"},
     "a list": lambda spec: [spec],
     "no vocabulary": broken_model(vocab=3),
-    "unknown kind": broken_model(type="Magic"),
-    "merge of unknown pieces": broken_model(merges=[["never", "seen"]]),
+    "unknown model": broken_model(type="Magic"),
+    "merge of unknown subwords": broken_model(merges=[["never", "seen"]]),
     "no special token": lambda spec: broken_model(
         vocab={{"<s>": "<begin>"}.get(p, p): i for p, i in spec["model"]["vocab"].items()}
     )({**spec, "added_tokens": [token for token in spec["added_tokens"] if token["content"] != "<s>"]}),
@@ -242,10 +245,10 @@ DAMAGES = {
 }
 
 
-def test_the_ids_of_the_marks_are_the_files(tmp_path, tokenizers):
+def test_special_ids_are_read_from_the_file(tmp_path, tokenizers):
     tokenizers["bpe", "words"].save(tmp_path / "tokenizer.json")
     spec = json.loads((tmp_path / "tokenizer.json").read_text())
-    spec["model"]["vocab"] = {piece: i ^ 1 for piece, i in spec["model"]["vocab"].items()}
+    spec["model"]["vocab"] = {token: i ^ 1 for token, i in spec["model"]["vocab"].items()}
     spec["added_tokens"] = [token | {"id": token["id"] ^ 1} for token in spec["added_tokens"]]
     other = Tokenizer(spec)
     assert other.special == (1, 0, 3, 2) and (other.pad_id, other.bos_id, other.eos_id) == (1, 0, 3)
@@ -253,27 +256,31 @@ def test_the_ids_of_the_marks_are_the_files(tmp_path, tokenizers):
 
 
 @pytest.mark.parametrize("case", ["cut in half", "empty", "no UTF-8", *DAMAGES])
-def test_a_damaged_file_is_the_users_mistake_with_its_name(tmp_path, tokenizers, case):
+def test_a_damaged_file_raises_a_user_error_with_its_name(tmp_path, tokenizers, case):
     path = tmp_path / "tokenizer.json"
     tokenizers["wordpiece" if case == "gap in the ids" else "bpe", "words"].save(path)
-    whole = path.read_bytes()
-    raw = {"cut in half": whole[: len(whole) // 2], "empty": b"", "no UTF-8": whole[:200] + b"\xff" + whole[200:]}
-    path.write_bytes(raw[case] if case in raw else json.dumps(DAMAGES[case](json.loads(whole))).encode())
+    content = path.read_bytes()
+    raw = {
+        "cut in half": content[: len(content) // 2],
+        "empty": b"",
+        "no UTF-8": content[:9] + b"\xff" + content[9:],
+    }
+    path.write_bytes(raw[case] if case in raw else json.dumps(DAMAGES[case](json.loads(content))).encode())
     with pytest.raises(UserError, match=re.escape(str(path))) as error:
         Tokenizer.load(path)
     assert "\n" not in str(error.value) and re.search("expected .*; got .*; try ", str(error.value))
 
 
-def test_a_missing_file_is_the_users_mistake(tmp_path):
+def test_a_missing_file_raises_a_user_error(tmp_path):
     with pytest.raises(UserError, match="got no such file"):
         Tokenizer.load(tmp_path / "none.json")
 
 
-def test_a_file_with_which_the_library_fails_only_later_is_told(tmp_path):
+def test_errors_of_the_library_during_use_raise_user_errors(tmp_path):
     text = tmp_path / "text"
     text.write_text("one two three\n" * 5, encoding="utf-8")
-    made = Tokenizer.train([text], vocab_size=270)
-    spec = {**made._spec, "decoder": {"type": "Strip", "content": " ", "start": 0, "stop": 2**64 - 1}}
+    trained = Tokenizer.train([text], vocab_size=270)
+    spec = {**trained._spec, "decoder": {"type": "Strip", "content": " ", "start": 0, "stop": 2**64 - 1}}
     for decoder in (spec["decoder"], {"type": "Strip", "content": " ", "start": 9, "stop": 9}):
         (tmp_path / "tokenizer.json").write_text(json.dumps(spec | {"decoder": decoder}), encoding="utf-8")
         try:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.tasks.pairs import length_batches, numbered, pad_sources
+from train.tasks.pairs import format_hypotheses, length_batches, pad_sources
 from train.tasks.translation import translate_lines, translate_stream
 
 PAD, BOS, EOS, FIRST = 0, 1, 2, 4
@@ -15,7 +15,7 @@ LETTERS = "abcdefgh\n"
 
 
 class LetterTokenizer:
-    """One token a letter."""
+    """A fake tokenizer: one token per letter."""
 
     def encode_batch(self, lines):
         return [[FIRST + LETTERS.index(c) for c in line if c in LETTERS] for line in lines]
@@ -25,7 +25,7 @@ class LetterTokenizer:
 
 
 class EchoModel:
-    """Repeats its source with near certainty: the translation of a line is the line."""
+    """A fake model that copies its source with probability close to 1."""
 
     def __init__(self):
         self.config = SimpleNamespace(pad_id=PAD, bos_id=BOS, eos_id=EOS)
@@ -62,7 +62,7 @@ text_lines = st.lists(st.text("abcdefgh ", max_size=12), max_size=30)
 
 @given(text_lines, st.integers(1, 200), st.integers(1, 9), st.integers(1, 3))
 @settings(max_examples=60, deadline=None)
-def test_every_line_stays_in_its_place(lines, batch_tokens, window, beam):
+def test_outputs_are_in_the_order_of_the_input(lines, batch_tokens, window, beam):
     found = echo([line + "\n" for line in lines], batch_tokens=batch_tokens, window=window, beam=beam)
     assert [translations[0][0] for translations in found] == [line.replace(" ", "") for line in lines]
     assert all(len(translations) == 1 for translations in found)
@@ -70,16 +70,16 @@ def test_every_line_stays_in_its_place(lines, batch_tokens, window, beam):
 
 @given(text_lines)
 @settings(max_examples=20, deadline=None)
-def test_batches_and_windows_change_nothing(lines):
-    apart = echo(lines, n_best=3, batch_tokens=1, window=1)
-    together = echo(lines, n_best=3)
-    for a, b in zip(apart, together, strict=True):
+def test_results_do_not_depend_on_batches_and_windows(lines):
+    single = echo(lines, n_best=3, batch_tokens=1, window=1)
+    batched = echo(lines, n_best=3)
+    for a, b in zip(single, batched, strict=True):
         assert [text for text, _ in a] == [text for text, _ in b]
         np.testing.assert_allclose([score for _, score in a], [score for _, score in b])
 
 
 @given(st.lists(st.integers(1, 40), max_size=50), st.integers(1, 300))
-def test_batches_hold_every_sentence_once_and_keep_their_size(lengths, batch_tokens):
+def test_batches_have_each_sentence_once_within_the_limit(lengths, batch_tokens):
     batches = list(length_batches(lengths, batch_tokens))
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
     for batch in batches:
@@ -88,7 +88,7 @@ def test_batches_hold_every_sentence_once_and_keep_their_size(lengths, batch_tok
     assert longest_first == sorted(lengths, reverse=True)
 
 
-def test_an_empty_line_stays_an_empty_line_and_costs_nothing():
+def test_an_empty_line_stays_empty_without_a_search():
     model = EchoModel()
     found = translate_lines(model, LetterTokenizer(), ["", " ", "ab\r\n", "\n"], n_best=2)
     assert [found[0], found[1], found[3]] == [[("", 0.0)]] * 3
@@ -97,20 +97,20 @@ def test_an_empty_line_stays_an_empty_line_and_costs_nothing():
     assert echo([]) == []
 
 
-def test_a_line_that_is_too_long_is_cut_with_a_warning_that_names_it():
-    told = []
-    found = echo(["a", "abcd", "abcde", "abc"], max_length=4, window=2, on_warning=told.append)
+def test_a_long_line_is_truncated_with_a_warning():
+    warnings = []
+    found = echo(["a", "abcd", "abcde", "abc"], max_length=4, window=2, on_warning=warnings.append)
     assert [translations[0][0] for translations in found] == ["a", "abc", "abc", "abc"]
-    assert [message.split(";")[0] for message in told] == [
+    assert [message.split(";")[0] for message in warnings] == [
         "line 2: expected at most 3 tokens",
         "line 3: expected at most 3 tokens",
     ]
-    assert "got 5" in told[1] and "\n" not in told[1]
+    assert "got 5" in warnings[1] and "\n" not in warnings[1]
     with pytest.warns(UserWarning, match="line 1: expected at most 3 tokens; got 5"):
         echo(["abcde"], max_length=4)
 
 
-def test_learned_positions_bound_the_source():
+def test_the_length_limit_of_the_model_truncates_the_source():
     model = EchoModel()
     model.max_length = 4
     with pytest.warns(UserWarning, match="at most 3 tokens"):
@@ -133,7 +133,7 @@ def test_output_begins_before_the_input_ends():
 
 def test_progress_counts_every_line_once():
     steps = []
-    echo(["ab", "", "c", "d" * 9], progress=steps.append, batch_tokens=1)
+    echo(["ab", "", "c", "d" * 9], on_progress=steps.append, batch_tokens=1)
     assert steps == [1, 1, 1, 1]
 
 
@@ -146,22 +146,22 @@ def test_a_line_end_in_a_translation_becomes_a_space():
     assert translation[0] == "a a "
 
 
-def test_the_n_best_list_is_written_as_moses_writes_it():
+def test_n_best_lists_have_the_format_of_moses():
     (translations,) = echo(["ab"], n_best=2, beam=2)
-    assert numbered(translations, 0) == "ab"
-    first, second = numbered(translations, 7, 2).split("\n")
+    assert format_hypotheses(translations, 0) == "ab"
+    first, second = format_hypotheses(translations, 7, 2).split("\n")
     assert first == f"7 ||| ab ||| {translations[0][1]:.4f}"
     assert second.startswith("7 ||| ")
 
 
-def test_a_bad_option_is_refused_before_any_line_is_read():
-    def unread():
+def test_invalid_options_raise_before_any_line_is_read():
+    def unreadable():
         raise AssertionError("read")
         yield ""
 
     for options in ({"beam": 0}, {"n_best": 5}, {"batch_tokens": 0}, {"max_length": 1}, {"penalty": "none"}):
         with pytest.raises(ValueError, match="expected"):
-            translate_stream(EchoModel(), LetterTokenizer(), unread(), **options)
+            translate_stream(EchoModel(), LetterTokenizer(), unreadable(), **options)
 
 
 def test_sources_are_padded_after_eos():

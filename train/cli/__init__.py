@@ -1,4 +1,4 @@
-"""The command line: `main`, for the entry point and `python -m train`. One file a command."""
+"""Command line: `main`, called by the `npx-transformer` script and by `python -m train`. One file per command."""
 
 import sys
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ try:
     from train.cli.main import main
 except KeyboardInterrupt:
     sys.exit(130)
-except ValueError as error:  # an invalid environment variable
-    problem = str(error)
+except ValueError as error:  # npx rejects an invalid environment variable while it is imported
+    import_error = str(error)
 
     def main(argv: Sequence[str] | None = None) -> int:
-        """Report the problem; return exit status 2."""
-        print(f"npx-transformer: {problem}", file=sys.stderr)
+        """Report the import error and return exit status 2."""
+        print(f"npx-transformer: {import_error}", file=sys.stderr)
         return 2
 
 

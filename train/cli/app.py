@@ -1,4 +1,4 @@
-"""What every command shares: the program `app`, the device, text in and out."""
+"""Shared parts of all commands: the typer application, the device option, text input and output."""
 
 import os
 import sys
@@ -10,27 +10,27 @@ from typing import Annotated, Any
 import typer
 
 from npx.ranges import Range
-from train.cli.options import ranged
-from train.cli.streams import Stream, arriving_lines, ended
+from train.cli.options import checked_option
+from train.cli.streams import GuardedStream, raise_broken_output, stream_lines
 from train.errors import UserError
 from train.files import atomic_write, disk_errors, open_for_reading
-from train.text.lines import LONGEST_LINE
+from train.text.lines import MAX_LINE_BYTES
 
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Train the Transformer of [i]Attention Is All You Need[/i] on pairs of sentences, translate, score.",
-    epilog="Start with [b]npx-transformer demo[/b]. A command's own help: [b]npx-transformer train --help[/b].",
+    help="Train the Transformer of [i]Attention Is All You Need[/i], translate with it, score and inspect it.",
+    epilog="Start with [b]npx-transformer demo[/b]. For help on one command: [b]npx-transformer train --help[/b].",
 )
 DEVICES = Range(str, choices=("cpu", "cuda"))
-Device = Annotated[str, ranged(DEVICES, help="Where to compute: cpu (NumPy) or cuda (CuPy).", metavar="cpu|cuda")]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of `train`.", show_default=False)]
+Device = Annotated[str, checked_option(DEVICES, help="Compute on cpu (NumPy) or cuda (CuPy).", metavar="cpu|cuda")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder written by `train`.", show_default=False)]
 
 
 def use_device(name: str) -> None:
-    """Computes there from now on, with the whole process set up for it."""
+    """Configure the process and compute on the device `name`; raise UserError if it is not available."""
     import npx
 
     npx.configure_process()
@@ -40,26 +40,26 @@ def use_device(name: str) -> None:
         raise UserError(str(error)) from None
 
 
-STANDARD = Path("-")  # input or output
+STDIO = Path("-")  # standard input or output
 
 
 @contextmanager
-def arriving(path: Path | None) -> Iterator[Iterator[str | None]]:
-    """The lines of a text file, of a pipe or of standard input as they come; None where they pause."""
-    if path in (None, STANDARD):
-        yield arriving_lines(sys.stdin.buffer, "stdin", LONGEST_LINE)
+def open_input(path: Path | None) -> Iterator[Iterator[str | None]]:
+    """Yield the lines of a text file, a pipe or standard input as they arrive, and None while the input pauses."""
+    if path in (None, STDIO):
+        yield stream_lines(sys.stdin.buffer, "stdin", MAX_LINE_BYTES)
         return
     with open_for_reading(path, "a text file", pipes=True) as file:
-        yield arriving_lines(file, str(path), LONGEST_LINE)
+        yield stream_lines(file, str(path), MAX_LINE_BYTES)
 
 
 @contextmanager
-def writer(path: Path | None) -> Iterator[Any]:
-    """stdout as UTF-8, or a file that appears under its name only when all of it is written."""
-    if path in (None, STANDARD):
+def open_output(path: Path | None) -> Iterator[Any]:
+    """Yield a text stream to standard output (UTF-8) or to a file that is replaced atomically on success."""
+    if path in (None, STDIO):
         sys.stdout.flush()
         with open(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", newline="\n") as file:
-            output = Stream(file, ended)
+            output = GuardedStream(file, raise_broken_output)
             yield output
             output.flush()
         return

@@ -3,15 +3,15 @@
 from typing import Annotated
 
 from train.cli.app import RunPath, app
-from train.cli.options import number
+from train.cli.options import number_option
 
 
 @app.command(epilog="The paper averages the last 5 checkpoints of base and the last 20 of big (train.keep_last).")
 def average(
     run: RunPath,
-    last: Annotated[int, number(int, "[1, 10000]", help="How many of the newest checkpoints.")] = 5,
+    last: Annotated[int, number_option(int, "[1, 10000]", help="Number of newest checkpoints to average.")] = 5,
 ) -> None:
-    """Average the weights of the last checkpoints; `translate` then takes the average."""
+    """Average the weights of the last checkpoints; `translate` uses the average from then on."""
     from train.run.checkpoint import average_checkpoints
 
     print(average_checkpoints(run, last))

@@ -1,4 +1,4 @@
-"""`data`: a corpus made ready for training, by name or from one's own files."""
+"""`data`: prepare a known corpus, or the user's own files, for training."""
 
 import shlex
 import sys
@@ -8,67 +8,92 @@ from typing import Annotated
 import typer
 
 from train.cli.app import app
-from train.cli.options import number
+from train.cli.options import number_option
 from train.errors import UserError, nearest
 
 OWN = "own"
 
 
 @app.command(
-    epilog="Without a network: the files named in its message, put into DIR/downloads by hand, are taken. `own` cleans"
-    " and prepares your own pairs of files. Stopped in any way, the same command goes on."
+    epilog="`own` prepares your own pairs of files. Without a network, put the files that the error message names into"
+    " DIR/downloads. After an interruption, run the same command again to continue."
 )
 def data(
     name: Annotated[
         str, typer.Argument(metavar="wmt14-en-de|wmt14-en-fr|multi30k|iwslt14-de-en|own", show_default=False)
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)],
-    mirror: Annotated[str, typer.Option(metavar="URL|DIR", help="Where files of these names lie instead.")] = "",
-    train_src: Annotated[str, typer.Option(metavar="F", help="With `own`: training text, source; may be .gz.")] = "",
-    train_tgt: Annotated[str, typer.Option(metavar="F", help="With `own`: training text, target.")] = "",
-    valid_src: Annotated[str, typer.Option(metavar="F", help="With `own`: validation text, source.")] = "",
-    valid_tgt: Annotated[str, typer.Option(metavar="F", help="With `own`: validation text, target.")] = "",
-    tokenizer: Annotated[str | None, typer.Option(metavar="bpe|wordpiece", help="Default: the paper's.")] = None,
-    vocab_size: Annotated[int | None, number(int, "[260, 16777216]", metavar="V", help="Its types.")] = None,
+    mirror: Annotated[str, typer.Option(metavar="URL|DIR", help="Fetch the files from here instead.")] = "",
+    train_src: Annotated[str, typer.Option(metavar="F", help="own: source training text, may be .gz.")] = "",
+    train_tgt: Annotated[str, typer.Option(metavar="F", help="own: target training text.")] = "",
+    valid_src: Annotated[str, typer.Option(metavar="F", help="own: source validation text.")] = "",
+    valid_tgt: Annotated[str, typer.Option(metavar="F", help="own: target validation text.")] = "",
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="bpe|wordpiece", help="Subword algorithm; default: the paper's.")
+    ] = None,
+    vocab_size: Annotated[
+        int | None, number_option(int, "[260, 16777216]", metavar="V", help="Vocabulary size; default: the paper's.")
+    ] = None,
     learn_from: Annotated[
-        int, number(int, "[0, 1e12]", metavar="N", help="Learn it on N evenly spaced lines a side; 0: on all.")
+        int,
+        number_option(
+            int, "[0, 1e12]", metavar="N", help="Train the tokenizer on N evenly spaced lines per side; 0: all."
+        ),
     ] = 1_000_000,
-    max_length: Annotated[int, number(int, "[2, 65535]", help="Tokens a side, of a pair that is kept.")] = 256,
-    max_words: Annotated[int, number(int, "[0, 1e9]", help="Words a side, of a pair that is kept; 0: any.")] = 250,
-    max_ratio: Annotated[float, number(float, "[0, 1e9]", help="Of the characters, 20 more each; 0: any.")] = 3.0,
-    keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep pairs that were there.")] = False,
-    keep_scripts: Annotated[bool, typer.Option("--keep-scripts", help="Keep text that is not Latin.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    max_length: Annotated[int, number_option(int, "[2, 65535]", help="Drop pairs with more tokens on a side.")] = 256,
+    max_words: Annotated[
+        int, number_option(int, "[0, 1e9]", help="Drop pairs with more words on a side; 0: keep all.")
+    ] = 250,
+    max_ratio: Annotated[
+        float,
+        number_option(
+            float, "[0, 1e9]", help="Drop pairs with a larger length ratio (characters + 20 on each side); 0: keep all."
+        ),
+    ] = 3.0,
+    keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep repeated pairs.")] = False,
+    keep_scripts: Annotated[
+        bool, typer.Option("--keep-scripts", help="Keep text in other scripts than Latin.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not report progress.")] = False,
 ) -> None:
-    """Fetch a corpus, check it, clean it, learn its vocabulary, prepare it as token arrays."""
+    """Download, verify and clean a corpus, train its tokenizer, and write token arrays."""
     from train.text.download.catalog import NAMES, Dataset, Pair, dataset
     from train.text.download.clean import Rules
-    from train.text.download.prepare import Settings, collect
-    from train.text.tokenizer import KINDS, choice
+    from train.text.download.prepare import Settings, prepare_dataset
+    from train.text.tokenizer import KINDS, check_choice
 
     if name not in (*NAMES, OWN):
         raise UserError(f"data: expected one of {', '.join(NAMES)}, {OWN}; got '{name}'; try {nearest(name, NAMES)}")
     if tokenizer is not None:
-        choice("--tokenizer", tokenizer, KINDS)
+        check_choice("--tokenizer", tokenizer, KINDS)
     files = train_src, train_tgt, valid_src, valid_tgt
     if name == OWN:
         if not (train_src and train_tgt) or bool(valid_src) != bool(valid_tgt):
-            raise UserError("data own: expected both sides of a text; got one or none; try --train-src F --train-tgt F")
+            raise UserError(
+                "data own: expected both sides of each text; got only one side, or none; "
+                "try --train-src F --train-tgt F"
+            )
         valid = (Pair("", valid_src, valid_tgt),) if valid_src else ()
         if mirror:
-            raise UserError(f"data own: expected no --mirror, as nothing is fetched; got {mirror}; try without it")
-        known = Dataset("src", "tgt", (), (Pair("", train_src, train_tgt),), valid)
+            raise UserError(f"data own: expected no --mirror, as nothing is downloaded; got {mirror}; try without it")
+        corpus = Dataset("src", "tgt", (), (Pair("", train_src, train_tgt),), valid)
     elif any(files):
-        raise UserError(f"data {name}: expected no files, which it fetches itself; got some; try data own")
+        raise UserError(f"data {name}: expected no text files, as it downloads them; got some; try data own")
     else:
-        known = dataset(name)
+        corpus = dataset(name)
     rules = Rules(max_words, max_ratio, not keep_scripts, not keep_duplicates)
     settings = Settings(rules, tokenizer, vocab_size, learn_from, max_length)
     command = shlex.join(["npx-transformer", *sys.argv[1:]])
-    manifest = collect(known, out, settings, mirror, command, progress=not quiet)
+    manifest = prepare_dataset(corpus, out, settings, mirror, command, progress=not quiet)
     counts = manifest["texts"]["train"]["counts"]
-    left_out = ", ".join(f"{n:,} {reason}" for reason, n in counts.items() if reason not in ("read", "kept"))
-    print(f"{counts['read']:,} pairs read, {counts['kept']:,} kept; left out: {left_out}")
-    for part, of in manifest["arrays"].items():
-        print(f"{part}: {of['kept']:,} pairs, {of['tokens']['src']:,} + {of['tokens']['tgt']:,} tokens")
-    print(f"{out / 'manifest.json'} says where all of it comes from")
+    removed = ", ".join(f"{counts[reason]:,} {words}" for reason, words in REASONS.items())
+    print(f"{counts['read']:,} pairs read, {counts['kept']:,} kept; removed: {removed}")
+    for part, array in manifest["arrays"].items():
+        tokens = array["tokens"]
+        print(f"{part}: {array['kept']:,} pairs, {tokens['src']:,} source and {tokens['tgt']:,} target tokens")
+    print(f"{out / 'manifest.json'} records the sources and settings")
+
+
+REASONS = {  # key in the manifest -> words
+    "empty": "empty", "long": "too long", "ratio": "length ratio", "script": "not Latin", "duplicate": "duplicates",
+}  # fmt: skip

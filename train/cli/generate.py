@@ -1,13 +1,10 @@
-"""`generate`: a text that goes on where a prompt ends, by a trained language model."""
+"""`generate`: continue a prompt with a trained language model."""
 
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from train.cli.app import Device, app, use_device
-from train.cli.options import SEEDS, number, text, warn
+from train.cli.options import SEEDS, Model, number_option, text_option, warn
 
 
 @app.command(
@@ -15,22 +12,28 @@ from train.cli.options import SEEDS, number, text, warn
     " seed gives the same text."
 )
 def generate(
-    model: Annotated[Path, typer.Option(metavar="RUN", help="Run folder, or one checkpoint.", show_default=False)],
-    prompt: Annotated[str, text(metavar="TEXT", help="How the text begins; empty: with a new line.")] = "",
-    tokens: Annotated[int, number(int, "[1, 10000000]", metavar="N", help="Tokens to write.")] = 200,
+    model: Model,
+    prompt: Annotated[str, text_option(metavar="TEXT", help="Beginning of the text; empty: start at a new line.")] = "",
+    tokens: Annotated[
+        int, number_option(int, "[1, 10000000]", metavar="N", help="Number of tokens to generate.")
+    ] = 200,
     temperature: Annotated[
-        float, number(float, "[0, 1e6]", help="Below 1 more likely tokens, above 1 others; 0: the likeliest.")
+        float, number_option(float, "[0, 1e6]", help="Sampling temperature; 0: always the most probable token.")
     ] = 1.0,
     top_k: Annotated[
-        int, number(int, "[0, 16777216]", metavar="K", help="Draw from the K likeliest tokens; 0: from all.")
+        int,
+        number_option(int, "[0, 16777216]", metavar="K", help="Sample from the K most probable tokens; 0: from all."),
     ] = 0,
     top_p: Annotated[
-        float, number(float, "(0, 1]", metavar="P", help="Draw from the fewest tokens of probability P together.")
+        float,
+        number_option(
+            float, "(0, 1]", metavar="P", help="Sample from the fewest tokens with total probability P or more."
+        ),
     ] = 1.0,
-    seed: Annotated[int, number(int, SEEDS, help="Fixes what is drawn.")] = 0,
+    seed: Annotated[int, number_option(int, SEEDS, help="Seed of the samples.")] = 0,
     device: Device = "cpu",
 ) -> None:
-    """Go on with a text, as a trained language model would."""
+    """Continue a text with a trained language model."""
     from train.run.checkpoint import load_model
     from train.tasks.language import continue_text
 

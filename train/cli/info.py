@@ -1,4 +1,4 @@
-"""`info`: what a model is made of and costs, beside the paper's figures; what a run has done."""
+"""`info`: size and cost of a model compared with the paper's, and the progress of a run."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -7,41 +7,53 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import Device, app, use_device
-from train.cli.options import VOCABULARY, number
+from train.cli.options import VOCABULARY, number_option
 from train.errors import UserError, nearest
 
+VocabSize = Annotated[
+    int | None,
+    number_option(int, VOCABULARY, metavar="V", help="Vocabulary size, for a preset only; default: 37000."),
+]
 
-@app.command(epilog="Operations: every multiplication and addition. The paper's cost: its time x 8 GPUs x 9.5 TFLOP/s.")
+
+@app.command(
+    epilog="FLOP counts include every multiplication and addition. The paper's cost is its training time x 8 GPUs x"
+    " 9.5 TFLOP/s."
+)
 def info(
     what: Annotated[str, typer.Argument(metavar="RUN|PRESET", help="Run folder or preset.", show_default=False)],
-    vocab_size: Annotated[
-        int | None, number(int, VOCABULARY, metavar="V", help="Types of a preset's vocabulary; default: 37000.")
-    ] = None,
-    config: Annotated[bool, typer.Option("--config", help="Print the complete commented configuration.")] = False,
-    measure: Annotated[bool, typer.Option("--measure", help="Run a few updates; say how long all take.")] = False,
+    vocab_size: VocabSize = None,
+    config: Annotated[bool, typer.Option("--config", help="Print the complete configuration with comments.")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Time a few updates to estimate the training time.")
+    ] = False,
     tokens_per_second: Annotated[
-        float | None, number(float, "(0, 1e12]", metavar="X", help="Source + target tokens a second, to say how long.")
+        float | None,
+        number_option(
+            float, "(0, 1e12]", metavar="X", help="Estimate the training time from this speed (source + target tokens)."
+        ),
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Print parameters, operations and memory beside the paper's figures; of a run also its curve and tokenizer."""
+    """Print a model's parameters, FLOP and memory beside the paper's; for a run, also its validation curve."""
     from models import PRESETS
     from train.run.checkpoint import check_tokenizer, find_checkpoint, model_config, read_state, task_of
     from train.run.config import RunConfig
     from train.run.folder import RunFolder
 
     run = RunFolder(what)
-    known = run.path.is_dir()
-    if known:
+    is_run = run.path.is_dir()
+    if is_run:
         if not run.config_file.is_file():
-            raise UserError(f"{what}: expected a run folder; got one without config.toml; try the --out of a training")
+            raise UserError(
+                f"{what}: expected a run folder; got one without config.toml; try the --out of a training run"
+            )
         run_config = RunConfig.load(run.config_file)
         state = read_state(find_checkpoint(what))
         shape = model_config(state)
         if run.tokenizer_file.is_file():
             check_tokenizer(task_of(state).load_tokenizer(run.tokenizer_file), state, run.tokenizer_file)
-        if vocab_size is not None:
-            raise UserError(f"--vocab-size: expected it for a preset alone; got it for {what}; try without it")
+        check_preset_only(vocab_size, what)
     elif what in PRESETS:
         run_config = RunConfig.from_dict({"model": {"preset": what}, "data": {"vocab_size": vocab_size or 37000}})
         shape = run_config.transformer_config(run_config.data.vocab_size)
@@ -53,60 +65,66 @@ def info(
         return
     if measure and tokens_per_second:
         raise UserError("info: expected --measure or --tokens-per-second; got both; try one of them")
-    how = "as given"
+    origin = "as given"
     if measure:
         from train.experiments.speed import measure_speed
 
         use_device(device)
-        tokens_per_second, how = measure_speed(shape, run_config), "measured here"
-    for line in chain(describe(shape, run_config), describe_run(run, run_config) if known else ()):
+        tokens_per_second, origin = measure_speed(shape, run_config), "measured here"
+    for line in chain(describe(shape, run_config), describe_run(run, run_config) if is_run else ()):
         print(line)
     if tokens_per_second:
-        from train.experiments.speed import hours
+        from train.experiments.speed import training_hours
 
-        needed = hours(tokens_per_second, run_config)
-        days = f" ({needed / 24:,.1f} days)" if needed >= 48 else ""
-        print(f"time         {needed:,.1f} hours{days} for {run_config.train.max_steps:,} updates"
-              f" at {tokens_per_second:,.0f} tokens/s, {how}")  # fmt: skip
+        hours = training_hours(tokens_per_second, run_config)
+        days = f" ({hours / 24:,.1f} days)" if hours >= 48 else ""
+        print(f"time         {hours:,.1f} hours{days} for {run_config.train.max_steps:,} updates"
+              f" at {tokens_per_second:,.0f} tokens/s, {origin}")  # fmt: skip
+
+
+def check_preset_only(vocab_size: int | None, run: str) -> None:
+    """Raise UserError if --vocab-size is given for a run, which has a vocabulary."""
+    if vocab_size is not None:
+        raise UserError(f"--vocab-size: expected it only with a preset; got it with the run {run}; try without it")
 
 
 def describe(shape: Any, config: Any) -> Iterator[str]:
-    """Lines on a model's parameters, operations and memory; the paper's figures where it is a model of the paper."""
+    """Yield lines on a model's parameters, FLOP and memory, with the paper's figures for its unchanged presets."""
     import npx
     from train.experiments.paper import FIGURES
     from train.tasks import TASKS
 
     preset, t, sides = config.model.preset, config.train, TASKS[config.data.task].sides
-    own = shape != type(shape).preset(preset, shape.vocab_size)
-    paper = {} if own else FIGURES.get(preset, {})
+    is_changed = shape != type(shape).preset(preset, shape.vocab_size)
+    paper = {} if is_changed else FIGURES.get(preset, {})
     n, tokens = shape.n_parameters(), t.batch_tokens * t.accumulate
     update = shape.training_flops(tokens if "source" in sides else 0, tokens)
-    kept = npx.precision_named(t.precision)
-    mib = n * kept.weight_dtype.itemsize / 2**20
+    precision = npx.precision_named(t.precision)
+    mib = n * precision.weight_dtype.itemsize / 2**20
     parts = f"parameters {mib:,.0f}, gradients {mib:,.0f}, Adam {2 * mib:,.0f}"
-    parts += f", {t.precision} copy {n * 2 / 2**20:,.0f}" if kept.is_mixed else ""
+    parts += f", {t.precision} copy {n * 2 / 2**20:,.0f}" if precision.is_mixed else ""
     sizes = f"N {shape.n_layers}, d_model {shape.d_model}, d_ff {shape.d_ff}, heads {shape.n_heads}, "
     sizes += f"d_k {shape.key_size}, d_v {shape.value_size}, dropout {shape.dropout}"
-    printed = f"   (the paper: {paper['params_millions']:g} million)" if paper else ""
-    cost = f"   (the paper: {paper['cost']:.1e})" if "cost" in paper else ""
-    yield f"model        {preset}{' with changes' if own else ''}: {sizes}"
-    yield f"vocabulary   {shape.vocab_size:,} types, one matrix for {', '.join(sides)} and output"
-    yield f"parameters   {n:,}{printed}"
-    yield f"operations   {update / tokens / len(sides):.3g} FLOP a training token"
+    paper_size = f"   (the paper: {paper['params_millions']:g} million)" if paper else ""
+    paper_cost = f"   (the paper: {paper['cost']:.1e})" if "cost" in paper else ""
+    yield f"model        {preset}{' with changes' if is_changed else ''}: {sizes}"
+    yield f"vocabulary   {shape.vocab_size:,} tokens, one matrix for {', '.join(sides)} and output"
+    yield f"parameters   {n:,}{paper_size}"
+    yield f"operations   {update / tokens / len(sides):.3g} FLOP per training token"
     yield f"update       {update:.3g} FLOP for {' and '.join(f'{tokens:,} {side}' for side in sides)} tokens"
-    yield f"training     {update * t.max_steps:.2g} FLOP in {t.max_steps:,} updates{cost}"
-    yield f"memory       {n * kept.parameter_bytes / 2**20:,.0f} MiB: {parts}"
+    yield f"training     {update * t.max_steps:.2g} FLOP in {t.max_steps:,} updates{paper_cost}"
+    yield f"memory       {n * precision.parameter_bytes / 2**20:,.0f} MiB: {parts}"
     if paper:
         yield f"quality      the paper on newstest2013 English-German: perplexity {paper['ppl']}, BLEU {paper['bleu']}"
 
 
-def has(entry: dict[str, Any], kind: str, *names: str) -> bool:
-    """Whether an entry of metrics.jsonl is of this kind and has these numbers."""
+def has_metrics(entry: dict[str, Any], kind: str, *names: str) -> bool:
+    """Return whether an entry of metrics.jsonl is of this kind and has these numbers."""
     return entry["kind"] == kind and all(type(entry.get(name)) in (int, float) for name in names)
 
 
 def describe_run(run: Any, config: Any) -> Iterator[str]:
-    """Lines on what a run has done: checkpoints, validation curve and its best, tokenizer."""
+    """Yield lines on a run's checkpoints, tokenizer, progress and validation curve."""
     from train.tasks import TASKS
 
     task = TASKS[config.data.task]
@@ -115,17 +133,19 @@ def describe_run(run: Any, config: Any) -> Iterator[str]:
     yield f"checkpoints  steps {', '.join(steps) or 'none'}{averaged}"
     if run.tokenizer_file.is_file():
         tokenizer = task.load_tokenizer(run.tokenizer_file)
-        yield f"tokenizer    {tokenizer.vocab_size:,} types, digest {tokenizer.digest[:12]}"
+        yield f"tokenizer    {tokenizer.vocab_size:,} tokens, digest {tokenizer.digest[:12]}"
     entries = run.metrics()
-    if trained := [entry for entry in entries if has(entry, "train", "tokens", "loss", "tokens_per_second")]:
-        last = trained[-1]
+    if updates := [entry for entry in entries if has_metrics(entry, "train", "tokens", "loss", "tokens_per_second")]:
+        last = updates[-1]
         speed = f"{last['tokens_per_second']:,.0f} tokens/s"
         yield f"trained      {last['step']:,} updates, {last['tokens']:,} tokens, loss {last['loss']:.4f}, {speed}"
-    if not (curve := [entry for entry in entries if has(entry, "valid", "loss", "perplexity")]):
+    if not (curve := [entry for entry in entries if has_metrics(entry, "valid", "loss", "perplexity")]):
         return
     best = min(curve, key=lambda entry: entry["loss"])
     yield "validation     step     loss  perplexity" + "".join(f"{name:>7}" for name in task.scores.values())
     for entry in curve:
-        scores = "".join(f" {entry[name]:6.2f}" if has(entry, "valid", name) else f"{'-':>7}" for name in task.scores)
+        scores = "".join(
+            f" {entry[name]:6.2f}" if has_metrics(entry, "valid", name) else f"{'-':>7}" for name in task.scores
+        )
         mark = "  best" if entry is best else ""
         yield f"           {entry['step']:8,} {entry['loss']:8.4f} {entry['perplexity']:11.2f}{scores}{mark}"

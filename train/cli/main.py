@@ -1,7 +1,7 @@
-"""The command line `npx-transformer`: each command reads its options, checks them and calls one function of `train`.
+"""Command line `npx-transformer`: each command checks its options and calls one function of `train`.
 
-Exit status: 0 done, 2 the user's mistake (one line on stderr), 1 a fault of ours (traceback), 130 after Ctrl-C, 141
-where the reader of a pipe has gone. A new command is a file beside this one and a line among the imports.
+Exit status: 0 success, 1 internal error (with a traceback), 2 user error (one line on stderr), 130 after Ctrl-C,
+141 if the reader of standard output has closed it. To add a command, add a file to this folder and an import below.
 """
 
 import os
@@ -14,12 +14,12 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import app
-from train.cli.streams import Gone, settled
+from train.cli.streams import BrokenOutput, guard_standard_streams
 from train.errors import UserError, one_line
 from train.files import CANNOT_WRITE
 
 # isort: off
-# Each of these enters its command; --help lists them in this order.
+# Each import registers its command; --help lists the commands in this order.
 from train.cli import demo  # noqa: F401
 from train.cli import data  # noqa: F401
 from train.cli import train  # noqa: F401
@@ -36,82 +36,87 @@ from train.cli import plan  # noqa: F401
 from train.cli import reproduce  # noqa: F401
 # isort: on
 
-CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's, or the one of the copy that newer typers carry
+CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's ClickException, or that of the copy in newer typers
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status; `argv` defaults to the process's arguments."""
-    os.environ["MPLBACKEND"] = "agg"  # pictures go to files; what a notebook sets may not be installed here
+    """Run one command and return its exit status; `argv` defaults to the process's arguments."""
+    os.environ["MPLBACKEND"] = "agg"  # pictures go to files; a notebook's backend may not be installed here
     try:
-        with settled():
-            return run(argv)
-    except Gone:
+        with guard_standard_streams():
+            return run_command(argv)
+    except BrokenOutput:
         return 141
 
 
-def run(argv: Sequence[str] | None) -> int:
-    """Runs one command, and turns what goes wrong into a line and an exit status."""
+def run_command(argv: Sequence[str] | None) -> int:
+    """Run one command and turn its errors into a message and an exit status."""
     try:
         result = app(args=argv if argv is None else list(argv), prog_name="npx-transformer", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except UserError as error:
-        return fail(str(error))
-    except CLICK_ERROR as error:  # no such option, a value of the wrong kind: two or three lines of click's made one
+        return report_user_error(str(error))
+    except CLICK_ERROR as error:  # unknown option or value of the wrong type; click's text has several lines
         command = getattr(getattr(error, "ctx", None), "command_path", "npx-transformer")
-        wrong: Any = getattr(error.__cause__, "errors", list)()  # pydantic's, where typer has it read values
-        got = f"; got {str(wrong[0]['input'])[:60]!r}" if wrong else ""
-        return fail(f"{error.format_message().rstrip('.')}{got}; try {command} --help")
-    except typer.Abort:  # what typer makes of an EOFError
-        return fail("input: expected more of it; got its end; try a whole copy of the file that is read")
+        details: Any = getattr(error.__cause__, "errors", list)()  # pydantic's, if typer parses values with it
+        got = f"; got {str(details[0]['input'])[:60]!r}" if details else ""
+        return report_user_error(f"{error.format_message().rstrip('.')}{got}; try {command} --help")
+    except typer.Abort:  # raised by typer for an EOFError
+        return report_user_error("unexpected end of file; try a complete copy of the input file")
     except KeyboardInterrupt:
         return 130
     except MemoryError:
-        return fail("memory: expected more of it; got none left; try a smaller batch_tokens in [train] or [search]")
+        return report_user_error("out of memory; try a smaller train.batch_tokens or search.batch_tokens")
     except OSError as error:
         if error.errno is None or error.filename is None and error.errno not in CANNOT_WRITE:
-            return fault()
-        what = error.filename or "output"
-        return fail(f"{what}: expected to read or write it; got '{error.strerror}'; try another path or more room")
+            return report_internal_error()
+        path = error.filename or "output"
+        return report_user_error(
+            f"{path}: expected a readable or writable file; got '{error.strerror}'; try another path or free disk space"
+        )
     except Exception:
-        return fault()
+        return report_internal_error()
 
 
-def fail(message: str) -> int:
-    """Says the user's mistake in one line; exit status 2."""
-    return end(2, one_line(message))
+def report_user_error(message: str) -> int:
+    """Print the message on one line; exit status 2."""
+    return report_exit(2, one_line(message))
 
 
-def fault() -> int:
-    """Shows where we failed; exit status 1."""
-    return end(1, "this is a fault of the program, not yours; please report the lines above", traceback.format_exc())
+def report_internal_error() -> int:
+    """Print the traceback of the current exception; exit status 1."""
+    return report_exit(1, "internal error; please report the lines above", traceback.format_exc())
 
 
-def end(status: int, line: str, before: str = "") -> int:
-    """Says why this process ends: of several ranks that end alike rank 0, a rank that ends alone for itself."""
+def report_exit(status: int, line: str, details: str = "") -> int:
+    """Print `details` and `line` once and return `status`.
+
+    If all ranks fail alike, only rank 0 prints; a rank that fails alone prints its name and aborts the others.
+    """
     from npx import distributed
 
     world = distributed.world()
-    speaks = world.rank == 0 and distributed.rank_and_size()[0] == 0
-    alone = not world.all_ranks_failed()
-    if speaks or alone:
-        where = f"{world.name}, step {world.step}: " if alone else ""
-        print(f"{before}npx-transformer: {where}{line}", file=sys.stderr, flush=True)
-    if alone:
+    prints = world.rank == 0 and distributed.rank_and_size()[0] == 0
+    fails_alone = not world.all_ranks_failed()
+    if prints or fails_alone:
+        rank = f"{world.name}, step {world.step}: " if fails_alone else ""
+        print(f"{details}npx-transformer: {rank}{line}", file=sys.stderr, flush=True)
+    if fails_alone:
         world.abort(status)
-    if not speaks and world.size == 1:  # not joined yet: mpirun ends all when the first one ends
+    if not prints and world.size == 1:  # not joined yet: mpirun kills all processes when the first one exits
         time.sleep(2)
     return status
 
 
-def print_version(wanted: bool) -> None:
-    if wanted:
+def print_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import PackageNotFoundError, version
 
         try:
             print(f"npx-transformer {version('npx-transformer')}")
         except PackageNotFoundError:
-            print("npx-transformer, not installed (run from its source)")
+            print("npx-transformer (not installed; running from its source folder)")
         raise typer.Exit
 
 
@@ -119,7 +124,7 @@ def print_version(wanted: bool) -> None:
 def common(
     ctx: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     if ctx.invoked_subcommand is None:

@@ -1,9 +1,10 @@
-"""Options of numbers and names, each checked against a range that is declared once: its own, or that of a key.
+"""Command-line options whose values are checked against a range.
 
-    number(int, "[1, 512]", help=...)      an option of its own
-    search_key("beam")                     one that goes before a key of [search], and takes what the key takes
+    number_option(int, "[1, 512]", help=...)   an option with a range of its own
+    search_option("beam")                      an option that overrides a key of [search] and has its range
 
-What `translate` and `parse` have in common stands here whole, with `searched`, which puts it before a run's own.
+The options that `translate` and `parse` share are defined here, with `search_options`, which merges them into a run's
+[search] table.
 """
 
 import sys
@@ -18,71 +19,82 @@ from train.errors import UserError, nearest
 SEEDS, VOCABULARY = "[0, 4294967295]", "[5, 16777216]"
 
 
-def number(kind: type, within: str, **about: Any) -> Any:
-    """An option of typer's for a number of an interval."""
-    return ranged(Range(kind, within), **about)
+def number_option(kind: type, interval: str, **settings: Any) -> Any:
+    """Return a typer option for a number in an interval; `settings` are typer's."""
+    return checked_option(Range(kind, interval), **settings)
 
 
-def search_key(name: str, **about: Any) -> Any:
-    """An option of typer's that goes before a key of [search]; its help is the key's, unless another is given."""
+def search_option(key: str, **settings: Any) -> Any:
+    """Return a typer option that overrides a key of [search]. Its help is the key's unless `settings` has one."""
     from models.fields import range_of
     from train.run.config import keys_of
 
-    key = keys_of("search")[name]
-    return ranged(range_of(key), **{"help": f"{key.metadata['help'].rstrip('.')}; default: the run's.", **about})
+    field = keys_of("search")[key]
+    return checked_option(
+        range_of(field), **{"help": f"{field.metadata['help'].rstrip('.')}; default: the run's.", **settings}
+    )
 
 
-def ranged(allowed: Range, **about: Any) -> Any:
-    """An option of typer's whose value UserError refuses where it is none of the range."""
+def checked_option(allowed: Range, **settings: Any) -> Any:
+    """Return a typer option that raises UserError for a value outside `allowed`."""
 
     def check(parameter: typer.CallbackParam, value: Any) -> Any:
         if value is not None and not allowed.fits(value):
             name = parameter.opts[0]
             choices = tuple(allowed.choices)
-            default = parameter.default if parameter.default is not None else "leaving it out"
+            default = parameter.default if parameter.default is not None else f"leaving {name} out"
             attempt = nearest(str(value), choices) if choices else default
             raise UserError(f"{name}: expected {allowed.words()}; got {str(value)[:60]}; try {attempt}")
         return value
 
-    return typer.Option(callback=check, is_eager=True, **about)  # before what is missing is missed
+    return typer.Option(callback=check, is_eager=True, **settings)  # checked before missing options are reported
 
 
-def text(*names: str, **about: Any) -> Any:
-    """An option of typer's for text; UserError for bytes that are none."""
+def text_option(*names: str, **settings: Any) -> Any:
+    """Return a typer option for text that raises UserError for invalid UTF-8."""
 
     def check(parameter: typer.CallbackParam, value: str) -> str:
         if any("\ud800" <= c <= "\udfff" for c in value or ""):
-            got = "bytes that are none"
-            raise UserError(f"{parameter.opts[0]}: expected UTF-8; got {got}; try converting it (iconv -t UTF-8)")
+            raise UserError(
+                f"{parameter.opts[0]}: expected UTF-8; got invalid bytes; try converting it (iconv -t UTF-8)"
+            )
         return value
 
-    return typer.Option(*names, callback=check, **about)
+    return typer.Option(*names, callback=check, **settings)
 
 
-Model = Annotated[Path, typer.Option(metavar="RUN", help="Run folder, or one checkpoint.", show_default=False)]
+Model = Annotated[Path, typer.Option(metavar="RUN", help="Run folder, or one checkpoint folder.", show_default=False)]
 Output = Annotated[
-    Path | None, typer.Option(metavar="F", help="Where to; default: stdout. Written whole or not at all.")
+    Path | None, typer.Option(metavar="F", help="Output file, written atomically; default: standard output.")
 ]
-Beam = Annotated[int | None, search_key("beam", help="Hypotheses a sentence; default: the run's.")]
-Alpha = Annotated[float | None, search_key("alpha", help="Length penalty's exponent; default: the run's.")]
-Penalty = Annotated[str | None, search_key("penalty", metavar="paper|length", help="Its form.")]
-MaxExtra = Annotated[int | None, search_key("max_extra", help="Tokens more than the sentence at most.")]
-NBest = Annotated[int, search_key("beam", metavar="K", help="K > 1: the K best as lines 'number ||| text ||| score'.")]
-BatchTokens = Annotated[int | None, search_key("batch_tokens", help="Tokens of sentences that are decoded together.")]
+Beam = Annotated[int | None, search_option("beam", help="Beam size; default: the run's.")]
+Alpha = Annotated[float | None, search_option("alpha", help="Length penalty exponent; default: the run's.")]
+Penalty = Annotated[
+    str | None, search_option("penalty", metavar="paper|length", help="Length penalty formula; default: the run's.")
+]
+MaxExtra = Annotated[
+    int | None, search_option("max_extra", help="Output tokens allowed beyond the input's length; default: the run's.")
+]
+NBest = Annotated[
+    int, search_option("beam", metavar="K", help="Print the K best outputs as 'index ||| text ||| score'.")
+]
+BatchTokens = Annotated[int | None, search_option("batch_tokens", help="Source tokens per batch; default: the run's.")]
 
 
-def searched(own: dict[str, Any], n_best: int, **given: Any) -> dict[str, Any]:
-    """A run's [search] with what is given (not None) before it, `n_best` and warnings to stderr."""
-    search = own | {name: value for name, value in given.items() if value is not None}
+def search_options(run_search: dict[str, Any], n_best: int, **overrides: Any) -> dict[str, Any]:
+    """Return a run's [search] table with the `overrides` that are not None, `n_best`, and warnings sent to stderr."""
+    search = run_search | {name: value for name, value in overrides.items() if value is not None}
     if n_best > search["beam"]:
-        raise UserError(f"--n-best: expected at most the beam, {search['beam']}; got {n_best}; try --beam {n_best}")
+        raise UserError(
+            f"--n-best: expected at most the beam size, {search['beam']}; got {n_best}; try --beam {n_best}"
+        )
     return search | {"n_best": n_best, "on_warning": warn}
 
 
-def mute(text: str) -> None:
-    """Says nothing."""
+def ignore_warning(text: str) -> None:
+    """Drop a warning."""
 
 
 def warn(text: str) -> None:
-    """Says something on stderr."""
+    """Print a line on stderr."""
     print(text, file=sys.stderr, flush=True)

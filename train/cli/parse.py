@@ -1,4 +1,4 @@
-"""`parse`: the constituency trees of sentences, by a trained parser."""
+"""`parse`: constituency trees of sentences by a trained parser."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -7,21 +7,23 @@ from typing import Annotated
 
 import typer
 
-from train.cli.app import Device, app, arriving, use_device, writer
-from train.cli.options import Alpha, BatchTokens, Beam, MaxExtra, Model, NBest, Output, Penalty, searched, warn
+from train.cli.app import Device, app, open_input, open_output, use_device
+from train.cli.options import Alpha, BatchTokens, Beam, MaxExtra, Model, NBest, Output, Penalty, search_options, warn
 from train.errors import UserError
 
 
 @app.command(
-    epilog="Example: [b]echo 'The cat sat .' | npx-transformer parse --model runs/wsj[/b]. Sentences are tokenised as"
-    " in the Penn Treebank, with spaces between words. An empty line stays empty, so line i of the output is always the"
-    " tree of line i."
+    epilog="Example: [b]echo 'The cat sat .' | npx-transformer parse --model runs/wsj[/b]. Sentences are tokenized as"
+    " in the Penn Treebank, with spaces between words. Line i of the output is the tree of line i; an empty line stays"
+    " empty."
 )
 def parse(
     model: Model,
-    input: Annotated[Path | None, typer.Option(metavar="F", help="Sentences to parse; default: stdin.")] = None,
+    input: Annotated[
+        Path | None, typer.Option(metavar="F", help="Sentences to parse, one per line; default: standard input.")
+    ] = None,
     gold: Annotated[
-        Path | None, typer.Option(metavar="F", help="Trees: their sentences are parsed, and scored on stderr.")
+        Path | None, typer.Option(metavar="F", help="Parse the sentences of these trees and report F1 on stderr.")
     ] = None,
     output: Output = None,
     beam: Beam = None,
@@ -32,58 +34,53 @@ def parse(
     batch_tokens: BatchTokens = None,
     lexicon: Annotated[
         Path | None,
-        typer.Option(metavar="F", help="Trees that say which tags a word may have; default: those it was trained on."),
+        typer.Option(metavar="F", help="Take the possible tags of words from these trees; default: training trees."),
     ] = None,
     free: Annotated[
-        bool, typer.Option("--free", help="Search among all outputs, as in the paper, and repair what is no tree.")
+        bool, typer.Option("--free", help="Search without tree constraints, as in the paper, and repair the output.")
     ] = False,
     svg: Annotated[
         Path | None, typer.Option(metavar="F", help="Draw the first tree and the decoder's attention over the words.")
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Parse sentences, one a line, into trees in Penn Treebank brackets."""
+    """Parse sentences, one per line, into trees in Penn Treebank brackets."""
     from dataclasses import asdict
 
     from train.run.checkpoint import load_model
-    from train.tasks.pairs import numbered
+    from train.tasks.parsing.commands import summarize, write_parses
     from train.tasks.parsing.lexicon import Lexicon
-    from train.tasks.parsing.task import cleaned, parse_gold, parse_stream, summary
+    from train.tasks.parsing.task import parse_gold, parse_stream, read_clean_trees
     from train.viewer.picture import check_path
     from train.viewer.trees import attention_over_words, draw_tree
 
     use_device(device)
-    given = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra, "batch_tokens": batch_tokens}
     if input is not None and gold is not None:
-        raise UserError(f"--gold: expected sentences from one place; got --input {input} too; try one of the two")
+        raise UserError(f"--gold: expected --input or --gold; got both ({input}, {gold}); try one of them")
     if lexicon is not None and free:
-        raise UserError("--lexicon: expected a search kept to trees; got --free; try one of the two")
+        raise UserError("--lexicon: expected a constrained search; got --free; try one of them")
     if svg is not None:
         check_path(svg, (".svg",))
-    trees = list(cleaned(gold)) if gold is not None else []
-    tags = Lexicon.learn(cleaned(lexicon)) if lexicon is not None else None
-    source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else arriving(input)
-    with source as lines, writer(output) as file:
+    trees = list(read_clean_trees(gold)) if gold is not None else []
+    tags = Lexicon.from_trees(read_clean_trees(lexicon)) if lexicon is not None else None
+    source: AbstractContextManager[Iterator[str | None]] = nullcontext(iter(())) if gold else open_input(input)
+    with source as lines, open_output(output) as file:
         network, tokenizer, config = load_model(model, "parsing", warn)
         if tags and not tokenizer.tags:
-            raise UserError(f"--lexicon: expected a parser that writes tags; got {model}, of XX; try it without")
-        search = searched(asdict(config.search), n_best, **given) | {"free": free, "lexicon": tags}
+            raise UserError(
+                f"--lexicon: expected a parser that writes tags; got {model}, which writes XX; try without it"
+            )
+        overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
+        search = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
+        search |= {"free": free, "lexicon": tags}
         if gold is not None:
             parses, report = parse_gold(network, tokenizer, trees, **search)
-            found = iter(parses)
+            written = write_parses(file, parses, n_best)
         else:
-            found = parse_stream(network, tokenizer, lines, **search)
-        sentences = repaired = 0
-        drawn = None
-        for index, best in enumerate(found):
-            file.write(numbered([(str(parse), parse.score) for parse in best] or [("", 0.0)], index, n_best) + "\n")
-            file.flush()
-            drawn = drawn or (best[0].tree if best else None)
-            sentences, repaired = sentences + bool(best), repaired + bool(best and best[0].repaired)
+            written = write_parses(file, parse_stream(network, tokenizer, lines, **search), n_best)
     if svg is not None:
-        if drawn is None:
-            raise UserError(f"--svg: expected a sentence, whose tree is drawn; got none, and no {svg}; try with input")
-        with writer(svg) as file:
-            file.write(draw_tree(drawn, *attention_over_words(network, tokenizer, drawn)))
-    told = summary(parses, report) if gold is not None else [f"repaired {repaired:,} of {sentences:,} outputs"]
-    warn("\n".join(told))
+        if written.first_tree is None:
+            raise UserError("--svg: expected a sentence to draw the tree of; got none; try a non-empty input")
+        with open_output(svg) as file:
+            file.write(draw_tree(written.first_tree, *attention_over_words(network, tokenizer, written.first_tree)))
+    warn("\n".join(summarize(parses, report)) if gold is not None else str(written))

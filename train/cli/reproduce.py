@@ -1,4 +1,4 @@
-"""`reproduce`: the paper's tables, trained and scored here, beside the paper's."""
+"""`reproduce`: train and score the paper's tables, draw its figures, and compare them with the paper's."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -6,46 +6,52 @@ from typing import Annotated, Any
 import typer
 
 from train.cli.app import Device, app, use_device
-from train.cli.options import number, text, warn
+from train.cli.options import Model, number_option, text_option, warn
 
-tables = typer.Typer(help="Reproduce a table of the paper: its figures beside ours.")
+tables = typer.Typer(help="Reproduce a table or the figures of the paper.")
 app.add_typer(tables, name="reproduce")
-Text = Annotated[Path, typer.Option(metavar="F", help="A sentence a line, UTF-8.", show_default=False)]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)]
+Text = Annotated[Path, typer.Option(metavar="F", help="UTF-8 text, one sentence per line.", show_default=False)]
+RowSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key in every row; may be repeated."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Do not print progress within a row.")]
+RESUME = "After an interruption, run the same command again to continue."
 
 
 @tables.callback(invoke_without_command=True)
-def which(ctx: typer.Context) -> None:
+def print_help(ctx: typer.Context) -> None:
     if ctx.invoked_subcommand is None:
         print(ctx.get_help(), end="")
 
 
 @tables.command(
-    epilog="Stopped in any way, the same command goes on where it was. --scale tiny: all rows with an eighth of"
-    " the widths and half of the layers, an hour and a half with one thread for Multi30k."
+    epilog=f"{RESUME} --scale tiny trains all rows with an eighth of the widths and half of the layers: an hour and a"
+    " half on one thread for Multi30k."
 )
 def table3(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)],
+    out: Out,
     train_src: Text,
     train_tgt: Text,
     valid_src: Text,
     valid_tgt: Text,
-    scale: Annotated[str, typer.Option(metavar="paper|tiny", help="Size of models and trainings.")] = "paper",
-    rows: Annotated[str, typer.Option(metavar="ROW,ROW", help="Only these, as in A-h1,B-dk16; default: all.")] = "",
+    scale: Annotated[str, typer.Option(metavar="paper|tiny", help="Size of the models and trainings.")] = "paper",
+    rows: Annotated[
+        str, typer.Option(metavar="ROW,ROW", help="Rows to train, such as A-h1,B-dk16; default: all.")
+    ] = "",
     steps: Annotated[
-        int | None, number(int, "[1, 1000000000]", metavar="N", help="Updates of base; big has three times as many.")
+        int | None,
+        number_option(int, "[1, 1000000000]", metavar="N", help="Updates of base; big has three times as many."),
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="For every row; may be repeated.")
-    ] = None,
+    settings: RowSettings = None,
     device: Device = "cpu",
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress within a row.")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Train, average, translate with and score every row of Table 3; write table3.md, .json and .png."""
-    from train.errors import UserError, nearest
+    """Train and score every row of Table 3; write table3.md, table3.json and table3.png."""
     from train.experiments.table3 import SCALES, run_table3
 
-    if scale not in SCALES:
-        raise UserError(f"--scale: expected {' or '.join(SCALES)}; got '{scale}'; try {nearest(scale, SCALES)}")
+    check_scale(scale, SCALES)
     use_device(device)
     texts: dict[str, Any] = {"train_src": train_src, "train_tgt": train_tgt}
     texts |= {"valid_src": valid_src, "valid_tgt": valid_tgt}
@@ -55,26 +61,38 @@ def table3(
     print((out / "table3.md").read_text("utf-8"), end="")
 
 
+def check_scale(scale: str, scales: Any) -> None:
+    """Raise UserError unless `scale` is one of `scales`."""
+    from train.errors import UserError, nearest
+
+    if scale not in scales:
+        raise UserError(f"--scale: expected {' or '.join(scales)}; got '{scale}'; try {nearest(scale, scales)}")
+
+
 @tables.command(
-    epilog="--tflops: what one device sustains, for the paper's way to count: time x devices x this. A number, or one"
-    " of the paper's: K80, K40, M40, P100."
+    epilog="With --tflops, the training cost is also computed as in the paper: time x devices x sustained FLOP/s. Give"
+    " a number, or one of the paper's devices: K80, K40, M40, P100."
 )
 def table2(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)],
+    out: Out,
     en_de: Annotated[Path | None, typer.Option(metavar="RUN", help="Run trained on English-German.")] = None,
     en_de_src: Annotated[Path | None, typer.Option(metavar="F", help="Test text, English.")] = None,
     en_de_ref: Annotated[Path | None, typer.Option(metavar="F", help="Test text, German.")] = None,
     en_fr: Annotated[Path | None, typer.Option(metavar="RUN", help="Run trained on English-French.")] = None,
     en_fr_src: Annotated[Path | None, typer.Option(metavar="F", help="Test text, English.")] = None,
     en_fr_ref: Annotated[Path | None, typer.Option(metavar="F", help="Test text, French.")] = None,
-    devices: Annotated[int, number(int, "[1, 1000000]", help="GPUs, or machines, that trained.")] = 1,
-    tflops: Annotated[str, typer.Option(metavar="X|P100", help="TFLOP/s that one sustains; default: unknown.")] = "0",
+    devices: Annotated[
+        int, number_option(int, "[1, 1000000]", help="Number of GPUs or machines used for training.")
+    ] = 1,
+    tflops: Annotated[
+        str, typer.Option(metavar="X|P100", help="Sustained TFLOP/s of one device; default: unknown.")
+    ] = "0",
     device: Device = "cpu",
 ) -> None:
-    """Translate and score the tests, count the operations of the trainings; write table2.md and .json."""
+    """Translate and score the test sets, compute the training cost; write table2.md and table2.json."""
     from train.errors import UserError
     from train.experiments.paper import SUSTAINED
-    from train.experiments.table2 import Ours, run_table2
+    from train.experiments.table2 import TrainedRun, run_table2
 
     try:
         sustained = 1e12 * float(SUSTAINED.get(tflops, tflops))
@@ -83,59 +101,61 @@ def table2(
     if not 0 <= sustained < 1e30:
         raise UserError(f"--tflops: expected a number, or one of {', '.join(SUSTAINED)}; got '{tflops}'; try P100")
     given = {"en-de": (en_de, en_de_src, en_de_ref), "en-fr": (en_fr, en_fr_src, en_fr_ref)}
-    ours = {}
+    runs = {}
     for pair, (run, src, ref) in given.items():
         if run and src and ref:
-            ours[pair] = Ours(run, src, ref, devices, sustained)
+            runs[pair] = TrainedRun(run, src, ref, devices, sustained)
         elif run or src or ref:
-            also = f"--{pair}, --{pair}-src and --{pair}-ref"
-            raise UserError(f"table2: expected a run and both sides of its test; got some of them; try {also}")
+            options = f"--{pair}, --{pair}-src and --{pair}-ref"
+            raise UserError(f"table2: expected a run and both sides of its test set; got some of them; try {options}")
     use_device(device)
-    run_table2(out, ours)
+    run_table2(out, runs)
     print((out / "table2.md").read_text("utf-8"), end="")
 
 
-Trees = Annotated[Path, typer.Option(metavar="F", help="Penn Treebank brackets.", show_default=False)]
-Named = Annotated[list[str] | None, typer.Option(metavar="NAME=PATH", help="May be repeated; see below.")]
+Trees = Annotated[Path, typer.Option(metavar="F", help="Trees in Penn Treebank brackets.", show_default=False)]
 
 
 @tables.command(
-    epilog="Stopped in any way, the same command goes on where it was. --silver: trees parsed by machine, for a second"
-    " row. --run wsj=RUN, --run semi=RUN: rows that are trained already. --other NAME=F: trees that another parser"
-    " found for the test sentences, one a line: python -m benchmarks.pcfg makes some."
+    epilog=f"{RESUME} --silver adds the semi-supervised row. --run wsj=RUN and --run semi=RUN use runs that are already"
+    " trained. --other NAME=F scores another parser's trees of the test sentences, one per line (python -m"
+    " benchmarks.pcfg makes some)."
 )
 def table4(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)],
+    out: Out,
     train_trees: Trees,
     valid_trees: Trees,
     test_trees: Trees,
-    silver: Annotated[Path | None, typer.Option(metavar="F", help="Machine-made trees, to learn from too.")] = None,
-    scale: Annotated[str, typer.Option(metavar="paper|small", help="Size of models and trainings.")] = "paper",
-    run: Named = None,
-    other: Named = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="For every row; may be repeated.")
+    silver: Annotated[
+        Path | None, typer.Option(metavar="F", help="Automatically parsed trees for the semi-supervised row.")
     ] = None,
+    scale: Annotated[str, typer.Option(metavar="paper|small", help="Size of the models and trainings.")] = "paper",
+    run: Annotated[
+        list[str] | None, typer.Option(metavar="ROW=RUN", help="Run of a row that is already trained; may be repeated.")
+    ] = None,
+    other: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=F", help="Another parser's trees; may be repeated.")
+    ] = None,
+    settings: RowSettings = None,
     device: Device = "cpu",
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress within a row.")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Train and test the two parsers of Table 4; write table4.md and .json, all the table's parsers beside ours."""
-    from train.errors import UserError, nearest
-    from train.experiments.table4 import KINDS, SCALES, run_table4
+    """Train and test the two parsers of Table 4; write table4.md and table4.json."""
+    from train.errors import UserError
+    from train.experiments.table4 import ROW_NAMES, SCALES, run_table4
 
-    if scale not in SCALES:
-        raise UserError(f"--scale: expected {' or '.join(SCALES)}; got '{scale}'; try {nearest(scale, SCALES)}")
+    check_scale(scale, SCALES)
     use_device(device)
-    runs, others = named("--run", run), named("--other", other)
-    if unknown := runs.keys() - KINDS.keys():
-        raise UserError(f"--run: expected {' or '.join(KINDS)}; got '{unknown.pop()}'; try wsj=RUN")
+    runs, others = named_paths("--run", run), named_paths("--other", other)
+    if unknown := runs.keys() - ROW_NAMES.keys():
+        raise UserError(f"--run: expected {' or '.join(ROW_NAMES)}; got '{unknown.pop()}'; try wsj=RUN")
     trees = {"train": train_trees, "valid": valid_trees, "test": test_trees} | ({"silver": silver} if silver else {})
     run_table4(out, trees, scale, runs, others, settings or (), progress=not quiet)
     print((out / "table4.md").read_text("utf-8"), end="")
 
 
-def named(option: str, values: list[str] | None) -> dict[str, Path]:
-    """NAME=PATH of an option, by name."""
+def named_paths(option: str, values: list[str] | None) -> dict[str, Path]:
+    """Parse the NAME=PATH values of an option into a dictionary."""
     from train.errors import UserError
 
     for value in values or ():
@@ -145,25 +165,27 @@ def named(option: str, values: list[str] | None) -> dict[str, Path]:
 
 
 @tables.command(
-    epilog="The paper's figures 3, 4 and 5: lines from a word to those that the encoder's heads look at, in the last"
-    " layer but one. Which heads figures 4 and 5 show is chosen by their weights, as the pictures' texts say."
+    epilog="Figures 3, 4 and 5 of the paper: lines from a token to the tokens that the encoder's heads attend to, in"
+    " the second to last layer. The heads of figures 4 and 5 are chosen by their weights, as the captions explain."
 )
 def figures(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.", show_default=False)],
-    model: Annotated[Path, typer.Option(metavar="RUN", help="Run folder, or one checkpoint.", show_default=False)],
-    input: Annotated[str, text("--input", metavar="SENTENCE", help="In the source language.", show_default=False)],
+    out: Out,
+    model: Model,
+    input: Annotated[
+        str, text_option("--input", metavar="SENTENCE", help="Sentence in the source language.", show_default=False)
+    ],
     word: Annotated[
-        str, typer.Option(metavar="WORD", help="The piece that is followed; default: the one in the middle.")
+        str, typer.Option(metavar="WORD", help="Token whose attention figure 3 shows; default: the middle one.")
     ] = "",
     layer: Annotated[
         int | None,
-        number(int, "[1, 1000]", metavar="N", help="Layer of the encoder, from 1; default: the last but one."),
+        number_option(int, "[1, 1000]", metavar="N", help="Encoder layer, from 1; default: the second to last."),
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Draw the paper's figures 3, 4 and 5 for a sentence of your own; write figure3.svg, figure4.svg, figure5.svg."""
+    """Draw figures 3, 4 and 5 of the paper for a sentence; write figure3.svg, figure4.svg and figure5.svg."""
     from train.errors import UserError, nearest
-    from train.experiments.folder import begin
+    from train.experiments.folder import open_table_folder
     from train.run.checkpoint import load_with_origin
     from train.viewer.heads import draw_figures
     from train.viewer.inspection import inspect, source_ids
@@ -171,15 +193,15 @@ def figures(
 
     check(out.parent / "figure3.svg")
     use_device(device)
-    network, tokenizer, _, source = load_with_origin(model, "translation", warn)
-    seen = inspect(network, tokenizer, source_ids(network, tokenizer, input), [])
-    word = word or seen.source[(len(seen.source) - 1) // 2]
-    if word not in seen.source:
-        found = ", ".join(seen.source)
-        raise UserError(f"--word: expected one of {found}; got '{word}'; try {nearest(word, seen.source)}")
+    network, tokenizer, _, origin = load_with_origin(model, "translation", warn)
+    inspection = inspect(network, tokenizer, source_ids(network, tokenizer, input), [])
+    tokens = inspection.source
+    word = word or tokens[(len(tokens) - 1) // 2]
+    if word not in tokens:
+        raise UserError(f"--word: expected one of {', '.join(tokens)}; got '{word}'; try {nearest(word, tokens)}")
     layers = network.config.n_layers
     if layer is not None and layer > layers:
         raise UserError(f"--layer: expected 1 to {layers}; got {layer}; try {layers}")
-    begin(out, {}, "figures.json")
-    for file in draw_figures(seen, word, (layer or max(1, layers - 1)) - 1, out, source):
+    open_table_folder(out, {}, "figures.json")
+    for file in draw_figures(inspection, word, (layer or max(1, layers - 1)) - 1, out, origin):
         print(file)

@@ -1,50 +1,57 @@
-"""`score`: every BLEU, chrF and TER of a translation, how sure they are, and the perplexity of a model."""
+"""`score`: BLEU variants, chrF and TER of a translation, confidence intervals and a model's perplexity."""
 
 import json
 import sys
-from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from train.cli.app import app
-from train.cli.options import number
+from train.cli.options import number_option
 from train.errors import UserError
 
 
-@app.command(epilog="Scores of different kinds are not comparable: quote the signature beside the figure.")
+@app.command(epilog="Scores with different signatures are not comparable; always quote the signature with the score.")
 def score(
-    ref: Annotated[Path, typer.Option(metavar="F", help="References, a sentence a line.", show_default=False)],
+    ref: Annotated[Path, typer.Option(metavar="F", help="References, one sentence per line.", show_default=False)],
     hyp: Annotated[Path, typer.Option(metavar="F", help="Translations to score.", show_default=False)],
     baseline: Annotated[
-        Path | None, typer.Option(metavar="F", help="Another system's: also its scores, and the paired test.")
+        Path | None,
+        typer.Option(metavar="F", help="Another system's translations: run a paired significance test against them."),
     ] = None,
     bootstrap: Annotated[
-        int, number(int, "[0, 1000000]", metavar="N", help="Confidence from N samples of lines; 1000 with --baseline.")
+        int,
+        number_option(
+            int,
+            "[0, 1000000]",
+            metavar="N",
+            help="Confidence intervals from N resamples; 0: none (1000 with --baseline).",
+        ),
     ] = 0,
     model: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Also the perplexity that its model gives the references.")
+        Path | None, typer.Option(metavar="RUN", help="Also print this model's perplexity of the references.")
     ] = None,
-    src: Annotated[Path | None, typer.Option(metavar="F", help="What was translated; needed with --model.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+    src: Annotated[Path | None, typer.Option(metavar="F", help="Source text, required with --model.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print every BLEU with its signature, chrF and TER of a translation."""
+    """Score a translation with BLEU, chrF and TER, each with its sacreBLEU signature."""
     from train.metrics.bleu import print_report, score_report
     from train.metrics.limits import check_lengths
-    from train.text.lines import read_lines
+    from train.text.lines import read_all_lines
 
     if (model is None) != (src is None):
         raise UserError("score: expected --model and --src together; got one of them; try both, or neither")
     if bootstrap == 1:
-        raise UserError("--bootstrap: expected 0, or 2 samples and more; got 1; try 1000")
-    found, expected, other = (
-        None if path is None else [*chain.from_iterable(read_lines(path, pipes=True))] for path in (hyp, ref, baseline)
+        raise UserError("--bootstrap: expected 0, or at least 2 resamples; got 1; try 1000")
+    hypotheses, references, baseline_lines = (
+        None if path is None else read_all_lines(path, allow_pipe=True) for path in (hyp, ref, baseline)
     )
-    assert found is not None and expected is not None
-    if reason := check_lengths(found, expected) or check_lengths(other or found, expected):
+    assert hypotheses is not None and references is not None
+    reason = check_lengths(hypotheses, references) or check_lengths(baseline_lines or hypotheses, references)
+    if reason:
         print(reason, file=sys.stderr)
-    report = score_report(found, expected, bootstrap=bootstrap, baseline=other, ter=not reason)
+    report = score_report(hypotheses, references, bootstrap=bootstrap, baseline=baseline_lines, ter=not reason)
     if model is not None and src is not None:
         from train.learn.validation import perplexity
 

@@ -1,4 +1,4 @@
-"""`score-trees`: trees beside gold ones, as EVALB scores them."""
+"""`score-trees`: EVALB's scores of trees against gold trees."""
 
 import json
 import sys
@@ -12,27 +12,25 @@ from train.cli.app import app
 
 @app.command(
     "score-trees",
-    epilog="A tree a line, an empty line for none; or trees of any layout. Without --param EVALB's COLLINS.prm holds. A"
-    " sentence with other words than the gold one is an error sentence: counted, named on stderr, and not scored.",
+    epilog="Files have one tree per line and an empty line for a missing tree; any other layout works if no tree is"
+    " missing. A sentence whose words differ from the gold tree's is named on stderr and not scored.",
 )
 def score_trees(
     gold: Annotated[Path, typer.Option(metavar="F", help="Gold trees.", show_default=False)],
     hyp: Annotated[Path, typer.Option(metavar="F", help="Trees to score.", show_default=False)],
-    param: Annotated[Path | None, typer.Option(metavar="F.prm", help="A parameter file of EVALB.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+    param: Annotated[
+        Path | None, typer.Option(metavar="F.prm", help="EVALB parameter file; default: COLLINS.prm.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print labelled precision, recall and F1, crossing brackets and tagging accuracy as EVALB does."""
-    from train.tasks.parsing.evalb import ERROR, Parameters, score_files, table
+    """Print labelled precision, recall, F1, crossing brackets and tagging accuracy, as EVALB does."""
+    from train.tasks.parsing.commands import score_warnings
+    from train.tasks.parsing.evalb import Parameters, evalb_table, score_files
 
     report = score_files(gold, hyp, Parameters.load(param) if param else None)
-    for number, sentence in enumerate(report.sentences, 1):
-        if sentence.status == ERROR:
-            print(f"sentence {number}: {sentence.why}; not scored", file=sys.stderr)
-    if report.other_roots:
-        why = "counted as EVALB does, as a bracket that is not found; parse --gold leaves it out"
-        roots = "roots ((S ...)), (ROOT ...) or (S1 ...) in gold trees alone"
-        print(f"{roots}: {report.other_roots:,}, {why}", file=sys.stderr)
+    for line in score_warnings(report):
+        print(line, file=sys.stderr)
     if as_json:
-        print(json.dumps(report.figures(), indent=2))
+        print(json.dumps(report.as_dict(), indent=2))
     else:
-        print("\n".join(table(report)))
+        print("\n".join(evalb_table(report)))

@@ -1,4 +1,4 @@
-"""`train`: a model from a configuration. Its options for text are the keys of [data] that the tasks declare."""
+"""`train`: train a model from a configuration. Its options for texts are the [data] keys that the tasks declare."""
 
 import inspect
 import re
@@ -12,63 +12,69 @@ import typer
 
 from npx.ranges import Range
 from train.cli.app import Device, app, use_device
-from train.cli.options import number, ranged
+from train.cli.options import checked_option, number_option
 from train.errors import UserError
 from train.files import describe_path
 from train.tasks import TASKS
 
 
-def with_text_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each key of each task, after its first two parameters, in place of **texts."""
-    own = list(inspect.signature(command).parameters.values())
-    parameters = {p.name: p for p in (*own[:2], *text_options(), *own[2:-1])}
-    command.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+def with_task_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the **texts of a command by one option per [data] key of each task, after its first two parameters."""
+    parameters = list(inspect.signature(command).parameters.values())
+    by_name = {p.name: p for p in (*parameters[:2], *task_options(), *parameters[2:-1])}
+    command.__signature__ = inspect.Signature(list(by_name.values()))  # type: ignore[attr-defined]
     return command
 
 
-def text_options() -> Iterator[inspect.Parameter]:
-    """An option for each of the tasks' own keys, with the first words of the key's help."""
+def task_options() -> Iterator[inspect.Parameter]:
+    """Yield an option for each key of each task; its help is the key's up to the first punctuation mark."""
+    from models.fields import range_of
+
     for f in (f for task in TASKS.values() for f in fields(task.keys)):
         words = re.split(r"[:;.]", f.metadata["help"])[0]
-        kind = Annotated[str | None, typer.Option(metavar="F", help=f"{words}.")]
+        metavar = "|".join(range_of(f).choices) or "F"
+        kind = Annotated[str | None, typer.Option(metavar=metavar, help=f"{words}.")]
         yield inspect.Parameter(f.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=kind)
 
 
 @app.command(
     help="Train a model. " + " ".join(str(task.keys.__doc__) for task in TASKS.values()),
-    epilog="Every key of CONFIG with its meaning: [b]npx-transformer info base --config[/b]. Ctrl-C finishes the step"
-    " and writes a checkpoint; --resume goes on from it, to the same weights as if it had never stopped.",
+    epilog="[b]npx-transformer info base --config[/b] prints every key of CONFIG with its meaning. Ctrl-C finishes the"
+    " step and writes a checkpoint; --resume continues bit for bit.",
 )
-@with_text_options
+@with_task_options
 def train(
     out: Annotated[Path, typer.Option(metavar="RUN", help="Run folder to write.", show_default=False)],
     config: Annotated[
         str | None,
-        typer.Argument(metavar="CONFIG.toml|PRESET", help="May be left out with --resume.", show_default=False),
+        typer.Argument(metavar="CONFIG.toml|PRESET", help="Configuration; optional with --resume.", show_default=False),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Overrides a key; may be repeated.")
+        list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key; may be repeated.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of RUN.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint of RUN.")] = False,
     device: Device = "cpu",
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress; log.txt and metrics.jsonl as always.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Do not print progress; log.txt and metrics.jsonl are still written.")
+    ] = False,
     max_hours: Annotated[
-        float, number(float, "[0, 1e6]", metavar="H", help="Stop by then, with a checkpoint; 0: never.")
+        float,
+        number_option(float, "[0, 1e6]", metavar="H", help="Write a checkpoint and stop within H hours; 0: no limit."),
     ] = 0.0,
     debug: Annotated[
         str | None,
-        ranged(
+        checked_option(
             Range(str, choices=("anomaly",)),
             metavar="anomaly",
-            help="Where a loss or gradient is not finite, name the first operation, its layer and its line of code:"
-            " that update is formed once more. Costs nothing until then.",
+            help="When a loss or gradient is not finite, recompute the update and name the first operation responsible,"
+            " its layer and its line of code.",
         ),
     ] = None,
     **texts: str | None,
 ) -> None:
-    """The whole of a training, see train/learn/training.py; `texts` are keys of [data]."""
+    """Train a model (see train/learn/training.py); `texts` are keys of [data]."""
     import npx
-    from train.learn.training import train as train_run
+    from train.learn.training import train as run_training
     from train.run.config import to_toml
 
     use_device(device)
@@ -77,28 +83,30 @@ def train(
     task = TASKS[run_config.data.task]
     for name, path in texts.items():
         if path is not None and name not in {f.name for f in fields(task.keys)}:
-            of = next(other.name for other in TASKS.values() if name in {f.name for f in fields(other.keys)})
-            got, option = f"text of the task {of}", f"--{name.replace('_', '-')}"
-            raise UserError(f"{option}: expected text of the task {task.name}; got {got}; try --set data.task={of}")
-    summary = train_run(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
+            owner = next(other.name for other in TASKS.values() if name in {f.name for f in fields(other.keys)})
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(
+                f"{option}: expected an option of the task {task.name}; got one of the task {owner}; "
+                f"try --set data.task={owner}"
+            )
+    summary = run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
     if npx.distributed.world().rank == 0:
         print(f"{out}: stopped after step {summary.step} ({summary.stopped})", file=sys.stderr)
 
 
 def read_config(config: str | None, changes: list[str], out: Path, resume: bool) -> Any:
-    """The configuration of a training: from a file, by a preset's name, or (to resume) from the run itself."""
+    """Return the configuration from a file, a preset or, when resuming without either, from the run folder."""
     from models import PRESETS
     from train.run.config import RunConfig
     from train.run.folder import RunFolder
 
-    own = RunFolder(out).config_file
-    if resume and config is None and not own.exists():
+    run_file = RunFolder(out).config_file
+    if resume and config is None and not run_file.exists():
         if RunFolder(out).is_new() or not out.is_dir():
-            got = describe_path(out)
-            raise UserError(f"{out}: expected a run folder to resume; got {got}; try it without --resume")
-        raise UserError(f"{out}: expected config.toml in it; got none; try giving CONFIG.toml too")
+            raise UserError(f"{out}: expected a run folder to resume; got {describe_path(out)}; try without --resume")
+        raise UserError(f"{out}: expected config.toml in it; got none; try giving CONFIG.toml as well")
     if config is None and not resume:
         raise UserError("train: expected CONFIG.toml or a preset; got none; try npx-transformer train base --out RUN")
     if config is not None and config in PRESETS and not Path(config).exists():
         return RunConfig.from_dict({"model": {"preset": config}}, changes, source=config)
-    return RunConfig.load(own if config is None else config, changes)
+    return RunConfig.load(run_file if config is None else config, changes)

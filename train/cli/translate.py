@@ -1,4 +1,4 @@
-"""`translate`: text, a sentence a line, by a trained model."""
+"""`translate`: translate text, one sentence per line, with a trained model."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,18 +6,30 @@ from typing import Annotated
 
 import typer
 
-from train.cli.app import STANDARD, Device, app, arriving, use_device, writer
-from train.cli.options import Alpha, BatchTokens, Beam, MaxExtra, Model, NBest, Output, Penalty, mute, searched, warn
+from train.cli.app import STDIO, Device, app, open_input, open_output, use_device
+from train.cli.options import (
+    Alpha,
+    BatchTokens,
+    Beam,
+    MaxExtra,
+    Model,
+    NBest,
+    Output,
+    Penalty,
+    ignore_warning,
+    search_options,
+    warn,
+)
 
 
 @app.command(
-    epilog="Example: [b]echo 'A dog runs.' | npx-transformer translate --model runs/a[/b]. An empty line stays empty,"
-    " so line i of the output is always the translation of line i. What has come is translated when the input pauses,"
-    " or after about four batches."
+    epilog="Example: [b]echo 'A dog runs.' | npx-transformer translate --model runs/a[/b]. Line i of the output"
+    " translates line i; an empty line stays empty. Output is flushed whenever the input pauses, or after about four"
+    " batches."
 )
 def translate(
     model: Model,
-    input: Annotated[Path | None, typer.Option(metavar="F", help="Text to translate; default: stdin.")] = None,
+    input: Annotated[Path | None, typer.Option(metavar="F", help="Text to translate; default: standard input.")] = None,
     output: Output = None,
     beam: Beam = None,
     alpha: Alpha = None,
@@ -27,35 +39,37 @@ def translate(
     batch_tokens: BatchTokens = None,
     device: Device = "cpu",
 ) -> None:
-    """Translate text, a sentence a line. Several processes that mpirun starts share it out."""
+    """Translate text, one sentence per line. Under mpirun, the processes share the work."""
     from contextlib import ExitStack
     from dataclasses import asdict
 
     from train.errors import UserError
     from train.learn.training import join_ranks
     from train.run.checkpoint import load_model
-    from train.tasks.pairs import numbered
+    from train.tasks.pairs import format_hypotheses
     from train.tasks.translation import translate_stream
 
     use_device(device)
-    given = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra, "batch_tokens": batch_tokens}
     world = join_ranks()
-    if world.size > 1 and input in (None, STANDARD):
+    if world.size > 1 and input in (None, STDIO):
         raise UserError(
-            f"translate: expected --input FILE on {world.size} ranks; got standard input, the end of which mpirun does "
-            "not hand on; try --input"
+            f"translate: expected --input FILE with {world.size} ranks, as mpirun does not forward the end of standard "
+            "input; got standard input; try --input FILE"
         )
     with ExitStack() as stack:
         lines: Iterator[str | None] = iter(())
-        file, tell = None, mute
+        file, on_warning = None, ignore_warning
         with world.rank_zero_first():
-            if world.rank == 0:  # of several ranks the one that reads and writes
-                lines, file, tell = stack.enter_context(arriving(input)), stack.enter_context(writer(output)), warn
-        network, tokenizer, config = load_model(model, "translation", tell)
+            if world.rank == 0:  # only rank 0 reads, writes and warns
+                lines, file = stack.enter_context(open_input(input)), stack.enter_context(open_output(output))
+                on_warning = warn
+        network, tokenizer, config = load_model(model, "translation", on_warning)
         world.start_heartbeat(config.train.rank_timeout)
-        search = searched(asdict(config.search), n_best, **given) | {"on_warning": tell}
-        translated = translate_stream(network, tokenizer, lines, world=world, **search)
-        for index, translations in enumerate(translated):
+        overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
+        search = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
+        search["on_warning"] = on_warning
+        translations = translate_stream(network, tokenizer, lines, world=world, **search)
+        for index, hypotheses in enumerate(translations):
             if file is not None:
-                file.write(numbered(translations, index, n_best) + "\n")
+                file.write(format_hypotheses(hypotheses, index, n_best) + "\n")
                 file.flush()

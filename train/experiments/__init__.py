@@ -1,1 +1,1 @@
-"""The paper's figures and settings, and the demo."""
+"""Reproduction of the paper's tables, cost estimates, and the demo."""

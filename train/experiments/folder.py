@@ -1,24 +1,32 @@
-"""The folder of a table: made once, and gone on with only by the command and the settings that it was made by."""
+"""The output folder of a table: it can only be continued by the same command with the same settings."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import open_own_folder, write_json
+from train.files import open_own_folder, write_json, write_text
 
-TOLD = ("scale", "steps", "settings")  # in a message by their value, files by their name
+SHOWN = ("scale", "steps", "settings")  # settings whose values a message shows; others are hashes of files
 
 
-def begin(out: Path, shared: Mapping[str, Any], mark: str = "settings.json") -> None:
-    """Makes the folder; UserError where it is of something else, or has rows of other settings: one table, one kind.
+def open_table_folder(out: Path, settings: Mapping[str, Any], mark: str = "settings.json") -> None:
+    """Create the folder, or check that it belongs to this command and has the same settings.
 
-    `shared` is what all its rows have in common, and stands in the file `mark`. What has not been said before is added.
+    The settings that all rows share are stored in the file `mark`; new ones are added to it. Raises UserError for
+    another folder and for different settings.
     """
-    before = open_own_folder(out, mark) or {}
-    for name, value in shared.items():
-        if before.get(name, value) != value:
-            was, now = (before[name], value) if name in TOLD else ("another", "this")
-            raise UserError(f"{out}: expected {name} = {was}, as its rows have; got {now}; try a new --out")
+    stored = open_own_folder(out, mark) or {}
+    for name, value in settings.items():
+        if stored.get(name, value) != value:
+            expected, got = (f"{name} = {stored[name]}", value) if name in SHOWN else (f"the same {name}", "others")
+            raise UserError(f"{out}: expected {expected}, as in its finished rows; got {got}; try a new --out")
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / mark, {**before, **shared})
+    write_json(out / mark, {**stored, **settings})
+
+
+def write_table(out: Path, name: str, table: Mapping[str, Any], lines: Iterable[str]) -> None:
+    """Write a table as NAME.json and its Markdown page as NAME.md."""
+    write_text(out / f"{name}.json", json.dumps(table, indent=1) + "\n")
+    write_text(out / f"{name}.md", "\n".join(lines) + "\n")

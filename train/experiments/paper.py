@@ -1,4 +1,4 @@
-"""The figures that the paper prints: Table 3's by the preset of the model they are of, Table 2's by model."""
+"""Results printed in the paper: Table 3 by preset, Tables 2 and 4 by model."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ def _row(bleu: float, ppl: float, params_millions: float = 65, **more: float) ->
     return {"ppl": ppl, "bleu": bleu, "params_millions": params_millions, **more}
 
 
-# Table 3: perplexity and BLEU on newstest2013, parameters in millions. Table 2: cost, FLOPs of the whole training
-# English-German.
+# Table 3: perplexity and BLEU on newstest2013, parameters in millions. `cost` is the training
+# cost in FLOPs for English-German, from Table 2.
 FIGURES: dict[str, dict[str, float]] = {
     "base": _row(25.8, 4.92, cost=3.3e18),
     "big": _row(26.4, 4.33, 213, cost=2.3e19),
@@ -33,7 +33,7 @@ FIGURES: dict[str, dict[str, float]] = {
     "E-learned": _row(25.7, 4.92),
 }
 
-# Table 4: labelled F1 on section 23 of the Wall Street Journal: parser, what it learned from, F1.
+# Table 4: parser, training data, labelled F1 on section 23 of the Wall Street Journal.
 PARSERS: list[tuple[str, str, float]] = [
     ("Vinyals & Kaiser et al. (2014)", "WSJ only, discriminative", 88.3),
     ("Petrov et al. (2006)", "WSJ only, discriminative", 90.4),
@@ -49,7 +49,7 @@ PARSERS: list[tuple[str, str, float]] = [
     ("Dyer et al. (2016)", "generative", 93.3),
 ]
 
-# Table 2, newstest2014: BLEU, and training cost in FLOPs, of each language pair where the paper has it.
+# Table 2: BLEU on newstest2014 and training cost in FLOPs of each language pair, where the paper gives them.
 TABLE2: list[dict[str, Any]] = [
     {"model": "ByteNet", "en-de": 23.75},
     {"model": "Deep-Att + PosUnk", "en-fr": 39.2, "en-fr FLOPs": 1.0e20},

@@ -1,22 +1,22 @@
-"""How long a step takes on k GPUs: measured compute of one, and what the sum of the gradients costs beside it.
+"""Estimate of the time of a training step on k GPUs, from the measured compute time of one and a model of the links.
 
-A gradient goes in B buckets of 16 MiB, one after the other (train/learn/parallel/reducer.py). A bucket of m bytes
-over k
-ranks, each with b bytes a second in either direction and a latency of l seconds: its parts go straight to the ranks
-that add them up, then their sums to all.
+The gradient is reduced in B buckets of 16 MiB, one after the other (train/learn/parallel/reducer.py). For a bucket of m
+bytes over k ranks, with b bytes per second in each direction and a latency of l seconds, each rank sends every part to
+the rank that sums it, and each sum goes to all ranks:
 
     bucket   2 (k - 1) / k  m / b  +  2 l
     step     accumulate t + max(B buckets - 2/3 t (1 - 1 / (B - L)), L buckets) + 2 l
-    shard    a bucket is half of that, its parts alone; after the update the weights' bytes go as the other half
+    shard    a bucket costs half, for the parts only; after the update the weights are gathered for the other half
 
-t: compute of a micro-batch, of which backward is 2/3 (what a split update saves is not counted). Buckets go beside
-backward, from when the first of them is ready. The L last ones are ready when it ends: all that hold some of the matrix
-that embeds the words, and one at least. 2 l: ranks tell each other losses and norms, and how long they took.
+t is the compute time of a micro-batch, of which the backward pass is 2/3 (the time that a sharded update saves is
+ignored). Buckets are reduced during the backward pass as soon as the first is ready. The last L buckets are ready when
+it ends: those with a part of the embedding matrix, and at least one. The term 2 l is the exchange of losses, norms and
+timings between ranks.
 
-What libraries do for a sum of n bytes is told beside it, the quicker one:
+For comparison, the table shows the faster of two library algorithms for an all-reduce of n bytes:
 
     ring     2 (k - 1) / k  n / b  +  2 (k - 1) l        each byte passes each rank twice, in k - 1 steps each way
-    tree     2 n / b               +  2 log2(k) l        up to the root and down again, in pieces
+    tree     2 n / b               +  2 log2(k) l        to the root and back, pipelined
 """
 
 import math
@@ -25,32 +25,32 @@ from typing import NamedTuple
 
 from train.learn.parallel.reducer import BUCKET
 
-BACKWARD = 2 / 3  # of a step's compute: two products for each one of forward
+BACKWARD = 2 / 3  # fraction of a step's compute: two matmuls for each one of the forward pass
 
 
 class Link(NamedTuple):
-    """What a GPU can send, and at the same time receive: bytes a second, and the seconds until the first arrives."""
+    """A full-duplex link of a GPU: bandwidth in bytes per second and direction, latency in seconds."""
 
     bandwidth: float
     latency: float
-    what: str
+    name: str
 
 
-LINKS = {  # nominal figures of the hardware, not measurements of ours
+LINKS = {  # nominal figures of the hardware, not measurements
     "nvlink": Link(450e9, 3e-6, "NVLink 4, as on an H100"),
     "ib": Link(50e9, 5e-6, "InfiniBand NDR, 400 Gb/s for each GPU"),
     "ethernet": Link(3.125e9, 30e-6, "Ethernet, 25 Gb/s for each GPU"),
 }
 
 
-class Planned(NamedTuple):
-    """A step on so many GPUs, in seconds; `exposed`: what compute does not hide; `others`: the sum by ring or tree."""
+class StepEstimate(NamedTuple):
+    """Estimated times of a step, in seconds."""
 
     gpus: int
     compute: float
-    sum: float
-    exposed: float
-    others: float
+    reduction: float
+    exposed: float  # communication that does not overlap with compute
+    library: float  # an all-reduce by ring or tree
 
     @property
     def step(self) -> float:
@@ -58,51 +58,60 @@ class Planned(NamedTuple):
 
     @property
     def efficiency(self) -> float:
-        """Of k times the tokens a second of one GPU."""
+        """Fraction of k times the speed of one GPU."""
         return self.compute / self.step
 
 
 def buckets_seconds(size: float, count: float, gpus: int, link: Link) -> float:
-    """Seconds of so many buckets, of `size` bytes together, one way: from each rank its parts to all, or from all."""
+    """Return the seconds to scatter or to gather `count` buckets with a total of `size` bytes."""
     return (gpus - 1) / gpus * size / link.bandwidth + link.latency * count if gpus > 1 else 0.0
 
 
-def others_seconds(size: float, gpus: int, link: Link) -> float:
-    """Seconds of a sum of `size` bytes by a ring or a tree, whichever is quicker."""
+def library_seconds(size: float, gpus: int, link: Link) -> float:
+    """Return the seconds of an all-reduce of `size` bytes by ring or tree, whichever is faster."""
     if gpus == 1:
         return 0.0
     ring = 2 * (gpus - 1) / gpus * size / link.bandwidth + 2 * (gpus - 1) * link.latency
     return min(ring, 2 * size / link.bandwidth + 2 * math.log2(gpus) * link.latency)
 
 
-def planned(
-    size: float, last: float, micro: float, accumulate: int, gpus: int, link: Link, backward: float = BACKWARD,
-    narrow: float = 1.0, gathered: float = 0.0,
-) -> Planned:  # fmt: skip
-    """A step: gradients of `size` bytes, of which the share `last` comes last; `micro`: seconds of a micro-batch.
+def estimate_step(
+    size: float, late: float, micro: float, accumulate: int, gpus: int, link: Link, backward: float = BACKWARD,
+    wire_fraction: float = 1.0, gathered: float = 0.0,
+) -> StepEstimate:  # fmt: skip
+    """Estimate a training step.
 
-    `backward`: the share of them beside which buckets go; 0 where they go after it. `narrow`: the share of these bytes
-    that travels (`train.reduce_dtype`). `gathered`: bytes of weights that ranks give each other after an update, having
-    summed and updated a part each (`train.shard`); 0: all of them sum and update all.
+    Args:
+        size: bytes of the gradient.
+        late: fraction of the gradient that is ready only at the end of the backward pass (the embedding).
+        micro: compute seconds of a micro-batch.
+        accumulate: micro-batches per step.
+        gpus: number of GPUs.
+        link: link between them.
+        backward: fraction of the compute that communication can overlap with; 0 for none.
+        wire_fraction: fraction of the gradient's bytes that is sent (`train.reduce_dtype`).
+        gathered: bytes of weights that are gathered after a sharded update (`train.shard`); 0 if every rank updates all
+            weights.
     """
-    count = math.ceil(size / BUCKET)
-    first = size - (count - 1) * BUCKET  # the bucket that goes last begins the flat buffer, as the embedding does
-    late = 1 + max(0, math.ceil((last * size - first) / BUCKET))
-    ways = 1 if gathered else 2
-    total = ways * buckets_seconds(narrow * size, count, gpus, link)
-    end = ways * buckets_seconds(narrow * (first + (late - 1) * BUCKET), late, gpus, link)
-    beside = backward * micro * (1 - 1 / (count - late)) if count > late else 0.0
-    gather = buckets_seconds(gathered, count, gpus, link) if gathered else 0.0
-    told = 2 * link.latency if gpus > 1 else 0.0
-    exposed = max(total - beside, end if beside else total) + gather + told
-    return Planned(gpus, accumulate * micro, total + gather, exposed, others_seconds(narrow * size, gpus, link))
+    n_buckets = math.ceil(size / BUCKET)
+    first = size - (n_buckets - 1) * BUCKET  # the embedding begins the flat buffer, whose first bucket is sent last
+    n_late = 1 + max(0, math.ceil((late * size - first) / BUCKET))
+    directions = 1 if gathered else 2
+    total = directions * buckets_seconds(wire_fraction * size, n_buckets, gpus, link)
+    end = directions * buckets_seconds(wire_fraction * (first + (n_late - 1) * BUCKET), n_late, gpus, link)
+    overlap = backward * micro * (1 - 1 / (n_buckets - n_late)) if n_buckets > n_late else 0.0
+    gather = buckets_seconds(gathered, n_buckets, gpus, link) if gathered else 0.0
+    exchange = 2 * link.latency if gpus > 1 else 0.0
+    exposed = max(total - overlap, end if overlap else total) + gather + exchange
+    library = library_seconds(wire_fraction * size, gpus, link)
+    return StepEstimate(gpus, accumulate * micro, total + gather, exposed, library)
 
 
-def table(plans: list[Planned], tokens: float) -> Iterator[str]:
-    """Lines for people; `tokens` of one GPU's step."""
-    yield "  GPUs   s a step   of it waiting   efficiency      tokens/s      s a sum   by ring or tree"
-    for p in plans:
+def table(estimates: list[StepEstimate], tokens: float) -> Iterator[str]:
+    """Yield the lines of a table; `tokens` is the number of tokens per step on one GPU."""
+    yield "  GPUs      s/step   s exposed   efficiency      tokens/s  s reduction   ring or tree"
+    for e in estimates:
         yield (
-            f"{p.gpus:>6,} {p.step:>10.4f} {p.exposed:>15.4f} {100 * p.efficiency:>10.1f} % "
-            f"{p.gpus * tokens / p.step:>13,.0f} {p.sum:>12.4f} {p.others:>17.4f}"
+            f"{e.gpus:>6,} {e.step:>11.4f} {e.exposed:>11.4f} {100 * e.efficiency:>10.1f} % "
+            f"{e.gpus * tokens / e.step:>13,.0f} {e.reduction:>12.4f} {e.library:>14.4f}"
         )

@@ -1,4 +1,4 @@
-"""How long a training would take here: tokens a second of a few updates on made-up sentences."""
+"""Measurement of the training speed on this machine, with a few updates on random sentences."""
 
 import time
 from dataclasses import replace
@@ -15,22 +15,25 @@ from train.tasks import TASKS
 from train.text.batches import Stream
 from train.text.corpus import Corpus
 
-LENGTH = 30  # tokens of a made-up sentence, the end included
-MOST = 2048  # tokens a side of a measured micro-batch, where the configuration has more: they take as long a token
+LENGTH = 30  # tokens of a random sentence, end token included
+MAX_BATCH_TOKENS = 2048  # per side; larger micro-batches take about the same time per token
 
 
 def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3) -> float:
-    """Source + target tokens a second of training this model here, the best of `updates` after one that is not counted.
+    """Return the training speed in source + target tokens per second, the best of `updates` after one warm-up update.
 
-    One micro-batch an update, of at most MOST tokens a side. UserError for a task other than translation.
+    An update has one micro-batch of at most MAX_BATCH_TOKENS tokens per side. Raises UserError for a task other than
+    translation.
     """
     task = TASKS["translation"]
     if config.data.task != task.name:
         raise UserError(f"--measure: expected a model of the task translation; got {config.data.task}; try a preset")
-    settings = replace(config.train, batch_tokens=max(LENGTH, min(config.train.batch_tokens, MOST)), accumulate=1)
+    settings = replace(
+        config.train, batch_tokens=max(LENGTH, min(config.train.batch_tokens, MAX_BATCH_TOKENS)), accumulate=1
+    )
     rng, pairs = np.random.default_rng(0), settings.batch_tokens // LENGTH
-    words = rng.integers(4, shape.vocab_size, (2, pairs, LENGTH - 1)).tolist()
-    stream = Stream(task.batches(Corpus.from_pairs(zip(*words, strict=True)), settings.batch_tokens, 0))
+    ids = rng.integers(4, shape.vocab_size, (2, pairs, LENGTH - 1)).tolist()
+    stream = Stream(task.batches(Corpus.from_pairs(zip(*ids, strict=True)), settings.batch_tokens, 0))
     model = shape.build(0, npx.use_precision(settings.precision).weight_dtype)
     model.train()
     update, seconds, batch = Update(task, model, settings, RankNotes()), [], stream.batch((0, 0))
@@ -42,8 +45,8 @@ def measure_speed(shape: TransformerConfig, config: RunConfig, updates: int = 3)
     return batch.n_tokens / min(seconds[1:])
 
 
-def hours(tokens_per_second: float, config: RunConfig) -> float:
-    """What `max_steps` updates take at this speed, every batch being full."""
+def training_hours(tokens_per_second: float, config: RunConfig) -> float:
+    """Return the hours that `max_steps` updates take at this speed, with full batches."""
     t = config.train
     sides = len(TASKS[config.data.task].sides)
     return t.max_steps * t.batch_tokens * t.accumulate * sides / tokens_per_second / 3600

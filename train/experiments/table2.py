@@ -1,142 +1,145 @@
-"""Table 2 of the paper: every model it is compared with beside ours, BLEU and the operations of the whole training.
+"""Table 2 of the paper: BLEU and training cost of the models it compares, and of models trained here.
 
-Ours are counted twice: by our formula for each token that the run trained on, and as the paper counts its own and
-others', time x devices x what a device sustains (footnote 5). The first leaves out what is wasted, the second does not.
+The cost of a model trained here is computed in two ways: by the formula, for each token that the run was trained on;
+and as in the paper, time x devices x sustained FLOP/s of a device (footnote 5). Only the second includes overhead.
 
-    OUT/en-de.translated, en-fr.translated     of the test text, written whole or not at all
+    OUT/en-de.translated, en-fr.translated     translations of the test text, written atomically
        /table2.{md,json}
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.experiments.folder import begin
+from train.experiments.folder import open_table_folder
 from train.experiments.paper import TABLE2
 from train.files import digest, read_json, read_sealed, write_json, write_text
 from train.metrics.bleu import BLEUS, score_report
 from train.run.checkpoint import find_checkpoint, load_model, model_config, read_state
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
-from train.tasks.translation import translate_lines
-from train.text.lines import read_lines
+from train.tasks.translation import best_translations
+from train.text.lines import read_all_lines
 
 PAIRS = ("en-de", "en-fr")
-QUOTED = {"en-de": "bleu_compound_13a", "en-fr": "bleu_13a"}  # of plain text the nearest to what the paper gives
+QUOTED = {"en-de": "bleu_compound_13a", "en-fr": "bleu_13a"}  # the variants of plain text closest to the paper's
 
 
 @dataclass(frozen=True)
-class Ours:
-    """A run of ours on one language pair, the test text, and the machine it was trained on."""
+class TrainedRun:
+    """A run on one language pair, its test text, and the devices that trained it."""
 
     run: Path
     src: Path
     ref: Path
     devices: int = 1
-    sustained: float = 0.0  # FLOP/s of one; 0: not known
+    sustained: float = 0.0  # FLOP/s of one device; 0: unknown
 
 
-def run_table2(out: Path, ours: Mapping[str, Ours]) -> dict[str, Any]:
-    """Translates the tests with the runs `ours` (by "en-de", "en-fr"), scores and writes the table; returns it.
+def run_table2(out: Path, runs: Mapping[str, TrainedRun]) -> dict[str, Any]:
+    """Translate and score the test texts with the `runs` (by "en-de", "en-fr"); write and return the table.
 
-    A translation that `out` has of the same checkpoint and text is taken. Raises UserError for a bad run or text, and
-    for a folder of something else.
+    A translation in `out` by the same checkpoint and of the same text is reused. Raises UserError for an invalid run or
+    text, and for a folder of another command.
     """
-    begin(out, {"table": 2}, "table2.json")
-    table = {"table": 2, "paper": TABLE2, "ours": {pair: figures(out, pair, one) for pair, one in ours.items()}}
+    open_table_folder(out, {"table": 2}, "table2.json")
+    table = {"table": 2, "paper": TABLE2, "ours": {pair: score_run(out, pair, run) for pair, run in runs.items()}}
     write_json(out / "table2.json", table)
     write_text(out / "table2.md", "\n".join(markdown(table)) + "\n")
     return table
 
 
-def figures(out: Path, pair: str, ours: Ours) -> dict[str, Any]:
-    """BLEU and operations of one run."""
-    found, references = translated(out / f"{pair}.translated", ours), [*chain.from_iterable(read_lines(ours.ref))]
-    scores = score_report(found, references, ter=False)["scores"]
-    cost = training_cost(ours.run)
-    seconds = cost["seconds"] * ours.devices
+def score_run(out: Path, pair: str, run: TrainedRun) -> dict[str, Any]:
+    """Return BLEU and training cost of one run."""
+    hypotheses, references = translate_test(out / f"{pair}.translated", run), read_all_lines(run.ref)
+    scores = score_report(hypotheses, references, ter=False)["scores"]
+    cost = training_cost(run.run)
+    seconds = cost["seconds"] * run.devices
     return {
-        "run": str(ours.run), "checkpoint": find_checkpoint(ours.run).name, **cost,
-        "devices": ours.devices, "sustained": ours.sustained, "by_time": seconds * ours.sustained or None,
+        "run": str(run.run), "checkpoint": find_checkpoint(run.run).name, **cost,
+        "devices": run.devices, "sustained": run.sustained, "by_time": seconds * run.sustained or None,
         "quoted": QUOTED[pair],
         "bleu": {key: {name: scores[key][name] for name in ("name", "score", "signature")} for key in BLEUS},
     }  # fmt: skip
 
 
 def training_cost(path: Path) -> dict[str, Any]:
-    """Updates, tokens, seconds and our count of the operations of a run, from its metrics.
+    """Return updates, tokens, seconds and FLOP of a run, from its metrics.
 
-    The tokens of both sides are told apart by the prepared text, or taken as equal where that is gone. Of the seconds
-    of a run only those of updates count.
+    The ratio of source and target tokens comes from the prepared text, or is taken as 1 if that is missing. Only the
+    seconds of updates count.
     """
     run = RunFolder(path)
-    trained = [entry for entry in run.metrics() if entry["kind"] == "train"]
-    if not trained:
+    updates = [entry for entry in run.metrics() if entry["kind"] == "train"]
+    if not updates:
         raise UserError(f"{path}: expected a run with metrics; got none in {run.metrics_file}; try another run")
-    last, config = trained[-1], RunConfig.load(run.config_file)
+    last, config = updates[-1], RunConfig.load(run.config_file)
     shape = model_config(read_state(find_checkpoint(path)))
-    meta, share = run.data("train", config.data.prepared) / "meta.json", 0.5
+    meta, source_fraction = run.data("train", config.data.prepared) / "meta.json", 0.5
     if meta.is_file():
         tokens, pairs = (read_json(meta, "prepared text")[key] for key in ("tokens", "pairs"))
-        source, target = (tokens[side] + pairs["kept"] for side in ("src", "tgt"))  # ends of sentences count
-        share = source / (source + target)
-    source, target = round(last["tokens"] * share), round(last["tokens"] * (1 - share))
+        source, target = (tokens[side] + pairs["kept"] for side in ("src", "tgt"))  # with end tokens
+        source_fraction = source / (source + target)
+    source, target = round(last["tokens"] * source_fraction), round(last["tokens"] * (1 - source_fraction))
     counted = shape.training_flops(source, target)
-    done = {"step": last["step"], "tokens": last["tokens"], "seconds": last["seconds"]}
-    return done | {"preset": config.model.preset, "parameters": shape.n_parameters(), "counted": counted}
+    progress = {"step": last["step"], "tokens": last["tokens"], "seconds": last["seconds"]}
+    return progress | {"preset": config.model.preset, "parameters": shape.n_parameters(), "counted": counted}
 
 
-def translated(file: Path, ours: Ours) -> list[str]:
-    """The translations of the test text."""
-    checkpoint = find_checkpoint(ours.run)
-    made_of = {"text": digest(ours.src), "state": digest(checkpoint / "state.json")}
-    note = file.with_name(f"{file.name}.json")
-    if file.is_file() and read_sealed(note) == made_of:
+def translate_test(file: Path, run: TrainedRun) -> list[str]:
+    """Return the translations of the test text, from `file` if it is up to date."""
+    checkpoint = find_checkpoint(run.run)
+    inputs = {"text": digest(run.src), "state": digest(checkpoint / "state.json")}
+    record_file = file.with_name(f"{file.name}.json")
+    if file.is_file() and read_sealed(record_file) == inputs:
         return file.read_text("utf-8").split("\n")[:-1]
-    model, tokenizer, config = load_model(ours.run, "translation")
-    lines = [*chain.from_iterable(read_lines(ours.src))]
-    found = [best[0][0] for best in translate_lines(model, tokenizer, lines, **asdict(config.search))]
-    note.unlink(missing_ok=True)
-    write_text(file, "".join(f"{line}\n" for line in found))
-    write_json(note, made_of)
-    return found
+    model, tokenizer, config = load_model(run.run, "translation")
+    translations = best_translations(model, tokenizer, read_all_lines(run.src), **asdict(config.search))
+    record_file.unlink(missing_ok=True)
+    write_text(file, "".join(f"{line}\n" for line in translations))
+    write_json(record_file, inputs)
+    return translations
 
 
 def markdown(table: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of the page."""
-    yield from ("# Table 2", "", "BLEU on newstest2014, and floating-point operations of the training, as the paper")
-    yield from ("has them; at the end what was trained and measured here.", "")
+    """Yield the lines of the Markdown page."""
+    yield from (
+        "# Table 2",
+        "",
+        "BLEU on newstest2014 and training cost in FLOPs, as printed in the paper; the last rows",
+    )
+    yield from ("were trained and measured here.", "")
     yield from ("| model | BLEU EN-DE | EN-FR | FLOPs EN-DE | EN-FR |", "|---|---|---|---|---|")
     for row in table["paper"]:
         bleu = [f"{row[pair]:.2f}".rstrip("0").rstrip(".") if pair in row else "-" for pair in PAIRS]
-        flops = [power(row[f"{pair} FLOPs"]) if f"{pair} FLOPs" in row else "-" for pair in PAIRS]
+        flops = [scientific(row[f"{pair} FLOPs"]) if f"{pair} FLOPs" in row else "-" for pair in PAIRS]
         yield f"| {row['model']} | {' | '.join(bleu)} | {' | '.join(flops)} |"
-    for pair, one in table["ours"].items():
-        bleu, by_time = one["bleu"][one["quoted"]]["score"], one["by_time"]
-        cells = {pair: f"**{bleu:.2f}**", f"{pair} FLOPs": f"{power(one['counted'])} counted, {said(by_time)}"}
+    for pair, run in table["ours"].items():
+        bleu, by_time = run["bleu"][run["quoted"]]["score"], describe_time_cost(run["by_time"])
+        cells = {pair: f"**{bleu:.2f}**", f"{pair} FLOPs": f"{scientific(run['counted'])} counted, {by_time}"}
         columns = [cells.get(name, "") for name in (*PAIRS, *(f"{p} FLOPs" for p in PAIRS))]
-        yield f"| ours, {one['preset']}, {one['step']:,} updates | {' | '.join(columns)} |"
-    for pair, one in table["ours"].items():
+        yield f"| ours, {run['preset']}, {run['step']:,} updates | {' | '.join(columns)} |"
+    for pair, run in table["ours"].items():
         yield from ("", f"## Ours, {pair}", "")
-        yield f"{one['parameters']:,} parameters, {one['step']:,} updates, {one['tokens']:,} tokens in"
-        device = f"{one['devices']} x {one['sustained'] / 1e12:g} TFLOP/s" if one["sustained"] else "no --tflops given"
-        yield f"{one['seconds'] / 3600:.2f} hours of updates: {power(one['counted'])} operations by the formula (6 for"
-        yield f"each weight and token that passes it, and the attention's products), {said(one['by_time'])} ({device})."
+        yield f"{run['parameters']:,} parameters, {run['step']:,} updates, {run['tokens']:,} tokens in"
+        device = f"{run['devices']} x {run['sustained'] / 1e12:g} TFLOP/s" if run["sustained"] else "no --tflops given"
+        yield f"{run['seconds'] / 3600:.2f} hours of updates. Cost: {scientific(run['counted'])} FLOPs by the formula"
+        yield "(6 per weight and token, and the matmuls of the attention),"
+        yield f"{describe_time_cost(run['by_time'])} ({device})."
         yield from ("", "| BLEU | score | signature |", "|---|---|---|")
-        for key, row in one["bleu"].items():
-            mark = " (the line above)" if key == one["quoted"] else ""
+        for key, row in run["bleu"].items():
+            mark = " (in the table above)" if key == run["quoted"] else ""
             signature = row["signature"].replace("|", "\\|")
             yield f"| {row['name']}{mark} | {row['score']:.2f} | {signature} |"
 
 
-def said(by_time: float | None) -> str:
-    """The second count in words."""
-    return f"{power(by_time)} by time" if by_time else "by time unknown"
+def describe_time_cost(flops: float | None) -> str:
+    """Return the cost computed from the training time as text."""
+    return f"{scientific(flops)} by time" if flops else "unknown by time"
 
 
-def power(number: float) -> str:
-    """3.3e18, as the paper's tables are quoted."""
+def scientific(number: float) -> str:
+    """Format a number like the paper's tables: 3.3e18."""
     return f"{number:.1e}".replace("e+", "e")

@@ -1,18 +1,17 @@
-"""Table 4 of the paper, constituency parsing: the Transformer from gold trees alone, and with trees parsed by machine.
+"""Table 4 of the paper, constituency parsing: a Transformer trained on gold trees, and one also on parsed trees.
 
-    OUT/table4.settings.json   what all rows share: scale, settings, SHA-256 of the trees and of runs
-       /test.mrg               the test sentences as they are scored
-       /semi.mrg               gold trees, twice, and machine-made ones
-       /rows/{wsj,semi}/       the run folder of a row
-       /rows/ROW.json          its figures: a row that has them is done
+    OUT/table4.settings.json   settings of all rows: scale, configuration changes, SHA-256 of the trees and runs
+       /test.mrg               the test trees
+       /semi.mrg               training trees of the row semi: gold trees, twice, and automatically parsed ones
+       /rows/{wsj,semi}/       run folder of a row
+       /rows/ROW.json          its results; a row that has this file is finished
        /rows/ROW.parsed        its trees of the test sentences
-       /table4.{md,json}       all rows that are done, and other parsers', beside the paper's
+       /table4.{md,json}       all finished rows, other parsers and the paper's results
 
-A row that was stopped goes on from its newest checkpoint. Of the mean of its last checkpoints and the one of best F1 in
-validation, that is tested which does better on the validation trees with the search of the test.
+An interrupted row continues from its newest checkpoint. Of two checkpoints, the average of the last ones and the one
+with the best validation F1, the one that scores better on the validation trees with the search of the test is tested.
 """
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.experiments.folder import begin
+from train.experiments.folder import open_table_folder, write_table
 from train.experiments.paper import PARSERS
 from train.files import digest, read_sealed, write_json, write_text
 from train.learn.training import train
@@ -30,10 +29,10 @@ from train.run.folder import RunFolder
 from train.run.storage import STATE
 from train.tasks.parsing.evalb import Report, score_files
 from train.tasks.parsing.lexicon import Lexicon
-from train.tasks.parsing.task import cleaned, parse_gold
+from train.tasks.parsing.task import parse_gold, read_clean_trees
 from train.tasks.parsing.trees import Tree, write_tree
 
-GOLD_TIMES = 2  # gold trees beside machine-made ones: they are better, and of the text that is tested
+GOLD_COPIES = 2  # of each gold tree in the row semi, as gold trees are better and from the domain of the test
 PAPER: dict[str, Any] = {"tokenizer": "bpe", "pretokenizer": "whitespace", "max_length": 512}
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"preset": "parsing-small"},
@@ -48,17 +47,17 @@ SCALES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "paper": {
         row: {
             "model": {"preset": f"parsing-{row}"},
-            "data": PAPER | {"vocab_size": types},
+            "data": PAPER | {"vocab_size": vocab_size},
             "train": {"batch_tokens": 5000, "accumulate": 5, "warmup_steps": warmup, "keep_last": keep},
             "search": {"beam": 21, "alpha": 0.3, "max_extra": 300},
         }
-        for row, types, warmup, keep in (("wsj", 16000, 16000, 5), ("semi", 32000, 4000, 20))
+        for row, vocab_size, warmup, keep in (("wsj", 16000, 16000, 5), ("semi", 32000, 4000, 20))
     },
     "small": {
         row: SMALL | {"train": SMALL["train"] | {"max_steps": steps}} for row, steps in (("wsj", 5000), ("semi", 13000))
     },
 }
-KINDS = {"wsj": "WSJ only", "semi": "semi-supervised"}
+ROW_NAMES = {"wsj": "WSJ only", "semi": "semi-supervised"}
 
 
 def run_table4(
@@ -70,148 +69,163 @@ def run_table4(
     settings: Sequence[str] = (),
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Trains the rows in the folder `out`, as far as that is not done, tests them, and returns the table.
+    """Train and test the unfinished rows in the folder `out` and return the table.
 
-    `trees`: files of "train", "valid", "test" and, for the row semi, "silver". `runs`: row -> run folder that is
-    trained already. `others`: name -> trees of the test sentences that another parser found. Raises UserError for a
-    mistake.
+    Args:
+        out: folder of the table.
+        trees: files of "train", "valid", "test" and, for the row semi, "silver".
+        scale: key of SCALES.
+        runs: row -> run folder that is already trained.
+        others: name -> file with another parser's trees of the test sentences.
+        settings: configuration changes of every row, as for --set.
+        progress: print the progress of each training.
+
+    Raises UserError for an invalid argument.
     """
     runs = runs or {}
-    gold = {part: list(cleaned(trees[part])) for part in ("valid", "test")}
+    gold = {part: list(read_clean_trees(trees[part])) for part in ("valid", "test")}
     rows = ["wsj", *(["semi"] if "silver" in trees or "semi" in runs else [])]
     shared: dict[str, Any] = {"scale": scale, "settings": [*settings]}
     for row in rows:
-        row_config(row, scale, trees["train"], trees["valid"], settings)  # a mistake in it makes no folder
-        shared[f"run {row}"] = identity(runs[row]) if row in runs else None
-    begin(out, shared | {f"{part} trees": digest(path) for part, path in trees.items()}, "table4.settings.json")
+        row_config(row, scale, trees["train"], trees["valid"], settings)  # checked before the folder is created
+        shared[f"run {row}"] = run_digest(runs[row]) if row in runs else None
+    open_table_folder(
+        out, shared | {f"{part} trees": digest(path) for part, path in trees.items()}, "table4.settings.json"
+    )
     (out / "rows").mkdir(parents=True, exist_ok=True)
     test_file = out / "test.mrg"
     write_text(test_file, "".join(f"{write_tree(tree)}\n" for tree in gold["test"]))
     table: dict[str, Any] = {"table": 4, "scale": scale, "paper": PARSERS, "ours": {}, "others": {}}
     for name, path in (others or {}).items():
-        table["others"][name] = figures(score_files(test_file, path))
+        table["others"][name] = report_dict(score_files(test_file, path))
     for row in rows:
         file = out / "rows" / f"{row}.json"
         if (result := read_sealed(file)) is None:
             run = RunFolder(runs.get(row, out / "rows" / row))
-            trained = row in runs
-            learned = trees["train"] if trained else learned_from(row, out, trees)
-            config = row_config(row, scale, learned, trees["valid"], settings)
-            if not trained:
+            is_trained = row in runs
+            train_trees = trees["train"] if is_trained else training_trees(row, out, trees)
+            config = row_config(row, scale, train_trees, trees["valid"], settings)
+            if not is_trained:
                 train(config, run.path, resume=bool(run.steps()), progress=progress)
-            result = test(run, gold, learned, asdict(config.search), out / "rows" / f"{row}.parsed")
+            result = test_run(run, gold, train_trees, asdict(config.search), out / "rows" / f"{row}.parsed")
             write_json(file, result)
         table["ours"][row] = result
-        write_table(out, table)
+        write_table(out, "table4", table, markdown(table))
     return table
 
 
-def identity(path: Path) -> str:
-    """What tells a run from others, and from itself after more training; UserError where there is none."""
+def run_digest(path: Path) -> str:
+    """Return a hash of the run's newest checkpoint; raise UserError if there is none."""
     steps = RunFolder(path).steps()
     return digest((steps[-1] if steps else find_checkpoint(path)) / STATE)
 
 
-def learned_from(row: str, out: Path, trees: Mapping[str, Path]) -> Path:
-    """The file of the trees that a row is trained on."""
+def training_trees(row: str, out: Path, trees: Mapping[str, Path]) -> Path:
+    """Return the file of a row's training trees; create it for the row semi."""
     if row == "wsj":
         return trees["train"]
     file = out / "semi.mrg"
     if not file.is_file():
-        every = [tree for path in [*[trees["train"]] * GOLD_TIMES, trees["silver"]] for tree in cleaned(path)]
-        write_text(file, "".join(f"{write_tree(tree)}\n" for tree in every))
+        semi = [tree for path in [*[trees["train"]] * GOLD_COPIES, trees["silver"]] for tree in read_clean_trees(path)]
+        write_text(file, "".join(f"{write_tree(tree)}\n" for tree in semi))
     return file
 
 
 def row_config(row: str, scale: str, train_trees: Path, valid_trees: Path, settings: Sequence[str]) -> RunConfig:
-    """The configuration of a row at a scale, `settings` (as for --set) on top."""
+    """Return the configuration of a row at a scale, with `settings` (as for --set) applied last."""
     tables = {table: dict(values) for table, values in SCALES[scale][row].items()}
     tables["data"] |= {"task": "parsing", "train_trees": str(train_trees), "valid_trees": str(valid_trees)}
     return RunConfig.from_dict(tables, settings, source=row)
 
 
-def test(
-    run: RunFolder, gold: Mapping[str, Sequence[Tree]], learned: Path, search: dict[str, Any], parsed: Path
+def test_run(
+    run: RunFolder, gold: Mapping[str, Sequence[Tree]], train_trees: Path, search: dict[str, Any], parsed: Path
 ) -> dict[str, Any]:
-    """Chooses a checkpoint on the validation trees, and scores its trees of the test sentences, which go to a file.
+    """Select a checkpoint on the validation trees, parse the test sentences into the file `parsed` and score them.
 
-    The lexicon of a run that has none, being of an older version, is that of the trees in the file `learned`.
+    For a tokenizer of an old version without a lexicon, the lexicon is counted on `train_trees`.
     """
     if run.steps():
         average_checkpoints(run.path, min(10, len(run.steps())))
     candidates = {folder.name: folder for folder in (run.averaged, run.best) if folder.is_dir()}
     if not candidates:
         raise UserError(f"{run.path}: expected a trained parser; got no checkpoints; try another --run")
-    chosen: dict[str, float] = {}
+    valid_f1: dict[str, float] = {}
     for name, folder in candidates.items():
         model, tokenizer, _ = load_model(folder, "parsing")
         if tokenizer.tags and not tokenizer.lexicon and "lexicon" not in search:
-            search = search | {"lexicon": Lexicon.learn(cleaned(learned))}
-        chosen[name] = parse_gold(model, tokenizer, gold["valid"], **search)[1].all.f1
-    best = max(chosen, key=chosen.__getitem__)
+            search = search | {"lexicon": Lexicon.from_trees(read_clean_trees(train_trees))}
+        valid_f1[name] = parse_gold(model, tokenizer, gold["valid"], **search)[1].all.f1
+    best = max(valid_f1, key=valid_f1.__getitem__)
     model, tokenizer, _ = load_model(candidates[best], "parsing")
-    result: dict[str, Any] = {"checkpoint": best, "valid_f1": chosen, "parameters": model.n_parameters()}
-    for name, free in (("free", True), ("trees", False)):  # the search of the paper, and that kept to trees
+    result: dict[str, Any] = {"checkpoint": best, "valid_f1": valid_f1, "parameters": model.n_parameters()}
+    for name, free in (("free", True), ("trees", False)):  # the paper's search, and the constrained one
         started = time.perf_counter()
         parses, report = parse_gold(model, tokenizer, gold["test"], free=free, **search)
         seconds = time.perf_counter() - started
-        repaired = sum(found[0].repaired for found in parses)
-        result[name] = figures(report) | {"repaired": repaired, "sentences_per_second": round(len(parses) / seconds, 2)}
-    write_text(parsed, "".join(f"{found[0]}\n" for found in parses))
-    trained = [entry for entry in run.metrics() if entry["kind"] == "train"][-1:]
+        repaired = sum(hypotheses[0].repaired for hypotheses in parses)
+        result[name] = report_dict(report) | {
+            "repaired": repaired,
+            "sentences_per_second": round(len(parses) / seconds, 2),
+        }
+    write_text(parsed, "".join(f"{hypotheses[0]}\n" for hypotheses in parses))
+    updates = [entry for entry in run.metrics() if entry["kind"] == "train"][-1:]
     curve = [{key: e[key] for key in ("step", "loss", "f1", "repaired")} for e in run.metrics() if "f1" in e]
     state = read_state(run.steps()[-1])["run"] if run.steps() else {}
     result |= {"updates": state.get("step"), "seconds": round(state.get("seconds", 0.0)), "curve": curve}
-    return result | {"tokens": trained[0]["tokens"] if trained else None}
+    return result | {"tokens": updates[0]["tokens"] if updates else None}
 
 
-def figures(report: Report) -> dict[str, Any]:
-    """Those of EVALB, and F1 by length."""
+def report_dict(report: Report) -> dict[str, Any]:
+    """Return EVALB's summary and the F1 by sentence length."""
     lengths = {name: [counts.sentences, round(counts.f1, 2)] for name, counts in report.by_length().items()}
-    return report.figures() | {"by_length": lengths}
-
-
-def write_table(out: Path, table: Mapping[str, Any]) -> None:
-    """Writes table4.json and table4.md."""
-    write_text(out / "table4.json", json.dumps(table, indent=1) + "\n")
-    write_text(out / "table4.md", "\n".join(markdown(table)) + "\n")
+    return report.as_dict() | {"by_length": lengths}
 
 
 def markdown(table: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of the page."""
+    """Yield the lines of the Markdown page."""
     yield from (f"# Table 4, scale {table['scale']}", "")
     if table["scale"] != "paper":
-        yield "**Our figures cannot be set against the paper's:** they are of other and far fewer trees, and of a small"
-        yield from ("model. What compares are the parsers below the paper's, learned and tested on the same trees.", "")
+        yield "**These results are not comparable with the paper's:** they are from other, far fewer trees and a small"
+        yield "model. The parsers below the paper's in this table are comparable: they are trained and tested on the"
+        yield "same trees."
+        yield ""
     yield from ("| parser | training | F1 |", "|---|---|---|")
-    for parser, kind, f1 in table["paper"]:
-        yield f"| {parser} | {kind} | {f1} |"
+    for parser, training, f1 in table["paper"]:
+        yield f"| {parser} | {training} | {f1} |"
     yield "| | | |"
     for name, other in table["others"].items():
         yield f"| {name} | these trees | {other['f1']:.2f} |"
-    found = dict(table["others"])
+    scores = dict(table["others"])
     for row, ours in table["ours"].items():
-        yield f"| Transformer, ours | these trees, {KINDS[row]} | **{ours['trees']['f1']:.2f}** |"
-        yield f"| the same, search of the paper | these trees, {KINDS[row]} | {ours['free']['f1']:.2f} |"
-        found |= {f"ours, {KINDS[row]}": ours["trees"], f"the same, search of the paper ({row})": ours["free"]}
-    names = list(next(iter(found.values()))["by_length"]) if found else []
-    heads = ["parser", *FIGURES.values(), "up to 40", "repaired", "sentences/s", *(f"{name} words" for name in names)]
-    yield from ("", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads))
-    for name, f in found.items():
-        cells = [name, *(str(f[key]) for key in FIGURES), str(f["up_to_40"]["f1"]), str(f.get("repaired", "-"))]
+        yield f"| Transformer, ours | these trees, {ROW_NAMES[row]} | **{ours['trees']['f1']:.2f}** |"
+        yield f"| the same, unconstrained as in the paper | these trees, {ROW_NAMES[row]} | {ours['free']['f1']:.2f} |"
+        scores |= {f"ours, {ROW_NAMES[row]}": ours["trees"], f"the same, unconstrained ({row})": ours["free"]}
+    lengths = list(next(iter(scores.values()))["by_length"]) if scores else []
+    columns = [
+        "parser",
+        *COLUMNS.values(),
+        "up to 40",
+        "repaired",
+        "sentences/s",
+        *(f"{name} words" for name in lengths),
+    ]
+    yield from ("", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns))
+    for name, f in scores.items():
+        cells = [name, *(str(f[key]) for key in COLUMNS), str(f["up_to_40"]["f1"]), str(f.get("repaired", "-"))]
         cells += [str(f.get("sentences_per_second", "-")), *(str(f1) for _, f1 in f["by_length"].values())]
         yield "| " + " | ".join(cells) + " |"
     for row, ours in table["ours"].items():
-        tested = ", ".join(f"{name} {f1:.2f}" for name, f1 in ours["valid_f1"].items())
-        yield from ("", f"## {KINDS[row]}", "")
+        candidates = ", ".join(f"{name} {f1:.2f}" for name, f1 in ours["valid_f1"].items())
+        yield from ("", f"## {ROW_NAMES[row]}", "")
         yield f"{ours['parameters']:,} parameters, {ours['updates']:,} updates, {ours['seconds'] / 60:.0f} minutes."
-        yield f"Tested: {ours['checkpoint']}, by its F1 on the validation trees ({tested})."
-        yield from ("", "| update | loss | F1, greedy and free | repaired % |", "|---|---|---|---|")
+        yield f"Tested: {ours['checkpoint']}, selected by F1 on the validation trees ({candidates})."
+        yield from ("", "| update | loss | F1, greedy, unconstrained | repaired % |", "|---|---|---|---|")
         for e in ours["curve"]:
             yield f"| {e['step']:,} | {e['loss']:.4f} | {e['f1']:.2f} | {e['repaired']:.1f} |"
 
 
-FIGURES = {
+COLUMNS = {
     "f1": "F1", "recall": "recall", "precision": "precision", "complete_match": "exact %", "crossing": "crossing",
     "error_sentences": "errors",
 }  # fmt: skip

@@ -26,7 +26,7 @@ from train.run.report import RankNotes, RunReport, SilentReport, nonfinite_origi
 from train.run.state import RunState, Summary
 from train.tasks import TASKS
 from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
-from train.text.batches import Place, Stream
+from train.text.batches import Position, Stream
 
 SLOW_UPDATES = 10  # how many times its longest update, in addition to train.rank_timeout, a rank may take for an update
 
@@ -147,7 +147,7 @@ class Trainer:
             self._skip(step, quantity, value, *self._locate_nonfinite(batches, places, share))
         return finite
 
-    def _plan(self) -> tuple[list[Place], int, WorkShare]:
+    def _plan(self) -> tuple[list[Position], int, WorkShare]:
         """Plan the next update: places of its micro-batches, number of tokens, this rank's share."""
         s = self.state
         return plan_update(self.stream, (s.epoch, s.index), self.checkpoints.micro_batches, self.world)
@@ -157,7 +157,7 @@ class Trainer:
         places, _, share = self._plan()
         self.stream.prepare([places[index] for index in share.indices])
 
-    def _locate_nonfinite(self, batches: list[Batch], places: list[Place], share: WorkShare) -> tuple[str, str]:
+    def _locate_nonfinite(self, batches: list[Batch], places: list[Position], share: WorkShare) -> tuple[str, str]:
         """Return the examples of the micro-batches that are not finite and, with debug, the first operation."""
         indices, operation = self.update.locate_nonfinite(batches, self.state.step + 1, bool(self.debug), share)
         keys = [self.stream.examples(places[index]) for index in indices]

@@ -1,1 +1,1 @@
-"""Scores of what a model gives."""
+"""Scores of model outputs."""

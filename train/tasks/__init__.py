@@ -1,4 +1,4 @@
-"""What can be learned, by name: `TASKS`. A line for each task enters it, in the order of the [data] keys."""
+"""The tasks by name: `TASKS`. Each import registers a task, in the order of the [data] keys."""
 
 # isort: off
 from train.tasks import translation

@@ -1,4 +1,4 @@
-"""Language modelling: plain text, each token predicted from those before it; and text that goes on after a prompt."""
+"""Language modelling on plain text, and the continuation of a prompt."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from train.text.plain import KINDS, PlainText, PlainTokenizer, WindowBatches, Wi
 
 @dataclass(frozen=True)
 class LanguageKeys:
-    """A language model learns one text."""
+    """A language model is trained on one text."""
 
-    # The file may move between a run and its resumption: that it holds the same text is told by SHA-256.
-    text: str = key("", "Text a language model learns: UTF-8, of any size. Also --text.", may_change=True)
-    valid_text: str = key("", "Text to validate a language model with. Also --valid-text.", may_change=True)
+    # The path may change when a run is resumed; the content is identified by its SHA-256.
+    text: str = key("", "Training text of a language model: UTF-8, of any size. Also --text.", may_change=True)
+    valid_text: str = key("", "Validation text of a language model; empty: none. Also --valid-text.", may_change=True)
 
 
 @task
 class Language(Task[PlainText, Windows]):
-    """One text, each token predicted from at most data.max_length before it."""
+    """Predict each token of a text from at most data.max_length tokens before it."""
 
     name = "language"
     keys = LanguageKeys
@@ -33,13 +33,13 @@ class Language(Task[PlainText, Windows]):
     tokenizers = KINDS
 
     def learn_tokenizer(self, data: Any, files: Sequence[str]) -> Any:
-        return PlainTokenizer.learn(files, data.tokenizer, data.vocab_size)
+        return PlainTokenizer.from_files(files, data.tokenizer, data.vocab_size)
 
     def load_tokenizer(self, path: str | Path) -> Any:
         return PlainTokenizer.load(path)
 
-    def prepare(self, files: Sequence[str], *how: Any) -> PlainText:
-        return PlainText.prepare(files[0], *how)
+    def prepare(self, files: Sequence[str], *args: Any) -> PlainText:
+        return PlainText.prepare(files[0], *args)
 
     def batches(self, corpus: PlainText, batch_tokens: int, seed: int) -> WindowBatches:
         return WindowBatches(corpus, batch_tokens, seed)
@@ -54,16 +54,23 @@ class Language(Task[PlainText, Windows]):
         return (batch.ids,)
 
 
-def continue_text(model: Any, tokenizer: Any, prompt: str, tokens: int, window: int, **options: Any) -> str:
-    """What the model writes after `prompt`: `tokens` tokens as text. The options are `models.search.sample`'s.
+def continue_text(model: Any, tokenizer: Any, prompt: str, n_tokens: int, window: int, **options: Any) -> str:
+    """Sample a continuation of `prompt` from a language model.
 
-    `window`: as many tokens as the model learned to look back on. An empty prompt begins as a new line does. UserError
-    for a prompt with what the tokenizer does not know, ValueError for a bad option.
+    Args:
+        model: the language model.
+        tokenizer: its tokenizer.
+        prompt: beginning of the text; empty to start at a new line.
+        n_tokens: number of tokens to generate.
+        window: context length, the number of previous tokens that the model was trained with.
+        options: temperature, top_k, top_p and seed, as for `models.search.sample`.
+
+    Raises UserError for a prompt with unknown characters and ValueError for an invalid option.
     """
     ids = tokenizer.encode(prompt or "\n")
     if unknown := [c for c in dict.fromkeys(prompt) if tokenizer.special.unk_id in tokenizer.encode(c)]:
         raise UserError(
-            f"prompt: expected characters of the text that the model learned; got {', '.join(map(repr, unknown[:5]))}; "
+            f"prompt: expected characters of the training text; got {', '.join(map(repr, unknown[:5]))}; "
             "try another prompt"
         )
-    return tokenizer.decode(sample(model, [ids], tokens, window=window, **options)[0])
+    return tokenizer.decode(sample(model, [ids], n_tokens, window=window, **options)[0])

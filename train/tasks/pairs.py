@@ -1,7 +1,7 @@
-"""What tasks of pairs share: a sequence learned from another one, and the search for it once trained.
+"""Shared parts of tasks that predict one sequence from another: batches, and beam search over lines of text.
 
-`search_lines` takes lines to token ids, searches in batches of like length, and gives the hypotheses of every line in
-their order, for input of any size, as it comes. Beam search is called here and nowhere else in `train`.
+`search_lines` encodes lines, searches in batches of similar length and yields the hypotheses of each line in order, for
+input of any size as it arrives. It is the only caller of beam search in `train`.
 """
 
 import warnings
@@ -18,15 +18,15 @@ from train.tasks.task import Task
 from train.text.batches import Batch, Batches
 from train.text.corpus import Corpus
 
-ALONE = World()  # a process that searches alone
-WHERE = 100  # pairs of a batch that are listed
-WINDOW = 1024  # lines read, sorted by length and searched before the first of them is given out
-AHEAD = 16  # characters read for a token of a batch: about four batches
-LEAST_TOKENS = 16  # what a sentence counts for at least, for a beam of 4: its beam x V probabilities outweigh it
+SINGLE_PROCESS = World()
+MAX_LISTED = 100  # pairs of a batch that a message lists
+WINDOW = 1024  # lines read, sorted by length and searched before the first of them is yielded
+CHARACTERS_PER_TOKEN = 16  # characters read per token of a batch: about four batches per window
+MIN_TOKENS = 16  # minimum cost of a sentence with a beam of 4: for short ones, beam x V probabilities dominate
 
 
 class Pairs(Task[Corpus, Batch]):
-    """Pairs of sequences, the second predicted from the first."""
+    """Predict the second sequence of a pair from the first."""
 
     examples = "pairs"
     sides = ("source", "target")
@@ -43,8 +43,9 @@ class Pairs(Task[Corpus, Batch]):
         return batch.src, batch.tgt
 
     def describe_examples(self, corpus: Corpus, examples: Any) -> str:
-        numbers = corpus.numbers(examples)
-        listed = ", ".join(map(str, numbers[:WHERE])) + (f" and {len(numbers) - WHERE} more" * (len(numbers) > WHERE))
+        numbers = corpus.line_numbers(examples)
+        n_more = len(numbers) - MAX_LISTED
+        listed = ", ".join(map(str, numbers[:MAX_LISTED])) + (f" and {n_more} more" if n_more > 0 else "")
         return f"pairs {listed} of the text, counted from 1"
 
 
@@ -56,74 +57,86 @@ def search_lines(
     batch_tokens: int = 4096,
     max_length: int = 1024,
     window: int = WINDOW,
-    progress: Callable[[int], object] = lambda done: None,
+    on_progress: Callable[[int], object] = lambda n_lines: None,
     on_warning: Callable[[str], object] = warnings.warn,
-    kept_to: Callable[[Any, list[str]], Any] = lambda model, lines: model,
-    world: World = ALONE,
+    constrain: Callable[[Any, list[str]], Any] = lambda model, lines: model,
+    world: World = SINGLE_PROCESS,
     **search: Any,
 ) -> Iterator[tuple[str, list[Hypothesis]]]:
-    """Yield one line after another with its `n_best` hypotheses, best first; none for a line without tokens.
+    """Yield each line with its `n_best` hypotheses, best first; a line without tokens has none.
 
-    Lines are read and given out in windows, within which sentences of like length share a batch of at most
-    `batch_tokens` source tokens, padding included (one sentence may exceed it). A window ends after `window` lines,
-    after about four batches (AHEAD), and where `lines` has None: the input pauses. A line of more than `max_length`
-    tokens, EOS included, is cut, and `on_warning` (default: Python's warnings) is told so. `progress` is told, after
-    every batch, how many more lines are done. `kept_to`: of the model and the lines of a batch, what is searched in the
-    model's place. `world`: of several ranks all call this, rank 0 alone reads `lines`, each searches every k-th batch,
-    and all get the same. `search`: `beam_search`'s beam, alpha, penalty, max_extra and n_best.
-    Raises ValueError for a bad option, at once.
+    Args:
+        model: a sequence-to-sequence model, in eval mode.
+        tokenizer: its tokenizer.
+        lines: input text; None marks a pause of the input.
+        batch_tokens: maximum source tokens per batch, padding included; a single sentence may exceed it.
+        max_length: longer lines (in tokens, EOS included) are truncated and reported to `on_warning`.
+        window: maximum number of lines that are read before they are sorted by length and searched. A window also ends
+            after about four batches and at a pause.
+        on_progress: called after every batch with the number of lines it has finished.
+        on_warning: called with a message; defaults to Python's warnings.
+        constrain: maps the model and the lines of a batch to the model that is searched.
+        world: the ranks that share the work. All of them call this function; rank 0 reads `lines`, rank r searches
+            every batch i with i = r modulo the number of ranks, and all yield the same results.
+        search: options of `beam_search`: beam, alpha, penalty, max_extra and n_best.
+
+    Raises ValueError for an invalid option, before the first line is read.
     """
     check_search(**search)
-    for name, value, least in (("batch_tokens", batch_tokens, 1), ("max_length", max_length, 2), ("window", window, 1)):
-        if value < least:
-            raise ValueError(f"{name}: expected at least {least}; got {value}")
+    for name, value, minimum in (
+        ("batch_tokens", batch_tokens, 1),
+        ("max_length", max_length, 2),
+        ("window", window, 1),
+    ):
+        if value < minimum:
+            raise ValueError(f"{name}: expected at least {minimum}; got {value}")
     if model.max_length:
         max_length = min(max_length, model.max_length)
 
-    def found(part: list[str], sources: list[list[int]]) -> list[list[Hypothesis]]:
+    def search_window(texts: list[str], sources: list[list[int]]) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in sources]
-        filled = [i for i, ids in enumerate(sources) if ids]
-        if len(filled) < len(sources):
-            progress(len(sources) - len(filled))
-        least = max(LEAST_TOKENS, LEAST_TOKENS * search.get("beam", 4) // 4)
-        own: list[tuple[int, list[Hypothesis]]] = []
-        batches = length_batches([len(sources[i]) + 1 for i in filled], batch_tokens, least)
+        non_empty = [i for i, ids in enumerate(sources) if ids]
+        if len(non_empty) < len(sources):
+            on_progress(len(sources) - len(non_empty))
+        min_tokens = max(MIN_TOKENS, MIN_TOKENS * search.get("beam", 4) // 4)
+        rank_results: list[tuple[int, list[Hypothesis]]] = []
+        batches = length_batches([len(sources[i]) + 1 for i in non_empty], batch_tokens, min_tokens)
         for batch in islice(batches, world.rank, None, world.size):
-            members = [filled[j] for j in batch]
+            members = [non_empty[j] for j in batch]
             src = pad_sources([sources[i] for i in members], model.config)
-            best = beam_search(kept_to(model, [part[i] for i in members]), src, **search)
-            own += zip(members, best, strict=True)
-            progress(len(members))
-        for i, hypotheses in chain.from_iterable(world.gather(own)):
+            best = beam_search(constrain(model, [texts[i] for i in members]), src, **search)
+            rank_results += zip(members, best, strict=True)
+            on_progress(len(members))
+        for i, hypotheses in chain.from_iterable(world.gather(rank_results)):
             results[i] = hypotheses
         return results
 
-    def windows() -> Iterator[tuple[str, list[Hypothesis]]]:
-        rest, first = iter(lines), 1
-        while part := world.broadcast(_window(rest, window, AHEAD * batch_tokens) if world.rank == 0 else None):
-            sources = _encode(tokenizer, part, first, max_length, on_warning)
-            yield from zip(part, found(part, sources), strict=True)
-            first += len(part)
+    def search_windows() -> Iterator[tuple[str, list[Hypothesis]]]:
+        remaining, first, n_characters = iter(lines), 1, CHARACTERS_PER_TOKEN * batch_tokens
+        while texts := world.broadcast(_read_window(remaining, window, n_characters) if world.rank == 0 else None):
+            sources = _encode(tokenizer, texts, first, max_length, on_warning)
+            yield from zip(texts, search_window(texts, sources), strict=True)
+            first += len(texts)
 
-    return windows()
+    return search_windows()
 
 
-def _window(lines: Iterator[str | None], most: int, characters: int) -> list[str]:
-    """The next lines: `most` of them or so many characters, or those before a pause; none at the end."""
-    part: list[str] = []
+def _read_window(lines: Iterator[str | None], max_lines: int, max_characters: int) -> list[str]:
+    """Read lines up to a limit or a pause; an empty list means the end of the input."""
+    window: list[str] = []
     for line in lines:
         if line is not None:
-            part.append(line.removesuffix("\n").removesuffix("\r"))
-            characters -= len(line)
-        if part and (line is None or len(part) == most or characters <= 0):
+            window.append(line.removesuffix("\n").removesuffix("\r"))
+            max_characters -= len(line)
+        if window and (line is None or len(window) == max_lines or max_characters <= 0):
             break
-    return part
+    return window
 
 
 def _encode(
     tokenizer: Any, lines: Sequence[str], first: int, max_length: int, on_warning: Callable[[str], object]
 ) -> list[list[int]]:
-    """The token ids of each line, without EOS, cut to max_length - 1; `first` is the number of the first line."""
+    """Return the token ids of each line, without EOS, truncated to max_length - 1; `first` is the first line number."""
     sources = tokenizer.encode_batch(lines)
     for number, ids in enumerate(sources, first):
         if len(ids) >= max_length:
@@ -134,14 +147,14 @@ def _encode(
     return [list(ids[: max_length - 1]) for ids in sources]
 
 
-def length_batches(lengths: Sequence[int], batch_tokens: int, least: int = LEAST_TOKENS) -> Iterator[list[int]]:
-    """Cut the indices of `lengths` (tokens) into batches of like length, longest first.
+def length_batches(lengths: Sequence[int], batch_tokens: int, min_tokens: int = MIN_TOKENS) -> Iterator[list[int]]:
+    """Divide the indices of `lengths` (tokens) into batches of similar length, longest first.
 
-    A batch of n sentences counts for n x its longest (at least `least`) and is at most `batch_tokens`, or n = 1.
+    A batch of n sentences costs n times its longest (at least `min_tokens`); this is at most `batch_tokens`, or n = 1.
     """
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batch and (len(batch) + 1) * max(lengths[batch[0]], least) > batch_tokens:
+        if batch and (len(batch) + 1) * max(lengths[batch[0]], min_tokens) > batch_tokens:
             yield batch
             batch = []
         batch.append(i)
@@ -150,7 +163,7 @@ def length_batches(lengths: Sequence[int], batch_tokens: int, least: int = LEAST
 
 
 def pad_sources(sources: Sequence[Sequence[int]], config: Any) -> npx.Array:
-    """Token ids as a matrix (B, S) of int32: each row tokens, EOS, padding."""
+    """Return token ids as an int32 matrix (B, S) with rows of tokens, EOS and padding."""
     src = np.full((len(sources), max(map(len, sources)) + 1), config.pad_id, np.int32)  # (B, S)
     for row, ids in zip(src, sources, strict=True):
         row[: len(ids)] = ids
@@ -158,11 +171,11 @@ def pad_sources(sources: Sequence[Sequence[int]], config: Any) -> npx.Array:
     return src
 
 
-def numbered(found: Sequence[tuple[str, float]], index: int, n_best: int = 1) -> str:
-    """What is written for line `index` (from 0): the text or, for n_best > 1, Moses' lines `index ||| text ||| score`.
+def format_hypotheses(hypotheses: Sequence[tuple[str, float]], index: int, n_best: int = 1) -> str:
+    """Format the output for line `index` (from 0), without a final line end.
 
-    Without a line end after the last.
+    This is the best text, or for n_best > 1 lines `index ||| text ||| score` as Moses writes them.
     """
     if n_best == 1:
-        return found[0][0]
-    return "\n".join(f"{index} ||| {text} ||| {score:.4f}" for text, score in found)
+        return hypotheses[0][0]
+    return "\n".join(f"{index} ||| {text} ||| {score:.4f}" for text, score in hypotheses)

@@ -49,7 +49,7 @@ class Task(Generic[C, B]):
                 if not file:
                     raise UserError(f"data.{name}: expected a text file; got none; try {option(name)} FILE")
         for file in (file for files in texts.values() for file in files):
-            with closing(read_lines(file, chunk=1)) as lines:
+            with closing(read_lines(file, chunk_lines=1)) as lines:
                 next(lines)
         return texts
 

@@ -1,6 +1,6 @@
-"""Translation: pairs of sentences, BLEU while training; and the translation of text once trained.
+"""Translation of sentences: the task, with BLEU as its validation score, and the translation of text.
 
-`translate_lines` translates lines, `translate_stream` does the same for input of any size, as it comes.
+`translate_lines` translates a list of lines, `translate_stream` an input of any size as it arrives.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,11 +18,11 @@ from train.text.corpus import Corpus, prepare
 
 @dataclass(frozen=True)
 class TranslationKeys:
-    """Line i of the source file is translated by line i of the target file."""
+    """A translation model is trained on two files; line i of the target translates line i of the source."""
 
-    # Files may move between a run and its resumption: that they hold the same text is told by SHA-256.
+    # The paths may change when a run is resumed; the content is identified by its SHA-256.
     train_src: str = key(
-        "", "Training text, source language: UTF-8, a sentence a line. Also --train-src.", may_change=True
+        "", "Training text, source language: UTF-8, one sentence per line. Also --train-src.", may_change=True
     )
     train_tgt: str = key("", "Training text, target language. Also --train-tgt.", may_change=True)
     valid_src: str = key("", "Validation text, source language; empty: none. Also --valid-src.", may_change=True)
@@ -31,27 +31,29 @@ class TranslationKeys:
 
 @task
 class Translation(Pairs):
-    """Pairs of sentences, the second predicted from the first."""
+    """Predict the second sentence of a pair from the first."""
 
     name = "translation"
     keys = TranslationKeys
     files = {"train": ("train_src", "train_tgt"), "valid": ("valid_src", "valid_tgt")}
     scores = {"bleu": "BLEU"}
 
-    def prepare(self, files: Sequence[str], *how: Any) -> Corpus:
+    def prepare(self, files: Sequence[str], *args: Any) -> Corpus:
         src, tgt = files
-        return prepare(src, tgt, *how)
+        return prepare(src, tgt, *args)
 
     def describe_examples(self, corpus: Corpus, examples: Any) -> str:
         return super().describe_examples(corpus, examples).replace("pairs", "lines", 1)
 
     def evaluation(self, config: Any, tokenizer: Any, corpus: Corpus) -> "GreedyBleu | None":
-        how = "none" if config.data.pretokenizer == "whitespace" else "13a"  # none: the text is tokenised already
-        return GreedyBleu(tokenizer, corpus, config.search.max_extra, how) if config.train.validate_bleu else None
+        if not config.train.validate_bleu:
+            return None
+        tokenize = "none" if config.data.pretokenizer == "whitespace" else "13a"  # none: the text is tokenized
+        return GreedyBleu(tokenizer, corpus, config.search.max_extra, tokenize)
 
 
 class GreedyBleu:
-    """sacreBLEU of greedy search."""
+    """BLEU of greedy search on the validation text."""
 
     def __init__(self, tokenizer: Any, corpus: Corpus, max_extra: int, tokenize: str) -> None:
         self.tokenizer, self.corpus, self.max_extra, self.tokenize = tokenizer, corpus, max_extra, tokenize
@@ -69,33 +71,44 @@ class GreedyBleu:
         return {"bleu": corpus_bleu_for_validation(hypotheses, references, tokenize=self.tokenize)}
 
 
-# ---- translating text
+# ---- translation of text
 
 
 def translate_lines(model: Any, tokenizer: Any, lines: Iterable[str], **options: Any) -> list[list[tuple[str, float]]]:
-    """The translations of every line, in order: for each the `n_best` pairs (text, score), best first.
+    """Translate lines of text.
 
-    The options are `search_lines`'s.
+    Args:
+        model: a translation model, in eval mode.
+        tokenizer: its tokenizer.
+        lines: sentences, one per line.
+        options: keyword arguments of `search_lines`: beam, alpha, n_best, batch_tokens, ...
+
+    Returns, for each line, its `n_best` translations as (text, score), best first; [("", 0.0)] for an empty line.
+    Raises ValueError for an invalid option.
     """
     return list(translate_stream(model, tokenizer, lines, **options))
+
+
+def best_translations(model: Any, tokenizer: Any, lines: Iterable[str], **options: Any) -> list[str]:
+    """Return the best translation of each line (see `translate_lines`)."""
+    return [translations[0][0] for translations in translate_stream(model, tokenizer, lines, **options)]
 
 
 def translate_stream(
     model: Any, tokenizer: Any, lines: Iterable[str | None], **options: Any
 ) -> Iterator[list[tuple[str, float]]]:
-    """Yield the translations of one line after another: `n_best` pairs (text, score), best first.
+    """Yield the translations of each line, as `translate_lines` returns them; None in `lines` marks a pause.
 
-    A line without tokens stays empty: [("", 0.0)]. The options are `search_lines`'s. Raises ValueError for a bad
-    option, at once.
+    The options are checked immediately, before the first line is read.
     """
 
-    def texts(found: list[Any]) -> list[tuple[str, float]]:
-        decoded = tokenizer.decode_batch([h.tokens for h in found])
-        return [(_replace_line_ends(text), h.score) for text, h in zip(decoded, found, strict=True)] or [("", 0.0)]
+    def translations(hypotheses: list[Any]) -> list[tuple[str, float]]:
+        texts = tokenizer.decode_batch([h.tokens for h in hypotheses])
+        return [(_replace_line_ends(text), h.score) for text, h in zip(texts, hypotheses, strict=True)] or [("", 0.0)]
 
-    return (texts(found) for _, found in search_lines(model, tokenizer, lines, **options))
+    return (translations(hypotheses) for _, hypotheses in search_lines(model, tokenizer, lines, **options))
 
 
 def _replace_line_ends(text: str) -> str:
-    """`text` without line ends, so that line i of the output stays the translation of line i."""
+    """Replace line ends by spaces, so that line i of the output remains the translation of line i."""
     return text.replace("\r", " ").replace("\n", " ")

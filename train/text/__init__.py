@@ -1,1 +1,1 @@
-"""Text: lines, tokenizer, pairs of sentences as arrays, batches."""
+"""Text: reading lines, tokenizers, corpora of token arrays, batches."""

@@ -1,7 +1,7 @@
-"""The program that learns byte pairs, in a process of its own: `tokenizer.py` starts it, and `_merges` there says why.
+"""Program that trains byte-pair encoding in a separate process, started by `_train_merges` in tokenizer.py.
 
-It takes lines of JSON: a tokenizer.json without pieces, what the trainer is to know, each part of the text as a list of
-strings, null; and gives back the merges as one line. Alone in its process it imports nothing of this package.
+Reads lines of JSON: a tokenizer.json without a vocabulary, the trainer's settings, chunks of text as lists of strings,
+and null. Writes the merges as one line. Does not import this package.
 """
 
 import ctypes
@@ -15,24 +15,24 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 def main() -> None:
-    """Standard input to standard output."""
+    """Train on standard input and write the merges to standard output."""
     from tokenizers import Tokenizer, trainers
 
-    with suppress(OSError, AttributeError):  # nobody learns for a process that was killed
+    with suppress(OSError, AttributeError):  # die with the parent process
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    asked = (json.loads(line) for line in sys.stdin)
-    engine, settings, ended = Tokenizer.from_str(json.dumps(next(asked))), next(asked), False
+    messages = (json.loads(line) for line in sys.stdin)
+    engine, settings, is_complete = Tokenizer.from_str(json.dumps(next(messages))), next(messages), False
 
-    def parts() -> Iterator[list[str]]:
-        nonlocal ended
-        for part in asked:
-            if part is None:
-                ended = True
+    def chunks() -> Iterator[list[str]]:
+        nonlocal is_complete
+        for chunk in messages:
+            if chunk is None:
+                is_complete = True
                 return
-            yield part
+            yield chunk
 
-    engine.train_from_iterator(parts(), trainers.BpeTrainer(show_progress=False, **settings))
-    if ended:  # else who asks is gone
+    engine.train_from_iterator(chunks(), trainers.BpeTrainer(show_progress=False, **settings))
+    if is_complete:  # otherwise the parent process has died
         print(json.dumps(json.loads(engine.to_str())["model"]["merges"]), flush=True)
 
 

@@ -1,12 +1,11 @@
 """Sentence pairs as token arrays on disk.
 
 `prepare` streams two text files through a tokenizer into four flat files and a `meta.json`, which `Corpus` maps into
-memory: a token takes 2 bytes of disk (4 where there are over 65,536 pieces), a pair 16 bytes of offsets, and 4 bytes a
-pair, its lengths, stay in RAM.
+memory. On disk a token takes 2 bytes (4 for a vocabulary of more than 65,536 tokens) and a pair 16 bytes of offsets; in
+RAM a pair takes 4 bytes for its two lengths.
 
-Lengths here count the end mark: a sentence of n pieces has length n + 1, on both sides, which is also the number of
-positions that it takes in the encoder (`tokens + [EOS]`) and in the decoder (`[BOS] + tokens` in, `tokens + [EOS]`
-out).
+Lengths include the end token: a sentence of n subwords has length n + 1 on both sides. That is its number of positions
+in the encoder (`tokens + [EOS]`) and in the decoder (`[BOS] + tokens` in, `tokens + [EOS]` out).
 """
 
 import hashlib
@@ -22,14 +21,14 @@ from numpy.typing import NDArray
 from train.errors import UserError
 from train.text.lines import read_parallel
 from train.text.prepared import read_prepared, token_dtype, write_prepared
-from train.text.tokenizer import OWN_IDS, SpecialIds, Tokenizer
+from train.text.tokenizer import DEFAULT_IDS, SpecialIds, Tokenizer
 
-FORMAT = 2  # of the prepared files; a change of what they hold gets a new number, and older ones are prepared again
-LONGEST = 65_535  # lengths are kept as uint16
+FORMAT = 2  # of the prepared files; increment it when their content changes, so that old files are prepared again
+MAX_LENGTH = 65_535  # lengths are stored as uint16
 SIDES = ("src", "tgt")
 _NAMES = [f"{side}.{kind}" for side in SIDES for kind in ("tokens", "offsets")] + ["left-out"]
 
-Ints = NDArray[np.integer[Any]]
+IntArray = NDArray[np.integer[Any]]
 
 
 def prepare(
@@ -38,59 +37,63 @@ def prepare(
     tokenizer: Tokenizer,
     out_dir: str | PathLike[str],
     max_length: int = 256,
-    progress: Callable[[int], object] = lambda read: None,
+    on_progress: Callable[[int], object] = lambda n_read: None,
 ) -> "Corpus":
     """Encode two files, line i translating line i, into the folder `out_dir`, and open the result.
 
-    A pair is skipped (and counted) where a side is empty or longer than `max_length` tokens, end mark included.
-    Where `out_dir` already holds the result of the same text, tokenizer and `max_length`, it is used as it is.
-    `meta.json` is written last: an interrupted preparation is never taken for a finished one.  `progress` is told the
-    pairs read so far.
+    A pair is skipped (and counted) if a side is empty or longer than `max_length` tokens, end token included.
+    If `out_dir` already holds the result for the same text, tokenizer and `max_length`, it is reused.
+    `meta.json` is written last, so an interrupted preparation is never taken for a complete one. `on_progress` receives
+    the number of pairs read so far.
 
-    Raises `UserError` for unreadable or unequal files, for no pair left, and where `out_dir` cannot be written.
+    Raises `UserError` for unreadable files, for different numbers of lines, if no pair remains, and if `out_dir` cannot
+    be written.
     """
 
-    def encoded(*watch: Callable[[bytes], object]) -> Iterator[tuple[list[list[int]], ...]]:
-        for lines in read_parallel(src_path, tgt_path, watch=watch):
+    def encode(*on_bytes: Callable[[bytes], object]) -> Iterator[tuple[list[list[int]], ...]]:
+        for lines in read_parallel(src_path, tgt_path, on_bytes=on_bytes):
             yield tuple(tokenizer.encode_batch(side) for side in lines)
 
-    return prepare_pairs({"src": src_path, "tgt": tgt_path}, encoded, tokenizer, out_dir, max_length, progress)
+    return prepare_pairs({"src": src_path, "tgt": tgt_path}, encode, tokenizer, out_dir, max_length, on_progress)
 
 
 def prepare_pairs(
     paths: Mapping[str, str | PathLike[str]],
-    encoded: Callable[..., Iterable[tuple[list[list[int]], ...]]],
+    encode: Callable[..., Iterable[tuple[list[list[int]], ...]]],
     tokenizer: Tokenizer,
     out_dir: str | PathLike[str],
     max_length: int = 256,
-    progress: Callable[[int], object] = lambda read: None,
+    on_progress: Callable[[int], object] = lambda n_read: None,
 ) -> "Corpus":
-    """`prepare` for files of any kind: `encoded` yields the token ids of both sides of some pairs after others.
+    """Do the work of `prepare` for any kind of file.
 
-    It gets, for each of `paths` (by what each holds), a function to be told every byte read.
+    `encode` receives, for each of the `paths`, a function to call with every byte read, and yields chunks of pairs as
+    (source ids, target ids).
     """
-    if not 2 <= max_length <= LONGEST:
-        raise UserError(f"max_length: expected 2 to {LONGEST} tokens a side; got {max_length}; try 256")
+    if not 2 <= max_length <= MAX_LENGTH:
+        raise UserError(f"max_length: expected 2 to {MAX_LENGTH} tokens per side; got {max_length}; try 256")
     out_dir = Path(out_dir)
-    same = {"format": FORMAT, "tokenizer": tokenizer.digest, "max_length": max_length}
-    if read_prepared(out_dir, _sizes, paths, **same) is None:
+    identity = {"format": FORMAT, "tokenizer": tokenizer.digest, "max_length": max_length}
+    if read_prepared(out_dir, _file_sizes, paths, **identity) is None:
         dtype = token_dtype(tokenizer.vocab_size)
 
-        def fill(files: Sequence[BinaryIO]) -> dict[str, Any]:
+        def write_files(files: Sequence[BinaryIO]) -> dict[str, Any]:
             hashes = {name: hashlib.sha256() for name in paths}
-            chunks = encoded(*(found.update for found in hashes.values()))
-            pairs, tokens = _write(chunks, max_length, files, dtype, progress)
+            chunks = encode(*(sha256.update for sha256 in hashes.values()))
+            pairs, tokens = _write(chunks, max_length, files, dtype, on_progress)
             if not pairs["kept"]:
                 raise UserError(
                     f"{', '.join(map(str, paths.values()))}: expected at least one pair; got {pairs['empty']:,} with "
                     f"an empty side and {pairs['too_long']:,} over max_length {max_length}; try other files or a "
                     "larger data.max_length"
                 )
-            about = {"sources": {name: str(path) for name, path in paths.items()}, "dtype": dtype.name}
-            sha256 = {name: found.hexdigest() for name, found in hashes.items()}
-            return same | about | {"sha256": sha256, "pairs": pairs, "tokens": tokens}
+            sources = {name: str(path) for name, path in paths.items()}
+            digests = {name: sha256.hexdigest() for name, sha256 in hashes.items()}
+            return identity | {
+                "sources": sources, "dtype": dtype.name, "sha256": digests, "pairs": pairs, "tokens": tokens,
+            }  # fmt: skip
 
-        write_prepared(out_dir, _NAMES, fill)
+        write_prepared(out_dir, _NAMES, write_files)
     return Corpus.open(out_dir, tokenizer.special)
 
 
@@ -99,16 +102,16 @@ def _write(
     max_length: int,
     files: Sequence[BinaryIO],
     dtype: np.dtype[Any],
-    progress: Callable[[int], object],
+    on_progress: Callable[[int], object],
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Write the tokens and offsets of all chunks to `files`; the numbers of pairs (by fate) and tokens (by side)."""
+    """Write the tokens and offsets of all chunks; return the numbers of pairs (by outcome) and tokens (by side)."""
     pairs = {"read": 0, "kept": 0, "empty": 0, "too_long": 0}
     tokens = dict.fromkeys(SIDES, 0)
     for file in files[1:4:2]:
         file.write(np.zeros(1, np.int64).tobytes())
-    files[4].write(np.full(1, -1, np.int64).tobytes())  # no file is empty, for an empty one cannot be mapped
+    files[4].write(np.full(1, -1, np.int64).tobytes())  # an empty file could not be memory-mapped
     for encoded in chunks:
-        lengths = np.array([[len(ids) for ids in side] for side in encoded])  # (2, pairs), end mark not counted
+        lengths = np.array([[len(ids) for ids in side] for side in encoded])  # (2, pairs), without the end token
         empty, too_long = (lengths == 0).any(0), (lengths >= max_length).any(0)
         keep = ~(empty | too_long)
         files[4].write((pairs["read"] + np.flatnonzero(~keep)).tobytes())
@@ -122,41 +125,46 @@ def _write(
             tokens[side] += len(flat)
             files[2 * i].write(flat.tobytes())
             files[2 * i + 1].write(offsets.tobytes())
-        progress(pairs["read"])
+        on_progress(pairs["read"])
     return pairs, tokens
 
 
 class Corpus:
     """Pairs of token sequences: `len(corpus)`, `corpus.pair(i)`, `corpus.src_lengths`, `corpus.tgt_lengths`.
 
-    Lengths (uint16, shape (pairs,)) count the end mark.  `meta` is the content of `meta.json`, {} for one in memory.
+    Lengths (uint16, shape (pairs,)) include the end token. `meta` is the content of `meta.json`, {} if in memory.
     """
 
     def __init__(
         self,
-        tokens: Sequence[Ints],
-        offsets: Sequence[Ints],
-        special: SpecialIds = OWN_IDS,
+        tokens: Sequence[IntArray],
+        offsets: Sequence[IntArray],
+        special: SpecialIds = DEFAULT_IDS,
         meta: dict[str, Any] | None = None,
-        left_out: Ints | None = None,
+        skipped: IntArray | None = None,
     ) -> None:
-        """Wrap flat tokens and offsets of both sides: sentence i of a side is `tokens[offsets[i] : offsets[i + 1]]`.
+        """Wrap flat tokens and offsets of both sides.
 
-        `left_out`: the numbers, from 0 and in order, of the pairs of the text that are none of these.
+        Args:
+            tokens: token ids of the source and of the target; sentence i is `tokens[offsets[i] : offsets[i + 1]]`.
+            offsets: start of each sentence and end of the last one, per side.
+            special: ids of padding, begin and end.
+            meta: content of meta.json.
+            skipped: ascending indices, from 0, of the pairs of the text that are not in the corpus.
         """
-        self._left_out = np.zeros(0, np.int64) if left_out is None else left_out
+        self._skipped = np.zeros(0, np.int64) if skipped is None else skipped
         self.special, self.meta = special, meta or {}
         self._tokens, self._offsets = tuple(tokens), tuple(offsets)
         self.src_lengths, self.tgt_lengths = map(_lengths, offsets)
 
     @classmethod
-    def open(cls, out_dir: str | PathLike[str], special: SpecialIds = OWN_IDS) -> "Corpus":
-        """Map the files written by `prepare`; `special` are the ids of the tokenizer's marks.
+    def open(cls, out_dir: str | PathLike[str], special: SpecialIds = DEFAULT_IDS) -> "Corpus":
+        """Map the files written by `prepare`; `special` are the tokenizer's special ids.
 
-        Raises `UserError` where the files are missing or incomplete.
+        Raises `UserError` if the files are missing or damaged.
         """
         out_dir = Path(out_dir)
-        meta = read_prepared(out_dir, _sizes, {}, format=FORMAT)
+        meta = read_prepared(out_dir, _file_sizes, {}, format=FORMAT)
         if meta is None:
             raise UserError(f"{out_dir}: expected prepared data; got none, or damaged files; try preparing it again")
         dtypes = [np.dtype(meta["dtype"]), np.dtype(np.int64)] * 2 + [np.dtype(np.int64)]
@@ -165,7 +173,7 @@ class Corpus:
 
     @classmethod
     def from_pairs(cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> "Corpus":
-        """Hold pairs of token id sequences (no special ids) in memory."""
+        """Hold pairs of token id sequences (without special ids) in memory."""
         sides = list(zip(*pairs, strict=True)) or [(), ()]
         offsets = [np.concatenate([[0], np.cumsum([len(ids) for ids in side], dtype=np.int64)]) for side in sides]
         return cls([np.array(list(chain.from_iterable(side)), np.uint32) for side in sides], offsets)
@@ -174,7 +182,7 @@ class Corpus:
         return len(self.src_lengths)
 
     def pair(self, i: int) -> tuple[list[int], list[int]]:
-        """Token ids of pair i, source and target, without special ids."""
+        """Return the source and target token ids of pair i, without special ids."""
         if not 0 <= i < len(self):
             raise IndexError(f"pair: expected 0 to {len(self) - 1}; got {i}")
         src, tgt = (t[o[i] : o[i + 1]].tolist() for t, o in zip(self._tokens, self._offsets, strict=True))
@@ -182,17 +190,17 @@ class Corpus:
 
     @property
     def digest(self) -> Any:
-        """SHA-256 of the text of each side; None for pairs that never were files."""
+        """SHA-256 of the text of each side; None for pairs that were never in files."""
         return self.meta.get("sha256")
 
-    def numbers(self, indices: Ints) -> Ints:
-        """The numbers of pairs in the text they are from, in order and from 1: of lines, where a line is a pair."""
-        before = self._left_out - np.arange(len(self._left_out))  # kept pairs before each that was left out
-        found = np.sort(np.asarray(indices).astype(np.int64))
-        return found + 1 + np.searchsorted(before, found, side="right")
+    def line_numbers(self, indices: IntArray) -> IntArray:
+        """Return the ascending positions, from 1, of pairs in the original text, skipped pairs included."""
+        kept_before = self._skipped - np.arange(len(self._skipped))  # number of kept pairs before each skipped one
+        ordered = np.sort(np.asarray(indices).astype(np.int64))
+        return ordered + 1 + np.searchsorted(kept_before, ordered, side="right")
 
     def describe(self) -> str:
-        """How many pairs there are, and how many were left out and why."""
+        """Return the numbers of pairs, tokens and skipped pairs as text."""
         tokens = f"{int(self.src_lengths.sum()):,} + {int(self.tgt_lengths.sum()):,} tokens"
         pairs = self.meta.get("pairs")
         if pairs is None:
@@ -202,37 +210,40 @@ class Corpus:
             f"empty side, {pairs['too_long']:,} longer than {self.meta['max_length']} tokens"
         )
 
-    def rows(self, side: int, indices: Ints, bos: bool = False) -> NDArray[np.int32]:
-        """Padded rows `[BOS] + tokens + [EOS]` (BOS if asked for) of one side (0 source, 1 target): (B, L) int32."""
+    def padded(self, side: int, indices: IntArray, bos: bool = False) -> NDArray[np.int32]:
+        """Return one side (0 source, 1 target) of the pairs as rows `[BOS] + tokens + [EOS]` with padding.
+
+        Shape (B, L), int32; rows start with BOS only if `bos`.
+        """
         tokens, offsets = self._tokens[side], self._offsets[side]
         starts = offsets[indices][:, None]  # (B, 1)
-        lengths = offsets[np.asarray(indices) + 1][:, None] - starts  # (B, 1), without the end mark
+        lengths = offsets[np.asarray(indices) + 1][:, None] - starts  # (B, 1), without the end token
         columns = np.arange(int(lengths.max(initial=0)) + 1)  # (S,)
         rows = np.full((len(lengths), bos + len(columns)), self.special.bos_id, np.int32)
         body = rows[:, bos:]  # (B, S)
         if len(tokens):
-            body[...] = tokens.take(starts + columns, mode="clip")  # what lies beyond a sentence is overwritten below
+            body[...] = tokens.take(starts + columns, mode="clip")  # positions past the sentence are overwritten below
         body[columns == lengths] = self.special.eos_id
         body[columns > lengths] = self.special.pad_id
         return rows
 
 
-def _lengths(offsets: Ints, block: int = 1 << 20) -> NDArray[np.uint16]:
-    """Lengths with the end mark, (pairs,), computed by blocks: the int64 offsets of a large corpus stay on disk."""
+def _lengths(offsets: IntArray, block: int = 1 << 20) -> NDArray[np.uint16]:
+    """Return lengths with the end token, (pairs,), block by block so that the int64 offsets stay on disk."""
     lengths = np.empty(len(offsets) - 1, np.uint16)
     for i in range(0, len(lengths), block):
         exact = np.diff(offsets[i : i + block + 1]) + 1
-        if exact.max() > LONGEST:
+        if exact.max() > MAX_LENGTH:
             raise UserError(
-                f"pair {i + int(exact.argmax())}: expected at most {LONGEST} tokens a side; got {exact.max()}; "
-                f"try cutting it"
+                f"pair {i + int(exact.argmax())}: expected at most {MAX_LENGTH} tokens per side; got {exact.max()}; "
+                f"try splitting it"
             )
         lengths[i : i + block] = exact
     return lengths
 
 
-def _sizes(meta: dict[str, Any]) -> dict[str, int]:
-    """The bytes of each prepared file."""
+def _file_sizes(meta: dict[str, Any]) -> dict[str, int]:
+    """Return the size in bytes of each prepared file."""
     width, pairs = np.dtype(meta["dtype"]).itemsize, meta["pairs"]["kept"]
     sizes = [size for side in SIDES for size in (meta["tokens"][side] * width, 8 * (pairs + 1))]
     return dict(zip(_NAMES, [*sizes, 8 * (meta["pairs"]["read"] - pairs + 1)], strict=True))

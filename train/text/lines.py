@@ -1,7 +1,7 @@
-"""Text files, a sentence a line, read with every check that a mistake in them needs; of any size, a part at a time."""
+"""Reading UTF-8 text files of any size, one sentence per line, with an error message for every defect."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from os import PathLike
 from pathlib import Path
 
@@ -9,45 +9,47 @@ from train.errors import UserError
 from train.files import open_for_reading
 
 CHUNK_LINES = 8192
-LONGEST_LINE = 1 << 24  # bytes
+MAX_LINE_BYTES = 1 << 24
 
 
 def read_lines(
     path: str | PathLike[str],
     *,
-    chunk: int = CHUNK_LINES,
-    watch: Callable[[bytes], object] | None = None,
-    longest: int = LONGEST_LINE,
-    pipes: bool = False,
+    chunk_lines: int = CHUNK_LINES,
+    on_bytes: Callable[[bytes], object] | None = None,
+    max_line_bytes: int = MAX_LINE_BYTES,
+    allow_pipe: bool = False,
 ) -> Generator[list[str], None, None]:
-    r"""Yield the lines of a UTF-8 text file in lists of `chunk` lines (the last one shorter), so that any size fits.
+    r"""Yield the lines of a UTF-8 text file in lists of `chunk_lines` lines; the last list may be shorter.
 
-    Only "\n" ends a line: U+0085 and U+2028 belong to the text.  A "\r" before it, a byte order mark at the start and a
-    missing last "\n" are tolerated.  `watch`, if given, sees every byte in order (a hash's `update`, for one).
-    A pipe can be read but once, so it is refused unless `pipes`.
+    Only "\n" ends a line: U+0085 and U+2028 are part of the text. A "\r" before it, a byte order mark at the start and
+    a missing last "\n" are accepted. `on_bytes` is called with all bytes in order, for example a hash's `update`.
+    A pipe can be read only once and is rejected unless `allow_pipe`.
 
-    Raises `UserError` for a missing or unreadable file, a folder, an empty file, and (with its line) for invalid UTF-8
-    and a line of over `longest` bytes.
+    Raises `UserError` for a missing, unreadable or empty file, a folder, and (with the line number) for invalid UTF-8
+    and a line of more than `max_line_bytes` bytes.
     """
     path = Path(path)
-    with open_for_reading(path, "a text file", pipes) as file:
+    with open_for_reading(path, "a text file", allow_pipe) as file:
         first = 1  # number of the chunk's first line, from 1
-        while raw := list(islice(iter(lambda: file.readline(longest + 1), b""), chunk)):
+        while raw := list(islice(iter(lambda: file.readline(max_line_bytes + 1), b""), chunk_lines)):
             block = b"".join(raw)
-            if len(block) > longest and (long := [n for n, bytes_ in enumerate(raw, first) if len(bytes_) > longest]):
-                raise UserError(
-                    f"{path}, line {long[0]}: expected a line of at most {longest:,} bytes; got a longer one; "
-                    "try a file with a sentence a line"
-                )
-            if watch is not None:
-                watch(block)
+            if len(block) > max_line_bytes:
+                for number, line in enumerate(raw, first):
+                    if len(line) > max_line_bytes:
+                        raise UserError(
+                            f"{path}, line {number}: expected at most {max_line_bytes:,} bytes; got a longer line; "
+                            "try one sentence per line"
+                        )
+            if on_bytes is not None:
+                on_bytes(block)
             try:
                 text = block.decode("utf-8")
             except UnicodeDecodeError as error:
-                line = first + block.count(b"\n", 0, error.start)
+                number = first + block.count(b"\n", 0, error.start)
                 column = error.start - block.rfind(b"\n", 0, error.start)
                 raise UserError(
-                    f"{path}, line {line}: expected UTF-8 text; got 0x{block[error.start]:02x} as byte {column} of "
+                    f"{path}, line {number}: expected UTF-8 text; got 0x{block[error.start]:02x} as byte {column} of "
                     f"the line; try converting the file (iconv -t UTF-8) or removing the line on both sides"
                 ) from None
             lines = text.split("\n")
@@ -63,21 +65,30 @@ def read_lines(
             raise UserError(f"{path}: expected at least one line of text; got an empty file; try another file")
 
 
-def read_parallel(
-    *paths: str | PathLike[str], chunk: int = CHUNK_LINES, watch: Sequence[Callable[[bytes], object] | None] = ()
-) -> Iterator[tuple[list[str], ...]]:
-    """Yield a part of the lines of each file, equally many, where line i of one translates line i of another.
+def read_all_lines(path: str | PathLike[str], allow_pipe: bool = False) -> list[str]:
+    """Return all lines of a text file (see `read_lines`)."""
+    return list(chain.from_iterable(read_lines(path, allow_pipe=allow_pipe)))
 
-    Raises `UserError` as `read_lines` does, and where the files have unequal numbers of lines (at their end).
+
+def read_parallel(
+    *paths: str | PathLike[str],
+    chunk_lines: int = CHUNK_LINES,
+    on_bytes: Sequence[Callable[[bytes], object] | None] = (),
+) -> Iterator[tuple[list[str], ...]]:
+    """Yield chunks of lines of several files, where line i of one file translates line i of the others.
+
+    Raises `UserError` like `read_lines`, and at the end if the files have different numbers of lines.
     """
-    sides = [read_lines(path, chunk=chunk, watch=see) for path, see in zip_longest(paths, watch)]
-    before = 0
-    for parts in zip_longest(*sides, fillvalue=[]):
-        if len(set(map(len, parts))) > 1:
-            counts = [before + len(lines) + sum(map(len, side)) for lines, side in zip(parts, sides, strict=True)]
+    sides = [
+        read_lines(path, chunk_lines=chunk_lines, on_bytes=callback) for path, callback in zip_longest(paths, on_bytes)
+    ]
+    n_read = 0
+    for chunks in zip_longest(*sides, fillvalue=[]):
+        if len(set(map(len, chunks))) > 1:
+            counts = [n_read + len(lines) + sum(map(len, side)) for lines, side in zip(chunks, sides, strict=True)]
             raise UserError(
-                f"{', '.join(map(str, paths))}: expected equally many lines, line i translating line i; "
+                f"{', '.join(map(str, paths))}: expected equal numbers of lines, line i translating line i; "
                 f"got {' and '.join(f'{count:,}' for count in counts)}; try files made from the same pairs"
             )
-        before += len(parts[0])
-        yield parts
+        n_read += len(chunks[0])
+        yield chunks

@@ -1,8 +1,8 @@
-"""Plain text for language models: a tokenizer that gives back every character, and text as one long row of tokens.
+"""Plain text for language models: a lossless tokenizer, and a text as one sequence of tokens.
 
-Here white space is text like any other: `decode(encode(text))` is the text. Lines are read as everywhere (a line feed
-ends one; a carriage return before it and a byte order mark are left out) and each is encoded with its end, so that the
-tokens do not depend on how a text is cut into chunks.
+White space is preserved: `decode(encode(text))` is the text. Lines are read as in lines.py (a carriage return before
+the line feed and a byte order mark are dropped) and each is encoded with its line feed, so the tokens do not depend on
+how the text is divided into chunks.
 """
 
 import hashlib
@@ -19,71 +19,85 @@ from tokenizers import Regex, decoders, pre_tokenizers
 
 from train.errors import UserError
 from train.text.batches import shuffled
-from train.text.corpus import Ints
+from train.text.corpus import IntArray
 from train.text.lines import read_lines
 from train.text.prepared import read_prepared, token_dtype, write_prepared
-from train.text.tokenizer import OWN_IDS, SPECIALS, Tokenizer, byte_pairs, choice, pieces_of_bytes, tokenizer_spec
+from train.text.tokenizer import (
+    DEFAULT_IDS,
+    SPECIALS,
+    Tokenizer,
+    byte_pretokenizer,
+    check_choice,
+    tokenizer_spec,
+    train_bpe,
+)
 
 KINDS = ("characters", "bpe")
 FORMAT = 2  # of the prepared file
-# Words with the space before them, digits, the rest, a line's end, other white space: no piece reaches across.
-PIECES = r" ?[\p{L}\p{M}]{1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{M}\p{N}]{1,100}|\n|[^\S\n]{1,100}|[\s\S]"
+# Words with the space before them, digits, symbols, line feeds, other white space; no subword spans two of these.
+WORDS = r" ?[\p{L}\p{M}]{1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{M}\p{N}]{1,100}|\n|[^\S\n]{1,100}|[\s\S]"
 
 
 class PlainTokenizer(Tokenizer):
-    """A vocabulary of characters, or of pieces of UTF-8 bytes, that keeps white space as it is."""
+    """A vocabulary of characters, or of subwords of UTF-8 bytes, that preserves white space."""
 
     @classmethod
-    def learn(cls, paths: Sequence[str | PathLike[str]], kind: str, vocab_size: int) -> Tokenizer:
-        """Learn from text files: every character that occurs, or by byte-pair encoding at most `vocab_size` pieces.
+    def from_files(cls, paths: Sequence[str | PathLike[str]], kind: str, vocab_size: int) -> Tokenizer:
+        """Train on text files: every character that occurs, or at most `vocab_size` subwords by byte-pair encoding.
 
-        Raises `UserError` for an unknown kind, an unreadable file, and for more characters than `vocab_size`.
+        Raises `UserError` for an unknown kind, an unreadable file and for more characters than `vocab_size`.
         """
-        choice("tokenizer", kind, KINDS)
+        check_choice("tokenizer", kind, KINDS)
         lines = chain.from_iterable(map(read_plain, paths))
         if kind == "characters":
-            found = sorted(set().union(*(set(line) for chunk in lines for line in chunk)))
-            if len(SPECIALS) + len(found) > vocab_size:
+            characters = sorted(set().union(*(set(line) for chunk in lines for line in chunk)))
+            if len(SPECIALS) + len(characters) > vocab_size:
                 raise UserError(
-                    f"data.vocab_size: expected at least {len(SPECIALS) + len(found)}, the text's {len(found)} "
-                    f"different characters and {len(SPECIALS)} special ones; got {vocab_size}; "
-                    'try more, or tokenizer = "bpe"'
+                    f"data.vocab_size: expected at least {len(SPECIALS) + len(characters)}, {len(characters)} "
+                    f"different characters and {len(SPECIALS)} special tokens; got {vocab_size}; "
+                    'try a larger one, or tokenizer = "bpe"'
                 )
-            vocabulary = {piece: i for i, piece in enumerate((*SPECIALS, *found))}
-            model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": SPECIALS[OWN_IDS.unk_id]}
+            vocabulary = {token: i for i, token in enumerate((*SPECIALS, *characters))}
+            model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": SPECIALS[DEFAULT_IDS.unk_id]}
             split = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
             return cls(tokenizer_spec(model, None, split, decoders.Fuse()))
-        pieces = pieces_of_bytes(PIECES)
-        return cls(tokenizer_spec(byte_pairs(lines, vocab_size, None, pieces), None, pieces, decoders.ByteLevel()))
+        pretokenizer = byte_pretokenizer(WORDS)
+        model = train_bpe(lines, vocab_size, None, pretokenizer)
+        return cls(tokenizer_spec(model, None, pretokenizer, decoders.ByteLevel()))
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """Text of each sequence of ids, white space as it was; special ids are left out."""
-        plain = [[int(i) for i in ids] for ids in sequences]
-        return self._ask(self._engine.decode_batch, plain, skip_special_tokens=True)
+        """Return the text of each sequence of ids, white space included; special ids are dropped."""
+        ids = [[int(i) for i in sequence] for sequence in sequences]
+        return self._call(self._engine.decode_batch, ids, skip_special_tokens=True)
 
 
-def read_plain(path: str | PathLike[str], watch: Callable[[bytes], object] | None = None) -> Iterator[list[str]]:
-    """Yield the lines of a text file, each with its end, as `read_lines`."""
-    for chunk in read_lines(path, watch=watch, longest=sys.maxsize - 1):  # a whole text may be one line
+def read_plain(path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None) -> Iterator[list[str]]:
+    """Yield chunks of the lines of a text file, each with its line feed (see `read_lines`)."""
+    for chunk in read_lines(path, on_bytes=on_bytes, max_line_bytes=sys.maxsize - 1):  # the text may be one line
         yield [line + "\n" for line in chunk]
 
 
 @dataclass(frozen=True)
 class PlainText:
-    """A text as one row of token ids, `tokens` (N,); `meta` is the content of its meta.json, {} for one in memory.
+    """A text as one sequence of token ids.
 
-    UserError for a text shorter than one window.
+    Args:
+        tokens: token ids (N,).
+        length: predictions per window.
+        meta: content of meta.json, {} for a text in memory.
+
+    Raises UserError for a text shorter than one window.
     """
 
-    tokens: Ints
-    length: int  # of a window: predictions in a row
+    tokens: IntArray
+    length: int
     meta: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.tokens) <= self.length:
             name = self.meta["sources"]["text"] if self.meta else "data"
             raise UserError(
-                f"{name}: expected a text of at least {self.length + 1} tokens, data.max_length and one more; "
+                f"{name}: expected a text of at least {self.length + 1} tokens (data.max_length + 1); "
                 f"got {len(self.tokens)}; try a longer text or a smaller data.max_length"
             )
 
@@ -94,54 +108,56 @@ class PlainText:
         tokenizer: Tokenizer,
         out_dir: Path,
         length: int,
-        progress: Callable[[int], object] = lambda read: None,
+        on_progress: Callable[[int], object] = lambda n_read: None,
     ) -> "PlainText":
-        """Encode a file into the folder `out_dir`, or use what it already holds of it. UserError for an unreadable one.
+        """Encode a file into the folder `out_dir`, or reuse the folder if it holds the result for the same text.
 
-        `progress` is told the lines read so far.
+        `on_progress` receives the number of lines read so far. Raises UserError for an unreadable file.
         """
-        same = {"format": FORMAT, "tokenizer": tokenizer.digest}
-        meta = read_prepared(out_dir, _sizes, {"text": path}, **same)
+        identity = {"format": FORMAT, "tokenizer": tokenizer.digest}
+        meta = read_prepared(out_dir, _file_sizes, {"text": path}, **identity)
         if meta is None:
             dtype = token_dtype(tokenizer.vocab_size)
 
-            def fill(files: Sequence[BinaryIO]) -> dict[str, Any]:
-                found, tokens, read = hashlib.sha256(), 0, 0
-                for lines in read_plain(path, watch=found.update):
+            def write_files(files: Sequence[BinaryIO]) -> dict[str, Any]:
+                sha256, n_tokens, n_lines = hashlib.sha256(), 0, 0
+                for lines in read_plain(path, on_bytes=sha256.update):
                     ids = np.fromiter(chain.from_iterable(tokenizer.encode_batch(lines)), dtype)
                     files[0].write(ids.tobytes())
-                    tokens, read = tokens + len(ids), read + len(lines)
-                    progress(read)
-                about = {"sources": {"text": str(path)}, "dtype": dtype.name, "tokens": tokens, "lines": read}
-                return same | about | {"sha256": {"text": found.hexdigest()}}
+                    n_tokens, n_lines = n_tokens + len(ids), n_lines + len(lines)
+                    on_progress(n_lines)
+                return identity | {
+                    "sources": {"text": str(path)}, "dtype": dtype.name, "tokens": n_tokens, "lines": n_lines,
+                    "sha256": {"text": sha256.hexdigest()},
+                }  # fmt: skip
 
-            meta = write_prepared(out_dir, ["text.tokens"], fill)
+            meta = write_prepared(out_dir, ["text.tokens"], write_files)
         return cls(np.asarray(np.memmap(out_dir / "text.tokens", np.dtype(meta["dtype"]), "r")), length, meta)
 
     @property
     def digest(self) -> Any:
-        """SHA-256 of the text; None for one that never was a file."""
+        """SHA-256 of the text; None for a text that was never in a file."""
         return self.meta.get("sha256")
 
     def describe(self) -> str:
-        """How much there is."""
+        """Return the numbers of tokens and lines as text."""
         return f"{len(self.tokens):,} tokens" + (f" in {self.meta['lines']:,} lines" if self.meta else "")
 
 
-def _sizes(meta: dict[str, Any]) -> dict[str, int]:
-    """The bytes of the prepared file."""
+def _file_sizes(meta: dict[str, Any]) -> dict[str, int]:
+    """Return the size in bytes of the prepared file."""
     return {"text.tokens": meta["tokens"] * np.dtype(meta["dtype"]).itemsize}
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Equally long stretches of a text: each position but the last is followed by what is to be predicted there."""
+    """A batch of windows of equal length; the token after each position is the one to predict."""
 
-    ids: Ints  # (B, T + 1)
+    ids: IntArray  # (B, T + 1)
 
     @property
     def n_target_tokens(self) -> int:
-        """Predicted tokens."""
+        """Number of predicted tokens."""
         return len(self.ids) * (self.ids.shape[1] - 1)
 
     n_tokens = n_target_tokens
@@ -152,53 +168,53 @@ class Windows:
         return len(self.ids), self.ids.shape[1] - 1
 
     def describe(self) -> str:
-        """Its shape in words."""
+        """Return the shape as text."""
         return "{} windows of {} tokens".format(*self.shape)
 
     def halves(self) -> list["Windows"]:
-        """The first and the second half of the windows; these themselves where there is only one."""
+        """Return the two halves of the batch, or the batch itself if it has only one window."""
         middle = len(self.ids) // 2
         return [Windows(self.ids[:middle]), Windows(self.ids[middle:])] if middle else [self]
 
 
 class WindowBatches:
-    """Cuts a text into batches of windows of `text.length` predictions, at most `batch_tokens` of them a batch.
+    """Batches of windows of `text.length` predictions, at most `batch_tokens` predictions per batch.
 
-    Each epoch lays the windows end to end from another place within the first of them, and shuffles them; all of it
-    follows from (seed, epoch). What does not fill a window is left out of that epoch.
+    Each epoch divides the text into adjacent windows, from a random offset within the first window, and shuffles them.
+    The result depends only on (seed, epoch). Tokens that do not fill a window are skipped in that epoch.
     """
 
     def __init__(self, text: PlainText, batch_tokens: int, seed: int = 1) -> None:
-        """Raise `UserError` for a window of more than `batch_tokens`."""
+        """Raise `UserError` if a window has more than `batch_tokens` predictions."""
         length = text.length
         if length > batch_tokens:
             raise UserError(
                 f"batch_tokens: expected at least data.max_length = {length}; got {batch_tokens}; try {length}"
             )
         self.text, self.length, self.seed = text, length, seed
-        self.each = batch_tokens // length  # windows a batch
+        self.batch_size = batch_tokens // length  # windows
 
-    def epoch(self, epoch: int) -> list[Ints]:
-        """The first positions of each batch's windows."""
+    def epoch(self, epoch: int) -> list[IntArray]:
+        """Return the batches of epoch 0, 1, ... as arrays of window starts."""
         bits = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
         predictions = len(self.text.tokens) - 1
-        first = int(bits.random_raw()) % min(self.length, predictions - self.length + 1)
-        starts = first + self.length * shuffled((predictions - first) // self.length, bits).astype(np.int64)
-        return [starts[i : i + self.each] for i in range(0, len(starts), self.each)]
+        offset = int(bits.random_raw()) % min(self.length, predictions - self.length + 1)
+        starts = offset + self.length * shuffled((predictions - offset) // self.length, bits).astype(np.int64)
+        return [starts[i : i + self.batch_size] for i in range(0, len(starts), self.batch_size)]
 
-    def sizes(self, starts: Ints) -> tuple[int, int]:
-        """`n_target_tokens` and `n_tokens` of the batch of these windows, without making it."""
+    def sizes(self, starts: IntArray) -> tuple[int, int]:
+        """Return `n_target_tokens` and `n_tokens` of the batch of these windows without building it."""
         return len(starts) * self.length, len(starts) * self.length
 
-    def batch(self, starts: Ints) -> Windows:
-        """The windows at these positions (B,)."""
+    def batch(self, starts: IntArray) -> Windows:
+        """Build the batch of the windows that start at these positions (B,)."""
         return Windows(self.text.tokens[starts[:, None] + np.arange(self.length + 1)].astype(np.int32))
 
-    def in_order(self) -> Iterator[tuple[Ints, Windows]]:
-        """Every prediction of the text once: whole windows from its beginning, then what is left, a shorter one."""
+    def in_order(self) -> Iterator[tuple[IntArray, Windows]]:
+        """Yield each prediction of the text once: full windows from the start, then a shorter one for the rest."""
         predictions = len(self.text.tokens) - 1
         starts = np.arange(0, predictions - self.length + 1, self.length)
-        for i in range(0, len(starts), self.each):
-            yield starts[i : i + self.each], self.batch(starts[i : i + self.each])
+        for i in range(0, len(starts), self.batch_size):
+            yield starts[i : i + self.batch_size], self.batch(starts[i : i + self.batch_size])
         if rest := predictions % self.length:
             yield np.array([predictions - rest]), Windows(self.text.tokens[None, -rest - 1 :].astype(np.int32))

@@ -1,16 +1,14 @@
-r"""Text to token ids and back: a joint sub-word vocabulary learned on the training text (section 5.1 of the paper).
+r"""Text to token ids and back: a joint subword vocabulary trained on the training text (section 5.1 of the paper).
 
-Text is first normalised: a run of white space becomes one space.  Then it is cut into words, each with the space
-before it, and a word is spelled in UTF-8 bytes (a printable character stands for each, "Ġ" for a space) and joined
-into pieces:
+Each run of white space becomes one space. The text is split into words, each with the space before it; a word is
+spelled in UTF-8 bytes (one printable character per byte, "Ġ" for a space) and segmented into subwords:
 
-    bpe        byte-pair encoding: the earliest learned merge that applies, again and again        (EN-DE in the paper)
-    wordpiece  greedy: the longest piece that the rest of the word starts with, again and again    (EN-FR in the paper)
+    bpe        byte-pair encoding: apply the earliest learned merge repeatedly                     (EN-DE in the paper)
+    wordpiece  greedy: take the longest subword that is a prefix of the remaining word, repeatedly (EN-FR in the paper)
 
-All 256 bytes are pieces, so nothing is ever unknown and `decode(encode(text))` is the normalised text, whatever it
-holds.  Both kinds learn their pieces with the pair-merging trainer of Hugging Face `tokenizers`, and the result is a
-`tokenizer.json` that the library loads by itself.  We write that file ourselves, in a fixed order, so that the same
-text always gives the same bytes.
+All 256 bytes are in the vocabulary, so no text is unknown and `decode(encode(text))` is the normalized text. Both
+kinds are trained by the byte-pair trainer of Hugging Face `tokenizers`, and the result is a standard `tokenizer.json`.
+The file is written here in a fixed order, so that the same text always gives the same bytes.
 """
 
 import hashlib
@@ -34,22 +32,22 @@ from train.text.lines import read_lines, read_parallel
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 KINDS = ("bpe", "wordpiece")
-# A word over 100 characters is cut, for longest-match takes cubic time in a word's length.  "<" never stays with
-# letters, so that no piece of text can be spelled like a special token, whichever kind of model looks for it.
+# Words are cut at 100 characters because longest-match takes cubic time in a word's length. "<" is always separate
+# from letters, so that no subword can be spelled like a special token.
 PRETOKENIZERS = {
-    "words": r" ?[\p{L}\p{M}]{1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{M}\p{N}]{1,100}",  # letters, digits, the rest
-    "whitespace": r" ?(?:<|[^\s<]{1,100})",  # for text that is already tokenised
+    "words": r" ?[\p{L}\p{M}]{1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{M}\p{N}]{1,100}",  # letters, digits, symbols
+    "whitespace": r" ?(?:<|[^\s<]{1,100})",  # for text that is already tokenized
 }
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())  # 256 characters, one per byte
-SMALLEST = len(SPECIALS) + len(ALPHABET)
+MIN_VOCAB_SIZE = len(SPECIALS) + len(ALPHABET)
 # Unicode's White_Space, spelled out because Python's \s also takes U+001C to U+001F.
 SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-ATTEMPT = "a copy of the file, or training the tokenizer again"  # for one that was damaged
+REMEDY = "a copy of the file, or training the tokenizer again"  # for a damaged file
 _SPACE_RUN = re.compile(f"[{SPACES}]+")
 
 
 class SpecialIds(NamedTuple):
-    """The ids that stand for no text: padding, begin and end of a sentence, what is unknown; here those of our own."""
+    """Ids of padding, begin of sentence, end of sentence and unknown token; the defaults are those of `train`."""
 
     pad_id: int = 0
     bos_id: int = 1
@@ -57,48 +55,61 @@ class SpecialIds(NamedTuple):
     unk_id: int = 3
 
 
-OWN_IDS = SpecialIds()
+DEFAULT_IDS = SpecialIds()
 
 
 class Tokenizer:
-    """A sub-word vocabulary with `encode_batch` and `decode`, made by `Tokenizer.train` or `Tokenizer.load`.
+    """A subword vocabulary with `encode_batch` and `decode`, made by `Tokenizer.train` or `Tokenizer.load`.
 
-    Ids: `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, the 256 bytes, then the pieces in the order in which they were
-    learned.  `encode_batch` adds no special id, and a special token's name inside the text is text like any other.
+    Ids: `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, the 256 bytes, then the subwords in the order in which they were
+    learned. `encode_batch` adds no special ids, and the name of a special token in the text is ordinary text.
+
+    Attributes:
+        special: the special ids, also available as `pad_id`, `bos_id` and `eos_id`.
+        vocab_size: number of ids.
+        n_outputs: ids below this one may be produced by a decoder.
+        digest: SHA-256 of the content, in hexadecimal.
     """
 
     def __init__(self, spec: dict[str, Any], name: str = "tokenizer.json") -> None:
-        """Wrap the content of a `tokenizer.json`, called `name` in messages; raise `UserError` if it cannot serve."""
+        """Wrap the content of a `tokenizer.json`.
+
+        Args:
+            spec: the parsed JSON.
+            name: name of the file in error messages.
+
+        Raises `UserError` if the library rejects it, if a special token is missing, or if the ids are not 0 to n - 1.
+        """
         try:
-            # What would make encoding random or ragged in a foreign file is switched off.
+            # Disable settings of foreign files that would make encoding random or change its length.
             spec = {**spec, "truncation": None, "padding": None, "model": {**spec["model"]}}
             if spec["model"].get("dropout"):
                 spec["model"]["dropout"] = None
             engine = HuggingFaceTokenizer.from_str(json.dumps(spec))
-            engine.encode_special_tokens = True  # "</s>" in the text is text
+            engine.encode_special_tokens = True  # treat "</s>" in the text as text
         except (KeyboardInterrupt, SystemExit, MemoryError):
             raise
-        except BaseException as error:  # a panic inside the library is no Exception
+        except BaseException as error:  # a panic in the library is not an Exception
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(f"{name}: expected a Hugging Face tokenizer.json; got '{reason}'; try {ATTEMPT}") from None
-        ids = [engine.token_to_id(piece) for piece in SPECIALS]
-        known = [i for i in ids if i is not None]
-        if len({*known}) < len(SPECIALS):
+            raise UserError(f"{name}: expected a Hugging Face tokenizer.json; got '{reason}'; try {REMEDY}") from None
+        ids = [engine.token_to_id(token) for token in SPECIALS]
+        special_ids = [i for i in ids if i is not None]
+        if len({*special_ids}) < len(SPECIALS):
             raise UserError(
-                f"{name}: expected {', '.join(SPECIALS)}, each with an id of its own; "
+                f"{name}: expected different ids for {', '.join(SPECIALS)}; "
                 f"got {', '.join('none' if i is None else str(i) for i in ids)}; try one trained by this program"
             )
         vocabulary = engine.get_vocab(with_added_tokens=True)
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise UserError(
-                f"{name}: expected ids 0 to {len(vocabulary) - 1} once each; got gaps or repeated ids; try {ATTEMPT}"
+                f"{name}: expected each id from 0 to {len(vocabulary) - 1} once; got gaps or repeated ids; try {REMEDY}"
             )
         self._spec, self._name = spec, name
         self._engine = engine
-        self.special = SpecialIds(*known)
+        self.special = SpecialIds(*special_ids)
         self.pad_id, self.bos_id, self.eos_id, _ = self.special
         self.vocab_size = len(vocabulary)
-        self.n_outputs = self.vocab_size  # the ids below it are those that a model may write
+        self.n_outputs = self.vocab_size
         canonical = json.dumps(spec, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
         self.digest = hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -111,35 +122,41 @@ class Tokenizer:
         pretokenizer: str = "words",
         parallel: bool = False,
     ) -> "Tokenizer":
-        """Learn one vocabulary of at most `vocab_size` pieces (specials and bytes included) on all the files together.
+        """Train one vocabulary on all the files together. The same text gives the same tokenizer.
 
-        A pair of pieces seen once is no piece, so a small text gives fewer.  The same text gives the same tokenizer.
-        Raises `UserError` for an unknown kind or pretokenizer, a vocabulary below 260, an unreadable file and, where
-        the files are `parallel`, for unequal numbers of lines.
+        Args:
+            paths: one or more UTF-8 text files.
+            kind: "bpe" or "wordpiece".
+            vocab_size: maximum number of tokens, at least 260, special tokens and bytes included. A small text gives
+                fewer, because a pair of subwords that occurs once is not merged.
+            pretokenizer: "words", or "whitespace" for text that is already tokenized.
+            parallel: the files are translations of each other and must have equal numbers of lines.
+
+        Raises `UserError` for an invalid argument, an unreadable file and unequal numbers of lines.
         """
         paths = [paths] if isinstance(paths, str | PathLike) else list(paths)
         lines = chain.from_iterable(read_parallel(*paths) if parallel else map(read_lines, paths))
-        return cls(cls.learned(lines, kind, vocab_size, pretokenizer))
+        return cls(cls.train_spec(lines, kind, vocab_size, pretokenizer))
 
     @staticmethod
-    def learned(lines: Iterable[list[str]], kind: str, vocab_size: int, pretokenizer: str) -> dict[str, Any]:
-        """`train` on lines, a part of them at a time: the content of the tokenizer.json."""
-        choice("tokenizer", kind, KINDS)
-        choice("pretokenizer", pretokenizer, PRETOKENIZERS)
-        squeeze = normalizers.Replace(Regex(f"[{SPACES}]+"), " ")
-        normalizer = normalizers.Sequence([squeeze, normalizers.Strip(), normalizers.Prepend(" ")])
-        pieces = pieces_of_bytes(PRETOKENIZERS[pretokenizer])
-        model = byte_pairs(lines, vocab_size, normalizer, pieces)
+    def train_spec(lines: Iterable[list[str]], kind: str, vocab_size: int, pretokenizer: str) -> dict[str, Any]:
+        """Train on chunks of lines and return the content of a tokenizer.json (arguments as for `train`)."""
+        check_choice("tokenizer", kind, KINDS)
+        check_choice("pretokenizer", pretokenizer, PRETOKENIZERS)
+        single_spaces = normalizers.Replace(Regex(f"[{SPACES}]+"), " ")
+        normalizer = normalizers.Sequence([single_spaces, normalizers.Strip(), normalizers.Prepend(" ")])
+        byte_words = byte_pretokenizer(PRETOKENIZERS[pretokenizer])
+        model = train_bpe(lines, vocab_size, normalizer, byte_words)
         if kind == "wordpiece":
             flags = {"continuing_subword_prefix": "", "max_input_chars_per_word": 1000}
             model = {"type": "WordPiece", **flags, "unk_token": model["unk_token"], "vocab": model["vocab"]}
         decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-        return tokenizer_spec(model, normalizer, pieces, decoder)
+        return tokenizer_spec(model, normalizer, byte_words, decoder)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Tokenizer":
-        """Read a `tokenizer.json`.  Raises `UserError` for a missing or damaged one, or one without our special ids."""
-        spec = read_json(path, "a Hugging Face tokenizer.json", ATTEMPT)
+        """Read a `tokenizer.json`; raise `UserError` if it is missing, damaged or lacks our special tokens."""
+        spec = read_json(path, "a Hugging Face tokenizer.json", REMEDY)
         if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
             raise UserError(
                 f"{path}: expected a Hugging Face tokenizer.json; got JSON without a 'model'; try another file"
@@ -151,135 +168,134 @@ class Tokenizer:
         write_text(path, json.dumps(self._spec, ensure_ascii=False, indent=1) + "\n")
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, without special ids; in parallel where the machine has cores, with the same result.
+        """Return the ids of each text, without special ids, in parallel on several cores.
 
-        Raises `UserError` for a text with lone surrogates, which is how Python passes on bytes that are no UTF-8.
+        Raises `UserError` for a text with lone surrogates, which stand for invalid UTF-8 in Python.
         """
         try:
-            encodings = self._ask(self._engine.encode_batch_fast, list(texts), add_special_tokens=False)
+            encodings = self._call(self._engine.encode_batch_fast, list(texts), add_special_tokens=False)
         except TypeError:
             for number, text in enumerate(texts, 1):
                 if any("\ud800" <= c <= "\udfff" for c in text):
                     raise UserError(
-                        f"text {number}: expected UTF-8; got bytes that are none; try converting it (iconv -t UTF-8)"
+                        f"text {number}: expected UTF-8; got invalid bytes; try converting it (iconv -t UTF-8)"
                     ) from None
             raise
         return [encoding.ids for encoding in encodings]
 
     def encode(self, text: str) -> list[int]:
-        """Ids of one text, without special ids."""
+        """Return the ids of one text, without special ids."""
         return self.encode_batch([text])[0]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of a sequence of ids in one line: special ids are left out, bytes that are no UTF-8 become U+FFFD."""
+        """Return the text of a sequence of ids; special ids are dropped, invalid UTF-8 becomes U+FFFD."""
         return self.decode_batch([ids])[0]
 
     def decode_batch(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """Text of each sequence of ids, as `decode`."""
-        plain = [[int(i) for i in ids] for ids in sequences]
-        return [normalize(text) for text in self._ask(self._engine.decode_batch, plain, skip_special_tokens=True)]
+        """Return the text of each sequence of ids (see `decode`)."""
+        ids = [[int(i) for i in sequence] for sequence in sequences]
+        return [normalize(text) for text in self._call(self._engine.decode_batch, ids, skip_special_tokens=True)]
 
-    def _ask(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """What the library gives; UserError where it fails, as it does for some foreign files only when it is used."""
+    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the library; raise UserError if it fails, which some invalid files cause only in use."""
         try:
-            return call(*arguments, **named)
+            return method(*args, **kwargs)
         except (KeyboardInterrupt, SystemExit, MemoryError, TypeError):
             raise
-        except BaseException as error:  # a panic inside the library is no Exception
+        except BaseException as error:  # a panic in the library is not an Exception
             raise UserError(
-                f"{self._name}: expected a tokenizer that works; got '{one_line(error)[:200]}'; try {ATTEMPT}"
+                f"{self._name}: expected a working tokenizer; got '{one_line(error)[:200]}'; try {REMEDY}"
             ) from None
 
 
 def normalize(text: str) -> str:
-    """Text with each run of white space made one space and none at the ends: what encoding and decoding give back."""
+    """Return the text with single spaces and none at the ends, as encoding and decoding return it."""
     return _SPACE_RUN.sub(" ", text).strip(" ")
 
 
-def pieces_of_bytes(pattern: str) -> pre_tokenizers.PreTokenizer:
-    """Cuts text where `pattern` matches, and spells each cut in bytes."""
-    in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), in_bytes])
+def byte_pretokenizer(pattern: str) -> pre_tokenizers.PreTokenizer:
+    """Return a pretokenizer that splits text into the matches of `pattern` and spells each in bytes."""
+    spell_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), spell_bytes])
 
 
-def byte_pairs(lines: Iterable[list[str]], vocab_size: int, normalizer: Any, pieces: Any) -> dict[str, Any]:
-    """The model of a `tokenizer.json` that byte-pair encoding learns: specials, bytes in order, pieces as learned.
+def train_bpe(lines: Iterable[list[str]], vocab_size: int, normalizer: Any, pretokenizer: Any) -> dict[str, Any]:
+    """Train byte-pair encoding and return the model of a `tokenizer.json`: special tokens, bytes, subwords.
 
     Raises `UserError` for a vocabulary below 260.
     """
-    if vocab_size < SMALLEST:
+    if vocab_size < MIN_VOCAB_SIZE:
         raise UserError(
-            f"data.vocab_size: expected at least {SMALLEST}, {len(SPECIALS)} special types and {len(ALPHABET)} bytes; "
-            f"got {vocab_size}; try 4000 or more"
+            f"data.vocab_size: expected at least {MIN_VOCAB_SIZE}, {len(SPECIALS)} special tokens and "
+            f"{len(ALPHABET)} bytes; got {vocab_size}; try 4000 or more"
         )
     engine = HuggingFaceTokenizer(models.BPE())
-    engine.pre_tokenizer = pieces
+    engine.pre_tokenizer = pretokenizer
     if normalizer is not None:
         engine.normalizer = normalizer
-    # Without word prefixes or suffixes this trainer breaks ties by ids that follow from the text alone (a test
-    # compares it with a plain loop); the library's WordPiece trainer numbers its "##" pieces in the order of a
-    # random hash.
+    # Without word prefixes or suffixes, this trainer breaks ties by ids that depend only on the text (a test compares
+    # it with a plain loop). The library's WordPiece trainer orders its "##" subwords by a random hash.
     settings = {"vocab_size": vocab_size - len(SPECIALS), "min_frequency": 2, "initial_alphabet": ALPHABET}
-    merges = _merges(json.loads(engine.to_str()), settings, lines)
-    vocabulary = {piece: i for i, piece in enumerate((*SPECIALS, *ALPHABET))}
+    merges = _train_merges(json.loads(engine.to_str()), settings, lines)
+    vocabulary = {token: i for i, token in enumerate((*SPECIALS, *ALPHABET))}
     for left, right in merges:
         vocabulary.setdefault(left + right, len(vocabulary))
-    none = dict.fromkeys(("dropout", "continuing_subword_prefix", "end_of_word_suffix"))
+    unset = dict.fromkeys(("dropout", "continuing_subword_prefix", "end_of_word_suffix"))
     flags = dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False)
-    unknown = SPECIALS[OWN_IDS.unk_id]
-    return {"type": "BPE", **none, **flags, "unk_token": unknown, "vocab": vocabulary, "merges": merges}
+    unknown = SPECIALS[DEFAULT_IDS.unk_id]
+    return {"type": "BPE", **unset, **flags, "unk_token": unknown, "vocab": vocabulary, "merges": merges}
 
 
-def _merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterable[list[str]]) -> list[Any]:
-    """Train byte pairs in a separate process (bpe_process.py).
+def _train_merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterable[list[str]]) -> list[Any]:
+    """Train byte-pair encoding in a separate process (bpe_process.py) and return the merges.
 
-    Of its own, because native code that runs for minutes looks for no Ctrl-C, and ends the process that has no memory
-    left; and its memory, 1.6 KB a distinct word, is given back.
+    The native trainer runs for minutes, ignores Ctrl-C, and is killed when memory runs out; in a separate process none
+    of this affects the caller, and the memory (1.6 KB per distinct word) is released at the end.
     """
     program, pipe = [sys.executable, "-I", str(Path(__file__).with_name("bpe_process.py"))], subprocess.PIPE
     with subprocess.Popen(
         program, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8", start_new_session=True
-    ) as learner:
-        assert learner.stdin and learner.stdout and learner.stderr
+    ) as process:
+        assert process.stdin and process.stdout and process.stderr
         try:
-            with suppress(BrokenPipeError):  # it has ended, and its answer will be none
-                for asked in chain((spec, settings), lines, (None,)):
-                    learner.stdin.write(json.dumps(asked) + "\n")
-                learner.stdin.flush()
-            if answer := learner.stdout.readline():
+            with suppress(BrokenPipeError):  # the process has died; there will be no answer
+                for message in chain((spec, settings), lines, (None,)):
+                    process.stdin.write(json.dumps(message) + "\n")
+                process.stdin.flush()
+            if answer := process.stdout.readline():
                 merges: list[Any] = json.loads(answer)
                 return merges
             with suppress(BrokenPipeError):
-                learner.stdin.close()
-            error = learner.stderr.read()
+                process.stdin.close()
+            error = process.stderr.read()
         except BaseException:
-            learner.kill()
+            process.kill()
             raise
-    if learner.returncode > 0 and "MemoryError" not in error:
-        raise RuntimeError(f"learner.py: {error}")
+    if process.returncode > 0 and "MemoryError" not in error:
+        raise RuntimeError(f"bpe_process.py: {error}")
     raise UserError(
-        "vocabulary: expected memory to learn it, about 1.6 KB a distinct word; got "
+        "vocabulary: expected enough memory to train it, about 1.6 KB per distinct word; got "
         f"'{one_line(error)[:99] or 'Killed'}'; try fewer lines (data own --learn-from N), or more memory"
     )
 
 
-def tokenizer_spec(model: dict[str, Any], normalizer: Any, pieces: Any, decoder: Any) -> dict[str, Any]:
-    """Content of a `tokenizer.json`."""
+def tokenizer_spec(model: dict[str, Any], normalizer: Any, pretokenizer: Any, decoder: Any) -> dict[str, Any]:
+    """Return the content of a `tokenizer.json`."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": i, "content": piece, **flags} for i, piece in enumerate(SPECIALS)],
+        "added_tokens": [{"id": i, "content": token, **flags} for i, token in enumerate(SPECIALS)],
         "normalizer": normalizer and json.loads(normalizer.__getstate__()),
-        "pre_tokenizer": json.loads(pieces.__getstate__()),
+        "pre_tokenizer": json.loads(pretokenizer.__getstate__()),
         "post_processor": None,
         "decoder": json.loads(decoder.__getstate__()),
         "model": model,
     }
 
 
-def choice(key: str, value: str, choices: Iterable[str]) -> None:
-    """UserError unless a value is one of the choices of a key."""
+def check_choice(key: str, value: str, choices: Iterable[str]) -> None:
+    """Raise UserError unless `value` is one of the choices of `key`."""
     if value not in choices:
         raise UserError(f"{key}: expected one of {', '.join(choices)}; got '{value}'; try '{next(iter(choices))}'")

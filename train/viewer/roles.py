@@ -59,7 +59,7 @@ class EvaluationText:
         all_tokens = np.concatenate([np.concatenate(corpus.pair(i)) for i in range(len(corpus))])
         self.counts = np.bincount(all_tokens.astype(int), minlength=tokenizer.vocab_size)
         self.pairs = [corpus.pair(int(i)) for i in chosen]
-        self.src, self.tgt = corpus.rows(0, chosen), corpus.rows(1, chosen, bos=True)
+        self.src, self.tgt = corpus.padded(0, chosen), corpus.padded(1, chosen, bos=True)
         self.references = tokenizer.decode_batch([tgt for _, tgt in self.pairs])
 
     def quality(self, model: Any) -> tuple[float, float, list[str]]:

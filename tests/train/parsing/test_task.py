@@ -1,4 +1,4 @@
-"""The task `parsing`: symbols first in the vocabulary, a training that learns trees, F1 and the best of it, `parse`."""
+"""The task `parsing`: vocabulary, training, validation F1, the command `parse`, its picture, and Table 4."""
 
 import json
 import shutil
@@ -16,9 +16,9 @@ from train.cli import main
 from train.run.checkpoint import find_checkpoint, read_state
 from train.run.folder import RunFolder
 from train.tasks.pairs import pad_sources
-from train.tasks.parsing.constrained import WholeTrees
-from train.tasks.parsing.linearize import linearize, tree_of
-from train.tasks.parsing.task import GreedyF1, cleaned, parse_stream
+from train.tasks.parsing.constrained import ConstrainedParser
+from train.tasks.parsing.linearize import linearize, tree_from_tokens
+from train.tasks.parsing.task import GreedyF1, parse_stream, read_clean_trees
 from train.tasks.parsing.tokenizer import KINDS, TreeTokenizer, shape
 from train.tasks.parsing.trees import Leaf, Tree, read_trees, write_tree
 from train.viewer.trees import attention_over_words, draw_tree
@@ -65,9 +65,9 @@ def run(folder, tmp_path_factory):
 
 @pytest.mark.parametrize("tags", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_symbols_come_first_and_trees_come_back_from_ids(folder, tmp_path, kind, tags):
-    trees = list(cleaned(folder / "train.mrg"))
-    tokenizer = TreeTokenizer.learn(trees, kind, 400, tags)
+def test_tree_symbols_have_the_first_ids_and_trees_round_trip(folder, tmp_path, kind, tags):
+    trees = list(read_clean_trees(folder / "train.mrg"))
+    tokenizer = TreeTokenizer.from_trees(trees, kind, 400, tags)
     assert tokenizer.n_outputs == 4 + len({t for tree in trees for t in linearize(tree, tags)}) < tokenizer.vocab_size
     ids = tokenizer.encode_trees(trees)
     assert [tokenizer.symbols(row) for row in ids] == [linearize(tree, tags) for tree in trees]
@@ -75,55 +75,55 @@ def test_symbols_come_first_and_trees_come_back_from_ids(folder, tmp_path, kind,
     words = tokenizer.encode_batch(["the cat (S XX <(S> </s>", "", "zzz"])
     assert words[1] == [] and all(i == 3 or i >= tokenizer.n_outputs for row in words for i in row)
     tokenizer.save(tmp_path / "t.json")
-    again = TreeTokenizer.load(tmp_path / "t.json")
-    assert again.digest == tokenizer.digest == TreeTokenizer.learn(trees, kind, 400, tags).digest
-    assert again.encode_batch(["the cat"]) == tokenizer.encode_batch(["the cat"]) and again.tags == tags
+    loaded = TreeTokenizer.load(tmp_path / "t.json")
+    assert loaded.digest == tokenizer.digest == TreeTokenizer.from_trees(trees, kind, 400, tags).digest
+    assert loaded.encode_batch(["the cat"]) == tokenizer.encode_batch(["the cat"]) and loaded.tags == tags
     first = min(t for tree in trees for t in linearize(tree, tags))
-    assert again.symbols([0, 1, 2, 3, tokenizer.vocab_size - 1, 4]) == ["", "", "", "", "", first]
+    assert loaded.symbols([0, 1, 2, 3, tokenizer.vocab_size - 1, 4]) == ["", "", "", "", "", first]
 
 
-def test_with_affixes_a_word_is_two_pieces_and_a_new_one_its_shape_and_ending(folder):
-    tokenizer = TreeTokenizer.learn(list(cleaned(folder / "train.mrg")), "affixes", 400, False)
+def test_affixes_encode_a_word_as_two_tokens(folder):
+    tokenizer = TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 400, False)
     cat, hat, new = tokenizer.encode_batch(["cat", "hat", "Qqq"])
     assert len(cat) == len(hat) == len(new) == 2 and cat != hat and new[1] == 3
     assert [shape(w) for w in ("Hat", "mid-1990s", "IBM", "$1,234")] == ["?Aaa", "?aa-00a", "?AA", "?$0,00"]
     with pytest.raises(UserError, match="vocab_size: expected at least"):
-        TreeTokenizer.learn(list(cleaned(folder / "train.mrg")), "affixes", 100, False)
+        TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 100, False)
 
 
-def test_a_tokenizer_of_another_task_is_none_of_trees(folder, tmp_path):
+def test_a_tokenizer_without_tree_symbols_is_rejected(folder, tmp_path):
     from train import Tokenizer
 
     (tmp_path / "text").write_text("a b c\n")
     Tokenizer.train([tmp_path / "text"], vocab_size=270).save(tmp_path / "t.json")
-    with pytest.raises(UserError, match="expected the symbols of trees after the 4 special tokens"):
+    with pytest.raises(UserError, match="expected tree symbols after the 4 special tokens"):
         TreeTokenizer.load(tmp_path / "t.json")
 
 
-# ---- a model that writes the first ids alone
+# ---- a model with fewer outputs than inputs
 
 
-def test_outputs_are_the_first_ids_and_gradients_reach_their_rows():
+def test_n_outputs_limits_logits_and_gradients():
     shape = {"vocab_size": 30, "d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 1, "dropout": 0.0}
-    few, all_of_them = (build(TransformerConfig(**shape, n_outputs=n), 1) for n in (9, None))
+    few, full = (build(TransformerConfig(**shape, n_outputs=n), 1) for n in (9, None))
     rng = np.random.default_rng(0)
     src, tgt = rng.integers(3, 30, (4, 5)), rng.integers(3, 9, (4, 6))
     logits = few(src, tgt)
     assert logits.shape == (4, 6, 9)
-    np.testing.assert_allclose(logits.data, all_of_them(src, tgt).data[..., :9], rtol=1e-12)
+    np.testing.assert_allclose(logits.data, full(src, tgt).data[..., :9], rtol=1e-12)
     few.loss(src, tgt).backward()
     rows = np.abs(few.embedding.weight.grad).sum(axis=1)
     assert (rows[:9] > 0).all() and set(np.flatnonzero(rows[9:]) + 9) == set(src[src > 8].tolist())
-    found = [*greedy_search(few, src, max_extra=9), *(h for hs in beam_search(few, src, max_extra=9) for h in hs)]
-    assert max(i for h in found for i in h.tokens) < 9
+    hypotheses = [*greedy_search(few, src, max_extra=9), *(h for hs in beam_search(few, src, max_extra=9) for h in hs)]
+    assert max(i for h in hypotheses for i in h.tokens) < 9
     with pytest.raises(ValueError, match="n_outputs: expected a whole number from 3, .* to 30; got 2"):
         TransformerConfig(**shape, n_outputs=2)
 
 
-# ---- a training
+# ---- training
 
 
-def test_trees_are_learned_and_the_best_by_f1_is_kept(run, folder):
+def test_training_selects_the_checkpoint_with_the_best_f1(run, folder):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     curve = {entry["step"]: entry["f1"] for entry in lines if entry["kind"] == "valid"}
     assert list(curve) == [40, 80, 120] and max(curve.values()) == 100
@@ -134,15 +134,15 @@ def test_trees_are_learned_and_the_best_by_f1_is_kept(run, folder):
     assert state["run"]["best_step"] == best and state["run"]["best_score"] == 100 and state["model"]["n_outputs"]
 
 
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(run, folder, tmp_path):
+def test_resuming_equals_an_uninterrupted_run(run, folder, tmp_path):
     train(config(folder, max_steps=60), tmp_path / "b", progress=False)
     train(config(folder), tmp_path / "b", resume=True, progress=False)
     assert outcome(tmp_path / "b")[0] == outcome(run)[0]
 
 
-def test_f1_in_validation_is_that_of_the_trees_it_found(run, folder):
+def test_validation_f1_is_that_of_the_predicted_trees(run, folder):
     model, tokenizer, config = load_model(run)
-    gold = list(cleaned(folder / "valid.mrg"))
+    gold = list(read_clean_trees(folder / "valid.mrg"))
     scores = GreedyF1(tokenizer, str(folder / "valid.mrg"), 60, 30)
     src = np.array([[*ids, 2] for ids in tokenizer.encode_batch([" ".join(t.words()) for t in gold])])
 
@@ -152,13 +152,13 @@ def test_f1_in_validation_is_that_of_the_trees_it_found(run, folder):
     Batch.src = src[::-1]
     scores.add(model, np.arange(len(gold))[::-1], Batch)
     assert scores.result() == {"f1": 100.0, "repaired": 0.0}
-    assert GreedyF1(tokenizer, str(folder / "valid.mrg"), 10, 30).gold == []  # none is that short
+    assert GreedyF1(tokenizer, str(folder / "valid.mrg"), 10, 30).gold == []  # all trees are longer
 
 
-# ---- parsing text
+# ---- parsing of text
 
 
-def test_parse_writes_a_tree_a_line(run, folder, tmp_path, capsys):
+def test_parse_writes_one_tree_per_line(run, folder, tmp_path, capsys):
     out, text = tmp_path / "out", tmp_path / "text"
     text.write_text("the cat sat on the mat .\n\n  zzz  (the) \u00a0x dog\n", encoding="utf-8")
     assert main(["parse", "--model", str(run), "--input", str(text), "--output", str(out)]) == 0
@@ -172,7 +172,7 @@ def test_parse_writes_a_tree_a_line(run, folder, tmp_path, capsys):
     assert "of 2 outputs" in capsys.readouterr().err
 
 
-def test_parse_of_gold_trees_scores_them(run, folder, tmp_path, capsys):
+def test_parse_gold_reports_f1(run, folder, tmp_path, capsys):
     out = tmp_path / "out"
     gold = ["--gold", str(folder / "valid.mrg"), "--n-best", "2"]
     assert main(["parse", "--model", str(run), *gold, "--output", str(out)]) == 0
@@ -182,50 +182,54 @@ def test_parse_of_gold_trees_scores_them(run, folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("tags", [False, True])
-def test_a_search_kept_to_trees_writes_nothing_else_at_the_models_own_probability(folder, tags):
-    tokenizer = TreeTokenizer.learn(list(cleaned(folder / "train.mrg")), "affixes", 400, tags)
+def test_constrained_search_yields_trees_with_the_models_probability(folder, tags):
+    tokenizer = TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 400, tags)
     shape = {"d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 1, "dropout": 0.0, "n_outputs": tokenizer.n_outputs}
     sentences = [line.split() for line in ("the cat .", "dog", ". the ran ? mat", "the cat")]
     ids = tokenizer.encode_batch([" ".join(words) for words in sentences])
     finished = 0
     for seed in range(5):
         model = build(TransformerConfig(tokenizer.vocab_size, **shape), seed)
-        kept, src = WholeTrees(model, tokenizer, sentences), pad_sources(ids, model.config)
-        found = beam_search(kept, src, beam=4, n_best=4, max_extra=40, alpha=0.0)
-        for words, source, hypotheses in zip(sentences, ids, found, strict=True):
+        constrained, src = ConstrainedParser(model, tokenizer, sentences), pad_sources(ids, model.config)
+        results = beam_search(constrained, src, beam=4, n_best=4, max_extra=40, alpha=0.0)
+        for words, source, hypotheses in zip(sentences, ids, results, strict=True):
             for h in (h for h in hypotheses if h.finished):
                 finished += 1
                 tokens = tokenizer.symbols(h.tokens)
-                tree, repaired = tree_of(tokens, words)
+                tree, repaired = tree_from_tokens(tokens, words)
                 assert not repaired and linearize(tree, tags) == tokens
                 logits = model(np.array([[*source, 2]]), np.array([[1, *h.tokens]])).data[0]
                 log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-                own = log_p[np.arange(len(logits)), [*h.tokens, 2]].sum()
-                np.testing.assert_allclose(h.log_probability, own, rtol=1e-5)
+                expected = log_p[np.arange(len(logits)), [*h.tokens, 2]].sum()
+                np.testing.assert_allclose(h.log_probability, expected, rtol=1e-5)
     assert finished >= 5
 
 
-def test_the_search_of_the_paper_is_free_and_repairs(run):
+def test_free_search_repairs_its_outputs(run):
     model, tokenizer, _ = load_model(run)
     lines = ["the the . dog cat cat on on the", "on on . . the", "dog " * 15, "the . " * 9, "cat on cat on . cat"]
-    kept, free = (
-        [found[0] for found in parse_stream(model, tokenizer, lines, free=free, beam=4, max_extra=60)]
+    constrained, free = (
+        [parses[0] for parses in parse_stream(model, tokenizer, lines, free=free, beam=4, max_extra=60)]
         for free in (False, True)
     )
-    assert [parse.tree.words() for parse in kept] == [parse.tree.words() for parse in free] == [*map(str.split, lines)]
-    assert sum(parse.repaired for parse in free) > sum(parse.repaired for parse in kept)
+    assert (
+        [parse.tree.words() for parse in constrained]
+        == [parse.tree.words() for parse in free]
+        == [*map(str.split, lines)]
+    )
+    assert sum(parse.repaired for parse in free) > sum(parse.repaired for parse in constrained)
 
 
-def test_a_sentence_longer_than_the_model_reads_keeps_all_its_words(run):
+def test_a_truncated_sentence_keeps_all_its_words(run):
     model, tokenizer, _ = load_model(run)
-    told = []
+    warnings = []
     line = "the cat sat on the mat . " * 5
-    (found,) = parse_stream(model, tokenizer, [line], max_length=20, on_warning=told.append, beam=1, max_extra=10)
-    assert found[0].tree.words() == line.split() and found[0].repaired
-    assert "line 1: expected at most 19 tokens; got 70; the model reads the first 19" in told[0]
+    (parses,) = parse_stream(model, tokenizer, [line], max_length=20, on_warning=warnings.append, beam=1, max_extra=10)
+    assert parses[0].tree.words() == line.split() and parses[0].repaired
+    assert "line 1: expected at most 19 tokens; got 70; the model reads the first 19" in warnings[0]
 
 
-def test_mistakes_end_in_one_line(run, folder, tmp_path, capfd):
+def test_invalid_options_are_reported_on_one_line(run, folder, tmp_path, capfd):
     bad = tmp_path / "bad.mrg"
     bad.write_text("(S (NP (NN a))\n(S (NN a))\n")
     traces = tmp_path / "traces.mrg"
@@ -233,18 +237,18 @@ def test_mistakes_end_in_one_line(run, folder, tmp_path, capfd):
     new = ["train", "base", "--set", "data.task=parsing", "--out", str(tmp_path / "new")]
     model, good = ["parse", "--model", str(run)], str(folder / "train.mrg")
     for options, message in (
-        ([*new, "--train-trees", str(bad)], "bad.mrg, line 1: expected every bracket of the tree that begins here"),
+        ([*new, "--train-trees", str(bad)], "bad.mrg, line 1: expected the tree that begins here to be closed"),
         ([*new, "--train-trees", str(traces)], "expected at least one tree with a word"),
         (new, "data.train_trees: expected a text file; got none; try --train-trees FILE"),
         ([*new, "--train-trees", good, "--set", "data.tokenizer=characters"], "characters"),
         ([*new, "--train-trees", good, "--set", "data.leaves=tag"], 'try leaves = "tags"'),
         ([*model, "--gold", str(bad)], "bad.mrg, line 1"),
-        ([*model, "--gold", good, "--input", good], "--gold: expected sentences from one place"),
+        ([*model, "--gold", good, "--input", good], "--gold: expected --input or --gold; got both"),
         ([*model, "--gold", good, "--lexicon", str(bad)], "bad.mrg, line 1"),
         ([*model, "--gold", good, "--lexicon", good], "--lexicon: expected a parser that writes tags; got"),
-        ([*model, "--gold", good, "--lexicon", good, "--free"], "--lexicon: expected a search kept to trees"),
+        ([*model, "--gold", good, "--lexicon", good, "--free"], "--lexicon: expected a constrained search"),
         ([*model, "--input", str(tmp_path / "none")], "expected a text file; got no such file"),
-        ([*model, "--n-best", "9"], "--n-best: expected at most the beam, 3; got 9"),
+        ([*model, "--n-best", "9"], "--n-best: expected at most the beam size, 3; got 9"),
         (["translate", "--model", str(run)], "expected a model of the task translation; got one of parsing"),
     ):
         assert main(options) == 2, options
@@ -253,30 +257,30 @@ def test_mistakes_end_in_one_line(run, folder, tmp_path, capfd):
     assert not (tmp_path / "new").exists()
 
 
-def test_what_is_written_is_read_back(folder):
-    trees = list(cleaned(folder / "train.mrg"))
+def test_clean_trees_are_read_from_a_file(folder):
+    trees = list(read_clean_trees(folder / "train.mrg"))
     assert write_tree(trees[0]).startswith("(TOP (S (NP (DT the) (NN cat)) (VP")
     assert len(trees) == len(TREES)
 
 
-# ---- the tags that words may have
+# ---- the lexicon
 
 
-def test_a_run_of_an_older_version_is_given_the_lexicon_of_trees(folder, tmp_path, capsys):
-    gold, many = list(cleaned(folder / "valid.mrg")), tmp_path / "many.mrg"
+def test_runs_of_older_versions_take_a_lexicon_from_trees(folder, tmp_path, capsys):
+    gold, many = list(read_clean_trees(folder / "valid.mrg")), tmp_path / "many.mrg"
     many.write_text("".join(tree + "\n" for tree in TREES * 20), encoding="utf-8")  # each word has one tag, 100 times
-    spec = TreeTokenizer.learn(list(cleaned(folder / "train.mrg")), "affixes", 200, True)._spec
+    spec = TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), "affixes", 200, True)._spec
     del spec["model"]["tags"]
     TreeTokenizer(spec).save(tmp_path / "old.json")
     run, out = tmp_path / "run", tmp_path / "out"
     train(config(folder, data={"tokenizer": str(tmp_path / "old.json")}, max_steps=1), run, progress=False)
-    right = {}
+    n_correct = {}
     for options in ([], ["--lexicon", str(many)]):
         command = ["parse", "--model", str(run), "--gold", str(folder / "valid.mrg"), "--output", str(out)]
         assert main([*command, "--max-extra", "200", *options]) == 0
-        found = [tree.leaves() for _, tree in read_trees(out)]
-        right[len(options)] = sum(leaves == tree.leaves() for leaves, tree in zip(found, gold, strict=True))
-    assert right[0] < right[2] == len(gold)
+        predicted = [tree.leaves() for _, tree in read_trees(out)]
+        n_correct[len(options)] = sum(leaves == tree.leaves() for leaves, tree in zip(predicted, gold, strict=True))
+    assert n_correct[0] < n_correct[2] == len(gold)
     trees = [f"--train-trees={many}", *(f"--{part}-trees={folder / 'valid.mrg'}" for part in ("valid", "test"))]
     table = ["reproduce", "table4", "--scale", "small", "--quiet", *trees]
     assert main([*table, "--out", str(tmp_path / "t"), "--run", f"wsj={run}"]) == 0
@@ -289,17 +293,17 @@ def test_a_run_of_an_older_version_is_given_the_lexicon_of_trees(folder, tmp_pat
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_attention_is_told_by_words(folder, kind):
-    tokenizer = TreeTokenizer.learn(list(cleaned(folder / "train.mrg")), kind, 400, True)
+def test_attention_is_summed_over_the_subwords_of_a_word(folder, kind):
+    tokenizer = TreeTokenizer.from_trees(list(read_clean_trees(folder / "train.mrg")), kind, 400, True)
     shape = {"d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2, "dropout": 0.0, "n_outputs": tokenizer.n_outputs}
     model = build(TransformerConfig(tokenizer.vocab_size, **shape), 3)
-    tree = next(cleaned(folder / "train.mrg"))
+    tree = next(read_clean_trees(folder / "train.mrg"))
     tokens, attention = attention_over_words(model, tokenizer, tree)
     assert tokens == [*linearize(tree, tags=True), "end"] and attention.shape == (len(tokens), len(tree.words()) + 1)
     np.testing.assert_allclose(attention.sum(axis=1), 1, rtol=1e-6)
 
 
-def test_a_parse_is_drawn_with_what_the_decoder_looks_at(run, folder, tmp_path, capfd):
+def test_the_svg_has_the_tree_and_the_attention(run, folder, tmp_path, capfd):
     svg = tmp_path / "t.svg"
     command = ["parse", "--model", str(run), "--gold", str(folder / "valid.mrg"), "--output", str(tmp_path / "out")]
     assert main([*command, "--svg", str(svg)]) == 0
@@ -307,11 +311,11 @@ def test_a_parse_is_drawn_with_what_the_decoder_looks_at(run, folder, tmp_path, 
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert all(word in texts for word in ["the", "cat", "sat", "NP", "VP", "TOP", "(NP", ")S", "end"])
     lines = list(root.iter("{http://www.w3.org/2000/svg}polyline"))
-    assert len(lines) == 7 + 6 - 1  # one to each part of a constituent
+    assert len(lines) == 7 + 6 - 1  # one per child of a constituent
     (empty := tmp_path / "empty").write_text("\n", encoding="utf-8")
     unseen = ["parse", "--model", str(run), "--input", str(empty), "--svg", str(tmp_path / "no.svg")]
     assert main(unseen) == 2 and not (tmp_path / "no.svg").exists()
-    assert "--svg: expected a sentence, whose tree is drawn; got none" in capfd.readouterr().err
+    assert "--svg: expected a sentence to draw the tree of; got none" in capfd.readouterr().err
     odd = Tree("TOP", [Tree("A&B", [Leaf("<", "a<b")]), Leaf("'", "x")])
     drawn = ElementTree.fromstring(draw_tree(odd, ["(A", "end"], np.eye(2, 3)))
     assert {"a<b", "A&B"} <= {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
@@ -320,7 +324,7 @@ def test_a_parse_is_drawn_with_what_the_decoder_looks_at(run, folder, tmp_path, 
 # ---- Table 4
 
 
-def test_table_4_takes_runs_and_other_parsers_beside_the_papers(run, folder, tmp_path, capsys):
+def test_table_4_with_a_trained_run_and_another_parser(run, folder, tmp_path, capsys):
     trees = [f"--{part}-trees={folder / f'{name}.mrg'}" for part, name in (("train", "train"), ("valid", "valid"))]
     test = ["--test-trees", str(folder / "valid.mrg"), "--scale", "small", "--quiet"]
     command = ["reproduce", "table4", "--out", str(tmp_path / "t"), *trees, *test]
@@ -332,7 +336,7 @@ def test_table_4_takes_runs_and_other_parsers_beside_the_papers(run, folder, tmp
     table = json.loads((tmp_path / "t" / "table4.json").read_text())
     ours = table["ours"]["wsj"]
     assert ours["trees"]["f1"] == ours["free"]["f1"] == table["others"]["gold"]["recall"] == 100
-    assert table["others"]["gold"]["f1"] < 100  # its outermost brackets have no label, which EVALB counts
+    assert table["others"]["gold"]["f1"] < 100  # its outermost brackets have no label, and EVALB counts them
     assert ours["updates"] == 120 and [e["step"] for e in ours["curve"]] == [40, 80, 120]
     assert (tmp_path / "t" / "rows" / "wsj.parsed").read_text().count("(TOP (S") == 5
     assert main([*command, "--run", "other=x"]) == 2 and main([*command, "--other", "x"]) == 2
@@ -355,18 +359,23 @@ def test_table_4_trains_its_rows(folder, tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "test.mrg").write_text("my own")
     (tmp_path / "mine.mrg").write_text(TREES[0])
-    for changes, said in (
-        ([f"--test-trees={tmp_path / 'mine.mrg'}"], "expected test trees = another, as its rows have; got this"),
-        ([f"--train-trees={tmp_path / 'mine.mrg'}"], "expected train trees = another"),
-        (["--scale=paper", "--set=model.n_heads=2"], "expected scale = small, as its rows have; got paper; try"),
+    for changes, message in (
+        (
+            [f"--test-trees={tmp_path / 'mine.mrg'}"],
+            "expected the same test trees, as in its finished rows; got others",
+        ),
+        ([f"--train-trees={tmp_path / 'mine.mrg'}"], "expected the same train trees"),
+        (["--scale=paper", "--set=model.n_heads=2"], "expected scale = small, as in its finished rows; got paper; try"),
         (["--set=train.seed=2"], "expected settings = "),
-        ([f"--run=semi={tmp_path / 't' / 'rows' / 'wsj'}"], "expected run semi = another, as its rows have"),
+        ([f"--run=semi={tmp_path / 't' / 'rows' / 'wsj'}"], "expected the same run semi, as in its finished rows"),
         (["--run=wsj=nope"], "nope: expected a run folder or a checkpoint folder; got nothing"),
         ([f"--out={tmp_path / 'mine'}"], "expected a new folder, or one of this command; got another; try another"),
     ):
         assert main([*command, *changes]) == 2
         err = capsys.readouterr().err
-        assert said in err and err.count("\n") == 1, err
-    rows = (tmp_path / "t" / "rows").rglob("*.*")
-    assert before == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in rows}  # what is done is done
+        assert message in err and err.count("\n") == 1, err
+    rows = (tmp_path / "t" / "rows").rglob("*.*")  # finished rows are not changed
+    assert before == {
+        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in rows
+    }  # finished rows are not changed
     assert (tmp_path / "mine" / "test.mrg").read_text() == "my own"

@@ -1,11 +1,11 @@
-"""Trees: read in any layout, cleaned, written as tokens, and back from any tokens."""
+"""Trees: reading, cleaning, linearization, and repair of token sequences."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from train import UserError
-from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION, linearize, tree_of
+from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION, linearize, tree_from_tokens
 from train.tasks.parsing.trees import TOP, Leaf, Tree, clean, punctuation, read_trees, write_tree
 
 LABELS = st.sampled_from(["S", "NP", "VP", "ADVP|PRT", "X-Y"])
@@ -27,39 +27,38 @@ def chain(depth, label="NP"):
     return Tree(TOP, [tree])
 
 
-def tagged(tree, tags=False):
-    """The tree as it comes back: punctuation with its own tag, other words with theirs or XX."""
-    known = iter(punctuation(tree.words()))
+def with_known_tags(tree, tags=False):
+    """Return the expected tree: punctuation has its own tag, other words their tag or XX."""
+    marks = iter(punctuation(tree.words()))
 
     def part(x):
         if isinstance(x, Leaf):
-            return Leaf(next(known) or (x.tag if tags else "XX"), x.word)
+            return Leaf(next(marks) or (x.tag if tags else "XX"), x.word)
         return Tree(x.label, [part(y) for y in x.children])
 
     return part(tree)
 
 
 @given(TOPPED, st.booleans())
-def test_a_tree_comes_back_from_its_tokens(tree, tags):
+def test_linearize_round_trip(tree, tags):
     tokens = linearize(tree, tags)
     assert len([t for t in tokens if t[0] not in "()"]) == len(tree.words())
-    assert tree_of(tokens, tree.words()) == (tagged(tree, tags), False)
+    assert tree_from_tokens(tokens, tree.words()) == (with_known_tags(tree, tags), False)
 
 
 @pytest.mark.parametrize("depth", [1, 200, 20_000])
-def test_unary_chains_of_any_depth_come_back(tmp_path, depth):
+def test_deep_unary_chains_round_trip(tmp_path, depth):
     tree = chain(depth)
-    assert tree_of(linearize(tree, tags=True), ["word"]) == (tree, False)
+    assert tree_from_tokens(linearize(tree, tags=True), ["word"]) == (tree, False)
     (tmp_path / "t").write_text(write_tree(tree), encoding="utf-8")
     assert [t for _, t in read_trees(tmp_path / "t")] == [tree] == [clean(tree)]
 
 
 @given(TOKENS, st.lists(WORDS, min_size=1, max_size=6))
 def test_any_tokens_become_a_tree_over_exactly_the_words(tokens, words):
-    tree, repaired = tree_of(tokens, words)
+    tree, repaired = tree_from_tokens(tokens, words)
     assert tree.words() == words and tree.label == TOP
-    again, twice = tree_of(linearize(tree, tags=True), words)
-    assert (again, twice) == (tree, False)  # what has been repaired is whole
+    assert tree_from_tokens(linearize(tree, tags=True), words) == (tree, False)  # a repaired tree needs no repair
     if not repaired:
         assert [t[0] if t[0] in "()" else "x" for t in tokens] == [
             t[0] if t[0] in "()" else "x" for t in linearize(tree, tags=True)
@@ -70,17 +69,17 @@ def test_any_tokens_become_a_tree_over_exactly_the_words(tokens, words):
 @pytest.mark.parametrize(
     ("tokens", "expected"),
     [
-        ("(S (NP XX )NP XX", "(S (NP (XX a)) (XX b) (XX c))"),  # closed at the end, and what is missing added
-        ("(S XX XX XX XX )S", "(S (XX a) (XX b) (XX c))"),  # one too many
-        ("(S (NP XX )S XX XX", "(S (NP (XX a))) (XX b) (XX c)"),  # )S closes NP too
-        ("(S (NP XX )NP )S", "(S (NP (XX a)) (XX b) (XX c))"),  # what is missing comes to S
+        ("(S (NP XX )NP XX", "(S (NP (XX a)) (XX b) (XX c))"),  # closed at the end, missing words added
+        ("(S XX XX XX XX )S", "(S (XX a) (XX b) (XX c))"),  # a surplus leaf
+        ("(S (NP XX )S XX XX", "(S (NP (XX a))) (XX b) (XX c)"),  # )S also closes NP
+        ("(S (NP XX )NP )S", "(S (NP (XX a)) (XX b) (XX c))"),  # missing words are added to S
         ("(S (NP XX )VP XX )NP XX )S", "(S (NP (XX a) (XX b)) (XX c))"),  # )VP closes nothing
-        ("(S (NP )NP XX XX XX )S", "(S (XX a) (XX b) (XX c))"),  # nothing in it
+        ("(S (NP )NP XX XX XX )S", "(S (XX a) (XX b) (XX c))"),  # an empty constituent
         ("", "(XX a) (XX b) (XX c)"),
     ],
 )
-def test_what_is_repaired_and_how(tokens, expected):
-    assert tree_of(tokens.split(), ["a", "b", "c"]) == (read(f"(TOP {expected})"), True)
+def test_repairs(tokens, expected):
+    assert tree_from_tokens(tokens.split(), ["a", "b", "c"]) == (read(f"(TOP {expected})"), True)
 
 
 def read(text):
@@ -93,7 +92,7 @@ def read(text):
 
 
 @given(st.lists(TREES, min_size=1, max_size=4), st.sampled_from([" ", "\n", "\n\n  ", "\r\n"]))
-def test_layout_says_nothing(tmp_path_factory, trees, space):
+def test_trees_are_read_in_any_layout(tmp_path_factory, trees, space):
     path = tmp_path_factory.mktemp("trees") / "t"
     text = "% about\n" + space.join(map(write_tree, trees)).replace(" (", f"{space}(")
     path.write_text(text, encoding="utf-8", newline="")
@@ -114,21 +113,21 @@ def test_cleaning_drops_traces_and_function_tags():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("(S (A a))\n(S (NP (A a))\n", "line 2: expected every bracket of the tree that begins here closed"),
+        ("(S (A a))\n(S (NP (A a))\n", "line 2: expected the tree that begins here to be closed"),
         ("(S (A a))\n(S (A a)))\n", r"line 2: expected '\('; got '\)'"),
         ("(S (A a b))", "line 1: expected '\\)' or '\\(' after the word 'a'; got 'b'"),
-        ("(S (A a) b)", "line 1: expected '\\)' or '\\(' after what stands in brackets; got 'b'"),
+        ("(S (A a) b)", "line 1: expected '\\)' or '\\(' after a closing bracket; got 'b'"),
         ("(S\n(A a (B b)))", "line 2: expected '\\)' after the word 'a'; got '\\(B'"),
         ("word\n", "line 1: expected '\\('; got 'word'"),
         ("# nothing\n\n", "expected at least one tree; got 2 lines without any"),
         ("", "got an empty file"),
     ],
 )
-def test_what_is_no_tree_is_told_with_its_line(tmp_path, text, message):
+def test_invalid_trees_are_reported_with_their_line(tmp_path, text, message):
     (tmp_path / "t").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=message):
         list(read_trees(tmp_path / "t"))
 
 
-def test_single_quotes_are_told_by_what_opened_them():
+def test_single_quotes_close_a_backtick():
     assert punctuation("` a ' the boys ' ball '' .".split()) == ["``", "", "''", "", "", "", "", "''", "."]

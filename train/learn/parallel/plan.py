@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from npx.distributed import World
 from train.tasks.protocols import Batch
-from train.text.batches import Place, Stream
+from train.text.batches import Position, Stream
 
 
 class WorkShare(NamedTuple):
@@ -40,12 +40,12 @@ def balance(tokens: Sequence[int], ranks: int) -> list[list[int]]:
     return [sorted(indices) for indices in shares]
 
 
-def plan_update(stream: Stream, place: Place, count: int, world: World) -> tuple[list[Place], int, WorkShare]:
+def plan_update(stream: Stream, place: Position, count: int, world: World) -> tuple[list[Position], int, WorkShare]:
     """Plan the update of `count` micro-batches from `place` on.
 
     Returns the places of all its micro-batches, its number of tokens, and this rank's share.
     """
-    places = stream.places(place, count)
+    places = stream.positions(place, count)
     targets, tokens = zip(*map(stream.sizes, places), strict=True)
     return places, sum(tokens), WorkShare(balance(tokens, world.size)[world.rank], count, sum(targets))
 

@@ -1,11 +1,11 @@
-"""A parser that can write nothing but trees over the words: a model for search in place of the parser itself.
+"""Constrained decoding for parsing: a model wrapper in which only trees over the given words have probability.
 
-After each token only those may follow that lead to a tree: a bracket that closes what is open and not empty, a word
-where words are left, as a tag that it may have (that of punctuation for that punctuation and nowhere else; of other
-words those of a lexicon, where there is one), the end after the last bracket. What the model gives to other tokens is
-lost to the hypothesis, not shared out among the rest: so one that went astray, with a word too many, loses to others as
-soon as it shows. And not more than IN_A_ROW brackets open with no word between them: one that can go on with no likely
-tag would rather open brackets for ever.
+After each token, only tokens that can lead to a tree are allowed: a closing bracket for the innermost open constituent
+if it is not empty; a word if words remain, as a tag that it can have (punctuation has its own tag, and no other word
+has it; other words have the tags of a lexicon, if there is one); the end after the last bracket. The probability of
+disallowed tokens is lost, not redistributed: a hypothesis with an error, such as a surplus leaf, falls behind as soon
+as the model's preferred next token is disallowed. At most MAX_OPEN_RUN brackets may be opened without a word in
+between; otherwise a hypothesis without a likely tag would open brackets forever.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,14 +20,14 @@ from train.tasks.parsing.linearize import TAGS_OF_PUNCTUATION
 from train.tasks.parsing.tokenizer import TreeTokenizer
 from train.tasks.parsing.trees import punctuation
 
-IN_A_ROW = 8  # at most 6 in the 3,200 trees of the treebank's sample
+MAX_OPEN_RUN = 8  # the 3,200 trees of the treebank's sample have at most 6
 
 
-class WholeTrees:
-    """`model`, kept to trees over `sentences`, the words of each source of the search (see models/search/protocol.py).
+class ConstrainedParser:
+    """`model`, restricted to trees over `sentences`, the words of each source (see models/search/protocol.py).
 
-    R rows are hypotheses, V the symbols. What is open is a list linked from the innermost outwards: an entry has its
-    symbol, the entry around it and the words before it; entry 0 is around all.
+    R rows are hypotheses, V symbols. The open constituents of all hypotheses form linked lists from the innermost
+    outwards: entry e has a symbol, the enclosing entry and the number of words before it. Entry 0 is the root.
     """
 
     def __init__(
@@ -36,19 +36,20 @@ class WholeTrees:
         self.model, self.config = model, model.config
         symbols = tokenizer.symbols(range(tokenizer.n_outputs))
         ids = {symbol: i for i, symbol in enumerate(symbols) if symbol}
-        self.opens = np.array([s.startswith("(") for s in symbols])
-        self.leaf = np.array([bool(s) and s[0] not in "()" for s in symbols])
+        self.is_open = np.array([s.startswith("(") for s in symbols])
+        self.is_leaf = np.array([bool(s) and s[0] not in "()" for s in symbols])
         self.closing = np.array([ids.get(f"){s[1:]}", 0) if s.startswith("(") else 0 for s in symbols])  # of each "(X"
         self.lengths = np.array([len(words) for words in sentences])
-        self.kinds = np.zeros((len(sentences), max(self.lengths, default=0) + 1), int)
-        tags = {s for s, leaf in zip(symbols, self.leaf, strict=True) if leaf}
-        kinds: dict[frozenset[str], int] = {frozenset[str](): 0}
-        for row, words in zip(self.kinds, sentences, strict=True):
-            for i, allowed in enumerate(_tags(words, tags, lexicon) if tokenizer.tags else [tags] * len(words)):
-                row[i] = kinds.setdefault(frozenset(allowed), len(kinds))
-        self.writes = np.array([[s in allowed for s in symbols] for allowed in kinds])  # (kinds, V)
-        self.symbol, self.around, self.before = np.zeros((3, 1024), int)
-        self.entries = 1
+        self.tag_sets = np.zeros((len(sentences), max(self.lengths, default=0) + 1), int)  # of each word
+        all_tags = {s for s, is_leaf in zip(symbols, self.is_leaf, strict=True) if is_leaf}
+        numbers: dict[frozenset[str], int] = {frozenset[str](): 0}
+        for row, words in zip(self.tag_sets, sentences, strict=True):
+            sets = _possible_tags(words, all_tags, lexicon) if tokenizer.tags else [all_tags] * len(words)
+            for i, tags in enumerate(sets):
+                row[i] = numbers.setdefault(frozenset(tags), len(numbers))
+        self.allowed_leaves = np.array([[s in tags for s in symbols] for tags in numbers])  # (tag sets, V)
+        self.symbol, self.parent, self.words_before = np.zeros((3, 1024), int)
+        self.n_entries = 1
 
     @property
     def training(self) -> bool:
@@ -63,66 +64,67 @@ class WholeTrees:
     def limits(self, src: npx.Array, max_extra: int) -> npx.Array:
         return self.model.limits(src, max_extra)
 
-    def start(self, src: npx.Array) -> tuple[npx.Array, "Written"]:
+    def start(self, src: npx.Array) -> tuple[npx.Array, "ParserState"]:
         tokens, state = self.model.start(src)
-        return tokens, Written(state, np.arange(len(tokens)))
+        return tokens, ParserState(state, np.arange(len(tokens)))
 
-    def step(self, tokens: npx.Array, state: "Written") -> npx.Array:
-        self.write(npx.to_host(tokens), state)
-        logits = npx.to_host(self.model.step(tokens, state.inner)).astype(np.float64)  # (R, V), few
+    def step(self, tokens: npx.Array, state: "ParserState") -> npx.Array:
+        self.advance(npx.to_host(tokens), state)
+        logits = npx.to_host(self.model.step(tokens, state.inner)).astype(np.float64)  # (R, V), small
         logits -= logits.max(axis=1, keepdims=True)
-        may = self.may_follow(state)
-        lost = np.where(may, 0.0, np.exp(logits)).sum(axis=1)
-        logits[~may] = -np.inf
+        allowed = self.allowed(state)
+        disallowed_mass = np.where(allowed, 0.0, np.exp(logits)).sum(axis=1)
+        logits[~allowed] = -np.inf
         with np.errstate(divide="ignore"):
-            logits[:, self.config.pad_id] = np.log(lost)  # which has its share and is never chosen
+            logits[:, self.config.pad_id] = np.log(disallowed_mass)  # the search never chooses padding
         return npx.from_host(logits.astype(np.float32))
 
-    def write(self, tokens: npx.Array, state: "Written") -> None:
-        """Takes in the last token (R,) of each row; a row whose token is no symbol (the first, an end) stays."""
-        new = np.flatnonzero(self.opens[tokens])
-        end = self.entries + len(new)
+    def advance(self, tokens: npx.Array, state: "ParserState") -> None:
+        """Update the state with the last token (R,) of each row; the begin and end tokens change nothing."""
+        new = np.flatnonzero(self.is_open[tokens])
+        end = self.n_entries + len(new)
         if end > len(self.symbol):
-            self.symbol, self.around, self.before = (
-                np.concatenate([x, np.zeros(end, int)]) for x in (self.symbol, self.around, self.before)
+            self.symbol, self.parent, self.words_before = (
+                np.concatenate([x, np.zeros(end, int)]) for x in (self.symbol, self.parent, self.words_before)
             )
-        made = np.arange(self.entries, end)
-        self.symbol[made], self.around[made], self.before[made] = tokens[new], state.open[new], state.used[new]
+        entries = np.arange(self.n_entries, end)
+        self.symbol[entries], self.parent[entries] = tokens[new], state.open[new]
+        self.words_before[entries] = state.used[new]
         closed = np.flatnonzero((tokens == self.closing[self.symbol[state.open]]) & (state.open > 0))
-        state.open[closed] = self.around[state.open[closed]]
-        state.open[new] = made
-        state.used += self.leaf[tokens]
-        state.in_a_row = np.where(self.opens[tokens], state.in_a_row + 1, 0)
-        self.entries = end
+        state.open[closed] = self.parent[state.open[closed]]
+        state.open[new] = entries
+        state.used += self.is_leaf[tokens]
+        state.open_run = np.where(self.is_open[tokens], state.open_run + 1, 0)
+        self.n_entries = end
 
-    def may_follow(self, state: "Written") -> Any:
-        """Which symbols (R, V) may come next."""
-        left = state.used < self.lengths[state.sentence]
-        opens = self.opens & (left & (state.in_a_row < IN_A_ROW))[:, None]
-        may = opens | self.writes[self.kinds[state.sentence, state.used]]  # past the last word there is none to write
-        inside = np.flatnonzero((state.open > 0) & (self.before[state.open] < state.used))
-        may[inside, self.closing[self.symbol[state.open[inside]]]] = True
-        may[:, 0] = False  # where a bracket has no closing one among the symbols
-        may[:, self.config.eos_id] = ~left & (state.open == 0)
-        return may
+    def allowed(self, state: "ParserState") -> Any:
+        """Return which symbols (R, V) may come next."""
+        has_words = state.used < self.lengths[state.sentence]
+        opens = self.is_open & (has_words & (state.open_run < MAX_OPEN_RUN))[:, None]
+        allowed = opens | self.allowed_leaves[self.tag_sets[state.sentence, state.used]]  # set 0, after the last word
+        non_empty = np.flatnonzero((state.open > 0) & (self.words_before[state.open] < state.used))
+        allowed[non_empty, self.closing[self.symbol[state.open[non_empty]]]] = True
+        allowed[:, 0] = False  # `closing` is 0 for a bracket without a closing symbol
+        allowed[:, self.config.eos_id] = ~has_words & (state.open == 0)
+        return allowed
 
 
-def _tags(words: Sequence[str], known: set[str], lexicon: Lexicon | None) -> Iterator[set[str]]:
-    """Those of the `known` tags that each word may have, never none."""
-    others = known - TAGS_OF_PUNCTUATION
+def _possible_tags(words: Sequence[str], all_tags: set[str], lexicon: Lexicon | None) -> Iterator[set[str]]:
+    """Yield the tags that each word can have, never none."""
+    word_tags = all_tags - TAGS_OF_PUNCTUATION
     for word, mark in zip(words, punctuation(words), strict=True):
-        yield {mark} & known or (others & lexicon.tags(word) if lexicon else set()) or others or known
+        yield {mark} & all_tags or (word_tags & lexicon.tags(word) if lexicon else set()) or word_tags or all_tags
 
 
-class Written(DecodingState):
-    """What each row has written: its sentence, the words used, the brackets opened since the last of them or the last
-    that was closed, the innermost entry that is open; the model's state."""
+class ParserState(DecodingState):
+    """State of each row: its sentence, the words used, the brackets opened since the last word or closing bracket, the
+    innermost open entry, and the model's state."""
 
     def __init__(self, inner: DecodingState, sentence: Any) -> None:
         self.inner, self.sentence = inner, sentence
-        self.used, self.in_a_row, self.open = np.zeros((3, len(sentence)), int)
+        self.used, self.open_run, self.open = np.zeros((3, len(sentence)), int)
 
     def select(self, rows: npx.Array) -> None:
         self.inner.select(rows)
-        written = (self.sentence, self.used, self.in_a_row, self.open)
-        self.sentence, self.used, self.in_a_row, self.open = (x[rows] for x in written)
+        arrays = (self.sentence, self.used, self.open_run, self.open)
+        self.sentence, self.used, self.open_run, self.open = (x[rows] for x in arrays)

@@ -1,4 +1,4 @@
-"""Parsing: a sentence to its constituency tree (section 6.3), F1 while training; the parsing of text once trained."""
+"""Constituency parsing (section 6.3): the task, with F1 as its validation score, and the parsing of text."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from models.fields import key
 from models.search import greedy_search
 from train.errors import UserError
 from train.tasks.pairs import Pairs, search_lines
-from train.tasks.parsing.constrained import WholeTrees
+from train.tasks.parsing.constrained import ConstrainedParser
 from train.tasks.parsing.evalb import Report, score
 from train.tasks.parsing.lexicon import Lexicon
-from train.tasks.parsing.linearize import tree_of
+from train.tasks.parsing.linearize import tree_from_tokens
 from train.tasks.parsing.tokenizer import KINDS, TreeTokenizer
 from train.tasks.parsing.trees import Tree, clean, read_trees, split_words, write_tree
 from train.tasks.task import task
@@ -27,22 +27,24 @@ CHUNK = 1024  # trees encoded together
 
 @dataclass(frozen=True)
 class ParsingKeys:
-    """A parser learns trees, in Penn Treebank brackets."""
+    """A parser is trained on trees in Penn Treebank brackets."""
 
-    # Files may move between a run and its resumption: that they hold the same text is told by SHA-256.
-    train_trees: str = key("", "Trees a parser learns: Penn Treebank brackets. Also --train-trees.", may_change=True)
-    valid_trees: str = key("", "Trees to validate a parser with; empty: none. Also --valid-trees.", may_change=True)
+    # The paths may change when a run is resumed; the content is identified by its SHA-256.
+    train_trees: str = key(
+        "", "Training trees of a parser: Penn Treebank brackets. Also --train-trees.", may_change=True
+    )
+    valid_trees: str = key("", "Validation trees of a parser; empty: none. Also --valid-trees.", may_change=True)
     leaves: str = key(
         "XX",
-        "What a word is in the tree that a parser writes: XX, as in the paper, or its tag, from which a parser of few"
-        " trees learns what kinds of words there are. Also --leaves.",
+        "Output token for a word in a parser's trees: XX, as in the paper, or its tag, which helps a parser that is"
+        " trained on few trees. Also --leaves.",
         choices=("XX", "tags"),
     )
 
 
 @task
 class Parsing(Pairs):
-    """Sentences, and their trees written as tokens."""
+    """Predict the linearized tree of a sentence."""
 
     name = "parsing"
     keys = ParsingKeys
@@ -52,76 +54,82 @@ class Parsing(Pairs):
     selection_metric = "f1"
 
     def learn_tokenizer(self, data: Any, files: Sequence[str]) -> TreeTokenizer:
-        return TreeTokenizer.learn(list(cleaned(files[0])), data.tokenizer, data.vocab_size, data.leaves == "tags")
+        return TreeTokenizer.from_trees(
+            list(read_clean_trees(files[0])), data.tokenizer, data.vocab_size, data.leaves == "tags"
+        )
 
     def load_tokenizer(self, path: str | Path) -> TreeTokenizer:
         tokenizer = TreeTokenizer.load(path)
         assert isinstance(tokenizer, TreeTokenizer)
         return tokenizer
 
-    def prepare(self, files: Sequence[str], tokenizer: Any, *how: Any) -> Corpus:
+    def prepare(self, files: Sequence[str], tokenizer: Any, *args: Any) -> Corpus:
         (path,) = files
 
-        def encoded(watch: Callable[[bytes], object]) -> Iterator[tuple[list[list[int]], ...]]:
-            trees = cleaned(path, watch)
-            while part := list(islice(trees, CHUNK)):
-                yield encode(part, tokenizer)
+        def encode(on_bytes: Callable[[bytes], object]) -> Iterator[tuple[list[list[int]], ...]]:
+            trees = read_clean_trees(path, on_bytes)
+            while chunk := list(islice(trees, CHUNK)):
+                yield encode_pairs(chunk, tokenizer)
 
-        return prepare_pairs({"trees": path}, encoded, tokenizer, *how)
+        return prepare_pairs({"trees": path}, encode, tokenizer, *args)
 
     def evaluation(self, config: Any, tokenizer: Any, corpus: Corpus) -> "GreedyF1 | None":
-        how = config.data.valid_trees, config.data.max_length, config.search.max_extra
-        return GreedyF1(tokenizer, *how) if config.train.validate_bleu else None
+        if not config.train.validate_bleu:
+            return None
+        return GreedyF1(tokenizer, config.data.valid_trees, config.data.max_length, config.search.max_extra)
 
 
-def cleaned(path: str | PathLike[str], watch: Callable[[bytes], object] | None = None) -> Iterator[Tree]:
-    """The trees of a file as a parser learns them, but for those without a word; UserError where none is left."""
-    found = False
-    for _, tree in read_trees(path, watch):
+def read_clean_trees(path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None) -> Iterator[Tree]:
+    """Yield the trees of a file, cleaned for training, without trees that have no words.
+
+    Raises UserError if no tree remains.
+    """
+    is_empty = True
+    for _, tree in read_trees(path, on_bytes):
         if (tree := clean(tree)).children:
-            found = True
+            is_empty = False
             yield tree
-    if not found:
-        raise UserError(f"{path}: expected at least one tree with a word; got traces alone; try another file")
+    if is_empty:
+        raise UserError(f"{path}: expected at least one tree with a word; got only traces; try another file")
 
 
-def encode(trees: Sequence[Tree], tokenizer: TreeTokenizer) -> tuple[list[list[int]], list[list[int]]]:
-    """The ids of the sentences of trees, and of the trees."""
+def encode_pairs(trees: Sequence[Tree], tokenizer: TreeTokenizer) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the ids of the trees' sentences and of the trees."""
     return tokenizer.encode_batch([" ".join(tree.words()) for tree in trees]), tokenizer.encode_trees(trees)
 
 
 class GreedyF1:
-    """Labelled F1 as EVALB has it, of greedy search, over the trees that `data.max_length` leaves in the corpus."""
+    """EVALB's labelled F1 of greedy search, over the trees of the corpus (those within `data.max_length`)."""
 
     def __init__(self, tokenizer: TreeTokenizer, path: str, max_length: int, max_extra: int) -> None:
         self.tokenizer, self.max_extra = tokenizer, max_extra
-        trees = list(cleaned(path))
-        lengths = zip(*(map(len, side) for side in encode(trees, tokenizer)), strict=True)
+        trees = list(read_clean_trees(path))
+        lengths = zip(*(map(len, side) for side in encode_pairs(trees, tokenizer)), strict=True)
         self.gold = [tree for tree, pair in zip(trees, lengths, strict=True) if max(pair) < max_length]
-        self.records: list[tuple[Tree, Tree, bool]] = []  # gold, found, whether that one was repaired
+        self.records: list[tuple[Tree, Tree, bool]] = []  # gold tree, predicted tree, whether it was repaired
 
     def add(self, model: Any, indices: npx.Array, batch: Batch) -> None:
         best = greedy_search(model, batch.src, max_extra=self.max_extra)
         for i, hypothesis in zip(indices, best, strict=True):
             gold = self.gold[int(i)]
-            self.records.append((gold, *tree_of(self.tokenizer.symbols(hypothesis.tokens), gold.words())))
+            self.records.append((gold, *tree_from_tokens(self.tokenizer.symbols(hypothesis.tokens), gold.words())))
 
     def result(self) -> dict[str, float]:
-        report = score(([gold], [found]) for gold, found, _ in self.records)
+        report = score(([gold], [predicted]) for gold, predicted, _ in self.records)
         repaired = sum(repaired for *_, repaired in self.records)
         return {"f1": report.all.f1, "repaired": 100 * repaired / max(1, len(self.records))}
 
 
-# ---- parsing text
+# ---- parsing of text
 
 
 @dataclass
 class Parse:
-    """One tree found for a sentence."""
+    """A predicted tree."""
 
     tree: Tree
     score: float
-    repaired: bool  # what the model wrote was no tree over the words
+    repaired: bool  # the output was not a tree over the words
 
     def __str__(self) -> str:
         return write_tree(self.tree)
@@ -135,42 +143,40 @@ def parse_stream(
     lexicon: Lexicon | None = None,
     **options: Any,
 ) -> Iterator[list[Parse]]:
-    """Yield, for one line after another, the `n_best` parses of its words, best first; none for a line without words.
+    """Yield, for each line, the `n_best` parses of its words, best first; none for a line without words.
 
-    Words are what spaces separate, as in the Penn Treebank; a bracket in a word becomes -LRB- or -RRB-. Every tree has
-    exactly the words of its line, also where the model did not read all of them. The search is kept to trees over the
-    words, and to the tags that a lexicon gives them (default: the tokenizer's, if it has one), unless it is `free`, as
-    in the paper: then what is no tree is repaired. The options are `search_lines`'s.
+    Words are separated by spaces, as in the Penn Treebank; a bracket in a word becomes -LRB- or -RRB-. Every tree has
+    exactly the words of its line, even if the model truncates the line.
+
+    Args:
+        model: a parser, in eval mode.
+        tokenizer: its tokenizer.
+        lines: sentences; None marks a pause of the input.
+        free: search without constraints, as in the paper, and repair outputs that are not trees. By default the search
+            is constrained to trees over the words, with the tags of the lexicon.
+        lexicon: possible tags of words; default: the tokenizer's, if it has one.
+        options: keyword arguments of `search_lines`.
     """
 
-    def kept_to(model: Any, lines: list[str]) -> Any:
+    def constrain(model: Any, lines: list[str]) -> Any:
         if free:
             return model
-        return WholeTrees(model, tokenizer, [split_words(line) for line in lines], lexicon or tokenizer.lexicon)
+        return ConstrainedParser(model, tokenizer, [split_words(line) for line in lines], lexicon or tokenizer.lexicon)
 
     escaped = (line and line.replace("(", "-LRB-").replace(")", "-RRB-") for line in lines)
 
-    def parses(line: str, found: list[Any]) -> list[Parse]:
+    def parses(line: str, hypotheses: list[Any]) -> list[Parse]:
         words = split_words(line)
-        trees = (tree_of(tokenizer.symbols(h.tokens), words) for h in found)
-        return [Parse(tree, h.score, repaired) for (tree, repaired), h in zip(trees, found, strict=True)]
+        trees = (tree_from_tokens(tokenizer.symbols(h.tokens), words) for h in hypotheses)
+        return [Parse(tree, h.score, repaired) for (tree, repaired), h in zip(trees, hypotheses, strict=True)]
 
-    return (parses(line, found) for line, found in search_lines(model, tokenizer, escaped, kept_to=kept_to, **options))
+    results = search_lines(model, tokenizer, escaped, constrain=constrain, **options)
+    return (parses(line, hypotheses) for line, hypotheses in results)
 
 
 def parse_gold(
     model: Any, tokenizer: TreeTokenizer, gold: Sequence[Tree], **options: Any
 ) -> tuple[list[list[Parse]], Report]:
-    """The parses of the sentences of cleaned trees, and the best of each scored beside them."""
+    """Parse the sentences of clean gold trees and score the best parse of each; `options` as for `parse_stream`."""
     parses = list(parse_stream(model, tokenizer, (" ".join(tree.words()) for tree in gold), **options))
-    return parses, score(([tree], [found[0].tree]) for tree, found in zip(gold, parses, strict=True))
-
-
-def summary(parses: Sequence[Sequence[Parse]], report: Report) -> Iterator[str]:
-    """Lines on how well gold trees were found: F1 of all, up to the cut-off, by length, and how many were repaired."""
-    for name, counts in {"all": report.all, f"at most {report.cutoff}": report.short, **report.by_length()}.items():
-        if counts.sentences:
-            figures = f"F1 {counts.f1:6.2f}  recall {counts.recall:6.2f}  precision {counts.precision:6.2f}"
-            yield f"{name + ' words':>17}: {counts.sentences:6,} sentences  {figures}"
-    repaired, c = sum(found[0].repaired for found in parses), report.all
-    yield f"repaired {repaired:,} of {len(parses):,} outputs; {c.errors:,} error sentences; {c.complete:,} exact trees"
+    return parses, score(([tree], [hypotheses[0].tree]) for tree, hypotheses in zip(gold, parses, strict=True))

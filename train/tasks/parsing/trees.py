@@ -1,8 +1,8 @@
-"""Constituency trees: Penn Treebank brackets read and written, cleaned for parsing, and the words of a sentence.
+"""Constituency trees: reading and writing Penn Treebank brackets, cleaning, and the words of a sentence.
 
     (TOP (S (NP (PRP It)) (VP (VBD rained)) (. .)))
 
-A leaf is a part-of-speech tag and a word. No function here recurses, so that a tree may be as deep as it likes.
+A leaf is a part-of-speech tag and a word. No function here recurses, so trees may have any depth.
 """
 
 import re
@@ -14,17 +14,18 @@ from typing import NamedTuple
 from train.errors import UserError
 from train.text.lines import read_lines
 
-TOP = "TOP"  # above every cleaned tree; EVALB's parameters do not count it
+TOP = "TOP"  # root of every clean tree; EVALB's parameters ignore it
 TRACE = "-NONE-"
 UNTAGGED = "XX"
-COMMENTS = ("#", "%", ";", "*")  # outside of a tree, a line that begins so is none
-# White space is what C's isspace says, as in EVALB: U+00A0 belongs to a word.
-_PIECES = re.compile(r"\(([^ \t\n\v\f\r()]*)|(\))|([^ \t\n\v\f\r()]+)")
+TOPS = ("", TOP, "ROOT", "S1")  # labels of roots in treebanks
+COMMENTS = ("#", "%", ";", "*")  # first characters of comment lines between trees
+# White space as in C's isspace, like EVALB: U+00A0 is part of a word.
+_TOKENS = re.compile(r"\(([^ \t\n\v\f\r()]*)|(\))|([^ \t\n\v\f\r()]+)")
 _SPACES = re.compile(r"[ \t\n\v\f\r]+")
 _FUNCTION = re.compile(r"(?<=.)[-=].*")
 
-# EVALB leaves punctuation out by its tag, so what is punctuation has to have its tag although no other word needs one.
-# In the Penn Treebank the tag follows from the word, but for ' (see `punctuation`).
+# EVALB recognizes punctuation by its tag, so a parser that writes no tags must still tag punctuation. In the Penn
+# Treebank the word determines the tag, except for ' (see `punctuation`).
 PUNCTUATION = (
     dict.fromkeys(",", ",")
     | dict.fromkeys([".", "?", "!"], ".")
@@ -35,14 +36,14 @@ PUNCTUATION = (
 
 
 class Leaf(NamedTuple):
-    """A word under its tag."""
+    """A word and its part-of-speech tag."""
 
     tag: str
     word: str
 
 
 class Tree:
-    """A constituent: its label, "" for none, and its parts in order. Equal trees are written alike."""
+    """A constituent: its label ("" for none) and its children in order. Trees are equal if they are written alike."""
 
     __slots__ = ("label", "children")
 
@@ -57,85 +58,86 @@ class Tree:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Tree) and str(self) == str(other)
 
-    __hash__ = None  # type: ignore[assignment]  # its parts may change
+    __hash__ = None  # type: ignore[assignment]  # trees are mutable
 
     def leaves(self) -> list[Leaf]:
-        """The leaves from left to right."""
+        """Return the leaves from left to right."""
         return [part for part in walk(self) if isinstance(part, Leaf)]
 
     def words(self) -> list[str]:
-        """The sentence."""
+        """Return the words of the sentence."""
         return [leaf.word for leaf in self.leaves()]
 
 
 def walk(tree: Tree) -> Iterator[Tree | Leaf | str]:
-    """The parts of a tree, itself among them, as they are written: a constituent, what is in it, its label again."""
-    waiting: list[Tree | Leaf | str] = [tree]
-    while waiting:
-        part = waiting.pop()
+    """Yield the tree's parts in the order of writing: each constituent, its contents, then its label to close it."""
+    stack: list[Tree | Leaf | str] = [tree]
+    while stack:
+        part = stack.pop()
         yield part
         if isinstance(part, Tree):
-            waiting.append(part.label)
-            waiting.extend(reversed(part.children))
+            stack.append(part.label)
+            stack.extend(reversed(part.children))
 
 
 def write_tree(tree: Tree) -> str:
-    """A tree in brackets, on one line."""
-    written: list[str] = []
+    """Return a tree in brackets, on one line."""
+    parts: list[str] = []
     for part in walk(tree):
         if isinstance(part, Leaf):
-            written.append(f" ({part.tag} {part.word})")
+            parts.append(f" ({part.tag} {part.word})")
         else:
-            written.append(f" ({part.label}" if isinstance(part, Tree) else ")")
-    return "".join(written)[1:].replace("( (", "((")
+            parts.append(f" ({part.label}" if isinstance(part, Tree) else ")")
+    return "".join(parts)[1:].replace("( (", "((")
 
 
 # ---- reading
 
 
 class _Reader:
-    """Takes in pieces of text, and gives out the trees that they close."""
+    """Incremental parser of brackets: takes lines and yields the trees that they complete."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.open: list[tuple[int, Tree, list[str]]] = []  # line, constituent, its own word
+        self.open: list[tuple[int, Tree, list[str]]] = []  # line, constituent, its word if it is a leaf
 
-    def line(self, number: int, text: str) -> Iterator[Tree | Leaf]:
-        """The trees that end on a line; at the top a leaf may stand alone."""
+    def read_line(self, number: int, text: str) -> Iterator[Tree | Leaf]:
+        """Yield the trees that end on a line; a top-level leaf is accepted too."""
         if not self.open and text.lstrip().startswith(COMMENTS):
             return
-        for piece in _PIECES.finditer(text):
-            label, close, word = piece.groups()
+        for token in _TOKENS.finditer(text):
+            label, close, word = token.groups()
             if label is not None:
                 if self.open and self.open[-1][2]:
-                    raise self.wrong(number, f"')' after the word {self.open[-1][2][0]!r}", f"'({label}'")
+                    raise self.error(number, f"')' after the word {self.open[-1][2][0]!r}", f"'({label}'")
                 self.open.append((number, Tree(label), []))
             elif not self.open:
-                raise self.wrong(number, "'('", repr(word or close))
+                raise self.error(number, "'('", repr(word or close))
             elif word:
-                _, tree, own = self.open[-1]
-                if own or tree.children:
-                    where = f"the word {own[0]!r}" if own else "what stands in brackets"
-                    raise self.wrong(number, f"')' or '(' after {where}", repr(word))
-                own.append(word)
+                _, tree, leaf_word = self.open[-1]
+                if leaf_word or tree.children:
+                    previous = f"the word {leaf_word[0]!r}" if leaf_word else "a closing bracket"
+                    raise self.error(number, f"')' or '(' after {previous}", repr(word))
+                leaf_word.append(word)
             else:
-                _, tree, own = self.open.pop()
-                part = Leaf(tree.label, own[0]) if own else tree
+                _, tree, leaf_word = self.open.pop()
+                part = Leaf(tree.label, leaf_word[0]) if leaf_word else tree
                 if self.open:
                     self.open[-1][1].children.append(part)
                 else:
                     yield part
 
     def end(self) -> None:
-        """UserError where a tree is not closed."""
+        """Raise UserError if a tree is not closed."""
         if self.open:
             number, tree, _ = self.open[0]
             raise UserError(
-                f"{self.path}, line {number}: expected every bracket of the tree that begins here closed; "
-                f"got {len(self.open)} open at the end of the file, the outermost '({tree.label}'; try adding ')'"
+                f"{self.path}, line {number}: expected the tree that begins here to be closed; "
+                f"got the end of the file with {len(self.open)} of its brackets open, the first '({tree.label}'; "
+                "try adding ')'"
             )
 
-    def wrong(self, number: int, expected: str, got: str) -> UserError:
+    def error(self, number: int, expected: str, got: str) -> UserError:
         return UserError(
             f"{self.path}, line {number}: expected {expected}; got {got}; "
             "try Penn Treebank brackets: (S (NP (PRP It)) (VP (VBD rained)))"
@@ -143,57 +145,58 @@ class _Reader:
 
 
 def numbered_lines(
-    path: str | PathLike[str], watch: Callable[[bytes], object] | None = None
+    path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
 ) -> Iterator[tuple[int, str]]:
-    """(number from 1, line) of a text file, as `read_lines`."""
+    """Yield (number from 1, line) of a text file (see `read_lines`)."""
     numbers = count(1)
-    return ((next(numbers), line) for lines in read_lines(path, watch=watch) for line in lines)
+    return ((next(numbers), line) for lines in read_lines(path, on_bytes=on_bytes) for line in lines)
 
 
-def read_trees(path: str | PathLike[str], watch: Callable[[bytes], object] | None = None) -> Iterator[tuple[int, Tree]]:
-    """Yield (line on which it ends, tree) of a file of any layout: one tree a line, over many lines, several a line.
+def read_trees(
+    path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None
+) -> Iterator[tuple[int, Tree]]:
+    """Yield (line on which it ends, tree) of a file with any layout of lines.
 
-    A leaf that stands alone comes below a `TOP`. `watch` sees every byte. UserError, with the line, for what is no tree
-    or not closed, and for a file without any.
+    A top-level leaf becomes a child of a `TOP`. `on_bytes` is called with all bytes. Raises UserError, with the line,
+    for invalid or unclosed brackets, and for a file without a tree.
     """
-    reader, number = _Reader(str(path)), 0
-    found = False
-    for number, line in numbered_lines(path, watch):
-        for tree in reader.line(number, line):
-            found = True
+    reader, number, is_empty = _Reader(str(path)), 0, True
+    for number, line in numbered_lines(path, on_bytes):
+        for tree in reader.read_line(number, line):
+            is_empty = False
             yield number, Tree(TOP, [tree]) if isinstance(tree, Leaf) else tree
     reader.end()
-    if not found:
+    if is_empty:
         raise UserError(f"{path}: expected at least one tree; got {number} lines without any; try another file")
 
 
 def read_sentences(path: str | PathLike[str]) -> list[tuple[int, list[Tree | Leaf]]]:
-    """(line, what stands on it) of each sentence of a file to be scored.
+    """Return (line, its trees) for each sentence of a file to be scored.
 
-    As EVALB reads: where no tree reaches over a line's end, each line is a sentence, an empty one a sentence without a
-    tree. Otherwise each tree is one. UserError as `read_trees`.
+    As in EVALB: if no tree spans several lines, each line is a sentence, and an empty line is a sentence without a
+    tree. Otherwise each tree is a sentence. Raises UserError like `read_trees`.
     """
-    reader, sentences, whole = _Reader(str(path)), [], True
+    reader, sentences, one_per_line = _Reader(str(path)), [], True
     for number, line in numbered_lines(path):
-        comment = not reader.open and line.lstrip().startswith(COMMENTS)
-        whole &= not reader.open
-        trees = list(reader.line(number, line))
-        if not comment:
+        is_comment = not reader.open and line.lstrip().startswith(COMMENTS)
+        one_per_line &= not reader.open
+        trees = list(reader.read_line(number, line))
+        if not is_comment:
             sentences.append((number, trees))
     reader.end()
     if not any(trees for _, trees in sentences):
         raise UserError(f"{path}: expected at least one tree; got {len(sentences)} lines without any; try another file")
-    return sentences if whole else [(number, [tree]) for number, trees in sentences for tree in trees]
+    return sentences if one_per_line else [(number, [tree]) for number, trees in sentences for tree in trees]
 
 
 # ---- cleaning
 
 
 def clean(tree: Tree) -> Tree:
-    """The tree that a parser learns, below `TOP`: no traces, nothing empty, no function tags (NP-SBJ=2 is NP).
+    """Return the tree for training, with root `TOP` and without traces, empty constituents and function tags.
 
-    What tops a tree in a treebank, (TOP ...), (ROOT ...), (S1 ...) or brackets without a label, is that `TOP`.
-    A sentence that is nothing but traces has no parts.
+    NP-SBJ=2 becomes NP. A treebank's root, (TOP ...), (ROOT ...), (S1 ...) or brackets without a label, becomes `TOP`.
+    The result has no children if the sentence has only traces.
     """
     stack: list[Tree] = [Tree(TOP)]
     for part in walk(tree):
@@ -203,34 +206,31 @@ def clean(tree: Tree) -> Tree:
             if part.tag != TRACE:
                 stack[-1].children.append(part)
         else:
-            done = stack.pop()
-            if done.children:
-                stack[-1].children.append(done)
+            closed = stack.pop()
+            if closed.children:
+                stack[-1].children.append(closed)
     (top,) = stack
     while len(top.children) == 1 and isinstance(top.children[0], Tree) and top.children[0].label in TOPS:
         top = top.children[0]
     return Tree(TOP, top.children)
 
 
-TOPS = ("", TOP, "ROOT", "S1")
-
-
 def split_words(line: str) -> list[str]:
-    """The words of a tokenised sentence."""
+    """Return the words of a tokenized sentence."""
     return [word for word in _SPACES.split(line) if word]
 
 
 def punctuation(words: Sequence[str]) -> list[str]:
-    """For each word the tag that it has as punctuation, "" for another word.
+    """Return each word's tag as punctuation, or "" for other words.
 
-    A single quote ' closes what a ` before it opened; without one it is a possessive.
+    A single quote ' closes a preceding `; without one it is a possessive.
     """
-    tags, opened = [], 0
+    tags, n_open = [], 0
     for word in words:
         tag = PUNCTUATION.get(word, "")
         if word in ("`", "‘"):
-            opened += 1
-        elif word in ("'", "’") and opened:
-            tag, opened = "''", opened - 1
+            n_open += 1
+        elif word in ("'", "’") and n_open:
+            tag, n_open = "''", n_open - 1
         tags.append(tag)
     return tags

@@ -1,7 +1,8 @@
-"""Which files the known corpora are made of: where they lie, their hashes, what in them is which side of which part.
+"""Catalog of the known corpora: the URLs and hashes of their archives, and the files of each part and side.
 
-The SHA-256 of the WMT archives are those that TensorFlow Datasets publishes, of Multi30k torchtext's; the test sets and
-their MD5 are sacreBLEU's own. IWSLT14 has no published hash: what was found is written to the manifest.
+The SHA-256 hashes of the WMT archives are published by TensorFlow Datasets, those of Multi30k by torchtext. The test
+sets and their MD5 hashes come from sacreBLEU. IWSLT14 has no published hash, so the manifest only records the actual
+one.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from functools import cache
 
 @dataclass(frozen=True)
 class Archive:
-    """One file to fetch; `size` in bytes, 0 and "" for what nobody publishes."""
+    """A file to download; `size` (bytes) and hashes are 0 and "" if they are not published."""
 
     name: str
     url: str
@@ -20,23 +21,26 @@ class Archive:
 
     @property
     def hash(self) -> str:
-        """The hash that it is held to, as people write it."""
+        """The expected hash, for messages."""
         return f"SHA-256 {self.sha256}" if self.sha256 else f"MD5 {self.md5}" if self.md5 else "no published hash"
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two texts of which line i of one translates line i of the other: members of an archive ("": files)."""
+    """Two texts in which line i of one translates line i of the other.
+
+    `src` and `tgt` are members of the archive, or paths of files if `archive` is "".
+    """
 
     archive: str
     src: str
     tgt: str
-    form: str = "lines"  # of train/text/download/unpack.py
+    form: str = "lines"  # key of FORMS in unpack.py
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """One corpus: what it is fetched from, its parts, its vocabulary."""
+    """A corpus: its archives, parts and vocabulary."""
 
     src: str  # language
     tgt: str
@@ -46,11 +50,11 @@ class Dataset:
     test: tuple[Pair, ...] = ()
     tokenizer: str = "bpe"
     vocab_size: int = 37_000
-    held_out: int = 0  # every so many training pairs one validates instead; 0: valid has texts of its own
+    held_out: int = 0  # use every n-th training pair for validation; 0: `valid` has its own texts
 
     @property
     def parts(self) -> dict[str, tuple[Pair, ...]]:
-        """The texts of each part that there is."""
+        """The texts of each part, without empty parts."""
         parts = {"train": self.train, "valid": self.valid, "test": self.test}
         return {part: pairs for part, pairs in parts.items() if pairs}
 
@@ -97,7 +101,7 @@ NAMES = ("wmt14-en-de", "wmt14-en-fr", "multi30k", "iwslt14-de-en")
 
 @cache
 def dataset(name: str) -> Dataset:
-    """One of NAMES."""
+    """Return the dataset with one of NAMES."""
     if name == "multi30k":
         texts = {
             part: (Pair(a.name, f"{stem}.en", f"{stem}.de"),)
@@ -106,18 +110,18 @@ def dataset(name: str) -> Dataset:
         return Dataset("en", "de", MULTI30K, texts["train"], texts["valid"], texts["test"], vocab_size=9712)
     if name == "iwslt14-de-en":
         tests = ("TED.dev2010", "TED.tst2010", "TED.tst2011", "TED.tst2012", "TEDX.dev2012")
-        seen = (Pair(TED.name, "de-en/train.tags.de-en.de", "de-en/train.tags.de-en.en", "tags"),)
-        held = (f"de-en/IWSLT14.{test}.de-en" for test in tests)
-        unseen = tuple(Pair(TED.name, f"{stem}.de.xml", f"{stem}.en.xml", "segments") for stem in held)
-        return Dataset("de", "en", (TED,), seen, test=unseen, vocab_size=10_000, held_out=23)
+        train = (Pair(TED.name, "de-en/train.tags.de-en.de", "de-en/train.tags.de-en.en", "tags"),)
+        stems = (f"de-en/IWSLT14.{test}.de-en" for test in tests)
+        test = tuple(Pair(TED.name, f"{stem}.de.xml", f"{stem}.en.xml", "segments") for stem in stems)
+        return Dataset("de", "en", (TED,), train, test=test, vocab_size=10_000, held_out=23)
     if name == "wmt14-en-de":
-        stems = {EUROPARL: "training/europarl-v7.de-en", COMMON_CRAWL: "commoncrawl.de-en",
+        en_de = {EUROPARL: "training/europarl-v7.de-en", COMMON_CRAWL: "commoncrawl.de-en",
                  NEWS_COMMENTARY: "training/news-commentary-v9.de-en"}  # fmt: skip
-        return wmt14("de", stems, "bpe", 37_000)
-    stems = {EUROPARL: "training/europarl-v7.fr-en", COMMON_CRAWL: "commoncrawl.fr-en", UN: "un/undoc.2000.fr-en",
+        return wmt14("de", en_de, "bpe", 37_000)
+    en_fr = {EUROPARL: "training/europarl-v7.fr-en", COMMON_CRAWL: "commoncrawl.fr-en", UN: "un/undoc.2000.fr-en",
              NEWS_COMMENTARY: "training/news-commentary-v9.fr-en"}  # fmt: skip
     giga = Pair(GIGA.name, "giga-fren.release2.fixed.en.gz", "giga-fren.release2.fixed.fr.gz")
-    return wmt14("fr", stems, "wordpiece", 32_000, (GIGA,), (giga,))
+    return wmt14("fr", en_fr, "wordpiece", 32_000, (GIGA,), (giga,))
 
 
 def wmt14(
@@ -128,21 +132,20 @@ def wmt14(
     archives: tuple[Archive, ...] = (),
     pairs: tuple[Pair, ...] = (),
 ) -> Dataset:
-    """WMT 2014 from English: the training text, newstest2013 to choose with, newstest2014 (all of it) to test on."""
-    held = [newstest(name, language) for name in ("wmt13", "wmt14/full")]
+    """Return WMT 2014 from English: training text, newstest2013 for validation, the full newstest2014 for testing."""
+    (valid_archive, valid), (test_archive, test) = (newstest(name, language) for name in ("wmt13", "wmt14/full"))
     texts = tuple(Pair(archive.name, f"{stem}.en", f"{stem}.{language}") for archive, stem in stems.items())
-    files = (*stems, *archives, *(archive for archive, _ in held))
-    (_, valid), (_, test) = held
+    files = (*stems, *archives, valid_archive, test_archive)
     return Dataset("en", language, files, texts + pairs, (valid,), (test,), tokenizer, vocab_size)
 
 
 def newstest(name: str, language: str) -> tuple[Archive, Pair]:
-    """A test set as sacreBLEU knows it."""
+    """Return a test set of sacreBLEU: its archive and its pair of texts."""
     from sacrebleu.dataset import DATASETS
 
-    known = DATASETS[name]
-    assert known.data and known.md5
-    url, md5 = known.data[0], known.md5[0]
-    source, reference = (known.langpairs or {})[f"en-{language}"][:2]
+    entry = DATASETS[name]
+    assert entry.data and entry.md5
+    url, md5 = entry.data[0], entry.md5[0]
+    source, reference = (entry.langpairs or {})[f"en-{language}"][:2]
     archive = Archive(f"{name.replace('/', '-')}-{url.rsplit('/', 1)[1]}", url, md5=md5)
     return archive, Pair(archive.name, source, reference, "segments")

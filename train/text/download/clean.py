@@ -1,4 +1,4 @@
-"""Which pairs of a corpus are learned from: those of sound length, ratio and script that were not there before."""
+"""Cleaning of sentence pairs: rules for length, length ratio, script and duplicates."""
 
 import re
 from collections import Counter
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHUNK = 8192  # pairs
-# Letters of Greek, Cyrillic, Hebrew, Arabic, of Asia: all that is neither Latin nor common to scripts.
-FOREIGN = re.compile(
+# Letters that are neither Latin nor common to several scripts: Greek, Cyrillic, Hebrew, Arabic and Asian scripts.
+NON_LATIN = re.compile(
     "[\u0370-\u1cff\u1f00-\u1fff\u2c00-\u2c5f\u2d00-\u2ddf\u3040-\ua71f\ua800-\ufaff\ufb13-\ufdff\ufe70-\uffdc]"
 )
 LETTER = re.compile(r"[^\W\d_]")
@@ -22,45 +22,45 @@ REASONS = ("empty", "long", "ratio", "script", "duplicate")
 
 @dataclass(frozen=True)
 class Rules:
-    """What a pair must keep to; 0 switches a rule off."""
+    """Which pairs are removed; 0 disables a limit."""
 
-    max_words: int = 250  # a side, parted by white space
-    max_ratio: float = 3.0  # of the longer side's characters to the shorter's, 20 added to both: names may differ
-    scripts: bool = True  # at most half of the letters of a side are not Latin
-    duplicates: bool = True  # the same pair again is left out
+    max_words: int = 250  # per side, separated by white space
+    max_ratio: float = 3.0  # longer side / shorter side in characters, after adding 20 to both: names may differ
+    scripts: bool = True  # remove pairs with a side whose letters are mostly not Latin
+    duplicates: bool = True  # remove repeated pairs
 
 
 class Cleaner:
-    """`kept(pairs)` passes on the pairs that keep to the rules; `counts` says how many were read, kept, and why not.
+    """Filters pairs by rules; `counts` has the numbers of pairs read, kept, and removed for each reason.
 
-    A pair that was seen is known by 8 bytes of its hash, in a table of at most 32 bytes for each different pair.
+    Duplicates are detected by 8-byte hashes, in a table of at most 32 bytes per different pair.
     """
 
     def __init__(self, rules: Rules) -> None:
-        self.rules, self.seen = rules, Seen()
+        self.rules, self.hashes = rules, HashSet()
         self.counts: Counter[str] = Counter(dict.fromkeys(("read", "kept", *REASONS), 0))
 
-    def kept(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-        """The good pairs, with each run of white space made one space."""
+    def filter(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        """Yield the pairs to keep, with single spaces."""
         pairs = iter(pairs)
         while chunk := list(islice(pairs, CHUNK)):
             self.counts["read"] += len(chunk)
-            good = []
+            clean = []
             for pair in ((" ".join(src.split()), " ".join(tgt.split())) for src, tgt in chunk):
                 reason = self.reason(*pair)
                 if reason:
                     self.counts[reason] += 1
                 else:
-                    good.append(pair)
-            if self.rules.duplicates and good:
-                new = self.seen.add([blake2b(f"{a}\n{b}".encode(), digest_size=8).digest() for a, b in good])
-                self.counts["duplicate"] += len(good) - int(new.sum())
-                good = [pair for pair, fresh in zip(good, new.tolist(), strict=True) if fresh]
-            self.counts["kept"] += len(good)
-            yield from good
+                    clean.append(pair)
+            if self.rules.duplicates and clean:
+                is_new = self.hashes.add([blake2b(f"{a}\n{b}".encode(), digest_size=8).digest() for a, b in clean])
+                self.counts["duplicate"] += len(clean) - int(is_new.sum())
+                clean = [pair for pair, new in zip(clean, is_new.tolist(), strict=True) if new]
+            self.counts["kept"] += len(clean)
+            yield from clean
 
     def reason(self, src: str, tgt: str) -> str:
-        """Why a pair is left out; "" where it is not."""
+        """Return why a pair is removed, or "" to keep it."""
         rules = self.rules
         if not (src and tgt):
             return "empty"
@@ -69,48 +69,48 @@ class Cleaner:
         short, long = sorted((len(src), len(tgt)))
         if rules.max_ratio and long + 20 > rules.max_ratio * (short + 20):
             return "ratio"
-        return "script" if rules.scripts and (foreign(src) or foreign(tgt)) else ""
+        return "script" if rules.scripts and (is_non_latin(src) or is_non_latin(tgt)) else ""
 
 
-def foreign(text: str) -> bool:
-    """Whether more than half of the letters of a text are not Latin."""
+def is_non_latin(text: str) -> bool:
+    """Return whether more than half of the letters of a text are not Latin."""
     if text.isascii():
         return False
-    others = len(FOREIGN.findall(text))
-    return others > 0 and 2 * others > len(LETTER.findall(text))
+    non_latin = len(NON_LATIN.findall(text))
+    return non_latin > 0 and 2 * non_latin > len(LETTER.findall(text))
 
 
-class Seen:
-    """A set of hashes, 8 bytes each: open addressing in one array, which doubles when it is half full."""
+class HashSet:
+    """A set of 8-byte hashes: open addressing in one array, which doubles when it is half full."""
 
-    def __init__(self, room: int = 1 << 16) -> None:
-        self.table = np.zeros(room, np.uint64)  # 0: nobody
-        self.held = 0
+    def __init__(self, capacity: int = 1 << 16) -> None:
+        self.table = np.zeros(capacity, np.uint64)  # 0 marks an empty slot
+        self.size = 0
 
     def add(self, hashes: list[bytes]) -> NDArray[Any]:
-        """Adds hashes; which of them (bool) were not there, the first of equal ones alone."""
+        """Add hashes and return which of them are new (bool); of equal hashes, only the first is new."""
         values = np.frombuffer(b"".join(hashes), np.uint64) | np.uint64(1)
-        different, first = np.unique(values, return_index=True)
-        while 2 * (self.held + len(different)) > len(self.table):
+        distinct, first = np.unique(values, return_index=True)
+        while 2 * (self.size + len(distinct)) > len(self.table):
             old = self.table[self.table > 0]
             self.table = np.zeros(2 * len(self.table), np.uint64)
             self._insert(old)
-        fresh = self._insert(different)
-        self.held += int(fresh.sum())
-        new = np.zeros(len(values), bool)
-        new[first[fresh]] = True
-        return new
+        inserted = self._insert(distinct)
+        self.size += int(inserted.sum())
+        is_new = np.zeros(len(values), bool)
+        is_new[first[inserted]] = True
+        return is_new
 
     def _insert(self, values: NDArray[np.uint64]) -> NDArray[Any]:
-        """Inserts different values; which were not there (bool)."""
-        table, fresh = self.table, np.zeros(len(values), bool)
+        """Insert distinct values and return which of them were absent (bool)."""
+        table, inserted = self.table, np.zeros(len(values), bool)
         mask = np.uint64(len(table) - 1)
-        waiting = np.arange(len(values))
-        place = (values >> np.uint64(1)) & mask
-        while len(waiting):
-            empty = table[place] == 0
-            table[place[empty]] = values[waiting[empty]]  # where several want a place, one has it
-            there = table[place] == values[waiting]
-            fresh[waiting[there & empty]] = True
-            waiting, place = waiting[~there], (place[~there] + np.uint64(1)) & mask
-        return fresh
+        pending = np.arange(len(values))
+        slot = (values >> np.uint64(1)) & mask
+        while len(pending):
+            is_empty = table[slot] == 0
+            table[slot[is_empty]] = values[pending[is_empty]]  # of several values for one slot, one is stored
+            is_stored = table[slot] == values[pending]
+            inserted[pending[is_stored & is_empty]] = True
+            pending, slot = pending[~is_stored], (slot[~is_stored] + np.uint64(1)) & mask
+        return inserted

@@ -1,4 +1,4 @@
-"""Files from the network: gone on with where they broke off, held to their hash, under their name only when whole."""
+"""Downloads: resumed after an interruption, verified by hash, and renamed only when complete."""
 
 import errno
 import hashlib
@@ -17,52 +17,68 @@ from train.errors import UserError, one_line
 from train.text.download.catalog import Archive
 
 BLOCK = 1 << 20  # bytes
-WAIT = 30.0  # seconds without a byte until a connection counts as broken
-TRIES = 5  # connections in a row that bring nothing
-Told = Callable[[Archive, int, int], object]  # archive, bytes there, bytes in all (0: unknown)
+TIMEOUT = 30.0  # seconds without a byte until a connection counts as broken
+MAX_FAILURES = 5  # consecutive connections without new data
+ProgressCallback = Callable[[Archive, int, int], object]  # archive, bytes downloaded, total bytes (0: unknown)
 
 
 def fetch_all(
-    archives: Sequence[Archive], folder: Path, mirror: str = "", told: Told = lambda *_: None, wait: float = WAIT
+    archives: Sequence[Archive],
+    folder: Path,
+    mirror: str = "",
+    on_progress: ProgressCallback = lambda *_: None,
+    timeout: float = TIMEOUT,
 ) -> list[dict[str, Any]]:
-    """Every archive in `folder`, fetched where it is not there; what each is, for the manifest.
+    """Download the archives that are missing in `folder`, verify all of them and return their manifest entries.
 
-    `mirror`: a folder, or a URL, with files of these names, instead of where they are published. A file that was put
-    there by hand is taken, if it has the hash. Raises UserError, in one line: for a wrong hash, for too little room,
-    and, where nothing can be fetched, with the names and hashes of all that is missing.
+    Args:
+        archives: the files to download.
+        folder: where to store them. A file that the user has put there is accepted if its hash matches.
+        mirror: a folder or URL to take the files from, instead of their published URLs.
+        on_progress: called with the archive, the bytes downloaded and the total.
+        timeout: seconds without data until a connection counts as broken.
+
+    Raises UserError for a wrong hash and too little disk space. If a download fails, the message lists the names and
+    hashes of all missing files.
     """
     missing = [archive for archive in archives if not (folder / archive.name).is_file()]
     folder.mkdir(parents=True, exist_ok=True)
     needed, free = sum(archive.size for archive in missing), shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"{folder}: expected room for {needed / 1e9:.1f} GB to fetch; got {free / 1e9:.1f} GB; try another --out"
+            f"{folder}: expected {needed / 1e9:.1f} GB of free disk space; got {free / 1e9:.1f} GB; try another --out"
         )
-    found = []
+    entries = []
     for archive in archives:
         file, url = folder / archive.name, f"{mirror.rstrip('/')}/{archive.name}" if mirror else archive.url
         if archive not in missing:
-            found.append(verified(archive, file))
+            entries.append(verify(archive, file))
         else:
             try:
-                found.append(fetch(archive, file, url, told, wait))
+                entries.append(fetch(archive, file, url, on_progress, timeout))
             except OSError as error:
                 if error.errno == errno.ENOSPC:
                     raise
                 absent = "; ".join(f"{a.name} ({a.hash})" for a in archives if not (folder / a.name).is_file())
                 reason = one_line(getattr(error, "reason", error) or type(error).__name__)
                 raise UserError(
-                    f"{archive.name}: expected to fetch it; got '{reason}'; try the same command again, which goes on "
-                    f"where this stopped, or put by hand into {folder}: {absent}"
+                    f"{archive.name}: expected to download it; got '{reason}'; try the same command again, which "
+                    f"resumes the download, or put these files into {folder}: {absent}"
                 ) from None
-    return found
+    return entries
 
 
-def fetch(archive: Archive, file: Path, url: str, told: Told = lambda *_: None, wait: float = WAIT) -> dict[str, Any]:
-    """Writes the file at a URL, or at a path, and returns what it is, as `verified` does.
+def fetch(
+    archive: Archive,
+    file: Path,
+    url: str,
+    on_progress: ProgressCallback = lambda *_: None,
+    timeout: float = TIMEOUT,
+) -> dict[str, Any]:
+    """Download a URL, or copy a path, to `file` and return its manifest entry.
 
-    What has come is kept in `file`.part and gone on with; a connection that breaks is made again. Raises OSError where
-    the file cannot be had, UserError where its hash is wrong.
+    Partial data is kept in `file`.part and resumed; a broken connection is retried. Raises OSError if the file cannot
+    be downloaded and UserError if its hash is wrong.
     """
     part = file.with_name(f"{file.name}.part")
     if "://" not in url:
@@ -70,80 +86,80 @@ def fetch(archive: Archive, file: Path, url: str, told: Told = lambda *_: None, 
             raise FileNotFoundError(f"no file {url}")
         shutil.copyfile(url, part)
     else:
-        failed = 0
+        failures = 0
         while True:
-            before = part.stat().st_size if part.exists() else 0
+            size_before = part.stat().st_size if part.exists() else 0
             try:
-                if download(archive, part, url, told, wait):
+                if download(archive, part, url, on_progress, timeout):
                     break
-                reason: Exception = ConnectionError("the connection broke off")
+                reason: Exception = ConnectionError("the connection was closed early")
             except urllib.error.HTTPError as error:
                 error.close()
-                if error.code == 416 and before:  # there is nothing after what has come
+                if error.code == 416 and size_before:  # range not satisfiable: the file is already complete
                     break
                 if error.code < 500:
                     raise
                 reason = error
             except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
                 reason = error
-            failed = 0 if part.exists() and part.stat().st_size > before else failed + 1
-            nobody = isinstance(getattr(reason, "reason", None), OSError) and not before
-            if failed == TRIES or nobody:
-                raise OSError(one_line(getattr(reason, "reason", reason) or "the connection broke off"))
-            time.sleep(min(wait, 0.1 * 2**failed))
+            failures = 0 if part.exists() and part.stat().st_size > size_before else failures + 1
+            is_unreachable = isinstance(getattr(reason, "reason", None), OSError) and not size_before
+            if failures == MAX_FAILURES or is_unreachable:
+                raise OSError(one_line(getattr(reason, "reason", reason) or "the connection was closed early"))
+            time.sleep(min(timeout, 0.1 * 2**failures))
     try:
-        found = verified(archive, part)
+        entry = verify(archive, part)
     except UserError:
         part.unlink()
         raise
     os.replace(part, file)
-    return found
+    return entry
 
 
-def download(archive: Archive, part: Path, url: str, told: Told, wait: float) -> bool:
-    """Adds what comes of a URL to `part`; whether that was all of it."""
-    there = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={there}-"} if there else {})
-    with urllib.request.urlopen(request, timeout=wait) as answer:
-        if there and answer.status != 206:  # it sends the whole again
-            there = 0
-        length = answer.headers.get("Content-Length")
-        total = there + int(length) if length else archive.size
-        with part.open("ab" if there else "wb") as file:
-            while block := answer.read1(BLOCK):
+def download(archive: Archive, part: Path, url: str, on_progress: ProgressCallback, timeout: float) -> bool:
+    """Append the rest of a URL's content to `part`; return whether it is complete."""
+    size = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={size}-"} if size else {})
+    with urllib.request.urlopen(request, timeout=timeout) as response:
+        if size and response.status != 206:  # the server ignores the range and sends the complete file
+            size = 0
+        length = response.headers.get("Content-Length")
+        total = size + int(length) if length else archive.size
+        with part.open("ab" if size else "wb") as file:
+            while block := response.read1(BLOCK):
                 file.write(block)
-                there += len(block)
-                told(archive, there, total)
-    return not total or there >= total
+                size += len(block)
+                on_progress(archive, size, total)
+    return not total or size >= total
 
 
-def verified(archive: Archive, file: Path) -> dict[str, Any]:
-    """What a file is, for the manifest; UserError where it has not the hash it is held to."""
+def verify(archive: Archive, file: Path) -> dict[str, Any]:
+    """Return the manifest entry of a file; raise UserError if its hash is wrong."""
     hashes = {name: hashlib.new(name) for name in ("sha256", "md5")}
     with file.open("rb") as opened:
         while block := opened.read(BLOCK):
-            for one in hashes.values():
-                one.update(block)
-    sha256, md5 = (one.hexdigest() for one in hashes.values())
-    found, expected = (md5, archive.md5) if archive.md5 and not archive.sha256 else (sha256, archive.sha256 or sha256)
+            for hash_ in hashes.values():
+                hash_.update(block)
+    sha256, md5 = (hash_.hexdigest() for hash_ in hashes.values())
+    actual, expected = (md5, archive.md5) if archive.md5 and not archive.sha256 else (sha256, archive.sha256 or sha256)
     size = file.stat().st_size
-    if found != expected:
+    if actual != expected:
         sizes = f"{size:,} bytes of {archive.size:,}" if archive.size else f"{size:,} bytes"
         raise UserError(
-            f"{file}: expected {archive.hash}; got {found} ({sizes}); try removing it and fetching it again"
+            f"{file}: expected {archive.hash}; got {actual} ({sizes}); try deleting it to download it again"
         )
-    checked = "sha256" if archive.sha256 else "md5" if archive.md5 else "nothing published"
-    return {"file": archive.name, "url": archive.url, "bytes": size, "sha256": sha256, "checked_by": checked}
+    checked_by = "sha256" if archive.sha256 else "md5" if archive.md5 else "nothing published"
+    return {"file": archive.name, "url": archive.url, "bytes": size, "sha256": sha256, "checked_by": checked_by}
 
 
 @contextmanager
-def shown_progress(wanted: bool = True) -> Iterator[Told]:
-    """A progress bar on stderr for what is fetched, where there is a terminal."""
+def progress_bar(is_enabled: bool = True) -> Iterator[ProgressCallback]:
+    """Yield a callback that shows a progress bar on stderr if it is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     console = Console(stderr=True)
-    if not (wanted and console.is_terminal):
+    if not (is_enabled and console.is_terminal):
         yield lambda *_: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
@@ -151,9 +167,9 @@ def shown_progress(wanted: bool = True) -> Iterator[Told]:
     with Progress(*columns, console=console) as bar:
         tasks: dict[str, Any] = {}
 
-        def told(archive: Archive, there: int, total: int) -> None:
+        def update(archive: Archive, size: int, total: int) -> None:
             if archive.name not in tasks:
                 tasks[archive.name] = bar.add_task(archive.name, total=total or None)
-            bar.update(tasks[archive.name], completed=there)
+            bar.update(tasks[archive.name], completed=size)
 
-        yield told
+        yield update

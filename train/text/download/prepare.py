@@ -1,14 +1,14 @@
-"""A corpus made ready for training: fetched, cleaned, with a vocabulary of its own and as token arrays.
+"""Preparation of a corpus for training: download, cleaning, tokenizer and token arrays.
 
-    OUT/downloads/            the archives; what is put here by hand is taken
-                 /begun.json  says that the folder is of this command
-       /train.en, train.de    cleaned; valid.* and test.* keep every line but those that are empty on both sides
+    OUT/downloads/            archives; files that the user puts here are used
+                 /begun.json  marks the folder as created by this command
+       /train.en, train.de    cleaned text; valid.* and test.* lose only lines that are empty on both sides
        /tokenizer.json
        /prepared/train/, valid/
-       /manifest.json         where all of it comes from: written last
+       /manifest.json         sources and settings, written last
 
-Each step is done once: where one was interrupted the same command goes on with it. A folder of anything else is left
-alone, and so is one's own text.
+Each step is done once: after an interruption, the same command continues with the unfinished step. Other folders and
+the user's own text files are never modified.
 """
 
 import hashlib
@@ -26,28 +26,29 @@ from train.files import atomic_write, describe_path, digest, open_own_folder, re
 from train.text.corpus import prepare
 from train.text.download.catalog import Dataset
 from train.text.download.clean import Cleaner, Rules
-from train.text.download.fetch import fetch_all, shown_progress
+from train.text.download.fetch import fetch_all, progress_bar
 from train.text.download.unpack import read_pairs
 from train.text.lines import read_lines, read_parallel
 from train.text.tokenizer import Tokenizer
 
 BEGUN, TEXTS = "downloads/begun.json", "texts.json"
-TOLD_EVERY = 1 << 20  # pairs
+REPORT_EVERY = 1 << 20  # pairs
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a corpus is made: what is left out, its vocabulary (None: the dataset's), the longest side in tokens."""
+    """Cleaning rules, vocabulary (None: the dataset's) and maximum length of a side in tokens."""
 
     rules: Rules = Rules()
     tokenizer: str | None = None
     vocab_size: int | None = None
-    learn_from: int = 1_000_000  # lines a side for the vocabulary, evenly spaced, as its memory grows with the
-    # different words of the text; 0: all
+    # Evenly spaced lines per side to train the tokenizer on, 0 for all. The trainer's memory grows with the number of
+    # distinct words.
+    learn_from: int = 1_000_000
     max_length: int = 256
 
 
-def collect(
+def prepare_dataset(
     dataset: Dataset,
     out: Path,
     settings: Settings = Settings(),
@@ -55,42 +56,50 @@ def collect(
     command: str = "",
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Makes the corpus in `out` and returns its manifest; UserError, in one line, for whatever stands in the way.
+    """Prepare a corpus in the folder `out` and return its manifest.
 
-    `mirror`: where the archives are fetched from instead, a folder or a URL. `command` is noted in the manifest.
+    Args:
+        dataset: archives and texts of the corpus.
+        out: folder to write; a new one, or one of an interrupted preparation.
+        settings: cleaning rules, tokenizer and maximum length.
+        mirror: folder or URL to download the archives from, instead of their published URLs.
+        command: command line, recorded in the manifest.
+        progress: report progress on stderr.
+
+    Raises UserError for any invalid input or failed download.
     """
-    own = own_files(dataset)  # a mistake in a path makes no folder
-    begun = open_own_folder(out, BEGUN, TEXTS, ignored=["downloads"])
-    for path, made in product(own, out.iterdir() if out.is_dir() else ()):
-        if made.exists() and made.samefile(path):
-            raise UserError(f"{path}: expected text outside of --out; got {made}, where this writes; try another --out")
+    user_paths = user_files(dataset)  # check the paths before creating the folder
+    marker = open_own_folder(out, BEGUN, TEXTS, ignored=["downloads"])
+    for path, output in product(user_paths, out.iterdir() if out.is_dir() else ()):
+        if output.exists() and output.samefile(path):
+            raise UserError(f"{path}: expected a text outside --out; got an output file, {output}; try another --out")
     settings = replace(
         settings,
         tokenizer=settings.tokenizer or dataset.tokenizer,
         vocab_size=settings.vocab_size or dataset.vocab_size,
     )
 
-    def say(text: str) -> None:
+    def log(text: str) -> None:
         if progress:
             print(text, file=sys.stderr, flush=True)
 
     (out / "downloads").mkdir(parents=True, exist_ok=True)
-    if begun is None:
+    if marker is None:
         write_json(out / BEGUN, {"of": "npx-transformer data"})
-    with shown_progress(progress) as told:
-        sources = fetch_all(dataset.archives, out / "downloads", mirror, told)
-    counts = write_texts(dataset, out, settings.rules, sources, say)
+    with progress_bar(progress) as on_progress:
+        sources = fetch_all(dataset.archives, out / "downloads", mirror, on_progress)
+    texts = write_texts(dataset, out, settings.rules, sources, log)
     train = [out / f"train.{language}" for language in (dataset.src, dataset.tgt)]
-    tokenizer = learn(train, out / "tokenizer.json", settings, say)
+    tokenizer = train_tokenizer(train, out / "tokenizer.json", settings, log)
     arrays = {}
     for part in ("train", "valid"):
-        if part in counts:
-            say(f"preparing {part}")
+        if part in texts:
+            log(f"encoding {part}")
             src, tgt = (out / f"{part}.{language}" for language in (dataset.src, dataset.tgt))
             corpus = prepare(src, tgt, tokenizer, out / "prepared" / part, settings.max_length)
             arrays[part] = corpus.meta["pairs"] | {"tokens": corpus.meta["tokens"]}
     manifest = {
-        "command": command, "settings": asdict(settings), "sources": sources, "texts": counts, "arrays": arrays,
+        "command": command, "settings": asdict(settings), "sources": sources, "texts": texts, "arrays": arrays,
         "tokenizer": {"digest": tokenizer.digest, "sha256": digest(out / "tokenizer.json"),
                       "types": tokenizer.vocab_size},
     }  # fmt: skip
@@ -99,73 +108,75 @@ def collect(
 
 
 def write_texts(
-    dataset: Dataset, out: Path, rules: Rules, sources: list[dict[str, Any]], say: Callable[[str], object]
+    dataset: Dataset, out: Path, rules: Rules, sources: list[dict[str, Any]], log: Callable[[str], object]
 ) -> dict[str, Any]:
-    """Writes the text of each part, where it is not there yet; for each how many pairs there were, and its hashes."""
+    """Write the text of each part, unless it is up to date; return the counts and hashes of each part."""
     languages = dataset.src, dataset.tgt
     texts = {part: [asdict(pair) for pair in pairs] for part, pairs in dataset.parts.items()}
-    made_of = [source["sha256"] for source in sources] + [digest(file) for file in own_files(dataset)]
-    how = json.loads(json.dumps([texts, made_of, asdict(rules), dataset.held_out]))
-    done = out / TEXTS
-    if (before := read_sealed(done)) and before["how"] == how:
-        names = [(part, language) for part in before["parts"] for language in languages]
+    input_hashes = [source["sha256"] for source in sources] + [digest(file) for file in user_files(dataset)]
+    recipe = json.loads(json.dumps([texts, input_hashes, asdict(rules), dataset.held_out]))
+    record_file = out / TEXTS
+    if (record := read_sealed(record_file)) and record["how"] == recipe:
+        names = [(part, language) for part in record["parts"] for language in languages]
         files = {(part, language): out / f"{part}.{language}" for part, language in names}
-        sizes = {name: before["parts"][name[0]]["bytes"][name[1]] for name in names}
+        sizes = {name: record["parts"][name[0]]["bytes"][name[1]] for name in names}
         if all(file.is_file() and file.stat().st_size == sizes[name] for name, file in files.items()):
-            return before["parts"]
+            return record["parts"]
     streams: dict[str, Iterator[tuple[str, str]]] = {}
     for part, pairs in dataset.parts.items():
-        say(f"reading {part}: {', '.join(pair.archive or pair.src for pair in pairs)}")
+        log(f"reading {part}: {', '.join(pair.archive or pair.src for pair in pairs)}")
         streams[part] = chain.from_iterable(read_pairs(pair, out / "downloads") for pair in pairs)
-    cleaner, every = Cleaner(rules), dataset.held_out
-    clean = told_every(cleaner.kept(streams.pop("train")), lambda: say(f"{cleaner.counts['read']:,} pairs read"))
-    shared_out = (("valid" if every and not n % every else "train", pair) for n, pair in enumerate(clean))
-    parts = write_pairs(out, dict.fromkeys(["train", *["valid"] * bool(every)], languages), shared_out)
+    cleaner, holdout = Cleaner(rules), dataset.held_out
+    clean = with_reports(cleaner.filter(streams.pop("train")), lambda: log(f"{cleaner.counts['read']:,} pairs read"))
+    labelled = (("valid" if holdout and not n % holdout else "train", pair) for n, pair in enumerate(clean))
+    parts = write_pairs(out, dict.fromkeys(["train", *["valid"] * bool(holdout)], languages), labelled)
     parts["train"]["counts"] = dict(cleaner.counts)
     for part, stream in streams.items():
         parts |= write_pairs(out, {part: languages}, zip(repeat(part), filter(any, stream), strict=False))
-    write_json(done, {"how": how, "parts": parts})
+    write_json(record_file, {"how": recipe, "parts": parts})
     return parts
 
 
-def own_files(dataset: Dataset) -> list[str]:
-    """The paths of one's own texts; UserError where one is no file."""
-    own = [file for pairs in dataset.parts.values() for p in pairs if not p.archive for file in (p.src, p.tgt)]
-    for path in own:
+def user_files(dataset: Dataset) -> list[str]:
+    """Return the paths of the user's own texts; raise UserError if one is not a file."""
+    paths = [file for pairs in dataset.parts.values() for p in pairs if not p.archive for file in (p.src, p.tgt)]
+    for path in paths:
         if not Path(path).is_file():
             raise UserError(f"{path}: expected a text file; got {describe_path(path)}; try another path")
-    return own
+    return paths
 
 
-def told_every(pairs: Iterable[Any], tell: Callable[[], object]) -> Iterator[Any]:
-    """The pairs, with a word now and then."""
+def with_reports(pairs: Iterable[Any], report: Callable[[], object]) -> Iterator[Any]:
+    """Yield the pairs and call `report` after every REPORT_EVERY of them."""
     for number, pair in enumerate(pairs, 1):
         yield pair
-        if number % TOLD_EVERY == 0:
-            tell()
+        if number % REPORT_EVERY == 0:
+            report()
 
 
 def write_pairs(
     out: Path, parts: Mapping[str, tuple[str, str]], pairs: Iterable[tuple[str, tuple[str, str]]]
 ) -> dict[str, Any]:
-    """Writes (part, pair) to the files of its part, whole or not at all; UserError where one has no pair."""
+    """Write (part, pair) to the files of the part, atomically; raise UserError if a part has no pair."""
     files = {part: [out / f"{part}.{language}" for language in languages] for part, languages in parts.items()}
-    lines = dict.fromkeys(parts, 0)
+    n_lines = dict.fromkeys(parts, 0)
     with ExitStack() as stack:
-        opened = {file: stack.enter_context(atomic_write(file)) for side in files.values() for file in side}
-        hashes = {file: hashlib.sha256() for file in opened}
+        outputs = {file: stack.enter_context(atomic_write(file)) for side in files.values() for file in side}
+        hashes = {file: hashlib.sha256() for file in outputs}
         for part, pair in pairs:
-            lines[part] += 1
+            n_lines[part] += 1
             for file, text in zip(files[part], pair, strict=True):
                 raw = f"{text}\n".encode()
                 hashes[file].update(raw)
-                opened[file].write(raw)
-        for part, count in lines.items():
+                outputs[file].write(raw)
+        for part, count in n_lines.items():
             if not count:
-                raise UserError(f"{part}: expected at least one pair; got none that is kept; try other files or rules")
+                raise UserError(
+                    f"{part}: expected at least one pair; got none after cleaning; try other files or rules"
+                )
     return {
         part: {
-            "lines": lines[part],
+            "lines": n_lines[part],
             "bytes": {file.suffix[1:]: file.stat().st_size for file in side},
             "sha256": {file.suffix[1:]: hashes[file].hexdigest() for file in side},
         }
@@ -173,32 +184,32 @@ def write_pairs(
     }
 
 
-def learn(train: list[Path], file: Path, settings: Settings, say: Callable[[str], object]) -> Tokenizer:
-    """The tokenizer of the training text, learned where it is not there yet; UserError where it is too small."""
-    kind, size, lines = settings.tokenizer or "bpe", settings.vocab_size or 37_000, settings.learn_from
-    made_of = {"kind": kind, "vocab_size": size, "learn_from": lines, "sha256": [digest(path) for path in train]}
-    done = file.with_name("tokenizer.made.json")
-    if file.is_file() and read_sealed(done) == made_of:
+def train_tokenizer(train: list[Path], file: Path, settings: Settings, log: Callable[[str], object]) -> Tokenizer:
+    """Train the tokenizer, unless it is up to date; raise UserError if the text is too small for the vocabulary."""
+    kind, size, n_lines = settings.tokenizer or "bpe", settings.vocab_size or 37_000, settings.learn_from
+    recipe = {"kind": kind, "vocab_size": size, "learn_from": n_lines, "sha256": [digest(path) for path in train]}
+    record_file = file.with_name("tokenizer.made.json")
+    if file.is_file() and read_sealed(record_file) == recipe:
         return Tokenizer.load(file)
-    say(f"learning a {kind} vocabulary of {size:,} pieces")
-    parts = chain.from_iterable(read_parallel(*train))
-    sample = evenly(parts, len(train) * lines, train) if lines else parts
-    tokenizer = Tokenizer(Tokenizer.learned(sample, kind, size, "words"))
+    log(f"training a {kind} vocabulary of {size:,} tokens")
+    chunks = chain.from_iterable(read_parallel(*train))
+    sample = evenly_spaced(chunks, len(train) * n_lines, train) if n_lines else chunks
+    tokenizer = Tokenizer(Tokenizer.train_spec(sample, kind, size, "words"))
     if tokenizer.vocab_size < size:
         raise UserError(
-            f"vocabulary: expected text for {size:,} pieces; got only {tokenizer.vocab_size:,} different ones in "
+            f"vocabulary: expected text for {size:,} tokens; got text for only {tokenizer.vocab_size:,} in "
             f"{train[0]} and {train[1]}; try --vocab-size {tokenizer.vocab_size}"
         )
-    done.unlink(missing_ok=True)
+    record_file.unlink(missing_ok=True)
     tokenizer.save(file)
-    write_json(done, made_of)
+    write_json(record_file, recipe)
     return tokenizer
 
 
-def evenly(parts: Iterable[list[str]], most: int, paths: Iterable[Path]) -> Iterator[list[str]]:
-    """Every k-th line of parts, for the least k that leaves at most `most` of those in the files `paths`."""
+def evenly_spaced(chunks: Iterable[list[str]], max_lines: int, paths: Iterable[Path]) -> Iterator[list[str]]:
+    """Yield every k-th line of the chunks, with the smallest k that leaves at most `max_lines` lines of `paths`."""
     total = sum(len(lines) for path in paths for lines in read_lines(path))
-    every, before = -(-total // most), 0
-    for lines in parts:
-        yield lines[-before % every :: every]
-        before += len(lines)
+    step, n_before = -(-total // max_lines), 0
+    for lines in chunks:
+        yield lines[-n_before % step :: step]
+        n_before += len(lines)
