@@ -7,8 +7,8 @@ from npx import softmax, softmax_grad
 
 def attention(q, k, v, allowed):
     scale = 1 / np.sqrt(q.shape[1])
-    turned, saved = softmax((q @ k.T * scale).T, allowed.T)
-    p = turned.T
+    p_transposed, saved = softmax((q @ k.T * scale).T, allowed.T)
+    p = p_transposed.T
 
     def vjp(g):
         to_scores = softmax_grad((g @ v.T).T, saved).T * scale
