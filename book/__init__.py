@@ -1,6 +1,6 @@
-"""The book: twelve chapters through the real code, each with an exercise that is checked. `python -m book` begins.
+"""The book: twelve chapters that walk through the real code, each with an exercise. Start with `python -m book`.
 
-`files.py` finds chapters, exercises and the learner's copies, and reads a file without running it; `judging.py` runs it
-through the stages of its exercise; `exercise.py` is what a `check.py` is written with; `pages.py` runs a chapter and
-holds its quotations to the files they are from; `__main__.py` is the command.
+`files.py` locates chapters, exercises and the learner's answers, and checks an answer statically. `judging.py` runs an
+answer through the stages of its exercise. `exercise.py` has the building blocks of a `check.py`. `pages.py` runs a
+chapter and compares its output and quotations. `__main__.py` is the command.
 """

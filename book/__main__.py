@@ -180,7 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
         say(exercise.solution.read_text(encoding="utf-8").rstrip())
     elif options.reset:
         backup = exercise.reset(options.folder)
-        say(*([f"Kept    {shown(backup)}"] if backup else []), f"Write   {shown(exercise.mine(options.folder))}")
+        say(*([f"Backup  {shown(backup)}"] if backup else []), f"Write   {shown(exercise.mine(options.folder))}")
     elif options.chapter:
         from book.pages import Page
 

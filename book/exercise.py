@@ -112,10 +112,10 @@ def operation(name: str, right: Callable[..., Any], edges: Cases, drawn: Cases, 
     return [
         Stage("the value is wrong", both, lambda m, *args: pair(m, name, *args)[0], lambda *args: right(*args)[0],
               lambda *args: f"{call(*args)}[0]"),
-        Stage("the value is right, the gradient is wrong", with_gradient,
+        Stage("the value is right, but the gradient is wrong", with_gradient,
               lambda m, g, *args: gradients(pair(m, name, *args)[1], g, differentiated),
               lambda g, *args: right(*args)[1](g), lambda g, *args: f"{call(*args)}[1]({text(g)})"),
-        Stage("value and gradient are right, but the vjp has side effects: it overwrites its inputs",
+        Stage("value and gradient are right, but the vjp overwrites its inputs",
               with_gradient, unchanged, as_given, lambda g, *args: f"{call(*args)}[1]({text(g)}), twice"),
     ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The book: pages say what is so, exercises accept what is right and know what is wrong, each with its own hint."""
+"""Test the book: chapter outputs and quotations are current, right answers pass, wrong answers get their own hint."""
 
 import ast
 import json
@@ -19,12 +19,12 @@ from book.judging import MAX_LINES, WIDTH, hint_of, judge, show
 from book.pages import Page, PageError, digits, quoted
 from npx import KERNELS
 
-SEEDS = range(int(os.environ.get("BOOK_SEEDS", "20")))  # of values and gradients
-KIT_EVERYWHERE = "BOOK_KIT" in os.environ  # the kit's derived inputs for each right answer: minutes
+SEEDS = range(int(os.environ.get("BOOK_SEEDS", "20")))  # of the cases that a right answer must pass
+CHECK_ALL_GRADIENTS = "BOOK_KIT" in os.environ  # run the gradient checker on every right answer: takes minutes
 ALL = exercises()
-each = pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.name)
-pytestmark = pytest.mark.usefixtures("registry")  # pages and answers define operations
-pages = pytest.mark.parametrize("page", [Page(e.chapter) for e in ALL], ids=lambda page: page.path.stem)
+for_each_exercise = pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.name)
+pytestmark = pytest.mark.usefixtures("registry")  # chapters and answers register operations
+for_each_page = pytest.mark.parametrize("page", [Page(e.chapter) for e in ALL], ids=lambda page: page.path.stem)
 
 
 # Pages
@@ -37,12 +37,12 @@ def test_there_are_twelve_chapters_and_exercises():
     assert all(f"| {e.number} | [{e.title}]({e.chapter.name}) |" in table for e in ALL)
 
 
-@pages
-def test_a_page_runs_and_shows_what_it_prints(page):
+@for_each_page
+def test_page_output_is_current(page):
     page.check_output()
 
 
-def test_a_page_is_brought_up_to_date(tmp_path, monkeypatch):
+def test_updated_page_contains_the_current_output(tmp_path, monkeypatch):
     monkeypatch.setattr("book.pages.ROOT", tmp_path)
     path = tmp_path / "page.md"
     path.write_text("A\n\n```python\nprint(1)\nprint(2)\n```\n\n```text\nold\n```\n\n```python\nx = 3\n```\nB\n")
@@ -53,23 +53,23 @@ def test_a_page_is_brought_up_to_date(tmp_path, monkeypatch):
     assert path.read_text().count("```") == 6 and "old" not in path.read_text()
 
 
-@pages
-def test_a_page_quotes_what_stands_in_the_files(page):
+@for_each_page
+def test_quoted_code_matches_its_file(page):
     page.check_quotations()
-    assert any(block.source for block in page.blocks), "the real file is nowhere to be seen"
+    assert any(block.source for block in page.blocks), "the page quotes no file"
 
 
-@pages
-def test_a_page_is_short_and_has_its_parts(page):
+@for_each_page
+def test_page_length_and_sections(page):
     assert page.words <= 1500
     number = int(page.path.stem[:2])
     exercise = f"## The exercise\n\n    python -m book {number}\n"
     for part in ("guess|Guess|Which|which|How many", "worked example|One of your own", exercise, "## In the real file"):
-        assert re.search(part, page.text), f"{page.path.name} has no {part!r}"
+        assert re.search(part, page.text), f"{page.path.name} lacks {part!r}"
     assert max(map(len, page.text.splitlines())) <= 126
 
 
-def test_a_change_of_a_quoted_file_names_the_page(tmp_path, monkeypatch):
+def test_changed_quotation_names_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr("book.pages.ROOT", tmp_path)
     source = tmp_path / "engine.py"
     source.write_text("def f(x):\n    if x:\n        return 1\n")
@@ -85,103 +85,101 @@ def test_output_is_compared_to_three_digits():
 
 
 @cache
-def normal(text):
-    """Text without what does not count, to look for statements in."""
+def normalized(text):
+    """Return code without whitespace and comments."""
     return re.sub(r"\s+|#.*", "", text)
 
 
-def statements(path, least=30):
-    """The lines of a file's functions that are long enough to be theirs alone."""
+def statements(path, min_length=30):
+    """Yield the assignments and return statements of a file that are too long to recur by chance."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, (ast.Assign, ast.Return, ast.AugAssign)):
-            line = normal(ast.unparse(node))
-            if len(line) >= least:
+            line = normalized(ast.unparse(node))
+            if len(line) >= min_length:
                 yield line
 
 
-@each
-def test_no_chapter_has_a_solution(exercise):
-    said = {e.chapter.name: normal("".join(b.code for b in Page(e.chapter).blocks)) for e in ALL}
+@for_each_exercise
+def test_no_chapter_contains_a_solution(exercise):
+    chapter_code = {e.chapter.name: normalized("".join(b.code for b in Page(e.chapter).blocks)) for e in ALL}
     for line in statements(exercise.solution):
-        assert not [name for name, text in said.items() if line in text], line
+        assert not [name for name, code in chapter_code.items() if line in code], line
 
 
-def ours(tree):
-    """The names of our packages that code uses: what it imports, and what it takes from an import by a dot."""
-    tops, found = {"npx", "autograd", "models", "train"}, set()
-    modules = set()
+def project_names(tree):
+    """Return the names of this project's packages that code imports, or reads as attributes of an imported module."""
+    packages, names, modules = {"npx", "autograd", "models", "train"}, set(), set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in tops:
-            found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in packages:
+            names |= {alias.name for alias in node.names}
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
-            modules |= {alias.name for alias in node.names if alias.name in tops}
+            modules |= {alias.name for alias in node.names if alias.name in packages}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
-            found.add(node.attr)
+            names.add(node.attr)
         if isinstance(node, ast.Attribute) and node.attr in ("backward", "zero_grad"):
-            found.add(node.attr)
-    return found
+            names.add(node.attr)
+    return names
 
 
 def test_nothing_is_used_before_the_chapter_that_introduces_it():
-    """Operations and kernels, and the names that a page lists as its own."""
-    introduced, listed = set(), {}
+    """Check operations, kernels and every name in an `introduces` comment."""
+    introduced, first_chapter = set(), {}
     for exercise in ALL:
         page = Page(exercise.chapter)
         (names,) = re.findall(r"<!-- introduces: (.*?) ?-->", page.text)
         for name in filter(None, names.split(", ")):
             assert name.split(".")[-1] in page.text.replace(f"introduces: {names}", ""), f"{page.path.name}: {name}"
-            listed.setdefault(name, exercise.number)
-    watched = {*OPERATIONS, *KERNELS, *listed} - {"sum", "max", "min", "exp", "log", "sqrt"}
+            first_chapter.setdefault(name, exercise.number)
+    watched = {*OPERATIONS, *KERNELS, *first_chapter} - {"sum", "max", "min", "exp", "log", "sqrt"}
     for exercise in ALL:
-        introduced |= {name for name, number in listed.items() if number <= exercise.number}
+        introduced |= {name for name, number in first_chapter.items() if number <= exercise.number}
         code = [b.code for b in Page(exercise.chapter).blocks if b.kind == "python" and not b.source]
         for text in ["\n".join(code), exercise.blank.read_text("utf-8"), exercise.solution.read_text("utf-8")]:
-            early = (ours(ast.parse(text)) & watched) - introduced
+            early = (project_names(ast.parse(text)) & watched) - introduced
             assert not early, f"{exercise.name} uses {early}"
 
 
 # Exercises
 
 
-@each
+@for_each_exercise
 def test_right_answers_pass(exercise):
     right = [exercise.solution, *exercise.others("also_right")]
     assert len(right) >= 3
     for path in right:
-        verdict = judge(exercise, path, SEEDS, derive=KIT_EVERYWHERE or path == exercise.solution)
+        verdict = judge(exercise, path, SEEDS, derive=CHECK_ALL_GRADIENTS or path == exercise.solution)
         assert verdict.passed, "\n".join([str(path), *verdict.lines])
 
 
-@each
-def test_the_blank_is_not_done_yet(exercise):
+@for_each_exercise
+def test_blank_is_reported_as_unfinished(exercise):
+    blank = exercise.blank.read_text("utf-8").splitlines()
+    line = next(number for number, text in enumerate(blank, start=1) if "# yours" in text)
     start = time.process_time()
-    line = exercise.blank.read_text("utf-8").splitlines().index(
-        next(x for x in exercise.blank.read_text("utf-8").splitlines() if "# yours" in x)
-    )  # fmt: skip
     verdict = judge(exercise, exercise.blank)
     assert not verdict.passed and len(verdict.lines) == 1
-    assert f"blank.py:{line + 1}: unfinished: " in verdict.lines[0]
+    assert f"blank.py:{line}: unfinished: " in verdict.lines[0]
     assert time.process_time() - start < 1
-    assert exercise.blank.read_text("utf-8").count("\n") <= 40
+    assert len(blank) <= 40
 
 
-def head(path):
-    """What a blank and its solution share: docstrings, imports, signatures, constants."""
-    found = []
+def interface(path):
+    """Return what a blank and its solution share: docstrings, imports, signatures and constants."""
+    parts = []
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef):
-            found.append((node.name, ast.unparse(node.args), ast.get_docstring(node)))
+            parts.append((node.name, ast.unparse(node.args), ast.get_docstring(node)))
         else:
-            found.append(ast.unparse(node))
-    return found
+            parts.append(ast.unparse(node))
+    return parts
 
 
-@each
+@for_each_exercise
 def test_blank_and_solution_have_the_same_signatures_and_docstrings(exercise):
-    assert head(exercise.blank) == head(exercise.solution)
-    assert "#" in exercise.solution.read_text("utf-8"), "a solution without a comment"
+    assert interface(exercise.blank) == interface(exercise.solution)
+    assert "#" in exercise.solution.read_text("utf-8"), "the solution has no comment"
 
 
 @cache
@@ -189,8 +187,8 @@ def wrong_verdict(exercise, path):
     return judge(exercise, path)
 
 
-@each
-def test_wrong_answers_fail_each_with_its_own_hint(exercise):
+@for_each_exercise
+def test_each_wrong_answer_gets_its_own_hint(exercise):
     wrong = exercise.others("wrong")
     assert len(wrong) >= 3
     hints = [hint_of(path) for path in wrong]
@@ -201,34 +199,35 @@ def test_wrong_answers_fail_each_with_its_own_hint(exercise):
         assert verdict.hint == path.stem, "\n".join([str(path), *verdict.lines])
         text = "\n".join(verdict.lines)
         assert hint_of(path)[:60] in text.replace("\n", " ")
-        assert len(verdict.lines) <= MAX_LINES - 2 and max(map(len, verdict.lines)) <= WIDTH  # 2: what it prints
+        assert len(verdict.lines) <= MAX_LINES - 2  # two more lines may report what the file prints
+        assert max(map(len, verdict.lines)) <= WIDTH
         assert "Traceback" not in text and "judging.py" not in text and "exercise.py" not in text
 
 
-def test_the_input_shown_has_four_numbers_at_most_in_most_cases():
-    shown = [wrong_verdict(e, path).numbers for e in ALL for path in e.others("wrong")]
-    assert len(shown) >= 36 and sum(n <= 4 for n in shown) >= 0.8 * len(shown)
+def test_most_failing_inputs_have_at_most_four_numbers():
+    sizes = [wrong_verdict(e, path).numbers for e in ALL for path in e.others("wrong")]
+    assert len(sizes) >= 36 and sum(n <= 4 for n in sizes) >= 0.8 * len(sizes)
 
 
-@each
+@for_each_exercise
 def test_wrong_answers_fail_on_other_seeds(exercise):
     for path in exercise.others("wrong"):
         assert not judge(exercise, path, range(7, 8), derive=False).passed, path
 
 
-NEAR = {  # answers that a reader wrote, which are no file of `wrong/`: the hint that is true of them, or none
-    "-inf minus -inf, and -inf given back": (
-        "12_panels", "nothing_minus_nothing",
+SIMILAR = {  # learners' answers close to a known wrong one: exercise, the hint that applies (or ""), code
+    "-inf minus -inf, with -inf returned for empty rows": (
+        "12_panels", "inf_minus_inf",
         """
         peak, total = -np.inf, 0.0
         for x in panels:
-            higher = np.maximum(peak, x.max(axis=1))
-            total = total * np.exp(peak - higher) + np.exp(x - higher[:, None]).sum(axis=1)
-            peak = higher
+            new_peak = np.maximum(peak, x.max(axis=1))
+            total = total * np.exp(peak - new_peak) + np.exp(x - new_peak[:, None]).sum(axis=1)
+            peak = new_peak
         return np.where(peak == -np.inf, -np.inf, np.log(total) + peak)
         """,
     ),
-    "panels joined by logaddexp": (
+    "logaddexp of panels": (
         "12_panels", "",
         """
         total = -np.inf
@@ -238,24 +237,24 @@ NEAR = {  # answers that a reader wrote, which are no file of `wrong/`: the hint
         return total
         """,
     ),
-    "a row of equal numbers": ("04_checking", "equal_rows", "return [(np.array([[4.0, 4.0]]), np.array([3.0]))]"),
+    "a row of equal numbers": ("04_checking", "constant_rows", "return [(np.array([[4.0, 4.0]]), np.array([3.0]))]"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NEAR)
-def test_a_hint_is_given_only_where_it_is_true(tmp_path, name):
-    folder, hint, body = NEAR[name]
+@pytest.mark.parametrize("name", SIMILAR)
+def test_hint_appears_only_where_it_applies(tmp_path, name):
+    folder, hint, body = SIMILAR[name]
     blank = Exercise(folder).blank.read_text("utf-8")
     body = textwrap.indent(textwrap.dedent(body).strip(), "    ")
-    exercise, path = written(tmp_path, re.sub(r"    .*# yours", lambda _: body, blank), folder)
+    exercise, path = write_answer(tmp_path, re.sub(r"    .*# yours", lambda _: body, blank), folder)
     verdict = judge(exercise, path)
     assert not verdict.passed and verdict.hint == hint, "\n".join(verdict.lines)
 
 
-# Mistakes of another kind
+# Answers of the wrong form
 
 
-def written(tmp_path, text, name="05_softmax"):
+def write_answer(tmp_path, text, name="05_softmax"):
     path = tmp_path / f"{name}.py"
     path.write_text(text)
     return Exercise(name), path
@@ -264,30 +263,34 @@ def written(tmp_path, text, name="05_softmax"):
 SOLUTION = Exercise("05_softmax").solution.read_text("utf-8")
 MESSAGES = {
     "a syntax error": ("def softmax(x:\n    return x\n", r"05_softmax\.py:1: Python cannot parse this: .*"),
-    "nothing": ("", r"05_softmax\.py: expected def softmax\(x\); found no softmax"),
-    "another signature": ("def softmax():\n    return 1\n", r"05_softmax\.py:1: expected def softmax\(x\); found .*"),
-    "torch": ("import torch\n" + SOLUTION, r"05_softmax\.py:1: expected only numpy.*; found torch"),
-    "ours": ("from npx import softmax\n", r"05_softmax\.py:1: expected only numpy.*; found npx"),
-    "a raise": (
+    "an empty file": ("", r"05_softmax\.py: expected def softmax\(x\); found no softmax"),
+    "a wrong signature": ("def softmax():\n    return 1\n", r"05_softmax\.py:1: expected def softmax\(x\); found .*"),
+    "a foreign import": ("import torch\n" + SOLUTION, r"05_softmax\.py:1: expected only numpy.*; found torch"),
+    "a forbidden import": ("from npx import softmax\n", r"05_softmax\.py:1: expected only numpy.*; found npx"),
+    "an exception": (
         SOLUTION.replace("    e = ", "    raise ValueError('not today')\n    e = "),
         r"Not yet: it raises an exception here\.\n\n  softmax.*\n  .*05_softmax\.py:12: ValueError: not today",
     ),
-    "shapes that do not fit": (
+    "incompatible shapes": (
         SOLUTION.replace("    e = ", "    np.ones((2, 3)) @ np.ones((2, 3))\n    e = "),
-        r"(?s)Not yet: it raises an exception here\..*05_softmax\.py:12: ValueError: .*\(size 2 is\s+different from 3\)$",
+        r"(?s)Not yet: it raises an exception here\..*05_softmax\.py:12: ValueError: .*"
+        r"\(size 2 is\s+different from 3\)$",
     ),
-    "a raise at the top": ("raise ValueError('no')\n" + SOLUTION, r"The file cannot be imported.*05_softmax\.py:1: .*: no"),
+    "an exception at import": (
+        "raise ValueError('no')\n" + SOLUTION,
+        r"The file cannot be imported.*05_softmax\.py:1: .*: no",
+    ),
     "None": ("def softmax(x):\n    pass\n", r"(?s).*expected softmax to return two things.*; got None"),
-    "one thing": ("def softmax(x):\n    return x\n", r"(?s).*its vjp; got an array of shape \(2,\)"),
-    "a file that is no text": (None, r"05_softmax\.py: expected a text file in UTF-8; .*"),
+    "a single return value": ("def softmax(x):\n    return x\n", r"(?s).*its vjp; got an array of shape \(2,\)"),
+    "a binary file": (None, r"05_softmax\.py: expected a text file in UTF-8; .*"),
 }
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_other_mistakes_give_one_plain_message(tmp_path, monkeypatch, name):
+def test_malformed_answers_give_one_plain_message(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     text, expected = MESSAGES[name]
-    exercise, path = written(tmp_path, text or "")
+    exercise, path = write_answer(tmp_path, text or "")
     if text is None:
         path.write_bytes(b"\xff\xfe\x00")
     verdict = judge(exercise, path)
@@ -301,12 +304,12 @@ def test_other_mistakes_give_one_plain_message(tmp_path, monkeypatch, name):
      ("return lambda g: (...,)", True), ("y = x[..., None]", False), ("y = x[...]", False), ("'...'", False),
      ("y = f(...)", False)],
 )  # fmt: skip
-def test_three_dots_are_a_blank_only_where_something_is_to_be_written(tmp_path, line, blank):
-    exercise, path = written(tmp_path, f"def softmax(x):\n    {line}\n")
+def test_ellipsis_is_a_blank_only_as_a_placeholder(tmp_path, line, blank):
+    exercise, path = write_answer(tmp_path, f"def softmax(x):\n    {line}\n")
     assert (first_problem(exercise, path) is not None) == blank
 
 
-def test_numbers_that_agree_in_six_digits_are_shown_with_more():
+def test_show_takes_the_number_of_digits():
     assert show(2e6) == show(2000000.1) and show(2e6, 13) != show(2000000.1, 13)
 
 
@@ -315,7 +318,7 @@ def test_numbers_that_agree_in_six_digits_are_shown_with_more():
 
 @pytest.fixture
 def run(tmp_path, capsys):
-    """The command in this process; an answer is still checked in one of its own."""
+    """Run the command in this process; answers are still checked in a separate one."""
 
     def run(*words):
         try:
@@ -328,94 +331,103 @@ def run(tmp_path, capsys):
     return run
 
 
-def test_a_learners_way_through_an_exercise(tmp_path, run):
+def test_a_learner_starts_fails_passes_and_resets(tmp_path, run):
     mine = tmp_path / "my" / "05_softmax.py"
     assert " 5  open " in run()[1]
-    status, said = run("5")
-    assert status == 0 and str(mine) in said and "05-softmax.md" in said
+    status, output = run("5")
+    assert status == 0 and str(mine) in output and "05-softmax.md" in output
     assert mine.read_text() == Exercise("05_softmax").blank.read_text()
-    status, said = run("5")
-    assert status == 1 and "unfinished" in said and len(said.splitlines()) == 1
+    status, output = run("5")
+    assert status == 1 and "unfinished" in output and len(output.splitlines()) == 1
 
-    wrong = next(p for p in Exercise("05_softmax").others("wrong") if p.stem == "diagonal")
+    wrong = next(p for p in Exercise("05_softmax").others("wrong") if p.stem == "diagonal_only")
     mine.write_text('print("hello")\n' + wrong.read_text().split('"""', 2)[2])
-    status, said = run("5", "--hint")
-    assert status == 1 and "each output's slope by its own input alone" in said.replace("\n", " ")
-    assert "yours" in said and "'hello'" in said and len(said.splitlines()) <= MAX_LINES
+    status, output = run("5", "--hint")
+    assert status == 1 and "derivative of each output by its own input" in output.replace("\n", " ")
+    assert "yours" in output and "'hello'" in output and len(output.splitlines()) <= MAX_LINES
 
     mine.write_text(SOLUTION)
-    status, said = run("5")
-    assert status == 0 and "05_softmax: correct." in said and "npx/kernels/softmax.py" in said
+    status, output = run("5")
+    assert status == 0 and "05_softmax: correct." in output and "npx/kernels/softmax.py" in output
     assert " 5  done " in run()[1]
     mine.write_text(SOLUTION + "# more\n")
-    assert " 5  begun" in run()[1]
+    assert " 5  started" in run()[1]
 
     run("5", "--reset")
     assert mine.read_text() == Exercise("05_softmax").blank.read_text()
     assert (tmp_path / "my" / "05_softmax.py.1").read_text() == SOLUTION + "# more\n"
 
 
-def test_a_hint_where_no_mistake_is_recognised(tmp_path, run):
+def test_general_hint_for_an_unrecognized_error(tmp_path, run):
     run("5")
     (tmp_path / "my" / "05_softmax.py").write_text("def softmax(x):\n    return 3 * x, lambda g: (g,)\n")
-    status, said = run("5", "--hint")
-    assert status == 1 and "Hint: Each output depends on every input of its row" in said
+    status, output = run("5", "--hint")
+    assert status == 1 and "Hint: Each output depends on every input of its row" in output
 
 
-def test_the_command_runs_from_another_folder(tmp_path):
-    said = subprocess.run(
+def test_command_runs_in_any_folder(tmp_path):
+    output = subprocess.run(
         [sys.executable, "-m", "book"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, timeout=60, check=True,
     ).stdout  # fmt: skip
-    assert len(re.findall(r"^ *\d+  (?:open|begun|done) ", said, re.MULTILINE)) == 12
+    assert len(re.findall(r"^ *\d+  (?:open|started|done) ", output, re.MULTILINE)) == 12
 
 
-def test_solution_chapter_and_bad_use(tmp_path, run):
+def test_solution_chapter_and_usage_errors(tmp_path, run):
     assert run("5", "--solution") == (0, SOLUTION)
     assert "1000.31" in run("5", "--chapter")[1]
-    status, said = run("13")
-    assert (status, said) == (2, "python -m book: expected an exercise from 1 to 12; got 13\n")
+    status, output = run("13")
+    assert (status, output) == (2, "python -m book: expected an exercise from 1 to 12; got 13\n")
     assert run("--hint")[0] == 2 and not (tmp_path / "my").exists()
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
-        ("while True:\n        pass", r"It did not finish within 1 seconds.*\n.*05_softmax\.py:[23]: at `(while|pass).*`"),
-        ("import time\n    time.sleep(99)", r"It did not finish within 1 seconds.*\n.*05_softmax\.py:3: at `time.sleep"),
+        (
+            "while True:\n        pass",
+            r"It did not finish within 1 seconds.*\n.*05_softmax\.py:[23]: at `(while|pass).*`",
+        ),
+        (
+            "import time\n    time.sleep(99)",
+            r"It did not finish within 1 seconds.*\n.*05_softmax\.py:3: at `time.sleep",
+        ),
         ("import os\n    os._exit(3)", r".*05_softmax\.py: the process exited with status 3"),
-        ("import sys\n    sys.exit(4)", r"Not yet: it raises an exception here(?s:.*)05_softmax\.py:3:\s+SystemExit: 4"),
+        (
+            "import sys\n    sys.exit(4)",
+            r"Not yet: it raises an exception here(?s:.*)05_softmax\.py:3:\s+SystemExit: 4",
+        ),
     ],
-    ids=["endless", "asleep", "exit", "sys.exit"],
+    ids=["endless", "sleep", "exit", "sys.exit"],
 )
-def test_what_a_file_does_to_its_process_harms_nothing(tmp_path, monkeypatch, body, said):
-    exercise, path = written(tmp_path, f"def softmax(x):\n    {body}\n")
+def test_an_answer_cannot_hang_or_kill_the_command(tmp_path, monkeypatch, body, expected):
+    exercise, path = write_answer(tmp_path, f"def softmax(x):\n    {body}\n")
     monkeypatch.setattr(command, "WALL_PER_CPU", 2 if "sleep" in body else 60)
-    found = command.verdict(exercise, path, limit=1.0)
-    assert not found["passed"] and re.match(said, "\n".join(found["lines"])), found["lines"]
+    verdict = command.verdict(exercise, path, limit=1.0)
+    assert not verdict["passed"] and re.match(expected, "\n".join(verdict["lines"])), verdict["lines"]
 
 
-def test_a_python_without_our_packages_is_told_which_to_take(monkeypatch, tmp_path, run):
+def test_missing_package_names_the_right_python(monkeypatch, tmp_path, run):
     monkeypatch.setattr(command, "REQUIRED", ("no_such_package",))
-    status, said = run("5")
-    assert status == 2 and said.count("\n") == 1 and not (tmp_path / "my").exists()
-    assert re.search("expected the Python of this .* without no_such_package; try make exercise N=5, or .venv", said)
+    status, output = run("5")
+    assert status == 2 and output.count("\n") == 1 and not (tmp_path / "my").exists()
+    assert re.search("expected the Python of this .* without no_such_package; try make exercise N=5, or .venv", output)
     assert run("5", "--solution")[0] == 0
 
 
-def test_done_survives_a_broken_mark(tmp_path):
+def test_invalid_progress_file_counts_as_empty(tmp_path):
     (tmp_path / command.DONE).write_text("{broken")
     assert command.load_done(tmp_path) == {}
     (tmp_path / command.DONE).write_text(json.dumps(["list"]))
     assert command.load_done(tmp_path) == {}
 
 
-def test_the_learners_folder_is_ignored_by_git():
+def test_git_ignores_the_answers():
     assert "/my/" in (ROOT / ".gitignore").read_text("utf-8").splitlines()
 
 
-def test_files_starts_at_once():
-    """The command reads a file before it starts a process with NumPy in it."""
-    light = ast.parse((BOOK / "files.py").read_text("utf-8"))
-    modules = {node.module for node in ast.walk(light) if isinstance(node, ast.ImportFrom)}
+def test_files_module_imports_only_light_modules():
+    """Keep the static check of an answer fast: it runs before any process imports NumPy."""
+    tree = ast.parse((BOOK / "files.py").read_text("utf-8"))
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert modules <= {"dataclasses", "functools", "pathlib"}

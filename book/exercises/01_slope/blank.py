@@ -2,13 +2,13 @@
 
 
 def slope(f, x, h):
-    """The slope of f at x, from two values of f that lie h to either side of x (the central difference)."""
+    """Return the slope of f at x as a central difference: the values of f at x - h and x + h, over their distance."""
     ...  # yours
 
 
 def step(x):
-    """The h, greater than 0, that makes `slope` best near x: about eps^(1/3), eps = 2.2e-16, times the size of x.
+    """Return the step h > 0 that makes `slope` most accurate near x: about eps^(1/3) times the size of x.
 
-    Where x is smaller than 1, take 1 for its size.
+    eps is 2.2e-16. The size of x is |x|, but at least 1.
     """
     ...  # yours

@@ -1,4 +1,4 @@
-"""Value to the right minus value to the left, over the way between them; and a step that is a share of x."""
+"""Subtract the value at x - h from the value at x + h, and divide by their distance. Make h proportional to |x|."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -32,10 +32,10 @@ def points(seed: int) -> Iterator[tuple[Any, ...]]:
         yield "x**3", float(10 * x + (1 if x > 0 else -1))
 
 
-def with_own_step(module: Any, f: str, x: float) -> float:
+def slope_with_step(module: Any, f: str, x: float) -> float:
     h = module.step(x)
     if not (isinstance(h, (float, int)) and h > 0):
-        raise Rejected(f"expected step({x}) to be a number greater than 0; got {h!r}")
+        raise Rejected(f"expected step({x}) to return a number greater than 0; got {h!r}")
     return float(module.slope(FUNCTIONS[f][0], x, h))
 
 
@@ -43,11 +43,12 @@ STAGES = [
     Stage("the slope is wrong", steps, lambda m, f, x, h: m.slope(FUNCTIONS[f][0], x, h),
           lambda f, x, h: (FUNCTIONS[f][0](x + h) - FUNCTIONS[f][0](x - h)) / (2 * h),
           lambda f, x, h: f"slope(lambda x: {f}, {x}, {h})"),
-    Stage("the slope is right, its step is not the best: too many digits are lost", points, with_own_step,
+    Stage("the slope is right, but with your step it loses too many digits", points, slope_with_step,
           lambda f, x: FUNCTIONS[f][1](x), lambda f, x: f"slope(lambda x: {f}, {x}, step({x}))", close=3e-9),
 ]  # fmt: skip
 AFTER = """\
-And the digits? At x = 1 your slope of x^3 is off by a share of 1e-11: eleven of sixteen are right. One side kept eight.
+How many digits? At x = 1 your slope of x^3 has a relative error of 1e-11: eleven of sixteen digits are right. The
+one-sided slope had eight.
 
-The kit (autograd/testing/numerical.py, `richardson`) takes your slope at two steps, h and h/2. What they disagree by is
-its bound: it accuses a gradient only where both exclude it."""
+The gradient checker (autograd/testing/numerical.py) takes your slope at two steps, h and h/2. Their difference bounds
+the error, and a gradient is reported as wrong only if it lies outside the bounds of both."""

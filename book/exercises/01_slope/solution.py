@@ -2,14 +2,14 @@
 
 
 def slope(f, x, h):
-    """The slope of f at x, from two values of f that lie h to either side of x (the central difference)."""
-    return (f(x + h) - f(x - h)) / (2 * h)  # 2 h apart: what even powers of h add to both sides cancels
+    """Return the slope of f at x as a central difference: the values of f at x - h and x + h, over their distance."""
+    return (f(x + h) - f(x - h)) / (2 * h)  # even powers of h cancel in the difference
 
 
 def step(x):
-    """The h, greater than 0, that makes `slope` best near x: about eps^(1/3), eps = 2.2e-16, times the size of x.
+    """Return the step h > 0 that makes `slope` most accurate near x: about eps^(1/3) times the size of x.
 
-    Where x is smaller than 1, take 1 for its size.
+    eps is 2.2e-16. The size of x is |x|, but at least 1.
     """
-    size = max(abs(x), 1.0)  # rounding is a share of x: a step that is fine at 1 is lost at a million
-    return 2.2e-16 ** (1 / 3) * size  # where the bend, h^2, and the rounding, eps / h, cost the same
+    size = max(abs(x), 1.0)  # rounding is relative: a step that suits 1 is lost at a million
+    return 2.2e-16 ** (1 / 3) * size  # where the bend, h^2, and the rounding, eps / h, are equal

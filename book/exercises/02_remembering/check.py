@@ -1,4 +1,4 @@
-"""The slope of a / b by a is 1 / b; by b it is -a / b^2. Each times g, and each summed to the shape of its input."""
+"""The derivative of a / b is 1 / b for a and -a / b^2 for b. Multiply each by g, and sum it to its input's shape."""
 
 import numpy as np
 
@@ -25,5 +25,5 @@ def drawn(seed):
 STAGES = operation("divide", right, edges, drawn, differentiated=2)
 GRADIENT_CHECK = gradient_check("divide", draw(1, 2, 3), abs(draw(2, 3)) + 0.5)
 AFTER = """\
-The real one (autograd/operations.py, `divide`) asks one thing more: an input that is a Python number gets no gradient,
-so none is computed. @differentiable, put above it, makes it an operation on Tensors."""
+The real one (autograd/operations.py, `divide`) also handles an input that is a plain Python number: it needs no
+gradient, so none is computed. The decorator @differentiable turns the function into an operation on Tensors."""

@@ -1,19 +1,19 @@
-"""Exercise 2. An operation that remembers how to go back."""
+"""Exercise 2. An operation and its vjp."""
 
 from autograd.operations import unbroadcast
 
 
 def divide(a, b):
-    """a / b for arrays that may be broadcast, and its vjp.
+    """Return a / b, for arrays that may be broadcast, and its vjp.
 
-    Returns the quotient and a function that takes g, the gradient with respect to it, and gives a tuple of two arrays:
-    the gradient with respect to a, of a's shape, and with respect to b, of b's shape. `unbroadcast(g, like)` is given.
+    The vjp takes g, the gradient with respect to the quotient, and returns a tuple of two arrays: the gradient with
+    respect to a, in a's shape, and the gradient with respect to b, in b's shape. You may use `unbroadcast(g, like)`.
     """
     y = a / b
 
     def vjp(g):
-        to_a = g / b  # the slope by a is 1 / b
-        to_b = -g * y / b  # the slope by b is -a / b^2, and a / b is there already
-        return unbroadcast(to_a, a), unbroadcast(to_b, b)  # what was used several times collects a sum
+        to_a = g / b  # the derivative with respect to a is 1 / b
+        to_b = -g * y / b  # and with respect to b, -a / b^2; y is a / b already
+        return unbroadcast(to_a, a), unbroadcast(to_b, b)  # an input that was used several times collects a sum
 
     return y, vjp

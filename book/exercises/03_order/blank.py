@@ -1,13 +1,14 @@
-"""Exercise 3. In what order the gradient flows."""
+"""Exercise 3. The order in which the gradient flows."""
 
 
 def backward(last, g):
-    """The gradient of `last` with respect to every node that it was computed from, as a dict from node to number.
+    """Return the gradients of `last` and of every node that it was computed from, as a dict from node to number.
 
-    A node has `parents`, a tuple of the nodes it was computed from (one may stand there twice); `number`, counted up as
-    nodes are made; and `vjp`, which takes the node's own whole gradient and gives a tuple, a share for each parent.
-    A leaf is a node without parents: its vjp gives an empty tuple.
-    g is the gradient of `last` itself. Each vjp runs once. A chain of 5,000 nodes is no problem.
+    A node has three attributes. `parents` is a tuple of the nodes it was computed from, in which a node may appear
+    twice. `number` counts the nodes in order of creation. `vjp` takes the node's complete gradient and returns a tuple
+    with one contribution for each parent. A leaf is a node without parents; its vjp returns an empty tuple.
+
+    g is the gradient of `last`. Call each vjp once. A chain of 5,000 nodes must work.
     """
     gradients = {last: g}
     ...  # yours

@@ -1,4 +1,4 @@
-"""A node is ready when all that was computed from it has been visited. Which order of the numbers promises that?"""
+"""A node is ready when every node that uses it has been visited. Which order of the numbers guarantees that?"""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from book.exercise import Rejected, Stage
 
 
 class Node:
-    """One node of a test: `slopes`, one for each parent, make its vjp."""
+    """A node whose vjp multiplies g by a fixed slope for each parent."""
 
     def __init__(self, number, parents, slopes, log):
         self.number, self.parents, self.slopes, self.log = number, tuple(parents), slopes, log
@@ -15,15 +15,15 @@ class Node:
         if self.parents:
             self.log.append(self.number)
         if len(self.log) > 100_000:
-            raise Rejected(f"expected each vjp to run once; they have run {len(self.log):,} times")
+            raise Rejected(f"expected each vjp to run once; got {len(self.log):,} calls")
         return tuple(g * slope for slope in self.slopes)
 
     def __repr__(self):
         return f"x{self.number}"
 
 
-def built(graph):
-    """Nodes of a graph, a list of [[parent, slope], ...] for each node."""
+def build(graph):
+    """Return the nodes of a graph given as a list of [[parent, slope], ...], and the log of their vjp calls."""
     nodes, log = [], []
     for number, inputs in enumerate(graph):
         nodes.append(Node(number, [nodes[i] for i, _ in inputs], [slope for _, slope in inputs], log))
@@ -31,11 +31,11 @@ def built(graph):
 
 
 def yours(module, graph):
-    nodes, log = built(graph)
-    found = module.backward(nodes[-1], 1.0)
-    if not isinstance(found, dict) or not all(isinstance(node, Node) for node in found):
-        raise Rejected(f"expected backward to return a dict from node to gradient; got {type(found).__name__}")
-    gradients = {f"x{node.number}": float(g) for node, g in sorted(found.items(), key=lambda item: item[0].number)}
+    nodes, log = build(graph)
+    result = module.backward(nodes[-1], 1.0)
+    if not isinstance(result, dict) or not all(isinstance(node, Node) for node in result):
+        raise Rejected(f"expected backward to return a dict from node to gradient; got {type(result).__name__}")
+    gradients = {f"x{node.number}": float(g) for node, g in sorted(result.items(), key=lambda item: item[0].number)}
     return gradients, {"vjps run": len(log)}
 
 
@@ -44,8 +44,8 @@ def right(graph):
     for number in range(len(graph) - 1, -1, -1):
         for parent, slope in graph[number] if number in gradients else ():
             gradients[parent] = gradients.get(parent, 0.0) + gradients[number] * slope
-    used = {"vjps run": sum(1 for number in gradients if graph[number])}
-    return {f"x{number}": g for number, g in sorted(gradients.items())}, used
+    vjp_calls = {"vjps run": sum(1 for number in gradients if graph[number])}
+    return {f"x{number}": g for number, g in sorted(gradients.items())}, vjp_calls
 
 
 def call(graph):
@@ -59,8 +59,8 @@ def by_hand(seed):
     yield ([[], [[0, 2.0]], [[0, 3.0], [1, 1.0]]],)  # used twice
     yield ([[], [[0, 2.0]], [[1, 3.0], [0, 5.0]]],)
     yield ([[], [[0, 2.0]], [[1, 3.0]], [[1, 5.0], [2, 7.0]]],)
-    yield ([[], [[0, 2.0]], [[1, 3.0]], [[2, 7.0], [1, 5.0]]],)  # for who looks at the last one first
-    yield ([[], [[0, 2.0]], [[0, 3.0]], [[2, 1.0]]],)  # x1 leads nowhere
+    yield ([[], [[0, 2.0]], [[1, 3.0]], [[2, 7.0], [1, 5.0]]],)  # catches answers that take the last parent first
+    yield ([[], [[0, 2.0]], [[0, 3.0]], [[2, 1.0]]],)  # nothing uses x1
 
 
 def drawn(seed):
@@ -79,10 +79,10 @@ def large(seed):
 
 
 STAGES = [
-    Stage("a gradient is wrong, or a vjp has run more often than once", by_hand, yours, right, call),
+    Stage("a gradient is wrong, or a vjp ran more than once", by_hand, yours, right, call),
     Stage("a gradient is wrong", drawn, yours, right, call),
-    Stage("small graphs come out right, a large one does not", large, yours, right, call),
+    Stage("small graphs are right, but a large one is not", large, yours, right, call),
 ]
 AFTER = """\
-The real one (autograd/engine.py, `backward` and `reachable`) does the same, and lets go of each vjp as soon as it has
-run: so memory falls on the way back. The first gradient that arrives at a node is borrowed, not copied."""
+The real one (autograd/engine.py, `backward`) does the same and frees each vjp as soon as it has run, so memory falls
+during the backward pass. The first gradient that arrives at a node is borrowed, not copied."""

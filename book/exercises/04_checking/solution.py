@@ -1,12 +1,12 @@
-"""Exercise 4. Inputs that no mistake gets past."""
+"""Exercise 4. Inputs that expose every bug."""
 
 import numpy as np
 
 
 def inputs():
-    """A list of pairs x (rows, columns), g (rows,) on which a check of gradients finds three mistakes.
+    """Return a list of pairs x (rows, columns), g (rows,) on which a gradient check exposes three bugs.
 
-    The operation is y = max(x) - mean(x) of each row. What it does to g is right here, and wrong in three ways:
+    The operation is y = max(x) - mean(x) of each row. Here are its right gradient and three wrong ones:
 
         top = x == x.max(axis=1, keepdims=True)
         right   g[:, None] * (top / top.sum(axis=1, keepdims=True) - 1 / x.shape[1])
@@ -14,8 +14,8 @@ def inputs():
         second  g[:, None] * (top / top.sum(axis=1, keepdims=True) - 1 / x.shape[0])
         third   (top / top.sum(axis=1, keepdims=True) - 1 / x.shape[1])
 
-    The check moves all equal numbers of a row together and compares slopes. The right one has to pass it.
+    The check moves all equal numbers of a row together and compares slopes. The right gradient must pass it.
     """
-    tie = np.array([[1.0, 1.0, 0.0]])  # the first needs a maximum that is there twice
-    wide = np.array([[0.0, 1.0, 2.0], [2.0, 1.0, 0.5]])  # the second a shape that is not square
-    return [(tie, np.array([1.0])), (wide, np.array([2.0, -3.0]))]  # and the third a g that is not 1
+    tie = np.array([[1.0, 1.0, 0.0]])  # exposes the first bug: the maximum occurs twice
+    wide = np.array([[0.0, 1.0, 2.0], [2.0, 1.0, 0.5]])  # exposes the second: not square
+    return [(tie, np.array([1.0])), (wide, np.array([2.0, -3.0]))]  # g != 1 exposes the third

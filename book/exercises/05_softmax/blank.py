@@ -4,10 +4,10 @@ import numpy as np
 
 
 def softmax(x):
-    """exp(x_i) / sum_j exp(x_j) over the last axis of x (..., n), and its vjp.
+    """Return exp(x_i) / sum_j exp(x_j) over the last axis of x (..., n), and its vjp.
 
-    Returns y (..., n) and a function that takes g (..., n), the gradient with respect to y, and gives a tuple with one
-    array, the gradient with respect to x. Numbers as large as 1000 are welcome.
+    The vjp takes g (..., n), the gradient with respect to the output, and returns a tuple with one array, the gradient
+    with respect to x. Numbers as large as 1000 must work.
     """
     y = ...  # yours
 

@@ -1,4 +1,4 @@
-"""Each output depends on every input of its row: dy_i/dx_j is y_i (1 - y_i) for j = i, and - y_i y_j for the others."""
+"""Each output depends on every input of its row: dy_i/dx_j is y_i (1 - y_i) for j = i, and -y_i y_j otherwise."""
 
 import numpy as np
 
@@ -27,5 +27,5 @@ def drawn(seed):
 STAGES = operation("softmax", right, edges, drawn)
 GRADIENT_CHECK = gradient_check("softmax", draw(1, 2, 3))
 AFTER = """\
-The real one (npx/kernels/softmax.py, `softmax`) also takes a mask, gives zeros for a row in which nothing is left,
-and has a version that works in place, a block of rows at a time, while they are in the cache."""
+The real one (npx/kernels/softmax.py, `softmax`) also takes a mask and returns zeros for a row that is masked
+completely. A second version works in place, on a block of rows at a time, while they are in the cache."""

@@ -1,4 +1,4 @@
-"""x moves y directly, through the mean and through the variance: three terms. All rows share gamma and beta."""
+"""x affects y directly, through the mean and through the variance: three terms. All rows share gamma and beta."""
 
 import numpy as np
 
@@ -28,5 +28,5 @@ def drawn(seed):
 STAGES = operation("layer_norm", right, edges, drawn, differentiated=3)
 GRADIENT_CHECK = gradient_check("layer_norm", draw(1, 2, 3), draw(2, 3), draw(3, 3), eps=0.5)
 AFTER = """\
-The real one (npx/kernels/layer_norm.py, `norm_rows_grad`) forms the same three terms in place, and both sums over rows
-for one block at a time; they are added in the order of the blocks, so that threads change no bit."""
+The real one (npx/kernels/layer_norm.py) computes the same three terms in place, and both sums over rows one block at
+a time. The blocks are added in a fixed order, so the result does not depend on the number of threads."""

@@ -1,4 +1,4 @@
-"""Two products with a softmax between them. Go back through one after the other: v and p, the softmax, q and k."""
+"""Attention is two products with a softmax in between. Go back through one at a time: v and p, the softmax, q and k."""
 
 import numpy as np
 
@@ -40,6 +40,5 @@ def drawn(seed):
 STAGES = operation("attention", right, edges, drawn, differentiated=3)
 GRADIENT_CHECK = gradient_check("attention", draw(1, 2, 3), draw(2, 4, 3), draw(3, 4, 2), np.tri(2, 4, 1) > 0)
 AFTER = """\
-The real one (npx/kernels/attention.py, `attention_numpy`) takes all heads of a few sentences at a time, so that their
-scores stay in the cache between the two products; masks come as a description (npx/kernels/attention_spec.py), never
-as an array."""
+The real one (npx/kernels/attention.py) takes all heads of a few sentences at a time, so that their scores stay in the
+cache between the two products. Masks come as a description (npx/kernels/attention_spec.py), never as an array."""

@@ -1,21 +1,21 @@
-"""Exercise 8. Many heads, and nobody looks ahead."""
+"""Exercise 8. Many heads and a causal mask."""
 
 import numpy as np
 
 
-def split(x, heads):
-    """x (B, T, D) as (B, H, T, D / H): the first D / H columns are the first head's, the next the second's, ..."""
+def split(x, n_heads):
+    """Return x (B, T, D) as (B, H, T, D / H): the first D / H columns form head 0, the next D / H head 1, ..."""
     ...  # yours
 
 
 def merge(y):
-    """What `split` took apart, put together: y (B, H, T, d) as (B, T, H d)."""
+    """Undo `split`: return y (B, H, T, d) as (B, T, H d)."""
     ...  # yours
 
 
-def causal(queries, keys):
-    """Which key each query may look at, bool (queries, keys): its own position and those before it.
+def causal(n_queries, n_keys):
+    """Return which keys each query may look at, bool (n_queries, n_keys): its own position and those before it.
 
-    The queries are the last ones of the positions that have keys: two queries over five keys stand at 3 and 4.
+    The queries are at the last positions of the keys: two queries over five keys are at positions 3 and 4.
     """
     ...  # yours

@@ -1,4 +1,4 @@
-"""Write down the index of each number, x[b, t, h * d + i], and where it has to go: y[b, h, t, i]."""
+"""Write down where each number goes: x[b, t, h * d + i] becomes y[b, h, t, i]."""
 
 import numpy as np
 
@@ -6,15 +6,15 @@ from autograd import neural
 from book.exercise import Stage, draw, text
 
 
-def merged(seed):
+def inputs_of_split(seed):
     yield np.array([[[1.0, 2.0], [3.0, 4.0]]]), 2
     yield np.array([[[1.0, 2.0, 3.0, 4.0]]]), 2
     for b, t, h, d in ((1, 2, 2, 2), (2, 3, 2, 1), (2, 2, 3, 2), (1, 3, 1, 2)):
         yield draw(seed, b, t, h * d), h
 
 
-def apart(seed):
-    for x, heads in merged(seed):
+def inputs_of_merge(seed):
+    for x, heads in inputs_of_split(seed):
         yield (right_split(x, heads),)
 
 
@@ -36,13 +36,13 @@ def right_causal(queries, keys):
 
 
 STAGES = [
-    Stage("the heads are not split as they should be", merged, lambda m, x, h: m.split(x, h), right_split,
+    Stage("the heads are split in the wrong way", inputs_of_split, lambda m, x, h: m.split(x, h), right_split,
           lambda x, h: f"split({text(x)}, {h})"),
-    Stage("split is right, merge is not its way back", apart, lambda m, y: m.merge(y), right_merge,
+    Stage("split is right, but merge does not undo it", inputs_of_merge, lambda m, y: m.merge(y), right_merge,
           lambda y: f"merge({text(y)})"),
     Stage("the mask is wrong", sizes, lambda m, t, s: m.causal(t, s), right_causal, lambda t, s: f"causal({t}, {s})"),
 ]  # fmt: skip
 AFTER = """\
-The real ones move no data: `split_heads` (autograd/neural.py) cuts views, the kernel reads heads where they lie, and
-`additive` (npx/kernels/attention_spec.py) makes the mask, your last function, only when a version of the kernel asks
-for it."""
+The real ones move no data: `split_heads` (autograd/neural.py) returns views, and the kernel reads each head where it
+lies. The mask, your last function, is built only if an implementation of the kernel needs it as an array
+(npx/kernels/attention_spec.py)."""

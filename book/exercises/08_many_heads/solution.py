@@ -1,24 +1,24 @@
-"""Exercise 8. Many heads, and nobody looks ahead."""
+"""Exercise 8. Many heads and a causal mask."""
 
 import numpy as np
 
 
-def split(x, heads):
-    """x (B, T, D) as (B, H, T, D / H): the first D / H columns are the first head's, the next the second's, ..."""
+def split(x, n_heads):
+    """Return x (B, T, D) as (B, H, T, D / H): the first D / H columns form head 0, the next D / H head 1, ..."""
     b, t, d = x.shape
-    return x.reshape(b, t, heads, d // heads).swapaxes(1, 2)  # cut the last axis, then bring the heads forward
+    return x.reshape(b, t, n_heads, d // n_heads).swapaxes(1, 2)  # cut the last axis, then bring the heads forward
 
 
 def merge(y):
-    """What `split` took apart, put together: y (B, H, T, d) as (B, T, H d)."""
+    """Undo `split`: return y (B, H, T, d) as (B, T, H d)."""
     b, h, t, d = y.shape
-    return y.swapaxes(1, 2).reshape(b, t, h * d)  # the same two steps back, in the other order
+    return y.swapaxes(1, 2).reshape(b, t, h * d)  # the same two steps in reverse order
 
 
-def causal(queries, keys):
-    """Which key each query may look at, bool (queries, keys): its own position and those before it.
+def causal(n_queries, n_keys):
+    """Return which keys each query may look at, bool (n_queries, n_keys): its own position and those before it.
 
-    The queries are the last ones of the positions that have keys: two queries over five keys stand at 3 and 4.
+    The queries are at the last positions of the keys: two queries over five keys are at positions 3 and 4.
     """
-    own = np.arange(keys - queries, keys)  # where each query stands
-    return np.arange(keys) <= own[:, None]  # <=: itself too
+    positions = np.arange(n_keys - n_queries, n_keys)  # the position of each query
+    return np.arange(n_keys) <= positions[:, None]  # <= includes the query's own position

@@ -34,10 +34,10 @@ STAGES = [
           lambda *a: f"rate{a}"),
     Stage("the update (p, m, v) is wrong", updates, lambda m, *a: m.adam(*a), right_adam,
           lambda *a: f"adam({', '.join(map(text, a))})"),
-    Stage("the update is right, but it has written over what it was given", updates,
+    Stage("the update is right, but it overwrites its arguments", updates,
           lambda m, *a: (m.adam(*a), list(a[:4]))[1], lambda *a: list(a[:4]),
           lambda *a: f"adam({', '.join(map(text, a))})"),
 ]  # fmt: skip
 AFTER = """\
 The real one (npx/kernels/adam.py, `adam`) does write in place: all parameters of a model are one flat array, and an
-update is one pass over it. Both corrections become two numbers for the whole step (`adam_step`)."""
+update is one pass over it. Both corrections become two numbers that are computed once per step."""

@@ -4,18 +4,19 @@ import numpy as np
 
 
 def rate(step, d_model, warmup):
-    """d_model^-0.5 min(step^-0.5, step warmup^-1.5): up for `warmup` steps, then down. The first step is step 1."""
+    """Return d_model^-0.5 min(step^-0.5, step warmup^-1.5). The first step is 1; the rate rises until step `warmup`."""
     return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)  # the two are equal at step = warmup
 
 
 def adam(p, g, m, v, step, lr, beta1, beta2, eps):
-    """Parameters and both moments after update number `step`, which counts from 1: a tuple (p, m, v) of new arrays.
+    """Return the parameters and both moments after update number `step` (from 1): a tuple (p, m, v) of new arrays.
 
-    m is the moving mean of g, v that of g^2: beta times the old one, 1 - beta times the new. Both begin as zeros, and
-    are divided by 1 - beta^step, so that a mean of few is no smaller. p moves by lr m / (sqrt(v) + eps), against g.
+    m is the moving average of g, and v that of g^2: beta times the old value plus 1 - beta times the new one. Both
+    start at zero. To correct for that, the update divides them by 1 - beta^step, without changing the m and v that it
+    returns. p moves by lr m / (sqrt(v) + eps), against the gradient.
     """
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g * g
-    mhat = m / (1 - beta1**step)  # of zeros and few numbers: what the zeros took is given back
+    mhat = m / (1 - beta1**step)  # makes up for the start at zero
     vhat = v / (1 - beta2**step)
-    return p - lr * mhat / (np.sqrt(vhat) + eps), m, v  # m and v themselves stay uncorrected
+    return p - lr * mhat / (np.sqrt(vhat) + eps), m, v  # return m and v uncorrected

@@ -1,10 +1,11 @@
-"""Exercise 10. Sentences of like length share a batch."""
+"""Exercise 10. Batches of sentences of similar length."""
 
 
 def batches(lengths, budget):
-    """Cut sentences into batches of at most `budget` tokens, padding counted: a list of lists of sentence numbers.
+    """Group sentences into batches of at most `budget` tokens, padding included; return lists of sentence indices.
 
-    lengths: how many tokens each sentence has; none has more than `budget`. Sentences go from short to long, of equal
-    ones the earlier first. Each batch takes as many as fit: all its rows are as long as its longest sentence.
+    `lengths` holds the number of tokens of each sentence, none of them above `budget`. Take the sentences from short to
+    long, and equal ones in their original order. Put as many into each batch as fit: all rows of a batch are as long
+    as its longest sentence.
     """
     ...  # yours

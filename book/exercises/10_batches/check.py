@@ -1,4 +1,4 @@
-"""A batch is a rectangle: as many rows as sentences, as many columns as its longest one has tokens."""
+"""A batch is a rectangle: one row per sentence, and one column per token of its longest sentence."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from train.text.batches import Batches
 
 
 class Corpus:
-    """What the real one asks of a corpus."""
+    """The part of a corpus that `Batches` needs."""
 
     def __init__(self, lengths):
         self.src_lengths = self.tgt_lengths = np.array(lengths, np.uint32)
@@ -20,9 +20,9 @@ def right(lengths, budget):
     return [batch.tolist() for batch in Batches(Corpus(lengths), budget).by_length()] if lengths else []
 
 
-def listed(found):
-    """A generator of batches will do as well."""
-    return list(found) if hasattr(found, "__next__") else found
+def as_list(result):
+    """Accept a generator of batches as well as a list."""
+    return list(result) if hasattr(result, "__next__") else result
 
 
 def by_hand(seed):
@@ -44,9 +44,10 @@ def drawn(seed):
 
 
 STAGES = [
-    Stage("the batches are others", cases, lambda m, *a: listed(m.batches(*a)), right, lambda *a: f"batches{a}")
+    Stage("the batches are wrong", cases, lambda m, *a: as_list(m.batches(*a)), right, lambda *a: f"batches{a}")
     for cases in (by_hand, drawn)
 ]
 AFTER = """\
-The real one (train/text/batches.py, `_cut`) looks at both sides of a pair, and finds a batch's end by bisection. Yours
-is its order for validation; for training it first shuffles and deals the pairs into pools, and shuffles the batches."""
+The real one (train/text/batches.py) considers both sides of a sentence pair, and finds the end of a batch by
+bisection. For validation it uses your order. For training it shuffles the pairs, sorts them within pools, and shuffles
+the batches."""

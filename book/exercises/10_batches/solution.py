@@ -1,16 +1,17 @@
-"""Exercise 10. Sentences of like length share a batch."""
+"""Exercise 10. Batches of sentences of similar length."""
 
 
 def batches(lengths, budget):
-    """Cut sentences into batches of at most `budget` tokens, padding counted: a list of lists of sentence numbers.
+    """Group sentences into batches of at most `budget` tokens, padding included; return lists of sentence indices.
 
-    lengths: how many tokens each sentence has; none has more than `budget`. Sentences go from short to long, of equal
-    ones the earlier first. Each batch takes as many as fit: all its rows are as long as its longest sentence.
+    `lengths` holds the number of tokens of each sentence, none of them above `budget`. Take the sentences from short to
+    long, and equal ones in their original order. Put as many into each batch as fit: all rows of a batch are as long
+    as its longest sentence.
     """
-    found, batch = [], []
-    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):  # sorted keeps the order of equal ones
-        if (len(batch) + 1) * lengths[i] > budget:  # from short to long: the one that comes is the longest
-            found.append(batch)
+    result, batch = [], []
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):  # sorted is stable
+        if (len(batch) + 1) * lengths[i] > budget:  # sentence i is the longest so far
+            result.append(batch)
             batch = []
         batch.append(i)
-    return [*found, batch] if batch else found
+    return [*result, batch] if batch else result

@@ -1,13 +1,13 @@
-"""Exercise 11. The most probable sentence."""
+"""Exercise 11. Beam search."""
 
 END = 0
 
 
-def beam_search(next_log_p, beam, longest, alpha):
-    """The best finished sentence found, and its score: a tuple (list of tokens without END, float).
+def beam_search(next_log_p, beam, max_length, alpha):
+    """Return the best finished sentence and its score: a tuple (list of tokens without END, float).
 
-    next_log_p(prefix), prefix a tuple of tokens, gives a list of log-probabilities, one for each token; token END ends
-    a sentence. Only the `beam` most probable unfinished prefixes of a length go on. A sentence has at most `longest`
-    tokens, n of them, END counted; its score is its log-probability divided by ((5 + n) / 6) ** alpha.
+    next_log_p(prefix) takes a tuple of tokens and returns a list with the log-probability of each next token. Token END
+    finishes a sentence. Of each length, only the `beam` most probable unfinished prefixes are extended. A sentence has
+    n tokens, END included, and at most `max_length`. Its score is its log-probability over ((5 + n) / 6) ** alpha.
     """
     ...  # yours

@@ -1,4 +1,4 @@
-"""Keep two lists: prefixes that go on, compared by probability, and finished sentences, compared by score."""
+"""Keep two lists: unfinished prefixes, compared by probability, and finished sentences, compared by score."""
 
 import itertools
 import math
@@ -8,8 +8,8 @@ import numpy as np
 from book.exercise import Rejected, Stage
 
 
-def asked(table):
-    """The function that a search asks, and the list of what it was asked. Prefixes not in the table end for sure."""
+def model(table):
+    """Return next_log_p of a table, and the log of its calls. Prefixes that the table lacks are followed by END."""
     log = []
 
     def next_log_p(prefix):
@@ -21,25 +21,25 @@ def asked(table):
     return next_log_p, log
 
 
-def answer(module, table, beam, longest, alpha):
-    next_log_p, log = asked(table)
-    found = module.beam_search(next_log_p, beam, longest, alpha)
-    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], (list, tuple))):
+def answer(module, table, beam, max_length, alpha):
+    next_log_p, log = model(table)
+    result = module.beam_search(next_log_p, beam, max_length, alpha)
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], (list, tuple))):
         raise Rejected("expected beam_search to return a tuple (tokens, score)")
-    return [int(token) for token in found[0]], float(found[1]), log
+    return [int(token) for token in result[0]], float(result[1]), log
 
 
 def scored(table, tokens, alpha):
-    next_log_p, _ = asked(table)
+    next_log_p, _ = model(table)
     total = sum(next_log_p(tuple(tokens[:i]))[token] for i, token in enumerate([*tokens, 0]))
     return total / ((5 + len(tokens) + 1) / 6) ** alpha
 
 
-def best(table, beam, longest, alpha):
-    """By trying all of them."""
+def best(table, beam, max_length, alpha):
+    """Return the best sentence of all, by exhaustive search."""
     tokens = range(1, len(next(iter(table.values()))))
-    sentences = [s for n in range(longest) for s in itertools.product(tokens, repeat=n)]
-    return max(([list(s), scored(table, s, alpha)] for s in sentences), key=lambda found: found[1])
+    sentences = [s for n in range(max_length) for s in itertools.product(tokens, repeat=n)]
+    return max(([list(s), scored(table, s, alpha)] for s in sentences), key=lambda item: item[1])
 
 
 def by_hand(seed):
@@ -48,13 +48,13 @@ def by_hand(seed):
     yield {(): [0.4, 0.6], (1,): [0.7, 0.3]}, 2, 2, 0.0
     yield {(): [0.5, 0.5], (1,): [0.9, 0.1]}, 2, 2, 3.0
     yield {(): [0.4, 0.6], (1,): [0.1, 0.9], (1, 1): [0.9, 0.1]}, 3, 3, 1.0
-    yield {(): [0.1, 0.5, 0.4], (1,): [0.2, 0.4, 0.4]}, 2, 2, 0.6  # the second best beginning wins
+    yield {(): [0.1, 0.5, 0.4], (1,): [0.2, 0.4, 0.4]}, 2, 2, 0.6  # the second-best prefix wins
 
 
-def tables(seed, tokens, longest):
-    random = np.random.default_rng([seed, tokens, longest])
+def tables(seed, tokens, max_length):
+    random = np.random.default_rng([seed, tokens, max_length])
     table = {}
-    for n in range(longest):
+    for n in range(max_length):
         for prefix in itertools.product(range(1, tokens), repeat=n):
             p = random.random(tokens) + 0.02
             p[0] *= 0.5
@@ -63,44 +63,48 @@ def tables(seed, tokens, longest):
 
 
 def drawn(seed):
-    for tokens, longest, alpha in ((2, 2, 0.6), (3, 2, 1.0), (2, 4, 0.6), (3, 3, 0.6), (3, 4, 1.5)):
-        yield tables(seed, tokens, longest), tokens**longest, longest, alpha
+    for tokens, max_length, alpha in ((2, 2, 0.6), (3, 2, 1.0), (2, 4, 0.6), (3, 3, 0.6), (3, 4, 1.5)):
+        yield tables(seed, tokens, max_length), tokens**max_length, max_length, alpha
 
 
 def narrow(seed):
     yield {(): [0.45, 0.4, 0.15], (1,): [1.0, 0.0, 0.0]}, 1, 2, 3.0
     yield {(): [0.1, 0.5, 0.4], (1,): [0.6, 0.2, 0.2], (2,): [0.9, 0.05, 0.05]}, 1, 2, 0.6
-    for tokens, longest, beam in ((3, 3, 1), (3, 4, 2), (4, 4, 3)):
-        yield tables(seed, tokens, longest), beam, longest, 0.6
+    for tokens, max_length, beam in ((3, 3, 1), (3, 4, 2), (4, 4, 3)):
+        yield tables(seed, tokens, max_length), beam, max_length, 0.6
 
 
-def laws(module, table, beam, longest, alpha):
-    tokens, score, log = answer(module, table, beam, longest, alpha)
-    most = max((sum(len(p) == n for p in log) for n in range(longest)), default=0)
-    return {"asks at most `beam` prefixes of a length": most <= beam, "score": score}
+def score_within_beam(module, table, beam, max_length, alpha):
+    tokens, score, log = answer(module, table, beam, max_length, alpha)
+    widest = max((sum(len(p) == n for p in log) for n in range(max_length)), default=0)
+    return {"extends at most `beam` prefixes of each length": widest <= beam, "score": score}
 
 
-def right_laws(table, beam, longest, alpha):
-    """The beam's own best: prefixes kept by probability."""
-    next_log_p, _ = asked(table)
+def right_score_within_beam(table, beam, max_length, alpha):
+    """Return the best score that a beam of the most probable prefixes reaches."""
+    next_log_p, _ = model(table)
     live, top = [((), 0.0)], -math.inf
-    for n in range(1, longest + 1):
+    for n in range(1, max_length + 1):
         rows = [(prefix, log_p, next_log_p(prefix)) for prefix, log_p in live]
         top = max([top, *((log_p + row[0]) / ((5 + n) / 6) ** alpha for _, log_p, row in rows)])
-        grown = [((*prefix, t), log_p + row[t]) for prefix, log_p, row in rows for t in range(1, len(row))]
-        live = sorted(grown, key=lambda item: -item[1])[:beam]
-    return {"asks at most `beam` prefixes of a length": True, "score": top}
+        extended = [((*prefix, t), log_p + row[t]) for prefix, log_p, row in rows for t in range(1, len(row))]
+        live = sorted(extended, key=lambda item: -item[1])[:beam]
+    return {"extends at most `beam` prefixes of each length": True, "score": top}
 
 
-def call(table, beam, longest, alpha):
+def call(table, beam, max_length, alpha):
     rows = {prefix: [round(p, 3) for p in row] for prefix, row in table.items()}
-    return f"p = {rows}\nbeam_search(lambda prefix: np.log(p[prefix]), {beam}, {longest}, {alpha})"
+    return f"p = {rows}\nbeam_search(lambda prefix: np.log(p[prefix]), {beam}, {max_length}, {alpha})"
 
 
 STAGES = [
-    Stage("a beam as wide as all sentences has to find the best of them", cases,
+    Stage("a beam wide enough for all sentences must find the best one", cases,
           lambda m, *a: [*answer(m, *a)[:2]], best, call) for cases in (by_hand, drawn)
-] + [Stage("a narrow beam asks for other prefixes than the most probable", narrow, laws, right_laws, call)]  # fmt: skip
+] + [
+    Stage("a narrow beam must extend the most probable prefixes", narrow, score_within_beam, right_score_within_beam,
+          call),
+]  # fmt: skip
 AFTER = """\
-The real one (models/search/beam.py, `beam_search`) searches many sentences in one batch, and stops for one as soon as
-nothing that lives can win any more, whatever its length will be. In it an end takes one of the beam's places."""
+The real one (models/search/beam.py, `beam_search`) searches many sentences in one batch, and stops for a sentence as
+soon as no unfinished hypothesis can win any more, whatever its final length. There, a finished hypothesis does take a
+place in the beam."""

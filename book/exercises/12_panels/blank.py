@@ -1,13 +1,12 @@
-"""Exercise 12. A sum over more than memory holds."""
+"""Exercise 12. A sum over a matrix that does not fit in memory."""
 
 import numpy as np
 
 
 def log_sum_exp(panels):
-    """log(sum(exp(x))) of each row of a matrix that never exists as a whole.
+    """Return log(sum(exp(x))) of each row of a matrix that is never in memory as a whole: an array (rows,).
 
-    panels: an iterator that gives the matrix in panels of columns (rows, width), from left to right, one at a time; the
-    next one is written over the last. Returns an array (rows,). What is remembered is two numbers a row. A row of only
-    -inf gives -inf; there is at least one panel.
+    `panels` is an iterator over panels of columns (rows, width), from left to right. There is at least one panel, and
+    each is overwritten by the next. Remember only two numbers per row. A row of only -inf gives -inf.
     """
     ...  # yours

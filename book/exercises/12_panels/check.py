@@ -1,4 +1,4 @@
-"""Remember the largest number so far and the sum of exp(x - largest). When the largest grows, the sum shrinks."""
+"""Remember the maximum so far and the sum of exp(x - maximum). Rescale the sum when the maximum grows."""
 
 import tracemalloc
 
@@ -8,7 +8,7 @@ from book.exercise import Stage, draw, text
 
 
 def stream(panels):
-    """One buffer for all."""
+    """Yield each panel in a buffer that is overwritten afterwards."""
     for panel in panels:
         buffer = panel.copy()
         yield buffer
@@ -48,19 +48,22 @@ def drawn(seed):
 
 
 def memory(seed):
-    """Many panels: what remembers them all is found by its size."""
+    """Yield many panels, so that storing them all shows in the peak memory."""
     yield 60, 400
 
 
 def with_memory(module, number, width):
-    """The sum over so many panels of 1 row, and whether half of them would fit what was kept."""
+    """Return the sum over `number` panels of one row, and whether the peak memory could hold half of the panels."""
     tracemalloc.start()
     try:
-        found = module.log_sum_exp(stream(panel(i, width) for i in range(number)))
+        result = module.log_sum_exp(stream(panel(i, width) for i in range(number)))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    return {"sum": found, "memory": "as for all panels" if peak > number * width * 4 else "as for a few panels"}
+    return {
+        "sum": result,
+        "memory": "enough for all panels" if peak > number * width * 4 else "enough for a few panels",
+    }
 
 
 def panel(i, width):
@@ -69,16 +72,16 @@ def panel(i, width):
 
 def right_with_memory(number, width):
     x = np.concatenate([panel(i, width) for i in range(number)], axis=1)
-    return {"sum": np.log(np.exp(x).sum(axis=1)), "memory": "as for a few panels"}
+    return {"sum": np.log(np.exp(x).sum(axis=1)), "memory": "enough for a few panels"}
 
 
 STAGES = [
     Stage("the sum is wrong", cases, lambda m, *panels: m.log_sum_exp(stream(panels)), right,
           lambda *panels: f"log_sum_exp(iter({text(list(panels))}))") for cases in (edges, drawn)
 ] + [
-    Stage("the sum is right, but it remembers the panels", memory, with_memory, right_with_memory,
+    Stage("the sum is right, but the panels are stored", memory, with_memory, right_with_memory,
           lambda n, width: f"log_sum_exp(np.sin(np.arange({width}) + i)[None] for i in range({n}))"),
 ]  # fmt: skip
 AFTER = """\
-The real one (npx/kernels/cross_entropy.py, `panels_of_exponentials`) does this for all words of a vocabulary, panels
-over threads, and keeps the exponentials for the way back: one factor a row and panel turns them into the softmax."""
+The real one (npx/kernels/cross_entropy.py) does this for all words of a vocabulary, with the panels spread over
+threads, and saves the exponentials for the backward pass: one factor per row and panel turns them into the softmax."""

@@ -1,20 +1,19 @@
-"""Exercise 12. A sum over more than memory holds."""
+"""Exercise 12. A sum over a matrix that does not fit in memory."""
 
 import numpy as np
 
 
 def log_sum_exp(panels):
-    """log(sum(exp(x))) of each row of a matrix that never exists as a whole.
+    """Return log(sum(exp(x))) of each row of a matrix that is never in memory as a whole: an array (rows,).
 
-    panels: an iterator that gives the matrix in panels of columns (rows, width), from left to right, one at a time; the
-    next one is written over the last. Returns an array (rows,). What is remembered is two numbers a row. A row of only
-    -inf gives -inf; there is at least one panel.
+    `panels` is an iterator over panels of columns (rows, width), from left to right. There is at least one panel, and
+    each is overwritten by the next. Remember only two numbers per row. A row of only -inf gives -inf.
     """
-    peak, total = -np.inf, 0.0  # the largest so far, and the sum of exp(x - peak)
+    peak, total = -np.inf, 0.0  # the maximum so far, and the sum of exp(x - peak)
     for x in panels:
-        higher = np.maximum(peak, x.max(axis=1))
-        safe = np.where(higher == -np.inf, 0, higher)  # -inf - -inf would be nan
-        total = total * np.exp(peak - safe) + np.exp(x - safe[:, None]).sum(axis=1)  # the old sum under the new peak
-        peak = higher
+        new_peak = np.maximum(peak, x.max(axis=1))
+        shift = np.where(new_peak == -np.inf, 0, new_peak)  # -inf - -inf would be nan
+        total = total * np.exp(peak - shift) + np.exp(x - shift[:, None]).sum(axis=1)  # rescale the old sum
+        peak = new_peak
     with np.errstate(divide="ignore"):
         return np.log(total) + np.where(peak == -np.inf, 0, peak)

@@ -1,4 +1,4 @@
-"""This is the slope to the right alone: f(x) stands where f(x - h) belongs. It is off by half a bend times h."""
+"""This is a one-sided slope, whose error is proportional to h. Use f(x - h) in place of f(x), and divide by 2 * h."""
 
 
 def slope(f, x, h):

@@ -1,4 +1,4 @@
-"""These are the slopes alone. What came in, g, says how much each output counts: multiply by it."""
+"""These are only the derivatives of the quotient. By the chain rule, multiply each by the incoming gradient g."""
 
 from autograd.operations import unbroadcast
 

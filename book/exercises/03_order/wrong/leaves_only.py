@@ -1,15 +1,15 @@
-"""Only nodes without parents are in your dict: every node that was on the way has a gradient, too."""
+"""Your dict contains only the leaves. Include every other node on the way from `last`, and `last` itself."""
 
 
 def backward(last, g):
-    found, waiting = {last}, [last]
-    while waiting:
-        for parent in waiting.pop().parents:
-            if parent not in found:
-                found.add(parent)
-                waiting.append(parent)
+    nodes, stack = {last}, [last]
+    while stack:
+        for parent in stack.pop().parents:
+            if parent not in nodes:
+                nodes.add(parent)
+                stack.append(parent)
     gradients = {last: g}
-    for node in sorted(found, key=lambda node: -node.number):
-        for parent, share in zip(node.parents, node.vjp(gradients[node]), strict=True):
-            gradients[parent] = gradients.get(parent, 0) + share
+    for node in sorted(nodes, key=lambda node: -node.number):
+        for parent, contribution in zip(node.parents, node.vjp(gradients[node]), strict=True):
+            gradients[parent] = gradients.get(parent, 0) + contribution
     return {node: gradient for node, gradient in gradients.items() if not node.parents}

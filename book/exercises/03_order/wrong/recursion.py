@@ -1,4 +1,4 @@
-"""It calls itself for each node in a row, and Python stops at about 1,000 calls. Let a list remember instead."""
+"""The function calls itself once per node of a chain, and Python stops at about 1,000 nested calls. Use a list."""
 
 
 def backward(last, g):
@@ -14,6 +14,6 @@ def backward(last, g):
     visit(last)
     gradients = {last: g}
     for node in reversed(order):
-        for parent, share in zip(node.parents, node.vjp(gradients[node]), strict=True):
-            gradients[parent] = gradients.get(parent, 0.0) + share
+        for parent, contribution in zip(node.parents, node.vjp(gradients[node]), strict=True):
+            gradients[parent] = gradients.get(parent, 0.0) + contribution
     return gradients

@@ -1,4 +1,4 @@
-"""Two numbers of a row are nearly equal: the step of the check reaches over the corner, and the right one fails too."""
+"""Two numbers of a row are almost equal. The step of the check crosses the corner, so the right gradient fails too."""
 
 import numpy as np
 

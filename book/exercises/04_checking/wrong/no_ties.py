@@ -1,4 +1,4 @@
-"""No maximum is there twice: so nobody asks how it is shared."""
+"""No row contains its maximum twice, so a gradient that splits a tie wrongly is never exposed."""
 
 import numpy as np
 

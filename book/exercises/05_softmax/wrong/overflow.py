@@ -1,4 +1,4 @@
-"""exp(1000) is infinite, and infinite over infinite is nan. Subtract the maximum first: the quotient stays the same."""
+"""exp(1000) is inf, and inf / inf is nan. Subtract the row's maximum first; the quotient stays the same."""
 
 import numpy as np
 

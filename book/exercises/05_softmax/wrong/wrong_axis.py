@@ -1,4 +1,4 @@
-"""It is taken over the first axis: the columns sum to 1, where the rows should."""
+"""Your softmax runs over the first axis, so the columns sum to 1. Use the last axis, so that the rows do."""
 
 import numpy as np
 

@@ -1,12 +1,12 @@
-"""gamma and beta are shared by all rows, so their gradients are sums over the rows, of shape (D,)."""
+"""All rows share gamma and beta, so their gradients are sums over the rows, with shape (D,)."""
 
 import numpy as np
 
 
 def layer_norm(x, gamma, beta, eps):
-    centred = x - x.mean(axis=-1, keepdims=True)
-    rstd = 1 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + eps)
-    xhat = centred * rstd
+    centered = x - x.mean(axis=-1, keepdims=True)
+    rstd = 1 / np.sqrt((centered * centered).mean(axis=-1, keepdims=True) + eps)
+    xhat = centered * rstd
 
     def vjp(g):
         h = g * gamma

@@ -1,4 +1,4 @@
-"""The scores are divided by d. It is the root: a sum of d products of size 1 has size sqrt(d)."""
+"""You divide the scores by d. Divide by sqrt(d), the typical size of a sum of d products of size 1."""
 
 import numpy as np
 

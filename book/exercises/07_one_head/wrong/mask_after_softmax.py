@@ -1,4 +1,4 @@
-"""The mask comes after the softmax: the weights of a row do not sum to 1 any more, some were thrown away."""
+"""You mask after the softmax, so the remaining weights of a row no longer sum to 1. Mask the scores before it."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""A score of 0 is not "not allowed": exp(0) is 1. What is left out has a score of -inf."""
+"""You set masked scores to 0, but exp(0) is 1. A masked score must be -inf."""
 
 import numpy as np
 

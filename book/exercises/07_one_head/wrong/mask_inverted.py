@@ -1,4 +1,4 @@
-"""Your queries look exactly where they are not allowed to: True says that a key may be seen."""
+"""The mask is inverted. `allowed` is True where a query may look at a key."""
 
 import numpy as np
 

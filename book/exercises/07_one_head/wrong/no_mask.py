@@ -1,4 +1,4 @@
-"""Nobody asks `allowed`: every query looks everywhere."""
+"""You never use `allowed`, so every query looks at every key."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The scores are not divided by sqrt(d): with d large, the softmax has one winner and no gradient."""
+"""You do not divide the scores by sqrt(d). With large d, one weight takes everything and the gradient vanishes."""
 
 import numpy as np
 

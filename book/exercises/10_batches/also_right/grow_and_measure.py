@@ -1,14 +1,14 @@
-"""Adds a sentence, measures the rectangle, takes it back if that is too large."""
+"""Add each sentence, measure the rectangle, and undo the addition if it is too large."""
 
 
 def batches(lengths, budget):
-    """Measured, not reasoned."""
+    """Measure each candidate batch."""
     order = [i for _, i in sorted((n, i) for i, n in enumerate(lengths))]
-    found = []
+    result = []
     for i in order:
-        grown = [*found[-1], i] if found else [i]
-        if found and len(grown) * max(lengths[j] for j in grown) <= budget:
-            found[-1] = grown
+        grown = [*result[-1], i] if result else [i]
+        if result and len(grown) * max(lengths[j] for j in grown) <= budget:
+            result[-1] = grown
         else:
-            found.append([i])
-    return found
+            result.append([i])
+    return result

@@ -1,11 +1,11 @@
-"""They go from long to short, the order of the list turned round."""
+"""You go from long sentences to short ones. Start with the shortest."""
 
 
 def batches(lengths, budget):
-    found, batch = [], []
+    result, batch = [], []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if (len(batch) + 1) * lengths[(batch or [i])[0]] > budget:
-            found.append(batch)
+            result.append(batch)
             batch = []
         batch.append(i)
-    return [*found, batch] if batch else found
+    return [*result, batch] if batch else result

@@ -1,11 +1,11 @@
-"""The sentences are taken as they come: a long one beside short ones makes them all long."""
+"""You take the sentences in their original order, so one long sentence pads all the short ones near it."""
 
 
 def batches(lengths, budget):
-    found, batch = [], []
+    result, batch = [], []
     for i in range(len(lengths)):
         if (len(batch) + 1) * max(lengths[j] for j in [*batch, i]) > budget:
-            found.append(batch)
+            result.append(batch)
             batch = []
         batch.append(i)
-    return [*found, batch] if batch else found
+    return [*result, batch] if batch else result

@@ -1,11 +1,11 @@
-"""Padding is not counted: the tokens of a batch are its rows times its longest sentence, not their sum."""
+"""You do not count padding. A batch costs its number of rows times its longest sentence, not the sum of lengths."""
 
 
 def batches(lengths, budget):
-    found, batch = [], []
+    result, batch = [], []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         if sum(lengths[j] for j in [*batch, i]) > budget:
-            found.append(batch)
+            result.append(batch)
             batch = []
         batch.append(i)
-    return [*found, batch] if batch else found
+    return [*result, batch] if batch else result

@@ -5,10 +5,10 @@ import numpy as np
 END = 0
 
 
-def beam_search(next_log_p, beam, longest, alpha):
-    """argsort over all continuations at once."""
+def beam_search(next_log_p, beam, max_length, alpha):
+    """Sort all continuations of a length at once."""
     prefixes, totals, ended = [()], np.zeros(1), []
-    for n in range(1, longest + 1):
+    for n in range(1, max_length + 1):
         grid = totals[:, None] + np.array([next_log_p(prefix) for prefix in prefixes])
         penalty = ((5 + n) / 6) ** alpha
         ended += [(total / penalty, prefix) for total, prefix in zip(grid[:, END], prefixes, strict=True)]

@@ -1,17 +1,17 @@
-"""END is not counted in the length: a sentence of no words has length 1."""
+"""You do not count END in the length. A sentence without words has length 1."""
 
 END = 0
 
 
-def beam_search(next_log_p, beam, longest, alpha):
+def beam_search(next_log_p, beam, max_length, alpha):
     live, finished = [((), 0.0)], []
-    for n in range(1, longest + 1):
-        grown = []
+    for n in range(1, max_length + 1):
+        extended = []
         for prefix, log_p in live:
-            for token, more in enumerate(next_log_p(prefix)):
+            for token, token_log_p in enumerate(next_log_p(prefix)):
                 if token == END:
-                    finished.append((list(prefix), (log_p + more) / ((4 + n) / 6) ** alpha))
+                    finished.append((list(prefix), (log_p + token_log_p) / ((4 + n) / 6) ** alpha))
                 else:
-                    grown.append(((*prefix, token), log_p + more))
-        live = sorted(grown, key=lambda item: -item[1])[:beam]
+                    extended.append(((*prefix, token), log_p + token_log_p))
+        live = sorted(extended, key=lambda item: -item[1])[:beam]
     return max(finished, key=lambda item: item[1])

@@ -1,4 +1,4 @@
-"""The logarithms of the panels are added. The sums are to be added, under the logarithm."""
+"""You add the logarithms of the panels. Add the sums of exponentials, and take the logarithm at the end."""
 
 import numpy as np
 

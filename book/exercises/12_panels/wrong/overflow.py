@@ -1,4 +1,4 @@
-"""exp(1000) is infinite: the sum has to be one of exp(x - largest)."""
+"""exp(1000) is inf. Sum exp(x - maximum) instead."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The largest so far begins at 0: then exp(-1000) is 0, and its logarithm -inf. It begins at -inf."""
+"""Your running maximum starts at 0. Then exp(-1000) is 0 and its logarithm -inf. Start at -inf."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ import numpy as np
 def log_sum_exp(panels):
     peak, total = 0.0, 0.0
     for x in panels:
-        higher = np.maximum(peak, x.max(axis=1))
-        total = total * np.exp(peak - higher) + np.exp(x - higher[:, None]).sum(axis=1)
-        peak = higher
+        new_peak = np.maximum(peak, x.max(axis=1))
+        total = total * np.exp(peak - new_peak) + np.exp(x - new_peak[:, None]).sum(axis=1)
+        peak = new_peak
     return np.log(total) + peak

@@ -1,0 +1,18 @@
+"""Each query sees one position too many: the next word, which it has to predict."""
+
+import numpy as np
+
+
+def split(x, n_heads):
+    b, t, d = x.shape
+    return x.reshape(b, t, n_heads, d // n_heads).swapaxes(1, 2)
+
+
+def merge(y):
+    b, h, t, d = y.shape
+    return y.swapaxes(1, 2).reshape(b, t, h * d)
+
+
+def causal(n_queries, n_keys):
+    positions = np.arange(n_keys - n_queries, n_keys)
+    return np.arange(n_keys) <= positions[:, None] + 1

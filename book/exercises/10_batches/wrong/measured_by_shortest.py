@@ -1,0 +1,11 @@
+"""You measure a batch by its shortest sentence. All rows are padded to the longest one."""
+
+
+def batches(lengths, budget):
+    result, batch = [], []
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if (len(batch) + 1) * lengths[(batch or [i])[0]] > budget:
+            result.append(batch)
+            batch = []
+        batch.append(i)
+    return [*result, batch] if batch else result
