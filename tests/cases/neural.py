@@ -110,7 +110,7 @@ def spec(draw, b, h, t, source, d_k):
 
 def turned(how, *arrays):
     """Bytes of queries and keys that are turned by their positions."""
-    return 0 if how.rotary is None else sum(x.nbytes for x in arrays)
+    return 0 if how.rotary_base is None else sum(x.nbytes for x in arrays)
 
 
 def dropped(draw):

@@ -1,8 +1,8 @@
-"""Deliberately wrong gradients, one for each mistake that is easily made, which the kit has to find.
+"""Deliberately wrong gradients, one per typical bug, that the gradient checker must detect.
 
-`base.py`: what a mutant is; then the mistakes, by what they are planted in. `python -m tests.mutants` says what each
-took to find, and writes docs/mutants.md.
+`base.py` defines a mutant; the other modules contain the bugs, by what they are planted in. `python -m tests.mutants`
+measures the search for each and updates docs/mutants.md.
 """
 
 from tests.mutants import kernels, layers, models, neural, operations, sources, state
-from tests.mutants.base import KINDS, MUTANTS, Found, Mutant, find
+from tests.mutants.base import KINDS, MUTANTS, Detection, Mutant, find

@@ -7,7 +7,7 @@ from autograd import operations as ops
 from models.layers.positions import add_constant
 from models.layers.rms_norm import rms_norm
 from models.layers.swiglu import gated_silu
-from tests.mutants.base import forged, layer, overwritten, raw, routed
+from tests.mutants.base import layer, raw, reroute_gradient, scatter_overwriting, with_vjp
 
 layer(
     "Linear",
@@ -53,7 +53,7 @@ def drawn_again(self, x):
     drop, other = self.draw(), self.draw()
     if drop is None:
         return x
-    return forged(
+    return with_vjp(
         x, output=npx.dropout(x.data, drop)[0], vjp=lambda g: (npx.dropout_grad(g, npx.dropout(x.data, other)[1]),)
     )
 
@@ -94,7 +94,7 @@ def rows_from_0(self, x, start=0):
         gw[:length] = g.sum(axis=0)
         return g, gw
 
-    return forged(x, self.weight, output=x.data + weight[start : start + length], vjp=vjp)
+    return with_vjp(x, self.weight, output=x.data + weight[start : start + length], vjp=vjp)
 
 
 def linear_keeping(what):
@@ -110,7 +110,7 @@ def linear_keeping(what):
                 return (vjp(g)[0], right(g)[1]) if self.kept.shape == x.shape else vjp(g)[:2]
             return g @ self.kept.T, vjp(g)[1]
 
-        y = forged(x, self.weight, output=y, vjp=grad)
+        y = with_vjp(x, self.weight, output=y, vjp=grad)
         y = y if self.bias is None else y + self.bias
         return ops.relu(y) if self.activation else y
 
@@ -126,7 +126,7 @@ layer(
     lambda self, x: (
         neural.dropout(x, drop)
         if (drop := self.draw())
-        else forged(x, output=x.data, vjp=lambda g: (g * (1 - self.rate),))
+        else with_vjp(x, output=x.data, vjp=lambda g: (g * (1 - self.rate),))
         if self.rate < 1
         else x
     ),
@@ -142,7 +142,7 @@ layer(
     "Residual",
     "norm passed over by backward, norm first",
     lambda self, x, f: (
-        self.norm.of_sum(x, f(x), self.dropout) if self.post else x + self.dropout(f(routed(self.norm(x), x)))
+        self.norm.of_sum(x, f(x), self.dropout) if self.post else x + self.dropout(f(reroute_gradient(self.norm(x), x)))
     ),
 )
 layer("LayerNorm", "gain detached", lambda self, x: neural.layer_norm(x, self.gamma.detach(), self.beta, self.eps))
@@ -183,10 +183,10 @@ layer(
 layer(
     "Embedding",
     "the first of repeated ids alone",
-    lambda self, ids: forged(
+    lambda self, ids: with_vjp(
         self.weight,
         output=self.weight.data[ids] * self.scale,
-        vjp=lambda g: (overwritten(self.weight.shape, ids, g * self.scale),),
+        vjp=lambda g: (scatter_overwriting(self.weight.shape, ids, g * self.scale),),
     ),
     "special value",
 )

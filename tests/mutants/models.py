@@ -4,7 +4,7 @@ import npx
 from autograd import neural
 from models import Embedding, LearnedPositions, SequenceModel, Transformer
 from models.architectures.decoder import LanguageModel
-from tests.mutants.base import mutant, routed
+from tests.mutants.base import mutant, reroute_gradient
 
 PAIRS, TEXT = "model encoder_decoder", "model decoder"
 # The right ones.
@@ -50,14 +50,14 @@ loss(
 )
 loss(
     "last position without gradient",
-    lambda h, *a: (routed(h, h * (npx.arange(h.shape[1]) < h.shape[1] - 1)[:, None]), *a),
+    lambda h, *a: (reroute_gradient(h, h * (npx.arange(h.shape[1]) < h.shape[1] - 1)[:, None]), *a),
     TEXT,
 )
 
 
 def mean_over_rows(self, hidden, targets, smoothing, over, tokens):
     right = CROSS_ENTROPY(self, hidden, targets, smoothing, over, tokens)
-    return routed(right, CROSS_ENTROPY(self, hidden, targets, smoothing, over, len(targets)))
+    return reroute_gradient(right, CROSS_ENTROPY(self, hidden, targets, smoothing, over, len(targets)))
 
 
 method(SequenceModel, "cross_entropy", "gradient by sentences, loss by tokens", TEXT, mean_over_rows)
@@ -87,7 +87,7 @@ method(
     "forward",
     "scale of the embedding lost in the gradient",
     PAIRS,
-    lambda self, ids, *how: routed(EMBED(self, ids, *how), neural.embedding(self.weight, ids)),
+    lambda self, ids, *how: reroute_gradient(EMBED(self, ids, *how), neural.embedding(self.weight, ids)),
 )
 
 
@@ -141,7 +141,7 @@ def gradient_of_the_first(self, *source):
         memory, spec = ENCODE(self, *source)
     finally:
         del layer.forward
-    return routed(memory, first[0]), spec
+    return reroute_gradient(memory, first[0]), spec
 
 
 def one_side_detached(self, *source):
@@ -174,7 +174,7 @@ def without_last_norm(self, ids, state=None):
         x = FOLLOWING(self, ids)
     finally:
         self.norm = norm
-    return routed(norm(x), x) if norm else x
+    return reroute_gradient(norm(x), x) if norm else x
 
 
 method(LanguageModel, "following", "layers below the last without gradient", TEXT, last_layer_alone)
@@ -186,7 +186,7 @@ def one_table(self, tgt, memory, source, state=None):
     if not isinstance(own, LearnedPositions):
         return DECODE(self, tgt, memory, source, state)
     where = source.q_packing.positions if source.q_packing else slice(tgt.shape[1])
-    own.forward = lambda x, start=0: x + routed(own.weight[where], other.weight[where])
+    own.forward = lambda x, start=0: x + reroute_gradient(own.weight[where], other.weight[where])
     try:
         return DECODE(self, tgt, memory, source, state)
     finally:

@@ -1,7 +1,15 @@
 """Mistakes in the operations of the Transformer (autograd/neural.py) and in the kernels that they call."""
 
 import npx
-from tests.mutants.base import corrupting, kernel, operation, overwritten, rounded, saving_all, vjp
+from tests.mutants.base import (
+    kernel,
+    operation,
+    rounded,
+    scale_in_place,
+    scatter_overwriting,
+    vjp,
+    with_extra_array_saved,
+)
 
 # The right ones, for wrong ones that take their places.
 CROSS_ENTROPY, SOFTMAX_GRAD, LAYER_NORM_GRAD = npx.cross_entropy, npx.softmax_grad, npx.layer_norm_grad
@@ -27,7 +35,7 @@ kernel(
     "softmax_grad",
     "incoming gradient written over",
     "softmax",
-    lambda g, saved: corrupting(g, 1.0) * 0 + SOFTMAX_GRAD(g, saved),
+    lambda g, saved: scale_in_place(g, 1.0) * 0 + SOFTMAX_GRAD(g, saved),
     "operation softmax",
     "state",
 )
@@ -35,7 +43,7 @@ operation(
     "softmax",
     "input kept without need",
     "softmax",
-    lambda x, mask=None: saving_all(npx.softmax(x, mask)[0], x * 1.0, SOFTMAX_GRAD.reference),
+    lambda x, mask=None: with_extra_array_saved(npx.softmax(x, mask)[0], x * 1.0, SOFTMAX_GRAD.reference),
     "state",
 )
 
@@ -131,7 +139,7 @@ kernel(
     "embedding_grad",
     "repeated ids overwrite",
     "embedding",
-    lambda g, saved, accumulate_into=None: overwritten(
+    lambda g, saved, accumulate_into=None: scatter_overwriting(
         (saved.values[1], g.shape[-1]), saved.values[0], g * saved.values[2]
     ),
     "operation embedding",

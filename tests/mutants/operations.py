@@ -2,7 +2,7 @@
 
 import npx
 from autograd.operations import _expand, unbroadcast
-from tests.mutants.base import corrupting, operation, overwritten, raw, rounded, saving_all, vjp
+from tests.mutants.base import operation, raw, rounded, scale_in_place, scatter_overwriting, vjp, with_extra_array_saved
 
 # Arithmetic
 
@@ -15,7 +15,7 @@ operation(
     )), "special value")  # fmt: skip
 vjp("subtract", "sign of the second lost", "arithmetic", lambda r, g, y, a, b: (r(g)[0], unbroadcast(g, b)))
 vjp("multiply", "gradients given to the wrong inputs", "arithmetic", lambda r, g, y, a, b: r(g)[::-1])
-vjp("tanh", "incoming gradient written over", "functions", lambda r, g, y, x: (corrupting(g, 1 - y * y),), "state")
+vjp("tanh", "incoming gradient written over", "functions", lambda r, g, y, x: (scale_in_place(g, 1 - y * y),), "state")
 vjp(
     "divide",
     "square of the denominator lost",
@@ -76,7 +76,7 @@ operation(
     "tanh",
     "something large kept",
     "functions",
-    lambda x: saving_all(npx.tanh(x), npx.zeros(100), lambda g, y: g * (1 - y * y)),
+    lambda x: with_extra_array_saved(npx.tanh(x), npx.zeros(100), lambda g, y: g * (1 - y * y)),
     "state",
 )
 
@@ -168,7 +168,7 @@ operation(
     "getitem",
     "repeats overwritten instead of summed",
     "shapes",
-    lambda x, index: (x[index], lambda g: (overwritten(x.shape, index, g),)),
+    lambda x, index: (x[index], lambda g: (scatter_overwriting(x.shape, index, g),)),
     "special value",
 )
 vjp(
@@ -517,7 +517,7 @@ vjp(
 
 def several_overwritten(r, g, y, x, index):
     several = isinstance(index, tuple) and sum(isinstance(i, list) for i in index) > 1
-    return (overwritten(x.shape, index, g),) if several else r(g)
+    return (scatter_overwriting(x.shape, index, g),) if several else r(g)
 
 
 def mask_by_columns(r, g, y, x, index):

@@ -79,15 +79,20 @@ def sigmoid_writing_over():
     return function
 
 
-operation("exp", "output in one workspace for all calls", "functions", exp_workspace, "state", fresh=True)
-operation("tanh", "output of the last call", "functions", tanh_of_the_last_call, "state", fresh=True)
-operation("log", "slope of the first call of a shape", "functions", log_of_the_first_call, "state", fresh=True)
-operation("mean", "count of the first call", "reductions", mean_of_the_first_count, "state", fresh=True)
+operation("exp", "output in one workspace for all calls", "functions", exp_workspace, "state", stateful=True)
+operation("tanh", "output of the last call", "functions", tanh_of_the_last_call, "state", stateful=True)
+operation("log", "slope of the first call of a shape", "functions", log_of_the_first_call, "state", stateful=True)
+operation("mean", "count of the first call", "reductions", mean_of_the_first_count, "state", stateful=True)
 operation(
-    "matmul", "factor transposed at the first call of a shape", "products", matmul_transposed_once, "state", fresh=True
+    "matmul",
+    "factor transposed at the first call of a shape",
+    "products",
+    matmul_transposed_once,
+    "state",
+    stateful=True,
 )
-operation("sqrt", "gradients in one buffer for all calls", "functions", sqrt_with_one_buffer, "state", fresh=True)
-operation("sigmoid", "output written over by backward", "functions", sigmoid_writing_over, "state", fresh=True)
+operation("sqrt", "gradients in one buffer for all calls", "functions", sqrt_with_one_buffer, "state", stateful=True)
+operation("sigmoid", "output written over by backward", "functions", sigmoid_writing_over, "state", stateful=True)
 vjp("relu", "input written over by backward", "functions", lambda r, g, y, x: (npx.multiply(g, x > 0, out=x),), "state")
 
 
@@ -155,14 +160,16 @@ def gelu_workspace():
     return function
 
 
-operation("softmax", "gradients in one buffer for all calls", "softmax", softmax_with_one_buffer, "state", fresh=True)
+operation(
+    "softmax", "gradients in one buffer for all calls", "softmax", softmax_with_one_buffer, "state", stateful=True
+)
 operation(
     "layer_norm",
     "rows normalised at the first call of a shape",
     "layer norm",
     remembering("layer_norm", "first"),
     "state",
-    fresh=True,
+    stateful=True,
 )
 operation(
     "attention",
@@ -170,21 +177,28 @@ operation(
     "attention",
     remembering("attention", "last"),
     "state",
-    fresh=True,
+    stateful=True,
 )
-operation("linear", "inputs of the last call of a shape", "linear", remembering("linear", "last"), "state", fresh=True)
+operation(
+    "linear", "inputs of the last call of a shape", "linear", remembering("linear", "last"), "state", stateful=True
+)
 operation(
     "dropout_residual_norm",
     "rows of the last call of a shape",
     "dropout",
     remembering("dropout_residual_norm", "last"),
     "state",
-    fresh=True,
+    stateful=True,
 )
 operation(
-    "embedding", "table of gradients not cleared between calls", "embedding", embedding_adding_up, "state", fresh=True
+    "embedding",
+    "table of gradients not cleared between calls",
+    "embedding",
+    embedding_adding_up,
+    "state",
+    stateful=True,
 )
-operation("gelu", "input in one workspace for all calls", "functions", gelu_workspace, "state", fresh=True)
+operation("gelu", "input in one workspace for all calls", "functions", gelu_workspace, "state", stateful=True)
 vjp(
     "layer_norm",
     "incoming gradient centred where it lies, if allowed",
