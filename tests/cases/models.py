@@ -103,18 +103,22 @@ def drawn(draw, architecture):
 
 
 def model_edges(architecture):
-    """Every kind of part, then every norm with every kind of positions, in directions; then two by every entry."""
+    """One layer for each norm and kind of positions, two layers for each block, in random directions.
+
+    Then one layer by every entry, with the first and the last positions. The cheap calls come first, so that most bugs
+    are found in a model of one layer.
+    """
 
     def calls():
         kind = models.ARCHITECTURES[architecture]
         ids = tuple(map(npx.host.asarray, (SOURCE, TEXT)[-INPUTS[kind.examples] :]))
         options = [{"norm": norm, "positions": p} for norm, p in product(("post", "pre"), models.POSITIONS)]
-        for i, chosen in enumerate([*BLOCKS, *options]):
-            dropped = "dropout" in chosen
-            model = made(kind, small(n_layers=2, **chosen), dtype="float64")
+        for i, chosen in enumerate([*options, *BLOCKS]):
+            dropped, layers = "dropout" in chosen, 1 if chosen in options else 2
+            model = made(kind, small(n_layers=layers, **chosen), dtype="float64")
             loss, modes = Loss(model, *SMOOTHING[i % len(SMOOTHING)]), ("train", "eval") if dropped else ("train",)
-            both, turn = (Logits(model), loss), (i + i // len(models.POSITIONS)) % 2  # each norm, each kind has both
-            for layer in both if chosen in BLOCKS else both[turn : turn + 1]:
+            both, turn = (loss, Logits(model)), (i + i // len(models.POSITIONS)) % 2  # each norm, each kind has both
+            for layer in both[turn : turn + 1] if chosen in options else both:
                 yield Call(ids, layer=layer, modes=modes, directions=3, same=same_as(layer, padding=not dropped))
         for chosen in (options[0], options[-1]):
             loss = Loss(made(kind, small(n_layers=1, **chosen), dtype="float64"), *SMOOTHING[0])
