@@ -43,7 +43,7 @@ loss(
     lambda h, w, t, s, over, pad, n: (h, w, t, s, over, pad, int((t[0] != pad).sum())),
     TEXT,
 )
-loss("padding included in the loss", lambda h, w, t, s, over, pad, n: (h, w, t, s, over, w.shape[0], n), TEXT)
+loss("padding included in the loss", lambda h, w, t, s, over, pad, n: (h, w, t, s, over, -1, n), TEXT)
 loss(
     "padding smoothed although excluded",
     lambda h, w, t, s, over, pad, n: (h, w, t, s, "others" if over == "others_without_pad" else over, pad, n),
