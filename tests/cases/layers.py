@@ -180,8 +180,9 @@ def dropout_edges():
 @edges("layer FeedForward")
 def feed_forward_edges():
     for activation in models.ACTIVATIONS:
-        for rate in RATES:
-            yield Call((some(2, 2, 3),), layer=made(models.FeedForward, 3, 4, rate, activation))
+        for i, rate in enumerate(RATES):
+            layer = made(models.FeedForward, 3, 4, rate, activation)
+            yield Call((some(2, 2, 3),), layer=layer, directions=3 if i else None)
     yield Call((some(3),), layer=made(models.FeedForward, 3, 2))
 
 
@@ -210,8 +211,8 @@ for kind in (models.Sinusoids, models.SinusoidsInHalves, models.LearnedPositions
 
 @edges("layer SelfAttention")
 def self_attention_edges():
-    for how in scores_edges(2, 2, 3, 3):
-        yield Call((some(2, 3, 4), how), layer=made(models.SelfAttention, 4, 2))
+    for i, how in enumerate(scores_edges(2, 2, 3, 3)):  # the operation is checked by every entry with each of them
+        yield Call((some(2, 3, 4), how), layer=made(models.SelfAttention, 4, 2), directions=3 if i else None)
     for options in ({"bias": True}, {"rotary": 10.0, "bias": True}, {"dropout": 0.5}, {"dropout": 0.9, "rotary": 9.0}):
         layer = made(models.SelfAttention, 3, 2, 4, 1, **options)
         yield Call((some(2, 3, 3), npx.AttentionSpec(causal=True)), layer=layer)
@@ -220,8 +221,9 @@ def self_attention_edges():
 @edges("layer CrossAttention")
 def cross_attention_edges():
     memory = some(2, 4, 4, seed=1)
-    for how in scores_edges(2, 2, 3, 4):
-        yield Call((some(2, 3, 4), memory, how), layer=made(models.CrossAttention, 4, 2))
+    for i, how in enumerate(scores_edges(2, 2, 3, 4)):
+        layer = made(models.CrossAttention, 4, 2)
+        yield Call((some(2, 3, 4), memory, how), layer=layer, directions=3 if i else None)
     for options in ({"bias": True}, {"dropout": 0.5}, {"dropout": 0.999, "bias": True}):
         yield Call((some(2, 3, 4), memory), layer=made(models.CrossAttention, 4, 2, 2, 1, **options))
 
