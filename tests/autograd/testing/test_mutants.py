@@ -15,18 +15,26 @@ FAMILIES = {
 }
 
 
+# Detected by random examples. All other mutants are detected by the hand-picked edges, the first example with any seed.
+BY_RANDOM_EXAMPLES = {
+    f"attention_grad: value gradient in float16 for float32 ({name})" for name in ("self_attention", "cross_attention")
+}
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
 def test_every_mutant_is_detected(mutant):
-    """The hand-picked edges detect it, which are the first example with any seed; or else the examples of three seeds.
+    """One seed; `python -m tests.mutants` tries 20."""
+    detection = find(mutant, 0)
+    assert detection, f"{mutant.name}: {mutant.entry} passed every example"
+    assert re.match("GradientError|CheckError|KernelMismatch", detection.report)
+    assert detection.examples == 1 or mutant.name in BY_RANDOM_EXAMPLES
 
-    `python -m tests.mutants` tries 20 seeds.
-    """
-    for number in (0, 1, 2):
-        detection = find(mutant, number)
-        assert detection, f"{mutant.name}: {mutant.entry} passed every example with seed {number}"
-        assert re.match("GradientError|CheckError|KernelMismatch", detection.report)
-        if detection.examples == 1:
-            break
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", (1, 2))
+@pytest.mark.parametrize("name", sorted(BY_RANDOM_EXAMPLES))
+def test_random_examples_detect_a_mutant_with_other_seeds(name, number):
+    assert find(next(mutant for mutant in MUTANTS if mutant.name == name), number)
 
 
 @pytest.mark.parametrize("number", range(5))
