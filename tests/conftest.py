@@ -1,11 +1,11 @@
-"""What every test shares: how hard hypothesis tries, and where the tests compute.
+"""Shared by all tests: hypothesis profiles, the device, and the order of the tests.
 
 HYPOTHESIS_PROFILE (or pytest's --hypothesis-profile): "ci", the default, always tries the same examples; "dev" tries
-new ones at each run; "thorough" tries many; "few" tries few, where the check of a GPU has little time. No profile has a
-deadline: a test never depends on how fast a machine is.
+new ones in each run; "thorough" tries many; "few" tries few, for the GPU check, which has little time. No profile has a
+deadline, so no test depends on the speed of the machine.
 
-NPX_TEST_ENGINE: "numpy", the default; "cupy": what `make gpu-check` runs computes on a GPU; "strict": the same on the
-stand-in of strict_cupy.py; "emulated": there too, its CUDA kernels in the emulator. Try both before a GPU.
+NPX_TEST_ENGINE: "numpy", the default; "cupy", a GPU, as in `make gpu-check`; "strict", the fake of CuPy in
+tests/fakes/strict_cupy.py; "emulated", the same fake with the CUDA kernels in the emulator.
 """
 
 import os
@@ -23,13 +23,29 @@ settings.register_profile("dev", max_examples=20, **ALWAYS)
 settings.register_profile("few", max_examples=5, derandomize=True, database=None, **ALWAYS)
 settings.register_profile("thorough", max_examples=500, **ALWAYS)
 npx.configure_process()
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores Ctrl-C, which tests send
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores Ctrl-C in background jobs; tests send it
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# Tests of more than about 5 s on one core. They start first, so that the workers finish at the same time.
+LONG = (
+    *("test_entry[model ", "test_entry[layer ", "test_entry[kernel attention", "test_entry[operation cross_attention"),
+    *("test_entry[operation self_attention", "test_entry[operation attention", "tests/test_gpu_check.py"),
+    *("memory gradient", "test_ranks_train_what_one_process_trains", "test_a_training_on_emulated_kernels"),
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Move the long tests to the start of either half: `--dist worksteal` gives each of two workers one half."""
+    is_long = [any(name in item.nodeid for name in LONG) for item in items]
+    long = [item for item, flag in zip(items, is_long, strict=True) if flag]
+    short = [item for item, flag in zip(items, is_long, strict=True) if not flag]
+    middle = (len(items) + 1) // 2 - len(long[::2])
+    items[:] = [*long[::2], *short[:middle], *long[1::2], *short[middle:]]
 
 
 @pytest.fixture
 def registry():
-    """For tests that define operations: afterwards the registry is as it was."""
+    """Restore the registry after a test that defines operations."""
     before = dict(OPERATIONS)
     yield
     OPERATIONS.clear()
@@ -38,7 +54,7 @@ def registry():
 
 @pytest.fixture(scope="session", autouse=True)
 def computing_device():
-    """Where the tests of this process compute."""
+    """Select the device of this process."""
     engine = os.environ.get("NPX_TEST_ENGINE", "numpy")
     if engine in ("strict", "emulated"):
         from tests.fakes.strict_cupy import device

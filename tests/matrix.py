@@ -1,10 +1,10 @@
-"""The suite as other processors would run it: other BLAS kernels, other numbers of threads, NumPy without AVX.
+"""The tests as other processors would run them: other BLAS kernels, other numbers of threads, NumPy without AVX.
 
-    python -m tests.matrix              the whole suite under each of SETTINGS, one after another (`make test-matrix`)
-    python -m tests.matrix --fast       what depends on the processor, under one BLAS kernel that is not the default
+    python -m tests.matrix              the tests for every day under each setting (`make test-matrix`)
+    python -m tests.matrix --fast       the numerical tests under one BLAS kernel that is not the default
 
-Prints a line for each setting and ends with 1 if the suite failed under one. A kernel with instructions that this
-processor does not have is named and left out.
+Prints one line per setting; the exit status is 1 if a test failed. Kernels that need instructions which this processor
+lacks are skipped.
 """
 
 import os
@@ -15,18 +15,23 @@ import time
 import numpy as np
 import threadpoolctl
 
-KERNELS = {"Haswell": "AVX2", "SkylakeX": "AVX512F", "Zen": "AVX2", "Sandybridge": "AVX"}  # OpenBLAS: what it needs
-ON_NUMBERS = [  # tests of what is computed, not of text, files or the command line
-    f"tests/test_{name}.py"
-    for name in (
-        *("kernels", "scores", "neural", "operations", "engine", "layers", "transformer", "model_training", "search"),
-        *("language_model", "language", "optim", "precision", "before"),
-    )
+KERNELS = {
+    "Haswell": "AVX2",
+    "SkylakeX": "AVX512F",
+    "Zen": "AVX2",
+    "Sandybridge": "AVX",
+}  # of OpenBLAS, and the instruction set each needs
+NUMERICAL = [  # not of text, files or the command line
+    *(f"tests/npx/test_{name}.py" for name in ("kernels", "attention_spec")),
+    *(f"tests/autograd/test_{name}.py" for name in ("engine", "neural", "operations")),
+    *(f"tests/models/test_{name}.py" for name in ("layers", "loss")),
+    *(f"tests/laws/test_{name}.py" for name in ("transformer", "language_model", "search")),
+    *(f"tests/train/test_{name}.py" for name in ("compatibility", "language", "optimizer", "precision")),
 ]
 
 
 def processor() -> set[str]:
-    """The instruction sets that this processor has, by the names of /proc/cpuinfo; empty where there is none."""
+    """Return the instruction sets of this processor, as /proc/cpuinfo names them; empty without that file."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             return next((set(line.upper().split()) for line in file if line.startswith("flags")), set())
@@ -35,62 +40,62 @@ def processor() -> set[str]:
 
 
 def simd(*parts: str) -> str:
-    """The instruction sets NumPy chooses among on this processor whose names hold one of `parts`."""
-    found = np.show_config(mode="dicts")["SIMD Extensions"]["found"]
-    return " ".join(name for name in found if any(part in name for part in parts))
+    """Return the instruction sets available to NumPy on this processor whose names contain one of `parts`."""
+    available = np.show_config(mode="dicts")["SIMD Extensions"]["found"]
+    return " ".join(name for name in available if any(part in name for part in parts))
 
 
-def own_kernel() -> str:
-    """The BLAS kernel in use here."""
+def default_kernel() -> str:
+    """Return the BLAS kernel in use on this machine."""
     np.ones((2, 2)) @ np.ones((2, 2))
     return next((x.get("architecture", "") for x in threadpoolctl.threadpool_info() if x["user_api"] == "blas"), "")
 
 
 def settings() -> dict[str, dict[str, str]]:
-    """Name -> environment."""
-    one = {"NPX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    """Return the environment variables of each setting."""
+    one_thread = {"NPX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     return {
-        **{f"OpenBLAS {name}": one | {"OPENBLAS_CORETYPE": name} for name in KERNELS},
+        **{f"OpenBLAS {name}": one_thread | {"OPENBLAS_CORETYPE": name} for name in KERNELS},
         **{f"NPX_THREADS {n}": {"NPX_THREADS": n} for n in ("1", "2", "3")},
-        "NumPy without AVX-512": one | {"NPY_DISABLE_CPU_FEATURES": simd("512", "V4")},
-        "NumPy without AVX2": one | {"NPY_DISABLE_CPU_FEATURES": simd("")},
+        "NumPy without AVX-512": one_thread | {"NPY_DISABLE_CPU_FEATURES": simd("512", "V4")},
+        "NumPy without AVX2": one_thread | {"NPY_DISABLE_CPU_FEATURES": simd("")},
     }
 
 
 def run(name: str, environment: dict[str, str], tests: list[str]) -> bool:
-    """Run pytest in two processes; prints how it ended."""
-    started = time.perf_counter()
+    """Run pytest in two processes and print its summary; return whether all tests passed."""
+    start = time.perf_counter()
     command = [sys.executable, "-m", "pytest", "-n", "2", "-q", "--hypothesis-profile=ci", *tests]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
     lines = done.stdout.strip().splitlines() or [done.stderr.strip()]
-    say(f"{name:24} {time.perf_counter() - started:5.0f} s  {lines[-1].strip('= ')}")
+    report(f"{name:24} {time.perf_counter() - start:5.0f} s  {lines[-1].strip('= ')}")
     if done.returncode:
-        say("\n".join(lines))
+        report("\n".join(lines))
     return not done.returncode
 
 
-def say(line: str) -> None:
+def report(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def main(arguments: list[str]) -> int:
-    """The exit status."""
-    flags, chosen, tests = processor(), settings(), []
+    """Return the exit status."""
+    available, selected, tests = processor(), settings(), []
     if arguments == ["--fast"]:
-        other = "Haswell" if own_kernel() != "Haswell" else "Sandybridge"
-        chosen, tests = {f"OpenBLAS {other}": chosen[f"OpenBLAS {other}"]}, ON_NUMBERS
+        other = "Haswell" if default_kernel() != "Haswell" else "Sandybridge"
+        selected, tests = {f"OpenBLAS {other}": selected[f"OpenBLAS {other}"]}, NUMERICAL
     elif arguments:
-        say(f"matrix: expected --fast or nothing; got {' '.join(arguments)}")
+        report(f"matrix: expected --fast or nothing; got {' '.join(arguments)}")
         return 2
-    fine = True
-    for name, environment in chosen.items():
+    passed = True
+    for name, environment in selected.items():
         needs = KERNELS.get(environment.get("OPENBLAS_CORETYPE", ""), "")
-        if needs and flags and needs not in flags:
-            say(f"{name:24} left out: this processor has no {needs}")
+        if needs and available and needs not in available:
+            report(f"{name:24} skipped: this processor has no {needs}")
         else:
-            fine &= run(name, environment, tests)
-    return not fine
+            passed &= run(name, environment, tests)
+    return not passed
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Some of each part of the torture (tests/torture/), and inputs that hypothesis draws for its readers."""
+"""Some cases of each part of tests/torture, and inputs that hypothesis generates for the fuzzed readers."""
 
 import os
 import signal
@@ -8,24 +8,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.torture import damage, fuzz, runs
-from tests.torture.__main__ import HEAD, noted
+from tests.torture.__main__ import HEAD, update_report
 from train import UserError
 
 PARTS = {
-    "kills": lambda ground: runs.kills(ground, 4),
-    "writes": lambda ground: runs.writes(ground, 0.03),
-    "terms": lambda ground: runs.stops(ground, 2, signal.SIGTERM, twice=False),
-    "interrupts": lambda ground: runs.stops(ground, 2, signal.SIGINT, twice=True),
-    "pairs": lambda ground: runs.pairs(ground, 4),
-    "full": lambda ground: runs.full(ground, 2),
-    "damage": lambda ground: damage.damaged(ground, 4),
-    "fuzz": lambda ground: fuzz.fuzzed(ground, 60),
+    "kills": lambda w: runs.kills(w, 4),
+    "writes": lambda w: runs.writes(w, 0.03),
+    "terms": lambda w: runs.stops(w, 2, signal.SIGTERM, twice=False),
+    "interrupts": lambda w: runs.stops(w, 2, signal.SIGINT, twice=True),
+    "pairs": lambda w: runs.pairs(w, 4),
+    "full": lambda w: runs.full(w, 2),
+    "damage": lambda w: damage.damaged(w, 4),
+    "fuzz": lambda w: fuzz.fuzzed(w, 60),
 }
+SLOW = ("writes", "pairs", "interrupts")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """Threads do not come along into a fork; those of tokenizers warn of it."""
+    """Threads do not survive a fork, and tokenizers warns about its own."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("TOKENIZERS_PARALLELISM", "false"), ("NPX_THREADS", "1")):
             patch.setitem(os.environ, name, value)
@@ -33,20 +34,20 @@ def one_thread():
 
 
 @pytest.fixture(scope="module")
-def told():
+def failures():
     return []
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory, told):
-    return runs.Ground(tmp_path_factory.mktemp("torture"), told.append)
+def workspace(tmp_path_factory, failures):
+    return runs.Workspace(tmp_path_factory.mktemp("torture"), failures.append)
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_some_of_every_part_is_right(part, ground, told):
-    told.clear()
-    words, right, count = PARTS[part](ground)
-    assert right == count > 0, (words, told)
+@pytest.mark.parametrize("part", [pytest.param(p, marks=pytest.mark.slow if p in SLOW else ()) for p in PARTS])
+def test_some_cases_of_each_part_are_right(part, workspace, failures):
+    failures.clear()
+    words, right, count = PARTS[part](workspace)
+    assert right == count > 0, (words, failures)
 
 
 def raises(model, data):
@@ -69,7 +70,7 @@ def talks(model, data):
 @pytest.mark.parametrize(
     ("fault", "words"), [(raises, "planted"), (hangs, f"exit -{signal.SIGALRM}"), (grows, "Memory"), (talks, "two")]
 )
-def test_the_fuzzer_finds_what_is_planted(ground, told, monkeypatch, fault, words):
+def test_the_fuzzer_detects_a_planted_fault(workspace, failures, monkeypatch, fault, words):
     calls = []
 
     def reader(model, data):
@@ -78,9 +79,9 @@ def test_the_fuzzer_finds_what_is_planted(ground, told, monkeypatch, fault, word
 
     monkeypatch.setattr(fuzz, "SECONDS", 1)
     monkeypatch.setattr(fuzz, "READERS", {"config": reader})
-    told.clear()
-    _, right, count = fuzz.fuzzed(ground, 10)
-    assert (right, count, len(told)) == (0, 10, 1) and words in told[0], told
+    failures.clear()
+    _, right, count = fuzz.fuzzed(workspace, 10)
+    assert (right, count, len(failures)) == (0, 10, 1) and words in failures[0], failures
 
 
 @pytest.fixture(scope="module")
@@ -98,14 +99,14 @@ TOML = st.lists(
 @pytest.mark.parametrize("reader", fuzz.READERS)
 @settings(max_examples=10, deadline=None)
 @given(data=st.binary(max_size=200) | st.text(max_size=100).map(str.encode) | TOML)
-def test_a_reader_survives_whatever_hypothesis_draws(model, reader, data):
+def test_a_reader_survives_inputs_from_hypothesis(model, reader, data):
     fuzz.feed(model, reader, data)
 
 
-def test_a_row_of_the_report_takes_its_place_and_leaves_the_rest(tmp_path):
+def test_a_row_of_the_report_is_replaced_in_its_place(tmp_path):
     report = tmp_path / "report.md"
     for part, words in (("memory", "an hour"), ("kills", "few"), ("kills", "many")):
-        noted(part, words, 9, 10, 1.0, report)
+        update_report(part, words, 9, 10, 1.0, report)
         if part == "memory":
             report.write_text(report.read_text() + "\nBelow it.\n\n| kills | of ranks |\n")
     kills, memory, below = report.read_text().removeprefix(HEAD).split("\n", 2)

@@ -185,8 +185,9 @@ def dropout_edges():
 @edges("layer FeedForward")
 def feed_forward_edges():
     for activation in models.ACTIVATIONS:
-        for rate in RATES:
-            yield Call((sample(2, 2, 3),), layer=make_layer(models.FeedForward, 3, 4, rate, activation))
+        for i, rate in enumerate(RATES):
+            layer = make_layer(models.FeedForward, 3, 4, rate, activation)
+            yield Call((sample(2, 2, 3),), layer=layer, directions=3 if i else None)
     yield Call((sample(3),), layer=make_layer(models.FeedForward, 3, 2))
 
 
@@ -215,8 +216,8 @@ for position_class in (models.Sinusoids, models.SinusoidsInHalves, models.Learne
 
 @edges("layer SelfAttention")
 def self_attention_edges():
-    for spec in spec_edges(2, 2, 3, 3):
-        yield Call((sample(2, 3, 4), spec), layer=make_layer(models.SelfAttention, 4, 2))
+    for i, spec in enumerate(spec_edges(2, 2, 3, 3)):  # the operation is checked by every entry with each of them
+        yield Call((sample(2, 3, 4), spec), layer=make_layer(models.SelfAttention, 4, 2), directions=3 if i else None)
     for options in ({"bias": True}, {"rotary": 10.0, "bias": True}, {"dropout": 0.5}, {"dropout": 0.9, "rotary": 9.0}):
         layer = make_layer(models.SelfAttention, 3, 2, 4, 1, **options)
         yield Call((sample(2, 3, 3), npx.AttentionSpec(causal=True)), layer=layer)
@@ -225,8 +226,9 @@ def self_attention_edges():
 @edges("layer CrossAttention")
 def cross_attention_edges():
     memory = sample(2, 4, 4, seed=1)
-    for spec in spec_edges(2, 2, 3, 4):
-        yield Call((sample(2, 3, 4), memory, spec), layer=make_layer(models.CrossAttention, 4, 2))
+    for i, spec in enumerate(spec_edges(2, 2, 3, 4)):
+        layer = make_layer(models.CrossAttention, 4, 2)
+        yield Call((sample(2, 3, 4), memory, spec), layer=layer, directions=3 if i else None)
     for options in ({"bias": True}, {"dropout": 0.5}, {"dropout": 0.999, "bias": True}):
         yield Call((sample(2, 3, 4), memory), layer=make_layer(models.CrossAttention, 4, 2, 2, 1, **options))
 

@@ -106,20 +106,22 @@ def model_calls(draw, architecture):
 
 
 def model_edges(architecture):
-    """Return a generator of calls: each kind of layer, then each norm with each kind of positions, along random
-    directions; then two models for every entry of their gradients.
+    """One layer for each norm and kind of positions, two layers for each block, in random directions.
+
+    Then one layer by every entry, with the first and the last positions. The cheap calls come first, so that most bugs
+    are found in a model of one layer.
     """
 
     def calls():
         model_class = models.ARCHITECTURES[architecture]
         ids = tuple(map(npx.host.asarray, (SOURCE, TEXT)[-INPUTS[model_class.examples] :]))
         options = [{"norm": norm, "positions": p} for norm, p in product(("post", "pre"), models.POSITIONS)]
-        for i, variant in enumerate([*BLOCKS, *options]):
-            has_dropout = "dropout" in variant
-            model = make_layer(model_class, small(n_layers=2, **variant), dtype="float64")
+        for i, variant in enumerate([*options, *BLOCKS]):
+            has_dropout, n_layers = "dropout" in variant, 1 if variant in options else 2
+            model = make_layer(model_class, small(n_layers=n_layers, **variant), dtype="float64")
             loss, modes = Loss(model, *SMOOTHING[i % len(SMOOTHING)]), ("train", "eval") if has_dropout else ("train",)
-            layers, k = (Logits(model), loss), (i + i // len(models.POSITIONS)) % 2  # both, for each norm and position
-            for layer in layers if variant in BLOCKS else layers[k : k + 1]:
+            layers, k = (loss, Logits(model)), (i + i // len(models.POSITIONS)) % 2  # both, for each norm and position
+            for layer in layers[k : k + 1] if variant in options else layers:
                 yield Call(
                     ids, layer=layer, modes=modes, directions=3, equivalents=equivalents(layer, padding=not has_dropout)
                 )

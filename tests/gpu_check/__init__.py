@@ -1,1 +1,1 @@
-"""The check for a machine with a GPU: what runs there, how fast, and whether it is right. See __main__.py."""
+"""The checks that need a GPU: what runs, how fast, and whether the numbers match the CPU. See __main__.py."""

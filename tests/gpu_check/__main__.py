@@ -1,15 +1,15 @@
-"""All that only a machine with a GPU can show, in about ten minutes; FILE is written after each part.
+"""Measure and test everything that needs a GPU, in about ten minutes; FILE is updated after each part.
 
-    python -m tests.gpu_check --out FILE                 everything; `make gpu-check` installs what it needs before
-    python -m tests.gpu_check --only steps --only CPU    the parts whose names contain one of these words
-    python -m tests.gpu_check --rehearse                 the same in small, without a GPU, on stand-ins
-    python -m tests.gpu_check --fill docs/gpu.md FILE    write what was measured beside what was expected
-    python -m tests.gpu_check --count                    what a base step asks of a GPU, counted without one
+    python -m tests.gpu_check --out FILE                 everything; `make gpu-check` installs the dependencies first
+    python -m tests.gpu_check --only steps --only CPU    only parts whose names contain one of these words
+    python -m tests.gpu_check --rehearse                 the same with small sizes on fakes of CuPy, without a GPU
+    python -m tests.gpu_check --fill docs/gpu.md FILE    fill the "measured" columns of a page
+    python -m tests.gpu_check --count                    the calls of a base training step, counted without a GPU
 
-First what is fast (memory, calls, products, steps and their kernels, PyTorch beside them), then what is right (a step
-and a short training like the CPU's, a whole run, the suites, parity with PyTorch), last compute-sanitizer. It needs
-CuPy and NumPy; where torch, pytest or compute-sanitizer are missing, their parts are skipped. Exit status: 0 nothing
-failed, 1 a part failed or took too long, 2 no GPU.
+Speed comes first (memory, launches, matmuls, training steps by kernel, PyTorch for comparison), then correctness (a
+step and a short training compared with the CPU, a complete run, the test suites, parity with PyTorch), then
+compute-sanitizer. Needs CuPy and NumPy; parts that need torch, pytest or compute-sanitizer are skipped where those are
+missing. Exit status: 0 nothing failed, 1 a part failed or timed out, 2 no GPU.
 """
 
 import argparse
@@ -19,17 +19,25 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SECONDS = 575  # for everything
+SECONDS = 575  # in total
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("gpu-check.json"), help="where the results are written")
-    parser.add_argument("--only", action="append", default=[], metavar="WORD", help="of a part's name")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="for everything")
-    parser.add_argument("--rehearse", action="store_true", help="in small, on stand-ins for CuPy and cuBLAS")
-    parser.add_argument("--fill", nargs=2, type=Path, metavar=("PAGE", "FILE"), help="fill a page's last columns")
+    parser.add_argument("--out", type=Path, default=Path("gpu-check.json"), help="JSON file for the results")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="run only parts whose names contain WORD; may be repeated",
+    )
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="time limit in total")
+    parser.add_argument("--rehearse", action="store_true", help="small sizes, on fakes of CuPy and cuBLAS")
+    parser.add_argument(
+        "--fill", nargs=2, type=Path, metavar=("PAGE", "FILE"), help="fill the measured columns of PAGE from FILE"
+    )
     parser.add_argument("--count", action="store_true", help="print the calls, bytes and operations of a base step")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -57,14 +65,14 @@ def main() -> int:
         print(results["machine"]["said"].strip(), file=sys.stderr)
         return 2
     print(page.tables(results))
-    wrong = {name: part for name, part in results.items() if part["status"] in ("failed", "timed out")}
-    for name, part in wrong.items():
+    failed = {name: part for name, part in results.items() if part["status"] in ("failed", "timed out")}
+    for name, part in failed.items():
         print(f"\n{name}, {part['status']}:\n{part['said']}", file=sys.stderr)
-    return int(bool(wrong))
+    return int(bool(failed))
 
 
 def one_part(name: str, rehearse: bool) -> int:
-    """In a process of its own: print the figures of a part of this package, a line of JSON for each."""
+    """Run one part in this process and print its results, one JSON object per line; return the exit status."""
     with contextlib.ExitStack() as stack:
         if rehearse:
             from benchmarks import launches
@@ -79,13 +87,13 @@ def one_part(name: str, rehearse: bool) -> int:
         except RuntimeError as error:
             print(f"gpu-check: {error}")
             return 2
-        for found in figures(name, rehearse):
-            print(json.dumps(found), flush=True)
+        for result in figures(name, rehearse):
+            print(json.dumps(result), flush=True)
     return 0
 
 
 def figures(name: str, rehearse: bool) -> Any:
-    """What a part finds, one dictionary after another."""
+    """Return an iterator over the results of a part, as dictionaries."""
     from tests.gpu_check import measure, right
     from tests.gpu_check.sizes import GPU, REHEARSAL
 

@@ -1,4 +1,4 @@
-"""What a step asks of a GPU, counted without one: kernels and products are asked for and not computed."""
+"""Count the kernel launches and matmuls of a training step without a GPU: they are recorded, not computed."""
 
 import time
 from argparse import Namespace
@@ -17,10 +17,10 @@ from tests.gpu_check.sizes import GPU
 
 
 def counted(shape: Namespace = GPU.shapes["base, 25k + 25k"], engine: str = "ours", steps: int = 0) -> dict[str, Any]:
-    """Calls, bytes and operations of our kernels and products, and of CuPy's own kernels, in one step.
+    """Return calls, bytes and operations of our kernels, of matmuls and of CuPy's own kernels in one step.
 
-    engine: "ours", or "ours-graph", whose calls are those beside the graph. `host_ms`: the processor time that Python
-    needs for a step, without CUDA, the least of `steps`; it means something for a small shape alone.
+    engine: "ours", or "ours-graph", which counts the calls outside the graph. The result's `host_ms` is the CPU time of
+    Python for one step without CUDA, the minimum of `steps`; it is meaningful for small shapes only.
     """
     with pytest.MonkeyPatch.context() as patch, device(cuda=True) as cupy, np.errstate(all="ignore"):
         patch.setattr(strict_cuda.Function, "__call__", lambda *args, **named: None)
@@ -33,9 +33,9 @@ def counted(shape: Namespace = GPU.shapes["base, 25k + 25k"], engine: str = "our
         cupy.allocations = 0
         with recorded() as calls:
             step()
-        number, nbytes = Counter(name for name, _ in cupy.kernels), Counter[str]()
-        for name, moved in cupy.kernels:
-            nbytes[name] += moved
+        launches, nbytes = Counter(name for name, _ in cupy.kernels), Counter[str]()
+        for name, size in cupy.kernels:
+            nbytes[name] += size
         empty, seconds = cupy.allocations, []
         for _ in range(steps):
             started = time.process_time()
@@ -45,19 +45,19 @@ def counted(shape: Namespace = GPU.shapes["base, 25k + 25k"], engine: str = "our
             "lines": by_kernel(calls),
             "kernels": sum(not call.is_product for call in calls),
             "products": sum(call.is_product for call in calls),
-            "cupy": {name: (number[name], nbytes[name]) for name in sorted(number, key=lambda name: -nbytes[name])},
+            "cupy": {name: (launches[name], nbytes[name]) for name in sorted(launches, key=lambda name: -nbytes[name])},
             "empty": empty,
             "host_ms": min(seconds, default=0.0) * 1e3,
         }
 
 
-def page_rows(found: dict[str, Any]) -> str:
-    """The rows of docs/gpu.md: name, calls, MB, GFLOP, milliseconds that bytes and operations take."""
+def page_rows(counts: dict[str, Any]) -> str:
+    """Return the rows of docs/gpu.md: name, calls, MB, GFLOP, lower bound of the milliseconds."""
     rates, rows = (CEILINGS["copy"], CEILINGS["largest product"]), []
-    for line in found["lines"]:
+    for line in counts["lines"]:
         work = f"{line.bytes / 1e6:,.0f} | {line.flops / 1e9:,.0f}"
         rows.append(f"| {line.name} | {line.calls} | {work} | {line.floor_ms(*rates):.2f} |")
-    for name, (calls, moved) in found["cupy"].items():
-        rows.append(f"| CuPy: {name} | {calls} | {moved / 1e6:,.0f} | 0 | {moved / rates[0] * 1e3:.2f} |")
-    rows.append(f"{found['kernels']} kernels, {found['products']} products, {found['empty']} times `empty`")
+    for name, (calls, nbytes) in counts["cupy"].items():
+        rows.append(f"| CuPy: {name} | {calls} | {nbytes / 1e6:,.0f} | 0 | {nbytes / rates[0] * 1e3:.2f} |")
+    rows.append(f"{counts['kernels']} kernels, {counts['products']} matmuls, {counts['empty']} times `empty`")
     return "\n".join(rows)

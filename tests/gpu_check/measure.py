@@ -1,7 +1,7 @@
-"""What is fast and what is not: memory, calls, products, whole steps and each of their kernels.
+"""Measurements of speed: memory, kernel launches, matmuls, training steps and each of their kernels.
 
-Every function yields dictionaries as it finds figures, so that what was measured is kept where time runs out. `rate` is
-bytes or operations a second; times are milliseconds unless a name says otherwise.
+Every function yields its results one by one as dictionaries, so that none is lost if time runs out. `rate` is in bytes
+or operations per second; times are in milliseconds unless their name says otherwise.
 """
 
 import os
@@ -22,11 +22,11 @@ from npx.cuda import blas, launch
 from npx.kernels import cross_entropy
 from tests.gpu_check.sizes import Sizes
 
-Found = Iterator[dict[str, Any]]
+Results = Iterator[dict[str, Any]]
 
 
-def machine(sizes: Sizes) -> Found:
-    """What is computed on."""
+def machine(sizes: Sizes) -> Results:
+    """Yield the hardware and the versions."""
     import cupy
 
     properties = cupy.cuda.runtime.getDeviceProperties(0)
@@ -45,7 +45,7 @@ def machine(sizes: Sizes) -> Found:
 
 
 def milliseconds(function: Callable[[], Any], repeats: int) -> float:
-    """Of the device, for one of `repeats` calls back to back."""
+    """Return the device milliseconds per call of `repeats` consecutive calls."""
     import cupy
 
     for _ in range(3):
@@ -60,49 +60,49 @@ def milliseconds(function: Callable[[], Any], repeats: int) -> float:
 
 
 def host_microseconds(function: Callable[[], Any], calls: int = 200) -> float:
-    """Of the host, for one call of several that the device's queue has room for; the least of five tries."""
-    tries = []
+    """Return the host microseconds per call, few enough calls to fit the device queue; the minimum of five runs."""
+    runs = []
     for _ in range(5):
         npx.synchronize()
         started = time.perf_counter()
         for _ in range(calls):
             function()
-        tries.append((time.perf_counter() - started) / calls * 1e6)
+        runs.append((time.perf_counter() - started) / calls * 1e6)
     npx.synchronize()
-    return min(tries)
+    return min(runs)
 
 
-def memory_and_calls(sizes: Sizes) -> Found:
-    """How fast memory and the largest product are, what one call costs the host, and what CuPy's own kernels take."""
+def memory_and_calls(sizes: Sizes) -> Results:
+    """Measure memory bandwidth, the largest matmul, the host cost of one call, and CuPy's own kernels."""
     yield from ceilings(sizes)
     yield from calls(sizes)
-    yield from cupys_own(sizes)
+    yield from cupy_kernels(sizes)
 
 
-def moved(name: str, nbytes: int, function: Callable[[], Any], sizes: Sizes) -> dict[str, Any]:
-    """Milliseconds of a function that moves so many bytes, and the rate."""
+def timed_copy(name: str, nbytes: int, function: Callable[[], Any], sizes: Sizes) -> dict[str, Any]:
+    """Measure a function that moves `nbytes` bytes."""
     ms = milliseconds(function, sizes.repeats)
     return {name: {"ms": ms, "bytes": nbytes, "rate": nbytes / ms * 1e3}}
 
 
-def multiplied(name: str, left: Any, right: Any, out: Any, sizes: Sizes) -> dict[str, Any]:
-    """The same of a product, by its operations."""
+def timed_matmul(name: str, left: Any, right: Any, out: Any, sizes: Sizes) -> dict[str, Any]:
+    """Measure a matmul."""
     ms, flops = milliseconds(lambda: blas.matmul(left, right, out), sizes.repeats), 2.0 * out.size * left.shape[1]
     return {name: {"ms": ms, "flops": flops, "rate": flops / ms * 1e3}}
 
 
-def ceilings(sizes: Sizes) -> Found:
-    """What nothing is faster than."""
+def ceilings(sizes: Sizes) -> Results:
+    """Measure the peak rates of memory and matmuls."""
     source, target = (npx.ones(sizes.copied // 4) for _ in range(2))
-    yield moved("copy", 2 * source.nbytes, lambda: npx.copyto(target, source), sizes)
-    yield multiplied("largest product", *(noise(sizes.square, sizes.square) for _ in range(3)), sizes)
+    yield timed_copy("copy", 2 * source.nbytes, lambda: npx.copyto(target, source), sizes)
+    yield timed_matmul("largest product", *(noise(sizes.square, sizes.square) for _ in range(3)), sizes)
 
 
-def calls(sizes: Sizes) -> Found:
-    """Of small things: microseconds until the host has asked for one, and until the device has done one."""
+def calls(sizes: Sizes) -> Results:
+    """Measure small operations: host microseconds to enqueue one, device microseconds to run one."""
     x, total, m = npx.ones(32), npx.empty(1), noise(16, 16)
     function, args = launch._function("sums.cu", "total", (("T", x.dtype),), 0), (x, total, np.int32(32))
-    asked: dict[str, Callable[[], Any]] = {
+    operations: dict[str, Callable[[], Any]] = {
         "raw launch": lambda: function((1, 1, 1), (32, 1, 1), args, shared_mem=0),
         "launch": lambda: launch.launch("sums.cu", "total", 1, 32, args, T=x.dtype),
         "product": lambda: blas.matmul(m, m),
@@ -110,12 +110,12 @@ def calls(sizes: Sizes) -> Found:
         "ufunc in place": lambda: x.__iadd__(x),
         "empty": lambda: npx.empty(32),
     }
-    for name, call in asked.items():
+    for name, call in operations.items():
         yield {name: {"host_us": host_microseconds(call), "device_us": 1e3 * milliseconds(call, 10 * sizes.repeats)}}
 
 
-def cupys_own(sizes: Sizes) -> Found:
-    """CuPy's kernels in a base step, at their sizes there."""
+def cupy_kernels(sizes: Sizes) -> Results:
+    """Measure CuPy's own kernels with the sizes of a base step."""
     base = sizes.shapes["base, 25k + 25k"]
     tokens, d, v = base.batch * base.length, base.d_model, base.vocab
     rows, other, g, grad = noise(tokens, d), noise(tokens, d), noise(v, d), npx.zeros((v, d))
@@ -128,70 +128,72 @@ def cupys_own(sizes: Sizes) -> Found:
         ("zeros: the table's gradient", g.nbytes, lambda: npx.zeros(g.shape, g.dtype)),
         ("argsort: ids", 2 * ids.nbytes, lambda: npx.argsort(ids, kind="stable")),
     ):
-        yield moved(name, nbytes, function, sizes)
+        yield timed_copy(name, nbytes, function, sizes)
 
 
 def product_sizes(a: Namespace) -> list[tuple[int, int, int]]:
-    """(m, n, k) of the different products of a step: forward, gradient of the input, gradient of the weight."""
-    tokens, room = a.batch * a.length, -(-a.vocab // cross_entropy.CUDA_ROWS) * cross_entropy.CUDA_ROWS
-    chunk = min(tokens, max(1, cross_entropy.CUDA_CHUNK // room // cross_entropy.CUDA_ROWS) * cross_entropy.CUDA_ROWS)
-    found = []
+    """Return (m, n, k) of the distinct matmuls of a step: forward, input gradient, weight gradient."""
+    tokens, columns_padded = a.batch * a.length, -(-a.vocab // cross_entropy.CUDA_ROWS) * cross_entropy.CUDA_ROWS
+    chunk = min(
+        tokens, max(1, cross_entropy.CUDA_CHUNK // columns_padded // cross_entropy.CUDA_ROWS) * cross_entropy.CUDA_ROWS
+    )
+    sizes = []
     for rows, columns in train_step.weights(a):
         m = chunk if columns == a.vocab else tokens
-        found += [(m, columns, rows), (m, rows, columns), (rows, columns, m)]
-        if columns == a.vocab:  # the table is the transpose of what it projects with
-            found[-1] = (columns, rows, m)
-    return list(dict.fromkeys(found))
+        sizes += [(m, columns, rows), (m, rows, columns), (rows, columns, m)]
+        if columns == a.vocab:  # the table is the transpose of the projection matrix
+            sizes[-1] = (columns, rows, m)
+    return list(dict.fromkeys(sizes))
 
 
-def products(sizes: Sizes) -> Found:
-    """The products of a base step, each with the rows or the columns of its factors contiguous."""
+def products(sizes: Sizes) -> Results:
+    """Measure the matmuls of a base step in each memory layout of the factors."""
     for m, n, k in product_sizes(sizes.shapes["base, 25k + 25k"]):
-        for kinds in ("NN", "NT", "TN"):
-            left = noise(k, m).T if kinds[0] == "T" else noise(m, k)
-            right = noise(n, k).T if kinds[1] == "T" else noise(k, n)
-            yield multiplied(f"{m:,} x {n:,} x {k:,} {kinds}", left, right, npx.empty((m, n), left.dtype), sizes)
+        for layout in ("NN", "NT", "TN"):
+            left = noise(k, m).T if layout[0] == "T" else noise(m, k)
+            right = noise(n, k).T if layout[1] == "T" else noise(k, n)
+            yield timed_matmul(f"{m:,} x {n:,} x {k:,} {layout}", left, right, npx.empty((m, n), left.dtype), sizes)
 
 
-def products_by_cublaslt(sizes: Sizes) -> Found:
-    """The same by the fastest of the algorithms that cuBLASLt recommends; `first_ms`: by the one that is taken.
+def products_by_cublaslt(sizes: Sizes) -> Results:
+    """Measure them with the fastest of the algorithms that cuBLASLt recommends.
 
-    `choice`: which is the fastest, of so many `choices`.
+    `choice` is the index of the fastest of `choices` algorithms; `first_ms` is the time of the first, the one in use.
     """
     import cupy
 
     os.environ["NPX_CUBLASLT"] = "1"
     blas.use_own_handle(cupy)
-    own = blas._own_handle
-    assert own is not None
+    handle = blas._own_handle
+    assert handle is not None
     for m, n, k in product_sizes(sizes.shapes["base, 25k + 25k"]):
-        for kinds in ("NN", "NT", "TN"):
-            left = noise(k, m).T if kinds[0] == "T" else noise(m, k)
-            right = noise(n, k).T if kinds[1] == "T" else noise(k, n)
-            name, out, tried, choices = f"{m:,} x {n:,} x {k:,} {kinds}", npx.empty((m, n), left.dtype), [], 1
+        for layout in ("NN", "NT", "TN"):
+            left = noise(k, m).T if layout[0] == "T" else noise(m, k)
+            right = noise(n, k).T if layout[1] == "T" else noise(k, n)
+            name, out, tried, choices = f"{m:,} x {n:,} x {k:,} {layout}", npx.empty((m, n), left.dtype), [], 1
             while len(tried) < choices:
-                own.algorithm = len(tried)
-                tried.append(multiplied(name, left, right, out, sizes)[name])
-                choices = len([*own.plans.values()][-1].algorithms)
+                handle.algorithm = len(tried)
+                tried.append(timed_matmul(name, left, right, out, sizes)[name])
+                choices = len([*handle.plans.values()][-1].algorithms)
             best = min(range(choices), key=lambda i: tried[i]["ms"])
             yield {name: tried[best] | {"first_ms": tried[0]["ms"], "choice": best, "choices": choices}}
 
 
-def steps(engine: str, sizes: Sizes) -> Found:
-    """Steps of an engine back to back, and, of ours, every kernel."""
+def steps(engine: str, sizes: Sizes) -> Results:
+    """Measure consecutive training steps of an engine and, of ours, every kernel."""
     for name, shape in sizes.shapes.items():
-        where = sizes.torch_device if engine.startswith("torch") else shape.device
-        a = Namespace(**vars(shape) | {"worker": engine, "device": where})
+        device = sizes.torch_device if engine.startswith("torch") else shape.device
+        a = Namespace(**vars(shape) | {"worker": engine, "device": device})
         step, wait, more = train_step.OURS.get(engine, train_step.peer)(a)
         yield {name: back_to_back(step, wait, 2 * a.batch * a.length, sizes.steps) | more()}
         if engine == "ours":
-            yield {f"{name}, by kernel": taken_apart(step, wait, sizes)}
+            yield {f"{name}, by kernel": profiled(step, wait, sizes)}
         del step, wait, more
         free(engine)
 
 
 def free(engine: str) -> None:
-    """Give the memory of the last steps back."""
+    """Free the memory of the last steps."""
     npx.free_memory()
     if engine.startswith("torch"):
         import torch
@@ -200,28 +202,28 @@ def free(engine: str) -> None:
 
 
 def back_to_back(step: Callable[[], Any], wait: Callable[[], Any], tokens: int, n: int) -> dict[str, Any]:
-    """Milliseconds of a step among `n` without a pause, and what of them the host needs to ask for one."""
+    """Return the milliseconds per step of `n` consecutive steps, and of the host to enqueue one."""
     for _ in range(3):
         step()
     wait()
-    asking = []
+    host = []
     for _ in range(5):
         started = time.perf_counter()
         step()
-        asking.append(time.perf_counter() - started)
+        host.append(time.perf_counter() - started)
         wait()
     started = time.perf_counter()
     for _ in range(n):
         step()
     wait()
     seconds = (time.perf_counter() - started) / n
-    return {"ms": seconds * 1e3, "host_ms": min(asking) * 1e3, "tokens_per_second": tokens / seconds, "steps": n}
+    return {"ms": seconds * 1e3, "host_ms": min(host) * 1e3, "tokens_per_second": tokens / seconds, "steps": n}
 
 
-def taken_apart(step: Callable[[], Any], wait: Callable[[], Any], sizes: Sizes) -> dict[str, Any]:
-    """Calls, bytes, operations and milliseconds of each kernel and product in one step.
+def profiled(step: Callable[[], Any], wait: Callable[[], Any], sizes: Sizes) -> dict[str, Any]:
+    """Return calls, bytes, operations and milliseconds of each kernel and matmul in one step.
 
-    "between": CuPy's own kernels, and the gaps.
+    `between_ms` is the time of CuPy's own kernels and of gaps.
     """
     import cupy
 
@@ -231,19 +233,20 @@ def taken_apart(step: Callable[[], Any], wait: Callable[[], Any], sizes: Sizes) 
     timed, spans = [], 0.0
     for _ in range(sizes.rounds):
         for first in range(0, len(calls), sizes.window):
-            with launches.recorded(range(first, first + sizes.window)) as again:
+            with launches.recorded(range(first, first + sizes.window)) as window:
                 step()
             wait()
-            own = [call for call in again if call.events]
-            spans += cupy.cuda.get_elapsed_time(own[0].events[0], own[-1].events[1])
-            timed += own
+            events = [call.events for call in window if call.events]
+            assert events
+            spans += cupy.cuda.get_elapsed_time(events[0][0], events[-1][1])
+            timed += [call for call in window if call.events]
     lines = launches.by_kernel(timed)
-    once = sizes.rounds
+    rounds = sizes.rounds
     table = {
-        line.name: {"calls": line.calls // once, "ms": line.ms / once}
-        | ({"flops": line.flops / once} if line.flops else {})
-        | {"bytes": line.bytes // once}
+        line.name: {"calls": line.calls // rounds, "ms": line.ms / rounds}
+        | ({"flops": line.flops / rounds} if line.flops else {})
+        | {"bytes": line.bytes // rounds}
         for line in lines
     }
-    own_ms = sum(line["ms"] for line in table.values())
-    return {"table": table, "device_ms": spans / once, "between_ms": spans / once - own_ms}
+    kernel_ms = sum(line["ms"] for line in table.values())
+    return {"table": table, "device_ms": spans / rounds, "between_ms": spans / rounds - kernel_ms}

@@ -1,15 +1,15 @@
-"""What was found, for a person: a line for each part, tables, and the column of docs/gpu.md that waits for it."""
+"""Format the results: one line per part, tables, and the measured columns of docs/gpu.md."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from tests.gpu_check.parts import Outcome
 
-CEILINGS = {"copy": 4.3e12, "largest product": 790e12}  # bytes and operations a second of an H200, until measured
+CEILINGS = {"copy": 4.3e12, "largest product": 790e12}  # bytes and operations per second of an H200, until measured
 
 
 def line(name: str, outcome: Outcome, seconds: float) -> str:
-    """A part in the table: how it ended, seconds, a few words."""
+    """Return one line on a part: status, seconds, summary."""
     return f"{name:28} {outcome.status:9} {seconds:6.1f} s  {words(outcome.found) or last_line(outcome.said)}"
 
 
@@ -18,17 +18,17 @@ def last_line(text: str) -> str:
 
 
 def words(found: dict[str, Any]) -> str:
-    """Numbers of a suite, figures of the others."""
+    """Summarize the results of a part: the counts of a test suite, or measurements."""
     if "tests" in found:
         return ", ".join(f"{number} {name}" for name, number in found.items() if number)
     rates = [value["rate"] / 1e12 for value in found.values() if isinstance(value, dict) and "flops" in value]
     if len(rates) == len(found) > 1:
-        return f"{len(rates)} products, {min(rates):,.0f} to {max(rates):,.0f} TFLOP/s"
+        return f"{len(rates)} matmuls, {min(rates):,.0f} to {max(rates):,.0f} TFLOP/s"
     return "; ".join(filter(None, (figure(name, value) for name, value in found.items())))[:200]
 
 
 def figure(name: str, value: Any) -> str:
-    """One figure in words; "" where it needs a table."""
+    """Format one measurement; "" if it needs a table."""
     if not isinstance(value, dict):
         return f"{name} {value}"
     if "host_ms" in value:
@@ -41,7 +41,7 @@ def figure(name: str, value: Any) -> str:
 
 
 def rate(value: dict[str, Any]) -> str:
-    """TFLOP/s of a product, GB/s of anything else."""
+    """Format the rate: TFLOP/s of a matmul, GB/s of any other kernel."""
     if value["ms"] <= 0:
         return ""
     if value.get("flops"):
@@ -50,42 +50,44 @@ def rate(value: dict[str, Any]) -> str:
 
 
 def ceilings(results: dict[str, Any]) -> dict[str, float]:
-    """Bytes and operations a second: as measured, or else those of an H200."""
+    """Return the peak bytes and operations per second: as measured, or those of an H200."""
     found = results.get("memory and calls", {}).get("found", {})
     return {name: found.get(name, {}).get("rate", known) for name, known in CEILINGS.items()}
 
 
 def floor_ms(value: dict[str, Any], top: dict[str, float]) -> float:
-    """What the bytes and the operations take at the ceilings."""
+    """Return the milliseconds that the bytes and operations take at the peak rates."""
     return 1e3 * max(value["bytes"] / top["copy"], value.get("flops", 0) / top["largest product"])
 
 
 def tables(results: dict[str, Any]) -> str:
-    """Everything that does not fit a line: memory and calls, products, each shape's kernels beside their floors."""
+    """Return the tables: memory and launches, matmuls, and the kernels of each shape with their lower bounds."""
     lines = []
     if found := results.get("memory and calls", {}).get("found"):
         lines += ["\nmemory and calls", *(f"    {name:32} {detail(value)}" for name, value in found.items())]
     for part in ("products", "products by cublasLt"):
         if found := results.get(part, {}).get("found"):
-            lines += [f"\n{part} in TFLOP/s; N: rows contiguous, T: columns", *product_lines(found)]
+            lines += [f"\n{part} in TFLOP/s; N: contiguous rows, T: contiguous columns", *product_lines(found)]
     for name, value in results.get("steps: ours", {}).get("found", {}).items():
         if "table" in value:
-            whole, between = value["device_ms"], value["between_ms"]
-            lines.append(f"\n{name}: {whole:.2f} ms of the device, {between:.2f} of them CuPy's own kernels and gaps")
+            total, between = value["device_ms"], value["between_ms"]
+            lines.append(f"\n{name}: {total:.2f} ms on the device, {between:.2f} of them CuPy's own kernels and gaps")
             lines += kernel_lines(value["table"], ceilings(results))
     return "\n".join(lines)
 
 
 def product_lines(found: dict[str, Any]) -> Iterator[str]:
-    """A line for each size, its three kinds side by side."""
+    """Yield one line per size, with its three layouts."""
     sizes = dict.fromkeys(name.rpartition(" ")[0] for name in found)
     for size in sizes:
-        kinds = {name[-2:]: value for name, value in found.items() if name.rpartition(" ")[0] == size}
-        yield f"    {size:32} " + "  ".join(f"{kind} {value['rate'] / 1e12:6.1f}" for kind, value in kinds.items())
+        layouts = {name[-2:]: value for name, value in found.items() if name.rpartition(" ")[0] == size}
+        yield f"    {size:32} " + "  ".join(
+            f"{layout} {value['rate'] / 1e12:6.1f}" for layout, value in layouts.items()
+        )
 
 
 def kernel_lines(table: dict[str, Any], top: dict[str, float]) -> Iterator[str]:
-    """A line for each kernel and product: calls, milliseconds, what they were at least, the ratio, the rate."""
+    """Yield one line per kernel and matmul: calls, milliseconds, lower bound, ratio, rate."""
     yield f"    {'':32} {'calls':>5} {'ms':>9} {'floor':>9} {'times':>6}"
     for name, value in table.items():
         floor = floor_ms(value, top)
@@ -100,7 +102,7 @@ def detail(value: dict[str, Any]) -> str:
 
 
 def measured(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(first cell of a row, what belongs in its last)."""
+    """Yield (name of a row, text for its measured column)."""
     for part, result in results.items():
         found = result.get("found", {})
         if part in ("memory and calls", "products"):
@@ -111,25 +113,25 @@ def measured(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
                     yield f"{name}: {part.removeprefix('steps: ')}", figure("", value).removeprefix(": ")
         if part.startswith(("training step", "short training")):
             yield from ((f"{part}: {name}", f"{value['off']:.1e}") for name, value in found.items() if "off" in value)
-    own = results.get("steps: ours", {}).get("found", {}).get("base, 25k + 25k, by kernel", {})
-    yield from ((name, f"{value['ms']:.2f} ms, {rate(value)}") for name, value in own.get("table", {}).items())
-    if own:
-        yield "CuPy's own kernels, and gaps", f"{own['between_ms']:.2f} ms"
-        yield "all of a step", f"{own['device_ms']:.2f} ms"
+    profile = results.get("steps: ours", {}).get("found", {}).get("base, 25k + 25k, by kernel", {})
+    yield from ((name, f"{value['ms']:.2f} ms, {rate(value)}") for name, value in profile.get("table", {}).items())
+    if profile:
+        yield "CuPy's own kernels, and gaps", f"{profile['between_ms']:.2f} ms"
+        yield "all of a step", f"{profile['device_ms']:.2f} ms"
 
 
 def filled(page: str, file: dict[str, Any]) -> str:
-    """The page, the last cells of tables whose last head is "measured" as a run of the check found them."""
+    """Return the page with the column "measured" of its tables, which is the last, filled from a results file."""
     if file["rehearsal"]:
-        raise SystemExit("gpu-check: expected a file of a run on a GPU; got one of a rehearsal, which measures nothing")
-    values, lines, inside = dict(measured(file["parts"])), [], False
+        raise SystemExit("gpu-check: expected results from a GPU; got those of a rehearsal")
+    values, lines, in_table = dict(measured(file["parts"])), [], False
     for text in page.splitlines():
         cells = text.split("|")
         if len(cells) < 4:
-            inside = False
+            in_table = False
         elif cells[-2].strip() == "measured":
-            inside = True
-        elif inside and cells[1].strip() in values:
+            in_table = True
+        elif in_table and cells[1].strip() in values:
             text = "|".join([*cells[:-2], f" {values[cells[1].strip()]} ", ""])
         lines.append(text)
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Whether a GPU computes what a CPU does: a training step in every precision, a short training, every kernel alone."""
+"""Compare a GPU with the CPU: a training step in every precision, a short training, a run, every kernel."""
 
 import math
 import os
@@ -20,15 +20,15 @@ from train import Adam, load_model
 from train.learn.graphs import Graphs
 from train.tasks.translation import translate_lines
 
-# Of a gradient of the whole model, in the 2-norm. The 16-bit dtypes are those of a model without float32 masters.
+# Relative error of the full gradient in the 2-norm; float16 and bfloat16: a model without float32 master weights.
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 8e-2, "float16": 2e-2, "bfloat16": 8e-2}
-SCALE = {"fp16": 256.0}  # of the loss, where gradients are small for the dtype
-LOSS_TOLERANCE = {"float32": 0.01, "bf16": 0.05, "fp16": 0.05}  # of the losses of a short training
-DTYPES = ("float32", "bfloat16")  # that the sanitizers watch
+SCALE = {"fp16": 256.0}  # loss scale
+LOSS_TOLERANCE = {"float32": 0.01, "bf16": 0.05, "fp16": 0.05}  # relative error of the losses in a short training
+DTYPES = ("float32", "bfloat16")  # of the calls under the sanitizers
 
 
 def small_model(dtype: Any, sizes: Sizes) -> tuple[Transformer, Any, Any]:
-    """A Transformer with every dropout, and a batch with padding on both sides."""
+    """Return a Transformer with all kinds of dropout, and source and target ids with padding."""
     config = TransformerConfig(37, dropout=0.1, attention_dropout=0.1, activation_dropout=0.1, **sizes.model)
     rng = np.random.default_rng(0)
     src, tgt = rng.integers(3, 37, (6, 19)), rng.integers(3, 37, (6, 17))
@@ -37,7 +37,7 @@ def small_model(dtype: Any, sizes: Sizes) -> tuple[Transformer, Any, Any]:
 
 
 def step(name: str, device: str, sizes: Sizes) -> tuple[float, np.ndarray, np.ndarray]:
-    """Loss, gradient and updated weights of one step: of a precision, or of a model of a 16-bit dtype."""
+    """Return loss, gradient and updated weights of one step, in a precision or with a model of a 16-bit dtype."""
     npx.use_device(device)
     if name in npx.PRECISIONS:
         precision = npx.use_precision(name)
@@ -61,41 +61,43 @@ def step(name: str, device: str, sizes: Sizes) -> tuple[float, np.ndarray, np.nd
 
 
 def training_step(sizes: Sizes) -> Iterator[dict[str, Any]]:
-    """How far gradients are off those of the CPU from the same random bits; AssertionError where too far.
+    """Compare gradients with those of the CPU for the same random bits; AssertionError beyond the tolerance.
 
-    A second step has to give the same bits.
+    A second step must give the same bits.
     """
     expected_loss, expected, _ = step("float32", "cpu", sizes)
     for name, tolerance in TOLERANCE.items():
         loss, result, weights = step(name, "cuda", sizes)
         off = np.linalg.norm(result - expected) / np.linalg.norm(expected)
         yield {name: {"off": float(off), "allowed": tolerance}}
-        assert off < tolerance, f"{name}: the gradient is off by {off:.2g}; allowed are {tolerance}"
-        assert abs(loss - expected_loss) < tolerance * abs(expected_loss), f"{name}: loss {loss}, not {expected_loss}"
-        assert np.isfinite(weights.astype("float64")).all(), f"{name}: weights that are not finite"
-        again = step(name, "cuda", sizes)
-        assert again[1].tobytes() == result.tobytes(), f"{name}: a second step gives other bits"
+        assert off < tolerance, f"{name}: gradient: expected a relative error below {tolerance}; got {off:.2g}"
+        assert abs(loss - expected_loss) < tolerance * abs(expected_loss), (
+            f"{name}: loss: expected {expected_loss}; got {loss}"
+        )
+        assert np.isfinite(weights.astype("float64")).all(), f"{name}: expected finite weights"
+        repeated = step(name, "cuda", sizes)
+        assert repeated[1].tobytes() == result.tobytes(), f"{name}: expected the same bits in a second step"
 
 
 def training_step_by_graph(sizes: Sizes) -> Iterator[dict[str, Any]]:
-    """How far weights are off those of steps without a graph, after five steps of three shapes: not by a bit."""
+    """Compare the weights after five steps of three shapes with and without CUDA graphs, bit for bit."""
     npx.use_device("cuda")
-    for name in ("float32", "bf16", "fp16"):
-        (found, expected), launched = zip(*(by_graph(name, graphs, sizes) for graphs in (True, False)), strict=True)
-        off = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    for name in sizes.precisions:
+        (weights, expected), launched = zip(*(by_graph(name, graphs, sizes) for graphs in (True, False)), strict=True)
+        off = np.linalg.norm(weights - expected) / np.linalg.norm(expected)
         yield {name: {"off": float(off), "allowed": 0.0, "graphs": launched[0]}}
         assert launched == (3, 0), f"{name}: expected three graphs; got {launched[0]}"
-        assert found.tobytes() == expected.tobytes(), f"{name}: a graph computes other bits, off by {off:.2g}"
+        assert weights.tobytes() == expected.tobytes(), f"{name}: expected the same bits; relative error {off:.2g}"
 
 
 def training_step_by_cublaslt(sizes: Sizes) -> Iterator[dict[str, Any]]:
-    """`training_step` with products by cuBLASLt."""
+    """Run `training_step` with matmuls by cuBLASLt."""
     os.environ["NPX_CUBLASLT"] = "1"
     return training_step(sizes)
 
 
 def by_graph(name: str, graphs: bool, sizes: Sizes) -> tuple[np.ndarray, int]:
-    """The weights after some steps of Graphs, which may make one or not; the number of graphs made."""
+    """Return the weights after five steps, with graphs or without, and the number of captured graphs."""
     precision = npx.use_precision(name)
     model, src, tgt = small_model(precision.weight_dtype, sizes)
     flat, scale = FlatParameters(model, precision.compute_dtype if precision.is_mixed else None), SCALE.get(name, 1.0)
@@ -104,21 +106,21 @@ def by_graph(name: str, graphs: bool, sizes: Sizes) -> tuple[np.ndarray, int]:
     for step in range(1, 6):
         flat.zero_grad()
         with npx.keyed(3, step):
-            for length in (11, 17, 14):  # the second graph needs more memory than the first has left
+            for length in (11, 17, 14):  # the second graph needs more memory than the first leaves
                 batch = (np.roll(x, step, axis=0)[:, :length] for x in (src, tgt))
                 steps.loss(tuple(batch), 3.0 * tgt.size, scale)
         adam.step(1e-3, 1 / scale)
     npx.use_precision("float32")
-    return npx.to_host(flat.data), sum(found is not None for found in steps.graphs.values())
+    return npx.to_host(flat.data), sum(graph is not None for graph in steps.graphs.values())
 
 
 def losses(name: str, device: str, updates: int) -> list[float]:
-    """Of a training that learns to turn sequences round, with dropout."""
+    """Return the losses of a training on reversed sequences, with dropout."""
     npx.use_device(device)
     precision = npx.use_precision(name)
     model = Transformer(TransformerConfig(24, d_model=32, d_ff=64, n_heads=2, n_layers=1, dropout=0.1), seed=2)
     flat, scale = FlatParameters(model, precision.compute_dtype if precision.is_mixed else None), SCALE.get(name, 1.0)
-    adam, rng, found = Adam(flat), np.random.default_rng(5), []
+    adam, rng, result = Adam(flat), np.random.default_rng(5), []
     for update in range(1, updates + 1):
         src = rng.integers(3, 24, (16, 7))
         tgt = np.concatenate([np.ones((16, 1), int), src[:, ::-1], np.full((16, 1), 2)], axis=1)
@@ -127,25 +129,25 @@ def losses(name: str, device: str, updates: int) -> list[float]:
             loss = model.loss(src, tgt)
         loss.backward(scale)
         adam.step(3e-3 * min(1, update / 10), 1 / scale)
-        found.append(loss.data)
+        result.append(loss.data)
     npx.use_precision("float32")
-    return [float(npx.to_host(loss)) for loss in found]
+    return [float(npx.to_host(loss)) for loss in result]
 
 
 def short_training(sizes: Sizes) -> Iterator[dict[str, Any]]:
-    """Losses of a short training on the GPU beside those on the CPU; AssertionError where they part."""
+    """Compare the losses of a short training with those on the CPU; AssertionError beyond the tolerance."""
     expected = losses("float32", "cpu", sizes.updates)
     yield {"cpu": {"first": expected[0], "last": expected[-1]}}
     for name, tolerance in LOSS_TOLERANCE.items():
-        found = losses(name, "cuda", sizes.updates)
-        off = float(np.max(np.abs(np.array(found) / expected - 1)))
-        yield {name: {"last": found[-1], "off": off, "allowed": tolerance}}
-        assert off < tolerance, f"{name}: a loss is off by {off:.2%}; allowed are {tolerance:.0%}"
-    assert sizes.updates < 50 or expected[-1] < 0.8 * expected[0], "it has learned nothing"
+        actual = losses(name, "cuda", sizes.updates)
+        off = float(np.max(np.abs(np.array(actual) / expected - 1)))
+        yield {name: {"last": actual[-1], "off": off, "allowed": tolerance}}
+        assert off < tolerance, f"{name}: loss: expected a relative error below {tolerance:.0%}; got {off:.2%}"
+    assert sizes.updates < 50 or expected[-1] < 0.8 * expected[0], "expected the loss to fall by a fifth"
 
 
 def a_run(sizes: Sizes) -> Iterator[dict[str, Any]]:
-    """A training with everything around it, straight and stopped half-way: the same weights, which translate."""
+    """Train a run without interruption and one that is resumed; their weights must be equal, and translate."""
     from tests.helpers.trainings import outcome, run, write_pairs
 
     npx.use_device("cuda")
@@ -155,27 +157,29 @@ def a_run(sizes: Sizes) -> Iterator[dict[str, Any]]:
         write_pairs(folder, "train", 400, seed=1)
         write_pairs(folder, "valid", 20, seed=2)
         for precision, graphs in (("float32", False), ("bf16", True)):
-            how = {"precision": precision, "graphs": graphs, "validate_bleu": False, "validate_every": half}
+            options = {"precision": precision, "graphs": graphs, "validate_bleu": False, "validate_every": half}
             straight, stopped = folder / f"{precision} straight", folder / f"{precision} stopped"
-            summary = run(folder, straight, max_steps=2 * half, **how)
-            run(folder, stopped, max_steps=half, **how)
-            run(folder, stopped, resume=True, max_steps=2 * half, **how)
+            summary = run(folder, straight, max_steps=2 * half, **options)
+            run(folder, stopped, max_steps=half, **options)
+            run(folder, stopped, resume=True, max_steps=2 * half, **options)
             model, tokenizer, _ = load_model(straight)
-            best = [found[0][0] for found in translate_lines(model, tokenizer, ["one two", "", "nine"])]
+            best = [hypotheses[0][0] for hypotheses in translate_lines(model, tokenizer, ["one two", "", "nine"])]
             yield {precision: {"last": summary.valid_loss, "translations": best}}
             assert math.isfinite(summary.valid_loss) and len(best) == 3
-            assert outcome(straight)[0] == outcome(stopped)[0], f"{precision}: a run that was stopped has other weights"
+            assert outcome(straight)[0] == outcome(stopped)[0], (
+                f"{precision}: expected the resumed run to have the same weights"
+            )
 
 
 def every_kernel(sizes: Sizes) -> Iterator[dict[str, Any]]:
-    """Each kernel once with each of its cases, every array an allocation of its own: what the sanitizers watch."""
+    """Call each kernel once with each of its cases, for the sanitizers; every array is a separate allocation."""
     import cupy
 
     from tests.cases.kernels import KERNEL_CASES, edge_calls
 
     npx.use_device("cuda")
-    cupy.cuda.set_allocator(None)  # no pool: an index past an array is one past an allocation
-    done = 0
+    cupy.cuda.set_allocator(None)  # without a pool, an index past an array is past an allocation
+    calls = 0
     for dtype, name in product(DTYPES, KERNEL_CASES):
         for call in edge_calls(name, dtype_named(dtype)):
             kernel, arrays = KERNELS[name], (call.inputs, call.options, call.gradient)
@@ -183,6 +187,6 @@ def every_kernel(sizes: Sizes) -> Iterator[dict[str, Any]]:
             result = kernel(*args, **options)
             if kernel.grad and result[1].values is not None:
                 kernel.grad(npx.ones(result[0].shape, result[0].dtype), result[1], **gradient)
-            done += 1
+            calls += 1
     cupy.cuda.runtime.deviceSynchronize()
-    yield {"calls": done}
+    yield {"calls": calls}

@@ -1,4 +1,4 @@
-"""How large the check is: on a GPU, and in its rehearsal on the stand-ins for CuPy and cuBLAS."""
+"""Sizes of the measurements: on a GPU, and in a rehearsal on the fakes of CuPy and cuBLAS."""
 
 from argparse import Namespace
 from dataclasses import dataclass
@@ -11,19 +11,20 @@ PRESETS = {
 
 
 def shape(preset: str, batch: int, length: int, device: str = "cuda") -> Namespace:
-    """What benchmarks/train_step.py takes: a model, and a batch of `batch` sentences of `length` tokens a side."""
-    how = {"precision": "bf16", "device": device, "threads": 1, "worker": None}
-    return Namespace(**PRESETS[preset], batch=batch, length=length, **how)
+    """Return arguments of benchmarks/train_step.py: a preset and `batch` sentence pairs of `length` tokens each."""
+    options = {"precision": "bf16", "device": device, "threads": 1, "worker": None}
+    return Namespace(**PRESETS[preset], batch=batch, length=length, **options)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured.
+    """Sizes of all measurements.
 
-    shapes: the steps; copied: bytes of the array that is copied; square: rows of the largest product; repeats: of each
-    measurement; steps: of a model, back to back; window: calls that get events in one step (benchmarks/launches.py);
-    rounds: how often a step is taken apart so; updates: of the short training; model: of the training step;
-    torch_device: where PyTorch computes.
+    shapes: models and batches of the training steps. copied: bytes of the copied array. square: rows of the largest
+    matmul. repeats: calls per measurement. steps: consecutive training steps per measurement. window: kernels that get
+    events in one step (benchmarks/launches.py). rounds: how often a step is profiled. updates: steps of the short
+    training. model: the configuration of the tested step. precisions: those compared with and without CUDA graphs.
+    torch_device: where PyTorch runs.
     """
 
     shapes: dict[str, Namespace]
@@ -35,6 +36,7 @@ class Sizes:
     rounds: int
     updates: int
     model: dict[str, int]
+    precisions: tuple[str, ...] = ("float32", "bf16", "fp16")
     torch_device: str = "cuda"
 
 
@@ -64,5 +66,6 @@ REHEARSAL = Sizes(
     rounds=1,
     updates=3,
     model={"d_model": 16, "d_ff": 32, "n_heads": 2, "n_layers": 1},
+    precisions=("float32",),
     torch_device="cpu",
 )

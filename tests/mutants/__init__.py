@@ -5,4 +5,4 @@ measures the search for each and updates docs/mutants.md.
 """
 
 from tests.mutants import kernels, layers, models, neural, operations, sources, state
-from tests.mutants.base import KINDS, MUTANTS, Found, Mutant, find
+from tests.mutants.base import KINDS, MUTANTS, Detection, Mutant, find

@@ -1,7 +1,7 @@
-"""What a planted mistake is, how it is planted, and how it is looked for.
+"""A mutant, how it is installed, and how the checker searches for it.
 
-Each `Mutant` is planted in an operation, a kernel, a layer or a model, and looked for with that entry's own case in
-`tests/cases`, the one that test_registry_checks.py uses: nothing is made for a mutant.
+Each `Mutant` replaces part of an operation, a kernel, a layer or a model. The search uses the case that tests/cases
+registers for that entry, the same one as test_registry_checks.py; no mutant has a case of its own.
 """
 
 import re
@@ -35,17 +35,17 @@ KINDS = {
 
 @dataclass
 class Mutant:
-    """A mistake: what is wrong, its family and kind, the entry of tests/cases that shows it, and how to plant it."""
+    """A bug: its name, family, kind, the entry of tests/cases that must detect it, and its installer."""
 
     name: str
     family: str
     kind: str
     entry: str
-    plant: Callable[[Patch], None]
+    install: Callable[[Patch], None]
 
 
-class Found(NamedTuple):
-    """How a mistake was found: `examples` until then, seconds of one core, what the kit says."""
+class Detection(NamedTuple):
+    """A detected mutant: the number of examples tried, the CPU seconds of the search, and the checker's report."""
 
     examples: int
     seconds: float
@@ -53,139 +53,144 @@ class Found(NamedTuple):
 
     @property
     def rule(self) -> str:
-        """The rule that was broken, as the report names it."""
-        named = re.search(r"^rule: (.*)$", self.report, re.MULTILINE)
-        return named[1] if named else ""
+        """The violated rule, as the report names it."""
+        match = re.search(r"^rule: (.*)$", self.report, re.MULTILINE)
+        return match[1] if match else ""
 
 
 MUTANTS: list[Mutant] = []
 
 
 def raw(name: str) -> Callable[..., Any]:
-    """The right operation on arrays."""
+    """Return the correct operation on arrays."""
     return OPERATIONS[cases.REGISTRY_NAMES[name]].__wrapped__  # type: ignore[attr-defined]
 
 
 def mutant(name: str, family: str, kind: str, entry: str) -> Callable[[Callable[[Patch], None]], None]:
-    """Enter the decorated function, which plants the mistake."""
-    return lambda plant: MUTANTS.append(Mutant(name, family, kind, entry, plant))
+    """Register the decorated function as the one that installs a mutant."""
+    return lambda install: MUTANTS.append(Mutant(name, family, kind, entry, install))
 
 
 def operation(
-    name: str, mistake: str, family: str, function: Callable[..., Any], kind: str = "formula", fresh: bool = False
+    name: str, bug: str, family: str, function: Callable[..., Any], kind: str = "formula", stateful: bool = False
 ) -> None:
-    """A mutant that replaces an operation; `function` takes arrays and returns the output and a vjp.
+    """Register a mutant that replaces an operation; `function` takes arrays and returns the output and a vjp.
 
-    `fresh`: `function` is called without arguments to make that one anew, for what it remembers.
+    A `stateful` mutant keeps data between calls: `function()` returns a new operation with empty state.
     """
 
-    def plant(patch: Patch) -> None:
-        wrong = function() if fresh else function
-        entered = cases.REGISTRY_NAMES[name]
-        patch.setitem(OPERATIONS, entered, OPERATIONS[entered])  # restored afterwards
+    def install(patch: Patch) -> None:
+        wrong = function() if stateful else function
+        registered = cases.REGISTRY_NAMES[name]
+        patch.setitem(OPERATIONS, registered, OPERATIONS[registered])  # so that undo() restores it
         wrong.__name__ = wrong.__qualname__ = name
-        wrong.__module__ = OPERATIONS[entered].__module__
+        wrong.__module__ = OPERATIONS[registered].__module__
         differentiable(wrong)
 
-    MUTANTS.append(Mutant(f"{name}: {mistake}", family, kind, f"operation {name}", plant))
+    MUTANTS.append(Mutant(f"{name}: {bug}", family, kind, f"operation {name}", install))
 
 
-def vjp(name: str, mistake: str, family: str, change: Callable[..., Any], kind: str = "formula") -> None:
-    """A mutant of an operation's gradient alone; change(right vjp, g, y, *inputs) gives the wrong gradients."""
-    right_one = raw(name)
+def vjp(name: str, bug: str, family: str, change: Callable[..., Any], kind: str = "formula") -> None:
+    """Register a mutant of an operation's gradient; change(correct vjp, g, y, *inputs) returns the wrong gradients."""
+    correct_operation = raw(name)
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        y, right = right_one(*args, **kwargs)
-        return y, lambda g: change(right, g, y, *args, **kwargs)
+        y, correct = correct_operation(*args, **kwargs)
+        return y, lambda g: change(correct, g, y, *args, **kwargs)
 
-    operation(name, mistake, family, function, kind)
-
-
-def kernel(
-    name: str, mistake: str, family: str, function: Callable[..., Any], entry: str, kind: str = "formula"
-) -> None:
-    """A mutant that replaces a kernel where the operations call it."""
-    mutant(f"{name}: {mistake}", family, kind, entry)(lambda patch: patch.setattr(npx, name, function))
+    operation(name, bug, family, function, kind)
 
 
-def fast(name: str, mistake: str, change: Callable[..., Any], kind: str = "formula") -> None:
-    """A mutant of the fast versions of a kernel or a gradient; change(right version, *args) gives the wrong result."""
+def kernel(name: str, bug: str, family: str, function: Callable[..., Any], entry: str, kind: str = "formula") -> None:
+    """Register a mutant that replaces the kernel `npx.<name>` where operations call it."""
+    mutant(f"{name}: {bug}", family, kind, entry)(lambda patch: patch.setattr(npx, name, function))
+
+
+def fast(name: str, bug: str, change: Callable[..., Any], kind: str = "formula") -> None:
+    """Register a mutant of all fast versions of a kernel or gradient; change(correct version, *args) is wrong."""
     versions = getattr(npx, name).versions
 
-    @mutant(f"{name}: {mistake}", "fast kernel", kind, f"kernel {name.removesuffix('_grad')}")
-    def plant(patch: Patch) -> None:
-        for key, right in list(versions.items()):
-            patch.setitem(versions, key, lambda *args, right=right, **kw: change(right, *args, **kw))
+    @mutant(f"{name}: {bug}", "fast kernel", kind, f"kernel {name.removesuffix('_grad')}")
+    def install(patch: Patch) -> None:
+        for key, correct in list(versions.items()):
+            patch.setitem(versions, key, lambda *args, correct=correct, **options: change(correct, *args, **options))
 
 
-def layer(name: str, mistake: str, forward: Callable[..., Any], kind: str = "formula") -> None:
-    """A mutant that replaces a layer's forward."""
+def layer(name: str, bug: str, forward: Callable[..., Any], kind: str = "formula") -> None:
+    """Register a mutant that replaces a layer's forward."""
     target = cases.LAYERS[name]
-    plant = mutant(f"{name}: {mistake}", "layer", kind, f"layer {name}")
-    plant(lambda patch: patch.setattr(target, "forward", forward))
+    register = mutant(f"{name}: {bug}", "layer", kind, f"layer {name}")
+    register(lambda patch: patch.setattr(target, "forward", forward))
 
 
-# What several mistakes are made of
+# Building blocks of several mutants
 
 
 @differentiable
-def forged(*inputs, output, vjp):
-    """An output of some Tensors with any vjp."""
+def with_vjp(*inputs, output, vjp):
+    """Return `output` as an operation on the inputs with the given vjp."""
     return output, vjp
 
 
-def routed(value, through):
-    """The value of one Tensor with the history of another."""
+def reroute_gradient(value, through):
+    """Return the value of one Tensor whose gradient flows into another."""
     return through + (value - through).detach()
 
 
-def corrupting(g, factor):
-    """g times factor, written over g."""
+def scale_in_place(g, factor):
+    """Overwrite g with g * factor and return it."""
     g *= factor
     return g
 
 
-def overwritten(shape, index, g):
-    """g put where `index` says, the last of several values at one place winning."""
+def scatter_overwriting(shape, index, g):
+    """Scatter g to `index` without accumulation: of repeated indices the last wins."""
     gx = npx.zeros(shape, g.dtype)
     gx[index] = g
     return gx
 
 
-def saving_all(y, kept, grad):
-    """Output y with the gradient grad(g, y), whose closure keeps an array more than it has to."""
-    return y, lambda g: (grad(g, y) + 0 * kept.sum(),)
+def with_extra_array_saved(y, extra, grad):
+    """Return output y with the gradient grad(g, y), whose closure also holds an unused array."""
+    return y, lambda g: (grad(g, y) + 0 * extra.sum(),)
 
 
 def rounded(x, dtype="float32"):
-    """Through a narrower dtype and back."""
+    """Round x to a narrower dtype and convert it back."""
     return x.astype(dtype).astype(x.dtype)
 
 
-# Looking for it
+# The search
 
 
-def find(mutant: Mutant, number: int | None = None) -> Found | None:
-    """How the mistake is found with the `ci` profile, by its own examples or those of a seed; None if it is not."""
-    examples = failed = 0
+class Stop(BaseException):
+    """Ends a search at its first failure; hypothesis would repeat an example that raises an Exception."""
+
+
+def find(mutant: Mutant, number: int | None = None) -> Detection | None:
+    """Search for a mutant under the `ci` profile; return None if no example detects it.
+
+    number: the seed of the random examples; None takes those that derandomized tests use.
+    """
+    examples, failure = 0, ""
     profile = cases.case_settings(settings.get_profile("ci"))
 
-    @settings(profile, derandomize=number is None, phases=[Phase.generate], report_multiple_bugs=False)
+    @settings(profile, derandomize=number is None, phases=[Phase.generate])
     @given(data=st.data())
     def search(data):
-        nonlocal examples, failed
+        nonlocal examples, failure
         examples += 1
         try:
             cases.check(mutant.entry, data)
-        except AssertionError:
-            failed = failed or examples  # hypothesis runs the example once more
-            raise
+        except AssertionError as error:
+            failure = f"{type(error).__name__}: {error}"
+            raise Stop from None
 
     start = time.process_time()
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
-        mutant.plant(patch)
+        mutant.install(patch)
         try:
             (search if number is None else seed(number)(search))()
-        except AssertionError as error:
-            return Found(failed, time.process_time() - start, f"{type(error).__name__}: {error}")
+        except Stop:
+            return Detection(examples, time.process_time() - start, failure)
     return None

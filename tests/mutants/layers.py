@@ -1,4 +1,4 @@
-"""Mistakes in layers (models/layers)."""
+"""Bugs in layers (models/layers)."""
 
 import models
 import npx
@@ -7,18 +7,18 @@ from autograd import operations as ops
 from models.layers.positions import add_constant
 from models.layers.rms_norm import rms_norm
 from models.layers.swiglu import gated_silu
-from tests.mutants.base import forged, layer, overwritten, raw, routed
+from tests.mutants.base import layer, raw, reroute_gradient, scatter_overwriting, with_vjp
 
 layer(
     "Linear",
-    "bias detached from the graph",
+    "bias detached",
     lambda self, x: OPERATIONS["linear"](
         x, self.weight, None if self.bias is None else self.bias.detach(), self.activation
     ),
 )
 layer(
     "LearnedPositions",
-    "input detached from the graph",
+    "input detached",
     lambda self, x, start=0: Tensor(x.data) + (self.weight[start : start + x.shape[1]]),
 )
 layer(
@@ -28,32 +28,32 @@ layer(
 )
 layer(
     "Residual",
-    "sum not taken back to x",
+    "x detached in the sum",
     lambda self, x, f: neural.layer_norm(f(x) + x.detach(), self.norm.gamma, self.norm.beta, self.norm.eps),
 )
 layer(
     "LayerNorm",
-    "output written in float32",
+    "output rounded to float32",
     lambda self, x: neural.layer_norm(x, self.gamma, self.beta, self.eps).astype("float32").astype("float64"),
     "dtype",
 )
 
 
 def weights_of_evaluation(self, x):
-    weight = getattr(self, "kept", self.weight) if self.training else self.weight
+    weight = getattr(self, "retained", self.weight) if self.training else self.weight
     if not self.training:
-        self.kept = self.weight.detach()
+        self.retained = self.weight.detach()
     return OPERATIONS["linear"](x, weight, self.bias, self.activation)
 
 
-layer("Linear", "weights of an evaluation used in training", weights_of_evaluation, "state")
+layer("Linear", "weights from the last evaluation used in training", weights_of_evaluation, "state")
 
 
-def drawn_again(self, x):
+def mask_sampled_twice(self, x):
     drop, other = self.draw(), self.draw()
     if drop is None:
         return x
-    return forged(
+    return with_vjp(
         x, output=npx.dropout(x.data, drop)[0], vjp=lambda g: (npx.dropout_grad(g, npx.dropout(x.data, other)[1]),)
     )
 
@@ -94,80 +94,80 @@ def rows_from_0(self, x, start=0):
         gw[:length] = g.sum(axis=0)
         return g, gw
 
-    return forged(x, self.weight, output=x.data + weight[start : start + length], vjp=vjp)
+    return with_vjp(x, self.weight, output=x.data + weight[start : start + length], vjp=vjp)
 
 
-def linear_keeping(what):
-    """A Linear whose gradients come from an input or a weight that it keeps as an attribute."""
+def linear_retaining(name):
+    """Return a forward of Linear whose gradients use an input or weight retained as an attribute."""
 
     def forward(self, x):
         y, vjp = raw("linear")(x.data, self.weight.data, None)
-        self.kept = x.data if what == "last input" else getattr(self, "kept", self.weight.data.copy())
+        self.retained = x.data if name == "last input" else getattr(self, "retained", self.weight.data.copy())
 
         def grad(g):
-            if what == "last input":
-                _, right = raw("linear")(self.kept, self.weight.data, None)
-                return (vjp(g)[0], right(g)[1]) if self.kept.shape == x.shape else vjp(g)[:2]
-            return g @ self.kept.T, vjp(g)[1]
+            if name == "last input":
+                _, right = raw("linear")(self.retained, self.weight.data, None)
+                return (vjp(g)[0], right(g)[1]) if self.retained.shape == x.shape else vjp(g)[:2]
+            return g @ self.retained.T, vjp(g)[1]
 
-        y = forged(x, self.weight, output=y, vjp=grad)
+        y = with_vjp(x, self.weight, output=y, vjp=grad)
         y = y if self.bias is None else y + self.bias
         return ops.relu(y) if self.activation else y
 
     return forward
 
 
-layer("Linear", "input of the last call", linear_keeping("last input"), "state")
-layer("Linear", "weights of the first call", linear_keeping("first weights"), "state")
-layer("Dropout", "mask drawn again by backward", drawn_again)
+layer("Linear", "input of the latest call used", linear_retaining("last input"), "state")
+layer("Linear", "weights of the first call used", linear_retaining("first weights"), "state")
+layer("Dropout", "backward samples another mask", mask_sampled_twice)
 layer(
     "Dropout",
-    "gradient scaled in evaluation",
+    "gradient scaled in evaluation mode",
     lambda self, x: (
         neural.dropout(x, drop)
         if (drop := self.draw())
-        else forged(x, output=x.data, vjp=lambda g: (g * (1 - self.rate),))
+        else with_vjp(x, output=x.data, vjp=lambda g: (g * (1 - self.rate),))
         if self.rate < 1
         else x
     ),
 )
 layer(
     "Residual",
-    "sum not taken back to x, norm first",
+    "x detached in the sum (pre-norm)",
     lambda self, x, f: (
         self.norm.residual_norm(x, f(x), self.dropout) if self.post else x.detach() + self.dropout(f(self.norm(x)))
     ),
 )
 layer(
     "Residual",
-    "norm passed over by backward, norm first",
+    "gradient skips the norm (pre-norm)",
     lambda self, x, f: (
-        self.norm.residual_norm(x, f(x), self.dropout) if self.post else x + self.dropout(f(routed(self.norm(x), x)))
+        self.norm.residual_norm(x, f(x), self.dropout) if self.post else x + self.dropout(f(reroute_gradient(self.norm(x), x)))
     ),
 )
 layer("LayerNorm", "gain detached", lambda self, x: neural.layer_norm(x, self.gamma.detach(), self.beta, self.eps))
 layer(
     "LayerNorm",
-    "bias without gradient in evaluation",
+    "bias detached in evaluation mode",
     lambda self, x: neural.layer_norm(x, self.gamma, self.beta if self.training else self.beta.detach(), self.eps),
     "special value",
 )
 layer("RMSNorm", "gain detached", lambda self, x: rms_norm(x, self.gain.detach(), self.eps))
 layer("CrossAttention", "keys detached", keys_detached)
 layer("SelfAttention", "queries detached", queries_detached)
-layer("SelfAttention", "float16 inside, for float32", in_float16, "dtype")
-layer("DecoderLayer", "second residual detached", second_residual_lost)
+layer("SelfAttention", "computed in float16 for float32", in_float16, "dtype")
+layer("DecoderLayer", "second residual input detached", second_residual_lost)
 layer(
     "EncoderLayer",
-    "input of the feed-forward's residual detached",
+    "feed-forward residual input detached",
     lambda self, x, spec, cache=None: self.feed_forward_residual(
         self.attention_residual(x, lambda y: self.attention(y, spec)).detach(), self.feed_forward
     ),
 )
-layer("LearnedPositions", "gradient to the rows from 0 on", rows_from_0, "special value")
+layer("LearnedPositions", "gradient added to rows 0, 1, ... for any start", rows_from_0, "special value")
 layer(
     "SinusoidsInHalves",
-    "detached from the second position on",
+    "input detached if start > 0",
     lambda self, x, start=0: add_constant(
         x.detach() if start else x, models.sinusoids(start + x.shape[1], self.d_model, True, x.dtype)[start:]
     ),
@@ -182,11 +182,11 @@ layer(
 )
 layer(
     "Embedding",
-    "the first of repeated ids alone",
-    lambda self, ids: forged(
+    "only the last of repeated ids gets a gradient",
+    lambda self, ids: with_vjp(
         self.weight,
         output=self.weight.data[ids] * self.scale,
-        vjp=lambda g: (overwritten(self.weight.shape, ids, g * self.scale),),
+        vjp=lambda g: (scatter_overwriting(self.weight.shape, ids, g * self.scale),),
     ),
     "special value",
 )

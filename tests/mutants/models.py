@@ -1,25 +1,25 @@
-"""Mistakes in how whole models are put together (models/architectures)."""
+"""Bugs in models (models/architectures)."""
 
 import npx
 from autograd import neural
 from models import Embedding, LearnedPositions, SequenceModel, Transformer
 from models.architectures.decoder import LanguageModel
-from tests.mutants.base import mutant, routed
+from tests.mutants.base import mutant, reroute_gradient
 
 PAIRS, TEXT = "model encoder_decoder", "model decoder"
-# The right ones.
+# The correct methods and kernels.
 ENCODE, DECODE, HIDDEN_STATES = Transformer._encode, Transformer._decode, LanguageModel.hidden_states
 CROSS_ENTROPY, EMBED = SequenceModel.cross_entropy, Embedding.forward
 DROPOUT, DROPOUT_GRAD, ATTENTION_GRAD = npx.dropout, npx.dropout_grad, npx.attention_grad
 
 
-def method(kind, name, mistake, entry, function):
-    """A mutant that replaces a method of a model."""
-    mutant(mistake, "model", "model", entry)(lambda patch: patch.setattr(kind, name, function))
+def method(model, name, bug, entry, function):
+    """Register a mutant that replaces a method of a model class."""
+    mutant(bug, "model", "model", entry)(lambda patch: patch.setattr(model, name, function))
 
 
 def loss_with(change):
-    """The loss of a model whose arguments hidden, weight, targets, smoothing, classes, pad, normalizer are changed."""
+    """Return a loss method that computes with change(hidden, weight, targets, smoothing, classes, pad, normalizer)."""
 
     def cross_entropy(self, hidden, targets, label_smoothing, classes, normalizer):
         hidden, weight, targets, label_smoothing, classes, pad, normalizer = change(
@@ -31,35 +31,35 @@ def loss_with(change):
     return cross_entropy
 
 
-def loss(mistake, change, entry=PAIRS):
-    method(SequenceModel, "cross_entropy", mistake, entry, loss_with(change))
+def loss(bug, change, entry=PAIRS):
+    method(SequenceModel, "cross_entropy", bug, entry, loss_with(change))
 
 
-loss("tied matrix without its gradient from the output", lambda h, w, *a: (h, w.detach(), *a))
-loss("loss divided by padding too", lambda h, w, t, s, over, pad, n: (h, w, t, s, over, pad, t.size), TEXT)
+loss("tied matrix: output gradient missing", lambda h, w, *a: (h, w.detach(), *a))
+loss("loss divided by all tokens, with padding", lambda h, w, t, s, over, pad, n: (h, w, t, s, over, pad, t.size), TEXT)
 loss(
-    "loss divided by the tokens of the first row alone",
+    "loss divided by the tokens of the first row",
     lambda h, w, t, s, over, pad, n: (h, w, t, s, over, pad, int((t[0] != pad).sum())),
     TEXT,
 )
-loss("padding counted in the loss", lambda h, w, t, s, over, pad, n: (h, w, t, s, over, w.shape[0], n), TEXT)
+loss("padding included in the loss", lambda h, w, t, s, over, pad, n: (h, w, t, s, over, -1, n), TEXT)
 loss(
-    "smoothing over padding where it is spared",
+    "padding smoothed although excluded",
     lambda h, w, t, s, over, pad, n: (h, w, t, s, "others" if over == "others_without_pad" else over, pad, n),
 )
 loss(
-    "last position without gradient",
-    lambda h, *a: (routed(h, h * (npx.arange(h.shape[1]) < h.shape[1] - 1)[:, None]), *a),
+    "last position: gradient missing",
+    lambda h, *a: (reroute_gradient(h, h * (npx.arange(h.shape[1]) < h.shape[1] - 1)[:, None]), *a),
     TEXT,
 )
 
 
 def mean_over_rows(self, hidden, targets, label_smoothing, classes, normalizer):
     right = CROSS_ENTROPY(self, hidden, targets, label_smoothing, classes, normalizer)
-    return routed(right, CROSS_ENTROPY(self, hidden, targets, label_smoothing, classes, len(targets)))
+    return reroute_gradient(right, CROSS_ENTROPY(self, hidden, targets, label_smoothing, classes, len(targets)))
 
 
-method(SequenceModel, "cross_entropy", "gradient by sentences, loss by tokens", TEXT, mean_over_rows)
+method(SequenceModel, "cross_entropy", "loss normalized by tokens, its gradient by sentences", TEXT, mean_over_rows)
 method(
     SequenceModel,
     "cross_entropy",
@@ -70,23 +70,23 @@ method(
 method(
     SequenceModel,
     "logits",
-    "tied matrix without its gradient from the logits",
+    "tied matrix: gradient from the logits missing",
     TEXT,
     lambda self, hidden: neural.linear(hidden, self.embedding.weight.detach().transpose()),
 )
 method(
     Embedding,
     "forward",
-    "tied matrix without its gradient from the input",
+    "tied matrix: input gradient missing",
     TEXT,
-    lambda self, *how: EMBED(self, *how).detach(),
+    lambda self, *args: EMBED(self, *args).detach(),
 )
 method(
     Embedding,
     "forward",
-    "scale of the embedding lost in the gradient",
+    "embedding scale missing in the gradient",
     PAIRS,
-    lambda self, ids, *how: routed(EMBED(self, ids, *how), neural.embedding(self.weight, ids)),
+    lambda self, ids, *args: reroute_gradient(EMBED(self, ids, *args), neural.embedding(self.weight, ids)),
 )
 
 
@@ -98,26 +98,26 @@ def changed_memory(change):
     return encode
 
 
-method(Transformer, "_encode", "encoder's output detached", PAIRS, changed_memory(lambda m, how: (m.detach(), how)))
+method(Transformer, "_encode", "encoder output detached", PAIRS, changed_memory(lambda m, spec: (m.detach(), spec)))
 method(
     Transformer,
     "_encode",
-    "padding of the source attended to",
+    "source padding not masked",
     PAIRS,
-    changed_memory(lambda m, how: (m, how if how.kv_packing else npx.AttentionSpec())),
+    changed_memory(lambda m, spec: (m, spec if spec.kv_packing else npx.AttentionSpec())),
 )
 method(
     Transformer,
     "_encode",
-    "the first row of the next sentence attended to, the last of the own not",
+    "attention window shifted by one row when packed",
     PAIRS,
     (
         changed_memory(
-            lambda m, how: (
+            lambda m, spec: (
                 m,
-                how._replace(
-                    kv_packing=how.kv_packing
-                    and how.kv_packing._replace(starts=npx.minimum(how.kv_packing.starts + 1, len(m)))
+                spec._replace(
+                    kv_packing=spec.kv_packing
+                    and spec.kv_packing._replace(starts=npx.minimum(spec.kv_packing.starts + 1, len(m)))
                 ),
             )
         )
@@ -140,21 +140,21 @@ def gradient_of_the_first(self, *source):
         memory, spec = ENCODE(self, *source)
     finally:
         del layer.forward
-    return routed(memory, first[0]), spec
+    return reroute_gradient(memory, first[0]), spec
 
 
 def one_side_detached(self, *source):
     embedding = self.embedding
-    embedding.forward = lambda *how: EMBED(embedding, *how).detach()
+    embedding.forward = lambda *args: EMBED(embedding, *args).detach()
     try:
         return ENCODE(self, *source)
     finally:
         del embedding.forward
 
 
-method(Transformer, "_decode", "memory's gradient from the first decoder layer alone", PAIRS, first_layer_alone)
-method(Transformer, "_encode", "memory's gradient given to the first encoder layer", PAIRS, gradient_of_the_first)
-method(Transformer, "_encode", "tied matrix without its gradient from the source", PAIRS, one_side_detached)
+method(Transformer, "_decode", "memory gradient from the first decoder layer only", PAIRS, first_layer_alone)
+method(Transformer, "_encode", "memory gradient sent to the first encoder layer", PAIRS, gradient_of_the_first)
+method(Transformer, "_encode", "tied matrix: source gradient missing", PAIRS, one_side_detached)
 
 
 def last_layer_alone(self, ids, state=None):
@@ -167,35 +167,35 @@ def last_layer_alone(self, ids, state=None):
 
 
 def without_last_norm(self, ids, state=None):
-    """The norm's value with the history of what goes into it."""
+    """Return the value of the norm with the gradient of its input."""
     norm, self.norm = self.norm, None
     try:
         x = HIDDEN_STATES(self, ids)
     finally:
         self.norm = norm
-    return routed(norm(x), x) if norm else x
+    return reroute_gradient(norm(x), x) if norm else x
 
 
-method(LanguageModel, "hidden_states", "layers below the last without gradient", TEXT, last_layer_alone)
-method(LanguageModel, "hidden_states", "last norm passed over by backward", TEXT, without_last_norm)
+method(LanguageModel, "hidden_states", "layers below the last detached", TEXT, last_layer_alone)
+method(LanguageModel, "hidden_states", "gradient skips the final norm", TEXT, without_last_norm)
 
 
 def one_table(self, tgt, memory, source, state=None):
-    own, other = self.target_positions, self.source_positions
-    if not isinstance(own, LearnedPositions):
+    target, source_table = self.target_positions, self.source_positions
+    if not isinstance(target, LearnedPositions):
         return DECODE(self, tgt, memory, source, state)
-    where = source.q_packing.positions if source.q_packing else slice(tgt.shape[1])
-    own.forward = lambda x, start=0: x + routed(own.weight[where], other.weight[where])
+    rows = source.q_packing.positions if source.q_packing else slice(tgt.shape[1])
+    target.forward = lambda x, start=0: x + reroute_gradient(target.weight[rows], source_table.weight[rows])
     try:
         return DECODE(self, tgt, memory, source, state)
     finally:
-        del own.forward
+        del target.forward
 
 
-method(Transformer, "_decode", "gradient of the target's positions given to the source's", PAIRS, one_table)
+method(Transformer, "_decode", "target position gradient added to the source positions", PAIRS, one_table)
 
 
-@mutant("mask of the last dropout for all of a shape", "model", "state", TEXT)
+@mutant("dropout masks shared by equal shapes", "model", "state", TEXT)
 def last_mask(patch):
     last = {}
 
@@ -209,7 +209,7 @@ def last_mask(patch):
     patch.setattr(npx, "dropout_grad", lambda g, saved: DROPOUT_GRAD(g, last[g.shape]))
 
 
-@mutant("the second head forgotten in every layer", "model", "model", TEXT)
+@mutant("gradient of every head but the first missing", "model", "model", TEXT)
 def one_head(patch):
     def grad(g, saved, out=None):
         right = ATTENTION_GRAD(g, saved, out=out)

@@ -1,15 +1,23 @@
-"""Mistakes in the operations of the Transformer (autograd/neural.py) and in the kernels that they call."""
+"""Bugs in the operations of the Transformer (autograd/neural.py) and in the kernels that they call."""
 
 import npx
-from tests.mutants.base import corrupting, kernel, operation, overwritten, rounded, saving_all, vjp
+from tests.mutants.base import (
+    kernel,
+    operation,
+    rounded,
+    scale_in_place,
+    scatter_overwriting,
+    vjp,
+    with_extra_array_saved,
+)
 
-# The right ones, for wrong ones that take their places.
+# The correct kernels, which mutants call while they replace them.
 CROSS_ENTROPY, SOFTMAX_GRAD, LAYER_NORM_GRAD = npx.cross_entropy, npx.softmax_grad, npx.layer_norm_grad
 LINEAR_GRAD, ATTENTION_GRAD = npx.linear_grad, npx.attention_grad
 
 # Softmax, layer norm, dropout
 
-kernel("softmax_grad", "without its sum", "softmax", lambda g, saved: saved.values * g, "operation softmax")
+kernel("softmax_grad", "sum term missing", "softmax", lambda g, saved: saved.values * g, "operation softmax")
 kernel(
     "softmax_grad",
     "sum over the wrong axis",
@@ -25,23 +33,23 @@ operation(
 )
 kernel(
     "softmax_grad",
-    "incoming gradient written over",
+    "incoming gradient overwritten",
     "softmax",
-    lambda g, saved: corrupting(g, 1.0) * 0 + SOFTMAX_GRAD(g, saved),
+    lambda g, saved: scale_in_place(g, 1.0) * 0 + SOFTMAX_GRAD(g, saved),
     "operation softmax",
     "state",
 )
 operation(
     "softmax",
-    "input kept without need",
+    "input saved unnecessarily",
     "softmax",
-    lambda x, mask=None: saving_all(npx.softmax(x, mask)[0], x * 1.0, SOFTMAX_GRAD.reference),
+    lambda x, mask=None: with_extra_array_saved(npx.softmax(x, mask)[0], x * 1.0, SOFTMAX_GRAD.reference),
     "state",
 )
 
 
 def norm_mutant(change):
-    """`layer_norm_grad` with a changed gx; change(h, xhat, rstd)."""
+    """Return `layer_norm_grad` with gx = change(h, xhat, rstd), where h = g * gamma."""
 
     def wrong(g, saved, accumulate_into=None):
         gamma, xhat, rstd = saved.values[:3]
@@ -59,29 +67,29 @@ def variance_unbiased(h, z, r):
     return r * (h - mean(h) - z * npx.sum(h * z, axis=-1, keepdims=True) / max(1, z.shape[-1] - 1))
 
 
-for mistake, change in {
-    "term of the variance lost": lambda h, z, r: r * (h - mean(h)),
-    "term of the mean lost": lambda h, z, r: r * (h - z * mean(h * z)),
-    "variance counted with n - 1": variance_unbiased,
-    "scale 1/sigma lost": lambda h, z, r: h - mean(h) - z * mean(h * z),
+for bug, change in {
+    "variance term missing": lambda h, z, r: r * (h - mean(h)),
+    "mean term missing": lambda h, z, r: r * (h - z * mean(h * z)),
+    "variance divided by n - 1": variance_unbiased,
+    "factor 1/sigma missing": lambda h, z, r: h - mean(h) - z * mean(h * z),
 }.items():
-    kernel("layer_norm_grad", mistake, "layer norm", norm_mutant(change), "operation layer_norm")
+    kernel("layer_norm_grad", bug, "layer norm", norm_mutant(change), "operation layer_norm")
 vjp(
     "layer_norm",
-    "gain left out of gx",
+    "gain missing in gx",
     "layer norm",
     lambda r, g, y, x, gamma, beta, eps: (
         npx.layer_norm_grad(g, npx.layer_norm(x, npx.ones_like(gamma), beta, eps)[1])[0],
         *r(g)[1:],
     ),
 )
-vjp("layer_norm", "bias gradient lost", "layer norm", lambda r, g, y, *a, **k: (*r(g)[:2], npx.zeros_like(r(g)[2])))
-vjp("dropout", "mask not applied on the way back", "dropout", lambda r, g, y, x, drop: (g / (1 - drop.rate),))
-vjp("dropout", "scaled wrongly", "dropout", lambda r, g, y, x, drop: (r(g)[0] * (1 - drop.rate),))
-vjp("dropout_residual_norm", "dropout's mask not applied", "dropout", lambda r, g, y, *a, **k: (r(g)[1], *r(g)[1:]))
+vjp("layer_norm", "bias gradient missing", "layer norm", lambda r, g, y, *a, **k: (*r(g)[:2], npx.zeros_like(r(g)[2])))
+vjp("dropout", "mask not applied in the backward pass", "dropout", lambda r, g, y, x, drop: (g / (1 - drop.rate),))
+vjp("dropout", "wrong scale", "dropout", lambda r, g, y, x, drop: (r(g)[0] * (1 - drop.rate),))
+vjp("dropout_residual_norm", "dropout mask not applied", "dropout", lambda r, g, y, *a, **k: (r(g)[1], *r(g)[1:]))
 vjp(
     "dropout_residual_norm",
-    "residual's gradient lost",
+    "residual gradient missing",
     "dropout",
     lambda r, g, y, *a, **k: (r(g)[0], npx.zeros_like(r(g)[0]), *r(g)[2:]),
 )
@@ -90,27 +98,27 @@ vjp(
 
 
 def linear_mutant(g, saved, change):
-    """`linear_grad` with change(g, y) instead of the mask of a ReLU."""
+    """Compute `linear_grad` with change(g, y) instead of the ReLU mask."""
     x, w, y, bias = saved.values
     return LINEAR_GRAD.reference(g if y is None else change(g, y), x, w, None, bias)
 
 
 vjp(
     "linear",
-    "bias gradient lost",
+    "bias gradient missing",
     "linear",
     lambda r, g, y, x, w, b, activation: (*r(g)[:2], None if b is None else npx.zeros_like(b)),
 )
 kernel(
     "linear_grad",
-    "mask of the ReLU lost",
+    "ReLU mask missing",
     "linear",
     lambda g, saved, accumulate_into=None: linear_mutant(g, saved, lambda g, y: g),
     "operation linear",
 )
 kernel(
     "linear_grad",
-    "mask of the ReLU inverted",
+    "ReLU mask inverted",
     "linear",
     lambda g, saved, accumulate_into=None: linear_mutant(g, saved, lambda g, y: g * (y <= 0)),
     "operation linear",
@@ -123,15 +131,15 @@ vjp(
 )
 vjp(
     "embedding",
-    "scale lost in the gradient",
+    "scale missing in the gradient",
     "embedding",
     lambda r, g, y, table, ids, scale=1.0, **how: (npx.embedding_grad(g, npx.embedding(table, ids)[1]),),
 )
 kernel(
     "embedding_grad",
-    "repeated ids overwrite",
+    "repeated ids overwrite each other",
     "embedding",
-    lambda g, saved, accumulate_into=None: overwritten(
+    lambda g, saved, accumulate_into=None: scatter_overwriting(
         (saved.values[1], g.shape[-1]), saved.values[0], g * saved.values[2]
     ),
     "operation embedding",
@@ -142,10 +150,10 @@ kernel(
 
 
 def attention_mutant(change):
-    """`attention_grad` with changed gradients; change(right, g, q, k, v, p, dropped, spec)."""
+    """Return `attention_grad` with the gradients change(correct, g, q, k, v, p, dropped, spec)."""
 
     def wrong(g, saved, out=None):
-        q, k, v, *_, (drop, _), spec = saved.values  # q and k are turned already
+        q, k, v, *_, (drop, _), spec = saved.values  # q and k with rotary positions applied
         p, dropped = npx.attention.reference(q, k, v, spec._replace(rotary_base=None), drop)[1][3:5]
         grads = change(ATTENTION_GRAD.reference, g, q, k, v, p, dropped, spec)
         for target, value in zip(out or (), grads, strict=False):
@@ -156,19 +164,17 @@ def attention_mutant(change):
 
 
 for entry in ("attention", "self_attention", "cross_attention"):
-    for mistake, change in {
-        "scale 1/sqrt(d_k) lost": lambda f, g, q, k, *a: (
+    for bug, change in {
+        "factor 1/sqrt(d_k) missing": lambda f, g, q, k, *a: (
             *(x * k.shape[-1] ** 0.5 for x in f(g, q, k, *a)[:2]),
             f(g, q, k, *a)[2],
         ),
-        "dropout's mask not applied on the way back": lambda f, g, q, k, v, p, dropped, spec: f(
-            g, q, k, v, p, (None, None), spec
-        ),
-        "gradients of keys and queries lost": lambda f, *a: (*(0 * x for x in f(*a)[:2]), f(*a)[2]),
-        "rotation not turned back": lambda f, *a: f(*a[:-1], a[-1]._replace(rotary_base=None)),
+        "dropout mask not applied": lambda f, g, q, k, v, p, dropped, spec: f(g, q, k, v, p, (None, None), spec),
+        "gradients of queries and keys missing": lambda f, *a: (*(0 * x for x in f(*a)[:2]), f(*a)[2]),
+        "rotation not inverted": lambda f, *a: f(*a[:-1], a[-1]._replace(rotary_base=None)),
     }.items():
         wrong = attention_mutant(change)
-        kernel("attention_grad", f"{mistake} ({entry})", "attention", wrong, f"operation {entry}")
+        kernel("attention_grad", f"{bug} ({entry})", "attention", wrong, f"operation {entry}")
 kernel(
     "attention_grad",
     "mask ignored",
@@ -183,7 +189,7 @@ kernel(
 
 
 def loss_mutant(change):
-    """`cross_entropy` with a wrong gradient; change(right one, logits, targets, smoothing)."""
+    """Return `cross_entropy` with the gradient change(correct, logits, targets, smoothing)."""
 
     def wrong(logits, targets, smoothing, grad):
         loss, saved = CROSS_ENTROPY(logits, targets, smoothing, True)
@@ -196,16 +202,14 @@ def loss_gradient(*args):
     return CROSS_ENTROPY(*args, True)[1].values
 
 
-for mistake, change in {
-    "padding counted": lambda gz, z, t, s: loss_gradient(z, t, s._replace(pad_id=-1)),
+for bug, change in {
+    "padding included": lambda gz, z, t, s: loss_gradient(z, t, s._replace(pad_id=-1)),
     "smoothing ignored in the gradient": lambda gz, z, t, s: loss_gradient(z, t, s._replace(share=0.0)),
-    "smoothing over the whole vocabulary instead of the others": lambda gz, z, t, s: loss_gradient(
-        z, t, s._replace(over="all")
-    ),
+    "smoothing over all classes instead of the others": lambda gz, z, t, s: loss_gradient(z, t, s._replace(over="all")),
     "divided by the number of rows": lambda gz, *a: gz / max(1, len(gz)),
-    "softmax without the target": lambda gz, z, t, s: npx.softmax(z)[0] * (t != s.pad_id)[:, None],
+    "target term missing": lambda gz, z, t, s: npx.softmax(z)[0] * (t != s.pad_id)[:, None],
 }.items():
-    kernel("cross_entropy", mistake, "loss", loss_mutant(change), "operation cross_entropy")
+    kernel("cross_entropy", bug, "loss", loss_mutant(change), "operation cross_entropy")
 vjp(
     "cross_entropy",
     "incoming gradient ignored",
@@ -215,37 +219,37 @@ vjp(
 )
 vjp(
     "linear_cross_entropy",
-    "gradient of the embedding lost",
+    "embedding gradient missing",
     "loss",
     lambda r, g, y, x, w, t, **k: (r(g)[0], npx.zeros_like(w)),
 )
 
-# Single values, parts of the domain, what is not finite, dtype
+# Special values, parts of the domain, non-finite values, dtype
 
 vjp(
     "softmax",
-    "not a number where all is masked out",
+    "NaN for fully masked rows",
     "softmax",
     lambda r, g, y, x, mask=None: (r(g)[0] + 0 / y.sum(axis=-1, keepdims=True),),
     "not finite",
 )
 vjp(
     "softmax",
-    "a single column passed on",
+    "gradient of a single column passed through",
     "softmax",
     lambda r, g, y, x, mask=None: r(g) if y.shape[-1:] != (1,) else (g,),
     "special value",
 )
 vjp(
     "softmax",
-    "probabilities below 1e-4 kept above",
+    "probabilities clamped to 1e-4",
     "softmax",
     lambda r, g, y, x, mask=None: (npx.maximum(y, 1e-4 * (y > 0)) * (g - npx.sum(g * y, axis=-1, keepdims=True)),),
     "domain",
 )
 vjp(
     "softmax",
-    "incoming gradient through float16, for float32",
+    "incoming gradient rounded to float16 for float32",
     "softmax",
     lambda r, g, y, x, mask=None: r(rounded(g, "float16") if g.dtype == npx.float32 else g),
     "dtype",
@@ -260,7 +264,7 @@ def unsafe_softmax(x, mask=None):
 
 
 def norm_of_squares(x, gamma, beta, eps=1e-6):
-    """The variance as the mean of the squares less the square of the mean."""
+    """Layer norm with the variance E[x^2] - E[x]^2."""
     m = mean(x)
     rstd = 1 / npx.sqrt(mean(x * x) - m * m + eps)
     z = (x - m) * rstd
@@ -274,17 +278,17 @@ def norm_of_squares(x, gamma, beta, eps=1e-6):
 
 
 operation("softmax", "maximum not subtracted", "softmax", unsafe_softmax, "not finite")
-operation("layer_norm", "variance as a difference of squares", "layer norm", norm_of_squares, "domain")
+operation("layer_norm", "variance computed as E[x^2] - E[x]^2", "layer norm", norm_of_squares, "domain")
 vjp(
     "layer_norm",
-    "one feature passed on",
+    "gradient of a single feature passed through",
     "layer norm",
     lambda r, g, y, x, *a, **k: r(g) if x.shape[-1] > 1 else (g, *r(g)[1:]),
     "special value",
 )
 vjp(
     "layer_norm",
-    "constant rows passed on",
+    "gradient of constant rows passed through",
     "layer norm",
     lambda r, g, y, x, *a, **k: (npx.where(x == x[..., :1], g, r(g)[0]), *r(g)[1:]),
     "special value",
@@ -298,21 +302,21 @@ vjp(
 )
 vjp(
     "layer_norm",
-    "gain's gradient summed in float16, for float32",
+    "gain gradient summed in float16 for float32",
     "layer norm",
     lambda r, g, y, *a, **k: (r(g)[0], rounded(r(g)[1], "float16") if g.dtype == npx.float32 else r(g)[1], r(g)[2]),
     "dtype",
 )
 vjp(
     "dropout",
-    "no gradient at rate 0",
+    "gradient missing at rate 0",
     "dropout",
     lambda r, g, y, x, drop: (0 * g,) if drop and drop.rate == 0 else r(g),
     "special value",
 )
 vjp(
     "dropout",
-    "scale at most 100",
+    "scale clamped to 100",
     "dropout",
     lambda r, g, y, x, drop: (r(g)[0] * (min(1, 100 / drop.scale) if drop and drop.scale else 1),),
     "special value",
@@ -324,23 +328,28 @@ vjp(
     lambda r, g, y, x, drop: (r(g)[0] / npx.asarray(1.0 - (drop is not None and drop.rate == 1), g.dtype),),
     "not finite",
 )
-vjp("dropout_residual_norm", "residual masked too", "dropout", lambda r, g, y, *a, **k: (r(g)[0], r(g)[0], *r(g)[2:]))
+vjp(
+    "dropout_residual_norm",
+    "residual masked as well",
+    "dropout",
+    lambda r, g, y, *a, **k: (r(g)[0], r(g)[0], *r(g)[2:]),
+)
 vjp(
     "linear",
-    "bias's gradient of the first row alone",
+    "bias gradient of the first row only",
     "linear",
     lambda r, g, y, *inputs, **named: (*r(g)[:2], r(first_rows(g))[2]) if g.ndim > 1 else r(g),
 )
 vjp(
     "linear",
-    "no gradient of the weights for a single vector",
+    "weight gradient missing for a single vector",
     "linear",
     lambda r, g, y, x, w, *how, **named: (r(g)[0], npx.zeros_like(w), r(g)[2]) if x.ndim == 1 else r(g),
     "special value",
 )
 vjp(
     "linear",
-    "weights' gradient in float16, for float32",
+    "weight gradient in float16 for float32",
     "linear",
     lambda r, g, y, x, w, *how, **named: (
         r(g)[0],
@@ -351,48 +360,48 @@ vjp(
 )
 vjp(
     "embedding",
-    "no gradient for the row of padding",
+    "gradient of the padding row missing",
     "embedding",
     lambda r, g, y, table, ids, *a, **how: (r(g)[0] * (npx.arange(len(table)) > 0)[:, None],),
     "special value",
 )
 vjp(
     "embedding",
-    "no gradient for a single id",
+    "gradient of a single id missing",
     "embedding",
     lambda r, g, y, table, ids, *a, **how: (r(g)[0] * (ids.ndim > 0),),
     "special value",
 )
-vjp("gelu", "slope 1 beyond 2.5", "functions", lambda r, g, y, x: (npx.where(x > 2.5, g, r(g)[0]),), "domain")
+vjp("gelu", "derivative 1 beyond 2.5", "functions", lambda r, g, y, x: (npx.where(x > 2.5, g, r(g)[0]),), "domain")
 vjp(
     "gelu",
-    "slope of x sigmoid(1.702 x)",
+    "derivative of x sigmoid(1.702 x)",
     "functions",
     lambda r, g, y, x: (g * (s := 0.5 + 0.5 * npx.tanh(0.851 * x)) * (1 + 1.702 * x * (1 - s)),),
 )
 vjp(
     "gated_silu",
-    "halves of the gradient exchanged",
+    "halves of the gradient swapped",
     "functions",
     lambda r, g, y, x: (npx.concatenate([r(g)[0][..., g.shape[-1] :], r(g)[0][..., : g.shape[-1]]], axis=-1),),
 )
 vjp(
     "gated_silu",
-    "sigmoid from e^-x, which overflows",
+    "sigmoid computed from e^-x, which overflows",
     "functions",
     lambda r, g, y, x: (r(g)[0] + 0 * (1 / (1 + (e := npx.exp(-x))) ** 2 * e),),
     "not finite",
 )
 vjp(
     "rms_norm",
-    "square root of eps forgotten where rows are 0",
+    "factor 1/sqrt(eps) missing for zero rows",
     "layer norm",
     lambda r, g, y, x, gain, eps: (npx.where((x == 0).all(axis=-1, keepdims=True), g * gain, r(g)[0]), r(g)[1]),
     "special value",
 )
 vjp(
     "rms_norm",
-    "term of the squares divided by D - 1",
+    "sum of squares divided by D - 1",
     "layer norm",
     lambda r, g, y, x, gain, eps: (
         (h := g * gain) * (s := 1 / npx.sqrt(mean(x * x) + eps))
@@ -405,39 +414,39 @@ vjp(
 
 
 def first_rows(g):
-    """g with zeros but in the first of its rows."""
+    """Return g with every row but the first set to 0."""
     rows = g.reshape(-1, g.shape[-1])
     return npx.where(npx.arange(len(rows))[:, None] == 0, rows, 0).reshape(g.shape)
 
 
-def not_turned(f, *args):
+def without_rotation(f, *args):
     return f(*args[:-1], args[-1]._replace(rotary_base=None))
 
 
 for entry in ("attention", "self_attention", "cross_attention"):
-    for mistake, kind, change in (
-        ("keys not turned back", "formula", lambda f, *a: (f(*a)[0], not_turned(f, *a)[1], f(*a)[2])),
+    for bug, kind, change in (
+        ("key rotation not inverted", "formula", lambda f, *a: (f(*a)[0], without_rotation(f, *a)[1], f(*a)[2])),
         (
-            "the first pair alone turned back",
+            "only the first pair rotated back",
             "special value",
             lambda f, *a: tuple(
                 npx.where(npx.arange(full.shape[-1]) < 2, full, bare)
-                for full, bare in zip(f(*a), not_turned(f, *a), strict=True)
+                for full, bare in zip(f(*a), without_rotation(f, *a), strict=True)
             ),
         ),
         (
-            "the second head forgotten",
+            "gradient of the second head missing",
             "formula",
             lambda f, *a: tuple(x * (npx.arange(x.shape[2]) != 1)[:, None] for x in f(*a)),
         ),
         (
-            "not a number where nothing is attended to",
+            "NaN for fully masked queries",
             "not finite",
             lambda f, g, q, k, v, p, *a: f(g, q, k, v, p / p.sum(axis=-1, keepdims=True), *a),
         ),
-        ("weights below 0.01 taken for 0", "domain", lambda f, g, q, k, v, p, *a: f(g, q, k, v, p * (p > 0.01), *a)),
+        ("weights below 0.01 flushed to 0", "domain", lambda f, g, q, k, v, p, *a: f(g, q, k, v, p * (p > 0.01), *a)),
         (
-            "values' gradient in float16, for float32",
+            "value gradient in float16 for float32",
             "dtype",
             lambda f, g, *a: (
                 *f(g, *a)[:2],
@@ -445,63 +454,61 @@ for entry in ("attention", "self_attention", "cross_attention"):
             ),
         ),
     ):
-        kernel(
-            "attention_grad", f"{mistake} ({entry})", "attention", attention_mutant(change), f"operation {entry}", kind
-        )
+        kernel("attention_grad", f"{bug} ({entry})", "attention", attention_mutant(change), f"operation {entry}", kind)
 
 # Losses
 
 
 def without_maximum(logits, targets, smoothing, grad):
-    """The logarithm of the sum of exponentials, of which none is subtracted."""
+    """Cross entropy whose gradient contains softmax computed without subtracting the maximum."""
     loss, saved = CROSS_ENTROPY(logits, targets, smoothing, True)
     return loss, saved._replace(values=saved.values + 0 * npx.exp(logits) / npx.exp(logits).sum(axis=-1, keepdims=True))
 
 
-for mistake, kind, change in (
+for bug, kind, change in (
     (
-        "target of the last class one off",
+        "target of the last class off by one",
         "special value",
         lambda gz, z, t, s: loss_gradient(z, npx.where(t != s.pad_id, npx.minimum(t, max(1, z.shape[-1] - 2)), t), s),
     ),
-    ("0 / 0 for padding alone", "not finite", lambda gz, z, t, s: gz / (1.0 * (t != s.pad_id).any())),
+    ("0 / 0 if all tokens are padding", "not finite", lambda gz, z, t, s: gz / (1.0 * (t != s.pad_id).any())),
     (
-        "padding smoothed over where it is spared",
+        "padding smoothed although excluded",
         "formula",
         lambda gz, z, t, s: loss_gradient(
             z, t, s._replace(over="others" if s.over == "others_without_pad" else s.over)
         ),
     ),
     (
-        "rows surer than 0.99 left out",
+        "rows with probability above 0.99 skipped",
         "domain",
         lambda gz, z, t, s: gz * (npx.softmax(z)[0].max(axis=-1, keepdims=True) < 0.99),
     ),
     (
-        "gradient in float16, for float32",
+        "gradient in float16 for float32",
         "dtype",
         lambda gz, z, t, s: rounded(gz, "float16") if z.dtype == npx.float32 else gz,
     ),
 ):
-    kernel("cross_entropy", mistake, "loss", loss_mutant(change), "operation cross_entropy", kind)
+    kernel("cross_entropy", bug, "loss", loss_mutant(change), "operation cross_entropy", kind)
 kernel("cross_entropy", "maximum not subtracted", "loss", without_maximum, "operation cross_entropy", "not finite")
 vjp(
     "linear_cross_entropy",
-    "sign of the incoming gradient lost",
+    "sign of the incoming gradient missing",
     "loss",
     lambda r, g, y, *a, **k: r(abs(g)),
     "incoming gradient",
 )
 vjp(
     "linear_cross_entropy",
-    "incoming gradient at most 1",
+    "incoming gradient clamped to 1",
     "loss",
     lambda r, g, y, *a, **k: r(npx.clip(g, -1, 1)),
     "incoming gradient",
 )
 vjp(
     "linear_cross_entropy",
-    "no gradient of classes that are no target",
+    "gradient of non-target classes missing",
     "loss",
     lambda r, g, y, x, w, t, **k: (
         r(g)[0],

@@ -1,57 +1,57 @@
-"""Mistakes in the small operations (autograd/operations.py)."""
+"""Bugs in the elementary operations (autograd/operations.py)."""
 
 import npx
 from autograd.operations import _expand, unbroadcast
-from tests.mutants.base import corrupting, operation, overwritten, raw, rounded, saving_all, vjp
+from tests.mutants.base import operation, raw, rounded, scale_in_place, scatter_overwriting, vjp, with_extra_array_saved
 
 # Arithmetic
 
-operation("add", "broadcast reduction lost", "arithmetic", lambda a, b: (a + b, lambda g: (g, g)))
+operation("add", "sum over broadcast axes missing", "arithmetic", lambda a, b: (a + b, lambda g: (g, g)))
 operation(
-    "multiply", "summed over one broadcast axis only", "arithmetic",
+    "multiply", "sum over one broadcast axis only", "arithmetic",
     lambda a, b: (a * b, lambda g: (
         unbroadcast(g * b, a) if hasattr(a, "shape") else None,
         g * a if getattr(b, "shape", ()) == g.shape else (g * a).sum(axis=0) if hasattr(b, "shape") else None,
     )), "special value")  # fmt: skip
-vjp("subtract", "sign of the second lost", "arithmetic", lambda r, g, y, a, b: (r(g)[0], unbroadcast(g, b)))
-vjp("multiply", "gradients given to the wrong inputs", "arithmetic", lambda r, g, y, a, b: r(g)[::-1])
-vjp("tanh", "incoming gradient written over", "functions", lambda r, g, y, x: (corrupting(g, 1 - y * y),), "state")
+vjp("subtract", "sign of the second gradient missing", "arithmetic", lambda r, g, y, a, b: (r(g)[0], unbroadcast(g, b)))
+vjp("multiply", "gradients swapped between inputs", "arithmetic", lambda r, g, y, a, b: r(g)[::-1])
+vjp("tanh", "incoming gradient overwritten", "functions", lambda r, g, y, x: (scale_in_place(g, 1 - y * y),), "state")
 vjp(
     "divide",
-    "square of the denominator lost",
+    "denominator not squared",
     "arithmetic",
     lambda r, g, y, a, b: (r(g)[0], None if isinstance(b, (int, float)) else unbroadcast(-g * a / b, b)),
 )
 vjp("divide", "gradient of the denominator missing", "arithmetic", lambda r, g, y, a, b: (r(g)[0], None))
-vjp("negative", "sign", "arithmetic", lambda r, g, y, x: (g,))
+vjp("negative", "wrong sign", "arithmetic", lambda r, g, y, x: (g,))
 vjp("power", "exponent not lowered", "arithmetic", lambda r, g, y, x, n: (g * n * x**n,))
 operation(
-    "negative", "input written over", "arithmetic", lambda x: (npx.multiply(x, -1, out=x), lambda g: (-g,)), "state"
+    "negative", "input overwritten", "arithmetic", lambda x: (npx.multiply(x, -1, out=x), lambda g: (-g,)), "state"
 )
-vjp("add", "factor two", "arithmetic", lambda r, g, y, a, b: tuple(None if x is None else 2 * x for x in r(g)))
+vjp("add", "extra factor of two", "arithmetic", lambda r, g, y, a, b: tuple(None if x is None else 2 * x for x in r(g)))
 
-# Functions of each entry
+# Elementwise functions
 
-vjp("exp", "derivative of e^x lost", "functions", lambda r, g, y, x: (g,))
+vjp("exp", "factor e^x missing", "functions", lambda r, g, y, x: (g,))
 vjp("log", "multiplied instead of divided", "functions", lambda r, g, y, x: (g * x,))
-vjp("sqrt", "factor 1/2 lost", "functions", lambda r, g, y, x: (g / y,))
+vjp("sqrt", "factor 1/2 missing", "functions", lambda r, g, y, x: (g / y,))
 vjp("tanh", "1 - y instead of 1 - y^2", "functions", lambda r, g, y, x: (g * (1 - y),))
-vjp("sigmoid", "factor y lost", "functions", lambda r, g, y, x: (g * (1 - y),))
+vjp("sigmoid", "factor y missing", "functions", lambda r, g, y, x: (g * (1 - y),))
 vjp("sigmoid", "second order in g", "functions", lambda r, g, y, x: (r(g)[0] * (1 + 1e-7 * g),), "incoming gradient")
 vjp("relu", "mask inverted", "functions", lambda r, g, y, x: (g * (x <= 0),))
 vjp("relu", "gradient cast to float32", "functions", lambda r, g, y, x: ((g * (x > 0)).astype("float32"),), "dtype")
-vjp("tanh", "rounded to float32 on the way", "functions", lambda r, g, y, x: (rounded(r(g)[0]),), "dtype")
+vjp("tanh", "intermediate rounded to float32", "functions", lambda r, g, y, x: (rounded(r(g)[0]),), "dtype")
 operation(
     "exp",
-    "output turned into float32 by default",
+    "output always float32",
     "functions",
     lambda x: (npx.exp(x).astype("float32"), lambda g: (g.astype(x.dtype) * npx.exp(x),)),
     "dtype",
 )
-vjp("absolute", "sign lost", "functions", lambda r, g, y, x: (g,))
+vjp("absolute", "sign missing", "functions", lambda r, g, y, x: (g,))
 vjp(
     "maximum",
-    "ties given to both",
+    "ties counted for both inputs",
     "functions",
     lambda r, g, y, a, b: (
         unbroadcast(g * (a >= b), a) if hasattr(a, "shape") else None,
@@ -67,43 +67,43 @@ vjp(
 )
 vjp(
     "exp",
-    "right only for contiguous input",
+    "correct for contiguous input only",
     "functions",
     lambda r, g, y, x: (g * npx.exp(npx.asarray(x).view() if x.flags.c_contiguous else npx.sort(x, axis=-1)),),
     "special value",
 )
 operation(
     "tanh",
-    "something large kept",
+    "large array saved unnecessarily",
     "functions",
-    lambda x: saving_all(npx.tanh(x), npx.zeros(100), lambda g, y: g * (1 - y * y)),
+    lambda x: with_extra_array_saved(npx.tanh(x), npx.zeros(100), lambda g, y: g * (1 - y * y)),
     "state",
 )
 
-# Products
+# Matmul
 
 vjp(
     "matmul",
     "factor not transposed",
-    "products",
+    "matmul",
     lambda r, g, y, a, b: (g @ b, r(g)[1]) if y.shape == a.shape == b.shape and a.ndim == 2 else r(g),
 )
 vjp(
     "matmul",
-    "factors exchanged",
-    "products",
+    "factors swapped",
+    "matmul",
     lambda r, g, y, a, b: (r(g)[1].T.reshape(a.shape), r(g)[0].T.reshape(b.shape)) if a.size == b.size else r(g),
 )
 vjp(
     "matmul",
-    "gradient of the second transposed",
-    "products",
+    "second gradient transposed",
+    "matmul",
     lambda r, g, y, a, b: (r(g)[0], r(g)[1].swapaxes(-1, -2) if b.ndim > 1 and b.shape[-1] == b.shape[-2] else r(g)[1]),
 )
 vjp(
     "matmul",
-    "gradients of rows lost for vectors",
-    "products",
+    "first gradient zero for vectors",
+    "matmul",
     lambda r, g, y, a, b: (npx.zeros_like(a) if a.ndim == 1 else r(g)[0], r(g)[1]),
 )
 
@@ -124,7 +124,7 @@ operation(
 )
 vjp(
     "sum",
-    "only the first of several",
+    "gradient of the first entry only",
     "reductions",
     lambda r, g, y, x, **how: (r(g)[0] * (npx.arange(x.size).reshape(x.shape) == 0),),
 )
@@ -136,7 +136,7 @@ vjp(
 )
 vjp(
     "max",
-    "ties given twice",
+    "ties counted repeatedly",
     "reductions",
     lambda r, g, y, x, axis, keepdims: (_expand(g, x, axis, keepdims) * (x == _expand(y, x, axis, keepdims)),),
     "special value",
@@ -150,7 +150,7 @@ vjp(
 
 # Shapes
 
-vjp("reshape", "order of the entries lost", "shapes", lambda r, g, y, x, shape: (g.reshape(-1)[::-1].reshape(x.shape),))
+vjp("reshape", "entries in reversed order", "shapes", lambda r, g, y, x, shape: (g.reshape(-1)[::-1].reshape(x.shape),))
 vjp(
     "transpose",
     "permutation not inverted",
@@ -160,7 +160,7 @@ vjp(
 vjp("swapaxes", "not swapped back", "shapes", lambda r, g, y, x, i, j: (g.reshape(x.shape),))
 vjp(
     "broadcast_to",
-    "one copy instead of their sum",
+    "one copy instead of the sum of all",
     "shapes",
     lambda r, g, y, x, shape: (r(g)[0] / max(1, g.size // max(1, x.size)),),
 )
@@ -168,7 +168,7 @@ operation(
     "getitem",
     "repeats overwritten instead of summed",
     "shapes",
-    lambda x, index: (x[index], lambda g: (overwritten(x.shape, index, g),)),
+    lambda x, index: (x[index], lambda g: (scatter_overwriting(x.shape, index, g),)),
     "special value",
 )
 vjp(
@@ -179,133 +179,146 @@ vjp(
 )
 vjp("stack", "every part gets the first", "shapes", lambda r, g, y, *a, axis: (r(g)[0],) * len(a))
 
-# Right in part of the domain
+# Wrong on part of the domain
 
 
-def slope(name, mistake, change, kind="domain"):
-    """A wrong slope of a function of each entry: change(x, or x and exponent)."""
-    vjp(name, mistake, "functions", lambda r, g, y, *inputs: (g * change(*inputs),), kind)
+def derivative(name, bug, change, kind="domain"):
+    """Register an elementwise function with the wrong derivative change(*inputs)."""
+    vjp(name, bug, "functions", lambda r, g, y, *inputs: (g * change(*inputs),), kind)
 
 
-def power_slope(mistake, change, kind="domain"):
-    """A wrong slope of x^n for n that is not 0."""
-    slope("power", mistake, lambda x, n: change(x, n) if n else npx.zeros_like(x), kind)
+def power_derivative(bug, change, kind="domain"):
+    """Register x^n with the wrong derivative change(x, n) for n != 0."""
+    derivative("power", bug, lambda x, n: change(x, n) if n else npx.zeros_like(x), kind)
 
 
-power_slope("sign of negative bases lost", lambda x, n: n * abs(x) ** (n - 1))
-power_slope("exponents above 3 taken for 3", lambda x, n: min(n, 3) * x ** (min(n, 3) - 1))
-power_slope("bases kept 0.05 away from 0", lambda x, n: n * npx.where(abs(x) < 0.05, 0.05, x) ** (n - 1))
-power_slope("through the logarithm of the base", lambda x, n: n * npx.exp((n - 1) * npx.log(x)), "not finite")
-slope("power", "0 / 0 for exponent 0 at 0", lambda x, n: n * x ** (n - 1.0), "not finite")
-slope("log", "guard of 0.05", lambda x: 1 / npx.maximum(x, 0.05))
-slope("log", "above 1e4 taken for 1e4", lambda x: 1 / npx.minimum(x, 1e4))
-slope("log", "1e-8 added to x", lambda x: 1 / (x + 1e-8))
-slope("sqrt", "guard of 0.05", lambda x: 0.5 / npx.maximum(npx.sqrt(x), 0.05))
-slope("exp", "gradient saturates at e^5", lambda x: npx.exp(npx.minimum(x, 5)))
-slope("exp", "gradient never below e^-5", lambda x: npx.exp(npx.maximum(x, -5)))
-slope("exp", "overflow at half the range", lambda x: npx.exp(2 * x) / npx.exp(x), "not finite")
-slope("tanh", "gradient never below 1e-3", lambda x: npx.maximum(1 - npx.tanh(x) ** 2, 1e-3))
-slope("tanh", "from e^2x, which overflows", lambda x: 4 * npx.exp(2 * x) / (npx.exp(2 * x) + 1) ** 2, "not finite")
-slope("sigmoid", "from e^-x, which overflows", lambda x: npx.exp(-x) / (1 + npx.exp(-x)) ** 2, "not finite")
-slope("relu", "threshold of 1e-3", lambda x: x > 1e-3)
-slope("relu", "0 / 0 at 0", lambda x: 0.5 + 0.5 * x / abs(x), "not finite")
-slope("absolute", "smoothed near 0", lambda x: npx.tanh(1e3 * x))
-slope("absolute", "0 / 0 at 0", lambda x: x / abs(x), "not finite")
+power_derivative("sign of negative bases missing", lambda x, n: n * abs(x) ** (n - 1))
+power_derivative("exponents clamped to 3", lambda x, n: min(n, 3) * x ** (min(n, 3) - 1))
+power_derivative("bases clamped away from 0 by 0.05", lambda x, n: n * npx.where(abs(x) < 0.05, 0.05, x) ** (n - 1))
+power_derivative(
+    "computed from the logarithm of the base", lambda x, n: n * npx.exp((n - 1) * npx.log(x)), "not finite"
+)
+derivative("power", "0 / 0 for exponent 0 at 0", lambda x, n: n * x ** (n - 1.0), "not finite")
+derivative("log", "denominator clamped to 0.05", lambda x: 1 / npx.maximum(x, 0.05))
+derivative("log", "x clamped to 1e4", lambda x: 1 / npx.minimum(x, 1e4))
+derivative("log", "1e-8 added to x", lambda x: 1 / (x + 1e-8))
+derivative("sqrt", "denominator clamped to 0.05", lambda x: 0.5 / npx.maximum(npx.sqrt(x), 0.05))
+derivative("exp", "gradient clamped to at most e^5", lambda x: npx.exp(npx.minimum(x, 5)))
+derivative("exp", "gradient clamped to at least e^-5", lambda x: npx.exp(npx.maximum(x, -5)))
+derivative("exp", "overflows at half the range", lambda x: npx.exp(2 * x) / npx.exp(x), "not finite")
+derivative("tanh", "gradient clamped to at least 1e-3", lambda x: npx.maximum(1 - npx.tanh(x) ** 2, 1e-3))
+derivative(
+    "tanh",
+    "computed from e^2x, which overflows",
+    lambda x: 4 * npx.exp(2 * x) / (npx.exp(2 * x) + 1) ** 2,
+    "not finite",
+)
+derivative(
+    "sigmoid", "computed from e^-x, which overflows", lambda x: npx.exp(-x) / (1 + npx.exp(-x)) ** 2, "not finite"
+)
+derivative("relu", "threshold 1e-3 instead of 0", lambda x: x > 1e-3)
+derivative("relu", "0 / 0 at 0", lambda x: 0.5 + 0.5 * x / abs(x), "not finite")
+derivative("absolute", "smoothed near 0", lambda x: npx.tanh(1e3 * x))
+derivative("absolute", "0 / 0 at 0", lambda x: x / abs(x), "not finite")
 vjp(
     "divide",
-    "sign of the denominator lost",
+    "sign of the denominator missing",
     "arithmetic",
     lambda r, g, y, a, b: (unbroadcast(g / abs(b), a), r(g)[1]),
     "domain",
 )
 vjp(
     "divide",
-    "denominators kept 0.02 away from 0",
+    "denominators clamped away from 0 by 0.02",
     "arithmetic",
     lambda r, g, y, a, b: (unbroadcast(g / npx.where(abs(b) < 0.02, 0.02 * npx.sign(b), b), a), r(g)[1]),
     "domain",
 )
 vjp(
     "divide",
-    "denominators above 500 taken for 500",
+    "denominators clamped to 500",
     "arithmetic",
     lambda r, g, y, a, b: (unbroadcast(g / npx.clip(b, -500, 500), a), r(g)[1]),
     "domain",
 )
 vjp(
     "multiply",
-    "gradient saturates at 1000",
+    "gradient clamped to 1000",
     "arithmetic",
     lambda r, g, y, a, b: (unbroadcast(g * npx.clip(b, -1e3, 1e3), a), r(g)[1]),
     "domain",
 )
 
 
-def choice(share):
-    """The gradient of a maximum of which a gets share(a, b)."""
+def split(fraction):
+    """Return a vjp of `maximum` that gives the fraction fraction(a, b) of g to a, the rest to b."""
 
     def change(r, g, y, a, b):
-        to_a = g * share(a, b)
+        to_a = g * fraction(a, b)
         return unbroadcast(to_a, a), unbroadcast(g - to_a, b)
 
     return change
 
 
 vjp(
-    "maximum", "a tie within 1e-3", "functions", choice(lambda a, b: npx.where(abs(a - b) < 1e-3, 0.5, a > b)), "domain"
+    "maximum",
+    "values within 1e-3 count as tied",
+    "functions",
+    split(lambda a, b: npx.where(abs(a - b) < 1e-3, 0.5, a > b)),
+    "domain",
 )
-vjp("maximum", "0 / 0 at a tie", "functions", choice(lambda a, b: 0.5 + 0.5 * (a - b) / abs(a - b)), "not finite")
+vjp("maximum", "0 / 0 at a tie", "functions", split(lambda a, b: 0.5 + 0.5 * (a - b) / abs(a - b)), "not finite")
 
 
-def tied(r, g, y, x, axis=None, keepdims=False, near=0.0):
-    """The share of each entry of x in a maximum or minimum, and how many have one, for `near` ones too."""
-    share = (abs(x - _expand(y, x, axis, keepdims)) <= near).astype(g.dtype)
-    return _expand(g, x, axis, keepdims) * share, share, npx.sum(share, axis=axis, keepdims=True)
+def tie_gradient(r, g, y, x, axis=None, keepdims=False, near=0.0):
+    """Return gx, the mask of the entries within `near` of the extremum y, and their number, for max or min."""
+    mask = (abs(x - _expand(y, x, axis, keepdims)) <= near).astype(g.dtype)
+    return _expand(g, x, axis, keepdims) * mask, mask, npx.sum(mask, axis=axis, keepdims=True)
 
 
 def near_tie(*args, **how):
-    gx, _, count = tied(*args, **how, near=1e-3)
+    gx, _, count = tie_gradient(*args, **how, near=1e-3)
     return (gx / count,)
 
 
 def tie_of_the_last_axis(*args, axis=None, keepdims=False):
-    gx, share, count = tied(*args, axis=axis, keepdims=keepdims)
-    return (gx / (npx.sum(share, axis=axis[-1], keepdims=True) if isinstance(axis, tuple) and axis else count),)
+    gx, mask, count = tie_gradient(*args, axis=axis, keepdims=keepdims)
+    return (gx / (npx.sum(mask, axis=axis[-1], keepdims=True) if isinstance(axis, tuple) and axis else count),)
 
 
 def infinite_tie(*args, **how):
-    gx, _, count = tied(*args, **how)
+    gx, _, count = tie_gradient(*args, **how)
     return (gx / (count == 1),)
 
 
-vjp("max", "a tie within 1e-3", "reductions", near_tie, "domain")
-vjp("max", "divided by the ties of the last of several axes alone", "reductions", tie_of_the_last_axis, "special value")
+vjp("max", "values within 1e-3 count as tied", "reductions", near_tie, "domain")
+vjp("max", "divided by the ties of the last axis only", "reductions", tie_of_the_last_axis, "special value")
 vjp("min", "infinite at a tie", "reductions", infinite_tie, "not finite")
 
-# Not finite
+# Non-finite values
 
 
-def spoiled(gx, place, value):
-    """gx with `value` in its entry of a number, counted from the end if negative."""
-    return npx.where(npx.arange(gx.size).reshape(gx.shape) == place % max(1, gx.size), value, gx).astype(gx.dtype)
+def with_entry(gx, index, value):
+    """Return gx with `value` at a flat index, modulo its size."""
+    return npx.where(npx.arange(gx.size).reshape(gx.shape) == index % max(1, gx.size), value, gx).astype(gx.dtype)
 
 
 vjp(
     "exp",
     "one entry infinite, all others wrong",
     "functions",
-    lambda r, g, y, x: (spoiled(g, 0, npx.inf),),
+    lambda r, g, y, x: (with_entry(g, 0, npx.inf),),
     "not finite",
 )
 vjp(
     "mean",
-    "last entry not a number",
+    "last entry NaN",
     "reductions",
-    lambda r, g, y, x, **how: (spoiled(r(g)[0], -1, npx.nan),),
+    lambda r, g, y, x, **how: (with_entry(r(g)[0], -1, npx.nan),),
     "not finite",
 )
 
-# The gradient that arrives
+# The incoming gradient
 
 vjp(
     "sigmoid",
@@ -316,7 +329,7 @@ vjp(
 )
 vjp(
     "relu",
-    "incoming gradient below 1e-5 taken for 0",
+    "incoming gradient below 1e-5 flushed to 0",
     "functions",
     lambda r, g, y, x: r(npx.where(abs(g) < 1e-5, 0, g)),
     "incoming gradient",
@@ -330,28 +343,28 @@ vjp(
 )
 vjp(
     "tanh",
-    "incoming ones handed on as they are",
+    "incoming gradient of ones passed through",
     "functions",
     lambda r, g, y, x: (g,) if (g == 1).all() else r(g),
     "incoming gradient",
 )
 vjp(
     "multiply",
-    "incoming gradient in its order in memory",
+    "incoming gradient read in memory order",
     "arithmetic",
     lambda r, g, y, a, b: r(g.ravel("K").reshape(g.shape)),
     "incoming gradient",
 )
 vjp(
     "reshape",
-    "incoming gradient in its order in memory",
+    "incoming gradient read in memory order",
     "shapes",
     lambda r, g, y, x, shape: (g.ravel("K").reshape(x.shape),),
     "incoming gradient",
 )
 vjp(
     "log",
-    "incoming gradient written over where that is allowed",
+    "writeable incoming gradient overwritten",
     "functions",
     lambda r, g, y, x: (npx.divide(g, x, out=g) if g.flags.writeable else g / x,),
     "incoming gradient",
@@ -359,7 +372,7 @@ vjp(
 vjp(
     "matmul",
     "a small constant added",
-    "products",
+    "matmul",
     lambda r, g, y, a, b: tuple(gx + 1e-8 for gx in r(g)),
     "incoming gradient",
 )
@@ -372,7 +385,7 @@ vjp(
 )
 vjp(
     "absolute",
-    "incoming gradient squared beyond 1000",
+    "incoming gradient squared above 1000",
     "functions",
     lambda r, g, y, x: r(npx.where(abs(g) > 1e3, g * abs(g), g)),
     "incoming gradient",
@@ -380,10 +393,10 @@ vjp(
 
 # dtype
 
-vjp("sigmoid", "slope kept in float32", "functions", lambda r, g, y, x: (g * rounded(y * (1 - y)),), "dtype")
+vjp("sigmoid", "derivative stored in float32", "functions", lambda r, g, y, x: (g * rounded(y * (1 - y)),), "dtype")
 vjp(
     "exp",
-    "slope kept in float16, for float32",
+    "derivative stored in float16 for float32",
     "functions",
     lambda r, g, y, x: (g * (rounded(y, "float16") if y.dtype == npx.float32 else y),),
     "dtype",
@@ -392,7 +405,7 @@ vjp("power", "incoming gradient rounded to float32", "functions", lambda r, g, y
 vjp("astype", "gradient in the output's dtype", "functions", lambda r, g, y, x, dtype: (g,), "dtype")
 vjp(
     "astype",
-    "gradient through float16",
+    "gradient rounded to float16",
     "functions",
     lambda r, g, y, x, dtype: (g.astype("float16").astype(x.dtype),),
     "dtype",
@@ -401,7 +414,7 @@ vjp("mean", "gradient in float64", "reductions", lambda r, g, y, x, **how: (r(g)
 
 
 def narrowed(name, family, dtype, inside):
-    """The output of an operation on one dtype computed in a narrower one."""
+    """Register an operation that computes its output for `dtype` in the narrower dtype `inside`."""
     right = raw(name)
 
     def function(*arrays, **how):
@@ -410,19 +423,19 @@ def narrowed(name, family, dtype, inside):
             y = right(*(x.astype(inside) for x in arrays), **how)[0].astype(dtype)
         return y, vjp
 
-    operation(name, f"{inside} inside, for {dtype}", family, function, "dtype")
+    operation(name, f"computed in {inside} for {dtype}", family, function, "dtype")
 
 
-narrowed("matmul", "products", "float32", "float16")
+narrowed("matmul", "matmul", "float32", "float16")
 narrowed("sum", "reductions", "float32", "float16")
-narrowed("matmul", "products", "float64", "float32")
+narrowed("matmul", "matmul", "float64", "float32")
 narrowed("tanh", "functions", "float64", "float32")
 narrowed("log", "functions", "float64", "float32")
 narrowed("mean", "reductions", "float64", "float32")
 MULTIPLY = raw("multiply")
 operation(
     "multiply",
-    "one array for both squared, half of its gradient lost",
+    "half of the gradient missing if both inputs are one array",
     "arithmetic",
     lambda a, b: (
         MULTIPLY(a, b)[0],
@@ -432,7 +445,7 @@ operation(
 )
 operation(
     "multiply",
-    "a number makes float32 float64",
+    "Python scalar promotes float32 to float64",
     "arithmetic",
     lambda a, b: (
         npx.multiply(a, npx.asarray([b], "float64")[0] if isinstance(b, (int, float)) else b),
@@ -441,11 +454,11 @@ operation(
     "dtype",
 )
 
-# Single values and shapes
+# Special values and shapes
 
 
-def one_of_stretched(g, like):
-    """`unbroadcast` that takes the first instead of the sum where axes of length 1 stand beside added ones."""
+def first_of_stretched_axes(g, like):
+    """`unbroadcast` that, when axes were added, takes the first entry of stretched axes instead of the sum."""
     if not hasattr(like, "shape") or g.ndim == like.ndim:
         return unbroadcast(g, like)
     g = g.sum(axis=tuple(range(g.ndim - like.ndim)))
@@ -454,49 +467,49 @@ def one_of_stretched(g, like):
 
 vjp(
     "subtract",
-    "first instead of the sum where axes were added too",
+    "first entry instead of the sum when axes were added",
     "arithmetic",
-    lambda r, g, y, a, b: (one_of_stretched(g, a), one_of_stretched(-g, b)),
+    lambda r, g, y, a, b: (first_of_stretched_axes(g, a), first_of_stretched_axes(-g, b)),
     "special value",
 )
 vjp(
     "broadcast_to",
-    "first instead of the sum where axes were added too",
+    "first entry instead of the sum when axes were added",
     "shapes",
-    lambda r, g, y, x, shape: (one_of_stretched(g, x),),
+    lambda r, g, y, x, shape: (first_of_stretched_axes(g, x),),
     "special value",
 )
 
 
-def first_alone(g):
-    """g with zeros but in its first part."""
+def first_only(g):
+    """Return g with every g[i] but the first set to 0."""
     return npx.where((npx.arange(len(g)) == 0).reshape(-1, *(1,) * (g.ndim - 1)), g, 0)
 
 
 vjp(
     "matmul",
-    "a vector against a stack: the first alone",
-    "products",
-    lambda r, g, y, a, b: (r(g)[0], r(first_alone(g))[1]) if b.ndim == 1 and a.ndim > 2 else r(g),
+    "stack times vector: first matrix only",
+    "matmul",
+    lambda r, g, y, a, b: (r(g)[0], r(first_only(g))[1]) if b.ndim == 1 and a.ndim > 2 else r(g),
     "special value",
 )
 vjp(
     "matmul",
-    "a stack of one against several: the first alone",
-    "products",
-    lambda r, g, y, a, b: (r(first_alone(g))[0], r(g)[1]) if a.ndim == b.ndim == 3 and len(a) < len(b) else r(g),
+    "stack of one times a stack: first matrix only",
+    "matmul",
+    lambda r, g, y, a, b: (r(first_only(g))[0], r(g)[1]) if a.ndim == b.ndim == 3 and len(a) < len(b) else r(g),
     "special value",
 )
 vjp(
     "where",
-    "of the condition's added axis the first alone",
+    "first entry only along an axis added by the condition",
     "functions",
-    lambda r, g, y, m, a, b: r(first_alone(g)) if y.ndim > max(npx.asarray(a).ndim, npx.asarray(b).ndim) else r(g),
+    lambda r, g, y, m, a, b: r(first_only(g)) if y.ndim > max(npx.asarray(a).ndim, npx.asarray(b).ndim) else r(g),
     "special value",
 )
 vjp(
     "mean",
-    "negative axes among positive ones not counted",
+    "negative axes mixed with positive ones ignored",
     "reductions",
     lambda r, g, y, x, axis, keepdims: (
         r(g)[0]
@@ -508,7 +521,7 @@ vjp(
 )
 vjp(
     "sum",
-    "no axes taken for all",
+    "empty axes taken as all axes",
     "reductions",
     lambda r, g, y, x, axis, keepdims: (npx.broadcast_to(g.sum(), x.shape) if axis == () else r(g)[0],),
     "special value",
@@ -517,7 +530,7 @@ vjp(
 
 def several_overwritten(r, g, y, x, index):
     several = isinstance(index, tuple) and sum(isinstance(i, list) for i in index) > 1
-    return (overwritten(x.shape, index, g),) if several else r(g)
+    return (scatter_overwriting(x.shape, index, g),) if several else r(g)
 
 
 def mask_by_columns(r, g, y, x, index):
@@ -536,36 +549,36 @@ def slice_from_0(r, g, y, x, index):
     return (gx,)
 
 
-def two_names(r, g, y, x, index):
+def ignoring_negative_aliases(r, g, y, x, index):
     if not isinstance(index, list) or not index or isinstance(index[0], list):
         return r(g)
-    gx, places = npx.zeros(x.shape, g.dtype), npx.asarray(index)
-    for place in set(index):
-        gx[place] = g[places == place].sum(axis=0)
+    gx, indices = npx.zeros(x.shape, g.dtype), npx.asarray(index)
+    for i in set(index):
+        gx[i] = g[indices == i].sum(axis=0)
     return (gx,)
 
 
-vjp("getitem", "repeats of several index arrays overwritten", "shapes", several_overwritten, "special value")
-vjp("getitem", "a mask of two dimensions read by columns", "shapes", mask_by_columns, "special value")
-vjp("getitem", "a slice before index arrays read from 0", "shapes", slice_from_0, "special value")
-vjp("getitem", "0 and -n taken for two places", "shapes", two_names, "special value")
+vjp("getitem", "repeats in several index arrays overwritten", "shapes", several_overwritten, "special value")
+vjp("getitem", "two-dimensional mask read by columns", "shapes", mask_by_columns, "special value")
+vjp("getitem", "slice before index arrays read from 0", "shapes", slice_from_0, "special value")
+vjp("getitem", "0 and -n treated as different positions", "shapes", ignoring_negative_aliases, "special value")
 vjp(
     "transpose",
-    "negative axes not counted from the end",
+    "negative axes not wrapped",
     "shapes",
     lambda r, g, y, x, axes: r(g) if axes is None else (npx.transpose(g, npx.argsort(axes).tolist()),),
     "special value",
 )
 vjp(
     "concatenate",
-    "empty parts left out",
+    "empty parts dropped",
     "shapes",
     lambda r, g, y, *a, axis: tuple(part for part in r(g) if part.size),
     "special value",
 )
 vjp(
     "stack",
-    "negative axes counted from the parts",
+    "negative axes counted in the parts",
     "shapes",
     lambda r, g, y, *a, axis: tuple(npx.moveaxis(g, axis if axis >= 0 else max(0, axis + a[0].ndim), 0)),
     "special value",

@@ -1,4 +1,4 @@
-"""Mistakes of operations that remember: what stays from one call to another, and what is written over."""
+"""Bugs of stateful operations: data retained between calls, and arrays overwritten."""
 
 import npx
 from autograd.operations import _expand
@@ -6,10 +6,10 @@ from tests.mutants.base import operation, raw, vjp
 
 
 def exp_workspace():
-    room = {}
+    buffers = {}
 
     def function(x):
-        y = npx.exp(x, out=room.setdefault((x.shape, x.dtype.name), npx.empty(x.shape, x.dtype)))
+        y = npx.exp(x, out=buffers.setdefault((x.shape, x.dtype.name), npx.empty(x.shape, x.dtype)))
         return y, lambda g: (g * y,)
 
     return function
@@ -60,12 +60,12 @@ def matmul_transposed_once():
 
 
 def sqrt_with_one_buffer():
-    room = {}
+    buffers = {}
 
     def function(x):
         y = npx.sqrt(x)
         return y, lambda g: (
-            npx.divide(g, 2 * y, out=room.setdefault((x.shape, x.dtype.name), npx.empty(x.shape, x.dtype))),
+            npx.divide(g, 2 * y, out=buffers.setdefault((x.shape, x.dtype.name), npx.empty(x.shape, x.dtype))),
         )
 
     return function
@@ -79,29 +79,44 @@ def sigmoid_writing_over():
     return function
 
 
-operation("exp", "output in one workspace for all calls", "functions", exp_workspace, "state", fresh=True)
-operation("tanh", "output of the last call", "functions", tanh_of_the_last_call, "state", fresh=True)
-operation("log", "slope of the first call of a shape", "functions", log_of_the_first_call, "state", fresh=True)
-operation("mean", "count of the first call", "reductions", mean_of_the_first_count, "state", fresh=True)
+operation("exp", "output buffer shared by all calls", "functions", exp_workspace, "state", stateful=True)
+operation("tanh", "output of the latest call used", "functions", tanh_of_the_last_call, "state", stateful=True)
 operation(
-    "matmul", "factor transposed at the first call of a shape", "products", matmul_transposed_once, "state", fresh=True
+    "log", "derivative of the first call of a shape used", "functions", log_of_the_first_call, "state", stateful=True
 )
-operation("sqrt", "gradients in one buffer for all calls", "functions", sqrt_with_one_buffer, "state", fresh=True)
-operation("sigmoid", "output written over by backward", "functions", sigmoid_writing_over, "state", fresh=True)
-vjp("relu", "input written over by backward", "functions", lambda r, g, y, x: (npx.multiply(g, x > 0, out=x),), "state")
+operation("mean", "count of the first call used", "reductions", mean_of_the_first_count, "state", stateful=True)
+operation(
+    "matmul",
+    "transposed factor cached by shape",
+    "matmul",
+    matmul_transposed_once,
+    "state",
+    stateful=True,
+)
+operation("sqrt", "gradient buffer shared by all calls", "functions", sqrt_with_one_buffer, "state", stateful=True)
+operation(
+    "sigmoid", "output overwritten in the backward pass", "functions", sigmoid_writing_over, "state", stateful=True
+)
+vjp(
+    "relu",
+    "input overwritten in the backward pass",
+    "functions",
+    lambda r, g, y, x: (npx.multiply(g, x > 0, out=x),),
+    "state",
+)
 
 
 # The operations of the Transformer
 
 
 def softmax_with_one_buffer():
-    room, softmax = {}, raw("softmax")
+    buffers, softmax = {}, raw("softmax")
 
     def function(x, mask=None):
         y, right = softmax(x, mask)
 
         def vjp(g):
-            gx = room.setdefault((x.shape, x.dtype.name), npx.empty(x.shape, x.dtype))
+            gx = buffers.setdefault((x.shape, x.dtype.name), npx.empty(x.shape, x.dtype))
             npx.copyto(gx, right(g)[0])
             return (gx,)
 
@@ -110,8 +125,8 @@ def softmax_with_one_buffer():
     return function
 
 
-def remembering(name, kept):
-    """An operation whose vjp is that of a call `kept` of those with inputs of the same shapes."""
+def reusing_vjp(name, call):
+    """Return an operation that uses the vjp of the first or last call with inputs of the same shapes."""
 
     def make():
         calls, operation = {}, raw(name)
@@ -119,7 +134,7 @@ def remembering(name, kept):
         def function(*args, **how):
             y, right = operation(*args, **how)
             key = tuple((x.shape, x.dtype.name) if hasattr(x, "dtype") else repr(x) for x in args)
-            calls[key] = right if kept == "last" else calls.get(key, right)
+            calls[key] = right if call == "last" else calls.get(key, right)
             return y, lambda g: calls[key](g)
 
         return function
@@ -128,13 +143,13 @@ def remembering(name, kept):
 
 
 def embedding_adding_up():
-    room, embedding = {}, raw("embedding")
+    buffers, embedding = {}, raw("embedding")
 
     def function(table, ids, **how):
         y, right = embedding(table, ids, **how)
 
         def vjp(g):
-            gtable = room.setdefault((table.shape, table.dtype.name), npx.zeros(table.shape, table.dtype))
+            gtable = buffers.setdefault((table.shape, table.dtype.name), npx.zeros(table.shape, table.dtype))
             gtable += right(g)[0]
             return (gtable,)
 
@@ -144,50 +159,62 @@ def embedding_adding_up():
 
 
 def gelu_workspace():
-    room, gelu = {}, raw("gelu")
+    buffers, gelu = {}, raw("gelu")
 
     def function(x):
         y, _ = gelu(x)
-        kept = room.setdefault((x.shape, x.dtype.name), npx.empty(x.shape, x.dtype))
-        npx.copyto(kept, x)
-        return y, lambda g: gelu(kept)[1](g)
+        buffer = buffers.setdefault((x.shape, x.dtype.name), npx.empty(x.shape, x.dtype))
+        npx.copyto(buffer, x)
+        return y, lambda g: gelu(buffer)[1](g)
 
     return function
 
 
-operation("softmax", "gradients in one buffer for all calls", "softmax", softmax_with_one_buffer, "state", fresh=True)
+operation("softmax", "gradient buffer shared by all calls", "softmax", softmax_with_one_buffer, "state", stateful=True)
 operation(
     "layer_norm",
-    "rows normalised at the first call of a shape",
+    "normalized rows of the first call of a shape used",
     "layer norm",
-    remembering("layer_norm", "first"),
+    reusing_vjp("layer_norm", "first"),
     "state",
-    fresh=True,
+    stateful=True,
 )
 operation(
     "attention",
-    "weights of the last call of a shape",
+    "weights of the latest call of a shape used",
     "attention",
-    remembering("attention", "last"),
+    reusing_vjp("attention", "last"),
     "state",
-    fresh=True,
+    stateful=True,
 )
-operation("linear", "inputs of the last call of a shape", "linear", remembering("linear", "last"), "state", fresh=True)
+operation(
+    "linear",
+    "inputs of the latest call of a shape used",
+    "linear",
+    reusing_vjp("linear", "last"),
+    "state",
+    stateful=True,
+)
 operation(
     "dropout_residual_norm",
-    "rows of the last call of a shape",
+    "rows of the latest call of a shape used",
     "dropout",
-    remembering("dropout_residual_norm", "last"),
+    reusing_vjp("dropout_residual_norm", "last"),
     "state",
-    fresh=True,
+    stateful=True,
 )
 operation(
-    "embedding", "table of gradients not cleared between calls", "embedding", embedding_adding_up, "state", fresh=True
+    "embedding",
+    "gradient table not cleared between calls",
+    "embedding",
+    embedding_adding_up,
+    "state",
+    stateful=True,
 )
-operation("gelu", "input in one workspace for all calls", "functions", gelu_workspace, "state", fresh=True)
+operation("gelu", "input buffer shared by all calls", "functions", gelu_workspace, "state", stateful=True)
 vjp(
     "layer_norm",
-    "incoming gradient centred where it lies, if allowed",
+    "writeable incoming gradient changed in place",
     "layer norm",
     lambda r, g, y, *a, **k: r(npx.subtract(g, 0.5, out=g) + 0.5) if g.flags.writeable else r(g),
     "incoming gradient",

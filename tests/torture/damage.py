@@ -1,7 +1,8 @@
-"""Run folders that were damaged in every way: what is loaded is what was written, or one line says what is not.
+"""Damaged run folders: what is loaded equals what was written, or one line names the damage.
 
-A damaged folder is resumed, translated with and described. Right is: the outcome that nothing happened to (from the
-newest checkpoint that is whole), the translations of one of the checkpoints, or exit status 2 with one line.
+Each damaged folder is resumed, used for translation and described. A case is right if it gives the result of the
+undisturbed run (from the newest intact checkpoint), the translations of one of the checkpoints, or exit status 2 with
+one line.
 """
 
 import json
@@ -22,76 +23,78 @@ STEPS = 15
 LINES = ["one two three", "four", "", "nine eight"]
 
 
-def damaged(ground, count, seed=4):
-    """Damages so many copies of a run, each in one way."""
-    rng, kinds, right, refused = random.Random(seed), Counter(), 0, 0
-    run, further = ground.fresh("before"), ground.fresh("further")
-    assert ground.child(lambda: ground.train(run)).wait() == 0
-    shutil.copytree(run, further)
-    assert ground.child(lambda: ground.train(further, True, max_steps=STEPS)).wait() == 0, ground.said()
-    expected = at(further, STEPS)
+def damaged(workspace, count, seed=4):
+    """Damage `count` copies of a run, each in one way."""
+    rng, kinds, right, rejected = random.Random(seed), Counter(), 0, 0
+    run, continued = workspace.new_run("before"), workspace.new_run("continued")
+    assert workspace.child(lambda: workspace.train(run)).wait() == 0
+    shutil.copytree(run, continued)
+    assert workspace.child(lambda: workspace.train(continued, True, max_steps=STEPS)).wait() == 0, workspace.stderr()
+    expected = checkpoint_at(continued, STEPS)
     allowed = {tuple(translations(path)) for path in RunFolder(run).steps()}
-    (ground.folder / "source").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    (workspace.folder / "source").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     for number in range(count):
-        out = ground.fresh()
+        out = workspace.new_run()
         shutil.copytree(run, out)
-        kind, what = damage(rng, out)
+        kind, description = damage(rng, out)
         kinds[kind] += 1
-        name = f"damaged {number}: {what}"
-        good = checked(ground, name, partial(command, ["translate", "--model", str(out)], ground.folder), allowed)
-        good &= checked(ground, name, partial(command, ["info", str(out)], ground.folder), None)
-        status = ground.status(partial(ground.train, out, True, max_steps=STEPS))
-        told = ground.said()
+        name = f"damaged {number}: {description}"
+        passed = checked(
+            workspace, name, partial(command, ["translate", "--model", str(out)], workspace.folder), allowed
+        )
+        passed &= checked(workspace, name, partial(command, ["info", str(out)], workspace.folder), None)
+        status = workspace.status(partial(workspace.train, out, True, max_steps=STEPS))
+        output = workspace.stderr()
         if status == 0:
-            good &= at(out, STEPS) == expected
+            passed &= checkpoint_at(out, STEPS) == expected
         else:
-            good &= status == 2 and told.count("\n") == 1
-            refused += 1
-        if not good:
-            ground.tell(f"{name}: resumed with exit {status}: {told[-600:]}")
-        right += good
+            passed &= status == 2 and output.count("\n") == 1
+            rejected += 1
+        if not passed:
+            workspace.report(f"{name}: resumed with exit {status}: {output[-600:]}")
+        right += passed
     words = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
-    ends = f"{refused} refused with a line, the others resumed right"
-    return f"{count} damaged run folders ({words}); {ends}", right, count
+    end = f"{rejected} were rejected with one line, the others resumed correctly"
+    return f"{count} damaged run folders ({words}); {end}", right, count
 
 
-def at(out, step):
-    """The checkpoint after so many steps, but for what a clock decides."""
-    found = load_checkpoint(RunFolder(out).step(step))
-    state = {key: value for key, value in found.state["run"].items() if key not in CLOCKS}
-    arrays = {name: array.tobytes() for name, array in (found.model | found.optimizer).items()}
+def checkpoint_at(out, step):
+    """Return the arrays and the state of a checkpoint, without clock times."""
+    checkpoint = load_checkpoint(RunFolder(out).step(step))
+    state = {key: value for key, value in checkpoint.state["run"].items() if key not in CLOCKS}
+    arrays = {name: array.tobytes() for name, array in (checkpoint.model | checkpoint.optimizer).items()}
     return arrays, state
 
 
 def translations(path):
-    """What a checkpoint translates."""
+    """Return the translations of a checkpoint."""
     model, tokenizer, config = load_model(path)
-    found = translate_lines(model, tokenizer, LINES, beam=2, max_extra=config.search.max_extra)
-    return [translated[0][0] for translated in found]
+    results = translate_lines(model, tokenizer, LINES, beam=2, max_extra=config.search.max_extra)
+    return [hypotheses[0][0] for hypotheses in results]
 
 
 def command(arguments, folder):
-    """A command on a damaged folder."""
+    """Run a command on a damaged folder."""
     if arguments[0] == "translate":
         arguments = [*arguments, "--beam", "2", "--input", str(folder / "source"), "--output", str(folder / "out")]
     return main(arguments)
 
 
-def checked(ground, name, call, allowed):
-    """Whether a command ends with what is allowed, or with one line and exit status 2."""
-    status = ground.status(call)
-    told = ground.said()
+def checked(workspace, name, call, allowed):
+    """Return whether a command gives an allowed result, or exit status 2 with one line."""
+    status = workspace.status(call)
+    output = workspace.stderr()
     if status == 0 and allowed is not None:
-        if tuple((ground.folder / "out").read_text(encoding="utf-8").split("\n")[:-1]) in allowed:
+        if tuple((workspace.folder / "out").read_text(encoding="utf-8").split("\n")[:-1]) in allowed:
             return True
-    elif status == 0 or status == 2 and told.count("\n") >= 1 and "Traceback" not in told:
+    elif status == 0 or status == 2 and output.count("\n") >= 1 and "Traceback" not in output:
         return True
-    ground.tell(f"{name}: {call.args[0][0]}: exit {status}: {told[-600:]}")
+    workspace.report(f"{name}: {call.args[0][0]}: exit {status}: {output[-600:]}")
     return False
 
 
 def damage(rng, out):
-    """Damages one file of a run; (the kind of damage, in words)."""
+    """Damage one file of a run; return the kind of damage and a description."""
     files = sorted(path for path in out.rglob("*") if path.is_file() and path.name != "log.txt")
     file = rng.choice(files)
     kind = rng.choice([*DAMAGES])
@@ -148,7 +151,7 @@ def random_bytes(rng, file, files):
 
 
 def lying_header(rng, file, files):
-    """The length that a .safetensors begins with, or bytes after its end."""
+    """Change the length at the start of a .safetensors file, or append bytes."""
     content = bytearray(file.read_bytes() or b"\0")
     if rng.random() < 0.5:
         content[:8] = rng.choice([0, 1, 2**20, 2**40, 2**63, 2**64 - 1]).to_bytes(8, "little")
@@ -158,7 +161,7 @@ def lying_header(rng, file, files):
 
 
 def numbers(rng, file, files):
-    """A number, or a name, of a JSON file changed, or a digit of another."""
+    """Change a value of a JSON file, or a digit of another file."""
     text = file.read_bytes().decode("utf-8", "replace")
     try:
         content = json.loads(text)
@@ -179,8 +182,8 @@ def numbers(rng, file, files):
     if not places:
         return ""
     node, key = rng.choice(places)
-    odd = [-1, 0, 59, 10**9, 10**30, 1.5, None, "x", [], {}, True, "../../etc/passwd", "\ud800"]
-    node[key] = rng.choice(odd)
+    values = [-1, 0, 59, 10**9, 10**30, 1.5, None, "x", [], {}, True, "../../etc/passwd", "\ud800"]
+    node[key] = rng.choice(values)
     file.write_text(json.dumps(content), encoding="utf-8")
     return f"{key} = {node[key]!r}"
 

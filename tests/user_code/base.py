@@ -1,8 +1,7 @@
-"""A newcomer's operation or layer, right or wrong, with the one plain array it is checked with.
+"""An operation or layer of a first-time user, correct or wrong, with the one plain array that it is checked with.
 
-`right` and `wrong` enter a function of Tensors or a Module; `factory` says that what stands below makes one (for
-functions that remember something, which have to be fresh each time). The name is its own, the kind is what stands in
-brackets at the end of the docstring's first line.
+The decorators `right` and `wrong` register a function of Tensors or a Module; with `factory` the decorated function
+returns a new one each time, for functions with state. The first line of the docstring is "Description [kind]."
 """
 
 import inspect
@@ -21,21 +20,21 @@ from models import Module, Parameter
 
 
 @dataclass
-class Newcomer:
-    """`make(seed)` gives the function or layer, fresh, and its inputs; seed 0: the plain shape, others vary it."""
+class UserCode:
+    """`make(seed)` returns a new function or layer and its inputs; seed 0 has the plain shape, other seeds vary it."""
 
     name: str
     kind: str
-    says: str
+    description: str
     make: Callable[..., tuple[Any, tuple[Any, ...]]]
 
 
-RIGHT: list[Newcomer] = []
-WRONG: list[Newcomer] = []
+RIGHT: list[UserCode] = []
+WRONG: list[UserCode] = []
 
 
-def enter(
-    entries: list[Newcomer],
+def register(
+    entries: list[UserCode],
     shape: tuple[int, ...] = (4, 6),
     *,
     fixed: bool = False,
@@ -44,98 +43,99 @@ def enter(
     first: Callable[..., Any] | None = None,
     second: Callable[..., Any] | None = None,
 ) -> Callable[[Any], Any]:
-    """Enter what is decorated, called with standard normal numbers of `shape`, which other seeds vary unless `fixed`.
+    """Register the decorated code, called with standard normal x of `shape`, which seeds vary unless `fixed`.
 
-    build(x): the layer, if not `cls(x.shape[-1])`; first(rng, shape): another x; second(rng, x): a second argument.
+    build(x) returns the layer, by default `cls(x.shape[-1])`; first(rng, shape) returns another x; second(rng, x)
+    returns a second argument.
     """
 
-    def decorate(what: Any) -> Any:
-        says = inspect.cleandoc(what.__doc__).splitlines()[0]
-        found = re.fullmatch(r"(.+) \[(.+)\]\.", says)
-        assert found, f"{what.__name__}: expected `What it is [kind].` as first line; got {says!r}"
+    def decorate(code: Any) -> Any:
+        line = inspect.cleandoc(code.__doc__).splitlines()[0]
+        match = re.fullmatch(r"(.+) \[(.+)\]\.", line)
+        assert match, f"{code.__name__}: expected a first line `Description [kind].`; got {line!r}"
 
         def make(seed: int = 0) -> tuple[Any, tuple[Any, ...]]:
             rng = np.random.default_rng(seed)
-            own = shape if fixed or not seed else tuple(max(2, n + int(rng.integers(-1, 3))) for n in shape)
-            x = first(rng, own) if first else rng.normal(size=own)
+            size = shape if fixed or not seed else tuple(max(2, n + int(rng.integers(-1, 3))) for n in shape)
+            x = first(rng, size) if first else rng.normal(size=size)
             inputs = (x, second(rng, x)) if second else (x,)
-            with npx.keyed(seed, 0):  # the first values of parameters
+            with npx.keyed(seed, 0):  # initialization of parameters
                 if build:
                     return build(x), inputs
-                if inspect.isclass(what):
-                    return what(x.shape[-1]), inputs
-            return what() if factory else what, inputs
+                if inspect.isclass(code):
+                    return code(x.shape[-1]), inputs
+            return code() if factory else code, inputs
 
-        entries.append(Newcomer(what.__name__, found[2], found[1], make))
-        return what
+        entries.append(UserCode(code.__name__, match[2], match[1], make))
+        return code
 
     return decorate
 
 
 def right(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
-    return enter(RIGHT, *args, **kwargs)
+    return register(RIGHT, *args, **kwargs)
 
 
 def wrong(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
-    return enter(WRONG, *args, **kwargs)
+    return register(WRONG, *args, **kwargs)
 
 
-def check(newcomer: Newcomer, seed: int = 0) -> Any:
-    """What a newcomer would call: no strategy, no option."""
-    what, inputs = newcomer.make(seed)
+def check(code: UserCode, seed: int = 0) -> Any:
+    """Check user code with default options."""
+    subject, inputs = code.make(seed)
     random.seed(seed)
     np.random.seed(seed)
-    return check_layer(what, *inputs) if isinstance(what, Module) else check_operation(what, *inputs)
+    return check_layer(subject, *inputs) if isinstance(subject, Module) else check_operation(subject, *inputs)
 
 
 def weights(*shape: int) -> Parameter:
-    """A parameter of small random numbers."""
+    """Return a parameter with small random values."""
     return Parameter(npx.random.normal(npx.next_key(), shape) * 0.5)
 
 
 def rows(x: np.ndarray) -> np.ndarray:
-    """x (..., D) as (N, D)."""
+    """Reshape x (..., D) to (N, D)."""
     return x.reshape(-1, x.shape[-1])
 
 
 def ids(below: int) -> Callable[..., np.ndarray]:
-    """For `second`: a random integer below `below` for each row of x."""
+    """Return a function for `second`: a random integer below `below` for each row of x."""
     return lambda rng, x: rng.integers(0, below, size=x.shape[:-1])
 
 
-def naive(newcomer: Newcomer, seed: int = 0) -> float:
-    """The test that people write: central differences at the given input, in float64, for x and the parameters.
+def central_difference_error(code: UserCode, seed: int = 0) -> float:
+    """Return the largest error of the gradients of x and the parameters, relative to the largest derivative.
 
-    Returns the largest difference, relative to the largest slope.
+    This is the usual test: central differences at the given input, in float64.
     """
-    what, inputs = newcomer.make(seed)
-    named = list(what.named_parameters()) if isinstance(what, Module) else []
+    function, inputs = code.make(seed)
+    named = list(function.named_parameters()) if isinstance(function, Module) else []
     for _, p in named:
         p.data = p.data.astype(np.float64)
     leaves = [p for _, p in named]
     if inputs[0].dtype == np.float64:
         leaves.append(Tensor(inputs[0].copy(), requires_grad=True))
-    own = leaves[-1] if len(leaves) > len(named) else inputs[0]
+    x = leaves[-1] if len(leaves) > len(named) else inputs[0]
     others = [Tensor(a) if a.dtype == np.float64 else a for a in inputs[1:]]
 
     def call() -> Tensor:
         with npx.keyed(0, 0):
-            return what(own, *others)
+            return function(x, *others)
 
     y = call()
     g = np.asarray(np.random.default_rng(1).uniform(1, 2, size=y.shape).astype(y.dtype))
     backward(y, g.copy())
     worst = 0.0
     for leaf in leaves:
-        slopes = np.zeros(leaf.shape)
+        derivatives = np.zeros(leaf.shape)
         for i in np.ndindex(leaf.shape):
             value, sums = leaf.data[i], []
             for step in (1e-6, -1e-6):
                 leaf.data[i] = value + step
                 sums.append(float((call().data * g).sum()))
             leaf.data[i] = value
-            slopes[i] = (sums[0] - sums[1]) / 2e-6
+            derivatives[i] = (sums[0] - sums[1]) / 2e-6
         analytic = np.zeros(leaf.shape) if leaf.grad is None else leaf.grad
-        difference = float(np.abs(analytic - slopes).max() / (np.abs(slopes).max() + 1e-3))
+        difference = float(np.abs(analytic - derivatives).max() / (np.abs(derivatives).max() + 1e-3))
         worst = max(worst, difference if np.isfinite(difference) else np.inf)
     return worst

@@ -1,5 +1,6 @@
-"""Mutation testing for gradients: what `python -m autograd.testing mutate` (mutate.py) is made of.
+"""Mutation testing of gradients: the parts of `python -m autograd.testing mutate` (mutate.py).
 
-`backward_code.py` finds what runs on the way back alone, `rules.py` has the standard mistakes, `planting.py` plants
-them in a module's text, `running.py` runs the tests on each such text, through `planted.py`, a script of its own.
+`backward_code.py` finds the code that runs only in the backward pass, `rules.py` defines the mutation operators,
+`mutator.py` applies them to the source of a module, `runner.py` runs the tests on each mutant through the script
+`planted.py`.
 """

@@ -1,8 +1,8 @@
-"""Finds the backward code in a module's text: what runs on the way back alone, so that a mistake there is one.
+"""Find the backward code of a module: code that runs only in the backward pass, so that any change to it is a bug.
 
-For each raw function under @differentiable that is the vjp it returns (a nested function or lambda, or one that
-another function of the module makes), and each helper that is called from backward code only. Functions under
-`@kernel_name.gradient`, and fast versions of these, are backward code too. Nothing is imported or run.
+This is the vjp that each raw function under @differentiable returns (a nested function or lambda, or one that another
+function of the module returns), and each helper that only backward code calls. Functions under `@kernel_name.gradient`
+and their fast versions are backward code too. Nothing is imported or run.
 """
 
 import ast
@@ -15,16 +15,16 @@ GRADIENTS, GRADIENT, VALUE = "gradients", "gradient", "value"
 
 
 class Source:
-    """A module's text and its tree; each node knows its place in the text and the node that it is a part of."""
+    """The source of a module and its syntax tree, with the position and the parent of each node."""
 
     def __init__(self, text: str) -> None:
         self.tree = ast.parse(text)
-        self.data = text.encode()  # columns of a tree count bytes
+        self.data = text.encode()  # column offsets of a tree count bytes
         self.starts = [0, *accumulate(len(line) for line in self.data.splitlines(keepends=True))]
         self.parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
-        """Where a node begins and ends in `data`."""
+        """Return the start and end of a node in `data`."""
         assert node.end_lineno is not None and node.end_col_offset is not None
         return (
             self.starts[node.lineno - 1] + node.col_offset,
@@ -35,8 +35,8 @@ class Source:
         start, end = self.span(node)
         return self.data[start:end].decode()
 
-    def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The nodes that a node is a part of, the nearest first."""
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield the ancestors of a node, the nearest first."""
         while node in self.parents:
             node = self.parents[node]
             yield node
@@ -46,9 +46,9 @@ class Source:
 class Backward:
     """A function of the backward code.
 
-    `result`: "gradients", a tuple with one for each input; "gradient", one alone; "value", something on the way.
-    `operations` it belongs to; `inputs`: the names of the operation's leading arguments without a default. `root`:
-    called by the engine, not by other backward code; `made_at`: where raw functions return it.
+    result: "gradients", a tuple with one per input; "gradient", a single one; "value", an intermediate value.
+    inputs: the names of the operation's leading arguments without a default. operations: those that it belongs to.
+    root: the engine calls it, not other backward code. returned_at: the expressions that return it in raw functions.
     """
 
     node: Function
@@ -57,45 +57,45 @@ class Backward:
     inputs: list[str]
     operations: list[str] = field(default_factory=list)
     root: bool = False
-    made_at: list[ast.expr] = field(default_factory=list)
+    returned_at: list[ast.expr] = field(default_factory=list)
 
 
 def alternatives(value: ast.expr | None) -> list[ast.expr]:
-    """The values that a conditional expression chooses from; else the value."""
+    """Return the possible values of an expression: the branches if it is conditional."""
     if isinstance(value, ast.IfExp):
         return alternatives(value.body) + alternatives(value.orelse)
     return [] if value is None else [value]
 
 
-def inside(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function's own body, without those of functions and classes inside it."""
-    waiting = list(node.body) if isinstance(node, ast.FunctionDef) else [node.body] if hasattr(node, "body") else []
-    while waiting:
-        here = waiting.pop(0)
-        yield here
-        if not isinstance(here, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
-            waiting[:0] = list(ast.iter_child_nodes(here))
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a function's body, without those of nested functions and classes."""
+    queue = list(node.body) if isinstance(node, ast.FunctionDef) else [node.body] if hasattr(node, "body") else []
+    while queue:
+        child = queue.pop(0)
+        yield child
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            queue[:0] = list(ast.iter_child_nodes(child))
 
 
 def returned(function: Function) -> list[ast.expr]:
-    """What a function may return."""
+    """Return the expressions that a function may return."""
     if isinstance(function, ast.Lambda):
         return alternatives(function.body)
-    return [v for node in inside(function) if isinstance(node, ast.Return) for v in alternatives(node.value)]
+    return [v for node in own_nodes(function) if isinstance(node, ast.Return) for v in alternatives(node.value)]
 
 
 def leading(function: Function) -> list[str]:
-    """The names of the positional arguments without a default."""
+    """Return the names of the positional arguments without a default."""
     args = [*function.args.posonlyargs, *function.args.args]
     return [a.arg for a in args[: len(args) - len(function.args.defaults)]]
 
 
 class BackwardCode:
-    """All of a module's, in the order of its text, as `functions`; `operations`: the names of what has some."""
+    """The backward code of a module: `functions`, in source order, and the names of its `operations`."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.found: dict[Function, Backward] = {}
+        self.backward: dict[Function, Backward] = {}
         self.definitions: dict[ast.AST, dict[str, Function]] = {}
         for node in ast.walk(source.tree):
             if isinstance(node, ast.FunctionDef) and not isinstance(source.parents[node], ast.ClassDef):
@@ -114,23 +114,23 @@ class BackwardCode:
             self.follow_raw(name, function)
         for node in self.gradient_kernels():
             self.add(node, node.name, GRADIENT, leading(node), None)
-        self.operations = list(dict.fromkeys(name for b in self.found.values() for name in b.operations))
+        self.operations = list(dict.fromkeys(name for b in self.backward.values() for name in b.operations))
         self.add_helpers()
-        self.functions = sorted(self.found.values(), key=lambda b: source.span(b.node))
+        self.functions = sorted(self.backward.values(), key=lambda b: source.span(b.node))
 
     def define(self, node: ast.AST, name: str, function: Function) -> None:
         self.definitions.setdefault(self.scope(node), {})[name] = function
 
     def scope(self, node: ast.AST) -> ast.AST:
-        """The function or module in which a node stands."""
+        """Return the function or module that contains a node."""
         scopes = ast.FunctionDef, ast.Lambda, ast.Module
-        return next(outer for outer in self.source.around(node) if isinstance(outer, scopes))
+        return next(outer for outer in self.source.ancestors(node) if isinstance(outer, scopes))
 
     def resolve(self, name: ast.expr) -> Function | None:
-        """The function of this module that a name stands for where it is used."""
+        """Return the function of this module that a name refers to at its position."""
         if not isinstance(name, ast.Name):
             return None
-        for outer in self.source.around(name):
+        for outer in self.source.ancestors(name):
             if isinstance(outer, (ast.FunctionDef, ast.Lambda)) and name.id in {a.arg for a in arguments(outer)}:
                 return None
             if name.id in self.definitions.get(outer, {}):
@@ -138,18 +138,18 @@ class BackwardCode:
         return None
 
     def differentiable(self) -> Iterator[tuple[str, Function]]:
-        """The raw functions: those under @differentiable, or handed to it."""
+        """Yield the name and node of each raw function: decorated with @differentiable or passed to it."""
         tree = self.source.tree
         imported = [a for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for a in node.names]
         names = {"differentiable", *(a.asname for a in imported if a.name == "differentiable" and a.asname)}
 
-        def marks(f: ast.expr) -> bool:
+        def is_differentiable(f: ast.expr) -> bool:
             return f.id in names if isinstance(f, ast.Name) else isinstance(f, ast.Attribute) and f.attr in names
 
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and any(marks(d) for d in node.decorator_list):
+            if isinstance(node, ast.FunctionDef) and any(is_differentiable(d) for d in node.decorator_list):
                 yield node.name, node
-            elif isinstance(node, ast.Call) and marks(node.func) and node.args:
+            elif isinstance(node, ast.Call) and is_differentiable(node.func) and node.args:
                 function = node.args[0] if isinstance(node.args[0], ast.Lambda) else self.resolve(node.args[0])
                 target = self.source.parents[node]
                 if isinstance(function, ast.FunctionDef):
@@ -159,7 +159,7 @@ class BackwardCode:
                     yield target.targets[0].id if named else f"lambda in line {node.lineno}", function  # type: ignore
 
     def gradient_kernels(self) -> Iterator[ast.FunctionDef]:
-        """Functions under `@kernel_name.gradient`, and under `@such_a_gradient.fast(...)`."""
+        """Yield the functions under `@kernel_name.gradient` and their fast versions, `@gradient_name.fast(...)`."""
         functions = [node for node in ast.walk(self.source.tree) if isinstance(node, ast.FunctionDef)]
         pairs = [(node, d.func if isinstance(d, ast.Call) else d) for node in functions for d in node.decorator_list]
         attributes = [(node, d) for node, d in pairs if isinstance(d, ast.Attribute)]
@@ -169,74 +169,74 @@ class BackwardCode:
                 yield node
 
     def follow_raw(self, operation: str, function: Function) -> None:
-        """Find the vjps in what a raw function returns: (output, vjp), or what another raw function does."""
+        """Find the vjps that a raw function returns: in (output, vjp), or through another raw function."""
         for value in returned(function):
             if isinstance(value, ast.Tuple) and len(value.elts) == 2:
                 for vjp in alternatives(value.elts[1]):
                     self.follow(vjp, operation, leading(function), vjp)
             elif isinstance(value, ast.Call) and (other := self.resolve(value.func)) not in (None, function):
                 assert other is not None
-                self.follow_raw(operation, other)  # shared by operations, perhaps
+                self.follow_raw(operation, other)  # operations may share it
 
-    def follow(self, value: ast.expr, operation: str, inputs: list[str], made_at: ast.expr) -> None:
-        """Find the vjp that an expression gives."""
+    def follow(self, value: ast.expr, operation: str, inputs: list[str], returned_at: ast.expr) -> None:
+        """Find the vjp that an expression evaluates to."""
         function = value if isinstance(value, ast.Lambda) else self.resolve(value)
         if function:
-            self.add(function, operation, GRADIENTS, inputs, made_at)
+            self.add(function, operation, GRADIENTS, inputs, returned_at)
         elif isinstance(value, ast.Call):
-            maker = self.resolve(value.func)
-            if maker and isinstance(self.source.parents[maker], ast.ClassDef):
-                self.add(maker, operation, GRADIENTS, inputs, made_at)
-            elif maker:
-                for made in returned(maker):
-                    self.follow(made, operation, inputs, made_at)
-            else:  # partial(vjp, ...), and whatever else may be wrapped around it
+            factory = self.resolve(value.func)
+            if factory and isinstance(self.source.parents[factory], ast.ClassDef):
+                self.add(factory, operation, GRADIENTS, inputs, returned_at)
+            elif factory:
+                for value in returned(factory):
+                    self.follow(value, operation, inputs, returned_at)
+            else:  # partial(vjp, ...) and other wrappers
                 for argument in value.args:
                     if isinstance(argument, ast.Lambda) or self.resolve(argument):
-                        self.follow(argument, operation, inputs, made_at)
+                        self.follow(argument, operation, inputs, returned_at)
 
-    def add(self, node: Function, operation: str, result: str, inputs: list[str], made_at: ast.expr | None) -> None:
-        backward = self.found.setdefault(node, Backward(node, operation, result, inputs, root=True))
+    def add(self, node: Function, operation: str, result: str, inputs: list[str], returned_at: ast.expr | None) -> None:
+        backward = self.backward.setdefault(node, Backward(node, operation, result, inputs, root=True))
         if operation not in backward.operations:
             backward.operations.append(operation)
-        if made_at is not None and made_at not in backward.made_at:
-            backward.made_at.append(made_at)
+        if returned_at is not None and returned_at not in backward.returned_at:
+            backward.returned_at.append(returned_at)
 
     def add_helpers(self) -> None:
-        """Add the functions that are named in backward code, and nowhere outside it."""
+        """Add the functions that only backward code refers to."""
         uses: dict[Function, list[ast.Name]] = {}
         for node in ast.walk(self.source.tree):
             if isinstance(node, ast.Name) and (function := self.resolve(node)):
                 uses.setdefault(function, []).append(node)
-        candidates = [f for f in uses if f not in self.found and f not in self.raw]
+        candidates = [f for f in uses if f not in self.backward and f not in self.raw]
 
-        def named_outside(function: Function) -> bool:
-            backward = {*self.found, *candidates}
-            return any(not backward & set(self.source.around(name)) for name in uses[function])
+        def is_used_outside(function: Function) -> bool:
+            backward = {*self.backward, *candidates}
+            return any(not backward & set(self.source.ancestors(name)) for name in uses[function])
 
-        while any(map(named_outside, candidates)):  # what only calls them is outside then, too
-            candidates = [f for f in candidates if not named_outside(f)]
-        waiting = list(self.found.values())
-        while waiting:
-            caller = waiting.pop(0)
+        while any(map(is_used_outside, candidates)):  # removing one may expose its helpers
+            candidates = [f for f in candidates if not is_used_outside(f)]
+        queue = list(self.backward.values())
+        while queue:
+            caller = queue.pop(0)
             for function in candidates:
-                called = [name for name in uses[function] if caller.node in self.source.around(name)]
-                if not called:
+                names = [name for name in uses[function] if caller.node in self.source.ancestors(name)]
+                if not names:
                     continue
-                calls = [self.source.parents[name] for name in called]
-                whole = any(call in returned(caller.node) for call in calls) and caller.result != VALUE
-                known = self.found.get(function)
+                calls = [self.source.parents[name] for name in names]
+                is_result = any(call in returned(caller.node) for call in calls) and caller.result != VALUE
+                known = self.backward.get(function)
                 helper = known or Backward(
-                    function, getattr(function, "name", called[0].id), caller.result if whole else VALUE, []
+                    function, getattr(function, "name", names[0].id), caller.result if is_result else VALUE, []
                 )
                 new = [name for name in caller.operations if name not in helper.operations]
                 if new or not known:
                     helper.operations += new
-                    self.found[function] = helper
-                    waiting.append(helper)
+                    self.backward[function] = helper
+                    queue.append(helper)
 
 
 def arguments(function: Function) -> list[ast.arg]:
-    """All arguments that a function names."""
+    """Return all named arguments of a function."""
     a = function.args
     return [*a.posonlyargs, *a.args, *a.kwonlyargs, *([a.vararg] if a.vararg else []), *([a.kwarg] if a.kwarg else [])]

@@ -1,12 +1,12 @@
-"""Runs pytest with one module replaced by a text of it with a mistake. `mutate.py` starts this file as a script.
+"""Run pytest with the source of one module replaced by a mutant. runner.py starts this file as a script.
 
-    python -P autograd/testing/planted.py ORDERS.json [pytest arguments]
+    python -P autograd/testing/mutation/planted.py TASK.json [pytest arguments]
 
-It imports neither autograd nor NumPy: what it replaces may be autograd/operations.py itself, which everything imports,
-so the import hook has to stand before anything of the house is loaded. Orders, as JSON: `file`, the module's path;
-`text`, what is to be run instead; `leave_out`, ids of tests not to run; `first`, ids of tests in the order in which
-they are to run, before all others; `limit`, seconds of processor time, or null; `result`, where to write, as JSON,
-whether the module was loaded, which tests reached which places, the first failure.
+It imports neither autograd nor NumPy: the replaced module may be autograd/operations.py, which all packages import, so
+the import hook must be installed before any of them is loaded. The task is a JSON object: `file`, the path of the
+module; `text`, the source to run instead; `skip`, ids of tests not to run; `first`, ids of tests to run first, in
+order; `limit`, seconds of CPU time, or null; `result`, the file for the result: whether the module was loaded, which
+tests reached which places, and the first failure.
 """
 
 import importlib.machinery
@@ -20,40 +20,40 @@ from functools import wraps
 from types import ModuleType
 from typing import Any, cast
 
-import pytest  # not yet its plugins, which may import more
+import pytest  # its plugins, which may import more, are loaded later
 
 
 class planted:
-    """The mistakes that take more than a changed expression. The module finds them under this name."""
+    """Mutations that need more than a changed expression; the name `planted` is defined in the mutated module."""
 
     last_vjp: Callable[..., Any]
-    before: Any = None
-    test = ""  # that runs now; "" between tests
-    reached_by: dict[int, set[str]] = {}  # number of a place -> the tests that reach it
-    can_change: set[int] = set()  # numbers of places where a mistake would change something
+    previous: Any = None
+    test = ""  # id of the running test; "" between tests
+    reached_by: dict[int, set[str]] = {}  # index of a place -> ids of the tests that reach it
+    can_change: set[int] = set()  # indices of places where the mutant differs from the original
 
     @staticmethod
     def changed(gradients: Any, change: Callable[[Any], Any], i: int | None = None) -> Any:
-        """The gradient, or the i-th of several, changed; None stays None."""
+        """Return the gradient, or a tuple of which the i-th is changed; None stays None."""
         if i is None:
             return None if gradients is None else change(gradients)
         return tuple(planted.changed(gx, change) if k == i else gx for k, gx in enumerate(gradients))
 
     @staticmethod
     def exchanged(gradients: Any, i: int) -> Any:
-        """The gradients, the i-th and the next one in each other's place."""
+        """Return the gradients with the i-th and the next one swapped."""
         gradients = list(gradients)
         gradients[i : i + 2] = gradients[i : i + 2][::-1]
         return tuple(gradients)
 
     @staticmethod
     def rounded(gx: Any, dtype: str) -> Any:
-        """Cast to a shorter dtype on the way, and back."""
+        """Round to a narrower dtype and convert back."""
         return gx.astype(dtype).astype(gx.dtype) if hasattr(gx, "astype") else gx
 
     @staticmethod
     def written_over(g: Any, gx: Any) -> Any:
-        """Computed where the incoming gradient g lies, if it fits there."""
+        """Store the result in the incoming gradient g, if shape and dtype agree."""
         if not fits(gx, g):
             return gx
         g[...] = gx
@@ -61,22 +61,22 @@ class planted:
 
     @staticmethod
     def vjp_of_last_call(vjp: Callable[..., Any]) -> Callable[..., Any]:
-        """A vjp that uses what the last call of the operation kept, not its own."""
+        """Return a vjp that uses the values saved by the latest call of the operation."""
         planted.last_vjp = vjp
         return wraps(vjp)(lambda *args: planted.last_vjp(*args))
 
     @staticmethod
     def of_call_before(gradients: Any) -> Any:
-        """What the call before gave, where the shapes are the same: a workspace that is filled too late."""
-        before, planted.before = planted.before, gradients
-        return before if shapes(before) == shapes(gradients) else gradients
+        """Return the result of the previous call if the shapes agree, as a workspace does that is filled too late."""
+        previous, planted.previous = planted.previous, gradients
+        return previous if shapes(previous) == shapes(gradients) else gradients
 
     @staticmethod
     def reached(value: Any, *places: tuple[int, int | None, Any]) -> Any:
-        """Note that the test that runs now got here.
+        """Record that the running test reaches these places, and where a mutant would change anything.
 
-        Of each place (number of a mistake, which of the gradients in the value it is about, the incoming gradient if
-        it would be written over) also whether there is something to change.
+        A place is (index of the mutant, index of the mutated gradient in the value or None, the incoming gradient if
+        the mutant overwrites it).
         """
         for number, i, g in places:
             planted.reached_by.setdefault(number, set()).add(planted.test)
@@ -87,7 +87,7 @@ class planted:
 
 
 def fits(gx: Any, g: Any) -> bool:
-    """Whether a gradient can be written where another lies."""
+    """Return whether an array can be stored in another."""
     return bool(getattr(g, "ndim", 0)) and (g.shape, g.dtype) == (getattr(gx, "shape", None), gx.dtype)
 
 
@@ -98,7 +98,7 @@ def shapes(gradients: Any) -> Any:
 
 
 class Loader(importlib.machinery.SourceFileLoader):
-    """Runs the given text as the module of this path; no bytecode is read or written."""
+    """Runs the given source as the module of this path; no bytecode is read or written."""
 
     text = ""
     loaded = False
@@ -113,7 +113,7 @@ class Loader(importlib.machinery.SourceFileLoader):
 
 
 class Finder:
-    """First in sys.meta_path: finds what the others find, and takes over the one file, under whatever name."""
+    """First in sys.meta_path: finds what the other finders find, and replaces the loader of one file."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -132,17 +132,17 @@ class Finder:
         return None
 
 
-class Watch:
-    """A pytest plugin: which test runs, which are left out, and the first failure."""
+class Plugin:
+    """A pytest plugin that tracks the running test, deselects and orders tests, and records the first failure."""
 
-    def __init__(self, finder: Finder, leave_out: list[str], first: list[str]) -> None:
-        self.finder, self.leave_out = finder, set(leave_out)
-        self.places = {nodeid: place for place, nodeid in enumerate(first)}
+    def __init__(self, finder: Finder, skip: list[str], first: list[str]) -> None:
+        self.finder, self.skip = finder, set(skip)
+        self.order = {nodeid: position for position, nodeid in enumerate(first)}
         self.failure: list[str] = []
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_load_initial_conftests(self) -> Iterator[None]:
-        """Before profiles are made: hypothesis may stop at the first failure, which nobody reads."""
+        """Before test profiles are defined: skip shrinking, because nobody reads the failing example."""
         if "hypothesis" in sys.modules:
             from hypothesis import Phase, settings
 
@@ -152,14 +152,14 @@ class Watch:
         return (yield)
 
     def pytest_configure(self) -> None:
-        sys.meta_path.remove(cast(Any, self.finder))  # pytest has put its own hook in front
+        sys.meta_path.remove(cast(Any, self.finder))  # pytest inserted its own hook in front
         sys.meta_path.insert(0, cast(Any, self.finder))
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
-        left_out = [item for item in items if item.nodeid in self.leave_out]
-        items[:] = [item for item in items if item.nodeid not in self.leave_out]
-        items.sort(key=lambda item: self.places.get(item.nodeid, len(self.places)))
-        config.hook.pytest_deselected(items=left_out)
+        deselected = [item for item in items if item.nodeid in self.skip]
+        items[:] = [item for item in items if item.nodeid not in self.skip]
+        items.sort(key=lambda item: self.order.get(item.nodeid, len(self.order)))
+        config.hook.pytest_deselected(items=deselected)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         planted.test = nodeid
@@ -175,25 +175,26 @@ class Watch:
             self.failure = [node.nodeid, f"{type(error).__name__}: {first}", "crashed" if crashed else "found"]
 
 
-def main(orders_file: str, arguments: list[str]) -> int:
-    with open(orders_file, encoding="utf-8") as file:
-        orders = json.load(file)
-    if orders["limit"]:
-        seconds = math.ceil(orders["limit"])
+def main(task_file: str, arguments: list[str]) -> int:
+    """Run the task and return the exit status of pytest."""
+    with open(task_file, encoding="utf-8") as file:
+        task = json.load(file)
+    if task["limit"]:
+        seconds = math.ceil(task["limit"])
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-    Loader.text = orders["text"]
-    finder = Finder(orders["file"])
+    Loader.text = task["text"]
+    finder = Finder(task["file"])
     sys.meta_path.insert(0, cast(Any, finder))
     sys.path.insert(0, os.getcwd())  # as `python -m pytest` does
-    watch = Watch(finder, orders["leave_out"], orders["first"])
-    status = int(pytest.main(arguments, plugins=[watch]))
+    plugin = Plugin(finder, task["skip"], task["first"])
+    status = int(pytest.main(arguments, plugins=[plugin]))
     result = {
         "loaded": Loader.loaded,
-        "failure": watch.failure,
+        "failure": plugin.failure,
         "reached_by": {place: sorted(tests) for place, tests in planted.reached_by.items()},
         "can_change": sorted(planted.can_change),
     }
-    with open(orders["result"], "w", encoding="utf-8") as file:
+    with open(task["result"], "w", encoding="utf-8") as file:
         json.dump(result, file)
     return status
 

@@ -1,11 +1,11 @@
-"""The standard mistakes in a gradient: each rule is shown a piece of backward code and gives what might stand there.
+"""The mutation operators: each rule takes a node of the backward code and yields replacements.
 
     @rule("sign")
-    def signs(piece, place): ...; yield made("a + b", a=piece.left, b=piece.right)      # for a - b
+    def signs(node, context): ...; yield template("a + b", a=node.left, b=node.right)      # for a - b
 
-`piece` is an expression or a statement (a node of Python's `ast`). A rule yields trees that stand for it, or pairs
-(node, tree) where only a part changes. Indices, shapes and conditions on shapes are left alone (`numeric`): a mistake
-there rarely runs at all. What no expression can say is a call of `planted`, a class in planted.py.
+A node is an expression or a statement of Python's `ast`. A rule yields trees that replace it, or pairs (inner node,
+tree) that replace a part of it. Indices, shapes and conditions on shapes are not mutated (`numeric`): such mutants
+usually crash. Mutations that are not an expression call a method of the class `planted` in planted.py.
 """
 
 import ast
@@ -13,21 +13,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 KINDS = {
-    "sign": "a minus lost or added",
-    "factor": "twice or half the gradient, a factor or a denominator lost",
-    "lost reduction": "no sum, only the first of its terms, a mean instead",
-    "swapped operands": "b - a for a - b, another input's value, two gradients exchanged",
-    "dropped term": "one term of a sum lost",
-    "wrong axis": "another axis, a transpose or a reversal lost",
+    "sign": "a minus added or removed",
+    "factor": "the gradient doubled or halved, a factor or denominator removed",
+    "lost reduction": "a sum removed, replaced by its first term or by a mean",
+    "swapped operands": "b - a for a - b, the value of another input, two gradients swapped",
+    "dropped term": "one term of a sum removed",
+    "wrong axis": "another axis, a transpose or a reversal removed",
     "detached input": "no gradient for one of the inputs",
-    "overwritten repeat": "= for +=: of several gradients for one place the last wins",
-    "stale workspace": "what another call kept or gave",
-    "changed comparison": ">= for >, a mask inverted, the branches of a choice exchanged, the least for the largest",
-    "changed power": "an exponent one too small, a root or a square lost",
-    "rounded": "through float32 or float16 on the way",
+    "overwritten repeat": "= for +=, so that the last of several gradients for one entry wins",
+    "stale workspace": "a value that another call saved or returned",
+    "changed comparison": ">= for >, an inverted mask, swapped branches, min for max",
+    "changed power": "an exponent decreased by one, a root or a square removed",
+    "rounded": "an intermediate value rounded to float32 or float16",
     "gradient written over": "the incoming gradient used as a workspace",
 }
-# What is done to any gradient gx that a function gives back, whose incoming one is g.
+# Mutations of any returned gradient gx of a function with incoming gradient g.
 ON_A_GRADIENT = [
     ("sign", "-gx"),
     ("factor", "2 * gx"),
@@ -37,7 +37,7 @@ ON_A_GRADIENT = [
     ("rounded", "planted.rounded(gx, 'float16')"),
     ("gradient written over", "planted.written_over(g, gx)"),
 ]
-# Calls with no numbers in them, and those with numbers in the first place alone: what follows are shapes and orders.
+# Calls without numbers in their arguments, and calls with numbers in the first argument only; the others are shapes.
 WITHOUT_NUMBERS = {"arange", "empty", "empty_like", "full", "getattr", "hasattr", "isinstance", "len", "ones"}
 WITHOUT_NUMBERS |= {"ones_like", "range", "type", "zeros", "zeros_like", "zip"}
 NUMBERS_FIRST = {"astype", "broadcast_to", "expand_dims", "moveaxis", "repeat", "reshape", "roll", "sorted", "split"}
@@ -53,68 +53,68 @@ ABOUT_SHAPES = {"shape", "ndim", "size", "dtype", "itemsize"}
 
 
 @dataclass
-class Place:
-    """Where a rule looks: `inputs`, names of the operation's arrays; `modules`: names that are modules, as np is."""
+class Context:
+    """The context of a node: the names of the operation's `inputs`, and names that refer to `modules`, such as np."""
 
     inputs: list[str]
     modules: set[str]
 
     def subject(self, call: ast.Call) -> tuple[ast.expr | None, list[ast.expr]]:
-        """x and the other positional arguments of np.f(x, ...), f(x, ...) and x.f(...) alike."""
+        """Return x and the other positional arguments of np.f(x, ...), f(x, ...) or x.f(...)."""
         f = call.func
         if isinstance(f, ast.Attribute) and getattr(f.value, "id", None) not in self.modules:
             return f.value, call.args
         return (call.args[0], call.args[1:]) if call.args else (None, [])
 
 
-Piece = ast.expr | ast.stmt
-Change = ast.AST | tuple[Piece, ast.AST]
-Rule = Callable[[ast.AST, Place], Iterator[Change]]
+Node = ast.expr | ast.stmt
+Change = ast.AST | tuple[Node, ast.AST]
+Rule = Callable[[ast.AST, Context], Iterator[Change]]
 RULES: list[tuple[str, Rule]] = []
 
 
 def rule(kind: str) -> Callable[[Rule], Rule]:
-    """Enter the decorated rule as one of that kind."""
+    """Register the decorated rule under a kind."""
 
-    def enter(function: Rule) -> Rule:
+    def register(function: Rule) -> Rule:
         RULES.append((kind, function))
         return function
 
-    return enter
+    return register
 
 
-def made(template: str, **parts: ast.AST) -> ast.AST:
-    """The tree of a text in which the names given stand for other trees."""
+def template(text: str, **parts: ast.AST) -> ast.AST:
+    """Parse an expression or statement and substitute trees for the given names."""
 
     class Fill(ast.NodeTransformer):
         def visit_Name(self, name: ast.Name) -> ast.AST:
             return parts.get(name.id, name)
 
-    statement = Fill().visit(ast.parse(template).body[0])
+    statement = Fill().visit(ast.parse(text).body[0])
     return statement.value if isinstance(statement, ast.Expr) else statement
 
 
 def called(node: ast.AST) -> str:
-    """The last part of the name of what is called; "" for what is no call."""
+    """Return the last part of the name of the called function; "" if the node is not a call."""
     if not isinstance(node, ast.Call):
         return ""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def renamed(call: ast.Call, name: str) -> ast.Call:
-    """The same call of another function or method."""
+    """Return the same call with another function or method name."""
     f = call.func
     function = ast.Attribute(f.value, name) if isinstance(f, ast.Attribute) else ast.Name(name)
     return ast.Call(function, call.args, call.keywords)
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:
-    """The value of a keyword argument."""
+    """Return the value of a keyword argument."""
     return next((k.value for k in call.keywords if k.arg == name), None)
 
 
 def integer(node: ast.AST | None) -> int | None:
-    """The value of a written whole number."""
+    """Return the value of an integer literal, else None."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         positive = integer(node.operand)
         return None if positive is None else -positive
@@ -123,7 +123,7 @@ def integer(node: ast.AST | None) -> int | None:
 
 
 def about_shapes(comparison: ast.AST) -> bool:
-    """Whether it asks for shapes, lengths, kinds or None, not for numbers."""
+    """Return whether a comparison is about shapes, lengths, types or None instead of numbers."""
     return any(
         getattr(part, "attr", None) in ABOUT_SHAPES
         or called(part) in WITHOUT_NUMBERS
@@ -132,12 +132,12 @@ def about_shapes(comparison: ast.AST) -> bool:
     )
 
 
-def numeric(node: ast.AST, place: Place) -> Iterator[ast.AST]:
-    """A node, and all in it whose values go into the gradient: no indices, shapes, axes, nor conditions on them."""
+def numeric(node: ast.AST, context: Context) -> Iterator[ast.AST]:
+    """Yield a node and its descendants that affect numbers: no indices, shapes, axes or conditions on them."""
     if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.Raise, ast.Assert, ast.JoinedStr)):
         return
     if isinstance(node, (ast.BinOp, ast.UnaryOp)) and any(isinstance(n, ast.FloorDiv) for n in ast.walk(node)):
-        return  # it counts something
+        return  # a count
     yield node
     for name, value in ast.iter_fields(node):
         parts = [part for part in (value if isinstance(value, list) else [value]) if isinstance(part, ast.AST)]
@@ -149,31 +149,31 @@ def numeric(node: ast.AST, place: Place) -> Iterator[ast.AST]:
             continue
         if name == "args" and called(node) in NUMBERS_FIRST:
             assert isinstance(node, ast.Call)
-            parts = [part for part in parts if part is place.subject(node)[0]]
+            parts = [part for part in parts if part is context.subject(node)[0]]
         for part in parts:
-            yield from numeric(part, place)
+            yield from numeric(part, context)
 
 
 @rule("sign")
-def signs(piece: ast.AST, place: Place) -> Iterator[Change]:
-    match piece:
+def signs(node: ast.AST, context: Context) -> Iterator[Change]:
+    match node:
         case ast.UnaryOp(op=ast.USub(), operand=x) if not isinstance(x, ast.Constant):
             yield x
         case ast.BinOp(left=a, op=ast.Add(), right=b):
-            yield made("a - b", a=a, b=b)
+            yield template("a - b", a=a, b=b)
         case ast.BinOp(left=a, op=ast.Sub(), right=b):
-            yield made("a + b", a=a, b=b)
+            yield template("a + b", a=a, b=b)
         case ast.AugAssign(target=x, op=ast.Add(), value=a):
-            yield made("x -= a", x=x, a=a)
+            yield template("x -= a", x=x, a=a)
         case ast.AugAssign(target=x, op=ast.Sub(), value=a):
-            yield made("x += a", x=x, a=a)
-        case ast.Call(args=[_, _]) if called(piece) in ("add", "subtract"):
-            yield renamed(piece, {"add": "subtract", "subtract": "add"}[called(piece)])
+            yield template("x += a", x=x, a=a)
+        case ast.Call(args=[_, _]) if called(node) in ("add", "subtract"):
+            yield renamed(node, {"add": "subtract", "subtract": "add"}[called(node)])
 
 
 @rule("factor")
-def factors(piece: ast.AST, place: Place) -> Iterator[Change]:
-    match piece:
+def factors(node: ast.AST, context: Context) -> Iterator[Change]:
+    match node:
         case ast.BinOp(left=a, op=ast.Mult(), right=b):
             yield from (x for x in (a, b) if not isinstance(x, ast.Constant))
         case ast.BinOp(left=a, op=ast.Div()) if not isinstance(a, ast.Constant):
@@ -183,40 +183,40 @@ def factors(piece: ast.AST, place: Place) -> Iterator[Change]:
 
 
 @rule("lost reduction")
-def reductions(piece: ast.AST, place: Place) -> Iterator[Change]:
-    if not isinstance(piece, ast.Call):
+def reductions(node: ast.AST, context: Context) -> Iterator[Change]:
+    if not isinstance(node, ast.Call):
         return
-    x, others = place.subject(piece)
+    x, others = context.subject(node)
     if x is None:
         return
-    if called(piece) in ("unbroadcast", "sum_to", "sum_to_shape"):
+    if called(node) in ("unbroadcast", "sum_to", "sum_to_shape"):
         yield x
-    if called(piece) in ("sum", "mean"):
+    if called(node) in ("sum", "mean"):
         yield x
-        yield renamed(piece, "mean" if called(piece) == "sum" else "sum")
-        axis = integer(keyword(piece, "axis") or (others[0] if others else None))
+        yield renamed(node, "mean" if called(node) == "sum" else "sum")
+        axis = integer(keyword(node, "axis") or (others[0] if others else None))
         if axis is not None:
-            first = "[0]" if getattr(keyword(piece, "keepdims"), "value", False) else "0"
-            yield made(f"x.take({first}, axis={axis})", x=x)
+            first = "[0]" if getattr(keyword(node, "keepdims"), "value", False) else "0"
+            yield template(f"x.take({first}, axis={axis})", x=x)
 
 
 @rule("swapped operands")
-def swaps(piece: ast.AST, place: Place) -> Iterator[Change]:
-    match piece:
+def swaps(node: ast.AST, context: Context) -> Iterator[Change]:
+    match node:
         case ast.BinOp(left=a, op=(ast.Sub() | ast.Div() | ast.MatMult()) as op, right=b):
             yield ast.BinOp(b, op, a)
-        case ast.Call(args=[a, b]) if called(piece) in ("subtract", "divide"):
-            yield ast.Call(piece.func, [b, a], piece.keywords)
-    match piece:
+        case ast.Call(args=[a, b]) if called(node) in ("subtract", "divide"):
+            yield ast.Call(node.func, [b, a], node.keywords)
+    match node:
         case ast.BinOp(left=a, op=ast.Sub() | ast.Mult() | ast.Div() | ast.MatMult(), right=b):
             for x in (a, b):  # the value of another input
-                if isinstance(x, ast.Name) and x.id in place.inputs and len(place.inputs) > 1:
-                    yield x, ast.Name(place.inputs[place.inputs.index(x.id) - 1])
+                if isinstance(x, ast.Name) and x.id in context.inputs and len(context.inputs) > 1:
+                    yield x, ast.Name(context.inputs[context.inputs.index(x.id) - 1])
 
 
 @rule("dropped term")
-def terms(piece: ast.AST, place: Place) -> Iterator[Change]:
-    match piece:
+def terms(node: ast.AST, context: Context) -> Iterator[Change]:
+    match node:
         case ast.BinOp(left=a, op=ast.Add(), right=b):
             yield a
             yield b
@@ -227,61 +227,61 @@ def terms(piece: ast.AST, place: Place) -> Iterator[Change]:
 
 
 @rule("wrong axis")
-def axes(piece: ast.AST, place: Place) -> Iterator[Change]:
-    match piece:
+def axes(node: ast.AST, context: Context) -> Iterator[Change]:
+    match node:
         case ast.Attribute(value=x, attr="T" | "mT"):
             yield x
         case ast.Subscript(value=x, slice=ast.Slice(step=step)) if integer(step) == -1:
             yield x
-    if not isinstance(piece, ast.Call):
+    if not isinstance(node, ast.Call):
         return
-    array, others = place.subject(piece)
-    if array is not None and called(piece) in REORDERING:
+    array, others = context.subject(node)
+    if array is not None and called(node) in REORDERING:
         yield array
-    positional = others and called(piece) in ALONG_AN_AXIS and isinstance(piece.func, ast.Attribute)  # not min(a, b)
-    axis = keyword(piece, "axis") or (others[0] if positional else None)
+    positional = others and called(node) in ALONG_AN_AXIS and isinstance(node.func, ast.Attribute)  # not min(a, b)
+    axis = keyword(node, "axis") or (others[0] if positional else None)
     match axis:
         case None | ast.Constant(value=None):
             pass
         case ast.Tuple(elts=[first, *_]):
             yield axis, first
         case _:
-            yield axis, made("-1" if integer(axis) == 0 else "0")
+            yield axis, template("-1" if integer(axis) == 0 else "0")
 
 
 @rule("overwritten repeat")
-def repeats(piece: ast.AST, place: Place) -> Iterator[Change]:
-    match piece:
+def repeats(node: ast.AST, context: Context) -> Iterator[Change]:
+    match node:
         case ast.AugAssign(target=x, op=ast.Add(), value=a):
-            yield made("x = a", x=x, a=a)
+            yield template("x = a", x=x, a=a)
         case ast.Expr(value=ast.Call(func=ast.Attribute() as f, args=[x, i, a])) if "add" in ast.unparse(f):
             if f.attr in ("at", "add_at"):
-                yield made("x[i] = a", x=x, i=i, a=a)
+                yield template("x[i] = a", x=x, i=i, a=a)
 
 
 @rule("changed comparison")
-def comparisons(piece: ast.AST, place: Place) -> Iterator[Change]:
-    match piece:
-        case ast.Compare(left=a, ops=[op], comparators=[b]) if not about_shapes(piece):
+def comparisons(node: ast.AST, context: Context) -> Iterator[Change]:
+    match node:
+        case ast.Compare(left=a, ops=[op], comparators=[b]) if not about_shapes(node):
             for table in (STRICTER, INVERTED):
                 if type(op) in table:
                     yield ast.Compare(a, [table[type(op)]()], [b])
         case ast.UnaryOp(op=ast.Invert(), operand=x):
             yield x
-        case ast.Call(args=[condition, a, b]) if called(piece) == "where":
-            yield ast.Call(piece.func, [condition, b, a], piece.keywords)
-        case ast.Call(func=ast.Attribute()) if called(piece) in OPPOSITE:
-            yield renamed(piece, OPPOSITE[called(piece)])
+        case ast.Call(args=[condition, a, b]) if called(node) == "where":
+            yield ast.Call(node.func, [condition, b, a], node.keywords)
+        case ast.Call(func=ast.Attribute()) if called(node) in OPPOSITE:
+            yield renamed(node, OPPOSITE[called(node)])
 
 
 @rule("changed power")
-def powers(piece: ast.AST, place: Place) -> Iterator[Change]:
-    match piece:
+def powers(node: ast.AST, context: Context) -> Iterator[Change]:
+    match node:
         case ast.BinOp(left=x, op=ast.Pow(), right=n):
             exponent = integer(n)
-            lower = made("n - 1", n=n) if exponent is None else made(str(exponent - 1))
-            yield x if exponent == 2 else made("x**n", x=x, n=lower)
-        case ast.Call() if called(piece) in ("sqrt", "square"):
-            under, _ = place.subject(piece)
+            lower = template("n - 1", n=n) if exponent is None else template(str(exponent - 1))
+            yield x if exponent == 2 else template("x**n", x=x, n=lower)
+        case ast.Call() if called(node) in ("sqrt", "square"):
+            under, _ = context.subject(node)
             if under is not None:
                 yield under

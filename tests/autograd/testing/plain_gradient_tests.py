@@ -1,6 +1,6 @@
-"""What one writes without the kit: each operation once, on friendly numbers, against a plain central difference.
+"""Plain gradient tests: each operation once, on well-behaved numbers, compared with central differences.
 
-docs/mutate.md measures with it which mistakes such tests miss. It is no part of the suite; run it by its path:
+docs/mutate.md measures which bugs such tests miss. The file is not part of the suite:
 `python -m autograd.testing mutate autograd.operations --tests tests/autograd/testing/plain_gradient_tests.py`.
 """
 
@@ -15,23 +15,23 @@ from tests.user_layer import RMSNorm, rms_norm
 
 
 def compare(function, *arrays, step=1e-5, tolerance=1e-3):
-    """The gradients of sum(function(arrays) * weights), weights at random, entry by entry."""
+    """Compare the gradients of sum(function(arrays) * weights), for random weights, entry by entry."""
     tensors = [Tensor(x, requires_grad=True) for x in arrays]
     output = function(*tensors)
     weights = np.random.default_rng(1).normal(size=output.shape)
     output.backward(weights)
     for x, tensor in zip(arrays, tensors, strict=True):
         for index in np.ndindex(x.shape):
-            kept, sums = x[index], []
-            for moved in (kept + step, kept - step):
-                x[index] = moved
+            value, sums = x[index], []
+            for shifted in (value + step, value - step):
+                x[index] = shifted
                 sums.append((function(*map(Tensor, arrays)).data * weights).sum())
-            x[index] = kept
+            x[index] = value
             assert abs((sums[0] - sums[1]) / (2 * step) - tensor.grad[index]) < tolerance
 
 
 def numbers(*shape, seed=0):
-    """Positive, near 1."""
+    """Return positive numbers near 1."""
     return np.random.default_rng(seed).uniform(0.5, 1.5, shape)
 
 
@@ -39,7 +39,7 @@ def signed(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape)
 
 
-ELEMENTWISE = {
+BINARY = {
     "add": ops.add,
     "subtract": ops.subtract,
     "multiply": ops.multiply,
@@ -48,7 +48,7 @@ ELEMENTWISE = {
     "minimum": ops.minimum,
     "where": lambda a, b: ops.where(np.arange(12).reshape(3, 4) % 2 == 0, a, b),
 }
-OF_ONE = {
+UNARY = {
     "negative": ops.negative,
     "power": lambda x: ops.power(x, 3),
     "exp": ops.exp,
@@ -76,14 +76,14 @@ OF_ONE = {
 }
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
-def test_of_two(name):
-    compare(ELEMENTWISE[name], numbers(3, 4), numbers(3, 4, seed=2))
+@pytest.mark.parametrize("name", BINARY)
+def test_binary(name):
+    compare(BINARY[name], numbers(3, 4), numbers(3, 4, seed=2))
 
 
-@pytest.mark.parametrize("name", OF_ONE)
-def test_of_one(name):
-    compare(OF_ONE[name], numbers(3, 4))
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(name):
+    compare(UNARY[name], numbers(3, 4))
 
 
 def test_matmul():

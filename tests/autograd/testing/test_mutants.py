@@ -1,4 +1,4 @@
-"""The kit finds every one of the mistakes planted in mutants/, under the `ci` profile; figures: docs/mutants.md."""
+"""The gradient checker detects every bug of tests/mutants under the `ci` profile; figures: docs/mutants.md."""
 
 import re
 
@@ -10,26 +10,37 @@ from tests import ROOT, cases
 from tests.mutants import KINDS, MUTANTS, find
 
 FAMILIES = {
-    *("arithmetic", "functions", "products", "reductions", "shapes", "softmax", "layer norm", "dropout", "linear"),
+    *("arithmetic", "functions", "matmul", "reductions", "shapes", "softmax", "layer norm", "dropout", "linear"),
     *("embedding", "attention", "loss", "fast kernel", "layer", "model"),
 }
 
 
+# Detected by random examples. All other mutants are detected by the hand-picked edges, the first example with any seed.
+BY_RANDOM_EXAMPLES = {
+    f"attention_grad: value gradient in float16 for float32 ({name})" for name in ("self_attention", "cross_attention")
+}
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
-def test_found(mutant):
-    """By the edges, which are the first example with every seed, or else with three seeds."""
-    for number in (0, 1, 2):
-        found = find(mutant, number)
-        assert found, f"{mutant.name}: expected {mutant.entry} to find it with seed {number}; it passed every example"
-        assert re.match("GradientError|CheckError|KernelMismatch", found.report)
-        if found.examples == 1:
-            break
+def test_every_mutant_is_detected(mutant):
+    """One seed; `python -m tests.mutants` tries 20."""
+    detection = find(mutant, 0)
+    assert detection, f"{mutant.name}: {mutant.entry} passed every example"
+    assert re.match("GradientError|CheckError|KernelMismatch", detection.report)
+    assert detection.examples == 1 or mutant.name in BY_RANDOM_EXAMPLES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", (1, 2))
+@pytest.mark.parametrize("name", sorted(BY_RANDOM_EXAMPLES))
+def test_random_examples_detect_a_mutant_with_other_seeds(name, number):
+    assert find(next(mutant for mutant in MUTANTS if mutant.name == name), number)
 
 
 @pytest.mark.parametrize("number", range(5))
 def test_the_edges_are_the_first_example_with_any_seed(number, monkeypatch):
-    seen = []
-    monkeypatch.setattr(cases.base, "check_call", lambda entry, call, derive: seen.append(call))
+    calls = []
+    monkeypatch.setattr(cases.base, "check_call", lambda entry, call, derive: calls.append(call))
 
     @seed(number)
     @settings(derandomize=False, database=None)
@@ -39,23 +50,21 @@ def test_the_edges_are_the_first_example_with_any_seed(number, monkeypatch):
 
     search()
     edges = [call.options for call in cases.EDGES["operation stack"]()]
-    assert [call.options for call in seen[: len(edges)]] == [*edges[1:], edges[0]]
-    assert len(seen) > len(edges)
+    assert [call.options for call in calls[: len(edges)]] == [*edges[1:], edges[0]]
+    assert len(calls) > len(edges)
 
 
-def test_enough_mistakes_in_every_family_under_names_of_their_own():
+def test_mutants_are_many_and_their_names_are_unique():
     assert len(MUTANTS) >= 150 and len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
     assert {mutant.family for mutant in MUTANTS} == FAMILIES
     assert {mutant.kind for mutant in MUTANTS} <= set(KINDS)
     assert {mutant.entry for mutant in MUTANTS} <= set(cases.ENTRIES)
 
 
-def test_nothing_stays_planted():
-    """The mutants are gone after their search: the same examples pass."""
-    for mutant in MUTANTS[:3]:
-        find(mutant)
-    unplanted = [type(m)(m.name, m.family, m.kind, m.entry, lambda patch: None) for m in MUTANTS[:3]]
-    assert [find(m) for m in unplanted] == [None] * 3
+def test_a_mutant_is_removed_after_its_search():
+    operation = next(mutant for mutant in MUTANTS if mutant.entry == "operation negative")
+    correct = type(operation)("correct", operation.family, operation.kind, operation.entry, lambda patch: None)
+    assert find(operation) and find(correct) is None
 
 
 def test_the_page_counts_every_mutant():

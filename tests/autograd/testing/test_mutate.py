@@ -1,6 +1,6 @@
-"""`python -m autograd.testing mutate`: what it plants, what it says about weak and strong tests, what it leaves alone.
+"""`python -m autograd.testing mutate`: its mutants, its report on weak and strong tests, and wrong usage.
 
-Most modules here have a `differentiable` of their own and compute with numbers: nothing to import, so a run is short.
+Most modules here define `differentiable` themselves and compute with floats, so that a run imports nothing.
 """
 
 import ast
@@ -17,10 +17,10 @@ import pytest
 
 from autograd.testing import mutate
 from autograd.testing.mutation.backward_code import BackwardCode, Source
+from autograd.testing.mutation.mutator import instrumented, mutants
 from autograd.testing.mutation.planted import planted
-from autograd.testing.mutation.planting import marked, mistakes
 from autograd.testing.mutation.rules import KINDS
-from autograd.testing.mutation.running import Runner
+from autograd.testing.mutation.runner import Runner
 from tests import ROOT
 
 PATH = {"PYTHONPATH": str(ROOT)}
@@ -69,42 +69,42 @@ def everything(a, b):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty folder of a user, who is in it."""
+    """Change to an empty folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def run(folder, capsys):
-    """Writes files, runs the command; returns its exit status and what it says."""
+    """Return a function that writes files and runs the command; it returns the exit status, stdout and stderr."""
 
     def run(files, *arguments):
         for name, text in files.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text)
         status = mutate.main(list(arguments))
-        said = capsys.readouterr()
-        return status, said.out, said.err
+        output = capsys.readouterr()
+        return status, output.out, output.err
 
     return run
 
 
 def changes(text, function=None):
-    return [(m.kind, m.old, m.new) for m in mistakes(text) if function in (None, m.function)]
+    return [(m.kind, m.old, m.new) for m in mutants(text) if function in (None, m.function)]
 
 
 def operation(gradient, before="pass"):
-    """A module with one operation; the lines `before` come first in its vjp."""
+    """Return the source of a module with one operation; its vjp starts with the lines `before`."""
     lines = "\n        ".join(before.splitlines())
     head = "import numpy as np\n@differentiable\ndef f(x, w):\n    def vjp(g):\n"
     return f"{head}        {lines}\n        return {gradient}\n    return x, vjp\n"
 
 
-# What is planted
+# The mutants
 
 
-def test_each_kind_is_planted():
-    assert {m.kind for m in mistakes(EVERY_KIND)} == set(KINDS)
+def test_every_kind_has_a_mutant():
+    assert {m.kind for m in mutants(EVERY_KIND)} == set(KINDS)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_each_kind_is_planted():
         ("kernel(g)", "swapped operands", "kernel(g)", "planted.exchanged(kernel(g), 0)"),
     ],
 )
-def test_a_mistake(gradient, kind, old, new):
+def test_a_mutation_of_an_expression(gradient, kind, old, new):
     assert (kind, old, new) in changes(operation(gradient))
 
 
@@ -156,14 +156,14 @@ def test_a_mistake(gradient, kind, old, new):
         ("gx *= g", "factor", "pass"),
     ],
 )
-def test_a_mistake_in_a_statement(line, kind, new):
+def test_a_mutation_of_a_statement(line, kind, new):
     assert (kind, line, new) in changes(operation("(gx,)", line))
 
 
-def test_forward_code_indices_shapes_and_conditions_on_them_are_left_alone():
+def test_forward_code_indices_shapes_and_conditions_on_shapes_are_not_mutated():
     text = operation("(g,)", "n = x.shape[0] - 1 if x.ndim > 1 else len(x) + 1\nh = g[n - 1 : n + 2].reshape(n * 2, 3)")
     assert {(old, new) for kind, old, new in changes(text) if old not in ("g", "(g,)", "vjp")} == {
-        ("x.shape[0] - 1", "x.shape[0] + 1"),  # known to be about a shape only to a reader
+        ("x.shape[0] - 1", "x.shape[0] + 1"),  # only a reader knows that this is a shape
         ("x.shape[0] - 1", "1 - x.shape[0]"),
         ("x.shape[0] - 1", "x.shape[0]"),
         ("len(x) + 1", "len(x) - 1"),
@@ -173,17 +173,17 @@ def test_forward_code_indices_shapes_and_conditions_on_them_are_left_alone():
     assert changes("@differentiable\ndef f(x):\n    y = x * 2 + 1\n    return y, lambda g: (None,)\n") == []
 
 
-def test_helpers_of_backward_code_alone_are_backward_code():
+def test_helpers_that_only_backward_code_calls_are_backward_code():
     text = """
-def on_the_way_back(g): return also(g) * 2
-def also(g): return g + 1
-def both_ways(x): return x * 3
+def backward_helper(g): return nested_helper(g) * 2
+def nested_helper(g): return g + 1
+def shared_helper(x): return x * 3
 @differentiable
 def f(x):
-    return both_ways(x), lambda g: (on_the_way_back(g) * both_ways(x),)
+    return shared_helper(x), lambda g: (backward_helper(g) * shared_helper(x),)
 """
-    found = {(b.name, b.result, *b.operations) for b in BackwardCode(Source(text)).functions}
-    assert found == {("on_the_way_back", "value", "f"), ("also", "value", "f"), ("f", "gradients", "f")}
+    functions = {(b.name, b.result, *b.operations) for b in BackwardCode(Source(text)).functions}
+    assert functions == {("backward_helper", "value", "f"), ("nested_helper", "value", "f"), ("f", "gradients", "f")}
 
 
 @pytest.mark.parametrize(
@@ -203,11 +203,11 @@ def f(x):
         ("def f(x): return x, lambda g: (g,)", []),
     ],
 )
-def test_the_ways_to_make_an_operation(text, names):
+def test_the_ways_to_define_an_operation(text, names):
     assert [b.name for b in BackwardCode(Source(text)).functions] == names
 
 
-def test_a_layer_loses_the_history_of_an_input_or_a_parameter():
+def test_inputs_and_parameters_of_a_layer_are_detached():
     text = """
 class Layer:
     def __init__(self):
@@ -224,33 +224,33 @@ class Layer:
 
 
 @pytest.mark.parametrize("path", ["autograd/operations.py", "autograd/neural.py", "npx/kernels/attention.py"])
-def test_every_planted_text_is_python_and_no_two_are_the_same(path):
+def test_every_mutant_is_valid_python_and_no_two_are_equal(path):
     text = (ROOT / path).read_text(encoding="utf-8")
-    planted_texts = [m.planted_in(text) for m in mistakes(text)]
-    assert len(set(planted_texts)) == len(planted_texts) > 50 and text not in planted_texts
-    for other in [marked(text, mistakes(text)), *planted_texts[::9]]:
+    mutated = [m.apply(text) for m in mutants(text)]
+    assert len(set(mutated)) == len(mutated) > 50 and text not in mutated
+    for other in [instrumented(text, mutants(text)), *mutated[::9]]:
         ast.parse(other)
 
 
-def test_marks_change_nothing():
+def test_instrumentation_changes_no_result():
     scope = {"planted": planted, "differentiable": lambda f: f, "np": np}
-    exec(marked(EVERY_KIND.split("\n", 2)[2], mistakes(EVERY_KIND.split("\n", 2)[2])), scope)
+    exec(instrumented(EVERY_KIND.split("\n", 2)[2], mutants(EVERY_KIND.split("\n", 2)[2])), scope)
     y, vjp = scope["everything"](np.array([1.0, 2.0]), np.array([3.0, 4.0]))
     ga, gb = vjp(np.array([1.0, 1.0]))
     assert ga.tolist() == [-25.0, -25.0] and gb.tolist() == [-1.0, 0.0]
 
 
-# What expressions cannot say
+# Mutations that are not an expression
 
 
-def test_planted_mistakes_of_several_calls():
+def test_mutations_across_calls():
     first, second = planted.vjp_of_last_call(lambda g: g + 1), planted.vjp_of_last_call(lambda g: g + 2)
     assert first(0) == second(0) == 2
     one, two, long = (np.full(n, float(n)) for n in (1, 2, 2))
     assert [planted.of_call_before((x,))[0] for x in (one, two, 3 * long)] == [one, two, two]
 
 
-def test_planted_mistakes_of_one_gradient():
+def test_mutations_of_one_gradient():
     g, x = np.ones(2), np.array([1 / 3, 2.0])
     assert planted.rounded(x, "float16")[0] == np.float16(1 / 3) and planted.rounded(x, "float16").dtype == "float64"
     assert planted.written_over(g, x) is g and g.tolist() == x.tolist()
@@ -260,22 +260,22 @@ def test_planted_mistakes_of_one_gradient():
     assert planted.exchanged((1, 2, 3), 1) == (1, 3, 2)
 
 
-def test_what_could_change_nothing_is_known_after_the_first_run():
+def test_the_first_run_finds_mutants_without_effect():
     g, gx = np.ones(2), (np.ones(2), None, np.ones(3))
     assert planted.reached(gx, (-1, 0, None), (-2, 1, None), (-3, 2, None), (-4, 0, g), (-5, 2, g), (-6, 9, None)) is gx
-    planted.reached(np.ones(()), (-7, None, np.ones(())), (-8, None, None))  # nothing lies where a number was
+    planted.reached(np.ones(()), (-7, None, np.ones(())), (-8, None, None))  # a scalar has no memory to overwrite
     assert planted.can_change & set(range(-9, 0)) == {-1, -3, -4, -8} and set(range(-8, 0)) <= planted.reached_by.keys()
 
 
-# What tests notice
+# The command
 
 
-def test_weak_tests_let_a_mistake_pass(run, folder):
+def test_weak_tests_let_a_mutant_survive(run, folder):
     files = {"small.py": SMALL, "test_small.py": WEAK + "\n\ndef test_other():\n    pass\n"}
     status, out, err = run(files, "small", "--only", "doubled", "--json", "all.json", "--jobs", "1")
     assert status == 1 and not err
     lines = [line.strip() for line in out.splitlines()]
-    assert lines[0] == "3 mistakes to plant in small.py; tests: test_small.py"
+    assert lines[0] == "3 mutants of small.py; tests: test_small.py"
     assert lines[2].split() == ["1/3", "unnoticed", "line", "11", "doubled:", "factor"]
     assert ["all", "3", "2", "1", "0"] in [line.split() for line in lines]
     assert lines[-4:-2] == ["small.py:11  doubled:  return g * 2 * x", "factor                 g * 2 * x   ->   g * 2"]
@@ -284,30 +284,30 @@ def test_weak_tests_let_a_mistake_pass(run, folder):
     unnoticed, found, _ = written["mistakes"]
     assert (unnoticed["before"], unnoticed["after"]) == ("return g * 2 * x", "return g * 2")
     assert found["test"] == "test_small.py::test_one" and found["error"].startswith("AssertionError: assert (1.0,) ==")
-    assert sorted(path.name for path in folder.rglob("*")) == ["all.json", *sorted(files)]  # nothing else is written
+    assert sorted(path.name for path in folder.rglob("*")) == ["all.json", *sorted(files)]  # no other file is written
     assert [(folder / name).read_text() for name in files] == list(files.values())
 
 
-def test_strong_tests_find_every_mistake(run):
+def test_strong_tests_detect_every_mutant(run):
     status, out, _ = run({"small.py": SMALL, "test_small.py": STRONG}, "./small.py", "--only", "doubled", "--jobs", "2")
-    assert status == 0 and "Every mistake was noticed." in out
+    assert status == 0 and "Every mutant was detected." in out
 
 
-def test_what_no_test_runs_is_said_so(run):
+def test_mutants_that_no_test_executes_are_listed(run):
     files = {"small.py": SMALL, "test_small.py": WEAK.replace("assert vjp(1.0) == (2.0,)", "assert y == 1")}
     status, out, _ = run(files, "small", "--only", "doubled")
-    assert status == 1 and out.splitlines()[-3] == "small.py:11  doubled: no test runs 3 of its mistakes, in line 11"
+    assert status == 1 and out.splitlines()[-3] == "small.py:11  doubled: no test executes 3 of its mutants, in line 11"
 
 
-def test_a_mistake_that_does_not_end_counts_as_noticed(folder):
+def test_a_mutant_that_does_not_end_is_detected(folder):
     (folder / "small.py").write_text(SMALL)
     (folder / "test_small.py").write_text(WEAK.replace("square", "twice"))
-    (mistake,) = [m for m in mistakes(SMALL) if (m.old, m.new) == ("n += 1", "pass")]
-    outcome = Runner(folder / "small.py", SMALL, ["test_small.py"]).run_on(mistake, [], [], 2.0)
-    assert outcome.noticed and outcome.outcome == "does not end" and outcome.error == "not done after 2 s"
+    (mutant,) = [m for m in mutants(SMALL) if (m.old, m.new) == ("n += 1", "pass")]
+    outcome = Runner(folder / "small.py", SMALL, ["test_small.py"]).run_on(mutant, [], [], 1.0)
+    assert outcome.detected and outcome.outcome == "does not end" and outcome.error == "did not end after 1 s"
 
 
-def test_list_runs_nothing(run):
+def test_list_runs_no_tests(run):
     status, out, _ = run({"small.py": SMALL}, "small.py", "--list", "--only", "doubled")
     assert status == 0 and out.splitlines() == [
         "small.py:11  doubled:  return g * 2 * x",
@@ -317,38 +317,40 @@ def test_list_runs_nothing(run):
     ]
 
 
-BAD_USE = [
-    (["smal"], "expected a module's dotted name or the path of a .py file; found no Python file for 'smal'"),
-    (["./smal.py"], "expected the path of a .py file; found no ./smal.py"),
-    (["plain.py"], "expected operations .* or layers with parameters in plain.py; found none"),
+WRONG_USAGE = [
+    (["smal"], "expected the dotted name of a module or the path of a .py file; got 'smal', which has no Python file"),
+    (["./smal.py"], "expected the path of a .py file; ./smal.py does not exist"),
+    (["plain.py"], "expected operations .* or layers with parameters in plain.py; got neither"),
     (["broken.py"], "expected Python in broken.py; got .* in line 1"),
     (["small", "--only", "cube"], "expected an operation of small.py; got 'cube'; try doubled, square, twice"),
     (["small", "--jobs", "0"], "expected at least 1 for --jobs; got 0"),
-    (["small", "--json", "nowhere/all.json"], "a file in a folder that exists for --json; got nowhere/all.json"),
+    (["small", "--json", "nowhere/all.json"], "a file in an existing folder for --json; got nowhere/all.json"),
     (["small", "--jobs", "many"], "argument --jobs: invalid int value: 'many'; try --help"),
     ([], "the following arguments are required: MODULE; try --help"),
-    (["alone.py"], "expected test files beside alone.py or in ./tests that import it; found none; try --tests PATH"),
+    (["alone.py"], "expected test files next to alone.py or in ./tests that import it; try --tests PATH"),
     (["small", "--tests", "test_fails.py"], "got test_fails.py::test: AssertionError: no; try python -m pytest test_f"),
-    (["small", "--tests", "test_none.py"], "expected tests; pytest found none in test_none.py"),
+    (["small", "--tests", "test_none.py"], "expected tests; pytest collects none from test_none.py"),
     (["small", "--tests", "test_missing.py"], "expected tests that pass .*; got .*test_missing.py"),
     (["small", "--tests", "test_other.py"], "expected tests that import .*small.py; these do not: test_other.py"),
 ]
 
 
-@pytest.mark.parametrize("arguments, message", BAD_USE, ids=[" ".join(arguments) or "none" for arguments, _ in BAD_USE])
-def test_bad_use_is_one_line(run, arguments, message):
+@pytest.mark.parametrize(
+    "arguments, message", WRONG_USAGE, ids=[" ".join(arguments) or "none" for arguments, _ in WRONG_USAGE]
+)
+def test_wrong_usage_is_reported_in_one_line(run, arguments, message):
     files = {
         **{"small.py": SMALL, "alone.py": SMALL, "plain.py": "x = 1\n", "broken.py": "def f(:\n", "test_none.py": ""},
         "test_fails.py": "import small\n\ndef test():\n    assert False, 'no'\n",
         "test_other.py": "def test():\n    pass\n",
     }
     status, out, err = run(files, *arguments)
-    assert status == 2 and err.startswith("mutate: expected") | err.startswith("mutate: argument") | ("required" in err)
+    assert status == 2 and err.startswith(("mutate: expected", "mutate: argument", "mutate: the following"))
     assert err.count("\n") == 1
     assert re.search(message, err)
 
 
-def test_ctrl_c_ends_it_quietly_with_all_that_it_started(folder):
+def test_ctrl_c_kills_the_child_processes_without_a_message(folder):
     (folder / "small.py").write_text(SMALL)
     slow = "import os, time\nfrom small import square\n\ndef test():\n    if square(3.0)[1](1.0) != (6.0,):\n"
     slow += "        open('pid', 'w').write(str(os.getpid()))\n        time.sleep(60)\n"
@@ -365,22 +367,22 @@ def test_ctrl_c_ends_it_quietly_with_all_that_it_started(folder):
         os.kill(int((folder / "pid").read_text()), 0)
 
 
-def test_a_module_that_everything_imports():
-    """autograd/operations.py is loaded by the kit itself; its tests find the mistake that is planted, and none else."""
+def test_a_module_that_the_checker_imports():
+    """The gradient checker itself imports autograd/operations.py, yet its tests see the mutant."""
     file = ROOT / "autograd" / "operations.py"
     text = file.read_text(encoding="utf-8")
-    planted_there = [m for m in mistakes(text) if m.function == "exp" and m.kind in ("sign", "rounded")]
-    runner = Runner(file, text, [str(ROOT / "tests" / "without_the_kit.py"), "-k", "exp"])
-    first = runner.first_run(planted_there)
-    assert len(first.reached) == 3 and all("test_of_one[exp]" in names[0] for names in first.reached.values())
+    selected = [m for m in mutants(text) if m.function == "exp" and m.kind in ("sign", "rounded")]
+    runner = Runner(file, text, [str(ROOT / "tests/autograd/testing/plain_gradient_tests.py"), "-k", "exp"])
+    first = runner.first_run(selected)
+    assert len(first.reached) == 3 and all("test_unary[exp]" in names[0] for names in first.reached.values())
     first = first._replace(reached={n: first.reached[n] for n in (0, 1)})
-    found = list(runner.run_on_all(planted_there, first, 60, 2))
-    assert sorted((o.mistake.kind, o.outcome) for o in found) == [("rounded", "unnoticed"), ("sign", "found")]
-    assert next(o.test for o in found if o.noticed).endswith("test_of_one[exp]")
+    outcomes = list(runner.run_on_all(selected, first, 60, 2))
+    assert sorted((o.mutant.kind, o.outcome) for o in outcomes) == [("rounded", "unnoticed"), ("sign", "found")]
+    assert next(o.test for o in outcomes if o.detected).endswith("test_unary[exp]")
 
 
 @pytest.mark.parametrize("arguments, got", [([], "got none"), (["plant"], "got 'plant'")])
-def test_the_only_command(arguments, got):
+def test_another_command_is_rejected(arguments, got):
     done = subprocess.run(
         [sys.executable, "-m", "autograd.testing", *arguments], capture_output=True, text=True, cwd=ROOT
     )
@@ -390,7 +392,7 @@ def test_the_only_command(arguments, got):
     )
 
 
-def test_tests_are_found_beside_the_module_and_in_tests(folder):
+def test_default_tests_are_next_to_the_module_and_in_tests(folder):
     for name in ("tests", "parts"):
         (folder / name).mkdir()
     files = {

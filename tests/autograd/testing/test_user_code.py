@@ -1,4 +1,4 @@
-"""What newcomers write, checked with one plain array: every wrong one is found, no right one is accused.
+"""Code of first-time users, checked with one plain array: all wrong code is detected, no correct code is rejected.
 
 One seed each; `python -m tests.user_code --runs 100` tries many.
 """
@@ -8,42 +8,41 @@ import re
 import numpy as np
 import pytest
 
-from tests.user_code import RIGHT, WRONG, check, naive
+from tests.user_code import RIGHT, WRONG, central_difference_error, check
 
-ISSUE = {"formula", "special", "finite", "domain", "bends", "luck", "inputs", "state", "incoming", "blocks", "dtype"}
+KINDS = {"formula", "special", "finite", "domain", "bends", "luck", "inputs", "state", "incoming", "blocks", "dtype"}
 
 
 def by_name(entries):
-    return pytest.mark.parametrize("newcomer", entries, ids=[newcomer.name for newcomer in entries])
+    return pytest.mark.parametrize("code", entries, ids=[code.name for code in entries])
 
 
 @by_name(RIGHT)
-def test_right(newcomer):
-    check(newcomer)
+def test_correct_code_passes(code):
+    check(code)
 
 
 @by_name(WRONG)
-def test_wrong(newcomer):
+def test_wrong_code_is_detected(code):
     with pytest.raises(AssertionError) as error:
-        check(newcomer)
+        check(code)
     assert type(error.value).__name__ in ("GradientError", "CheckError")
     assert re.search(r"^rule: \w+", str(error.value), re.MULTILINE) and error.value.rule
 
 
-def test_there_are_many_of_every_kind_under_names_of_their_own():
+def test_every_kind_has_entries_and_names_are_unique():
     assert len(RIGHT) >= 45 and len(WRONG) >= 60
-    assert len({newcomer.name for newcomer in RIGHT + WRONG}) == len(RIGHT + WRONG)
-    assert {newcomer.kind for newcomer in WRONG} == ISSUE | {"model", "mode", "random"}
+    assert len({code.name for code in RIGHT + WRONG}) == len(RIGHT + WRONG)
+    assert {code.kind for code in WRONG} == KINDS | {"model", "mode", "random"}
 
 
-def test_each_is_made_afresh():
-    for newcomer in RIGHT + WRONG:
-        (_, first), (_, second) = newcomer.make(), newcomer.make()
+def test_make_returns_new_equal_inputs():
+    for code in RIGHT + WRONG:
+        (_, first), (_, second) = code.make(), code.make()
         assert all(np.array_equal(a, b) and a is not b for a, b in zip(first, second, strict=True))
 
 
-def test_what_is_wrong_mostly_passes_a_plain_test():
-    """By central differences at the given x; else there would be nothing to show."""
+def test_central_differences_miss_most_of_the_wrong_code():
     with np.errstate(all="ignore"):
-        hidden = [n.name for n in WRONG if n.kind not in ("formula", "mode", "random") and naive(n) < 1e-4]
-    assert len(hidden) > 100
+        errors = [central_difference_error(c) for c in WRONG if c.kind not in ("formula", "mode", "random")]
+    assert sum(error < 1e-4 for error in errors) > 100

@@ -1,0 +1,172 @@
+"""Run the tests of a module on its mutants, each in a process of its own."""
+
+import importlib.util
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+from autograd.testing.mutation.mutator import Mutant, instrumented
+
+SCRIPT = Path(__file__).with_name("planted.py")
+FOUND, CRASHED, ENDLESS = "found", "crashed", "does not end"  # detected by the tests
+UNNOTICED, NOT_RUN = "unnoticed", "not run"  # survivors
+NO_TESTS_RAN = 5  # pytest's exit status
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NPX_THREADS"), "1")
+
+
+class UsageError(Exception):
+    """Wrong usage: what was expected, what was given, what to try."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of the tests on a mutant: the outcome, the first failed test, its error, seconds."""
+
+    mutant: Mutant
+    outcome: str
+    test: str = ""
+    error: str = ""
+    seconds: float = 0.0
+
+    @property
+    def detected(self) -> bool:
+        return self.outcome in (FOUND, CRASHED, ENDLESS)
+
+
+class FirstRun(NamedTuple):
+    """The run of the tests on the original module.
+
+    reached: the tests that reach the place of each mutant. Mutants that tests reach without a difference are not in it:
+    a gradient that is always None, or is stored in one of another shape. names: all tests that reach any place.
+    """
+
+    seconds: float
+    reached: dict[int, list[str]]
+    names: set[str]
+
+
+class Runner:
+    """Runs the tests of one module; `arguments` are those of pytest."""
+
+    def __init__(self, file: Path, text: str, arguments: list[str]) -> None:
+        self.file, self.text, self.arguments = file, text, arguments
+        self.running: set[subprocess.Popen[bytes]] = set()
+        self.lock, self.stopped = Lock(), False
+
+    def first_run(self, mutants: list[Mutant]) -> FirstRun:
+        """Run the tests on the original module. UsageError unless they pass and import the module."""
+        start = time.perf_counter()
+        status, result, last = self.run(instrumented(self.text, mutants))
+        seconds = time.perf_counter() - start
+        arguments = shlex.join(self.arguments)
+        if status == NO_TESTS_RAN:
+            raise UsageError(f"expected tests; pytest collects none from {arguments}; try --tests PATH")
+        if status != 0:
+            got = ": ".join(result.get("failure", [])[:2]) or last
+            raise UsageError(
+                f"expected tests that pass on the original module; got {got}; try python -m pytest {arguments}"
+            )
+        if not result["loaded"]:
+            raise UsageError(f"expected tests that import {self.file}; these do not: {arguments}; try --tests PATH")
+        reached = {number: result["reached_by"].get(str(number), []) for number in range(len(mutants))}
+        effective = {n: names for n, names in reached.items() if not names or n in result["can_change"]}
+        return FirstRun(seconds, effective, {name for names in reached.values() for name in names})
+
+    def run_on_all(self, mutants: list[Mutant], first: FirstRun, limit: float, jobs: int) -> Iterator[Outcome]:
+        """Yield the outcome of each mutant as it completes; only tests that reach the mutated place run."""
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                futures = []
+                n_reached = Counter(name for names in first.reached.values() for name in names)
+                for number, names in first.reached.items():
+                    if not names:
+                        yield Outcome(mutants[number], NOT_RUN)
+                        continue
+                    at_collection = "" in names  # such a place affects every test
+                    skip = set() if at_collection else first.names - set(names)
+                    order = sorted(names, key=lambda name: n_reached[name])  # the most specific tests first
+                    futures.append(pool.submit(self.run_on, mutants[number], sorted(skip), order, limit))
+                for future in as_completed(futures):
+                    yield future.result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+                self.stop()
+
+    def run_on(self, mutant: Mutant, skip: list[str], first: list[str], limit: float) -> Outcome:
+        """Run the tests on one mutant."""
+        start = time.perf_counter()
+        status, result, last = self.run(mutant.apply(self.text), limit, skip, first)
+        seconds = time.perf_counter() - start
+        if status is None:
+            return Outcome(mutant, ENDLESS, error=f"did not end after {limit:.0f} s", seconds=seconds)
+        if status in (0, NO_TESTS_RAN):
+            return Outcome(mutant, UNNOTICED if status == 0 else NOT_RUN, seconds=seconds)
+        test, error, outcome = result.get("failure") or ("", last, FOUND if result else CRASHED)
+        return Outcome(mutant, outcome, test, error, seconds)
+
+    def run(
+        self, text: str, limit: float | None = None, skip: Sequence[str] = (), first: Sequence[str] = ()
+    ) -> tuple[int | None, dict[str, Any], str]:
+        """Run pytest on a source of the module; return its exit status, the result of planted.py, its last line.
+
+        The status is None if the run exceeds `limit` seconds of CPU time, which does not depend on the load of the
+        machine, or ten times as many seconds of wall time. Caches of pytest, hypothesis and coverage are written to a
+        temporary folder, so that runs do not influence each other.
+        """
+        with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
+            task, result, output = (Path(folder) / name for name in ("task", "result", "output"))
+            selection = {"limit": limit, "skip": [*skip], "first": [*first]}
+            description = {"file": str(self.file), "text": text, "result": str(result), **selection}
+            task.write_text(json.dumps(description), encoding="utf-8")
+            caches = {"HYPOTHESIS_STORAGE_DIRECTORY": f"{folder}/examples", "COVERAGE_FILE": f"{folder}/coverage"}
+            command = [sys.executable, "-P", str(SCRIPT), str(task), "-x", "-q", "-o", f"cache_dir={folder}/cache"]
+            command += [*self.arguments, *(["-n0"] if importlib.util.find_spec("xdist") else [])]
+            with self.lock, output.open("wb") as written:
+                if self.stopped:
+                    return None, {}, ""
+                process = subprocess.Popen(
+                    command,
+                    env=ONE_THREAD | os.environ | caches | {"PYTHONDONTWRITEBYTECODE": "1"},
+                    stdin=subprocess.DEVNULL,
+                    stdout=written,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # a process group, to kill it with its child processes
+                )
+                self.running.add(process)
+            try:
+                status = process.wait(limit and 10 * limit)
+            except subprocess.TimeoutExpired:
+                status = None
+            finally:
+                self.end(process)
+            lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            parsed = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
+            return None if status == -signal.SIGXCPU else status, parsed, lines[-1] if lines else ""
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill a process and its child processes."""
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+        self.running.discard(process)
+
+    def stop(self) -> None:
+        """Kill all processes and start no more."""
+        with self.lock:
+            self.stopped = True
+        for process in list(self.running):
+            self.end(process)

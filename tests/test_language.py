@@ -1,0 +1,74 @@
+"""Files use plain English: phrases of the project's former private vocabulary are rejected."""
+
+import re
+import subprocess
+
+import pytest
+
+from tests import ROOT
+
+SUFFIXES = (".py", ".md", ".js", ".html", ".cu", ".cuh", ".toml")
+# Each phrase has no legitimate use; the comment is what to write instead.
+PHRASES = (
+    r"\bon (the|its|their) way back\b",  # in the backward pass
+    r"\bform(s|ed)? (again|anew|once more)\b",  # recompute
+    r"\bgot none\b",  # missing
+    r"\bnone such\b",  # invalid
+    r"\bby heart\b",  # memorized
+    r"\bit is young\b",  # experimental
+    r"\bstand-ins?\b",  # fake
+    r"\bsurroundings\b",  # environment
+    r"\bhow-manieth\b",  # position, index
+    r"\brooms? of the\b",  # packages of
+    r"\bof the house\b",  # of the project
+    r"\b(goes|go|went) on (from|where) (it|they|the)\b",  # resumes, continues
+    r"\b(is|are|be) told (of|what|where)\b",  # is reported
+    r"\bnewcomers?\b",  # first-time user
+    r"\bplanted mistakes?\b|\bmistakes? (is|are) planted\b",  # mutant, planted bug
+    r"\bthe gradient kit\b|\bthe kit (finds|says|has|checks|itself|derives)\b",  # the gradient checker
+    r"\bheld to (the|a|its) (reference|slope|truth)\b",  # compared with
+    r"\bnumbers of 16 bits\b",  # 16-bit floats
+    r"\bfirst values of (the )?(parameters|weights)\b",  # initialization
+    r"\bswitched off heads?\b",  # ablated
+)
+THIS = "tests/test_language.py"
+
+
+def text_files():
+    """Return the paths of all files of the repository that people read or write."""
+    listing = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listing.returncode:
+        pytest.skip("not a git checkout")
+    return [name for name in listing.stdout.split() if name.endswith(SUFFIXES) and name != THIS]
+
+
+def occurrences(text):
+    """Return "line: phrase" for each former phrase in a text, also across a line break and a comment sign."""
+    results = []
+    for phrase in PHRASES:
+        for match in re.finditer(phrase.replace(" ", r"(?:\s|#|//|\*|>)+"), text, re.IGNORECASE):
+            words = " ".join(re.findall(r"[\w-]+", match[0]))
+            results.append(f"{text.count(chr(10), 0, match.start()) + 1}: {words}")
+    return results
+
+
+def test_no_file_uses_the_former_vocabulary():
+    lines = []
+    for name in text_files():
+        path = ROOT / name
+        if path.is_file():
+            lines += [f"{name}:{line}" for line in occurrences(path.read_text(encoding="utf-8"))]
+    assert not lines, "expected plain terms; got\n" + "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x is recomputed in the backward pass", []),
+        ("first\nit is formed on the way\n    # back", ["2: on the way back"]),
+        ("Got none\nby heart", ["1: Got none", "2: by heart"]),
+        ("a stand-in for CuPy", ["1: stand-in"]),
+    ],
+)
+def test_phrases_are_recognized(text, expected):
+    assert occurrences(text) == expected
