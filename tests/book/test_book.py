@@ -343,7 +343,7 @@ def test_a_learner_starts_fails_passes_and_resets(tmp_path, run):
     wrong = next(p for p in Exercise("05_softmax").others("wrong") if p.stem == "diagonal_only")
     mine.write_text('print("hello")\n' + wrong.read_text().split('"""', 2)[2])
     status, output = run("5", "--hint")
-    assert status == 1 and "derivative of each output by its own input" in output.replace("\n", " ")
+    assert status == 1 and "each output's derivative with respect to its own input" in output.replace("\n", " ")
     assert "yours" in output and "'hello'" in output and len(output.splitlines()) <= MAX_LINES
 
     mine.write_text(SOLUTION)

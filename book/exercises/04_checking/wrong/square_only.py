@@ -1,4 +1,4 @@
-"""Every x is square. Rows and columns are equal in number, so dividing by the wrong one changes nothing."""
+"""Every x is square, so dividing by the number of rows instead of columns goes unnoticed."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""y (1 - y) is the derivative of each output by its own input. The other outputs of the row change as well."""
+"""y (1 - y) is each output's derivative with respect to its own input. The other outputs of the row change too."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""You store a copy of every panel, which takes the memory you were to save. Two numbers per row are enough."""
+"""You store a copy of every panel, which uses the memory you wanted to save. Two numbers per row are enough."""
 
 import numpy as np
 
