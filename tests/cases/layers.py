@@ -212,7 +212,8 @@ for kind in (models.Sinusoids, models.SinusoidsInHalves, models.LearnedPositions
 def self_attention_edges():
     for how in scores_edges(2, 2, 3, 3):
         yield Call((some(2, 3, 4), how), layer=made(models.SelfAttention, 4, 2))
-    for options in ({"bias": True}, {"rotary": 10.0, "bias": True}, {"dropout": 0.5}, {"dropout": 0.9, "rotary": 9.0}):
+    rotary = {"rotary_base": 10.0, "bias": True}, {"dropout": 0.9, "rotary_base": 9.0}
+    for options in ({"bias": True}, {"dropout": 0.5}, *rotary):
         layer = made(models.SelfAttention, 3, 2, 4, 1, **options)
         yield Call((some(2, 3, 3), npx.AttentionSpec(causal=True)), layer=layer)
 
