@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from models.fields import LENGTH, POSITIVE, SHARE, WIDTH, check, key
+from models.fields import FRACTION, LENGTH, POSITIVE, WIDTH, check, key
 from models.flops import training_flops
 from models.init import shapes_only
 from models.presets import PRESETS
@@ -41,11 +41,11 @@ class TransformerConfig:
     d_k: int | None = key(None, "Width of the queries and keys of a head.", within=WIDTH, unset="d_model / n_heads")
     d_v: int | None = key(None, "Width of the values of a head.", within=WIDTH, unset="d_model / n_heads")
     dropout: float = key(
-        0.1, "Dropout rate on sub-layer outputs and on the sum of embedding and positions.", within=SHARE
+        0.1, "Dropout rate on sub-layer outputs and on the sum of embedding and positions.", within=FRACTION
     )
-    attention_dropout: float = key(0.0, "Dropout rate on attention weights (none in the paper).", within=SHARE)
+    attention_dropout: float = key(0.0, "Dropout rate on attention weights (none in the paper).", within=FRACTION)
     activation_dropout: float = key(
-        0.0, "Dropout rate after the activation of the feed-forward networks (none in the paper).", within=SHARE
+        0.0, "Dropout rate after the activation of the feed-forward networks (none in the paper).", within=FRACTION
     )
     norm: str = key(
         "post",
@@ -70,7 +70,7 @@ class TransformerConfig:
     embedding_init: str = key(
         "normal", "Initialization of the embedding: N(0, D^-0.5), or Xavier uniform.", choices=("normal", "xavier")
     )
-    normalization: str = key("layer_norm", "Kind of norm.", choices=NORMS)
+    normalization: str = key("layer_norm", "Kind of normalization layer.", choices=NORMS)
     activation: str = key("relu", "Activation of the feed-forward networks.", choices=ACTIVATIONS)
     architecture: str = key("encoder_decoder", "Architecture of the model.", choices=ARCHITECTURES)
     pad_id: int = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, make_dataclass
 from typing import Any
 
 from models import PRESETS, TransformerConfig
-from models.fields import COUNT, POSITIVE, SHARE, key, overrides
+from models.fields import COUNT, FRACTION, POSITIVE, key, overrides
 from models.search import PENALTIES
 from npx import PRECISIONS
 from npx.kernels.cross_entropy import SMOOTHING_CLASSES
@@ -101,15 +101,15 @@ class TrainSection:
         "Factor on the paper's learning rate d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).",
         within=POSITIVE,
     )
-    beta1: float = key(0.9, "Adam: decay of the mean of the gradients.", within=SHARE)
-    beta2: float = key(0.98, "Adam: decay of the mean of the squared gradients.", within=SHARE)
+    beta1: float = key(0.9, "Adam: decay of the mean of the gradients.", within=FRACTION)
+    beta2: float = key(0.98, "Adam: decay of the mean of the squared gradients.", within=FRACTION)
     adam_eps: float = key(1e-9, "Adam: added to the root of the second moment.", within=POSITIVE)
     adam_eps_inside: bool = key(
         False, "Adam: adam_eps is added before the bias correction (TensorFlow, fairseq), not after it (the paper)."
     )
     weight_decay: float = key(0.0, "Decoupled weight decay; 0 is none, as in the paper.", within="[0, 1000]")
     clip_norm: float = key(0.0, "Longest gradient (Euclidean norm); 0 never clips, as in the paper.", within="[0, 1e9]")
-    label_smoothing: float = key(0.1, "Share of the target probability that is spread over the types.", within=SHARE)
+    label_smoothing: float = key(0.1, "Share of the target probability that is spread over the types.", within=FRACTION)
     smoothing_over: str = key(
         "all",
         "The types it is spread over: all V, the V - 1 wrong ones, or those without padding (V - 2).",
