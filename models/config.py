@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from models.fields import LENGTH, POSITIVE, SHARE, WIDTH, check, key
+from models.fields import FRACTION, LENGTH, POSITIVE, WIDTH, check, key
 from models.flops import training_flops
 from models.init import shapes_only
 from models.presets import PRESETS
@@ -18,19 +18,28 @@ class TransformerConfig:
     """The shape of a model. The defaults are the paper's base model.
 
     Args:
-        vocab_size: size V of the vocabulary, which both languages share. Required.
-        d_model, d_ff, n_heads, n_layers, d_k, d_v: sizes D, F, H, N and those of a head's keys and values.
-        dropout, attention_dropout, activation_dropout: dropout rates, in [0, 1).
-        norm, normalization, layer_norm_eps: placement and kind of the norm, and what it adds to the variance.
-        positions, max_positions: positional encoding.
-        attention_bias, attention_gain, embedding_init: biases and initialization.
-        activation: of the feed-forward network.
-        architecture: a name in ARCHITECTURES.
-        pad_id, bos_id, eos_id: special token ids, all different.
-        n_outputs: the model predicts ids below this number only. Default None: all V.
+        vocab_size: number V of token ids; source and target share them. Required.
+        d_model: width D of the layers. Default 512.
+        d_ff: inner width F of the feed-forward networks. Default 2048.
+        n_heads: number H of attention heads. Default 8.
+        n_layers: number N of layers of the encoder and of the decoder. Default 6.
+        d_k, d_v: widths of a head's queries and keys, and of its values. Default: d_model / n_heads.
+        dropout: rate on sub-layer outputs and on the sum of embedding and positions. Default 0.1.
+        attention_dropout, activation_dropout: rates on attention weights and after the activation. Default 0.
+        norm: "post" (default), after the residual sum, or "pre", before the sub-layer.
+        positions: positional encoding, a name in POSITIONS. Default "sinusoidal".
+        max_positions: maximum sequence length of learned positions. Default 1024.
+        attention_bias: whether the attention projections have biases. Default False.
+        attention_gain: gain of the Xavier initialization of W^Q, W^K and W^V. Default 1.
+        layer_norm_eps: constant added to the variance in the norms. Default 1e-6.
+        embedding_init: "normal" (default), N(0, D^-0.5), or "xavier".
+        normalization: a name in NORMS. Default "layer_norm".
+        activation: a name in ACTIVATIONS. Default "relu".
+        architecture: a name in ARCHITECTURES. Default "encoder_decoder".
+        pad_id, bos_id, eos_id: ids of the special tokens, all different. Default 0, 1, 2.
+        n_outputs: the model predicts only ids below this number. Default: vocab_size.
 
-    The help texts of the fields are more precise. Raises ValueError, naming the field, for a model that cannot be
-    built.
+    Raises ValueError, naming the field, for a model that cannot be built.
     """
 
     vocab_size: int
@@ -41,11 +50,11 @@ class TransformerConfig:
     d_k: int | None = key(None, "Width of the queries and keys of a head.", within=WIDTH, unset="d_model / n_heads")
     d_v: int | None = key(None, "Width of the values of a head.", within=WIDTH, unset="d_model / n_heads")
     dropout: float = key(
-        0.1, "Dropout rate on sub-layer outputs and on the sum of embedding and positions.", within=SHARE
+        0.1, "Dropout rate on sub-layer outputs and on the sum of embedding and positions.", within=FRACTION
     )
-    attention_dropout: float = key(0.0, "Dropout rate on attention weights (none in the paper).", within=SHARE)
+    attention_dropout: float = key(0.0, "Dropout rate on attention weights (none in the paper).", within=FRACTION)
     activation_dropout: float = key(
-        0.0, "Dropout rate after the activation of the feed-forward networks (none in the paper).", within=SHARE
+        0.0, "Dropout rate after the activation of the feed-forward networks (none in the paper).", within=FRACTION
     )
     norm: str = key(
         "post",
@@ -70,7 +79,7 @@ class TransformerConfig:
     embedding_init: str = key(
         "normal", "Initialization of the embedding: N(0, D^-0.5), or Xavier uniform.", choices=("normal", "xavier")
     )
-    normalization: str = key("layer_norm", "Kind of norm.", choices=NORMS)
+    normalization: str = key("layer_norm", "Kind of normalization layer.", choices=NORMS)
     activation: str = key("relu", "Activation of the feed-forward networks.", choices=ACTIVATIONS)
     architecture: str = key("encoder_decoder", "Architecture of the model.", choices=ARCHITECTURES)
     pad_id: int = 0

@@ -16,7 +16,7 @@ COUNT = "[1, 1000000000]"  # of updates or tokens
 WIDTH = "[1, 65536]"
 LENGTH = "[1, 1048576]"
 POSITIVE = "(0, 1e9]"
-SHARE = "[0, 1)"
+FRACTION = "[0, 1)"
 
 
 def key(
@@ -37,14 +37,14 @@ def key(
     })  # fmt: skip
 
 
-def kind_of(f: Field[Any]) -> Any:
+def value_type(f: Field[Any]) -> Any:
     """Return the type of a key without None: int for `int | None`."""
     return get_args(f.type)[0] if isinstance(f.type, types.UnionType) else f.type
 
 
 def range_of(f: Field[Any]) -> Range:
     """Return the range of a key."""
-    return Range(kind_of(f), f.metadata["within"], f.metadata["choices"])
+    return Range(value_type(f), f.metadata["within"], f.metadata["choices"])
 
 
 def fits(f: Field[Any], value: Any) -> bool:
@@ -66,7 +66,7 @@ def check(config: Any) -> None:
     """Raise ValueError for the first key of a dataclass with an invalid value. Integers are valid floats."""
     for f in keys_of(type(config)):
         value = getattr(config, f.name)
-        if kind_of(f) is float and type(value) is int:
+        if value_type(f) is float and type(value) is int:
             value = float(value)
         if not (value is None and f.default is None or fits(f, value)):
             raise ValueError(f"{f.name}: expected {expected(f)}; got {value!r}")
@@ -77,5 +77,5 @@ def overrides(cls: type, unset: str) -> list[tuple[str, Any, Any]]:
     optional = []
     for f in keys_of(cls):
         changes = {"unset": f.metadata["unset"] or unset, "choices": tuple(f.metadata["choices"])}
-        optional.append((f.name, kind_of(f) | None, field(default=None, metadata={**f.metadata, **changes})))
+        optional.append((f.name, value_type(f) | None, field(default=None, metadata={**f.metadata, **changes})))
     return optional

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import PRESETS, TransformerConfig
-from models.fields import expected, kind_of
+from models.fields import expected, value_type
 from npx.ranges import inside
 from tests import ROOT
 from train.errors import UserError
@@ -22,7 +22,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_si
 
 def values_of(table, f):
     """Return a strategy for the values that a key accepts, from its metadata."""
-    kind, interval = kind_of(f), f.metadata["within"]
+    kind, interval = value_type(f), f.metadata["within"]
     if f.metadata["choices"]:
         return st.sampled_from(tuple(f.metadata["choices"]))
     if kind is bool:

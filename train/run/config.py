@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from models import PRESETS, TransformerConfig
-from models.fields import expected, fits, kind_of
+from models.fields import expected, fits, value_type
 from train.errors import UserError, nearest, one_line
 from train.files import open_for_reading
 from train.run.keys import (
@@ -203,7 +203,7 @@ def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, An
 def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
     """Return `value` in the type of the key. Raises UserError if the key does not accept it."""
     choices = tuple(f.metadata["choices"])
-    if kind_of(f) is float and type(value) is int and abs(value) < 2**53:
+    if value_type(f) is float and type(value) is int and abs(value) < 2**53:
         value = float(value)
     if fits(f, value):
         return value
@@ -251,7 +251,7 @@ def parse_setting(setting: str) -> tuple[str, str, Any]:
         value = document["value"] if len(document) == 1 else text
     except ValueError:
         value = text
-    if kind_of(f) is str and not isinstance(value, str):
+    if value_type(f) is str and not isinstance(value, str):
         value = text
     return table, name, check(table, f, value, "--set")
 

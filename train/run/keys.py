@@ -7,7 +7,7 @@ from dataclasses import dataclass, make_dataclass
 from typing import Any
 
 from models import PRESETS, TransformerConfig
-from models.fields import COUNT, POSITIVE, SHARE, key, overrides
+from models.fields import COUNT, FRACTION, POSITIVE, key, overrides
 from models.search import PENALTIES
 from npx import PRECISIONS
 from npx.kernels.cross_entropy import SMOOTHING_CLASSES
@@ -104,8 +104,8 @@ class TrainSection:
         "Factor on the paper's learning rate d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).",
         within=POSITIVE,
     )
-    beta1: float = key(0.9, "Adam: decay rate of the mean of the gradients.", within=SHARE)
-    beta2: float = key(0.98, "Adam: decay rate of the mean of the squared gradients.", within=SHARE)
+    beta1: float = key(0.9, "Adam: decay rate of the mean of the gradients.", within=FRACTION)
+    beta2: float = key(0.98, "Adam: decay rate of the mean of the squared gradients.", within=FRACTION)
     adam_eps: float = key(1e-9, "Adam: epsilon, added to the square root of the second moment.", within=POSITIVE)
     adam_eps_inside: bool = key(
         False, "Adam: add epsilon before the bias correction (TensorFlow, fairseq) instead of after it (the paper)."
@@ -118,7 +118,7 @@ class TrainSection:
         "Clip the global gradient L2 norm to this value; 0 disables clipping, as in the paper.",
         within="[0, 1e9]",
     )
-    label_smoothing: float = key(0.1, "Probability mass that label smoothing distributes over the types.", within=SHARE)
+    label_smoothing: float = key(0.1, "Probability mass that label smoothing distributes over the types.", within=FRACTION)
     smoothing_over: str = key(
         "all",
         "Types that label smoothing distributes over: all V, the V - 1 incorrect ones, or those without padding"
