@@ -123,7 +123,7 @@ def test_mistakes_are_told_before_anything_is_trained(tmp_path, texts, monkeypat
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path, texts):
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(UserError, match="expected a new folder, or one of this command; got another"):
+    with pytest.raises(UserError, match="expected a new folder, or one of this command; got a folder with other files"):
         run(tmp_path, texts)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
@@ -228,7 +228,7 @@ def test_the_comparators_stand_beside_ours_with_both_counts(trained, texts, tmp_
     (mine := tmp_path / "mine").mkdir()
     (mine / "table2.md").write_text("mine")
     assert main([*arguments, "--out", str(mine)]) == 2
-    assert "expected a new folder, or one of this command; got another" in capfd.readouterr().err
+    assert "expected a new folder, or one of this command; got a folder with other files" in capfd.readouterr().err
     assert [path.read_text() for path in mine.iterdir()] == ["mine"]
 
 
