@@ -25,6 +25,12 @@ def noisy_model(seed: int = 0):
     return flat
 
 
+def test_zero_grad_clears_every_gradient():
+    adam = Adam(noisy_model())
+    adam.zero_grad()
+    assert adam.flat.grad.size and not adam.flat.grad.any()
+
+
 @given(
     step=st.integers(1, 10**6), warmup=st.integers(1, 10**5), d_model=st.integers(1, 4096), scale=st.floats(1e-3, 1e3)
 )
