@@ -6,4 +6,3 @@ from npx.messages import one_line as one_line
 
 class UserError(Exception):
     """An error of the user, in one line: `what: expected ...; got ...; try ...`."""
-

@@ -65,21 +65,21 @@ def describe_path(path: PathLike) -> str:
 
 @contextmanager
 def open_for_reading(
-    path: PathLike, what: str = "a file", pipes: bool = False, attempt: str = ""
+    path: PathLike, expected: str = "a file", pipes: bool = False, attempt: str = ""
 ) -> Iterator[BinaryIO]:
-    """Open a file for reading. Raises UserError, "expected `what`", if it is missing or cannot be read.
+    """Open a file for reading. Raises UserError if it is missing or cannot be read.
 
-    `pipes` also accepts input that can be read only once; without it, opening a pipe never blocks. `attempt` is the
-    suggestion of the message.
+    `expected` says what the file should be, and `attempt` what to try, for the message. `pipes` also accepts input
+    that can be read only once; without it, opening a pipe never blocks.
     """
 
     path = str(path) or "''"
 
     def user_error(error: OSError) -> UserError:
         if isinstance(error, FileNotFoundError):
-            return UserError(f"{path}: expected {what}; got no such file; try {attempt or 'another path'}")
+            return UserError(f"{path}: expected {expected}; got no such file; try {attempt or 'another path'}")
         got = f"'{error.strerror}'"
-        return UserError(f"{path}: expected {what} that can be read; got {got}; try {attempt or 'another path'}")
+        return UserError(f"{path}: expected {expected} that can be read; got {got}; try {attempt or 'another path'}")
 
     descriptor = -1
     try:
@@ -90,7 +90,7 @@ def open_for_reading(
         if not (file_type == stat.S_IFREG or pipes and file_type != stat.S_IFDIR):
             remedy = attempt or REMEDIES.get(file_type, "another path")
             got = FILE_TYPES.get(file_type, "an unknown file type")
-            raise UserError(f"{path}: expected {what}; got {got}; try {remedy}")
+            raise UserError(f"{path}: expected {expected}; got {got}; try {remedy}")
     except (OSError, UserError) as error:
         if descriptor >= 0:
             os.close(descriptor)
@@ -119,15 +119,15 @@ class CheckedFile(io.FileIO):
             raise self.user_error(error) from None
 
 
-def read_json(path: PathLike, what: str, attempt: str = "a copy of the file") -> Any:
+def read_json(path: PathLike, expected: str, attempt: str = "a copy of the file") -> Any:
     """Return the content of a JSON file. Raises UserError for invalid JSON, NaN and infinity."""
-    with open_for_reading(path, what, attempt=attempt) as file:
+    with open_for_reading(path, expected, attempt=attempt) as file:
         raw = file.read()
     try:
         return json.loads(raw.decode("utf-8"), parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
         reason = "brackets nested too deeply" if isinstance(error, RecursionError) else one_line(error)
-        raise UserError(f"{path}: expected {what} in JSON; got '{reason}'; try {attempt}") from None
+        raise UserError(f"{path}: expected {expected} in JSON; got '{reason}'; try {attempt}") from None
 
 
 def _reject_constant(constant: str) -> None:
@@ -324,7 +324,7 @@ def fsync(path: PathLike) -> None:
 
 
 @contextmanager
-def disk_errors(what: str, then: str = "") -> Iterator[None]:
+def disk_errors(target: str, then: str = "") -> Iterator[None]:
     """Convert errors that prevent writing (`CANNOT_WRITE`) to WriteError; other errors pass.
 
     `then` (default THEN_RETRY) ends the message. It also replaces that of a WriteError from a nested block.
@@ -343,7 +343,7 @@ def disk_errors(what: str, then: str = "") -> Iterator[None]:
             raise
         full = number in DISK_FULL
         expected, remedy = ("space on the disk", "freeing space") if full else ("a writable path", "changing that")
-        problem = f"{what}: expected {expected}; got '{os.strerror(number)}'; earlier files are intact"
+        problem = f"{target}: expected {expected}; got '{os.strerror(number)}'; earlier files are intact"
         raise WriteError(problem, remedy, then or THEN_RETRY) from None
 
 

@@ -218,7 +218,12 @@ for position_class in (models.Sinusoids, models.SinusoidsInHalves, models.Learne
 def self_attention_edges():
     for i, spec in enumerate(spec_edges(2, 2, 3, 3)):  # the operation is checked by every entry with each of them
         yield Call((sample(2, 3, 4), spec), layer=make_layer(models.SelfAttention, 4, 2), directions=3 if i else None)
-    for options in ({"bias": True}, {"rotary_base": 10.0, "bias": True}, {"dropout": 0.5}, {"dropout": 0.9, "rotary_base": 9.0}):
+    for options in (
+        {"bias": True},
+        {"rotary_base": 10.0, "bias": True},
+        {"dropout": 0.5},
+        {"dropout": 0.9, "rotary_base": 9.0},
+    ):
         layer = make_layer(models.SelfAttention, 3, 2, 4, 1, **options)
         yield Call((sample(2, 3, 3), npx.AttentionSpec(causal=True)), layer=layer)
 

@@ -55,7 +55,9 @@ def step(name: str, device: str, sizes: Sizes) -> tuple[float, np.ndarray, np.nd
     if name in npx.PRECISIONS:
         Adam(flat).step(1e-3, 1 / scale)
         if flat.low_precision is not None:
-            assert np.array_equal(npx.to_host(flat.low_precision), npx.to_host(flat.data).astype(flat.low_precision.dtype)), "rounded copy"
+            assert np.array_equal(
+                npx.to_host(flat.low_precision), npx.to_host(flat.data).astype(flat.low_precision.dtype)
+            ), "rounded copy"
     npx.use_precision("float32")
     return float(npx.to_host(loss.data)), gradient, npx.to_host(flat.data)
 

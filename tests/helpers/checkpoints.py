@@ -55,13 +55,13 @@ def weights_of(path):
     return load_checkpoint(path, optimizer=False).model
 
 
-def damage(file, how):
+def damage(file, kind):
     content = file.read_bytes()
-    if how == "missing":
+    if kind == "missing":
         file.unlink()
-    elif how == "empty":
+    elif kind == "empty":
         file.write_bytes(b"")
-    elif how == "cut":
+    elif kind == "cut":
         file.write_bytes(content[: len(content) // 2])
     else:
         file.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])

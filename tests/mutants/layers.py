@@ -142,7 +142,9 @@ layer(
     "Residual",
     "gradient skips the norm (pre-norm)",
     lambda self, x, f: (
-        self.norm.residual_norm(x, f(x), self.dropout) if self.post else x + self.dropout(f(reroute_gradient(self.norm(x), x)))
+        self.norm.residual_norm(x, f(x), self.dropout)
+        if self.post
+        else x + self.dropout(f(reroute_gradient(self.norm(x), x)))
     ),
 )
 layer("LayerNorm", "gain detached", lambda self, x: neural.layer_norm(x, self.gamma.detach(), self.beta, self.eps))

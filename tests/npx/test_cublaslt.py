@@ -96,5 +96,8 @@ def test_a_training_with_it_is_one_without_and_can_be_captured(monkeypatch):
 
 def test_a_shape_without_an_algorithm_is_told(monkeypatch):
     monkeypatch.setattr(LT, "heuristic", lambda *args: None)
-    with device(cuda=True), pytest.raises(RuntimeError, match="an algorithm for 2 x 3 x 4; got none; try NPX_CUBLASLT=0"):
+    with (
+        device(cuda=True),
+        pytest.raises(RuntimeError, match="an algorithm for 2 x 3 x 4; got none; try NPX_CUBLASLT=0"),
+    ):
         blas.matmul(npx.ones((3, 4)), npx.ones((4, 2)))

@@ -112,7 +112,9 @@ def test_values_and_gradients(queries, keys, kind, drop, dtype):
 def test_a_sentence_that_fits_one_tile(queries, keys, d_k, d_v, kind, drop, dtype, monkeypatch):
     """Its gradients come from scores that are formed once."""
     launch, whole = host.launch, []
-    monkeypatch.setattr(host, "launch", lambda *args, **named: (whole.append(named["ONE_TILE"]), launch(*args, **named)))
+    monkeypatch.setattr(
+        host, "launch", lambda *args, **named: (whole.append(named["ONE_TILE"]), launch(*args, **named))
+    )
     arrays, mask = inputs(dtype, 2, queries, keys, 2, d_k, d_v), some_mask(kind, 2, 2, queries, keys)
     result = on_cuda(*arrays, mask, drop)
     assert whole == [1, 1]

@@ -24,23 +24,23 @@ LONG = 15  # tokens; only line 28 of the text has more
 
 def plant(monkeypatch, make, training=True):
     """Make feed-forward layers add make(0) in batches longer than LONG; return the list of their inputs there."""
-    forward, loss_from_inputs, given, longest = FeedForward.forward, Transformer.loss_from_inputs, [], {}
+    forward, loss_from_inputs, inputs_there, longest = FeedForward.forward, Transformer.loss_from_inputs, [], {}
 
-    def measured(self, *inputs, packing, **how):
+    def measured(self, *inputs, packing, **options):
         longest.update(
             {len(side.flat_index): side.max_length for side in packing}
         )  # rows of a side -> its longest sentence
-        return loss_from_inputs(self, *inputs, packing=packing, **how)
+        return loss_from_inputs(self, *inputs, packing=packing, **options)
 
     def planted(self, x):
         if self.training is not training or (training and longest[len(x.data)] <= LONG):
             return forward(self, x)
-        given.append(x.data.tobytes())
+        inputs_there.append(x.data.tobytes())
         return forward(self, x) + make(x - x)
 
     monkeypatch.setattr(Transformer, "loss_from_inputs", measured)
     monkeypatch.setattr(FeedForward, "forward", planted)
-    return given
+    return inputs_there
 
 
 def zero_by_zero(zero):
@@ -52,35 +52,37 @@ def root(zero):
 
 
 @pytest.mark.parametrize(
-    ("make", "what", "pattern"),
+    ("make", "quantity", "pattern"),
     [
         (zero_by_zero, "loss", r"divide: expected a finite result for finite inputs; got nan at \(0, 0\)"),
         (root, "gradient norm", r"backward of sqrt: expected a finite gradient of argument 0; got \S+ at"),
     ],
 )
-def test_training_reports_operation_text_lines_and_source_line(text, tmp_path, monkeypatch, capfd, make, what, pattern):
-    given = plant(monkeypatch, make)
+def test_training_reports_operation_text_lines_and_source_line(
+    text, tmp_path, monkeypatch, capfd, make, quantity, pattern
+):
+    inputs = plant(monkeypatch, make)
     file = tmp_path / "config.toml"
     file.write_text(config(text).dump(), encoding="utf-8")
     command = ["train", str(file), "--quiet", "--debug", "anomaly", "--set", "train.max_skipped=0", "--out"]
     assert main([*command, str(tmp_path / "run")]) == 2
-    where = rf"it comes from lines 28 of the text.*; first operation: {pattern}.*\((en|de)coder\.0\.feed_forward, "
+    origin = rf"it comes from lines 28 of the text.*; first operation: {pattern}.*\((en|de)coder\.0\.feed_forward, "
     err, line = capfd.readouterr().err, make.__code__.co_firstlineno + 1
-    assert re.search(rf'step 2: expected a finite {what}; got .*{where}File "{__file__}", line {line}, in', err)
+    assert re.search(rf'step 2: expected a finite {quantity}; got .*{origin}File "{__file__}", line {line}, in', err)
     assert err.count("\n") == 1
     assert err.strip().removeprefix("npx-transformer: ") in (tmp_path / "run" / "log.txt").read_text()
     (entry,) = [entry for entry in metrics(tmp_path / "run") if entry["kind"] == "skipped"]
     assert entry["anomaly"] in err and entry["examples"].startswith("lines 28 ")
-    assert given and sorted(given) == sorted(2 * list({*given})), "the repetition is exact, dropout included"
+    assert inputs and sorted(inputs) == sorted(2 * list({*inputs})), "the repetition is exact, dropout included"
 
 
 def test_anomaly_mode_skips_the_same_updates(text, tmp_path, monkeypatch):
     plant(monkeypatch, zero_by_zero)
     for name, debug in (("plain", ""), ("looked", "anomaly")):
         run(text, tmp_path / name, debug=debug, max_steps=3)
-    plain, looked = outcome(tmp_path / "plain"), outcome(tmp_path / "looked")
-    assert plain[:2] == looked[:2]
-    assert plain[2] == [{k: v for k, v in entry.items() if k != "anomaly"} for entry in looked[2]] != looked[2]
+    plain, debugged = outcome(tmp_path / "plain"), outcome(tmp_path / "looked")
+    assert plain[:2] == debugged[:2]
+    assert plain[2] == [{k: v for k, v in entry.items() if k != "anomaly"} for entry in debugged[2]] != debugged[2]
 
 
 def test_nothing_is_checked_while_all_values_are_finite(text, tmp_path, monkeypatch, uninterrupted):
@@ -106,7 +108,7 @@ def test_a_norm_that_overflows_without_an_operation_is_reported(text, tmp_path, 
 
 
 def test_nonfinite_halves_are_reported_with_the_lines_of_their_micro_batch(text, tmp_path, monkeypatch):
-    given, gradient, left = plant(monkeypatch, zero_by_zero), update.Update._gradient, [1]
+    inputs, gradient, left = plant(monkeypatch, zero_by_zero), update.Update._gradient, [1]
 
     def once(self, micro, targets, step):
         if step == 2 and left and left.pop():
@@ -116,7 +118,7 @@ def test_nonfinite_halves_are_reported_with_the_lines_of_their_micro_batch(text,
     monkeypatch.setattr(update.Update, "_gradient", once)
     with pytest.raises(UserError) as error:
         run(text, tmp_path / "run", max_skipped=0)
-    assert given and one_line(error).count(" of the text, counted from 1") == 1
+    assert inputs and one_line(error).count(" of the text, counted from 1") == 1
 
 
 def test_concurrent_updates_do_not_change_warning_filters():

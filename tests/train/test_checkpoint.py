@@ -119,11 +119,11 @@ def test_leftovers_of_a_killed_write_are_not_checkpoints_and_are_removed(tmp_pat
 # ---- damaged
 
 
-@pytest.mark.parametrize("how", ["missing", "empty", "cut", "changed"])
+@pytest.mark.parametrize("kind", ["missing", "empty", "cut", "changed"])
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_file_is_named_and_an_older_checkpoint_suggested(tmp_path, name, how):
+def test_a_damaged_file_is_named_and_an_older_checkpoint_suggested(tmp_path, name, kind):
     old, new = save(tmp_path, 9), save(tmp_path, 10)
-    damage(new / name, how)
+    damage(new / name, kind)
     with pytest.raises(UserError) as error:
         load_checkpoint(new)
     assert str(new / name) in one_line(error) and "older" in one_line(error)
@@ -175,15 +175,15 @@ def test_a_run_loads_its_average_or_else_its_newest_step(run, tokenizer):
 
 
 def test_a_checkpoint_folder_loads_without_its_run_if_it_has_a_tokenizer(run, tmp_path_factory):
-    alone = tmp_path_factory.mktemp("elsewhere") / "model"
-    shutil.copytree(run / "checkpoints" / "step-10", alone)
+    folder = tmp_path_factory.mktemp("elsewhere") / "model"
+    shutil.copytree(run / "checkpoints" / "step-10", folder)
     with pytest.raises(UserError) as error:
-        load_model(alone)
+        load_model(folder)
     assert "tokenizer.json" in one_line(error)
-    shutil.copy(run / "tokenizer.json", alone)
-    (alone / "optimizer.safetensors").unlink()  # only training needs it
+    shutil.copy(run / "tokenizer.json", folder)
+    (folder / "optimizer.safetensors").unlink()  # only training needs it
     src, tgt = np.array([[5, 6, 2]]), np.array([[1, 7]])
-    assert np.array_equal(load_model(alone)[0](src, tgt).data, load_model(run)[0](src, tgt).data)
+    assert np.array_equal(load_model(folder)[0](src, tgt).data, load_model(run)[0](src, tgt).data)
 
 
 @pytest.mark.parametrize("fewer", [0, 5])
@@ -260,11 +260,11 @@ def test_nonfinite_weights_are_neither_written_nor_read(tmp_path):
 
 
 def test_files_swapped_between_checkpoints_are_detected(run):
-    one, two = (run / "checkpoints" / f"step-{step}" / "model.safetensors" for step in (1, 2))
-    one.rename(run / "other")
-    two.rename(one)
-    (run / "other").rename(two)
-    for path in (one, two):
+    first, second = (run / "checkpoints" / f"step-{step}" / "model.safetensors" for step in (1, 2))
+    first.rename(run / "other")
+    second.rename(first)
+    (run / "other").rename(second)
+    for path in (first, second):
         with pytest.raises(UserError, match="got those of another checkpoint"):
             load_checkpoint(path.parent)
 

@@ -124,7 +124,9 @@ def test_a_failed_capture_warns_once_and_runs_kernel_by_kernel(change, said, mon
     with device(cuda=True):
         expected = updated(False, micro, shape={"dropout": 0.0})
         real = Transformer.loss_from_inputs
-        monkeypatch.setattr(Transformer, "loss_from_inputs", lambda self, *inputs, **how: change(real(self, *inputs, **how)))
+        monkeypatch.setattr(
+            Transformer, "loss_from_inputs", lambda self, *inputs, **how: change(real(self, *inputs, **how))
+        )
         result = updated(True, micro, shape={"dropout": 0.0})
         assert STATE.pinned is strict_graphs.pinned
     assert STATE.launches == 0 and result[0].tobytes() == expected[0].tobytes()

@@ -135,7 +135,9 @@ def test_without_mpi4py_ranks_are_told_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
-    with pytest.raises(RuntimeError, match=r"expected mpi4py, because 3 processes were launched; .* pip install '.*\[mpi\]'"):
+    with pytest.raises(
+        RuntimeError, match=r"expected mpi4py, because 3 processes were launched; .* pip install '.*\[mpi\]'"
+    ):
         npx.distributed.join()
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
     assert npx.distributed.join() is npx.distributed.world() and npx.distributed.world().size == 1

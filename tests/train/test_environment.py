@@ -18,10 +18,10 @@ text, uninterrupted = trainings.text, trainings.uninterrupted
 def command(*arguments, **around):
     """Run a command in a subprocess with these environment variables; return (status, stdout, stderr)."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | around
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "train", *map(str, arguments)], env=environment, capture_output=True, cwd=ROOT
     )
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+    return process.returncode, process.stdout.decode(), process.stderr.decode()
 
 
 def test_a_notebook_backend_does_not_change_pictures(uninterrupted, tmp_path):
@@ -45,12 +45,14 @@ def test_an_output_error_is_not_attributed_to_the_input(source, uninterrupted, t
     """A file size limit stands for a full disk. It applies to a process, hence the subprocess."""
     translate = ["translate", "--model", uninterrupted, "--output", tmp_path / "out", "--batch-tokens", "99"]
     program = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9)); from train.cli import main; "
-    given = ["--input", text / "train.en"] if source == "file" else []
-    arguments = [sys.executable, "-c", f"{program} sys.exit(main())", *map(str, [*translate, *given])]
+    input_option = ["--input", text / "train.en"] if source == "file" else []
+    arguments = [sys.executable, "-c", f"{program} sys.exit(main())", *map(str, [*translate, *input_option])]
     with (text / "train.en").open("rb") as stdin:
-        done = subprocess.run(arguments, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, stdin=stdin)
-    said = f"npx-transformer: {tmp_path / 'out'}: expected space on the disk; got 'File too large'; "
-    assert done.returncode == 2 and done.stderr.decode().startswith(said) and done.stderr.count(b"\n") == 1
+        process = subprocess.run(
+            arguments, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, stdin=stdin
+        )
+    message = f"npx-transformer: {tmp_path / 'out'}: expected space on the disk; got 'File too large'; "
+    assert process.returncode == 2 and process.stderr.decode().startswith(message) and process.stderr.count(b"\n") == 1
     assert not any(tmp_path.iterdir())
 
 
@@ -66,9 +68,9 @@ def test_an_input_error_names_the_input(uninterrupted, text, tmp_path, capfd):
         assert err.startswith("npx-transformer: /proc/self/mem: expected ") and err.count("\n") == 1, err
     with open("/proc/self/mem", "rb") as broken:
         command = [sys.executable, "-m", "train", "translate", "--model", uninterrupted]
-        done = subprocess.run(command, cwd=ROOT, stdin=broken, capture_output=True)
+        process = subprocess.run(command, cwd=ROOT, stdin=broken, capture_output=True)
     said = b"npx-transformer: stdin: expected readable text; got 'Input/output error'; try"
-    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert process.returncode == 2 and said in process.stderr, process.stderr
     assert not any(tmp_path.iterdir())
 
 

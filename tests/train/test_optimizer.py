@@ -25,6 +25,12 @@ def noisy_model(seed: int = 0):
     return flat
 
 
+def test_zero_grad_clears_every_gradient():
+    adam = Adam(noisy_model())
+    adam.zero_grad()
+    assert adam.flat.grad.size and not adam.flat.grad.any()
+
+
 @given(
     step=st.integers(1, 10**6), warmup=st.integers(1, 10**5), d_model=st.integers(1, 4096), scale=st.floats(1e-3, 1e3)
 )
@@ -130,16 +136,16 @@ def test_an_update_does_not_depend_on_the_layout_of_gradients(monkeypatch, joine
 
 def test_adam_rejects_the_state_of_another_model_and_invalid_arguments():
     state = Adam(Transformer(SMALL)).state_dict()
-    other = Adam(Transformer(TransformerConfig(vocab_size=13, d_model=8, d_ff=16, n_heads=2, n_layers=1)))
+    adam = Adam(Transformer(TransformerConfig(vocab_size=13, d_model=8, d_ff=16, n_heads=2, n_layers=1)))
     with pytest.raises(ValueError, match="expected"):
-        other.load_state_dict(state)
+        adam.load_state_dict(state)
     for changes in ({"beta1": 1.0}, {"beta2": -0.1}, {"eps": -1e-9}, {"eps": 0.0}, {"weight_decay": -1.0}):
         with pytest.raises(ValueError, match="expected"):
             Adam(Transformer(SMALL), **changes)
     for rate in (-1e-4, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="expected a finite learning rate >= 0"):
-            other.step(rate)
-    assert other.steps == 0
+            adam.step(rate)
+    assert adam.steps == 0
 
 
 @settings(max_examples=25, deadline=None)
@@ -191,14 +197,14 @@ def test_the_loss_scale_halves_on_overflow_and_doubles_after_patience():
     saved = scale.state_dict()
     scale.record_update()
     assert scale.value == 2**16
-    again = LossScale(dynamic=True)
-    again.load_state_dict(saved)
-    again.record_update()
-    assert again.state_dict() == scale.state_dict()
-    again.reduce_after_overflow()
+    restored = LossScale(dynamic=True)
+    restored.load_state_dict(saved)
+    restored.record_update()
+    assert restored.state_dict() == scale.state_dict()
+    restored.reduce_after_overflow()
     for _ in range(LossScale.PATIENCE - 1):
-        again.record_update()
-    assert again.value == 2**15, "an overflow starts the count again"
+        restored.record_update()
+    assert restored.value == 2**15, "an overflow starts the count again"
 
 
 def test_the_loss_scale_is_never_below_one():
@@ -275,7 +281,10 @@ def test_an_invalid_normalizer_is_one_line(bad):
     targets = np.array([[3, 2]])
     pairs = Transformer(SMALL)
     text = replace(SMALL, architecture="decoder").build()
-    losses = (lambda: text.loss(targets, loss_normalizer=bad), lambda: pairs.loss(targets, targets, loss_normalizer=bad))
+    losses = (
+        lambda: text.loss(targets, loss_normalizer=bad),
+        lambda: pairs.loss(targets, targets, loss_normalizer=bad),
+    )
     for loss in losses:
         with pytest.raises(ValueError, match=f"loss: expected a normalizer above 0; got {bad}; try"):
             loss()

@@ -37,13 +37,13 @@ def test_saved_arrays_are_described_by_operation_and_size():
 
 
 def test_saved_arrays_of_a_model_are_sorted_and_exclude_parameters():
-    made = model()
+    network = model()
     with npx.keyed(1, 1):
-        loss = made.loss(SRC, TGT)
+        loss = network.loss(SRC, TGT)
     saved = saved_arrays()
     assert [array.nbytes for array in saved] == sorted((array.nbytes for array in saved), reverse=True)
     assert {"dropout_residual_norm", "self_attention", "linear"} <= {array.operation for array in saved}
-    shapes = {tuple(p.shape) for p in made.parameters()} - {(8,), (16,)}
+    shapes = {tuple(p.shape) for p in network.parameters()} - {(8,), (16,)}
     assert not [array for array in saved if array.shape in shapes and array.operation != "linear_cross_entropy"]
     loss.backward()
 
@@ -148,8 +148,8 @@ def test_a_run_continues_with_halves_and_logs_it(text, tmp_path, monkeypatch):
 
 
 def test_the_halves_contain_the_whole_batch():
-    whole = batch()
-    first, second = whole.halves()
-    assert np.array_equal(np.concatenate([first.src, second.src]), whole.src)
-    assert first.n_target_tokens + second.n_target_tokens == whole.n_target_tokens
+    full = batch()
+    first, second = full.halves()
+    assert np.array_equal(np.concatenate([first.src, second.src]), full.src)
+    assert first.n_target_tokens + second.n_target_tokens == full.n_target_tokens
     assert first.halves() == [first] and len(first.src) == 1

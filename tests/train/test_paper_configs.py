@@ -56,7 +56,10 @@ def test_defaults_match_the_paper():
     assert defaults(NoamSchedule) == {"warmup_steps": 4000, "lr_scale": 1.0}
     search = {"beam": 4, "alpha": 0.6, "penalty": "paper", "max_extra": 50, "n_best": 1}
     assert defaults(check_search) == search and defaults(beam_search).items() >= search.items()
-    assert defaults(Transformer.loss)["label_smoothing"] == 0.1 and defaults(Transformer.loss)["smoothing_classes"] == "all"
+    assert (
+        defaults(Transformer.loss)["label_smoothing"] == 0.1
+        and defaults(Transformer.loss)["smoothing_classes"] == "all"
+    )
     assert TransformerConfig(37_000) == TransformerConfig.preset("base", 37_000)
 
 
@@ -64,36 +67,36 @@ def config_of(*settings):
     return RunConfig.from_dict({"model": {"preset": "base"}}, settings)
 
 
-def changed(one, other):
+def changed(config, reference):
     """Return the keys in which two configurations differ."""
-    return {(t, f.name): value for (t, f, value), (_, _, before) in zip(one.keys(), other.keys(), strict=True)
-            if value != before and f.name != "variant"}  # fmt: skip
+    return {(t, f.name): value for (t, f, value), (_, _, default) in zip(config.keys(), reference.keys(), strict=True)
+            if value != default and f.name != "variant"}  # fmt: skip
 
 
 def test_the_variant_changes_only_its_keys():
-    paper, other = config_of(), config_of("model.variant=tensor2tensor")
-    assert changed(other, paper) == {(table, name): value for table, name, value in DIFFERENCES}
+    paper, variant = config_of(), config_of("model.variant=tensor2tensor")
+    assert changed(variant, paper) == {(table, name): value for table, name, value in DIFFERENCES}
     assert len(DIFFERENCES) == 6
     both = config_of("model.variant=tensor2tensor", "model.preset=big")
-    assert changed(both, config_of("model.preset=big")) == changed(other, paper)
+    assert changed(both, config_of("model.preset=big")) == changed(variant, paper)
 
 
 @pytest.mark.parametrize(("table", "name", "value"), DIFFERENCES)
 def test_each_difference_can_be_set_and_reset_individually(table, name, value):
-    paper, other = config_of(), config_of("model.variant=tensor2tensor")
+    paper, variant = config_of(), config_of("model.variant=tensor2tensor")
     default = getattr(getattr(paper, table), name)
     assert default != value
     back = f"{table}.{name}={str(default).lower()}"
-    assert changed(config_of("model.variant=tensor2tensor", back), other) == {(table, name): default}
+    assert changed(config_of("model.variant=tensor2tensor", back), variant) == {(table, name): default}
     assert changed(config_of(f"{table}.{name}={str(value).lower()}"), paper) == {(table, name): value}
 
 
 def test_a_setting_switches_the_variant_of_a_file(tmp_path):
-    for one, other in (("paper", "tensor2tensor"), ("tensor2tensor", "paper")):
-        file = tmp_path / f"{one}.toml"
-        file.write_text(config_of(f"model.variant={one}").dump(), encoding="utf-8")
-        assert RunConfig.load(file) == config_of(f"model.variant={one}")
-        assert RunConfig.load(file, [f"model.variant={other}"]) == config_of(f"model.variant={other}")
+    for variant, replacement in (("paper", "tensor2tensor"), ("tensor2tensor", "paper")):
+        file = tmp_path / f"{variant}.toml"
+        file.write_text(config_of(f"model.variant={variant}").dump(), encoding="utf-8")
+        assert RunConfig.load(file) == config_of(f"model.variant={variant}")
+        assert RunConfig.load(file, [f"model.variant={replacement}"]) == config_of(f"model.variant={replacement}")
 
 
 SHAPE = {"d_model": 8, "d_ff": 16, "n_heads": 2, "n_layers": 1}
@@ -151,14 +154,14 @@ def test_tensor2tensor_smooths_over_incorrect_types():
 
 def test_tensor2tensor_adds_epsilon_before_the_bias_correction(monkeypatch):
     """TensorFlow: p - lr sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps)."""
-    made = []
-    monkeypatch.setattr(update, "Adam", lambda flat, *options: made.append(options) or Adam(flat, *options))
+    calls = []
+    monkeypatch.setattr(update, "Adam", lambda flat, *options: calls.append(options) or Adam(flat, *options))
     c = config_of("model.variant=tensor2tensor")
     update.Update(None, shaped(), c.train, None)
-    assert made[0][4] is True
+    assert calls[0][4] is True
     eps, g, lr = 0.1, 0.5, 0.01
     model = shaped()
-    adam = Adam(model, 0.9, 0.98, eps, eps_inside=made[0][4])
+    adam = Adam(model, 0.9, 0.98, eps, eps_inside=calls[0][4])
     before = adam.flat.data.copy()
     adam.flat.grad[...] = g
     adam.step(lr)
@@ -186,21 +189,21 @@ def test_each_difference_affects_training(table, name, value, text, tmp_path):
 
 def test_checkpoint_minutes_count_across_interruptions(text, tmp_path, monkeypatch):
     """With 20 seconds per update every 3rd update is due, also if the run was stopped in between."""
-    made = Trainer._update
+    update = Trainer._update
 
     def slow(self):
         before = self.state.seconds
-        result = made(self)
+        result = update(self)
         self.state.seconds = before + 20
         return result
 
     monkeypatch.setattr(Trainer, "_update", slow)
-    how = {"checkpoint_minutes": 1.0, "checkpoint_every": 1, "keep_last": 50}
-    run(text, tmp_path / "a", **how)
+    changes = {"checkpoint_minutes": 1.0, "checkpoint_every": 1, "keep_last": 50}
+    run(text, tmp_path / "a", **changes)
     steps = [path.name for path in RunFolder(tmp_path / "a").steps()]
     assert steps == ["step-3", "step-6", "step-9", "step-12"]
-    run(text, tmp_path / "b", **how, max_steps=5)
-    run(text, tmp_path / "b", resume=True, **how)
+    run(text, tmp_path / "b", **changes, max_steps=5)
+    run(text, tmp_path / "b", resume=True, **changes)
     steps = [path.name for path in RunFolder(tmp_path / "b").steps()]
     assert steps == [f"step-{n}" for n in (3, 8, 11, 12)]  # step 5 was an extra checkpoint
     assert config(text, checkpoint_minutes=10).train.checkpoint_minutes == 10.0

@@ -90,7 +90,7 @@ def test_the_papers_figures(tmp_path, uninterrupted, capsys):
     assert all("encoder self-attention, layer 1 of 1" in file.with_suffix(".alt.txt").read_text() for file in files)
     (tmp_path / "figure3.svg").write_text("mine")
     assert main([*given[:-1], str(tmp_path)]) == 2
-    assert "expected a new folder, or one of this command; got another" in capsys.readouterr().err
+    assert "expected a new folder, or one of this command; got a folder with other files" in capsys.readouterr().err
     assert (tmp_path / "figure3.svg").read_text() == "mine"
 
 
@@ -263,7 +263,9 @@ def test_peak_memory_agrees_with_tracemalloc():
         with npx.keyed(1, 1):
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
-            task.loss(model.train(), batch, label_smoothing=0.1, smoothing_classes="all", loss_normalizer=1.0).backward()
+            task.loss(
+                model.train(), batch, label_smoothing=0.1, smoothing_classes="all", loss_normalizer=1.0
+            ).backward()
             peak = tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()

@@ -123,7 +123,7 @@ def test_invalid_arguments_raise_before_training(tmp_path, texts, monkeypatch, c
 
 def test_another_folder_is_rejected_and_not_modified(tmp_path, texts):
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(UserError, match="expected a new folder, or one of this command; got another"):
+    with pytest.raises(UserError, match="expected a new folder, or one of this command; got a folder with other files"):
         run(tmp_path, texts)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
@@ -228,7 +228,7 @@ def test_table_2_has_the_papers_rows_and_both_costs(trained, texts, tmp_path, ca
     (mine := tmp_path / "mine").mkdir()
     (mine / "table2.md").write_text("mine")
     assert main([*arguments, "--out", str(mine)]) == 2
-    assert "expected a new folder, or one of this command; got another" in capfd.readouterr().err
+    assert "expected a new folder, or one of this command; got a folder with other files" in capfd.readouterr().err
     assert [path.read_text() for path in mine.iterdir()] == ["mine"]
 
 

@@ -113,12 +113,12 @@ def test_a_killed_process_holds_no_lock(text, tmp_path, child_holds_it):
 def test_a_moved_run_folder_is_an_error_and_not_recreated(text, tmp_path, monkeypatch):
     after, out = Trainer._after_update, tmp_path / "run"
 
-    def moved(self):
+    def move(self):
         if self.state.step == 7:
             out.rename(tmp_path / "elsewhere")
         after(self)
 
-    monkeypatch.setattr(Trainer, "_after_update", moved)
+    monkeypatch.setattr(Trainer, "_after_update", move)
     with pytest.raises(UserError, match="got a moved or deleted one"):
         run(text, out)
     monkeypatch.undo()
@@ -152,10 +152,10 @@ def test_a_failing_start_leaves_an_existing_empty_folder(text, tmp_path):
     out = tmp_path / "run"
     changed = tables(text)
     changed["data"]["max_length"] = 2  # shorter than every pair
-    for made in (False, True):
+    for existing in (False, True):
         with pytest.raises(UserError):
             train(RunConfig.from_dict(changed), out, progress=False)
-        assert out.exists() == made and not (made and any(out.iterdir()))
+        assert out.exists() == existing and not (existing and any(out.iterdir()))
         out.mkdir(exist_ok=True)
 
 

@@ -72,8 +72,8 @@ def test_extending_a_finished_run_equals_a_longer_run(text, tmp_path, uninterrup
     summary = run(text, out, max_steps=7)
     assert (summary.step, summary.stopped) == (7, "max_steps")
     assert metrics(out)[-1]["kind"] == "valid" and metrics(out)[-1]["step"] == 7  # the last step is validated
-    again = run(text, out, resume=True, max_steps=7)
-    assert again.valid_loss == summary.valid_loss and len(metrics(out)) == 3
+    resumed = run(text, out, resume=True, max_steps=7)
+    assert resumed.valid_loss == summary.valid_loss and len(metrics(out)) == 3
     run(text, out, resume=True)
     assert outcome(out) == outcome(uninterrupted)
 
@@ -168,8 +168,8 @@ def test_micro_batches_are_one_batch_of_their_union(text, cuts, smoothing, seed)
     for micro in ([union], parts):
         model = Transformer(shape, seed=seed, dtype=np.float64)
         run_config = config(text, label_smoothing=smoothing, precision="float64")
-        made = Trainer(model, run_config, None, {"train": corpus}, "nowhere", progress=False)
-        gradients.append((made.update.gradient(micro, step=1)[0], made.update.flat.grad.copy()))
+        trainer = Trainer(model, run_config, None, {"train": corpus}, "nowhere", progress=False)
+        gradients.append((trainer.update.gradient(micro, step=1)[0], trainer.update.flat.grad.copy()))
     assert gradients[0][0] == pytest.approx(gradients[1][0], rel=1e-12)
     np.testing.assert_allclose(gradients[1][1], gradients[0][1], rtol=1e-9, atol=1e-14)
     assert np.abs(gradients[0][1]).max() > 1e-3
@@ -298,17 +298,17 @@ def test_metrics_and_log_record_the_run(text, uninterrupted):
 
 
 def test_the_logged_loss_is_the_mean_over_the_target_tokens_since_the_last_line(text, tmp_path, monkeypatch):
-    gradient, done = Update.gradient, []
+    gradient, updates = Update.gradient, []
 
     def watched(self, micro, step, share):
         result = gradient(self, micro, step, share)
-        done.append((result[0], sum(batch.n_target_tokens for batch in micro)))
+        updates.append((result[0], sum(batch.n_target_tokens for batch in micro)))
         return result
 
     monkeypatch.setattr(Update, "gradient", watched)
     run(text, tmp_path / "run")
     logged = [entry["loss"] for entry in metrics(tmp_path / "run") if entry["kind"] == "train"]
-    expected = [sum(x * n for x, n in part) / sum(n for _, n in part) for part in (done[:5], done[5:10])]
+    expected = [sum(x * n for x, n in part) / sum(n for _, n in part) for part in (updates[:5], updates[5:10])]
     assert logged == pytest.approx(expected, rel=1e-12)
 
 

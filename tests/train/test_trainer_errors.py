@@ -17,35 +17,35 @@ from train.run.folder import RunFolder
 text, uninterrupted = trainings.text, trainings.uninterrupted
 
 
-@pytest.mark.parametrize("what", ["loss nan", "loss inf", "gradient", "validation"])
-def test_a_nonfinite_loss_stops_training_and_is_never_saved(text, tmp_path, monkeypatch, what):
-    out, loss, made = tmp_path / "run", Transformer.loss, {}
+@pytest.mark.parametrize("quantity", ["loss nan", "loss inf", "gradient", "validation"])
+def test_a_nonfinite_loss_stops_training_and_is_never_saved(text, tmp_path, monkeypatch, quantity):
+    out, loss, objects = tmp_path / "run", Transformer.loss, {}
 
     def bad(self, *args, **kwargs):
         value = loss(self, *args, **kwargs)
-        made["model"], steps = self, self.flat_steps()
-        if what == "validation" and not self.training and steps == 8:
+        objects["model"], steps = self, self.flat_steps()
+        if quantity == "validation" and not self.training and steps == 8:
             return value * math.nan
         if self.training and steps == 7:  # within update 8
-            if what == "gradient":
-                made["adam"].flat.grad[3] = math.inf
+            if quantity == "gradient":
+                objects["adam"].flat.grad[3] = math.inf
             else:
-                return value * float(what.split()[1]) if what.startswith("loss") else value
+                return value * float(quantity.split()[1]) if quantity.startswith("loss") else value
         return value
 
     monkeypatch.setattr(Transformer, "loss", bad)
-    monkeypatch.setattr(Transformer, "flat_steps", lambda self: made["adam"].steps, raising=False)
+    monkeypatch.setattr(Transformer, "flat_steps", lambda self: objects["adam"].steps, raising=False)
     init = Adam.__init__
-    monkeypatch.setattr(Adam, "__init__", lambda self, *a, **k: (made.update(adam=self), init(self, *a, **k))[1])
+    monkeypatch.setattr(Adam, "__init__", lambda self, *a, **k: (objects.update(adam=self), init(self, *a, **k))[1])
     with pytest.raises(UserError) as error:
         run(text, out, max_skipped=2)
     assert "step 8" in one_line(error) and "step-6" in str(error.value)
     assert [path.name for path in RunFolder(out).steps()] == ["step-3", "step-6"]
     load_checkpoint(RunFolder(out).steps()[-1])
-    assert np.isfinite(made["adam"].flat.data).all()
+    assert np.isfinite(objects["adam"].flat.data).all()
     assert "step 8" in (out / "log.txt").read_text(encoding="utf-8")
-    assert made["adam"].steps == (8 if what == "validation" else 7)
-    if what != "validation":
+    assert objects["adam"].steps == (8 if quantity == "validation" else 7)
+    if quantity != "validation":
         assert "3 updates in a row" in str(error.value) and "lines " in str(error.value)
         skipped = [entry for entry in metrics(out) if entry["kind"] == "skipped"]
         assert [entry["in_a_row"] for entry in skipped] == [1, 2, 3] and all(entry["step"] == 8 for entry in skipped)

@@ -1,1 +1,1 @@
-"""Learning: the loss, Adam, one update, validation, the loop."""
+"""Training a model: the optimizer, one update, validation, the loop and its checkpoints."""

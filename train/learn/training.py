@@ -71,7 +71,7 @@ def train(
     check_model(config, task)
     texts = task.texts(config.data)
     kind = config.data.tokenizer
-    given = None if kind in task.tokenizers else task.load_tokenizer(kind)
+    existing = None if kind in task.tokenizers else task.load_tokenizer(kind)
 
     def say(text: str) -> None:
         if progress and world.rank == 0:
@@ -87,7 +87,7 @@ def train(
                 check_same_config(run, config)
             else:
                 write_text(run.config_file, config.dump())
-            tokenizer = prepare_tokenizer(run, config, texts, given, reuse, say)
+            tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, say)
             corpora = prepare_corpora(run, config, texts, tokenizer, say)
         special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
         if tokenizer.n_outputs < tokenizer.vocab_size:
@@ -105,17 +105,17 @@ def prepare_tokenizer(
     run: RunFolder,
     config: RunConfig,
     texts: Texts,
-    given: TextTokenizer | None,
+    existing: TextTokenizer | None,
     reuse: bool,
     say: Callable[[str], object],
 ) -> TextTokenizer:
-    """Return the run's tokenizer: its own if `reuse` and it has one, else `given`, else a newly trained one."""
+    """Return the run's tokenizer: its own if `reuse` and it has one, else `existing`, else a newly trained one."""
     data, task = config.data, TASKS[config.data.task]
     if reuse and run.tokenizer_file.exists():
         return task.load_tokenizer(run.tokenizer_file)
-    if given is None:
+    if existing is None:
         say(f"training a {data.tokenizer} tokenizer with at most {data.vocab_size:,} subwords")
-    tokenizer = given or run_interruptibly(lambda: task.learn_tokenizer(data, texts["train"]))
+    tokenizer = existing or run_interruptibly(lambda: task.learn_tokenizer(data, texts["train"]))
     tokenizer.save(run.tokenizer_file)
     return tokenizer
 

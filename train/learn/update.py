@@ -164,7 +164,11 @@ class Update:
 
     def _backward(self, batch: Batch, n_targets: int, ready: Ready | None = None) -> npx.Array:
         t = self.settings
-        how = {"label_smoothing": t.label_smoothing, "smoothing_classes": t.smoothing_over, "loss_normalizer": n_targets}
+        how = {
+            "label_smoothing": t.label_smoothing,
+            "smoothing_classes": t.smoothing_over,
+            "loss_normalizer": n_targets,
+        }
         loss = self.model.loss(*self.task.sequences(batch), **how)
         loss.backward(self.scale.value, ready)
         return loss.data

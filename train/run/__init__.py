@@ -1,1 +1,1 @@
-"""What a run is on disk: its folder, configuration, checkpoints, state and report."""
+"""A run on disk: its folder, lock, configuration, checkpoints, state and report."""

@@ -239,8 +239,9 @@ def load_model(
             checkpoint, or the run has lost its config.toml. Default: Python's warnings.
 
     Returns:
-        (model in eval mode, tokenizer, configuration). tokenizer.json and config.toml come from the checkpoint folder
-        or else from the run folder above it; without config.toml the configuration is the default one.
+        (model in eval mode, tokenizer, configuration); the types of the first two depend on the task. tokenizer.json
+        and config.toml come from the checkpoint folder or else from the run folder above it. Without config.toml the
+        configuration is the default one.
 
     Raises:
         UserError: A file is missing or damaged, the tokenizer does not fit the model, or the model is for another

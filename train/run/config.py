@@ -149,11 +149,12 @@ class RunConfig:
     def dump(self) -> str:
         """Return the complete configuration as TOML with comments. `load` restores an equal one."""
         lines = ["# Configuration of npx-transformer. Paths are relative to the working directory."]
+        comment: dict[str, Any] = {"initial_indent": "# ", "subsequent_indent": "# "}
         for table, section in SECTIONS.items():
             lines += ["", "", f"# {section.__doc__.split(': ', 1)[1]}", f"[{table}]"]
             for name, f in keys_of(table).items():
                 value = getattr(getattr(self, table), name)
-                lines += ["", *textwrap.wrap(explain(f), 118, initial_indent="# ", subsequent_indent="# ")]
+                lines += ["", *textwrap.wrap(explain(f), 118, break_on_hyphens=False, **comment)]
                 lines.append(f"# {name} =" if value is None else f"{name} = {to_toml(value)}")
         return "\n".join(lines) + "\n"
 
@@ -218,7 +219,7 @@ def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
 
 def explain(f: Field[Any]) -> str:
     """Return a key's meaning, accepted values and default, as in the comments of config.toml."""
-    default = f"left out: {f.metadata['unset']}" if f.default is None else f"default {to_toml(f.default)}"
+    default = f"default: {f.metadata['unset']}" if f.default is None else f"default: {to_toml(f.default)}"
     accepted = expected(f)
     return f"{f.metadata['help']} {accepted[0].upper()}{accepted[1:]}; {default}."
 

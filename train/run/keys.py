@@ -118,7 +118,9 @@ class TrainSection:
         "Clip the global gradient L2 norm to this value; 0 disables clipping, as in the paper.",
         within="[0, 1e9]",
     )
-    label_smoothing: float = key(0.1, "Probability mass that label smoothing distributes over the types.", within=FRACTION)
+    label_smoothing: float = key(
+        0.1, "Probability mass that label smoothing distributes over the types.", within=FRACTION
+    )
     smoothing_over: str = key(
         "all",
         "Types that label smoothing distributes over: all V, the V - 1 incorrect ones, or those without padding"

@@ -279,7 +279,12 @@ class Page:
             i for i, c in enumerate(tree.candidates)
             if c.fate in (FINISHED, CUT) and (c.score, c.log_probability) == (best.score, best.log_probability)
         ]  # fmt: skip
-        return {"nodes": nodes, "why": tree.stop_reason, "won": won[:1], "bounds": [to_json(np.array(b)) for b in tree.bounds]}
+        return {
+            "nodes": nodes,
+            "why": tree.stop_reason,
+            "won": won[:1],
+            "bounds": [to_json(np.array(b)) for b in tree.bounds],
+        }
 
 
 def stamp(file: Path) -> str:
