@@ -63,6 +63,7 @@ MEANINGS = {  # of every variable; values and default of those in npx/settings.p
     " the CUDA sources without a GPU (`emulate`).",
     "NPX_TUNE": "`0`: `npx.configure_process()` leaves the process unchanged.",
     "NPX_CUBLASLT": "`1`: cuBLASLt computes the matmuls on a GPU, with bias and ReLU fused.",
+    "NPX_KILL_LAUNCHER": "`1`: after an abort of several ranks, also terminate an `mpirun` that hangs.",
     "NPX_EMULATOR_ORDER": "Order in which the CUDA emulator runs the threads of a block.",
     "NPX_GPU_MEMORY": "Limit for GPU memory: GiB (`20`) or a percentage (`80%`).",
     "HYPOTHESIS_PROFILE": "Number of examples per property test.",
