@@ -148,6 +148,11 @@ def test_importing_changes_nothing_in_the_process_and_tuning_does_where_it_may(s
     assert done.stdout.split() == ["True", "False", "True", str(setting == "1")], done.stderr
 
 
+def test_npx_testing_is_imported_only_when_used():
+    code = "import sys, npx, autograd, models, train.cli; print([m for m in sys.modules if 'npx.testing' in m])"
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True) == "[]\n"
+
+
 # What a kernel computes
 
 

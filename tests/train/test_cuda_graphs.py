@@ -181,7 +181,7 @@ def test_a_capture_refuses_what_a_gpu_refuses():
     refused(lambda cupy, x, kept: x + npx.asarray([1.0, 2, 3, 4], "float32"), RuntimeError, "uploads")
     later = npx.random.DeviceKey
     refused(lambda cupy, x, kept: npx.random.normal(later(1, 0, 0, x), (4,)), RuntimeError, "the host does not know")
-    product = lambda cupy, x, kept: blas._cupys_gemm_ex(cupy)(*[0] * 18)  # noqa: E731
+    product = lambda cupy, x, kept: blas._cupy_gemm_ex(cupy)(*[0] * 18)  # noqa: E731
     refused(product, NotImplementedError, "cuBLAS API during stream capture")
 
 
