@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import npx
 from autograd.contract import check_answer, check_gradient, refuse_graph, refuse_operands
-from npx import Array, GradientTargets
-from npx.registry import Registry
+from npx import Array, GradientTargets, Registry
 from npx.scoped import Scoped
 
 VJP = Callable[..., tuple[Array | None, ...]]  # of the output's gradient, and where to add if it is `accumulates`

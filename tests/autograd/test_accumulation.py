@@ -230,7 +230,8 @@ def test_a_kernel_adds_its_gradient_to_what_is_there(name, mode, numbers):
             with kernel_mode(mode):
                 y, saved = kernel(*npx.dispatch.copied(call.inputs), **call.options)
                 g = np.random.default_rng(1).normal(size=y.shape).astype(y.dtype)
-                found = kernel.grad(g, saved, **({} if accumulate_into is None else {"accumulate_into": accumulate_into}))
+                options = {} if accumulate_into is None else {"accumulate_into": accumulate_into}
+                found = kernel.grad(g, saved, **options)
             return found if isinstance(found, tuple) else (found,)
 
         plain = gradients(None)

@@ -1,4 +1,4 @@
-"""Packing (npx/kernels/packing.py): in every version, attention over packed sentences equals attention over each one."""
+"""Packing (npx/kernels/packing.py): every version computes packed sentences like single ones."""
 
 import numpy as np
 import pytest
