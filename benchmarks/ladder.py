@@ -2,8 +2,8 @@
 
     python -m benchmarks.ladder [--rows 8192] [--columns 512] [--runs 60]      NPX_TUNE=0 returns freed memory
 
-One thread, float32. The versions run alternately; the minimum processor time of each, the figure least affected by other
-load, is printed. The first version, in plain Python, computes only the first 4 rows.
+One thread, float32. The versions run alternately, and the minimum processor time of each is printed, which other load
+affects least. The first version, in plain Python, computes only the first 4 rows.
 """
 
 import argparse
