@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Self
 
 import npx
 from npx import Array
-from npx.registry import Registry
+from npx import Registry
 
 OPERATIONS: Registry[Callable[..., Any]] = Registry("operation")
 

@@ -1,10 +1,10 @@
-"""Milliseconds of every kernel and its gradient: the reference, the fast version, how many times faster that is.
+"""Benchmark of every kernel and its gradient: milliseconds of the reference and the fast version, and the speedup.
 
-    python -m benchmarks.kernels                  all of them, at the sizes of a training step of the base model
+    python -m benchmarks.kernels                  all kernels, at the sizes of a training step of the base model
     python -m benchmarks.kernels --kernel adam softmax --tokens 4096 --json
 
-Reference and fast version take turns on equal arrays, those of the cases of the tests (tests/cases/kernels.py); medians
-of several.
+Reference and fast version run alternately on equal inputs, from the test cases (tests/cases/kernels.py); the medians of
+several runs are printed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.cases.kernels import KERNEL_CASES, Large
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--kernel", nargs="+", choices=sorted(npx.KERNELS), metavar="NAME", help="default: all")
     p.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -34,20 +34,20 @@ def arguments() -> argparse.Namespace:
 
 
 def timed(kernel: npx.Kernel, key: tuple[str, str] | None, draw: Large) -> Iterator[dict[str, float]]:
-    """Seconds of one call after another, and of its gradient; `key`: of the version, None the reference."""
+    """Yield the seconds of a call and its gradient repeatedly; `key` selects the version, None the reference."""
     call = KERNEL_CASES[kernel.name](draw)
     while True:
-        found = {}
-        found[kernel.name], result = seconds(lambda: kernel.run(key, *call.inputs, **call.options))
+        times = {}
+        times[kernel.name], result = seconds(lambda: kernel.run(key, *call.inputs, **call.options))
         if kernel.grad:
             y, saved = result
             g = npx.random.normal(npx.Key(1, 2, 3), y.shape, y.dtype)
-            found[kernel.grad.name], _ = seconds(lambda: saved.gradient(g, **call.gradient))  # noqa: B023
-        yield found
+            times[kernel.grad.name], _ = seconds(lambda: saved.gradient(g, **call.gradient))  # noqa: B023
+        yield times
 
 
 def seconds(function: Callable[[], Any]) -> tuple[float, Any]:
-    """Of one call, to its end on a GPU too; and its result."""
+    """Return the seconds of one call, including the GPU's work, and its result."""
     npx.synchronize()
     started = time.perf_counter()
     result = function()
@@ -70,12 +70,12 @@ def main() -> None:
         ]
         times: list[dict[str, list[float]]] = [{}, {}]
         for turn in range(1 + a.repeats):
-            for each, found in zip(turns, times, strict=True):
-                for part, once in next(each).items():
-                    if turn:  # the first call warms up
-                        found.setdefault(part, []).append(once)
+            for runs, measured in zip(turns, times, strict=True):
+                for part, duration in next(runs).items():
+                    if turn:  # the first call is a warmup
+                        measured.setdefault(part, []).append(duration)
         for part in times[0]:
-            reference, fast = (statistics.median(found[part]) for found in times)
+            reference, fast = (statistics.median(measured[part]) for measured in times)
             rows.append({"kernel": part, "reference_seconds": reference, "seconds": fast, "times": reference / fast})
             print(f"{part:28} {reference * 1e3:>9.2f} ms {fast * 1e3:>9.2f} ms {reference / fast:>7.1f}x", flush=True)
     if a.json:

@@ -1,9 +1,9 @@
-"""Softmax in four versions, and what each step of the ladder brings: the tables of docs/ladder.md.
+"""Softmax in four versions, and the speedup of each step: the tables of docs/ladder.md.
 
-    python -m benchmarks.ladder [--rows 8192] [--columns 512] [--runs 60]      NPX_TUNE=0: freed memory is given back
+    python -m benchmarks.ladder [--rows 8192] [--columns 512] [--runs 60]      NPX_TUNE=0 returns freed memory
 
-One thread, float32. The versions take turns; printed is the least processor time of each, which a busy machine disturbs
-least. The first version, in plain Python, computes the first 4 rows alone.
+One thread, float32. The versions run alternately, and the minimum processor time of each is printed, which other load
+affects least. The first version, in plain Python, computes only the first 4 rows.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from npx.kernels.softmax import softmax_in_place
 
 
 def one_by_one(x: np.ndarray) -> np.ndarray:
-    """The formula, number by number."""
+    """Compute the formula value by value."""
     rows = []
     for row in x.tolist():
         peak = max(row)
@@ -31,20 +31,20 @@ def one_by_one(x: np.ndarray) -> np.ndarray:
 
 
 def small_operations(x: np.ndarray) -> np.ndarray:
-    """Max, subtract, exp, sum, divide, each an operation on Tensors."""
+    """Compute max, subtract, exp, sum and divide as separate operations on Tensors."""
     with no_grad():
         return neural.COMPOSITIONS["softmax"](Tensor(x)).data
 
 
 def in_place(x: np.ndarray) -> np.ndarray:
-    """One copy, over which everything is written."""
+    """Compute in place in one copy."""
     y = x.copy()
     softmax_in_place(y)
     return y
 
 
 def blocked(x: np.ndarray) -> np.ndarray:
-    """In place, one block of rows after the other: the kernel."""
+    """Compute in place, one block of rows after another: the kernel."""
     return npx.softmax(x)[0]
 
 
@@ -67,10 +67,10 @@ def main() -> None:
     least = dict.fromkeys(LADDER, float("inf"))  # seconds a number
     for _ in range(a.runs):
         for name, run in LADDER.items():
-            some = x[:4] if run is one_by_one else x
+            rows = x[:4] if run is one_by_one else x
             start = time.process_time()
-            run(some)
-            least[name] = min(least[name], (time.process_time() - start) / some.size)
+            run(rows)
+            least[name] = min(least[name], (time.process_time() - start) / rows.size)
     first = before = next(iter(least.values()))
     print(f"softmax of ({a.rows}, {a.columns}) float32, {x.nbytes / 2**20:.1f} MiB, least of {a.runs} runs")
     for name, seconds in least.items():

@@ -115,9 +115,9 @@ def started(args: argparse.Namespace, ranks: int) -> dict[str, Any]:
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     hosts = []
     if ranks > 1 and args.wire is not None:
-        from tests.helpers.two_hosts import ALONE
+        from tests.helpers.two_hosts import ISOLATED
 
-        hosts = [*ALONE, sys.executable, "-m", "tests.helpers.two_hosts", *args.wire.split()]
+        hosts = [*ISOLATED, sys.executable, "-m", "tests.helpers.two_hosts", *args.wire.split()]
     how: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([*hosts, *many, *own], env=os.environ | one_thread | as_root, **how) as done:
         assert done.stdout

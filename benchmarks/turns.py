@@ -1,7 +1,7 @@
-"""Engines measured against each other: each in a process of its own, taking their steps in turn.
+"""Comparison of engines, each in its own process, which run their steps alternately.
 
-A noisy machine is then noisy for all of them alike; medians, and ratios to the first engine, are what is printed.
-The benchmarks of this folder give `compare` their command line and, in each engine's process, `serve` their step.
+Noise of the machine then affects all engines equally. Medians and ratios to the first engine are printed. Benchmarks
+pass their command line to `compare` and, in the process of each engine, their step to `serve`.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-PAUSE = 0.4  # seconds before each step: the threads of BLAS and OpenMP spin for a while after an engine's last work
+PAUSE = 0.4  # seconds before each step, because the threads of BLAS and OpenMP keep spinning after a step
 
 
 def add_options(
     parser: argparse.ArgumentParser, engines: tuple[str, ...], steps: int, warmup: int, row: int = 1
 ) -> None:
-    """The options that every benchmark has."""
-    parser.add_argument("--engine", action="append", choices=engines, help="may be given several times")
+    """Add the options that every benchmark has."""
+    parser.add_argument("--engine", action="append", choices=engines, help="may be repeated")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--steps", type=int, default=steps, help="counted steps of each engine")
+    parser.add_argument("--steps", type=int, default=steps, help="measured steps per engine")
     parser.add_argument("--warmup", type=int, default=warmup)
-    parser.add_argument("--row", type=int, default=row, help="steps of a turn; their mean counts")
-    parser.add_argument("--json", action="store_true", help="the last line is a JSON object (a list for several)")
+    parser.add_argument("--row", type=int, default=row, help="consecutive steps per turn, which are averaged")
+    parser.add_argument("--json", action="store_true", help="print a JSON object last (a list for several engines)")
     parser.add_argument("--worker", choices=engines, help=argparse.SUPPRESS)
 
 
 def compare(module: str, a: argparse.Namespace, title: str, tokens: int, flops: float = 0.0) -> None:
-    """Run the steps of all engines of `a` in turn and print a table.
+    """Run the steps of all engines in `a` alternately and print a table.
 
-    tokens: source + target tokens of a step; flops: the operations of its matrix products, for a rate in the table.
+    tokens: source and target tokens per step; flops: floating-point operations of the GEMMs of a step.
     """
     engines = a.engine or ["ours"]
     workers = {engine: _start(module, engine, a.threads) for engine in engines}
     times: dict[str, list[float]] = {engine: [] for engine in engines}
-    of_host: dict[str, list[float]] = {engine: [] for engine in engines}
+    host_times: dict[str, list[float]] = {engine: [] for engine in engines}
     for turn in range(a.warmup + a.steps):
         for engine, process in workers.items():
             time.sleep(PAUSE)
             answer = _ask(process, engine, f"step {a.row}")
             if turn >= a.warmup:
                 times[engine].append(answer["seconds"])
-                of_host[engine].append(answer["host_seconds"])
+                host_times[engine].append(answer["host_seconds"])
     rows = []
     for engine, process in workers.items():
-        with process:  # waits for its end
+        with process:  # waits for the process to end
             end = _ask(process, engine, "end")
         median = statistics.median(times[engine])
         rows.append(
@@ -59,7 +59,7 @@ def compare(module: str, a: argparse.Namespace, title: str, tokens: int, flops: 
                 "engine": engine,
                 "seconds": round(median, 4),
                 "tokens_per_second": round(tokens / median, 1),
-                "host_seconds": round(statistics.median(of_host[engine]), 4),
+                "host_seconds": round(statistics.median(host_times[engine]), 4),
                 "gflops": round(flops / median / 1e9, 1),
                 "fastest": round(min(times[engine]), 4),
                 "slowest": round(max(times[engine]), 4),
@@ -83,9 +83,9 @@ def compare(module: str, a: argparse.Namespace, title: str, tokens: int, flops: 
 def serve(
     step: Callable[[], Any], wait: Callable[[], Any] = lambda: None, more: Callable[[], dict[str, Any]] = dict
 ) -> None:
-    """In the process of one engine: n steps for each line "step n", its peak memory and `more` at "end".
+    """Serve the process of one engine: run n steps for each line "step n"; at "end" report peak memory and `more`.
 
-    wait: returns when the device has done what `step` asked for; until then it is the host's time.
+    wait: waits for the device; the time before it is reported as host time.
     """
     for line in sys.stdin:
         if line.strip() == "end":
@@ -95,14 +95,14 @@ def serve(
         row, started = int(line.split()[1]), time.perf_counter()
         for _ in range(row):
             step()
-        asked = time.perf_counter()
+        launched = time.perf_counter()
         wait()
         ended = time.perf_counter()
-        print(json.dumps({"seconds": (ended - started) / row, "host_seconds": (asked - started) / row}), flush=True)
+        print(json.dumps({"seconds": (ended - started) / row, "host_seconds": (launched - started) / row}), flush=True)
 
 
 def has_bf16() -> bool:
-    """Whether the processor multiplies bfloat16 itself, as far as /proc/cpuinfo tells; True where it tells nothing."""
+    """Return whether the processor has bfloat16 instructions according to /proc/cpuinfo; True if that is unreadable."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             flags = next((line.split() for line in file if line.lower().startswith(("flags", "features"))), None)
@@ -112,15 +112,15 @@ def has_bf16() -> bool:
 
 
 def blas() -> str:
-    """The BLAS kernel in use."""
+    """Return the name of the BLAS library and kernel in use."""
     import threadpoolctl
 
-    found = [x for x in threadpoolctl.threadpool_info() if x["user_api"] == "blas"]
-    return ", ".join(f"{x['internal_api']} {x.get('architecture', '')}".strip() for x in found) or "own kernels"
+    libraries = [x for x in threadpoolctl.threadpool_info() if x["user_api"] == "blas"]
+    return ", ".join(f"{x['internal_api']} {x.get('architecture', '')}".strip() for x in libraries) or "own kernels"
 
 
 def _start(module: str, engine: str, threads: int) -> subprocess.Popen[str]:
-    """A process that takes steps of `engine` when it is sent a line."""
+    """Start the process of an engine, which runs steps when it receives a line."""
     n = str(threads)
     environment = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")}
     environment |= {"OPENBLAS_NUM_THREADS": n, "OMP_NUM_THREADS": n, "NPX_THREADS": n}
@@ -128,11 +128,11 @@ def _start(module: str, engine: str, threads: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def _ask(process: subprocess.Popen[str], engine: str, what: str) -> dict[str, Any]:
-    """Send a line, read the answer."""
+def _ask(process: subprocess.Popen[str], engine: str, command: str) -> dict[str, Any]:
+    """Send a command and return the answer."""
     assert process.stdin and process.stdout
     try:
-        process.stdin.write(what + "\n")
+        process.stdin.write(command + "\n")
         process.stdin.flush()
         return json.loads(process.stdout.readline())
     except (OSError, ValueError):

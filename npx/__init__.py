@@ -38,6 +38,7 @@ from npx.kernels.top_k import top_k
 from npx.kernels.packing import Packing, pack, pad_packed, pack_padded
 from npx.precision import PRECISIONS, Precision, precision_named, use_precision, accumulation_dtype
 from npx.random import Key, keyed, next_key
+from npx.registry import Registry
 from npx.dispatch import (
     KERNELS, Gradient, Kernel, KernelMismatch, Saved, kernel, kernel_mode, no_rematerialization, should_rematerialize,
 )  # fmt: skip

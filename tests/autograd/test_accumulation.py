@@ -231,9 +231,8 @@ def test_a_kernel_adds_its_gradient_to_existing_sums(name, mode, number_type):
             with kernel_mode(mode):
                 y, saved = kernel(*npx.dispatch.copied(call.inputs), **call.options)
                 g = np.random.default_rng(1).normal(size=y.shape).astype(y.dtype)
-                result = kernel.grad(
-                    g, saved, **({} if accumulate_into is None else {"accumulate_into": accumulate_into})
-                )
+                options = {} if accumulate_into is None else {"accumulate_into": accumulate_into}
+                result = kernel.grad(g, saved, **options)
             return result if isinstance(result, tuple) else (result,)
 
         plain = gradients(None)

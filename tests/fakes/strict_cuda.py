@@ -1,7 +1,7 @@
-"""What CuPy has below its arrays, for the stand-in of strict_cupy.py: cuBLAS, compiled modules, events, the runtime.
+"""Fakes of CuPy's lower layers for strict_cupy.py: cuBLAS, compiled modules, events and the runtime.
 
-`npx/cuda/blas.py` and `npx/cuda/launch.py` run as they are: a product arrives here as the addresses and numbers that
-cuBLAS gets, a kernel as the text that NVRTC gets.
+`npx/cuda/blas.py` and `npx/cuda/launch.py` run unchanged: a GEMM arrives here as the addresses and numbers that cuBLAS
+would get, and a kernel as the source that NVRTC would get.
 """
 
 import ctypes
@@ -17,16 +17,16 @@ from npx.precision import dtype as dtype_named
 from npx.testing.cuda_emulator import emulator
 from tests.fakes.strict_graphs import STATE, Memory, MemoryPool, Stream, launched, using_allocator
 
-HANDLE, OWN_HANDLE = 0xB1A5, 0x0B1A5  # of cuBLAS: CuPy's, and the one that `create` gives
+HANDLE, OWN_HANDLE = 0xB1A5, 0x0B1A5  # cuBLAS handles: CuPy's, and the one that `create` returns
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16
-SPLIT = 64  # terms of a sum from which on this cuBLAS cuts it into two
+SPLIT = 64  # this cuBLAS splits sums of at least this many terms in two
 
 
 class Cublas(types.ModuleType):
-    """`cupy_backends.cuda.libs.cublas`: gemmEx on memory, as its documentation has it, the product by NumPy.
+    """A fake of `cupy_backends.cuda.libs.cublas`: the documented gemmEx on raw memory, computed by NumPy.
 
-    calls: (columns, rows, sum, transposed, leading dimensions, dtypes) of each product. Where the mode allows it a long
-    sum is cut in two, whose parts are rounded to the output's type before they are added.
+    calls: (columns, rows, sum, transposed, leading dimensions, dtypes) of each GEMM. If the math mode allows it, a long
+    sum is split in two, whose parts are rounded to the output's dtype before they are added.
     """
 
     TYPES = {0: "float32", 1: "float64", 2: "float16", 14: "bfloat16"}
@@ -58,7 +58,7 @@ class Cublas(types.ModuleType):
         wide = np.dtype(self.COMPUTE[compute])
         assert types[0] == types[1] and types[2] in (types[0], wide) and wide == np.result_type(types[0], np.float32)
         self.calls.append((n, m, k, (transb, transa), (ldb, lda, ldc), tuple(t.name for t in types)))
-        # Column-major matrices: theirs is the transpose of what lies there in rows.
+        # Matrices are column-major, so each is the transpose of the row-major matrix in memory.
         left, right = rows(b, types[1], ldb, n, k, transb), rows(a, types[0], lda, k, m, transa)
         out = rows(c, types[2], ldc, n, m, False)
         (scale,), (keep,) = memory(alpha, wide, 1), memory(beta, wide, 1)
@@ -72,8 +72,8 @@ class Cublas(types.ModuleType):
 
 
 def load_cublas():
-    """The library's own functions, as ctypes finds them: of a stream and a workspace, given in this order."""
-    on = {"stream": None, "workspace": None}
+    """Return the library's functions as ctypes finds them; the workspace must be set after the stream."""
+    current = {"stream": None, "workspace": None}
 
     def library_function(name, function):
         def checked(*args):
@@ -88,67 +88,74 @@ def load_cublas():
         return checked
 
     def set_stream(stream):
-        on.update(stream=stream, workspace=None)
+        current.update(stream=stream, workspace=None)
 
     def set_workspace(address, size):
         assert address and size
-        on["workspace"] = address
+        current["workspace"] = address
 
     def gemm_ex(*args):
-        assert on["stream"] == STATE.streams[-1].ptr and on["workspace"], "not on this stream, or without a workspace"
+        assert current["stream"] == STATE.streams[-1].ptr and current["workspace"], "wrong stream, or no workspace"
         if STATE.recording:
             for pointer in (args[6], args[9], args[13]):
                 STATE.recording.address(pointer)
         launched(CUBLAS.multiply, *args)
 
-    ours = {"cublasGemmEx": gemm_ex, "cublasSetStream_v2": set_stream, "cublasSetWorkspace_v2": set_workspace}
-    return types.SimpleNamespace(**{name: library_function(name, f) for name, f in (ours | LT.functions()).items()})
+    functions = {"cublasGemmEx": gemm_ex, "cublasSetStream_v2": set_stream, "cublasSetWorkspace_v2": set_workspace}
+    return types.SimpleNamespace(
+        **{name: library_function(name, f) for name, f in (functions | LT.functions()).items()}
+    )
 
 
 class CublasLt:
-    """cuBLASLt's descriptions as dictionaries, its product as cuBLAS's, then bias and ReLU, rounded once.
+    """A fake of cuBLASLt: descriptors are dictionaries; a GEMM is cuBLAS's, then bias and ReLU, rounded once.
 
-    calls: (epilogue, algorithm) of each product; asked: how often for algorithms.
+    calls: (epilogue, algorithm) of each GEMM; asked: number of requests for algorithms.
     """
 
     SIZES = {"MatmulDesc": {3: 4, 4: 4, 7: 4, 8: 8}, "MatmulPreference": {1: 8, 3: 4, 5: 4, 6: 4, 7: 4, 8: 4}}
 
     def __init__(self):
-        self.described, self.calls, self.asked = {}, [], 0
+        self.descriptors, self.calls, self.asked = {}, [], 0
 
     def functions(self):
-        found = {"cublasLtMatmulAlgoGetHeuristic": self.heuristic, "cublasLtMatmul": self.matmul}
+        functions = {"cublasLtMatmulAlgoGetHeuristic": self.heuristic, "cublasLtMatmul": self.matmul}
         for kind in (*self.SIZES, "MatrixLayout"):
-            found[f"cublasLt{kind}Create"] = functools.partial(self.create, kind)
-            found[f"cublasLt{kind}SetAttribute"] = functools.partial(self.set, kind)
-        return found
+            functions[f"cublasLt{kind}Create"] = functools.partial(self.create, kind)
+            functions[f"cublasLt{kind}SetAttribute"] = functools.partial(self.set, kind)
+        return functions
 
     def create(self, kind, place, *args):
-        number = 4096 + len(self.described)
-        self.described[number] = {"kind": kind, "args": args}
+        number = 4096 + len(self.descriptors)
+        self.descriptors[number] = {"kind": kind, "args": args}
         place._obj.value = number
 
     def of(self, kind, pointer):
-        found = self.described[pointer.value]
-        assert found["kind"] == kind
-        return found
+        descriptor = self.descriptors[pointer.value]
+        assert descriptor["kind"] == kind
+        return descriptor
 
-    def set(self, kind, described, attribute, value, size):
+    def set(self, kind, descriptor, attribute, value, size):
         assert size == self.SIZES[kind][attribute]
-        self.of(kind, described)[attribute] = value._obj.value
+        self.of(kind, descriptor)[attribute] = value._obj.value
 
-    def heuristic(self, operation, a, b, c, d, wanted, most, found, number):
-        described = self.fits(operation, a, b, d)[0]
-        described["bias"] = min(16, described.get(8, 16) & -described.get(8, 16))  # its multiple: none is taken for 16
+    def heuristic(self, operation, a, b, c, d, preference, limit, results, number):
+        descriptor = self.check_shapes(operation, a, b, d)[0]
+        descriptor["bias"] = min(16, descriptor.get(8, 16) & -descriptor.get(8, 16))  # alignment; 16 without a bias
         self.asked += 1
-        wanted = self.of("MatmulPreference", wanted)
-        assert c is d and wanted[1] and not wanted[3] & 4 and all(wanted[i] in (2, 4, 8, 16) for i in (5, 6, 7, 8))
-        number._obj.value = min(2, most)
+        preference = self.of("MatmulPreference", preference)
+        assert (
+            c is d
+            and preference[1]
+            and not preference[3] & 4
+            and all(preference[i] in (2, 4, 8, 16) for i in (5, 6, 7, 8))
+        )
+        number._obj.value = min(2, limit)
         for i in range(number._obj.value):
-            found[i].algorithm[0] = i
+            results[i].algorithm[0] = i
 
-    def fits(self, operation, *layouts):
-        """m, n, k; a wrong shape is an error."""
+    def check_shapes(self, operation, *layouts):
+        """Check the shapes and return the descriptors with m, n and k."""
         operation, (a, b, d) = self.of("MatmulDesc", operation), (self.of("MatrixLayout", x)["args"] for x in layouts)
         (_, m, n, step), rows_of = d, (a[1:3], a[2:0:-1])
         assert step >= m and rows_of[operation[3]][0] == m and (b[1:3], b[2:0:-1])[operation[4]][1] == n
@@ -156,18 +163,35 @@ class CublasLt:
         assert (b[1:3], b[2:0:-1])[operation[4]][0] == k and a[3] >= a[1] and b[3] >= b[1]
         return operation, a, b, d, m, n, k
 
-    def matmul(self, operation, alpha, a, at_a, b, at_b, beta, c, at_c, d, at_d, choice, workspace, size, stream):
+    def matmul(self, operation, alpha, a, at_a, b, at_b, beta, c, at_c, d, at_d, algorithm, workspace, size, stream):
         assert c == d and at_c is at_d and workspace and size and stream == STATE.streams[-1].ptr
-        found, in_a, in_b, in_c, m, n, k = self.fits(operation, at_a, at_b, at_d)
+        descriptor, in_a, in_b, in_c, m, n, k = self.check_shapes(operation, at_a, at_b, at_d)
         if STATE.recording:
-            for pointer in (a, b, c, *([found[8]] if found[7] & 4 else [])):
+            for pointer in (a, b, c, *([descriptor[8]] if descriptor[7] & 4 else [])):
                 STATE.recording.address(pointer)
-        assert not found[7] & 4 or found[8] % found["bias"] == 0
-        compute, scale = found["args"]
+        assert not descriptor[7] & 4 or descriptor[8] % descriptor["bias"] == 0
+        compute, scale = descriptor["args"]
         assert scale == (compute == 70)
-        self.calls.append((found[7], choice._obj.algorithm[0]))
-        args = found[3], found[4], m, n, k, alpha, a, in_a[0], in_a[3], b, in_b[0], in_b[3], beta, c, in_c[0], in_c[3]
-        launched(self.product, args, compute, found[7], found.get(8))
+        self.calls.append((descriptor[7], algorithm._obj.algorithm[0]))
+        args = (
+            descriptor[3],
+            descriptor[4],
+            m,
+            n,
+            k,
+            alpha,
+            a,
+            in_a[0],
+            in_a[3],
+            b,
+            in_b[0],
+            in_b[3],
+            beta,
+            c,
+            in_c[0],
+            in_c[3],
+        )
+        launched(self.product, args, compute, descriptor[7], descriptor.get(8))
 
     @staticmethod
     def product(args, compute, epilogue, bias):
@@ -177,22 +201,22 @@ class CublasLt:
             if epilogue == 1:
                 return CUBLAS.multiply(*args, compute, -1)
             kind, wide = dtype_named(CUBLAS.TYPES[out_type]), np.dtype(CUBLAS.COMPUTE[compute])
-            whole = np.zeros((n, m), wide)
+            result = np.zeros((n, m), wide)
             code = {"float32": 0, "float64": 1}[wide.name]
-            CUBLAS.multiply(*args[:13], whole.ctypes.data, code, m, compute, -1)
+            CUBLAS.multiply(*args[:13], result.ctypes.data, code, m, compute, -1)
         finally:
             CUBLAS.mode = mode
-        whole += memory(bias, kind, m).astype(wide) if epilogue & 4 else 0
-        rows(address, kind, step, n, m, False)[...] = np.maximum(whole, 0) if epilogue & 2 else whole
+        result += memory(bias, kind, m).astype(wide) if epilogue & 4 else 0
+        rows(address, kind, step, n, m, False)[...] = np.maximum(result, 0) if epilogue & 2 else result
 
 
 def memory(address, dtype, count):
-    """`count` numbers at an address."""
+    """Return an array on `count` numbers at an address."""
     return np.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(address), dtype)
 
 
 def rows(address, dtype, step, n, columns, transposed):
-    """The matrix (n, columns) at an address, its rows, or its columns if `transposed`, `step` numbers apart."""
+    """Return the matrix (n, columns) at an address, whose rows (columns if `transposed`) are `step` numbers apart."""
     if transposed:
         return rows(address, dtype, step, columns, n, False).T
     assert step >= columns, f"cuBLAS: expected a leading dimension of at least {columns}; got {step}"
@@ -201,7 +225,7 @@ def rows(address, dtype, step, n, columns, transposed):
 
 
 class RawModule:
-    """A kernel file as `launch.source_text` gives it to NVRTC, compiled for the emulator instead."""
+    """A fake of cupy.RawModule that compiles the text of `launch.source_text` for the emulator."""
 
     def __init__(self, *, code, options):
         assert isinstance(code, str) and all(isinstance(option, str) for option in options)
@@ -214,7 +238,7 @@ class RawModule:
 
 
 class Function:
-    """Launches in the emulator, of device arrays alone: a pointer is one of those, or a null one."""
+    """Launches a kernel in the emulator; pointer arguments must be device arrays or null."""
 
     def __init__(self, module, kernel):
         self.module, self.kernel = module, kernel
@@ -232,7 +256,7 @@ class Function:
 
 
 class Event:
-    """A moment, read from the host's clock, as everything here is done when it is asked for."""
+    """A CUDA event with the host's time, because the fake runs everything synchronously."""
 
     at = None
 
@@ -244,12 +268,12 @@ class Event:
 
 
 def get_elapsed_time(start, end):
-    """Milliseconds."""
+    """Return milliseconds."""
     return (end.at - start.at) * 1e3
 
 
 class DefaultPool:
-    """CuPy's pool of all that is no graph's, and its limit."""
+    """CuPy's default memory pool, and its limit."""
 
     limit = 0
     used, total = 3 << 30, 4 << 30
@@ -270,7 +294,7 @@ class DefaultPool:
         self.limit = size
 
 
-PROPERTIES = {"name": b"a stand-in", "major": 9, "minor": 0, "totalGlobalMem": 8 << 30, "multiProcessorCount": 132}
+PROPERTIES = {"name": b"a fake GPU", "major": 9, "minor": 0, "totalGlobalMem": 8 << 30, "multiProcessorCount": 132}
 CUBLAS, LT = Cublas(), CublasLt()
 CUDA = types.SimpleNamespace(
     Event=Event,

@@ -1,16 +1,17 @@
-"""A strict stand-in for CuPy: its array holds NumPy's, but refuses what a GPU's array refuses. For test_device.py.
+"""A strict fake of CuPy: its arrays wrap NumPy arrays and reject whatever a GPU array rejects.
 
-In the spirit of array_api_strict: whatever works here has said where its arrays lie. Refused are operations of a device
-array with a NumPy array, NumPy functions on device arrays that CuPy does not have, and every conversion but `get`. What
-makes the host wait for the device (get, item, float, bool, iteration, a boolean index, unique, nonzero) is counted.
+In the spirit of array_api_strict, code that works here is explicit about the device of its arrays. Rejected are
+operations between a device array and a NumPy array, NumPy functions that CuPy lacks, and every conversion except `get`.
+Operations that make the host wait for the device (get, item, float, bool, iteration, a boolean index, unique, nonzero)
+are recorded.
 
-    with device() as cupy:              # npx.use_device("cuda"), with this module in CuPy's place
-        x = npx.ones((2, 3))            # a strict array; kernels run by their references
+    with device() as cupy:              # npx.use_device("cuda") with this module instead of CuPy
+        x = npx.ones((2, 3))            # a strict array; kernels run as references
         x + np.ones(3)                  # TypeError
-    cupy.waits                          # the reads, by name
+    cupy.waits                          # the names of the operations that waited
 
-With `device(cuda=True)` the versions registered for CuPy run, their CUDA kernels in the emulator and their products
-through cuBLAS's stand-in (strict_cuda.py).
+With `device(cuda=True)` the versions registered for CuPy run, with CUDA kernels in the emulator and GEMMs on a fake
+cuBLAS (strict_cuda.py).
 """
 
 import importlib
@@ -31,7 +32,7 @@ ARRAYS = (np.ndarray,)
 
 
 def unwrap(x):
-    """Device arrays as the NumPy arrays they hold, in any nest of arguments; TypeError for a host array among them."""
+    """Replace device arrays by the NumPy arrays they hold, in nested arguments; TypeError for a host array."""
     if isinstance(x, ndarray):
         return x.held
     if isinstance(x, ARRAYS):
@@ -42,36 +43,36 @@ def unwrap(x):
 
 
 def wrap(x):
-    """NumPy arrays, and NumPy's scalars, which are arrays on a GPU, as device arrays."""
+    """Convert NumPy arrays, and NumPy scalars, which are arrays on a GPU, to device arrays."""
     if isinstance(x, (np.ndarray, np.generic)):
         return ndarray(np.asarray(x))
     return type(x)(map(wrap, x)) if isinstance(x, (tuple, list)) else x
 
 
 def refuse(name, kwargs):
-    """TypeError for an argument that the function has in NumPy and not in CuPy."""
+    """Raise TypeError for an argument that the function has in NumPy but not in CuPy."""
     missing = kwargs.keys() & {"initial", "order", "stable"} or (name != "copyto" and kwargs.keys() & {"where"})
     if missing or kwargs.get("kind") not in (None, "stable"):
         raise TypeError(f"{name} of a device array with {kwargs}")
 
 
-def counted(name, found, *sources):
-    """Count a kernel of CuPy's own, its name and the bytes of what it reads and writes, unless `found` is a view."""
+def counted(name, result, *sources):
+    """Record the name of a CuPy kernel and the bytes it reads and writes, unless its result is a view."""
     arrays = [x.held for x in sources if isinstance(x, ndarray)]
-    if isinstance(found, (np.ndarray, np.generic)) and not any(np.may_share_memory(found, x) for x in arrays):
-        CUPY.kernels.append((name, found.nbytes + sum(x.nbytes for x in arrays)))
-    return found
+    if isinstance(result, (np.ndarray, np.generic)) and not any(np.may_share_memory(result, x) for x in arrays):
+        CUPY.kernels.append((name, result.nbytes + sum(x.nbytes for x in arrays)))
+    return result
 
 
-def derived(found, *sources):
-    """`wrap`, a view knowing whose memory it shows, as on a GPU."""
-    if isinstance(found, (tuple, list)):
-        return type(found)(derived(part, *sources) for part in found)
-    whole = wrap(found)
+def derived(result, *sources):
+    """Wrap a result; a view gets the `base` whose memory it shares."""
+    if isinstance(result, (tuple, list)):
+        return type(result)(derived(part, *sources) for part in result)
+    wrapped = wrap(result)
     for source in sources:
-        if isinstance(whole, ndarray) and isinstance(source, ndarray) and np.may_share_memory(found, source.held):
-            whole.base = source if source.base is None else source.base
-    return whole
+        if isinstance(wrapped, ndarray) and isinstance(source, ndarray) and np.may_share_memory(result, source.held):
+            wrapped.base = source if source.base is None else source.base
+    return wrapped
 
 
 class ndarray:
@@ -142,10 +143,10 @@ class ndarray:
         used(ufunc.__name__)
         kwargs = unwrap(kwargs) | ({"out": unwrap(out)} if out else {})
         refuse(ufunc.__name__, kwargs)
-        found = computed(ufunc, unwrap(inputs), kwargs, writes=bool(out))
-        touched = (*inputs, *(out or (found,)))
-        CUPY.kernels.append((ufunc.__name__, sum(x.nbytes for x in touched if hasattr(x, "nbytes"))))
-        return out[0] if out else wrap(found)
+        result = computed(ufunc, unwrap(inputs), kwargs, writes=bool(out))
+        arrays = (*inputs, *(out or (result,)))
+        CUPY.kernels.append((ufunc.__name__, sum(x.nbytes for x in arrays if hasattr(x, "nbytes"))))
+        return out[0] if out else wrap(result)
 
     def __array_function__(self, function, types, args, kwargs):
         return getattr(CUPY, function.__name__)(*args, **kwargs)
@@ -163,10 +164,10 @@ def _method(name):
         refuse(name, kwargs)
         if name == "sort" and not self.held.flags.c_contiguous:
             raise NotImplementedError("Sorting non-contiguous array is not supported.")
-        own = getattr(np.ndarray, name)
+        numpy_method = getattr(np.ndarray, name)
         writes = name in ("fill", "sort") or out is not None
-        found = counted(name, computed(own, (self.held, *unwrap(args)), unwrap(kwargs), writes), self)
-        return out if out is not None else derived(found, self)
+        result = counted(name, computed(numpy_method, (self.held, *unwrap(args)), unwrap(kwargs), writes), self)
+        return out if out is not None else derived(result, self)
 
     return method
 
@@ -210,11 +211,11 @@ ndarray.__neg__ = lambda self: np.negative(self)
 ndarray.__invert__ = lambda self: np.invert(self)
 ndarray.__abs__ = lambda self: np.absolute(self)
 ndarray.__hash__ = None
-ndarray.__module__ = "strict"  # no kernel is registered for it, so that references run; "cupy" in device(cuda=True)
+ndarray.__module__ = "strict"  # no kernel is registered for "strict", so references run; "cupy" in device(cuda=True)
 
 
 class Add:
-    """cupy.add, with the `at` that scatters."""
+    """cupy.add, with `at` for scattered additions."""
 
     def __call__(self, *args, **kwargs):
         return np.add(*args, **kwargs)
@@ -225,7 +226,7 @@ class Add:
 
 
 class Module(types.ModuleType):
-    """The module: creation from host data, NumPy's functions on device arrays, a memory pool."""
+    """The fake module: array creation, NumPy's functions on device arrays, a memory pool."""
 
     ndarray = ndarray
     add = Add()
@@ -233,15 +234,18 @@ class Module(types.ModuleType):
     def __init__(self):
         super().__init__("strict")
         self.waits, self.names = [], set()
-        self.kernels, self.allocations = [], 0  # of CuPy's own: (name, bytes); and calls of `empty`
+        self.kernels, self.allocations = (
+            [],
+            0,
+        )  # CuPy's own kernels as (name, bytes), and the number of calls of `empty`
         self.pool = strict_cuda.DefaultPool()
 
     @staticmethod
     def asarray(x, dtype=None):
-        """An upload: the one way in from the host."""
+        """Upload an array, the only way from the host to the device."""
         if isinstance(x, ndarray):
             return x if dtype is None else x.astype(dtype, copy=False)
-        assert STATE.recording is None, "an upload in a graph, from memory that will be gone"
+        assert STATE.recording is None, "an upload during the capture of a graph, from memory that will be freed"
         return ndarray(np.array(x, dtype=dtype))
 
     def get_default_memory_pool(self):
@@ -252,13 +256,13 @@ class Module(types.ModuleType):
         return types.SimpleNamespace(malloc=strict_graphs.pinned)
 
     cuda, RawModule, __version__ = strict_cuda.CUDA, strict_cuda.RawModule, "14.2.0"
-    products = []  # what set_compute_type was called with
+    compute_types = []  # the arguments of set_compute_type
     _core = types.SimpleNamespace(
         _routines_linalg=types.SimpleNamespace(
             COMPUTE_TYPE_DEFAULT="default",
             COMPUTE_TYPE_TF32="tf32",
-            set_compute_type=lambda dtype, kind: Module.products.append((np.dtype(dtype).name, kind)),
-            get_compute_type=lambda dtype: Module.products[-1][1] if Module.products else "default",
+            set_compute_type=lambda dtype, kind: Module.compute_types.append((np.dtype(dtype).name, kind)),
+            get_compute_type=lambda dtype: Module.compute_types[-1][1] if Module.compute_types else "default",
         )
     )
 
@@ -273,14 +277,14 @@ class Module(types.ModuleType):
                 wait(name)
             out = kwargs.get("out")
             refuse(name, kwargs)
-            found = computed(value, unwrap(args), unwrap(kwargs), writes=out is not None or name == "copyto")
+            result = computed(value, unwrap(args), unwrap(kwargs), writes=out is not None or name == "copyto")
             if name != "empty":
-                counted(name, found, *args)
+                counted(name, result, *args)
             else:
                 CUPY.allocations += 1
-            if name == "where" and not isinstance(found, tuple) and found.dtype.name == "bfloat16":
-                found = found.astype(np.float32)  # CuPy's `where` knows no bfloat16
-            return out if out is not None else derived(found, *args)
+            if name == "where" and not isinstance(result, tuple) and result.dtype.name == "bfloat16":
+                result = result.astype(np.float32)  # CuPy's `where` does not support bfloat16
+            return out if out is not None else derived(result, *args)
 
         return function
 
@@ -300,7 +304,7 @@ def used(name):
 
 @contextmanager
 def device(cuda=False):
-    """The block computes on the strict device; yields the module, whose `waits` begin empty."""
+    """Compute on the strict device within the block; yields the module, with its records cleared."""
     CUPY.waits.clear()
     CUPY.names.clear()
     CUPY.kernels.clear()
@@ -323,5 +327,5 @@ def device(cuda=False):
 
 
 def kernels_by_reference():
-    """What the strict device runs, for NumPy arrays as well: so both give the same bits."""
+    """Run references for NumPy arrays too, as on the strict device, so that both give the same bits."""
     return npx.kernel_mode("reference")

@@ -1,8 +1,8 @@
-"""Streams, memory pools and CUDA graphs of the stand-in for CuPy: what is captured is noted, and runs when launched.
+"""Fake streams, memory pools and CUDA graphs: captured work is recorded and runs when the graph is launched.
 
-Refused is what a capture refuses: to wait, CuPy's cuBLAS, a library without its workspace; and what it lets pass and
-computes wrong: an upload, whose host memory is gone later, and an array that is not of the graph's own pool. A launch
-finds out whether an array from before the capture is gone, and leaves no number from launch to launch in the pool.
+Rejected is whatever a capture rejects (waiting, CuPy's cuBLAS, cuBLAS without its own workspace), and what a capture
+accepts but computes wrongly (uploads, whose host memory is freed later, and arrays outside the graph's pool). A launch
+checks that all arrays from before the capture still exist, and overwrites the pool so that no value survives a launch.
 """
 
 import functools
@@ -17,17 +17,17 @@ CAPTURING = "cudaErrorStreamCaptureUnsupported: operation not permitted when str
 
 
 class State:
-    """What is current. `launches`: of graphs."""
+    """The current streams, allocator and capture. `launches` counts graph launches."""
 
     def __init__(self):
         self.streams, self.allocator, self.recording = [Stream(null=True)], NULL_ALLOCATOR, None
         self.graphs, self.launches, self.capturing = weakref.WeakSet(), 0, None
-        self.pinned = pinned  # what gives memory of the host for uploads within CuPy
+        self.pinned = pinned  # the allocator of host memory for uploads within CuPy
 
 
 class Stream:
     def __init__(self, null=False, non_blocking=False):
-        assert null or non_blocking, "a capture in one that waits for the null stream"
+        assert null or non_blocking, "a capture on a stream that waits for the null stream"
         self.ptr = 0 if null else id(self)
 
     def __enter__(self):
@@ -42,7 +42,7 @@ class Stream:
 
     def begin_capture(self):
         assert self.ptr and STATE.streams[-1] is self and STATE.recording is None
-        assert STATE.capturing in (None, self), "a pool gives no stream what was another's: graphs that share nothing"
+        assert STATE.capturing in (None, self), "graphs captured on different streams cannot share a pool"
         STATE.capturing = self
         STATE.recording = Graph()
 
@@ -55,37 +55,37 @@ class Stream:
 
 
 class MemoryPool:
-    """`allocator`: gives memory where the pool has none; when that refuses, all that is free goes back to the GPU."""
+    """A memory pool that gets its memory from `allocator`."""
 
     def __init__(self, allocator=None):
         self.allocator = allocator
 
     def malloc(self, size):
-        raise AssertionError("the stand-in's arrays are NumPy's")
+        raise AssertionError("the fake's arrays are NumPy's")
 
 
 class Memory:
-    """Memory of the GPU, which has it until this is gone."""
+    """A block of GPU memory."""
 
     def __init__(self, size):
         self.size = size
 
 
 def pinned(size):
-    assert STATE.recording is None, "an upload in a graph, from memory that will be gone"
+    assert STATE.recording is None, "an upload during the capture of a graph, from memory that will be freed"
 
 
 @contextmanager
 def using_allocator(allocator):
-    before, STATE.allocator = STATE.allocator, allocator
+    previous, STATE.allocator = STATE.allocator, allocator
     try:
         yield
     finally:
-        STATE.allocator = before
+        STATE.allocator = previous
 
 
 class Graph:
-    """Noted work. `own`: arrays made within; `before`: weak references to those that were there and are used."""
+    """Recorded work. `own`: arrays created by it; `before`: weak references to the existing arrays that it uses."""
 
     def __init__(self):
         self.work, self.own, self.before, self.broken = [], [], {}, False
@@ -93,37 +93,37 @@ class Graph:
         self.known = [weakref.ref(owner(x)) for x in arrays]
 
     def made(self, array):
-        """An array that the captured work makes, its numbers still unknown."""
-        assert STATE.allocator is not NULL_ALLOCATOR, "an array of a graph outside of its pool"
+        """Register an array that the captured work creates, and overwrite its values."""
+        assert STATE.allocator is not NULL_ALLOCATOR, "an array of a graph outside its pool"
         self.own.append(owner(array))
         poison(array)
 
     def pinned(self, value):
-        """Arrays as what a kernel is given: addresses, which keep nothing alive."""
+        """Replace arrays by aliases that, like addresses, do not keep them alive."""
         if isinstance(value, np.ndarray):
-            whole = owner(value)
-            if any(whole is x for x in self.own):
+            base = owner(value)
+            if any(base is x for x in self.own):
                 return value
-            self.before[id(whole)] = weakref.ref(whole), (whole.shape, whole.dtype)
+            self.before[id(base)] = weakref.ref(base), (base.shape, base.dtype)
             return aliased(value)
         if isinstance(value, (tuple, list)):
             return type(value)(map(self.pinned, value))
         return {k: self.pinned(v) for k, v in value.items()} if isinstance(value, dict) else value
 
     def address(self, pointer):
-        """The same for a bare address."""
-        for whole in (*self.own, *(x for ref in self.known if (x := ref()) is not None)):
-            start = whole.ctypes.data
-            if start <= pointer < start + max(whole.nbytes, 1):
-                self.pinned(whole)
+        """Do the same for a plain address."""
+        for array in (*self.own, *(x for ref in self.known if (x := ref()) is not None)):
+            start = array.ctypes.data
+            if start <= pointer < start + max(array.nbytes, 1):
+                self.pinned(array)
                 return
-        raise AssertionError("a product of memory that no array has")
+        raise AssertionError("a GEMM on memory outside all arrays")
 
     def launch(self, stream=None):
-        gone = [what for ref, what in self.before.values() if ref() is None]
-        assert STATE.recording is None and not gone, f"a graph reads or writes memory that was given back: {gone}"
+        freed = [array for ref, array in self.before.values() if ref() is None]
+        assert STATE.recording is None and not freed, f"a graph uses memory that was freed: {freed}"
         STATE.launches += 1
-        for graph in STATE.graphs:  # they share a pool
+        for graph in STATE.graphs:  # all graphs share a pool
             for array in graph.own:
                 poison(array)
         for work in self.work:
@@ -151,21 +151,21 @@ def poison(array):
 
 
 def forbidden():
-    """A wait: an error, and the end of a capture."""
+    """Raise an error for a wait during a capture, which invalidates it."""
     if STATE.recording:
         STATE.recording.broken = True
         raise RuntimeError(CAPTURING)
 
 
 def launched(function, *args):
-    """Do or note what writes to arrays it is given."""
+    """Run a function that writes to its arguments, or record it during a capture."""
     if STATE.recording is None:
         return function(*args)
     return STATE.recording.work.append(functools.partial(function, *STATE.recording.pinned(args)))
 
 
 def computed(function, args, kwargs, writes=False):
-    """NumPy's function on NumPy's arrays, or a note of it; `writes`: to one of them, and nothing else is asked for."""
+    """Run a NumPy function, or record it during a capture; with `writes` it only writes to its arguments."""
     graph = STATE.recording
     if graph is None:
         return function(*args, **kwargs)
@@ -174,14 +174,14 @@ def computed(function, args, kwargs, writes=False):
         graph.work.append(pinned)
         return None
     with np.errstate(all="ignore"):
-        found = function(*args, **kwargs)  # its shape is right, its numbers are not
-    if isinstance(found, tuple) or any(np.may_share_memory(found, x) for x in flat((args, kwargs))):
-        return found
-    found = np.array(found)
-    graph.made(found)
+        result = function(*args, **kwargs)  # the right shape, but meaningless values
+    if isinstance(result, tuple) or any(np.may_share_memory(result, x) for x in flat((args, kwargs))):
+        return result
+    result = np.array(result)
+    graph.made(result)
     if function is not np.empty:
-        graph.work.append(lambda: np.copyto(found, pinned()))
-    return found
+        graph.work.append(lambda: np.copyto(result, pinned()))
+    return result
 
 
 def flat(value):

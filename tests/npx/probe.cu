@@ -1,4 +1,4 @@
-// What device.cuh offers, each in a kernel of a few lines: the tests of the emulator run them, and people read them.
+// Minimal kernels for each feature of device.cuh, for the tests of the emulator and as examples.
 // Built with: T = float half_t bf16_t
 #include "device.cuh"
 
@@ -10,7 +10,7 @@ extern "C" __global__ void probe_convert(const float* x, T* low, float* y, int n
     y[i] = to_float(low[i]);
 }
 
-// sums[row], peaks[row] over the columns of x (rows, columns): one block a row
+// sums[row], peaks[row] over the columns of x (rows, columns): one block per row
 extern "C" __global__ void probe_reduce(const T* x, float* sums, float* peaks, int columns) {
     __shared__ float scratch[32];
     const T* row = x + (size_t)blockIdx.x * columns;
@@ -24,7 +24,7 @@ extern "C" __global__ void probe_reduce(const T* x, float* sums, float* peaks, i
     if (threadIdx.x == 0) sums[blockIdx.x] = sum, peaks[blockIdx.x] = peak;
 }
 
-// words[i] = random word i of the key, 16 a thread
+// words[i] = random word i of the key, 16 per thread
 extern "C" __global__ void probe_random(unsigned short* words, u64 seed, u64 step, u64 call, u64 first, int n) {
     int position = blockIdx.x * blockDim.x + threadIdx.x;
     Random64 r = random64(seed, step, call, first + position);

@@ -1,5 +1,4 @@
-"""What is done to the scores of attention (npx/kernels/attention_spec.py): each part is what its definition says, in
-every version."""
+"""AttentionSpec (npx/kernels/attention_spec.py): every version of attention follows each field's definition."""
 
 import shutil
 
@@ -23,8 +22,8 @@ def heads(length, seed, rows=B):
 Q, K, V = heads(T, 0), heads(S, 1), heads(S, 2)
 
 
-def attended(spec, mode, q=Q, k=K, v=V):
-    """The output and the three gradients."""
+def attend(spec, mode, q=Q, k=K, v=V):
+    """Return the output and the three gradients."""
     tensors = [Tensor(x, requires_grad=True) for x in (q, k, v)]
     with npx.kernel_mode(mode):
         y = neural.attention(*tensors, spec)
@@ -39,7 +38,7 @@ def equal(a, b, tolerance=2e-6):
 @modes
 def test_causal_and_lengths_are_masks(mode):
     position = np.arange(S)
-    causal = position <= np.arange(S - T, S)[:, None]  # the last query stands at the last key
+    causal = position <= np.arange(S - T, S)[:, None]  # the last query is at the position of the last key
     lengths = np.array([2, S])
     real = (position < lengths[:, None])[:, None, None]
     for spec, mask in (
@@ -48,7 +47,7 @@ def test_causal_and_lengths_are_masks(mode):
         (AttentionSpec(causal=True, kv_lengths=lengths.astype("int32")), causal & real),
     ):
         masked = AttentionSpec(bias=npx.mask_bias(mask))
-        assert equal(attended(spec, mode), attended(masked, mode))
+        assert equal(attend(spec, mode), attend(masked, mode))
         p = npx.attention_weights(Q, K, spec)
         assert np.allclose(p.sum(axis=-1), 1) and not p[~np.broadcast_to(mask, p.shape)].any()
 
@@ -59,33 +58,32 @@ def test_a_bias_is_added_after_scaling(mode):
     z = np.einsum("bthd,bshd->bhts", Q, K) / 2 + bias
     p = np.exp(z) / np.exp(z).sum(axis=-1, keepdims=True)
     assert np.allclose(npx.attention_weights(Q, K, AttentionSpec(bias=bias)), p, atol=1e-6)
-    assert np.allclose(attended(AttentionSpec(bias=bias), mode)[0], np.einsum("bhts,bshd->bthd", p, V), atol=1e-5)
+    assert np.allclose(attend(AttentionSpec(bias=bias), mode)[0], np.einsum("bhts,bshd->bthd", p, V), atol=1e-5)
 
 
 @modes
-def test_rows_that_may_attend_to_nothing_give_zeros(mode):
-    for result in attended(AttentionSpec(kv_lengths=np.array([0, S])), mode):
+def test_fully_masked_queries_give_zeros(mode):
+    for result in attend(AttentionSpec(kv_lengths=np.array([0, S])), mode):
         assert not result[0].any() and result[1].any()
-    longer = attended(
-        AttentionSpec(causal=True), mode, heads(S, 4), heads(T, 5), heads(T, 6)
-    )  # S - T queries before any key
+    # the first S - T queries come before every key
+    longer = attend(AttentionSpec(causal=True), mode, heads(S, 4), heads(T, 5), heads(T, 6))
     assert not longer[0][:, : S - T].any() and longer[0][:, S - T :].any() and not longer[1][:, : S - T].any()
 
 
 @modes
 def test_rotary_positions_are_relative(mode):
-    """The last of the same keys are attended in the same way, whatever stands before them and is not attended."""
+    """Masked keys in front shift all positions and change nothing."""
     spec = AttentionSpec(rotary_base=100.0)
-    before = heads(7, 7)
+    prefix = heads(7, 7)
     masked = np.arange(7 + S) >= 7
     shifted = AttentionSpec(bias=npx.mask_bias(masked), rotary_base=100.0)
-    y, gq, gk, gv = attended(spec, mode)
-    found = attended(shifted, mode, Q, *(np.concatenate([before, x], axis=1) for x in (K, V)))
-    assert equal((y, gq, gk, gv), (found[0], found[1], found[2][:, 7:], found[3][:, 7:]), 1e-5)
-    assert not np.allclose(y, attended(AttentionSpec(), mode)[0], atol=1e-3)
+    y, gq, gk, gv = attend(spec, mode)
+    y2, gq2, gk2, gv2 = attend(shifted, mode, Q, *(np.concatenate([prefix, x], axis=1) for x in (K, V)))
+    assert equal((y, gq, gk, gv), (y2, gq2, gk2[:, 7:], gv2[:, 7:]), 1e-5)
+    assert not np.allclose(y, attend(AttentionSpec(), mode)[0], atol=1e-3)
 
 
-def test_rotation_is_the_papers_and_turns_back():
+def test_rotation_is_that_of_the_paper_and_invertible():
     x = heads(6, 8).astype("float64")
     y = rotate(x, -2, 10000.0)
     angle = (np.arange(-2, 4)[:, None] * 10000.0 ** (-np.array([0, 2]) / D))[:, None]
@@ -96,8 +94,8 @@ def test_rotation_is_the_papers_and_turns_back():
 
 
 @modes
-def test_new_queries_over_a_cache_are_the_last_of_the_whole(mode):
+def test_new_queries_over_a_cache_equal_the_last_rows_of_the_full_sequence(mode):
     q, k, v = heads(S, 9), K, V
     spec = AttentionSpec(causal=True, rotary_base=100.0, bias=np.linspace(0, 1, S, dtype="float32"))
-    whole = attended(spec, mode, q, k, v)[0]
-    assert np.allclose(attended(spec, mode, q[:, S - 2 :], k, v)[0], whole[:, S - 2 :], atol=1e-6)
+    full = attend(spec, mode, q, k, v)[0]
+    assert np.allclose(attend(spec, mode, q[:, S - 2 :], k, v)[0], full[:, S - 2 :], atol=1e-6)

@@ -1,4 +1,4 @@
-"""Products of matrices for the CUDA versions (npx/cuda/blas.py): how they are rounded, and what cuBLAS is told."""
+"""GEMMs of the CUDA versions (npx/cuda/blas.py): rounding, and the arguments passed to cuBLAS."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ pytest.importorskip("ml_dtypes")
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 @pytest.mark.parametrize("m, k, n", [(1, 1, 1), (3, 5, 2), (4, 0, 3), (0, 2, 2)])
-def test_products_are_summed_in_float32_and_rounded_once(dtype, m, k, n):
+def test_gemms_accumulate_in_float32_and_round_once(dtype, m, k, n):
     dtype, rng = np.dtype(dtype), np.random.default_rng(0)
     a, b = rng.normal(size=(m, k)).astype(dtype), rng.normal(size=(n, k)).astype(dtype).T
     wide = np.result_type(dtype, np.float32)
@@ -28,23 +28,23 @@ def test_products_are_summed_in_float32_and_rounded_once(dtype, m, k, n):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 @pytest.mark.parametrize("m, k, n", [(3, 500, 2), (2, 7, 3), (4, 0, 3)])
-def test_so_they_are_by_cublas(dtype, m, k, n):
-    """What CuPy's handle is told, with a cuBLAS that rounds in between where it may."""
-    rng, whole = np.random.default_rng(0), np.dtype(np.result_type(dtype, np.float32))
+def test_cublas_gives_the_same_bits(dtype, m, k, n):
+    """The fake cuBLAS rounds partial sums wherever its math mode allows it."""
+    rng, wide = np.random.default_rng(0), np.dtype(np.result_type(dtype, np.float32))
     a, b = (rng.normal(size=shape).astype(dtype) for shape in ((m, k), (n, k)))
-    expected, onto = matmul(a, b.T), rng.normal(size=(m, 2 * n)).astype(whole)
-    sums = matmul(a, b.T, out=onto[:, :n].copy(), add=True)
+    expected, initial = matmul(a, b.T), rng.normal(size=(m, 2 * n)).astype(wide)
+    sums = matmul(a, b.T, out=initial[:, :n].copy(), add=True)
     with device(cuda=True):
-        a, b, rows = npx.asarray(a), npx.asarray(b), npx.asarray(onto)
+        a, b, rows = npx.asarray(a), npx.asarray(b), npx.asarray(initial)
         assert npx.to_host(matmul(a, b.T)).tobytes() == expected.tobytes()
         assert npx.to_host(matmul(a, b.T, out=rows[:, :n], add=True)).tobytes() == sums.tobytes()
-        assert np.array_equal(npx.to_host(rows)[:, n:], onto[:, n:])
+        assert np.array_equal(npx.to_host(rows)[:, n:], initial[:, n:])
         steps = [(call[:3], call[4], call[5][2]) for call in CUBLAS.calls]
-        assert steps == [((m, n, k), (k, k, n), dtype), ((m, n, k), (k, k, 2 * n), whole.name)][: 2 * bool(k)]
+        assert steps == [((m, n, k), (k, k, n), dtype), ((m, n, k), (k, k, 2 * n), wide.name)][: 2 * bool(k)]
 
 
 def gemm(trans_a, trans_b, m, n, k, a, lda, b, ldb, c, ldc):
-    """cuBLAS's product of column-major matrices in flat memory: C (m, n) = op(A) (m, k) op(B) (k, n)."""
+    """Compute cuBLAS's GEMM of column-major matrices in flat memory: C (m, n) = op(A) (m, k) op(B) (k, n)."""
 
     def matrix(x, ld, rows, columns, transposed):
         if transposed:
@@ -60,7 +60,7 @@ def gemm(trans_a, trans_b, m, n, k, a, lda, b, ldb, c, ldc):
 @pytest.mark.parametrize("a_transposed", [False, True])
 @pytest.mark.parametrize("b_transposed", [False, True])
 @pytest.mark.parametrize("m, k, n", [(2, 3, 4), (1, 3, 4), (2, 1, 4), (2, 3, 1), (1, 1, 1)])
-def test_what_cublas_is_told_gives_the_product(a_transposed, b_transposed, m, k, n):
+def test_leading_dimensions_describe_the_gemm_to_cublas(a_transposed, b_transposed, m, k, n):
     a = (
         np.arange(60.0).reshape(6, 10)[:k, 1 : 1 + m].T
         if a_transposed

@@ -1,4 +1,4 @@
-"""Products by cuBLASLt (npx/cuda/cublas.py), on a stand-in for it (strict_cuda.py) that reads what it is described."""
+"""GEMMs by cuBLASLt (npx/cuda/cublas.py), on a fake (strict_cuda.py) that interprets the descriptors."""
 
 import shutil
 
@@ -19,36 +19,36 @@ needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels are 
 
 
 @pytest.fixture(autouse=True)
-def by_cublaslt(monkeypatch):
+def use_cublaslt(monkeypatch):
     monkeypatch.setenv("NPX_CUBLASLT", "1")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
-def test_products_are_those_of_cublas(dtype, monkeypatch):
-    """Of rows and columns contiguous and apart, in either dtype, new and onto what is there."""
+def test_cublaslt_equals_cublas(dtype, monkeypatch):
+    """With contiguous and strided rows and columns, and new, overwritten and accumulated outputs."""
     rng, dtype = np.random.default_rng(0), dtype_named(dtype)
     a, b = rng.normal(size=(6, 70)).astype(dtype), rng.normal(size=(70, 5)).astype(dtype)
 
-    def products():
-        found = []
+    def matmuls():
+        results = []
         with device(cuda=True):
             x, y = npx.asarray(a), npx.asarray(b)
             for left in (x, npx.asarray(a.T).T, npx.asarray(np.tile(a, 2))[:, :70]):
                 for right in (y, npx.asarray(b.T).T, npx.asarray(np.tile(b, 2))[:, 5:]):
                     out = npx.zeros((6, 9), np.result_type(dtype, "float32"))[:, :5]
                     for add in (False, True):
-                        found += [blas.matmul(left, right), blas.matmul(left, right, out, add)]
-            return [npx.to_host(x).tobytes() for x in found]
+                        results += [blas.matmul(left, right), blas.matmul(left, right, out, add)]
+            return [npx.to_host(x).tobytes() for x in results]
 
-    by_lt = products()
+    by_cublaslt = matmuls()
     assert len(LT.calls) == 36 and {call[0] for call in LT.calls} == {1}
     monkeypatch.setenv("NPX_CUBLASLT", "0")
-    assert products() == by_lt and not LT.calls
+    assert matmuls() == by_cublaslt and not LT.calls
 
 
 @needs_gxx
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_bias_and_relu_are_in_the_product(dtype):
+def test_bias_and_relu_are_fused(dtype):
     rng, (n, i, o) = np.random.default_rng(1), (5, 16, 24)
     numbers = [rng.normal(size=shape).astype(dtype_named(dtype)) for shape in ((n, i), (i, o), (o,))]
     for bias, activation, epilogue in ((True, "relu", 6), (True, "", 4), (False, "relu", 2), (False, "", 1)):
@@ -61,40 +61,40 @@ def test_bias_and_relu_are_in_the_product(dtype):
             second = npx.to_host(npx.linear(x, w, other if bias else None, activation)[0])
         assert "bias_relu" not in {call.name for call in calls} and sum(call.is_product for call in calls) == 4
         assert [LT.calls[0], LT.calls[-1]] == [(epilogue, 0)] * 2
-        assert LT.asked == 3  # for three products, once each
-        for b, found in ((numbers[2], first), (numbers[2][::-1], second)):
+        assert LT.asked == 3  # once for each of three GEMMs
+        for b, result in ((numbers[2], first), (numbers[2][::-1], second)):
             wide = [a.astype("float64") for a in (*numbers[:2], b)]
             expected = npx.linear.reference(wide[0], wide[1], wide[2] if bias else None, activation)[0]
-            assert np.abs(found.astype("float64") - expected).max() < (1e-5 if dtype == "float32" else 4e-2)
+            assert np.abs(result.astype("float64") - expected).max() < (1e-5 if dtype == "float32" else 4e-2)
 
 
 @needs_gxx
-def test_a_bias_may_lie_anywhere():
-    """As the parameters of a flat buffer do: an algorithm is asked for what its address is a multiple of."""
+def test_a_bias_may_have_any_alignment():
+    """As parameters in a flat buffer have: an algorithm is requested for the alignment of its address."""
     rng = np.random.default_rng(1)
     numbers = [rng.normal(size=shape).astype("float32") for shape in ((5, 16), (16, 24), (30,))]
     with device(cuda=True):
         x, w, b = map(npx.asarray, numbers)
         for start in (0, 1, 2, 4):
-            found = npx.to_host(npx.linear(x, w, b[start : start + 24])[0])
+            result = npx.to_host(npx.linear(x, w, b[start : start + 24])[0])
             expected = numbers[0] @ numbers[1] + numbers[2][start : start + 24]
-            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-        assert LT.asked == 3  # of 16 bytes, twice, of 4 and of 8
+            np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+        assert LT.asked == 3  # alignments 16 (twice), 4 and 8
 
 
 @needs_gxx
-def test_a_training_with_it_is_one_without_and_can_be_captured(monkeypatch):
+def test_a_captured_update_equals_one_without_cublaslt(monkeypatch):
     micro = batches(4)
     with device(cuda=True):
-        found = updated(True, micro, "float32", shape=EVERY_DROPOUT)
+        with_lt = updated(True, micro, "float32", shape=EVERY_DROPOUT)
         assert STATE.launches == 2 and LT.calls
     monkeypatch.setenv("NPX_CUBLASLT", "0")
     with device(cuda=True):
         without = updated(False, micro, "float32", shape=EVERY_DROPOUT)
-    assert abs(found[0] - without[0]).max() < 1e-4
+    assert abs(with_lt[0] - without[0]).max() < 1e-4
 
 
-def test_a_shape_without_an_algorithm_is_told(monkeypatch):
+def test_a_shape_without_an_algorithm_is_an_error(monkeypatch):
     monkeypatch.setattr(LT, "heuristic", lambda *args: None)
     with (
         device(cuda=True),

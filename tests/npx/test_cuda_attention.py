@@ -1,7 +1,7 @@
-"""Attention on a GPU (npx/kernels/attention.cu) against its reference in float64, in the emulator, or on a GPU.
+"""The CUDA version of attention (npx/kernels/attention.cu) against its reference in float64.
 
-Lengths within a tile and over several, all kinds of masks, dropout, views of merged projections, decoding.
-NPX_TEST_ENGINE=cupy runs all of it on a GPU instead of the emulator.
+Covers lengths within one tile and over several, all kinds of masks, dropout, views of merged projections and decoding.
+It runs in the emulator, or on a GPU with NPX_TEST_ENGINE=cupy.
 """
 
 import os
@@ -32,24 +32,24 @@ DTYPES = ("float32", "float16", "bfloat16")
 @pytest.fixture(params=DTYPES)
 def dtype(request):
     if request.param == "bfloat16":
-        pytest.importorskip("ml_dtypes", reason="NumPy knows bfloat16 from ml_dtypes, which is not installed")
+        pytest.importorskip("ml_dtypes", reason="bfloat16 needs ml_dtypes, which is not installed")
     return dtype_named(request.param)
 
 
 def inputs(dtype, batch, queries, keys, heads, d_k, d_v=None, seed=0):
-    """g, q, k, v of one call."""
+    """Return g, q, k, v for one call."""
     rng, d_v = np.random.default_rng(seed), d_v or d_k
     shapes = (queries, heads, d_v), (queries, heads, d_k), (keys, heads, d_k), (keys, heads, d_v)
     return [rng.normal(size=(batch, *shape)).astype(dtype) for shape in shapes]
 
 
-def some_mask(kind, batch, heads, queries, keys):
+def make_mask(kind, batch, heads, queries, keys):
     rng = np.random.default_rng(1)
     if kind == "none":
         return None
     if kind == "causal":
         return npx.AttentionSpec(causal=True)
-    lengths = np.linspace(0, keys, batch).astype(int)  # nothing of the first sentence, all of the last
+    lengths = np.linspace(0, keys, batch).astype(int)  # no key of the first sentence, all keys of the last
     if kind == "lengths":
         return npx.AttentionSpec(kv_lengths=lengths)
     if kind == "all":
@@ -60,35 +60,35 @@ def some_mask(kind, batch, heads, queries, keys):
     return mask
 
 
-def placed(*arrays):
-    """The arrays where the kernels run."""
+def on_device(*arrays):
+    """Return the arrays on the device that runs the kernels."""
     return [None if x is None else npx.asarray(x) for x in arrays]
 
 
-def scores_of(mask):
-    """Scores of a kind of `some_mask`, or the given ones, where the kernels run."""
+def spec_of(mask):
+    """Convert a result of `make_mask` to an AttentionSpec with its arrays on the device."""
     if mask is None or isinstance(mask, np.ndarray):
         mask = npx.AttentionSpec(bias=npx.mask_bias(mask))
-    return npx.AttentionSpec(mask.causal, *placed(mask.kv_lengths, mask.bias), mask.rotary_base)
+    return npx.AttentionSpec(mask.causal, *on_device(mask.kv_lengths, mask.bias), mask.rotary_base)
 
 
 def on_cuda(g, q, k, v, mask=None, drop=None, out=None):
-    """(y, gq, gk, gv) on the host, by the version for a GPU; arrays of the host are moved, others taken as they are."""
-    (g, q, k, v), spec = placed(g, q, k, v), scores_of(mask)
+    """Return (y, gq, gk, gv) of the CUDA version on the host; host arrays are copied to the device first."""
+    (g, q, k, v), spec = on_device(g, q, k, v), spec_of(mask)
     with kernel_mode(MODE):
         y, saved = npx.attention(q, k, v, spec, drop)
         return [npx.to_host(x) for x in (y, *npx.attention_grad(g, saved, out=out))]
 
 
 def in_reference(g, q, k, v, mask=None, drop=None):
-    """The same by the references in float64."""
-    (g, q, k, v), spec = placed(*(x.astype("float64") for x in (g, q, k, v))), scores_of(mask)
+    """Return (y, gq, gk, gv) of the references in float64."""
+    (g, q, k, v), spec = on_device(*(x.astype("float64") for x in (g, q, k, v))), spec_of(mask)
     y, saved = npx.attention.reference(q, k, v, spec, drop)
     return [npx.to_host(x) for x in (y, *npx.attention_grad.reference(g, *saved))]
 
 
 def assert_near(dtype, expected, result):
-    """By the tolerance of `dtype`, of the largest magnitude of all four: a gradient may be 0 but for rounding."""
+    """Compare relative to the largest magnitude of all four arrays, because a gradient may be 0 up to rounding."""
     largest = max(np.abs(e).max(initial=0) for e in expected)
     for name, e, r in zip(("y", "gq", "gk", "gv"), expected, result, strict=True):
         assert (e.shape, dtype) == (r.shape, r.dtype), name
@@ -102,7 +102,7 @@ def assert_near(dtype, expected, result):
 def test_values_and_gradients(queries, keys, kind, drop, dtype):
     batch, heads = 2, 2
     arrays = inputs(dtype, batch, queries, keys, heads, 16)
-    mask = some_mask(kind, batch, heads, queries, keys)
+    mask = make_mask(kind, batch, heads, queries, keys)
     assert_near(dtype, in_reference(*arrays, mask, drop), on_cuda(*arrays, mask, drop))
 
 
@@ -110,19 +110,17 @@ def test_values_and_gradients(queries, keys, kind, drop, dtype):
 @pytest.mark.parametrize("kind", ["none", "causal", "all", "full"])
 @pytest.mark.parametrize("queries, keys, d_k, d_v", [(11, 16, 16, 16), (30, 27, 32, 32), (21, 32, 24, 40)])
 def test_a_sentence_that_fits_one_tile(queries, keys, d_k, d_v, kind, drop, dtype, monkeypatch):
-    """Its gradients come from scores that are formed once."""
-    launch, whole = host.launch, []
-    monkeypatch.setattr(
-        host, "launch", lambda *args, **named: (whole.append(named["ONE_TILE"]), launch(*args, **named))
-    )
-    arrays, mask = inputs(dtype, 2, queries, keys, 2, d_k, d_v), some_mask(kind, 2, 2, queries, keys)
+    """The scores are computed once for all gradients."""
+    launch, one_tile = host.launch, []
+    monkeypatch.setattr(host, "launch", lambda *args, **kw: (one_tile.append(kw["ONE_TILE"]), launch(*args, **kw)))
+    arrays, mask = inputs(dtype, 2, queries, keys, 2, d_k, d_v), make_mask(kind, 2, 2, queries, keys)
     result = on_cuda(*arrays, mask, drop)
-    assert whole == [1, 1]
+    assert one_tile == [1, 1]
     assert_near(dtype, in_reference(*arrays, mask, drop), result)
 
 
 def test_a_tile_of_four_warps_at_once(dtype):
-    """Keys of one half of a sentence do not count for the queries of the other."""
+    """The queries of each half of a sentence attend only to the keys of the same half."""
     mask = np.kron(np.eye(2, dtype=bool), np.ones((32, 25), bool))
     arrays = inputs(dtype, 1, 64, 50, 1, 64)
     assert_near(dtype, in_reference(*arrays, mask, DROP), on_cuda(*arrays, mask, DROP))
@@ -134,13 +132,13 @@ def test_sizes_of_heads(d_k, d_v, dtype):
     assert_near(dtype, in_reference(*arrays), on_cuda(*arrays))
 
 
-def test_a_head_larger_than_the_kernel_takes_is_computed_in_float32(dtype):
+def test_a_head_too_large_for_the_kernel_is_computed_in_float32(dtype):
     arrays = inputs(dtype, 1, 3, 5, 1, host.LARGEST_HEAD + 8)
     assert_near(dtype, in_reference(*arrays, None, DROP), on_cuda(*arrays, None, DROP))
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 3, 2), (2, 0, 3, 2), (2, 3, 0, 2)])
-def test_nothing_to_attend_with_or_to(shape, dtype):
+def test_empty_batches_queries_and_keys(shape, dtype):
     batch, queries, keys, heads = shape
     arrays = inputs(dtype, batch, queries, keys, heads, 16)
     results = on_cuda(*arrays)
@@ -148,7 +146,7 @@ def test_nothing_to_attend_with_or_to(shape, dtype):
     assert not any(r.any() for r in results)
 
 
-def test_rows_that_may_attend_to_nothing_get_zeros(dtype):
+def test_fully_masked_queries_get_zeros(dtype):
     mask = np.ones((2, 1, 1, 33), bool)
     mask[1] = False
     y, *grads = on_cuda(*inputs(dtype, 2, 33, 33, 2, 16), mask)
@@ -158,8 +156,8 @@ def test_rows_that_may_attend_to_nothing_get_zeros(dtype):
 
 
 @pytest.mark.parametrize("keys", [9, 16])
-def test_dropout_drops_what_the_cpu_drops(keys, dtype):
-    """Values that are a unit matrix show the probabilities, and gv shows which of them the gradient has drawn."""
+def test_the_dropout_mask_equals_that_of_the_cpu(keys, dtype):
+    """With an identity matrix as values, y shows the forward mask and gv that of the gradient."""
     g, q, k, v = inputs(dtype, 1, 33, keys, 2, 16)
     v[...] = np.eye(keys, 16)[None, :, None]
     g[...] = 0
@@ -171,17 +169,17 @@ def test_dropout_drops_what_the_cpu_drops(keys, dtype):
 
 
 @pytest.mark.parametrize("queries, keys, size", [(20, 33, 16), (70, 65, 16), (30, 27, 32)])
-def test_the_order_of_the_threads_changes_no_bit(queries, keys, size, dtype):
+def test_thread_order_changes_no_bit(queries, keys, size, dtype):
     arrays = inputs(dtype, 1, queries, keys, 1, size)
     results = []
     for order in emulator.ORDERS:
         with emulator.thread_order(order):
-            results.append([x.tobytes() for x in on_cuda(*arrays, some_mask("causal", 1, 1, queries, keys), DROP)])
+            results.append([x.tobytes() for x in on_cuda(*arrays, make_mask("causal", 1, 1, queries, keys), DROP)])
     assert results[0] == results[1] == results[2]
 
 
 def test_without_tensor_cores(monkeypatch, dtype):
-    """float32 everywhere, and the halves on GPUs older than sm_80."""
+    """As for float32 on every GPU, and for 16-bit floats on GPUs older than sm_80."""
     launch = host.launch
     monkeypatch.setattr(host, "launch", lambda *args, **named: launch(*args, TENSOR_CORES=0, **named))
     for keys in (33, 27):
@@ -189,7 +187,7 @@ def test_without_tensor_cores(monkeypatch, dtype):
         assert_near(dtype, in_reference(*arrays, None, DROP), on_cuda(*arrays, None, DROP))
 
 
-FAULTS = {
+BUGS = {
     "no barrier before keys are read": ("wait_for_copies();\n        __syncthreads();", "wait_for_copies();"),
     "no barrier before keys are replaced": ("first > 0 && !__syncthreads_or(bits != 0)", "false"),
     "no barrier between the gradient's halves": ("__syncthreads();  // the first half is done with its keys", ""),
@@ -206,20 +204,20 @@ FAULTS = {
 
 
 @pytest.mark.skipif(ON_GPU, reason="what a faulty kernel does on a GPU is not defined")
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_found(fault, monkeypatch, tmp_path):
-    """By what the emulator checks, or by a result that is wrong."""
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_detected(bug, monkeypatch, tmp_path):
+    """By the emulator's checks or by a wrong result."""
     ignored = shutil.ignore_patterns("*.py", "__pycache__")
     shutil.copytree(launching.SOURCES, tmp_path, dirs_exist_ok=True, ignore=ignored)
-    source, (right, wrong) = tmp_path / "attention.cu", FAULTS[fault]
+    source, (right, wrong) = tmp_path / "attention.cu", BUGS[bug]
     text = source.read_text()
     assert right in text
     source.write_text(text.replace(right, wrong))
     monkeypatch.setattr(launching, "SOURCES", tmp_path)
     half = np.dtype("float16")
-    whole, short, long = (inputs(half, 1, *shape) for shape in ((30, 27, 1, 32), (33, 35, 1, 16), (70, 65, 1, 16)))
+    one_tile, short, long = (inputs(half, 1, *shape) for shape in ((30, 27, 1, 32), (33, 35, 1, 16), (70, 65, 1, 16)))
     with pytest.raises((emulator.EmulatorError, AssertionError)):
-        assert_near(half, in_reference(*whole, None, DROP), on_cuda(*whole, None, DROP))
+        assert_near(half, in_reference(*one_tile, None, DROP), on_cuda(*one_tile, None, DROP))
         assert_near(half, in_reference(*short, None, DROP), on_cuda(*short, None, DROP))
         assert_near(half, in_reference(*long), on_cuda(*long))
 
@@ -229,12 +227,12 @@ def test_a_planted_fault_is_found(fault, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("before", [0, 8, 1], ids=["aligned", "aligned to 8 values", "not aligned"])
 def test_views_of_a_merged_projection_are_read_and_written_in_place(before, dtype):
-    """Only the parts' own values are written; each lies among others at an offset."""
+    """Only the values of the views are written, not those around them."""
     g, *qkv = inputs(dtype, 2, 7, 9, 2, 16, 24)
     sizes = [x[0, 0].size for x in qkv]
 
     def views(fill):
-        """Merged projections full of one number, and the parts of them."""
+        """Return merged projections filled with one number, and views of their parts."""
         merged = [npx.full((*x.shape[:2], before + n + 3), fill, dtype) for x, n in zip(qkv, sizes, strict=True)]
         slices = [m[..., before : before + n] for m, n in zip(merged, sizes, strict=True)]
         return merged, tuple(part.reshape(x.shape) for part, x in zip(slices, qkv, strict=True))
@@ -242,8 +240,8 @@ def test_views_of_a_merged_projection_are_read_and_written_in_place(before, dtyp
     (_, parts), (merged, out) = views(0), views(7)
     for part, x in zip(parts, qkv, strict=True):
         part[...] = npx.asarray(x)
-    more = some_mask("lengths", 2, 2, 7, 9), DROP
-    expected, result = on_cuda(g, *qkv, *more), on_cuda(g, *parts, *more, out=out)
+    options = make_mask("lengths", 2, 2, 7, 9), DROP
+    expected, result = on_cuda(g, *qkv, *options), on_cuda(g, *parts, *options, out=out)
     assert [x.tobytes() for x in expected] == [x.tobytes() for x in result]
     for m, n, x in zip(map(npx.to_host, merged), sizes, expected[1:], strict=True):
         assert (m[..., before : before + n] == x.reshape(*x.shape[:2], n)).all()
@@ -252,7 +250,7 @@ def test_views_of_a_merged_projection_are_read_and_written_in_place(before, dtyp
 
 def test_arrays_of_any_memory_layout(dtype):
     arrays = inputs(dtype, 2, 7, 9, 2, 16)
-    mask = np.asfortranarray(some_mask("full", 2, 2, 7, 9))
+    mask = np.asfortranarray(make_mask("full", 2, 2, 7, 9))
     out = tuple(npx.empty(x.shape[::-1], dtype).T for x in arrays[1:])
     strided = [npx.asarray(np.ascontiguousarray(x.T)).T for x in arrays]
     assert_near(dtype, in_reference(*arrays, mask), on_cuda(*strided, mask, out=out))
@@ -274,17 +272,17 @@ def test_tiles_fit_the_shared_memory_of_every_gpu(head, size):
     assert host.tile_size(20, 4 * size * 16) == 32 and host.tile_size(0, 64) == 16
 
 
-def test_no_array_over_queries_and_keys_is_kept(dtype):
-    q, k, v = placed(*inputs(dtype, 2, 33, 40, 2, 16)[1:])
+def test_no_array_over_queries_and_keys_is_saved(dtype):
+    q, k, v = on_device(*inputs(dtype, 2, 33, 40, 2, 16)[1:])
     with kernel_mode(MODE):
         y, saved = npx.attention(q, k, v, npx.AttentionSpec(), DROP)
-    kept = [x for x in captured(saved.values) if x.ndim]
-    assert [x.shape for x in kept] == [q.shape, k.shape, v.shape, (2, 2, 33), y.shape] and kept[-1] is y
+    arrays = [x for x in captured(saved.values) if x.ndim]
+    assert [x.shape for x in arrays] == [q.shape, k.shape, v.shape, (2, 2, 33), y.shape] and arrays[-1] is y
 
 
 @pytest.mark.parametrize("keys", [33, 70])
 def test_large_scores_do_not_overflow(keys):
-    """Scores far apart: all of the probability is at one key."""
+    """With scores far apart, all probability is at one key."""
     g, q, k, v = inputs("float32", 1, 3, keys, 1, 16)
     q, k = np.ones_like(q), k * 0
     k[0, 17] = 1e4
@@ -307,7 +305,7 @@ def test_operations_equal_their_composition(name, drop, dtype):
     arrays = [rng.normal(size=shape).astype(dtype) for shape in shapes]
     heads = {} if name == "attention" else {"heads": 2, "d_k": 16}
     spec = {"causal": True} if name == "self_attention" else {"kv_lengths": npx.asarray(np.array([1, 9]))}
-    spec = npx.AttentionSpec(**spec, rotary_base=10.0)  # the composition has no rows with nothing left
+    spec = npx.AttentionSpec(**spec, rotary_base=10.0)  # the composition supports no fully masked rows
 
     def run(operation, dtype):
         tensors = [Tensor(npx.asarray(x.astype(dtype)), requires_grad=True) for x in arrays]
@@ -322,8 +320,8 @@ def test_operations_equal_their_composition(name, drop, dtype):
         assert np.abs(e - r.astype("float64")).max() <= TOLERANCE[dtype.name] * np.abs(e).max()
 
 
-def test_check_mode_holds_both_kernels_to_their_references():
-    g, q, k, v = placed(*inputs("float32", 2, 7, 9, 2, 16))
+def test_check_mode_compares_both_kernels_with_their_references():
+    g, q, k, v = on_device(*inputs("float32", 2, 7, 9, 2, 16))
     with kernel_mode("check" if ON_GPU else "emulate+check"):
         _, saved = npx.attention(q, k, v, npx.AttentionSpec(), DROP)
         npx.attention_grad(g, saved)
@@ -331,12 +329,12 @@ def test_check_mode_holds_both_kernels_to_their_references():
 
 
 def test_decoding_one_position_at_a_time_equals_whole_sequences():
-    """Self-attention over a growing cache, and cross-attention where three neighbours share a source."""
+    """Self-attention over a growing cache, and cross-attention in which three hypotheses share a source."""
     rng = np.random.default_rng(3)
     with npx.keyed(1, 0):
         own, cross = SelfAttention(32, 2).eval(), CrossAttention(32, 2).eval()
-    x, memory = placed(rng.normal(size=(6, 5, 32)).astype("float32"), rng.normal(size=(2, 9, 32)).astype("float32"))
-    causal, lengths = npx.AttentionSpec(causal=True), placed(np.array([4, 9]), np.array([4, 4, 4, 9, 9, 9]))
+    x, memory = on_device(rng.normal(size=(6, 5, 32)).astype("float32"), rng.normal(size=(2, 9, 32)).astype("float32"))
+    causal, lengths = npx.AttentionSpec(causal=True), on_device(np.array([4, 9]), np.array([4, 4, 4, 9, 9, 9]))
     source, repeated = (npx.AttentionSpec(kv_lengths=x) for x in lengths)
 
     def near(y, expected):
@@ -344,25 +342,25 @@ def test_decoding_one_position_at_a_time_equals_whole_sequences():
 
     with no_grad():
         with kernel_mode("reference"):
-            whole = own(Tensor(x), causal)
+            full = own(Tensor(x), causal)
             attended = cross(Tensor(x), Tensor(npx.repeat(memory, 3, axis=0)), repeated)
         with kernel_mode(MODE):
             own_state, cross_state = own.new_cache(6, x.dtype, capacity=2), cross.new_cache(Tensor(memory))
             for i in range(5):
                 step = Tensor(x[:, i : i + 1])
-                assert near(own(step, causal, own_state), whole[:, i : i + 1])
+                assert near(own(step, causal, own_state), full[:, i : i + 1])
                 assert near(cross(step, None, source, cross_state), attended[:, i : i + 1])
 
 
-@pytest.mark.skipif(ON_GPU, reason="stands for a GPU")
+@pytest.mark.skipif(ON_GPU, reason="uses a fake GPU")
 @pytest.mark.parametrize("size", [16, host.LARGEST_HEAD + 8])
-def test_the_host_side_treats_arrays_as_cupy_wants(size):
-    """On the strict stand-in for CuPy, which refuses what CuPy refuses."""
+def test_the_host_code_works_with_cupy_arrays(size):
+    """On the strict fake of CuPy, which rejects whatever CuPy rejects."""
     dtype = np.dtype("float32")
-    arrays, mask = inputs(dtype, 2, 7, 9, 2, size), some_mask("lengths", 2, 2, 7, 9)
+    arrays, mask = inputs(dtype, 2, 7, 9, 2, size), make_mask("lengths", 2, 2, 7, 9)
     expected = in_reference(*arrays, mask, DROP)
     with device(cuda=True), kernel_mode("fast"):
-        (g, q, k, v), spec = placed(*arrays), scores_of(mask)
+        (g, q, k, v), spec = on_device(*arrays), spec_of(mask)
         for out in None, tuple(npx.empty(x.shape[::-1], dtype).T for x in arrays[1:]):
             y, saved = npx.attention(q, k, v, spec, DROP)
             grads = npx.attention_grad(g, saved, out=out)

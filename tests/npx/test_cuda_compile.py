@@ -1,8 +1,6 @@
-"""Every kernel compiles with NVIDIA's compiler for three generations of GPUs; the table of registers and spills.
+"""Every kernel compiles with NVIDIA's compiler for three generations of GPUs; the report of registers and spills.
 
-`python -m npx.testing.nvrtc_report` prints the table for all that the kernel files list; here each is compiled once
-for each
-type.
+`python -m npx.testing.nvrtc_report` compiles all variants that the kernel files list; this test compiles one per type.
 """
 
 import subprocess
@@ -21,28 +19,28 @@ except CompileError as error:
     pytest.skip(str(error), allow_module_level=True)
 
 PROBE = str(Path(__file__).with_name("probe.cu"))
-MOST_REGISTERS = 255  # of a thread; what does not fit is spilled to memory
+MAX_REGISTERS = 255  # per thread; more are spilled to memory
 
 
-def one_for_each_type(source):
-    """The first variant that has each value of the first definition, which is the storage type."""
-    found = {}
+def one_variant_per_type(source):
+    """Return the first variant for each value of the first definition, which is the storage type."""
+    by_type = {}
     for defines in nvrtc_report.variants(source):
-        found.setdefault(next(iter(defines.values())), defines)
-    return list(found.values())
+        by_type.setdefault(next(iter(defines.values())), defines)
+    return list(by_type.values())
 
 
 @pytest.mark.parametrize("architecture", nvrtc_report.ARCHITECTURES)
 @pytest.mark.parametrize("source", [*nvrtc_report.sources(), PROBE], ids=lambda source: Path(source).name)
 def test_every_kernel_compiles(source, architecture):
-    rows = nvrtc_report.figures(source, [architecture], one_for_each_type(source))
+    rows = nvrtc_report.figures(source, [architecture], one_variant_per_type(source))
     assert all(row.kernel in nvrtc_report.table(rows) for row in rows)
     assert {row.source for row in rows} == {source}
-    assert all(0 < row.registers <= MOST_REGISTERS and row.shared <= 48 << 10 for row in rows)
-    assert len({row.defines for row in rows}) == len(one_for_each_type(source))
+    assert all(0 < row.registers <= MAX_REGISTERS and row.shared <= 48 << 10 for row in rows)
+    assert len({row.defines for row in rows}) == len(one_variant_per_type(source))
 
 
-def test_every_python_dtype_of_a_launch_is_a_type_that_is_compiled():
+def test_every_dtype_of_a_launch_is_compiled():
     types = {
         value
         for source in nvrtc_report.sources()
@@ -52,7 +50,7 @@ def test_every_python_dtype_of_a_launch_is_a_type_that_is_compiled():
     assert types >= {launch.CTYPES[name] for name in ("float32", "float16", "bfloat16")}
 
 
-def test_a_kernel_that_is_refused_shows_the_compilers_message(tmp_path, monkeypatch):
+def test_a_kernel_that_does_not_compile_shows_the_compilers_message(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "SOURCES", tmp_path)
     monkeypatch.setattr(launch, "HEADER", tmp_path / "device.cuh")
     monkeypatch.setattr(nvrtc_report, "SOURCES", tmp_path)
@@ -64,7 +62,7 @@ def test_a_kernel_that_is_refused_shows_the_compilers_message(tmp_path, monkeypa
         nvrtc_report.variants("small.cu")
 
 
-def test_variants_are_every_combination_of_each_line(tmp_path, monkeypatch):
+def test_variants_are_all_combinations_of_each_line(tmp_path, monkeypatch):
     monkeypatch.setattr(nvrtc_report, "SOURCES", tmp_path)
     (tmp_path / "small.cu").write_text(
         "// Small.\n// Built with: T = float half_t, D = 1 2\n// Built with: T = float\n"
@@ -75,7 +73,7 @@ def test_variants_are_every_combination_of_each_line(tmp_path, monkeypatch):
     ]  # fmt: skip
 
 
-def test_the_table_names_spills():
+def test_the_table_shows_spills():
     rows = [
         Figures("a.cu", "f", "T=float", "sm_80", 32, 0, 128),
         Figures("a.cu", "f", "T=float", "sm_90", 255, 16, 128),

@@ -1,8 +1,7 @@
-"""CUDA kernels: every kernel's version for a GPU against its reference in float64, in the emulator, or on a GPU.
+"""The CUDA version of every kernel against its reference in float64.
 
-The calls (the edges of tests/cases/kernels.py) run once as CUDA and once by the references, on the same rounded numbers
-in float64.
-NPX_TEST_ENGINE=cupy runs all of it on a GPU instead of the emulator.
+Each call (the edge cases of tests/cases/kernels.py) runs as CUDA and, with the same rounded inputs, as the reference in
+float64. It runs in the emulator, or on a GPU with NPX_TEST_ENGINE=cupy.
 """
 
 import os
@@ -33,33 +32,36 @@ ON_CUDA = [name for name, kernel in KERNELS.items() if any(engine == "cupy" for 
 
 @pytest.fixture(autouse=True, scope="module")
 def engine():
-    before = npx.device()
+    previous = npx.device()
     npx.use_device("cuda" if ON_GPU else "cpu")
     yield
-    npx.use_device(before)  # on a GPU other files follow in this process
+    npx.use_device(previous)  # other test files follow in this process
 
 
 def calls(name, dtype):
     if dtype == "bfloat16":
-        pytest.importorskip("ml_dtypes", reason="NumPy knows bfloat16 from ml_dtypes, which is not installed")
-    assert name in KERNEL_CASES, f"kernel {name!r} has a version for a GPU and no case in tests/cases/kernels.py"
-    ours = ("cupy", dtype) in KERNELS[name].versions or name == "adam"  # which writes a copy of such a dtype
-    return list(edge_calls(name, dtype_named(dtype))) if ours else []
+        pytest.importorskip("ml_dtypes", reason="bfloat16 needs ml_dtypes, which is not installed")
+    assert name in KERNEL_CASES, f"kernel {name!r} has a CUDA version but no case in tests/cases/kernels.py"
+    is_supported = ("cupy", dtype) in KERNELS[name].versions or name == "adam"  # adam writes a copy in any dtype
+    return list(edge_calls(name, dtype_named(dtype))) if is_supported else []
 
 
-def placed(x):
-    """A copy where the kernels run."""
+def copied_to_device(x):
+    """Return a copy on the device that runs the kernels."""
     return npx.asarray(np.copy(npx.to_host(x)))
 
 
 def wide(x):
-    """A copy where the references run, in float64 unless x holds integers."""
+    """Return a copy on the device, in float64 unless x holds integers."""
     x = np.copy(npx.to_host(x))
     return npx.asarray(x if x.dtype.kind in "bi" else x.astype("float64"))
 
 
-def evaluate(name, call, mode, change=placed):
-    """(y, gradients, arrays written to) of a call on the host, each array changed before; and what was saved."""
+def evaluate(name, call, mode, change=copied_to_device):
+    """Return (y, gradients, arrays written to) of a call and what it saved, on the host.
+
+    `change` is applied to each input array first.
+    """
     kernel, (args, options, gradient) = KERNELS[name], mapped(change, (call.inputs, call.options, call.gradient))
     with kernel_mode(mode):
         result = kernel(*args, **options)
@@ -68,24 +70,24 @@ def evaluate(name, call, mode, change=placed):
         y, saved = result
         if saved.values is None:
             return on_host(y), None
-        kept = on_host(saved.values)  # a gradient may consume it
-        g = np.cos(np.arange(y.size)).reshape(y.shape).astype(call.inputs[0].dtype)  # the same rounded numbers for both
-        return on_host((y, kernel.grad(change(g).astype(y.dtype), saved, **gradient))), kept
+        saved_values = on_host(saved.values)  # copied, because a gradient may overwrite it
+        g = np.cos(np.arange(y.size)).reshape(y.shape).astype(call.inputs[0].dtype)  # the same rounded values for both
+        return on_host((y, kernel.grad(change(g).astype(y.dtype), saved, **gradient))), saved_values
 
 
 def on_host(value):
-    """A value with its arrays on the host."""
+    """Return a value with copies of its arrays on the host."""
     return mapped(lambda x: np.copy(npx.to_host(x)), value)
 
 
 def on_cuda(name, *args, **options):
-    """What the kernel's version for a GPU returns for arrays of the host."""
+    """Run the CUDA version of a kernel on host arrays."""
     with kernel_mode(MODE):
         return KERNELS[name](*(npx.asarray(x) if isinstance(x, np.ndarray) else x for x in args), **options)
 
 
 def assert_near(what, dtype, expected, result):
-    """`result` near the float64 `expected`, by the tolerance of `dtype`."""
+    """Compare `result` with the float64 `expected`, with the tolerance of `dtype`."""
     if isinstance(expected, (tuple, dict)):
         for i in expected if isinstance(expected, dict) else range(len(expected)):
             assert_near(f"{what}[{i}]", dtype, expected[i], result[i])
@@ -107,16 +109,16 @@ def test_equals_the_reference_in_float64(name, dtype):
 
 
 @pytest.mark.parametrize("name", ON_CUDA)
-def test_check_mode_finds_nothing(name):
-    """Forward and gradient, each version with what it saves itself."""
+def test_check_mode_passes(name):
+    """For forward and gradient, each version with what it saved itself."""
     for call in calls(name, "float32"):
         evaluate(name, call, "check" if ON_GPU else "emulate+check")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ON_CUDA)
-def test_the_order_of_the_threads_changes_no_bit(name, dtype):
-    """Three orders in the emulator; on a GPU, which has its own, three runs."""
+def test_thread_order_changes_no_bit(name, dtype):
+    """Three orders in the emulator, or three runs on a GPU."""
     for call in calls(name, dtype):
         results = []
         for order in emulator.ORDERS:
@@ -126,15 +128,15 @@ def test_the_order_of_the_threads_changes_no_bit(name, dtype):
 
 
 def bits(value):
-    """Every bit of a result, of what is saved for the gradient too."""
+    """Return all bytes of a result, including what is saved for the gradient."""
     if isinstance(value, (tuple, dict)):
         return tuple(map(bits, value.values() if isinstance(value, dict) else value))
     return npx.to_host(value).tobytes() if hasattr(value, "dtype") else value
 
 
 def other_layout(x):
-    """The same numbers, not contiguous, for arrays of two axes and more."""
-    return npx.repeat(npx.asarray(np.asarray(x)), 2, axis=-1)[..., ::2] if x.ndim > 1 else placed(x)
+    """Return the same values in a layout that is not contiguous, for arrays with two or more axes."""
+    return npx.repeat(npx.asarray(np.asarray(x)), 2, axis=-1)[..., ::2] if x.ndim > 1 else copied_to_device(x)
 
 
 @pytest.mark.parametrize("name", ON_CUDA)
@@ -146,7 +148,7 @@ def test_inputs_of_any_memory_layout(name):
 
 @pytest.mark.parametrize("name, dtype", [(n, d) for n in ON_CUDA for d in DTYPES if ("cupy", d) in KERNELS[n].versions])
 def test_results_have_the_dtype_of_the_inputs(name, dtype):
-    """But for the loss, which is float32 (a sum over a batch is beyond the range of float16), and Adam's arrays."""
+    """Except for the loss, which is float32 because a batch's sum exceeds the range of float16, and Adam's arrays."""
     result, _ = evaluate(name, calls(name, dtype)[0], MODE)
     if name != "adam":
         loss = name.endswith("cross_entropy")
@@ -159,8 +161,8 @@ def test_results_have_the_dtype_of_the_inputs(name, dtype):
 
 @pytest.mark.parametrize("shape", [(64,), (3, 31), (5, 2, 9)])
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_dropout_drops_what_the_cpu_drops(shape, rate):
-    """Bit for bit, in the flat order of the array, whether a row begins at a multiple of 16 or not."""
+def test_the_dropout_mask_equals_that_of_the_cpu(shape, rate):
+    """Bit for bit, in the flat order of the array, whether or not a row begins at a multiple of 16."""
     ones = np.ones(shape, "float32")
     drop = npx.Drop(rate, KEY)
     expected = drop.keep_mask(shape) * np.float32(drop.scale)
@@ -170,8 +172,8 @@ def test_dropout_drops_what_the_cpu_drops(shape, rate):
     rows = np.arange(np.prod(shape), dtype="float32").reshape(shape) + 1
     identity = np.ones(shape[-1], "float32"), np.zeros(shape[-1], "float32")
     dropped = on_cuda("dropout_residual_norm", rows, rows * 0, *identity, drop)[0]
-    whole = npx.layer_norm.reference(rows * expected, *identity)[0].astype("float64")
-    assert_near("rows", "float32", whole, on_host(dropped))
+    expected_norm = npx.layer_norm.reference(rows * expected, *identity)[0].astype("float64")
+    assert_near("rows", "float32", expected_norm, on_host(dropped))
 
 
 def loss_and_gradients(x, w, targets):
@@ -182,7 +184,7 @@ def loss_and_gradients(x, w, targets):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_small_blocks_change_nothing_but_rounding(name, dtype):
-    """Chunks of the vocabulary loss, slices of rows that are summed, blocks that share sums, columns of top_k."""
+    """For the chunks of the vocabulary loss, slices of summed rows, blocks of partial sums and columns of top_k."""
     for i, call in enumerate(calls(name, dtype)):
         if max(x.size for x in call.inputs if isinstance(x, np.ndarray)) <= 2000:
             expected, _ = evaluate(name, call, "reference", wide)
@@ -190,19 +192,19 @@ def test_small_blocks_change_nothing_but_rounding(name, dtype):
                 assert_near(f"{name}, case {i}", dtype, expected, evaluate(name, call, MODE)[0])
 
 
-@pytest.mark.skipif(ON_GPU, reason="what cuBLAS is told is read from its stand-in")
+@pytest.mark.skipif(ON_GPU, reason="reads the arguments from the fake cuBLAS")
 @pytest.mark.parametrize("classes", [37, 64, 97])
-def test_rows_of_logits_begin_where_cublas_wants_them(classes):
-    """A learned vocabulary is often odd: without room at the end of each row every other one would begin at 2 bytes."""
-    pytest.importorskip("ml_dtypes", reason="NumPy knows bfloat16 from ml_dtypes, which is not installed")
+def test_rows_of_logits_are_aligned_for_cublas(classes):
+    """A vocabulary often has an odd size; without padding every other row would be aligned to only 2 bytes."""
+    pytest.importorskip("ml_dtypes", reason="bfloat16 needs ml_dtypes, which is not installed")
     draw = Edges("rows", dtype_named("bfloat16"), [])
     x, w, targets = draw.values(5, 8), draw.values(classes, 8), draw.ids(classes, 5)
     expected = evaluate("linear_cross_entropy", Call((x, w, targets, npx.LabelSmoothing(0.1))), "reference", wide)[0]
     with device(cuda=True):
         assert_near("gx, gw", "bfloat16", expected[1], loss_and_gradients(x, w, targets)[1:])
-        room = -(-classes // 64) * 64
+        columns = -(-classes // 64) * 64
         assert [(*call[:3], *call[4]) for call in CUBLAS.calls] == [
-            (5, classes, 8, 8, 8, room), (5, 8, classes, room, 8, 8), (classes, 8, 5, room, 8, 8)
+            (5, classes, 8, 8, 8, columns), (5, 8, classes, columns, 8, 8), (classes, 8, 5, columns, 8, 8)
         ]  # fmt: skip
 
 
@@ -225,7 +227,7 @@ def test_the_largest_numbers_do_not_overflow():
     assert np.isfinite(loss) and np.allclose(gradient, [[0.5, 0, -0.5]])
 
 
-def test_rows_with_nothing_left_are_zeros():
+def test_fully_masked_rows_are_zeros():
     x = np.full((3, 40), -np.inf, "float32")
     x[1:], mask = 7, np.arange(40) < [[40], [0], [20]]
     expected = np.where(mask, np.array([[0], [0], [0.05]]), 0).astype("float32")
@@ -233,8 +235,8 @@ def test_rows_with_nothing_left_are_zeros():
     assert not on_host(on_cuda("softmax", x[:1])[0]).any()
 
 
-def test_nothing_is_lost_when_a_number_is_not_finite():
-    """NaN comes through every kernel on the way of the loss, so that a training notices it."""
+def test_nan_propagates_through_every_kernel():
+    """So that a training notices it in the loss."""
     x = np.ones((2, 33), "float32")
     x[1, 7] = np.nan
     ones = np.ones(33, "float32")
@@ -244,7 +246,7 @@ def test_nothing_is_lost_when_a_number_is_not_finite():
     assert np.isnan(on_host(on_cuda("softmax", x)[0])[1]).all()
 
 
-# The operations of autograd, whole: forward and backward
+# Operations of autograd, forward and backward
 
 
 def operations(d):
@@ -265,7 +267,7 @@ def operations(d):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", operations(Edges("names", "float32", [])))
 def test_gradients_of_an_operation(name, dtype):
-    calls("softmax", dtype)  # skips where the dtype is not known
+    calls("softmax", dtype)  # skips if the dtype is unavailable
     draw = Edges(name, dtype_named(dtype), [])
     inputs, options = operations(draw)[name]
 
@@ -281,11 +283,11 @@ def test_gradients_of_an_operation(name, dtype):
     assert_near(name, dtype, run("reference", np.dtype("float64")), run(MODE, draw.dtype))
 
 
-@pytest.mark.skipif(ON_GPU, reason="the kit draws its inputs on the host")
+@pytest.mark.skipif(ON_GPU, reason="the gradient checker generates its inputs on the host")
 @pytest.mark.parametrize("name", operations(Edges("names", "float32", [])))
 @settings(max_examples=15)
 @given(data=st.data())
-def test_an_operation_in_emulation_keeps_the_rules_of_the_kit(name, data):
-    """In float64 the references run; the kit holds the results in float32, from the CUDA kernels, to those."""
+def test_an_emulated_operation_passes_the_gradient_checker(name, data):
+    """The checker compares float32 results of the CUDA kernels with float64 results of the references."""
     with kernel_mode(MODE):
         check(f"operation {name}", data)

@@ -1,4 +1,4 @@
-"""--device cuda without a GPU: the whole job on a strict stand-in for CuPy (strict_cupy.py), errors."""
+"""--device cuda without a GPU: complete jobs on a strict fake of CuPy (strict_cupy.py), and error messages."""
 
 import importlib
 import shutil
@@ -20,7 +20,7 @@ from tests.helpers.trainings import outcome, run
 from train import Adam, load_model
 from train.tasks.translation import translate_lines
 
-needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator compiles kernels with g++: none found")
+needs_gxx = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator needs g++; none found")
 engine = importlib.import_module("npx.array")
 text = trainings.text
 
@@ -40,7 +40,7 @@ def test_the_strict_device_is_strict():
             lambda: npx.concatenate([x, np.ones((2, 3))]),
             lambda: x.__setitem__(0, np.ones(3)),
             lambda: np.multiply(np.ones(3), 2.0, out=x),
-            lambda: npx.max(x, axis=0, initial=0.0),  # arguments that CuPy's functions do not have
+            lambda: npx.max(x, axis=0, initial=0.0),  # CuPy's functions lack these arguments
             lambda: x.sum(where=x > 0),
             lambda: npx.exp(x, where=x > 0),
             lambda: npx.argsort(x, kind="quicksort"),
@@ -54,8 +54,8 @@ def test_the_strict_device_is_strict():
     assert npx.device() == "cpu"
 
 
-def test_a_reference_computes_where_its_arrays_are():
-    """Host arrays while the device is a GPU, as where its results are held to those of the host."""
+def test_a_reference_runs_on_the_device_of_its_arrays():
+    """Also for host arrays while the current device is a GPU."""
     ones, drop = np.ones((3, 7), np.float32), npx.Drop(0.5, npx.Key(1, 2, 3))
     expected = npx.dropout.reference(ones, drop)
     with device():
@@ -66,7 +66,7 @@ def test_a_reference_computes_where_its_arrays_are():
 
 
 @pytest.mark.parametrize("shape", [(2, 5), (0, 5), (5, 0)])
-def test_the_reference_of_softmax_is_one_that_cupy_takes(shape):
+def test_the_softmax_reference_runs_on_cupy(shape):
     x = np.arange(10, dtype=np.float32)[: int(np.prod(shape))].reshape(shape)
     mask = np.arange(shape[-1]) < 3
     with device():
@@ -75,7 +75,7 @@ def test_the_reference_of_softmax_is_one_that_cupy_takes(shape):
 
 
 @pytest.mark.parametrize("shape", [{}, {"norm": "pre", "positions": "learned", "attention_dropout": 0.1}], ids=str)
-def test_a_step_on_the_device_is_that_of_the_host_and_waits_once(shape):
+def test_a_step_on_the_device_equals_that_on_the_host_and_waits_once(shape):
     micro = [*batch().halves(), batch()]
 
     def updated():
@@ -92,7 +92,7 @@ def test_a_step_on_the_device_is_that_of_the_host_and_waits_once(shape):
             assert npx.to_host(update.flat.data).tobytes() == expected.tobytes()
 
 
-def test_a_loss_that_counts_its_tokens_itself_does_not_wait():
+def test_a_loss_with_the_default_normalizer_does_not_wait():
     with kernels_by_reference(), device() as cupy, npx.keyed(1, 1):
         model().loss(SRC, TGT).backward()
         assert cupy.waits == []
@@ -114,7 +114,7 @@ def test_ids_of_every_integer_type_reach_the_kernels(dtype):
 
 @pytest.mark.parametrize("shape", [{}, {"norm": "pre", "positions": "learned"}], ids=str)
 @pytest.mark.parametrize("mode", ["reference", pytest.param("emulate", marks=needs_gxx)])
-def test_search_on_the_device_is_that_of_the_host(shape, mode):
+def test_search_on_the_device_equals_that_on_the_host(shape, mode):
     def searched():
         made = model(**shape)
         maps = made.eval().attention_maps(SRC, TGT)
@@ -131,8 +131,8 @@ def test_search_on_the_device_is_that_of_the_host(shape, mode):
         assert searched() == expected
 
 
-def test_a_training_on_the_device_is_that_of_the_host(text, tmp_path, monkeypatch):
-    """Validation, BLEU, checkpoints, metrics, resuming and translating: bit for bit the same files."""
+def test_a_training_on_the_device_equals_that_on_the_host(text, tmp_path, monkeypatch):
+    """Validation, BLEU, checkpoints, metrics, resuming and translating give identical files."""
     update = Adam.step
 
     def crash(self, lr, scale):
@@ -157,7 +157,7 @@ def test_a_training_on_the_device_is_that_of_the_host(text, tmp_path, monkeypatc
     assert {"stack", "matmul", "exp", "where"} <= names
 
 
-def test_cupy_has_every_function_that_is_asked_for():
+def test_cupy_has_every_function_that_is_used():
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     with kernels_by_reference(), device() as strict:
         made = model(positions="learned", norm="pre")
@@ -170,7 +170,7 @@ def test_cupy_has_every_function_that_is_asked_for():
     assert [name for name in vars(CUDA) if not hasattr(cupy.cuda, name)] == []
     assert [name for name in vars(CUDA.runtime) if not hasattr(cupy.cuda.runtime, name)] == []
     try:
-        from cupy_backends.cuda.libs import cublas  # as npx/cuda/blas.py has it: CuPy loads the library then
+        from cupy_backends.cuda.libs import cublas  # imported as in npx/cuda/blas.py, which makes CuPy load the library
     except (ImportError, RuntimeError):
         return
     assert [name for name in ARGUMENTS if not hasattr(load_cublas(), name)] == []
@@ -199,7 +199,7 @@ def insufficient():
         (fake_cupy(insufficient), (13, 0), ["cudaErrorInsufficientDriver", "CUDA 13.0", "npx-transformer[gpu13]"]),
     ],
 )
-def test_a_gpu_that_is_not_there_is_told_in_one_line(monkeypatch, capfd, cupy, driver, parts):
+def test_a_missing_gpu_is_reported_in_one_line(monkeypatch, capfd, cupy, driver, parts):
     from train.cli import main
 
     if cupy is None:
@@ -222,64 +222,64 @@ class NoCupy:
             raise ModuleNotFoundError(name)
 
 
-def test_a_gpu_that_is_there_is_used_within_the_limit(monkeypatch):
-    limits, found = [], fake_cupy(lambda: 1)
-    pool = types.SimpleNamespace(set_limit=lambda **how: limits.append(how))
-    found.get_default_memory_pool = lambda: pool
-    monkeypatch.setitem(sys.modules, "cupy", found)
+def test_an_available_gpu_is_used_within_the_memory_limit(monkeypatch):
+    limits, cupy = [], fake_cupy(lambda: 1)
+    pool = types.SimpleNamespace(set_limit=lambda **limit: limits.append(limit))
+    cupy.get_default_memory_pool = lambda: pool
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(engine, "_device", "cpu")
     monkeypatch.setattr(engine, "_cupy", None)
     monkeypatch.setenv("NPX_GPU_MEMORY", "75%")
     npx.use_device("cuda")
-    assert npx.device() == "cuda" and engine._cupy is found and limits == [{"fraction": 0.75}]
+    assert npx.device() == "cuda" and engine._cupy is cupy and limits == [{"fraction": 0.75}]
     npx.use_device("cpu")
     npx.use_device("cuda")
-    assert len(limits) == 1, "once a process"
+    assert len(limits) == 1, "once per process"
 
 
-def test_the_driver_is_none_or_two_numbers():
-    found = engine.driver_version()
-    assert found is None or (len(found) == 2 and found[0] >= 11)
+def test_the_driver_version_is_none_or_two_numbers():
+    version = engine.driver_version()
+    assert version is None or (len(version) == 2 and version[0] >= 11)
 
 
 @pytest.mark.parametrize(
     ("limit", "expected"),
     [("", {}), ("20", {"size": 20 << 30}), ("0.5", {"size": 1 << 29}), ("80%", {"fraction": 0.8})],
 )
-def test_the_pool_takes_a_limit(limit, expected, monkeypatch):
-    given = {}
+def test_the_pool_gets_the_limit(limit, expected, monkeypatch):
+    limits = {}
     monkeypatch.setenv("NPX_GPU_MEMORY", limit)
-    engine.limit_memory(cupy_whose_pool(lambda **how: given.update(how)))
-    assert given == expected
+    engine.limit_memory(cupy_with_pool(lambda **limit: limits.update(limit)))
+    assert limits == expected
 
 
-def cupy_whose_pool(set_limit):
+def cupy_with_pool(set_limit):
     return types.SimpleNamespace(get_default_memory_pool=lambda: types.SimpleNamespace(set_limit=set_limit))
 
 
 @pytest.mark.parametrize("limit", ["much", "%", "-1", "200%"])
-def test_a_limit_that_is_none_is_told(limit, monkeypatch):
+def test_an_invalid_limit_is_an_error(limit, monkeypatch):
     monkeypatch.setenv("NPX_GPU_MEMORY", limit)
     with pytest.raises(ValueError, match=f"NPX_GPU_MEMORY: expected GiB .* got '{limit}'"):
-        engine.limit_memory(cupy_whose_pool(None))
+        engine.limit_memory(cupy_with_pool(None))
 
 
-def test_a_rank_limits_the_gpu_that_it_takes(monkeypatch):
-    """CuPy's limit is of the GPU that is current: first the first one's, then that of the rank's own."""
+def test_a_rank_limits_the_memory_of_its_gpu(monkeypatch):
+    """CuPy's limit applies to the current GPU, which is the first one until the rank selects its own."""
     current, limited, nccl = [0], [], types.SimpleNamespace(available=True, get_unique_id=str)
-    found = fake_cupy(lambda: 4)
-    found.cuda.runtime.getDeviceCount = lambda: 4
-    found.cuda.Device = lambda i: types.SimpleNamespace(use=lambda: current.__setitem__(0, i), pci_bus_id=str(i))
-    pool = cupy_whose_pool(lambda **how: limited.append((*current, how)))
-    found.get_default_memory_pool = pool.get_default_memory_pool
-    modules = {"cupy": found, "cupy.cuda": types.SimpleNamespace(nccl=nccl), "cupy.cuda.nccl": nccl}
+    cupy = fake_cupy(lambda: 4)
+    cupy.cuda.runtime.getDeviceCount = lambda: 4
+    cupy.cuda.Device = lambda i: types.SimpleNamespace(use=lambda: current.__setitem__(0, i), pci_bus_id=str(i))
+    pool = cupy_with_pool(lambda **limit: limited.append((*current, limit)))
+    cupy.get_default_memory_pool = pool.get_default_memory_pool
+    modules = {"cupy": cupy, "cupy.cuda": types.SimpleNamespace(nccl=nccl), "cupy.cuda.nccl": nccl}
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setenv("NPX_GPU_MEMORY", "20")
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "2")
-    for name, stand_in in {"__init__": lambda self, comm: None, "gather": lambda self, x: [x], "size": 1, "rank": 0,
+    for name, fake in {"__init__": lambda self, comm: None, "gather": lambda self, x: [x], "size": 1, "rank": 0,
                            "broadcast": lambda self, x: x}.items():  # fmt: skip
-        monkeypatch.setattr(nccl_world.MpiWorld, name, stand_in, raising=False)
+        monkeypatch.setattr(nccl_world.MpiWorld, name, fake, raising=False)
     monkeypatch.setattr(nccl_world, "NcclCollectives", lambda *_: None)
     nccl_world.NcclWorld(None)
     assert limited == [(0, {"size": 20 << 30}), (2, {"size": 20 << 30})]

@@ -1,4 +1,4 @@
-"""The emulator finds what is planted, in any thread order: missing barriers, wrong indices, divergence, arguments."""
+"""The emulator detects planted bugs in every thread order: missing barriers, wrong indices, divergence, arguments."""
 
 import shutil
 from pathlib import Path
@@ -28,7 +28,7 @@ orders = pytest.mark.parametrize("order", emulator.ORDERS)
 
 
 def built(tmp_path, body, **defines):
-    """A module of one kernel, `probe(float* x, int n)`, with this body."""
+    """Compile a module with one kernel, `probe(float* x, int n)`, with this body."""
     source = tmp_path / "small.cu"
     source.write_text('#include "device.cuh"\nextern "C" __global__ void probe(float* x, int n) {\n' + body + "\n}\n")
     return Module(source, launching.HEADER, {"T": "float", **defines})
@@ -103,7 +103,7 @@ def test_tensor_cores(order):
         assert np.allclose(c, low[0].astype("float32") @ low[1].astype("float32"), rtol=1e-6, atol=1e-6)
 
 
-# What is planted is found
+# Planted bugs are detected
 
 SUM = """
     __shared__ float s[64];
@@ -142,14 +142,14 @@ PLANTED = {
 }  # fmt: skip
 
 
-def test_what_is_right_passes(tmp_path):
+def test_correct_kernels_pass(tmp_path):
     assert np.array_equal(run(built(tmp_path, SUM)), (np.arange(64) + 33) % 64)
     assert np.array_equal(run(built(tmp_path, LANES), 32, 32), 31 - np.arange(32))
 
 
-@pytest.mark.parametrize("mistake", PLANTED)
-def test_planted_mistakes_are_found_in_every_thread_order(mistake, tmp_path):
-    body, message = PLANTED[mistake]
+@pytest.mark.parametrize("bug", PLANTED)
+def test_planted_bugs_are_detected_in_every_thread_order(bug, tmp_path):
+    body, message = PLANTED[bug]
     module = built(tmp_path, body)
     for order in emulator.ORDERS:
         with thread_order(order), pytest.raises(EmulatorError, match=f"(?s)small.cu, probe: .*({message})"):
@@ -157,7 +157,7 @@ def test_planted_mistakes_are_found_in_every_thread_order(mistake, tmp_path):
 
 
 @orders
-def test_a_missing_warp_barrier_and_an_unordered_block_are_found(order, tmp_path):
+def test_a_missing_warp_barrier_and_a_race_between_blocks_are_detected(order, tmp_path):
     with thread_order(order):
         with pytest.raises(EmulatorError, match="with no barrier since"):
             run(built(tmp_path, LANES.replace("__syncwarp();", "")), 32, 32)
@@ -175,19 +175,19 @@ def test_atomic_operations_need_no_barrier(tmp_path):
     assert x[0] == 3 * 64 and x[1] == 63
 
 
-def test_every_thread_knows_its_place(tmp_path):
+def test_every_thread_has_the_right_indices(tmp_path):
     body = "x[threadIdx.x + 4 * (threadIdx.y + 3 * (threadIdx.z + 2 * (blockIdx.x + gridDim.x * blockIdx.y)))]"
     module, x = built(tmp_path, body + " = blockDim.y * 10 + gridDim.y;"), np.zeros(144, "float32")
     module.launch("probe", (3, 2, 1), (4, 3, 2), (x, np.int32(0)))
     assert (x == 32).all()
 
 
-# Planted in the real kernels
+# Bugs planted in the real kernels
 
 
 @pytest.fixture
 def kernels(tmp_path, monkeypatch):
-    """A copy of the kernels that may be edited, in place of the real ones."""
+    """Use an editable copy of the kernels and return the function that edits it."""
     copy = tmp_path / "kernels"
     shutil.copytree(launching.SOURCES, copy, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     shutil.copy(launching.HEADER, copy)
@@ -217,18 +217,18 @@ def column_sums():
 
 
 REAL = {
-    "barrier before the scratch is used again": (softmax_rows, "device.cuh", "    __syncthreads();\n", "", 0),
+    "barrier before the scratch is reused": (softmax_rows, "device.cuh", "    __syncthreads();\n", "", 0),
     "barrier before the scratch is read": (softmax_rows, "device.cuh", "    __syncthreads();\n", "", 3),
     "one column too many": (softmax_rows, "softmax.cu", "n - start, v)", "n + 1 - start, v)", 0),
     "barrier between the warps' sums": (column_sums, "sums.cu", "    __syncthreads();\n", "", 0),
     "one warp too many": (column_sums, "sums.cu", "other < 8", "other < 9", 0),
-    "the row beside": (column_sums, "sums.cu", "row * (i64)columns", "(row + 1) * (i64)columns", 0),
+    "the adjacent row": (column_sums, "sums.cu", "row * (i64)columns", "(row + 1) * (i64)columns", 0),
 }
 
 
-@pytest.mark.parametrize("mistake", REAL)
-def test_mistakes_planted_in_real_kernels_are_found(mistake, kernels):
-    call, file, old, new, which = REAL[mistake]
+@pytest.mark.parametrize("bug", REAL)
+def test_bugs_planted_in_real_kernels_are_detected(bug, kernels):
+    call, file, old, new, which = REAL[bug]
     call()
     kernels(file, old, new, which)
     for order in emulator.ORDERS:
@@ -236,7 +236,7 @@ def test_mistakes_planted_in_real_kernels_are_found(mistake, kernels):
             call()
 
 
-# Every barrier of the kernels is needed, and that it is missing is seen
+# Every barrier of the kernels is needed, and its absence is detected
 
 
 def relu_rows():
@@ -259,7 +259,7 @@ def embedded():
 
 
 def attended():
-    """Through several tiles, and a sentence that one tile holds."""
+    """Run sentences of several tiles and of one tile."""
     rng, drop, results = np.random.default_rng(0), npx.Drop(0.3, npx.Key(1, 2, 3)), []
     for queries, keys, size in ((70, 90, 16), (30, 27, 32)):
         g, q, k, v = (rng.normal(size=(1, n, 1, size)).astype("float16") for n in (queries, queries, keys, keys))
@@ -286,7 +286,7 @@ BARRIERS = [
 
 
 @pytest.mark.parametrize("file, wait, which", BARRIERS)
-def test_no_barrier_can_be_left_out(file, wait, which, kernels):
+def test_every_barrier_is_needed(file, wait, which, kernels):
     assert file in USES, f"{file} has a barrier and no call in USES"
     expected = USES[file]()
     kernels(file, wait, ";", which)
@@ -294,7 +294,7 @@ def test_no_barrier_can_be_left_out(file, wait, which, kernels):
         result = USES[file]()
     except EmulatorError as error:
         assert "with no barrier since" in str(error)
-    else:  # a copy that nobody waited for brings NaN
+    else:  # without waiting, a copy leaves NaN
         assert any(not np.array_equal(e, r) for e, r in zip(expected, result, strict=True))
 
 
@@ -316,7 +316,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_arguments_are_held_to_the_parameters(case, tmp_path):
+def test_arguments_are_checked_against_the_signature(case, tmp_path):
     args, message = WRONG[case]
     module = built(tmp_path, "x[0] = n;")
     with pytest.raises(EmulatorError, match=message):

@@ -1,6 +1,6 @@
-"""Kernels (npx/kernels): every fast version equals its reference, whatever the shape, the memory layout, the threads.
+"""Kernels (npx/kernels): every fast version equals its reference for all shapes, memory layouts and thread counts.
 
-The cases are those of tests/cases/kernels.py, drawn from the registry: a kernel without one fails by its name.
+The tests run over the registry with the cases of tests/cases/kernels.py; a kernel without a case fails.
 """
 
 import importlib
@@ -25,27 +25,27 @@ from tests import ROOT
 from tests.cases.kernels import KERNEL_CASES, Hypothesis, Large
 
 DTYPES = ("float32", "float64")
-WRITTEN = {"adam": ("p", "m", "v", "low")}  # arguments that a kernel writes to
+WRITTEN = {"adam": ("p", "m", "v", "low")}  # arguments that a kernel writes in place
 
 
-def drawn(name, dtype, data):
-    """A small call of a kernel in one dtype; AssertionError naming a kernel that has no case."""
+def draw_call(name, dtype, data):
+    """Draw a small call of a kernel in one dtype; AssertionError if the kernel has no case."""
     assert name in KERNEL_CASES, f"kernel {name!r} has no case in tests/cases/kernels.py"
     return KERNEL_CASES[name](Hypothesis(data.draw, dtype))
 
 
 def run(name, call):
-    """What a kernel and its gradient return, and what they leave in the arrays they write to.
+    """Return the results of a kernel and its gradient, and the arrays that they write in place.
 
-    They must leave the others alone: the arguments, and the gradient of the output.
+    Checks that they do not change the other arguments or the gradient of the output.
     """
     kernel, written = KERNELS[name], WRITTEN.get(name, ())
     given = dict(zip(inspect.signature(kernel.reference).parameters, call.inputs, strict=False)) | call.options
     given = {key: copied(value) if key in written else value for key, value in given.items()}
     before = copied({key: value for key, value in given.items() if key not in written})
-    first, *others = given  # a kernel chooses its version by its first argument
+    first, *others = given  # the first argument, which selects the version, is positional
     result = kernel(given[first], **{key: given[key] for key in others})
-    compare(f"{name}, arguments afterwards", before, given)
+    compare(f"{name}, arguments after the call", before, given)
     if kernel.grad is None:
         return result, tuple(given[key] for key in written if key in given)
     y, saved = result
@@ -54,7 +54,7 @@ def run(name, call):
     g = np.asarray(np.cos(np.arange(y.size)).reshape(y.shape).astype(y.dtype))
     y, g_before, gradient = y.copy(), g.copy(), copied(call.gradient)
     gradients = kernel.grad(g, saved, **gradient)
-    compare(f"{name}, gradient of the output afterwards", g_before, g)
+    compare(f"{name}, gradient of the output after the call", g_before, g)
     return y, gradients, tuple(gradient.values())
 
 
@@ -62,7 +62,7 @@ def run(name, call):
 @pytest.mark.parametrize("name", KERNELS)
 @given(data=st.data())
 def test_fast_version_equals_reference(name, dtype, data):
-    call = drawn(name, dtype, data)
+    call = draw_call(name, dtype, data)
     with kernel_mode("reference"):
         expected = run(name, call)
     with kernel_mode("fast"):
@@ -71,7 +71,7 @@ def test_fast_version_equals_reference(name, dtype, data):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_and_its_gradient_have_the_same_versions(name):
-    """What a version saves is understood by its own gradient alone."""
+    """Because only its own gradient can use what a version saves."""
     kernel = KERNELS[name]
     assert kernel.grad is None or kernel.grad.versions.keys() == kernel.versions.keys()
     assert kernel.grad is None or (kernel.grad.name == f"{name}_grad" and getattr(npx, f"{name}_grad") is kernel.grad)
@@ -81,7 +81,7 @@ def test_a_kernel_and_its_gradient_have_the_same_versions(name):
 @pytest.mark.parametrize("name", KERNELS)
 @given(data=st.data())
 def test_number_of_threads_changes_no_bit(name, data):
-    call, size, results = drawn(name, "float32", data), data.draw(st.integers(1, 3)), []
+    call, size, results = draw_call(name, "float32", data), data.draw(st.integers(1, 3)), []
     for threads in (1, 3):
         with npx.small_blocks(size, threads):
             results.append(run(name, call))
@@ -96,24 +96,24 @@ def assert_same_bits(a, b):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
-@pytest.mark.parametrize("name", [name for name in KERNELS if name not in ("embedding", "top_k")])  # of one thread
+@pytest.mark.parametrize("name", [name for name in KERNELS if name not in ("embedding", "top_k")])  # single-threaded
 def test_large_arrays_run_on_several_threads_with_equal_bits(name, monkeypatch):
-    walkers, submit = set(), row_blocks.ThreadPoolExecutor.submit
+    workers, submit = set(), row_blocks.ThreadPoolExecutor.submit
     monkeypatch.setattr(
         row_blocks.ThreadPoolExecutor,
         "submit",
-        lambda pool, run, *walk: submit(pool, lambda: (walkers.add(threading.get_ident()), run(*walk))[1]),
+        lambda pool, run, *work: submit(pool, lambda: (workers.add(threading.get_ident()), run(*work))[1]),
     )
     results = []
     for threads in ("1", "3"):
         monkeypatch.setenv("NPX_THREADS", threads)
         results.append(run(name, KERNEL_CASES[name](Large())))  # 2 MiB
-        assert bool(walkers) == (threads == "3")
+        assert bool(workers) == (threads == "3")
     assert_same_bits(*results)
 
 
 @pytest.mark.parametrize("is_configured", [True, False])
-def test_products_are_split_where_blas_has_one_thread_and_go_to_it_whole_elsewhere(is_configured, monkeypatch):
+def test_gemms_are_split_only_if_blas_is_limited_to_one_thread(is_configured, monkeypatch):
     seen, matmul = [], np.matmul
     monkeypatch.setattr(np, "matmul", lambda a, b, out=None: (seen.append(a.shape), matmul(a, b, out=out))[1])
     monkeypatch.setattr(importlib.import_module("npx.cpu.tune"), "_is_configured", is_configured)
@@ -140,20 +140,25 @@ print({*process()[0]} <= {1} if npx.is_configured() else process()[0] == before[
 
 
 @pytest.mark.parametrize("setting", ["1", "0"])
-def test_importing_changes_nothing_in_the_process_and_tuning_does_where_it_may(setting):
-    """In a process of its own, as this one is tuned."""
+def test_importing_leaves_the_process_unchanged_and_configuring_changes_it(setting):
+    """In a new process, because this one is configured."""
     environment = os.environ | {"NPX_TUNE": setting, "OPENBLAS_NUM_THREADS": "2"}
     command = [sys.executable, "-c", IMPORT]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.stdout.split() == ["True", "False", "True", str(setting == "1")], done.stderr
 
 
-# What a kernel computes
+def test_npx_testing_is_imported_only_when_used():
+    code = "import sys, npx, autograd, models, train.cli; print([m for m in sys.modules if 'npx.testing' in m])"
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True) == "[]\n"
+
+
+# Results
 
 
 @pytest.mark.parametrize("mode", ["fast", "reference"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_with_nothing_left_are_zeros(mode, dtype):
+def test_fully_masked_rows_are_zeros(mode, dtype):
     x, mask = np.full((2, 3, 4), 7, dtype), np.zeros((2, 1, 4), bool)
     mask[1] = True
     with kernel_mode(mode):
@@ -181,7 +186,7 @@ def test_the_largest_numbers_do_not_overflow(mode, dtype):
 
 
 @pytest.mark.parametrize("mode", ["fast", "reference"])
-def test_dropout_keeps_its_share_and_the_mean(mode):
+def test_dropout_keeps_the_right_fraction_and_the_mean(mode):
     x = np.ones((500, 400), "float32")
     for rate in (0.1, 0.5):
         with kernel_mode(mode):
@@ -192,11 +197,11 @@ def test_dropout_keeps_its_share_and_the_mean(mode):
         assert abs(y.mean() - 1) < 0.02 and len(np.unique(y)) == 2
 
 
-# The registry
+# Dispatch
 
 
-def planted(monkeypatch, reference, *versions):
-    """A kernel with the given reference and fast version for NumPy's float32, in a registry of its own."""
+def make_kernel(monkeypatch, reference, *versions):
+    """Return a kernel with a reference and fast versions for NumPy float32, in a temporary registry."""
     monkeypatch.setattr(dispatch, "KERNELS", npx.registry.Registry("kernel"))
     kernel = dispatch.kernel(reference)
     for version in versions:
@@ -215,13 +220,13 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("mistake", WRONG)
+@pytest.mark.parametrize("bug", WRONG)
 @pytest.mark.parametrize("size", [1, 3])
-def test_check_mode_catches_a_wrong_fast_version(mistake, size, monkeypatch):
+def test_check_mode_catches_a_wrong_fast_version(bug, size, monkeypatch):
     def double(x, out):
         return x * 2, None
 
-    kernel = planted(monkeypatch, double, WRONG[mistake])
+    kernel = make_kernel(monkeypatch, double, WRONG[bug])
     x = np.ones(size, "float32")
     with kernel_mode("check"), pytest.raises(KernelMismatch, match="double"):
         kernel(x, np.zeros(2))
@@ -231,14 +236,14 @@ def test_check_mode_catches_a_wrong_fast_version(mistake, size, monkeypatch):
         assert np.array_equal(kernel(x, np.zeros(2))[0], x * 2)
 
 
-def test_check_mode_passes_a_right_one_and_runs_both(monkeypatch):
+def test_check_mode_accepts_a_correct_version_and_runs_both(monkeypatch):
     ran = []
 
     def double(x):
         ran.append("reference")
         return x * 2
 
-    kernel = planted(monkeypatch, double, lambda x: (ran.append("fast"), x + x)[1])
+    kernel = make_kernel(monkeypatch, double, lambda x: (ran.append("fast"), x + x)[1])
     for mode, expected in (("fast", ["fast"]), ("reference", ["reference"]), ("check", ["reference", "fast"])):
         ran.clear()
         with kernel_mode(mode):
@@ -249,16 +254,16 @@ def test_check_mode_passes_a_right_one_and_runs_both(monkeypatch):
     assert ran == ["reference"], "a dtype without a fast version falls back to the reference"
 
 
-@pytest.mark.parametrize("mistake", WRONG)
-def test_check_mode_catches_a_wrong_gradient(mistake, monkeypatch):
-    """The gradient's own version is held to its reference, whatever both have saved."""
-    kernel = planted(monkeypatch, lambda_named("double", lambda x: (x * 2, "nothing")), lambda x: (x + x, x))
+@pytest.mark.parametrize("bug", WRONG)
+def test_check_mode_catches_a_wrong_gradient(bug, monkeypatch):
+    """The gradient's version is compared with its reference, whatever each forward version saved."""
+    kernel = make_kernel(monkeypatch, lambda_named("double", lambda x: (x * 2, "nothing")), lambda x: (x + x, x))
 
     @kernel.gradient
     def double_grad(g, _, out=None):
         return g * 2, None
 
-    double_grad.fast("numpy", "float32")(lambda g, x, out: WRONG[mistake](g, out))
+    double_grad.fast("numpy", "float32")(lambda g, x, out: WRONG[bug](g, out))
     x = np.ones(3, "float32")
     with kernel_mode("check"):
         y, saved = kernel(x)
@@ -270,10 +275,10 @@ def test_check_mode_catches_a_wrong_gradient(mistake, monkeypatch):
         assert np.array_equal(double_grad(x, kernel(x)[1])[0], x * 2)
 
 
-def test_a_gradient_never_meets_what_another_version_saved(monkeypatch):
+def test_a_gradient_always_gets_what_its_own_version_saved(monkeypatch):
     """The mode may change between forward and backward."""
     double = lambda_named("double", lambda x: (x * 2, "reference"))
-    kernel = planted(monkeypatch, double, lambda x: (x + x, ("fast", 1)))
+    kernel = make_kernel(monkeypatch, double, lambda x: (x + x, ("fast", 1)))
     grad = kernel.gradient(lambda_named("double_grad", lambda g, saved: saved))
     grad.fast("numpy", "float32")(lambda g, name, one: name)
     x = np.ones(3, "float32")
@@ -289,11 +294,11 @@ def lambda_named(name, function):
     return function
 
 
-def test_kernels_have_one_name_each_and_modes_are_checked(monkeypatch):
+def test_kernel_names_are_unique_and_modes_are_checked(monkeypatch):
     def double(x):
         return x
 
-    kernel = planted(monkeypatch, double)
+    kernel = make_kernel(monkeypatch, double)
     assert dispatch.KERNELS == {"double": kernel}
     with pytest.raises(ValueError, match="already registered"):
         dispatch.kernel(double)
@@ -315,20 +320,20 @@ except npx.KernelMismatch as error:
 @pytest.mark.parametrize(
     "mode, seen", [("check", "KernelMismatch"), ("fast", "0.0"), ("reference", "0.25"), ("quick", "expected one of")]
 )
-def test_the_environment_chooses_the_mode(mode, seen):
-    done = subprocess.run(
+def test_the_environment_selects_the_mode(mode, seen):
+    process = subprocess.run(
         [sys.executable, "-c", PLANT],
         cwd=ROOT,
         env=os.environ | {"NPX_KERNELS": mode},
         capture_output=True,
         text=True,
     )
-    assert seen in done.stdout + done.stderr
-    assert (done.returncode == 0) == (mode != "quick")
+    assert seen in process.stdout + process.stderr
+    assert (process.returncode == 0) == (mode != "quick")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_whole_training_step_is_the_same_in_every_mode(dtype):
+def test_a_training_step_is_the_same_in_every_mode(dtype):
     config = TransformerConfig(
         13, d_model=8, d_ff=12, n_heads=2, n_layers=2, dropout=0.2, attention_dropout=0.1, activation_dropout=0.1
     )
@@ -355,8 +360,8 @@ SIZES = st.sampled_from([0.0, -1e-30, 1e-12, -1e-3, 0.3, 1.0, -40.0, 1e6])
 
 
 @given(gamma=st.lists(SIZES, min_size=1, max_size=6), data=st.data(), dtype=st.sampled_from(["float32", "float64"]))
-def test_a_norm_tells_its_rows_from_its_output_whatever_gain_and_bias_are(gamma, data, dtype):
-    """Nothing but y is kept of a column unless a small gamma, or one below a large beta, hides what it was."""
+def test_a_norm_recovers_its_rows_from_its_output_for_any_gain_and_bias(gamma, data, dtype):
+    """Only y is saved for a column, unless a small gamma, or a beta much larger than gamma, loses its values."""
     beta = data.draw(st.lists(SIZES, min_size=len(gamma), max_size=len(gamma)))
     x, g = np.random.default_rng(0).normal(size=(2, 5, len(gamma))).astype(dtype)
     gamma, beta = np.array(gamma, dtype), np.array(beta, dtype)
@@ -367,13 +372,13 @@ def test_a_norm_tells_its_rows_from_its_output_whatever_gain_and_bias_are(gamma,
     near = 30 * np.finfo(dtype).eps
     for found, right in zip((gx, ggamma), expected, strict=False):
         assert np.abs(found - right).max() <= near * np.abs(right).max(initial=1e-30 + np.abs(gamma).max())
-    told = (4 * np.abs(gamma) >= np.abs(beta)) & (np.abs(gamma) > 1e-18 if dtype == "float32" else gamma != 0)
-    assert saved.values[3][1].shape == (5, sum(~told))
+    recoverable = (4 * np.abs(gamma) >= np.abs(beta)) & (np.abs(gamma) > 1e-18 if dtype == "float32" else gamma != 0)
+    assert saved.values[3][1].shape == (5, sum(~recoverable))
 
 
-def test_a_key_that_the_device_completes_is_no_array_to_copy():
-    later = npx.random.DeviceKey(1, 2, 3, np.zeros(2, np.uint64))
-    x, drop = np.ones(3), npx.Drop(0.5, later)
+def test_a_device_key_is_not_copied():
+    device_key = npx.random.DeviceKey(1, 2, 3, np.zeros(2, np.uint64))
+    x, drop = np.ones(3), npx.Drop(0.5, device_key)
     copies = copied((x, {"drop": drop}))
     assert copies[0] is not x and copies[1]["drop"] is drop
     with kernel_mode("check"), pytest.raises(RuntimeError, match="whose step the host does not know"):
@@ -382,7 +387,7 @@ def test_a_key_that_the_device_completes_is_no_array_to_copy():
 
 @pytest.mark.parametrize("mode", ["fast", "reference", "check"])
 @pytest.mark.parametrize("rate", [1.5, -1, math.nan])
-def test_a_rate_of_dropout_that_is_no_share_is_refused_where_it_drops(mode, rate):
+def test_an_invalid_dropout_rate_is_an_error(mode, rate):
     x, drop = np.ones((2, 3)), npx.Drop(rate, npx.Key(1, 2, 3))
     calls = (lambda: npx.dropout(x, drop), lambda: npx.dropout_residual_norm(x, x, x[0], x[0], drop))
     for call in calls:

@@ -1,7 +1,7 @@
-"""The laws of sums between GPUs, on a strict stand-in for NCCL and CUDA's streams, a thread a rank.
+"""Collectives between GPUs, on strict fakes of NCCL and CUDA's streams with one thread per rank.
 
-The stand-in refuses what would hang or be undefined on GPUs: a message outside of a group, one whose size is not what
-the other expects, one on another stream than the links' own, memory used before what fills it is waited for.
+The fakes reject what would hang or be undefined on GPUs: a message outside a group, a size that the receiver does not
+expect, a message on a stream other than that of the collectives, and memory used before its transfer is waited for.
 """
 
 import ctypes
@@ -19,18 +19,18 @@ import npx
 from npx.distributed.nccl import NcclCollectives
 from npx.distributed.world import World
 from tests.fakes.strict_cupy import device
-from tests.helpers.distributed_jobs import summed
+from tests.helpers.distributed_jobs import sum_in_rank_order
 
 
 class Cuda:
-    """Streams and events of one rank, and the log of what was asked of them."""
+    """Streams and events of one rank, and a log of their use."""
 
     def __init__(self):
         self.log, cuda = [], self
 
         class Stream:
             def __init__(self, non_blocking=False):
-                assert non_blocking  # or it would wait for the stream that backward runs on
+                assert non_blocking  # otherwise it would wait for the stream of the backward pass
                 self.ptr = 0x5EA
 
             def __enter__(self):
@@ -40,11 +40,11 @@ class Cuda:
                 cuda.current.pop()
 
             def wait_event(self, event):
-                assert event.of is not None, "an event that was not recorded yet"
+                assert event.of is not None, "the event has not been recorded"
                 cuda.log.append(("waits", self.ptr, event.of))
 
         class Event:
-            of, done = None, True  # here all is done at once
+            of, done = None, True  # the fake completes all work at once
 
             def __init__(self, disable_timing=False):
                 self.timed = not disable_timing
@@ -62,13 +62,13 @@ class Cuda:
         return self.current[-1]
 
     def get_elapsed_time(self, start, end):
-        """Milliseconds, of which the stand-in has one between two entries of the log."""
+        """Return milliseconds: one per entry of the log."""
         assert start.timed and end.timed and start.done and end.done and start.of is not None is not end.of
         return float(end.at - start.at)
 
 
 class Nccl:
-    """`cupy.cuda.nccl` for one rank: bytes through queues, at the end of a group."""
+    """A fake of `cupy.cuda.nccl` for one rank, which transfers bytes through queues at the end of a group."""
 
     NCCL_UINT8 = 1
 
@@ -93,7 +93,7 @@ class Nccl:
         self.group.append(("recv", pointer, count, peer))
 
     def _message(self, group, kind, peer, stream):
-        assert group is not None, "a message alone waits for one that the other has not begun to take"
+        assert group is not None, "a message outside a group would wait for its receiver"
         assert kind == self.NCCL_UINT8 and peer != self.rank and 0 <= peer < self.size and stream == 0x5EA
 
     def groupEnd(self):
@@ -109,77 +109,77 @@ class Nccl:
         self.group = None
 
 
-def together(size, work):
-    """What `work(links, world)` gives on each of so many ranks, with its Cuda."""
+def run_ranks(size, work):
+    """Run `work(collectives, world)` on each rank and return its results, logs and bytes sent."""
     queues = {(a, b): Queue() for a in range(size) for b in range(size)}
-    found, failed = [None] * size, []
+    results, errors = [None] * size, []
 
-    def one(rank):
+    def run_rank(rank):
         world, cuda = World(), Cuda()
         world.rank, world.size = rank, size
         try:
-            links = NcclCollectives(SimpleNamespace(cuda=cuda), Nccl(queues, cuda), "drawn", world)
-            found[rank] = work(links, world), cuda.log, world.bytes_sent
+            collectives = NcclCollectives(SimpleNamespace(cuda=cuda), Nccl(queues, cuda), "drawn", world)
+            results[rank] = work(collectives, world), cuda.log, world.bytes_sent
         except BaseException as error:
-            failed.append(error)
+            errors.append(error)
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
+    threads = [threading.Thread(target=run_rank, args=(rank,)) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    if failed:
-        raise failed[0]
-    return found
+    if errors:
+        raise errors[0]
+    return results
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 @given(st.integers(1, 40), st.sampled_from(["float32", "float64"]), st.sampled_from([None, "bf16"]))
-def test_gpus_add_in_the_order_of_ranks_and_send_as_little_as_can_be(size, count, dtype, narrow):
+def test_gpus_add_in_rank_order_and_send_the_minimum(size, count, dtype, narrow):
     wire_dtype = None if narrow is None else npx.precision_named(narrow).compute_dtype
     parts = [np.random.default_rng(r).standard_normal(count).astype(dtype) for r in range(size)]
-    expected = summed(parts if wire_dtype is None else [part.astype(wire_dtype) for part in parts], dtype)
+    expected = sum_in_rank_order(parts if wire_dtype is None else [part.astype(wire_dtype) for part in parts], dtype)
 
-    def all_of(links, world):
+    def all_reduced(collectives, world):
         flat = npx.asarray(parts[world.rank])
-        links.all_reduce(flat, wire_dtype)()
+        collectives.all_reduce(flat, wire_dtype)()
         return npx.to_host(flat)
 
-    def in_two(links, world):
+    def in_two_phases(collectives, world):
         flat = npx.asarray(parts[world.rank])
-        links.reduce_scatter(flat, wire_dtype)()
-        own = npx.to_host(flat)[world.shard_slice(count)]
-        links.all_gather(flat, wire_dtype)()
-        return own, npx.to_host(flat)
+        collectives.reduce_scatter(flat, wire_dtype)()
+        shard = npx.to_host(flat)[world.shard_slice(count)]
+        collectives.all_gather(flat, wire_dtype)()
+        return shard, npx.to_host(flat)
 
     with device():
-        whole, apart = together(size, all_of), together(size, in_two)
-    ends = expected if wire_dtype is None else expected.astype(wire_dtype).astype(dtype)
-    for rank, ((one, log, _), ((own, other), _, _)) in enumerate(zip(whole, apart, strict=True)):
-        assert one.tobytes() == other.tobytes() == ends.tobytes()
-        assert own.tobytes() == expected[count * rank // size : count * (rank + 1) // size].tobytes()
-        # Two groups on the links' stream, which first waits for backward's; that one notes when it comes to wait, and
-        # waits at the end alone.
+        one_phase, two_phases = run_ranks(size, all_reduced), run_ranks(size, in_two_phases)
+    gathered = expected if wire_dtype is None else expected.astype(wire_dtype).astype(dtype)
+    for rank, ((one, log, _), ((shard, two), _, _)) in enumerate(zip(one_phase, two_phases, strict=True)):
+        assert one.tobytes() == two.tobytes() == gathered.tobytes()
+        assert shard.tobytes() == expected[count * rank // size : count * (rank + 1) // size].tobytes()
+        # The collectives' stream waits for the backward stream and runs two groups. The backward stream records when it
+        # begins to wait, and waits only at the end.
         assert [entry[0] for entry in log] == ["records", "waits", "group", "group", "records", "records", "waits"]
         assert log[1] == ("waits", 0x5EA, 0) and log[-1] == ("waits", 0, 0x5EA)
         assert all(entry[1] <= 2 * (size - 1) for entry in log if entry[0] == "group")
-    assert sum(sent for _, _, sent in whole) == 2 * (size - 1) * count * (wire_dtype or np.dtype(dtype)).itemsize
+    assert sum(sent for _, _, sent in one_phase) == 2 * (size - 1) * count * (wire_dtype or np.dtype(dtype)).itemsize
 
 
-def test_the_host_waits_for_no_sum():
+def test_the_host_never_waits():
     with device() as cupy:
-        together(2, lambda links, world: links.all_reduce(npx.ones(10))() and None)
+        run_ranks(2, lambda collectives, world: collectives.all_reduce(npx.ones(10))() and None)
         assert not cupy.waits
 
 
 @given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9), st.booleans(), st.booleans()), max_size=6))
-def test_what_a_stream_waited_is_counted_once_where_it_has_ended(waits):
-    """Where the sum had ended before the stream came to it there was no wait."""
+def test_completed_waits_are_counted_once(waits):
+    """A collective that had ended before the stream reached it causes no wait."""
     timed = SimpleNamespace(cuda=SimpleNamespace(Stream=lambda **_: None, get_elapsed_time=lambda a, b: b.at - a.at))
-    links = NcclCollectives(timed, Nccl({}, None), "drawn", World())
-    links._waits = [(SimpleNamespace(at=a, done=i), SimpleNamespace(at=b, done=j)) for a, b, i, j in waits]
+    collectives = NcclCollectives(timed, Nccl({}, None), "drawn", World())
+    collectives._waits = [(SimpleNamespace(at=a, done=i), SimpleNamespace(at=b, done=j)) for a, b, i, j in waits]
     ended = [max(0.0, b - a) for a, b, i, j in itertools.takewhile(lambda wait: wait[2] and wait[3], waits)]
-    assert links.wait_seconds() == links.wait_seconds() == pytest.approx(sum(ended) / 1000)
-    for came, end in links._waits:
-        came.done = end.done = True
-    assert links.wait_seconds() == pytest.approx(sum(max(0.0, b - a) for a, b, _, _ in waits) / 1000)
+    assert collectives.wait_seconds() == collectives.wait_seconds() == pytest.approx(sum(ended) / 1000)
+    for began, end in collectives._waits:
+        began.done = end.done = True
+    assert collectives.wait_seconds() == pytest.approx(sum(max(0.0, b - a) for a, b, _, _ in waits) / 1000)

@@ -1,5 +1,4 @@
-"""Packed sentences (npx/kernels/packing.py): attention of them is that of each sentence alone, whatever version
-computes it."""
+"""Packing (npx/kernels/packing.py): every version computes packed sentences like single ones."""
 
 import numpy as np
 import pytest
@@ -15,58 +14,59 @@ DROP = npx.Drop(0.4, npx.Key(1, 2, 3))
 
 
 def arrays(rng, queries, keys, heads, d_k, d_v, dtype="float64"):
-    """q, k, v and the gradient of y, packed."""
+    """Return packed q, k, v and the gradient of y."""
     shapes = (queries, d_k), (keys, d_k), (keys, d_v), (queries, d_v)
     return [rng.normal(size=(n, heads, d)).astype(dtype) for n, d in shapes]
 
 
-def of(lengths, causal, rotary, bias=None):
-    """Scores of pairs (queries, keys) of lengths; where all are equal, both sides are one, as in self-attention."""
+def packed_spec(lengths, causal, rotary, bias=None):
+    """Return the spec for pairs of lengths (queries, keys); if all pairs are equal, both share one packing."""
     queries, keys = (npx.pack(side) for side in zip(*lengths, strict=True))
-    alike = all(t == s for t, s in lengths)
-    return npx.AttentionSpec(causal, None, bias, rotary, queries, queries if alike else keys)
+    same_lengths = all(t == s for t, s in lengths)
+    return npx.AttentionSpec(causal, None, bias, rotary, queries, queries if same_lengths else keys)
 
 
-def both_ways(arguments, spec, drop=None):
-    """y and the gradients of q, k and v."""
+def run_attention(arguments, spec, drop=None):
+    """Return y and the gradients of q, k and v."""
     *qkv, g = arguments
     y, saved = npx.attention(*qkv, spec, drop)
     return y, *npx.attention_grad(g, saved)
 
 
-def alone(arguments, spec):
-    """The same sentence by sentence, by the reference."""
-    found = [[x[:0]] for x in (arguments[3], *arguments[:3])]
+def run_by_sentence(arguments, spec):
+    """Run the reference on each sentence and concatenate the results."""
+    outputs = [[x[:0]] for x in (arguments[3], *arguments[:3])]
     sizes = spec.q_packing.shape[1], spec.kv_packing.max_length
     bias = None if spec.bias is None else np.broadcast_to(spec.bias, (len(spec.q_packing.counts), 1, *sizes))
     for b in range(len(spec.q_packing.counts)):
         t, s = (slice(p.starts[b], p.starts[b + 1]) for p in (spec.q_packing, spec.kv_packing))
         q, k, v, g = (x[rows][None] for x, rows in zip(arguments, (t, s, s, t), strict=True))
-        own = None if bias is None else bias[b, :, : q.shape[1], : k.shape[1]]
-        how = npx.AttentionSpec(spec.causal, None, own, spec.rotary_base)
+        sentence_bias = None if bias is None else bias[b, :, : q.shape[1], : k.shape[1]]
+        sentence_spec = npx.AttentionSpec(spec.causal, None, sentence_bias, spec.rotary_base)
         if not k.size:
             results = [np.zeros_like(x) for x in (g, q, k, v)]
         else:
-            y, saved = kernel.reference(q, k, v, how)
+            y, saved = kernel.reference(q, k, v, sentence_spec)
             results = y, *kernel.grad.reference(g, *saved)
-        for parts, result in zip(found, results, strict=True):
+        for parts, result in zip(outputs, results, strict=True):
             parts.append(result[0])
-    return [np.concatenate(parts) for parts in found]
+    return [np.concatenate(parts) for parts in outputs]
 
 
-@given(lengths=LENGTHS, alike=st.booleans(), causal=st.booleans(), turned=st.booleans(), biased=st.booleans(),
+@given(lengths=LENGTHS, same=st.booleans(), causal=st.booleans(), rotary=st.booleans(), biased=st.booleans(),
        rows=st.sampled_from([None, 1, 2]), seed=st.integers(0, 99))  # fmt: skip
 @example([(2, 1), (1, 1), (1, 3), (3, 2)], False, True, True, True, 2, 0)  # two lengths in the second block
 @pytest.mark.parametrize("mode", ["reference", "fast"])
-def test_attention_of_packed_sentences_is_that_of_each_alone(mode, lengths, alike, causal, turned, biased, rows, seed):
+def test_packed_attention_equals_that_of_each_sentence(mode, lengths, same, causal, rotary, biased, rows, seed):
     rng = np.random.default_rng(seed)
-    lengths = [(t, t) for t, _ in lengths] if alike else lengths
+    lengths = [(t, t) for t, _ in lengths] if same else lengths
     sizes = [max(side) for side in zip(*lengths, strict=True)]
-    spec = of(lengths, causal, 10.0 if turned and max(sizes) else None, rng.normal(size=sizes) if biased else None)
+    bias = rng.normal(size=sizes) if biased else None
+    spec = packed_spec(lengths, causal, 10.0 if rotary and max(sizes) else None, bias)
     arguments = arrays(rng, *map(sum, zip(*lengths, strict=True)), 2, 4, 3)
     with npx.kernel_mode(mode), npx.small_blocks(rows):
-        found = both_ways(arguments, spec)
-    for expected, result in zip(alone(arguments, spec), found, strict=True):
+        results = run_attention(arguments, spec)
+    for expected, result in zip(run_by_sentence(arguments, spec), results, strict=True):
         assert np.allclose(result, expected, rtol=0, atol=1e-12)
 
 
@@ -75,23 +75,23 @@ def test_attention_of_packed_sentences_is_that_of_each_alone(mode, lengths, alik
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("drop", [None, DROP], ids=["plain", "dropout"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_cuda_kernels_do_the_same_and_drop_the_same(lengths, drop, causal):
-    """Check mode compares them with the reference; tiles of one sentence and of several."""
+def test_the_cuda_kernels_agree_and_drop_the_same_values(lengths, drop, causal):
+    """Check mode compares them with the reference, for sentences that fit one tile and longer ones."""
     arguments = arrays(np.random.default_rng(0), *map(sum, zip(*lengths, strict=True)), 2, 16, 16, "float32")
     for mode in ("emulate+check", "check"):
         with npx.kernel_mode(mode):
-            both_ways(arguments, of(lengths, causal, 10.0), drop)
+            run_attention(arguments, packed_spec(lengths, causal, 10.0), drop)
 
 
 @given(lengths=LENGTHS, seed=st.integers(0, 99))
-def test_taken_apart_and_put_together_again(lengths, seed):
+def test_padding_and_packing_are_inverse(lengths, seed):
     packing = npx.pack([t for t, _ in lengths])
     x = np.random.default_rng(seed).normal(size=(len(packing.flat_index), 2))
-    apart = npx.pad_packed(x, packing)
-    assert np.array_equal(npx.pack_padded(apart, packing), x) and apart.shape == (*packing.shape, 2)
+    padded = npx.pad_packed(x, packing)
+    assert np.array_equal(npx.pack_padded(padded, packing), x) and padded.shape == (*packing.shape, 2)
     for b, count in enumerate(packing.counts):
         rows = slice(packing.starts[b], packing.starts[b + 1])
-        assert np.array_equal(apart[b, :count], x[rows]) and not apart[b, count:].any()
+        assert np.array_equal(padded[b, :count], x[rows]) and not padded[b, count:].any()
         assert packing.positions[rows].tolist() == list(range(count))
     assert npx.pad_packed(x, None) is x and npx.pack_padded(x, None) is x
 
@@ -99,18 +99,18 @@ def test_taken_apart_and_put_together_again(lengths, seed):
 @pytest.mark.parametrize("name", ["self_attention", "cross_attention", "attention"])
 def test_operations_equal_their_compositions(name):
     lengths = [(3, 3), (1, 1), (2, 2)] if name == "self_attention" else [(3, 1), (1, 4), (2, 2)]
-    spec, rng = of(lengths, name == "self_attention", 10.0), np.random.default_rng(3)
+    spec, rng = packed_spec(lengths, name == "self_attention", 10.0), np.random.default_rng(3)
     (t, s), (h, d_k, d_v) = map(sum, zip(*lengths, strict=True)), (2, 4, 3)
     shapes, sizes = {
         "self_attention": ([(t, h * (2 * d_k + d_v))], (h, d_k)),
         "cross_attention": ([(t, h * d_k), (s, h * (d_k + d_v))], (h, d_k)),
         "attention": ([(t, h, d_k), (s, h, d_k), (s, h, d_v)], ()),
     }[name]
-    g, found = rng.normal(size=(t, h * d_v) if sizes else (t, h, d_v)), []
+    g, results = rng.normal(size=(t, h * d_v) if sizes else (t, h, d_v)), []
     for function in (getattr(neural, name), neural.COMPOSITIONS[name]):
         inputs = [Tensor(np.random.default_rng(i).normal(size=shape), True) for i, shape in enumerate(shapes)]
         y = function(*inputs, *sizes, spec=spec)
         y.backward(g)
-        found.append([y.data, *(x.grad for x in inputs)])
-    for fused, composed in zip(*found, strict=True):
+        results.append([y.data, *(x.grad for x in inputs)])
+    for fused, composed in zip(*results, strict=True):
         assert np.allclose(fused, composed, rtol=0, atol=1e-12)

@@ -1,4 +1,4 @@
-"""Random numbers (npx/random.py): every draw is a pure function of (seed, step, call, position)."""
+"""Random numbers (npx/random.py): every sample is a pure function of (seed, step, call, position)."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from models import Dropout
 from npx.random import bits16
 
 KEYS = st.builds(npx.Key, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**31))
-DRAWS = {
+SAMPLERS = {
     "normal": lambda key: npx.random.normal(key, (50,)),
     "uniform": lambda key: npx.random.uniform(key, (50,)),
     "bits16": lambda key: bits16(key, 0, 50),
@@ -18,41 +18,41 @@ DRAWS = {
 }
 
 
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+@pytest.mark.parametrize("sample", SAMPLERS.values(), ids=SAMPLERS)
 @given(key=KEYS, other=KEYS)
-def test_draws_depend_on_the_key_and_on_nothing_else(draw, key, other):
-    before = np.random.get_state()[1].copy()
-    first = draw(key)
-    draw(other)
-    assert np.array_equal(draw(key), first)
-    assert np.array_equal(np.random.get_state()[1], before), "NumPy's global generator was used"
+def test_samples_depend_only_on_the_key(sample, key, other):
+    global_state = np.random.get_state()[1].copy()
+    first = sample(key)
+    sample(other)
+    assert np.array_equal(sample(key), first)
+    assert np.array_equal(np.random.get_state()[1], global_state), "NumPy's global generator was used"
     for part in range(3):
         changed = key._replace(**{key._fields[part]: key[part] ^ 1})
-        assert not np.array_equal(draw(changed), first), f"{changed} draws what {key} draws"
+        assert not np.array_equal(sample(changed), first), f"{changed} gives the samples of {key}"
 
 
 @given(key=KEYS, parts=st.lists(st.integers(0, 100), min_size=1, max_size=6))
-def test_parts_of_the_bits_equal_the_whole(key, parts):
+def test_parts_of_the_bits_equal_the_full_sequence(key, parts):
     ends = np.cumsum([0, *parts])
-    whole = bits16(key, 0, ends[-1])
-    pieces = [bits16(key, i, j) for i, j in zip(ends, ends[1:], strict=False)]
-    assert whole.shape == (ends[-1],)
-    assert np.array_equal(np.concatenate(pieces), whole)
+    sequence = bits16(key, 0, ends[-1])
+    slices = [bits16(key, i, j) for i, j in zip(ends, ends[1:], strict=False)]
+    assert sequence.shape == (ends[-1],)
+    assert np.array_equal(np.concatenate(slices), sequence)
 
 
 def test_a_mask_does_not_depend_on_shape_blocks_or_threads(monkeypatch):
     drop = npx.Drop(0.3, npx.Key(1, 2, 3))
-    whole = drop.keep_mask((2**19 + 5,))  # beyond the size from which threads draw
+    mask = drop.keep_mask((2**19 + 5,))  # large enough to use several threads
     monkeypatch.setenv("NPX_THREADS", "3")
-    assert np.array_equal(drop.keep_mask((2**19 + 5,)), whole)
-    assert np.array_equal(drop.keep_mask((10, 30)).reshape(-1), whole[:300])
+    assert np.array_equal(drop.keep_mask((2**19 + 5,)), mask)
+    assert np.array_equal(drop.keep_mask((10, 30)).reshape(-1), mask[:300])
 
 
 @given(key=KEYS, rate=st.floats(0, 1, exclude_max=True))
-def test_the_share_kept_is_one_minus_rate(key, rate):
+def test_the_fraction_kept_is_one_minus_rate(key, rate):
     size, drop = 20_000, npx.Drop(rate, key)
-    kept = drop.keep_mask((size,)).mean()
-    assert abs(kept - (1 - rate)) < 6 * (rate * (1 - rate) / size) ** 0.5 + 1e-4
+    fraction = drop.keep_mask((size,)).mean()
+    assert abs(fraction - (1 - rate)) < 6 * (rate * (1 - rate) / size) ** 0.5 + 1e-4
     assert drop.scale == pytest.approx(1 / (1 - rate), rel=0.01) or rate > 0.99
 
 
@@ -61,8 +61,8 @@ def test_distributions():
     n, u = npx.random.normal(key, (100_000,)), npx.random.uniform(key, (100_000,), low=-2, high=3)
     assert abs(n.mean()) < 0.02 and abs(n.std() - 1) < 0.02
     assert u.min() >= -2 and u.max() <= 3 and abs(u.mean() - 0.5) < 0.02
-    for draw in (npx.random.normal, npx.random.uniform):
-        assert draw(key, (2,)).dtype == "float32" and draw(key, (2,), "float64").dtype == "float64"
+    for sample in (npx.random.normal, npx.random.uniform):
+        assert sample(key, (2,)).dtype == "float32" and sample(key, (2,), "float64").dtype == "float64"
 
 
 def test_keys_count_calls_and_blocks_nest():
@@ -75,12 +75,12 @@ def test_keys_count_calls_and_blocks_nest():
         assert npx.next_key() == (7, 9, 0)
 
 
-def test_without_a_key_the_error_says_what_to_write():
+def test_without_a_key_the_error_suggests_keyed():
     with pytest.raises(RuntimeError, match=r"expected a key \(seed, step\).*with npx.keyed\(seed, step\).*eval"):
         npx.next_key()
     with pytest.raises(RuntimeError, match="expected a key"):
         Dropout(0.1)(np.ones(3))
     with pytest.raises(ZeroDivisionError), npx.keyed(1, 1):
         raise ZeroDivisionError
-    with pytest.raises(RuntimeError, match="expected a key"):  # the block has ended in spite of the error
+    with pytest.raises(RuntimeError, match="expected a key"):  # the block ended despite the error
         npx.next_key()

@@ -1,4 +1,4 @@
-"""One declaration of what a value may be: keys, options and environment variables are refused by the same ranges."""
+"""Ranges of valid values, which configuration keys, options and environment variables share."""
 
 import inspect
 import math
@@ -17,32 +17,32 @@ from tests import ROOT
 from train.cli import main
 from train.cli.app import app
 
-WHOLE = Range(int, "[-5, 7]")
-SHARE = Range(float, "(0, 1]")
+INTEGER = Range(int, "[-5, 7]")
+FRACTION = Range(float, "(0, 1]")
 HUGE = st.integers(10**12, 10**30)
 
 
 @given(st.integers(-100, 100) | HUGE)
-def test_a_whole_number_is_read_where_it_fits(value):
-    assert WHOLE.fits(value) == (-5 <= value <= 7)
-    if WHOLE.fits(value):
-        assert WHOLE.read(str(value)) == value
+def test_an_integer_is_read_if_it_fits(value):
+    assert INTEGER.fits(value) == (-5 <= value <= 7)
+    if INTEGER.fits(value):
+        assert INTEGER.read(str(value)) == value
     else:
         with pytest.raises(ValueError, match="expected a whole number from -5 to 7; got"):
-            WHOLE.read(str(value))
+            INTEGER.read(str(value))
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True) | st.floats(-1, 2))
-def test_a_number_is_read_where_it_fits(value):
-    assert SHARE.fits(value) == (0 < value <= 1)
-    if SHARE.fits(value):
-        assert SHARE.read(repr(value)) == value
-    assert not SHARE.fits(math.nan) and not Range(float).fits(math.inf)
+def test_a_number_is_read_if_it_fits(value):
+    assert FRACTION.fits(value) == (0 < value <= 1)
+    if FRACTION.fits(value):
+        assert FRACTION.read(repr(value)) == value
+    assert not FRACTION.fits(math.nan) and not Range(float).fits(math.inf)
 
 
 @given(st.text() | st.from_regex(r"[0-9_.+e-]{1,60}"))
-def test_any_text_is_read_or_refused_with_words(text):
-    for allowed in (WHOLE, SHARE, Range(str, choices=("a", "b"))):
+def test_any_text_is_read_or_rejected_with_a_message(text):
+    for allowed in (INTEGER, FRACTION, Range(str, choices=("a", "b"))):
         try:
             assert allowed.fits(allowed.read(text))
         except ValueError as error:
@@ -51,24 +51,24 @@ def test_any_text_is_read_or_refused_with_words(text):
 
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("value", ["x", "-1", "1" + "0" * 30, "1.5", "\u0663"])
-def test_an_environment_variable_out_of_its_range_is_told(name, value, monkeypatch):
+def test_an_invalid_environment_variable_is_an_error(name, value, monkeypatch):
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f"^{name}: expected .*; got .*; try {name}="):
         check_settings()
-    monkeypatch.setenv(name, "")  # is not set
+    monkeypatch.setenv(name, "")  # counts as unset
     assert setting(name) == SETTINGS[name].range.read(SETTINGS[name].default)
 
 
 @pytest.mark.parametrize("name", ["NPX_THREADS", "NPX_KERNELS"])
-def test_a_command_tells_it_in_one_line(name):
+def test_a_command_reports_it_in_one_line(name):
     version = [sys.executable, "-m", "train", "--version"]
-    done = subprocess.run(version, cwd=ROOT, env=os.environ | {name: "x"}, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith(f"npx-transformer: {name}: expected ")
+    process = subprocess.run(version, cwd=ROOT, env=os.environ | {name: "x"}, capture_output=True, text=True)
+    assert (process.returncode, process.stdout, process.stderr.count("\n")) == (2, "", 1)
+    assert process.stderr.startswith(f"npx-transformer: {name}: expected ")
 
 
-def numbers():
-    """(command, option) of every option that takes a number."""
+def numeric_options():
+    """Yield (command, option) for every option that takes a number."""
     for command in app.registered_commands:
         for name, parameter in inspect.signature(command.callback).parameters.items():
             kind = get_args(parameter.annotation)[0]
@@ -76,13 +76,13 @@ def numbers():
                 yield command.callback.__name__.replace("_", "-"), "--" + name.replace("_", "-")
 
 
-@pytest.mark.parametrize("command, option", [*numbers()])
+@pytest.mark.parametrize("command, option", [*numeric_options()])
 @pytest.mark.parametrize("value", ["-7", "1" + "0" * 24, "nan", "x", "1e999", ""])
-def test_every_option_of_a_number_refuses_what_is_none_of_its_range(command, option, value, capfd):
+def test_every_numeric_option_rejects_invalid_values(command, option, value, capfd):
     assert main([command, f"{option}={value}"]) == 2
     out, err = capfd.readouterr()
     assert out == "" and err.count("\n") == 1 and option in err and "Missing" not in err
 
 
-def test_the_ends_of_an_interval_count_as_written():
+def test_brackets_include_or_exclude_the_ends():
     assert inside("[1, 2]", 1) and inside("[1, 2]", 2) and not inside("(1, 2)", 1) and not inside("(1, 2)", 2)

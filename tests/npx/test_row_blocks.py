@@ -1,4 +1,4 @@
-"""Blocks and threads (npx/row_blocks.py): every row once, in order, whatever a check makes of the sizes."""
+"""Row blocks and threads (npx/cpu/row_blocks.py): every row once and in order, for every block size."""
 
 import threading
 
@@ -18,18 +18,18 @@ small = pytest.mark.parametrize("size, threads", [(size, threads) for size in SI
 @small
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 7, 20])
 def test_every_row_once_and_results_in_order(number, size, threads):
-    """And on as many threads as there are blocks for, with nothing run inline."""
-    walkers, seen = set(), []
+    """And on as many threads as there are blocks, with nothing run inline."""
+    workers, seen = set(), []
 
     def body(i, j):
-        walkers.add(threading.get_ident())
+        workers.add(threading.get_ident())
         seen.extend(range(i, j))
         return i, j
 
     with npx.small_blocks(size, threads):
         blocks = row_blocks.map_blocks(body, number, 8)
         assert blocks == [(i, min(i + size, number)) for i in range(0, number, size)]
-        assert sorted(seen) == list(range(number)) and len(walkers) == min(threads, len(blocks))
+        assert sorted(seen) == list(range(number)) and len(workers) == min(threads, len(blocks))
         assert blocks == row_blocks.parallel_ranges(body, number, row_blocks.block_size(1000), inline=True)
 
 
@@ -45,38 +45,40 @@ def test_blocks_cover_every_row_once_in_order(number, row_bytes, threads):
 
 @small
 @given(m=st.integers(0, 9), k=st.integers(0, 9), n=st.integers(0, 9))
-def test_product_in_panels_equals_the_product(size, threads, m, k, n):
+def test_a_matmul_in_panels_equals_the_matmul(size, threads, m, k, n):
     a, b = np.arange(m * k, dtype=float).reshape(m, k) - 7, np.arange(k * n, dtype=float).reshape(k, n) + 1
     with npx.small_blocks(size, threads):
-        assert np.array_equal(row_blocks.matmul(a, b), a @ b)  # whole numbers: exact in any order
+        assert np.array_equal(row_blocks.matmul(a, b), a @ b)  # integers, so exact in any order
         out = np.empty((m, 2 * n))[:, ::2]
         assert row_blocks.matmul(a, b, out=out) is out and np.array_equal(out, a @ b)
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_ranges_within_ranges_come_to_an_end(threads, monkeypatch):
-    """Where all threads are at a range of the outer ones, none is free for the inner ones."""
+def test_nested_ranges_do_not_deadlock(threads, monkeypatch):
+    """When all threads run outer ranges, none is free for the inner ones."""
     monkeypatch.setenv("NPX_THREADS", str(threads))
-    all_here, found = threading.Barrier(threads), []
+    all_started, results = threading.Barrier(threads), []
 
     def outer(i, j):
         if i < threads:
-            all_here.wait(60)
+            all_started.wait(60)
         return row_blocks.parallel_ranges(lambda k, _: (i, k, threading.get_ident()), 4, 1)
 
     thread = threading.Thread(
-        target=lambda: found.extend(row_blocks.parallel_ranges(outer, 2 * threads, 1)), daemon=True
+        target=lambda: results.extend(row_blocks.parallel_ranges(outer, 2 * threads, 1)), daemon=True
     )
     thread.start()
     thread.join(60)
-    assert [[place[:2] for place in own] for own in found] == [[(i, k) for k in range(4)] for i in range(2 * threads)]
-    assert len({walker for own in found for *_, walker in own}) == threads
+    assert [[(i, k) for i, k, _ in inner] for inner in results] == [
+        [(i, k) for k in range(4)] for i in range(2 * threads)
+    ]
+    assert len({thread_id for inner in results for *_, thread_id in inner}) == threads
 
 
 @small
 @given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=3), dtype=st.sampled_from(["float32", "float64"]))
-def test_elementwise_is_the_formula_of_whole_arrays(size, threads, shape, dtype):
-    """Also of a view that is not contiguous, and every value once."""
+def test_elementwise_equals_the_formula_on_complete_arrays(size, threads, shape, dtype):
+    """Also for a view that is not contiguous, and with every value computed once."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(*shape[:-1], 2 * shape[-1])).astype(dtype)[..., 1::2]
     y, seen = rng.normal(size=shape).astype(dtype), []
@@ -93,8 +95,8 @@ def test_elementwise_is_the_formula_of_whole_arrays(size, threads, shape, dtype)
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (3,), ()])
-def test_elementwise_forms_numbers_of_16_bits_in_float32(shape):
-    """And gives the dtype of the first array back, also where it is not cut into blocks: () here, all on a GPU."""
+def test_elementwise_computes_16_bit_floats_in_float32(shape):
+    """And returns the dtype of the first array, also without blocks (shape (), or any shape on a GPU)."""
     x, seen = np.full(shape, 300, np.float16), []
 
     def formula(x, small):
@@ -107,12 +109,12 @@ def test_elementwise_forms_numbers_of_16_bits_in_float32(shape):
     assert npx.elementwise(np.exp, np.zeros(shape, int)).dtype == int
 
 
-def test_elementwise_refuses_what_would_have_to_be_stretched():
+def test_elementwise_does_not_broadcast():
     with pytest.raises(ValueError, match=r"expected all arrays to have shape \(2, 3\); got \(1, 3\)"):
         npx.elementwise(np.add, np.ones((2, 3)), np.ones((1, 3)))
 
 
-def test_sizes_are_what_they_were_outside_of_a_check(monkeypatch):
+def test_small_blocks_ends_with_its_block(monkeypatch):
     monkeypatch.setenv("NPX_THREADS", "4")
     before = row_blocks.block_size(1000), row_blocks.panel_size(1000), row_blocks.thread_count()
     with npx.small_blocks(2, threads=3):
@@ -129,24 +131,24 @@ def test_sizes_are_what_they_were_outside_of_a_check(monkeypatch):
     )
 
 
-def test_sizes_hold_in_every_thread():
-    found = []
+def test_small_blocks_applies_to_every_thread():
+    sizes = []
     with npx.small_blocks(3, threads=2):
-        other = threading.Thread(target=lambda: found.append((row_blocks.block_size(1000), row_blocks.thread_count())))
+        other = threading.Thread(target=lambda: sizes.append((row_blocks.block_size(1000), row_blocks.thread_count())))
         other.start()
         other.join()
-    assert found == [(3, 2)]
+    assert sizes == [(3, 2)]
 
 
 @pytest.mark.parametrize("bad", [{"rows": 0}, {"threads": 0}, {"rows": -1, "threads": 2}])
-def test_sizes_below_one_are_refused(bad):
+def test_sizes_below_one_are_an_error(bad):
     with pytest.raises(ValueError, match="small_blocks: expected rows and threads of at least 1"):
         with npx.small_blocks(**bad):
             pass
 
 
 @pytest.mark.parametrize("value", ["two", "-1", "1.5"])
-def test_a_number_of_threads_that_is_none_is_told(value, monkeypatch):
+def test_an_invalid_number_of_threads_is_an_error(value, monkeypatch):
     monkeypatch.setenv("NPX_THREADS", value)
     with pytest.raises(ValueError, match=f"NPX_THREADS: expected a whole number from 0 to 1024; got '{value}'"):
         row_blocks.thread_count()
@@ -163,8 +165,8 @@ def test_an_error_in_a_block_reaches_the_caller(size, threads):
 
 
 @pytest.mark.parametrize("fails", ["caller", "worker"])
-def test_nothing_runs_any_more_when_an_error_arrives(fails, monkeypatch):
-    """Or it would write into arrays that their owner has given up, for as long as there are ranges."""
+def test_nothing_runs_after_an_error_is_raised(fails, monkeypatch):
+    """Otherwise other threads would keep writing to arrays that the caller has discarded."""
     monkeypatch.setenv("NPX_THREADS", "2")
     number, both, caller, begun, done = 200, threading.Barrier(2), threading.get_ident(), [], []
     first = set()
@@ -176,17 +178,17 @@ def test_nothing_runs_any_more_when_an_error_arrives(fails, monkeypatch):
             both.wait(60)
         if (threading.get_ident() == caller) == (fails == "caller"):
             raise MemoryError
-        threading.Event().wait(1e-3)  # the other thread gets on
+        threading.Event().wait(1e-3)  # lets the other thread run
         done.append(i)
 
     with pytest.raises(MemoryError):
         row_blocks.parallel_ranges(body, number, 1)
-    then = len(begun)
-    row_blocks.parallel_ranges(lambda i, j: both.wait(60), 2, 1)  # once the worker is free
-    assert len(begun) == then == len(done) + 1 < number
+    n_begun = len(begun)
+    row_blocks.parallel_ranges(lambda i, j: both.wait(60), 2, 1)  # needs the worker to be free
+    assert len(begun) == n_begun == len(done) + 1 < number
 
 
-# Threads that take turns
+# Interleaved threads
 
 
 SHARING = {
@@ -199,7 +201,7 @@ SHARING = {
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize("shared", SHARING)
 @pytest.mark.parametrize("attempt", range(3))
-def test_what_threads_share_shows_at_each_run(threads, shared, attempt):
+def test_a_race_fails_in_every_run(threads, shared, attempt):
     x, y, scratch = np.arange(6.0), np.empty(6), np.empty(1)
 
     def body(i, j):
@@ -215,15 +217,15 @@ def test_what_threads_share_shows_at_each_run(threads, shared, attempt):
 
 @pytest.mark.parametrize("attempt", range(5))
 def test_the_last_of_the_first_blocks_ends_first(attempt):
-    """So what depends on the order in which blocks end is noticed too."""
+    """So that dependence on the order of completion is detected too."""
     ended = []
     with npx.small_blocks(2, threads=3):
         row_blocks.parallel_ranges(lambda i, j: ended.append(i), 6, 2)
     assert ended == [4, 2, 0]
 
 
-def test_blocks_that_wait_for_each_other_go_on(monkeypatch):
-    """A thread that holds a lock gets on although the others, which wait for it, never hand over to it."""
+def test_blocks_that_wait_for_a_lock_continue(monkeypatch):
+    """A thread that holds a lock continues although the others, which wait for the lock, never hand over."""
     monkeypatch.setattr(interleave, "TIMEOUT", 0.02)
     lock, total = threading.Lock(), 0
 

@@ -1,4 +1,4 @@
-"""What a `with` block sets (npx/scoped.py) holds in its own thread, and in those that walk over rows for it."""
+"""Values set by a `with` block (npx/scoped.py) apply to its thread and to the worker threads of its row blocks."""
 
 import threading
 
@@ -18,26 +18,26 @@ SRC = np.array([[4, 5, 6, 7, 2], [8, 9, 2, 0, 0]])
 TGT = np.array([[1, 5, 6, 2], [1, 9, 2, 0]])
 
 
-class Seen:
-    """An observer that counts."""
+class CountingObserver:
+    """An observer that counts operations."""
 
-    number = 0
+    count = 0
 
     def on_forward(self, *args):
-        self.number += 1
+        self.count += 1
 
 
-def seen_by(observer):
-    """How many operations it is told of here."""
-    before = observer.number
+def operations_seen_by(observer):
+    """Run one operation and return how many the observer has seen."""
+    before = observer.count
     Tensor(np.ones(1)) + 1.0
-    return observer.number - before
+    return observer.count - before
 
 
-OBSERVER = Seen()
-BLOCKS = {  # a block -> what is so within, and not outside
+OBSERVER = CountingObserver()
+BLOCKS = {  # a block, and a condition that holds within it and not outside
     "no_grad": (no_grad, lambda: not is_grad_enabled()),
-    "observing": (lambda: observing(OBSERVER), lambda: seen_by(OBSERVER) == 1),
+    "observing": (lambda: observing(OBSERVER), lambda: operations_seen_by(OBSERVER) == 1),
     "keyed": (lambda: npx.keyed(1, 2), lambda: npx.next_key() == (1, 2, 0)),
     "no_rematerialization": (npx.no_rematerialization, lambda: not npx.should_rematerialize(np.ones(1))),
     "kernel_mode": (lambda: npx.kernel_mode("reference"), lambda: dispatch._mode.get() == "reference"),
@@ -45,52 +45,52 @@ BLOCKS = {  # a block -> what is so within, and not outside
 }
 
 
-def answer(question):
+def holds(condition):
     try:
-        return question()
-    except RuntimeError:  # of random numbers without a key
+        return condition()
+    except RuntimeError:  # random numbers without a key
         return False
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_a_block_holds_in_its_thread_and_in_those_that_walk_for_it(name, monkeypatch):
-    """Two threads whose blocks overlap: neither sees the other's, nor what was set when another one ends later."""
+def test_a_block_applies_to_its_thread_and_its_workers(name, monkeypatch):
+    """Two threads with overlapping blocks do not affect each other, even if the blocks end in another order."""
     monkeypatch.setenv("NPX_THREADS", "2")
-    block, question = BLOCKS[name]
-    opened, closed, found = threading.Event(), threading.Event(), []
+    block, condition = BLOCKS[name]
+    opened, closed, answers_of_other = threading.Event(), threading.Event(), []
 
     def other():
-        found.append(answer(question))
+        answers_of_other.append(holds(condition))
         with block():
             opened.set()
             closed.wait(60)
-            found.append(answer(question))
-        found.append(answer(question))
+            answers_of_other.append(holds(condition))
+        answers_of_other.append(holds(condition))
 
     thread = threading.Thread(target=other)
     with block():
         thread.start()
         assert opened.wait(60)
-        both, asked = threading.Barrier(2), threading.Lock()  # one question at a time: the observer counts
+        both, lock = threading.Barrier(2), threading.Lock()  # one thread at a time, because the observer counts
 
         def ask(i, j):
             both.wait(60)
-            with asked:
-                return answer(question), threading.get_ident()
+            with lock:
+                return holds(condition), threading.get_ident()
 
         answers = row_blocks.parallel_ranges(ask, 2, 1)
-        assert len({walker for _, walker in answers}) == 2
-        if name != "keyed":  # whose first key one of the two has got
-            assert all(said for said, _ in answers)
+        assert len({thread_id for _, thread_id in answers}) == 2
+        if name != "keyed":  # only one of the two gets the first key
+            assert all(answer for answer, _ in answers)
         assert name != "keyed" or answers[0][0] != answers[1][0]
-    assert not answer(question)
+    assert not holds(condition)
     closed.set()
     thread.join(60)
-    assert found == [False, True, False] and not answer(question)
+    assert answers_of_other == [False, True, False] and not holds(condition)
 
 
-def test_two_threads_train_and_translate_as_one_does():
-    """With dropout, to the bit: each in its own blocks, whatever the other does in between."""
+def test_concurrent_trainings_and_translations_equal_sequential_ones():
+    """Bit for bit, with dropout."""
     shape = TransformerConfig(vocab_size=20, d_model=16, d_ff=32, n_heads=2, n_layers=2, dropout=0.3)
 
     def trained(seed):
@@ -109,14 +109,14 @@ def test_two_threads_train_and_translate_as_one_does():
 
     jobs = [(trained, 1), (translated, 2), (trained, 3), (translated, 4)]
     expected = [job(seed) for job, seed in jobs]
-    found = [None] * len(jobs)
+    results = [None] * len(jobs)
 
     def work(i):
-        found[i] = jobs[i][0](jobs[i][1])
+        results[i] = jobs[i][0](jobs[i][1])
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(len(jobs))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == expected
+    assert results == expected

@@ -1,9 +1,10 @@
-"""Trainings of three ranks, one of which is killed or stopped at a random moment: `python -m
-tests.torture.distributed 30`.
+"""Trainings on three ranks, one of which is killed or stopped at a random time.
 
-Each must end within 30 seconds with exit status not 0, a line that names the rank, and a whole checkpoint from which
-one process goes on to the weights of a run that nothing stopped (float64, to 1e-9). Prints a line a run; exit status 1
-where one did not.
+    python -m tests.torture.distributed 30
+
+Each run must end within 30 seconds with a nonzero exit status, a line that names the rank, and a valid checkpoint from
+which one process resumes to the weights of an uninterrupted run (float64, to 1e-9). Prints one line per run; the exit
+status is 1 if a run fails.
 """
 
 import os
@@ -28,42 +29,44 @@ RANKS = 3
 
 
 def one_run(folder: Path, number: int, rng: random.Random) -> tuple[str, bool]:
-    """What happened, in words, and whether it is as it must be."""
-    out, how = folder / f"run-{number}", rng.choice([signal.SIGKILL, signal.SIGSTOP])
+    """Return a description of the outcome, and whether it is correct."""
+    out, signal_number = folder / f"run-{number}", rng.choice([signal.SIGKILL, signal.SIGSTOP])
     changes = {"precision": "float64", "accumulate": 2, "validate_every": 7, "keep_last": 2, "lr_scale": 0.1}
     config = RunConfig.from_dict(tables(folder, **changes, max_steps=10**6, rank_timeout=5.0))
     (folder / "config.toml").write_text(config.dump())
     train = ["-m", "train", "train", folder / "config.toml", "--out", out, "--quiet"]
-    process = distributed_jobs.started(RANKS, *train)
+    process = distributed_jobs.launch(RANKS, *train)
     while not RunFolder(out).steps() and process.poll() is None:
         time.sleep(0.05)
     time.sleep(rng.uniform(0, 3))
     rank = rng.randrange(RANKS)
-    ranks = distributed_jobs.processes(process)
+    ranks = distributed_jobs.rank_pids(process)
     if rank not in ranks:
         process.terminate()
-        return f"ended by itself: {process.communicate(timeout=30)[1]!r}", False
-    os.kill(ranks[rank], how)
+        return f"ended without a signal: {process.communicate(timeout=30)[1]!r}", False
+    os.kill(ranks[rank], signal_number)
     killed = time.monotonic()
     try:
-        _, told = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=30)
     except subprocess.TimeoutExpired:
         process.terminate()
-        return f"{how.name} of rank {rank}: not ended within 30 s", False
+        return f"{signal_number.name} of rank {rank}: not ended within 30 s", False
     seconds = time.monotonic() - killed
-    line = next((line.strip() for line in told.splitlines() if f"npx-transformer: rank {rank} of" in line), "")
+    line = next((line.strip() for line in errors.splitlines() if f"npx-transformer: rank {rank} of" in line), "")
     steps = int(RunFolder(out).steps()[-1].name.removeprefix("step-")) + 1
-    found = []
-    for place, ranks in ((out, RANKS), (folder / f"alone-{number}", 1)):
+    weights = []
+    for path, ranks in ((out, RANKS), (folder / f"alone-{number}", 1)):
         changed = changes | {"accumulate": 2 * RANKS // ranks if ranks == 1 else 2, "max_steps": steps}
-        train_run(RunConfig.from_dict(tables(folder, **changed)), place, resume=ranks > 1, progress=False)
-        found.append(load_checkpoint(RunFolder(place).steps()[-1]).model)
-    same = all(np.allclose(found[0][name], found[1][name], rtol=1e-9, atol=1e-9) for name in found[0])
+        train_run(RunConfig.from_dict(tables(folder, **changed)), path, resume=ranks > 1, progress=False)
+        weights.append(load_checkpoint(RunFolder(path).steps()[-1]).model)
+    same = all(np.allclose(weights[0][name], weights[1][name], rtol=1e-9, atol=1e-9) for name in weights[0])
     good = bool(process.returncode and line and same)
-    told_so = line or "no line of ours"
-    return f"{how.name} of rank {rank}: ended in {seconds:.1f} s, status {process.returncode}: {told_so}; " + (
-        f"resumed to the same weights at step {steps}" if same else "resumed to OTHER weights"
-    ), good
+    message = line or "no message"
+    return (
+        f"{signal_number.name} of rank {rank}: ended in {seconds:.1f} s, status {process.returncode}: {message}; "
+        + (f"resumed to the same weights at step {steps}" if same else "resumed to OTHER weights"),
+        good,
+    )
 
 
 def main(runs: int, seed: int) -> int:
@@ -76,7 +79,7 @@ def main(runs: int, seed: int) -> int:
             bad += not good
             sys.stdout.write(f"{number + 1:>3} {'' if good else 'WRONG '}{text}\n")
             sys.stdout.flush()
-    sys.stdout.write(f"{runs - bad} of {runs} runs ended and went on as they must\n")
+    sys.stdout.write(f"{runs - bad} of {runs} runs ended and resumed correctly\n")
     return int(bad > 0)
 
 

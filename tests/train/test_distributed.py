@@ -1,7 +1,7 @@
-"""The laws of several processes that train one model: real ones, which mpirun starts (distributed_jobs.py).
+"""Data-parallel training with real processes, which mpirun launches (distributed_jobs.py).
 
-What one process computes and what k of them do differ by the order of summation alone. float64 shows that: a mistake
-is as large there as in float32, and rounding is not.
+One process and k processes differ only by the order of summation. Comparing in float64 separates bugs, which are as
+large as in float32, from rounding, which is not.
 """
 
 import json
@@ -41,46 +41,48 @@ from train.tasks import TASKS
 from train.tasks.translation import translate_lines
 
 text = trainings.text
-UNION = 12  # micro-batches an update, of all ranks together
+MICRO_BATCHES = 12  # per update, over all ranks
 LINES = ["one two", "", *(" ".join(["three", "four", "nine"][: n % 4]) for n in range(12)), "zero"]
-ONE_AT_A_TIME = threading.Lock()
+INITIALIZING = threading.Lock()
 PRECISE = {"float32": 1e-6, "float64": 1e-12}
 
 
-def some(folder, ranks, steps=3, **changes):
-    """The tables of a training whose updates are the same for any number of ranks."""
-    changes = {"accumulate": UNION // ranks, "max_steps": steps, "validate_every": 3, "lr_scale": 0.1} | changes
+def config_tables(folder, ranks, steps=3, **changes):
+    """Return the configuration of a training whose updates are the same for any number of ranks."""
+    changes = {"accumulate": MICRO_BATCHES // ranks, "max_steps": steps, "validate_every": 3, "lr_scale": 0.1} | changes
     return tables(folder, **changes)
 
 
-def worked(text, folder):
-    """Leaves the run folders of all trainings of this file: one by this process, others by ranks."""
+def run_all(text, folder):
+    """Run all trainings of this file, with one process and with several ranks."""
     jobs = []
 
     def job(name, ranks, resume=False, **changes):
-        of = {"tables": some(text, ranks, **changes), "out": str(folder / name), "resume": resume}
-        jobs.append(("train", ranks, of))
+        arguments = {"tables": config_tables(text, ranks, **changes), "out": str(folder / name), "resume": resume}
+        jobs.append(("train", ranks, arguments))
 
     for ranks in (2, 3, 4):
-        jobs.append(("laws", ranks, {"out": str(folder / "laws")}))
+        jobs.append(("check_world", ranks, {"out": str(folder / "worlds")}))
         for precision in PRECISE:
             job(f"{precision}-{ranks}", ranks, precision=precision)
         job(f"sharded-{ranks}", ranks, precision="float64", shard=True)
     job("again", 3, precision="float32")
     for ranks, steps, shard in ((4, 2, True), (2, 4, False), (3, 6, True)):
-        about = {"accumulate": 1, "steps": steps, "shard": shard, "precision": "float64"}
-        job("changing", ranks, resume=steps > 2, **about)
+        changes = {"accumulate": 1, "steps": steps, "shard": shard, "precision": "float64"}
+        job("changing", ranks, resume=steps > 2, **changes)
     jobs.append(("translate", 3, {"run": str(folder / "again"), "lines": LINES, "out": str(folder / "translated")}))
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    distributed_jobs.done(4, folder / "jobs.json")
+    distributed_jobs.run_jobs(4, folder / "jobs.json")
     for precision in PRECISE:
-        train_run(RunConfig.from_dict(some(text, 1, precision=precision)), folder / f"{precision}-1", progress=False)
-    alone = some(text, 1, accumulate=4, steps=6, precision="float64")
-    train_run(RunConfig.from_dict(alone), folder / "alone", progress=False)
+        train_run(
+            RunConfig.from_dict(config_tables(text, 1, precision=precision)), folder / f"{precision}-1", progress=False
+        )
+    single = config_tables(text, 1, accumulate=4, steps=6, precision="float64")
+    train_run(RunConfig.from_dict(single), folder / "alone", progress=False)
 
 
 def check_same(one, other, within):
-    """Weights, moments, state and metrics of two runs, up to the order of summation."""
+    """Compare weights, moments, state and metrics of two runs, up to the order of summation."""
     a, b = (load_checkpoint(RunFolder(out).steps()[-1]) for out in (one, other))
     for x, y in ((a.model, b.model), (a.optimizer, b.optimizer)):
         assert x.keys() == y.keys()
@@ -95,31 +97,31 @@ def check_same(one, other, within):
             assert y[name] == (pytest.approx(x[name], rel=within) if isinstance(x[name], float) else x[name]), name
 
 
-def test_ranks_train_what_one_process_trains(text, tmp_path):
-    """One test, so that processes which share out the tests start mpirun once."""
+def test_several_ranks_train_like_one_process(text, tmp_path):
+    """A single test, so that parallel test runners launch mpirun only once."""
     distributed_jobs.needs_mpi()
-    worked(text, tmp_path)
-    assert len(list((tmp_path / "laws").iterdir())) == 2 + 3 + 4, "sums in the order of ranks, things as given"
+    run_all(text, tmp_path)
+    assert len(list((tmp_path / "worlds").iterdir())) == 2 + 3 + 4, "every rank has checked its world"
     for ranks in (2, 3, 4):
         for precision, within in PRECISE.items():
             check_same(tmp_path / f"{precision}-1", tmp_path / f"{precision}-{ranks}", within)
         check_same(tmp_path / "float64-1", tmp_path / f"sharded-{ranks}", PRECISE["float64"])
-    assert outcome(tmp_path / "again") == outcome(tmp_path / "float32-3"), "a run repeats bit for bit"
-    check_same(tmp_path / "alone", tmp_path / "changing", PRECISE["float64"])  # of 4, 2 and 3 ranks in turn
+    assert outcome(tmp_path / "again") == outcome(tmp_path / "float32-3"), "runs are deterministic"
+    check_same(tmp_path / "alone", tmp_path / "changing", PRECISE["float64"])  # on 4, 2 and 3 ranks in turn
     model, tokenizer, _ = load_model(tmp_path / "again", "translation")
-    alone = [[list(one) for one in line] for line in translate_lines(model, tokenizer, LINES, n_best=2)]
-    found = [json.loads((tmp_path / "translated" / str(rank)).read_text()) for rank in range(3)]
-    assert found[0] == found[1] == found[2] and len(found[0]) == len(LINES)
-    for ours, theirs in zip(found[0], alone, strict=True):
+    expected = [[list(one) for one in line] for line in translate_lines(model, tokenizer, LINES, n_best=2)]
+    by_rank = [json.loads((tmp_path / "translated" / str(rank)).read_text()) for rank in range(3)]
+    assert by_rank[0] == by_rank[1] == by_rank[2] and len(by_rank[0]) == len(LINES)
+    for ours, theirs in zip(by_rank[0], expected, strict=True):
         assert [text for text, _ in ours] == [text for text, _ in theirs]
         assert [score for _, score in ours] == pytest.approx([score for _, score in theirs], abs=1e-5)
     log = (tmp_path / "float32-3" / "log.txt").read_text(encoding="utf-8")
-    assert log.count("12 per update on 3 ranks") == 1 and log.count("done after step 3") == 1, "rank 0 alone writes"
+    assert log.count("12 per update on 3 ranks") == 1 and log.count("done after step 3") == 1, "only rank 0 writes"
     names = [{path.name for path in (tmp_path / f"float32-{ranks}").iterdir()} for ranks in (1, 3)]
     assert names[0] == names[1]
 
 
-def test_a_process_alone_imports_nothing_of_mpi(text, tmp_path):
+def test_a_single_process_does_not_import_mpi(text, tmp_path):
     (tmp_path / "jobs.json").write_text(json.dumps(tables(text, max_steps=1)))
     script = (
         "import json, sys, builtins\n"
@@ -127,11 +129,11 @@ def test_a_process_alone_imports_nothing_of_mpi(text, tmp_path):
         f"train(RunConfig.from_dict(json.load(open({str(tmp_path / 'jobs.json')!r}))), {str(tmp_path / 'run')!r})\n"
         "assert not {'mpi4py', 'concurrent.futures.process'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr
 
 
-def test_without_mpi4py_ranks_are_told_what_to_install(monkeypatch):
+def test_without_mpi4py_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
@@ -144,7 +146,7 @@ def test_without_mpi4py_ranks_are_told_what_to_install(monkeypatch):
 
 
 def test_several_ranks_do_not_read_standard_input(monkeypatch, capsys):
-    monkeypatch.setattr("train.learn.training.join_ranks", lambda: Told(None))
+    monkeypatch.setattr("train.learn.training.join_ranks", lambda: RecordingWorld(None))
     assert main(["translate", "--model", "nowhere"]) == 2
     assert "expected --input FILE on 2 ranks" in capsys.readouterr().err
 
@@ -153,51 +155,51 @@ def test_several_ranks_do_not_read_standard_input(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_rank_that_fails_ends_the_run_in_one_line_and_one_process_goes_on(text, tmp_path, number):
+def test_a_failed_rank_ends_the_run_with_one_line_and_the_run_can_resume(text, tmp_path, number):
     distributed_jobs.needs_mpi()
     out, jobs = tmp_path / "run", tmp_path / "jobs.json"
-    about = some(text, 3, steps=10**6, precision="float64", rank_timeout=5.0, validate_every=10**6)
-    jobs.write_text(json.dumps([("train", 3, {"tables": about, "out": str(out)})]))
-    process = distributed_jobs.started(3, "-m", "tests.helpers.distributed_jobs", jobs)
-    while not RunFolder(out).steps() and process.poll() is None:  # no longer than a rank's own patience
+    config = config_tables(text, 3, steps=10**6, precision="float64", rank_timeout=5.0, validate_every=10**6)
+    jobs.write_text(json.dumps([("train", 3, {"tables": config, "out": str(out)})]))
+    process = distributed_jobs.launch(3, "-m", "tests.helpers.distributed_jobs", jobs)
+    while not RunFolder(out).steps() and process.poll() is None:  # bounded by the timeout of the ranks
         time.sleep(0.05)
-    assert process.poll() is None, distributed_jobs.said(process)
-    os.kill(distributed_jobs.processes(process)[1], number)
-    told = distributed_jobs.said(process)
-    found = re.findall(r"npx-transformer: (rank . of 3 \(.*\)), step \d+: (.*)", told)  # mpirun's own lines are around
-    assert process.returncode and found, told
-    assert found[0][0] == f"rank 1 of 3 ({socket.gethostname()})" and "the run ends" in found[0][1]
+    assert process.poll() is None, distributed_jobs.stderr_of(process)
+    os.kill(distributed_jobs.rank_pids(process)[1], number)
+    errors = distributed_jobs.stderr_of(process)
+    messages = re.findall(r"npx-transformer: (rank . of 3 \(.*\)), step \d+: (.*)", errors)  # among those of mpirun
+    assert process.returncode and messages, errors
+    assert messages[0][0] == f"rank 1 of 3 ({socket.gethostname()})" and "the run ends" in messages[0][1]
     steps = int(RunFolder(out).steps()[-1].name.removeprefix("step-")) + 2
-    of = {"steps": steps, "precision": "float64", "validate_every": 10**6}
-    train_run(RunConfig.from_dict(some(text, 3, **of)), out, resume=True, progress=False)
-    train_run(RunConfig.from_dict(some(text, 1, **of)), tmp_path / "alone", progress=False)
+    changes = {"steps": steps, "precision": "float64", "validate_every": 10**6}
+    train_run(RunConfig.from_dict(config_tables(text, 3, **changes)), out, resume=True, progress=False)
+    train_run(RunConfig.from_dict(config_tables(text, 1, **changes)), tmp_path / "alone", progress=False)
     check_same(tmp_path / "alone", out, 1e-10)
 
 
-# ---- what ranks agree on
+# ---- synchronization of updates
 
 
 @given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 1), st.booleans()), min_size=1, max_size=4))
-def test_the_slowest_rank_says_how_long_and_the_one_that_waited_least_how_much_was_the_networks(others):
-    """Each of `others`: what an update took there, the share of it that was waiting, whether it has heard a signal."""
+def test_an_update_takes_the_time_of_the_slowest_rank_and_the_least_wait_is_the_networks(others):
+    """Each of `others`: the seconds of an update, the fraction of it spent waiting, and whether a signal arrived."""
     world, signals = npx.distributed.World(), Signals(single_process=False)
-    told = [(seconds, seconds * share, heard, []) for seconds, share, heard in others]
-    world.gather = lambda own: [own, *told]
-    agreement = UpdateSync(world, signals, RankNotes(), None)
-    agreement.begin()
-    seconds, network = agreement.end()
-    assert seconds >= max(took for took, *_ in told) and network == 0.0  # this rank has waited for nobody
-    assert signals.stop_requested == any(heard for _, _, heard, _ in told)
-    world.gather = lambda own: [*told]
-    agreement.begin()
-    assert agreement.end() == (max(took for took, *_ in told), min(waited for _, waited, *_ in told))
+    reports = [(seconds, seconds * fraction, signal, []) for seconds, fraction, signal in others]
+    world.gather = lambda report: [report, *reports]
+    sync = UpdateSync(world, signals, RankNotes(), None)
+    sync.begin()
+    seconds, network = sync.end()
+    assert seconds >= max(took for took, *_ in reports) and network == 0.0  # this rank has not waited
+    assert signals.stop_requested == any(signal for _, _, signal, _ in reports)
+    world.gather = lambda report: [*reports]
+    sync.begin()
+    assert sync.end() == (max(took for took, *_ in reports), min(waited for _, waited, *_ in reports))
 
 
-# ---- shares, and buckets
+# ---- work shares and gradient buckets
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=40), st.integers(1, 8))
-def test_every_micro_batch_is_one_ranks_and_no_rank_has_much_more_than_it_must(tokens, ranks):
+def test_every_micro_batch_has_one_rank_and_loads_are_balanced(tokens, ranks):
     shares = balance(tokens, ranks)
     assert sorted(number for share in shares for number in share) == list(range(len(tokens)))
     assert all(share == sorted(share) for share in shares)
@@ -209,14 +211,14 @@ def test_every_micro_batch_is_one_ranks_and_no_rank_has_much_more_than_it_must(t
 
 
 @given(st.lists(st.integers(1, 2), min_size=1, max_size=5), st.integers(5, 9))
-def test_halves_have_numbers_of_their_own(halves, count):
+def test_halves_of_micro_batches_have_unique_numbers(halves, count):
     share = WorkShare(range(len(halves)), count, 10).split(halves)
     assert len(set(share.indices)) == sum(halves) == len(share.indices)
     assert [n % count for n in share.indices] == [i for i, parts in enumerate(halves) for _ in range(parts)]
 
 
-class Told(npx.distributed.World):
-    """A world of two, the other of which has nothing to add; it tells when what was added up."""
+class RecordingWorld(npx.distributed.World):
+    """A world of two ranks, the other of which adds nothing. It records the arrays that are reduced."""
 
     size = 2
 
@@ -230,21 +232,20 @@ class Told(npx.distributed.World):
 
 @settings(max_examples=8)
 @given(st.integers(200, 3000), st.integers(0, 5))
-def test_a_bucket_is_sent_when_backward_adds_no_more_to_it(bytes_of_bucket, seed):
+def test_a_bucket_is_sent_once_its_gradients_are_complete(bytes_of_bucket, seed):
     shape = TransformerConfig(vocab_size=11, d_model=8, d_ff=12, n_heads=2, n_layers=2, dropout=0.0)
     model = Transformer(shape, seed)
     flat = FlatParameters(model)
-    world = Told(flat)
+    world = RecordingWorld(flat)
     reduction = GradientReducer(flat, world, bucket=bytes_of_bucket)
     assert sorted(i for b in reduction.buckets for i in range(b.start, b.stop)) == list(range(flat.grad.size))
     src, tgt = np.array([[5, 6, 2]]), np.array([[1, 4, 2]])
     reduction.begin()
     model.loss(src, tgt).backward(on_leaf_done=reduction.ready)
-    early = len(world.sums)
-    assert early == len(reduction.buckets)  # each parameter is a leaf of the graph
+    assert len(world.sums) == len(reduction.buckets)  # each parameter is a leaf of the graph
     reduction.squared_norm()
     for bucket, sent in zip(reduction.buckets, world.sums, strict=True):
-        assert np.array_equal(sent, flat.grad[bucket])  # nothing was added after it had gone
+        assert np.array_equal(sent, flat.grad[bucket])  # nothing was added after it was sent
     model.encoder[0].gradient_checkpointing = True
     flat.zero_grad()
     world.sums.clear()
@@ -252,25 +253,26 @@ def test_a_bucket_is_sent_when_backward_adds_no_more_to_it(bytes_of_bucket, seed
     assert reduction.ready is None
 
 
-# ---- what each rank keeps
+# ---- sharded optimizer state
 
 
-class Among(npx.distributed.World):
-    """A rank that is a thread among others."""
+class ThreadWorld(npx.distributed.World):
+    """A rank that runs as a thread of this process."""
 
     def __init__(self, rank, table, barrier):
         self.rank, self.size, self.table, self.barrier = rank, len(table), table, barrier
 
-    def gather(self, thing):
-        self.table[self.rank] = thing
+    def gather(self, value):
+        self.table[self.rank] = value
         self.barrier.wait(60)
-        found = list(self.table)
+        values = list(self.table)
         self.barrier.wait(60)
-        return found
+        return values
 
     def reduce_scatter(self, flat, wire_dtype=None):
-        own = self.shard_slice(flat.size)
-        flat[own] = distributed_jobs.summed([other[own] for other in self.gather(flat.copy())], flat.dtype)
+        shard = self.shard_slice(flat.size)
+        shards = [other[shard] for other in self.gather(flat.copy())]
+        flat[shard] = distributed_jobs.sum_in_rank_order(shards, flat.dtype)
         return lambda: None
 
     def all_gather(self, flat, wire_dtype=None):
@@ -282,31 +284,31 @@ class Among(npx.distributed.World):
         return self.all_gather(flat)
 
 
-def of_ranks(size, work):
-    """What `work(world)` gives on each of so many ranks; `npx.distributed.world()` is each one's own."""
-    table, barrier, here = [None] * size, threading.Barrier(size), threading.local()
+def run_ranks(size, work):
+    """Run `work(world)` on each rank and return the results; `npx.distributed.world()` is the rank's world."""
+    table, barrier, thread = [None] * size, threading.Barrier(size), threading.local()
 
-    def one(rank):
-        here.world = Among(rank, table, barrier) if size > 1 else npx.distributed.World()
-        return work(here.world)
+    def run_rank(rank):
+        thread.world = ThreadWorld(rank, table, barrier) if size > 1 else npx.distributed.World()
+        return work(thread.world)
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(size) as pool:
-        patch.setattr(npx.distributed, "world", lambda: here.world)
-        return list(pool.map(one, range(size)))
+        patch.setattr(npx.distributed, "world", lambda: thread.world)
+        return list(pool.map(run_rank, range(size)))
 
 
-def moved(world, precision, shard, start, gradients):
-    """An Update moved on from `start` by gradients (step, rank, P), what it computes with, what is kept of it."""
+def updated(world, precision, shard, start, gradients):
+    """Apply gradients (step, rank, P) to `start`; return the Update, its compute weights, and its saved state."""
     shape = TransformerConfig(vocab_size=11, d_model=4, d_ff=6, n_heads=2, n_layers=1, dropout=0.0)
     section = TrainSection(precision=precision, shard=shard)
-    with ONE_AT_A_TIME:  # what draws the first weights is one in a process
+    with INITIALIZING:  # the initialization is shared by the threads of a process
         model = Transformer(shape, 1)
     update = Update(TASKS["translation"], model, section, RankNotes())
     if start is not None:
         update.load_optimizer_state(start[1])
         update.load_weights(start[0])
-    for of_rank in gradients:
-        parts = of_rank if world.size == 1 else of_rank[world.rank :: world.size]
+    for by_rank in gradients:
+        parts = by_rank if world.size == 1 else by_rank[world.rank :: world.size]
         update.flat.grad[...] = sum(parts[1:], start=parts[0])
         update.gradients.begin()
         update.gradients.squared_norm()
@@ -317,8 +319,8 @@ def moved(world, precision, shard, start, gradients):
 
 @settings(max_examples=6)
 @given(st.data(), st.sampled_from(["float32", "bf16", "fp16"]), st.integers(2, 4), st.booleans())
-def test_each_rank_keeps_its_part_of_what_is_learned_and_all_compute_with_the_same(data, precision, size, small):
-    """Ranks sharded or not, and then others, move weights as one process does; the bits are those of the same sums."""
+def test_sharded_and_unsharded_ranks_update_like_one_process(data, precision, size, small):
+    """Also when sharding and the number of ranks change between updates; all sums are exact, so bits are compared."""
     if precision == "bf16":
         pytest.importorskip("ml_dtypes", reason="bfloat16 in NumPy needs ml_dtypes")
     other = data.draw(st.integers(1, 4))
@@ -326,11 +328,13 @@ def test_each_rank_keeps_its_part_of_what_is_learned_and_all_compute_with_the_sa
     gradients = np.random.default_rng(size).integers(-8, 9, (4, 12, count)).astype("float32")  # sums are exact
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GradientReducer.__init__, "__defaults__", (False, None, 400 if small else BUCKET))
-        ((alone, computed, (weights, state)),) = of_ranks(1, lambda one: moved(one, precision, False, None, gradients))
+        ((alone, computed, (weights, state)),) = run_ranks(
+            1, lambda one: updated(one, precision, False, None, gradients)
+        )
         assert alone.flat.size == count
-        first = of_ranks(size, lambda world: moved(world, precision, True, None, gradients[:2]))
+        first = run_ranks(size, lambda world: updated(world, precision, True, None, gradients[:2]))
         kept = first[0][2]
-        second = of_ranks(other, lambda world: moved(world, precision, other > 2, kept, gradients[2:]))
+        second = run_ranks(other, lambda world: updated(world, precision, other > 2, kept, gradients[2:]))
     for _, own, _ in second:
         assert own.tobytes() == computed.tobytes()
     learned, remembered = second[0][2]

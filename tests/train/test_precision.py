@@ -72,7 +72,7 @@ def test_a_precision_is_two_dtypes_and_a_gemm_mode(gpu):
         assert precision == npx.precision_named(name) and precision.needs_loss_scaling == (name == "fp16")
         low = precision.compute_dtype.itemsize if precision.is_mixed else 0
         assert precision.parameter_bytes == 4 * precision.weight_dtype.itemsize + low
-        assert CUPY.products[-1] == ("float32", products)
+        assert CUPY.compute_types[-1] == ("float32", products)
 
 
 @pytest.mark.parametrize("name", ["tf32", "bf16", "fp16"])
