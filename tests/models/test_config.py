@@ -1,10 +1,13 @@
 """Model configurations (models/config.py, presets.py): parameter counts, and one-line errors."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 
 from models import PRESETS, FlatParameters, Transformer, TransformerConfig
+from models.flops import training_flops
 from tests.helpers.small_models import EOS, PAD, SMALL, V, configs
 
 # Sizes
@@ -202,3 +205,11 @@ def test_lists_and_all_integer_dtypes_are_accepted_as_ids():
     for ids in (GOOD.tolist(), GOOD.astype("int32"), GOOD.astype("uint8"), GOOD.astype("uint16")):
         assert np.array_equal(model(ids, ids).data, expected)
         assert model.loss(ids, ids).item() == model.loss(GOOD, GOOD).item()
+
+
+def test_flops_of_an_architecture_without_a_formula_raise():
+    model = SimpleNamespace(config=SimpleNamespace(architecture="recurrent"))
+    with pytest.raises(
+        ValueError, match="training_flops: expected architecture encoder_decoder or decoder; got 'recur"
+    ):
+        training_flops(model, 1, 1, 1)

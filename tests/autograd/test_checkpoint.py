@@ -1,0 +1,79 @@
+"""Gradient checkpointing (autograd/rematerialize.py): bit-identical gradients with less memory."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import npx
+from autograd import Tensor, checkpoint, no_grad
+from autograd.testing import strategies as s
+from models import FlatParameters, Transformer, TransformerConfig
+from tests.autograd.test_memory import deep, peak_of
+
+
+def leaf(*values):
+    return Tensor(np.array(values, float), requires_grad=True)
+
+
+def gradients(model, batch, gradient_checkpointing):
+    model.enable_gradient_checkpointing(gradient_checkpointing)
+    flat = FlatParameters(model) if not hasattr(model, "flat") else model.flat
+    model.flat = flat
+    flat.zero_grad()
+    with npx.keyed(7, 3):
+        loss = model.loss(*batch, label_smoothing=0.1)
+        loss.backward()
+    return loss.data.tobytes(), flat.grad.tobytes()
+
+
+def test_checkpointed_gradients_are_bit_identical_with_dropout():
+    model, ids = deep(12)
+    assert gradients(model, [ids], True) == gradients(model, [ids], False)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_checkpointed_gradients_are_bit_identical_in_a_transformer(norm):
+    sizes = {"d_model": 16, "d_ff": 32, "n_heads": 2, "n_layers": 3, "attention_dropout": 0.1}
+    with npx.keyed(1, 0):
+        model = Transformer(TransformerConfig(vocab_size=50, norm=norm, **sizes))
+    batch = [np.random.default_rng(i).integers(3, 50, size=(4, 9 + i)) for i in range(2)]
+    assert gradients(model, batch, True) == gradients(model, batch, False)
+
+
+def test_checkpointing_at_least_halves_the_memory_of_twelve_layers():
+    model, ids = deep(12)
+    gradients(model, [ids], False)
+    plain = peak_of(lambda: gradients(model, [ids], False))
+    checkpointed = peak_of(lambda: gradients(model, [ids], True))
+    assert checkpointed <= 0.5 * plain, (checkpointed, plain)
+
+
+@given(s.expressions(), st.booleans())
+def test_any_expression_can_be_checkpointed(expression, nested):
+    f, arrays = expression
+    plain, recomputed = ([Tensor(x.copy(), requires_grad=True) for x in arrays] for _ in range(2))
+    y = f(*plain)
+    z = checkpoint(lambda *xs: checkpoint(f, *xs), *recomputed) if nested else checkpoint(f, *recomputed)
+    assert y.data.tobytes() == z.data.tobytes()
+    y.backward()
+    z.backward()
+    for a, b in zip(plain, recomputed, strict=True):
+        assert (a.grad is None) == (b.grad is None) and (a.grad is None or a.grad.tobytes() == b.grad.tobytes())
+
+
+def test_checkpoint_gives_gradients_to_parameters_without_differentiable_inputs():
+    w = leaf(2.0)
+    checkpoint(lambda x: x * w, Tensor(np.array([5.0]))).sum().backward()
+    assert w.grad.tolist() == [5.0]
+
+
+def test_checkpoint_within_no_grad_and_its_errors():
+    w = leaf(2.0)
+    with no_grad():
+        assert checkpoint(lambda x: x * w, w).node is None
+    with pytest.raises(TypeError, match="checkpoint: expected a function that returns a Tensor; got float"):
+        checkpoint(lambda x: 1.0, w)
+    y = checkpoint(lambda x: x * x, w).sum()
+    with no_grad(), pytest.raises(RuntimeError, match="within no_grad"):
+        y.backward()
