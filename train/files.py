@@ -1,4 +1,4 @@
-"""File access for files that other programs may have damaged or may be writing: checked reads, atomic writes.
+"""Checked reads and atomic writes of files that other programs may damage or write at the same time.
 
 Reading rejects anything but a regular file (a pipe, a device, a folder), so it never blocks and needs no more memory
 than the file's size. JSON that a program reads back carries its own SHA-256 (`seal`), because a flipped bit in a

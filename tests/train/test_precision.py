@@ -126,7 +126,7 @@ def test_gradients_accumulate_in_float32(low):
         (tree.scale * Tensor(np.array([1, 2**-12, 3]).astype(low))).sum().backward()
     assert flat.grad.dtype == "float32" and np.array_equal(tree.scale.grad, np.float32([3, 3 * 2**-12, 9]))
     (tree.scale * Tensor(np.full(3, 2**-10).astype(low))).sum().backward()
-    assert tree.scale.grad[0] == 3 + 2**-10, "neither half has this number"
+    assert tree.scale.grad[0] == 3 + 2**-10, "not representable in bf16 and fp16"
 
 
 @pytest.mark.parametrize("low", LOW)
