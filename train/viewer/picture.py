@@ -6,7 +6,6 @@ matplotlib draws (the extra `draw`), through its Figure alone: no screen, no sta
 import importlib.util
 import io
 import os
-import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from train.errors import UserError
 from train.files import whole, write_text
+from train.text.xml import xml_safe
 
 KINDS = (".png", ".svg")
 COLOURS = "viridis"  # even in lightness, also for eyes that see fewer colours, and printed in grey
@@ -64,11 +64,6 @@ def ticks(axis: Any, places: Sequence[float], labels: Sequence[str], **how: Any)
     plain(*axis.get_ticklabels())
 
 
-def readable(svg: str) -> str:
-    """The picture with the sign for no character where XML 1.0 allows none, so that browsers open it."""
-    return re.sub("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]", "\ufffd", svg)
-
-
 def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
     """Writes the picture and, beside it, its alternative text as NAME.alt.txt; returns the path of that.
 
@@ -84,7 +79,7 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
         drawn = io.BytesIO()
         figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=about)
     with whole(path) as file:
-        file.write(readable(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
+        file.write(xml_safe(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
     write_text(text := beside(path), f"{title}\n\n{alt}\n\n{DRAWN.decode()}{source}.\n")
     return text
 
