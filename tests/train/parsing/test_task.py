@@ -375,7 +375,5 @@ def test_table_4_trains_its_rows(folder, tmp_path, capsys):
         err = capsys.readouterr().err
         assert message in err and err.count("\n") == 1, err
     rows = (tmp_path / "t" / "rows").rglob("*.*")  # finished rows are not changed
-    assert before == {
-        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in rows
-    }  # finished rows are not changed
+    assert before == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in rows}
     assert (tmp_path / "mine" / "test.mrg").read_text() == "my own"
