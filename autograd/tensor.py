@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, Self
 
 import npx
-from npx import Array
-from npx import Registry
+from npx import Array, Registry
 
 OPERATIONS: Registry[Callable[..., Any]] = Registry("operation")
 

@@ -389,9 +389,8 @@ def test_data_own_and_its_error_messages(tmp_path, capfd):
         "16 pairs read, 12 kept; removed: 1 empty, 0 too long, 0 length ratio, 1 not Latin, 2 duplicates"
         in capfd.readouterr().out
     )
-    assert (
-        len((tmp_path / "out/valid.src").read_text().splitlines()) == 15
-    )  # only lines that are empty on both sides are dropped
+    valid = (tmp_path / "out/valid.src").read_text().splitlines()
+    assert len(valid) == 15  # only lines that are empty on both sides are dropped
     for arguments, message in (
         (["data", "wmt15", "--out", "x"], "got 'wmt15'; try wmt14"),
         ([*own, files[0]], "expected both sides of each text"),

@@ -10,10 +10,10 @@ from tests.helpers import trainings
 from tests.helpers.trainings import write_pairs
 from train.cli import main
 from train.run.folder import RunFolder
+from train.tasks.parsing.pictures import draw_tree
 from train.tasks.parsing.trees import Leaf, Tree
+from train.text.xml import xml_safe
 from train.viewer.inspection import source_ids
-from train.viewer.picture import valid_xml
-from train.viewer.trees import draw_tree
 
 text, uninterrupted = trainings.text, trainings.uninterrupted
 NOT_XML = "a\x01b\x1bc\x0cd\ufffee\ud800f"
@@ -134,7 +134,7 @@ def test_info_reports_a_tokenizer_of_another_run(copy, tmp_path, capfd):
 
 
 def test_characters_invalid_in_xml_are_replaced_in_pictures(uninterrupted, tmp_path):
-    assert valid_xml(NOT_XML + "\t\n\x7f\U0001f600") == "a\ufffdb\ufffdc\ufffdd\ufffde\ufffdf\t\n\x7f\U0001f600"
+    assert xml_safe(NOT_XML + "\t\n\x7f\U0001f600") == "a\ufffdb\ufffdc\ufffdd\ufffde\ufffdf\t\n\x7f\U0001f600"
     drawn = [["draw", uninterrupted, what, "--out", tmp_path / f"{what}.svg"] for what in ("heads", "beam")]
     for arguments in (*drawn, ["reproduce", "figures", "--model", uninterrupted, "--out", tmp_path / "figures"]):
         assert main([*map(str, arguments), "--input", f"one {NOT_XML[:-2]} two"]) == 0

@@ -41,10 +41,9 @@ def test_against_a_calculation_by_hand():
     p = estimate_step(8 * BUCKET, 0.25, 3.0, 2, 4, link)
     assert (p.compute, p.reduction, p.library) == (6.0, 22.0, 19.5)
     assert p.exposed == 22 - 2 * (1 - 1 / 6) + 0.5  # overlaps with backward once the first of 6 buckets is ready
-    assert (
-        estimate_step(8 * BUCKET, 0.25, 300.0, 2, 4, link).exposed == 2 * 2.75 + 0.5
-    )  # the last two buckets, of the embedding
-    assert estimate_step(8 * BUCKET, 0.26, 300.0, 2, 4, link).exposed == 3 * 2.75 + 0.5  # and a bit of a third
+    two, three = (estimate_step(8 * BUCKET, late, 300.0, 2, 4, link) for late in (0.25, 0.26))
+    assert two.exposed == 2 * 2.75 + 0.5  # the embedding is in the last two buckets
+    assert three.exposed == 3 * 2.75 + 0.5  # and in a small part of a third
     small = estimate_step(BUCKET / 2, 0.0, 300.0, 1, 4, link)
     assert small.exposed == small.reduction + 0.5  # one bucket waits for the end of backward
 

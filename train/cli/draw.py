@@ -86,6 +86,7 @@ def load_for_search(run: Path, overrides: dict[str, Any]) -> tuple[Any, Any, str
 
 
 def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dict[str, Any]) -> None:
+    """Translate a sentence and draw the attention of all heads."""
     from train.viewer.heads import draw_heads
     from train.viewer.inspection import AXES, inspect, source_ids, translate
 
@@ -100,6 +101,7 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
 
 
 def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any]) -> None:
+    """Translate a sentence and draw its search tree."""
     from models.search.tree import Tree
     from train.viewer.beams import draw_beam
     from train.viewer.inspection import source_ids, translate
@@ -112,6 +114,7 @@ def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any])
 
 
 def draw_curves_of(runs: list[Path], out: Path) -> None:
+    """Draw the metrics of runs over the steps."""
     from train.run.folder import RunFolder
     from train.viewer.curves import by_name, draw_curves, series
 
@@ -132,6 +135,7 @@ def open_corpus(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
 
 
 def draw_memory_of(run: Path, out: Path) -> None:
+    """Draw the memory in use during one update."""
     from train.run.checkpoint import load_with_origin
     from train.tasks import TASKS
     from train.viewer.memory import draw_memory, measure_memory
@@ -146,6 +150,7 @@ def draw_memory_of(run: Path, out: Path) -> None:
 
 
 def draw_roles_of(run: Path, out: Path, sentences: int) -> None:
+    """Draw where the heads look on the validation text, and the effect of ablating each."""
     from train.run.checkpoint import load_with_origin
     from train.viewer.roles import EvaluationText, draw_roles, measure_roles
 

@@ -50,9 +50,9 @@ def parse(
     from train.run.checkpoint import load_model
     from train.tasks.parsing.commands import summarize, write_parses
     from train.tasks.parsing.lexicon import Lexicon
+    from train.tasks.parsing.pictures import attention_over_words, draw_tree
     from train.tasks.parsing.task import parse_gold, parse_stream, read_clean_trees
     from train.viewer.picture import check_path
-    from train.viewer.trees import attention_over_words, draw_tree
 
     use_device(device)
     if input is not None and gold is not None:

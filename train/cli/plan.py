@@ -97,7 +97,7 @@ def plan(
     seconds = tokens / tokens_per_second
     plans = [estimate_step(size, late, seconds, t.accumulate, int(k), used, **wire) for k in counts]
     print(f"gradient     {size / 2**20:,.0f} MiB, of which {100 * late:.0f} % is ready last (the embedding)")
-    print(f"one GPU      {tokens:,} tokens per micro-batch, {t.accumulate} micro-batches per step, "
+    print(f"one GPU      {tokens:,} tokens per micro-batch, train.accumulate {t.accumulate}, "
           f"{tokens_per_second:,.0f} tokens/s; "
           "a step on k GPUs has k times as many tokens")  # fmt: skip
     print(f"link         {used.name if bandwidth is latency is None else 'as given'}: "

@@ -205,7 +205,7 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "score": lambda row: format_score(row),
     "baseline": lambda row: format_score(row["baseline"]) if "baseline" in row else "",
     "difference": lambda row: f"{row['difference']:+.2f}" if "difference" in row else "",
-    "p": lambda row: f"{row['p_value']:.4f}" if "p_value" in row else "",
+    "p-value": lambda row: f"{row['p_value']:.4f}" if "p_value" in row else "",
     "1/2/3/4-grams": lambda row: "/".join(f"{p:.1f}" for p in row.get("precisions", ())),
     "BP": lambda row: f"{row['brevity_penalty']:.3f}" if "brevity_penalty" in row else "",
     "length": lambda row: f"{row['hypothesis_length']}/{row['reference_length']}" if "precisions" in row else "",
@@ -220,7 +220,7 @@ def format_score(row: dict[str, Any]) -> str:
 def print_report(report: dict[str, Any], console: Console | None = None) -> None:
     """Print the report as a table, followed by the use and the signature of each score on lines of their own."""
     console = console or Console(width=WIDTH)  # a narrow terminal wraps the table instead of truncating numbers
-    table = Table(box=None, title=f"{report['lines']:,} lines", title_justify="left", pad_edge=False)
+    table = Table(box=None, title=f"lines: {report['lines']:,}", title_justify="left", pad_edge=False)
     scores = report["scores"].values()
     columns = [name for name in COLUMNS if any(COLUMNS[name](row) for row in scores)]
     if "difference" in columns:  # 80 columns have room for one of the two groups
@@ -230,6 +230,10 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     for row in scores:
         table.add_row(row["name"], *(COLUMNS[name](row) for name in columns))
     console.print(table)
+    if any("confidence" in row for row in scores):
+        console.print("± half width of the 95 % confidence interval (bootstrap)", highlight=False)
+    if "p-value" in columns:
+        console.print("p-value: probability of such a difference between systems of equal quality", highlight=False)
     console.print()
     for row in scores:
         console.print(f"{row['name']}: {row['use']}", soft_wrap=True, highlight=False, markup=False)

@@ -22,7 +22,7 @@ SINGLE_PROCESS = World()
 MAX_LISTED = 100  # pairs of a batch that a message lists
 WINDOW = 1024  # lines read, sorted by length and searched before the first of them is yielded
 CHARACTERS_PER_TOKEN = 16  # characters read per token of a batch: about four batches per window
-MIN_TOKENS = 16  # minimum cost of a sentence with a beam of 4: for short ones, beam x V probabilities dominate
+MIN_TOKENS = 16  # minimum cost of a sentence with a beam of 4: the probabilities (beam, V) outweigh a short source
 
 
 class Pairs(Task[Corpus, Batch]):

@@ -6,7 +6,6 @@ Uses matplotlib (the extra `draw`) through its Figure class only, so it needs no
 import importlib.util
 import io
 import os
-import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from train.errors import UserError
 from train.files import atomic_write, write_text
+from train.text.xml import xml_safe
 
 KINDS = (".png", ".svg")
 COLORMAP = "viridis"  # perceptually uniform, safe for color-blind readers and in grayscale
@@ -68,11 +68,6 @@ def set_ticks(axis: Any, places: Sequence[float], labels: Sequence[str], **optio
     plain_text(*axis.get_ticklabels())
 
 
-def valid_xml(svg: str) -> str:
-    """Replace characters that XML 1.0 forbids by U+FFFD, so that browsers open the file."""
-    return re.sub("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]", "\ufffd", svg)
-
-
 def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
     """Write the picture and its alternative text (NAME.alt.txt next to it); return the path of the latter.
 
@@ -88,7 +83,7 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
         drawn = io.BytesIO()
         figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=about)
     with atomic_write(path) as file:
-        file.write(valid_xml(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
+        file.write(xml_safe(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
     write_text(text := alt_text_path(path), f"{title}\n\n{alt}\n\n{SOURCE_LINE.decode()}{source}.\n")
     return text
 

@@ -18,10 +18,10 @@ from train.run.folder import RunFolder
 from train.tasks.pairs import pad_sources
 from train.tasks.parsing.constrained import ConstrainedParser
 from train.tasks.parsing.linearize import linearize, tree_from_tokens
+from train.tasks.parsing.pictures import attention_over_words, draw_tree
 from train.tasks.parsing.task import GreedyF1, parse_stream, read_clean_trees
 from train.tasks.parsing.tokenizer import KINDS, TreeTokenizer, shape
 from train.tasks.parsing.trees import Leaf, Tree, read_trees, write_tree
-from train.viewer.trees import attention_over_words, draw_tree
 
 NOUNS, VERBS = ["cat", "dog", "mat"], ["sat", "ran"]
 TREES = [
@@ -375,7 +375,5 @@ def test_table_4_trains_its_rows(folder, tmp_path, capsys):
         err = capsys.readouterr().err
         assert message in err and err.count("\n") == 1, err
     rows = (tmp_path / "t" / "rows").rglob("*.*")  # finished rows are not changed
-    assert before == {
-        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in rows
-    }  # finished rows are not changed
+    assert before == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in rows}
     assert (tmp_path / "mine" / "test.mrg").read_text() == "my own"

@@ -88,10 +88,12 @@ class Counts:
 
     @property
     def recall(self) -> float:
+        """Percentage of gold brackets that are predicted."""
         return _percent(self.matched, self.gold)
 
     @property
     def precision(self) -> float:
+        """Percentage of predicted brackets that are in the gold tree."""
         return _percent(self.matched, self.predicted)
 
     @property

@@ -1,0 +1,102 @@
+"""An SVG picture of a parse: the tree over its words and, below it, the decoder's attention to the words.
+
+In the lower part, column w is a word and row t a token of the tree. The darker a cell, the more attention the word gets
+when the token is predicted (last layer, mean of heads, sum over the subwords of a word). A row sums to 1, including the
+last column, the end of the sentence.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+from xml.sax.saxutils import escape
+
+import numpy as np
+
+from train.tasks.parsing.linearize import linearize
+from train.tasks.parsing.tokenizer import TreeTokenizer
+from train.tasks.parsing.trees import Leaf, Tree, walk
+from train.text.xml import xml_safe
+
+# Pixels: width of a letter, height of a tree level and of a row, margin.
+CHARACTER, LEVEL, ROW, MARGIN = 7.5, 36, 15, 12
+FONT = "font-family='monospace' font-size='12' text-anchor='middle'"
+
+
+def attention_over_words(model: Any, tokenizer: TreeTokenizer, tree: Tree) -> tuple[list[str], Any]:
+    """Return the T tokens of a tree, end included, and their attention (T, W + 1) to the W words and the end token.
+
+    W is smaller than the number of words if the model truncates the sentence.
+    """
+    words, config = tree.words(), model.config
+    subwords = tokenizer.encode_batch(words)
+    sizes = [len(ids) for ids in subwords if ids]
+    src = [*(i for ids in subwords for i in ids), config.eos_id]
+    tgt = [config.bos_id, *tokenizer.encode_trees([tree])[0]]
+    longest = model.max_length or max(len(src), len(tgt))
+    maps = model.attention_maps(np.array([src[:longest]]), np.array([tgt[:longest]]))
+    weights = maps[-1][0].mean(axis=0)  # (T, S)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    tokens = [*linearize(tree, tokenizer.tags), "end"]
+    return tokens[: len(weights)], np.add.reduceat(weights, starts[starts < weights.shape[1]], axis=1)
+
+
+def draw_tree(tree: Tree, tokens: Sequence[str], attention: Any) -> str:
+    """Return the picture; `tokens` and `attention` are those of `attention_over_words`."""
+    words = tree.words()
+    widths = [CHARACTER * max(len(word) + 2, 6) for word in [*words, "end"]]
+    label_width = CHARACTER * max(len(token) + 2 for token in tokens)
+    edges = np.concatenate([[0.0], np.cumsum(widths)]) + MARGIN + label_width
+    centres = (edges[:-1] + edges[1:]) / 2
+    elements, depth = _tree_elements(tree, centres)
+    top = MARGIN + LEVEL * (depth + 1)
+    for word, x in zip([*words, "end"], centres, strict=True):
+        elements.append(f"<text x='{x:.1f}' y='{top - 8}' {FONT} font-weight='bold'>{escape(word)}</text>")
+    for t, (token, weights) in enumerate(zip(tokens, attention, strict=True)):
+        y = top + ROW * t
+        elements.append(f"<text x='{MARGIN + label_width / 2:.1f}' y='{y + ROW - 4}' {FONT}>{escape(token)}</text>")
+        for x, width, weight in zip(edges, widths, weights, strict=False):
+            if weight >= 0.01:
+                cell = f"x='{x:.1f}' y='{y}' width='{width:.1f}' height='{ROW}'"
+                elements.append(f"<rect {cell} fill='#08519c' fill-opacity='{min(weight, 1):.2f}'/>")
+    size = f"width='{edges[-1] + MARGIN:.0f}' height='{top + ROW * len(tokens) + MARGIN}'"
+    header = f"<svg xmlns='http://www.w3.org/2000/svg' {size}>", "<rect width='100%' height='100%' fill='white'/>"
+    return xml_safe("\n".join([*header, *elements, "</svg>\n"]))
+
+
+def _tree_elements(tree: Tree, centres: Any) -> tuple[list[str], int]:
+    """Return the SVG labels and lines of a tree, and its depth. A constituent is centred over its children."""
+    children: list[list[tuple[float, int]]] = [[]]  # positions of the children of each open constituent
+    levels, elements, n_used = _levels(tree), list[str](), 0
+    depth = max(levels)
+    next_level = iter(levels)
+    open_levels = list[int]()
+    for part in walk(tree):
+        if isinstance(part, Tree):
+            children.append([])
+            open_levels.append(next(next_level))
+        elif isinstance(part, Leaf):
+            x, y = float(centres[n_used]), MARGIN + LEVEL * depth
+            elements.append(f"<text x='{x:.1f}' y='{y - 10}' {FONT} fill='gray'>{escape(part.tag)}</text>")
+            children[-1].append((x, y - 22))
+            n_used += 1
+        else:
+            positions = children.pop()
+            y = MARGIN + LEVEL * open_levels.pop()
+            x = (positions[0][0] + positions[-1][0]) / 2 if positions else 0.0
+            for a, b in positions:  # to the next level and then straight down, so that lines never cross
+                points = f"{x:.1f},{y + 6} {a:.1f},{min(b, y + LEVEL - 10)} {a:.1f},{b}"
+                elements.append(f"<polyline points='{points}' fill='none' stroke='gray'/>")
+            elements.append(f"<text x='{x:.1f}' y='{y + 2}' {FONT}>{escape(part)}</text>")
+            children[-1].append((x, y - 10))
+    return elements, depth
+
+
+def _levels(tree: Tree) -> list[int]:
+    """Return the level of each constituent, from 0 at the root, in the order of opening, then that of the leaves."""
+    levels, depth = [], 0
+    for part in walk(tree):
+        if isinstance(part, Tree):
+            levels.append(depth)
+            depth += 1
+        elif isinstance(part, str):
+            depth -= 1
+    return [*levels, max(levels) + 1]

@@ -1,0 +1,10 @@
+"""Sanitizing of text for XML, which SVG pictures are written in."""
+
+import re
+
+_INVALID = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+
+
+def xml_safe(text: str) -> str:
+    """Replace the characters that XML 1.0 does not allow by U+FFFD, so that browsers accept the text."""
+    return _INVALID.sub("\ufffd", text)
