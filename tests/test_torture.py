@@ -21,7 +21,6 @@ PARTS = {
     "damage": lambda w: damage.damaged(w, 4),
     "fuzz": lambda w: fuzz.fuzzed(w, 60),
 }
-SLOW = ("writes", "pairs", "interrupts")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -43,7 +42,7 @@ def workspace(tmp_path_factory, failures):
     return runs.Workspace(tmp_path_factory.mktemp("torture"), failures.append)
 
 
-@pytest.mark.parametrize("part", [pytest.param(p, marks=pytest.mark.slow if p in SLOW else ()) for p in PARTS])
+@pytest.mark.parametrize("part", PARTS)
 def test_some_cases_of_each_part_are_right(part, workspace, failures):
     failures.clear()
     words, right, count = PARTS[part](workspace)

@@ -1,4 +1,4 @@
-"""Right functions, as newcomers write them: composed of operations, or with a gradient by hand."""
+"""Correct functions of first-time users, composed of operations or with a handwritten gradient."""
 
 import math
 
@@ -8,12 +8,12 @@ from autograd import differentiable
 from autograd import operations as ops
 from tests.user_code.base import right
 
-# Softmax and its relatives
+# Softmax
 
 
 @right()
 def logsumexp(x):
-    """log sum exp over the last axis, its maximum taken out as a constant [softmax]."""
+    """log-sum-exp over the last axis; the maximum is subtracted as a constant [softmax]."""
     m = x.data.max(axis=-1, keepdims=True)
     return ops.log(ops.exp(x - m).sum(axis=-1, keepdims=True)) + m
 
@@ -27,7 +27,7 @@ def log_softmax(x):
 @right()
 @differentiable
 def softmax(x):
-    """Softmax by hand [softmax]."""
+    """Softmax with a handwritten gradient [softmax]."""
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     y = e / e.sum(axis=-1, keepdims=True)
     return y, lambda g: (y * (g - (g * y).sum(axis=-1, keepdims=True)),)
@@ -45,33 +45,33 @@ def cold_softmax(x):
 @right()
 @differentiable
 def leaky_relu(x):
-    """Leaky ReLU by hand [activation]."""
+    """Leaky ReLU with a handwritten gradient [activation]."""
     slope = np.where(x > 0, 1, 0.1).astype(x.dtype)
     return x * slope, lambda g: (g * slope,)
 
 
 @right()
 def leaky_relu_composed(x):
-    """Leaky ReLU from the larger of two [activation]."""
+    """Leaky ReLU as a maximum [activation]."""
     return ops.maximum(x, x * 0.1)
 
 
 @right()
 def elu(x):
-    """ELU, its exponential kept from positive numbers; at 0 the straight side has the gradient [activation]."""
+    """ELU; the exponential sees no positive numbers, and the gradient at 0 is that of the linear side [activation]."""
     return ops.where(x.data >= 0, x, ops.exp(ops.minimum(x, 0.0)) - 1)
 
 
 @right()
 def gelu(x):
-    """GELU with the hyperbolic tangent [activation]."""
+    """GELU, tanh approximation [activation]."""
     return x * 0.5 * (ops.tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1)
 
 
 @right()
 @differentiable
 def gelu_erf(x):
-    """GELU with the error function, by hand [activation]."""
+    """GELU with the error function and a handwritten gradient [activation]."""
     cdf = (0.5 * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2)))).astype(x.dtype)
     return x * cdf, lambda g: (g * (cdf + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)),)
 
@@ -91,7 +91,7 @@ def softplus(x):
 @right()
 @differentiable
 def softplus_by_hand(x):
-    """log(1 + exp(x)) by logaddexp, its gradient by tanh [activation]."""
+    """log(1 + exp(x)) by logaddexp, with the gradient by tanh [activation]."""
     return np.logaddexp(0, x).astype(x.dtype), lambda g: (g * (0.5 + 0.5 * np.tanh(x / 2)),)
 
 
@@ -110,13 +110,13 @@ def hard_tanh(x):
 @right()
 @differentiable
 def clip(x):
-    """Clipping by hand, no gradient outside [activation]."""
+    """Clipping with a handwritten gradient, 0 outside [activation]."""
     return np.clip(x, -1, 1), lambda g: (g * ((x >= -1) & (x <= 1)),)
 
 
 @right()
 def soft_threshold(x):
-    """Towards zero by a half [activation]."""
+    """Soft shrinkage by 0.5 [activation]."""
     return ops.relu(x - 0.5) - ops.relu(-x - 0.5)
 
 
@@ -134,7 +134,7 @@ def steep_tanh(x):
 
 @right()
 def soft_sign_of_root(x):
-    """x / sqrt(x^2 + 1e-8): nearly the sign, very steep at 0 [bends]."""
+    """x / sqrt(x^2 + 1e-8): a smooth sign, very steep at 0 [bends]."""
     return x / ops.sqrt(x * x + 1e-8)
 
 
@@ -146,7 +146,7 @@ def smooth_absolute(x):
 
 @right()
 def signed_root(x):
-    """The signed square root, made finite at 0 [bends]."""
+    """Signed square root with a finite gradient at 0 [bends]."""
     return x / ops.sqrt(ops.absolute(x) + 1e-6)
 
 
@@ -167,14 +167,14 @@ def rational(x):
 
 @right()
 def powers(x):
-    """x^2, x^3 and x^1 by the operator [elementary]."""
+    """x^2, x^3 and x^1 by the operator ** [elementary]."""
     return ops.concatenate(x**2, x**3, x**1, axis=-1)
 
 
 @right()
 @differentiable
 def arcsine(x):
-    """arcsin of x clipped to (-1, 1), by hand [elementary]."""
+    """arcsin of x clipped to (-1, 1), with a handwritten gradient [elementary]."""
     inside = np.clip(x, -1 + 1e-3, 1 - 1e-3)
     return np.arcsin(inside), lambda g: (g * (x == inside) / np.sqrt(1 - inside * inside),)
 
@@ -182,7 +182,7 @@ def arcsine(x):
 @right()
 @differentiable
 def angles(x):
-    """The cosine and the sine of each number side by side [elementary]."""
+    """Cosine and sine of each number, concatenated [elementary]."""
     c, s = np.cos(x), np.sin(x)
     n = x.shape[-1]
     return np.concatenate([c, s], axis=-1), lambda g: (g[..., n:] * c - g[..., :n] * s,)
@@ -198,19 +198,19 @@ def logarithm_of_one_and_square(x):
 @right()
 @differentiable
 def signed_logarithm(x):
-    """sign(x) log(1 + |x|) by hand [elementary]."""
+    """sign(x) log(1 + |x|) with a handwritten gradient [elementary]."""
     return np.sign(x) * np.log1p(np.abs(x)), lambda g: (g / (1 + np.abs(x)),)
 
 
 @right()
 def reciprocal(x):
-    """1 / x, of what is not zero [elementary]."""
+    """1 / x for nonzero x [elementary]."""
     return 1 / x
 
 
 @right()
 def logarithm_of_absolute(x):
-    """log |x|, of what is not zero [elementary]."""
+    """log |x| for nonzero x [elementary]."""
     return ops.log(ops.absolute(x))
 
 
@@ -219,14 +219,14 @@ def logarithm_of_absolute(x):
 
 @right()
 def largest(x):
-    """The maximum of each row; equal ones share the gradient [order]."""
+    """Maximum of each row; tied entries share the gradient [order]."""
     return x.max(axis=-1)
 
 
 @right()
 @differentiable
 def largest_by_hand(x):
-    """The maximum of each row; the first of equal ones has the gradient [order]."""
+    """Maximum of each row; the first of tied entries has the gradient [order]."""
     where = x.argmax(axis=-1)[..., None]
 
     def vjp(g):
@@ -253,7 +253,7 @@ def sort(x):
 
 @right()
 def median(x):
-    """The median of each row, from the sorted one [order]."""
+    """Median of each row, by sorting [order]."""
     ordered, n = sort(x), x.shape[-1]
     return (ordered[..., (n - 1) // 2] + ordered[..., n // 2]) * 0.5
 
@@ -274,17 +274,17 @@ def top_two(x):
 
 @right()
 def range_of_row(x):
-    """Maximum less minimum [order]."""
+    """Maximum minus minimum [order]."""
     return x.max(axis=-1) - x.min(axis=-1)
 
 
 @right()
 @differentiable
 def running_maximum(x):
-    """The largest so far, along the row [order]."""
+    """Cumulative maximum along the row [order]."""
     y = np.maximum.accumulate(x, axis=-1)
     places = np.broadcast_to(np.arange(x.shape[-1]), x.shape)
-    where = np.maximum.accumulate(np.where(x == y, places, 0), axis=-1)  # the last that is as large
+    where = np.maximum.accumulate(np.where(x == y, places, 0), axis=-1)  # index of the latest maximum
 
     def vjp(g):
         gx = np.zeros_like(x)
@@ -301,26 +301,26 @@ def running_maximum(x):
 @right()
 @differentiable
 def rounded(x):
-    """The nearest whole number [stairs]."""
+    """Rounding to the nearest integer [stairs]."""
     return np.round(x), lambda g: (np.zeros_like(g),)
 
 
 @right()
 @differentiable
 def floored(x):
-    """The whole number below [stairs]."""
+    """Floor [stairs]."""
     return np.floor(x), lambda g: (np.zeros_like(g),)
 
 
 @right()
 @differentiable
 def quantised(x):
-    """The nearest sixteenth [stairs]."""
+    """Rounding to the nearest sixteenth [stairs]."""
     return np.round(x * 16) / 16, lambda g: (np.zeros_like(g),)
 
 
 @right()
 @differentiable
 def fraction(x):
-    """What is above the whole number below [stairs]."""
+    """Fractional part, x - floor(x) [stairs]."""
     return x - np.floor(x), lambda g: (g.copy(),)

@@ -1,4 +1,4 @@
-"""Right functions of whole arrays, as newcomers write them: sums, places, products, lengths, losses."""
+"""Correct array functions of first-time users: sums, indexing, products, norms, losses."""
 
 import math
 
@@ -15,19 +15,19 @@ from tests.user_code.right import log_softmax, softmax, softplus_by_hand
 @right()
 @differentiable
 def cumulative_sum(x):
-    """Sums so far [along]."""
+    """Cumulative sum [along]."""
     return np.cumsum(x, axis=-1), lambda g: (np.flip(np.cumsum(np.flip(g, -1), axis=-1), -1),)
 
 
 @right()
 def cumulative_sum_by_matrix(x):
-    """Sums so far, as a product with a triangle of ones [along]."""
+    """Cumulative sum as a matmul with a triangular matrix of ones [along]."""
     return x @ Tensor(np.triu(np.ones((x.shape[-1], x.shape[-1]))).astype(x.dtype))
 
 
 @right()
 def cumulative_product(x):
-    """Products so far, one multiplication after the other [along]."""
+    """Cumulative product, one multiplication at a time [along]."""
     products = [x[..., 0]]
     for i in range(1, x.shape[-1]):
         products.append(products[-1] * x[..., i])
@@ -37,7 +37,7 @@ def cumulative_product(x):
 @right()
 @differentiable
 def product(x):
-    """The product of each row; its gradient from the products before and after, which zeros do not hurt [along]."""
+    """Product of each row; its gradient from prefix and suffix products, correct for zeros [along]."""
     ones = np.ones_like(x[..., :1])
     before = np.cumprod(np.concatenate([ones, x[..., :-1]], axis=-1), axis=-1)
     after = np.flip(np.cumprod(np.flip(np.concatenate([x[..., 1:], ones], axis=-1), -1), axis=-1), -1)
@@ -46,7 +46,7 @@ def product(x):
 
 @right((2, 5, 3))
 def moving_average(x):
-    """An exponential moving average along the steps [along]."""
+    """Exponential moving average along the steps [along]."""
     steps = [x[:, 0]]
     for t in range(1, x.shape[1]):
         steps.append(steps[-1] * 0.9 + x[:, t] * 0.1)
@@ -55,36 +55,36 @@ def moving_average(x):
 
 @right((2, 5, 3))
 def differences(x):
-    """Each step less the one before [along]."""
+    """Difference of consecutive steps [along]."""
     return x[:, 1:] - x[:, :-1]
 
 
 @right()
 def straight_sum(x):
-    """The sum of everything [along]."""
+    """Sum of all entries [along]."""
     return x.sum()
 
 
 @right()
 def standardised(x):
-    """Everything less its mean, over its deviation [along]."""
+    """All entries standardized together [along]."""
     centred = x - x.mean()
     return centred / ops.sqrt((centred * centred).mean() + 1e-5)
 
 
-# Places
+# Indexing
 
 
 @right(second=lambda rng, x: rng.integers(0, len(x), size=7))
 def gather(x, index):
-    """Rows picked by number, some several times [places]."""
+    """Rows selected by index, some repeatedly [places]."""
     return x[index]
 
 
 @right(second=ids(3))
 @differentiable
 def scatter_add(x, index):
-    """Rows added up in three places [places]."""
+    """Rows summed into three segments [places]."""
     y = np.zeros((3, *x.shape[index.ndim :]), x.dtype)
     np.add.at(y, index, x)
     return y, lambda g: (g[index],)
@@ -92,7 +92,7 @@ def scatter_add(x, index):
 
 @right((2, 5, 3), second=lambda rng, x: rng.random(x.shape[:2]) < 0.7)
 def mean_of_real(x, mask):
-    """The mean over the steps that are real, if any [places]."""
+    """Mean over unmasked steps, 0 if there are none [places]."""
     m = mask[..., None].astype(x.dtype)
     return (x * m).sum(axis=1) / np.maximum(m.sum(axis=1), 1)
 
@@ -100,47 +100,47 @@ def mean_of_real(x, mask):
 @right((2, 5, 3))
 @differentiable
 def pad(x):
-    """One zero before and two behind, along the steps [places]."""
+    """Padding along the steps: one zero before, two after [places]."""
     return np.pad(x, ((0, 0), (1, 2), (0, 0))), lambda g: (g[:, 1 : g.shape[1] - 2],)
 
 
 @right()
 def roll(x):
-    """Moved on by one place, around the end [places]."""
+    """Roll by one position [places]."""
     return ops.concatenate(x[..., -1:], x[..., :-1], axis=-1)
 
 
 @right()
 def flip(x):
-    """Back to front [places]."""
+    """Reversal [places]."""
     return x[..., ::-1]
 
 
 @right((2, 5, 3))
 def transposed(x):
-    """The last axis first [places]."""
+    """Last axis moved to the front [places]."""
     return x.transpose(2, 0, 1)
 
 
 @right()
 def both_signs(x):
-    """relu(x) beside relu(-x) [places]."""
+    """relu(x) and relu(-x), concatenated [places]."""
     return ops.concatenate(ops.relu(x), ops.relu(-x), axis=-1)
 
 
 @right()
 @differentiable
 def repeat(x):
-    """Each number three times [places]."""
+    """Each entry repeated three times [places]."""
     return np.repeat(x, 3, axis=-1), lambda g: (g.reshape(*x.shape, 3).sum(axis=-1),)
 
 
-# Products
+# Matrix products
 
 
 @right()
 def outer(x):
-    """Each row times itself, as a matrix [product]."""
+    """Outer product of each row with itself [product]."""
     return x.reshape(*x.shape, 1) * x.reshape(*x.shape[:-1], 1, x.shape[-1])
 
 
@@ -153,7 +153,7 @@ def gram(x):
 
 @right()
 def inverse_of_gram(x):
-    """(x^T x / n + 1)^-1, its inverse by hand [product]."""
+    """(x^T x / n + 1)^-1 with a handwritten gradient of the inverse [product]."""
     return inverse(x.transpose() @ x * (1 / x.shape[0]) + np.eye(x.shape[1], dtype=x.dtype))
 
 
@@ -163,7 +163,7 @@ def inverse(a):
     return y, lambda g: (-y.T @ g @ y.T,)
 
 
-# Lengths and distances
+# Norms and distances
 
 
 @right()
@@ -175,7 +175,7 @@ def unit_length(x):
 @right()
 @differentiable
 def unit_length_by_hand(x):
-    """x over its length, which is at least 1e-3 [length]."""
+    """x divided by its norm, which is clamped to at least 1e-3 [length]."""
     length = np.sqrt((x * x).sum(axis=-1, keepdims=True))
     over = np.maximum(length, 1e-3)
     y = x / over
@@ -184,7 +184,7 @@ def unit_length_by_hand(x):
 
 @right()
 def cosine_similarity(x):
-    """The cosine of every row with the first, with a guard in the denominator [length]."""
+    """Cosine similarity of every row with the first, with an epsilon in the denominator [length]."""
     first = x[:1]
     lengths = ops.sqrt((x * x).sum(axis=-1) + 1e-8) * ops.sqrt((first * first).sum(axis=-1) + 1e-8)
     return (x * first).sum(axis=-1) / lengths
@@ -192,7 +192,7 @@ def cosine_similarity(x):
 
 @right()
 def distances(x):
-    """The distances of all pairs of rows, with a guard for the same ones [length]."""
+    """Pairwise distances of rows, with an epsilon for equal rows [length]."""
     apart = x.reshape(len(x), 1, -1) - x.reshape(1, len(x), -1)
     return ops.sqrt((apart * apart).sum(axis=-1) + 1e-6)
 
@@ -209,14 +209,14 @@ def radial_basis(x):
 
 @right(second=ids(6), fixed=True)
 def guarded_likelihood(x, targets):
-    """-log(p + eps) of the target [loss]."""
+    """-log(p + eps) of the target class [loss]."""
     p = softmax(x)[np.arange(len(targets)), targets]
     return -ops.log(p + 1e-9).mean()
 
 
 @right(second=ids(6), fixed=True)
 def smoothed_cross_entropy(x, targets):
-    """Cross entropy with a tenth of the mass spread over all [loss]."""
+    """Cross entropy with label smoothing 0.1 [loss]."""
     n = x.shape[-1]
     q = (0.9 * (targets[:, None] == np.arange(n)) + 0.1 / n).astype(x.dtype)
     return -(log_softmax(x) * q).sum(axis=-1).mean()
@@ -231,7 +231,7 @@ def hinge(x, signs):
 @right()
 @differentiable
 def huber(x):
-    """x^2 / 2 up to 1, then straight, by hand [loss]."""
+    """Huber loss with a handwritten gradient [loss]."""
     a = np.abs(x)
     return np.where(a < 1, x * x / 2, a - 0.5), lambda g: (g * np.clip(x, -1, 1),)
 
@@ -245,13 +245,13 @@ def binary_cross_entropy(x, targets):
 
 @right()
 def focal(x):
-    """(1 - p)^2 -log p with p = sigmoid(x) [loss]."""
+    """Focal loss -(1 - p)^2 log p with p = sigmoid(x) [loss]."""
     return ((1 - ops.sigmoid(x)) ** 2 * softplus_by_hand(-x)).mean()
 
 
 @right(second=lambda rng, x: rng.normal(size=x.shape))
 def divergence(x, y):
-    """KL of two softmaxes [loss]."""
+    """KL divergence of two softmax distributions [loss]."""
     log_p, log_q = log_softmax(x), log_softmax(y)
     return (ops.exp(log_p) * (log_p - log_q)).sum(axis=-1)
 
@@ -265,20 +265,20 @@ def entropy(x):
 
 @right()
 def log_cosh(x):
-    """log cosh x, without an overflow [loss]."""
+    """log cosh x without overflow [loss]."""
     a = ops.absolute(x)
     return a + ops.log(ops.exp(a * -2) + 1) - math.log(2)
 
 
 @right()
 def pinball(x):
-    """The loss of the quantile 0.9 [loss]."""
+    """Quantile loss for 0.9 [loss]."""
     return ops.maximum(x * 0.9, x * -0.1).sum(axis=-1)
 
 
 @right()
 def contrastive(x):
-    """Each row shall be most alike to itself moved a little, among all rows of the batch [loss]."""
+    """Contrastive loss: each row should be most similar to its perturbed copy [loss]."""
     z = unit_length(x)
     likeness = z @ unit_length(x * 0.5 + 0.1).transpose() * 5
     here = np.arange(len(x))
@@ -287,14 +287,14 @@ def contrastive(x):
 
 @right()
 def triplet(x):
-    """The first row shall be nearer to the second than to any other, by a margin [loss]."""
+    """Triplet loss: the first row should be closer to the second than to any other, by a margin [loss]."""
     d = distances(x)
     return ops.relu(d[0, 1:2] - d[0, 2:] + 0.2).sum()
 
 
 @right()
 def total_variation(x):
-    """The sum of |differences| of neighbours [loss]."""
+    """Total variation: sum of |differences| of neighbours [loss]."""
     return ops.absolute(x[:, 1:] - x[:, :-1]).sum()
 
 
@@ -302,14 +302,14 @@ def total_variation(x):
 
 
 def regular(rng, shape):
-    """A square matrix far from a singular one."""
+    """Return a well-conditioned square matrix."""
     return rng.normal(size=(shape[-1], shape[-1])) + 3 * np.eye(shape[-1])
 
 
 @right((3, 3), first=regular, second=lambda rng, x: rng.normal(size=(len(x), 2)))
 @differentiable
 def solve(a, b):
-    """The solution of a x = b, its gradient by a's transpose [matrix]."""
+    """Solution of a x = b; its gradient solves with a transposed [matrix]."""
     x = np.linalg.solve(a, b)
 
     def vjp(g):
@@ -322,19 +322,19 @@ def solve(a, b):
 @right((3, 3), first=regular)
 @differentiable
 def inverse(a):
-    """The inverse of a matrix [matrix]."""
+    """Inverse of a matrix [matrix]."""
     y = np.linalg.inv(a)
     turned = np.swapaxes(y, -1, -2)
     return y, lambda g: (-turned @ g @ turned,)
 
 
-# For masks, places and shapes other than the given ones too
+# Masks, indices and broadcasting
 
 
 @right(second=lambda rng, x: rng.random(x.shape) < 0.6)
 @differentiable
 def masked_mean(x, mask):
-    """The mean of what a mask leaves, 0 of nothing [masks]."""
+    """Mean of the unmasked entries, 0 if there are none [masks]."""
     n = np.maximum(mask.sum(), 1).astype(x.dtype)
     return (x * mask).sum() / n, lambda g: (g * mask / n, None)
 
@@ -342,7 +342,7 @@ def masked_mean(x, mask):
 @right(second=lambda rng, x: rng.normal(size=x.shape))
 @differentiable
 def product_repeated(a, b):
-    """a b, whichever is repeated [masks]."""
+    """a b with broadcasting of either [masks]."""
 
     def fitted(g, x):
         g = g.sum(axis=tuple(range(g.ndim - x.ndim)))
@@ -354,7 +354,7 @@ def product_repeated(a, b):
 @right((5, 3), second=lambda rng, x: rng.integers(0, len(x), size=4))
 @differentiable
 def rows_from_the_end(x, index):
-    """Rows by their number, below 0 from the end [places]."""
+    """Rows by index, negative ones from the end [places]."""
 
     def vjp(g):
         gx = np.zeros_like(x)

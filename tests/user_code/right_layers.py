@@ -1,4 +1,4 @@
-"""Right layers, as newcomers write them: norms, buffers, random numbers of every origin."""
+"""Correct layers of first-time users: normalization, buffers, random numbers from various generators."""
 
 import random
 
@@ -13,12 +13,12 @@ from tests.user_code.base import right, weights
 from tests.user_code.right import log_softmax
 from tests.user_code.right_arrays import unit_length
 
-# Normalisation
+# Normalization
 
 
 @right()
 class BatchNorm(Module):
-    """Statistics of the batch in training, running ones in evaluation [normalisation]."""
+    """Batch norm: batch statistics in training, running statistics in evaluation [normalisation]."""
 
     def __init__(self, n):
         self.gain, self.bias = Parameter(np.ones(n, "float32")), Parameter(np.zeros(n, "float32"))
@@ -51,7 +51,7 @@ def batch_norm(x, gain, bias, eps=1e-5):
 
 @right()
 class BatchNormByHand(Module):
-    """Batch norm with its gradient by hand; running statistics written in place [normalisation]."""
+    """Batch norm with a handwritten gradient; running statistics updated in place [normalisation]."""
 
     def __init__(self, n):
         self.gain, self.bias = Parameter(np.ones(n)), Parameter(np.zeros(n))
@@ -68,7 +68,7 @@ class BatchNormByHand(Module):
 
 @right((2, 5, 3))
 class LayerNorm(Module):
-    """Layer norm from small operations [normalisation]."""
+    """Layer norm composed of elementary operations [normalisation]."""
 
     def __init__(self, n):
         self.gain, self.bias = Parameter(np.ones(n)), Parameter(np.zeros(n))
@@ -91,7 +91,7 @@ class RMSNorm(Module):
 
 @right((2, 4, 6), fixed=True)
 class GroupNorm(Module):
-    """Each of two groups of channels over its channels and positions [normalisation]."""
+    """Group norm with two groups of channels [normalisation]."""
 
     def __init__(self, n):
         self.gain, self.bias = Parameter(np.ones(n)), Parameter(np.zeros(n))
@@ -105,7 +105,7 @@ class GroupNorm(Module):
 
 @right((2, 5, 3))
 class InstanceNorm(Module):
-    """Each channel of each example over its positions [normalisation]."""
+    """Instance norm: each channel of each example over its positions [normalisation]."""
 
     def __init__(self, n):
         self.gain = Parameter(np.ones(n))
@@ -117,7 +117,7 @@ class InstanceNorm(Module):
 
 @right()
 class WeightNorm(Module):
-    """A linear map whose columns have learned lengths [normalisation]."""
+    """Weight norm: a linear map whose columns have learned norms [normalisation]."""
 
     def __init__(self, n):
         self.v, self.length = weights(n, 5), Parameter(np.ones(5))
@@ -128,7 +128,7 @@ class WeightNorm(Module):
 
 @right()
 class SpectralNorm(Module):
-    """A matrix over its largest singular value, as the vectors of the calls before tell it [buffers]."""
+    """Spectral norm: a matrix divided by its largest singular value, by power iteration across calls [buffers]."""
 
     def __init__(self, n):
         self.w, self.u = weights(n, 5), np.ones(n) / n**0.5
@@ -144,12 +144,12 @@ class SpectralNorm(Module):
         return x @ (self.w / (ops.sqrt((u @ self.w * v).sum() ** 2 + 1e-6)))
 
 
-# Buffers that have a part in training too
+# Buffers that training uses as well
 
 
 @right()
 class Centred(Module):
-    """x less the running mean of the batches before, in training too [buffers]."""
+    """x minus the running mean of earlier batches, in training too [buffers]."""
 
     def __init__(self, n):
         self.mean = np.zeros(n)
@@ -163,7 +163,7 @@ class Centred(Module):
 
 @right()
 class AverageOfWeights(Module):
-    """A linear map; in evaluation with the exponential average of its weights [buffers]."""
+    """Linear map; evaluation uses the exponential moving average of its weights [buffers]."""
 
     def __init__(self, n):
         self.w = weights(n, 4)
@@ -178,7 +178,7 @@ class AverageOfWeights(Module):
 
 @right()
 class WarmUp(Module):
-    """A scale that grows over the first ten calls in training [buffers]."""
+    """A scale that increases over the first ten training calls [buffers]."""
 
     def __init__(self, n):
         self.calls, self.linear = 0, Linear(n, n)
@@ -190,7 +190,7 @@ class WarmUp(Module):
 
 @right()
 class MemoryBank(Module):
-    """Likeness of a batch to the keys of the batch before [buffers]."""
+    """Similarity of a batch to the keys of the previous batch [buffers]."""
 
     def __init__(self, n):
         self.w, self.keys = weights(n, 4), np.eye(4)
@@ -204,7 +204,7 @@ class MemoryBank(Module):
 
 @right((2, 5, 3))
 class StatefulRNN(Module):
-    """A recurrent layer that goes on where the batch before ended [buffers]."""
+    """Recurrent layer that continues from the state of the previous batch [buffers]."""
 
     def __init__(self, n):
         self.w, self.u, self.h = weights(n, 4), weights(4, 4), None
@@ -223,7 +223,7 @@ class StatefulRNN(Module):
 
 @right((2, 5, 3))
 class Positions(Module):
-    """Sines and cosines added to x, from a table that grows when it has to [buffers]."""
+    """Sinusoidal positions from a table that grows on demand [buffers]."""
 
     def __init__(self, n):
         self.table = np.zeros((0, n))
@@ -238,7 +238,7 @@ class Positions(Module):
 
 @right()
 class Lazy(Module):
-    """A linear map that is made when the first x comes [buffers]."""
+    """Linear map whose weights are created at the first call [buffers]."""
 
     def __init__(self, n):
         self.w = None
@@ -251,7 +251,7 @@ class Lazy(Module):
 
 @right()
 class Merged(Module):
-    """A product of two matrices, merged for evaluation, and apart again for training [modes]."""
+    """Product of two matrices, merged in evaluation and separate in training [modes]."""
 
     def __init__(self, n):
         self.a, self.b, self.merged = weights(n, 2), weights(2, n), None
@@ -269,7 +269,7 @@ class Merged(Module):
 
 @right()
 class KeyedDropout(Module):
-    """Dropout of the house's own random numbers [random]."""
+    """Dropout by npx.random [random]."""
 
     def __init__(self, n):
         self.linear = Linear(n, 4)
@@ -283,8 +283,8 @@ class KeyedDropout(Module):
 
 
 @right()
-class HouseDropout(Module):
-    """The Dropout of models between two maps [random]."""
+class LibraryDropout(Module):
+    """models.Dropout between two linear maps [random]."""
 
     def __init__(self, n):
         self.first, self.dropout, self.second = Linear(n, 8, activation="relu"), models.Dropout(0.5), Linear(8, 3)
@@ -295,7 +295,7 @@ class HouseDropout(Module):
 
 @right()
 class GlobalDropout(Module):
-    """Dropout by np.random's global generator [random]."""
+    """Dropout by the global generator of np.random [random]."""
 
     def __init__(self, n):
         self.w = weights(n, 4)
@@ -312,7 +312,7 @@ def dropped(x, keep):
 
 @right()
 class OwnDropout(Module):
-    """Dropout by a generator of its own [random]."""
+    """Dropout by a generator of the layer [random]."""
 
     def __init__(self, n):
         self.w, self.rng = weights(n, 4), np.random.default_rng(0)
@@ -324,7 +324,7 @@ class OwnDropout(Module):
 
 @right()
 class Noise(Module):
-    """A little normal noise by a RandomState of its own, in training [random]."""
+    """Small normal noise in training, by a RandomState of the layer [random]."""
 
     def __init__(self, n):
         self.state = np.random.RandomState(1)
@@ -335,7 +335,7 @@ class Noise(Module):
 
 @right((2, 5, 3))
 class StochasticDepth(Module):
-    """The branch beside x is left out of every other call, by Python's random [random]."""
+    """Stochastic depth: the branch is dropped in half of the calls, by Python's random [random]."""
 
     def __init__(self, n):
         self.linear = Linear(n, n)
@@ -348,7 +348,7 @@ class StochasticDepth(Module):
 
 @right()
 class Variational(Module):
-    """A sample of a normal whose mean and deviation are learned; the mean in evaluation [random]."""
+    """Sample of a normal distribution with learned mean and deviation; the mean in evaluation [random]."""
 
     def __init__(self, n):
         self.mean, self.log_var = Linear(n, 3), Linear(n, 3)
@@ -362,7 +362,7 @@ class Variational(Module):
 
 @right()
 class DropConnect(Module):
-    """A linear map of which weights are left out, by a generator of its own [random]."""
+    """Linear map with dropped weights, by a generator of the layer [random]."""
 
     def __init__(self, n):
         self.w, self.rng = weights(n, 4), np.random.Generator(np.random.PCG64(3))

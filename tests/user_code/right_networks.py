@@ -1,4 +1,4 @@
-"""Right networks and their parts, as newcomers write them: tables, gates, learned activations, tied matrices."""
+"""Correct networks of first-time users and their parts: embeddings, gates, learned activations, tied matrices."""
 
 import math
 
@@ -11,12 +11,12 @@ from tests.user_code.base import ids, right, weights
 from tests.user_code.right import log_softmax, softmax
 from tests.user_code.right_layers import LayerNorm
 
-# Places and gates
+# Embeddings and gates
 
 
 @right(first=lambda rng, shape: rng.integers(0, 7, size=shape))
 class Embedding(Module):
-    """Rows of a table; those of padding (0) are zero [places]."""
+    """Embedding with zero rows for padding (0) [places]."""
 
     def __init__(self, n):
         self.table = weights(7, 5)
@@ -27,7 +27,7 @@ class Embedding(Module):
 
 @right((5, 4), second=ids(3))
 class Classifier(Module):
-    """Two layers and the mean cross entropy of targets [loss]."""
+    """Two layers and the mean cross entropy [loss]."""
 
     def __init__(self, n):
         self.first, self.second = Linear(n, 8), Linear(8, 3)
@@ -39,7 +39,7 @@ class Classifier(Module):
 
 @right()
 class Experts(Module):
-    """Each row to the expert whose gate is the largest, times that gate [gates]."""
+    """Mixture of experts: each row goes to the expert with the largest gate, times that gate [gates]."""
 
     def __init__(self, n):
         self.gate, self.experts = Linear(n, 3), [Linear(n, 4, activation="relu") for _ in range(3)]
@@ -54,7 +54,7 @@ class Experts(Module):
 
 @right()
 class Highway(Module):
-    """A gate between x and what becomes of it [gates]."""
+    """Highway layer: a gate between x and a transformation of x [gates]."""
 
     def __init__(self, n):
         self.gate, self.map = Linear(n, n), Linear(n, n)
@@ -66,7 +66,7 @@ class Highway(Module):
 
 @right()
 class GatedLinear(Module):
-    """One half times the sigmoid of the other [gates]."""
+    """Gated linear unit: one half times the sigmoid of the other [gates]."""
 
     def __init__(self, n):
         self.map = Linear(n, 8)
@@ -78,7 +78,7 @@ class GatedLinear(Module):
 
 @right((2, 5, 4))
 class SqueezeExcite(Module):
-    """Channels scaled by what the mean over the steps says [gates]."""
+    """Squeeze and excitation: channels scaled by a gate on their mean over the steps [gates]."""
 
     def __init__(self, n):
         self.squeeze, self.excite = Linear(n, 2, activation="relu"), Linear(2, n)
@@ -89,7 +89,7 @@ class SqueezeExcite(Module):
 
 @right()
 class ReZero(Module):
-    """x + alpha f(x), alpha 0 at first [gates]."""
+    """x + alpha f(x) with alpha initialized to 0 [gates]."""
 
     def __init__(self, n):
         self.alpha, self.f = Parameter(np.zeros(1)), Linear(n, n)
@@ -100,7 +100,7 @@ class ReZero(Module):
 
 @right()
 class PReLU(Module):
-    """The slope of negative numbers is learned [activation]."""
+    """PReLU: learned slope for negative numbers [activation]."""
 
     def __init__(self, n):
         self.slope = Parameter(np.full(n, 0.25))
@@ -111,7 +111,7 @@ class PReLU(Module):
 
 @right()
 class Maxout(Module):
-    """The largest of three linear maps [activation]."""
+    """Maxout of three linear maps [activation]."""
 
     def __init__(self, n):
         self.map = Linear(n, 12)
@@ -122,7 +122,7 @@ class Maxout(Module):
 
 @right()
 class Temperature(Module):
-    """Softmax at a learned temperature, kept positive by an exponential [positive]."""
+    """Softmax with a learned temperature, positive by an exponential [positive]."""
 
     def __init__(self, n):
         self.log_t = Parameter(np.zeros(()))
@@ -133,7 +133,7 @@ class Temperature(Module):
 
 @right()
 class DirectTemperature(Module):
-    """Softmax at a learned temperature, which must not be 0 [positive]."""
+    """Softmax with a learned temperature, which must not be 0 [positive]."""
 
     def __init__(self, n):
         self.t = Parameter(np.ones(1))
@@ -144,7 +144,7 @@ class DirectTemperature(Module):
 
 @right()
 class Precision(Module):
-    """A normal log-likelihood with learned variances, positive by softplus [positive]."""
+    """Normal log-likelihood with learned variances, positive by softplus [positive]."""
 
     def __init__(self, n):
         self.mean, self.raw = Parameter(np.zeros(n)), Parameter(np.zeros(n))
@@ -157,7 +157,7 @@ class Precision(Module):
 
 @right(first=lambda rng, shape: rng.uniform(0.5, 2, size=shape))
 class Exponent(Module):
-    """x^p of numbers from 0 on with a learned exponent [positive]."""
+    """x^p with a learned exponent, for x >= 0 [positive]."""
 
     def __init__(self, n):
         self.p = Parameter(np.full(n, 2.0))
@@ -168,7 +168,7 @@ class Exponent(Module):
 
 @right((5, 4))
 class Bilinear(Module):
-    """x_i W_k x_i for each k [product]."""
+    """Bilinear form x_i W_k x_i for each k [product]."""
 
     def __init__(self, n):
         self.w = weights(3, n, n)
@@ -180,7 +180,7 @@ class Bilinear(Module):
 
 @right()
 class TiedAutoencoder(Module):
-    """There with W, back with its transpose [tied]."""
+    """Autoencoder that decodes with the transpose of W [tied]."""
 
     def __init__(self, n):
         self.w, self.b = weights(n, 3), Parameter(np.zeros(n))
@@ -191,7 +191,7 @@ class TiedAutoencoder(Module):
 
 @right((3, 4), first=lambda rng, shape: rng.integers(1, 6, size=shape))
 class TiedLanguageModel(Module):
-    """The embedding's table is the projection too; loss of each next token [tied]."""
+    """Next-token loss with the embedding tied to the output projection [tied]."""
 
     def __init__(self, n):
         self.table, self.map = weights(6, 4), Linear(4, 4)
@@ -218,7 +218,7 @@ class DeepNetwork(Module):
 
 @right()
 class Sinusoidal(Module):
-    """sin(30 (x W + b)), as for pictures [bends]."""
+    """sin(30 (x W + b)), as in image representations [bends]."""
 
     def __init__(self, n):
         self.map = Linear(n, 5)

@@ -1,4 +1,4 @@
-"""Right layers of sequences and pictures, as newcomers write them: recurrent, convolution, pooling, attention."""
+"""Correct sequence and image layers of first-time users: recurrent, convolution, pooling, attention."""
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class RNN(Module):
 
 @right((2, 5, 3))
 class GRU(Module):
-    """A gated recurrent unit; its last state [recurrent]."""
+    """Gated recurrent unit; returns its last state [recurrent]."""
 
     def __init__(self, n, hidden=4):
         self.gates, self.new, self.u = Linear(n + hidden, 2 * hidden), Linear(n, hidden), weights(hidden, hidden)
@@ -70,7 +70,7 @@ class LSTM(Module):
 
 @right((2, 7, 3))
 class Convolution(Module):
-    """A convolution of width 3 along the steps, windows by indexing [convolution]."""
+    """Convolution of width 3 along the steps, with windows by indexing [convolution]."""
 
     def __init__(self, n):
         self.w, self.b = weights(3 * n, 4), Parameter(np.zeros(4))
@@ -98,7 +98,7 @@ def strided_convolution(x, w):
 
 @right((2, 7, 3))
 class StridedConvolution(Module):
-    """A convolution along the steps with stride 2, by hand [convolution]."""
+    """Convolution along the steps with stride 2 and a handwritten gradient [convolution]."""
 
     def __init__(self, n):
         self.w = weights(3, n, 4)
@@ -109,7 +109,7 @@ class StridedConvolution(Module):
 
 @differentiable
 def convolution_2d(x, w):
-    """x (B, C, H, W); w (O, C, 3, 3); a border of zeros."""
+    """x (B, C, H, W); w (O, C, 3, 3); zero padding."""
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     columns = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))  # (B, C, H, W, 3, 3)
 
@@ -126,7 +126,7 @@ def convolution_2d(x, w):
 
 @right((2, 2, 4, 5), build=lambda x: Convolution2D(x.shape[1]))
 class Convolution2D(Module):
-    """A 3 x 3 convolution by im2col, by hand [convolution]."""
+    """3 x 3 convolution by im2col with a handwritten gradient [convolution]."""
 
     def __init__(self, n):
         self.w, self.b = weights(3, n, 3, 3), Parameter(np.zeros((3, 1, 1)))
@@ -137,7 +137,7 @@ class Convolution2D(Module):
 
 @right((2, 6, 3))
 class DepthwiseConvolution(Module):
-    """Each channel by itself, causal [convolution]."""
+    """Causal depthwise convolution [convolution]."""
 
     def __init__(self, n):
         self.w = weights(3, n)
@@ -150,7 +150,7 @@ class DepthwiseConvolution(Module):
 
 @right((2, 6, 3))
 def max_pool(x):
-    """The larger of each two steps, an odd one left out [pooling]."""
+    """Maximum of each pair of steps; an odd last step is dropped [pooling]."""
     n = x.shape[1] // 2
     return x[:, : 2 * n].reshape(x.shape[0], n, 2, x.shape[2]).max(axis=2)
 
@@ -158,7 +158,7 @@ def max_pool(x):
 @right((2, 2, 4, 6), fixed=True)
 @differentiable
 def max_pool_2d(x):
-    """2 x 2 maxima by argmax, by hand [pooling]."""
+    """2 x 2 max pooling by argmax with a handwritten gradient [pooling]."""
     b, c, h, w = x.shape
     tiles = x.reshape(b, c, h // 2, 2, w // 2, 2).swapaxes(3, 4).reshape(b, c, h // 2, w // 2, 4)
     where = tiles.argmax(axis=-1)[..., None]
@@ -173,7 +173,7 @@ def max_pool_2d(x):
 
 @right((2, 2, 4, 6), fixed=True)
 def average_pool_2d(x):
-    """2 x 2 means [pooling]."""
+    """2 x 2 average pooling [pooling]."""
     b, c, h, w = x.shape
     return x.reshape(b, c, h // 2, 2, w // 2, 2).mean(axis=(3, 5))
 
@@ -183,7 +183,7 @@ def average_pool_2d(x):
 
 @right((2, 5, 4))
 class Attention(Module):
-    """softmax(q k^T / sqrt(D)) v of one head [attention]."""
+    """Single-head attention softmax(q k^T / sqrt(D)) v [attention]."""
 
     def __init__(self, n):
         self.q, self.k, self.v = weights(n, n), weights(n, n), weights(n, n)
@@ -195,7 +195,7 @@ class Attention(Module):
 
 @right((2, 5, 4))
 class CausalAttention(Module):
-    """Attention that sees nothing later [attention]."""
+    """Causal attention [attention]."""
 
     def __init__(self, n):
         self.qkv, self.n = Linear(n, n, n, n), n
@@ -208,8 +208,8 @@ class CausalAttention(Module):
 
 
 @right((2, 5, 4), fixed=True)
-class HouseAttention(Module):
-    """SelfAttention of models with its defaults, two heads, and layer norm [attention]."""
+class LibraryAttention(Module):
+    """models.SelfAttention with two heads and defaults, and layer norm [attention]."""
 
     def __init__(self, n):
         self.attention, self.norm = models.SelfAttention(n, 2), models.LayerNorm(n)
@@ -220,7 +220,7 @@ class HouseAttention(Module):
 
 @right((2, 5, 4))
 class AttentionPooling(Module):
-    """A weighted mean of the steps, weighted by a learned query [attention]."""
+    """Attention pooling with a learned query [attention]."""
 
     def __init__(self, n):
         self.query = weights(n)

@@ -1,4 +1,4 @@
-"""Wrong functions, as newcomers write them: one wrong formula each, which is wrong nearly everywhere."""
+"""Wrong functions of first-time users: one wrong formula each, wrong almost everywhere."""
 
 import math
 
@@ -14,7 +14,7 @@ from tests.user_code.base import ids, wrong
 @wrong()
 @differentiable
 def softmax_diagonal(x):
-    """Softmax whose Jacobian is its diagonal alone [formula]."""
+    """Softmax with only the diagonal of the Jacobian [formula]."""
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     y = e / e.sum(axis=-1, keepdims=True)
     return y, lambda g: (g * y * (1 - y),)
@@ -23,7 +23,7 @@ def softmax_diagonal(x):
 @wrong((2, 5, 3))
 @differentiable
 def layer_norm_ddof(x):
-    """Standardised rows, whose gradient takes the deviation with n - 1 [formula]."""
+    """Standardized rows; the gradient uses the deviation with n - 1 [formula]."""
     centred = x - x.mean(axis=-1, keepdims=True)
     z = centred / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
 
@@ -37,7 +37,7 @@ def layer_norm_ddof(x):
 @wrong()
 @differentiable
 def unit_length_constant(x):
-    """x over its length, which the gradient takes for a constant [formula]."""
+    """x divided by its norm, which the gradient treats as a constant [formula]."""
     length = np.sqrt((x * x).sum(axis=-1, keepdims=True) + 1e-6)
     return x / length, lambda g: (g / length,)
 
@@ -45,7 +45,7 @@ def unit_length_constant(x):
 @wrong((2, 7, 3))
 @differentiable
 def convolution_not_flipped(x):
-    """Steps weighted by 0.5, 0.3, 0.2; the gradient weighs forwards again [formula]."""
+    """Convolution with 0.5, 0.3, 0.2; the gradient does not flip the kernel [formula]."""
     w = (0.5, 0.3, 0.2)
 
     def along(a):
@@ -58,7 +58,7 @@ def convolution_not_flipped(x):
 @wrong((2, 7, 3))
 @differentiable
 def stride_ignored(x):
-    """The sum of every second step and the next; the gradient forgets the stride [formula]."""
+    """Sum of every second step and the next; the gradient ignores the stride [formula]."""
     n = x.shape[1] // 2
 
     def vjp(g):
@@ -73,7 +73,7 @@ def stride_ignored(x):
 @wrong((2, 6, 3), fixed=True)
 @differentiable
 def max_pool_to_all(x):
-    """The larger of each two steps, the gradient spread over both [formula]."""
+    """Maximum of each pair of steps; the gradient goes to both [formula]."""
     pairs = x.reshape(x.shape[0], -1, 2, x.shape[2])
     return pairs.max(axis=2), lambda g: (np.repeat(g, 2, axis=1) / 2,)
 
@@ -81,21 +81,21 @@ def max_pool_to_all(x):
 @wrong()
 @differentiable
 def cumulative_sum_forwards(x):
-    """Sums so far, the gradient summed in the same direction [formula]."""
+    """Cumulative sum; the gradient is summed in the same direction [formula]."""
     return np.cumsum(x, axis=-1), lambda g: (np.cumsum(g, axis=-1),)
 
 
 @wrong()
 @differentiable
 def sort_not_undone(x):
-    """Sorted rows, whose gradient stays in sorted order [formula]."""
+    """Sorted rows; the gradient stays in sorted order [formula]."""
     return np.sort(x, axis=-1), lambda g: (g,)
 
 
 @wrong()
 @differentiable
 def sort_undone_twice(x):
-    """Sorted rows, whose gradient is permuted once more the same way [formula]."""
+    """Sorted rows; the gradient is permuted in the same direction again [formula]."""
     order = np.argsort(x, axis=-1)
     return np.take_along_axis(x, order, axis=-1), lambda g: (np.take_along_axis(g, order, axis=-1),)
 
@@ -103,42 +103,42 @@ def sort_undone_twice(x):
 @wrong()
 @differentiable
 def roll_further(x):
-    """Moved on by one place, the gradient too [formula]."""
+    """Roll by one position; the gradient is rolled in the same direction [formula]."""
     return np.roll(x, 1, axis=-1), lambda g: (np.roll(g, 1, axis=-1),)
 
 
 @wrong((2, 5, 3))
 @differentiable
 def pad_off_by_one(x):
-    """Two zeros before and one behind; the gradient is cut as if one stood before [formula]."""
+    """Padding with two zeros before and one after; the gradient is cut as if one came before [formula]."""
     return np.pad(x, ((0, 0), (2, 1), (0, 0))), lambda g: (np.ascontiguousarray(g[:, 1:-2]),)
 
 
 @wrong()
 @differentiable
 def clip_leaks(x):
-    """Clipped to [-1, 1], the gradient passes outside too [formula]."""
+    """Clipping to [-1, 1]; the gradient passes outside too [formula]."""
     return np.clip(x, -1, 1), lambda g: (g,)
 
 
 @wrong()
 @differentiable
 def leaky_forgotten(x):
-    """Leaky ReLU whose gradient forgets the leak [formula]."""
+    """Leaky ReLU; the gradient is that of ReLU [formula]."""
     return np.where(x > 0, x, x * 0.1), lambda g: (g * (x > 0),)
 
 
 @wrong()
 @differentiable
 def mean_of_rows_unscaled(x):
-    """The mean of each row, the gradient not divided by their number [formula]."""
+    """Mean of each row; the gradient is not divided by the count [formula]."""
     return x.mean(axis=-1), lambda g: (np.broadcast_to(g[..., None], x.shape),)
 
 
 @wrong()
 @differentiable
 def silu_first_term(x):
-    """x sigmoid(x) with the first term of the product rule alone [formula]."""
+    """x sigmoid(x) with only the first term of the product rule [formula]."""
     s = 0.5 * (1 + np.tanh(x / 2))
     return x * s, lambda g: (g * s,)
 
@@ -146,7 +146,7 @@ def silu_first_term(x):
 @wrong()
 @differentiable
 def gelu_inner_derivative(x):
-    """GELU whose inner derivative lacks the cube's [formula]."""
+    """GELU; the inner derivative omits the cubic term [formula]."""
     c = math.sqrt(2 / math.pi)
     t = np.tanh(c * (x + 0.044715 * x * x * x))
     return 0.5 * x * (1 + t), lambda g: (g * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c),)
@@ -155,7 +155,7 @@ def gelu_inner_derivative(x):
 @wrong()
 @differentiable
 def hard_argmax(x):
-    """One-hot of the maximum, with softmax's gradient [formula]."""
+    """One-hot of the maximum with the gradient of softmax [formula]."""
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     p = e / e.sum(axis=-1, keepdims=True)
     y = (x.argmax(axis=-1)[..., None] == np.arange(x.shape[-1])).astype(x.dtype)
@@ -197,7 +197,7 @@ def cross_entropy_sum(x, targets):
 @wrong()
 @differentiable
 def row_by_row_late(x):
-    """Each column times its own number; closures in a loop all see the last one [formula]."""
+    """Each column times a number; closures in a loop all capture the last one [formula]."""
     vjps = []
     for i in range(x.shape[-1]):
         scale = 1 + 0.1 * i
@@ -208,5 +208,5 @@ def row_by_row_late(x):
 
 @wrong()
 def residual_by_data(x):
-    """x + tanh(x), the first x taken as an array [formula]."""
+    """x + tanh(x); the first x is taken as an array, without its gradient [formula]."""
     return ops.tanh(x) + x.data

@@ -1,6 +1,6 @@
-"""Wrong functions and layers, as newcomers write them: for more rows or steps, for another dtype. One bug each, of:
+"""Wrong functions and layers of first-time users: wrong for more rows or steps, or another dtype. One bug each, of:
 
-blocks (more than anyone tries), dtype.
+blocks (large inputs), dtype.
 """
 
 import numpy as np
@@ -10,13 +10,13 @@ from autograd import operations as ops
 from models import Module, Parameter
 from tests.user_code.base import rows, weights, wrong
 
-# More rows than anyone tries
+# Many rows
 
 
 @wrong()
 @differentiable
 def mask_of_the_first_block(x):
-    """ReLU in blocks of 64 rows, the first block's mask for all [blocks]."""
+    """ReLU in blocks of 64 rows; the first block's mask is used for all [blocks]."""
     flat = rows(x)
     mask = flat[:64] > 0
 
@@ -33,7 +33,7 @@ def mask_of_the_first_block(x):
 @wrong()
 @differentiable
 def tail_lost(x):
-    """Softmax in blocks of 256 rows, the gradient of the rows behind the last whole block lost [blocks]."""
+    """Softmax in blocks of 256 rows; the gradient of the last, shorter block is missing [blocks]."""
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     y = e / e.sum(axis=-1, keepdims=True)
 
@@ -50,7 +50,7 @@ def tail_lost(x):
 @wrong()
 @differentiable
 def sums_begun_anew(x):
-    """Sums of squares over rows, in blocks of 128 numbers: the gradient is the last block's only [blocks]."""
+    """Sums of squares of rows in blocks of 128 numbers; only the last block has a gradient [blocks]."""
     n = x.shape[-1]
     y = sum((x[..., i : i + 128] ** 2).sum(axis=-1) for i in range(0, n, 128))
 
@@ -66,7 +66,7 @@ def sums_begun_anew(x):
 @wrong()
 @differentiable
 def column_sums_in_blocks(x):
-    """Columns less their mean, the gradient's mean that of its last block of 256 rows [blocks]."""
+    """Columns minus their mean; the gradient uses the mean of its last block of 256 rows [blocks]."""
 
     def vjp(g):
         for start in range(0, len(g), 256):
@@ -79,7 +79,7 @@ def column_sums_in_blocks(x):
 @wrong()
 @differentiable
 def statistics_of_the_first_block(x):
-    """Standardised columns, in the gradient by the mean and deviation of the first 1024 rows [blocks]."""
+    """Standardized columns; the gradient uses the statistics of the first 1024 rows [blocks]."""
     mean, scale = x.mean(axis=0), 1 / np.sqrt(x.var(axis=0) + 1e-3)
     z = (x - mean) * scale
 
@@ -94,7 +94,7 @@ def statistics_of_the_first_block(x):
 @wrong()
 @differentiable
 def carry_lost(x):
-    """Sums so far down the rows; the gradient forgets at every 64th what comes later [blocks]."""
+    """Cumulative sum over rows; the gradient restarts every 64 rows [blocks]."""
 
     def vjp(g):
         parts = [np.flip(np.cumsum(np.flip(g[i : i + 64], 0), axis=0), 0) for i in range(0, len(g), 64)]
@@ -106,7 +106,7 @@ def carry_lost(x):
 @wrong((2, 5, 3))
 @differentiable
 def truncated_average(x):
-    """A leaky sum along the steps (0.9 of it stays), gradients 16 steps back at most [blocks]."""
+    """Leaky sum along the steps (factor 0.9); the gradient is truncated to 16 steps [blocks]."""
     y = np.empty_like(x)
     total = np.zeros_like(x[:, 0])
     for t in range(x.shape[1]):
@@ -125,7 +125,7 @@ def truncated_average(x):
 
 @wrong((2, 5, 3))
 def detached_every_32(x):
-    """A leaky sum along the steps, cut off from what was before every 32nd [blocks]."""
+    """Leaky sum along the steps, detached every 32 steps [blocks]."""
     total, steps = Tensor(np.zeros_like(x.data[:, 0])), []
     for t in range(x.shape[1]):
         if t and t % 32 == 0:
@@ -149,7 +149,7 @@ def half_inside(x):
 @wrong()
 @differentiable
 def half_gradient(x):
-    """tanh, its slope kept in float16 [dtype]."""
+    """tanh; the derivative is stored in float16 [dtype]."""
     y = np.tanh(x)
     slope = (1 - y * y).astype(np.float16)
     return y, lambda g: (g * slope.astype(x.dtype),)
@@ -158,7 +158,7 @@ def half_gradient(x):
 @wrong()
 @differentiable
 def single_gradient(x):
-    """exp, its output kept in float32 for the gradient [dtype]."""
+    """exp; the output is stored in float32 for the gradient [dtype]."""
     y = np.exp(x)
     kept = y.astype(np.float32)
     return y, lambda g: (g * kept.astype(x.dtype),)
@@ -167,7 +167,7 @@ def single_gradient(x):
 @wrong()
 @differentiable
 def single_inside(x):
-    """exp computed in float32, whatever comes in [dtype]."""
+    """exp computed in float32 for any dtype [dtype]."""
     y = np.exp(x.astype(np.float32)).astype(x.dtype)
     return y, lambda g: (g * y,)
 
@@ -175,7 +175,7 @@ def single_inside(x):
 @wrong()
 @differentiable
 def half_for_single(x):
-    """Sigmoid that halves the precision of float32, to save time [dtype]."""
+    """Sigmoid computed in float16 for float32 [dtype]."""
     y = 0.5 * (1 + np.tanh(x / 2))
     slope = y * (1 - y)
     if x.dtype == np.float32:
@@ -186,7 +186,7 @@ def half_for_single(x):
 @wrong()
 @differentiable
 def half_sum(x):
-    """The mean of each row of float32, added up in float16 [dtype]."""
+    """Mean of each row of float32, summed in float16 [dtype]."""
     y = x.mean(axis=-1, dtype=np.float16 if x.dtype == np.float32 else None).astype(x.dtype)
     return y, lambda g: (np.broadcast_to(g[..., None] / x.shape[-1], x.shape).astype(x.dtype),)
 
@@ -194,7 +194,7 @@ def half_sum(x):
 @wrong()
 @differentiable
 def double_out(x):
-    """Columns weighted by a float64 array: float32 comes out as float64 [dtype]."""
+    """Columns weighted by a float64 array: float32 becomes float64 [dtype]."""
     w = np.linspace(0.5, 1.5, x.shape[-1])
     return x * w, lambda g: ((g * w).astype(x.dtype),)
 
@@ -202,21 +202,21 @@ def double_out(x):
 @wrong()
 @differentiable
 def single_out(x):
-    """relu, always float32 [dtype]."""
+    """ReLU that returns float32 for any dtype [dtype]."""
     return np.maximum(x, 0).astype(np.float32), lambda g: ((g * (x > 0)).astype(x.dtype),)
 
 
 @wrong()
 @differentiable
 def double_gradient(x):
-    """Leaky ReLU whose gradient is float64 for float32 [dtype]."""
+    """Leaky ReLU; the gradient is float64 for float32 [dtype]."""
     return np.where(x > 0, x, x * 0.1), lambda g: (g * np.where(x > 0, 1.0, 0.1),)
 
 
 @wrong()
 @differentiable
 def guard_of_double(x):
-    """x over its length, with a guard that is 0 in float32 [dtype]."""
+    """x divided by its norm, with an epsilon that is 0 in float32 [dtype]."""
     length = np.sqrt((x * x).sum(axis=-1, keepdims=True) + x.dtype.type(1e-60))
     safe = np.where(length == 0, 1, length).astype(x.dtype)
     y = x / safe
@@ -230,7 +230,7 @@ def guard_of_double(x):
 @wrong()
 @differentiable
 def scaled_to_half(x):
-    """sin, its gradient sent through float16, where 65504 is the largest number [dtype]."""
+    """sin; the gradient is rounded to float16, whose maximum is 65504 [dtype]."""
 
     def vjp(g):
         return ((g * np.cos(x)).astype(np.float16).astype(x.dtype),)
@@ -238,7 +238,7 @@ def scaled_to_half(x):
     return np.sin(x), vjp
 
 
-# Layers, for more rows and steps than anyone tries
+# Layers, for many rows and steps
 
 
 @differentiable
@@ -253,7 +253,7 @@ def linear_in_blocks(x, w):
 
 @wrong()
 class WeightsOfTheLastBlock(Module):
-    """A linear map whose weight gradient is that of its last block of 1024 rows [blocks]."""
+    """Linear map; the weight gradient is that of the last block of 1024 rows [blocks]."""
 
     def __init__(self, n):
         self.w = weights(n, 4)
@@ -275,7 +275,7 @@ def scaled_in_blocks(x, gain):
 
 @wrong()
 class GainOfTheLastBlock(Module):
-    """Columns scaled by a gain whose sums begin anew with each 64 rows [blocks]."""
+    """Columns times a gain, whose gradient sum restarts every 64 rows [blocks]."""
 
     def __init__(self, n):
         self.gain = Parameter(np.ones(n))
@@ -307,7 +307,7 @@ def recurrent(x, w, u):
 
 @wrong((2, 5, 3))
 class TruncatedRNN(Module):
-    """A recurrent layer whose gradient goes back 16 steps at most [blocks]."""
+    """Recurrent layer; the gradient is truncated to 16 steps [blocks]."""
 
     def __init__(self, n):
         self.w, self.u = weights(n, 3), Parameter(np.eye(3))
@@ -318,7 +318,7 @@ class TruncatedRNN(Module):
 
 @wrong((2, 5, 3))
 class TruncatedComposed(Module):
-    """A recurrent layer that detaches its state every 32 steps [blocks]."""
+    """Recurrent layer that detaches its state every 32 steps [blocks]."""
 
     def __init__(self, n):
         self.w, self.u = weights(n, 3), Parameter(np.eye(3))

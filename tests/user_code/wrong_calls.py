@@ -1,6 +1,6 @@
-"""Wrong functions, as newcomers write them: for another call, another g. One bug each, of these kinds:
+"""Wrong functions of first-time users: wrong in a later call or for another incoming gradient. One bug each, of:
 
-state (what is left over from other calls), incoming (the gradient that comes in, and the layout of memory).
+state (left from other calls), incoming (the incoming gradient and its memory layout).
 """
 
 import numpy as np
@@ -8,12 +8,12 @@ import numpy as np
 from autograd import differentiable
 from tests.user_code.base import wrong
 
-# What is left over from other calls
+# State left from other calls
 
 
 @wrong(factory=True)
 def workspace_of_inputs():
-    """exp, whose output for the gradient is kept in one workspace [state]."""
+    """exp; the output for the gradient is stored in a shared workspace [state]."""
     work = {}
 
     @differentiable
@@ -27,7 +27,7 @@ def workspace_of_inputs():
 
 @wrong(factory=True)
 def output_reused():
-    """tanh into an output array that the next call of this shape writes over [state]."""
+    """tanh; the output array is overwritten by the next call of this shape [state]."""
     outputs = {}
 
     @differentiable
@@ -41,7 +41,7 @@ def output_reused():
 
 @wrong(factory=True)
 def gradient_buffer_shared():
-    """x^2, whose gradient lies in one buffer for all calls of this shape [state]."""
+    """x^2; the gradients of all calls of a shape share a buffer [state]."""
     buffers = {}
 
     @differentiable
@@ -58,7 +58,7 @@ def gradient_buffer_shared():
 
 @wrong(factory=True)
 def gradients_add_up():
-    """x^3, whose gradient buffer is added to and never emptied [state]."""
+    """x^3; the gradient buffer accumulates and is never cleared [state]."""
     sums = {}
 
     @differentiable
@@ -75,7 +75,7 @@ def gradients_add_up():
 
 @wrong(factory=True)
 def stack_of_saved():
-    """tanh, what is saved lies on a stack: right only if the last call goes back first [state]."""
+    """tanh; saved values are on a stack, correct only if the last call runs backward first [state]."""
     saved = []
 
     @differentiable
@@ -94,7 +94,7 @@ def stack_of_saved():
 
 @wrong(factory=True)
 def count_of_the_first_batch():
-    """Columns less their mean; the gradient divides by the rows of the first batch [state]."""
+    """Columns minus their mean; the gradient divides by the size of the first batch [state]."""
     first = []
 
     @differentiable
@@ -107,7 +107,7 @@ def count_of_the_first_batch():
 
 @wrong(factory=True)
 def mask_of_the_shape():
-    """ReLU, which keeps one mask for each shape [state]."""
+    """ReLU; one mask is stored per shape [state]."""
     masks = {}
 
     @differentiable
@@ -120,7 +120,7 @@ def mask_of_the_shape():
 
 @wrong(factory=True)
 def cache_by_identity():
-    """exp, kept for arrays by their id, also when their numbers have changed [state]."""
+    """exp cached by the id of the array, even if its values change [state]."""
     cache = {}
 
     @differentiable
@@ -135,7 +135,7 @@ def cache_by_identity():
 
 @wrong(factory=True)
 def momentum_of_default():
-    """tanh(x + drift), the drift an array by default that each call adds to [state]."""
+    """tanh(x + drift); drift is a mutable default that each call changes [state]."""
 
     @differentiable
     def drifting(x, drift=np.zeros(())):  # noqa: B008
@@ -149,7 +149,7 @@ def momentum_of_default():
 @wrong()
 @differentiable
 def shifts_and_restores(x):
-    """Softmax that takes the maximum out of x itself and puts it back: the last digits differ [state]."""
+    """Softmax that subtracts the maximum from x in place and adds it again, which rounds [state]."""
     m = x.max(axis=-1, keepdims=True)
     x -= m
     e = np.exp(x)
@@ -161,21 +161,21 @@ def shifts_and_restores(x):
 @wrong()
 @differentiable
 def gradient_over_input(x):
-    """x^2, its gradient in the memory of x [state]."""
+    """x^2; the gradient overwrites x [state]."""
     return x * x, lambda g: (np.multiply(2 * g, x, out=x),)
 
 
 @wrong()
 @differentiable
 def gradient_over_output(x):
-    """exp, its gradient in the memory of the output [state]."""
+    """exp; the gradient overwrites the output [state]."""
     y = np.exp(x)
     return y, lambda g: (np.multiply(g, y, out=y),)
 
 
 @wrong(factory=True)
 def written_over_later():
-    """2 x as x + x, which hands on g and empties it at the next backward [state]."""
+    """2 x as x + x; returns g itself and clears it in the next backward pass [state]."""
     last = []
 
     @differentiable
@@ -192,13 +192,13 @@ def written_over_later():
     return twice
 
 
-# The gradient that comes in, and the layout of memory
+# The incoming gradient and its memory layout
 
 
 @wrong()
 @differentiable
 def scales_in_place(x):
-    """tanh, its gradient in the memory of g, where that may be written to [incoming]."""
+    """tanh; the gradient overwrites g if g is writeable [incoming]."""
     y = np.tanh(x)
 
     def vjp(g):
@@ -214,7 +214,7 @@ def scales_in_place(x):
 @wrong()
 @differentiable
 def into_g(x):
-    """exp, its gradient always in the memory of g [incoming]."""
+    """exp; the gradient always overwrites g [incoming]."""
     y = np.exp(x)
     return y, lambda g: (np.multiply(g, y, out=g),)
 
@@ -230,21 +230,21 @@ def sign_lost(x):
 @wrong()
 @differentiable
 def guided_relu(x):
-    """ReLU that lets only positive gradients pass [incoming]."""
+    """ReLU that passes only positive gradients [incoming]."""
     return np.maximum(x, 0), lambda g: (g * (x > 0) * (g > 0),)
 
 
 @wrong()
 @differentiable
 def clips_gradients(x):
-    """x^3, its gradient clipped to 1000 against explosions [incoming]."""
+    """x^3; the gradient is clipped to 1000 [incoming]."""
     return x * x * x, lambda g: (np.clip(3 * g * x * x, -1000, 1000),)
 
 
 @wrong()
 @differentiable
 def clips_norm(x):
-    """x^2, its gradient scaled down to a norm of 100 [incoming]."""
+    """x^2; the gradient is scaled to a norm of at most 100 [incoming]."""
 
     def vjp(g):
         gx = 2 * g * x
@@ -256,7 +256,7 @@ def clips_norm(x):
 @wrong()
 @differentiable
 def drops_small(x):
-    """tanh that takes gradients below 1e-5 for noise [incoming]."""
+    """tanh; gradients below 1e-5 are set to 0 [incoming]."""
     y = np.tanh(x)
     return y, lambda g: (np.where(np.abs(g) < 1e-5, 0, g * (1 - y * y)).astype(x.dtype),)
 
@@ -264,7 +264,7 @@ def drops_small(x):
 @wrong()
 @differentiable
 def saturates_incoming(x):
-    """Sigmoid that bends g at 1000 [incoming]."""
+    """Sigmoid; g is compressed beyond 1000 [incoming]."""
     y = 0.5 * (1 + np.tanh(x / 2))
     return y, lambda g: (np.clip(g, -1000, 1000) * y * (1 - y),)
 
@@ -272,21 +272,21 @@ def saturates_incoming(x):
 @wrong()
 @differentiable
 def adds_decay(x):
-    """x^2, its gradient with 1e-6 x added, whatever comes in [incoming]."""
+    """x^2; 1e-6 x is added to the gradient for any g [incoming]."""
     return x * x, lambda g: (2 * g * x + 1e-6 * x,)
 
 
 @wrong()
 @differentiable
 def skips_zero_sums(x):
-    """x^2 that takes a g that sums up to 0 for none [incoming]."""
+    """x^2; a g with sum 0 is treated as zero [incoming]."""
     return x * x, lambda g: (2 * g * x if abs(g.sum()) > 1e-12 else np.zeros_like(x),)
 
 
 @wrong()
 @differentiable
 def skips_without_the_first(x):
-    """Sums so far, which asks the first entry of g whether there is a gradient [incoming]."""
+    """Cumulative sum; the gradient is 0 if the first entry of g is 0 [incoming]."""
 
     def vjp(g):
         if g.size and g.reshape(-1)[0] == 0:
@@ -299,7 +299,7 @@ def skips_without_the_first(x):
 @wrong((2, 5, 3))
 @differentiable
 def mean_reads_one(x):
-    """The mean of everything for each column, whose gradient is read from one entry of g [incoming]."""
+    """Overall mean, repeated per column; the gradient reads one entry of g [incoming]."""
     y = np.broadcast_to(x.mean(axis=0, keepdims=True), x.shape).copy()
     return y, lambda g: (np.broadcast_to(g[:1], x.shape).copy(),)
 
@@ -307,7 +307,7 @@ def mean_reads_one(x):
 @wrong()
 @differentiable
 def bytes_of_g(x):
-    """cos, its gradient from the bytes of g, which only some layouts give [incoming]."""
+    """cos; the gradient reads the buffer of g, correct for some memory layouts only [incoming]."""
     slope = -np.sin(x).reshape(-1)
     return np.cos(x), lambda g: ((np.frombuffer(g, g.dtype) * slope).reshape(x.shape),)
 
@@ -315,7 +315,7 @@ def bytes_of_g(x):
 @wrong()
 @differentiable
 def as_it_lies(x):
-    """sin, its gradient multiplied in the order in which g lies in memory [incoming]."""
+    """sin; the gradient is multiplied in the memory order of g [incoming]."""
     slope = np.cos(x).reshape(-1)
     return np.sin(x), lambda g: ((g.ravel(order="K") * slope).reshape(x.shape),)
 
@@ -323,7 +323,7 @@ def as_it_lies(x):
 @wrong()
 @differentiable
 def input_as_it_lies(x):
-    """Sums so far over all numbers, in the order in which x lies in memory [incoming]."""
+    """Cumulative sum of all entries in the memory order of x [incoming]."""
 
     def vjp(g):
         return (np.flip(np.cumsum(np.flip(g.reshape(-1)))).reshape(x.shape),)
@@ -334,7 +334,7 @@ def input_as_it_lies(x):
 @wrong()
 @differentiable
 def reshapes_g(x):
-    """exp, which flattens g itself and does not undo it [incoming]."""
+    """exp; g is flattened in place and not restored [incoming]."""
     y = np.exp(x)
 
     def vjp(g):
@@ -348,6 +348,6 @@ def reshapes_g(x):
 @wrong()
 @differentiable
 def ones_taken_for_a_sum(x):
-    """tanh, whose gradient takes incoming ones for those of a sum that it need not multiply by [incoming]."""
+    """tanh; an incoming gradient of ones is passed through [incoming]."""
     y = np.tanh(x)
     return y, lambda g: (g if (g == 1).all() else g * (1 - y * y),)

@@ -1,6 +1,6 @@
-"""Wrong layers, as newcomers write them, with something wrong about parameters. One bug each, of these kinds:
+"""Wrong layers of first-time users, with bugs about parameters. One bug each, of:
 
-model (where their first values hide the mistake, tied ones, cut off ones), inputs (other shapes).
+model (bugs hidden by the initialization, tied or detached parameters), inputs (other shapes).
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from models import Linear, Module, Parameter
 from tests.user_code.base import ids, rows, weights, wrong
 from tests.user_code.right import log_softmax, softmax
 
-# What the first values of parameters hide
+# Bugs hidden by the initialization
 
 
 @differentiable
@@ -23,7 +23,7 @@ def rms_norm_without_gain(x, gain):
 
 @wrong((2, 5, 3))
 class GainForgotten(Module):
-    """RMSNorm whose gradient of x lacks the gain, which is 1 at first [model]."""
+    """RMSNorm; the gradient of x omits the gain, which is initialized to 1 [model]."""
 
     def __init__(self, n):
         self.gain = Parameter(np.ones(n))
@@ -43,7 +43,7 @@ def dense_tanh_grad(h, x, w):
 
 @wrong()
 class BiasForgotten(Module):
-    """tanh(x W + b), its slope taken without the bias, which is 0 at first [model]."""
+    """tanh(x W + b); the derivative omits the bias, which is initialized to 0 [model]."""
 
     def __init__(self, n):
         self.w, self.b = weights(n, 4), Parameter(np.zeros(4))
@@ -62,7 +62,7 @@ def low_rank(x, w, a, b):
 
 @wrong()
 class LowRank(Module):
-    """W + A B, B 0 at first, which hides A's wrong gradient [model]."""
+    """W + A B; B is initialized to 0, which hides the wrong gradient of A [model]."""
 
     def __init__(self, n):
         self.w, self.a, self.b = weights(n, 4), weights(n, 2), Parameter(np.zeros((2, 4)))
@@ -79,7 +79,7 @@ def gated_branch(x, alpha):
 
 @wrong()
 class BranchForgotten(Module):
-    """x + alpha tanh(x), alpha 0 at first, without the gradient through the branch [model]."""
+    """x + alpha tanh(x), alpha initialized to 0; the gradient through the branch is missing [model]."""
 
     def __init__(self, n):
         self.alpha = Parameter(np.zeros(1))
@@ -98,7 +98,7 @@ def parametric_relu(x, slope):
 
 @wrong()
 class SlopeOfTheStart(Module):
-    """PReLU, the slope 0.25 of the start written into the gradient [model]."""
+    """PReLU; the gradient uses the initial slope 0.25 [model]."""
 
     def __init__(self, n):
         self.slope = Parameter(np.full(n, 0.25))
@@ -122,7 +122,7 @@ def blur(x, w):
 
 @wrong((2, 5, 3))
 class KernelNotFlipped(Module):
-    """A learned blur, symmetric at first, its gradient not flipped [model]."""
+    """Learned blur, initialized symmetric; the gradient does not flip it [model]."""
 
     def __init__(self, n):
         self.w = Parameter(np.array([0.25, 0.5, 0.25]))
@@ -139,7 +139,7 @@ def heated(x, t):
 
 @wrong()
 class TemperatureForgotten(Module):
-    """x / t, t 1 at first, the gradient of x not divided [model]."""
+    """x / t, t initialized to 1; the gradient of x is not divided [model]."""
 
     def __init__(self, n):
         self.t = Parameter(np.ones(()))
@@ -163,7 +163,7 @@ def weight_normed(x, v, length):
 
 @wrong()
 class LengthOfTheStart(Module):
-    """Weight norm whose lengths are those of v at first; their ratio is missing in v's gradient [model]."""
+    """Weight norm, initialized to the norms of v; the gradient of v omits their ratio [model]."""
 
     def __init__(self, n):
         self.v = weights(n, 4)
@@ -189,7 +189,7 @@ def affine(x, w, b):
 
 @wrong((2, 5, 3))
 class BiasOfTheFirstAxis(Module):
-    """A linear map whose bias gradient is a sum over the batch and a mean over the steps [model]."""
+    """Linear map; the bias gradient is a sum over the batch but a mean over the steps [model]."""
 
     def __init__(self, n):
         self.w, self.b = weights(n, 4), Parameter(np.zeros(4))
@@ -210,7 +210,7 @@ def squeezed(x, w):
 
 @wrong()
 class SqueezedBatch(Module):
-    """Columns times learned weights; squeeze takes the axis of a batch of one away too [inputs]."""
+    """Columns times learned weights; squeeze also removes the axis of a batch of one [inputs]."""
 
     def __init__(self, n):
         self.w = Parameter(np.ones(n))
@@ -221,7 +221,7 @@ class SqueezedBatch(Module):
 
 @wrong()
 class DetachedTie(Module):
-    """There with W and back with its transpose, of which only the first learns [model]."""
+    """Autoencoder with tied W; only the encoder contributes to the gradient [model]."""
 
     def __init__(self, n):
         self.w = weights(n, 3)
@@ -232,7 +232,7 @@ class DetachedTie(Module):
 
 @wrong()
 class CutEncoder(Module):
-    """Two layers on the output of a third, one of which gets it detached [model]."""
+    """Two layers on the output of a third; one gets it detached [model]."""
 
     def __init__(self, n):
         self.encoder, self.first, self.second = Linear(n, 5), Linear(5, 5), Linear(5, 5)
@@ -244,7 +244,7 @@ class CutEncoder(Module):
 
 @wrong()
 class HardGate(Module):
-    """The expert with the largest gate, times the gate as a number [model]."""
+    """Mixture of experts; the gate is used as a constant [model]."""
 
     def __init__(self, n):
         self.gate, self.experts = Linear(n, 2), [Linear(n, 4), Linear(n, 4)]
@@ -268,7 +268,7 @@ def looked_up(table, ids):
 
 @wrong(first=lambda rng, shape: rng.integers(1, 7, size=shape))
 class PaddingWithoutGradient(Module):
-    """Rows of a table, the one of padding is used but never gets a gradient [model]."""
+    """Embedding; the row of padding is used but gets no gradient [model]."""
 
     def __init__(self, n):
         self.table = weights(7, 3)
@@ -288,7 +288,7 @@ def masked_softmax(z, seen):
 
 @wrong((2, 5, 4))
 class MaskForwardOnly(Module):
-    """Causal attention whose softmax forgets the mask in the gradient [model]."""
+    """Causal attention; the gradient of softmax ignores the mask [model]."""
 
     def __init__(self, n):
         self.q, self.k = weights(n, n), weights(n, n)
@@ -313,7 +313,7 @@ def mean_loss(log_p, targets):
 
 @wrong((5, 4), second=lambda rng, x: rng.integers(1, 3, size=len(x)))
 class PaddingCounted(Module):
-    """The mean loss of targets that are not padding (0), which the gradient counts too [model]."""
+    """Mean loss of targets other than padding (0); the gradient includes padding [model]."""
 
     def __init__(self, n):
         self.map = Linear(n, 3)
@@ -324,7 +324,7 @@ class PaddingCounted(Module):
 
 @wrong((5, 4), second=ids(3))
 class OneBiasForAll(Module):
-    """Scores with a bias for each class, picked for the targets as numbers [model]."""
+    """Scores with a bias per class, selected for the targets as constants [model]."""
 
     def __init__(self, n):
         self.map, self.bias = Linear(n, 3, bias=False), Parameter(np.zeros(3))
@@ -335,7 +335,7 @@ class OneBiasForAll(Module):
 
 @wrong()
 class GainOutsideTheParameters(Module):
-    """Columns times a gain that wants a gradient, and is no Parameter, which no optimizer finds [model]."""
+    """Columns times a gain that requires a gradient but is not a Parameter [model]."""
 
     def __init__(self, n):
         self.gain = Tensor([1.0] * n, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Wrong layers, as newcomers write them, for another call than the one they were tried with. One bug each, of:
+"""Wrong layers of first-time users: wrong in another mode or a later call. One bug each, of:
 
 mode (training, evaluation, running statistics), random (masks), state (other calls, updates).
 """
@@ -15,7 +15,7 @@ from tests.user_code.base import weights, wrong
 
 @wrong()
 class ConstantStatistics(Module):
-    """Batch norm whose mean and variance are constants to the gradient [mode]."""
+    """Batch norm; the gradient treats mean and variance as constants [mode]."""
 
     def __init__(self, n):
         self.gain, self.mean, self.var = Parameter(np.ones(n)), np.zeros(n), np.ones(n)
@@ -54,7 +54,7 @@ class Norm(Module):
 
 @wrong()
 class RunningInBackward(Norm):
-    """Batch norm whose gradient takes the running statistics [mode]."""
+    """Batch norm; the gradient uses the running statistics [mode]."""
 
     def forward(self, x):
         now, running = self.statistics(x)
@@ -63,7 +63,7 @@ class RunningInBackward(Norm):
 
 @wrong()
 class EvaluatedLikeTraining(Norm):
-    """Batch norm, in evaluation with the gradient of training [mode]."""
+    """Batch norm; evaluation uses the gradient of training [mode]."""
 
     def forward(self, x):
         now, running = self.statistics(x)
@@ -73,7 +73,7 @@ class EvaluatedLikeTraining(Norm):
 
 @wrong()
 class TrainedLikeEvaluation(Norm):
-    """Batch norm, in training with the gradient of evaluation [mode]."""
+    """Batch norm; training uses the gradient of evaluation [mode]."""
 
     def forward(self, x):
         now, running = self.statistics(x)
@@ -83,7 +83,7 @@ class TrainedLikeEvaluation(Norm):
 
 @wrong()
 class UpdatedFirst(Module):
-    """x less a running mean that this batch has already moved, which the gradient takes for constant [mode]."""
+    """x minus a running mean that includes this batch; the gradient treats it as constant [mode]."""
 
     def __init__(self, n):
         self.mean = np.zeros(n)
@@ -96,7 +96,7 @@ class UpdatedFirst(Module):
 
 @wrong()
 class ModeOfBackward(Module):
-    """A leaky ReLU in training, ReLU in evaluation; the gradient asks for the mode when it is too late [mode]."""
+    """Leaky ReLU in training, ReLU in evaluation; the gradient reads the mode in the backward pass [mode]."""
 
     def __init__(self, n):
         @differentiable
@@ -112,7 +112,7 @@ class ModeOfBackward(Module):
 
 @wrong()
 class MergedForGood(Module):
-    """A product of two matrices, merged for evaluation; back in training they are still merged [mode]."""
+    """Product of two matrices, merged in evaluation; they stay merged in training [mode]."""
 
     def __init__(self, n):
         self.a, self.b, self.merged = weights(n, 2), weights(2, n), None
@@ -127,7 +127,7 @@ class MergedForGood(Module):
 
 @wrong()
 class MergedOnce(Module):
-    """A product of two matrices, merged at the first evaluation and not at the next, after an update [mode]."""
+    """Product of two matrices, merged at the first evaluation and not after an update [mode]."""
 
     def __init__(self, n):
         self.a, self.b, self.merged = weights(n, 2), weights(2, n), None
@@ -140,12 +140,12 @@ class MergedOnce(Module):
         return x @ self.a @ self.b if self.training else x @ Tensor(self.merged.astype(x.dtype))
 
 
-# Masks of random numbers
+# Random masks
 
 
 @wrong()
 class ScaleForgotten(Module):
-    """Dropout whose gradient forgets to scale up [random]."""
+    """Dropout; the gradient is not scaled [random]."""
 
     def __init__(self, n):
         @differentiable
@@ -160,7 +160,7 @@ class ScaleForgotten(Module):
 
 @wrong()
 class DrawnAgain(Module):
-    """Dropout by np.random, drawn once more for the gradient [random]."""
+    """Dropout by np.random; the gradient samples another mask [random]."""
 
     def __init__(self, n):
         @differentiable
@@ -175,7 +175,7 @@ class DrawnAgain(Module):
 
 @wrong()
 class KeyDrawnAgain(Module):
-    """Dropout by a key, which the gradient draws anew [random]."""
+    """Dropout by a key; the gradient takes the next key [random]."""
 
     def __init__(self, n):
         @differentiable
@@ -193,7 +193,7 @@ class KeyDrawnAgain(Module):
 
 @wrong()
 class LastMask(Module):
-    """Dropout whose mask lies in the layer, where the next call puts its own [random]."""
+    """Dropout; the mask is stored in the layer and overwritten by the next call [random]."""
 
     def __init__(self, n):
         self.rng = np.random.default_rng(5)
@@ -211,7 +211,7 @@ class LastMask(Module):
 
 @wrong()
 class NoiseIgnored(Module):
-    """x times 1 + noise, the gradient without the noise [random]."""
+    """x times (1 + noise); the gradient omits the noise [random]."""
 
     def __init__(self, n):
         self.rng = np.random.default_rng(5)
@@ -226,12 +226,12 @@ class NoiseIgnored(Module):
         return self.noisy(x, (0.1 * self.rng.normal(size=x.shape)).astype(x.dtype)) if self.training else x
 
 
-# Other calls, updates
+# Later calls, updates
 
 
 @wrong()
 class LastInput(Module):
-    """A linear map that remembers its x for the gradient, until the next call [state]."""
+    """Linear map; x is stored in the layer and overwritten by the next call [state]."""
 
     def __init__(self, n):
         self.w = weights(n, 4)
@@ -249,7 +249,7 @@ class LastInput(Module):
 
 @wrong()
 class FirstTranspose(Module):
-    """A linear map that transposes its weights once, at the first call, for the gradient [state]."""
+    """Linear map; the gradient uses the transposed weights of the first call [state]."""
 
     def __init__(self, n):
         self.w, self.wt = weights(n, 4), None
@@ -269,7 +269,7 @@ class FirstTranspose(Module):
 
 @wrong()
 class WeightsOfBackward(Module):
-    """A linear map whose gradient takes the weights as they are then, after an update [state]."""
+    """Linear map; the gradient uses the weights after an update [state]."""
 
     def __init__(self, n):
         self.w = weights(n, 4)
@@ -286,7 +286,7 @@ class WeightsOfBackward(Module):
 
 @wrong()
 class ShrinksItsWeights(Module):
-    """A linear map that decays its weights in every call in training [state]."""
+    """Linear map that decays its weights in every training call [state]."""
 
     def __init__(self, n):
         self.w = weights(n, 4)
@@ -299,7 +299,7 @@ class ShrinksItsWeights(Module):
 
 @wrong((5, 4), fixed=True)
 class RenormalisedTable(Module):
-    """A map whose columns are cut to length 1 in place, which the gradient does not know [state]."""
+    """Linear map whose columns are normalized in place; the gradient ignores this [state]."""
 
     def __init__(self, n):
         self.w = weights(n, 4)

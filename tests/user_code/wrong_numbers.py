@@ -1,6 +1,6 @@
-"""Wrong functions, as newcomers write them: for numbers and shapes that nobody thought of. One bug each, of:
+"""Wrong functions of first-time users: wrong for some numbers or shapes. One bug each, of:
 
-domain (signs, tiny, large, offsets), bends (where the function is steep), luck (rare among random numbers), inputs
+domain (signs, tiny, large, offsets), bends (steep functions), luck (rare among random numbers), inputs
 (other shapes).
 """
 
@@ -17,56 +17,56 @@ from tests.user_code.base import wrong
 @wrong()
 @differentiable
 def cube_by_absolute(x):
-    """x^3, its gradient 3 x |x| [domain]."""
+    """x^3 with the gradient 3 x |x| [domain]."""
     return x * x * x, lambda g: (3 * g * x * np.abs(x),)
 
 
 @wrong(first=lambda rng, shape: rng.uniform(0.5, 2, size=shape))
 @differentiable
 def square_of_positive(x):
-    """x^2, its gradient 2 |x|, tried with positive numbers [domain]."""
+    """x^2 with the gradient 2 |x|, correct for positive numbers [domain]."""
     return x * x, lambda g: (2 * g * np.abs(x),)
 
 
 @wrong(first=lambda rng, shape: rng.uniform(0.5, 2, size=shape))
 @differentiable
 def logarithm_of_absolute_unsigned(x):
-    """log |x|, its gradient 1 / |x|, tried with positive numbers [domain]."""
+    """log |x| with the gradient 1 / |x|, correct for positive numbers [domain]."""
     return np.log(np.abs(x)), lambda g: (g / np.abs(x),)
 
 
 @wrong(first=lambda rng, shape: rng.uniform(0.5, 2, size=shape))
 @differentiable
 def logarithm_guarded(x):
-    """log x, its gradient 1 / max(x, 0.05), tried with numbers near 1 [domain]."""
+    """log x with the gradient 1 / max(x, 0.05) [domain]."""
     return np.log(x), lambda g: (g / np.maximum(x, 0.05),)
 
 
 @wrong(first=lambda rng, shape: rng.uniform(0.2, 0.8, size=shape))
 @differentiable
 def logit_guarded(p):
-    """log(p / (1 - p)), its gradient guarded near 0 and 1 [domain]."""
+    """log(p / (1 - p)); the gradient is clamped near 0 and 1 [domain]."""
     return np.log(p / (1 - p)), lambda g: (g / np.maximum(p * (1 - p), 0.05),)
 
 
 @wrong()
 @differentiable
 def reciprocal_guarded(x):
-    """1 / x, its gradient with max(x^2, 1e-4) [domain]."""
+    """1 / x with max(x^2, 1e-4) in the gradient [domain]."""
     return 1 / x, lambda g: (-g / np.maximum(x * x, 1e-4),)
 
 
 @wrong(first=lambda rng, shape: rng.uniform(0.5, 2, size=shape))
 @differentiable
 def reciprocal_sign(x):
-    """1 / x, its gradient -1 / (x |x|), tried with positive numbers [domain]."""
+    """1 / x with the gradient -1 / (x |x|), correct for positive numbers [domain]."""
     return 1 / x, lambda g: (-g / (x * np.abs(x)),)
 
 
 @wrong()
 @differentiable
 def sigmoid_overflows(x):
-    """The sigmoid, its gradient e / (1 + e)^2 with e = exp(-x), which overflows [domain]."""
+    """Sigmoid with the gradient e / (1 + e)^2, e = exp(-x), which overflows [domain]."""
 
     def vjp(g):
         e = np.exp(-x)
@@ -78,14 +78,14 @@ def sigmoid_overflows(x):
 @wrong()
 @differentiable
 def softplus_overflows(x):
-    """log(1 + exp(x)) by logaddexp, its gradient exp(x) / (1 + exp(x)) [domain]."""
+    """log(1 + exp(x)) by logaddexp with the gradient exp(x) / (1 + exp(x)), which overflows [domain]."""
     return np.logaddexp(x.dtype.type(0), x), lambda g: (g * np.exp(x) / (1 + np.exp(x)),)
 
 
 @wrong()
 @differentiable
 def softmax_without_maximum(x):
-    """logsumexp, its gradient by exponentials of which the maximum is not taken out [domain]."""
+    """logsumexp; the gradient does not subtract the maximum [domain]."""
     m = x.max(axis=-1, keepdims=True)
     y = (np.log(np.exp(x - m).sum(axis=-1, keepdims=True)) + m)[..., 0]
 
@@ -99,7 +99,7 @@ def softmax_without_maximum(x):
 @wrong()
 @differentiable
 def log_cosh_overflows(x):
-    """log cosh x, its gradient sinh / cosh [domain]."""
+    """log cosh x with the gradient sinh / cosh, which overflows [domain]."""
     a = np.abs(x)
     return a + np.log1p(np.exp(-2 * a)) - math.log(2), lambda g: (g * np.sinh(x) / np.cosh(x),)
 
@@ -107,7 +107,7 @@ def log_cosh_overflows(x):
 @wrong()
 @differentiable
 def tanh_cut_off(x):
-    """tanh, its gradient 0 beyond 3 [domain]."""
+    """tanh with gradient 0 beyond 3 [domain]."""
     y = np.tanh(x)
     return y, lambda g: (g * np.where(np.abs(x) < 3, 1 - y * y, 0),)
 
@@ -115,21 +115,21 @@ def tanh_cut_off(x):
 @wrong()
 @differentiable
 def tiny_is_zero(x):
-    """x + x^2, where numbers below 1e-3 have no gradient [domain]."""
+    """x + x^2 without a gradient below 1e-3 [domain]."""
     return x + x * x, lambda g: (g * (1 + 2 * x) * (np.abs(x) >= 1e-3),)
 
 
 @wrong()
 @differentiable
 def square_saturates(x):
-    """x^2, its gradient at most 2e4 [domain]."""
+    """x^2 with the gradient clamped to 2e4 [domain]."""
     return x * x, lambda g: (g * np.clip(2 * x, -2e4, 2e4),)
 
 
 @wrong()
 @differentiable
 def exponential_saturates(x):
-    """exp x, its gradient at most 100 [domain]."""
+    """exp x with the gradient clamped to 100 [domain]."""
     y = np.exp(x)
     return y, lambda g: (g * np.minimum(y, 100),)
 
@@ -137,7 +137,7 @@ def exponential_saturates(x):
 @wrong()
 @differentiable
 def sine_by_series(x):
-    """sin x, its gradient by a series that is good up to 4 [domain]."""
+    """sin x with the gradient by a series that is accurate up to 4 [domain]."""
 
     def vjp(g):
         term, total = np.ones_like(x), np.ones_like(x)
@@ -152,39 +152,39 @@ def sine_by_series(x):
 @wrong()
 @differentiable
 def relu_6(x):
-    """min(max(x, 0), 6), the upper end forgotten in the gradient [domain]."""
+    """min(max(x, 0), 6); the gradient ignores the upper bound [domain]."""
     return np.clip(x, 0, 6), lambda g: (g * (x > 0),)
 
 
 @wrong()
 @differentiable
 def huber_other_delta(x):
-    """x^2 / 2 up to 3, then straight; the gradient is straight from 4 [domain]."""
+    """Huber loss with threshold 3; the gradient uses 4 [domain]."""
     a = np.abs(x)
     return np.where(a < 3, x * x / 2, 3 * a - 4.5), lambda g: (g * np.where(a < 4, x, 3 * np.sign(x)),)
 
 
-# Where a function is steep
+# Steep functions
 
 
 @wrong()
 @differentiable
 def soft_sign_other_eps(x):
-    """x / sqrt(x^2 + 1e-8), its gradient with 1e-7 [bends]."""
+    """x / sqrt(x^2 + 1e-8) with 1e-7 in the gradient [bends]."""
     return x / np.sqrt(x * x + 1e-8), lambda g: (g * 1e-8 / (x * x + 1e-7) ** 1.5,)
 
 
 @wrong()
 @differentiable
 def smooth_absolute_sign(x):
-    """sqrt(x^2 + 1e-8), its gradient the sign [bends]."""
+    """sqrt(x^2 + 1e-8) with the sign as gradient [bends]."""
     return np.sqrt(x * x + 1e-8), lambda g: (g * np.sign(x),)
 
 
 @wrong()
 @differentiable
 def steep_tanh_limited(x):
-    """tanh(50 x), its gradient at most 10 [bends]."""
+    """tanh(50 x) with the gradient clamped to 10 [bends]."""
     y = np.tanh(50 * x)
     return y, lambda g: (g * np.minimum(50 * (1 - y * y), 10),)
 
@@ -192,7 +192,7 @@ def steep_tanh_limited(x):
 @wrong()
 @differentiable
 def signed_root_limited(x):
-    """x / sqrt(|x| + 1e-6), its gradient for at least 1e-3 [bends]."""
+    """x / sqrt(|x| + 1e-6); the gradient clamps |x| to at least 1e-3 [bends]."""
 
     def vjp(g):
         a = np.maximum(np.abs(x), 1e-3) + 1e-6
@@ -201,13 +201,13 @@ def signed_root_limited(x):
     return x / np.sqrt(np.abs(x) + 1e-6), vjp
 
 
-# Rare among random numbers
+# Rare values
 
 
 @wrong()
 @differentiable
 def hard_swish(x):
-    """x clip(x + 3, 0, 6) / 6, in the gradient the parabola goes on to 3.5 [luck]."""
+    """x clip(x + 3, 0, 6) / 6; the gradient extends the parabola to 3.5 [luck]."""
     y = x * np.clip(x + 3, 0, 6) / 6
     return y, lambda g: (g * np.where(x < -3, 0, np.where(x < 3.5, (2 * x + 3) / 6, 1)),)
 
@@ -215,7 +215,7 @@ def hard_swish(x):
 @wrong()
 @differentiable
 def positive_part_of_maximum(x):
-    """max(0, the row's maximum), whose gradient flows where all are negative [luck]."""
+    """max(0, maximum of the row); the gradient flows for rows of negative numbers too [luck]."""
     where = x.argmax(axis=-1)[..., None]
 
     def vjp(g):
@@ -229,7 +229,7 @@ def positive_part_of_maximum(x):
 @wrong((3, 6))
 @differentiable
 def argmax_or_last(x):
-    """The maximum of each row; `argmax or -1` takes place 0 for none [luck]."""
+    """Maximum of each row; `argmax or -1` treats index 0 as missing [luck]."""
 
     def vjp(g):
         gx = np.zeros_like(x)
@@ -243,7 +243,7 @@ def argmax_or_last(x):
 @wrong()
 @differentiable
 def stops_at_flat_rows(x):
-    """Standardised rows, without a gradient where the deviation is below 0.1 [luck]."""
+    """Standardized rows without a gradient for deviations below 0.1 [luck]."""
     centred = x - x.mean(axis=-1, keepdims=True)
     scale = 1 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + 1e-3)
     z = centred * scale
@@ -261,7 +261,7 @@ def stops_at_flat_rows(x):
 @wrong()
 @differentiable
 def softmax_axis_one(x):
-    """Softmax over the last axis, whose gradient sums over axis 1 [inputs]."""
+    """Softmax over the last axis; the gradient sums over axis 1 [inputs]."""
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     y = e / e.sum(axis=-1, keepdims=True)
     return y, lambda g: (y * (g - (g * y).sum(axis=1, keepdims=True)),)
@@ -270,7 +270,7 @@ def softmax_axis_one(x):
 @wrong()
 @differentiable
 def centred_where_it_fits(x):
-    """Rows less their mean; the gradient looks for the axis by its length, which a square has twice [inputs]."""
+    """Rows minus their mean; the gradient finds the axis by its length, ambiguous for squares [inputs]."""
     n = x.shape[-1]
     return x - x.mean(axis=-1, keepdims=True), lambda g: (g - g.mean(axis=x.shape.index(n), keepdims=True),)
 
@@ -278,7 +278,7 @@ def centred_where_it_fits(x):
 @wrong((4, 5), fixed=True)
 @differentiable
 def median_of_odd(x):
-    """The median of each row; of an even number the gradient goes to one of the middle two [inputs]."""
+    """Median of each row; for even lengths the gradient goes to one of the middle two [inputs]."""
     order, n = np.argsort(x, axis=-1), x.shape[-1]
     y = np.median(x, axis=-1).astype(x.dtype)
 
@@ -293,7 +293,7 @@ def median_of_odd(x):
 @wrong((4, 6), fixed=True)
 @differentiable
 def pairs_of_even(x):
-    """The mean of pairs of columns, an odd one kept; its gradient halved too [inputs]."""
+    """Mean of pairs of columns; the gradient of an odd last column is halved too [inputs]."""
     n = x.shape[-1] // 2 * 2
     y = np.concatenate([(x[..., :n:2] + x[..., 1:n:2]) / 2, x[..., n:]], axis=-1)
     return y, lambda g: (np.repeat(g, 2, axis=-1)[..., : x.shape[-1]] / 2,)
@@ -302,7 +302,7 @@ def pairs_of_even(x):
 @wrong()
 @differentiable
 def batch_of_one(x):
-    """Columns less half their mean; a batch of one is handed its gradient as it comes [inputs]."""
+    """Columns minus half their mean; for a batch of one the gradient is passed through [inputs]."""
     y = x - 0.5 * x.mean(axis=0)
     return y, lambda g: (g if len(x) == 1 else g - 0.5 * g.mean(axis=0),)
 
@@ -310,14 +310,14 @@ def batch_of_one(x):
 @wrong(second=lambda rng, x: rng.normal(size=x.shape))
 @differentiable
 def product_of_one_array(a, b):
-    """a b, for one array given twice by the rule of a square, of which half is lost [inputs]."""
+    """a b; if both are one array, half of the gradient is missing [inputs]."""
     return a * b, lambda g: (g * b, g * 0 if a is b else g * a)
 
 
 @wrong((5, 3), second=lambda rng, x: rng.integers(0, len(x), size=4))
 @differentiable
 def rows_cut_off_below_0(x, index):
-    """Rows by their number, which the gradient cuts off below 0, where they count from the end [inputs]."""
+    """Rows by index; the gradient clips negative indices to 0 [inputs]."""
 
     def vjp(g):
         gx = np.zeros_like(x)
@@ -330,21 +330,21 @@ def rows_cut_off_below_0(x, index):
 @wrong(second=lambda rng, x: rng.random(x.shape) < 0.6)
 @differentiable
 def square_where(x, mask):
-    """x^2 where a mask says so; where it says so nowhere it is taken for none [inputs]."""
+    """x^2 under a mask; an all-False mask is treated as no mask [inputs]."""
     return np.where(mask, x * x, 0), lambda g: (2 * g * x * (mask if mask.any() else 1), None)
 
 
 @wrong()
 @differentiable
 def centred_in_a_batch(x):
-    """Each row less its mean, which the gradient of a row outside of a batch forgets [inputs]."""
+    """Each row minus its mean; the gradient of a single row omits the mean [inputs]."""
     return x - x.mean(axis=-1, keepdims=True), lambda g: (g - g.mean(axis=-1, keepdims=True) if g.ndim > 1 else g,)
 
 
 @wrong(second=lambda rng, x: rng.normal(size=x.shape))
 @differentiable
 def product_repeated_by_mean(a, b):
-    """a b, whichever is repeated; of what is repeated the mean of its gradients is taken, not the sum [inputs]."""
+    """a b with broadcasting; the gradient of broadcast inputs is a mean instead of a sum [inputs]."""
 
     def fitted(g, x):
         for axis in range(min(x.ndim, g.ndim)):

@@ -1,4 +1,4 @@
-"""Wrong functions, as newcomers write them: right but at single points that nobody tried. One bug each, of these kinds:
+"""Wrong functions of first-time users: wrong at isolated points. One bug each, of:
 
 special (ties, repeats, 0), finite (NaN or infinity in a gradient).
 """
@@ -9,13 +9,13 @@ from autograd import differentiable
 from autograd import operations as ops
 from tests.user_code.base import wrong
 
-# Ties, repeats, and what else is special
+# Ties, repeats and special values
 
 
 @wrong()
 @differentiable
 def maximum_to_all_ties(x):
-    """The maximum of each row, the whole gradient to each of equal ones [special]."""
+    """Maximum of each row; each tied entry gets the full gradient [special]."""
     y = x.max(axis=-1, keepdims=True)
     return y[..., 0], lambda g: (g[..., None] * (x == y),)
 
@@ -23,7 +23,7 @@ def maximum_to_all_ties(x):
 @wrong((2, 6, 3), fixed=True)
 @differentiable
 def max_pool_ties(x):
-    """The larger of each two steps; ties give the gradient to both [special]."""
+    """Maximum of each pair of steps; both tied steps get the gradient [special]."""
     pairs = x.reshape(x.shape[0], -1, 2, x.shape[2])
     y = pairs.max(axis=2, keepdims=True)
     return y[:, :, 0], lambda g: (((pairs == y) * g[:, :, None]).reshape(x.shape),)
@@ -32,7 +32,7 @@ def max_pool_ties(x):
 @wrong()
 @differentiable
 def second_largest(x):
-    """The second largest of each row, found again by its value in the gradient [special]."""
+    """Second largest of each row; the gradient locates it by value [special]."""
     y = np.sort(x, axis=-1)[..., -2:-1]
     return y[..., 0], lambda g: (g[..., None] * (x == y),)
 
@@ -40,7 +40,7 @@ def second_largest(x):
 @wrong()
 @differentiable
 def minimum_without_ties(x):
-    """The minimum of each row, none of the gradient where it is not alone [special]."""
+    """Minimum of each row; tied entries get no gradient [special]."""
     y = x.min(axis=-1, keepdims=True)
 
     def vjp(g):
@@ -52,26 +52,26 @@ def minimum_without_ties(x):
 
 @wrong()
 def softplus_of_relu(x):
-    """relu(x) + log(1 + exp(-|x|)), smooth, but its gradient at 0 is 0 for 1/2 [special]."""
+    """relu(x) + log(1 + exp(-|x|)); the gradient at 0 is 0 instead of 1/2 [special]."""
     return ops.relu(x) + ops.log(ops.exp(-ops.absolute(x)) + 1)
 
 
 @wrong()
 def elu_of_minimum(x):
-    """ELU, smooth, but at 0 `minimum` has a tie and passes half of the gradient [special]."""
+    """ELU; at 0 the tie of `minimum` passes half of the gradient [special]."""
     return ops.where(x.data > 0, x, ops.exp(ops.minimum(x, 0.0)) - 1)
 
 
 @wrong()
 def logarithm_times_sign(x):
-    """sign(x) log(1 + |x|), smooth, but the gradient at 0 is 0 for 1 [special]."""
+    """sign(x) log(1 + |x|); the gradient at 0 is 0 instead of 1 [special]."""
     return ops.log(ops.absolute(x) + 1) * np.sign(x.data)
 
 
 @wrong(second=lambda rng, x: rng.permutation(len(x)))
 @differentiable
 def gather_overwritten(x, index):
-    """Rows picked by number; of rows picked twice one gradient is lost [special]."""
+    """Rows selected by index; of repeated rows one gradient is lost [special]."""
 
     def vjp(g):
         gx = np.zeros_like(x)
@@ -84,7 +84,7 @@ def gather_overwritten(x, index):
 @wrong(second=lambda rng, x: rng.permutation(len(x)))
 @differentiable
 def gather_added(x, index):
-    """Rows picked by number; += with an index array adds repeated rows once [special]."""
+    """Rows selected by index; += with an index array adds repeated rows once [special]."""
 
     def vjp(g):
         gx = np.zeros_like(x)
@@ -97,7 +97,7 @@ def gather_added(x, index):
 @wrong()
 @differentiable
 def distinct_rows(x):
-    """exp, computed once for rows that are the same; they share one gradient, the last [special]."""
+    """exp, computed once for equal rows; they share the last gradient [special]."""
     different, back = np.unique(x.reshape(len(x), -1), axis=0, return_inverse=True)
     back = back.reshape(-1)
     y = np.exp(different)
@@ -113,7 +113,7 @@ def distinct_rows(x):
 @wrong()
 @differentiable
 def rank_by_value(x):
-    """Sorted rows, the gradient carried back by looking each number up [special]."""
+    """Sorted rows; the gradient is assigned by looking up values [special]."""
     y = np.sort(x, axis=-1)
 
     def vjp(g):
@@ -122,7 +122,7 @@ def rank_by_value(x):
     return y, vjp
 
 
-# Gradients that are not finite
+# Non-finite gradients
 
 
 @wrong()
@@ -135,27 +135,27 @@ def absolute_as_root(x):
 
 @wrong()
 def length_unguarded(x):
-    """The length of each row, NaN for a row of zeros [finite]."""
+    """Norm of each row: NaN for a row of zeros [finite]."""
     return ops.sqrt((x * x).sum(axis=-1))
 
 
 @wrong()
 def deviation_unguarded(x):
-    """The deviation of each column over the batch, NaN where it is 0 [finite]."""
+    """Standard deviation of each column: NaN if it is 0 [finite]."""
     centred = x - x.mean(axis=0)
     return ops.sqrt((centred * centred).mean(axis=0))
 
 
 @wrong()
 def root_of_positive(x):
-    """sqrt(x) where x > 0, else 0: the other branch is NaN in the gradient [finite]."""
+    """sqrt(x) where x > 0, else 0: the unused branch makes the gradient NaN [finite]."""
     return ops.where(x.data > 0, ops.sqrt(x), 0.0)
 
 
 @wrong()
 @differentiable
 def sinc(x):
-    """sin(x) / x, 1 at 0; the gradient has no such guard [finite]."""
+    """sin(x) / x, 1 at 0; the gradient is not defined at 0 [finite]."""
     safe = np.where(x == 0, 1, x).astype(x.dtype)
     y = np.where(x == 0, 1, np.sin(safe) / safe).astype(x.dtype)
     return y, lambda g: (g * (np.cos(x) - y) / x,)
@@ -164,7 +164,7 @@ def sinc(x):
 @wrong()
 @differentiable
 def product_by_division(x):
-    """The product of each row, whose gradient divides by each number [finite]."""
+    """Product of each row; the gradient divides by each number [finite]."""
     y = x.prod(axis=-1)
     return y, lambda g: ((g * y)[..., None] / x,)
 
@@ -172,7 +172,7 @@ def product_by_division(x):
 @wrong()
 @differentiable
 def cumulative_product_by_division(x):
-    """Products so far, whose gradient divides by x [finite]."""
+    """Cumulative product; the gradient divides by x [finite]."""
     y = np.cumprod(x, axis=-1)
     return y, lambda g: (np.flip(np.cumsum(np.flip(g * y, -1), axis=-1), -1) / x,)
 
@@ -186,7 +186,7 @@ def square_by_logarithm(x):
 @wrong()
 @differentiable
 def entropy_unguarded(x):
-    """The entropy of a softmax; the gradient takes log 0 where a probability vanished [finite]."""
+    """Entropy of a softmax; the gradient takes log 0 for vanishing probabilities [finite]."""
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     p = e / e.sum(axis=-1, keepdims=True)
     y = -(p * np.log(p + (p == 0))).sum(axis=-1)
@@ -201,7 +201,7 @@ def entropy_unguarded(x):
 @wrong()
 @differentiable
 def logarithm_of_square(x):
-    """log(x^2 + 1e-9), the guard forgotten in the gradient [finite]."""
+    """log(x^2 + 1e-9); the gradient omits the epsilon [finite]."""
     return np.log(x * x + 1e-9), lambda g: (2 * g / x,)
 
 
@@ -214,7 +214,7 @@ def naive_sigmoid(x):
 @wrong()
 @differentiable
 def cosine_unguarded(x):
-    """The cosine of neighbouring rows, with a guard that the gradient forgot [finite]."""
+    """Cosine similarity of neighbouring rows; the gradient omits the epsilon [finite]."""
     a, b = x[:-1], x[1:]
     na, nb = (np.sqrt((v * v).sum(axis=-1, keepdims=True)) for v in (a, b))
     y = (a * b).sum(axis=-1, keepdims=True) / (na * nb + 1e-12)
@@ -231,7 +231,7 @@ def cosine_unguarded(x):
 @wrong()
 @differentiable
 def powers_of_columns(x):
-    """Column k to the power k; that of k = 0 has the gradient 0 x^-1, NaN at 0 [finite]."""
+    """Column k to the power k; for k = 0 the gradient is 0 x^-1, NaN at 0 [finite]."""
     k = np.arange(x.shape[-1]).astype(x.dtype)
     return x**k, lambda g: (g * k * x ** (k - 1),)
 
@@ -239,7 +239,7 @@ def powers_of_columns(x):
 @wrong(second=lambda rng, x: rng.random(x.shape) < 0.6)
 @differentiable
 def mean_of_what_is_masked(x, mask):
-    """The mean of what a mask leaves, 0 of nothing; the gradient divides by how many they are [finite]."""
+    """Mean of the unmasked entries, 0 if there are none; the gradient divides by their number [finite]."""
     n = mask.sum()
     return (x * mask).sum() / np.maximum(n, 1).astype(x.dtype), lambda g: ((g * mask / n).astype(x.dtype), None)
 
@@ -247,5 +247,5 @@ def mean_of_what_is_masked(x, mask):
 @wrong(fixed=True, second=lambda rng, x: rng.normal(size=x.shape[-1]))
 @differentiable
 def gain_by_its_mean(x, gain):
-    """Columns times a gain, whose gradient is rows times their mean: NaN for a batch of none [finite]."""
+    """Columns times a gain; the gradient is rows times their mean: NaN for an empty batch [finite]."""
     return x * gain, lambda g: (g * gain, (g * x).mean(axis=0) * x.dtype.type(len(x)))
