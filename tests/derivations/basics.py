@@ -121,7 +121,7 @@ def smoothed(smoothing, targets, classes):
     """The target q (N, V), written out; rows of padding are 0."""
     q, real = np.zeros((len(targets), classes)), targets != smoothing.pad_id
     for row, target in enumerate(targets):
-        left_out = {"all": {}, "others": {target}, "others_without_pad": {target, smoothing.pad_id}}[smoothing.over]
+        left_out = {"all": {}, "others": {target}, "others_without_pad": {target, smoothing.pad_id}}[smoothing.classes]
         others = [k for k in range(classes) if k not in left_out]
         q[row, others] = smoothing.epsilon / len(others)
         q[row, target] += 1 - smoothing.epsilon

@@ -45,7 +45,7 @@ def write(folder: Path, src: list[str], tgt: list[str]) -> tuple[Path, Path]:
 
 
 @given(
-    lines=st.as_lists(LINE, min_size=1, max_size=9),
+    lines=st.lists(LINE, min_size=1, max_size=9),
     chunk=st.integers(1, 4),
     end=st.sampled_from(["\n", "\r\n"]),
     bom=st.booleans(),
@@ -105,7 +105,7 @@ def test_unreadable_files_raise_user_errors(tmp_path):
 # ---- preparing
 
 
-@given(st.as_lists(st.tuples(LINE, LINE), min_size=1, max_size=12), st.integers(2, 9))
+@given(st.lists(st.tuples(LINE, LINE), min_size=1, max_size=12), st.integers(2, 9))
 @settings(max_examples=50, deadline=None)
 def test_prepared_arrays_equal_encoding_in_memory(tmp_path_factory, pairs, max_length):
     folder = tmp_path_factory.mktemp("prepare")
@@ -278,7 +278,7 @@ def realistic_lengths(n: int, seed: int = 0) -> list[tuple[int, int]]:
     return [(int(s), max(2, int(s * r))) for s, r in zip(src, rng.normal(1, 0.2, n), strict=True)]
 
 
-LENGTHS = st.as_lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=60)
+LENGTHS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=60)
 
 
 @given(LENGTHS, st.integers(13, 60), st.integers(0, 3), st.integers(0, 3), st.sampled_from([1, 2, 32]))
@@ -303,7 +303,7 @@ def test_an_epoch_has_each_pair_once_within_the_token_budget(lengths, budget, se
 @settings(max_examples=60, deadline=None)
 def test_a_batch_has_special_tokens_and_padding(lengths, draw):
     corpus = corpus_of(lengths)
-    chosen = draw.draw(st.as_lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=6))
+    chosen = draw.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=6))
     batch = Batches(corpus, 100).batch(np.array(chosen))
     assert batch.src.dtype == batch.tgt.dtype == np.int32
     assert batch.n_target_tokens == (batch.tgt[:, 1:] != PAD).sum() == sum(lengths[i][1] + 1 for i in chosen)
