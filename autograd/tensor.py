@@ -51,12 +51,15 @@ class TensorMethods:
         return self.data.size
 
     def __len__(self) -> int:
+        """Return the length of the first axis."""
         return len(self.data)
 
     def __bool__(self) -> bool:
+        """Return the truth value of a Tensor of one element. ValueError for more."""
         return bool(self.data)
 
     def __float__(self) -> float:
+        """Return the value of a Tensor of one element."""
         return float(self.item())
 
     def __iter__(self) -> Iterator[Self]:
@@ -81,59 +84,77 @@ class TensorMethods:
     # Arithmetic
 
     def __add__(self, other: Any) -> Self:
+        """Return self + other."""
         return OPERATIONS["add"](self, other)
 
     def __radd__(self, other: Any) -> Self:
+        """Return other + self."""
         return OPERATIONS["add"](other, self)
 
     def __sub__(self, other: Any) -> Self:
+        """Return self - other."""
         return OPERATIONS["subtract"](self, other)
 
     def __rsub__(self, other: Any) -> Self:
+        """Return other - self."""
         return OPERATIONS["subtract"](other, self)
 
     def __mul__(self, other: Any) -> Self:
+        """Return self * other."""
         return OPERATIONS["multiply"](self, other)
 
     def __rmul__(self, other: Any) -> Self:
+        """Return other * self."""
         return OPERATIONS["multiply"](other, self)
 
     def __truediv__(self, other: Any) -> Self:
+        """Return self / other."""
         return OPERATIONS["divide"](self, other)
 
     def __rtruediv__(self, other: Any) -> Self:
+        """Return other / self."""
         return OPERATIONS["divide"](other, self)
 
     def __matmul__(self, other: Any) -> Self:
+        """Return self @ other."""
         return OPERATIONS["matmul"](self, other)
 
     def __rmatmul__(self, other: Any) -> Self:
+        """Return other @ self."""
         return OPERATIONS["matmul"](other, self)
 
-    def __pow__(self, exponent: Any) -> Self:
+    def __pow__(self, exponent: float) -> Self:
+        """Return self ** exponent for a Python number."""
         return OPERATIONS["power"](self, exponent)
 
     def __neg__(self) -> Self:
+        """Return -self."""
         return OPERATIONS["negative"](self)
 
     # Comparisons
 
     def __eq__(self, other: Any) -> Any:
+        """Return self == other as an array of bools."""
         return self.data == _values(other)
 
     def __ne__(self, other: Any) -> Any:
+        """Return self != other as an array of bools."""
         return self.data != _values(other)
 
     def __lt__(self, other: Any) -> Array:
+        """Return self < other as an array of bools."""
         return self.data < _values(other)
 
     def __le__(self, other: Any) -> Array:
+        """Return self <= other as an array of bools."""
         return self.data <= _values(other)
 
     def __gt__(self, other: Any) -> Array:
+        """Return self > other as an array of bools."""
         return self.data > _values(other)
 
     def __ge__(self, other: Any) -> Array:
+        """Return self >= other as an array of bools."""
         return self.data >= _values(other)
 
     __hash__ = object.__hash__  # by identity, because __eq__ compares elements

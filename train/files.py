@@ -55,7 +55,7 @@ def describe_path(path: PathLike) -> str:
     """Return what a path refers to, for a message: "a file", "an empty folder", "nothing"."""
     try:
         if os.path.isdir(path):
-            return "an existing folder" if os.listdir(path) else "an empty folder"
+            return "a folder that is not empty" if os.listdir(path) else "an empty folder"
         return FILE_TYPES.get(stat.S_IFMT(os.stat(path).st_mode), "an unknown file type")
     except FileNotFoundError:
         return "a broken link" if os.path.islink(path) else "nothing"
