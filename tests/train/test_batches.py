@@ -111,23 +111,28 @@ def test_prepared_arrays_equal_encoding_in_memory(tmp_path_factory, pairs, max_l
     folder = tmp_path_factory.mktemp("prepare")
     src, tgt = write(folder, *map(list, zip(*pairs, strict=True)))
     encoded = list(zip(*(LetterTokenizer().encode_batch(side) for side in zip(*pairs, strict=True)), strict=True))
-    kept = [pair for pair in encoded if all(0 < len(ids) < max_length for ids in pair)]
-    if not kept:
+    valid_pairs = [pair for pair in encoded if all(0 < len(ids) < max_length for ids in pair)]
+    if not valid_pairs:
         with pytest.raises(UserError, match="expected at least one pair"):
             prepare(src, tgt, LetterTokenizer(), folder / "out", max_length)
         assert not any((folder / "out").iterdir())
         return
     corpus = prepare(src, tgt, LetterTokenizer(), folder / "out", max_length)
-    assert [corpus.pair(i) for i in range(len(corpus))] == kept
-    assert [*zip(corpus.src_lengths, corpus.tgt_lengths, strict=True)] == [(len(s) + 1, len(t) + 1) for s, t in kept]
+    assert [corpus.pair(i) for i in range(len(corpus))] == valid_pairs
+    assert [*zip(corpus.src_lengths, corpus.tgt_lengths, strict=True)] == [
+        (len(s) + 1, len(t) + 1) for s, t in valid_pairs
+    ]
     empty = sum(not s or not t for s, t in encoded)
     assert corpus.meta["pairs"] == {
         "read": len(pairs),
-        "kept": len(kept),
+        "kept": len(valid_pairs),
         "empty": empty,
-        "too_long": len(pairs) - len(kept) - empty,
+        "too_long": len(pairs) - len(valid_pairs) - empty,
     }
-    assert corpus.meta["tokens"] == {"src": sum(len(s) for s, _ in kept), "tgt": sum(len(t) for _, t in kept)}
+    assert corpus.meta["tokens"] == {
+        "src": sum(len(s) for s, _ in valid_pairs),
+        "tgt": sum(len(t) for _, t in valid_pairs),
+    }
     arrays = [f"{side}.{kind}" for side in ("src", "tgt") for kind in ("offsets", "tokens")]
     assert sorted(os.listdir(folder / "out")) == ["left-out", "meta.json", *arrays]
 

@@ -221,14 +221,14 @@ def test_the_paired_test_equals_sacrebleu(lines, samples):
     one, other, references = ([*side] for side in zip(*lines, strict=True))
     report = score_report(one, references, bootstrap=samples, baseline=other)["scores"]
     for key, row in report.items():
-        metric, found, expected = metric_and_lines(key, one, references)
-        systems = [("b", metric_and_lines(key, other, references)[1]), ("s", found)]
+        metric, system, expected = metric_and_lines(key, one, references)
+        systems = [("b", metric_and_lines(key, other, references)[1]), ("s", system)]
         signatures, scores = PairedTest(systems, {"": metric}, [expected], "bs", samples)()
-        baseline, system = scores[next(iter(signatures))]
+        baseline, result = scores[next(iter(signatures))]
         assert row["baseline"] == {"score": baseline.score, "mean": baseline.mean, "confidence": baseline.ci}
-        assert (row["score"], row["mean"], row["confidence"]) == (system.score, system.mean, system.ci)
-        difference = system.score - baseline.score
-        assert (row["p_value"], row["difference"]) == (system.p_value if difference else 1, difference)
+        assert (row["score"], row["mean"], row["confidence"]) == (result.score, result.mean, result.ci)
+        difference = result.score - baseline.score
+        assert (row["p_value"], row["difference"]) == (result.p_value if difference else 1, difference)
         assert row["score"] == score_report(one, references)["scores"][key]["score"]
 
 

@@ -15,7 +15,7 @@ pairs = st.lists(st.tuples(words, words), max_size=40)
 
 def clean_plainly(pairs, rules):
     """Clean like Cleaner, one pair at a time and with a set."""
-    counts, kept, seen = Counter(), [], set()
+    counts, clean, seen = Counter(), [], set()
     for src, tgt in pairs:
         a, b = " ".join(src.split()), " ".join(tgt.split())
         longer, shorter = max(len(a), len(b)) + 20, min(len(a), len(b)) + 20
@@ -33,10 +33,10 @@ def clean_plainly(pairs, rules):
             reason = "duplicate"
         else:
             reason = "kept"
-            kept.append((a, b))
+            clean.append((a, b))
         seen.add((a, b))
         counts[reason] += 1
-    return kept, counts
+    return clean, counts
 
 
 @given(pairs, st.sampled_from([0, 3]), st.sampled_from([0, 1.3]), st.booleans(), st.booleans(), st.integers(1, 5))
@@ -45,9 +45,9 @@ def test_cleaning_equals_a_plain_implementation(pairs, max_words, ratio, scripts
     cleaner = Cleaner(rules)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("train.text.download.clean.CHUNK", chunk)
-        kept = [*cleaner.filter(pairs)]
+        clean = [*cleaner.filter(pairs)]
     expected, counts = clean_plainly(pairs, rules)
-    assert kept == expected
+    assert clean == expected
     assert {reason: n for reason, n in cleaner.counts.items() if n and reason != "read"} == counts
     assert cleaner.counts["read"] == len(pairs) == sum(counts.values())
 

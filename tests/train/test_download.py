@@ -333,8 +333,8 @@ def test_the_catalog_is_consistent(name):
     assert len({*names}) == len(names)
     assert {pair.archive for pairs in known.parts.values() for pair in pairs} == {*names}
     assert all(archive.url.startswith("http") for archive in known.archives)
-    held = [len(archive.sha256) == 64 or len(archive.md5) == 32 for archive in known.archives]
-    assert all(held) or name == "iwslt14-de-en"
+    has_hash = [len(archive.sha256) == 64 or len(archive.md5) == 32 for archive in known.archives]
+    assert all(has_hash) or name == "iwslt14-de-en"
 
 
 def test_the_papers_vocabularies():
@@ -382,9 +382,9 @@ def test_other_folders_and_input_files_are_not_modified(tmp_path, capfd):
 def test_data_own_and_its_error_messages(tmp_path, capfd):
     for side, step in (("src", 1), ("tgt", -1)):
         (tmp_path / side).write_bytes(text(line[::step] for line in ALL))
-    own = ["data", "own", "--out", str(tmp_path / "out"), "--vocab-size", "290", "--quiet"]
+    command = ["data", "own", "--out", str(tmp_path / "out"), "--vocab-size", "290", "--quiet"]
     files = [f"--{part}-{side}={tmp_path / side}" for part in ("train", "valid") for side in ("src", "tgt")]
-    assert main([*own, *files]) == 0
+    assert main([*command, *files]) == 0
     assert (
         "16 pairs read, 12 kept; removed: 1 empty, 0 too long, 0 length ratio, 1 not Latin, 2 duplicates"
         in capfd.readouterr().out
@@ -393,11 +393,11 @@ def test_data_own_and_its_error_messages(tmp_path, capfd):
     assert len(valid) == 15  # only lines that are empty on both sides are dropped
     for arguments, message in (
         (["data", "wmt15", "--out", "x"], "got 'wmt15'; try wmt14"),
-        ([*own, files[0]], "expected both sides of each text"),
+        ([*command, files[0]], "expected both sides of each text"),
         (["data", "multi30k", "--out", "x", *files], "expected no text files"),
-        ([*own, *files, "--tokenizer", "spm"], "--tokenizer: expected one of bpe, wordpiece; got 'spm'"),
+        ([*command, *files, "--tokenizer", "spm"], "--tokenizer: expected one of bpe, wordpiece; got 'spm'"),
         (["data", "multi30k", "--out", str(tmp_path / "m"), "--mirror", str(tmp_path)], "training.tar.gz (SHA-256 2"),
-        ([*own, "--train-src=nowhere", "--train-tgt=nowhere"], "nowhere: expected a text file"),
+        ([*command, "--train-src=nowhere", "--train-tgt=nowhere"], "nowhere: expected a text file"),
         (["data", "own", "--out", str(tmp_path / "new"), f"--train-src={tmp_path}", files[1]], "got a folder"),
     ):
         assert main(arguments) == 2

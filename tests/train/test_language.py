@@ -149,10 +149,10 @@ def trained_run(folder, tmp_path_factory):
 
 
 def test_resuming_equals_an_uninterrupted_run(folder, tmp_path):
-    train(config(folder), tmp_path / "whole", progress=False)
+    train(config(folder), tmp_path / "uninterrupted", progress=False)
     for steps, resume in ((4, False), (9, True)):
-        train(config(folder, max_steps=steps), tmp_path / "parts", resume=resume, progress=False)
-    (weights, state, _), (others, other, _) = (outcome(tmp_path / name) for name in ("whole", "parts"))
+        train(config(folder, max_steps=steps), tmp_path / "resumed", resume=resume, progress=False)
+    (weights, state, _), (others, other, _) = (outcome(tmp_path / name) for name in ("uninterrupted", "resumed"))
     assert weights == others and state == other and state["task"] == "language"
 
 

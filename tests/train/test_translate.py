@@ -63,9 +63,9 @@ text_lines = st.lists(st.text("abcdefgh ", max_size=12), max_size=30)
 @given(text_lines, st.integers(1, 200), st.integers(1, 9), st.integers(1, 3))
 @settings(max_examples=60, deadline=None)
 def test_outputs_are_in_the_order_of_the_input(lines, batch_tokens, window, beam):
-    found = echo([line + "\n" for line in lines], batch_tokens=batch_tokens, window=window, beam=beam)
-    assert [translations[0][0] for translations in found] == [line.replace(" ", "") for line in lines]
-    assert all(len(translations) == 1 for translations in found)
+    results = echo([line + "\n" for line in lines], batch_tokens=batch_tokens, window=window, beam=beam)
+    assert [translations[0][0] for translations in results] == [line.replace(" ", "") for line in lines]
+    assert all(len(translations) == 1 for translations in results)
 
 
 @given(text_lines)
@@ -90,17 +90,17 @@ def test_batches_have_each_sentence_once_within_the_limit(lengths, batch_tokens)
 
 def test_an_empty_line_stays_empty_without_a_search():
     model = EchoModel()
-    found = translate_lines(model, LetterTokenizer(), ["", " ", "ab\r\n", "\n"], n_best=2)
-    assert [found[0], found[1], found[3]] == [[("", 0.0)]] * 3
-    assert found[2][0][0] == "ab" and len(found[2]) == 2
+    results = translate_lines(model, LetterTokenizer(), ["", " ", "ab\r\n", "\n"], n_best=2)
+    assert [results[0], results[1], results[3]] == [[("", 0.0)]] * 3
+    assert results[2][0][0] == "ab" and len(results[2]) == 2
     assert model.shapes == [(1, 3)]
     assert echo([]) == []
 
 
 def test_a_long_line_is_truncated_with_a_warning():
     warnings = []
-    found = echo(["a", "abcd", "abcde", "abc"], max_length=4, window=2, on_warning=warnings.append)
-    assert [translations[0][0] for translations in found] == ["a", "abc", "abc", "abc"]
+    results = echo(["a", "abcd", "abcde", "abc"], max_length=4, window=2, on_warning=warnings.append)
+    assert [translations[0][0] for translations in results] == ["a", "abc", "abc", "abc"]
     assert [message.split(";")[0] for message in warnings] == [
         "line 2: expected at most 3 tokens",
         "line 3: expected at most 3 tokens",

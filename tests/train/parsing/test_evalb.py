@@ -67,10 +67,10 @@ def test_2000_random_pairs_equal_the_reference_implementation(tmp_path):
         assert score_numbers(gold, predicted, QUOTED) == with_quotes, lines
         statuses[with_quotes[1]] += 1
     assert min(statuses) > 50 and len(DELETED) == 7
-    for side, name in enumerate(("gold", "found")):
+    for side, name in enumerate(("gold", "predicted")):
         text = "".join(write_tree(pair[side]) + "\n" for pair in pairs)
         (tmp_path / name).write_text(text, encoding="utf-8")
-    report = score_files(tmp_path / "gold", tmp_path / "found")
+    report = score_files(tmp_path / "gold", tmp_path / "predicted")
     assert report.all == score([([a], [b]) for a, b in pairs]).all  # files give the same result
     sums, valid = report.all, [line for line in plain if line[1] == 0]
     assert [sums.errors, sums.skipped, sums.valid] == [sum(line[1] == s for line in plain) for s in (1, 2, 0)]
