@@ -34,12 +34,13 @@ LONG = (
 )
 
 
+@pytest.hookimpl(trylast=True)  # after deselection
 def pytest_collection_modifyitems(items):
     """Move the long tests to the start of either half: `--dist worksteal` gives each of two workers one half."""
     is_long = [any(name in item.nodeid for name in LONG) for item in items]
     long = [item for item, flag in zip(items, is_long, strict=True) if flag]
     short = [item for item, flag in zip(items, is_long, strict=True) if not flag]
-    middle = (len(items) + 1) // 2 - len(long[::2])
+    middle = len(items) // 2 - len(long[::2])
     items[:] = [*long[::2], *short[:middle], *long[1::2], *short[middle:]]
 
 
