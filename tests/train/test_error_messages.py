@@ -55,7 +55,7 @@ def copy(uninterrupted, tmp_path):
         ),
         (["generate", "--model", "RUN", "--prompt", "a\udcff"], "--prompt: expected UTF-8; got invalid bytes"),
         (["translate", "--model", "TEXT"], "expected a run or a checkpoint; got another folder; try the --out"),
-        (["parse", "--model", "RUN", "--svg", "tree.png"], "tree.png: expected a name that ends in .svg; got '.png'"),
+        (["parse", "--model", "RUN", "--svg", "tree.png"], "tree.png: expected a file name ending in .svg; got '.png'"),
         (["parse", "--model", "RUN", "--svg", "no/tree.svg"], "expected a file to write; got no folder no; try"),
     ],
 )

@@ -263,7 +263,9 @@ def test_peak_memory_agrees_with_tracemalloc():
         with npx.keyed(1, 1):
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
-            model.train().loss(*task.sequences(batch), label_smoothing=0.1, smoothing_classes="all", loss_normalizer=1.0).backward()
+            model.train().loss(
+                *task.sequences(batch), label_smoothing=0.1, smoothing_classes="all", loss_normalizer=1.0
+            ).backward()
             peak = tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
