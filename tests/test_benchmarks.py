@@ -1,4 +1,4 @@
-"""The benchmarks run: each of them ours alone and as small as can be. What they found: benchmarks/RESULTS.md."""
+"""The benchmarks run with our engines on tiny models. Results: benchmarks/RESULTS.md."""
 
 import json
 import sys
@@ -21,24 +21,24 @@ SEARCH = "--sentences 2 --length 4 --output-length 5".split()
         (translate, [*SEARCH, "--engine", "ours", "--beam", "2"]),
     ],
 )
-def test_our_engines_take_their_steps(benchmark, options, monkeypatch, capsys):
+def test_our_engines_run(benchmark, options, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [benchmark.__name__, *WIDTHS, *options, "--json"])
     benchmark.main()
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    rows = found if isinstance(found, list) else [found]
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    rows = result if isinstance(result, list) else [result]
     assert [row["engine"] for row in rows] == [word for word in options if word in benchmark.ENGINES]
     assert all(0 < row["fastest"] <= row["seconds"] <= row["slowest"] and row["peak_rss_mib"] > 0 for row in rows)
 
 
-def test_a_profile_names_the_kernels_and_leaves_them_as_they_were(monkeypatch, capsys):
-    parts = [part for kernel in npx.KERNELS.values() for part in (kernel, kernel.grad) if part]
-    before = [dict(part.versions) for part in parts]
-    monkeypatch.setenv("NPX_CUBLASLT", "0")  # which a step sets, too
+def test_a_profile_names_the_kernels_and_restores_them(monkeypatch, capsys):
+    functions = [function for kernel in npx.KERNELS.values() for function in (kernel, kernel.grad) if function]
+    versions = [dict(function.versions) for function in functions]
+    monkeypatch.setenv("NPX_CUBLASLT", "0")  # the profiled step sets it too
     monkeypatch.setattr(sys, "argv", ["train_step", *WIDTHS, *BATCH, "--profile"])
     train_step.main()
-    said = capsys.readouterr().out
-    assert said.startswith("forward ") and "attention_grad" in said and "between kernels" in said
-    assert [part.versions for part in parts] == before
+    output = capsys.readouterr().out
+    assert output.startswith("forward ") and "attention_grad" in output and "between kernels" in output
+    assert [function.versions for function in functions] == versions
 
 
 def test_growth_has_a_row_for_every_setting(monkeypatch, capsys):
@@ -49,4 +49,4 @@ def test_growth_has_a_row_for_every_setting(monkeypatch, capsys):
     growth.main()
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line[:3] in ("| 4", "| 8")]
     assert len(rows) == 2 and rows[0][-1] == " |"
-    assert npx.host.isfinite(float(rows[1][-1].strip(" |")))  # how time grows: at this size it may not
+    assert npx.host.isfinite(float(rows[1][-1].strip(" |")))  # the growth of time; none at this size
