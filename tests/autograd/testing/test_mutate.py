@@ -381,7 +381,7 @@ def test_a_module_that_the_checker_imports():
     assert next(o.test for o in outcomes if o.detected).endswith("test_unary[exp]")
 
 
-@pytest.mark.parametrize("arguments, got", [([], "got none"), (["plant"], "got 'plant'")])
+@pytest.mark.parametrize("arguments, got", [([], "got no command"), (["plant"], "got 'plant'")])
 def test_another_command_is_rejected(arguments, got):
     done = subprocess.run(
         [sys.executable, "-m", "autograd.testing", *arguments], capture_output=True, text=True, cwd=ROOT
