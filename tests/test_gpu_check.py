@@ -56,7 +56,7 @@ def test_steps_run_and_fill_the_page(tmp_path):
     assert statuses == dict.fromkeys(
         ("machine", "memory and calls", "steps: ours", "steps: ours-graph", "steps: ours-lt"), "passed"
     )
-    table = results["parts"]["steps: ours"]["found"]["base, 25k + 25k, by kernel"]["table"]
+    table = results["parts"]["steps: ours"]["values"]["base, 25k + 25k, by kernel"]["table"]
     assert {"adam", "attention_backward", "layer_norm_grad"} < {*table}
     filled = page.filled(PAGE, results | {"rehearsal": False})
     assert filled != PAGE and page.filled(filled, results | {"rehearsal": False}) == filled
@@ -68,7 +68,7 @@ def test_every_part_runs_on_fakes(rehearsal):
     """Each part passes and reports its results."""
     pytest.importorskip("ml_dtypes", reason="NumPy needs ml_dtypes for bfloat16")
     done, file = rehearsal
-    results = {name: part["found"] for name, part in file["parts"].items()}
+    results = {name: part["values"] for name, part in file["parts"].items()}
     statuses = {name: part["status"] for name, part in file["parts"].items()}
     assert done.returncode == 0, done.stdout + done.stderr
     torch = {name for name in statuses if "torch" in name}
@@ -90,7 +90,7 @@ def test_every_part_runs_on_fakes(rehearsal):
     assert results["short training"].keys() == {"cpu", "float32", "bf16", "fp16"}
     assert results["a run"].keys() == {"float32", "bf16"} and len(results["a run"]["bf16"]["translations"]) == 3
     assert results["kernels"]["tests"] >= 4 and results["operations, layers and laws"]["tests"] >= 2
-    assert '{"calls": ' in file["parts"]["compute-sanitizer memcheck"]["said"]
+    assert '{"calls": ' in file["parts"]["compute-sanitizer memcheck"]["output"]
     for words in ("memory and calls", "attention_backward", "steps: ours                  passed", "TFLOP/s"):
         assert words in done.stdout
 
@@ -99,13 +99,13 @@ def test_every_part_runs_on_fakes(rehearsal):
 @needs_gxx
 def test_every_part_fills_the_page(rehearsal):
     file = rehearsal[1] | {"rehearsal": False}
-    file["parts"]["steps: torch"]["found"] = {"base, 4k + 4k": {"ms": 1.5, "host_ms": 2, "tokens_per_second": 5400}}
+    file["parts"]["steps: torch"]["values"] = {"base, 4k + 4k": {"ms": 1.5, "host_ms": 2, "tokens_per_second": 5400}}
     before, after = PAGE.splitlines(), page.filled(PAGE, file).splitlines()
     changed = {new.split("|")[1].strip(): new for old, new in zip(before, after, strict=True) if old != new}
     assert changed["base, 4k + 4k: torch"].endswith(" the host's | 1.50 ms, host 2.00, 5,400 tokens/s |")
-    kernels = set(file["parts"]["steps: ours"]["found"]["base, 25k + 25k, by kernel"]["table"])
+    kernels = set(file["parts"]["steps: ours"]["values"]["base, 25k + 25k, by kernel"]["table"])
     named = {name for name in kernels if " x " not in name}
-    rows = {*file["parts"]["memory and calls"]["found"], *named, "all of a step", "base, 25k + 25k: ours"}
+    rows = {*file["parts"]["memory and calls"]["values"], *named, "all of a step", "base, 25k + 25k: ours"}
     assert rows | {"short training: bf16", "training step, GPU = CPU: tf32"} <= {*changed}
     assert page.filled("\n".join(after) + "\n", file).splitlines() == after  # filling twice changes nothing
     with pytest.raises(SystemExit, match="got those of a rehearsal"):
@@ -186,10 +186,10 @@ def test_output_of_failed_and_timed_out_parts_is_recorded_and_the_next_part_runs
     results, lines = run_parts(tmp_path, monkeypatch, *chosen)
     expected = [["warns", "passed"], ["sleeps", "timed"], ["fails", "failed"], ["late", "skipped"]]
     assert [line[:2] for line in lines] == expected
-    assert results["warns"]["found"] == {"tests": 1, "failures": 0, "errors": 0, "skipped": 0}
-    assert results["sleeps"]["status"] == "timed out" and "F" in results["sleeps"]["said"]
-    assert results["fails"]["found"]["failures"] == 1 and "assert 1 == 2" in results["fails"]["said"]
-    assert results["late"]["said"] == "no time left"
+    assert results["warns"]["values"] == {"tests": 1, "failures": 0, "errors": 0, "skipped": 0}
+    assert results["sleeps"]["status"] == "timed out" and "F" in results["sleeps"]["output"]
+    assert results["fails"]["values"]["failures"] == 1 and "assert 1 == 2" in results["fails"]["output"]
+    assert results["late"]["output"] == "no time left"
 
 
 def test_results_before_a_failure_are_recorded(tmp_path, monkeypatch):
@@ -208,7 +208,7 @@ def test_results_before_a_failure_are_recorded(tmp_path, monkeypatch):
     chosen = part("fails", "sys.exit(3)"), part("sleeps", "time.sleep(60)", 2), part("passes", "")
     results, _ = run_parts(tmp_path, monkeypatch, *chosen)
     assert [result["status"] for result in results.values()] == ["failed", "timed out", "passed"]
-    assert all(result["found"] == {"a": 1} and result["said"] == "careful" for result in results.values())
+    assert all(result["values"] == {"a": 1} and result["output"] == "careful" for result in results.values())
 
 
 @needs_gxx

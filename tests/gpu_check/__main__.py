@@ -62,12 +62,12 @@ def main() -> int:
         return 0
     results = all_parts(a.out, a.seconds, a.rehearse, a.only, lambda *part: print(page.line(*part), flush=True))
     if results["machine"]["status"] != "passed":
-        print(results["machine"]["said"].strip(), file=sys.stderr)
+        print(results["machine"]["output"].strip(), file=sys.stderr)
         return 2
     print(page.tables(results))
     failed = {name: part for name, part in results.items() if part["status"] in ("failed", "timed out")}
     for name, part in failed.items():
-        print(f"\n{name}, {part['status']}:\n{part['said']}", file=sys.stderr)
+        print(f"\n{name}, {part['status']}:\n{part['output']}", file=sys.stderr)
     return int(bool(failed))
 
 

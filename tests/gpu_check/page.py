@@ -10,21 +10,21 @@ CEILINGS = {"copy": 4.3e12, "largest product": 790e12}  # bytes and operations p
 
 def line(name: str, outcome: Outcome, seconds: float) -> str:
     """Return one line on a part: status, seconds, summary."""
-    return f"{name:28} {outcome.status:9} {seconds:6.1f} s  {words(outcome.found) or last_line(outcome.said)}"
+    return f"{name:28} {outcome.status:9} {seconds:6.1f} s  {words(outcome.values) or last_line(outcome.output)}"
 
 
 def last_line(text: str) -> str:
     return text.strip().splitlines()[-1][:100] if text.strip() else ""
 
 
-def words(found: dict[str, Any]) -> str:
+def words(values: dict[str, Any]) -> str:
     """Summarize the results of a part: the counts of a test suite, or measurements."""
-    if "tests" in found:
-        return ", ".join(f"{number} {name}" for name, number in found.items() if number)
-    rates = [value["rate"] / 1e12 for value in found.values() if isinstance(value, dict) and "flops" in value]
-    if len(rates) == len(found) > 1:
+    if "tests" in values:
+        return ", ".join(f"{number} {name}" for name, number in values.items() if number)
+    rates = [value["rate"] / 1e12 for value in values.values() if isinstance(value, dict) and "flops" in value]
+    if len(rates) == len(values) > 1:
         return f"{len(rates)} matmuls, {min(rates):,.0f} to {max(rates):,.0f} TFLOP/s"
-    return "; ".join(filter(None, (figure(name, value) for name, value in found.items())))[:200]
+    return "; ".join(filter(None, (figure(name, value) for name, value in values.items())))[:200]
 
 
 def figure(name: str, value: Any) -> str:
@@ -51,8 +51,8 @@ def rate(value: dict[str, Any]) -> str:
 
 def ceilings(results: dict[str, Any]) -> dict[str, float]:
     """Return the peak bytes and operations per second: as measured, or those of an H200."""
-    found = results.get("memory and calls", {}).get("found", {})
-    return {name: found.get(name, {}).get("rate", known) for name, known in CEILINGS.items()}
+    values = results.get("memory and calls", {}).get("values", {})
+    return {name: values.get(name, {}).get("rate", known) for name, known in CEILINGS.items()}
 
 
 def floor_ms(value: dict[str, Any], top: dict[str, float]) -> float:
@@ -63,12 +63,12 @@ def floor_ms(value: dict[str, Any], top: dict[str, float]) -> float:
 def tables(results: dict[str, Any]) -> str:
     """Return the tables: memory and launches, matmuls, and the kernels of each shape with their lower bounds."""
     lines = []
-    if found := results.get("memory and calls", {}).get("found"):
-        lines += ["\nmemory and calls", *(f"    {name:32} {detail(value)}" for name, value in found.items())]
+    if values := results.get("memory and calls", {}).get("values"):
+        lines += ["\nmemory and calls", *(f"    {name:32} {detail(value)}" for name, value in values.items())]
     for part in ("products", "products by cublasLt"):
-        if found := results.get(part, {}).get("found"):
-            lines += [f"\n{part} in TFLOP/s; N: contiguous rows, T: contiguous columns", *product_lines(found)]
-    for name, value in results.get("steps: ours", {}).get("found", {}).items():
+        if values := results.get(part, {}).get("values"):
+            lines += [f"\n{part} in TFLOP/s; N: contiguous rows, T: contiguous columns", *product_lines(values)]
+    for name, value in results.get("steps: ours", {}).get("values", {}).items():
         if "table" in value:
             total, between = value["device_ms"], value["between_ms"]
             lines.append(f"\n{name}: {total:.2f} ms on the device, {between:.2f} of them CuPy's own kernels and gaps")
@@ -76,11 +76,11 @@ def tables(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def product_lines(found: dict[str, Any]) -> Iterator[str]:
+def product_lines(values: dict[str, Any]) -> Iterator[str]:
     """Yield one line per size, with its three layouts."""
-    sizes = dict.fromkeys(name.rpartition(" ")[0] for name in found)
+    sizes = dict.fromkeys(name.rpartition(" ")[0] for name in values)
     for size in sizes:
-        layouts = {name[-2:]: value for name, value in found.items() if name.rpartition(" ")[0] == size}
+        layouts = {name[-2:]: value for name, value in values.items() if name.rpartition(" ")[0] == size}
         yield f"    {size:32} " + "  ".join(
             f"{layout} {value['rate'] / 1e12:6.1f}" for layout, value in layouts.items()
         )
@@ -104,16 +104,16 @@ def detail(value: dict[str, Any]) -> str:
 def measured(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (name of a row, text for its measured column)."""
     for part, result in results.items():
-        found = result.get("found", {})
+        values = result.get("values", {})
         if part in ("memory and calls", "products"):
-            yield from ((name, detail(value).strip()) for name, value in found.items())
+            yield from ((name, detail(value).strip()) for name, value in values.items())
         if part.startswith("steps: "):
-            for name, value in found.items():
+            for name, value in values.items():
                 if "host_ms" in value:
                     yield f"{name}: {part.removeprefix('steps: ')}", figure("", value).removeprefix(": ")
         if part.startswith(("training step", "short training")):
-            yield from ((f"{part}: {name}", f"{value['off']:.1e}") for name, value in found.items() if "off" in value)
-    profile = results.get("steps: ours", {}).get("found", {}).get("base, 25k + 25k, by kernel", {})
+            yield from ((f"{part}: {name}", f"{value['off']:.1e}") for name, value in values.items() if "off" in value)
+    profile = results.get("steps: ours", {}).get("values", {}).get("base, 25k + 25k, by kernel", {})
     yield from ((name, f"{value['ms']:.2f} ms, {rate(value)}") for name, value in profile.get("table", {}).items())
     if profile:
         yield "CuPy's own kernels, and gaps", f"{profile['between_ms']:.2f} ms"

@@ -31,11 +31,11 @@ SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
 
 
 class Outcome(NamedTuple):
-    """The status of a part (passed, failed, timed out, skipped), its results, and its other output."""
+    """The status of a part (passed, failed, timed out, skipped), its measured values, and its other output."""
 
     status: str
-    found: dict[str, Any] = {}
-    said: str = ""
+    values: dict[str, Any] = {}
+    output: str = ""
 
 
 class Part(NamedTuple):
@@ -98,20 +98,20 @@ def of_ours(name: str, seconds: float, rehearse: bool) -> Outcome:
     """Run a part of this package; lines of its output that are JSON objects are results."""
     needed = {"steps: torch": "torch", "steps: torch-compile": "torch", "a run": "pytest"}.get(name)
     if needed and find_spec(needed) is None:
-        return Outcome("skipped", said=f"{needed} is not installed")
+        return Outcome("skipped", output=f"{needed} is not installed")
     flags = ["--rehearse"] if rehearse else []
     status, output = command([PYTHON, "-m", "tests.gpu_check", "--part", name, *flags], seconds)
-    found, said = {}, []
+    values, other = {}, []
     for line in output.splitlines():
         try:
             value = json.loads(line)
         except ValueError:
             value = None
         if isinstance(value, dict):
-            found |= value
+            values |= value
         else:
-            said.append(line)
-    return Outcome(ended(status), found, "\n".join(said)[-MAX_OUTPUT:])
+            other.append(line)
+    return Outcome(ended(status), values, "\n".join(other)[-MAX_OUTPUT:])
 
 
 def suite(name: str, seconds: float, rehearse: bool) -> Outcome:
@@ -119,7 +119,7 @@ def suite(name: str, seconds: float, rehearse: bool) -> Outcome:
     needed = ("pytest", "hypothesis", "torch") if "torch" in name else ("pytest", "hypothesis")
     missing = [package for package in needed if find_spec(package) is None]
     if missing:
-        return Outcome("skipped", said=f"{' and '.join(missing)} not installed")
+        return Outcome("skipped", output=f"{' and '.join(missing)} not installed")
     environment = {"NPX_TEST_ENGINE": "emulated" if rehearse else "cupy", "HYPOTHESIS_PROFILE": "few"}
     parallel = ["-n", str(min(8, os.cpu_count() or 1))] if find_spec("xdist") and not rehearse else []
     with tempfile.TemporaryDirectory() as folder:
@@ -142,11 +142,11 @@ def sanitizer(tool: str, seconds: float, rehearse: bool) -> Outcome:
     """Run every kernel under one tool of compute-sanitizer."""
     path = shutil.which("compute-sanitizer")
     if path is None:
-        return Outcome("skipped", said="compute-sanitizer is not installed")
+        return Outcome("skipped", output="compute-sanitizer is not installed")
     flags = ["--rehearse"] if rehearse else []
     ours = [PYTHON, "-m", "tests.gpu_check", "--part", "every kernel", *flags]
     status, output = command([path, "--tool", tool, "--error-exitcode", "9", *ours], seconds)
-    return Outcome(ended(status), said=output[-MAX_OUTPUT:])
+    return Outcome(ended(status), output=output[-MAX_OUTPUT:])
 
 
 def all_parts(
@@ -159,11 +159,16 @@ def all_parts(
             continue
         part_start = time.monotonic()
         left = min(factor * part.seconds, factor * seconds - (part_start - start))
-        outcome = part.run(left) if left >= MIN_SECONDS else Outcome("skipped", said="no time left")
+        outcome = part.run(left) if left >= MIN_SECONDS else Outcome("skipped", output="no time left")
         if part.name == "machine" and outcome.status != "passed":
             return {"machine": outcome._asdict()}
         took = round(time.monotonic() - part_start, 1)
-        results[part.name] = {"status": outcome.status, "seconds": took, "found": outcome.found, "said": outcome.said}
+        results[part.name] = {
+            "status": outcome.status,
+            "seconds": took,
+            "values": outcome.values,
+            "output": outcome.output,
+        }
         out.write_text(json.dumps({"rehearsal": rehearse, "parts": results}, indent=1) + "\n")
         report(part.name, outcome, took)
     return results

@@ -133,7 +133,7 @@ vjp(
     "embedding",
     "scale missing in the gradient",
     "embedding",
-    lambda r, g, y, table, ids, scale=1.0, **how: (npx.embedding_grad(g, npx.embedding(table, ids)[1]),),
+    lambda r, g, y, table, ids, scale=1.0, **options: (npx.embedding_grad(g, npx.embedding(table, ids)[1]),),
 )
 kernel(
     "embedding_grad",
@@ -344,14 +344,14 @@ vjp(
     "linear",
     "weight gradient missing for a single vector",
     "linear",
-    lambda r, g, y, x, w, *how, **named: (r(g)[0], npx.zeros_like(w), r(g)[2]) if x.ndim == 1 else r(g),
+    lambda r, g, y, x, w, *args, **options: (r(g)[0], npx.zeros_like(w), r(g)[2]) if x.ndim == 1 else r(g),
     "special value",
 )
 vjp(
     "linear",
     "weight gradient in float16 for float32",
     "linear",
-    lambda r, g, y, x, w, *how, **named: (
+    lambda r, g, y, x, w, *args, **options: (
         r(g)[0],
         rounded(r(g)[1], "float16") if w.dtype == npx.float32 else r(g)[1],
         r(g)[2],
@@ -362,14 +362,14 @@ vjp(
     "embedding",
     "gradient of the padding row missing",
     "embedding",
-    lambda r, g, y, table, ids, *a, **how: (r(g)[0] * (npx.arange(len(table)) > 0)[:, None],),
+    lambda r, g, y, table, ids, *a, **options: (r(g)[0] * (npx.arange(len(table)) > 0)[:, None],),
     "special value",
 )
 vjp(
     "embedding",
     "gradient of a single id missing",
     "embedding",
-    lambda r, g, y, table, ids, *a, **how: (r(g)[0] * (ids.ndim > 0),),
+    lambda r, g, y, table, ids, *a, **options: (r(g)[0] * (ids.ndim > 0),),
     "special value",
 )
 vjp("gelu", "derivative 1 beyond 2.5", "functions", lambda r, g, y, x: (npx.where(x > 2.5, g, r(g)[0]),), "domain")

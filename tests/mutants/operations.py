@@ -126,7 +126,7 @@ vjp(
     "sum",
     "gradient of the first entry only",
     "reductions",
-    lambda r, g, y, x, **how: (r(g)[0] * (npx.arange(x.size).reshape(x.shape) == 0),),
+    lambda r, g, y, x, **options: (r(g)[0] * (npx.arange(x.size).reshape(x.shape) == 0),),
 )
 vjp(
     "mean",
@@ -276,8 +276,8 @@ def tie_gradient(r, g, y, x, axis=None, keepdims=False, near=0.0):
     return _expand(g, x, axis, keepdims) * mask, mask, npx.sum(mask, axis=axis, keepdims=True)
 
 
-def near_tie(*args, **how):
-    gx, _, count = tie_gradient(*args, **how, near=1e-3)
+def near_tie(*args, **options):
+    gx, _, count = tie_gradient(*args, **options, near=1e-3)
     return (gx / count,)
 
 
@@ -286,8 +286,8 @@ def tie_of_the_last_axis(*args, axis=None, keepdims=False):
     return (gx / (npx.sum(mask, axis=axis[-1], keepdims=True) if isinstance(axis, tuple) and axis else count),)
 
 
-def infinite_tie(*args, **how):
-    gx, _, count = tie_gradient(*args, **how)
+def infinite_tie(*args, **options):
+    gx, _, count = tie_gradient(*args, **options)
     return (gx / (count == 1),)
 
 
@@ -314,7 +314,7 @@ vjp(
     "mean",
     "last entry NaN",
     "reductions",
-    lambda r, g, y, x, **how: (with_entry(r(g)[0], -1, npx.nan),),
+    lambda r, g, y, x, **options: (with_entry(r(g)[0], -1, npx.nan),),
     "not finite",
 )
 
@@ -380,7 +380,7 @@ vjp(
     "sum",
     "incoming gradient divided by its norm",
     "reductions",
-    lambda r, g, y, x, **how: r(g / (n := npx.sqrt(npx.sum(g * g))) * n),
+    lambda r, g, y, x, **options: r(g / (n := npx.sqrt(npx.sum(g * g))) * n),
     "incoming gradient",
 )
 vjp(
@@ -410,17 +410,17 @@ vjp(
     lambda r, g, y, x, dtype: (g.astype("float16").astype(x.dtype),),
     "dtype",
 )
-vjp("mean", "gradient in float64", "reductions", lambda r, g, y, x, **how: (r(g)[0].astype("float64"),), "dtype")
+vjp("mean", "gradient in float64", "reductions", lambda r, g, y, x, **options: (r(g)[0].astype("float64"),), "dtype")
 
 
 def narrowed(name, family, dtype, inside):
     """Register an operation that computes its output for `dtype` in the narrower dtype `inside`."""
     right = raw(name)
 
-    def function(*arrays, **how):
-        y, vjp = right(*arrays, **how)
+    def function(*arrays, **options):
+        y, vjp = right(*arrays, **options)
         if y.dtype == dtype:
-            y = right(*(x.astype(inside) for x in arrays), **how)[0].astype(dtype)
+            y = right(*(x.astype(inside) for x in arrays), **options)[0].astype(dtype)
         return y, vjp
 
     operation(name, f"computed in {inside} for {dtype}", family, function, "dtype")

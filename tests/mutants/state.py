@@ -131,8 +131,8 @@ def reusing_vjp(name, call):
     def make():
         calls, operation = {}, raw(name)
 
-        def function(*args, **how):
-            y, right = operation(*args, **how)
+        def function(*args, **options):
+            y, right = operation(*args, **options)
             key = tuple((x.shape, x.dtype.name) if hasattr(x, "dtype") else repr(x) for x in args)
             calls[key] = right if call == "last" else calls.get(key, right)
             return y, lambda g: calls[key](g)
@@ -145,8 +145,8 @@ def reusing_vjp(name, call):
 def embedding_adding_up():
     buffers, embedding = {}, raw("embedding")
 
-    def function(table, ids, **how):
-        y, right = embedding(table, ids, **how)
+    def function(table, ids, **options):
+        y, right = embedding(table, ids, **options)
 
         def vjp(g):
             gtable = buffers.setdefault((table.shape, table.dtype.name), npx.zeros(table.shape, table.dtype))
