@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=5)
     given = parser.parse_args()
     if (path := chromium()) is None:
-        sys.exit("benchmarks.page: expected a Chromium; got none on PATH; try NPX_CHROMIUM=/path/to/it")
+        sys.exit("benchmarks.page: no Chromium on PATH; try NPX_CHROMIUM=/path/to/it")
     command = [sys.executable, "-m", "train", "serve", given.run, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, sync_playwright() as driver:
         assert server.stdout is not None

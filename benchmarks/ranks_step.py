@@ -108,7 +108,7 @@ def started(args: argparse.Namespace, ranks: int) -> dict[str, Any]:
     """What rank 0 of so many says."""
     mpirun = which("mpirun", path=f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ.get('PATH', '')}")
     if mpirun is None:
-        sys.exit("benchmarks.ranks_step: expected mpirun; got none; try pip install 'npx-transformer[mpi]'")
+        sys.exit("benchmarks.ranks_step: mpirun is not installed; try pip install 'npx-transformer[mpi]'")
     own = [sys.executable, "-m", "benchmarks.ranks_step", *sys.argv[1:], "--work"]
     many = [mpirun, "--bind-to", "none", "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
     one_thread = {"NPX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -95,7 +95,7 @@ def next_key() -> Key:
     keys = _keys.get()
     if keys is None:
         raise RuntimeError(
-            "random numbers: expected a key (seed, step); got none; try `with npx.keyed(seed, step):` around the call "
+            "random numbers: no key (seed, step) is set; try `with npx.keyed(seed, step):` around the call "
             "(initialization and dropout need random numbers), or model.eval() to disable dropout"
         )
     return next(keys)

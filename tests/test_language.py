@@ -12,7 +12,7 @@ SUFFIXES = (".py", ".md", ".js", ".html", ".cu", ".cuh", ".toml")
 PHRASES = (
     r"\bon (the|its|their) way back\b",  # in the backward pass
     r"\bform(s|ed)? (again|anew|once more)\b",  # recompute
-    r"\bgot none\b",  # missing
+    r"\bgot none\b",  # say what is missing
     r"\bnone such\b",  # invalid
     r"\bby heart\b",  # memorized
     r"\bit is young\b",  # experimental

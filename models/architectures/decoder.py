@@ -80,7 +80,9 @@ class LanguageModel(SequenceModel):
         """Return the last tokens (B,) of prompts (B, T), T >= 1, and the state after the tokens before them."""
         ids = self.check_ids("text ids", prompts)
         if not ids.shape[1]:
-            raise ValueError("text ids: expected prompts of at least one token; got none; try starting with bos_id")
+            raise ValueError(
+                "text ids: expected prompts of at least one token; got empty ones; try starting with bos_id"
+            )
         with no_grad():
             dtype = self.embedding.weight.dtype
             state = TextState([layer.attention.new_cache(len(ids), dtype) for layer in self.layers])

@@ -38,7 +38,7 @@ def sample(
     """
     check_sampling(tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, window=window)
     if not all(map(len, prompts)):
-        raise ValueError("prompts: expected at least one token in each; got none; try starting with bos_id")
+        raise ValueError("prompts: expected at least one token in each; got an empty prompt; try starting with bos_id")
     if not prompts:
         return []
     window = min(filter(None, (window, model.max_length)), default=None)

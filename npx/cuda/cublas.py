@@ -134,7 +134,7 @@ class Cublas:
         self.call(heuristic, self.handle, *descriptors, MAX_ALGORITHMS, results, ctypes.byref(count))
         algorithms = [algorithm for algorithm in results[: count.value] if algorithm.state == 0]
         if not algorithms:
-            raise RuntimeError(f"cublasLt: expected an algorithm for {m} x {n} x {k}; got none; try NPX_CUBLASLT=0")
+            raise RuntimeError(f"cublasLt: no algorithm for {m} x {n} x {k}; try NPX_CUBLASLT=0")
         return Plan(operation, (layouts[0], layouts[1], layouts[2]), algorithms)
 
     def create(self, kind: str, *args: int) -> Any:

@@ -68,7 +68,7 @@ def test_ctrl_c_interrupts_native_training(fake_python, processes):
 def test_an_error_in_the_text_kills_the_process(processes):
     def lines():
         yield ["a b c"]
-        raise UserError("line 2: expected text; got none; try another file")
+        raise UserError("line 2: expected text; got an empty line; try another file")
 
     with pytest.raises(UserError, match="line 2"):
         train(lines())

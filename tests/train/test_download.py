@@ -291,7 +291,7 @@ def change(dataset_, **changes):
         ({"train": (Pair("odd.tgz", "none", "none"),)}, "none, none: expected at least one pair"),
         (
             {"train": (Pair("odd.tgz", "blank", "blank"),)},
-            "train: expected at least one pair; got none after cleaning",
+            "train: expected at least one pair; got 0 after cleaning",
         ),
         ({"train": (Pair("cut.tgz", "x/train.en", "x/train.de"),)}, "cut.tgz: expected an archive with x/train"),
     ],

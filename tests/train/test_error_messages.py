@@ -107,7 +107,7 @@ def test_a_lost_configuration_is_reported(content, copy, text, capfd):
     if content is not None:
         config.write_bytes(content)
     err = error_line(capfd, "translate", "--model", copy, "--input", text / "valid.en", status=0)
-    assert f"{config}: expected the run's configuration; got none; using the defaults of [search]" in err
+    assert f"{config}: missing; using the defaults of [search]" in err
 
 
 def test_a_damaged_checkpoint_is_reported_even_with_quiet(copy, capfd):

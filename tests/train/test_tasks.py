@@ -138,7 +138,7 @@ def test_a_user_defined_task_is_trained_saved_and_loaded(tmp_path, monkeypatch, 
     values = tables(tmp_path, max_steps=4, validate_every=2)
     texts = {"copied": str(tmp_path / "train.en"), "valid_copied": str(tmp_path / "valid.en")}
     values["data"] = {"task": "copying", "vocab_size": 290}
-    with pytest.raises(UserError, match="data.copied: expected a text file; got none; try --copied FILE"):
+    with pytest.raises(UserError, match="data.copied: missing text file; try --copied FILE"):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
     values["data"] |= texts
     config = RunConfig.from_dict(values)

@@ -68,7 +68,7 @@ def draw(
     if what == "roles":
         return draw_roles_of(run, out, sentences or DEFAULT_SENTENCES)
     if not input.strip():
-        raise UserError(f'draw: expected a sentence for {what}; got none; try --input "A dog runs ."')
+        raise UserError(f'draw: missing sentence for {what}; try --input "A dog runs ."')
     overrides = {name: value for name, value in {"beam": beam, "alpha": alpha}.items() if value is not None}
     if what == "beam":
         return draw_beam_of(run, out, input, overrides)
@@ -122,7 +122,7 @@ def draw_curves_of(runs: list[Path], out: Path) -> None:
     for name, run in by_name(runs).items():
         curves[name] = series(RunFolder(run).metrics())
         if not curves[name]:
-            raise UserError(f"{run}: expected a run with metrics; got none to draw; try the --out of a training run")
+            raise UserError(f"{run}: expected a run with metrics; got nothing to draw; try the --out of a training run")
     draw_curves(curves, out, ", ".join(f"{name}/metrics.jsonl" for name in curves))
 
 

@@ -80,7 +80,7 @@ def parse(
             written = write_parses(file, parse_stream(network, tokenizer, lines, **search), n_best)
     if svg is not None:
         if written.first_tree is None:
-            raise UserError("--svg: expected a sentence to draw the tree of; got none; try a non-empty input")
+            raise UserError("--svg: expected a sentence to draw; got an empty input; try a sentence")
         with open_output(svg) as file:
             file.write(draw_tree(written.first_tree, *attention_over_words(network, tokenizer, written.first_tree)))
     warn("\n".join(summarize(parses, report)) if gold is not None else str(written))

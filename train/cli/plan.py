@@ -76,8 +76,7 @@ def plan(
         raise UserError(f"{what}: expected a run folder or a preset; got neither; try {nearest(what, PRESETS)}")
     if not tokens_per_second:
         raise UserError(
-            "plan: expected --tokens-per-second, measured on one GPU; got none; "
-            "try npx-transformer info PRESET --measure"
+            "plan: missing --tokens-per-second, measured on one GPU; try npx-transformer info PRESET --measure"
         )
     nominal = LINKS[link]
     used = nominal._replace(

@@ -33,7 +33,7 @@ def serve(
     import socket
 
     if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
-        raise UserError(f'serve: expected the package {missing[0]}; got none; try pip install "npx-transformer[page]"')
+        raise UserError(f'serve: {missing[0]} is not installed; try pip install "npx-transformer[page]"')
     for path in also or ():
         if not path.is_dir():
             raise UserError(f"--also: expected a run folder; got {path}; try the --out of a training run")

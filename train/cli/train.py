@@ -104,9 +104,9 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool)
     if resume and config is None and not run_file.exists():
         if RunFolder(out).is_new() or not out.is_dir():
             raise UserError(f"{out}: expected a run folder to resume; got {describe_path(out)}; try without --resume")
-        raise UserError(f"{out}: expected config.toml in it; got none; try giving CONFIG.toml as well")
+        raise UserError(f"{out}: missing config.toml; try giving CONFIG.toml as well")
     if config is None and not resume:
-        raise UserError("train: expected CONFIG.toml or a preset; got none; try npx-transformer train base --out RUN")
+        raise UserError("train: missing CONFIG.toml or preset; try npx-transformer train base --out RUN")
     if config is not None and config in PRESETS and not Path(config).exists():
         return RunConfig.from_dict({"model": {"preset": config}}, changes, source=config)
     return RunConfig.load(run_file if config is None else config, changes)

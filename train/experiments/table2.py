@@ -74,7 +74,7 @@ def training_cost(path: Path) -> dict[str, Any]:
     run = RunFolder(path)
     updates = [entry for entry in run.metrics() if entry["kind"] == "train"]
     if not updates:
-        raise UserError(f"{path}: expected a run with metrics; got none in {run.metrics_file}; try another run")
+        raise UserError(f"{path}: expected a run with metrics; got no entries in {run.metrics_file}; try another run")
     last, config = updates[-1], RunConfig.load(run.config_file)
     shape = model_config(read_state(find_checkpoint(path)))
     meta, source_fraction = run.data("train", config.data.prepared) / "meta.json", 0.5

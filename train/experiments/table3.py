@@ -93,7 +93,7 @@ def run_table3(
     common = row_config("base", scale, steps, texts, settings).data
     files = TASK.texts(common)
     if "valid" not in files:
-        raise UserError("data.valid_src: expected a validation text; got none; try --valid-src FILE --valid-tgt FILE")
+        raise UserError("data.valid_src: missing validation text; try --valid-src FILE --valid-tgt FILE")
     open_table_folder(out, {
         "scale": scale, "steps": steps, "settings": [*settings],
         "text": {name: digest(texts[name]) for name in sorted(texts)},

@@ -197,7 +197,7 @@ def _check_lines(hypotheses: Sequence[str], references: Sequence[str], what: str
             "try translating the source file that belongs to the references"
         )
     if not references:
-        raise UserError("score: expected at least one line; got none; try other files")
+        raise UserError("score: expected at least one line; got empty files; try other files")
 
 
 # Columns of the report: function that formats the cell of a score, "" for an empty cell.

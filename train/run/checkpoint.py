@@ -198,8 +198,7 @@ def find_checkpoint(path: str | Path) -> Path:
         raise UserError(f"{path}: expected a run or a checkpoint; got another folder; try the --out of a training")
     if not steps:
         raise UserError(
-            f"{path}: expected checkpoints in {run.checkpoints}; got none; "
-            f"try --resume with a smaller train.checkpoint_every"
+            f"{path}: no checkpoints in {run.checkpoints}; try --resume with a smaller train.checkpoint_every"
         )
     return steps[-1]
 
@@ -281,7 +280,7 @@ def load_with_origin(
     check_tokenizer(tokenizer, checkpoint.state, tokenizer_file)
     is_empty = config_file.is_file() and not config_file.stat().st_size
     if is_empty or not config_file.exists() and run.metrics_file.exists():
-        on_warning(f"{config_file}: expected the run's configuration; got none; using the defaults of [search]")
+        on_warning(f"{config_file}: missing; using the defaults of [search]")
     config = RunConfig.load(config_file) if config_file.exists() else RunConfig()
     shape = model_config(checkpoint.state)
     check_shapes(shape, checkpoint.model, folder / MODEL)

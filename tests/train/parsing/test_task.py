@@ -239,7 +239,7 @@ def test_invalid_options_are_reported_on_one_line(run, folder, tmp_path, capfd):
     for options, message in (
         ([*new, "--train-trees", str(bad)], "bad.mrg, line 1: expected the tree that begins here to be closed"),
         ([*new, "--train-trees", str(traces)], "expected at least one tree with a word"),
-        (new, "data.train_trees: expected a text file; got none; try --train-trees FILE"),
+        (new, "data.train_trees: missing text file; try --train-trees FILE"),
         ([*new, "--train-trees", good, "--set", "data.tokenizer=characters"], "characters"),
         ([*new, "--train-trees", good, "--set", "data.leaves=tag"], 'try leaves = "tags"'),
         ([*model, "--gold", str(bad)], "bad.mrg, line 1"),
@@ -315,7 +315,7 @@ def test_the_svg_has_the_tree_and_the_attention(run, folder, tmp_path, capfd):
     (empty := tmp_path / "empty").write_text("\n", encoding="utf-8")
     unseen = ["parse", "--model", str(run), "--input", str(empty), "--svg", str(tmp_path / "no.svg")]
     assert main(unseen) == 2 and not (tmp_path / "no.svg").exists()
-    assert "--svg: expected a sentence to draw the tree of; got none" in capfd.readouterr().err
+    assert "--svg: expected a sentence to draw; got an empty input" in capfd.readouterr().err
     odd = Tree("TOP", [Tree("A&B", [Leaf("<", "a<b")]), Leaf("'", "x")])
     drawn = ElementTree.fromstring(draw_tree(odd, ["(A", "end"], np.eye(2, 3)))
     assert {"a<b", "A&B"} <= {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}

@@ -171,9 +171,7 @@ def write_pairs(
                 outputs[file].write(raw)
         for part, count in n_lines.items():
             if not count:
-                raise UserError(
-                    f"{part}: expected at least one pair; got none after cleaning; try other files or rules"
-                )
+                raise UserError(f"{part}: expected at least one pair; got 0 after cleaning; try other files or rules")
     return {
         part: {
             "lines": n_lines[part],

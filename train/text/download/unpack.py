@@ -53,7 +53,7 @@ def read_pairs(pair: Pair, folder: Path) -> Iterator[tuple[str, str]]:
                 )
             yield a, b
     if number < 0:
-        raise UserError(f"{pair.src}, {pair.tgt}: expected at least one pair; got none; try other files")
+        raise UserError(f"{pair.src}, {pair.tgt}: expected at least one pair; got empty files; try other files")
 
 
 @contextmanager
