@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from tests.test_imports import FILES, PACKAGES, ROOT, files_imported
+from tests.test_imports import FILES, PACKAGES, ROOT, imported_files
 
 PAGE = ROOT / "docs" / "architecture.md"
 DIAGRAM = re.compile(r"(?<=```mermaid\n)flowchart BT\n.*?(?=```)", re.DOTALL)
@@ -51,7 +51,7 @@ def imported_boxes() -> dict[str, set[str]]:
     for path in FILES:
         targets = graph.setdefault(box(path), set())
         if path.name not in COLLECTIONS:
-            targets |= {box(target) for target in files_imported(path)} - {box(path)}
+            targets |= {box(target) for target in imported_files(path)} - {box(path)}
     return graph
 
 
