@@ -87,9 +87,9 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Result
 @composition
 def composed_layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-6) -> Tensor:
     """`layer_norm` from small operations."""
-    centred = x - x.mean(axis=-1, keepdims=True)
-    variance = (centred * centred).mean(axis=-1, keepdims=True)
-    return centred / ops.sqrt(variance + eps) * gamma + beta
+    centerd = x - x.mean(axis=-1, keepdims=True)
+    variance = (centerd * centerd).mean(axis=-1, keepdims=True)
+    return centerd / ops.sqrt(variance + eps) * gamma + beta
 
 
 @differentiable

@@ -99,7 +99,7 @@ class KeyValueCache(DecodingState):
 class SharedState(DecodingState):
     """Base class of a state with one row for each source, shared by the hypotheses of that source.
 
-    Sharing needs the hypotheses of a source to be neighbours and each source to have equally many, as beam search
+    Sharing needs the hypotheses of a source to be neighbors and each source to have equally many, as beam search
     arranges them. In any other order each hypothesis gets a copy. `sources` (R,), the source of each row, is on the
     host.
     """

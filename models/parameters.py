@@ -15,7 +15,7 @@ import npx
 from autograd.engine import next_version
 from models.module import Module
 
-CHUNK_SIZE = 1 << 17  # elements: neighbouring gradients are concatenated up to this size
+CHUNK_SIZE = 1 << 17  # elements: neighboring gradients are concatenated up to this size
 
 
 class FlatParameters:

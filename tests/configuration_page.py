@@ -39,8 +39,9 @@ value out of range is an error too, and the message names the key.
 TABLES = {
     "model": "The architecture. A key that is left out takes the value of the preset; defaults are those of `base`.",
     "data": "The text and its tokenizer.",
-    "train": "The optimisation. The defaults are the paper's.",
-    "search": "Beam search in `translate` and `parse`, whose options override it. Validation is greedy.",
+    "train": "Optimization. The defaults are the paper's.",
+    "search": "Beam search in `translate` and `parse`; the options of these commands override the keys. Validation uses"
+    " greedy search.",
 }
 PRESETS_TEXT = """## Presets
 

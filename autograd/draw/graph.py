@@ -96,7 +96,7 @@ def dot(graph: list[Box]) -> str:
 
 
 def label_position(corners: list[Point], text: str, occupied: list[tuple[float, float, float]]) -> Point:
-    """Return the centre of a label on the last segment of a line, clear of other labels if possible.
+    """Return the center of a label on the last segment of a line, clear of other labels if possible.
 
     `occupied`: (x, y, half width) of the labels so far; the new one is appended.
     """

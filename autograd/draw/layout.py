@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 GAP = 26  # between the boxes of a row
-ROW = 104  # between the centres of rows
+ROW = 104  # between the centers of rows
 HALF = 22  # half of a box's height
 Point = tuple[float, float]
 
@@ -29,7 +29,7 @@ def ranks(graph: list[Box]) -> dict[str, int]:
 class Layout:
     """Positions of boxes and lines. A line takes a narrow slot in each row that it crosses, so it covers no box.
 
-    `rows`: keys of boxes and slots from the bottom up. `x`, `y`: centres by key. `width`: widths by key. `lines`: for
+    `rows`: keys of boxes and slots from the bottom up. `x`, `y`: centers by key. `width`: widths by key. `lines`: for
     each arrow the keys that it connects, slots included, and its label. `size`: width and height of the picture.
     """
 
@@ -61,7 +61,7 @@ class Layout:
         self.y = {key: ROW * (len(self.rows) - 0.5 - i) for i, row in enumerate(self.rows) for key in row}
 
     def _place(self, row: list[str], ideal: dict[str, float]) -> None:
-        """Place keys from left to right, each as near its ideal x as its left neighbour allows; then centre the row."""
+        """Place keys from left to right, each as near its ideal x as its left neighbor allows; then center the row."""
         end = -1e9 if ideal else 0.0
         for key in row:
             half = self.width[key] / 2

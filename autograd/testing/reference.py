@@ -1,4 +1,4 @@
-"""Compare the value of an operation with a reference that the user provides, and recognise unwritten operations.
+"""Compare the value of an operation with a reference that the user provides, and recognize unwritten operations.
 
 Numerical derivatives show that a gradient belongs to its function, not that the function is the intended one. A softmax
 over the wrong axis has a correct gradient, and one that overflows has no derivative to compare with.

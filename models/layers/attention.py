@@ -110,7 +110,7 @@ class CrossAttention(Attention):
         """Attend from x to the memory.
 
         spec: mask of the memory and packing. cache: the keys and values of the memory, which may then be None. With a
-        cache, x may have a multiple of its rows, one position each; then as many neighbouring rows share a cache row.
+        cache, x may have a multiple of its rows, one position each; then as many neighboring rows share a cache row.
         """
         q, options = self.query(x), self.options(spec)
         if cache is None:

@@ -100,7 +100,7 @@ def beam_search(
     best = _BestHypotheses(len(src_ids), n_best)
     parents, symbols, n_nodes = [], [], 0  # the prefix tree, one array a step; the root is -1
     active = host.arange(len(src_ids))  # (n,) sentences that are still searched
-    # Each active sentence has equally many neighbouring rows, best first, so that a state can share its source among
+    # Each active sentence has equally many neighboring rows, best first, so that a state can share its source among
     # them: R = n * rows_each. A row with log-probability -inf is unused.
     node, log_p = host.full(len(src_ids), -1), host.zeros(len(src_ids))  # (R,)
     with evaluation_mode(model):

@@ -5,7 +5,7 @@ A training step allocates the same large arrays again and again. By default glib
 norm over 4096 x 512 that takes longer than the arithmetic. Keeping freed memory inside the process avoids it.
 
 BLAS libraries have their own threads, which wait for each other by spinning. As soon as anything else runs on the
-machine, a spinning thread occupies the core that the thread it waits for needs: on two cores with one busy neighbour a
+machine, a spinning thread occupies the core that the thread it waits for needs: on two cores with one busy neighbor a
 training step took seven times as long. So BLAS is limited to one thread, and each GEMM is split over the threads of
 `row_blocks.py`, which sleep while they wait. In an unconfigured process BLAS receives each GEMM undivided.
 

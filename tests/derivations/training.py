@@ -22,7 +22,7 @@ def ties_1(g, x, h):
     gx = np.zeros(x.shape)
     for n, row in enumerate(x):
         winners = np.flatnonzero(row == row.max())
-        for winner in winners:  # broken in favour of one, a maximum is that entry; here the mean over all ways
+        for winner in winners:  # broken in favor of one, a maximum is that entry; here the mean over all ways
             gx[n, winner] += g[n, 0] / len(winners)
     return gx, np.where(x > 0, h, 0.0)  # a ReLU that is 0 at 0, taken from its left
 

@@ -161,7 +161,7 @@ def test_early_stopping_saves_work_and_finished_sentences_leave_the_batch():
 
 
 def test_a_longer_hypothesis_may_win_after_the_beam_has_finished():
-    """Stopping when `beam` hypotheses have finished is wrong, because the penalty can favour a live one."""
+    """Stopping when `beam` hypotheses have finished is wrong, because the penalty can favor a live one."""
     model = MarkovModel(5, 0)
     a, b = 3, 4
     model.by_source[:] = 0

@@ -78,7 +78,7 @@ def test_cached_decoding_equals_full_decoding(config, seed, data):
         assert np.allclose(step, full, rtol=0, atol=1e-11)
         kind = data.draw(st.sampled_from(["stay", "beam", "drop", "any"]))
         rows = np.arange(len(origin))
-        if kind == "beam":  # equally many neighbouring rows for each source
+        if kind == "beam":  # equally many neighboring rows for each source
             rows = np.repeat(np.unique(origin, return_index=True)[1], 2)
         elif kind == "drop":  # finished sentences
             rows = rows[np.isin(origin, origin[: data.draw(st.integers(0, len(origin)))])]
@@ -143,7 +143,7 @@ def test_fused_equals_composed_for_a_complete_model(config, dtype, seed):
     assert used >= {"linear", "embedding", "self_attention", "cross_attention", "linear_cross_entropy"}
 
 
-class Centred(Norm):
+class Centerd(Norm):
     """A norm without a fused operation."""
 
     def __init__(self, d_model, eps):
@@ -162,10 +162,10 @@ def tanh(d_model, d_ff):
 
 
 @pytest.mark.parametrize("place", ["post", "pre"])
-@pytest.mark.parametrize("normalization", ["layer_norm", "centred"])
+@pytest.mark.parametrize("normalization", ["layer_norm", "centerd"])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_fused_operations_are_used_for_the_default_parts(place, normalization, activation, monkeypatch):
-    monkeypatch.setitem(NORMS, "centred", Centred)
+    monkeypatch.setitem(NORMS, "centerd", Centerd)
     monkeypatch.setitem(ACTIVATIONS, "tanh", tanh)
     used = Counter()
 

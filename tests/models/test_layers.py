@@ -41,7 +41,7 @@ def build(layer, *args, **kwargs):
     return module.eval()
 
 
-def normalised(x, gamma, beta, eps):
+def normalized(x, gamma, beta, eps):
     return gamma * (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps) + beta
 
 
@@ -161,7 +161,7 @@ def test_embedding_is_scaled_by_the_root_of_d():
 
 def test_layer_norm():
     layer, x = build(LayerNorm, 5, eps=0.1), RNG.normal(size=(2, 3, 5))
-    assert np.allclose(layer(Tensor(x)).data, normalised(x, layer.gamma.data, layer.beta.data, 0.1))
+    assert np.allclose(layer(Tensor(x)).data, normalized(x, layer.gamma.data, layer.beta.data, 0.1))
     assert LayerNorm(5).eps == 1e-6
 
 
@@ -177,15 +177,15 @@ def test_residual(norm):
 
     y = layer(Tensor(x), sublayer).data
     if norm == "post":
-        assert np.allclose(y, normalised(x + f(x), gamma, beta, 0.01)) and np.array_equal(seen[0], x)
+        assert np.allclose(y, normalized(x + f(x), gamma, beta, 0.01)) and np.array_equal(seen[0], x)
     else:
-        assert np.allclose(y, x + f(normalised(x, gamma, beta, 0.01)))
+        assert np.allclose(y, x + f(normalized(x, gamma, beta, 0.01)))
 
     layer.train()
     with npx.keyed(1, 1):
         y = layer(Tensor(x), sublayer).data
     dropped = npx.dropout.reference(f(x if norm == "post" else seen[0]), npx.Drop(0.5, npx.Key(1, 1, 0)))[0]
-    assert np.allclose(y, normalised(x + dropped, gamma, beta, 0.01) if norm == "post" else x + dropped)
+    assert np.allclose(y, normalized(x + dropped, gamma, beta, 0.01) if norm == "post" else x + dropped)
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan")])

@@ -11,14 +11,14 @@ from models.layers.rms_norm import RMSNorm
 RNG = np.random.default_rng(0)
 
 
-def normalised(x, gain, eps):
+def normalized(x, gain, eps):
     return gain * x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
 
 
 def test_output_equals_the_formula():
     layer, x = RMSNorm(5, 0.1), RNG.normal(size=(2, 3, 5))
     layer.gain.data = RNG.normal(size=5)
-    assert np.allclose(layer(Tensor(x)).data, normalised(x, layer.gain.data, 0.1))
+    assert np.allclose(layer(Tensor(x)).data, normalized(x, layer.gain.data, 0.1))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -36,7 +36,7 @@ def test_rms_norm_in_a_residual_connection(place):
     layer, x = Residual(5, 0.0, place, 0.01, "rms_norm"), RNG.normal(size=(2, 3, 5))
     layer.norm.gain.data = np.ones(5)
     y = layer(Tensor(x), lambda t: t * 2.0).data
-    expected = normalised(3 * x, 1, 0.01) if place == "post" else x + 2 * normalised(x, 1, 0.01)
+    expected = normalized(3 * x, 1, 0.01) if place == "post" else x + 2 * normalized(x, 1, 0.01)
     assert np.allclose(y, expected)
 
 

@@ -29,7 +29,7 @@ ARCHIVE = Archive("a.bin", "", len(BYTES), hashlib.sha256(BYTES).hexdigest())
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """Serves `files`; `plan` lists the behaviour for the next requests, then "normal"."""
+    """Serves `files`; `plan` lists the behavior for the next requests, then "normal"."""
 
     files: dict[str, bytes]
     plan: list[str]
@@ -37,14 +37,14 @@ class Server(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
-        behaviour = self.plan.pop(0) if self.plan else "normal"
+        behavior = self.plan.pop(0) if self.plan else "normal"
         content, start = self.files.get(self.path.lstrip("/")), 0
         range_ = self.headers.get("Range", "")
         self.ranges_requested.append(range_)
-        if content is None or behaviour == "error":
+        if content is None or behavior == "error":
             self.send_error(404 if content is None else 503)
             return
-        if range_ and behaviour != "no ranges":
+        if range_ and behavior != "no ranges":
             start = int(range_.removeprefix("bytes=").rstrip("-"))
             if start >= len(content):
                 self.send_error(416)
@@ -55,15 +55,15 @@ class Server(http.server.BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.end_headers()
         self.close_connection = True
-        if behaviour == "breaks":
+        if behavior == "breaks":
             self.wfile.write(body[: len(body) // 2])
-        elif behaviour == "nothing":
+        elif behavior == "nothing":
             pass
-        elif behaviour == "slow":
+        elif behavior == "slow":
             for i in range(0, len(body), 30_000):
                 self.wfile.write(body[i : i + 30_000])
                 time.sleep(0.01)
-        elif behaviour == "hangs":
+        elif behavior == "hangs":
             self.wfile.write(body[: len(body) // 2])
             self.wfile.flush()
             time.sleep(0.6)

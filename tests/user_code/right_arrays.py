@@ -68,8 +68,8 @@ def straight_sum(x):
 @right()
 def standardised(x):
     """All entries standardized together [along]."""
-    centred = x - x.mean()
-    return centred / ops.sqrt((centred * centred).mean() + 1e-5)
+    centerd = x - x.mean()
+    return centerd / ops.sqrt((centerd * centerd).mean() + 1e-5)
 
 
 # Indexing
@@ -294,7 +294,7 @@ def triplet(x):
 
 @right()
 def total_variation(x):
-    """Total variation: sum of |differences| of neighbours [loss]."""
+    """Total variation: sum of |differences| of neighbors [loss]."""
     return ops.absolute(x[:, 1:] - x[:, :-1]).sum()
 
 

@@ -18,7 +18,7 @@ from tests.user_code.right_arrays import unit_length
 
 @right()
 class BatchNorm(Module):
-    """Batch norm: batch statistics in training, running statistics in evaluation [normalisation]."""
+    """Batch norm: batch statistics in training, running statistics in evaluation [normalization]."""
 
     def __init__(self, n):
         self.gain, self.bias = Parameter(np.ones(n, "float32")), Parameter(np.zeros(n, "float32"))
@@ -27,13 +27,13 @@ class BatchNorm(Module):
     def forward(self, x):
         if self.training:
             mean = x.mean(axis=0)
-            centred = x - mean
-            var = (centred * centred).mean(axis=0)
+            centerd = x - mean
+            var = (centerd * centerd).mean(axis=0)
             self.mean = 0.9 * self.mean + 0.1 * mean.data
             self.var = 0.9 * self.var + 0.1 * var.data
         else:
-            centred, var = x - self.mean.astype(x.dtype), Tensor(self.var.astype(x.dtype))
-        return centred / ops.sqrt(var + 1e-5) * self.gain + self.bias
+            centerd, var = x - self.mean.astype(x.dtype), Tensor(self.var.astype(x.dtype))
+        return centerd / ops.sqrt(var + 1e-5) * self.gain + self.bias
 
 
 @differentiable
@@ -51,7 +51,7 @@ def batch_norm(x, gain, bias, eps=1e-5):
 
 @right()
 class BatchNormByHand(Module):
-    """Batch norm with a handwritten gradient; running statistics updated in place [normalisation]."""
+    """Batch norm with a handwritten gradient; running statistics updated in place [normalization]."""
 
     def __init__(self, n):
         self.gain, self.bias = Parameter(np.ones(n)), Parameter(np.zeros(n))
@@ -68,19 +68,19 @@ class BatchNormByHand(Module):
 
 @right((2, 5, 3))
 class LayerNorm(Module):
-    """Layer norm composed of elementary operations [normalisation]."""
+    """Layer norm composed of elementary operations [normalization]."""
 
     def __init__(self, n):
         self.gain, self.bias = Parameter(np.ones(n)), Parameter(np.zeros(n))
 
     def forward(self, x):
-        centred = x - x.mean(axis=-1, keepdims=True)
-        return centred / ops.sqrt((centred * centred).mean(axis=-1, keepdims=True) + 1e-5) * self.gain + self.bias
+        centerd = x - x.mean(axis=-1, keepdims=True)
+        return centerd / ops.sqrt((centerd * centerd).mean(axis=-1, keepdims=True) + 1e-5) * self.gain + self.bias
 
 
 @right((2, 5, 3))
 class RMSNorm(Module):
-    """gain x / sqrt(mean(x^2) + eps) [normalisation]."""
+    """gain x / sqrt(mean(x^2) + eps) [normalization]."""
 
     def __init__(self, n):
         self.gain = Parameter(np.ones(n))
@@ -91,33 +91,33 @@ class RMSNorm(Module):
 
 @right((2, 4, 6), fixed=True)
 class GroupNorm(Module):
-    """Group norm with two groups of channels [normalisation]."""
+    """Group norm with two groups of channels [normalization]."""
 
     def __init__(self, n):
         self.gain, self.bias = Parameter(np.ones(n)), Parameter(np.zeros(n))
 
     def forward(self, x):  # (B, T, C)
         y = x.reshape(x.shape[0], x.shape[1], 2, -1)
-        centred = y - y.mean(axis=(1, 3), keepdims=True)
-        y = centred / ops.sqrt((centred * centred).mean(axis=(1, 3), keepdims=True) + 1e-5)
+        centerd = y - y.mean(axis=(1, 3), keepdims=True)
+        y = centerd / ops.sqrt((centerd * centerd).mean(axis=(1, 3), keepdims=True) + 1e-5)
         return y.reshape(x.shape) * self.gain + self.bias
 
 
 @right((2, 5, 3))
 class InstanceNorm(Module):
-    """Instance norm: each channel of each example over its positions [normalisation]."""
+    """Instance norm: each channel of each example over its positions [normalization]."""
 
     def __init__(self, n):
         self.gain = Parameter(np.ones(n))
 
     def forward(self, x):
-        centred = x - x.mean(axis=1, keepdims=True)
-        return centred / ops.sqrt((centred * centred).mean(axis=1, keepdims=True) + 1e-5) * self.gain
+        centerd = x - x.mean(axis=1, keepdims=True)
+        return centerd / ops.sqrt((centerd * centerd).mean(axis=1, keepdims=True) + 1e-5) * self.gain
 
 
 @right()
 class WeightNorm(Module):
-    """Weight norm: a linear map whose columns have learned norms [normalisation]."""
+    """Weight norm: a linear map whose columns have learned norms [normalization]."""
 
     def __init__(self, n):
         self.v, self.length = weights(n, 5), Parameter(np.ones(5))
@@ -148,7 +148,7 @@ class SpectralNorm(Module):
 
 
 @right()
-class Centred(Module):
+class Centerd(Module):
     """x minus the running mean of earlier batches, in training too [buffers]."""
 
     def __init__(self, n):

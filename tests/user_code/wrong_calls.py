@@ -98,11 +98,11 @@ def count_of_the_first_batch():
     first = []
 
     @differentiable
-    def centred(x):
+    def centerd(x):
         first.append(len(x))
         return x - x.mean(axis=0), lambda g: (g - g.sum(axis=0) / first[0],)
 
-    return centred
+    return centerd
 
 
 @wrong(factory=True)

@@ -142,8 +142,8 @@ def length_unguarded(x):
 @wrong()
 def deviation_unguarded(x):
     """Standard deviation of each column: NaN if it is 0 [finite]."""
-    centred = x - x.mean(axis=0)
-    return ops.sqrt((centred * centred).mean(axis=0))
+    centerd = x - x.mean(axis=0)
+    return ops.sqrt((centerd * centerd).mean(axis=0))
 
 
 @wrong()
@@ -214,7 +214,7 @@ def naive_sigmoid(x):
 @wrong()
 @differentiable
 def cosine_unguarded(x):
-    """Cosine similarity of neighbouring rows; the gradient omits the epsilon [finite]."""
+    """Cosine similarity of neighboring rows; the gradient omits the epsilon [finite]."""
     a, b = x[:-1], x[1:]
     na, nb = (np.sqrt((v * v).sum(axis=-1, keepdims=True)) for v in (a, b))
     y = (a * b).sum(axis=-1, keepdims=True) / (na * nb + 1e-12)

@@ -23,7 +23,7 @@ def score_trees(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print labelled precision, recall, F1, crossing brackets and tagging accuracy, as EVALB does."""
+    """Print labeled precision, recall, F1, crossing brackets and tagging accuracy, as EVALB does."""
     from train.tasks.parsing.commands import score_warnings
     from train.tasks.parsing.evalb import Parameters, evalb_table, score_files
 

@@ -33,7 +33,7 @@ FIGURES: dict[str, dict[str, float]] = {
     "E-learned": _row(25.7, 4.92),
 }
 
-# Table 4: parser, training data, labelled F1 on section 23 of the Wall Street Journal.
+# Table 4: parser, training data, labeled F1 on section 23 of the Wall Street Journal.
 PARSERS: list[tuple[str, str, float]] = [
     ("Vinyals & Kaiser et al. (2014)", "WSJ only, discriminative", 88.3),
     ("Petrov et al. (2006)", "WSJ only, discriminative", 90.4),

@@ -95,13 +95,15 @@ class TrainSection:
     seed: int = key(1, "Seed of the initialization, the order of batches and dropout.", within="[0, 4294967295]")
     batch_tokens: int = key(25000, "Maximum tokens per side of a micro-batch, padding included.", within=COUNT)
     accumulate: int = key(
-        1, "Micro-batches per update. Their gradients are summed, in the memory of one.", within="[1, 4096]"
+        1,
+        "Micro-batches per update. Their gradients are summed, so an update needs only the memory of one micro-batch.",
+        within="[1, 4096]",
     )
     max_steps: int = key(100_000, "Number of updates.", within=COUNT, may_change=True)
     warmup_steps: int = key(4000, "Updates of linear warmup; then the learning rate decays as step^-0.5.", within=COUNT)
     lr_scale: float = key(
         1.0,
-        "Factor on the paper's learning rate d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).",
+        "Factor that multiplies the paper's learning rate d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).",
         within=POSITIVE,
     )
     beta1: float = key(0.9, "Adam: decay rate of the mean of the gradients.", within=FRACTION)
@@ -181,7 +183,7 @@ class TrainSection:
     )
     rank_timeout: float = key(
         20.0,
-        "Seconds without a heartbeat of a rank, or of waiting for it, after which a run of several ranks ends.",
+        "Seconds without a heartbeat from a rank, or spent waiting for it, after which a run with several ranks ends.",
         within="[1, 1e6]",
         may_change=True,
     )

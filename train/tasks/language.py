@@ -1,4 +1,4 @@
-"""Language modelling on plain text, and the continuation of a prompt."""
+"""Language modeling on plain text, and the continuation of a prompt."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -72,7 +72,7 @@ def mutants(text: str) -> list[Mutant]:
 
 
 def instrumented(text: str, mutants: list[Mutant]) -> str:
-    """Return the source with a call of `planted.reached` around each mutated place; its behaviour does not change.
+    """Return the source with a call of `planted.reached` around each mutated place; its behavior does not change.
 
     Places are identified by the index of the mutant, so that a run records which tests reach it.
     """

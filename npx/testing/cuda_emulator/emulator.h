@@ -9,7 +9,7 @@
 //   - the address is in an array of the launch, in shared memory or on a stack;
 //   - if two threads of a block access the same byte and one of them writes, there is a barrier between them, and that two
 //     blocks never access the same byte if one of them writes. Atomic operations are exempt.
-// Undefined behaviour (-fsanitize=undefined: an index past a local array, a misaligned vector load, an overflow) is
+// Undefined behavior (-fsanitize=undefined: an index past a local array, a misaligned vector load, an overflow) is
 // reported here too. Every error ends the launch with a sentence that names the block, the thread and the problem.
 #pragma once
 #include <math.h>

@@ -1,4 +1,4 @@
-"""Scores of labelled brackets against gold trees, computed as by EVALB (Sekine and Collins, 1997).
+"""Scores of labeled brackets against gold trees, computed as by EVALB (Sekine and Collins, 1997).
 
 A bracket is a label over a span of words. Words with a deleted tag (punctuation, traces) do not count, nor do brackets
 with a deleted label or without words. Recall is the fraction of gold brackets that are predicted, precision the

@@ -45,10 +45,10 @@ def draw_tree(tree: Tree, tokens: Sequence[str], attention: Any) -> str:
     widths = [CHARACTER * max(len(word) + 2, 6) for word in [*words, "end"]]
     label_width = CHARACTER * max(len(token) + 2 for token in tokens)
     edges = np.concatenate([[0.0], np.cumsum(widths)]) + MARGIN + label_width
-    centres = (edges[:-1] + edges[1:]) / 2
-    elements, depth = _tree_elements(tree, centres)
+    centers = (edges[:-1] + edges[1:]) / 2
+    elements, depth = _tree_elements(tree, centers)
     top = MARGIN + LEVEL * (depth + 1)
-    for word, x in zip([*words, "end"], centres, strict=True):
+    for word, x in zip([*words, "end"], centers, strict=True):
         elements.append(f"<text x='{x:.1f}' y='{top - 8}' {FONT} font-weight='bold'>{escape(word)}</text>")
     for t, (token, weights) in enumerate(zip(tokens, attention, strict=True)):
         y = top + ROW * t
@@ -62,8 +62,8 @@ def draw_tree(tree: Tree, tokens: Sequence[str], attention: Any) -> str:
     return xml_safe("\n".join([*header, *elements, "</svg>\n"]))
 
 
-def _tree_elements(tree: Tree, centres: Any) -> tuple[list[str], int]:
-    """Return the SVG labels and lines of a tree, and its depth. A constituent is centred over its children."""
+def _tree_elements(tree: Tree, centers: Any) -> tuple[list[str], int]:
+    """Return the SVG labels and lines of a tree, and its depth. A constituent is centerd over its children."""
     children: list[list[tuple[float, int]]] = [[]]  # positions of the children of each open constituent
     levels, elements, n_used = _levels(tree), list[str](), 0
     depth = max(levels)
@@ -74,7 +74,7 @@ def _tree_elements(tree: Tree, centres: Any) -> tuple[list[str], int]:
             children.append([])
             open_levels.append(next(next_level))
         elif isinstance(part, Leaf):
-            x, y = float(centres[n_used]), MARGIN + LEVEL * depth
+            x, y = float(centers[n_used]), MARGIN + LEVEL * depth
             elements.append(f"<text x='{x:.1f}' y='{y - 10}' {FONT} fill='gray'>{escape(part.tag)}</text>")
             children[-1].append((x, y - 22))
             n_used += 1

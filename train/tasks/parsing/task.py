@@ -99,7 +99,7 @@ def encode_pairs(trees: Sequence[Tree], tokenizer: TreeTokenizer) -> tuple[list[
 
 
 class GreedyF1:
-    """EVALB's labelled F1 of greedy search, over the trees of the corpus (those within `data.max_length`)."""
+    """EVALB's labeled F1 of greedy search, over the trees of the corpus (those within `data.max_length`)."""
 
     def __init__(self, tokenizer: TreeTokenizer, path: str, max_length: int, max_extra: int) -> None:
         self.tokenizer, self.max_extra = tokenizer, max_extra

@@ -128,8 +128,8 @@ def write_texts(
         streams[part] = chain.from_iterable(read_pairs(pair, out / "downloads") for pair in pairs)
     cleaner, holdout = Cleaner(rules), dataset.held_out
     clean = with_reports(cleaner.filter(streams.pop("train")), lambda: log(f"{cleaner.counts['read']:,} pairs read"))
-    labelled = (("valid" if holdout and not n % holdout else "train", pair) for n, pair in enumerate(clean))
-    parts = write_pairs(out, dict.fromkeys(["train", *["valid"] * bool(holdout)], languages), labelled)
+    labeled = (("valid" if holdout and not n % holdout else "train", pair) for n, pair in enumerate(clean))
+    parts = write_pairs(out, dict.fromkeys(["train", *["valid"] * bool(holdout)], languages), labeled)
     parts["train"]["counts"] = dict(cleaner.counts)
     for part, stream in streams.items():
         parts |= write_pairs(out, {part: languages}, zip(repeat(part), filter(any, stream), strict=False))
