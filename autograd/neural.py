@@ -87,9 +87,9 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Result
 @composition
 def composed_layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-6) -> Tensor:
     """`layer_norm` from small operations."""
-    centerd = x - x.mean(axis=-1, keepdims=True)
-    variance = (centerd * centerd).mean(axis=-1, keepdims=True)
-    return centerd / ops.sqrt(variance + eps) * gamma + beta
+    centered = x - x.mean(axis=-1, keepdims=True)
+    variance = (centered * centered).mean(axis=-1, keepdims=True)
+    return centered / ops.sqrt(variance + eps) * gamma + beta
 
 
 @differentiable

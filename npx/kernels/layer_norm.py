@@ -19,9 +19,9 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[
     """
     check_rows(x)
     xp = array_module(x)
-    centerd = x - xp.mean(x, axis=-1, keepdims=True)
-    rstd = 1 / xp.sqrt(xp.mean(centerd * centerd, axis=-1, keepdims=True) + eps)
-    xhat = centerd * rstd
+    centered = x - xp.mean(x, axis=-1, keepdims=True)
+    rstd = 1 / xp.sqrt(xp.mean(centered * centered, axis=-1, keepdims=True) + eps)
+    xhat = centered * rstd
     y = (xhat * gamma + beta).astype(x.dtype, copy=False)  # NumPy's mean of bfloat16 is float32
     return y, (gamma, xhat, rstd)
 

@@ -10,8 +10,8 @@ from tests.derivations.lines import drawn, line, slopes
 
 
 def normed(x, gamma, beta, eps=1e-6):
-    centerd = x - x.mean(axis=-1, keepdims=True)
-    return gamma * centerd / np.sqrt((centerd * centerd).mean(axis=-1, keepdims=True) + eps) + beta
+    centered = x - x.mean(axis=-1, keepdims=True)
+    return gamma * centered / np.sqrt((centered * centered).mean(axis=-1, keepdims=True) + eps) + beta
 
 
 def statistics(x, eps=1e-6):
@@ -37,10 +37,10 @@ def layer_norm_1(g, x, gamma, beta):
 @line("layer norm")
 def layer_norm_2(g, x, gamma, beta):
     h, n, (_, rstd) = g * gamma, x.shape[-1], statistics(x)
-    centerd = x - mean(x)
-    to_var = (h * centerd).sum(axis=-1, keepdims=True) * -0.5 * rstd**3  # through the root
+    centered = x - mean(x)
+    to_var = (h * centered).sum(axis=-1, keepdims=True) * -0.5 * rstd**3  # through the root
     to_mean = -(h * rstd).sum(axis=-1, keepdims=True)  # the variance does not move with the mean
-    return h * rstd + to_var * 2 * centerd / n + to_mean / n, (g * centerd * rstd).sum(axis=0), g.sum(axis=0)
+    return h * rstd + to_var * 2 * centered / n + to_mean / n, (g * centered * rstd).sum(axis=0), g.sum(axis=0)
 
 
 @line("layer norm")

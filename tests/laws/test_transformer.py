@@ -143,7 +143,7 @@ def test_fused_equals_composed_for_a_complete_model(config, dtype, seed):
     assert used >= {"linear", "embedding", "self_attention", "cross_attention", "linear_cross_entropy"}
 
 
-class Centerd(Norm):
+class Centered(Norm):
     """A norm without a fused operation."""
 
     def __init__(self, d_model, eps):
@@ -162,10 +162,10 @@ def tanh(d_model, d_ff):
 
 
 @pytest.mark.parametrize("place", ["post", "pre"])
-@pytest.mark.parametrize("normalization", ["layer_norm", "centerd"])
+@pytest.mark.parametrize("normalization", ["layer_norm", "centered"])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_fused_operations_are_used_for_the_default_parts(place, normalization, activation, monkeypatch):
-    monkeypatch.setitem(NORMS, "centerd", Centerd)
+    monkeypatch.setitem(NORMS, "centered", Centered)
     monkeypatch.setitem(ACTIVATIONS, "tanh", tanh)
     used = Counter()
 

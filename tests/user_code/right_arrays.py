@@ -68,8 +68,8 @@ def straight_sum(x):
 @right()
 def standardised(x):
     """All entries standardized together [along]."""
-    centerd = x - x.mean()
-    return centerd / ops.sqrt((centerd * centerd).mean() + 1e-5)
+    centered = x - x.mean()
+    return centered / ops.sqrt((centered * centered).mean() + 1e-5)
 
 
 # Indexing

@@ -27,13 +27,13 @@ class BatchNorm(Module):
     def forward(self, x):
         if self.training:
             mean = x.mean(axis=0)
-            centerd = x - mean
-            var = (centerd * centerd).mean(axis=0)
+            centered = x - mean
+            var = (centered * centered).mean(axis=0)
             self.mean = 0.9 * self.mean + 0.1 * mean.data
             self.var = 0.9 * self.var + 0.1 * var.data
         else:
-            centerd, var = x - self.mean.astype(x.dtype), Tensor(self.var.astype(x.dtype))
-        return centerd / ops.sqrt(var + 1e-5) * self.gain + self.bias
+            centered, var = x - self.mean.astype(x.dtype), Tensor(self.var.astype(x.dtype))
+        return centered / ops.sqrt(var + 1e-5) * self.gain + self.bias
 
 
 @differentiable
@@ -74,8 +74,8 @@ class LayerNorm(Module):
         self.gain, self.bias = Parameter(np.ones(n)), Parameter(np.zeros(n))
 
     def forward(self, x):
-        centerd = x - x.mean(axis=-1, keepdims=True)
-        return centerd / ops.sqrt((centerd * centerd).mean(axis=-1, keepdims=True) + 1e-5) * self.gain + self.bias
+        centered = x - x.mean(axis=-1, keepdims=True)
+        return centered / ops.sqrt((centered * centered).mean(axis=-1, keepdims=True) + 1e-5) * self.gain + self.bias
 
 
 @right((2, 5, 3))
@@ -98,8 +98,8 @@ class GroupNorm(Module):
 
     def forward(self, x):  # (B, T, C)
         y = x.reshape(x.shape[0], x.shape[1], 2, -1)
-        centerd = y - y.mean(axis=(1, 3), keepdims=True)
-        y = centerd / ops.sqrt((centerd * centerd).mean(axis=(1, 3), keepdims=True) + 1e-5)
+        centered = y - y.mean(axis=(1, 3), keepdims=True)
+        y = centered / ops.sqrt((centered * centered).mean(axis=(1, 3), keepdims=True) + 1e-5)
         return y.reshape(x.shape) * self.gain + self.bias
 
 
@@ -111,8 +111,8 @@ class InstanceNorm(Module):
         self.gain = Parameter(np.ones(n))
 
     def forward(self, x):
-        centerd = x - x.mean(axis=1, keepdims=True)
-        return centerd / ops.sqrt((centerd * centerd).mean(axis=1, keepdims=True) + 1e-5) * self.gain
+        centered = x - x.mean(axis=1, keepdims=True)
+        return centered / ops.sqrt((centered * centered).mean(axis=1, keepdims=True) + 1e-5) * self.gain
 
 
 @right()
@@ -148,7 +148,7 @@ class SpectralNorm(Module):
 
 
 @right()
-class Centerd(Module):
+class Centered(Module):
     """x minus the running mean of earlier batches, in training too [buffers]."""
 
     def __init__(self, n):

@@ -24,8 +24,8 @@ def softmax_diagonal(x):
 @differentiable
 def layer_norm_ddof(x):
     """Standardized rows; the gradient uses the deviation with n - 1 [formula]."""
-    centerd = x - x.mean(axis=-1, keepdims=True)
-    z = centerd / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
+    centered = x - x.mean(axis=-1, keepdims=True)
+    z = centered / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
 
     def vjp(g):
         scale = 1 / np.sqrt(x.var(axis=-1, keepdims=True, ddof=1) + 1e-5)

@@ -98,11 +98,11 @@ def count_of_the_first_batch():
     first = []
 
     @differentiable
-    def centerd(x):
+    def centered(x):
         first.append(len(x))
         return x - x.mean(axis=0), lambda g: (g - g.sum(axis=0) / first[0],)
 
-    return centerd
+    return centered
 
 
 @wrong(factory=True)

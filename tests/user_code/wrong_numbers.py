@@ -244,9 +244,9 @@ def argmax_or_last(x):
 @differentiable
 def stops_at_flat_rows(x):
     """Standardized rows without a gradient for deviations below 0.1 [luck]."""
-    centerd = x - x.mean(axis=-1, keepdims=True)
-    scale = 1 / np.sqrt((centerd * centerd).mean(axis=-1, keepdims=True) + 1e-3)
-    z = centerd * scale
+    centered = x - x.mean(axis=-1, keepdims=True)
+    scale = 1 / np.sqrt((centered * centered).mean(axis=-1, keepdims=True) + 1e-3)
+    z = centered * scale
 
     def vjp(g):
         gx = scale * (g - g.mean(axis=-1, keepdims=True) - z * (g * z).mean(axis=-1, keepdims=True))
@@ -269,7 +269,7 @@ def softmax_axis_one(x):
 
 @wrong()
 @differentiable
-def centerd_where_it_fits(x):
+def centered_where_it_fits(x):
     """Rows minus their mean; the gradient finds the axis by its length, ambiguous for squares [inputs]."""
     n = x.shape[-1]
     return x - x.mean(axis=-1, keepdims=True), lambda g: (g - g.mean(axis=x.shape.index(n), keepdims=True),)
@@ -336,7 +336,7 @@ def square_where(x, mask):
 
 @wrong()
 @differentiable
-def centerd_in_a_batch(x):
+def centered_in_a_batch(x):
     """Each row minus its mean; the gradient of a single row omits the mean [inputs]."""
     return x - x.mean(axis=-1, keepdims=True), lambda g: (g - g.mean(axis=-1, keepdims=True) if g.ndim > 1 else g,)
 

@@ -142,8 +142,8 @@ def length_unguarded(x):
 @wrong()
 def deviation_unguarded(x):
     """Standard deviation of each column: NaN if it is 0 [finite]."""
-    centerd = x - x.mean(axis=0)
-    return ops.sqrt((centerd * centerd).mean(axis=0))
+    centered = x - x.mean(axis=0)
+    return ops.sqrt((centered * centered).mean(axis=0))
 
 
 @wrong()

@@ -63,7 +63,7 @@ def draw_tree(tree: Tree, tokens: Sequence[str], attention: Any) -> str:
 
 
 def _tree_elements(tree: Tree, centers: Any) -> tuple[list[str], int]:
-    """Return the SVG labels and lines of a tree, and its depth. A constituent is centerd over its children."""
+    """Return the SVG labels and lines of a tree, and its depth. A constituent is centered over its children."""
     children: list[list[tuple[float, int]]] = [[]]  # positions of the children of each open constituent
     levels, elements, n_used = _levels(tree), list[str](), 0
     depth = max(levels)
