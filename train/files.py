@@ -21,7 +21,7 @@ from typing import IO, Any, BinaryIO, cast
 from npx.ranges import Range
 from train.errors import UserError, one_line
 
-# Errors that the user can remove while a training waits and retries.
+# Errors that the user can fix while training waits and retries.
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 CANNOT_WRITE = DISK_FULL | {errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE}
 FILE_TYPES = {
@@ -31,7 +31,7 @@ FILE_TYPES = {
 REMEDIES = {stat.S_IFDIR: "the path of a file inside it", stat.S_IFIFO: "writing its content to a file first"}
 SEAL = "sha256_of_this"
 PathLike = str | os.PathLike[str]
-THEN_RETRY, THEN_RESUME = "then the same command again", "then --resume"  # the last words of a WriteError
+THEN_RETRY, THEN_RESUME = "then the same command again", "then --resume"  # how the message of a WriteError ends
 
 
 class WriteError(UserError):
@@ -79,12 +79,12 @@ def open_for_reading(
         if isinstance(error, FileNotFoundError):
             return UserError(f"{path}: expected {expected}; got no such file; try {attempt or 'another path'}")
         got = f"'{error.strerror}'"
-        return UserError(f"{path}: expected {expected} that can be read; got {got}; try {attempt or 'another path'}")
+        return UserError(f"{path}: expected {expected}; reading it failed: {got}; try {attempt or 'another path'}")
 
     descriptor = -1
     try:
         if "\0" in path:
-            raise OSError(errno.EINVAL, "a NUL in its name")
+            raise OSError(errno.EINVAL, "NUL character in the name")
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if pipes else os.O_NONBLOCK))
         file_type = stat.S_IFMT(os.fstat(descriptor).st_mode)
         if not (file_type == stat.S_IFREG or pipes and file_type != stat.S_IFDIR):
@@ -100,7 +100,7 @@ def open_for_reading(
 
 
 class CheckedFile(io.FileIO):
-    """An open file whose read errors are converted by `user_error`. Other errors in the same block pass unchanged."""
+    """An open file whose read errors are converted by `user_error`. Other errors are not converted."""
 
     def __init__(self, descriptor: int, user_error: Callable[[OSError], Exception]) -> None:
         super().__init__(descriptor)
@@ -147,7 +147,7 @@ def read_sealed(path: PathLike) -> Any:
 
 
 def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> Any:
-    """Return the content of the first sealed file of `marks` in a command's folder, or None for a new folder.
+    """Return the content of the first readable sealed file among `marks` in an output folder, or None if it is new.
 
     A new folder contains nothing except the names in `ignored`. Raises UserError for any other folder, which belongs
     to the user.
@@ -158,7 +158,9 @@ def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> An
     names = os.listdir(out) if out.is_dir() else ["a file"] if os.path.lexists(out) else []
     if [name for name in names if name not in ignored and not (name[0] == "." and name.endswith(".partial"))]:
         got = "a folder with other files" if out.is_dir() else describe_path(out)
-        raise UserError(f"{out}: expected a new folder, or one of this command; got {got}; try another --out")
+        raise UserError(
+            f"{out}: expected a new folder, or an earlier output folder of this command; got {got}; try another --out"
+        )
     return None
 
 
@@ -168,7 +170,7 @@ def digest(path: PathLike) -> str:
         return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
 
 
-Schema = Mapping[str, Any]  # key -> a Range, a type, (that, None) if null is allowed, or a nested Schema
+Schema = Mapping[str, Any]  # key -> a Range or a type, (the same, None) if null is allowed, or a nested Schema
 
 
 def schema_error(content: Any, schema: Schema) -> str:
@@ -221,13 +223,13 @@ def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -
     """Open a file, "b" binary or "t" text, that replaces `path` once it is complete and on disk.
 
     Follows links and keeps the permissions of the replaced file. A device or pipe is replaced too, unless
-    `write_through` (for outputs that the user named) writes into it. Raises UserError if another program is writing
-    the same file.
+    `write_through` is set (for outputs that the user named): then it is written to. Raises UserError if another
+    program is writing the same file.
     """
     options: dict[str, Any] = {"encoding": "utf-8", "newline": "\n"} if mode == "t" else {}
     target, replaceable = _resolve_links(Path(path))
     if target.is_dir():
-        raise UserError(f"{path}: expected a file to write; got a folder; try another path, or removing it")
+        raise UserError(f"{path}: expected a file to write; got a folder; try another path, or removing the folder")
     if not (replaceable or write_through):
         target = Path(path)
     elif not replaceable:
@@ -254,7 +256,7 @@ def _resolve_links(path: Path) -> tuple[Path, bool]:
     """Return the final target of a path and whether it is a regular file, or does not exist yet."""
     for _ in range(40):
         resolved = Path(os.path.realpath(path.parent)) / path.name
-        if str(resolved).startswith("/proc/"):  # /dev/stdout leads there: an open output, not a file to replace
+        if str(resolved).startswith("/proc/"):  # /dev/stdout links to there: an open output, not a file to replace
             return resolved, False
         if not resolved.is_symlink():
             return resolved, not resolved.exists() or resolved.is_file()
@@ -275,7 +277,7 @@ def _open_exclusive(partial: Path) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # another writer has just renamed it into place
+        os.close(descriptor)  # another writer has just renamed this file into place; try again
 
 
 def try_lock(descriptor: int) -> bool:
@@ -327,7 +329,7 @@ def fsync(path: PathLike) -> None:
 def disk_errors(target: str, then: str = "") -> Iterator[None]:
     """Convert errors that prevent writing (`CANNOT_WRITE`) to WriteError; other errors pass.
 
-    `then` (default THEN_RETRY) ends the message. It also replaces that of a WriteError from a nested block.
+    `then` (default THEN_RETRY) ends the message, and replaces the ending of a WriteError from a nested block.
     """
     try:
         yield
@@ -348,7 +350,7 @@ def disk_errors(target: str, then: str = "") -> Iterator[None]:
 
 
 def open_for_appending(path: PathLike) -> IO[Any]:
-    """Open a regular file to append unbuffered bytes. Raises UserError for any other kind of file."""
+    """Open a regular file for appending bytes without a buffer. Raises UserError for any other kind of file."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
         regular = stat.S_ISREG(os.fstat(descriptor).st_mode)

@@ -1,4 +1,4 @@
-"""`check_operation` for a function of Tensors and `check_layer` for a module: every check of this package combined.
+"""`check_operation` for a function of Tensors and `check_layer` for a module, which combine all checks of this package.
 
 Both hold hidden state fixed (`hidden_state.py`), compare the gradients with numerical derivatives (`gradcheck.py`), try
 the rules (`rules.py`, `modes.py`, `precision.py`), and repeat gradients and precision at inputs derived from the given
@@ -27,7 +27,7 @@ from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, R
 from autograd.testing.reproduction import Named, literal, reproduction
 
 LEAST = 1e-11  # relative to the output at the given inputs; at derived inputs, smaller derivatives count as 0
-MAX_DERIVED_ENTRIES = 36  # entries up to which each is moved separately at derived inputs
+MAX_DERIVED_ENTRIES = 36  # at derived inputs, up to this many entries are perturbed separately
 
 
 @contextmanager
@@ -55,19 +55,20 @@ def check_operation(
 ) -> Report:
     """Check `operation(*inputs, **options)`: its gradients, and every other rule that operations obey.
 
-    operation: a function of Tensors, differentiable by a vjp of its own or composed of other operations.
-    inputs: float64 arrays of any shape, and whatever else the operation takes.
+    operation: a function of Tensors, with its own vjp or composed of other operations.
+    inputs: float64 arrays of any shape, and any other arguments of the operation.
     max_saved_bytes: the bytes that may be saved for the backward pass beyond inputs and output; None: any number.
-    directions: None compares every entry at the given inputs; an integer only compares along that many random
+    directions: None: compare every entry at the given inputs. An integer: compare only along that many random
         directions.
     float32: whether to compare results in float32 with those in float64.
     derive: whether to repeat the check at other values and shapes, derived from the floating inputs.
     domain: the open interval (low, high) in which the operation and its gradient are finite, or a sequence with such
         an interval, or None, for each floating input. None: derived inputs that give non-finite values are skipped.
     blocks: the names of options that are block sizes; the results must not depend on them.
-    dtype: the dtype of the output, where it differs from that of the inputs.
-    reference: a function of the same arrays that returns the correct output. Wherever it is finite, the operation has
-        to return the same value. It has to accept the given inputs; it may reject derived ones.
+    dtype: the dtype of the output, if it differs from that of the inputs.
+    reference: a function of the same arrays that returns the correct output. Wherever the reference is
+        finite, the operation has to return the same value. The reference has to accept the given inputs and may reject
+        derived ones.
     seed: selects the weights of the outputs and the random directions.
     options: passed on to `operation`.
 
@@ -128,12 +129,12 @@ def check_layer(
 ) -> Report:
     """Check the gradients of `layer(*inputs, **options)` with respect to inputs and parameters, in each mode.
 
-    The rules are those of operations and those of modes; evaluation mode must not need random numbers either. Dropout
-    is held fixed by `npx.keyed(seed, 1)` around each call in training mode.
+    The rules for operations and for modes apply, and evaluation mode must not draw random numbers. In training mode,
+    dropout is held fixed by `npx.keyed(seed, 1)` around each call in training mode.
 
     layer: an object with `named_parameters()`, which returns (name, Tensor) pairs, `train()` and `eval()`, such as a
         models.Module. It is checked in float64 and left as it was.
-    inputs: floating arrays, passed on as Tensors; integer ids and whatever else the layer takes.
+    inputs: floating arrays, passed on as Tensors; integer ids and any other arguments of the layer.
     modes: "train", "eval", or both, in the order in which to check them.
     directions, float32: as for `check_operation`.
     derive: whether to repeat the check at other values and shapes of inputs and parameters.
@@ -141,8 +142,8 @@ def check_layer(
     seed: selects the weights of the outputs, the random directions and the dropout masks.
     options: passed on to `layer`.
 
-    Returns a Report. Raises GradientError that names the input or parameter, CheckError, and TypeError or ValueError
-    for invalid arguments.
+    Returns a Report. Raises a GradientError that names the input or parameter, CheckError, or, for invalid
+    arguments, TypeError or ValueError.
     """
     require_layer(layer, modes)
     name, named = type(layer).__name__, list(layer.named_parameters())
@@ -153,7 +154,7 @@ def check_layer(
     entered: list[tuple[Callable[[], Any], Expected | None]] = []
 
     def reproduce(at: Problem) -> str:
-        # A layer has no literal: `layer` stands for one built like the failing one.
+        # A layer cannot be printed as a literal: `layer` stands for a layer built like the failing one.
         state = ", ".join(f"{n!r}: {literal(npx.to_host(a))}" for n, a in at.parameters.items())
         setup = f"state = {{{state}}}; [setattr(p, 'data', state[n]) for n, p in layer.named_parameters()]"
         return reproduction("check_layer", Named("layer"), at.values, options, setup if named else "")
@@ -182,7 +183,7 @@ def check_layer(
             if derive and not (first and first.equals(expected)):
                 check.at_derived_inputs(problem)
             first = first or expected
-            entered.append((enter, expected if mode == "eval" else None))  # calls in training update buffers
+            entered.append((enter, expected if mode == "eval" else None))  # calls in training mode update buffers
             restore_buffers()
         if first and len(entered) > 1:
             mode_rules.returns_to_mode(first, entered[1:], entered[0][0])
@@ -231,7 +232,8 @@ class Check:
         self.report, self.directions, self.seed = report, directions, seed
         self.float32, self.domain, self.dtype = float32, domain, dtype
         self.least, self.sizes = 0.0, [0.0]  # magnitudes at the given inputs
-        self.save_buffers: Callable[[], Callable[[], Any]] = lambda: lambda: None  # returns what restores them
+        # saves the buffers; returns a function that restores them
+        self.save_buffers: Callable[[], Callable[[], Any]] = lambda: lambda: None
         self.compare_value: Callable[..., None] = lambda problem, tolerance, given=False: None
 
     def gradients(self, problem: Problem, directions: int | None, limit: int, in_contract: bool = True) -> Expected:
@@ -254,9 +256,10 @@ class Check:
             break
 
     def at_given_inputs(self, problem: Problem) -> Expected:
-        """Compare gradients and try every rule."""
+        """Compare gradients and test every rule."""
         expected = self.gradients(problem, self.directions, MAX_ENTRIES)
-        # At derived inputs, anything much smaller than here is rounding of intermediate results as large as here.
+        # At derived inputs, much smaller values than these are rounding errors of intermediate results as large as
+        # these.
         self.least = LEAST * expected.norm
         self.sizes = [float(abs(x).max(initial=0.0)) for x in (expected.y, *expected.gradients)]
         rules.keeps_dtype(expected, self.dtype)
@@ -276,7 +279,7 @@ class Check:
         return expected
 
     def compare_float32(self, expected: Expected, sizes: Sequence[float] = (), loose: float = 1.0) -> bool:
-        """Return whether a comparison in float32 was possible; float64 buffers are restored afterwards."""
+        """Compare results in float32, then restore the float64 buffers; return whether a comparison was possible."""
         restore_buffers = self.save_buffers()
         try:
             return precision.float32_accuracy(expected, self.domain is not None, sizes, loose)
@@ -301,7 +304,7 @@ class Check:
                 yield Expected(other, y, c, gradients)
 
     def at_derived_inputs(self, problem: Problem) -> None:
-        """Compare gradients, and try the rules that depend on values, at inputs derived from the given ones."""
+        """Compare gradients, and test the rules that depend on values, at inputs derived from the given ones."""
         for name, other in variants.values(problem, self.domain):
             self.at_variant(name, other, MAX_DERIVED_ENTRIES)
         for name, other in variants.out_of_contract_values(problem):
@@ -316,8 +319,8 @@ class Check:
     def at_variant(self, name: str, problem: Problem, limit: int, in_contract: bool = True) -> None:
         """Check a derived problem.
 
-        limit: the entries up to which each is moved separately; 0: random directions only. in_contract: whether the
-        declared domain and the reference apply.
+        limit: up to this many entries, each is perturbed separately; 0: random directions only. in_contract: whether
+        the declared domain and the reference apply.
         """
         problem.name = f"{problem.name}, derived: {name}"
         if in_contract:
@@ -325,7 +328,7 @@ class Check:
         try:
             expected = self.gradients(problem, None if limit else 2, limit, in_contract)
         except GradientError as error:
-            if error.rule == "valid gradient" and not limit:  # which arguments share an axis was a guess
+            if error.rule == "valid gradient" and not limit:  # the choice of arguments that share an axis is a guess
                 return
             raise
         except (AttributeError, *REJECTIONS):  # a scalar lacks some methods of an array
@@ -340,7 +343,7 @@ class Check:
 
 @contextmanager
 def rejections_skipped() -> Iterator[None]:
-    """Leave the block quietly where a function, or its vjp, rejects an input."""
+    """Suppress the error if a function, or its vjp, rejects an input."""
     try:
         yield
     except (RuntimeError, *REJECTIONS, GradientError):

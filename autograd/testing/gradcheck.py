@@ -1,11 +1,12 @@
-"""Compare analytic gradients with numerical derivatives, and report the entry that is wrong.
+"""Compare analytic gradients with numerical derivatives, and report the wrong entries.
 
 For a function f and a fixed random c, backward gives the gradient of phi(x) = sum(c * f(x)). Along a direction d, phi
-has the derivative (gradient . d), which `numerical.py` estimates with a bound on the error. The directions are single
-entries where there are few, else random ones through all arrays at once, which reveal an error in any entry.
+has the derivative (gradient . d), which `numerical.py` estimates with a bound on the error. If there are few
+entries, each is a direction of its own; otherwise random directions through all arrays at once reveal an error in
+any entry.
 
-At a kink of phi there is no gradient, but a range of right values. Entries that tie stay tied when they are moved
-together: along that direction phi has a derivative again, and the gradient is compared with it.
+At a kink of phi there is no single gradient, but a range of acceptable values. Tied entries stay tied when they are
+moved together; along that direction phi has a derivative again, which the gradient is compared with.
 """
 
 from collections.abc import Callable
@@ -23,9 +24,9 @@ from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, R
 from autograd.testing.reproduction import literal, reproduction
 from npx import Array
 
-MAX_PRINTED = 64  # entries up to which gradients are printed completely
-MAX_ENTRIES = 1500  # entries up to which each is moved separately
-SAMPLED_ENTRIES = 12  # entries to move separately if there are more
+MAX_PRINTED = 64  # gradients with at most this many entries are printed in full
+MAX_ENTRIES = 1500  # up to this many entries, each is perturbed separately
+SAMPLED_ENTRIES = 12  # entries to perturb separately if there are more
 DIRECTIONS = 3  # random directions through all arrays, in addition to sampled entries
 MAX_CONFIRMED = 3  # wrong entries to confirm in full; the rest get a quick estimate for the printed table
 
@@ -45,15 +46,16 @@ def gradcheck(
 
     function: takes Tensors in place of the floating inputs and returns one Tensor of any shape.
     inputs: arrays or Tensors, float64 preferred. Integers, booleans and other values are passed on unchanged.
-    directions: None compares every entry, or a sample of entries and random directions above 1,500 entries. An integer
-        compares along that many random directions through all inputs, which is faster, and entries only on failure.
-    rtol, atol: the accepted difference, relative and absolute, in addition to the error bound of the numerical
-        derivative. None: defaults that suit the dtype.
+    directions: None: compare every entry; above 1,500 entries, a sample of them and random directions. An integer:
+        compare along that many random directions through all inputs, which is faster, and single entries only after a
+        failure.
+    rtol, atol: the relative and absolute tolerance, in addition to the error bound of the numerical derivative.
+        None: a default for the dtype.
     seed: selects the weights c of the outputs and the random directions.
     options: passed on to `function`.
 
-    Raises GradientError with both gradients side by side and a line that reproduces it; TypeError without a floating
-    input or if the function does not return a Tensor; ValueError if the function is not deterministic, returns a
+    Raises GradientError with both gradients side by side and a line that reproduces it; TypeError if no input is
+    floating-point or the function does not return a Tensor; ValueError if the function is not deterministic, returns a
     non-finite value, or rtol is below what the dtype can resolve.
     """
     values = [x.data if isinstance(x, Tensor) else x for x in inputs]
@@ -86,10 +88,12 @@ class GradientCheck:
         output, leaves = problem.run([npx.from_host(a.copy()) for a in self.arrays])
         lowest = next((d for d in (*dtypes, output.dtype.name) if d != "float64"), "float64")
         if lowest not in STEP:
-            raise TypeError(f"{problem.name}: expected float64 or float32; got {lowest}; try .astype('float64')")
+            raise TypeError(
+                f"{problem.name}: expected inputs in float64 or float32; got {lowest}; try .astype('float64')"
+            )
         if rtol is not None and rtol < RTOL[lowest] / 100:
             raise ValueError(
-                f"{problem.name}: expected rtol of at least {RTOL[lowest] / 100:g} for {lowest}; got {rtol:g}; "
+                f"{problem.name}: expected an rtol of at least {RTOL[lowest] / 100:g} for {lowest}; got {rtol:g}; "
                 "try .astype('float64') on the inputs"
             )
         self.y = npx.to_host(output.data).copy()
@@ -109,7 +113,8 @@ class GradientCheck:
                 "try giving its random numbers a fixed key (npx.Key, or `with npx.keyed(...)` inside the function)"
             )
         self.n_wrong = 0
-        self.sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) or 1.0 for a in self.arrays]  # step sizes
+        # the unit of the steps in each array
+        self.sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) or 1.0 for a in self.arrays]
         self.largest = [
             size * float(abs(g[npx.isfinite(g)]).max(initial=0.0))
             for g, size in zip(self.gradients, self.sizes, strict=True)
@@ -171,7 +176,7 @@ class GradientCheck:
         reach = max(self.sizes[i] * float(abs(moves[i]).max(initial=0.0)) for i in moves)
         if verdict.kind == "wrong" and reach > 1 and self.scale.dtype == "float64":
             if on_a_stair(self.outputs(moves), self.weights, analytic, verdict.numerical, self.scale.here):
-                reason = "the function is a staircase with stairs shorter than the steps"
+                reason = "the function is a staircase whose stairs are narrower than the step size"
                 verdict = verdict._replace(kind="inconclusive", reason=reason)
         self.report.compared += 1
         if verdict.kind == "right":
@@ -179,10 +184,10 @@ class GradientCheck:
             self.report.worst = max(self.report.worst, abs(analytic - verdict.numerical) / (unit or 1.0))
         return analytic, verdict
 
-    # Where numerical derivatives do not decide
+    # Inconclusive cases
 
     def rounding_along(self, moves: Moves) -> float:
-        """Return the change of the analytic derivative along a direction that rounding of the inputs causes.
+        """Return how much rounding of the inputs changes the analytic derivative along a direction.
 
         This is 0 unless the output loses digits to rounding as well, as when solving with a nearly singular matrix: a
         gradient has to be as accurate as its output. Large changes come from broken ties and are ignored.
@@ -199,7 +204,7 @@ class GradientCheck:
 
     @cached_property
     def gradient_rounding(self) -> list[Array]:
-        """The change of each gradient entry that rounding of the inputs causes."""
+        """How much rounding of the inputs changes each entry of the gradients."""
         rounding = [npx.zeros_like(g, dtype="float64") for g in self.gradients]
         units = {k: EPS[self.scale.dtype] * abs(a) for k, a in enumerate(self.arrays)}
         for sign in (-2.0, 1.0, 2.0):
@@ -212,12 +217,12 @@ class GradientCheck:
         return rounding
 
     def is_excused(self, moves: Moves, verdict: Verdict) -> bool:
-        """Return whether a gradient that is wrong at this point is right next to it.
+        """Return whether a gradient that looks wrong at this point is right at nearby points.
 
-        Where entries tie, the gradient of either way to break the tie is accepted (a sort returns that of one
-        permutation), though moving one entry shows another derivative. In a composition each operation chooses its
-        value at its own kink (relu(x) - relu(-x) / 10 has the gradient 0 at 0, between 1 and 1/10), which no operation
-        can correct. A single operation with one vjp has no such excuse, nor a composition that has a derivative there.
+        Where entries tie, the gradient for either way of breaking the tie is accepted (a sort returns that of one
+        permutation), although moving a single entry shows another derivative. In a composition, each operation chooses
+        its value at its own kink: relu(x) - relu(-x) / 10 has the slopes 1/10 and 1 at 0, but the gradient 0. No single
+        operation can correct that. An operation with one vjp, or a composition with a derivative there, is not excused.
         """
         distance = 1e-4 / max(a.size for a in self.arrays)
         if any(broken.along(moves, distance / 4)[1].kind in ("right", "kink") for broken in self.tie_breaks):
@@ -232,7 +237,9 @@ class GradientCheck:
 
     @cached_property
     def tie_breaks(self) -> list["GradientCheck"]:
-        """Checks with ties broken in ascending and descending order, if their gradients equal those here."""
+        """Checks at points with the ties broken in ascending and in descending order, if their gradients equal the
+        given one's.
+        """
         ranks = [npx.host.arange(1.0, a.size + 1).reshape(a.shape) / max(1, a.size) for a in self.arrays]
         neighbors = [self.neighbor({i: sign * rank for i, rank in enumerate(ranks)}, 1e-4) for sign in (1.0, -1.0)]
         return [n for n in neighbors if n and all(map(nearly_equal, self.gradients, n.gradients))]
@@ -246,7 +253,7 @@ class GradientCheck:
         except REJECTIONS:
             return None
 
-    # What is compared
+    # Comparisons
 
     def check_entries(self, limit: int = MAX_ENTRIES) -> None:
         """Compare every entry, or a sample if there are more than `limit`; raise GradientError for a wrong one."""
@@ -301,7 +308,7 @@ class GradientCheck:
         moves = {i: (a == value).astype("float64") / self.sizes[i] for i, a in enumerate(self.arrays)}
         analytic, verdict = self.along(moves)
         if verdict.kind == "wrong" and not self.is_excused(moves, verdict):
-            text = f"wrong gradient of tied entries, moving all entries equal to {value!r} together:"
+            text = f"wrong gradient of tied entries; all entries equal to {value!r} were moved together:"
             raise self.failure("tie", "\n".join([text, *comparison(analytic, verdict)]))
 
     def check_directions(self, number: int) -> None:
@@ -320,7 +327,7 @@ class GradientCheck:
                 raise self.failure("gradient", "\n".join([text, *comparison(analytic, verdict)]))
 
     def find_entry(self, moves: Moves) -> None:
-        """Raise GradientError for a wrong entry, found by bisecting a direction; return if none is wrong by itself."""
+        """Bisect a direction and raise GradientError for a wrong entry; return if no single entry is wrong."""
         if sum(a.size for a in self.arrays) <= MAX_PRINTED:
             self.check_entries()
             return
@@ -345,7 +352,7 @@ class GradientCheck:
             numerical[index] = verdict.numerical
             raise self.entry_failure(i, numerical, [(abs(analytic - verdict.numerical), index, verdict)])
 
-    # What is reported
+    # Failures
 
     def failure(self, rule: str, text: str, cause: str = "") -> Exception:
         """Return a GradientError at these inputs."""
@@ -356,7 +363,8 @@ class GradientCheck:
         difference, index, verdict = max(wrong, key=lambda entry: entry[0])
         a, g, label = self.arrays[i], self.gradients[i], self.problem.labels[i]
         lines = [
-            f"wrong gradient of {label}, {a.shape} {a.dtype}, in {len(wrong)} of {a.size} entries; most at {index}:",
+            f"wrong gradient of {label}, {a.shape} {a.dtype}, in {len(wrong)} of {a.size} entries; the largest "
+            f"error is at {index}:",
             *comparison(float(g[index]), verdict, difference),
         ]
         if a.size <= MAX_PRINTED:

@@ -1,4 +1,4 @@
-"""The subject of a check: a function at some inputs, and the ways to evaluate it."""
+"""`Problem`: the function and the inputs that a check examines, and the ways to evaluate them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,12 +16,12 @@ from npx import Array
 class Problem:
     """A function and the inputs at which it is checked.
 
-    name: the subject of error messages.
+    name: the prefix of error messages.
     call: called with `values`, in which Tensors replace the floating arrays; returns the output as a Tensor.
     values: the positional arguments. Floating arrays get gradients.
     parameters: further arrays by name that get gradients, such as the parameters of a layer.
-    parameter_tensors: the Tensors, known to `call`, that hold the `parameters`.
-    reproduce: returns a line of Python that repeats the check at a problem.
+    parameter_tensors: the Tensors from which `call` reads the `parameters`.
+    reproduce: called with a Problem; returns a line of Python that repeats its check.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Problem:
 
     @property
     def labels(self) -> list[str]:
-        """The names of `arrays` in messages."""
+        """The name of each of the `arrays`, for messages."""
         return [f"input {i}" for i in self.floats] + [f"parameter {n}" for n in self.parameters]
 
     def at(self, arrays: Sequence[Array]) -> "Problem":
-        """Return the same function at other arrays."""
+        """Return the same problem with other `arrays`."""
         values = list(self.values)
         for i, a in zip(self.floats, arrays, strict=False):
             values[i] = a
@@ -62,7 +62,7 @@ class Problem:
         cause: str = "",
         reproduce: bool = True,
     ) -> CheckError | GradientError:
-        """Return an error that names a broken rule, its likely cause and the line that reproduces it."""
+        """Return an error that names the broken rule and its likely cause, with a line that reproduces the failure."""
         line = self.reproduce(self) if reproduce else ""
         failure = error(explain(f"{self.name}: {text}", rule, line, cause))
         failure.rule = rule
@@ -75,7 +75,7 @@ class Problem:
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the output and the leaf Tensors of the arrays.
 
-        arrays: replace the problem's own. require: the positions of the leaves that require gradients; None: all.
+        arrays: used in place of `self.arrays`. require: the positions of the leaves that require gradients; None: all.
         """
         arrays = [npx.asarray(a) for a in (self.arrays if arrays is None else arrays)]
         leaves = [Tensor(a) for a in arrays[: len(self.floats)]] + self.parameter_tensors
@@ -85,7 +85,7 @@ class Problem:
         return self.output(leaves), leaves
 
     def apply(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return the output for Tensors that other operations computed, in place of the arrays."""
+        """Return the output with Tensors that other operations computed in place of the arrays."""
         for parameter, t in zip(self.parameter_tensors, tensors[len(self.floats) :], strict=True):
             parameter.data, parameter.node, parameter.grad = t.data, t.node, None
             parameter.requires_grad = True
@@ -101,7 +101,7 @@ class Problem:
             values[i] = t
         output = self.call(values)
         if not isinstance(output, Tensor):
-            raise TypeError(f"{self.name}: expected it to return a Tensor; got {type(output).__name__}")
+            raise TypeError(f"{self.name}: expected the function to return a Tensor; got {type(output).__name__}")
         return output
 
     def value(self, arrays: Sequence[Array] | None = None) -> Array:
@@ -110,7 +110,7 @@ class Problem:
             return npx.to_host(self.run(arrays)[0].data).astype("float64")
 
     def gradients(self, output: Tensor, leaves: list[Tensor], c: Array) -> list[Array]:
-        """Return the gradients of sum(output * c) on the host; GradientError where the vjp returns invalid ones."""
+        """Return the gradients of sum(output * c) on the host; raise GradientError if the backward pass fails."""
         if output.requires_grad:
             try:
                 output.backward(npx.from_host(c.copy()))
@@ -130,11 +130,11 @@ class Problem:
         """Like `run`, on arrays that cannot be written to."""
         guarded = self.at([protected(a) for a in self.arrays])
         guarded.values = [protected(x) if is_array(x) else x for x in guarded.values]
-        with self.no_writes("expected inputs and parameters to stay unmodified; got a write to one of them"):
+        with self.no_writes("expected inputs and parameters not to be modified; got a write to one of them"):
             return guarded.run(require=require)
 
     def protected_gradients(self, output: Tensor, leaves: list[Tensor], c: Array) -> list[Array]:
-        """Like `gradients`, with an incoming gradient c that must not be written to."""
+        """Like `gradients`, but with a write-protected incoming gradient c."""
         for leaf in leaves:
             leaf.grad = None
         g = protected(npx.from_host(c))
@@ -156,7 +156,7 @@ class Problem:
 
     @contextmanager
     def no_writes(self, text: str) -> Iterator[None]:
-        """Report a write to a protected array within the block."""
+        """Raise CheckError if the block writes to a protected array."""
         try:
             yield
         except ValueError as error:
@@ -166,29 +166,29 @@ class Problem:
 
 
 def is_array(x: Any) -> bool:
-    """Return whether x is an array of NumPy or CuPy."""
+    """Return whether x is a NumPy or CuPy array."""
     return hasattr(x, "dtype") and hasattr(x, "shape")
 
 
 def is_float(x: Any) -> bool:
-    """Return whether x is a floating array."""
+    """Return whether x is a floating-point array."""
     return is_array(x) and is_floating(x.dtype)
 
 
 def require_floats(name: str, values: Sequence[Any]) -> None:
-    """Raise TypeError unless one of the values is a floating array."""
+    """Raise TypeError unless at least one of the values is a floating-point array."""
     if not any(map(is_float, values)):
         dtypes = ", ".join(str(getattr(x, "dtype", type(x).__name__)) for x in values) or "none"
-        raise TypeError(f"{name}: expected a floating input; got {dtypes}; try np.asarray(x, 'float64')")
+        raise TypeError(f"{name}: expected a floating-point input; got {dtypes}; try np.asarray(x, 'float64')")
 
 
 def leaf_gradient(leaf: Tensor) -> Array:
-    """Return the gradient that a leaf received, or zeros."""
+    """Return the gradient of a leaf; zeros if it received none."""
     return npx.zeros_like(leaf.data) if leaf.grad is None else leaf.grad
 
 
 def protected(x: Array) -> Array:
-    """Return a view of x in its own memory layout that, with NumPy, cannot be written to."""
+    """Return a view of x in the same memory layout; with NumPy, the view is read-only."""
     view = npx.asarray(x).view()
     if hasattr(view, "flags") and hasattr(view.flags, "writeable"):
         view.flags.writeable = False

@@ -64,7 +64,7 @@ RULES = {
         "the last block is skipped, or a block reads values of another one",
     ),
     "thread count": Rule(
-        "the results do not depend on the number of threads, bit for bit",
+        "the results are bitwise equal for any number of threads",
         "threads share a scratch buffer, or add to one sum in varying order",
     ),
     # State
@@ -73,20 +73,20 @@ RULES = {
         "a buffer, cache or attribute is shared between calls; save such values in the vjp's closure",
     ),
     "fresh values": Rule(
-        "a call uses the current values of its arrays, also after an in-place update",
+        "a call uses the current values of its arrays, even after an in-place update",
         "a result is cached by array identity or shape",
     ),
     "layer mode": Rule(
-        "the results do not depend on modes entered before the call or after it",
+        "the results do not depend on the modes that the layer is in before or after the call",
         "the vjp reads the mode during backward, or values cached for one mode are used in the other",
     ),
     "single backward": Rule("a second backward pass through the same graph raises an error"),
     "registered parameters": Rule(
         "every Tensor that requires a gradient is an input or one of named_parameters()",
-        "the Tensor is not a Parameter, or is held where the module does not look for parameters",
+        "the Tensor is not a Parameter, or is stored where the module does not look for parameters",
     ),
     # Precision and memory
-    "dtype": Rule("the output has the dtype of the inputs, unless another one is declared"),
+    "dtype": Rule("the output has the dtype of the inputs, unless another dtype is declared"),
     "float64 precision": Rule(
         "float64 inputs are computed in float64 throughout", "an intermediate result is cast to float32"
     ),
@@ -108,7 +108,7 @@ class GradientError(AssertionError):
 
 
 class CheckError(AssertionError):
-    """A rule about anything but the value of the gradient is broken. `rule`: a key of `RULES`."""
+    """A rule other than those about the value of the gradient is broken. `rule`: a key of `RULES`."""
 
     rule = ""
 
@@ -118,7 +118,7 @@ class NonFiniteError(ValueError):
 
 
 def explain(message: str, rule: str, reproduce: str = "", cause: str = "") -> str:
-    """Append to a message the broken rule, what it requires, its likely cause and the line that reproduces it."""
+    """Return a message followed by the broken rule, its requirement, its likely cause and a line that reproduces it."""
     lines = [message, f"rule: {rule}", f"requires: {RULES[rule].law}"]
     lines += [f"likely cause: {cause}"] if (cause := cause or RULES[rule].cause) else []
     lines += [f"reproduce: {reproduce}"] if reproduce else []
@@ -134,7 +134,7 @@ class Report:
     kinks: the entries at which the left and right derivatives differ, so that any value between them is accepted.
     inconclusive: the entries at which no step size gave an accurate numerical derivative, each with the reason.
     notes: random numbers and buffers that were held fixed, and Tensors whose gradients were not compared.
-    variants: the number of inputs derived from the given ones.
+    variants: the number of derived inputs at which gradients were compared.
     saved_bytes: bytes that an operation saves for its backward pass beyond inputs and output; `check_operation` only.
     """
 

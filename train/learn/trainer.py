@@ -1,8 +1,8 @@
-"""The training loop: updates, validation, early stopping, and when to write a checkpoint.
+"""The training loop: updates, validation, early stopping and checkpoints.
 
-All randomness is a function of known numbers: dropout of (seed, step), the order of batches of (seed, epoch), the
-initialization of the seed. So weights, Adam's moments, the loss scale and RunState are a complete checkpoint. Resuming
-is exact to the bit on the same kind of machine with the same libraries and number of threads.
+All randomness is derived from known numbers: dropout from (seed, step), the order of batches from (seed, epoch), the
+initialization from the seed. So weights, Adam's moments, the loss scale and RunState are a complete checkpoint.
+Resuming is bitwise exact on the same kind of machine with the same libraries and number of threads.
 """
 
 import math
@@ -28,18 +28,18 @@ from train.tasks import TASKS
 from train.tasks.protocols import Batch, Corpus, TextTokenizer, TrainableModel
 from train.text.batches import Position, Stream
 
-SLOW_UPDATES = 10  # how many times its longest update, in addition to train.rank_timeout, a rank may take for an update
+SLOW_UPDATES = 10  # an update may take train.rank_timeout plus this many times the longest update so far
 
 
 class Trainer:
     """Trains a model in a run folder: config.toml, tokenizer.json, checkpoints, metrics.jsonl, log.txt.
 
     One update takes `accumulate` micro-batches. Each contributes the gradient of its summed loss / n, where n is the
-    number of target tokens of the update without padding, so k micro-batches equal one batch of their union. Then
-    follow clipping and Adam with the learning rate of the step (section 5).
+    number of target tokens of the update without padding, so k micro-batches equal one batch of their union. Clipping
+    and Adam, with the learning rate of the step, follow (section 5 of the paper).
 
     With several ranks (npx.distributed) each rank has a Trainer and computes its share of the micro-batches. Decisions
-    depend only on what all ranks know, so they are the same everywhere. Only rank 0 writes.
+    depend only on what all ranks know, so all ranks decide alike. Only rank 0 writes files.
 
     Args:
         model: The model to train. Its parameters are moved into a flat buffer.
@@ -53,7 +53,8 @@ class Trainer:
         debug: "anomaly" reports the first operation that produced a NaN or infinity.
 
     Raises:
-        UserError: `run_dir` has checkpoints and `resume` is False, or its checkpoint is of another model, tokenizer,
+        UserError: `run_dir` has checkpoints and `resume` is False, or its checkpoint belongs to another model,
+        tokenizer,
             training text or configuration.
     """
 
@@ -94,8 +95,8 @@ class Trainer:
         a second signal raises it at once. A checkpoint that cannot be written is tried again later.
 
         Raises:
-            UserError: A loss or gradient was not finite in more than train.max_skipped consecutive updates, memory is
-                full, the last checkpoint cannot be written, or another program has locked the folder.
+            UserError: A loss or gradient was not finite in more than train.max_skipped consecutive updates, memory ran
+                out, the last checkpoint cannot be written, or another program has locked the folder.
         """
         npx.configure_process()
         with disk_errors(str(self.checkpoints.folder.path), THEN_RESUME), self.checkpoints.open_folder(self.state):
@@ -105,7 +106,8 @@ class Trainer:
     def _loop(self) -> Summary:
         self._log_start()
         self.model.train()
-        if self._is_validation_due() and self._end_reason() != "max_hours":  # stopped before or during validation
+        # the previous run stopped before or during this validation
+        if self._is_validation_due() and self._end_reason() != "max_hours":
             self._validate()
             if self._end_reason():  # no update follows whose checkpoint would include this validation
                 self.checkpoints.save(self.state, required=True)
@@ -119,7 +121,7 @@ class Trainer:
     # ---- one update
 
     def _update(self) -> bool:
-        """Make one update. Return False if it was skipped because its loss or gradient is not finite."""
+        """Perform one update. Return False if it was skipped because its loss or gradient is not finite."""
         self.sync.begin()
         s, step, scale = self.state, self.state.step + 1, self.update.scale
         places, tokens, share = self._plan()
@@ -148,7 +150,7 @@ class Trainer:
         return finite
 
     def _plan(self) -> tuple[list[Position], int, WorkShare]:
-        """Plan the next update: places of its micro-batches, number of tokens, this rank's share."""
+        """Plan the next update: the positions of its micro-batches, the number of tokens, and this rank's share."""
         s = self.state
         return plan_update(self.stream, (s.epoch, s.index), self.checkpoints.micro_batches, self.world)
 
@@ -158,7 +160,9 @@ class Trainer:
         self.stream.prepare([places[index] for index in share.indices])
 
     def _locate_nonfinite(self, batches: list[Batch], places: list[Position], share: WorkShare) -> tuple[str, str]:
-        """Return the examples of the micro-batches that are not finite and, with debug, the first operation."""
+        """Return the examples of the non-finite micro-batches and, with debug, the first operation that is not
+        finite.
+        """
         indices, operation = self.update.locate_nonfinite(batches, self.state.step + 1, bool(self.debug), share)
         keys = [self.stream.examples(places[index]) for index in indices]
         return "; ".join(self.task.describe_examples(self.corpora["train"], key) for key in keys), operation
@@ -186,7 +190,7 @@ class Trainer:
     # ---- between updates
 
     def _after_update(self) -> None:
-        """Log, validate and write a checkpoint where due. Raises KeyboardInterrupt after a signal."""
+        """Log, validate and write a checkpoint when each is due. Raises KeyboardInterrupt after a signal."""
         s, signals = self.state, self.signals
         if s.step % self.config.train.log_every == 0:
             scale = self.update.scale.value if self.update.scale.dynamic else None
@@ -209,7 +213,10 @@ class Trainer:
         return self.validation is not None and s.validated < s.step and s.step % self.config.train.validate_every == 0
 
     def _validate(self) -> None:
-        """Validate, record the result, and save the best weights. After a signal it remains due on resuming."""
+        """Validate, record the result, and save the best weights.
+
+        A validation that a signal interrupts is repeated on resuming.
+        """
         if result := self._measure():
             self.report.log_validation(self.state, result, self.task.scores)
             score = result.get(self.task.selection_metric)
@@ -248,7 +255,7 @@ class Trainer:
         return "max_hours" if is_late else ""
 
     def _summary(self) -> Summary:
-        """Validate the last step unless that is done, report the end of the run, and return its summary."""
+        """Validate the last step if it has not been validated, report the end of the run, and return its summary."""
         s, newest = self.state, self.checkpoints.newest
         result: dict[str, float] = {}
         reason = self._end_reason()

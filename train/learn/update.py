@@ -2,8 +2,8 @@
 
 The gradient of the mean loss over all target tokens, times the loss scale, is accumulated over the micro-batches; Adam
 divides by the scale and clips in its own pass. The host waits for the device once per update: losses and norm are read
-together after the last backward, and the weights change only if they are finite. Of several ranks each computes its
-share of the micro-batches, and all get the gradient of all.
+together after the last backward, and the weights change only if they are finite. With several ranks, each computes
+its share of the micro-batches, and all receive the gradient of the whole update.
 """
 
 import math
@@ -37,8 +37,8 @@ class Update:
         task: The task that the model learns.
         model: The model. Its parameters are moved into a flat buffer, with a rounded copy for a 16-bit precision.
         settings: [train].
-        report: Gets a line and a metrics entry when memory runs out.
-        while_waiting: Called when a whole gradient is on its way to the device and the host would only wait.
+        report: Receives a line and a metrics entry when memory runs out.
+        while_waiting: Called when all work of a gradient is queued on the device and the host would only wait.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Update:
         self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
         self.scale = LossScale(dynamic=precision.needs_loss_scaling)
         self.graphs = Graphs(model, t, report.write_line) if t.graphs and npx.device() == "cuda" else None
-        self.dropout_calls: int | None = None  # random keys that a micro-batch uses, the same number for each
+        self.dropout_calls: int | None = None  # the number of random keys that each micro-batch uses
         self.losses: list[float] = []  # of all micro-batches of the last gradient, on all ranks
 
     def gradient(self, batches: Sequence[Batch], step: int, share: WorkShare | None = None) -> tuple[float, float]:
         """Compute the gradient of micro-batches; return their mean loss and the gradient's L2 norm.
 
-        If memory runs out, the gradient is recomputed from halves of the micro-batches: the same sum except for
-        rounding and other dropout masks.
+        If memory runs out, the gradient is recomputed from halves of the micro-batches: the same sum, except for
+        rounding and different dropout masks.
 
         Args:
             batches: This rank's micro-batches.
@@ -77,7 +77,8 @@ class Update:
                 all ranks (with `train.shard`, the gradient of this rank's shard).
 
         Raises:
-            UserError: The halves do not fit in memory either, or other ranks have already added this gradient.
+            UserError: The halves do not fit in memory either, or this rank's gradient has already been sent to the
+            other ranks.
         """
         share, halved = share or full_share(batches), False
         while True:
@@ -113,7 +114,9 @@ class Update:
         return sum(loss for _, loss in indexed), math.sqrt(sum(square for _, square in ranks)) / self.scale.value
 
     def _dropout_keys(self, step: int, index: int, batch: Batch) -> AbstractContextManager[None]:
-        """Give micro-batch `index` the dropout masks it has in a single process, which computes all in order."""
+        """Give micro-batch `index` the dropout masks that it has in a single process, which computes all of them in
+        order.
+        """
         if self.world.size == 1:
             return nullcontext()
         if self.dropout_calls is None:
@@ -144,20 +147,20 @@ class Update:
         return {name: full[span].reshape(p.shape) for p, (name, span) in spans}
 
     def load_weights(self, state: Mapping[str, npx.Array]) -> None:
-        """Restore what `weights` returned. Raises ValueError, before any change, for another model's weights."""
+        """Restore what `weights` returned. Raises ValueError for another model's weights, before changing anything."""
         self.model.load_state_dict(state)
         if self.flat.data.size < self.flat.size:
             full = npx.host.concatenate([state[name].reshape(-1) for name in self.flat.spans])
             self.flat.data[...] = npx.from_host(self.gradients.local_shard(full))
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Restore what `optimizer_state` returned. Raises ValueError if the size is another model's."""
+        """Restore what `optimizer_state` returned. Raises ValueError for the state of a model of another size."""
         if self.gradients.is_sharded and all(state[name].shape == (self.flat.size,) for name in ("m", "v")):
             state = state | {name: self.gradients.local_shard(state[name]) for name in ("m", "v")}
         self.adam.load_state_dict(state)
 
     def _loss(self, batch: Batch, n_targets: int, ready: Ready | None) -> npx.Array:
-        """Return the loss () of a micro-batch / `n_targets`, on the device, and accumulate its gradient."""
+        """Return the loss of a micro-batch divided by `n_targets`, a scalar on the device; accumulate its gradient."""
         if self.graphs:
             return self.graphs.loss(self.task.sequences(batch), n_targets, self.scale.value)
         return self._backward(batch, n_targets, ready)
@@ -176,9 +179,10 @@ class Update:
     def locate_nonfinite(
         self, batches: Sequence[Batch], step: int, debug: bool, share: WorkShare | None = None
     ) -> tuple[list[int], str]:
-        """Return the indices of the micro-batches that a non-finite gradient comes from, and the first operation.
+        """Return the indices of the micro-batches that a non-finite gradient comes from, and the first non-finite
+        operation.
 
-        The operation is looked for only with `debug`, by recomputing the gradient; otherwise it is "".
+        The operation is searched for only with `debug`, by recomputing the gradient; otherwise it is "".
         """
         share = share or full_share(batches)
         if debug:
@@ -198,7 +202,7 @@ class Update:
         return share.n_micro_batches, ""
 
     def apply(self, lr: float, norm: float) -> None:
-        """Update the weights by the computed gradient, whose L2 norm is `norm`."""
+        """Update the weights with the computed gradient, whose L2 norm is `norm`."""
         self.adam.step(lr, clip_factor(norm, self.settings.clip_norm) / self.scale.value)
         self.gradients.all_gather_weights()
         self.scale.record_update()
@@ -212,11 +216,13 @@ class Update:
         gradients = flat.size * flat.data.itemsize  # of the whole model, even if sharded
         parameters = (sum(a.nbytes for a in arrays if a is not None) + gradients) / 2**20
         saved = "; ".join(map(str, saved_arrays()[:3])) or "nothing yet"
-        recompute = "" if t.recompute else ", or train.recompute = true, which is slower and gives the same bits"
+        recompute = (
+            "" if t.recompute else ", or train.recompute = true, which is slower but gives bitwise equal results"
+        )
         gpu = f", {use.used / GIB:.1f} of the GPU's {use.total / GIB:.1f} GiB in arrays" if use else ""
         return (
             f"step {step}: out of memory: expected space for {largest} (train.batch_tokens = {t.batch_tokens}); "
             f"got too little{gpu}; weights, gradients and moments take {parameters:,.1f} MiB; largest arrays saved for "
             f"backward: {saved}; try train.batch_tokens = {max(1, t.batch_tokens // 2)} with "
-            f"train.accumulate = {2 * t.accumulate}, updates of the same size in half the memory{recompute}"
+            f"train.accumulate = {2 * t.accumulate}, updates of the same size with half the activations{recompute}"
         )

@@ -45,13 +45,13 @@ class RunConfig:
     """The configuration of a run: one dataclass per table of config.toml.
 
     Args:
-        model: [model], a ModelSection. None means the preset's value.
+        model: [model], a ModelSection. A key that is None has the preset's value.
         data: [data], a DataSection.
         train: [train], a TrainSection.
         search: [search], a SearchSection.
 
     Raises:
-        UserError: A value is invalid. One line with table.key, expected, got, try.
+        UserError: A value is invalid. The message is one line, `table.key: expected ...; got ...; try ...`.
     """
 
     model: Any = ModelSection()  # built with make_dataclass in run/keys.py, as DataSection is
@@ -78,7 +78,7 @@ class RunConfig:
         if not os.path.exists(path):
             path = str(path) or "''"
             advice = f"a preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
-            raise UserError(f"{path}: expected a configuration file; got no such file; try {advice}")
+            raise UserError(f"{path}: expected a configuration file; the file does not exist; try {advice}")
         with open_for_reading(path, "a configuration file") as file:
             raw = file.read()
         try:
@@ -100,9 +100,9 @@ class RunConfig:
     def from_dict(cls, tables: Mapping[str, Any], settings: Iterable[str] = (), source: str = "config") -> "RunConfig":
         """Return the configuration of `tables`, as tomllib parses them, overridden by `settings`.
 
-        Preset and variant fill [model] and the keys of [train] that they decide. If a setting changes one of them,
-        values that equal those of the file's preset and variant are replaced by the new ones. `source` names the
-        tables in messages.
+        The preset and the variant set the defaults of [model] and of some keys of [train]. If a setting changes the
+        preset or the variant, values that equal the defaults of the old one are replaced by those of the new one.
+        `source` names the tables in messages.
         """
         given: dict[str, dict[str, Any]] = {table: {} for table in SECTIONS}
         for table, entries in tables.items():
@@ -132,22 +132,22 @@ class RunConfig:
         return config
 
     def transformer_config(self, vocab_size: int, **special: int) -> TransformerConfig:
-        """Return the model's configuration. Raises ValueError, one line, for an impossible one.
+        """Return the model's configuration. Raises ValueError, with a one-line message, if it is invalid.
 
-        `special` has the values that the tokenizer decides: pad_id, bos_id, eos_id, n_outputs.
+        `special` has the values that depend on the tokenizer: pad_id, bos_id, eos_id, n_outputs.
         """
         changes = {f.name: v for t, f, v in self.keys() if t == "model" and f.name not in NAMED and v is not None}
         return TransformerConfig.preset(self.model.preset, vocab_size=vocab_size, **special, **changes)
 
     def keys(self) -> Iterator[tuple[str, Field[Any], Any]]:
-        """Yield (table, key, value) of every key, in the order of the file."""
+        """Yield (table, field, value) for every key, in the order of the file."""
         for table in SECTIONS:
             section = getattr(self, table)
             for f in fields(section):
                 yield table, f, getattr(section, f.name)
 
     def dump(self) -> str:
-        """Return the complete configuration as TOML with comments. `load` restores an equal one."""
+        """Return the complete configuration as TOML with comments. `load` reads it back as an equal configuration."""
         lines = ["# Configuration of npx-transformer. Paths are relative to the working directory."]
         comment: dict[str, Any] = {"initial_indent": "# ", "subsequent_indent": "# "}
         for table, section in SECTIONS.items():
@@ -165,7 +165,7 @@ class RunConfig:
     def check_frozen(self, original: Mapping[str, Any], source: Path) -> None:
         """Raise UserError, naming the key, if a frozen key differs from `original`, the `frozen()` of the run.
 
-        A key that `original` lacks had its default. `source` is the file of `original`, for the message.
+        A key that is missing in `original` had its default value. `source` is the file of `original`, for the message.
         """
         for table, f, value in self.keys():
             name = f"{table}.{f.name}"
@@ -188,7 +188,7 @@ def all_keys() -> list[str]:
 
 
 def owner_of(name: str) -> str | None:
-    """Return the table that has a key of this name, or None."""
+    """Return the name of the table that has this key, or None."""
     return next((table for table in SECTIONS if name in keys_of(table)), None)
 
 
@@ -202,7 +202,7 @@ def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, An
 
 
 def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:
-    """Return `value` in the type of the key. Raises UserError if the key does not accept it."""
+    """Return `value` converted to the type of the key. Raises UserError if the key does not accept it."""
     choices = tuple(f.metadata["choices"])
     if value_type(f) is float and type(value) is int and abs(value) < 2**53:
         value = float(value)
@@ -234,11 +234,11 @@ def find_key(table: str, name: str, source: str) -> Field[Any]:
     hint = (
         f"{owner}.{name}" if owner else f"{table}.{matches[0]}" if matches else nearest(f"{table}.{name}", all_keys())
     )
-    raise UserError(f"{source}: {table}.{name}: expected a key of [{table}]; got an unknown one; try {hint}")
+    raise UserError(f"{source}: {table}.{name}: unknown key of [{table}]; try {hint}")
 
 
 def parse_setting(setting: str) -> tuple[str, str, Any]:
-    """Parse `table.key=value` to (table, key, value). The value is in TOML syntax, or text without quotes."""
+    """Parse `table.key=value` to (table, key, value). The value is in TOML syntax, or a string without quotes."""
     full, equals, text = (part.strip() for part in setting.partition("="))
     table, _, name = full.partition(".")
     if not equals or table not in SECTIONS or not name:
@@ -272,7 +272,9 @@ def format_value(value: Any) -> str:
 
 
 def to_toml(value: Any) -> str:
-    """Return a string, number or bool in TOML syntax; numbers have the fewest digits that restore them."""
+    """Return a string, number or bool in TOML syntax; numbers have the fewest digits that read back as the same
+    number.
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -40,14 +40,14 @@ PRETOKENIZERS = {
 }
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())  # 256 characters, one per byte
 MIN_VOCAB_SIZE = len(SPECIALS) + len(ALPHABET)
-# Unicode's White_Space, spelled out because Python's \s also takes U+001C to U+001F.
+# Unicode's White_Space, spelled out because Python's \s also matches U+001C to U+001F.
 SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 REMEDY = "a copy of the file, or training the tokenizer again"  # for a damaged file
 _SPACE_RUN = re.compile(f"[{SPACES}]+")
 
 
 class SpecialIds(NamedTuple):
-    """Ids of padding, begin of sentence, end of sentence and unknown token; the defaults are those of `train`."""
+    """Ids of the padding, beginning-of-sentence, end-of-sentence and unknown tokens; `train` uses the defaults."""
 
     pad_id: int = 0
     bos_id: int = 1
@@ -59,7 +59,7 @@ DEFAULT_IDS = SpecialIds()
 
 
 class Tokenizer:
-    """A subword vocabulary with `encode_batch` and `decode`, made by `Tokenizer.train` or `Tokenizer.load`.
+    """A subword vocabulary with `encode_batch` and `decode`, created by `Tokenizer.train` or `Tokenizer.load`.
 
     Ids: `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, the 256 bytes, then the subwords in the order in which they were
     learned. `encode_batch` adds no special ids, and the name of a special token in the text is ordinary text.
@@ -67,7 +67,7 @@ class Tokenizer:
     Attributes:
         special: the special ids, also available as `pad_id`, `bos_id` and `eos_id`.
         vocab_size: number of ids.
-        n_outputs: ids below this one may be produced by a decoder.
+        n_outputs: a decoder may produce the ids below this number.
         digest: SHA-256 of the content, in hexadecimal.
     """
 
@@ -81,7 +81,7 @@ class Tokenizer:
         Raises `UserError` if the library rejects it, if a special token is missing, or if the ids are not 0 to n - 1.
         """
         try:
-            # Disable settings of foreign files that would make encoding random or change its length.
+            # Disable settings in files of other programs that would make encoding random or change its length.
             spec = {**spec, "truncation": None, "padding": None, "model": {**spec["model"]}}
             if spec["model"].get("dropout"):
                 spec["model"]["dropout"] = None
@@ -96,8 +96,9 @@ class Tokenizer:
         special_ids = [i for i in ids if i is not None]
         if len({*special_ids}) < len(SPECIALS):
             raise UserError(
-                f"{name}: expected different ids for {', '.join(SPECIALS)}; "
-                f"got {', '.join('none' if i is None else str(i) for i in ids)}; try one trained by this program"
+                f"{name}: expected distinct ids for {', '.join(SPECIALS)}; "
+                f"got {', '.join('none' if i is None else str(i) for i in ids)}; try a tokenizer trained by "
+                f"this program"
             )
         vocabulary = engine.get_vocab(with_added_tokens=True)
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
@@ -116,7 +117,7 @@ class Tokenizer:
     @classmethod
     def train(
         cls,
-        paths: Iterable[str | PathLike[str]],
+        paths: str | PathLike[str] | Iterable[str | PathLike[str]],
         kind: str = "bpe",
         vocab_size: int = 37000,
         pretokenizer: str = "words",
@@ -127,12 +128,12 @@ class Tokenizer:
         Args:
             paths: one or more UTF-8 text files.
             kind: "bpe" or "wordpiece".
-            vocab_size: maximum number of tokens, at least 260, special tokens and bytes included. A small text gives
-                fewer, because a pair of subwords that occurs once is not merged.
+            vocab_size: maximum number of tokens, at least 260, including special tokens and bytes. A small text gives
+                fewer, because a pair of subwords that occurs only once is not merged.
             pretokenizer: "words", or "whitespace" for text that is already tokenized.
             parallel: the files are translations of each other and must have equal numbers of lines.
 
-        Raises `UserError` for an invalid argument, an unreadable file and unequal numbers of lines.
+        Raises `UserError` for an invalid argument, an unreadable file or unequal numbers of lines.
         """
         paths = [paths] if isinstance(paths, str | PathLike) else list(paths)
         lines = chain.from_iterable(read_parallel(*paths) if parallel else map(read_lines, paths))
@@ -155,7 +156,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Tokenizer":
-        """Read a `tokenizer.json`; raise `UserError` if it is missing, damaged or lacks our special tokens."""
+        """Read a `tokenizer.json`; raise `UserError` if it is missing, damaged or without the special tokens."""
         spec = read_json(path, "a Hugging Face tokenizer.json", REMEDY)
         if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
             raise UserError(
@@ -197,7 +198,7 @@ class Tokenizer:
         return [normalize(text) for text in self._call(self._engine.decode_batch, ids, skip_special_tokens=True)]
 
     def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the library; raise UserError if it fails, which some invalid files cause only in use."""
+        """Call the library; raise UserError if it fails, because some invalid files fail only when used."""
         try:
             return method(*args, **kwargs)
         except (KeyboardInterrupt, SystemExit, MemoryError, TypeError):
@@ -209,7 +210,7 @@ class Tokenizer:
 
 
 def normalize(text: str) -> str:
-    """Return the text with single spaces and none at the ends, as encoding and decoding return it."""
+    """Return the text with runs of white space replaced by one space and none at the ends, as decoding returns it."""
     return _SPACE_RUN.sub(" ", text).strip(" ")
 
 
@@ -222,7 +223,7 @@ def byte_pretokenizer(pattern: str) -> pre_tokenizers.PreTokenizer:
 def train_bpe(lines: Iterable[list[str]], vocab_size: int, normalizer: Any, pretokenizer: Any) -> dict[str, Any]:
     """Train byte-pair encoding and return the model of a `tokenizer.json`: special tokens, bytes, subwords.
 
-    Raises `UserError` for a vocabulary below 260.
+    Raises `UserError` for a vocabulary of fewer than 260 tokens.
     """
     if vocab_size < MIN_VOCAB_SIZE:
         raise UserError(

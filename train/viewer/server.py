@@ -4,11 +4,11 @@
     GET  /api/about           the run, if any
     GET  /api/curves          points from the runs' metrics.jsonl; 304 if unchanged
     POST /api/step            forward and backward, node by node
-    POST /api/translate       NDJSON lines while the search runs; the last has the result with weights as bytes
-    POST /api/head            one head of a recent translation in full precision
+    POST /api/translate       NDJSON lines while the search runs; the last line has the result, with the attention
+    weights as base64-encoded bytes POST /api/head            one head of a recent translation in full precision
 
-Starlette and uvicorn (the extra `page`) are imported only here. One thread computes, because ablating a head changes
-the shared model; a new translation cancels the previous one.
+Starlette and uvicorn (the extra `page`) are imported only here. All computations run in one thread, because ablating
+a head changes the shared model; a new translation cancels the previous one.
 """
 
 import asyncio
@@ -63,20 +63,20 @@ class Cancelled(Exception):
 
 
 class Inference:
-    """Run one job at a time in one thread."""
+    """Runs one job at a time, in one thread."""
 
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(1)
         self.cancelled = threading.Event()  # of the latest cancellable job
 
     def cancel(self) -> None:
-        """Cancel the running job at its next step, unless it is one that waits."""
+        """Cancel the running job at its next step, unless it was started with `waits`."""
         self.cancelled.set()
 
     async def lines(self, job: Callable[[Send], Mapping[str, Any]], waits: bool = False) -> AsyncIterator[bytes]:
         """Yield what a job sends and finally returns as lines of JSON; {"error"} for a user's error.
 
-        A new job cancels the running one, unless it `waits` its turn; a job that waits is never cancelled.
+        A new job cancels the running one unless the new job `waits` its turn; no other job cancels one that waits.
         """
         cancelled = threading.Event()
         if not waits:
@@ -105,7 +105,12 @@ class Inference:
                 put({"error": one_line(error)})
             except Exception:
                 traceback.print_exc()
-                put({"error": "internal error, not caused by your input; the terminal shows the traceback to report"})
+                put(
+                    {
+                        "error": "internal error, not caused by your input; please report the traceback that "
+                        "the terminal shows"
+                    }
+                )
             put(None)
 
         self.thread.submit(work)
@@ -172,9 +177,7 @@ class Page:
                 raise IndexError
             weights = inspection.maps[kind][layer, head]
         except (KeyError, IndexError, TypeError, ValueError, OverflowError):
-            return JSONResponse(
-                {"error": "expected a head of a recent translation; got an unknown one; try translating again"}
-            )
+            return JSONResponse({"error": "unknown head, or not of a recent translation; try translating again"})
         rows, columns = inspection.edges(kind)
         return JSONResponse({"rows": rows, "columns": columns, "weights": weights.tolist(), **summary(weights)})
 
@@ -236,7 +239,7 @@ class Page:
         limit = max_source_tokens(self.model)
         fits = isinstance(ids, list) and all(type(i) is int and 0 <= i < self.tokenizer.n_outputs for i in ids)
         if not fits or len(ids) > limit or any(i in (c.pad_id, c.bos_id) for i in ids) or c.eos_id in ids[:-1]:
-            raise UserError(f"prefix: expected at most {limit} token ids; got something else; try translating again")
+            raise UserError(f"prefix: expected a list of at most {limit} valid token ids; try translating again")
         return ids
 
     def off(self, query: Mapping[str, Any]) -> list[Head]:
@@ -245,11 +248,12 @@ class Page:
             return [known[name] for name in query.get("off", [])]
         except (KeyError, TypeError):
             raise UserError(
-                "off: expected names of heads such as cross.0.1; got an unknown one; try translating again"
+                "off: expected the names of heads, such as cross.0.1; got {query.get('off')!r:.60}; try "
+                "translating again"
             ) from None
 
     def grids(self, inspection: Inspection) -> dict[str, Any]:
-        """Return all heads with each weight as one byte, enough for a screen."""
+        """Return the weights of all heads, rounded to one byte each, which is enough for a screen."""
         out: dict[str, Any] = {}
         for kind, maps in inspection.maps.items():
             rows, columns = inspection.edges(kind)
@@ -267,7 +271,7 @@ class Page:
         ]
 
     def beam(self, tree: Tree, hypotheses: Any) -> dict[str, Any]:
-        """Return the search tree; `won` is the leaf of the best hypothesis."""
+        """Return the search tree; `winner` is the leaf of the best hypothesis."""
         texts = labels(self.tokenizer, [c.token for c in tree.candidates])
         nodes = [
             {"length": c.length, "parent": c.parent, "label": text, "log_probability": c.log_probability,
@@ -288,7 +292,7 @@ class Page:
 
 
 def stamp(file: Path) -> str:
-    """Return an ETag part that changes as a file grows."""
+    """Return a part of an ETag, which changes as a file grows."""
     try:
         stat = file.stat()
     except OSError:
@@ -299,12 +303,12 @@ def stamp(file: Path) -> str:
 def text_of(query: Mapping[str, Any]) -> str:
     text = query.get("text")
     if not isinstance(text, str):
-        raise UserError("text: expected a sentence; got nothing; try typing one")
+        raise UserError("text: expected a sentence; got {type(text).__name__}; try typing one")
     return " ".join(text.encode("utf-8", "replace").decode().split())
 
 
 async def read_query(request: Request) -> dict[str, Any]:
-    """Return the JSON object of a request; an empty one for anything else."""
+    """Return the JSON object in the body of a request; an empty one for any other body."""
     try:
         query = json.loads(await request.body())
     except (ValueError, RecursionError):
@@ -317,5 +321,5 @@ def stream(lines: AsyncIterator[bytes]) -> StreamingResponse:
 
 
 def application(page: Page, port: int, token: str = "") -> Guard:
-    """Return the guarded server application."""
+    """Return the application behind a Guard, which rejects requests that are not permitted."""
     return Guard(Starlette(routes=page.routes()), port, token)

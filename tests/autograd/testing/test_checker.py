@@ -248,7 +248,7 @@ def test_arguments_that_a_kernel_writes_are_compared(monkeypatch):
 @pytest.mark.parametrize(
     "use, error, message",
     [
-        (lambda: gradcheck(lambda x: 3.0, X), TypeError, "expected it to return a Tensor; got float"),
+        (lambda: gradcheck(lambda x: 3.0, X), TypeError, "expected the function to return a Tensor; got float"),
         (lambda: gradcheck(ops.exp, np.arange(3)), TypeError, "floating input; got int64; try np.asarray"),
         (lambda: gradcheck(ops.exp, X.astype("float16")), TypeError, "float64 or float32; got float16; try .astype"),
         (lambda: gradcheck(ops.exp, X.astype("float32"), rtol=1e-6), ValueError, "0.0002 for float32; got 1e-06; try"),

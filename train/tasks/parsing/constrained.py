@@ -1,11 +1,11 @@
-"""Constrained decoding for parsing: a model wrapper in which only trees over the given words have probability.
+"""Constrained decoding for parsing: a model wrapper that gives probability only to trees over the given words.
 
 After each token, only tokens that can lead to a tree are allowed: a closing bracket for the innermost open constituent
-if it is not empty; a word if words remain, as a tag that it can have (punctuation has its own tag, and no other word
-has it; other words have the tags of a lexicon, if there is one); the end after the last bracket. The probability of
-disallowed tokens is lost, not redistributed: a hypothesis with an error, such as a surplus leaf, falls behind as soon
-as the model's preferred next token is disallowed. At most MAX_OPEN_RUN brackets may be opened without a word in
-between; otherwise a hypothesis without a likely tag would open brackets forever.
+if it is not empty; the next word, if words remain, with a tag that it can have (a punctuation mark has its own tag,
+which no other word has; other words have the tags of a lexicon, if there is one); the end after the last bracket. The
+probability of disallowed tokens is lost, not redistributed: a hypothesis with an error, such as a surplus leaf, falls
+behind as soon as the model's preferred next token is disallowed. At most MAX_OPEN_RUN brackets may be opened without
+a word in between; otherwise a hypothesis without a likely tag would open brackets forever.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,8 +26,9 @@ MAX_OPEN_RUN = 8  # the 3,200 trees of the treebank's sample have at most 6
 class ConstrainedParser:
     """`model`, restricted to trees over `sentences`, the words of each source (see models/search/protocol.py).
 
-    R rows are hypotheses, V symbols. The open constituents of all hypotheses form linked lists from the innermost
-    outwards: entry e has a symbol, the enclosing entry and the number of words before it. Entry 0 is the root.
+    In shapes, R is the number of hypotheses and V that of symbols. The open constituents of all hypotheses form
+    linked lists from the innermost outwards: entry e has a symbol, the enclosing entry and the number of words before
+    it. Entry 0 is the root.
     """
 
     def __init__(
@@ -40,7 +41,8 @@ class ConstrainedParser:
         self.is_leaf = np.array([bool(s) and s[0] not in "()" for s in symbols])
         self.closing = np.array([ids.get(f"){s[1:]}", 0) if s.startswith("(") else 0 for s in symbols])  # of each "(X"
         self.lengths = np.array([len(words) for words in sentences])
-        self.tag_sets = np.zeros((len(sentences), max(self.lengths, default=0) + 1), int)  # of each word
+        # the number of each word's tag set
+        self.tag_sets = np.zeros((len(sentences), max(self.lengths, default=0) + 1), int)
         all_tags = {s for s, is_leaf in zip(symbols, self.is_leaf, strict=True) if is_leaf}
         numbers: dict[frozenset[str], int] = {frozenset[str](): 0}
         for row, words in zip(self.tag_sets, sentences, strict=True):
@@ -101,7 +103,8 @@ class ConstrainedParser:
         """Return which symbols (R, V) may come next."""
         has_words = state.used < self.lengths[state.sentence]
         opens = self.is_open & (has_words & (state.open_run < MAX_OPEN_RUN))[:, None]
-        allowed = opens | self.allowed_leaves[self.tag_sets[state.sentence, state.used]]  # set 0, after the last word
+        # after the last word: set 0, which is empty
+        allowed = opens | self.allowed_leaves[self.tag_sets[state.sentence, state.used]]
         non_empty = np.flatnonzero((state.open > 0) & (self.words_before[state.open] < state.used))
         allowed[non_empty, self.closing[self.symbol[state.open[non_empty]]]] = True
         allowed[:, 0] = False  # `closing` is 0 for a bracket without a closing symbol
@@ -110,7 +113,7 @@ class ConstrainedParser:
 
 
 def _possible_tags(words: Sequence[str], all_tags: set[str], lexicon: Lexicon | None) -> Iterator[set[str]]:
-    """Yield the tags that each word can have, never none."""
+    """Yield the non-empty set of tags that each word can have."""
     word_tags = all_tags - TAGS_OF_PUNCTUATION
     for word, mark in zip(words, punctuation(words), strict=True):
         yield {mark} & all_tags or (word_tags & lexicon.tags(word) if lexicon else set()) or word_tags or all_tags
