@@ -11,11 +11,12 @@ def reject_operands(name: str, dtypes: Collection[Any], hidden: list[Any]) -> No
     """Raise TypeError for Tensors that no gradient would reach (`hidden`), else for mixed floating dtypes."""
     if hidden:
         raise TypeError(
-            f"{name}: expected Tensors as arguments of their own; got one in a list, a tuple or an option; "
-            "try passing them one by one, or x.data for an index"
+            f"{name}: expected each Tensor as a separate positional argument; got one in a list, a tuple or an "
+            f"option;  "
+            "try passing them separately, or x.data for an index"
         )
     raise TypeError(
-        f"{name}: expected Tensors and arrays of one floating dtype; "
+        f"{name}: expected Tensors and arrays of the same floating dtype;  "
         f"got {' and '.join(sorted(d.name for d in dtypes))}; try .astype"
     )
 
@@ -25,16 +26,16 @@ def check_result(name: str, result: Any, *operands: Any) -> None:
     for x in operands:
         if hasattr(x, "dtype") and x.dtype.kind not in "iub" and x.dtype != result.dtype:
             other = next(getattr(y, "dtype", type(y).__name__) for y in operands if y is not x)
-            pair = f"{x.dtype} and {other}, which make {result.dtype}"
-            raise TypeError(f"{name}: expected operands of one dtype; got {pair}; try .astype")
+            pair = f"{x.dtype} and {other}, which give {result.dtype}"
+            raise TypeError(f"{name}: expected operands of the same dtype; got {pair}; try .astype")
 
 
 def check_vjp_result(name: str, parents: tuple[Any, ...], gradients: Any) -> None:
     """Raise RuntimeError unless a vjp returned a tuple with an entry for each parent that wants a gradient."""
     if not isinstance(gradients, tuple) or any(parent is not None for parent in parents[len(gradients) :]):
-        result = f"a tuple of {len(gradients)}" if isinstance(gradients, tuple) else type(gradients).__name__
+        result = f"a tuple of length {len(gradients)}" if isinstance(gradients, tuple) else type(gradients).__name__
         raise RuntimeError(
-            f"{name}: expected its vjp to return a tuple of {len(parents)}, a gradient or None for each argument; "
+            f"{name}: expected its vjp to return a tuple of length {len(parents)}, a gradient or None per argument;  "
             f"got {result}"
         )
 
@@ -50,12 +51,12 @@ def reject_graph(name: str, changed: bool) -> NoReturn:
     """Raise RuntimeError for a graph whose weights were `changed` since, else for one that was already consumed."""
     if changed:
         raise RuntimeError(
-            f"backward: expected the weights that {name!r} was computed with; got weights that were changed since; "
-            "try backward before Adam's step"
+            f"backward: expected unchanged weights since {name!r} was computed; got weights that have changed;  "
+            "try calling backward before the optimizer's step"
         )
     raise RuntimeError(
         f"backward: expected a fresh graph; got one whose {name!r} was consumed by an earlier backward; "
-        "try computing the result again, or summing losses before one backward"
+        "try recomputing the result, or summing the losses and calling backward once"
     )
 
 
@@ -70,7 +71,7 @@ def check_ids(name: str, ids: Array, n_classes: int | None = None, ndim: int | N
     if ids.dtype.kind not in "iu" or ndim not in (None, ids.ndim):
         shape = "" if ndim is None else f"a {ndim}-D array of "
         actual = ids.dtype if ndim is None else f"{ids.ndim}-D {ids.dtype}"
-        raise ValueError(f"{name}: expected {shape}integer ids; got {actual}; try the tokenizer's output, padded")
+        raise ValueError(f"{name}: expected {shape}integer ids; got {actual}; try padding the tokenizer's output")
     if n_classes is not None and isinstance(ids, npx.host.ndarray) and ids.size:
         if not 0 <= ids.min() <= ids.max() < n_classes:
             raise ValueError(
@@ -96,4 +97,4 @@ def check_attention(spec: AttentionSpec, q: Array, k: Array, v: Array) -> None:
         expected = "q (B, T, H, d_k), k (B, S, H, d_k) and v (B, S, H, d_v)"
         raise ValueError(f"attention: expected {expected}; got {q.shape}, {k.shape} and {v.shape}")
     if spec.bias is not None and spec.bias.dtype == bool:
-        raise ValueError("attention: expected a bias of floats; got bools; try npx.mask_bias(mask)")
+        raise ValueError("attention: expected a floating-point bias; got bool; try npx.mask_bias(mask)")

@@ -1,4 +1,4 @@
-"""The engine: Tensors, the graph of the operations that computed them, and `backward`. It knows no operation.
+"""The engine: Tensors, the graph of the operations that computed them, and `backward`. It defines no operations.
 
 An operation is a function on plain arrays that returns its output and a `vjp` (vector-Jacobian product): a function
 that takes the gradient g of a scalar with respect to the output and returns the gradients with respect to the inputs.
@@ -13,7 +13,7 @@ gradients that arrive at each parent. The closure of a vjp holds the arrays that
 engine drops a vjp as soon as it has run.
 
 Five rules keep the engine simple and fast:
-- Nodes are numbered in order of creation. Inputs are created before outputs, so descending numbers are a valid order.
+- Nodes are numbered in order of creation. Inputs are created before outputs, so backward visits descending numbers.
 - A vjp never writes to the gradient it receives, so one array can serve several parents without a copy.
 - The engine owns accumulation: it borrows the first gradient that arrives at a node, allocates at the first sum, and
   adds later gradients in place. It adds directly to the `grad` of a leaf that already has one.
@@ -38,11 +38,11 @@ from autograd.tensor import OPERATIONS, TensorMethods
 from npx import Array, GradientTargets
 from npx.scoped import Scoped
 
-VJP = Callable[..., tuple[Array | None, ...]]  # (g) -> gradients, or (g, accumulate_into) if it is `accumulates`
+VJP = Callable[..., tuple[Array | None, ...]]  # (g) -> gradients, or (g, accumulate_into) if marked by `accumulates`
 Result = tuple[Array, VJP]  # of an operation on arrays
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-_numbers = count()  # of nodes and of versions of leaves
+_numbers = count()  # for nodes and for versions of leaves
 _grad_enabled = Scoped(True)
 _observer: Scoped[Any] = Scoped(None)  # an Observer (observe.py), or None
 
@@ -76,7 +76,7 @@ class Tensor(TensorMethods):
 
     Attributes:
         data: the values.
-        grad: None before the first `backward`, then an array of the same shape and dtype, to which later backwards add.
+        grad: None before the first `backward`, then an array of the same shape and dtype, to which later passes add.
             It may be set beforehand to an array of a wider dtype.
         node: the operation that computed it; None for a leaf.
         requires_grad: whether gradients flow through it.
@@ -110,7 +110,7 @@ class Tensor(TensorMethods):
         return f"Tensor({self.data!r}{origin})"
 
     def detach(self) -> "Tensor":
-        """Return a Tensor of the same values (not a copy) without a graph."""
+        """Return a Tensor that shares the values (no copy) but has no graph."""
         return Tensor(self.data)
 
     def backward(self, g: Any = None, on_leaf_done: Callable[["Tensor"], object] | None = None) -> None:
@@ -213,7 +213,7 @@ class BackwardEvent:
     g: Array  # gradient of the node's output
     parents: tuple[Node | Tensor | None, ...]
     gradients: tuple[Array | None, ...]  # what the vjp returned, aligned with `parents`
-    accumulate_into: GradientTargets  # what the vjp could add to; empty unless it is `accumulates`
+    accumulate_into: GradientTargets  # what the vjp could add to; empty unless the vjp is marked by `accumulates`
     sums: dict[Node, tuple[Array, bool]]  # gradient so far, and whether the engine owns the array
 
 
@@ -252,7 +252,7 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
     sums: dict[Node, tuple[Array, bool]] = {tensor.node: (g, False)}  # gradient so far, and whether we own the array
     while order:
         node = order.pop()
-        if node not in sums:  # every path to it was cut by a None
+        if node not in sums:  # vjps returned None on every path to it
             continue
         g, _ = sums.pop(node)
         vjp, parents = node.vjp, node.parents
@@ -290,7 +290,7 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
 def _accumulation_targets(
     parents: tuple[Node | Tensor | None, ...], sums: dict[Node, tuple[Array, bool]]
 ) -> GradientTargets:
-    """Return the arrays that a vjp may add to: contiguous sums that the engine owns, none of them twice."""
+    """Return the arrays that a vjp may add to: contiguous sums that the engine owns, each at most once."""
     targets: list[Array | None] = []
     for parent in parents:
         if isinstance(parent, Node):

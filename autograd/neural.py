@@ -1,4 +1,4 @@
-"""The operations of the Transformer: one fused kernel each, with the composition of small operations that it equals.
+"""The fused operations of the Transformer, one kernel each, and the equivalent compositions of small operations.
 
 The compositions (`COMPOSITIONS["softmax"]`, ...) use only the operations of `operations.py`. They document the fused
 operations, and the tests check values and gradients of the fused operations against them.
@@ -15,7 +15,7 @@ from autograd.engine import VJP, Result, Tensor, accumulates, differentiable, is
 from npx import NO_TARGETS, Array, AttentionSpec, Drop, GradientTargets, LabelSmoothing, Packing
 from npx.kernels.attention_spec import rotary_positions, rotation_factors, score_bias
 
-COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> its composition of small operations
+COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> the equivalent composition
 
 
 def composition(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -31,7 +31,7 @@ Recompute = Callable[[], Array]
 
 
 def recomputable(vjp: VJP, recompute: Recompute) -> VJP:
-    """Mark a vjp with a function that recomputes the operation's output from arrays that the vjp saves anyway."""
+    """Attach to a vjp a function that recomputes the operation's output from arrays that the vjp saves anyway."""
     vjp.recompute = recompute  # type: ignore[attr-defined]
     return vjp
 
@@ -42,7 +42,7 @@ def constant(value: T) -> Callable[[], T]:
 
 
 def memoize(compute: Callable[[], T]) -> Callable[[], T]:
-    """Return a function that calls `compute` at its first call and returns the same value from then on."""
+    """Return a function that calls `compute` once, when first called, and returns that value at every call."""
     results: list[T] = []
 
     def memoized() -> T:
@@ -160,7 +160,7 @@ def linear(
         gx, gw, gb = npx.linear_grad(g.reshape(rows_shape[0], y_shape[-1]), get_saved(), accumulate_into=sums)
         return gx.reshape(x_shape) if x_sum is None else x_sum, gw, gb
 
-    if not activation and npx.should_rematerialize(x):  # ReLU saves y itself
+    if not activation and npx.should_rematerialize(x):  # with ReLU, y is saved anyway
         recomputable(vjp, lambda: npx.linear(get_x().reshape(rows_shape), w, b)[0].reshape(y_shape))
     return y.reshape(y_shape), vjp
 
@@ -303,7 +303,7 @@ def merged_attention(
     drop: Drop | None,
     recompute: tuple[Recompute | None, ...] = (None,),
 ) -> Result:
-    """`attention` of queries, keys and values that are merged into fewer arrays: `sizes` lists the head sizes in each.
+    """`attention` of queries, keys and values merged into one or two arrays; `sizes` lists the head sizes in each.
 
     The gradients are written into views of the merged gradients, without copies. On a CPU neither the attention weights
     nor the output is saved: backward recomputes both. ValueError for an array with the wrong number of columns.
@@ -341,7 +341,7 @@ def merged_attention(
 
 @composition
 def composed_self_attention(qkv: Tensor, heads: int, d_k: int, *args: Any, **kwargs: Any) -> Tensor:
-    """`self_attention` from small operations; the other arguments are those of `composed_attention`."""
+    """`self_attention` from small operations. Other arguments: see `composed_attention`."""
     return composed_cross_attention(qkv[..., : heads * d_k], qkv[..., heads * d_k :], heads, d_k, *args, **kwargs)
 
 
@@ -349,7 +349,7 @@ def composed_self_attention(qkv: Tensor, heads: int, d_k: int, *args: Any, **kwa
 def composed_cross_attention(
     queries: Tensor, keys_values: Tensor, heads: int, d_k: int, *args: Any, recompute: Any = None, **kwargs: Any
 ) -> Tensor:
-    """`cross_attention` from small operations, which save both; other arguments are those of `composed_attention`."""
+    """`cross_attention` from small operations, which save both inputs. Other arguments: see `composed_attention`."""
     keys = queries.shape[-1]
     parts = queries, keys_values[..., :keys], keys_values[..., keys:]
     q, k, v = (x.reshape(*x.shape[:-1], heads, -1) for x in parts)
@@ -376,7 +376,7 @@ def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = Lab
 
 @differentiable
 def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Result:
-    """`cross_entropy` of the logits x w^T, which are never in memory all at once. x (..., D); w (V, D); targets (...).
+    """`cross_entropy` of the logits x w^T, which are never all in memory at once. x (..., D); w (V, D); targets (...).
 
     The gradients are computed together with the loss, while a chunk of logits is in cache.
     """

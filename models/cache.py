@@ -1,4 +1,4 @@
-"""What decoding carries from one step to the next. Rows are hypotheses, among which search selects.
+"""What decoding carries from one step to the next. Each row is a hypothesis; the search selects among the rows.
 
 A layer works incrementally with a cache: `layer(x, spec, cache)` takes the next positions, attends to the earlier ones
 in the cache, and appends its own. States and caches hold arrays, without a graph.

@@ -48,7 +48,7 @@ class TransformerConfig:
     n_heads: int = key(8, "Number H of attention heads.", within="[1, 1024]")
     n_layers: int = key(6, "Number N of layers of the encoder and of the decoder.", within="[1, 1000]")
     d_k: int | None = key(None, "Width of the queries and keys of a head.", within=WIDTH, unset="d_model / n_heads")
-    d_v: int | None = key(None, "Width of the values of a head.", within=WIDTH, unset="d_model / n_heads")
+    d_v: int | None = key(None, "Size of the value vectors of a head (d_v).", within=WIDTH, unset="d_model / n_heads")
     dropout: float = key(
         0.1, "Dropout rate on sub-layer outputs and on the sum of embedding and positions.", within=FRACTION
     )
@@ -68,7 +68,7 @@ class TransformerConfig:
         " (sinusoidal_halves, as in tensor2tensor and fairseq), learned, or rotary (Su et al., 2021).",
         choices=POSITIONS,
     )
-    max_positions: int = key(1024, "Maximum sequence length, in tokens, of learned positions.", within=LENGTH)
+    max_positions: int = key(1024, "Maximum sequence length in tokens, for learned positions.", within=LENGTH)
     attention_bias: bool = key(False, "Biases in the attention projections (none in the paper).")
     attention_gain: float = key(
         1.0,
@@ -151,7 +151,7 @@ class TransformerConfig:
         """Build a configuration from the result of `to_dict`; missing fields get defaults, others raise ValueError."""
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:
-            raise ValueError(f"TransformerConfig: expected its field names; got {', '.join(sorted(unknown))}")
+            raise ValueError(f"TransformerConfig: expected field names; got unknown  {', '.join(sorted(unknown))}")
         return cls(**values)
 
     @classmethod

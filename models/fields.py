@@ -73,7 +73,7 @@ def check(config: Any) -> None:
 
 
 def overrides(cls: type, unset: str) -> list[tuple[str, Any, Any]]:
-    """Return the keys of a dataclass for `make_dataclass`, all optional; None has the meaning `unset`."""
+    """Return the keys of a dataclass as optional fields for `make_dataclass`; `unset` says what None means."""
     optional = []
     for f in keys_of(cls):
         changes = {"unset": f.metadata["unset"] or unset, "choices": tuple(f.metadata["choices"])}

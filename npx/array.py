@@ -19,20 +19,20 @@ from numpy.typing import NDArray
 from npx.messages import one_line
 
 Array = NDArray[Any]  # of either engine: CuPy arrays have the same interface
-GradientTargets = tuple[Array | None, ...]  # for each gradient an array to add it to, or None
+GradientTargets = tuple[Array | None, ...]  # one entry per gradient: the array to add it to, or None
 NO_TARGETS: GradientTargets = (None,) * 4  # no kernel has more gradients
 host = np
 DEVICES = ("cpu", "cuda")
 UPLOAD_ERROR = "CUDA graph: expected a step with all its data on the device; got one that uploads data from the host"
 _device = "cpu"
 _cupy: ModuleType | None = None  # imported by use_device("cuda") only
-uploads_allowed = True  # host arrays may be copied to a GPU; False during the capture of a CUDA graph (cuda/graphs.py)
+uploads_allowed = True  # host arrays may be copied to a GPU; False while a CUDA graph is captured (cuda/graphs.py)
 
 
 def use_device(name: str) -> None:
     """Create new arrays on `name`: "cpu" (NumPy) or "cuda" (CuPy).
 
-    Raises ValueError for another name, and RuntimeError if "cuda" is unavailable, with what is missing.
+    Raises ValueError for any other name and, if "cuda
     """
     global _device, _cupy
     if name not in DEVICES:
@@ -45,13 +45,13 @@ def use_device(name: str) -> None:
 def cupy_with_a_gpu() -> ModuleType:
     """Import CuPy and limit its memory to NPX_GPU_MEMORY.
 
-    Raises RuntimeError if CuPy or a GPU is missing, with what is installed and what to install.
+    If CuPy or a GPU is missing, raises RuntimeError, saying what is installed and what to install.
     """
     try:
         import cupy
     except ImportError as error:
         is_missing = isinstance(error, ModuleNotFoundError)
-        problem = "CuPy is not installed" if is_missing else f"CuPy does not load ({one_line(error)})"
+        problem = "CuPy is not installed" if is_missing else f"CuPy cannot be imported ({one_line(error)})"
     else:
         try:
             count = cupy.cuda.runtime.getDeviceCount()
@@ -93,7 +93,7 @@ def synchronize() -> None:
 
 
 def array_module(*arrays: Array | None) -> Any:
-    """Return the engine of the arrays: cupy if one of them is a CuPy array, else numpy."""
+    """Return the module for computing with the arrays: cupy if any of them is a CuPy array, else numpy."""
     if _cupy is not None and any(isinstance(a, _cupy.ndarray) for a in arrays):
         return _cupy
     return np
@@ -116,7 +116,7 @@ def asarray(x: Any, dtype: Any = None) -> Array:
 
 
 def from_host(x: np.ndarray) -> Array:
-    """Copy a NumPy array to the current device; a CPU returns the array itself."""
+    """Copy a NumPy array to the current device; on a CPU, return the array itself."""
     return asarray(x)
 
 
@@ -136,7 +136,7 @@ def ones(shape: Any, dtype: Any = np.float32) -> Array:
 
 
 def empty(shape: Any, dtype: Any = np.float32) -> Array:
-    """Return an uninitialised array on the current device."""
+    """Return an uninitialized array on the current device."""
     return _current().empty(shape, dtype)
 
 
@@ -146,7 +146,7 @@ def full(shape: Any, value: Any, dtype: Any = np.float32) -> Array:
 
 
 def arange(*limits: Any, dtype: Any = None) -> Array:
-    """Return `arange(stop)` or `arange(start, stop, step)` on the current device; integers if all limits are."""
+    """Return `arange(stop)` or `arange(start, stop, step)` on the current device, as integers if all limits are."""
     return _current().arange(*limits, dtype=dtype)
 
 
@@ -160,7 +160,7 @@ def add_at(x: Array, index: Any, values: Array) -> None:
 
 
 def accumulate(values: GradientTargets, accumulate_into: GradientTargets) -> Any:
-    """Add each value to its target in place; return the targets, and the value itself where the target is None."""
+    """Add each value to its target in place; return each target, or the value itself if its target is None."""
     for value, target in zip(values, accumulate_into, strict=False):
         if target is not None:
             target += value
@@ -168,14 +168,14 @@ def accumulate(values: GradientTargets, accumulate_into: GradientTargets) -> Any
 
 
 def use_tf32(on: bool) -> None:
-    """Choose whether float32 GEMMs on a GPU round their operands to TF32; no effect on a CPU."""
+    """Set whether float32 GEMMs on a GPU round their operands to TF32; no effect on a CPU."""
     if _device == "cuda" and _cupy is not None:
         linalg = _cupy._core._routines_linalg
         compute_type = linalg.COMPUTE_TYPE_TF32 if on else linalg.COMPUTE_TYPE_DEFAULT
         linalg.set_compute_type(np.float32, compute_type)
 
 
-# GPU memory. CuPy keeps freed memory in a pool for reuse and takes more from the GPU up to a limit.
+# GPU memory. CuPy keeps freed memory in a pool for reuse and allocates more from the GPU up to a limit.
 
 
 class MemoryUse(NamedTuple):

@@ -1,18 +1,18 @@
-"""Kernel dispatch: for each formula a readable reference, and faster versions that are checked against it.
+"""Kernel dispatch: each kernel has a readable reference, and faster versions that are checked against it.
 
     @kernel
-    def softmax(x): ...; return y, y            # the reference: any engine, any dtype, written for reading
+    def softmax(x): ...; return y, y            # the reference: NumPy or CuPy, any dtype, written to be read
 
     @softmax.gradient
-    def softmax_grad(g, y): ...                 # the gradient's reference takes what the reference saved
+    def softmax_grad(g, y): ...                 # the gradient's reference: takes what `softmax` saved
 
     @softmax.fast("numpy", "float32")
-    def softmax_blocked(x): ...                 # same arguments and same y, but faster; may save anything
+    def softmax_blocked(x): ...                 # same arguments and y, but faster; may save other values
 
     @softmax_grad.fast("numpy", "float32")
     def softmax_grad_blocked(g, y): ...         # takes what `softmax_blocked` saved
 
-    y, saved = npx.softmax(x)                   # runs the version for x's engine and dtype, else the reference
+    y, saved = npx.softmax(x)                   # runs the fast version for x's array type and dtype, or the reference
     gx = npx.softmax_grad(g, saved)             # runs the matching version of the gradient
 
 A kernel with a gradient is therefore a pair of functions. `saved` belongs to the version that created it, is opaque to
@@ -23,8 +23,8 @@ NPX_KERNELS selects the versions, and `kernel_mode` does so for a block of code:
 
     fast            the registered versions (the default)
     reference       the references only
-    check           both, raising KernelMismatch if their results or the arrays they write in place differ
-    emulate         on NumPy arrays the versions registered for CuPy, with their CUDA kernels in the emulator
+    check           both; KernelMismatch if their results, or the arrays they modify in place, differ
+    emulate         the versions for CuPy, on NumPy arrays, with their CUDA kernels run by the emulator
     emulate+check   `emulate`, checked against the references
 """
 
@@ -64,12 +64,12 @@ def should_rematerialize(x: Array) -> bool:
 
 
 def no_rematerialization() -> AbstractContextManager[Any]:
-    """Make operations within the block save everything for backward, as when the backward pass follows at once."""
+    """Make operations within the block save everything for backward, which is faster if backward follows at once."""
     return _no_rematerialization.set(True)
 
 
 class KernelMismatch(AssertionError):
-    """A fast version and its reference disagree; `rule` names the broken rule where the check knows it."""
+    """A fast version and its reference disagree; `rule` names the violated rule, if known."""
 
     rule = ""
 
@@ -78,7 +78,7 @@ class Saved(NamedTuple):
     """What a forward version saves for its gradient.
 
     version: the version of the gradient that takes `values`.
-    values: one value, or a tuple that is passed to `version` as separate arguments.
+    values: a tuple, passed to `version` as separate arguments, or a single value.
     reference: what the reference saved; only in the check modes.
     """
 
@@ -153,7 +153,7 @@ class Kernel(Versions):
         return result
 
     def run(self, key: tuple[str, str] | None, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the version for an engine and dtype, or else the reference; a kernel with a gradient gives (y, Saved)."""
+        """Run the version registered for `key`, or the reference; return (y, Saved) if the kernel has a gradient."""
         result = self.versions.get(key, self.reference)(*args, **kwargs)  # type: ignore[arg-type]
         if self.grad is None:
             return result
@@ -252,7 +252,7 @@ def kernel(reference: Callable[..., Any]) -> Kernel:
 def kernel_mode(mode: str) -> AbstractContextManager[str]:
     """Run the block in a mode of NPX_KERNELS: "fast", "reference", "check", "emulate" or "emulate+check".
 
-    Raises ValueError for another mode.
+    Raises ValueError for any other mode.
     """
     if mode not in KERNEL_MODES:
         raise ValueError(f"kernel_mode: expected one of {', '.join(KERNEL_MODES)}; got {mode!r}")

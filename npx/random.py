@@ -103,7 +103,7 @@ def next_key() -> Key:
 
 def _philox(key: Key, position: int = 0) -> np.random.Philox:
     if key.device_counter is not None:
-        raise RuntimeError("random numbers: expected a GPU kernel for a DeviceKey, whose step the host does not know")
+        raise RuntimeError("random numbers: expected a GPU kernel for a DeviceKey, whose step only the device knows")
     return np.random.Philox(key=[key.seed, key.step], counter=[position, 0, key.call, 0])
 
 

@@ -23,7 +23,7 @@ class Registry(dict[str, T]):
     def add(self, name: str, value: T) -> T:
         """Register `value` under a new name and return it."""
         if name in self:
-            raise ValueError(f"{self.kind}: expected a new name; got {name!r}, which is already registered")
+            raise ValueError(f"{self.kind}: expected an unused name; got {name!r}, which is already registered")
         self[name] = value
         return value
 

@@ -22,7 +22,7 @@ SUBPACKAGES = [
 COMMON = ["errors.py", "files.py"]  # modules of train that every subpackage may import
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 MAX_LINES = {"npx": 430, "autograd": 430, "models": 430, "train": 400}  # about 400
-ENGINES = {
+LIBRARIES = {
     "numpy": {"npx", "train"},
     "cupy": {"npx"},
     "cupyx": {"npx"},
@@ -140,7 +140,7 @@ def test_import_cycles_are_detected(tmp_path):
     cycles = {path.stem: import_cycle(path, tmp_path) for path in (tmp_path / "p").iterdir()}
     assert cycles["a"] == ["p/a.py", "p/b.py", "p/d.py", "p/a.py"] and len(cycles["b"]) == len(cycles["d"]) == 4
     assert cycles["c"] == cycles["__init__"] == cycles["e"] == []
-    (tmp_path / "p" / "c.py").write_text("from p import f")  # imports from the public list, not from a module
+    (tmp_path / "p" / "c.py").write_text("from p import f")  # imports a name from __init__, not from a module
     imported_files.cache_clear()
     assert import_cycle(tmp_path / "p" / "c.py", tmp_path) == ["p/c.py", "p/__init__.py", "p/a.py", "p/c.py"]
 
@@ -148,8 +148,8 @@ def test_import_cycles_are_detected(tmp_path):
 @files
 def test_libraries_are_imported_only_in_their_packages(path):
     names = imported(path)
-    for engine, packages in ENGINES.items():
-        assert engine not in names or package_of(path) in packages, f"{engine} belongs in {', '.join(packages)}"
+    for library, packages in LIBRARIES.items():
+        assert library not in names or package_of(path) in packages, f"{library} belongs in {', '.join(packages)}"
     assert not names & FORBIDDEN
 
 

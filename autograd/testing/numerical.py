@@ -6,10 +6,10 @@ O(h^4), and a bound on it: |D(h/2) - D(h)| plus the rounding error that `noise` 
 because the function curves within a step, a step 16 times smaller is tried, up to six times.
 
 An analytic derivative is `right` if it lies within the bound, `wrong` if two steps that agree with each other both
-exclude it, else `inconclusive`. At a kink (a ReLU at 0, a tie of a maximum) the left and right derivatives differ for
-every step, and any value between them is right. A function that jumps, or that gets steeper with every smaller step,
-is inconclusive. Derivatives are taken for each output before they are weighted and summed, so that an output that does
-not change adds no rounding error, and a kink of one output does not affect the others.
+exclude it, else `inconclusive`. At a kink (a ReLU at 0, a tie in a maximum), the left and right derivatives differ at
+every step size, and any value between them is correct. For a function that jumps, or that gets steeper with every
+smaller step, the result is inconclusive. Derivatives are taken for each output before they are weighted and summed,
+so that an output that does not change adds no rounding error, and a kink of one output does not affect the others.
 """
 
 from collections.abc import Callable

@@ -17,7 +17,7 @@ LITERAL_NAMES = {  # names that `literal` writes, by module
 
 
 class Named:
-    """A placeholder in a line to reproduce, for an object that only the caller can create."""
+    """In code that reproduces a failure, a placeholder for an object that only the caller can create."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,7 +1,7 @@
 """Rules that a correct operation or layer obeys besides the value of its gradient, one function each.
 
 Each takes the `Expected` output and gradients at some inputs and evaluates the problem in another way: with other
-memory layouts, another incoming gradient, other calls before and between. The result is known, so that no numerical
+memory layouts, another incoming gradient, other calls before and between. The result is known, so no numerical
 derivative is needed and many digits can be compared. `report.RULES` says what each rule requires.
 """
 

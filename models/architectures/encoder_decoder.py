@@ -27,7 +27,7 @@ ATTENTION_KINDS = ("encoder", "decoder", "cross")
 class Inspection(NamedTuple):
     """The internals of one pass of a Transformer.
 
-    `maps`: attention weights (B, H, T, S) on the host, one array a layer, by kind of attention. `hidden`: the output
+    `maps`: attention weights (B, H, T, S) on the host, one array per layer, by kind of attention. `hidden`: the output
     (B, T, D) of each decoder layer, normalized like the last one, so that `model.logits` applies to all of them.
     """
 
@@ -45,7 +45,7 @@ class Transformer(SequenceModel):
         dtype: of the parameters. Default float32.
 
     Ids are integer arrays: `src_ids` (B, S), each row tokens, EOS, padding; `tgt_ids` (B, T), beginning with BOS.
-    ValueError for anything else.
+        Anything else raises ValueError.
     """
 
     examples = "pairs"
@@ -110,7 +110,7 @@ class Transformer(SequenceModel):
     ) -> Tensor:
         """Compute `loss` from arrays on the device, without reading their values.
 
-        packing: of source and target; None if the arrays are padded, as CUDA graphs need them (train/learn/graphs.py).
+        packing: of source and target; None if the arrays are padded, as CUDA graphs require (train/learn/graphs.py).
         """
         src_packing, tgt_packing = packing
         spec = (
@@ -123,7 +123,7 @@ class Transformer(SequenceModel):
         return self.cross_entropy(hidden, targets, label_smoothing, smoothing_classes, loss_normalizer)
 
     def encode(self, src_ids: Any) -> tuple[Tensor, npx.AttentionSpec]:
-        """Return the memory (B, S, D) of source ids (B, S), and the spec that hides its padding."""
+        """Return the memory (B, S, D) of source ids (B, S), and the spec that masks its padding."""
         ids, lengths = map(npx.from_host, self._check_source(src_ids))
         return self._encode(ids, npx.AttentionSpec(kv_lengths=lengths))
 
@@ -155,7 +155,7 @@ class Transformer(SequenceModel):
     ) -> Tensor:
         """Decode checked ids on the device, (B, T) -> (B, T, D), or packed as `spec` says, (N,) -> (N, D).
 
-        state: the earlier positions and the keys and values of the memory, which is then None.
+        state: the decoded positions, and the keys and values of the memory. With a state, `memory` is None.
         """
         if memory is not None:
             rows = spec.q_packing.shape[0] if spec.q_packing else len(tgt_ids)
@@ -165,7 +165,7 @@ class Transformer(SequenceModel):
         start = state.length if state else spec.q_packing or 0
         x = self.target_positions.embed(self.embedding, tgt_ids, start, self.dropout)
         for i, layer in enumerate(self.decoder):
-            # Padding needs no mask: it follows the tokens, so causality hides it from them.
+            # Padding needs no mask: it follows the tokens, so the causal mask hides it from them.
             x = layer(x, memory, spec, *((state.layers[i], state.source.layers[i]) if state else ()))
         return self.decoder_norm(x) if self.decoder_norm else x
 
@@ -186,7 +186,7 @@ class Transformer(SequenceModel):
         return self._decode(ids, None, npx.AttentionSpec(kv_lengths=state.source.lengths.array), state)
 
     def limits(self, src_ids: npx.Array, max_extra: int) -> npx.Array:
-        """Return the most target tokens (B,), EOS included: the number of source tokens plus `max_extra`."""
+        """Return the maximum target lengths (B,), EOS included: the number of source tokens plus `max_extra`."""
         is_token = (src_ids != self.config.pad_id) & (src_ids != self.config.eos_id)
         limits = is_token.sum(axis=1) + max_extra
         return limits if self.max_length is None else host.minimum(limits, self.max_length)
@@ -196,11 +196,11 @@ class Transformer(SequenceModel):
     def attention_maps(self, src_ids: Any, tgt_ids: Any, kind: str = "cross") -> list[npx.Array]:
         """Return the attention weights (B, H, T, S) of each layer, on the host, for decoder input ids (B, T).
 
-        kind: "cross" (decoder to source), "encoder" or "decoder" (self-attention). ValueError for another.
+        kind: "cross" (decoder to source), "encoder" or "decoder" (self-attention). ValueError for any other.
         """
         attentions = self.attentions()
         if kind not in attentions:
-            raise ValueError(f"attention_maps: expected kind {', '.join(attentions)}; got {kind!r}")
+            raise ValueError(f"attention_maps: expected one of {', '.join(attentions)}; got {kind!r}")
         return self.inspect(src_ids, tgt_ids, (kind,)).maps[kind]
 
     def attentions(self) -> dict[str, list[Attention]]:
@@ -245,7 +245,7 @@ def row_lengths(mask: npx.Array) -> npx.Array:
 
 
 class SourceState(SharedState):
-    """The sources of decoding: their lengths, and the keys and values of the memory for each layer."""
+    """The encoded sources during decoding: their lengths, and each layer's keys and values of the memory."""
 
     def __init__(self, lengths: npx.Array, layers: list[KeyValueCache]) -> None:
         super().__init__(len(lengths))
@@ -253,7 +253,7 @@ class SourceState(SharedState):
 
 
 class DecoderState(DecodingState):
-    """The state of decoding: the keys and values of the target positions for each layer, and the source."""
+    """The decoding state: each layer's keys and values of the target positions, and the source."""
 
     def __init__(self, layers: list[KeyValueCache], source: SourceState) -> None:
         self.layers, self.source = layers, source

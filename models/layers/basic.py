@@ -57,7 +57,7 @@ class Dropout(Module):
 
     def __init__(self, rate: float) -> None:
         if not 0.0 <= rate <= 1.0:
-            raise ValueError(f"Dropout: expected a rate from 0 to 1; got {rate}; the paper has 0.1")
+            raise ValueError(f"Dropout: expected a rate from 0 to 1; got {rate}; try 0.1, as in the paper")
         self.rate = rate
 
     def draw(self) -> npx.Drop | None:

@@ -11,7 +11,7 @@ from npx import host
 class SearchStep(NamedTuple):
     """One step of a beam search, for observers: n sentences that are still active, C candidates of each, best first.
 
-    The first K candidates, the beam, are kept. Those that end in EOS leave; the others become nodes of the prefix tree.
+    The first K candidates form the beam. Those ending in EOS are finished; the others become nodes of the prefix tree.
     All arrays are on the host.
     """
 
@@ -19,16 +19,16 @@ class SearchStep(NamedTuple):
     parent: Any  # (n, C) node that each candidate extends; -1: the root
     token: Any  # (n, C)
     log_probability: Any  # (n, C) of the complete prefix; -inf: no candidate
-    node: Any  # (n, K) the new node of each kept candidate; -1: it has ended
+    node: Any  # (n, K) the new node of each candidate in the beam; -1: it has ended
     penalty: float  # length penalty at this length
-    worst: Any  # (n,) the score to beat: the n_best-th of the finished hypotheses; -inf: there are fewer
+    worst: Any  # (n,) the score to beat: the n_best-th best finished score; -inf if fewer have finished
     bound: Any  # (n,) the best score that a live hypothesis can still reach
-    at_limit: Any  # (n,) whether this is the greatest length
+    at_limit: Any  # (n,) whether this is the maximum length
     done: Any  # (n,) whether the search ends here for the sentence
 
 
 class _BestHypotheses:
-    """The `n_best` hypotheses so far of each sentence that are no longer live: a table (B, n_best), best first.
+    """The `n_best` best hypotheses of each sentence that are no longer live: arrays (B, n_best), best first.
 
     A hypothesis is a node of the prefix tree and its depth. Score -inf marks an empty entry.
     """
@@ -40,7 +40,7 @@ class _BestHypotheses:
         self.finished = host.zeros(shape, bool)
 
     def add(self, sentences: Any, rows: Any, valid: Any, finished: bool, penalty: float, **new: Any) -> None:
-        """Enter hypotheses (n, K), where `valid`, for those of the `sentences` (n,) that the mask `rows` selects.
+        """Add those of the hypotheses (n, K) that are `valid`, for the `sentences` (n,) that the mask `rows` selects.
 
         Finished hypotheses compete by score, which is log_probability / penalty; others only fill empty entries.
         """
@@ -77,7 +77,7 @@ def beam_search(
     Args:
         model: a Transformer, or any SearchModel.
         src_ids: (B, S), each row tokens, EOS, padding.
-        beam: number K of hypotheses kept a step. Default 4.
+        beam: number K of hypotheses kept at each step. Default 4.
         alpha: exponent of the length penalty, from -10 to 10. Default 0.6.
         penalty: kind of length penalty, "paper" (default) or "length".
         max_extra: |Y| is at most the number of source tokens plus this. Default 50.
@@ -98,9 +98,9 @@ def beam_search(
         return []
     config = model.config
     best = _BestHypotheses(len(src_ids), n_best)
-    parents, symbols, n_nodes = [], [], 0  # the prefix tree, one array a step; the root is -1
+    parents, symbols, n_nodes = [], [], 0  # the prefix tree, one array per step; the root is -1
     active = host.arange(len(src_ids))  # (n,) sentences that are still searched
-    # Each active sentence has equally many neighboring rows, best first, so that a state can share its source among
+    # Each active sentence has the same number of adjacent rows, best first, so that a state can share its source among
     # them: R = n * rows_each. A row with log-probability -inf is unused.
     node, log_p = host.full(len(src_ids), -1), host.zeros(len(src_ids))  # (R,)
     with evaluation_mode(model):
@@ -132,7 +132,7 @@ def beam_search(
             n_nodes += len(symbols[-1])
 
             # The log-probability of a live hypothesis can only fall. The penalty is monotonic in the length, so its
-            # score at a final length from length + 1 to the limit is at most the greater one at these two lengths.
+            # score at any later length, up to the limit, is at most the greater of the scores at these two lengths.
             top = host.where(live, total, -host.inf).max(axis=1)  # (n,)
             limit = limits[active]
             at_limit = limit == length
@@ -163,7 +163,7 @@ def beam_search(
 
 
 def _read_hypotheses(best: _BestHypotheses, parent: Any, symbol: Any) -> list[list[Hypothesis]]:
-    """Read the tokens of the best hypotheses from the prefix tree, from the last to the first, all at once."""
+    """Read the tokens of the best hypotheses from the prefix tree, last token first, for all hypotheses at once."""
     tokens = host.zeros((*best.node.shape, best.depth.max()), host.int64)  # (B, n_best, T)
     node = best.node.copy()
     for position in reversed(range(tokens.shape[2])):

@@ -15,8 +15,8 @@ def greedy_search(model: SearchModel, src_ids: Any, *, max_extra: int = 50) -> l
         src_ids: (B, S), each row tokens, EOS, padding.
         max_extra: |Y|, EOS included, is at most the number of source tokens plus this. Default 50.
 
-    Returns one hypothesis a sentence, whose `score` is its log-probability. Raises ValueError for an invalid argument,
-    FloatingPointError for NaN in the logits.
+    Returns one hypothesis per sentence, whose `score` is its log-probability. Raises ValueError for an invalid argument
+    and FloatingPointError for NaN in the logits.
     """
     src_ids, limits = prepare(model, src_ids, max_extra)
     if not len(src_ids):

@@ -67,9 +67,9 @@ def check_search(
     for name, value in (("beam", beam), ("max_extra", max_extra), ("n_best", n_best)):
         check_integer(name, value, 1)
     if n_best > beam:
-        raise ValueError(f"n_best: expected at most beam, {beam}; got {n_best}; try a beam of {n_best}")
+        raise ValueError(f"n_best: expected at most the beam size, {beam}; got {n_best}; try beam={n_best}")
     if not -10 <= alpha <= 10:
-        raise ValueError(f"alpha: expected a number between -10 and 10; got {alpha}; the paper has 0.6")
+        raise ValueError(f"alpha: expected a number between -10 and 10; got {alpha}; try 0.6, as in the paper")
     if penalty not in PENALTIES:
         raise ValueError(f"penalty: expected one of {', '.join(PENALTIES)}; got {penalty!r}")
 

@@ -38,7 +38,7 @@ def sample(
     """
     check_sampling(tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, window=window)
     if not all(map(len, prompts)):
-        raise ValueError("prompts: expected at least one token in each; got an empty prompt; try starting with bos_id")
+        raise ValueError("prompts: expected at least one token each; got an empty prompt; try starting with bos_id")
     if not prompts:
         return []
     window = min(filter(None, (window, model.max_length)), default=None)
@@ -90,6 +90,6 @@ def check_sampling(
         if name != "window" or value is not None:
             check_integer(name, value, minimum)
     if not 0 <= temperature < float("inf"):
-        raise ValueError(f"temperature: expected a number from 0; got {temperature}; try 1.0")
+        raise ValueError(f"temperature: expected a number of at least 0; got {temperature}; try 1.0")
     if not 0 < top_p <= 1:
-        raise ValueError(f"top_p: expected a probability above 0, at most 1; got {top_p}; try 0.95")
+        raise ValueError(f"top_p: expected a probability above 0 and at most 1; got {top_p}; try 0.95")

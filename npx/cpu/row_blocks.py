@@ -51,9 +51,9 @@ def block_size(size: int) -> int:
 
 @contextmanager
 def small_blocks(rows: int | None = 1, threads: int = 2) -> Iterator[None]:
-    """Within the block every block size is `rows` (None: unchanged), and `threads` threads compute the blocks.
+    """Make every block size `rows` (None: unchanged) and use `threads` threads, for the duration of a `with` statement.
 
-    For tests. It applies to every thread of the process. However small the arrays are, no range runs `inline`, and the
+    For tests. It applies to every thread of the process. Nothing runs `inline`, however small the arrays are, and the
     first ranges of the threads are interleaved (npx/testing/interleave.py).
     """
     global _forced_rows, _forced_threads
@@ -91,7 +91,7 @@ def map_blocks(body: Callable[[int, int], Any], rows: int, row_bytes: int) -> li
 
 
 def elementwise(formula: Callable[..., Any], *arrays: Any) -> Any:
-    """Return formula(*arrays) for an elementwise formula of arrays of one shape, computed on all cores.
+    """Return formula(*arrays) for an elementwise formula and arrays of the same shape, computed on all cores.
 
     On a CPU the formula receives blocks of rows, on any thread; on a GPU the complete arrays. 16-bit floats are passed
     as float32, whose range holds their squares and products. The result has the dtype of the first array. Raises
@@ -131,7 +131,7 @@ def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: 
 
     # Each free thread takes the next range, so a core slowed by another process delays one range at most.
     results: list[Any] = [None] * len(starts)
-    remaining = iter(enumerate(starts))  # shared by the threads: the interpreter lock makes each `next` atomic
+    remaining = iter(enumerate(starts))  # shared by the threads: the GIL makes each `next` atomic
     if _forced_threads is None:
         run = body
     else:
@@ -145,14 +145,14 @@ def parallel_ranges(body: Callable[[int, int], Any], n: int, step: int, inline: 
                 for number, i in remaining:
                     results[number] = run(i, min(i + step, n))
         finally:
-            for _ in remaining:  # after a failure, take the rest so that no other thread starts them
+            for _ in remaining:  # after a failure, exhaust the iterator so that no other thread starts another range
                 pass
 
     futures = [_pool(workers - 1, os.getpid()).submit(copy_context().run, work) for _ in range(workers - 1)]
     try:
         work()
     finally:
-        errors = [error for future in futures if (error := future.exception())]  # waits for each
+        errors = [error for future in futures if (error := future.exception())]  # also waits for each future
     if errors:
         raise errors[0]
     return results

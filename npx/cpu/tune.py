@@ -7,7 +7,7 @@ norm over 4096 x 512 that takes longer than the arithmetic. Keeping freed memory
 BLAS libraries have their own threads, which wait for each other by spinning. As soon as anything else runs on the
 machine, a spinning thread occupies the core that the thread it waits for needs: on two cores with one busy neighbor a
 training step took seven times as long. So BLAS is limited to one thread, and each GEMM is split over the threads of
-`row_blocks.py`, which sleep while they wait. In an unconfigured process BLAS receives each GEMM undivided.
+`row_blocks.py`, which sleep while they wait. In a process that has not been configured, BLAS receives each GEMM whole.
 
 Call `npx.configure_process()` once before a training or a search, as the command line, the Trainer and the benchmarks
 do. NPX_TUNE=0 makes it do nothing.

@@ -58,8 +58,8 @@ class Graph:
     """The kernels of a function as a CUDA graph.
 
     A call returns the arrays that the function returned, the same ones each time; their values last until another graph
-    runs. Creating the first graph switches all GEMMs to our own cuBLAS handle. Raises RuntimeError (the base of CuPy's
-    errors) or MemoryError if the function cannot be captured; nothing has been computed then.
+    runs. Creating the first graph switches all GEMMs to our own cuBLAS handle. Raises RuntimeError (the base of
+    CuPy's errors) or MemoryError if the function cannot be captured; in that case nothing has been computed.
     """
 
     def __init__(self, function: Callable[..., Any], inputs: Sequence[np.ndarray]) -> None:

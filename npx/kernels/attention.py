@@ -33,7 +33,7 @@ def attention(q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(
     """y = dropout(p) v with p = softmax(q k^T / sqrt(d_k)) for each sentence and head.
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); y (B, T, H, d_v). `spec` defines masks, biases and rotary
-    positions (npx/kernels/attention_spec.py); inputs that it declares packed have one axis in place of B and T or S.
+    positions (npx/kernels/attention_spec.py); packed inputs have one axis in place of B and T or S.
     A query that may attend to no key gets zeros. Saved: the rotated q and k, v, p (B, H, T, S), the dropout, spec.
     """
     q, k = rotate_inputs(q, k, spec)
@@ -88,7 +88,7 @@ def rotate_inputs(q: Array, k: Array, spec: AttentionSpec) -> tuple[Array, Array
 
 
 def rotate_gradients_back(gq: Array, gk: Array, spec: AttentionSpec) -> None:
-    """Turn the gradients of the results of `rotate_inputs` into those of its inputs, in place."""
+    """Backpropagate through `rotate_inputs`, in place: the gradients of its results become those of its inputs."""
     if spec.rotary_base is not None:
         q_positions, k_positions = rotary_positions(spec, gq, gk)
         gq[...] = rotate(gq, q_positions, spec.rotary_base, inverse=True)
@@ -109,7 +109,7 @@ def write_out(out: Arrays | None, values: Arrays) -> Arrays:
 
 
 class SentenceRows(NamedTuple):
-    """The rows of a few sentences in an array of queries, or of keys and values, and how they are packed."""
+    """The rows of a block of sentences in an array of queries, or of keys and values, and their packing."""
 
     rows: slice
     packing: Packing | None
@@ -139,11 +139,11 @@ class SentenceBlock(NamedTuple):
     keys: SentenceRows
 
     def of_scores(self, x: Array, n_queries: int, n_keys: int) -> Array:
-        """Return the block's part (b, H, t, s) of an array (B, H, T, S), whose axes may also have length 1."""
+        """Return the block's part (b, H, t, s) of an array (B, H, T, S), whose last three axes may have length 1."""
         return x[self.i : self.j, :, :n_queries, :n_keys]
 
     def scores_buffer(self, p: Array, n_queries: int, n_keys: int) -> Array:
-        """Return the memory of the block's part of p as a contiguous array (b, H, t, s)."""
+        """Return a contiguous array (b, H, t, s) in the memory of the block's part of p."""
         shape = self.j - self.i, p.shape[1], n_queries, n_keys
         return p[self.i : self.j].reshape(-1)[: int(np.prod(shape))].reshape(shape)
 
@@ -168,7 +168,7 @@ def for_each_block(blocks: list[SentenceBlock], body: Callable[[SentenceBlock], 
 def attention_numpy(
     q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None
 ) -> Output:
-    """One block of sentences at a time, so that its scores stay in cache between the two matmuls."""
+    """Compute one block of sentences at a time, so that its scores stay in cache between the two matmuls."""
     (batch, n_queries, n_keys), (heads, d_k) = spec.sizes(q, k), q.shape[-2:]
     p = np.empty((batch, heads, n_queries, n_keys), q.dtype)
     y = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
@@ -236,8 +236,8 @@ def attention_grad_numpy(
 
 # On a GPU: attention.cu
 
-LARGEST_HEAD = 128  # in attention.cu; for larger heads the reference computes in float32
-SHARED_BYTES = 48 << 10  # shared memory that a block may use on every GPU
+LARGEST_HEAD = 128  # maximum d_k and d_v of attention.cu; larger heads use the reference, in float32
+SHARED_BYTES = 48 << 10  # shared memory that is available to a block on every GPU
 
 
 class SavedByReference(NamedTuple):
@@ -300,7 +300,7 @@ def with_contiguous_rows(x: Array) -> Array:
 def launch_attention(
     kernel: str, inputs: Arrays, grads: Arrays, dense: Arrays, lse: Array, spec: AttentionSpec, drop: Drop | None
 ) -> None:
-    """Launch a kernel of attention.cu over tiles of the queries or, for gradients, of queries or keys if more.
+    """Launch a kernel of attention.cu over tiles of queries, or for gradients of queries or keys, whichever are more.
 
     inputs: q, k, v, of any strides; grads: their gradients, of any strides, or (); dense: (y,) or (g, y), contiguous.
     """
@@ -345,7 +345,7 @@ def tile_size(length: int, row_bytes: int) -> int:
 
 
 def access_bytes(*arrays: Array) -> int:
-    """Return the bytes a thread can access at once: the largest power of two, at most 16, that aligns every row."""
+    """Return how many bytes a thread can access at once: the largest power of two, up to 16, that aligns every row."""
     bits = 16
     for x in arrays:
         bits |= x.ctypes.data if isinstance(x, np.ndarray) else x.data.ptr

@@ -6,7 +6,7 @@ With T queries and S keys, query t has position t + S - T and key s has position
 keys get the right positions. Nothing here is trainable.
 
 Sentences of different lengths may be packed without padding (npx/kernels/packing.py): `q_packing` and `kv_packing`
-then say which rows belong to which sentence, and T and S are each sentence's own.
+then say which rows belong to which sentence, and T and S differ between sentences.
 """
 
 from typing import Any, NamedTuple

@@ -60,7 +60,7 @@ class LabelSmoothing(NamedTuple):
 
     @property
     def excludes_padding(self) -> bool:
-        """Whether q is 0 for padding wherever it is not the target."""
+        """Whether the padding class gets none of the smoothed probability."""
         return self.classes == "others_without_pad"
 
 
@@ -119,7 +119,7 @@ def linear_cross_entropy_grad(
 @cross_entropy_grad.fast("numpy", "float32", "float64")
 @cross_entropy_grad.fast("cupy", "float32", "float16", "bfloat16")
 def scaled_in_place(g: Array, x: Array) -> Array:
-    """Compute g x in place in x, which belongs to this kernel, and so in its dtype."""
+    """Multiply x by g in place, and so in x's dtype; x belongs to this kernel."""
     x *= g
     return x
 
@@ -140,14 +140,14 @@ def linear_cross_entropy_grad_numpy(
 
 
 def logits_to_gradient(z: Array, targets: Array, smoothing: LabelSmoothing, grad: bool) -> float:
-    """Replace logits z (n, V) by their gradient in place and return the summed loss; no target (n,) is padding."""
+    """Replace logits z (n, V) by their gradient in place and return the summed loss. No target may be padding."""
     on, off = smoothing.target_weights(z.shape[1])
     ones = np.ones(z.shape[1], z.dtype)
     at_target = np.arange(len(z)), targets
     q_dot_z = on * z[at_target]
     if off:
         if smoothing.excludes_padding:
-            padding = z[:, smoothing.pad_id].copy()  # may be -inf, which cannot be subtracted from the sum again
+            padding = z[:, smoothing.pad_id].copy()  # may be -inf, so it cannot be subtracted from the sum afterwards
             z[:, smoothing.pad_id] = 0
         q_dot_z += off * (z @ ones)
         if smoothing.excludes_padding:
@@ -170,7 +170,7 @@ def logits_to_gradient(z: Array, targets: Array, smoothing: LabelSmoothing, grad
 def cross_entropy_numpy(
     logits: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True
 ) -> Output:
-    """Copy the rows without padding and replace them by their gradient in place."""
+    """Copy the rows whose target is not padding, and replace the copies by their gradients in place."""
     real = np.flatnonzero(targets != smoothing.pad_id)
     z, targets_of_real = logits[real], targets[real]
 
@@ -198,7 +198,7 @@ def linear_cross_entropy_numpy(
 
     so q is never materialized. If m is the largest logit of a row within a panel, the panel's part of softmax(z) is
     f exp(z - m) with one factor f = exp(m - logsumexp(z)) per row, which scales rows of x and gx instead of logits.
-    What remains for the logits is their maximum, exponential and sum, in cache, right after their matmul.
+    Only the maximum, the exponentials and their sum are computed on the logits, in cache, right after their matmul.
     """
     on, off = smoothing.target_weights(len(w))
     real = np.flatnonzero(targets != smoothing.pad_id)
@@ -292,7 +292,7 @@ def gradients_in_panels(
 def cross_entropy_cuda(
     logits: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True
 ) -> Output:
-    """One block per row, which reads it twice and writes it once. The loss is float32."""
+    """Launch one block per row, which reads the row twice and writes it once. The loss is float32."""
     xp = array_module(logits)
     logits = contiguous(logits)
     gz = xp.empty(logits.shape, logits.dtype) if grad else None
@@ -333,7 +333,7 @@ def linear_cross_entropy_cuda(
     xp = array_module(x)
     x, targets = contiguous(x), contiguous(targets)
     n, classes = len(x), len(w)
-    columns = -(-classes // CUDA_ROWS) * CUDA_ROWS  # rows of odd length rule out tensor cores and 16-byte loads
+    columns = -(-classes // CUDA_ROWS) * CUDA_ROWS  # unaligned rows rule out tensor cores and 16-byte loads
     chunk = block_size(max(CUDA_ROWS, CUDA_CHUNK // columns // CUDA_ROWS * CUDA_ROWS))
     buffer = xp.empty((min(chunk, n), columns), x.dtype)[:, :classes]
     losses = xp.empty(n, np.float32)

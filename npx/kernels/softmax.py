@@ -34,7 +34,7 @@ def softmax_grad(g: Array, y: Array) -> Array:
 
 
 def softmax_in_place(x: Array) -> None:
-    """Compute the softmax over the last axis of a NumPy array in place; rows of only -inf become zeros."""
+    """Compute the softmax over the last axis of a NumPy array in place; rows that are entirely -inf become zeros."""
     peak = x.max(axis=-1, keepdims=True, initial=-np.inf)
     np.copyto(peak, 0, where=peak == -np.inf)
     np.subtract(x, peak, out=x)
@@ -47,8 +47,8 @@ def softmax_in_place(x: Array) -> None:
 def softmax_in_place_without_peak(x: Array) -> bool:
     """Compute the softmax in place without subtracting each row's maximum, and return whether that succeeded.
 
-    Returns False, with x overwritten, if the sum of a row is too small or too large. For short rows, finding and
-    subtracting the maximum takes longer than the exponentials, and it is rarely needed.
+    Returns False, with x overwritten, if any row's sum is too small or too large. For short rows, finding and
+    subtracting the maximum takes longer than the exponentials, and is rarely necessary.
     """
     with np.errstate(over="ignore"):
         np.exp(x, out=x)
@@ -88,13 +88,13 @@ softmax_grad.fast("numpy", "float32", "float64")(softmax_grad.reference)  # it m
 
 
 def block_threads(n: int) -> int:
-    """Return the threads of a block that computes a row of n values."""
+    """Return the number of threads in a block that computes one row of n values."""
     return 32 if n <= 1024 else 256
 
 
 @softmax.fast("cupy", "float32", "float16", "bfloat16")
 def softmax_cuda(x: Array, mask: Array | None = None) -> tuple[Array, Array]:
-    """One block per row, which reads the mask in place, through the strides of its broadcast view."""
+    """Launch one block per row, which reads the mask in place, through the strides of its broadcast view."""
     xp = array_module(x)
     shape = x.shape if mask is None else np.broadcast_shapes(x.shape, mask.shape)
     x, n = contiguous(xp.broadcast_to(x, shape)), int(shape[-1])

@@ -12,7 +12,8 @@ BLOCK = 256  # columns per block in `greatest`: few enough to search, enough for
 
 @kernel
 def top_k(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Array, Array]:
-    """Return the k greatest values of log softmax(logits) in each row and their columns; ties prefer lower columns.
+    """Return the k largest values of log softmax(logits) in each row and their column indices; ties go to the lower
+    column.
 
     logits (R, V); values (R, k) and columns (R, k) int64, in descending order, k at most V. The columns `never` count
     in the softmax but are never chosen. Where fewer than k columns remain, values are -inf and columns meaningless.
@@ -39,7 +40,7 @@ def top_k_numpy(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Arr
 
 @top_k.fast("cupy", "float32")
 def top_k_of_rows(logits: Array, k: int, never: tuple[int, ...] = ()) -> tuple[Array, Array]:
-    """Find the greatest without sorting complete rows, on one copy of the logits."""
+    """Find the largest logits of each row without sorting the complete row, using one copy of the logits."""
     xp = array_module(logits)
     z = logits - logits.max(axis=1, keepdims=True)
     never = tuple(dict.fromkeys(never))  # so that a column given twice is counted once

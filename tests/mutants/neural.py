@@ -204,8 +204,10 @@ def loss_gradient(*args):
 
 for bug, change in {
     "padding included": lambda gz, z, t, s: loss_gradient(z, t, s._replace(pad_id=-1)),
-    "smoothing ignored in the gradient": lambda gz, z, t, s: loss_gradient(z, t, s._replace(share=0.0)),
-    "smoothing over all classes instead of the others": lambda gz, z, t, s: loss_gradient(z, t, s._replace(over="all")),
+    "smoothing ignored in the gradient": lambda gz, z, t, s: loss_gradient(z, t, s._replace(epsilon=0.0)),
+    "smoothing over all classes instead of the others": lambda gz, z, t, s: loss_gradient(
+        z, t, s._replace(classes="all")
+    ),
     "divided by the number of rows": lambda gz, *a: gz / max(1, len(gz)),
     "target term missing": lambda gz, z, t, s: npx.softmax(z)[0] * (t != s.pad_id)[:, None],
 }.items():
@@ -476,7 +478,7 @@ for bug, kind, change in (
         "padding smoothed although excluded",
         "formula",
         lambda gz, z, t, s: loss_gradient(
-            z, t, s._replace(over="others" if s.over == "others_without_pad" else s.over)
+            z, t, s._replace(classes="others" if s.classes == "others_without_pad" else s.classes)
         ),
     ),
     (

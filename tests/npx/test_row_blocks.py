@@ -96,7 +96,7 @@ def test_elementwise_equals_the_formula_on_complete_arrays(size, threads, shape,
 
 @pytest.mark.parametrize("shape", [(2, 3), (3,), ()])
 def test_elementwise_computes_16_bit_floats_in_float32(shape):
-    """And returns the dtype of the first array, also without blocks (shape (), or any shape on a GPU)."""
+    """The result has the dtype of the first array, also without blocks (shape (), or any shape on a GPU)."""
     x, seen = np.full(shape, 300, np.float16), []
 
     def formula(x, small):
@@ -225,7 +225,7 @@ def test_the_last_of_the_first_blocks_ends_first(attempt):
 
 
 def test_blocks_that_wait_for_a_lock_continue(monkeypatch):
-    """A thread that holds a lock continues although the others, which wait for the lock, never hand over."""
+    """A thread that holds a lock continues, although the others wait for that lock and never yield to it."""
     monkeypatch.setattr(interleave, "TIMEOUT", 0.02)
     lock, total = threading.Lock(), 0
 

@@ -39,7 +39,7 @@ def draw(
             int, "[1, 1000000]", help=f"roles: number of validation sentences; default: {DEFAULT_SENTENCES}."
         ),
     ] = None,
-    beam: Annotated[int | None, search_option("beam", help="heads, beam: beam size; default: the run's.")] = None,
+    beam: Annotated[int | None, search_option("beam", help="heads, beam: beam size (default: the run's).")] = None,
     alpha: Annotated[
         float | None, search_option("alpha", help="heads, beam: length penalty exponent; default: the run's.")
     ] = None,

@@ -53,7 +53,7 @@ class GuardedStream:
 
 
 def raise_broken_output(error: OSError) -> None:
-    """Raise BrokenOutput if the reader has closed the stream, else the error itself."""
+    """Raise BrokenOutput if the reader has closed the stream; otherwise raise the error itself."""
     if error.errno in (errno.EPIPE, errno.ECONNRESET):
         raise BrokenOutput from None
     raise error

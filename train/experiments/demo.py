@@ -54,7 +54,7 @@ max_extra = 30
 
 
 def english(number: int) -> str:
-    """Return an English number: 342 -> "three hundred and forty-two"."""
+    """Return a number in English words: 342 -> "three hundred and forty-two"."""
     from num2words import num2words
 
     return num2words(number, lang="en")
@@ -70,9 +70,9 @@ def german(number: int) -> str:
 def sample_numbers(seed: int, n_train: int) -> dict[str, list[int]]:
     """Return disjoint lists of numbers for "test" (1,000), "valid" (500) and "train".
 
-    Most numbers below a million have six digits and few zeros. To include short and round numbers, a tenth of the test
-    numbers are below 1,000, the other numbers below 1,000 are trained on (50 validate), and in half of the sampled
-    training numbers each digit is zero with probability 1/2.
+    Most numbers below a million have six digits and few zeros. A tenth of the test numbers are below 1,000. The other
+    numbers below 1,000 are used for training, except 50 for validation. To include round numbers, half of the sampled
+    training numbers have each digit replaced by zero with probability 1/2.
     """
     rng = random.Random(seed)
     small = [n for n in range(1000) if n not in PICTURED]
@@ -99,7 +99,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
         settings: configuration changes, as for --set, which override CONFIG.
 
     Returns {"exact": percentage of correct test numbers, "bleu": BLEU of their letters, "seconds": total time}.
-    Raises UserError if num2words or matplotlib is missing, and if `out` is not a new folder.
+    Raises UserError if num2words or matplotlib is missing, or if `out` is not a new folder.
     """
     started = time.perf_counter()
     for name in ("num2words", "matplotlib"):

@@ -136,7 +136,7 @@ def markdown(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def describe_time_cost(flops: float | None) -> str:
-    """Return the cost computed from the training time as text."""
+    """Return, as text, the cost computed from the training time."""
     return f"{scientific(flops)} by time" if flops else "unknown by time"
 
 

@@ -139,7 +139,7 @@ def check_row(row: str) -> str:
 
 
 def row_config(row: str, scale: str, steps: int, texts: Mapping[str, str], settings: Sequence[str]) -> RunConfig:
-    """Return the configuration of a row: its preset at the scale, with `settings` (as for --set) applied last."""
+    """Return the configuration of a row: its preset at the given scale, with `settings` (as for --set) applied last."""
     size = SCALES[scale]
     updates = preset_values(row)["train"]["max_steps"] * steps // 100_000
     tables: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""The checkpoints of a training: when they are written, what they hold, retries on a full disk, and resuming."""
+"""Checkpoints of a training run: when they are written, what they contain, retries on a full disk, and resuming."""
 
 import math
 import shutil

@@ -24,7 +24,8 @@ MAX_SHAPES = 512  # batches of further shapes run kernel by kernel
 
 
 class Graphs:
-    """The losses of micro-batches, whose gradients are accumulated in the model's flat buffer.
+    """Computes the losses of micro-batches, by CUDA graphs if possible, and accumulates their gradients in the
+    model's flat buffer.
 
     Args:
         model: The model; its parameters are in a flat buffer.

@@ -89,7 +89,7 @@ def reraise_lost_interrupts() -> Iterator[None]:
 
 
 def run_interruptibly(work: Callable[[], T]) -> T:
-    """Run `work` in another thread and return its result, so that Ctrl-C works during a long call of a library."""
+    """Run `work` in another thread and return its result, so that Ctrl-C works during a long library call."""
     outcome: list[Any] = []
 
     def run() -> None:

@@ -193,7 +193,9 @@ def owner_of(name: str) -> str | None:
 
 
 def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, Any]]:
-    """Return the values that preset and variant decide, by table: the architecture and some keys of [train]."""
+    """Return the values that the preset and the variant determine, by table: the architecture and some keys of
+    [train].
+    """
     model, changes = TransformerConfig.preset(preset, vocab_size=37000), VARIANTS[variant]
     values = {name: getattr(model, name) for name in keys_of("model") if name not in NAMED}
     train = {name: getattr(TrainSection, name) for name in DECIDED} | TRAINING.get(preset, {})

@@ -36,7 +36,9 @@ POSITIONAL = 0.9  # a head is positional if at least this fraction of its maximu
 
 @dataclass
 class Role:
-    """A head on a text: fractions of rows by where the maximum weight falls, and the cost of ablating the head."""
+    """The behavior of a head on a text: for each kind of target position, the fraction of queries that attend to it
+    most, and the cost of ablating the head.
+    """
 
     head: Head
     measures: dict[str, float]

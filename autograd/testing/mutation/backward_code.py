@@ -1,8 +1,8 @@
 """Find the backward code of a module: code that runs only in the backward pass, so that any change to it is a bug.
 
-This is the vjp that each raw function under @differentiable returns (a nested function or lambda, or one that another
-function of the module returns), and each helper that only backward code calls. Functions under `@kernel_name.gradient`
-and their fast versions are backward code too. Nothing is imported or run.
+Backward code is the vjp that each function decorated with @differentiable returns (a nested function, a lambda, or
+the result of another function of the module), and each helper that only backward code calls. Functions under
+`@kernel_name.gradient` and their fast versions are backward code too. Nothing is imported or run.
 """
 
 import ast

@@ -133,7 +133,9 @@ def about_shapes(comparison: ast.AST) -> bool:
 
 
 def numeric(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """Yield a node and its descendants that affect numbers: no indices, shapes, axes or conditions on them."""
+    """Yield the node and those of its descendants that affect numerical values: not indices, shapes, axes or
+    conditions on them.
+    """
     if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.Raise, ast.Assert, ast.JoinedStr)):
         return
     if isinstance(node, (ast.BinOp, ast.UnaryOp)) and any(isinstance(n, ast.FloorDiv) for n in ast.walk(node)):

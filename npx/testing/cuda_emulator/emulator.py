@@ -85,7 +85,9 @@ class _Launch(ctypes.Structure):
 
 @contextmanager
 def thread_order(order: str) -> Iterator[None]:
-    """Run CUDA threads in this order within the block: "forward", "reverse" or "random"; ValueError for another."""
+    """Within the `with` statement, run the CUDA threads of a block in this order: "forward", "reverse" or "random";
+    ValueError for another.
+    """
     global _order
     if order not in ORDERS:
         raise ValueError(f"thread_order: expected one of {', '.join(ORDERS)}; got {order!r}")

@@ -12,7 +12,7 @@ from train.run.report import RankNotes, RunReport
 
 
 class UpdateSync:
-    """Measures updates, each between `begin` and `end`, and synchronizes the ranks after them."""
+    """Times updates, each between `begin` and `end`, and synchronizes the ranks after each."""
 
     def __init__(self, world: World, signals: Signals, notes: RankNotes, report: RunReport) -> None:
         self.world, self.signals, self.notes, self.report = world, signals, notes, report

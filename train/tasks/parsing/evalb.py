@@ -285,7 +285,7 @@ def score(pairs: Iterable[tuple[Parts, Parts]], parameters: Parameters | None = 
 def score_files(gold: Path, predicted: Path, parameters: Parameters | None = None) -> Report:
     """Score the trees of a file against gold trees.
 
-    Raises UserError for invalid files and different numbers of sentences.
+    Raises UserError for invalid files, or if their numbers of sentences differ.
     """
     a, b = read_sentences(gold), read_sentences(predicted)
     if len(a) != len(b):

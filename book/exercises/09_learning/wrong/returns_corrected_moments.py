@@ -1,4 +1,7 @@
-"""You return the corrected moments, so the next step corrects them again. Return m and v uncorrected."""
+"""You return the corrected moments, so the next step corrects them again.
+
+Return m and v uncorrected.
+"""
 
 import numpy as np
 

@@ -1,4 +1,6 @@
-"""You take the sentences in their original order, so one long sentence pads all the short ones near it."""
+"""You take the sentences in their original order, so all the short sentences in a batch with a long one are padded to
+its length.
+"""
 
 
 def batches(lengths, budget):
