@@ -12,11 +12,11 @@ def reject_operands(name: str, dtypes: Collection[Any], hidden: list[Any]) -> No
     if hidden:
         raise TypeError(
             f"{name}: expected each Tensor as a separate positional argument; got one in a list, a tuple or an "
-            f"option;  "
+            f"option; "
             "try passing them separately, or x.data for an index"
         )
     raise TypeError(
-        f"{name}: expected Tensors and arrays of the same floating dtype;  "
+        f"{name}: expected Tensors and arrays of the same floating dtype; "
         f"got {' and '.join(sorted(d.name for d in dtypes))}; try .astype"
     )
 
@@ -35,7 +35,7 @@ def check_vjp_result(name: str, parents: tuple[Any, ...], gradients: Any) -> Non
     if not isinstance(gradients, tuple) or any(parent is not None for parent in parents[len(gradients) :]):
         result = f"a tuple of length {len(gradients)}" if isinstance(gradients, tuple) else type(gradients).__name__
         raise RuntimeError(
-            f"{name}: expected its vjp to return a tuple of length {len(parents)}, a gradient or None per argument;  "
+            f"{name}: expected its vjp to return a tuple of length {len(parents)}, a gradient or None per argument; "
             f"got {result}"
         )
 
@@ -51,7 +51,7 @@ def reject_graph(name: str, changed: bool) -> NoReturn:
     """Raise RuntimeError for a graph whose weights were `changed` since, else for one that was already consumed."""
     if changed:
         raise RuntimeError(
-            f"backward: expected unchanged weights since {name!r} was computed; got weights that have changed;  "
+            f"backward: expected unchanged weights since {name!r} was computed; got weights that have changed; "
             "try calling backward before the optimizer's step"
         )
     raise RuntimeError(

@@ -5,7 +5,7 @@
         loss.backward()
 
 The engine calls an `Observer` in two places: after an operation has run, and after a vjp has run, before its gradients
-are passed on. `Recorder` stores all of it, for pictures (draw/). `Memory` (memory.py) counts the bytes of a training
+are passed on. `Recorder` stores everything, for pictures (draw/). `Memory` (memory.py) counts the bytes of a training
 step by operation and layer. `anomaly` (anomaly.py) stops at the first result that is not finite.
 """
 
@@ -24,17 +24,17 @@ LOWER_PACKAGES = tuple(str(Path(__file__).parent.parent / package) + "/" for pac
 
 
 class Observer:
-    """Base class of observers: does nothing. Observers must not modify what they receive."""
+    """Base class of observers, which does nothing. Observers must not modify what they receive."""
 
     def on_forward(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
-        """Called after operation `name` has run on `args`; `result.node` is None if no gradient is wanted."""
+        """Called after operation `name` has run on `args`; `result.node` is None if no gradient is needed."""
 
     def on_backward(self, event: BackwardEvent) -> None:
         """Called after the vjp of a node has run, before its gradients are passed on."""
 
 
 def calling_line() -> tuple[str, int, str]:
-    """Return file, line and function of the code that called the operation: the innermost frame above autograd."""
+    """Return the file, line and function that called the operation: the innermost frame outside autograd and npx."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(LOWER_PACKAGES):
         frame = frame.f_back
@@ -42,14 +42,14 @@ def calling_line() -> tuple[str, int, str]:
 
 
 def calling_modules() -> list[Any]:
-    """Return the modules whose `forward` is running, the outermost first."""
+    """Return the modules that have a method running, outermost first."""
     frame: Any = sys._getframe(1)
     modules: list[Any] = []
     while frame is not None:
         if frame.f_code.co_varnames[:1] == ("self",):
             values = frame.f_locals
             module = values.get("self")
-            if sys.version_info < (3, 13):  # f_locals is a copy that the frame, and thus every array in it, outlives
+            if sys.version_info < (3, 13):  # f_locals is a copy cached by the frame, which would keep its arrays alive
                 values.clear()
             if hasattr(module, "named_children") and (not modules or modules[-1] is not module):
                 modules.append(module)
@@ -80,7 +80,7 @@ class LayerNames:
 
 @dataclass
 class Step:
-    """One operation that ran, with the values of its forward and of its backward pass."""
+    """One operation that ran, with the values of its forward and backward passes."""
 
     number: int  # of the node
     name: str
@@ -88,16 +88,16 @@ class Step:
     value: Array
     parents: list[int]  # numbers of nodes; leaves have negative numbers
     saved_bytes: int = 0  # of the arrays that its vjp closes over
-    visit: int | None = None  # position in the backward pass; None if it was not reached
+    visit: int | None = None  # position in the backward pass; None if not reached
     g: Array | None = None  # the gradient it received
-    gradients: list[Array | None] = field(default_factory=list)  # returned for each parent that wants one
+    gradients: list[Array | None] = field(default_factory=list)  # one for each parent that requires a gradient
     handling: list[str] = field(default_factory=list)  # what the engine does with each of them
 
 
 class Recorder(Observer):
     """Stores every value, every gradient, and how each gradient was passed on. Meant for small graphs.
 
-    `steps`: the operations by node number. `leaves`: the leaves by negative numbers, in order of first use.
+    `steps`: the operations by node number. `leaves`: the leaves by negative number, in order of first use.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class Recorder(Observer):
         self.visits = 0
 
     def leaf_number(self, tensor: Tensor) -> int:
-        """Return the number of a leaf, a new one at its first use."""
+        """Return the number of a leaf, assigning one at its first use."""
         for number, leaf in self.leaves.items():
             if leaf is tensor:
                 return number
@@ -150,7 +150,7 @@ def handling(parent: Node | Tensor, gradient: Array | None, target: Array | None
 
 
 def on_gradient(x: Tensor, function: Callable[[Array], Any]) -> Tensor:
-    """Return x with a hook: in backward `function` receives the complete gradient of x and may replace it.
+    """Return x with a hook: in the backward pass `function` receives the full gradient of x and may replace it.
 
     Use it where x is computed: `x = on_gradient(x, print)`. `function` returns another gradient, or None to leave the
     gradient as it is. It must not write to its argument.

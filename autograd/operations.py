@@ -31,7 +31,7 @@ def unbroadcast(g: Array, like: Operand) -> Any:
 
 
 def arithmetic(function: Callable[[Operand, Operand], Result]) -> Callable[..., Result]:
-    """Raise TypeError if the result has another dtype than a floating operand: nothing is cast silently."""
+    """Raise TypeError if the result's dtype differs from a floating operand's: nothing is cast silently."""
 
     @wraps(function)
     def checked(a: Operand, b: Operand) -> Result:
@@ -91,10 +91,10 @@ def negative(x: Array) -> Result:
 
 @differentiable
 def power(x: Array, exponent: float) -> Result:
-    """x ** exponent for a constant exponent, a Python number."""
+    """x ** exponent, where the exponent is a constant Python number."""
     if not is_number(exponent):
         kind = type(exponent).__name__
-        raise TypeError(f"power: expected a number as exponent; got {kind}; try exp(log(x) * exponent)")
+        raise TypeError(f"power: expected a Python number as the exponent; got {kind}; try exp(log(x) * exponent)")
     return x**exponent, lambda g: (g * exponent * x ** (exponent - 1) if exponent else npx.zeros_like(g),)
 
 
@@ -251,7 +251,7 @@ def _tie_grad(g: Array, x: Array, y: Array, axis: Any, keepdims: bool) -> Array:
 
 @differentiable
 def reshape(x: Array, shape: Any) -> Result:
-    """Change the shape; one length may be -1."""
+    """Change the shape; one length may be -1, to be inferred."""
     return x.reshape(shape), lambda g: (g.reshape(x.shape),)
 
 
@@ -277,7 +277,7 @@ def broadcast_to(x: Array, shape: Any) -> Result:
 
 @differentiable
 def getitem(x: Array, index: Any) -> Result:
-    """x[index]; an element that is picked several times receives the sum of its gradients."""
+    """x[index]; an element selected several times receives the sum of its gradients."""
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
         gx = npx.zeros(x.shape, x.dtype)

@@ -45,7 +45,9 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
         if not is_grad_enabled():
-            raise RuntimeError("checkpoint: expected gradients enabled during backward; got a call within no_grad")
+            raise RuntimeError(
+                "checkpoint: expected gradients enabled during backward; got a backward pass within no_grad"
+            )
         gradients: dict[int, Array] = {}
         start = next_version()
         recomputed_inputs = list(detached)
@@ -56,7 +58,7 @@ def checkpoint(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Te
             result = call(recomputed_inputs)
         if result.node and (oldest := reachable(result.node)[0]).number < start:
             raise RuntimeError(
-                "checkpoint: expected a function that uses only its arguments and parameters;  "
+                "checkpoint: expected a function that uses only its arguments and parameters; "
                 f"got one that uses the result of {oldest.name!r} from outside; try passing it as an argument"
             )
         if result.requires_grad:

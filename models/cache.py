@@ -1,4 +1,4 @@
-"""What decoding carries from one step to the next. Each row is a hypothesis; the search selects among the rows.
+"""What decoding carries from one step to the next. Each row is a hypothesis, and the search selects rows.
 
 A layer works incrementally with a cache: `layer(x, spec, cache)` takes the next positions, attends to the earlier ones
 in the cache, and appends its own. States and caches hold arrays, without a graph.
@@ -12,10 +12,13 @@ BLOCK_SIZE = 16  # positions copied together
 
 
 class DecodingState:
-    """Base class of decoding states. Its parts are the states among its attributes, and lists of them, one a layer."""
+    """Base class of decoding states.
+
+    Its parts are the states among its attributes, and lists of states, one per layer.
+    """
 
     def select(self, rows: npx.Array) -> None:
-        """Keep, repeat or reorder rows in place. rows: NumPy integers, the old row of each new one."""
+        """Keep, repeat or reorder rows in place. rows: for each new row, the index of its old row (NumPy)."""
         for value in vars(self).values():
             if isinstance(value, DecodingState):
                 value.select(rows)
@@ -60,7 +63,10 @@ class KeyValueCache(DecodingState):
         self.next_stamp += len(new)
 
     def append(self, k: npx.Array, v: npx.Array) -> tuple[npx.Array, npx.Array]:
-        """Append positions (R, T, H, d) and return the keys and values of all. The capacity doubles when it is full."""
+        """Append positions (R, T, H, d) and return the keys and values of all positions.
+
+        The capacity doubles when it is full.
+        """
         start, self.length = self.length, self.length + k.shape[1]
         if self.length > self.keys.shape[1]:
             extra = max(self.length - start, self.keys.shape[1])
@@ -99,7 +105,7 @@ class KeyValueCache(DecodingState):
 class SharedState(DecodingState):
     """Base class of a state with one row for each source, shared by the hypotheses of that source.
 
-    Sharing needs the hypotheses of a source to be neighbors and each source to have equally many, as beam search
+    Sharing requires that hypotheses of a source be adjacent and that all sources have equally many, as beam search
     arranges them. In any other order each hypothesis gets a copy. `sources` (R,), the source of each row, is on the
     host.
     """

@@ -101,7 +101,7 @@ class TransformerConfig:
         n = self.n_outputs
         if n is not None and not (type(n) is int and max(ids) < n <= v):
             lowest = f"{max(ids) + 1}, above {names}"
-            raise ValueError(f"n_outputs: expected a whole number from {lowest}, to {v}; got {n!r}")
+            raise ValueError(f"n_outputs: expected a whole number between {lowest}, and {v}; got {n!r}")
         check(self)
         if self.d_model % self.n_heads and None in (self.d_k, self.d_v):
             raise ValueError(
@@ -151,7 +151,7 @@ class TransformerConfig:
         """Build a configuration from the result of `to_dict`; missing fields get defaults, others raise ValueError."""
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:
-            raise ValueError(f"TransformerConfig: expected field names; got unknown  {', '.join(sorted(unknown))}")
+            raise ValueError(f"TransformerConfig: expected names of fields; got {', '.join(sorted(unknown))}")
         return cls(**values)
 
     @classmethod

@@ -1,7 +1,7 @@
 """Module and Parameter: a tree of layers whose parameters have names.
 
 Nothing is registered: the parameters of a module are the Parameters among its attributes and those of the Modules among
-its attributes, also inside lists, tuples and dicts. A Parameter that is reachable by several names counts once, under
+its attributes, also inside lists, tuples and dicts. A Parameter that can be reached by several names counts once, under
 the first of them.
 """
 
@@ -30,7 +30,7 @@ class Parameter(Tensor):
         self.buffer: Any = None  # weak reference to the FlatParameters that holds it (models/parameters.py)
 
     def __getstate__(self) -> Any:
-        """Copies have their own arrays, outside of any buffer; in another process versions start again."""
+        """Copies have their own arrays, outside any buffer, and versions restart at 0."""
         state: Any = super().__getstate__()  # of Python 3.11 for slots: (None, values)
         return None, state[1] | {"buffer": None, "version": 0}
 
@@ -65,8 +65,8 @@ class Module:
     gradient_checkpointing = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the output. Subclasses define it."""
-        raise NotImplementedError(f"{type(self).__name__}: missing `forward` method; try defining one")
+        """Compute the output; subclasses must define this."""
+        raise NotImplementedError(f"{type(self).__name__}: expected a `forward` method; got none; try defining one")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.hook:
@@ -125,7 +125,7 @@ class Module:
     def load_state_dict(self, state: Mapping[str, npx.Array]) -> None:
         """Copy arrays into the parameters of the same names.
 
-        Raises ValueError, before anything is changed, for missing and unexpected names, other shapes, and arrays that
+        Raises ValueError, before anything is changed, for missing or unexpected names, wrong shapes, and arrays that
         are not numeric.
         """
         parameters = dict(self.named_parameters())
@@ -146,7 +146,7 @@ class Module:
             more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
             raise ValueError(
                 f"load_state_dict: expected the {len(parameters)} parameters of this {type(self).__name__}; "
-                f"got: {'; '.join(problems[:3])}{more}; try the configuration that the state was saved with"
+                f"got: {'; '.join(problems[:3])}{more}; try the configuration with which the state was saved"
             )
         for name, p in parameters.items():
             p.assign(npx.from_host(npx.to_host(state[name])))

@@ -47,7 +47,7 @@ class FlatParameters:
         in_use = [name for name, p in named.items() if p.buffer is not None and p.buffer() is not None]
         if in_use:
             raise ValueError(
-                f"FlatParameters: expected parameters in no other buffer; got {in_use[0]} and {len(in_use) - 1}  "
+                f"FlatParameters: expected parameters in no other buffer; got {in_use[0]} and {len(in_use) - 1} "
                 "more; try passing on the existing FlatParameters, as in Adam(flat), or deleting it and its Adam"
             )
         self.module, self.parameters = module, list(named.values())
@@ -77,7 +77,7 @@ class FlatParameters:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
-            "FlatParameters: cannot be copied or pickled apart from its parameters (an Adam contains one);  "
+            "FlatParameters: cannot be copied or pickled apart from its parameters (an Adam contains one); "
             "try copying the module, then Adam(copy) and load_state_dict"
         )
 

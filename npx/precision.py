@@ -55,7 +55,7 @@ PRECISIONS = tuple(DTYPES)
 
 
 def precision_named(name: str) -> Precision:
-    """Return the precision of a name, whether or not the current device has it; ValueError for an unknown name."""
+    """Return the precision called `name`, whether or not the current device supports it; ValueError if unknown."""
     if name not in DTYPES:
         raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}; got {name!r}")
     return Precision(name, np.dtype("float64" if name == "float64" else "float32"), DTYPES[name], name == "fp16")
@@ -71,20 +71,24 @@ def use_precision(name: str) -> Precision:
         supported = " or ".join(CPU_PRECISIONS)
         raise ValueError(f"precision: expected {supported} on a CPU; got {name!r}; try --device cuda")
     use_tf32(name == "tf32")
-    dtype(precision.compute_dtype_name)  # raises ValueError if NumPy does not have it
+    dtype(precision.compute_dtype_name)  # raises ValueError if ml_dtypes is missing
     return precision
 
 
 def dtype(name: str) -> np.dtype:
-    """Return the dtype of a name. bfloat16 comes from the package ml_dtypes; ValueError if that is not installed."""
+    """Return the dtype called `name`. bfloat16 comes from the package ml_dtypes; ValueError if it is not installed."""
     if name == "bfloat16":
         try:
             import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy
         except ModuleNotFoundError:
-            raise ValueError("precision: expected the package ml_dtypes for bf16; try pip install ml_dtypes") from None
+            raise ValueError(
+                "precision: bf16 needs the package ml_dtypes, which is not installed; try pip install ml_dtypes"
+            ) from None
     return np.dtype(name)
 
 
 def accumulation_dtype(dtype: Any) -> np.dtype:
-    """Return the dtype in which values of `dtype` are summed: float32 for float16 and bfloat16, else `dtype`."""
+    """Return the dtype in which values of `dtype` are summed: float32 for float16 and bfloat16, else a floating
+    `dtype` itself.
+    """
     return np.result_type(dtype, np.float32)

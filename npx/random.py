@@ -1,7 +1,7 @@
 """Random numbers keyed by (seed, step, call): pure functions without hidden state.
 
 The generator is Philox-4x64 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), which maps a key and
-a counter of four words to random bits. The key is (seed, step). The counter's first, lowest word is the position and
+a counter of four words to random bits. The key is (seed, step). The counter's first (lowest) word is the position and
 its third the call. The same numbers can therefore be generated again at any time, in any order, by any number of
 threads and for part of an array, and resuming a run needs no saved generator state.
 
@@ -32,12 +32,12 @@ class Key(NamedTuple):
 
     @property
     def device_counter(self) -> Array | None:
-        """A device array (2,), uint64, that CUDA kernels add to (step, call), or None."""
+        """A uint64 device array (2,) whose values CUDA kernels add to (step, call), or None."""
         return None
 
 
 class DeviceKey(Key):
-    """A key whose step and call are only known on the device, in `device_counter`, as within a CUDA graph."""
+    """A key whose step and call are known only on the device, from `device_counter`, as in a CUDA graph."""
 
     device_counter: Array | None = None
 
@@ -54,7 +54,7 @@ _keys: Scoped[Iterator[Key] | None] = Scoped(None)  # the keys of the innermost 
 def keyed(seed: int, step: int, device_counter: Array | None = None, first_call: int = 0) -> Iterator[None]:
     """Within the block `next_key` returns the keys (seed, step, first_call), (seed, step, first_call + 1), ...
 
-    device_counter: an array (2,), uint64, on the GPU that kernels add to the key's step and call.
+    device_counter: a uint64 array (2,) on the GPU whose values kernels add to the key's step and call.
     """
     calls = count(first_call)
     if device_counter is None:
@@ -74,7 +74,7 @@ def replay_keys(keys: list[Key]) -> Iterator[None]:
 
 @contextmanager
 def record_keys() -> Iterator[list[Key]]:
-    """Record the keys that `next_key` returns within the block, in the list that is yielded, for `replay_keys`."""
+    """Record the keys that `next_key` returns within the block in the yielded list, for `replay_keys`."""
     recorded: list[Key] = []
     outer = _keys.get()
 
@@ -91,7 +91,7 @@ def record_keys() -> Iterator[list[Key]]:
 
 
 def next_key() -> Key:
-    """Return the next key of the innermost `keyed` block; RuntimeError outside all of them."""
+    """Return the next key of the innermost `keyed` block; RuntimeError outside any block."""
     keys = _keys.get()
     if keys is None:
         raise RuntimeError(
@@ -103,7 +103,9 @@ def next_key() -> Key:
 
 def _philox(key: Key, position: int = 0) -> np.random.Philox:
     if key.device_counter is not None:
-        raise RuntimeError("random numbers: expected a GPU kernel for a DeviceKey, whose step only the device knows")
+        raise RuntimeError(
+            "random numbers: a DeviceKey works only in GPU kernels, because only the device knows its step"
+        )
     return np.random.Philox(key=[key.seed, key.step], counter=[position, 0, key.call, 0])
 
 

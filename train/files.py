@@ -79,7 +79,7 @@ def open_for_reading(
         if isinstance(error, FileNotFoundError):
             return UserError(f"{path}: expected {expected}; got no such file; try {attempt or 'another path'}")
         got = f"'{error.strerror}'"
-        return UserError(f"{path}: expected {expected}; reading it failed: {got}; try {attempt or 'another path'}")
+        return UserError(f"{path}: expected a readable file, {expected}; got {got}; try {attempt or 'another path'}")
 
     descriptor = -1
     try:

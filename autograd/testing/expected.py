@@ -44,7 +44,7 @@ class Expected:
         tolerance: float = 1e-9,
         cause: str = "",
     ) -> None:
-        """Raise CheckError unless an output and gradients are the expected ones; None is not compared.
+        """Raise CheckError unless the output and gradients match the expected ones; None is not compared.
 
         condition: how they were computed, for the message. factor: multiplies the expected gradients. cause: the likely
         cause of a difference, if not that of the rule.

@@ -1,7 +1,7 @@
-"""Rules that a correct operation or layer obeys besides the value of its gradient, one function each.
+"""Rules that a correct operation or layer obeys beyond having the right gradient, one function each.
 
 Each takes the `Expected` output and gradients at some inputs and evaluates the problem in another way: with other
-memory layouts, another incoming gradient, other calls before and between. The result is known, so no numerical
+memory layouts, another incoming gradient, other calls before and between. The result is known exactly, so no numerical
 derivative is needed and many digits can be compared. `report.RULES` says what each rule requires.
 """
 
@@ -35,7 +35,7 @@ def relaid(x: Array, layout: str) -> Array:
 
 
 def no_mutation(expected: Expected) -> None:
-    """Inputs, parameters, output and incoming gradient, all writable, are unchanged after backward."""
+    """Inputs, parameters, output and incoming gradient are unchanged after backward, even if all are writable."""
     problem = expected.problem
     arrays = [npx.from_host(npx.to_host(a).copy()) for a in problem.arrays]
     writable = problem.at(arrays)
@@ -51,7 +51,7 @@ def no_mutation(expected: Expected) -> None:
     pairs += [(f"input {i}", b, x) for i, (b, x) in enumerate(zip(before, writable.values, strict=True)) if is_array(x)]
     for label, old, new in pairs:
         if not npx.array_equal(npx.to_host(old), npx.to_host(new), equal_nan=old.dtype.kind == "f"):
-            raise problem.failure("no mutation", f"expected {label} to stay unmodified; its values changed")
+            raise problem.failure("no mutation", f"expected {label} to be left unmodified; its values changed")
     if not close(expected.y, npx.to_host(output.data), 1e-12, 1e-3):
         raise problem.failure("no mutation", "expected backward not to modify the output; its values changed")
     gradients = [None if t.grad is None else npx.to_host(t.grad) for t in leaves]
@@ -121,7 +121,7 @@ def aliased_inputs(expected: Expected) -> None:
 
 
 def independent_inputs(expected: Expected) -> None:
-    """Requiring the gradient of one input only gives the same gradient as requiring all."""
+    """Requiring the gradient of only one input gives the same gradient as requiring them all."""
     number = len(expected.gradients)
     if 1 < number <= 12:
         for i in range(number):
@@ -131,7 +131,7 @@ def independent_inputs(expected: Expected) -> None:
 
 
 def in_blocks(expected: Expected) -> None:
-    """Kernels of `npx` give the same results in blocks of one row, `npx.elementwise` included."""
+    """Kernels of `npx`, including `npx.elementwise`, give the same results in blocks of one row."""
     with npx.small_blocks(1, threads=2):
         y, gradients = expected.problem.evaluate(expected.c)
     expected.compare("block size", "in blocks of one row (npx.small_blocks)", y, gradients)
@@ -142,7 +142,7 @@ def keeps_dtype(expected: Expected, dtype: str | None) -> None:
     dtypes = {a.dtype.name for a in expected.problem.arrays}
     wanted = dtype or (dtypes.pop() if len(dtypes) == 1 else expected.y.dtype.name)
     if expected.y.dtype.name != wanted:
-        text = f"expected an output of dtype {wanted}, that of the inputs; got {expected.y.dtype}"
+        text = f"expected an output of dtype {wanted}, like the inputs; got {expected.y.dtype}"
         raise expected.problem.failure("dtype", f"{text}; try dtype={expected.y.dtype.name!r} if it is intended")
 
 
@@ -174,7 +174,7 @@ def independent_calls(expected: Expected, others: Sequence[Expected]) -> None:
         for first, second in ((expected, other), (other, expected)):
             runs = [call.problem.run() for call in (first, second)]
             for call, (output, leaves) in zip((first, second), runs, strict=True):
-                compare_run(call, output, leaves, "if another call runs before it, or between it and its backward")
+                compare_run(call, output, leaves, "if another call runs before it, or between it and its backward pass")
             output, leaves = first.problem.run()
             with no_grad():
                 second.problem.run()
@@ -230,7 +230,7 @@ def fresh_values(expected: Expected, other: Expected) -> None:
 def saved_bytes(output: Tensor, excluded: Sequence[Any] = ()) -> int:
     """Return the bytes of the arrays that the vjp of `output` saves.
 
-    The output itself and the arrays in `excluded` do not count.
+    The output itself and the arrays in `excluded` are not counted.
     """
     if output.node is None or output.node.vjp is None:
         return 0

@@ -99,7 +99,7 @@ def check_normalizer(loss_normalizer: float) -> float:
     """Return a loss normalizer. ValueError unless it is positive and finite."""
     if not 0 < loss_normalizer < float("inf"):
         got = f"got {loss_normalizer}; try the number of target tokens"
-        raise ValueError(f"loss: expected a normalizer above 0; {got}")
+        raise ValueError(f"loss: expected a finite normalizer above 0; {got}")
     return loss_normalizer
 
 

@@ -161,7 +161,7 @@ class Transformer(SequenceModel):
             rows = spec.q_packing.shape[0] if spec.q_packing else len(tgt_ids)
             n_sources = spec.kv_packing.shape[0] if spec.kv_packing else len(memory)
             if rows != n_sources:
-                raise ValueError(f"target ids: expected {n_sources} rows, one for each source; got {rows}")
+                raise ValueError(f"target ids: expected {n_sources} rows, one per source; got {rows}")
         start = state.length if state else spec.q_packing or 0
         x = self.target_positions.embed(self.embedding, tgt_ids, start, self.dropout)
         for i, layer in enumerate(self.decoder):

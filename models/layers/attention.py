@@ -15,11 +15,11 @@ class Attention(Module):
     Args:
         d_model: width D of inputs and outputs.
         n_heads: number H of heads.
-        d_k, d_v: widths of the queries and keys, and of the values, of a head. Default: D / H.
+        d_k, d_v: widths, per head, of the queries and keys, and of the values. Default: D / H.
         bias: whether the projections have biases. Default False.
         dropout: rate on the attention weights. Default 0.
         rotary_base: rotate queries and keys by their positions, with this base. Default None: no rotation.
-        gain: of the Xavier initialization of W^Q, W^K and W^V. Default 1.
+        gain: the gain of the Xavier initialization of W^Q, W^K and W^V. Default 1.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Attention(Module):
         self.dropout = Dropout(dropout)
 
     def make_projections(self, d_model: int, keys: int, values: int, **options: Any) -> None:
-        """Create the projections to queries, keys and values; `keys`, `values`: widths of all heads together."""
+        """Create the projections to queries, keys and values; `keys`, `values`: total widths over all heads."""
         raise NotImplementedError
 
     def options(self, spec: npx.AttentionSpec) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class Attention(Module):
         return {"spec": spec._replace(rotary_base=self.rotary_base), "drop": self.dropout.draw()}
 
     def attend(self, x: Tensor, q: npx.Array, k: npx.Array, v: npx.Array, options: dict[str, Any]) -> Tensor:
-        """Return the attention of arrays (B, T, H, d), without a graph, in the shape (B, T, H d_v) for x (B, T, D)."""
+        """Attend with arrays (B, T, H, d), without a graph; return a Tensor (B, T, H d_v) for x (B, T, D)."""
         return Tensor(npx.attention(q, k, v, **options)[0].reshape(*x.shape[:2], self.n_heads * self.d_v))
 
 
@@ -67,7 +67,7 @@ class SelfAttention(Attention):
     ) -> Tensor:
         """Attend within x (B, T, D), or packed (N, D).
 
-        spec: mask, bias and packing. cache: the positions before x, to which those of x are appended.
+        spec: mask, bias and packing. cache: the keys and values of earlier positions; those of x are appended.
         """
         qkv, options = self.query_key_value(x), self.options(spec)
         if cache is None:
@@ -115,11 +115,12 @@ class CrossAttention(Attention):
         q, options = self.query(x), self.options(spec)
         if cache is None:
             kv = self.key_value(memory)  # (B, S, H (d_k + d_v))
-            recompute = q.recompute, kv.recompute  # keys and values of N layers would take 2 N times the memory's size
+            # saved keys and values of N layers would take 2 N times as much as `memory`
+            recompute = q.recompute, kv.recompute
             y = neural.cross_attention(q, kv, self.n_heads, self.d_k, recompute=recompute, **options)  # (B, T, H d_v)
         else:
             rows = len(cache.keys)
-            rows_each = len(x) * x.shape[1] // max(1, rows)  # treated as positions
+            rows_each = len(x) * x.shape[1] // max(1, rows)  # the rows of one source count as positions
             queries = q.data.reshape(rows, rows_each, self.n_heads, self.d_k)
             y = self.attend(x, queries, cache.keys, cache.values, options)
         return self.output(y)

@@ -77,7 +77,7 @@ def check_search(
 def check_integer(name: str, value: Any, minimum: int) -> None:
     """Raise ValueError, naming the option, unless `value` is an integer (2.0 is not) of at least `minimum`."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < minimum:
-        raise ValueError(f"{name}: expected a whole number of at least {minimum}; got {value!r}")
+        raise ValueError(f"{name}: expected a whole number >= {minimum}; got {value!r}")
 
 
 def top_continuations(logits: npx.Array, k: int, config: Any, position: int) -> tuple[npx.Array, npx.Array]:

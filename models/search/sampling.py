@@ -90,6 +90,6 @@ def check_sampling(
         if name != "window" or value is not None:
             check_integer(name, value, minimum)
     if not 0 <= temperature < float("inf"):
-        raise ValueError(f"temperature: expected a number of at least 0; got {temperature}; try 1.0")
+        raise ValueError(f"temperature: expected a nonnegative number; got {temperature}; try 1.0")
     if not 0 < top_p <= 1:
         raise ValueError(f"top_p: expected a probability above 0 and at most 1; got {top_p}; try 0.95")

@@ -58,7 +58,7 @@ def small_blocks(rows: int | None = 1, threads: int = 2) -> Iterator[None]:
     """
     global _forced_rows, _forced_threads
     if min(1 if rows is None else rows, threads) < 1:
-        raise ValueError(f"small_blocks: expected rows and threads of at least 1; got {rows} and {threads}")
+        raise ValueError(f"small_blocks: expected at least 1 row and 1 thread; got {rows} and {threads}")
     before = _forced_rows, _forced_threads
     _forced_rows, _forced_threads = rows, threads
     try:

@@ -7,9 +7,9 @@ A task is a generator that starts MPI requests and yields each one to wait for i
         yield comm.Iallgather(np.array([7]), sizes)     # resumes when the request is complete
         return sizes
 
-A single calling thread needs no multi-threaded MPI, whose locks are a common source of bugs. It never blocks in MPI,
-which would occupy a core: it polls the request and sleeps in between, so that a waiting rank leaves its core to others,
-and heartbeats are sent whatever the rank computes or waits for.
+With a single calling thread no multi-threaded MPI is needed, whose locks are a common source of bugs. It never blocks
+in MPI, which would occupy a core: it polls the request and sleeps in between, so that a waiting rank leaves its core
+to others, and heartbeats are sent no matter what the rank is computing or waiting for.
 """
 
 import os
@@ -43,7 +43,7 @@ class Task:
         self.done = threading.Event()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the task, for `seconds` at most, and return whether it is done; raises the task's error."""
+        """Wait at most `seconds` for the task and return whether it is done; raise the task's error, if any."""
         done = self.done.wait(seconds)  # a signal handler may interrupt this
         if self.error is not None:
             raise self.error
@@ -66,10 +66,10 @@ class Task:
 
 
 class CommThread:
-    """The communication thread. It calls `on_abort(status)` once if the run is to be aborted."""
+    """The communication thread. It calls `on_abort(status)` once if the run must be aborted."""
 
     def __init__(self, on_abort: Callable[[int], None]) -> None:
-        # Queues run concurrently, the tasks within a queue in order.
+        # Queues run concurrently; the tasks within a queue run in order.
         self.queues: dict[str, deque[Task]] = {"collectives": deque(), "shutdown": deque()}
         self.n_collectives = 0  # collectives started so far
         self.heartbeat: Heartbeat | None = None

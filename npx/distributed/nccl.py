@@ -53,7 +53,7 @@ class NcclCollectives:
         self._waits.append((wait_began, done))
 
     def wait_seconds(self) -> float:
-        """Return the seconds that streams have waited for collectives, counting the waits that have ended."""
+        """Return the seconds that streams have waited for collectives, counting only completed waits."""
         while self._waits and all(event.done for event in self._waits[0]):
             milliseconds = self.cupy.cuda.get_elapsed_time(*self._waits.pop(0))
             self._wait_seconds += max(0.0, milliseconds) / 1000

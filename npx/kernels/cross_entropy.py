@@ -170,7 +170,7 @@ def logits_to_gradient(z: Array, targets: Array, smoothing: LabelSmoothing, grad
 def cross_entropy_numpy(
     logits: Array, targets: Array, smoothing: LabelSmoothing = NO_SMOOTHING, grad: bool = True
 ) -> Output:
-    """Copy the rows whose target is not padding, and replace the copies by their gradients in place."""
+    """Copy the rows whose target is not padding, and replace the copies with their gradients in place."""
     real = np.flatnonzero(targets != smoothing.pad_id)
     z, targets_of_real = logits[real], targets[real]
 

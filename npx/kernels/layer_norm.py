@@ -13,7 +13,8 @@ from npx.kernels.dropout import Drop, launch_arguments
 
 @kernel
 def layer_norm(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> tuple[Array, tuple[Array, ...]]:
-    """y = gamma * xhat + beta with xhat = (x - mean) * rstd, rstd = 1 / sqrt(var + eps), var the biased variance.
+    """y = gamma * xhat + beta with xhat = (x - mean) * rstd, rstd = 1 / sqrt(var + eps), where var is the biased
+    variance.
 
     x (..., D); gamma, beta (D,). Saved: gamma, xhat (..., D), rstd (..., 1).
     """
@@ -32,7 +33,7 @@ def layer_norm_grad(
 ) -> Any:
     """Gradients (gx, ggamma, gbeta) of `layer_norm`. g, xhat (..., D); gamma (D,); rstd (..., 1).
 
-    accumulate_into: arrays that ggamma and gbeta are added to, where not None.
+    accumulate_into: arrays to which ggamma and gbeta are added, where not None.
 
     With h = g * gamma: gx = rstd * (h - mean(h) - xhat * mean(h * xhat)), where the two means come from the dependence
     of the mean and of the variance on every x_i. ggamma = sum g * xhat and gbeta = sum g over all rows.
@@ -46,11 +47,13 @@ def layer_norm_grad(
 
 
 def check_rows(x: Array, residual: Array | None = None) -> None:
-    """Raise ValueError unless x is of a floating-point dtype and the residual has its shape."""
+    """Raise ValueError unless x has a floating-point dtype and the residual has the shape of x."""
     if x.dtype.kind in "iub":
-        raise ValueError(f"norm: expected x of a floating-point dtype; got {x.dtype}; try x.astype('float32')")
+        raise ValueError(
+            f"layer_norm: expected x to have a floating-point dtype; got {x.dtype}; try x.astype('float32')"
+        )
     if residual is not None and residual.shape != x.shape:
-        raise ValueError(f"norm: expected a residual of x's shape {x.shape}; got {residual.shape}")
+        raise ValueError(f"layer_norm: expected a residual of shape {x.shape}, like x; got {residual.shape}")
 
 
 def norm_rows(z: Array, gamma: Array, beta: Array, eps: float, y: Array, rstd: Array) -> None:
@@ -90,7 +93,7 @@ def column_sums(g: Array) -> Array:
 
 @layer_norm.fast("numpy", "float32", "float64")
 def layer_norm_numpy(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Output:
-    """`residual_norm_numpy` without residual and dropout."""
+    """`residual_norm_numpy` without a residual or dropout."""
     return residual_norm_numpy(x, None, gamma, beta, None, eps)
 
 
@@ -103,10 +106,10 @@ def layer_norm_grad_numpy(g: Array, *saved: Any, **options: Any) -> tuple[Array,
 def residual_norm_numpy(
     x: Array, residual: Array | None, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
 ) -> Output:
-    """layer_norm(residual + dropout(x)), one block of rows at a time; without `residual` it counts as 0.
+    """layer_norm(residual + dropout(x)), one block of rows at a time; a `residual` of None counts as 0.
 
     Saves y, which the next operation saves anyway, instead of xhat = (y - beta) / gamma. Columns from which xhat cannot
-    be recovered accurately save xhat. The dropout mask is saved with one bit per value.
+    be recovered accurately save xhat. The dropout mask is saved as one bit per value.
     """
     check_rows(x, residual)
     y, rstd = np.empty(x.shape, x.dtype), np.empty((*x.shape[:-1], 1), x.dtype)
@@ -153,7 +156,7 @@ def residual_norm_grad_numpy(
     keep: Array | None,
     accumulate_into: GradientTargets = NO_TARGETS,
 ) -> tuple[Array, ...]:
-    """Gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_numpy`; sums follow the order of the blocks."""
+    """Gradients (gx, gresidual, ggamma, gbeta) of `residual_norm_numpy`; blocks are summed in a fixed order."""
     gresidual, d = np.empty(g.shape, g.dtype), g.shape[-1]
     gx = gresidual if keep is None else np.empty(g.shape, g.dtype)
     if not g.size:
@@ -179,7 +182,7 @@ def residual_norm_grad_numpy(
 
 
 def as_rows(x: Array | None) -> Any:
-    """Reshape x (..., D), which is not empty, to (N, D)."""
+    """Reshape a non-empty x (..., D) to (N, D); None stays None."""
     return None if x is None else x.reshape(-1, x.shape[-1])
 
 
@@ -190,7 +193,7 @@ PARTIAL_SUMS = 264  # blocks that sum the gradients of gamma and beta: two per m
 
 @layer_norm.fast("cupy", "float32", "float16", "bfloat16")
 def layer_norm_cuda(x: Array, gamma: Array, beta: Array, eps: float = 1e-6) -> Output:
-    """`residual_norm_cuda` without residual and dropout."""
+    """`residual_norm_cuda` without a residual or dropout."""
     return residual_norm_cuda(x, None, gamma, beta, None, eps)
 
 
@@ -203,9 +206,9 @@ def layer_norm_grad_cuda(g: Array, *saved: Any, **options: Any) -> tuple[Array, 
 def residual_norm_cuda(
     x: Array, residual: Array | None, gamma: Array, beta: Array, drop: Drop | None = None, eps: float = 1e-6
 ) -> Output:
-    """layer_norm(residual + dropout(x)); without `residual` it counts as 0. One warp reads and writes each row once.
+    """layer_norm(residual + dropout(x)); a `residual` of None counts as 0. One warp reads and writes each row once.
 
-    Saved: gamma, xhat, rstd (N,), always float32, and `drop`; the gradient generates the mask again.
+    Saved: gamma, xhat, rstd (N,), always float32, and `drop`; the gradient regenerates the mask.
     """
     check_rows(x, residual)
     xp = array_module(x)
@@ -246,7 +249,8 @@ def row_shape(x: Array) -> tuple[int, int, int, dict[str, Any]]:
 
 
 def sum_columns_cuda(partial: Array, dtype: Any, accumulate_into: GradientTargets) -> list[Array]:
-    """Sum the rows of `partial` (n, D), float32, and split the sums into one equal part per target: one or two.
+    """Sum the rows of `partial` (n, D), float32, and split the sums into equal parts, one for each of the one or two
+    targets.
 
     The sums are added to the targets if all of them are float32 arrays; otherwise new arrays of `dtype` are returned.
     """

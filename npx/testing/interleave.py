@@ -1,4 +1,4 @@
-"""Interleaved threads, so that data they must not share fails at once instead of once in a thousand runs.
+"""Interleaved threads, so that accidental sharing of data fails at once instead of once in a thousand runs.
 
 Two blocks that are small enough for a test are finished before a second thread has woken up, so a scratch array that
 both use would go unnoticed. Here the first block of each thread waits for the others, and every thread hands over to

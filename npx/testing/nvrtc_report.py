@@ -75,7 +75,7 @@ def load_nvrtc() -> ctypes.CDLL:
         except OSError:
             continue
     raise CompileError(
-        "nvrtc: expected libnvrtc to compile CUDA kernels; got no such library; try pip install nvidia-cuda-nvrtc"
+        "nvrtc: expected libnvrtc, which compiles CUDA kernels; found none; try pip install nvidia-cuda-nvrtc"
     )
 
 

@@ -214,7 +214,9 @@ def test_a_norm_of_integers_raises(kind):
         lambda: rms_norm(x, gain),
     )
     for call in calls:
-        with pytest.raises(ValueError, match=f"norm: expected x of a floating-point dtype; got {kind}; try x.astype"):
+        with pytest.raises(
+            ValueError, match=f"layer_norm: expected x to have a floating-point dtype; got {kind}; try x.astype"
+        ):
             call()
 
 

@@ -1,4 +1,4 @@
-"""Modules (models/module.py, parameters.py): parameter names, state, modes, and the flat buffer."""
+"""Modules (models/module.py, parameters.py): parameter names, state, training modes, and the flat buffer."""
 
 import copy
 import pickle
@@ -161,7 +161,7 @@ def test_a_flat_buffer_has_one_dtype():
 
 
 def test_parameters_lie_in_one_buffer_at_a_time():
-    """A new buffer is possible once the first has been deleted."""
+    """A new buffer can be created once the first has been deleted."""
     tree = Tree()
     flat = FlatParameters(tree)
     with pytest.raises(ValueError, match="outside of any buffer; got scale and 7 more; try passing on"):
@@ -177,7 +177,7 @@ def test_parameters_lie_in_one_buffer_at_a_time():
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
 def test_a_copy_has_its_own_weights_and_is_trainable(copied):
-    """A FlatParameters or an Adam cannot be copied without its module."""
+    """Neither a FlatParameters nor an Adam can be copied without its module."""
     tree = Tree()
     flat = FlatParameters(tree)
     other, before = copied(tree), copied(tree).state_dict()

@@ -35,7 +35,7 @@ def operations_seen_by(observer):
 
 
 OBSERVER = CountingObserver()
-BLOCKS = {  # a block, and a condition that holds within it and not outside
+BLOCKS = {  # a block, and a condition that holds only within it
     "no_grad": (no_grad, lambda: not is_grad_enabled()),
     "observing": (lambda: observing(OBSERVER), lambda: operations_seen_by(OBSERVER) == 1),
     "keyed": (lambda: npx.keyed(1, 2), lambda: npx.next_key() == (1, 2, 0)),
@@ -90,7 +90,7 @@ def test_a_block_applies_to_its_thread_and_its_workers(name, monkeypatch):
 
 
 def test_concurrent_trainings_and_translations_equal_sequential_ones():
-    """Bit for bit, with dropout."""
+    """The results are equal bit for bit, even with dropout."""
     shape = TransformerConfig(vocab_size=20, d_model=16, d_ff=32, n_heads=2, n_layers=2, dropout=0.3)
 
     def trained(seed):

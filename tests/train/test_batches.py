@@ -1,4 +1,4 @@
-"""Reading of lines, preparation of token arrays, and batches: their laws and error messages."""
+"""Reading of lines, preparation of token arrays, and batches: their invariants and error messages."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_a_preparation_killed_between_renames_is_incomplete(tmp_path, monkeypatc
         patch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
         with pytest.raises(Killed):
             prepare(src, tgt, LetterTokenizer(), tmp_path / "out")
-    if renames > 1:  # the first is left-out, which is the same for both texts
+    if renames > 1:  # the first rename is of `left-out`, which is the same for both texts
         with pytest.raises(UserError, match="expected prepared data"):
             Corpus.open(tmp_path / "out")
     else:  # all files are unchanged

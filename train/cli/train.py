@@ -1,4 +1,4 @@
-"""`train`: train a model from a configuration. Its options for texts are the [data] keys that the tasks declare."""
+"""`train`: train a model from a configuration. Its text options are the [data] keys that the tasks declare."""
 
 import inspect
 import re
@@ -19,7 +19,7 @@ from train.tasks import TASKS
 
 
 def with_task_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the **texts of a command by one option per [data] key of each task, after its first two parameters."""
+    """Replace a command's **texts with one option per [data] key of each task, after its first two parameters."""
     parameters = list(inspect.signature(command).parameters.values())
     by_name = {p.name: p for p in (*parameters[:2], *task_options(), *parameters[2:-1])}
     command.__signature__ = inspect.Signature(list(by_name.values()))  # type: ignore[attr-defined]
@@ -27,7 +27,7 @@ def with_task_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def task_options() -> Iterator[inspect.Parameter]:
-    """Yield an option for each key of each task; its help is the key's up to the first punctuation mark."""
+    """Yield an option for each key of each task; its help is the key's, up to the first colon, semicolon or period."""
     from models.fields import range_of
 
     for f in (f for task in TASKS.values() for f in fields(task.keys)):
@@ -40,7 +40,7 @@ def task_options() -> Iterator[inspect.Parameter]:
 @app.command(
     help="Train a model. " + " ".join(str(task.keys.__doc__) for task in TASKS.values()),
     epilog="[b]npx-transformer info base --config[/b] prints every key of CONFIG with its meaning. Ctrl-C finishes the"
-    " step and writes a checkpoint; --resume continues bit for bit.",
+    " step and writes a checkpoint; --resume continues with bit-identical results.",
 )
 @with_task_options
 def train(
@@ -59,7 +59,9 @@ def train(
     ] = False,
     max_hours: Annotated[
         float,
-        number_option(float, "[0, 1e6]", metavar="H", help="Write a checkpoint and stop within H hours; 0: no limit."),
+        number_option(
+            float, "[0, 1e6]", metavar="H", help="Write a checkpoint and stop within H hours; 0 means no limit."
+        ),
     ] = 0.0,
     debug: Annotated[
         str | None,
@@ -106,7 +108,9 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool)
             raise UserError(f"{out}: expected a run folder to resume; got {describe_path(out)}; try without --resume")
         raise UserError(f"{out}: missing config.toml; try giving CONFIG.toml as well")
     if config is None and not resume:
-        raise UserError("train: missing CONFIG.toml or preset; try npx-transformer train base --out RUN")
+        raise UserError(
+            "train: expected CONFIG.toml or a preset; got neither; try npx-transformer train base --out RUN"
+        )
     if config is not None and config in PRESETS and not Path(config).exists():
         return RunConfig.from_dict({"model": {"preset": config}}, changes, source=config)
     return RunConfig.load(run_file if config is None else config, changes)

@@ -63,7 +63,7 @@ class StepEstimate(NamedTuple):
 
 
 def buckets_seconds(size: float, count: float, gpus: int, link: Link) -> float:
-    """Return the seconds to scatter or to gather `count` buckets with a total of `size` bytes."""
+    """Return the seconds needed to scatter or gather `count` buckets totaling `size` bytes."""
     return (gpus - 1) / gpus * size / link.bandwidth + link.latency * count if gpus > 1 else 0.0
 
 

@@ -29,9 +29,9 @@ OPTIONAL = {"loss_scale": LossScale.SCHEMA, "micro_batches": Range(int, "[1, 1e9
 
 
 class Checkpointer:
-    """Writes and restores the checkpoints of a training.
+    """Writes and restores the checkpoints of a training run.
 
-    All ranks call every method; rank 0 writes. `newest` is the newest checkpoint, `skipped` has a message for each
+    All ranks call every method; rank 0 writes. `newest` is the newest checkpoint, `skipped` holds a message for each
     damaged checkpoint that `restore` skipped.
     """
 
@@ -72,7 +72,7 @@ class Checkpointer:
     def is_scheduled(self, state: RunState) -> bool:
         """Return whether a checkpoint is due after this step.
 
-        train.checkpoint_minutes counts the time in updates, which continues across interruptions.
+        train.checkpoint_minutes counts only time spent in updates, accumulated across interruptions.
         """
         t = self.config.train
         if t.checkpoint_minutes:
@@ -97,7 +97,7 @@ class Checkpointer:
             if required:
                 raise
             self.retry_time = time.monotonic() + RETRY
-            self.report.write_line(f"{error.problem}; training continues; the next attempt is in {RETRY} s")
+            self.report.write_line(f"{error.problem}; training continues; trying again in {RETRY} s")
 
     def save_best(self, state: RunState) -> None:
         """Write checkpoints/best, the weights of the best validation. A failed write is only reported."""
@@ -135,7 +135,7 @@ class Checkpointer:
     # ---- resuming
 
     def restore(self, stream: Stream) -> RunState:
-        """Restore the newest undamaged checkpoint and return its state; a new state if the run has none.
+        """Restore the newest undamaged checkpoint and return its state; a new state if there is none.
 
         Raises UserError if the checkpoint does not fit the model, tokenizer, text, configuration or number of ranks.
         """
@@ -149,12 +149,14 @@ class Checkpointer:
             state = self._load(checkpoint, stream)
         except (KeyError, TypeError, ValueError) as error:
             got = one_line(error)
-            raise UserError(f"{path}: expected a checkpoint of this run; got '{got}'; try an older one") from None
+            raise UserError(
+                f"{path}: expected a checkpoint of this run; got '{got}'; try an older checkpoint"
+            ) from None
         self.newest, self.newest_seconds = path, state.seconds
         self.micro_batches = checkpoint.state.get("micro_batches", self.config.train.accumulate)
         if self.micro_batches < self.world.size:
             raise UserError(
-                f"resume: expected at most {self.micro_batches} ranks, one per micro-batch of an update of {path}; "
+                f"resume: expected at most {self.micro_batches} ranks, one per micro-batch of an update in {path}; "
                 f"got {self.world.size}; try mpirun -n {self.micro_batches}"
             )
         return state
@@ -170,7 +172,8 @@ class Checkpointer:
                 )
         if state.get("text_sha256") != self.corpus.digest:
             raise UserError(
-                f"resume: expected the training text of {path}; got another one (by SHA-256); try its files, or a "
+                f"resume: expected the training text of {path}; got a text with another SHA-256; try the "
+                f"original files, or a "
                 "new --out"
             )
 

@@ -38,9 +38,9 @@ def train(
 ) -> Summary:
     """Train a model from a configuration: tokenizer, token arrays, model, `Trainer.run`.
 
-    The tokenizer is trained on the training text only. Configuration and files are checked before anything is written,
-    and a failure before the first update removes a new folder again. With several ranks (npx.distributed) all call this
-    with equal arguments and a folder that all can access; rank 0 writes.
+    The tokenizer is trained on the training text only. Configuration and files are checked before anything is
+    written, and a newly created folder is removed if training fails before the first update. With several ranks
+    (npx.distributed) all call this with equal arguments and a folder that all can access; rank 0 writes.
 
     Args:
         config: The configuration of the run.

@@ -1,8 +1,9 @@
 """Scores of translations: several BLEU variants, chrF and TER, each with its sacreBLEU signature.
 
 BLEU variants differ by several points because they tokenize the text differently before counting n-grams, so a score
-is meaningless without its signature. sacreBLEU (Post 2018) counts; on the same words it agrees with multi-bleu.perl if
-n-grams of every order match. `score_report` returns the scores as JSON and `print_report` prints them.
+is meaningless without its signature. sacreBLEU (Post, 2018) does the counting; on the same words it agrees with
+multi-bleu.perl if n-grams of every order match. `score_report` returns the scores as JSON and `print_report` prints
+them.
 """
 
 import re
@@ -42,7 +43,7 @@ BLEUS = {
         "BLEU split compounds", "none", False, True, "text tokenized by Moses; the paper's 27.3 and 28.4 EN-DE"
     ),
     "bleu_compound_13a": Variant(
-        "BLEU split compounds, 13a", "13a", False, True, "plain text; closest to the paper's without Moses"
+        "BLEU split compounds, 13a", "13a", False, True, "plain text; closest to the paper's BLEU without Moses"
     ),
 }
 OTHER_METRICS = {
@@ -59,14 +60,14 @@ _COMPOUND = re.compile(r"(\S)-(\S)", re.ASCII)
 def split_compounds(text: str) -> str:
     """Split words at hyphens: "rich-text" -> "rich ##AT##-##AT## text".
 
-    This is the last step of the paper's EN-DE evaluation (tensor2tensor's get_ende_bleu.sh, which follows the data of
+    This is the last step of the paper's EN-DE evaluation (tensor2tensor's get_ende_bleu.sh, which matches the data of
     GNMT and Stanford). As in that script, matches do not overlap: "a-b-c" is split once.
     """
     return _COMPOUND.sub(r"\1 ##AT##-##AT## \2", text)
 
 
 class Measure(NamedTuple):
-    """A score: name, use, sacreBLEU metric and preprocessing."""
+    """How to compute one score: name, use, sacreBLEU metric and preprocessing."""
 
     name: str
     use: str
@@ -84,7 +85,7 @@ class Measure(NamedTuple):
 
 
 def bleu_measure(variant: Variant) -> Measure:
-    """Return the score of a BLEU variant."""
+    """Return the Measure of a BLEU variant."""
     if not variant.compounds:
         metric = BLEU(tokenize=variant.tokenize, lowercase=variant.lowercase, force=True)
         return Measure(variant.name, variant.use, metric)
@@ -95,7 +96,7 @@ def bleu_measure(variant: Variant) -> Measure:
 
 
 def measures(ter: bool = True) -> Iterator[tuple[str, Measure]]:
-    """Yield (key, score) for every score."""
+    """Yield (key, Measure) for every score."""
     yield from ((key, bleu_measure(variant)) for key, variant in BLEUS.items())
     for key, (make, name, use) in OTHER_METRICS.items():
         if key != "ter" or ter:
@@ -141,7 +142,7 @@ def confidence_interval(mean: Any, half_width: Any) -> dict[str, float]:
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], variant: Variant) -> dict[str, Any]:
-    """Return one BLEU of a corpus: score, signature, precisions (%), brevity penalty, lengths (words)."""
+    """Return one BLEU row for a corpus: score, signature, precisions (%), brevity penalty, lengths (words)."""
     try:
         return score_measure(bleu_measure(variant), hypotheses, references)
     finally:  # sacreBLEU caches 65,536 lines per tokenizer, a waste of memory in a long training
@@ -163,7 +164,7 @@ def score_report(
 
     Args:
         hypotheses: translations to score, one per line.
-        references: reference translations, equally many.
+        references: reference translations, one for each hypothesis.
         ter: include TER, which takes most of the time.
         bootstrap: number of bootstrap resamples of the lines; each score then has the "mean" over the samples and the
             half width of its 95 % interval as "confidence" (Koehn, 2004). 0 computes no intervals.
@@ -171,7 +172,7 @@ def score_report(
             its "p_value" in a paired bootstrap test: the probability of a difference this large between systems of
             equal quality. Uses 1,000 samples unless `bootstrap` is given.
 
-    Raises UserError for different numbers of lines and for empty texts.
+    Raises UserError if the numbers of lines differ or the texts are empty.
     """
     _check_lines(hypotheses, references)
     if baseline is not None:
@@ -218,7 +219,7 @@ def format_score(row: dict[str, Any]) -> str:
 
 
 def print_report(report: dict[str, Any], console: Console | None = None) -> None:
-    """Print the report as a table, followed by the use and the signature of each score on lines of their own."""
+    """Print the report as a table, followed by each score's use and signature on separate lines."""
     console = console or Console(width=WIDTH)  # a narrow terminal wraps the table instead of truncating numbers
     table = Table(box=None, title=f"lines: {report['lines']:,}", title_justify="left", pad_edge=False)
     scores = report["scores"].values()

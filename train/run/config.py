@@ -78,7 +78,7 @@ class RunConfig:
         if not os.path.exists(path):
             path = str(path) or "''"
             advice = f"a preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
-            raise UserError(f"{path}: expected a configuration file; the file does not exist; try {advice}")
+            raise UserError(f"{path}: expected a configuration file; got no such file; try {advice}")
         with open_for_reading(path, "a configuration file") as file:
             raw = file.read()
         try:

@@ -82,7 +82,7 @@ def _acquire(lock: Path) -> int:
                 if not dead or time.monotonic() > deadline:
                     raise UserError(
                         f"{lock.parent}: expected an unlocked run folder; got one in use by {holder}; "
-                        "try again when it has ended, or another folder"
+                        "try again when it has finished, or use another folder"
                     )
                 time.sleep(0.02)
         except BaseException:

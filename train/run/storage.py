@@ -2,8 +2,8 @@
 
 state.json holds, for each .safetensors file, its size in bytes and the SHA-256 of every array (with name, dtype and
 shape), and its own SHA-256. Each .safetensors repeats the identity of its checkpoint, so files that were swapped
-between checkpoints are detected. Format 1 (version 0.2.0 and earlier) has the SHA-256 of whole files and no seal; it
-is still read.
+between checkpoints are detected. Format 1 (version 0.2.0 and earlier) has the SHA-256 of whole files, and none of its
+own; it is still read.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from train.files import (
 )
 from train.run.replace import hidden_name, replace_folder
 
-FORMATS = 1, 2  # of state.json; the last one is written
+FORMATS = 1, 2  # of state.json that can be read; the last is the one written
 STATE = "state.json"
 IDENTITY = ("step", "model", "tokenizer_digest")  # keys of the state that each .safetensors repeats
 STEP = Range(int, "[0, 1000000000]")
@@ -59,7 +59,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     if state["format"] not in FORMATS:
         raise UserError(
             f"{file}: expected checkpoint format {' or '.join(map(str, FORMATS))}; got {state['format']}; "
-            "try the version that wrote it"
+            "try the npx-transformer version that wrote it"
         )
     if state["format"] > 1 and is_seal_broken(state):
         raise damaged_error(file, "a state that matches its SHA-256; got a changed one")
@@ -73,7 +73,7 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
     try:
         listed = state["files"].get(file.name)
         if listed is None or schema_error(listed, FILE):
-            raise damaged_error(file, f"an entry for this file in {STATE}; got no entry")
+            raise damaged_error(file, f"a valid entry for this file in {STATE}; got none")
         with open_for_reading(file, "a checkpoint's arrays", attempt=REMEDY) as raw:
             if (size := os.fstat(raw.fileno()).st_size) != listed["bytes"]:
                 raise damaged_error(file, f"{listed['bytes']:,} bytes; got {size:,}")
@@ -114,7 +114,7 @@ def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], sta
             listed = {}
             for name, arrays in files.items():
                 file = f"{partial}/{name}"
-                # safetensors assumes C order.
+                # save_file writes the buffer as if it were in C order.
                 in_order = {key: np.asarray(npx.to_host(array), order="C") for key, array in arrays.items()}
                 for key, array in in_order.items():
                     if not np.isfinite(array).all():
@@ -142,6 +142,6 @@ def _array_digest(name: str, array: npx.Array) -> str:
 
 
 def damaged_error(file: Path, problem: str) -> DamagedCheckpoint:
-    """Return the error for a file of a checkpoint folder; `problem` is what was expected and what was read."""
+    """Return the error for a file of a checkpoint folder; `problem` reads \"X; got Y\"."""
     remedy = "averaging again" if file.parent.name == "averaged" else REMEDY
     return DamagedCheckpoint(f"{file}: damaged checkpoint: expected {problem}; try {remedy}")

@@ -22,7 +22,7 @@ SINGLE_PROCESS = World()
 MAX_LISTED = 100  # pairs of a batch that a message lists
 WINDOW = 1024  # lines read, sorted by length and searched before the first of them is yielded
 CHARACTERS_PER_TOKEN = 16  # characters read per token of a batch: about four batches per window
-MIN_TOKENS = 16  # minimum cost of a sentence with a beam of 4: the probabilities (beam, V) outweigh a short source
+MIN_TOKENS = 16  # minimum cost of a sentence, for a beam of 4: probabilities (beam, V) cost more than a short source
 
 
 class Pairs(Task[Corpus, Batch]):
@@ -46,7 +46,7 @@ class Pairs(Task[Corpus, Batch]):
         numbers = corpus.line_numbers(examples)
         n_more = len(numbers) - MAX_LISTED
         listed = ", ".join(map(str, numbers[:MAX_LISTED])) + (f" and {n_more} more" if n_more > 0 else "")
-        return f"pairs {listed} of the text, counted from 1"
+        return f"pairs {listed} of the text (numbered from 1)"
 
 
 def search_lines(
@@ -68,10 +68,10 @@ def search_lines(
     Args:
         model: a sequence-to-sequence model, in eval mode.
         tokenizer: its tokenizer.
-        lines: input text; None marks a pause of the input.
+        lines: input text; None marks a pause in the input.
         batch_tokens: maximum source tokens per batch, padding included; a single sentence may exceed it.
         max_length: longer lines (in tokens, EOS included) are truncated and reported to `on_warning`.
-        window: maximum number of lines that are read before they are sorted by length and searched. A window also ends
+        window: maximum number of lines to read before they are sorted by length and searched. A window also ends
             after about four batches and at a pause.
         on_progress: called after every batch with the number of lines it has finished.
         on_warning: called with a message; defaults to Python's warnings.
@@ -148,9 +148,10 @@ def _encode(
 
 
 def length_batches(lengths: Sequence[int], batch_tokens: int, min_tokens: int = MIN_TOKENS) -> Iterator[list[int]]:
-    """Divide the indices of `lengths` (tokens) into batches of similar length, longest first.
+    """Divide the indices of `lengths` (in tokens) into batches of similar length, longest first.
 
-    A batch of n sentences costs n times its longest (at least `min_tokens`); this is at most `batch_tokens`, or n = 1.
+    A batch of n sentences costs n times its longest length (at least `min_tokens`): at most `batch_tokens` unless n =
+    1.
     """
     batch: list[int] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -172,7 +173,7 @@ def pad_sources(sources: Sequence[Sequence[int]], config: Any) -> npx.Array:
 
 
 def format_hypotheses(hypotheses: Sequence[tuple[str, float]], index: int, n_best: int = 1) -> str:
-    """Format the output for line `index` (from 0), without a final line end.
+    """Format the output for line `index` (from 0), without a trailing newline.
 
     This is the best text, or for n_best > 1 lines `index ||| text ||| score` as Moses writes them.
     """

@@ -1,6 +1,7 @@
 """Batches of sentence pairs of similar length, in an order determined by (seed, epoch) (section 5.1).
 
-`Batches` divides one epoch into batches; `Stream` yields the batches of successive epochs and can build them ahead.
+`Batches` divides one epoch into batches; `Stream` yields the batches of successive epochs and can build them ahead of
+time.
 """
 
 from collections.abc import Iterable, Iterator

@@ -166,7 +166,7 @@ class Corpus:
         out_dir = Path(out_dir)
         meta = read_prepared(out_dir, _file_sizes, {}, format=FORMAT)
         if meta is None:
-            raise UserError(f"{out_dir}: prepared data is missing or damaged; try preparing it again")
+            raise UserError(f"{out_dir}: expected prepared data; got missing or damaged files; try preparing it again")
         dtypes = [np.dtype(meta["dtype"]), np.dtype(np.int64)] * 2 + [np.dtype(np.int64)]
         arrays = [np.asarray(np.memmap(out_dir / name, dtype, "r")) for name, dtype in zip(_NAMES, dtypes, strict=True)]
         return cls(arrays[:4:2], arrays[1:4:2], special, meta, arrays[4][1:])

@@ -103,7 +103,8 @@ class Tokenizer:
         vocabulary = engine.get_vocab(with_added_tokens=True)
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise UserError(
-                f"{name}: expected each id from 0 to {len(vocabulary) - 1} once; got gaps or repeated ids; try {REMEDY}"
+                f"{name}: expected each id from 0 to {len(vocabulary) - 1} once; got missing or repeated ids; "
+                f"try {REMEDY}"
             )
         self._spec, self._name = spec, name
         self._engine = engine

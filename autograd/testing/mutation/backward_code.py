@@ -46,9 +46,10 @@ class Source:
 class Backward:
     """A function of the backward code.
 
-    result: "gradients", a tuple with one per input; "gradient", a single one; "value", an intermediate value.
-    inputs: the names of the operation's leading arguments without a default. operations: those that it belongs to.
-    root: the engine calls it, not other backward code. returned_at: the expressions that return it in raw functions.
+    result: \"gradients\": a tuple, one per input; \"gradient\": a single one; \"value\": an intermediate value.
+    inputs: the names of the operation's leading arguments without defaults. operations: those it belongs to. root:
+    whether the engine calls it, rather than other backward code. returned_at: the expressions in raw functions that
+    return it.
     """
 
     node: Function

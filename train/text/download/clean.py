@@ -31,7 +31,7 @@ class Rules:
 
 
 class Cleaner:
-    """Filters pairs by rules; `counts` has the numbers of pairs read, kept, and removed for each reason.
+    """Filters pairs by rules; `counts` holds the number of pairs read, kept, and removed for each reason.
 
     Duplicates are detected by 8-byte hashes, in a table of at most 32 bytes per different pair.
     """
