@@ -66,7 +66,7 @@ class Module:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output; subclasses must define this."""
-        raise NotImplementedError(f"{type(self).__name__}: expected a `forward` method; got none; try defining one")
+        raise NotImplementedError(f"{type(self).__name__}: missing `forward` method; try defining one")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.hook:

@@ -27,7 +27,7 @@ class NcclWorld(MpiWorld):
         has_nccl, gpus = self.gather(nccl.available), self.gather((socket.gethostname(), device.pci_bus_id))
         if not all(has_nccl):
             raise RuntimeError(
-                f"ranks: expected CuPy with NCCL support; got none on rank {has_nccl.index(False)}; "
+                f"ranks: CuPy on rank {has_nccl.index(False)} has no NCCL support; "
                 "try CuPy's installation guide, or --device cpu"
             )
         if len({*gpus}) < self.size:

@@ -40,7 +40,9 @@ def test_keyword_tensors_get_gradients():
     ],
 )
 def test_a_tensor_that_no_gradient_would_reach_raises(use):
-    with pytest.raises(TypeError, match="expected Tensors as arguments of their own; got one in .*; try passing them"):
+    with pytest.raises(
+        TypeError, match="expected each Tensor as a separate positional argument; got one in .*; try passing them"
+    ):
         use(leaf(2, 2))
 
 
@@ -57,7 +59,7 @@ def test_a_list_of_tensors_is_not_a_tensor():
 @pytest.mark.parametrize("other", [np.arange(1, 4), Tensor([1, 2, 3]), [1.0, 2.0, 3.0]], ids=repr)
 def test_operands_that_would_widen_the_result_raise(name, other):
     for operands in [(leaf(3), other), (other, leaf(3))]:
-        with pytest.raises(TypeError, match=f"{name}: expected operands of one dtype; got float32 and .* float64"):
+        with pytest.raises(TypeError, match=f"{name}: expected operands of the same dtype; got float32 and .* float64"):
             getattr(ops, name)(*operands)
 
 
@@ -106,7 +108,7 @@ def test_transpose_takes_axes_in_a_tuple():
         (lambda g: g, "got ndarray"),
         (lambda g: None, "got NoneType"),
         (lambda g: [g, g], "got list"),
-        (lambda g: (g,), "got a tuple of 1"),
+        (lambda g: (g,), "got a tuple of length 1"),
         (lambda g: (g, 1.0), "got float"),
     ],
 )
@@ -131,7 +133,9 @@ def test_a_vjp_may_omit_trailing_arguments_without_gradient():
 
 def test_embedding_rejects_added_positions_that_require_gradients():
     table, added = leaf(5, 2), leaf(3, 2)
-    with pytest.raises(RuntimeError, match="embedding: expected its vjp to return a tuple of 4.*got a tuple of 1"):
+    with pytest.raises(
+        RuntimeError, match="embedding: expected its vjp to return a tuple of length 4.*got a tuple of length 1"
+    ):
         neural.embedding(table, np.array([1, 2, 3]), 1.0, added).sum().backward()
 
 
@@ -146,7 +150,7 @@ def test_ids_outside_of_the_table_raise(ids):
         lambda: neural.cross_entropy(leaf(2, 5), ids),
         lambda: neural.linear_cross_entropy(leaf(2, 2), table, ids),
     ):
-        with pytest.raises(ValueError, match="expected (ids from 0 to 4|integer ids); got .*; try the tokenizer"):
+        with pytest.raises(ValueError, match="expected (ids from 0 to 4|integer ids); got .*; try .*tokenizer"):
             use()
 
 
@@ -177,7 +181,7 @@ def test_cross_attention_needs_equally_many_sentences():
 
 def test_a_bool_mask_as_bias_raises():
     x = leaf(1, 2, 1, 2)
-    with pytest.raises(ValueError, match=r"expected a bias of floats; got bools; try npx.mask_bias"):
+    with pytest.raises(ValueError, match=r"expected a floating-point bias; got bool; try npx.mask_bias"):
         neural.attention(x, x, x, AttentionSpec(bias=np.array([[True, False]])))
 
 
@@ -201,7 +205,10 @@ def test_the_gradient_of_a_quotient_of_tiny_numbers():
 @pytest.mark.parametrize("shape", [(3, 2, 4), (2, 1, 4), (4,)])
 def test_a_residual_of_another_shape_raises(mode, shape):
     gain = np.ones(4)
-    with npx.kernel_mode(mode), pytest.raises(ValueError, match=r"expected a residual of x's shape \(2, 3, 4\); got"):
+    with (
+        npx.kernel_mode(mode),
+        pytest.raises(ValueError, match=r"expected a residual of shape \(2, 3, 4\), like x; got"),
+    ):
         npx.dropout_residual_norm(np.ones((2, 3, 4)), np.ones(shape), gain, gain)
 
 
@@ -239,7 +246,9 @@ def test_backward_after_a_change_of_the_weights_raises(change):
         w.assign(2)
     else:
         module.load_state_dict({"weight": np.zeros(3)})
-    with pytest.raises(RuntimeError, match="expected the weights that 'multiply' was computed with.*try backward"):
+    with pytest.raises(
+        RuntimeError, match="expected unchanged weights since 'multiply' was computed.*try calling backward"
+    ):
         loss.backward()
     (w * w).sum().backward()
 

@@ -212,13 +212,13 @@ def test_a_full_window_continues_from_its_later_half(positions):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"tokens": 0}, "tokens: expected a whole number of at least 1; got 0"),
-        ({"tokens": 2.0}, "tokens: expected a whole number of at least 1; got 2.0"),
+        ({"tokens": 0}, "tokens: expected a whole number >= 1; got 0"),
+        ({"tokens": 2.0}, "tokens: expected a whole number >= 1; got 2.0"),
         ({"temperature": -1}, "temperature: expected a nonnegative number; got -1"),
-        ({"top_k": 1.5}, "top_k: expected a whole number of at least 0; got 1.5"),
+        ({"top_k": 1.5}, "top_k: expected a whole number >= 0; got 1.5"),
         ({"top_p": 0.0}, "top_p: expected a probability above 0 and at most 1; got 0.0"),
-        ({"window": 0}, "window: expected a whole number of at least 1"),
-        ({"prompts": [[3], []]}, "prompts: expected at least one token in each"),
+        ({"window": 0}, "window: expected a whole number >= 1"),
+        ({"prompts": [[3], []]}, "prompts: expected at least one token each"),
     ],
 )
 def test_invalid_arguments_are_named_in_one_line(model, change, message):

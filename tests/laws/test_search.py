@@ -252,8 +252,8 @@ def test_an_empty_batch_gives_an_empty_list():
     [
         ({"beam": 0}, "beam: expected a whole number"),
         ({"beam": 1.5}, "beam: expected a whole number"),
-        ({"beam": 2, "n_best": 3}, "n_best: expected at most beam, 2; got 3"),
-        ({"beam": 2.0}, "beam: expected a whole number of at least 1; got 2.0"),
+        ({"beam": 2, "n_best": 3}, "n_best: expected at most the beam size, 2; got 3"),
+        ({"beam": 2.0}, "beam: expected a whole number >= 1; got 2.0"),
         ({"beam": float("inf")}, "beam: expected a whole number"),
         ({"beam": True}, "beam: expected a whole number"),
         ({"n_best": 0}, "n_best: expected"),

@@ -132,7 +132,10 @@ def test_configurations_round_trip_and_presets_take_changes():
             for same, got in (({"eos_id": 0}, "0, 1, 0"), ({"eos_id": 1}, "0, 1, 1"), ({"bos_id": 0}, "0, 0, 2"))
         ),
         *(
-            (change, f"n_outputs: expected a whole number from {least}, above pad_id, bos_id, eos_id, to {V}; got {n}")
+            (
+                change,
+                f"n_outputs: expected a whole number between {least}, above pad_id, bos_id, eos_id, and {V}; got {n}",
+            )
             for change, least, n in (
                 ({"n_outputs": 5.0}, 3, 5.0),
                 ({"n_outputs": V + 1}, 3, V + 1),
@@ -151,7 +154,7 @@ def test_invalid_configurations_raise(change, message):
 def test_unknown_names_raise():
     with pytest.raises(ValueError, match="preset: expected one of base, big.*; got 'huge'"):
         TransformerConfig.preset("huge", 10)
-    with pytest.raises(ValueError, match="expected its field names; got heads"):
+    with pytest.raises(ValueError, match="expected names of fields; got heads"):
         TransformerConfig.from_dict(SMALL | {"heads": 2})
 
 
@@ -166,8 +169,8 @@ GOOD = np.array([[3, 4, EOS]])
         (GOOD[0], GOOD, "source ids: expected a 2-D array of integer ids; got 1-D int64"),
         (GOOD, GOOD.astype(float), "target ids: expected a 2-D array of integer ids; got 2-D float64"),
         (np.array([[3, PAD, EOS]]), GOOD, "source ids: expected padding (0) at the end of a row only; got row 0"),
-        (GOOD, np.repeat(GOOD, 2, axis=0), "target ids: expected 1 rows, one for each source; got 2"),
-        (np.repeat(GOOD, 3, axis=0), GOOD, "target ids: expected 3 rows, one for each source; got 1"),
+        (GOOD, np.repeat(GOOD, 2, axis=0), "target ids: expected 1 rows, one per source; got 2"),
+        (np.repeat(GOOD, 3, axis=0), GOOD, "target ids: expected 3 rows, one per source; got 1"),
     ],
 )
 def test_invalid_ids_raise(src, tgt, message):

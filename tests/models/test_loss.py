@@ -180,7 +180,7 @@ def test_attention_maps_of_a_side_to_itself(config, seed):
             assert np.allclose(weights.sum(axis=-1), 1) and np.array_equal(
                 weights == 0, np.broadcast_to(hidden, weights.shape)
             )
-    with pytest.raises(ValueError, match="attention_maps: expected kind cross, encoder, decoder; got 'self'"):
+    with pytest.raises(ValueError, match="attention_maps: expected one of cross, encoder, decoder; got 'self'"):
         model.attention_maps(src, tgt, kind="self")
 
 

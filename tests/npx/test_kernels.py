@@ -381,7 +381,7 @@ def test_a_device_key_is_not_copied():
     x, drop = np.ones(3), npx.Drop(0.5, device_key)
     copies = copied((x, {"drop": drop}))
     assert copies[0] is not x and copies[1]["drop"] is drop
-    with kernel_mode("check"), pytest.raises(RuntimeError, match="whose step the host does not know"):
+    with kernel_mode("check"), pytest.raises(RuntimeError, match="only the device knows its step"):
         npx.dropout(x, drop)
 
 

@@ -237,7 +237,7 @@ INVALID = {
     "missing tokenizer": (["base", *GOOD, "--set", "data.tokenizer=none.json"], ["none.json"]),
     "device": (["base", *GOOD, "--device", "tpu"], ['"cpu", "cuda"', "tpu"]),
     "option": (["base", *GOOD, "--nope"], ["--nope", "train --help"]),
-    "resume of nothing": (["base", *GOOD, "--resume"], ["no run to resume"]),
+    "resume of nothing": (["base", *GOOD, "--resume"], ["expected a run to resume"]),
 }
 
 

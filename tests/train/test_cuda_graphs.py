@@ -113,7 +113,7 @@ def waited_for(loss):
     [
         (waited_for, "got 'cudaErrorStreamCapture"),
         # a list as an index is uploaded within CuPy
-        (lambda loss: loss[None][[0]][0], "got one that uploads data from the host'; continuing without"),
+        (lambda loss: loss[None][[0]][0], "got an upload from the host'; continuing without"),
     ],
 )
 def test_a_failed_capture_warns_once_and_runs_kernel_by_kernel(change, said, monkeypatch):
@@ -181,9 +181,9 @@ def refused(function, error, match):
 def test_a_capture_rejects_what_a_gpu_rejects():
     refused(lambda cupy, x, buffer: x * float(x.sum()), RuntimeError, "StreamCapture")
     refused(lambda cupy, x, buffer: npx.to_host(x), RuntimeError, "StreamCapture")
-    refused(lambda cupy, x, buffer: x + npx.asarray([1.0, 2, 3, 4], "float32"), RuntimeError, "uploads")
+    refused(lambda cupy, x, buffer: x + npx.asarray([1.0, 2, 3, 4], "float32"), RuntimeError, "an upload from the host")
     later = npx.random.DeviceKey
-    refused(lambda cupy, x, buffer: npx.random.normal(later(1, 0, 0, x), (4,)), RuntimeError, "the host does not know")
+    refused(lambda cupy, x, buffer: npx.random.normal(later(1, 0, 0, x), (4,)), RuntimeError, "only the device knows")
     product = lambda cupy, x, buffer: blas._cupy_gemm_ex(cupy)(*[0] * 18)  # noqa: E731
     refused(product, NotImplementedError, "cuBLAS API during stream capture")
 

@@ -366,7 +366,7 @@ def test_other_folders_and_input_files_are_not_modified(tmp_path, capfd):
     before = files_of(tmp_path)
     for name in folders:
         assert main([*data, str(tmp_path / name), *given]) == 2
-        assert "one of this command; got a folder with other files; try" in capfd.readouterr().err
+        assert "an earlier output folder of this command; got a folder with other files; try" in capfd.readouterr().err
     assert files_of(tmp_path) == before
     (out := tmp_path / "out").mkdir()
     assert main([*data, str(out), *given]) == main([*data, str(out), *given]) == 0

@@ -286,5 +286,5 @@ def test_an_invalid_normalizer_is_one_line(bad):
         lambda: pairs.loss(targets, targets, loss_normalizer=bad),
     )
     for loss in losses:
-        with pytest.raises(ValueError, match=f"loss: expected a normalizer above 0; got {bad}; try"):
+        with pytest.raises(ValueError, match=f"loss: expected a finite normalizer above 0; got {bad}; try"):
             loss()

@@ -90,7 +90,10 @@ def test_the_papers_figures(tmp_path, uninterrupted, capsys):
     assert all("encoder self-attention, layer 1 of 1" in file.with_suffix(".alt.txt").read_text() for file in files)
     (tmp_path / "figure3.svg").write_text("mine")
     assert main([*given[:-1], str(tmp_path)]) == 2
-    assert "expected a new folder, or one of this command; got a folder with other files" in capsys.readouterr().err
+    assert (
+        "expected a new folder, or an earlier output folder of this command; got a folder with other files"
+        in capsys.readouterr().err
+    )
     assert (tmp_path / "figure3.svg").read_text() == "mine"
 
 

@@ -80,7 +80,7 @@ def test_the_command(capsys):
     ("arguments", "message"),
     [
         (["bas", "--tokens-per-second", "1"], "expected a run folder or a preset; got neither; try base"),
-        (["base"], "expected --tokens-per-second"),
+        (["base"], "missing --tokens-per-second"),
         (["base", "--gpus", "0,x", "--tokens-per-second", "1"], "--gpus: expected numbers from 1"),
         (["base", "--set", "model.n_layers=12"], "--set: expected a key of [train]; got model.n_layers=12; try "),
         (["base", "--set", "train.sard=1"], "try train.shard"),

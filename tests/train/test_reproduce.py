@@ -106,8 +106,8 @@ def test_a_failed_row_is_retried_and_others_are_trained(tmp_path, texts, monkeyp
         ({"steps": 5}, "expected steps = 4, as in its finished rows; got 5; try a new --out"),
         ({"settings": [*SMALL, "train.seed=2"]}, "expected settings = .*train.seed=2.*; try a new --out"),
         ({"texts": {"train_src": "nowhere"}}, "nowhere: expected a text file"),
-        ({"texts": {"valid_src": "", "valid_tgt": ""}}, "valid_src: expected a validation text"),
-        ({"settings": ["train.sed=2"]}, "unknown one; try train.seed"),
+        ({"texts": {"valid_src": "", "valid_tgt": ""}}, "valid_src: missing validation text"),
+        ({"settings": ["train.sed=2"]}, "got an unknown key; try train.seed"),
     ],
 )
 def test_invalid_arguments_raise_before_training(tmp_path, texts, monkeypatch, changes, message):
@@ -123,7 +123,10 @@ def test_invalid_arguments_raise_before_training(tmp_path, texts, monkeypatch, c
 
 def test_another_folder_is_rejected_and_not_modified(tmp_path, texts):
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(UserError, match="expected a new folder, or one of this command; got a folder with other files"):
+    with pytest.raises(
+        UserError,
+        match="expected a new folder, or an earlier output folder of this command; got a folder with other files",
+    ):
         run(tmp_path, texts)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
@@ -228,7 +231,10 @@ def test_table_2_has_the_papers_rows_and_both_costs(trained, texts, tmp_path, ca
     (mine := tmp_path / "mine").mkdir()
     (mine / "table2.md").write_text("mine")
     assert main([*arguments, "--out", str(mine)]) == 2
-    assert "expected a new folder, or one of this command; got a folder with other files" in capfd.readouterr().err
+    assert (
+        "expected a new folder, or an earlier output folder of this command; got a folder with other files"
+        in capfd.readouterr().err
+    )
     assert [path.read_text() for path in mine.iterdir()] == ["mine"]
 
 

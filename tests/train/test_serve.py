@@ -167,7 +167,7 @@ def test_each_page_opens_the_heads_of_its_own_translation(address):
         assert asked(address, "/api/head", of | {"translation": answer["translation"]})["rows"] == answer["source"]
     of_two = {"translation": two["translation"]}
     for wrong in ({}, {"translation": []}, of_two | {"layer": -1}, of_two | {"layer": float("inf")}):
-        assert "expected a head of a recent translation" in asked(address, "/api/head", of | wrong)["error"]
+        assert "not of a recent translation" in asked(address, "/api/head", of | wrong)["error"]
     for _ in range(RECENT):
         asked(address, "/api/translate", {"text": "one", "beam": 1})
     assert "error" in asked(address, "/api/head", of | {"translation": two["translation"]})
@@ -188,12 +188,12 @@ def test_a_run_without_metrics_has_no_curves_yet(tmp_path):
         ({"text": "one", "beam": 100}, "beam: expected at most 8"),
         ({"text": "one", "beam": "x"}, "invalid literal"),
         ({"text": "one", "alpha": 1e400}, "alpha: expected a number between"),
-        ({"text": "one", "prefix": [0]}, "prefix: expected at most 255 token ids"),
+        ({"text": "one", "prefix": [0]}, "prefix: expected a list of at most 255 valid token ids"),
         ({"text": "one", "prefix": [5] * 256}, "prefix: expected"),
         ({"text": "one", "prefix": [2, 5]}, "prefix: expected"),
         ({"text": "one", "prefix": [True]}, "prefix: expected"),
-        ({"text": "one", "off": ["cross.9.9"]}, "off: expected names of heads"),
-        ({"text": "one", "off": 3}, "off: expected names of heads"),
+        ({"text": "one", "off": ["cross.9.9"]}, "off: expected the names of heads"),
+        ({"text": "one", "off": 3}, "off: expected the names of heads"),
     ],
 )
 def test_an_invalid_query_gives_an_error(page, query, message):

@@ -33,7 +33,9 @@ def test_a_task_declares_its_keys_files_and_models(name):
 
 
 def test_a_task_name_cannot_be_registered_twice():
-    with pytest.raises(ValueError, match="task: expected a new name; got 'translation', which is already registered"):
+    with pytest.raises(
+        ValueError, match="task: expected an unused name; got 'translation', which is already registered"
+    ):
         task(type("Again", (Task,), {"name": "translation"}))
 
 
@@ -138,7 +140,7 @@ def test_a_user_defined_task_is_trained_saved_and_loaded(tmp_path, monkeypatch, 
     values = tables(tmp_path, max_steps=4, validate_every=2)
     texts = {"copied": str(tmp_path / "train.en"), "valid_copied": str(tmp_path / "valid.en")}
     values["data"] = {"task": "copying", "vocab_size": 290}
-    with pytest.raises(UserError, match="data.copied: missing text file; try --copied FILE"):
+    with pytest.raises(UserError, match="data.copied: expected a text file; got an empty name; try --copied FILE"):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
     values["data"] |= texts
     config = RunConfig.from_dict(values)

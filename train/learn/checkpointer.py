@@ -97,7 +97,7 @@ class Checkpointer:
             if required:
                 raise
             self.retry_time = time.monotonic() + RETRY
-            self.report.write_line(f"{error.problem}; training continues; trying again in {RETRY} s")
+            self.report.write_line(f"{error.problem}; training continues; the next attempt is in {RETRY} s")
 
     def save_best(self, state: RunState) -> None:
         """Write checkpoints/best, the weights of the best validation. A failed write is only reported."""

@@ -236,7 +236,7 @@ def find_key(table: str, name: str, source: str) -> Field[Any]:
     hint = (
         f"{owner}.{name}" if owner else f"{table}.{matches[0]}" if matches else nearest(f"{table}.{name}", all_keys())
     )
-    raise UserError(f"{source}: {table}.{name}: unknown key of [{table}]; try {hint}")
+    raise UserError(f"{source}: {table}.{name}: expected a key of [{table}]; got an unknown key; try {hint}")
 
 
 def parse_setting(setting: str) -> tuple[str, str, Any]:

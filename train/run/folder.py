@@ -91,7 +91,7 @@ class RunFolder:
     def check(self, resume: bool) -> None:
         """Raise UserError if there is already a run and `resume` is False, or none and it is True."""
         if resume and self.is_new():
-            raise UserError(f"{self.path}: no run to resume; try without --resume")
+            raise UserError(f"{self.path}: expected a run to resume; got no run folder; try without --resume")
         usable = self.steps() or self.config_file.exists() if resume else self.is_new()
         if not (usable or self.is_unfinished()):
             raise self.already_exists_error()

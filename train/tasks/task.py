@@ -47,7 +47,7 @@ class Task(Generic[C, B]):
         for part, files in texts.items():
             for name, file in zip(self.files[part], files, strict=True):
                 if not file:
-                    raise UserError(f"data.{name}: missing text file; try {option(name)} FILE")
+                    raise UserError(f"data.{name}: expected a text file; got an empty name; try {option(name)} FILE")
         for file in (file for files in texts.values() for file in files):
             with closing(read_lines(file, chunk_lines=1)) as lines:
                 next(lines)

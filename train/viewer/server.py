@@ -248,8 +248,7 @@ class Page:
             return [known[name] for name in query.get("off", [])]
         except (KeyError, TypeError):
             raise UserError(
-                "off: expected the names of heads, such as cross.0.1; got {query.get('off')!r:.60}; try "
-                "translating again"
+                "off: expected the names of heads, such as cross.0.1; got an unknown one; try translating again"
             ) from None
 
     def grids(self, inspection: Inspection) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def test_report_shows_both_gradients_and_the_worst_entry():
     with pytest.raises(GradientError) as caught:
         gradcheck(wrong("exp", lambda gx: gx * (1 + np.eye(2, 3))), X)
     report = str(caught.value)
-    assert "wrong gradient of input 0, (2, 3) float64, in 2 of 6 entries; most at (0, 0)" in report
+    assert "wrong gradient of input 0, (2, 3) float64, in 2 of 6 entries; the largest error is at (0, 0)" in report
     analytic, numerical = (float(re.search(rf"    {what} +(\S+)", report)[1]) for what in ("analytic", "numerical"))
     assert analytic == pytest.approx(2 * numerical)
     assert len(re.findall(r"^    .*\[.*\] +\| .*\[.*\]", report, re.MULTILINE)) == 2, "rows side by side"
@@ -206,7 +206,9 @@ def test_saved_bytes_and_counts_are_reported():
 
 def test_random_directions_find_and_name_a_wrong_entry():
     assert gradcheck(ops.tanh, X, directions=3).compared == 3
-    with pytest.raises(GradientError, match=r"wrong gradient of input 0, .* in 1 of 6 entries; most at \(0, 2\)"):
+    with pytest.raises(
+        GradientError, match=r"wrong gradient of input 0, .* in 1 of 6 entries; the largest error is at \(0, 2\)"
+    ):
         gradcheck(wrong("tanh", lambda gx: gx + (np.arange(6).reshape(2, 3) == 2)), X, directions=2)
 
 
@@ -249,7 +251,7 @@ def test_arguments_that_a_kernel_writes_are_compared(monkeypatch):
     "use, error, message",
     [
         (lambda: gradcheck(lambda x: 3.0, X), TypeError, "expected the function to return a Tensor; got float"),
-        (lambda: gradcheck(ops.exp, np.arange(3)), TypeError, "floating input; got int64; try np.asarray"),
+        (lambda: gradcheck(ops.exp, np.arange(3)), TypeError, "floating-point input; got int64; try np.asarray"),
         (lambda: gradcheck(ops.exp, X.astype("float16")), TypeError, "float64 or float32; got float16; try .astype"),
         (lambda: gradcheck(ops.exp, X.astype("float32"), rtol=1e-6), ValueError, "0.0002 for float32; got 1e-06; try"),
         (lambda: gradcheck(ops.log, np.array([-1.0, 0.0]) * np.inf), ValueError, "expected finite outputs"),
@@ -286,7 +288,7 @@ def test_random_numbers_in_evaluation_mode_raise():
         def forward(self, x):
             return neural.dropout(x, npx.Drop(self.rate, npx.next_key()))
 
-    with pytest.raises(RuntimeError, match="expected a key"):
+    with pytest.raises(RuntimeError, match="no key"):
         check_layer(AlwaysRandom(0.5), X)
     assert check_layer(AlwaysRandom(0.5), X, modes=("train",))
 

@@ -116,7 +116,7 @@ def test_n_outputs_limits_logits_and_gradients():
     assert (rows[:9] > 0).all() and set(np.flatnonzero(rows[9:]) + 9) == set(src[src > 8].tolist())
     hypotheses = [*greedy_search(few, src, max_extra=9), *(h for hs in beam_search(few, src, max_extra=9) for h in hs)]
     assert max(i for h in hypotheses for i in h.tokens) < 9
-    with pytest.raises(ValueError, match="n_outputs: expected a whole number from 3, .* to 30; got 2"):
+    with pytest.raises(ValueError, match="n_outputs: expected a whole number between 3, .* and 30; got 2"):
         TransformerConfig(**shape, n_outputs=2)
 
 
@@ -239,7 +239,7 @@ def test_invalid_options_are_reported_on_one_line(run, folder, tmp_path, capfd):
     for options, message in (
         ([*new, "--train-trees", str(bad)], "bad.mrg, line 1: expected the tree that begins here to be closed"),
         ([*new, "--train-trees", str(traces)], "expected at least one tree with a word"),
-        (new, "data.train_trees: missing text file; try --train-trees FILE"),
+        (new, "data.train_trees: expected a text file; got an empty name; try --train-trees FILE"),
         ([*new, "--train-trees", good, "--set", "data.tokenizer=characters"], "characters"),
         ([*new, "--train-trees", good, "--set", "data.leaves=tag"], 'try leaves = "tags"'),
         ([*model, "--gold", str(bad)], "bad.mrg, line 1"),
@@ -369,7 +369,10 @@ def test_table_4_trains_its_rows(folder, tmp_path, capsys):
         (["--set=train.seed=2"], "expected settings = "),
         ([f"--run=semi={tmp_path / 't' / 'rows' / 'wsj'}"], "expected the same run semi, as in its finished rows"),
         (["--run=wsj=nope"], "nope: expected a run folder or a checkpoint folder; got nothing"),
-        ([f"--out={tmp_path / 'mine'}"], "one of this command; got a folder with other files; try another"),
+        (
+            [f"--out={tmp_path / 'mine'}"],
+            "an earlier output folder of this command; got a folder with other files; try another",
+        ),
     ):
         assert main([*command, *changes]) == 2
         err = capsys.readouterr().err
