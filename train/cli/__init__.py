@@ -1,7 +1,7 @@
 """Command line: `main`, called by the `npx-transformer` script and by `python -m train`. One file per command."""
 
 import sys
-from collections.abc import Sequence
+from typing import Any
 
 try:
     from train.cli.main import main
@@ -10,7 +10,7 @@ except KeyboardInterrupt:
 except ValueError as error:  # npx rejects an invalid environment variable while it is imported
     import_error = str(error)
 
-    def main(argv: Sequence[str] | None = None) -> int:
+    def main(argv: Any = None) -> int:  # type: ignore[misc]
         """Report the import error and return exit status 2."""
         print(f"npx-transformer: {import_error}", file=sys.stderr)
         return 2
