@@ -30,13 +30,13 @@ def drawn(title: str) -> Callable[[Callable[[Any], tuple[Any, ...]]], Callable[.
 
 
 def slopes(f, g, *inputs):
-    """By how much sum(g * f(*inputs)) moves for each entry of each input."""
-    found = []
+    """Return the derivative of sum(g * f(*inputs)) for each entry of each input."""
+    gradients = []
     for k, x in enumerate(inputs):
-        slope = np.zeros(x.shape)
-        for place in np.ndindex(x.shape):
-            moved = x.astype(complex)
-            moved[place] += 1e-30j
-            slope[place] = np.sum(g * f(*inputs[:k], moved, *inputs[k + 1 :])).imag / 1e-30
-        found.append(slope)
-    return found[0] if len(found) == 1 else tuple(found)
+        gradient = np.zeros(x.shape)
+        for index in np.ndindex(x.shape):
+            perturbed = x.astype(complex)
+            perturbed[index] += 1e-30j
+            gradient[index] = np.sum(g * f(*inputs[:k], perturbed, *inputs[k + 1 :])).imag / 1e-30
+        gradients.append(gradient)
+    return gradients[0] if len(gradients) == 1 else tuple(gradients)
