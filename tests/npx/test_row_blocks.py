@@ -142,7 +142,7 @@ def test_small_blocks_applies_to_every_thread():
 
 @pytest.mark.parametrize("bad", [{"rows": 0}, {"threads": 0}, {"rows": -1, "threads": 2}])
 def test_sizes_below_one_are_an_error(bad):
-    with pytest.raises(ValueError, match="small_blocks: expected rows and threads of at least 1"):
+    with pytest.raises(ValueError, match="small_blocks: expected at least 1 row and 1 thread"):
         with npx.small_blocks(**bad):
             pass
 

@@ -118,7 +118,7 @@ def test_nonfinite_halves_are_reported_with_the_lines_of_their_micro_batch(text,
     monkeypatch.setattr(update.Update, "_gradient", once)
     with pytest.raises(UserError) as error:
         run(text, tmp_path / "run", max_skipped=0)
-    assert inputs and one_line(error).count(" of the text, counted from 1") == 1
+    assert inputs and one_line(error).count(" of the text (numbered from 1)") == 1
 
 
 def test_concurrent_updates_do_not_change_warning_filters():
