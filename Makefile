@@ -17,7 +17,7 @@ ONE_THREAD := NPX_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 help:
 	@echo "make demo      train the demo (English to German number words), translate, score, draw; about 4 minutes on 2 cores"
-	@echo "make test      make lint, then the tests for every day; about 5 minutes on 2 cores"
+	@echo "make test      make lint, then the daily tests"
 	@echo "make test-all  make lint, then every test, as in CI"
 	@echo "make exercise N=5  start or check the exercise of chapter 5; without N, list all twelve (book/README.md)"
 	@echo "make book-check  the reference answers with 20 seeds and every variant of the gradient checker; about 3 minutes"
