@@ -36,7 +36,7 @@ class Parameter(Tensor):
 
     @property
     def weights(self) -> npx.Array:
-        """The array that is trained: `master`, or `data` if there is none."""
+        """The array that the optimizer updates: `master` if present, otherwise `data`."""
         return self.data if self.master is None else self.master
 
     def assign(self, values: Any) -> None:

@@ -133,7 +133,7 @@ def check_layer(
     dropout is held fixed by `npx.keyed(seed, 1)` around each call in training mode.
 
     layer: an object with `named_parameters()`, which returns (name, Tensor) pairs, `train()` and `eval()`, such as a
-        models.Module. It is checked in float64 and left as it was.
+        models.Module. The check runs in float64 and restores the layer.
     inputs: floating arrays, passed on as Tensors; integer ids and any other arguments of the layer.
     modes: "train", "eval", or both, in the order in which to check them.
     directions, float32: as for `check_operation`.

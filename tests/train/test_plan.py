@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.cli.main import main
-from train.experiments.plan import LINKS, estimate_step, library_seconds
+from train.experiments.plan import LINKS, all_reduce_seconds, estimate_step
 from train.learn.parallel.reducer import BUCKET
 
 SIZES, FRACTIONS, SECONDS = st.floats(1, 1e10), st.floats(0, 1), st.floats(1e-3, 10)
@@ -30,16 +30,16 @@ def test_step_time_is_between_compute_and_compute_plus_reduction(size, late, mic
 def test_reduction_time_is_bounded_by_bandwidth(size, gpus, link):
     bytes_alone = 2 * (gpus - 1) / gpus * size / link.bandwidth
     assert estimate_step(size, 0.3, 1.0, 1, gpus, link).reduction >= bytes_alone * (1 - 1e-12)
-    assert library_seconds(size, gpus, link) >= bytes_alone * (1 - 1e-12)
+    assert all_reduce_seconds(size, gpus, link) >= bytes_alone * (1 - 1e-12)
     ring = 2e12 * (gpus - 1) / gpus / link.bandwidth
-    assert library_seconds(1e12, gpus, link._replace(latency=0)) == pytest.approx(ring)  # the ring sends less
-    assert library_seconds(1, 1024, link) == pytest.approx(20 * link.latency, rel=1e-3)  # the tree has fewer steps
+    assert all_reduce_seconds(1e12, gpus, link._replace(latency=0)) == pytest.approx(ring)  # the ring sends less
+    assert all_reduce_seconds(1, 1024, link) == pytest.approx(20 * link.latency, rel=1e-3)  # the tree has fewer steps
 
 
 def test_against_a_calculation_by_hand():
     link = LINKS["ib"]._replace(bandwidth=BUCKET / 1.5, latency=0.25)  # a bucket over 4 ranks: 1.5 x 1.5 s and 2 x 0.25
     p = estimate_step(8 * BUCKET, 0.25, 3.0, 2, 4, link)
-    assert (p.compute, p.reduction, p.library) == (6.0, 22.0, 19.5)
+    assert (p.compute, p.reduction, p.all_reduce) == (6.0, 22.0, 19.5)
     assert p.exposed == 22 - 2 * (1 - 1 / 6) + 0.5  # overlaps with backward once the first of 6 buckets is ready
     two, three = (estimate_step(8 * BUCKET, late, 300.0, 2, 4, link) for late in (0.25, 0.26))
     assert two.exposed == 2 * 2.75 + 0.5  # the embedding is in the last two buckets

@@ -13,7 +13,7 @@ ignored). Buckets are reduced during the backward pass as soon as the first is r
 it ends: those with a part of the embedding matrix, and at least one. The term 2 l is the exchange of losses, norms and
 timings between ranks.
 
-For comparison, the table shows the faster of two library algorithms for an all-reduce of n bytes:
+For comparison, the table shows the faster of the two usual algorithms for an all-reduce of n bytes:
 
     ring     2 (k - 1) / k  n / b  +  2 (k - 1) l        each byte passes each rank twice, in k - 1 steps each way
     tree     2 n / b               +  2 log2(k) l        to the root and back, pipelined
@@ -50,7 +50,7 @@ class StepEstimate(NamedTuple):
     compute: float
     reduction: float
     exposed: float  # communication that does not overlap with compute
-    library: float  # an all-reduce by ring or tree
+    all_reduce: float  # an all-reduce by ring or tree
 
     @property
     def step(self) -> float:
@@ -67,7 +67,7 @@ def buckets_seconds(size: float, count: float, gpus: int, link: Link) -> float:
     return (gpus - 1) / gpus * size / link.bandwidth + link.latency * count if gpus > 1 else 0.0
 
 
-def library_seconds(size: float, gpus: int, link: Link) -> float:
+def all_reduce_seconds(size: float, gpus: int, link: Link) -> float:
     """Return the seconds of an all-reduce of `size` bytes by ring or tree, whichever is faster."""
     if gpus == 1:
         return 0.0
@@ -103,8 +103,8 @@ def estimate_step(
     gather = buckets_seconds(gathered, n_buckets, gpus, link) if gathered else 0.0
     exchange = 2 * link.latency if gpus > 1 else 0.0
     exposed = max(total - overlap, end if overlap else total) + gather + exchange
-    library = library_seconds(wire_fraction * size, gpus, link)
-    return StepEstimate(gpus, accumulate * micro, total + gather, exposed, library)
+    all_reduce = all_reduce_seconds(wire_fraction * size, gpus, link)
+    return StepEstimate(gpus, accumulate * micro, total + gather, exposed, all_reduce)
 
 
 def table(estimates: list[StepEstimate], tokens: float) -> Iterator[str]:
@@ -113,5 +113,5 @@ def table(estimates: list[StepEstimate], tokens: float) -> Iterator[str]:
     for e in estimates:
         yield (
             f"{e.gpus:>6,} {e.step:>11.4f} {e.exposed:>11.4f} {100 * e.efficiency:>10.1f} % "
-            f"{e.gpus * tokens / e.step:>13,.0f} {e.reduction:>12.4f} {e.library:>14.4f}"
+            f"{e.gpus * tokens / e.step:>13,.0f} {e.reduction:>12.4f} {e.all_reduce:>14.4f}"
         )
