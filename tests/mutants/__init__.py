@@ -4,5 +4,16 @@
 measures the search for each and updates docs/mutants.md.
 """
 
-from tests.mutants import kernels, layers, models, neural, operations, sources, state
+from tests.mutants import (
+    kernels,
+    layers,
+    models,
+    neural,
+    operations,
+    sources,
+    sources_losses,
+    sources_products,
+    sources_rows,
+    state,
+)
 from tests.mutants.base import KINDS, MUTANTS, Detection, Mutant, find

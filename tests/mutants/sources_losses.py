@@ -1,0 +1,287 @@
+"""Bugs in the source of the kernels of the losses, Adam and top-k."""
+
+from tests.mutants.sources import adam, cached, cross_entropy, source_mutant, top_k
+
+# Cross entropy
+
+source_mutant(
+    "cross_entropy",
+    "blocks",
+    "loss of the last block only",
+    cross_entropy.cross_entropy_numpy,
+    "sum(map_blocks(body, len(z), z.itemsize * z.shape[1]))",
+    "sum(map_blocks(body, len(z), z.itemsize * z.shape[1])[-1:])",
+)
+source_mutant(
+    "cross_entropy",
+    "blocks",
+    "first block's targets used for all",
+    cross_entropy.cross_entropy_numpy,
+    "targets_of_real[i:j]",
+    "targets_of_real[: j - i]",
+)
+ROWS = cross_entropy.logits_to_gradient
+source_mutant(
+    "cross_entropy",
+    "special value",
+    "maximum not subtracted (fast version)",
+    ROWS,
+    "peak = z.max(axis=1)",
+    "peak = np.zeros(len(z), z.dtype)",
+)
+source_mutant(
+    "cross_entropy",
+    "special value",
+    "padding alone not treated as no tokens",
+    cross_entropy.cross_entropy_numpy,
+    "real = np.flatnonzero(targets != smoothing.pad_id)",
+    "real = np.flatnonzero((targets != smoothing.pad_id) | (targets == smoothing.pad_id).all())",
+)
+source_mutant(
+    "cross_entropy",
+    "special value",
+    "padding in the first row included",
+    cross_entropy.cross_entropy_numpy,
+    "real = np.flatnonzero(targets != smoothing.pad_id)",
+    "real = np.flatnonzero((targets != smoothing.pad_id) | (np.arange(len(targets)) == 0))",
+)
+source_mutant(
+    "cross_entropy",
+    "special value",
+    "target not subtracted without smoothing",
+    ROWS,
+    "z[at_target] -= on",
+    "z[at_target] -= on if off else 0",
+)
+source_mutant(
+    "cross_entropy",
+    "blocks",
+    "sum array shared by all threads",
+    ROWS,
+    "total = z @ ones",
+    f"total = np.matmul(z, ones, out={cached('len(z), z.dtype', 'z @ ones')})",
+)
+source_mutant(
+    "cross_entropy",
+    "dtype",
+    "losses in float16",
+    ROWS,
+    "(np.log(total) + peak - q_dot_z).sum",
+    "(np.log(total) + peak - q_dot_z).astype('float16').sum",
+)
+source_mutant(
+    "cross_entropy",
+    "state",
+    "gradient stored in the array of the first call",
+    cross_entropy.cross_entropy_numpy,
+    "gz = np.zeros(logits.shape, logits.dtype)",
+    f"gz = {cached('logits.shape, logits.dtype', 'np.zeros(logits.shape, logits.dtype)')}\n    gz[...] = 0",
+)
+source_mutant(
+    "cross_entropy",
+    "incoming gradient",
+    "incoming gradient set to 0",
+    cross_entropy.scaled_in_place,
+    "x *= g",
+    "x *= g\n    g[...] = 0",
+)
+
+# Cross entropy fused with the projection
+
+FORWARD = cross_entropy.linear_cross_entropy_numpy
+LSE, GRADS = cross_entropy.exponentials_in_panels, cross_entropy.gradients_in_panels
+FUSED = "linear_cross_entropy"
+source_mutant(
+    FUSED,
+    "blocks",
+    "sum over the last panel of classes only",
+    LSE,
+    "total = (totals * f).sum(axis=0)",
+    "total = (totals * f)[-1]",
+)
+source_mutant(FUSED, "blocks", "gw of the last chunk only", GRADS, "gw[i:j] += e.T", "gw[i:j] = e.T")
+source_mutant(FUSED, "blocks", "gx of the last panel only", GRADS, "gx += part", "gx = part")
+source_mutant(FUSED, "blocks", "gw reset in every chunk", FORWARD, "initial = None if start else (", "initial = (")
+source_mutant(
+    FUSED,
+    "blocks",
+    "loss of the first chunk only",
+    FORWARD,
+    "loss += lse.sum(dtype=np.float64)",
+    "loss += lse.sum(dtype=np.float64) * (not start)",
+)
+source_mutant(
+    FUSED, "blocks", "smoothing in the first chunk only", FORWARD, "x_real.sum(axis=0))", "chunk.sum(axis=0))"
+)
+source_mutant(
+    FUSED,
+    "blocks",
+    "gx of every chunk added to the first rows",
+    FORWARD,
+    "gx_real[start : start + rows] +=",
+    "gx_real[: len(chunk)] +=",
+)
+source_mutant(FUSED, "blocks", "buffer shared by all panels", LSE, "out=buffer[i // width,", "out=buffer[0,")
+source_mutant(
+    FUSED,
+    "blocks",
+    "padding excluded in the first chunk only",
+    FORWARD,
+    "real = np.flatnonzero(targets != smoothing.pad_id)",
+    "real = np.flatnonzero((targets != smoothing.pad_id) | (np.arange(len(targets)) >= block_size(10**9)))",
+)
+source_mutant(FUSED, "special value", "first panel's maximum used for all", LSE, "peak = m.max(axis=0)", "peak = m[0]")
+source_mutant(FUSED, "special value", "maximum not subtracted (fast version)", LSE, "z -= m[:, None]", "m *= 0")
+source_mutant(
+    FUSED,
+    "state",
+    "gw stored in the array of the first call",
+    FORWARD,
+    "gw = (np.empty if len(real) else np.zeros)(w.shape, x.dtype) if grad else None",
+    f"gw = {cached('w.shape, x.dtype', 'np.zeros(w.shape, x.dtype)')} if grad else None\n"
+    "    if grad and not len(real):\n        gw[...] = 0",
+)
+source_mutant(
+    FUSED,
+    "special value",
+    "gradient missing for a single class",
+    FORWARD,
+    "gw[target_ids] -= on * sums",
+    "gw[target_ids] -= on * sums * (len(w) > 1)",
+)
+
+# Adam
+
+source_mutant(
+    "adam",
+    "blocks",
+    "scratch array shared by all threads",
+    adam.adam_numpy,
+    "scratch = gb - mb",
+    f"scratch = np.subtract(gb, mb, out={cached('gb.size, gb.dtype', 'gb - mb')})",
+)
+source_mutant(
+    "adam",
+    "blocks",
+    "low-precision copy repeats the first block",
+    adam.adam_numpy,
+    "low[i:j] = p[i:j]",
+    "low[i:j] = p[: j - i]",
+)
+source_mutant(
+    "adam",
+    "blocks",
+    "weight decay in the first block only",
+    adam.adam_numpy,
+    "if decay != 1:",
+    "if decay != 1 and not i:",
+)
+source_mutant(
+    "adam",
+    "special value",
+    "weight decay factor clamped to 0",
+    adam.adam_numpy,
+    "if decay != 1:",
+    "if 0 < decay != 1:",
+)
+source_mutant(
+    "adam",
+    "special value",
+    "0 / 0 for parameters without gradients",
+    adam.adam_numpy,
+    "scratch += eps",
+    "scratch += eps * (vb > 0)",
+)
+source_mutant(
+    "adam",
+    "state",
+    "gradient scaled in place",
+    adam.adam_numpy,
+    "gb, mb, vb = g[i:j] * scale,",
+    "g[i:j] *= scale\n        gb, mb, vb = g[i:j],",
+)
+source_mutant(
+    "adam",
+    "dtype",
+    "squares in float16",
+    adam.adam_numpy,
+    "np.multiply(gb, gb, out=scratch)",
+    "scratch[...] = (gb * gb).astype('float16')",
+)
+
+# Top k
+
+GREATEST, ROWS = top_k.greatest, top_k.top_k_of_rows
+source_mutant(
+    "top_k",
+    "blocks",
+    "column offset of a block missing",
+    GREATEST,
+    "(blocks[:, :, None] * size + xp.arange(size))",
+    "(blocks[:, :, None] * 0 + xp.arange(size))",
+)
+source_mutant(
+    "top_k",
+    "blocks",
+    "last, shorter block of columns skipped",
+    GREATEST,
+    "if n_columns % size:",
+    "if not n_columns:",
+)
+source_mutant(
+    "top_k",
+    "blocks",
+    "columns read past the end of the last block",
+    GREATEST,
+    "    candidates[columns >= n_columns] = -xp.inf\n",
+    "",
+)
+source_mutant(
+    "top_k",
+    "blocks",
+    "blocks of rows in reversed order",
+    top_k.top_k_numpy,
+    "np.concatenate(values)",
+    "np.concatenate(values[::-1])",
+)
+source_mutant(
+    "top_k",
+    "special value",
+    "ties between blocks in the wrong order",
+    GREATEST,
+    "    blocks.sort(axis=1)  # (R, k)\n",
+    "",
+)
+source_mutant(
+    "top_k",
+    "special value",
+    "block of -inf searched twice",
+    GREATEST,
+    "    blocks[values == -xp.inf] = full_blocks + 1  # past the end, because no block may be searched twice\n",
+    "",
+)
+source_mutant(
+    "top_k",
+    "special value",
+    "fails for k equal to the number of columns",
+    GREATEST,
+    "_repeated_argmax(x.copy(), k)",
+    "_repeated_argmax(x.copy(), min(k, max(1, n_columns - 1)))",
+)
+source_mutant(
+    "top_k",
+    "special value",
+    "maximum not subtracted (fast version)",
+    ROWS,
+    "z = logits - logits.max(axis=1, keepdims=True)",
+    "z = logits.copy()",
+)
+source_mutant(
+    "top_k",
+    "special value",
+    "last of equal values chosen",
+    top_k._repeated_argmax,
+    "x.argmax(axis=1)",
+    "x.shape[1] - 1 - x[:, ::-1].argmax(axis=1)",
+)
+source_mutant("top_k", "special value", "values that are not chosen excluded from the sum", ROWS, " + excluded)", ")")
