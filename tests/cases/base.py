@@ -48,8 +48,8 @@ ENTRIES = [f"{kind} {name}" for kind, names in NAMES.items() for name in names]
 CASES: dict[str, st.SearchStrategy["Call"]] = {}
 EDGES: dict[str, Callable[[], Iterable["Call"]]] = {}
 REAL = -npx.inf, npx.inf  # the domain of functions that are finite everywhere
-# Times the examples of the profile: 40 of an operation in ci, 1,000 in thorough. A layer or a model consists of operations
-# that have their own cases and costs 20 times as much to check; its edges alone detect every mutant.
+# Multiples of the examples of the profile, which are 20 in ci. Layers and models get few: they cost 20 times as much to
+# check, their operations have cases of their own, and their edges alone detect every mutant.
 EXAMPLES = {"operation": 2, "kernel": 2, "expression": 2, "layer": 0.5, "model": 0.5}
 
 
