@@ -19,14 +19,16 @@ Weights = Mapping[str, Any]  # name -> torch tensor
 
 
 def positions(w: Weights, side: str, c: TransformerConfig, length: int) -> Any:
-    """Return the positional encoding (length, D): learned, or sin and cos of pos / 10000^(2i/D)."""
+    """Return the positional encoding (length, D): learned, or sines and cosines of pos 10000^(-i/n), D even."""
     table = w["embedding.weight"]
     if c.positions == "learned":
         return w[f"{side}_positions.weight"][:length]
-    rates = torch.pow(10000.0, -torch.arange(0, c.d_model, 2, dtype=torch.float64) / c.d_model)
+    halves = c.positions == "sinusoidal_halves"
+    n = c.d_model / 2 - ((c.position_rates or ("tensor2tensor" if halves else "paper")) == "tensor2tensor")
+    rates = torch.pow(10000.0, -torch.arange(c.d_model // 2, dtype=torch.float64) / n)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * rates
     waves = [torch.sin(angles), torch.cos(angles)]
-    table_rows = torch.cat(waves, dim=1) if c.positions == "sinusoidal_halves" else torch.stack(waves, dim=2).flatten(1)
+    table_rows = torch.cat(waves, dim=1) if halves else torch.stack(waves, dim=2).flatten(1)
     return table_rows.to(table.device, table.dtype)
 
 
@@ -72,6 +74,10 @@ def twin(
 
     def embed(ids: Any, side: str) -> Any:
         x = F.embedding(ids, w["embedding.weight"]) * c.d_model**0.5
+        if side == "source" and c.target_space:
+            x = x + w["target_space.weight"]
+        if side == "target" and c.decoder_start == "zeros":
+            x = x * (ids != c.bos_id)[..., None]
         return F.dropout(x + positions(w, side, c, ids.shape[1]), rate)
 
     src_mask = {"attn_mask": (src_ids != c.pad_id)[:, None, None, :]} if padded else {}

@@ -114,20 +114,29 @@ def load_newest(
     return None
 
 
-def check_same_config(run: RunFolder, config: RunConfig) -> None:
-    """Raise UserError, naming the key, if a resumed run would have another configuration.
+def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
+    """Return the configuration with which a run resumes (see `RunConfig.resumed`).
 
-    The newest readable checkpoint has the original configuration; config.toml may have been edited since.
+    Raises UserError, naming the key, if `config` differs from that of the run. The newest readable checkpoint has the
+    original configuration; config.toml may have been edited since.
     """
+    models = []
     for path in reversed(run.steps()):
         try:
-            original = read_state(path).get("config")
+            state = read_state(path)
         except DamagedCheckpoint:
             continue
-        if isinstance(original, dict):
-            return config.check_frozen(original, path)
-    if run.config_file.exists():
-        config.check_frozen(RunConfig.load(run.config_file).frozen(), run.config_file)
+        models.append(model_config(state))
+        if isinstance(original := state.get("config"), dict):
+            config = config.resumed(models[0])
+            config.check_frozen(original, path)
+            return config
+    in_file = RunConfig.load(run.config_file) if run.config_file.exists() else None
+    if models:
+        config, in_file = config.resumed(models[0]), in_file and in_file.resumed(models[0])
+    if in_file:
+        config.check_frozen(in_file.frozen(), run.config_file)
+    return config
 
 
 def average_checkpoints(run_dir: str | Path, last: int = 5) -> Path:
