@@ -24,6 +24,7 @@ from train.files import digest as checksum
 from train.run.config import RunConfig
 from train.run.folder import RunFolder, step_of
 from train.run.replace import existing_folder, original_name, remove_folder
+from train.run.state import RunState
 from train.run.storage import IDENTITY, STATE, DamagedCheckpoint, damaged_error, read_arrays, read_state, write_folder
 from train.tasks import TASKS, Task
 from train.tasks.protocols import TextTokenizer
@@ -111,6 +112,15 @@ def load_newest(
             if path is steps[0]:
                 raise
             on_damaged(f"{error}; using the previous checkpoint")
+    return None
+
+
+def newest_totals(run: RunFolder) -> RunState | None:
+    """Return the totals of a run in its newest readable checkpoint of a step; None without one."""
+    for path in reversed(run.steps()):
+        with suppress(UserError, ValueError):
+            state = read_state(path)
+            return RunState.read(state.get("run"), state["step"])
     return None
 
 
