@@ -28,6 +28,7 @@ from train.files import open_for_reading
 from train.run.keys import (
     DECIDED,
     NAMED,
+    SEARCH_DECIDED,
     SECTIONS,
     TRAINING,
     VARIANTS,
@@ -211,14 +212,15 @@ def owner_of(name: str) -> str | None:
 
 
 def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, Any]]:
-    """Return the values that the preset and the variant determine, by table: the architecture and some keys of
-    [train].
+    """Return the values that the preset and the variant determine, by table: the architecture and some keys of [train]
+    and [search].
     """
     model, changes = TransformerConfig.preset(preset, vocab_size=37000), VARIANTS[variant]
     values = {name: getattr(model, name) for name in keys_of("model") if name not in NAMED}
     train = {name: getattr(TrainSection, name) for name in DECIDED} | TRAINING.get(preset, {})
-    shape = {name: value for name, value in values.items() if value is not None}
-    return {"model": shape | changes.get("model", {}), "train": train | changes.get("train", {})}
+    search = {name: getattr(SearchSection, name) for name in SEARCH_DECIDED}
+    defaults = {"model": {n: v for n, v in values.items() if v is not None}, "train": train, "search": search}
+    return {table: keys | changes.get(table, {}) for table, keys in defaults.items()}
 
 
 def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:

@@ -31,6 +31,7 @@ VERSION_1: dict[str, dict[str, Any]] = {
         "decoder_start": "zeros",
     },
     "train": {"smoothing_over": "others", "adam_eps_inside": True},
+    "search": {"full_beam": True},
 }
 # Version 2: transformer_base_v2, the default from 6 October 2017 (commit d5bdfcc8).
 VERSION_2_CHANGES: dict[str, dict[str, Any]] = {
@@ -40,7 +41,7 @@ VERSION_2_CHANGES: dict[str, dict[str, Any]] = {
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {},
     "tensor2tensor-v1": VERSION_1,
-    "tensor2tensor-v2": {table: keys | VERSION_2_CHANGES[table] for table, keys in VERSION_1.items()},
+    "tensor2tensor-v2": {table: keys | VERSION_2_CHANGES.get(table, {}) for table, keys in VERSION_1.items()},
     # A mixture of both versions, with the paper's rates. Runs of earlier versions of this program have it.
     "tensor2tensor": {
         "model": {
@@ -224,6 +225,12 @@ class SearchSection:
         choices=PENALTIES,
         may_change=True,
     )
+    full_beam: bool = key(
+        False,
+        "Keep `beam` unfinished hypotheses at each step, chosen with the finished ones from the 2 x beam best"
+        " continuations (tensor2tensor). Otherwise a finished hypothesis takes one of the beam's places.",
+        may_change=True,
+    )
     max_extra: int = key(
         50,
         "Maximum length of an output: that of its source plus this many tokens.",
@@ -250,4 +257,5 @@ TRAINING: dict[str, dict[str, Any]] = {
 }
 # The keys of [train] that a preset or variant decides: the default unless TRAINING or VARIANTS has a value.
 DECIDED = ("label_smoothing", "max_steps", "warmup_steps", "lr_scale", "smoothing_over", "adam_eps_inside")
+SEARCH_DECIDED = ("full_beam",)  # the same for [search]
 NAMED = ("preset", "variant")  # the keys of [model] that stand for other keys
