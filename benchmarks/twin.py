@@ -50,12 +50,12 @@ class Functions(Protocol):
 
 
 def sinusoids(c: TransformerConfig, length: int) -> np.ndarray:
-    """Return sin and cos of pos / 10000^(2i/D) (length, D), in float64."""
-    angles = np.arange(length)[:, None] * 10000.0 ** (-np.arange(0, c.d_model, 2) / c.d_model)
+    """Return the sines and cosines (length, D) of pos 10000^(-i/n), in float64; D is even."""
+    halves = c.positions == "sinusoidal_halves"
+    n = c.d_model / 2 - ((c.position_rates or ("tensor2tensor" if halves else "paper")) == "tensor2tensor")
+    angles = np.arange(length)[:, None] * 10000.0 ** (-np.arange(c.d_model // 2) / n)
     waves = [np.sin(angles), np.cos(angles)]
-    if c.positions == "sinusoidal_halves":
-        return np.concatenate(waves, axis=1)
-    return np.stack(waves, axis=2).reshape(length, -1)
+    return np.concatenate(waves, axis=1) if halves else np.stack(waves, axis=2).reshape(length, -1)
 
 
 def encoder_decoder(
@@ -76,6 +76,10 @@ def encoder_decoder(
     def embed(ids: Any, side: str) -> Any:
         table, length = w["embedding.weight"], ids.shape[1]
         x = f.embedding(ids, table) * c.d_model**0.5
+        if side == "source" and c.target_space:
+            x = x + w["target_space.weight"]
+        if side == "target" and c.decoder_start == "zeros":
+            x = x * (ids != c.bos_id)[..., None]
         if c.positions == "learned":
             return f.dropout(x + w[f"{side}_positions.weight"][:length], rate)
         return f.dropout(x + f.constant(f"positions {length}", lambda: sinusoids(c, length), table), rate)

@@ -1,16 +1,26 @@
 """The configuration of a model: keys with their meaning, choices and ranges."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from models.fields import FRACTION, LENGTH, POSITIVE, WIDTH, check, key
 from models.flops import training_flops
-from models.init import shapes_only
+from models.init import SCHEMES, shapes_only
 from models.presets import PRESETS
 from models.registry import ACTIVATIONS, ARCHITECTURES, NORMS, POSITIONS
 from npx.ranges import Range
 
 VOCABULARY = Range(int, "[1, 16777216]")
+
+
+def earlier_meaning(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored keys of a model with those added that its version lacked, if their default is another meaning.
+
+    Versions without `position_rates` used the paper's rates in both layouts.
+    """
+    rates = {"position_rates": "paper"} if values.get("positions") == "sinusoidal_halves" else {}
+    return {**rates, **values}
 
 
 @dataclass(frozen=True)
@@ -28,11 +38,15 @@ class TransformerConfig:
         attention_dropout, activation_dropout: rates on attention weights and after the activation. Default 0.
         norm: "post" (default), after the residual sum, or "pre", before the sub-layer.
         positions: positional encoding, a name in POSITIONS. Default "sinusoidal".
+        position_rates: rates of the sinusoids, "paper" or "tensor2tensor". Default: those of the layout.
         max_positions: maximum sequence length of learned positions. Default 1024.
         attention_bias: whether the attention projections have biases. Default False.
         attention_gain: gain of the Xavier initialization of W^Q, W^K and W^V. Default 1.
         layer_norm_eps: constant added to the variance in the norms. Default 1e-6.
         embedding_init: "normal" (default), N(0, D^-0.5), or "xavier".
+        initialization: of all other matrices, "xavier" (default) or "uniform_unit_scaling".
+        target_space: whether a learned vector is added to every source embedding. Default False.
+        decoder_start: first input of the decoder, the embedding of "bos" (default) or "zeros".
         normalization: a name in NORMS. Default "layer_norm".
         activation: a name in ACTIVATIONS. Default "relu".
         architecture: a name in ARCHITECTURES. Default "encoder_decoder".
@@ -68,6 +82,13 @@ class TransformerConfig:
         " (sinusoidal_halves, as in tensor2tensor and fairseq), learned, or rotary (Su et al., 2021).",
         choices=POSITIONS,
     )
+    position_rates: str | None = key(
+        None,
+        "Rates of the sinusoids: 10000^(-i/(D/2)) (paper), or 10000^(-i/(D/2 - 1)) (tensor2tensor; also fairseq and"
+        " Marian), for i = 0, 1, ...",
+        choices=("paper", "tensor2tensor"),
+        unset="tensor2tensor for sinusoidal_halves, otherwise paper",
+    )
     max_positions: int = key(1024, "Maximum sequence length in tokens, for learned positions.", within=LENGTH)
     attention_bias: bool = key(False, "Biases in the attention projections (none in the paper).")
     attention_gain: float = key(
@@ -78,6 +99,23 @@ class TransformerConfig:
     layer_norm_eps: float = key(1e-6, "Constant added to the variance in the norms.", within=POSITIVE)
     embedding_init: str = key(
         "normal", "Initialization of the embedding: N(0, D^-0.5), or Xavier uniform.", choices=("normal", "xavier")
+    )
+    initialization: str = key(
+        "xavier",
+        "Initialization of all matrices but the embedding: Xavier uniform, U(-a, a) with a = sqrt(6 / (n_in + n_out)),"
+        " or a = sqrt(3 / n_in) (uniform_unit_scaling, as in tensor2tensor).",
+        choices=SCHEMES,
+    )
+    target_space: bool = key(
+        False,
+        "Add a learned vector to every source embedding, as in tensor2tensor (none in the paper). A language model has"
+        " no source and ignores it.",
+    )
+    decoder_start: str = key(
+        "bos",
+        "First input of the decoder: the embedding of the beginning-of-sentence token (bos), or a zero vector, as in"
+        " tensor2tensor (zeros). A language model ignores it.",
+        choices=("bos", "zeros"),
     )
     normalization: str = key("layer_norm", "Kind of normalization layer.", choices=NORMS)
     activation: str = key("relu", "Activation of the feed-forward networks.", choices=ACTIVATIONS)
@@ -148,11 +186,14 @@ class TransformerConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TransformerConfig":
-        """Build a configuration from the result of `to_dict`; missing fields get defaults, others raise ValueError."""
+        """Build a configuration from the result of `to_dict`; unknown fields raise ValueError.
+
+        Fields that are missing have the meaning of the version that lacked them.
+        """
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:
             raise ValueError(f"TransformerConfig: expected names of fields; got {', '.join(sorted(unknown))}")
-        return cls(**values)
+        return cls(**earlier_meaning(values))
 
     @classmethod
     def base(cls, vocab_size: int, **changes: Any) -> "TransformerConfig":

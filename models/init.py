@@ -9,12 +9,19 @@ from typing import Any
 import npx
 from npx.scoped import Scoped
 
+SCHEMES = ("xavier", "uniform_unit_scaling")
 _shapes_only = Scoped(False)
+_scheme = Scoped("xavier")
 
 
 def shapes_only() -> AbstractContextManager[Any]:
     """Return a context manager within which parameters are zeros that share one element. They must not be written."""
     return _shapes_only.set(True)
+
+
+def scheme(name: str) -> AbstractContextManager[Any]:
+    """Return a context manager within which `uniform` uses this one of the SCHEMES."""
+    return _scheme.set(name)
 
 
 def full(value: float, *shape: int) -> npx.Array:
@@ -34,15 +41,17 @@ def normal(rows: int, width: int, deviation: float, zero_row: int | None = None)
     return table
 
 
-def xavier_uniform(n_in: int, *n_out: int, gain: float = 1.0) -> npx.Array:
-    """Sample from U(-a, a) with a = gain sqrt(6 / (n_in + n_out)) (Glorot and Bengio, 2010).
+def uniform(n_in: int, *n_out: int, gain: float = 1.0) -> npx.Array:
+    """Sample from U(-a, a), with a from the scheme in use (`scheme`).
 
-    Several n_out: merged matrices, each with a bound of its own. Returns (n_in, sum(n_out)).
+    "xavier": a = gain sqrt(6 / (n_in + n_out)) (Glorot and Bengio, 2010). "uniform_unit_scaling": a = gain
+    sqrt(3 / n_in), which gives x W the variance of x (Sussillo and Abbott, 2014; TensorFlow's name). Several n_out:
+    merged matrices, each with a bound of its own. Returns (n_in, sum(n_out)).
     """
     if _shapes_only.get():
         return full(0, n_in, sum(n_out))
     parts = []
     for n in n_out:
-        limit = gain * (6 / (n_in + n)) ** 0.5
+        limit = gain * (6 / (n_in + (n if _scheme.get() == "xavier" else n_in))) ** 0.5
         parts.append(npx.random.uniform(npx.next_key(), (n_in, n), low=-limit, high=limit))
     return npx.concatenate(parts, axis=1)

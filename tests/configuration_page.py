@@ -9,10 +9,10 @@ from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
-from models import PRESETS, TransformerConfig
+from models import PRESETS
 from models.fields import keys_of, range_of
 from npx.settings import SETTINGS
-from train.run.config import to_toml
+from train.run.config import default_of, preset_values, to_toml
 from train.run.keys import SECTIONS, TRAINING, VARIANTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
@@ -51,8 +51,21 @@ models of the paper's Table 3, and names such as `C-d256` are its other rows: a 
 """
 VARIANTS_TEXT = """## Variants
 
-`model.variant = "tensor2tensor"` selects the details in which the authors' program differs from the text of the paper.
-Each is an ordinary key that can be overridden.
+`model.variant` selects the details in which the authors' program,
+[tensor2tensor](https://github.com/tensorflow/tensor2tensor), differs from the text of the paper. Each is an ordinary
+key that can be overridden.
+
+- `tensor2tensor-v1`: `transformer_base` of the first public commit, 15 June 2017, in the week of the paper, and of the
+  releases up to 1.1. Norm, dropout and learning rate are as in the paper.
+- `tensor2tensor-v2`: `transformer_base_v2`, the default since 6 October 2017 (commit d5bdfcc8). It adds pre-norm, two
+  more dropouts, a longer warmup and twice the learning rate.
+- `tensor2tensor`: a mixture of the two, which runs of earlier versions of this program have under this name. They keep
+  it; choose one of the other two for a new run.
+
+Keys of `[model]` that are missing in the table have the same value in both versions as here, among them
+`layer_norm_eps` and `embedding_init`. A variant changes neither text, tokenizer and batch size nor the shape of a
+preset. Two presets of the first version differ from the paper there: `transformer_big_enfr` has d_ff 8192 and separate
+embeddings, and the parser on WSJ only has separate embeddings and five times the learning rate.
 """
 VARIABLES_TEXT = """## Environment variables
 
@@ -108,9 +121,7 @@ def values(value_range: Any) -> str:
 
 def default(section: str, field: Field[Any]) -> str:
     """Return the default of a key; for a key of the model that of `base`."""
-    value = field.default
-    if section == "model" and value is None:
-        value = TransformerConfig.__dataclass_fields__[field.name].default
+    value = default_of(section, field)
     if value is None:
         return f"`{field.metadata['unset']}`"
     return "empty" if value == "" else f"`{to_toml(value)}`"
@@ -130,15 +141,22 @@ def assignments(keys: dict[str, Any]) -> str:
     return ", ".join(f"`{name} = {to_toml(value)}`" for name, value in keys.items())
 
 
+def variants_table() -> str:
+    """Return the table of the keys in which the variants differ."""
+    names = dict.fromkeys((section, name) for keys in VARIANTS.values() for section in keys for name in keys[section])
+    rows = []
+    for section, name in names:
+        values = [preset_values("base", variant)[section].get(name) for variant in VARIANTS]
+        row = ["paper" if value is None else str(to_toml(value)) for value in values]
+        rows.append((f"`{section}.{name}`", *(f"`{value}`".replace('"', "") for value in row)))
+    return table(" | ".join(["key", *(f"`{variant}`" for variant in VARIANTS)]), rows)
+
+
 def page() -> str:
     """Return the text of docs/configuration.md."""
     presets = [
         (f"`{name}`", assignments(keys) or "none", assignments(TRAINING.get(name, {})))
         for name, keys in PRESETS.items()
-    ]
-    variants = [
-        (f"`{name}`", ", ".join(assignments(keys) for keys in sections.values()) or "none")
-        for name, sections in VARIANTS.items()
     ]
     declared = {name: (values(s.range), f"`{s.default}`") for name, s in SETTINGS.items()} | OTHERS
     variables = [(f"`{name}`", meaning, *declared[name]) for name, meaning in MEANINGS.items()]
@@ -151,7 +169,7 @@ def page() -> str:
             PRESETS_TEXT,
             table("preset | differs from base in | [train]", presets),
             VARIANTS_TEXT,
-            table("variant | sets", variants),
+            variants_table(),
             VARIABLES_TEXT,
             table(head, variables[:first_of_tests]),
             table(head, variables[first_of_tests:]),

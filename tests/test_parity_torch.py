@@ -9,6 +9,7 @@ import pytest
 import npx
 from models import Transformer, TransformerConfig
 from train.learn.optimizer import Adam, NoamSchedule
+from train.run.keys import VARIANTS
 
 torch = pytest.importorskip("torch", reason="torch is not installed: `make parity` installs it and runs this file")
 torch.set_num_threads(1)  # more threads do not help matrices this small, and slow down a busy machine
@@ -24,6 +25,8 @@ OPTIONS = {
     "biases": {"attention_bias": True, "layer_norm_eps": 1e-5},
     "learned": {"positions": "learned", "max_positions": 40},
     "halves": {"positions": "sinusoidal_halves"},
+    "tensor2tensor-v1": VARIANTS["tensor2tensor-v1"]["model"],
+    "tensor2tensor-v2": VARIANTS["tensor2tensor-v2"]["model"] | {"attention_dropout": 0.0, "activation_dropout": 0.0},
     "sizes": {"d_k": 3, "d_v": 7, "norm": "pre", "attention_bias": True},
 }
 

@@ -8,11 +8,12 @@ from autograd import Tensor, neural, no_grad
 from autograd.contract import check_ids
 from models.cache import KeyValueCache
 from models.config import TransformerConfig
+from models.init import scheme
 from models.layers.attention import Attention, CrossAttention, SelfAttention
 from models.layers.basic import Dropout, Embedding
 from models.layers.feed_forward import FeedForward
 from models.layers.norm import Norm, Residual
-from models.layers.positions import Positions
+from models.layers.positions import Positions, Sinusoids
 from models.module import Module
 from models.registry import NORMS, POSITIONS
 
@@ -119,13 +120,17 @@ class SequenceModel(Module):
         self.config, self.dropout = config, Dropout(config.dropout)
         with npx.keyed(seed, 0):
             self.embedding = Embedding(config.vocab_size, config.d_model, config.pad_id, config.embedding_init)
-            self.build(config)
+            with scheme(config.initialization):
+                self.build(config)
         for p in self.parameters():
             p.data = p.data.astype(dtype, copy=False)
 
     def make_positions(self) -> Positions:
         """Build a positional encoding as configured."""
-        return POSITIONS[self.config.positions](self.config.d_model, self.config.max_positions)
+        positions: Positions = POSITIONS[self.config.positions](self.config.d_model, self.config.max_positions)
+        if isinstance(positions, Sinusoids):
+            positions.rates = self.config.position_rates
+        return positions
 
     @property
     def max_length(self) -> int | None:

@@ -16,8 +16,9 @@ from models.architectures.blocks import (
 )
 from models.cache import DecodingState, KeyValueCache, RowArray, SharedState
 from models.config import TransformerConfig
+from models.init import uniform
 from models.layers.attention import Attention
-from models.module import evaluation_mode
+from models.module import Module, Parameter, evaluation_mode
 from models.registry import architecture
 from npx import host
 
@@ -33,6 +34,19 @@ class Inspection(NamedTuple):
 
     maps: dict[str, list[npx.Array]]
     hidden: list[Tensor]
+
+
+class TargetSpace(Module):
+    """Adds a learned vector to source embeddings, (..., D) -> (..., D), as tensor2tensor does.
+
+    There it is the row of the target's kind of text in a table (32, D). A model with one kind of target reads one row.
+    """
+
+    def __init__(self, d_model: int) -> None:
+        self.weight = Parameter(uniform(32, d_model)[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight
 
 
 @architecture("encoder_decoder")
@@ -55,6 +69,7 @@ class Transformer(SequenceModel):
         self.encoder = [EncoderLayer(c) for _ in range(c.n_layers)]
         self.decoder = [DecoderLayer(c) for _ in range(c.n_layers)]
         self.encoder_norm, self.decoder_norm = make_final_norm(c), make_final_norm(c)
+        self.target_space = TargetSpace(c.d_model) if c.target_space else None
 
     def forward(self, src_ids: Any, tgt_ids: Any) -> Tensor:
         """Return logits (B, T, V) for source ids (B, S) and decoder input ids (B, T), which begin with BOS."""
@@ -141,7 +156,11 @@ class Transformer(SequenceModel):
 
     def _encode(self, src_ids: npx.Array, spec: npx.AttentionSpec) -> tuple[Tensor, npx.AttentionSpec]:
         """Encode checked ids on the device, (B, S) or packed (N,)."""
-        x = self.source_positions.embed(self.embedding, src_ids, spec.q_packing or 0, self.dropout)
+        start = spec.q_packing or 0
+        if self.target_space is None:
+            x = self.source_positions.embed(self.embedding, src_ids, start, self.dropout)
+        else:
+            x = self.dropout(self.source_positions(self.target_space(self.embedding(src_ids)), start))
         for layer in self.encoder:
             x = layer(x, spec)
         return (self.encoder_norm(x) if self.encoder_norm else x), spec
@@ -163,7 +182,12 @@ class Transformer(SequenceModel):
             if rows != n_sources:
                 raise ValueError(f"target ids: expected {n_sources} rows, one per source; got {rows}")
         start = state.length if state else spec.q_packing or 0
-        x = self.target_positions.embed(self.embedding, tgt_ids, start, self.dropout)
+        if self.config.decoder_start == "bos":
+            x = self.target_positions.embed(self.embedding, tgt_ids, start, self.dropout)
+        else:
+            x = self.embedding(tgt_ids)
+            is_token = (tgt_ids != self.config.bos_id).astype(x.dtype)[..., None]
+            x = self.dropout(self.target_positions(x * is_token, start))
         for i, layer in enumerate(self.decoder):
             # Padding needs no mask: it follows the tokens, so the causal mask hides it from them.
             x = layer(x, memory, spec, *((state.layers[i], state.source.layers[i]) if state else ()))

@@ -2,7 +2,7 @@
 
 import npx
 from autograd import Tensor, neural
-from models.init import full, normal, xavier_uniform
+from models.init import full, normal, uniform
 from models.module import Module, Parameter
 
 
@@ -14,11 +14,11 @@ class Linear(Module):
         n_out: width of the output. Several widths: merged maps, initialized separately.
         bias: whether to add b, initially 0. Default True.
         activation: "" (default) or "relu".
-        gain: of the Xavier-uniform initialization of W. Default 1.
+        gain: of the initialization of W, Xavier uniform unless within `models.init.scheme`. Default 1.
     """
 
     def __init__(self, n_in: int, *n_out: int, bias: bool = True, activation: str = "", gain: float = 1.0) -> None:
-        self.weight = Parameter(xavier_uniform(n_in, *n_out, gain=gain))  # (n_in, n_out)
+        self.weight = Parameter(uniform(n_in, *n_out, gain=gain))  # (n_in, n_out)
         self.bias = Parameter(full(0, sum(n_out))) if bias else None
         self.activation = activation
 
@@ -39,9 +39,8 @@ class Embedding(Module):
     """
 
     def __init__(self, rows: int, d_model: int, pad_id: int = 0, init: str = "normal") -> None:
-        xavier = init == "xavier"
         self.weight = Parameter(  # (V, D)
-            xavier_uniform(rows, d_model) if xavier else normal(rows, d_model, d_model**-0.5, zero_row=pad_id)
+            uniform(rows, d_model) if init == "xavier" else normal(rows, d_model, d_model**-0.5, zero_row=pad_id)
         )
         self.scale = d_model**0.5
 

@@ -36,17 +36,27 @@ class Positions(Module):
         return dropout(self(embedding(ids), start))
 
 
-def sinusoids(length: int, d_model: int, halves: bool = False, dtype: Any = npx.float32) -> npx.Array:
-    """Return PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(same) (paper section 3.5). (length, D).
+def sinusoids(
+    length: int, d_model: int, halves: bool = False, dtype: Any = npx.float32, rates: str | None = None
+) -> npx.Array:
+    """Return sines and cosines of pos * rate_i (paper section 3.5). (length, D).
 
-    halves: all sines before all cosines, the layout of tensor2tensor, fairseq and Marian.
+    halves: all sines before all cosines, as in tensor2tensor, fairseq and Marian, instead of interleaved.
+    rates: "paper", rate_i = 10000^(-2i/D), or "tensor2tensor", 10000^(-i/(D/2 - 1)), with a last column of zeros if D
+        is odd, as in the three programs above. Default: that of the layout.
     """
-    pairs = -(-d_model // 2)
-    rates = 10000.0 ** (-2 * host.arange(pairs) / d_model)  # (D/2,)
-    angles = host.arange(length)[:, None] * rates  # (length, D/2)
+    if (rates or ("tensor2tensor" if halves else "paper")) == "paper":
+        pairs = -(-d_model // 2)
+        rate = 10000.0 ** (-2 * host.arange(pairs) / d_model)  # (D/2,)
+    else:
+        pairs = d_model // 2
+        rate = 10000.0 ** (-host.arange(pairs) / max(1, pairs - 1))
+    angles = host.arange(length)[:, None] * rate  # (length, D/2)
     waves = host.sin(angles), host.cos(angles)
-    table = host.concatenate(waves, axis=1) if halves else host.stack(waves, axis=2).reshape(length, 2 * pairs)
-    return npx.asarray(table[:, :d_model].astype(dtype))
+    columns = host.concatenate(waves, axis=1) if halves else host.stack(waves, axis=2).reshape(length, 2 * pairs)
+    table = host.zeros((length, d_model))
+    table[:, : 2 * pairs] = columns[:, :d_model]
+    return npx.asarray(table.astype(dtype))
 
 
 @differentiable
@@ -60,13 +70,14 @@ class Sinusoids(Positions):
     """Adds `sinusoids`, with sines and cosines interleaved as in the paper."""
 
     halves = False
+    rates: str | None = None  # of `sinusoids`; None for those of the layout
     _table: npx.Array | None = None  # grows with the longest sequence so far
 
     def table_rows(self, start: Start, x: Any, dtype: Any) -> npx.Array:
         """Return the encodings (T, D) of the positions of x (B, T, ...), or (N, D) of packed x (N, ...)."""
         end = end_position(start, x)
         if self._table is None or len(self._table) < end or self._table.dtype != dtype:
-            self._table = sinusoids(max(64, 2 * end), self.d_model, self.halves, dtype)
+            self._table = sinusoids(max(64, 2 * end), self.d_model, self.halves, dtype, self.rates)
         return self._table[start.positions] if isinstance(start, npx.Packing) else self._table[start:end]
 
     def forward(self, x: Tensor, start: Start = 0) -> Tensor:

@@ -11,15 +11,15 @@ from npx import host
 class SearchStep(NamedTuple):
     """One step of a beam search, for observers: n sentences that are still active, C candidates of each, best first.
 
-    The first K candidates form the beam. Those ending in EOS are finished; the others become nodes of the prefix tree.
-    All arrays are on the host.
+    The first K candidates (2 K with `full_beam`) compete. Those ending in EOS are finished; the others, at most K, are
+    the new nodes of the prefix tree. All arrays are on the host.
     """
 
     sentences: Any  # (n,)
     parent: Any  # (n, C) node that each candidate extends; -1: the root
     token: Any  # (n, C)
     log_probability: Any  # (n, C) of the complete prefix; -inf: no candidate
-    node: Any  # (n, K) the new node of each candidate in the beam; -1: it has ended
+    node: Any  # (n, K or 2 K) the new node of each competing candidate; -1: it has ended; -2: the beam was full
     penalty: float  # length penalty at this length
     worst: Any  # (n,) the score to beat: the n_best-th best finished score; -inf if fewer have finished
     bound: Any  # (n,) the best score that a live hypothesis can still reach
@@ -68,6 +68,7 @@ def beam_search(
     max_extra: int = 50,
     n_best: int = 1,
     early_stopping: bool = True,
+    full_beam: bool = False,
     observe: Callable[[SearchStep], object] | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the `n_best` hypotheses of greatest score for each sentence, best first (section 6.1).
@@ -84,19 +85,21 @@ def beam_search(
         n_best: number of hypotheses returned, at most `beam`. Default 1.
         early_stopping: stop a sentence as soon as no live hypothesis can enter its `n_best`. Default True. With False
             the search continues to the length limit and has the same result.
+        full_beam: keep `beam` live hypotheses, as tensor2tensor does. Default False (see below).
         observe: called with each step; may raise to end the search. Default None.
 
     Each step keeps the `beam` most probable continuations of a sentence. Those that end in EOS are ranked by score, the
-    others stay live. Ties go to the better-ranked parent, then to the lower token. Hypotheses that are cut off at the
-    limit come last, and only if fewer than `n_best` have finished. A list is shorter than `n_best` only if there are no
-    more sequences within the limit.
+    others stay live. With `full_beam`, those among the 2 `beam` most probable continuations that end in EOS are ranked,
+    and the `beam` most probable others stay live. Ties go to the better-ranked parent, then to the lower token.
+    Hypotheses that are cut off at the limit come last, and only if fewer than `n_best` have finished. A list is shorter
+    than `n_best` only if there are no more sequences within the limit.
 
     Raises ValueError for an invalid argument, FloatingPointError for NaN in the logits.
     """
     src_ids, limits = prepare(model, src_ids, max_extra, beam=beam, alpha=alpha, penalty=penalty, n_best=n_best)
     if not len(src_ids):
         return []
-    config = model.config
+    config, n_candidates = model.config, 2 * beam if full_beam else beam
     best = _BestHypotheses(len(src_ids), n_best)
     parents, symbols, n_nodes = [], [], 0  # the prefix tree, one array per step; the root is -1
     active = host.arange(len(src_ids))  # (n,) sentences that are still searched
@@ -107,25 +110,26 @@ def beam_search(
         tokens, state = model.start(src_ids)
         for length in range(1, limits.max() + 1):
             logits = model.step(tokens, state)  # (R, V)
-            values, ids = top_continuations(logits, beam, config, length)
+            values, ids = top_continuations(logits, n_candidates, config, length)
             rows_each, width = len(tokens) // len(active), values.shape[1]
 
             # The best continuations of each sentence, over all its rows.
             grid = (log_p[:, None] + values).reshape(len(active), rows_each * width)
             ranked = host.argsort(-grid, axis=1, kind="stable")
-            order = ranked[:, :beam]  # (n, K)
+            order = ranked[:, :n_candidates]  # (n, K), or (n, 2 K) with full_beam
             total = host.take_along_axis(grid, order, axis=1)
             row = order // width + rows_each * host.arange(len(active))[:, None]  # the row that each one extends
             token = ids[row, order % width]
             ended = (total > -host.inf) & (token == config.eos_id)
-            live = (total > -host.inf) & ~ended
+            open_ended = (total > -host.inf) & ~ended
+            live = open_ended & (open_ended.cumsum(axis=1) <= beam)
 
             has_ended, divisor = ended.any(axis=1), length_penalty(length, alpha, penalty)
             if has_ended.any():
                 finished = {"log_probability": total, "node": node[row], "depth": length - 1}
                 best.add(active, has_ended, ended, True, divisor, **finished)
 
-            new_node = host.full(live.shape, -1)
+            new_node = host.where(open_ended, -2, -1)
             new_node[live] = n_nodes + host.arange(live.sum())
             parents.append(node[row[live]])
             symbols.append(token[live])
@@ -152,6 +156,10 @@ def beam_search(
             if done.all():
                 break
 
+            if full_beam:  # the live hypotheses first, and no other columns than the beam's
+                columns = host.argsort(~live, axis=1, kind="stable")[:, :beam]
+                of_beam = [host.take_along_axis(x, columns, axis=1) for x in (live, total, row, token, new_node)]
+                live, total, row, token, new_node = of_beam
             # Rows of ended hypotheses become copies of a live one, with log-probability -inf.
             source = host.where(live, host.arange(live.shape[1]), live.argmax(axis=1)[:, None])[~done]  # (n, K)
             total = host.where(live, total, -host.inf)[~done]

@@ -61,7 +61,13 @@ def length_penalty(length: Any, alpha: float, penalty: str = "paper") -> Any:
 
 
 def check_search(
-    *, beam: int = 4, alpha: float = 0.6, penalty: str = "paper", max_extra: int = 50, n_best: int = 1
+    *,
+    beam: int = 4,
+    alpha: float = 0.6,
+    penalty: str = "paper",
+    max_extra: int = 50,
+    n_best: int = 1,
+    full_beam: bool = False,
 ) -> None:
     """Raise ValueError, naming the option, for invalid options of a search."""
     for name, value in (("beam", beam), ("max_extra", max_extra), ("n_best", n_best)):
@@ -72,6 +78,8 @@ def check_search(
         raise ValueError(f"alpha: expected a number between -10 and 10; got {alpha}; try 0.6, as in the paper")
     if penalty not in PENALTIES:
         raise ValueError(f"penalty: expected one of {', '.join(PENALTIES)}; got {penalty!r}")
+    if not isinstance(full_beam, bool):
+        raise ValueError(f"full_beam: expected True or False; got {full_beam!r}")
 
 
 def check_integer(name: str, value: Any, minimum: int) -> None:

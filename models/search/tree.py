@@ -55,7 +55,8 @@ class Tree:
             if log_probability == -host.inf:
                 break
             node = int(step.node[0, rank]) if rank < beam else -1
-            fate = DROPPED if rank >= beam else FINISHED if node < 0 else CUT if step.at_limit[0] else KEPT
+            is_dropped = rank >= beam or node == -2
+            fate = DROPPED if is_dropped else FINISHED if node == -1 else CUT if step.at_limit[0] else KEPT
             if node >= 0:
                 self.index_of_node[node] = len(self.candidates)
             parent, token = self.index_of_node[int(step.parent[0, rank])], int(step.token[0, rank])

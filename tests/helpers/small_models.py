@@ -14,10 +14,14 @@ SMALL = {"vocab_size": V, "d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2,
 OPTIONS = {
     "norm": ["post", "pre"],
     "positions": ["sinusoidal", "sinusoidal_halves", "learned", "rotary"],
+    "position_rates": [None, "paper", "tensor2tensor"],
     "attention_bias": [False, True],
     "d_k": [None, 3],
     "d_v": [None, 5],
     "embedding_init": ["normal", "xavier"],
+    "initialization": ["xavier", "uniform_unit_scaling"],
+    "target_space": [False, True],
+    "decoder_start": ["bos", "zeros"],
     "layer_norm_eps": [1e-6, 1e-2],
 }
 SEEDS = st.integers(0, 10**6)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from autograd import no_grad
 from models import DecodingState, Transformer, TransformerConfig
 from models.search import beam_search, check_search, greedy_search, length_penalty
+from models.search.tree import Tree
 from npx.kernels.top_k import greatest
 
 PAD, BOS, EOS, FIRST = 0, 1, 2, 3
@@ -109,6 +110,52 @@ def test_a_beam_as_wide_as_the_search_space_finds_the_optimum(seed, alpha, penal
         best = sorted(score, key=score.__getitem__, reverse=True)[:n_best]
         assert [tuple(h.tokens) for h in hypotheses] == best
         np.testing.assert_allclose([h.score for h in hypotheses], [score[t] for t in best], rtol=1e-5, atol=1e-5)
+
+
+def full_beam_search(model, row, beam, alpha, penalty, limit):
+    """Return the best tokens by the rule of tensor2tensor's beam_search, with lists, until the limit."""
+    live, finished = [([], 0.0)], []
+    for length in range(1, limit + 1):
+        grown = []
+        for tokens, _ in live:
+            for token in [EOS, *range(FIRST, model.config.vocab_size)]:
+                is_end = token == EOS
+                total = log_probability(model, row, tokens if is_end else [*tokens, token], is_end)
+                grown.append(([*tokens, token], total))
+        grown = sorted(grown, key=lambda pair: -pair[1])[: 2 * beam]
+        divisor = length_penalty(length, alpha, penalty)
+        finished += [(tokens[:-1], total / divisor) for tokens, total in grown if tokens[-1] == EOS]
+        live = [pair for pair in grown if pair[0][-1] != EOS][:beam]
+    return max(finished, key=lambda pair: pair[1])[0] if finished else live[0][0]
+
+
+@given(seeds, alphas, penalties, st.integers(1, 4), st.sampled_from([-1.0, 0.0, 3.0]))
+@settings(max_examples=30, deadline=None)
+def test_a_full_beam_equals_a_plain_loop(seed, alpha, penalty, beam, end_bias):
+    rng = np.random.default_rng(seed)
+    model = MarkovModel(7, seed, end_bias=end_bias)
+    src = sources(rng, 3, 2, 7)
+    options = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": 3, "full_beam": True}
+    for early_stopping in (True, False):
+        results = beam_search(model, src, early_stopping=early_stopping, **options)
+        for row, (best, *_) in zip(src, results, strict=True):
+            assert best.tokens == full_beam_search(model, row, beam, alpha, penalty, source_length(row) + 3)
+
+
+def test_a_full_beam_keeps_its_size_and_the_tree_says_what_was_dropped():
+    model, tree, sizes = MarkovModel(9, 3, end_bias=2.0), Tree(), []
+
+    def observe(step):
+        tree(step)
+        sizes.append((step.node[0] >= 0).sum())
+
+    beam_search(model, np.array([[5, 6, 7, EOS]]), beam=3, max_extra=4, full_beam=True, observe=observe)
+    assert len(sizes) > 1 and set(sizes) == {3}
+    for length in range(1, len(sizes) + 1):
+        fates = [(c.token == EOS, c.fate) for c in tree.candidates if c.length == length][:6]
+        assert {fate for is_end, fate in fates if is_end} <= {"finished"}
+        others = [fate for is_end, fate in fates if not is_end]
+        assert set(others[:3]) <= {"kept", "cut off"} and set(others[3:]) <= {"dropped"}
 
 
 @given(seeds, st.booleans(), alphas)

@@ -65,7 +65,7 @@ def formula(c):
     feed_forward = 2 * d * c.d_ff + c.d_ff + d
     layers = c.n_layers * (3 * attention + 2 * feed_forward + 5 * 2 * d)
     learned = 2 * c.max_positions * d if c.positions == "learned" else 0
-    return c.vocab_size * d + learned + layers + (2 * 2 * d if c.norm == "pre" else 0)
+    return c.vocab_size * d + learned + layers + (2 * 2 * d if c.norm == "pre" else 0) + d * c.target_space
 
 
 @given(config=configs())

@@ -95,7 +95,7 @@ def test_initialization_depends_on_the_seed_only():
 # Positions
 
 
-@pytest.mark.parametrize("position, i, d", [(0, 0, 8), (1, 0, 8), (5, 3, 8), (37, 2, 512), (1000, 255, 512), (7, 1, 5)])
+@pytest.mark.parametrize("position, i, d", [(0, 0, 8), (1, 0, 8), (5, 3, 8), (37, 2, 512), (999, 255, 512), (7, 1, 5)])
 def test_sinusoids_at_chosen_entries(position, i, d):
     table, halves = (
         sinusoids(position + 1, d, dtype="float64"),
@@ -105,14 +105,22 @@ def test_sinusoids_at_chosen_entries(position, i, d):
     assert table.shape == halves.shape == (position + 1, d)
     assert table[position, 2 * i] == pytest.approx(math.sin(angle), abs=1e-12)
     assert table[position, 2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-12)
+    angle = position / 10000 ** (i / (d // 2 - 1))  # in halves: the largest wavelength is exactly 10000 * 2 pi
     assert halves[position, i] == pytest.approx(math.sin(angle), abs=1e-12)
-    if d % 2 == 0:
-        assert halves[position, d // 2 + i] == pytest.approx(math.cos(angle), abs=1e-12)
+    assert halves[position, d // 2 + i] == pytest.approx(math.cos(angle), abs=1e-12)
+    if d % 2:
+        assert halves[position, -1] == 0
 
 
-def test_sinusoids_in_halves_are_the_same_columns_reordered():
-    table, halves = sinusoids(20, 12), sinusoids(20, 12, halves=True)
+@pytest.mark.parametrize("rates", ["paper", "tensor2tensor"])
+def test_sinusoids_in_halves_are_the_same_columns_reordered(rates):
+    table, halves = sinusoids(20, 12, rates=rates), sinusoids(20, 12, halves=True, rates=rates)
     assert np.array_equal(halves, np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1))
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_sinusoids_of_tiny_widths_are_finite(d):
+    assert np.isfinite(sinusoids(9, d, halves=True)).all() and np.isfinite(sinusoids(9, d)).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -14,10 +14,12 @@ import pytest
 
 from models import PRESETS
 from tests import ROOT
+from tests.helpers.trainings import rewrite
 from train.cli import app, info, main
 from train.errors import UserError
 from train.experiments import demo
-from train.experiments.paper import FIGURES
+from train.experiments.paper import FIGURES, TESTED
+from train.run.checkpoint import read_state
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.tasks import translation
@@ -166,14 +168,41 @@ def test_info_of_a_preset_prints_the_papers_figures(preset, capsys):
 
 
 def test_every_preset_of_the_paper_has_figures():
-    assert FIGURES.keys() == PRESETS.keys() - {"parsing-wsj", "parsing-semi", "parsing-small", "tiny"}
+    assert FIGURES.keys() | TESTED.keys() == PRESETS.keys() - {"parsing-wsj", "parsing-semi", "parsing-small", "tiny"}
     assert all({"ppl", "bleu", "params_millions"} <= figures.keys() for figures in FIGURES.values())
 
 
 def test_info_prints_the_papers_training_cost(capsys):
-    for preset, cost in (("base", "3.3e+18"), ("big", "2.3e+19")):
+    for preset, cost in (("base", "3.3e+18"), ("big", "2.3e+19"), ("big-enfr", "2.3e+19")):
         assert main(["info", preset]) == 0
         assert cost in capsys.readouterr().out
+
+
+def test_info_prints_the_figures_of_the_presets_own_language_pair(capsys):
+    """Table 3 (newstest2013) and the parameter counts are those of English-German models."""
+    expected = {"base": ["4.92, BLEU 25.8", "German: BLEU 27.3", "French: BLEU 38.1"],
+                "big": ["4.33, BLEU 26.4", "German: BLEU 28.4"], "big-enfr": ["French: BLEU 41.8"],
+                "A-h4": ["5.00, BLEU 25.5"]}  # fmt: skip
+    for preset, ends in expected.items():
+        assert main(["info", preset]) == 0
+        quality = [line for line in capsys.readouterr().out.splitlines() if line.startswith("quality")]
+        assert len(quality) == len(ends) and all(map(str.endswith, quality, ends))
+    assert main(["info", "big-enfr"]) == 0 and "million" not in capsys.readouterr().out
+
+
+def test_info_counts_the_updates_after_the_last_log_line(run, tmp_path, capfd):
+    """Also if the run is shorter than one interval and has no log line."""
+    out = tmp_path / "run"
+    shutil.copytree(run, out)
+    totals = read_state(RunFolder(out).steps()[-1])["run"]
+    for lines in (1, 0):  # a log line after an earlier update, none
+        entry = {"kind": "train", "step": 1, "tokens": 7, "loss": 9.0, "tokens_per_second": 3.0, "seconds": 1.0}
+        (out / "metrics.jsonl").write_text(f"{json.dumps(entry)}\n" * lines)
+        state = {"window_loss": 12.0, "window_targets": 5, "window_tokens": 6, "window_seconds": 2.0}
+        rewrite(RunFolder(out).steps()[-1], lambda s, state=state: s["run"].update(state))
+        assert main(["info", str(out)]) == 0
+        line = f"trained      6 updates, {totals['tokens']:,} tokens, loss 2.4000, 3 tokens/s"
+        assert line in capfd.readouterr().out
 
 
 def test_the_output_of_info_config_is_a_valid_configuration(texts, tmp_path, capsys):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import trainings
+from tests.helpers.trainings import outcome, rewrite, tables
 from train import RunConfig, average_checkpoints, load_model, train
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
@@ -14,6 +16,8 @@ from train.tasks.pairs import format_hypotheses
 from train.tasks.translation import translate_lines
 
 BEFORE = Path(__file__).parent / "run_0_2"
+LATER_KEYS = ("position_rates", "initialization", "target_space", "decoder_start")
+text = trainings.text
 
 
 def test_a_0_2_checkpoint_gives_the_same_translations():
@@ -43,3 +47,29 @@ def test_a_0_2_run_can_be_resumed_and_averaged(tmp_path):
     assert "task" not in old and new["task"] == "translation" and new["text_sha256"] == old["text_sha256"]
     average_checkpoints(out, 2)
     assert load_model(out)[2] == config
+
+
+@pytest.mark.parametrize("setting", ["positions=sinusoidal_halves", "variant=tensor2tensor", "norm=pre"])
+def test_a_run_without_later_keys_keeps_the_rates_it_was_trained_with(setting, text, tmp_path):
+    """Sines before cosines had the paper's rates; a resumed run equals one that sets them, bit for bit."""
+    rates = [] if setting == "norm=pre" else ["model.position_rates=paper"]
+    settings = [f"model.{setting}", *rates]
+    train(RunConfig.from_dict(tables(text, max_steps=5), settings), tmp_path / "new", progress=False)
+    out = tmp_path / "old"
+    train(RunConfig.from_dict(tables(text, max_steps=3), settings), out, progress=False)
+
+    def remove_later_keys(state):
+        for name in LATER_KEYS:
+            del state["model"][name], state["config"][f"model.{name}"]
+
+    for path in RunFolder(out).steps():
+        rewrite(path, remove_later_keys)
+    lines = (out / "config.toml").read_text(encoding="utf-8").splitlines()
+    written = "\n".join(line for line in lines if line.split(" =")[0].removeprefix("# ") not in LATER_KEYS)
+    (out / "config.toml").write_text(written, encoding="utf-8")
+    assert load_model(out)[0].config.position_rates == ("paper" if rates else None)
+    for steps in (4, 5):
+        config = RunConfig.load(out / "config.toml", [f"train.max_steps={steps}"])
+        train(config, out, resume=True, progress=False)
+    old, new = outcome(out), outcome(tmp_path / "new")
+    assert old[0] == new[0] and old[1]["model"] == new[1]["model"]

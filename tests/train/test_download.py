@@ -234,6 +234,8 @@ def test_prepare_dataset_writes_all_files_and_the_manifest(corpus):
     tokenizer = Tokenizer.load(corpus / "tokenizer.json")
     assert manifest["tokenizer"]["digest"] == tokenizer.digest and manifest["tokenizer"]["types"] == 300
     assert manifest["arrays"]["train"]["kept"] == 13
+    assert manifest["pairs"] == {"read": 17, "empty": 1, "long": 0, "ratio": 0, "script": 1, "duplicate": 2,
+                                 "held_out": 0, "too_long": 0, "no_tokens": 0, "kept": 13}  # fmt: skip
     for part in ("train", "valid"):
         for language, sha256 in manifest["texts"][part]["sha256"].items():
             assert hashlib.sha256((corpus / f"{part}.{language}").read_bytes()).hexdigest() == sha256
@@ -314,7 +316,8 @@ def test_every_nth_pair_is_held_out(tmp_path):
     (tmp_path / "downloads").mkdir()
     (tmp_path / "downloads/one.tgz").write_bytes(ARCHIVES["one.tgz"])
     dataset_ = change(DATASET, archives=DATASET.archives[:1], train=DATASET.train[:1], valid=(), held_out=5)
-    prepare_dataset(dataset_, tmp_path, progress=False)
+    pairs = prepare_dataset(dataset_, tmp_path, progress=False)["pairs"]
+    assert (pairs["held_out"], pairs["kept"], pairs["read"]) == (3, 9, 16)
     assert (tmp_path / "valid.en").read_bytes() == text(LINES[::5])
     assert (tmp_path / "train.en").read_bytes() == text(line for n, line in enumerate(LINES) if n % 5)
 
@@ -377,6 +380,28 @@ def test_other_folders_and_input_files_are_not_modified(tmp_path, capfd):
         assert f"{path}: expected a text outside --out; got an output file, {out}" in capfd.readouterr().err
     (tmp_path / "linked").unlink()
     assert files_of(tmp_path) == before
+
+
+def test_data_own_records_its_sources_and_accounts_for_every_pair(tmp_path, capfd):
+    """Also for pairs that cleaning keeps and that are too long in tokens."""
+    paths = {side: tmp_path / side for side in ("src", "tgt")}
+    for path, step in zip(paths.values(), (1, -1), strict=True):
+        path.write_bytes(text(line[::step] for line in [*ALL, "a b c d e f g h i j k l m n o p q r s t u v w x y z"]))
+    files = [f"--{part}-{side}={path}" for part in ("train", "valid") for side, path in paths.items()]
+    out = tmp_path / "out"
+    options = ["--vocab-size", "290", "--max-length", "40", "--quiet"]
+    assert main(["data", "own", "--out", str(out), *options, *files]) == 0
+    printed, manifest = capfd.readouterr().out, json.loads((out / "manifest.json").read_text("utf-8"))
+    expected = [
+        {"file": str(path), "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        for path in (*paths.values(), *paths.values())
+    ]
+    assert manifest["sources"] == expected
+    pairs = manifest["pairs"]
+    assert pairs["read"] == 17 == sum(number for outcome, number in pairs.items() if outcome != "read")
+    assert pairs["too_long"] >= 1 and pairs["kept"] == manifest["arrays"]["train"]["kept"]
+    left_out = f"; left out: {pairs['too_long']} of more than 40 tokens\n"
+    assert f"train: {pairs['kept']} pairs" in printed and left_out in printed
 
 
 def test_data_own_and_its_error_messages(tmp_path, capfd):

@@ -1,4 +1,4 @@
-"""The paper's configurations, checkpoints by time, and the differences of tensor2tensor."""
+"""The paper's configurations, checkpoints by time, and the differences of tensor2tensor, by version."""
 
 import inspect
 
@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 import npx
+from autograd import Tensor
 from models import Transformer, TransformerConfig
+from models.init import SCHEMES, scheme, uniform
 from models.search import beam_search
 from models.search.protocol import check_search
 from tests import ROOT
 from tests.helpers import trainings
 from tests.helpers.trainings import config, run, tables
-from train import Adam, NoamSchedule, RunConfig
+from train import Adam, NoamSchedule, RunConfig, train
 from train.learn import update
 from train.learn.trainer import Trainer
 from train.run.folder import RunFolder
@@ -20,8 +22,15 @@ from train.run.keys import VARIANTS
 
 text = trainings.text
 CONFIGS = ROOT / "configs"
-RAN = VARIANTS["tensor2tensor"]
-DIFFERENCES = [(table, name, value) for table, keys in RAN.items() for name, value in keys.items()]
+V1, V2 = "tensor2tensor-v1", "tensor2tensor-v2"
+
+
+def differences(variant):
+    return [(table, name, value) for table, keys in VARIANTS[variant].items() for name, value in keys.items()]
+
+
+DIFFERENCES = differences(V2)
+OF_TRAINING = [difference for difference in DIFFERENCES if difference[0] != "search"]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +63,7 @@ def test_defaults_match_the_paper():
 
     assert defaults(Adam) == {"beta1": 0.9, "beta2": 0.98, "eps": 1e-9, "weight_decay": 0.0, "eps_inside": False}
     assert defaults(NoamSchedule) == {"warmup_steps": 4000, "lr_scale": 1.0}
-    search = {"beam": 4, "alpha": 0.6, "penalty": "paper", "max_extra": 50, "n_best": 1}
+    search = {"beam": 4, "alpha": 0.6, "penalty": "paper", "max_extra": 50, "n_best": 1, "full_beam": False}
     assert defaults(check_search) == search and defaults(beam_search).items() >= search.items()
     assert (
         defaults(Transformer.loss)["label_smoothing"] == 0.1
@@ -73,26 +82,47 @@ def changed(config, reference):
             if value != default and f.name != "variant"}  # fmt: skip
 
 
-def test_the_variant_changes_only_its_keys():
-    paper, variant = config_of(), config_of("model.variant=tensor2tensor")
-    assert changed(variant, paper) == {(table, name): value for table, name, value in DIFFERENCES}
-    assert len(DIFFERENCES) == 6
-    both = config_of("model.variant=tensor2tensor", "model.preset=big")
-    assert changed(both, config_of("model.preset=big")) == changed(variant, paper)
+@pytest.mark.parametrize("variant", [V1, V2, "tensor2tensor"])
+def test_a_variant_changes_only_its_keys(variant):
+    paper, config = config_of(), config_of(f"model.variant={variant}")
+    assert changed(config, paper) == {(table, name): value for table, name, value in differences(variant)}
+    both = config_of(f"model.variant={variant}", "model.preset=big")
+    assert changed(both, config_of("model.preset=big")) == changed(config, paper)
+
+
+def test_version_1_is_post_norm_with_dropout_on_sublayer_outputs_only():
+    """As in its first public commit; pre-norm, other dropout and a higher rate are of version 2."""
+    model, t = shaped(f"model.variant={V1}").config, config_of(f"model.variant={V1}").train
+    assert (model.norm, model.attention_dropout, model.activation_dropout) == ("post", 0, 0)
+    assert (t.warmup_steps, t.lr_scale, model.layer_norm_eps) == (4000, 1.0, 1e-6)
+    later = {name: value for _, name, value in DIFFERENCES if name not in {n for _, n, _ in differences(V1)}}
+    assert later == {"norm": "pre", "attention_dropout": 0.1, "activation_dropout": 0.1, "warmup_steps": 8000,
+                     "lr_scale": 2.0}  # fmt: skip
+
+
+def test_the_former_variant_keeps_its_six_details_and_rates():
+    """Runs of earlier versions have it."""
+    model, t = shaped("model.variant=tensor2tensor").config, config_of("model.variant=tensor2tensor").train
+    assert (model.norm, model.positions, model.position_rates) == ("pre", "sinusoidal_halves", "paper")
+    assert (model.attention_dropout, model.activation_dropout) == (0.1, 0.1)
+    assert (t.smoothing_over, t.adam_eps_inside, t.warmup_steps, t.lr_scale) == ("others", True, 4000, 1.0)
+    assert (model.attention_bias, model.initialization, model.target_space) == (False, "xavier", False)
 
 
 @pytest.mark.parametrize(("table", "name", "value"), DIFFERENCES)
 def test_each_difference_can_be_set_and_reset_individually(table, name, value):
-    paper, variant = config_of(), config_of("model.variant=tensor2tensor")
+    paper, variant = config_of(), config_of(f"model.variant={V2}")
     default = getattr(getattr(paper, table), name)
     assert default != value
     back = f"{table}.{name}={str(default).lower()}"
-    assert changed(config_of("model.variant=tensor2tensor", back), variant) == {(table, name): default}
+    back = back if default is not None else f"{table}.{name}=paper"  # the default of the paper's layout
+    expected = "paper" if default is None else default
+    assert changed(config_of(f"model.variant={V2}", back), variant) == {(table, name): expected}
     assert changed(config_of(f"{table}.{name}={str(value).lower()}"), paper) == {(table, name): value}
 
 
 def test_a_setting_switches_the_variant_of_a_file(tmp_path):
-    for variant, replacement in (("paper", "tensor2tensor"), ("tensor2tensor", "paper")):
+    for variant, replacement in (("paper", V1), (V1, "paper"), (V1, V2), ("tensor2tensor", V2), (V2, "paper")):
         file = tmp_path / f"{variant}.toml"
         file.write_text(config_of(f"model.variant={variant}").dump(), encoding="utf-8")
         assert RunConfig.load(file) == config_of(f"model.variant={variant}")
@@ -107,29 +137,29 @@ def shaped(*settings):
     return Transformer(c, seed=3)
 
 
-def test_tensor2tensor_is_pre_norm_with_a_final_norm():
+def test_version_2_is_pre_norm_with_a_final_norm():
     """With all sub-layer outputs zero, pre-norm passes the embedding to the final norm unchanged."""
-    for variant, names in (("paper", set()), ("tensor2tensor", {"encoder_norm", "decoder_norm"})):
+    for variant, names in (("paper", set()), (V1, set()), (V2, {"encoder_norm", "decoder_norm"})):
         model = shaped(f"model.variant={variant}")
         assert {name for name, _ in model.named_children()} >= names
         assert bool(names) == (model.encoder_norm is not None)
 
 
-def test_tensor2tensor_has_sines_before_cosines():
-    model = shaped("model.variant=tensor2tensor")
-    from autograd import Tensor
-
+@pytest.mark.parametrize(("variant", "n"), [(V1, 3), (V2, 3), ("tensor2tensor", 4)])
+def test_variants_have_sines_before_cosines(variant, n):
+    """Rates from 1 to exactly 1 / 10000, as in add_timing_signal_1d; the former variant has the paper's."""
+    model = shaped(f"model.variant={variant}")
     positions = model.source_positions(Tensor(np.zeros((1, 3, 8), "float32"))).data[0]
-    angles = np.arange(3)[:, None] / 10000.0 ** (2 * np.arange(4) / 8)
+    angles = np.arange(3)[:, None] / 10000.0 ** (np.arange(4) / n)
     assert np.allclose(positions, np.concatenate([np.sin(angles), np.cos(angles)], axis=1), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["attention_dropout", "activation_dropout"])
-def test_tensor2tensor_drops_attention_weights_and_activations(name):
+def test_version_2_drops_attention_weights_and_activations(name):
     """Each of them alone makes the output random in training mode; without any dropout it is not."""
     quiet = ["model.dropout=0.0", "model.attention_dropout=0.0", "model.activation_dropout=0.0"]
     for settings, random in ((quiet, False), ([s for s in quiet if name not in s], True)):
-        model = shaped("model.variant=tensor2tensor", *settings)
+        model = shaped(f"model.variant={V2}", *settings)
         model.train()
         outputs = []
         for step in (1, 2):
@@ -140,7 +170,7 @@ def test_tensor2tensor_drops_attention_weights_and_activations(name):
 
 def test_tensor2tensor_smooths_over_incorrect_types():
     """-sum q log p with q = 0.9 on the target and 0.1 / (V - 1) on every other type, as in tensor2tensor."""
-    c = config_of("model.variant=tensor2tensor")
+    c = config_of(f"model.variant={V1}")
     model = shaped()
     model.eval()
     src, tgt = np.array([[5, 6, 2]]), np.array([[1, 7, 2]])
@@ -156,7 +186,7 @@ def test_tensor2tensor_adds_epsilon_before_the_bias_correction(monkeypatch):
     """TensorFlow: p - lr sqrt(1 - b2^t) / (1 - b1^t) m / (sqrt(v) + eps)."""
     calls = []
     monkeypatch.setattr(update, "Adam", lambda flat, *options: calls.append(options) or Adam(flat, *options))
-    c = config_of("model.variant=tensor2tensor")
+    c = config_of(f"model.variant={V1}")
     update.Update(None, shaped(), c.train, None)
     assert calls[0][4] is True
     eps, g, lr = 0.1, 0.5, 0.01
@@ -170,21 +200,88 @@ def test_tensor2tensor_adds_epsilon_before_the_bias_correction(monkeypatch):
     assert np.allclose(before - adam.flat.data, expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("table", "name", "value"), DIFFERENCES)
-def test_each_difference_affects_training(table, name, value, text, tmp_path):
+def loss_of_three_updates(text, out, *settings):
+    tables_ = tables(text, max_steps=3, adam_eps=1e-3)
+    del tables_["data"]["valid_src"], tables_["data"]["valid_tgt"]
+    c = RunConfig.from_dict(tables_, [f"model.variant={V2}", *settings, "train.log_every=3"])
+    train(c, out, progress=False)
+    return next(e["loss"] for e in RunFolder(out).metrics() if e["kind"] == "train")
+
+
+@pytest.fixture(scope="module")
+def loss_of_version_2(text, tmp_path_factory):
+    return loss_of_three_updates(text, tmp_path_factory.mktemp("v2") / "run")
+
+
+@pytest.mark.parametrize(("table", "name", "value"), OF_TRAINING)
+def test_each_difference_affects_training(table, name, value, text, tmp_path, loss_of_version_2):
     """Resetting it alone changes the loss of three updates."""
     default = getattr(getattr(config_of(), table), name)
-    losses = []
-    for settings in (["model.variant=tensor2tensor"], [f"{table}.{name}={str(default).lower()}"]):
-        tables_ = tables(text, max_steps=3, adam_eps=1e-3)
-        del tables_["data"]["valid_src"], tables_["data"]["valid_tgt"]
-        c = RunConfig.from_dict(tables_, ["model.variant=tensor2tensor", *settings, "train.log_every=3"])
-        out = tmp_path / str(len(losses))
-        from train import train
+    back = f"{table}.{name}={'paper' if default is None else str(default).lower()}"
+    assert loss_of_three_updates(text, tmp_path / "run", back) != loss_of_version_2
 
-        train(c, out, progress=False)
-        losses.append(next(e["loss"] for e in RunFolder(out).metrics() if e["kind"] == "train"))
-    assert losses[0] != losses[1]
+
+@pytest.mark.parametrize("shape", [(7, 5), (7, 5, 3)])
+def test_uniform_unit_scaling_depends_on_the_inputs_only(shape):
+    """U(-a, a) with a = sqrt(3 / n_in), TensorFlow's; merged matrices have the same bound, as one matrix does there."""
+    samples = {}
+    for name in SCHEMES:
+        with npx.keyed(1, 0), scheme(name):
+            samples[name] = uniform(*shape)
+    assert abs(samples["uniform_unit_scaling"]).max() <= (3 / 7) ** 0.5
+    edges = np.cumsum(shape[1:-1])
+    pairs = zip(*(np.split(samples[name], edges, axis=1) for name in SCHEMES), strict=True)
+    for (xavier, scaled), n_out in zip(pairs, shape[1:], strict=True):
+        assert np.allclose(scaled, xavier * ((7 + n_out) / 14) ** 0.5, rtol=1e-6)  # the same samples
+    with npx.keyed(1, 0), scheme("uniform_unit_scaling"):
+        assert abs(uniform(32, 4096)).max() == pytest.approx((3 / 32) ** 0.5, rel=1e-3)
+
+
+def test_the_variants_initialize_all_but_the_embedding_by_unit_scaling():
+    paper, variant = shaped(), shaped(f"model.variant={V1}", "model.attention_bias=false", "model.target_space=false")
+    for (name, a), (_, b) in zip(paper.named_parameters(), variant.named_parameters(), strict=True):
+        same = a.data.ndim == 1 or name == "embedding.weight" or a.data.shape == (8, 8)  # xavier: 6 / (8 + 8)
+        assert np.array_equal(a.data, b.data) == same or "query" in name or "key" in name
+    assert abs(variant.encoder[0].feed_forward.inner.weight.data).max() > (6 / (8 + 16)) ** 0.5
+
+
+def entered(model, side, src, tgt):
+    """Return the input of the first layer."""
+    seen = []
+    getattr(model, side)[0].hook = lambda x, *rest: seen.append(x.data)
+    model(src, tgt)
+    return seen[0]
+
+
+def test_the_target_space_is_one_learned_vector_added_to_each_source_embedding():
+    model, src, tgt = shaped("model.target_space=true").eval(), np.array([[5, 6, 2]]), np.array([[1, 7]])
+    inputs = []
+    for values in (model.target_space.weight.data, np.zeros(8)):
+        model.target_space.weight.assign(values)
+        inputs.append([entered(model, side, src, tgt) for side in ("encoder", "decoder")])
+    (source, _), (without, _) = inputs
+    vector = shaped("model.target_space=true").target_space.weight.data
+    assert np.allclose(source - without, vector, atol=1e-6) and abs(vector).min() > 0
+    assert np.array_equal(without, entered(shaped().eval(), "encoder", src, tgt))
+    model.loss(src, np.array([[1, 7, 2]])).backward()
+    assert abs(model.target_space.weight.grad).max() > 0
+
+
+def test_the_decoder_starts_with_a_zero_vector():
+    """The first input is the first position alone, in training, in search and in a packed batch."""
+    model, src = shaped("model.decoder_start=zeros").eval(), np.array([[5, 6, 2], [5, 2, 0]])
+    tgt = np.array([[1, 7], [1, 8]])
+    x, usual = entered(model, "decoder", src, tgt), entered(shaped().eval(), "decoder", src, tgt)
+    first = model.target_positions.table_rows(0, x, x.dtype)[0]
+    assert np.allclose(x[:, 0], first, atol=1e-7) and np.array_equal(x[:, 1:], usual[:, 1:])
+    start, state = model.start(src)
+    assert np.allclose(model.step(start, state), model(src, tgt[:, :1]).data[:, -1], atol=1e-5)
+    before = model.loss(src, np.array([[1, 7, 2], [1, 8, 2]])).item()
+    embedding = model.embedding.weight.data.copy()
+    embedding[1] += 100  # changes the logit of BOS only
+    model.embedding.weight.assign(embedding)
+    assert np.array_equal(entered(model, "decoder", src, tgt), x)
+    assert model.loss(src, np.array([[1, 7, 2], [1, 8, 2]])).item() != before
 
 
 def test_checkpoint_minutes_count_across_interruptions(text, tmp_path, monkeypatch):

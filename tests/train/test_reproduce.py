@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sys
 
 import pytest
@@ -16,6 +17,7 @@ from train.errors import UserError
 from train.experiments import comparison, speed, table2, table3
 from train.experiments.comparison import CLAIMS, ROWS, compare
 from train.learn.trainer import Trainer
+from train.run.checkpoint import read_state
 from train.run.folder import RunFolder
 
 SMALL = ["model.d_model=8", "model.d_ff=8", "model.d_k=4", "model.d_v=4", "model.n_layers=1", "data.vocab_size=280"]
@@ -169,13 +171,29 @@ def test_the_papers_results_agree_with_themselves(rows, factor, more):
         if row in rows
     }
     compared = compare(results)
-    assert all(pairs["alike"] == pairs["pairs"] for pairs in compared["pairs"].values())
+    assert all(pairs["alike"] == pairs["pairs"] and not pairs["ties"] for pairs in compared["pairs"].values())
     assert all(claim["ours"] == claim["paper"] for claim in compared["claims"])
     assert len(compared["claims"]) == sum({*order} <= rows for order in CLAIMS.values())
     for entry in compared["rows"]:
         assert ("ours" in entry["difference"]) == (bool(entry["ours"]) and "base" in rows)
         if "ours" in entry["difference"]:
             assert entry["difference"]["ours"] == pytest.approx(entry["difference"]["paper"], abs=1e-9)
+
+
+def test_ties_are_counted_apart():
+    """Rows that are equal here agree with no order of the paper."""
+    rows = {"base": 0.0, "A-h1": 0.0, "A-h4": 1.0}  # the paper: 25.8, 24.9, 25.5
+    results = {
+        row: {"perplexity": 5.0, "bleu": bleu, "parameters": 1, "averaged": {"perplexity": 5.0, "bleu": bleu},
+              "steps": 1, "seconds": 1, "signature": "s"}
+        for row, bleu in rows.items()
+    }  # fmt: skip
+    compared = compare(results)
+    assert compared["pairs"]["ppl"] == {"pairs": 3, "alike": 0, "ties": 3}
+    assert compared["pairs"]["bleu"] == {"pairs": 3, "alike": 1, "ties": 1}
+    page = "\n".join(comparison.markdown({"scale": "tiny", **compared, "failed": {}}, (8, 2), False))
+    assert "different perplexity in the paper, 3 are\nequal here; of the other 0, 0 have the same order." in page
+    assert "different BLEU in the paper, 1 are\nequal here; of the other 2, 1 (50%) have the same order." in page
 
 
 def test_without_matplotlib_the_picture_is_skipped(tmp_path, monkeypatch, capfd):
@@ -206,11 +224,12 @@ def test_table_2_has_the_papers_rows_and_both_costs(trained, texts, tmp_path, ca
     arguments = ["reproduce", "table2", "--out", str(tmp_path), *options, "--tflops", "P100", "--devices", "8"]
     assert main(arguments) == 0
     page = capfd.readouterr().out
-    for line in ("| ByteNet | 23.75 | - | - | - |", "| MoE | 26.03 | 40.56 | 2.0e19 | 1.2e20 |"):
+    for line in ("| ByteNet | 23.75 | - | - | - |", "| MoE | 26.03 | 40.56 | 2.0e19 | 1.2e20 |",
+                 "| GNMT + RL, ensemble | 26.30 | 41.16 | 1.8e20 | 1.1e21 |"):  # fmt: skip
         assert line in page
     assert page.count("| Transformer (b") == 2 and "ensemble" in page and "8 x 9.5 TFLOP/s" in page
     ours = json.loads((tmp_path / "table2.json").read_text("utf-8"))["ours"]["en-de"]
-    entry = [entry for entry in RunFolder(trained).metrics() if entry["kind"] == "train"][-1]
+    entry = read_state(RunFolder(trained).steps()[-1])["run"]
     assert ours["by_time"] == pytest.approx(entry["seconds"] * 8 * 9.5e12)
     shape = RunConfig.load(trained / "config.toml").transformer_config(vocab_size_of(trained))
     low, high = (shape.training_flops(*sides) for sides in ((entry["tokens"], 0), (0, entry["tokens"])))
@@ -236,6 +255,38 @@ def test_table_2_has_the_papers_rows_and_both_costs(trained, texts, tmp_path, ca
         in capfd.readouterr().err
     )
     assert [path.read_text() for path in mine.iterdir()] == ["mine"]
+
+
+def test_table_2_counts_the_updates_after_the_last_log_line(trained, texts, tmp_path):
+    """The cost is that of all updates, also of a run that is shorter than one interval of log lines."""
+    out = tmp_path / "run"
+    shutil.copytree(trained, out)
+    state = read_state(RunFolder(out).steps()[-1])["run"]
+    cost = table2.training_cost(out)
+    (out / "metrics.jsonl").unlink()
+    assert table2.training_cost(out) == cost
+    assert {name: cost[name] for name in ("step", "tokens", "seconds")} == {
+        name: state[name] for name in ("step", "tokens", "seconds")
+    }
+    shutil.rmtree(RunFolder(out).steps()[-1])
+    with pytest.raises(UserError, match="expected a run with a checkpoint of a step"):
+        table2.training_cost(out)
+
+
+def test_table_2_checks_the_test_text_before_it_translates(trained, texts, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(table2, "best_translations", lambda *_, **__: pytest.fail("translated"))
+    options = [f"--en-de={trained}", f"--en-de-src={texts['valid_src']}", f"--en-de-ref={texts['train_tgt']}"]
+    assert main(["reproduce", "table2", "--out", str(tmp_path / "out"), *options]) == 2
+    error = capfd.readouterr().err
+    assert "expected one reference per line; got 4 and 30 lines; try" in error and error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("rows", [",", "", " , "])
+def test_a_list_without_rows_is_rejected(rows, texts, tmp_path, capfd):
+    options = [f"--{name.replace('_', '-')}={path}" for name, path in texts.items()]
+    assert main(["reproduce", "table3", "--out", str(tmp_path / "t"), "--rows", rows, *options]) == 2
+    assert "--rows: expected names of rows; got" in capfd.readouterr().err and not (tmp_path / "t").exists()
 
 
 def vocab_size_of(run):

@@ -85,12 +85,16 @@ def data(
     settings = Settings(rules, tokenizer, vocab_size, learn_from, max_length)
     command = shlex.join(["npx-transformer", *sys.argv[1:]])
     manifest = prepare_dataset(corpus, out, settings, mirror, command, progress=not quiet)
-    counts = manifest["texts"]["train"]["counts"]
-    removed = ", ".join(f"{counts[reason]:,} {words}" for reason, words in REASONS.items())
-    print(f"{counts['read']:,} pairs read, {counts['kept']:,} kept; removed: {removed}")
+    pairs, clean = manifest["pairs"], manifest["texts"]["train"]["counts"]["kept"]
+    removed = ", ".join(f"{pairs[reason]:,} {words}" for reason, words in REASONS.items())
+    held_out = f" ({pairs['held_out']:,} of them for validation)" if pairs["held_out"] else ""
+    print(f"{pairs['read']:,} pairs read, {clean:,} kept{held_out}; removed: {removed}")
     for part, array in manifest["arrays"].items():
         tokens = array["tokens"]
-        print(f"{part}: {array['kept']:,} pairs, {tokens['src']:,} source and {tokens['tgt']:,} target tokens")
+        outcomes = (array["too_long"], f"of more than {max_length} tokens"), (array["empty"], "with an empty side")
+        left_out = ", ".join(f"{number:,} {words}" for number, words in outcomes if number)
+        print(f"{part}: {array['kept']:,} pairs, {tokens['src']:,} source and {tokens['tgt']:,} target tokens"
+              + (f"; left out: {left_out}" if left_out else ""))  # fmt: skip
     print(f"{out / 'manifest.json'} records the sources and settings")
 
 

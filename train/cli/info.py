@@ -91,12 +91,13 @@ def check_preset_only(vocab_size: int | None, run: str) -> None:
 def describe(shape: Any, config: Any) -> Iterator[str]:
     """Yield lines on a model's parameters, FLOP and memory, with the paper's figures for its unchanged presets."""
     import npx
-    from train.experiments.paper import FIGURES
+    from train.experiments.paper import FIGURES, TESTED
     from train.tasks import TASKS
 
     preset, t, sides = config.model.preset, config.train, TASKS[config.data.task].sides
     is_changed = shape != type(shape).preset(preset, shape.vocab_size)
     paper = {} if is_changed else FIGURES.get(preset, {})
+    pairs, tested = ((), {}) if is_changed else TESTED.get(preset, ((), {}))
     n, tokens = shape.n_parameters(), t.batch_tokens * t.accumulate
     update = shape.training_flops(tokens if "source" in sides else 0, tokens)
     precision = npx.precision_named(t.precision)
@@ -106,7 +107,7 @@ def describe(shape: Any, config: Any) -> Iterator[str]:
     sizes = f"N {shape.n_layers}, d_model {shape.d_model}, d_ff {shape.d_ff}, heads {shape.n_heads}, "
     sizes += f"d_k {shape.key_size}, d_v {shape.value_size}, dropout {shape.dropout}"
     paper_size = f"   (the paper: {paper['params_millions']:g} million)" if paper else ""
-    paper_cost = f"   (the paper: {paper['cost']:.1e})" if "cost" in paper else ""
+    paper_cost = f"   (the paper: {float(tested[f'{pairs[0]} FLOPs']):.1e})" if pairs else ""
     yield f"model        {preset}{' with changes' if is_changed else ''}: {sizes}"
     yield f"vocabulary   {shape.vocab_size:,} tokens, one matrix for {', '.join(sides)} and output"
     yield f"parameters   {n:,}{paper_size}"
@@ -115,12 +116,33 @@ def describe(shape: Any, config: Any) -> Iterator[str]:
     yield f"training     {update * t.max_steps:.2g} FLOP in {t.max_steps:,} updates{paper_cost}"
     yield f"memory       {n * precision.parameter_bytes / 2**20:,.0f} MiB: {parts}"
     if paper:
-        yield f"quality      the paper on newstest2013 English-German: perplexity {paper['ppl']}, BLEU {paper['bleu']}"
+        yield (f"quality      the paper on newstest2013 English-German: perplexity {paper['ppl']:.2f},"
+               f" BLEU {paper['bleu']:.1f}")  # fmt: skip
+    for pair in pairs:
+        yield f"quality      the paper on newstest2014 {LANGUAGES[pair]}: BLEU {tested[pair]}"
+
+
+LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
 
 
 def has_metrics(entry: dict[str, Any], kind: str, *names: str) -> bool:
     """Return whether an entry of metrics.jsonl is of this kind and has these numbers."""
     return entry["kind"] == kind and all(type(entry.get(name)) in (int, float) for name in names)
+
+
+def newest_progress(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return step, tokens, loss and tokens per second: of the last log line, or of a newer checkpoint's last updates.
+
+    A training that has ended, or stopped, between two log lines has updates that only its checkpoint counts.
+    """
+    from train.run.checkpoint import newest_totals
+
+    logged = [entry for entry in entries if has_metrics(entry, "train", "tokens", "loss", "tokens_per_second")]
+    totals = newest_totals(run)
+    if totals and totals.window_tokens and totals.step > (logged[-1]["step"] if logged else 0):
+        loss, speed = totals.loss, totals.speed
+        return {"step": totals.step, "tokens": totals.tokens, "loss": loss, "tokens_per_second": speed}
+    return logged[-1] if logged else None
 
 
 def describe_run(run: Any, config: Any) -> Iterator[str]:
@@ -135,10 +157,9 @@ def describe_run(run: Any, config: Any) -> Iterator[str]:
         tokenizer = task.load_tokenizer(run.tokenizer_file)
         yield f"tokenizer    {tokenizer.vocab_size:,} tokens, digest {tokenizer.digest[:12]}"
     entries = run.metrics()
-    if updates := [entry for entry in entries if has_metrics(entry, "train", "tokens", "loss", "tokens_per_second")]:
-        last = updates[-1]
-        speed = f"{last['tokens_per_second']:,.0f} tokens/s"
-        yield f"trained      {last['step']:,} updates, {last['tokens']:,} tokens, loss {last['loss']:.4f}, {speed}"
+    if progress := newest_progress(run, entries):
+        loss, speed = f"loss {progress['loss']:.4f}", f"{progress['tokens_per_second']:,.0f} tokens/s"
+        yield f"trained      {progress['step']:,} updates, {progress['tokens']:,} tokens, {loss}, {speed}"
     if not (curve := [entry for entry in entries if has_metrics(entry, "valid", "loss", "perplexity")]):
         return
     best = min(curve, key=lambda entry: entry["loss"])

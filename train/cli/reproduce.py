@@ -38,8 +38,8 @@ def table3(
     valid_tgt: Text,
     scale: Annotated[str, typer.Option(metavar="paper|tiny", help="Size of the models and trainings.")] = "paper",
     rows: Annotated[
-        str, typer.Option(metavar="ROW,ROW", help="Rows to train, such as A-h1,B-dk16; default: all.")
-    ] = "",
+        str | None, typer.Option(metavar="ROW,ROW", help="Rows to train, such as A-h1,B-dk16; default: all.")
+    ] = None,
     steps: Annotated[
         int | None,
         number_option(int, "[1, 1000000000]", metavar="N", help="Updates of base; big has three times as many."),
@@ -49,13 +49,16 @@ def table3(
     quiet: Quiet = False,
 ) -> None:
     """Train and score every row of Table 3; write table3.md, table3.json and table3.png."""
+    from train.errors import UserError
     from train.experiments.table3 import SCALES, run_table3
 
     check_scale(scale, SCALES)
     use_device(device)
     texts: dict[str, Any] = {"train_src": train_src, "train_tgt": train_tgt}
     texts |= {"valid_src": valid_src, "valid_tgt": valid_tgt}
-    names = [row.strip() for row in rows.split(",") if row.strip()]
+    names = [row.strip() for row in (rows or "").split(",") if row.strip()]
+    if rows is not None and not names:
+        raise UserError(f"--rows: expected names of rows; got '{rows}'; try A-h1,B-dk16, or without --rows for all")
     files = {name: str(path) for name, path in texts.items()}
     run_table3(out, files, scale, names, steps, settings or (), progress=not quiet)
     print((out / "table3.md").read_text("utf-8"), end="")

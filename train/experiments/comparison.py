@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from train.experiments.folder import write_table
-from train.experiments.paper import FIGURES
-
-ROWS = {row: figures for row, figures in FIGURES.items() if row != "big-enfr"}
+from train.experiments.paper import FIGURES as ROWS
 
 # The paper's conclusions (section 6.2), as rows from best to worst.
 CLAIMS = {
     "one head is worse than eight": ("base", "A-h1"),
-    "too many heads are no better": ("base", "A-h32"),
+    "too many heads hurt": ("base", "A-h32"),
     "smaller keys hurt": ("base", "B-dk32", "B-dk16"),
     "more layers are better": ("C-N8", "base", "C-N4", "C-N2"),
     "wider models are better": ("C-d1024", "base", "C-d256"),
@@ -55,7 +53,7 @@ def compare(results: Results) -> dict[str, Any]:
 
 
 def paper_format(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return a result with the keys and units of `paper.FIGURES`."""
+    """Return a result with the keys and units of ROWS."""
     return {"ppl": result["perplexity"], "bleu": result["bleu"], "params_millions": result["parameters"] / 1e6}
 
 
@@ -73,12 +71,13 @@ def is_ordered(table: Mapping[str, Mapping[str, float]], order: tuple[str, ...])
 
 
 def count_agreements(measured: Mapping[str, Mapping[str, float]], measure: str) -> dict[str, int]:
-    """Count the pairs of rows that differ in the paper, and those that are ordered alike here."""
+    """Count the pairs of rows that differ in the paper, and those that are ordered alike, or equal, here."""
     pairs = [(a, b) for a, b in combinations(measured, 2) if ROWS[a][measure] != ROWS[b][measure]]
+    different = [(a, b) for a, b in pairs if measured[a][measure] != measured[b][measure]]
     alike = sum(
-        (ROWS[a][measure] < ROWS[b][measure]) == (measured[a][measure] < measured[b][measure]) for a, b in pairs
+        (ROWS[a][measure] < ROWS[b][measure]) == (measured[a][measure] < measured[b][measure]) for a, b in different
     )
-    return {"pairs": len(pairs), "alike": alike}
+    return {"pairs": len(pairs), "alike": alike, "ties": len(pairs) - len(different)}
 
 
 def write_comparison(
@@ -139,10 +138,12 @@ def claims_markdown(comparison: Mapping[str, Any]) -> Iterator[str]:
         yield "| " + " | ".join(cells) + " |"
     for measure, (name, _) in MEASURES.items():
         if (counts := comparison["pairs"][measure])["pairs"]:
-            fraction = counts["alike"] / counts["pairs"]
+            different = counts["pairs"] - counts["ties"]
             yield ""
-            yield f"Of {counts['pairs']} pairs of rows with different {name} in the paper, {counts['alike']}"
-            yield f"({fraction:.0%}) have the same order here; chance level is half."
+            yield f"Of {counts['pairs']} pairs of rows with different {name} in the paper, {counts['ties']} are"
+            share = f" ({counts['alike'] / different:.0%})" if different else ""
+            yield f"equal here; of the other {different}, {counts['alike']}{share} have the same order."
+            yield "In random order, half would."
 
 
 def draw(comparison: Mapping[str, Any], path: Path) -> bool:

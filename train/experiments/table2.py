@@ -17,7 +17,7 @@ from train.experiments.folder import open_table_folder
 from train.experiments.paper import TABLE2
 from train.files import digest, read_json, read_sealed, write_json, write_text
 from train.metrics.bleu import BLEUS, score_report
-from train.run.checkpoint import find_checkpoint, load_model, model_config, read_state
+from train.run.checkpoint import find_checkpoint, load_model, model_config, newest_totals, read_state
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.tasks.translation import best_translations
@@ -44,8 +44,11 @@ def run_table2(out: Path, runs: Mapping[str, TrainedRun]) -> dict[str, Any]:
     A translation in `out` by the same checkpoint and of the same text is reused. Raises UserError for an invalid run or
     text, and for a folder of another command.
     """
+    for run in runs.values():  # before the first translation, which may take hours
+        check_test_text(run)
     open_table_folder(out, {"table": 2}, "table2.json")
-    table = {"table": 2, "paper": TABLE2, "ours": {pair: score_run(out, pair, run) for pair, run in runs.items()}}
+    paper = [{name: text if name == "model" else float(text) for name, text in row.items()} for row in TABLE2]
+    table = {"table": 2, "paper": paper, "ours": {pair: score_run(out, pair, run) for pair, run in runs.items()}}
     write_json(out / "table2.json", table)
     write_text(out / "table2.md", "\n".join(markdown(table)) + "\n")
     return table
@@ -65,26 +68,34 @@ def score_run(out: Path, pair: str, run: TrainedRun) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def check_test_text(run: TrainedRun) -> None:
+    """Raise UserError unless both sides of the test text have the same number of lines."""
+    n_src, n_ref = (len(read_all_lines(path)) for path in (run.src, run.ref))
+    if n_src != n_ref:
+        got = f"got {n_src} and {n_ref} lines"
+        raise UserError(f"{run.src}, {run.ref}: expected one reference per line; {got}; try the files of one test set")
+
+
 def training_cost(path: Path) -> dict[str, Any]:
-    """Return updates, tokens, seconds and FLOP of a run, from its metrics.
+    """Return updates, tokens, seconds and FLOP of a run, from the state of its newest checkpoint.
 
     The ratio of source and target tokens comes from the prepared text, or is taken as 1 if that is missing. Only the
     seconds of updates count.
     """
     run = RunFolder(path)
-    updates = [entry for entry in run.metrics() if entry["kind"] == "train"]
-    if not updates:
-        raise UserError(f"{path}: expected a run with metrics; got no entries in {run.metrics_file}; try another run")
-    last, config = updates[-1], RunConfig.load(run.config_file)
+    if (totals := newest_totals(run)) is None:
+        got = "got only averaged weights; try another run"
+        raise UserError(f"{path}: expected a run with a checkpoint of a step, which counts its tokens; {got}")
+    config = RunConfig.load(run.config_file)
     shape = model_config(read_state(find_checkpoint(path)))
     meta, source_fraction = run.data("train", config.data.prepared) / "meta.json", 0.5
     if meta.is_file():
         tokens, pairs = (read_json(meta, "prepared text")[key] for key in ("tokens", "pairs"))
         source, target = (tokens[side] + pairs["kept"] for side in ("src", "tgt"))  # with end tokens
         source_fraction = source / (source + target)
-    source, target = round(last["tokens"] * source_fraction), round(last["tokens"] * (1 - source_fraction))
+    source, target = round(totals.tokens * source_fraction), round(totals.tokens * (1 - source_fraction))
     counted = shape.training_flops(source, target)
-    progress = {"step": last["step"], "tokens": last["tokens"], "seconds": last["seconds"]}
+    progress = {"step": totals.step, "tokens": totals.tokens, "seconds": totals.seconds}
     return progress | {"preset": config.model.preset, "parameters": shape.n_parameters(), "counted": counted}
 
 
@@ -112,14 +123,13 @@ def markdown(table: Mapping[str, Any]) -> Iterator[str]:
     )
     yield from ("were trained and measured here.", "")
     yield from ("| model | BLEU EN-DE | EN-FR | FLOPs EN-DE | EN-FR |", "|---|---|---|---|---|")
-    for row in table["paper"]:
-        bleu = [f"{row[pair]:.2f}".rstrip("0").rstrip(".") if pair in row else "-" for pair in PAIRS]
-        flops = [scientific(row[f"{pair} FLOPs"]) if f"{pair} FLOPs" in row else "-" for pair in PAIRS]
-        yield f"| {row['model']} | {' | '.join(bleu)} | {' | '.join(flops)} |"
+    for row in TABLE2:
+        cells = [row.get(name, "-") for name in (*PAIRS, *(f"{pair} FLOPs" for pair in PAIRS))]
+        yield f"| {row['model']} | {' | '.join(cells)} |"
     for pair, run in table["ours"].items():
         bleu, by_time = run["bleu"][run["quoted"]]["score"], describe_time_cost(run["by_time"])
-        cells = {pair: f"**{bleu:.2f}**", f"{pair} FLOPs": f"{scientific(run['counted'])} counted, {by_time}"}
-        columns = [cells.get(name, "") for name in (*PAIRS, *(f"{p} FLOPs" for p in PAIRS))]
+        ours = {pair: f"**{bleu:.2f}**", f"{pair} FLOPs": f"{scientific(run['counted'])} counted, {by_time}"}
+        columns = [ours.get(name, "") for name in (*PAIRS, *(f"{p} FLOPs" for p in PAIRS))]
         yield f"| ours, {run['preset']}, {run['step']:,} updates | {' | '.join(columns)} |"
     for pair, run in table["ours"].items():
         yield from ("", f"## Ours, {pair}", "")

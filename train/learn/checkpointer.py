@@ -139,7 +139,7 @@ class Checkpointer:
 
         Raises UserError if the checkpoint does not fit the model, tokenizer, text, configuration or number of ranks.
         """
-        store.check_same_config(self.folder, self.config)
+        self.config = store.resumed_config(self.folder, self.config)
         newest = store.load_newest(self.folder, self.skipped.append)
         if newest is None:
             return RunState()

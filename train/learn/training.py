@@ -17,7 +17,7 @@ from train.errors import UserError
 from train.files import write_text
 from train.learn.signals import reraise_lost_interrupts, run_interruptibly
 from train.learn.trainer import Trainer
-from train.run.checkpoint import check_same_config
+from train.run.checkpoint import resumed_config
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.run.state import Summary
@@ -84,7 +84,7 @@ def train(
                 stack.enter_context(run.creating(resume))
             reuse = resume or world.rank > 0  # the other ranks read what rank 0 has written
             if reuse:
-                check_same_config(run, config)
+                config = resumed_config(run, config)
             else:
                 write_text(run.config_file, config.dump())
             tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, say)

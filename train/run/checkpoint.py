@@ -24,6 +24,7 @@ from train.files import digest as checksum
 from train.run.config import RunConfig
 from train.run.folder import RunFolder, step_of
 from train.run.replace import existing_folder, original_name, remove_folder
+from train.run.state import RunState
 from train.run.storage import IDENTITY, STATE, DamagedCheckpoint, damaged_error, read_arrays, read_state, write_folder
 from train.tasks import TASKS, Task
 from train.tasks.protocols import TextTokenizer
@@ -114,20 +115,38 @@ def load_newest(
     return None
 
 
-def check_same_config(run: RunFolder, config: RunConfig) -> None:
-    """Raise UserError, naming the key, if a resumed run would have another configuration.
+def newest_totals(run: RunFolder) -> RunState | None:
+    """Return the totals of a run in its newest readable checkpoint of a step; None without one."""
+    for path in reversed(run.steps()):
+        with suppress(UserError, ValueError):
+            state = read_state(path)
+            return RunState.read(state.get("run"), state["step"])
+    return None
 
-    The newest readable checkpoint has the original configuration; config.toml may have been edited since.
+
+def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
+    """Return the configuration with which a run resumes (see `RunConfig.resumed`).
+
+    Raises UserError, naming the key, if `config` differs from that of the run. The newest readable checkpoint has the
+    original configuration; config.toml may have been edited since.
     """
+    models = []
     for path in reversed(run.steps()):
         try:
-            original = read_state(path).get("config")
+            state = read_state(path)
         except DamagedCheckpoint:
             continue
-        if isinstance(original, dict):
-            return config.check_frozen(original, path)
-    if run.config_file.exists():
-        config.check_frozen(RunConfig.load(run.config_file).frozen(), run.config_file)
+        models.append(model_config(state))
+        if isinstance(original := state.get("config"), dict):
+            config = config.resumed(models[0])
+            config.check_frozen(original, path)
+            return config
+    in_file = RunConfig.load(run.config_file) if run.config_file.exists() else None
+    if models:
+        config, in_file = config.resumed(models[0]), in_file and in_file.resumed(models[0])
+    if in_file:
+        config.check_frozen(in_file.frozen(), run.config_file)
+    return config
 
 
 def average_checkpoints(run_dir: str | Path, last: int = 5) -> Path:

@@ -16,17 +16,19 @@ import re
 import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from models import PRESETS, TransformerConfig
+from models.config import earlier_meaning
 from models.fields import expected, fits, value_type
 from train.errors import UserError, nearest, one_line
 from train.files import open_for_reading
 from train.run.keys import (
     DECIDED,
     NAMED,
+    SEARCH_DECIDED,
     SECTIONS,
     TRAINING,
     VARIANTS,
@@ -158,6 +160,15 @@ class RunConfig:
                 lines.append(f"# {name} =" if value is None else f"{name} = {to_toml(value)}")
         return "\n".join(lines) + "\n"
 
+    def resumed(self, model: TransformerConfig) -> "RunConfig":
+        """Return the configuration with which a run with this model resumes.
+
+        A run of a version without `position_rates` continues with the rates that it was trained with.
+        """
+        if self.model.position_rates is None and self.model.positions == model.positions:
+            return replace(self, model=replace(self.model, position_rates=model.position_rates))
+        return self
+
     def frozen(self) -> dict[str, Any]:
         """Return {`table.key`: value} of the keys that a resumed run must not change."""
         return {f"{table}.{f.name}": value for table, f, value in self.keys() if not f.metadata["may_change"]}
@@ -165,11 +176,14 @@ class RunConfig:
     def check_frozen(self, original: Mapping[str, Any], source: Path) -> None:
         """Raise UserError, naming the key, if a frozen key differs from `original`, the `frozen()` of the run.
 
-        A key that is missing in `original` had its default value. `source` is the file of `original`, for the message.
+        A key that is missing in `original` had the meaning of the version that lacked it. `source` is the file of
+        `original`, for the message.
         """
+        stored = {name: original[f"model.{name}"] for name in keys_of("model") if f"model.{name}" in original}
+        original = {**original, **{f"model.{name}": value for name, value in earlier_meaning(stored).items()}}
         for table, f, value in self.keys():
             name = f"{table}.{f.name}"
-            saved = original.get(name, f.default)
+            saved = original.get(name, default_of(table, f))
             if value != saved and not f.metadata["may_change"]:
                 raise UserError(
                     f"resume: {name}: expected {format_value(saved)} as in {source}; got {format_value(value)}; "
@@ -180,6 +194,11 @@ class RunConfig:
 def keys_of(table: str) -> dict[str, Field[Any]]:
     """Return the keys of a table by name."""
     return {f.name: f for f in fields(SECTIONS[table])}
+
+
+def default_of(table: str, f: Field[Any]) -> Any:
+    """Return the default of a key; for a key of the model that of `base`."""
+    return getattr(TransformerConfig, f.name, None) if table == "model" and f.default is None else f.default
 
 
 def all_keys() -> list[str]:
@@ -193,14 +212,15 @@ def owner_of(name: str) -> str | None:
 
 
 def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, Any]]:
-    """Return the values that the preset and the variant determine, by table: the architecture and some keys of
-    [train].
+    """Return the values that the preset and the variant determine, by table: the architecture and some keys of [train]
+    and [search].
     """
     model, changes = TransformerConfig.preset(preset, vocab_size=37000), VARIANTS[variant]
     values = {name: getattr(model, name) for name in keys_of("model") if name not in NAMED}
     train = {name: getattr(TrainSection, name) for name in DECIDED} | TRAINING.get(preset, {})
-    shape = {name: value for name, value in values.items() if value is not None}
-    return {"model": shape | changes.get("model", {}), "train": train | changes.get("train", {})}
+    search = {name: getattr(SearchSection, name) for name in SEARCH_DECIDED}
+    defaults = {"model": {n: v for n, v in values.items() if v is not None}, "train": train, "search": search}
+    return {table: keys | changes.get(table, {}) for table, keys in defaults.items()}
 
 
 def check(table: str, f: Field[Any], value: Any, source: str = "config") -> Any:

@@ -19,13 +19,35 @@ PRESET = key(
     "Architecture from the paper (base, big, rows of Table 3); the keys below override it.",
     choices=PRESETS,
 )
-# Where the authors' program (tensor2tensor) differs from the paper's text, by table. Each key can be overridden.
+# Where the authors' program, tensor2tensor, differs from the paper's text, by table. Each key can be overridden.
+# Version 1: transformer_base of its first public commit (15 June 2017, the week of the paper) and releases up to 1.1.
+VERSION_1: dict[str, dict[str, Any]] = {
+    "model": {
+        "positions": "sinusoidal_halves",
+        "position_rates": "tensor2tensor",
+        "attention_bias": True,
+        "initialization": "uniform_unit_scaling",
+        "target_space": True,
+        "decoder_start": "zeros",
+    },
+    "train": {"smoothing_over": "others", "adam_eps_inside": True},
+    "search": {"full_beam": True},
+}
+# Version 2: transformer_base_v2, the default from 6 October 2017 (commit d5bdfcc8).
+VERSION_2_CHANGES: dict[str, dict[str, Any]] = {
+    "model": {"norm": "pre", "attention_dropout": 0.1, "activation_dropout": 0.1},
+    "train": {"warmup_steps": 8000, "lr_scale": 2.0},
+}
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {},
+    "tensor2tensor-v1": VERSION_1,
+    "tensor2tensor-v2": {table: keys | VERSION_2_CHANGES.get(table, {}) for table, keys in VERSION_1.items()},
+    # A mixture of both versions, with the paper's rates. Runs of earlier versions of this program have it.
     "tensor2tensor": {
         "model": {
             "norm": "pre",
             "positions": "sinusoidal_halves",
+            "position_rates": "paper",
             "attention_dropout": 0.1,
             "activation_dropout": 0.1,
         },
@@ -34,9 +56,9 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 VARIANT = key(
     "paper",
-    "Details from the paper's text (paper) or from its authors' program (tensor2tensor): pre-norm, sines before"
-    " cosines, dropout also on attention weights and after the ReLU, label smoothing over the incorrect types only,"
-    " Adam's epsilon before the bias correction.",
+    "Details from the paper's text (paper), or from its authors' program as of June 2017 (tensor2tensor-v1) or October"
+    " 2017 (tensor2tensor-v2); the keys are below the presets. tensor2tensor, a mixture of both, is for runs of earlier"
+    " versions.",
     choices=VARIANTS,
 )
 ModelSection: Any = make_dataclass(
@@ -203,6 +225,12 @@ class SearchSection:
         choices=PENALTIES,
         may_change=True,
     )
+    full_beam: bool = key(
+        False,
+        "Keep `beam` unfinished hypotheses at each step, chosen with the finished ones from the 2 x beam best"
+        " continuations (tensor2tensor). Otherwise a finished hypothesis takes one of the beam's places.",
+        may_change=True,
+    )
     max_extra: int = key(
         50,
         "Maximum length of an output: that of its source plus this many tokens.",
@@ -228,5 +256,6 @@ TRAINING: dict[str, dict[str, Any]] = {
     "tiny": {"max_steps": 8000},
 }
 # The keys of [train] that a preset or variant decides: the default unless TRAINING or VARIANTS has a value.
-DECIDED = ("label_smoothing", "max_steps", "smoothing_over", "adam_eps_inside")
+DECIDED = ("label_smoothing", "max_steps", "warmup_steps", "lr_scale", "smoothing_over", "adam_eps_inside")
+SEARCH_DECIDED = ("full_beam",)  # the same for [search]
 NAMED = ("preset", "variant")  # the keys of [model] that stand for other keys

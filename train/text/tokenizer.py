@@ -4,11 +4,14 @@ Each run of white space becomes one space. The text is split into words, each wi
 spelled in UTF-8 bytes (one printable character per byte, "Ġ" for a space) and segmented into subwords:
 
     bpe        byte-pair encoding: apply the earliest learned merge repeatedly                     (EN-DE in the paper)
-    wordpiece  greedy: take the longest subword that is a prefix of the remaining word, repeatedly (EN-FR in the paper)
+    wordpiece  greedy: take the longest subword that is a prefix of the remaining word, repeatedly
 
 All 256 bytes are in the vocabulary, so no text is unknown and `decode(encode(text))` is the normalized text. Both
 kinds are trained by the byte-pair trainer of Hugging Face `tokenizers`, and the result is a standard `tokenizer.json`.
 The file is written here in a fixed order, so that the same text always gives the same bytes.
+
+For EN-FR the paper uses the word-pieces of Wu et al. (2016), which are chosen to maximize the likelihood of the text.
+`wordpiece` is not that learner: only the segmentation is greedy, and its subwords are those of byte-pair merges.
 """
 
 import hashlib

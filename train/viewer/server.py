@@ -232,7 +232,8 @@ class Page:
             raise UserError(one_line(error)) from None
         if search["beam"] > MAX_BEAM:
             raise UserError(f"beam: expected at most {MAX_BEAM}; got {search['beam']}; try {MAX_BEAM}")
-        return search | {"penalty": defaults.penalty, "max_extra": defaults.max_extra}
+        others = {"penalty": defaults.penalty, "max_extra": defaults.max_extra, "full_beam": defaults.full_beam}
+        return search | others
 
     def prefix(self, query: Mapping[str, Any]) -> list[int]:
         ids, c = query.get("prefix", []), self.model.config

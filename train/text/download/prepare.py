@@ -25,7 +25,7 @@ from train.errors import UserError
 from train.files import atomic_write, describe_path, digest, open_own_folder, read_sealed, write_json, write_text
 from train.text.corpus import prepare
 from train.text.download.catalog import Dataset
-from train.text.download.clean import Cleaner, Rules
+from train.text.download.clean import REASONS, Cleaner, Rules
 from train.text.download.fetch import fetch_all, progress_bar
 from train.text.download.unpack import read_pairs
 from train.text.lines import read_lines, read_parallel
@@ -88,6 +88,7 @@ def prepare_dataset(
         write_json(out / BEGUN, {"of": "npx-transformer data"})
     with progress_bar(progress) as on_progress:
         sources = fetch_all(dataset.archives, out / "downloads", mirror, on_progress)
+    sources += [{"file": path, "bytes": Path(path).stat().st_size, "sha256": digest(path)} for path in user_paths]
     texts = write_texts(dataset, out, settings.rules, sources, log)
     train = [out / f"train.{language}" for language in (dataset.src, dataset.tgt)]
     tokenizer = train_tokenizer(train, out / "tokenizer.json", settings, log)
@@ -99,12 +100,26 @@ def prepare_dataset(
             corpus = prepare(src, tgt, tokenizer, out / "prepared" / part, settings.max_length)
             arrays[part] = corpus.meta["pairs"] | {"tokens": corpus.meta["tokens"]}
     manifest = {
-        "command": command, "settings": asdict(settings), "sources": sources, "texts": texts, "arrays": arrays,
+        "command": command, "settings": asdict(settings), "sources": sources,
+        "pairs": account(texts["train"], arrays["train"]), "texts": texts, "arrays": arrays,
         "tokenizer": {"digest": tokenizer.digest, "sha256": digest(out / "tokenizer.json"),
                       "types": tokenizer.vocab_size},
     }  # fmt: skip
     write_text(out / "manifest.json", json.dumps(manifest, indent=1) + "\n")
     return manifest
+
+
+def account(text: Mapping[str, Any], array: Mapping[str, Any]) -> dict[str, int]:
+    """Return what became of every training pair: the numbers of all outcomes, whose sum is `read`.
+
+    A pair is removed for one of the REASONS, held out for validation, left out of the token arrays (`too_long` or, if a
+    side has no tokens, `no_tokens`), or `kept` for training.
+    """
+    counts = text["counts"]
+    removed = {reason: counts[reason] for reason in REASONS}
+    left_out = {"too_long": array["too_long"], "no_tokens": array["empty"]}
+    return {"read": counts["read"], **removed, "held_out": counts["kept"] - text["lines"], **left_out,
+            "kept": array["kept"]}  # fmt: skip
 
 
 def write_texts(
@@ -113,7 +128,7 @@ def write_texts(
     """Write the text of each part, unless it is up to date; return the counts and hashes of each part."""
     languages = dataset.src, dataset.tgt
     texts = {part: [asdict(pair) for pair in pairs] for part, pairs in dataset.parts.items()}
-    input_hashes = [source["sha256"] for source in sources] + [digest(file) for file in user_files(dataset)]
+    input_hashes = [source["sha256"] for source in sources]
     recipe = json.loads(json.dumps([texts, input_hashes, asdict(rules), dataset.held_out]))
     record_file = out / TEXTS
     if (record := read_sealed(record_file)) and record["how"] == recipe:
