@@ -12,6 +12,7 @@ from train.cli.options import number_option
 from train.errors import UserError, nearest
 
 OWN = "own"
+LARGE = 500_000  # pairs from which the preset base is suggested instead of tiny
 
 
 @app.command(
@@ -89,9 +90,12 @@ def data(
     removed = ", ".join(f"{counts[reason]:,} {words}" for reason, words in REASONS.items())
     print(f"{counts['read']:,} pairs read, {counts['kept']:,} kept; removed: {removed}")
     for part, array in manifest["arrays"].items():
-        tokens = array["tokens"]
-        print(f"{part}: {array['kept']:,} pairs, {tokens['src']:,} source and {tokens['tgt']:,} target tokens")
+        src, tgt = (array["tokens"][side] + array["kept"] for side in ("src", "tgt"))  # with the ends of sentences
+        print(f"{part}: {array['kept']:,} pairs, {src:,} source and {tgt:,} target tokens")
     print(f"{out / 'manifest.json'} records the sources and settings")
+    preset = "base" if counts["kept"] >= LARGE else "tiny"
+    paths = ["--data", str(out), "--out", f"runs/{out.absolute().name}"]
+    print(f"train a model on it: {shlex.join(['npx-transformer', 'train', preset, *paths])}")
 
 
 REASONS = {  # key in the manifest -> words

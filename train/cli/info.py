@@ -1,6 +1,7 @@
 """`info`: size and cost of a model compared with the paper's, and the progress of a run."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import Annotated, Any
 
@@ -123,6 +124,23 @@ def has_metrics(entry: dict[str, Any], kind: str, *names: str) -> bool:
     return entry["kind"] == kind and all(type(entry.get(name)) in (int, float) for name in names)
 
 
+def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return step, tokens, loss and speed of a run's last update: of its newest checkpoint or its last log line."""
+    from train.run.checkpoint import read_state
+    from train.run.state import RunState
+
+    logged = [entry for entry in entries if has_metrics(entry, "train", "tokens", "loss", "tokens_per_second")]
+    last = logged[-1] if logged else None
+    for path in run.steps()[-1:]:
+        with suppress(UserError, ValueError):  # a damaged checkpoint, or one of a format without a state
+            content = read_state(path)
+            state = RunState.read(content.get("run"), content["step"])
+            if state.window_targets and (last is None or state.step > last["step"]):
+                now = {"step": state.step, "tokens": state.tokens}
+                return now | {"loss": state.loss, "tokens_per_second": state.speed}
+    return last
+
+
 def describe_run(run: Any, config: Any) -> Iterator[str]:
     """Yield lines on a run's checkpoints, tokenizer, progress and validation curve."""
     from train.tasks import TASKS
@@ -135,8 +153,7 @@ def describe_run(run: Any, config: Any) -> Iterator[str]:
         tokenizer = task.load_tokenizer(run.tokenizer_file)
         yield f"tokenizer    {tokenizer.vocab_size:,} tokens, digest {tokenizer.digest[:12]}"
     entries = run.metrics()
-    if updates := [entry for entry in entries if has_metrics(entry, "train", "tokens", "loss", "tokens_per_second")]:
-        last = updates[-1]
+    if last := last_update(run, entries):
         speed = f"{last['tokens_per_second']:,.0f} tokens/s"
         yield f"trained      {last['step']:,} updates, {last['tokens']:,} tokens, loss {last['loss']:.4f}, {speed}"
     if not (curve := [entry for entry in entries if has_metrics(entry, "valid", "loss", "perplexity")]):

@@ -83,7 +83,9 @@ class Trainer:
         self.schedule = Schedule(t, model.config.d_model)
         self.stream = Stream(task.batches(corpora["train"], t.batch_tokens, t.seed))
         self.update = Update(task, model, t, notes if self.world.rank else self.report, self._prepare_batches)
-        self.validation = None if valid is None else Validation(task, model, tokenizer, valid, config)
+        self.validation = (
+            None if valid is None else Validation(task, model, tokenizer, valid, config, self.report.display)
+        )
         self.checkpoints = Checkpointer(folder, config, tokenizer, corpora["train"], self.update, self.report)
         self.state = self.checkpoints.restore(self.stream) if resume else RunState()
         self.longest_update = 0.0  # seconds
@@ -100,7 +102,8 @@ class Trainer:
         """
         npx.configure_process()
         with disk_errors(str(self.checkpoints.folder.path), THEN_RESUME), self.checkpoints.open_folder(self.state):
-            with self.report.open_files(self.state), self.signals.handling():
+            validates = self._is_validation_due() or self._end_reason() in ("max_steps", "patience")
+            with self.report.open_files(self.state, validates), self.signals.handling():
                 return self._loop()
 
     def _loop(self) -> Summary:
