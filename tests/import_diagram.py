@@ -21,7 +21,7 @@ LABELS = {
     "models/layers": "attention, norms, positions",
     "models/architectures": "Transformer, decoder",
     "models/search": "greedy, beam, sampling",
-    "train": "errors, files",
+    "train": "errors, files, progress",
     "train/text": "tokenizers, batches",
     "train/text/download": "corpora",
     "train/metrics": "BLEU, brackets",

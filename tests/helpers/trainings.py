@@ -66,13 +66,17 @@ def metrics(out):
     return [{k: v for k, v in json.loads(line).items() if k not in CLOCKS} for line in lines]
 
 
-def outcome(out):
-    """Return the results of a run, to compare two: the bytes of weights and moments, state, metrics."""
+def outcome(out, *stops):
+    """Return the results of a run, to compare two: the bytes of weights and moments, state, metrics.
+
+    The final validations of earlier stops, at the steps `stops`, are left out.
+    """
     last = load_checkpoint(RunFolder(out).steps()[-1])
     arrays = {name: array.tobytes() for name, array in (last.model | last.optimizer).items()}
     state = {k: v for k, v in last.state.items() if k not in ("run", "files", "sha256_of_this")}
     state |= {k: v for k, v in last.state["run"].items() if k not in CLOCKS}
-    return arrays, state, metrics(out)
+    entries = [e for e in metrics(out) if not (e["kind"] == "valid" and e["step"] in stops)]
+    return arrays, state, entries
 
 
 def rewrite(path, change):

@@ -128,7 +128,7 @@ def test_score_with_bootstrap_baseline_and_model(run, texts, tmp_path, capfd):
 
 
 def test_stdin_to_stdout_preserves_the_line_order(run):
-    process = command("translate", "--model", run, "--beam", "1", stdin=subprocess.PIPE)
+    process = command("translate", "--quiet", "--model", run, "--beam", "1", stdin=subprocess.PIPE)
     out, err = process.communicate("the red cat\n\nthe blue dog\u0085bird\r\nno newline")
     assert (process.returncode, err) == (0, "")
     lines = out.split("\n")

@@ -76,7 +76,7 @@ def test_input_from_a_file_a_pipe_or_stdin_is_equivalent(model, capfd):
     lines = "\ufeffone two\r\n\nthree \u2028 \x00 four\u0085\n\ud7ff \U0010ffff\nlast".encode()
     expected = translated(model, lines, capfd)
     assert expected.count("\n") == 5
-    translate = "translate", "--model", model
+    translate = "translate", "--quiet", "--model", model
     assert run_command(*translate, stdin=lines) == (0, expected, "")
     assert run_command(*translate, "--input", "-", stdin=lines) == (0, expected, "")
     reader = pipe_with(lines)
@@ -87,7 +87,7 @@ def test_input_from_a_file_a_pipe_or_stdin_is_equivalent(model, capfd):
 
 def test_output_to_stdout_links_and_descriptors(model, tmp_path, capfd):
     expected = translated(model, b"one\ntwo\n", capfd)
-    arguments = "translate", "--model", model, "--input", model.parent / "source", "--output"
+    arguments = "translate", "--quiet", "--model", model, "--input", model.parent / "source", "--output"
     (tmp_path / "link").symlink_to("file")
     with open(tmp_path / "before", "ab") as file:
         file.write(b"before\n")
@@ -102,7 +102,7 @@ def test_output_to_stdout_links_and_descriptors(model, tmp_path, capfd):
 
 def test_closed_streams_do_not_change_the_translation(model, text, capfd):
     source = text / "valid.en"
-    translate = "translate", "--model", model, "--input", source
+    translate = "translate", "--quiet", "--model", model, "--input", source
     expected = translated(model, source.read_bytes(), capfd)
     assert run_command(*translate, closed=[0]) == (0, expected, "")
     assert run_command(*translate, closed=[1]) == (0, "", "")

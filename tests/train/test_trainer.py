@@ -71,11 +71,15 @@ def test_extending_a_finished_run_equals_a_longer_run(text, tmp_path, uninterrup
     out = tmp_path / "run"
     summary = run(text, out, max_steps=7)
     assert (summary.step, summary.stopped) == (7, "max_steps")
-    assert metrics(out)[-1]["kind"] == "valid" and metrics(out)[-1]["step"] == 7  # the last step is validated
+    metrics_before = metrics(out)
+    assert metrics_before[-1]["kind"] == "valid" and metrics_before[-1]["step"] == 7  # the last step is validated
     resumed = run(text, out, resume=True, max_steps=7)
     assert resumed.valid_loss == summary.valid_loss and len(metrics(out)) == 3
     run(text, out, resume=True)
-    assert outcome(out) == outcome(uninterrupted)
+    assert outcome(out, 7) == outcome(uninterrupted)
+    assert metrics(out)[2] == metrics_before[2]  # the validation of the last step stays
+    run(text, out, resume=True)
+    assert [entry["step"] for entry in metrics(out)] == [4, 5, 7, 8, 10, 12]
 
 
 def test_recompute_can_be_toggled_between_resumes_without_changing_a_bit(text, tmp_path, uninterrupted, monkeypatch):
@@ -85,7 +89,7 @@ def test_recompute_can_be_toggled_between_resumes_without_changing_a_bit(text, t
         run(text, tmp_path / "run", resume=steps > 4, max_steps=steps, recompute=recompute)
         assert bool(calls) == recompute
         calls.clear()
-    assert outcome(tmp_path / "run") == outcome(uninterrupted)
+    assert outcome(tmp_path / "run", 9) == outcome(uninterrupted)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -14,7 +14,7 @@ from train.cli.options import checked_option
 from train.cli.streams import GuardedStream, raise_broken_output, stream_lines
 from train.errors import UserError
 from train.files import atomic_write, disk_errors, open_for_reading
-from train.text.lines import MAX_LINE_BYTES
+from train.text.lines import MAX_LINE_BYTES, count_lines
 
 app = typer.Typer(
     add_completion=False,
@@ -41,16 +41,34 @@ def use_device(name: str) -> None:
 
 
 STDIO = Path("-")  # standard input or output
+Quiet = Annotated[bool, typer.Option("--quiet", help="Do not print progress or a summary.")]
 
 
 @contextmanager
 def open_input(path: Path | None) -> Iterator[Iterator[str | None]]:
     """Yield the lines of a text file, a pipe or standard input as they arrive, and None while the input pauses."""
     if path in (None, STDIO):
+        if sys.stdin.isatty():
+            print("reading lines from the terminal; Ctrl-D on an empty line ends the input", file=sys.stderr)
         yield stream_lines(sys.stdin.buffer, "stdin", MAX_LINE_BYTES)
         return
     with open_for_reading(path, "a text file", pipes=True) as file:
         yield stream_lines(file, str(path), MAX_LINE_BYTES)
+
+
+@contextmanager
+def line_progress(verb: str, input: Path | None, output: Path | None, enabled: bool = True) -> Iterator[Any]:
+    """Show how many lines of `input` have been "translated" (the verb); yield the Work to advance.
+
+    Nothing is redrawn on a terminal that shows the results or that the user types into.
+    """
+    from train.progress import Display
+
+    from_file = input is not None and input != STDIO
+    on_terminal = not from_file and sys.stdin.isatty() or output in (None, STDIO) and sys.stdout.isatty()
+    total = count_lines(input) if enabled and input is not None and from_file and input.is_file() else None
+    with Display(enabled and not on_terminal) as display, display.work(verb, "lines", total) as work:
+        yield work
 
 
 @contextmanager

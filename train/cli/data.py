@@ -12,6 +12,7 @@ from train.cli.options import number_option
 from train.errors import UserError, nearest
 
 OWN = "own"
+LARGE = 500_000  # pairs from which the preset base is suggested instead of tiny
 
 
 @app.command(
@@ -90,12 +91,15 @@ def data(
     held_out = f" ({pairs['held_out']:,} of them for validation)" if pairs["held_out"] else ""
     print(f"{pairs['read']:,} pairs read, {clean:,} kept{held_out}; removed: {removed}")
     for part, array in manifest["arrays"].items():
-        tokens = array["tokens"]
+        src, tgt = (array["tokens"][side] + array["kept"] for side in ("src", "tgt"))  # with the ends of sentences
         outcomes = (array["too_long"], f"of more than {max_length} tokens"), (array["empty"], "with an empty side")
         left_out = ", ".join(f"{number:,} {words}" for number, words in outcomes if number)
-        print(f"{part}: {array['kept']:,} pairs, {tokens['src']:,} source and {tokens['tgt']:,} target tokens"
-              + (f"; left out: {left_out}" if left_out else ""))  # fmt: skip
+        line = f"{part}: {array['kept']:,} pairs, {src:,} source and {tgt:,} target tokens"
+        print(f"{line}; left out: {left_out}" if left_out else line)
     print(f"{out / 'manifest.json'} records the sources and settings")
+    preset = "base" if clean >= LARGE else "tiny"
+    paths = ["--data", str(out), "--out", f"runs/{out.absolute().name}"]
+    print(f"train a model on it: {shlex.join(['npx-transformer', 'train', preset, *paths])}")
 
 
 REASONS = {  # key in the manifest -> words

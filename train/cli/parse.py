@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from train.cli.app import Device, app, open_input, open_output, use_device
+from train.cli.app import Device, Quiet, app, line_progress, open_input, open_output, use_device
 from train.cli.options import Alpha, BatchTokens, Beam, MaxExtra, Model, NBest, Output, Penalty, search_options, warn
 from train.errors import UserError
 
@@ -42,6 +42,7 @@ def parse(
     svg: Annotated[
         Path | None, typer.Option(metavar="F", help="Draw the first tree and the decoder's attention over the words.")
     ] = None,
+    quiet: Quiet = False,
     device: Device = "cpu",
 ) -> None:
     """Parse sentences, one per line, into trees in Penn Treebank brackets."""
@@ -73,11 +74,16 @@ def parse(
         overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
         search = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
         search |= {"free": free, "lexicon": tags}
-        if gold is not None:
-            parses, report = parse_gold(network, tokenizer, trees, **search)
-            written = write_parses(file, parses, n_best)
-        else:
-            written = write_parses(file, parse_stream(network, tokenizer, lines, **search), n_best)
+        with line_progress("parsed", gold or input, output, not quiet) as work:
+            search["on_progress"] = work.advance
+            if gold is not None:
+                work.total = len(trees)
+                parses, report = parse_gold(network, tokenizer, trees, **search)
+                written = write_parses(file, parses, n_best)
+            else:
+                written = write_parses(file, parse_stream(network, tokenizer, lines, **search), n_best)
+    if not quiet:
+        warn(f"parsed {work.result()}")
     if svg is not None:
         if written.first_tree is None:
             raise UserError("--svg: expected a sentence to draw; got an empty input; try a sentence")

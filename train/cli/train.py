@@ -3,8 +3,8 @@
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 
 from npx.ranges import Range
 from train.cli.app import Device, app, use_device
-from train.cli.options import checked_option, number_option
+from train.cli.options import checked_option, number_option, warn
 from train.errors import UserError
 from train.files import describe_path
 from train.tasks import TASKS
@@ -52,6 +52,10 @@ def train(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key; may be repeated.")
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Train on a folder written by `data`: its text, tokenizer and token arrays."),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint of RUN.")] = False,
     device: Device = "cpu",
     quiet: Annotated[
@@ -80,9 +84,19 @@ def train(
     from train.run.config import to_toml
 
     use_device(device)
-    changes = [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in texts.items() if path is not None)]
+    given = {name: path for name, path in texts.items() if path is not None}
+    of_folder = read_data_folder(data, given) if data else {}
+    changes = [f"data.{name}={to_toml(value)}" for name, value in of_folder.items()]
+    changes += [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in given.items())]
     run_config = read_config(config, changes, out, resume)
     task = TASKS[run_config.data.task]
+    if data and task.name != "translation":
+        raise UserError(f"--data: expected the task translation; got {task.name}; try the options of that task")
+    if any(getattr(run_config.data, name) != value for name, value in of_folder.items()) or (data and given):
+        # Other token arrays than those of the folder: they belong to the run.
+        run_config = replace(run_config, data=replace(run_config.data, prepared=""))
+    if data and not run_config.data.valid_src and not quiet:
+        warn(f"{data}: there is no validation text, so training does not validate; try --valid-src F --valid-tgt F")
     for name, path in texts.items():
         if path is not None and name not in {f.name for f in fields(task.keys)}:
             owner = next(other.name for other in TASKS.values() if name in {f.name for f in fields(other.keys)})
@@ -94,6 +108,18 @@ def train(
     summary = run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
     if npx.distributed.world().rank == 0:
         print(f"{out}: stopped after step {summary.step} ({summary.stopped})", file=sys.stderr)
+
+
+def read_data_folder(folder: Path, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the keys of [data] for a folder written by `data`; raise UserError if options name the same texts."""
+    from train.text.download.manifest import data_keys
+
+    keys = data_keys(folder)
+    for name in texts:
+        if name in keys:
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"--data: expected {folder} or {option}; got both; try one of them")
+    return keys
 
 
 def read_config(config: str | None, changes: list[str], out: Path, resume: bool) -> Any:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from train.cli.app import STDIO, Device, app, open_input, open_output, use_device
+from train.cli.app import STDIO, Device, Quiet, app, line_progress, open_input, open_output, use_device
 from train.cli.options import (
     Alpha,
     BatchTokens,
@@ -37,6 +37,7 @@ def translate(
     max_extra: MaxExtra = None,
     n_best: NBest = 1,
     batch_tokens: BatchTokens = None,
+    quiet: Quiet = False,
     device: Device = "cpu",
 ) -> None:
     """Translate text, one sentence per line. Under mpirun, the processes share the work."""
@@ -68,8 +69,14 @@ def translate(
         overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
         search = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
         search["on_warning"] = on_warning
+        work = stack.enter_context(line_progress("translated", input, output, not quiet and world.rank == 0))
+        search["on_progress"] = lambda lines: work.advance(lines * world.size)  # the other ranks are about as far
+        index = -1
         translations = translate_stream(network, tokenizer, lines, world=world, **search)
         for index, hypotheses in enumerate(translations):
             if file is not None:
                 file.write(format_hypotheses(hypotheses, index, n_best) + "\n")
                 file.flush()
+        work.done = index + 1
+    if world.rank == 0 and not quiet:
+        warn(f"translated {work.result()}")

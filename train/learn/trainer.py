@@ -14,9 +14,9 @@ import npx
 from train.errors import UserError
 from train.files import THEN_RESUME, disk_errors
 from train.learn.checkpointer import Checkpointer
-from train.learn.optimizer import NoamSchedule
 from train.learn.parallel.plan import WorkShare, plan_update
 from train.learn.parallel.sync import UpdateSync
+from train.learn.schedule import Schedule
 from train.learn.signals import Signals
 from train.learn.update import Update
 from train.learn.validation import Validation
@@ -80,10 +80,12 @@ class Trainer:
         self.report = (SilentReport if self.world.rank else RunReport)(folder, t.max_steps, progress)
         notes = RankNotes()  # the log lines of a rank other than 0
         self.sync = UpdateSync(self.world, self.signals, notes, self.report)
-        self.schedule = NoamSchedule(model.config.d_model, t.warmup_steps, t.lr_scale)
+        self.schedule = Schedule(t, model.config.d_model)
         self.stream = Stream(task.batches(corpora["train"], t.batch_tokens, t.seed))
         self.update = Update(task, model, t, notes if self.world.rank else self.report, self._prepare_batches)
-        self.validation = None if valid is None else Validation(task, model, tokenizer, valid, config)
+        self.validation = (
+            None if valid is None else Validation(task, model, tokenizer, valid, config, self.report.display)
+        )
         self.checkpoints = Checkpointer(folder, config, tokenizer, corpora["train"], self.update, self.report)
         self.state = self.checkpoints.restore(self.stream) if resume else RunState()
         self.longest_update = 0.0  # seconds
@@ -100,7 +102,8 @@ class Trainer:
         """
         npx.configure_process()
         with disk_errors(str(self.checkpoints.folder.path), THEN_RESUME), self.checkpoints.open_folder(self.state):
-            with self.report.open_files(self.state), self.signals.handling():
+            validates = self._is_validation_due() or self._end_reason() in ("max_steps", "patience")
+            with self.report.open_files(self.state, validates), self.signals.handling():
                 return self._loop()
 
     def _loop(self) -> Summary:
@@ -181,7 +184,7 @@ class Trainer:
         message = (
             f"training, step {step}: expected a finite {quantity}; got {value}{details}; "
             f"{f'the last checkpoint is {newest}' if newest else 'there is no checkpoint yet'}; "
-            f"try a smaller train.lr_scale, a larger train.warmup_steps, or train.clip_norm=1.0"
+            f"try a smaller train.peak_lr, a larger train.warmup_steps, or train.clip_norm=1.0"
             f"{'' if self.debug else '; --debug anomaly names the operation'}"
         )
         self.report.write_line(message)
@@ -243,6 +246,9 @@ class Trainer:
             f"{f' on {ranks} ranks' if ranks > 1 else ''}, seed {t.seed}"
         )
         self.report.log_start(s, self.checkpoints.newest, self.corpora, self.checkpoints.skipped, setup)
+        self.report.write_line(self.schedule.describe())
+        if warning := self.schedule.warning():
+            self.report.write_line(warning, always=True)
 
     def _end_reason(self) -> str:
         """Return why training is over: "max_steps", "patience", "max_hours", or "" if it is not."""

@@ -5,10 +5,9 @@ train(config, "runs/a", resume=True)     continues from the newest checkpoint, b
 """
 
 import os
-import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import npx
@@ -17,6 +16,7 @@ from train.errors import UserError
 from train.files import write_text
 from train.learn.signals import reraise_lost_interrupts, run_interruptibly
 from train.learn.trainer import Trainer
+from train.progress import Display
 from train.run.checkpoint import resumed_config
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
@@ -73,13 +73,8 @@ def train(
     kind = config.data.tokenizer
     existing = None if kind in task.tokenizers else task.load_tokenizer(kind)
 
-    def say(text: str) -> None:
-        if progress and world.rank == 0:
-            with suppress(OSError):  # standard error is closed
-                print(text, file=sys.stderr, flush=True)
-
     with ExitStack() as stack:
-        with world.rank_zero_first():
+        with world.rank_zero_first(), Display(progress and world.rank == 0) as display:
             if world.rank == 0:
                 stack.enter_context(run.creating(resume))
             reuse = resume or world.rank > 0  # the other ranks read what rank 0 has written
@@ -87,8 +82,8 @@ def train(
                 config = resumed_config(run, config)
             else:
                 write_text(run.config_file, config.dump())
-            tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, say)
-            corpora = prepare_corpora(run, config, texts, tokenizer, say)
+            tokenizer = prepare_tokenizer(run, config, texts, existing, reuse, display)
+            corpora = prepare_corpora(run, config, texts, tokenizer, display)
         special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
         if tokenizer.n_outputs < tokenizer.vocab_size:
             special["n_outputs"] = tokenizer.n_outputs
@@ -107,33 +102,37 @@ def prepare_tokenizer(
     texts: Texts,
     existing: TextTokenizer | None,
     reuse: bool,
-    say: Callable[[str], object],
+    display: Display,
 ) -> TextTokenizer:
     """Return the run's tokenizer: its own if `reuse` and it has one, else `existing`, else a newly trained one."""
     data, task = config.data, TASKS[config.data.task]
     if reuse and run.tokenizer_file.exists():
         return task.load_tokenizer(run.tokenizer_file)
-    if existing is None:
-        say(f"training a {data.tokenizer} tokenizer with at most {data.vocab_size:,} subwords")
-    tokenizer = existing or run_interruptibly(lambda: task.learn_tokenizer(data, texts["train"]))
+    tokenizer = existing
+    if tokenizer is None:
+        display.write(f"training a {data.tokenizer} tokenizer with at most {data.vocab_size:,} subwords")
+        with display.work(f"training a {data.tokenizer} tokenizer") as work:
+            tokenizer = run_interruptibly(lambda: task.learn_tokenizer(data, texts["train"]))
+        display.write(f"trained a tokenizer with {tokenizer.vocab_size:,} subwords in {work.seconds:.1f} s")
     tokenizer.save(run.tokenizer_file)
     return tokenizer
 
 
 def prepare_corpora(
-    run: RunFolder, config: RunConfig, texts: Texts, tokenizer: TextTokenizer, say: Callable[[str], object]
+    run: RunFolder, config: RunConfig, texts: Texts, tokenizer: TextTokenizer, display: Display
 ) -> dict[str, Corpus]:
     """Return the token arrays of every text by its part, "train" and optionally "valid"."""
     data, task = config.data, TASKS[config.data.task]
-
-    def progress(examples: int) -> None:
-        if examples % (1 << 20) == 0:
-            say(f"{examples:,} examples read")
-
     corpora: dict[str, Corpus] = {}
     for part in sorted(texts, reverse=True):  # "valid" first: it is small, so its errors show early
-        say(f"preparing the {part} text: {', '.join(texts[part])}")
-        corpora[part] = task.prepare(texts[part], tokenizer, run.data(part, data.prepared), data.max_length, progress)
+        folder = run.data(part, data.prepared)
+        display.write(f"preparing the {part} text: {', '.join(texts[part])}")
+        with display.work(f"preparing the {part} text", "examples") as work:
+            corpora[part] = task.prepare(texts[part], tokenizer, folder, data.max_length, work.set_done)
+        if work.done:
+            display.write(f"prepared the {part} text: {work.result()}")
+        else:
+            display.write(f"using the token arrays in {folder}, which are up to date")
     return corpora
 
 

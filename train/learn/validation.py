@@ -12,6 +12,7 @@ import npx
 from autograd import no_grad
 from train.learn.anomaly import NO_OPERATION, first_anomaly, ignore_nonfinite_warnings
 from train.learn.signals import Signals
+from train.progress import Display
 from train.run.checkpoint import load_model
 from train.run.config import RunConfig
 from train.tasks import TASKS, Task
@@ -22,9 +23,16 @@ class Validation:
     """Measures a model on a corpus. `last` is the last result in this process."""
 
     def __init__(
-        self, task: Task, model: TrainableModel, tokenizer: TextTokenizer, corpus: Corpus, config: RunConfig
+        self,
+        task: Task,
+        model: TrainableModel,
+        tokenizer: TextTokenizer,
+        corpus: Corpus,
+        config: RunConfig,
+        display: Display | None = None,
     ) -> None:
         self.task, self.model, self.tokenizer, self.corpus, self.config = task, model, tokenizer, corpus, config
+        self.display = display or Display(enabled=False)
         self.last: dict[str, float] | None = None
         self.failure: tuple[int, Any, Batch] | None = None  # index, examples and batch of a loss that is not finite
 
@@ -40,7 +48,8 @@ class Validation:
         self.failure = None
         self.model.eval()
         try:
-            with no_grad():
+            n_targets = self.corpus.n_target_tokens
+            with no_grad(), self.display.work("validation", "tokens", n_targets) as work:
                 batches = enumerate(self.task.in_order(self.corpus, self.config.train.batch_tokens))
                 for index, (examples, batch) in islice(batches, world.rank, None, world.size):
                     if signals.stop_requested:
@@ -52,6 +61,7 @@ class Validation:
                         break
                     if evaluation is not None:
                         evaluation.add(self.model, examples, batch)
+                    work.advance(batch.n_target_tokens * world.size)  # the other ranks are about as far
         finally:
             self.model.train()
         if world.size > 1:

@@ -38,6 +38,29 @@ from train.run.keys import (
     TrainSection,
 )
 
+# Names of other programs -> the key with that meaning.
+KEY_SYNONYMS = {
+    **dict.fromkeys(("lr", "learning_rate", "max_lr", "base_lr"), "train.peak_lr"),
+    **dict.fromkeys(("scheduler", "lr_scheduler", "lr_schedule", "lr_decay", "decay"), "train.schedule"),
+    **dict.fromkeys(("warmup", "warmup_updates", "warmup_ratio"), "train.warmup_steps"),
+    **dict.fromkeys(("epochs", "max_epochs", "max_epoch", "n_epochs", "max_updates", "max_update", "steps",
+                     "train_steps"), "train.max_steps"),
+    **dict.fromkeys(("batch_size", "max_tokens", "bsz"), "train.batch_tokens"),
+    **dict.fromkeys(("update_freq", "grad_accum", "gradient_accumulation_steps"), "train.accumulate"),
+    **dict.fromkeys(("grad_clip", "max_grad_norm", "clip", "clip_grad_norm"), "train.clip_norm"),
+    **dict.fromkeys(("fp16", "bf16", "dtype", "mixed_precision", "amp"), "train.precision"),
+    **dict.fromkeys(("early_stopping", "early_stopping_patience"), "train.patience"),
+    **dict.fromkeys(("eval_every", "eval_steps", "validation_freq", "valid_steps"), "train.validate_every"),
+    **dict.fromkeys(("save_every", "save_steps", "save_interval"), "train.checkpoint_every"),
+    **dict.fromkeys(("keep_last_ckpts", "keep_checkpoints", "save_total_limit"), "train.keep_last"),
+    **dict.fromkeys(("l2", "wd"), "train.weight_decay"),
+    **dict.fromkeys(("layers", "num_layers", "depth"), "model.n_layers"),
+    **dict.fromkeys(("heads", "num_heads", "attention_heads"), "model.n_heads"),
+    **dict.fromkeys(("hidden_size", "embed_dim", "embedding_dim", "d_hidden"), "model.d_model"),
+    **dict.fromkeys(("ffn_dim", "ff_size", "ffn_embed_dim"), "model.d_ff"),
+    **dict.fromkeys(("beam_size", "num_beams", "n_beams"), "search.beam"),
+    **dict.fromkeys(("length_penalty", "lenpen"), "search.alpha"),
+}  # fmt: skip
 SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "single": "float32", "fp32": "float32",
             "double": "float64", "fp64": "float64"}  # fmt: skip
 
@@ -211,6 +234,12 @@ def owner_of(name: str) -> str | None:
     return next((table for table in SECTIONS if name in keys_of(table)), None)
 
 
+def same_meaning(name: str) -> str | None:
+    """Return the `table.key` that has this name, or another name for the same thing, or None."""
+    owner = owner_of(name)
+    return f"{owner}.{name}" if owner else KEY_SYNONYMS.get(name.lower().replace("-", "_"))
+
+
 def preset_values(preset: str, variant: str = "paper") -> dict[str, dict[str, Any]]:
     """Return the values that the preset and the variant determine, by table: the architecture and some keys of [train]
     and [search].
@@ -252,10 +281,7 @@ def find_key(table: str, name: str, source: str) -> Field[Any]:
     if name in names:
         return names[name]
     matches = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    owner = owner_of(name)
-    hint = (
-        f"{owner}.{name}" if owner else f"{table}.{matches[0]}" if matches else nearest(f"{table}.{name}", all_keys())
-    )
+    hint = same_meaning(name) or (f"{table}.{matches[0]}" if matches else nearest(f"{table}.{name}", all_keys()))
     raise UserError(f"{source}: {table}.{name}: expected a key of [{table}]; got an unknown key; try {hint}")
 
 
@@ -264,7 +290,7 @@ def parse_setting(setting: str) -> tuple[str, str, Any]:
     full, equals, text = (part.strip() for part in setting.partition("="))
     table, _, name = full.partition(".")
     if not equals or table not in SECTIONS or not name:
-        hint = f"{owner_of(full)}.{full}" if owner_of(full) else nearest(full, all_keys())
+        hint = same_meaning(full) or nearest(full, all_keys())
         raise UserError(
             f"--set: expected table.key=value; got {format_value(setting)}; try --set {hint}={text or '...'}"
         )

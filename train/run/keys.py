@@ -110,6 +110,9 @@ def data_section() -> Any:
 DataSection = data_section()
 
 
+SCHEDULES = ("noam", "inverse_sqrt", "linear", "cosine", "constant")  # see train/learn/schedule.py
+
+
 @dataclass(frozen=True)
 class TrainSection:
     """[train]: Training."""
@@ -122,7 +125,19 @@ class TrainSection:
         within="[1, 4096]",
     )
     max_steps: int = key(100_000, "Number of updates.", within=COUNT, may_change=True)
-    warmup_steps: int = key(4000, "Updates of linear warmup; then the learning rate decays as step^-0.5.", within=COUNT)
+    schedule: str = key(
+        "noam",
+        "Learning rate after warmup: step^-0.5, which is the paper's (noam; also called inverse_sqrt), linear or cosine"
+        " decay to 0 at max_steps, or constant.",
+        choices=SCHEDULES,
+    )
+    peak_lr: float = key(
+        0.0,
+        "Highest learning rate, at the end of warmup. 0 takes the paper's, lr_scale * (d_model * warmup_steps)^-0.5;"
+        " otherwise lr_scale has no effect.",
+        within="[0, 1e9]",
+    )
+    warmup_steps: int = key(4000, "Updates of linear warmup; then train.schedule applies.", within=COUNT)
     lr_scale: float = key(
         1.0,
         "Factor that multiplies the paper's learning rate d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).",

@@ -1,18 +1,16 @@
-"""The output of a training run: metrics.jsonl for programs, log.txt for people, a progress bar on a terminal."""
+"""The output of a training run: metrics.jsonl for programs, log.txt for people, progress on standard error."""
 
 import json
 import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-
 from train.files import WriteError, disk_errors, open_for_appending, write_text
+from train.progress import Display, format_duration
 from train.run.folder import RunFolder
 from train.run.state import RunState
 
@@ -26,30 +24,31 @@ class Journal(Protocol):
 
 
 class RunReport:
-    """Writes metrics.jsonl and log.txt and shows progress: a bar on a terminal, plain lines elsewhere.
+    """Writes metrics.jsonl and log.txt and shows progress.
 
     Args:
         run: The run folder.
-        max_steps: The last step, for the progress bar and the remaining time.
+        max_steps: The last step, for the remaining time.
         progress: Whether to show anything besides the files.
     """
 
     def __init__(self, run: RunFolder, max_steps: int, progress: bool = True) -> None:
         self.run, self.max_steps, self.progress = run, max_steps, progress
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.fields[text]}"), BarColumn(bar_width=24), TextColumn("{task.fields[left]}"))
-        show = progress and console.is_terminal
-        self.bar = Progress(*columns, console=console, refresh_per_second=4) if show else None
+        self.display = Display(progress)
 
     @contextmanager
-    def open_files(self, state: RunState) -> Iterator[None]:
-        """Open the files for a run that continues from `state`; drop lines of metrics.jsonl that are newer."""
-        self._trim(state)
-        self.started, self.first_step = time.perf_counter(), state.step
-        screen: AbstractContextManager[Any] = self.bar or nullcontext()
-        with LineFile(self.run.metrics_file) as self._metrics, LineFile(self.run.log_file) as self._log, screen:
-            if self.bar:
-                self.task = self.bar.add_task("", total=self.max_steps, completed=state.step, text="", left="")
+    def open_files(self, state: RunState, validates: bool = False) -> Iterator[None]:
+        """Open the files for a run that continues from `state`; drop lines of metrics.jsonl that are newer.
+
+        `validates` says that the run begins with a validation of this step, which replaces an earlier one.
+        """
+        self._trim(state, validates)
+        with (
+            LineFile(self.run.metrics_file) as self._metrics,
+            LineFile(self.run.log_file) as self._log,
+            self.display,
+            self.display.work("step", total=self.max_steps, done=state.step) as self._steps,
+        ):
             yield
 
     def write_metrics(self, entry: dict[str, Any]) -> None:
@@ -61,33 +60,32 @@ class RunReport:
         """Append a line and the time of day to log.txt; show it if progress is shown, or `always`."""
         self._log.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}")
         with suppress(OSError):  # the terminal or pipe is closed
-            if self.bar:
-                self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
-            elif self.progress or always:
+            if always and not self.progress:
                 print(text, file=sys.stderr, flush=True)
+        self.display.write(text)
 
     def advance(self, state: RunState) -> None:
-        """Move the progress bar to the state's step."""
-        if self.bar:
-            text = f"step {state.step}/{self.max_steps}  loss {state.loss:.4f}  {state.speed:,.0f} tokens/s"
-            self.bar.update(self.task, completed=state.step, text=text, left=self.time_left(state))
+        """Show the state's step."""
+        self._steps.done = state.step
+        self._steps.details = f"loss {state.loss:.3f}  {state.speed:,.0f} tokens/s"
 
-    def time_left(self, state: RunState) -> str:
+    def time_left(self) -> str:
         """Return the time to max_steps at this process's pace, validation and writing included: "1:02:03 left"."""
-        pace = (time.perf_counter() - self.started) / max(1, state.step - self.first_step)  # seconds per step
-        return f"{format_duration(pace * (self.max_steps - state.step))} left"
+        return self._steps.time_left()
 
     def sync(self) -> None:
         """Force the metrics to disk, so that no checkpoint is newer than they are. Raises WriteError."""
         with disk_errors(str(self.run.metrics_file)):
             self._metrics.sync()
 
-    def _trim(self, state: RunState) -> None:
+    def _trim(self, state: RunState, validates: bool) -> None:
         file, lines = self.run.metrics_file, ""
         if not file.exists():
             return
+        # A validation after `validated` is that of a finished run, which its continuation keeps.
+        last_validation = state.step - 1 if validates and state.validated < state.step else state.step
         for line, entry in self.run.metric_lines():
-            if entry["step"] <= (state.validated if entry["kind"] == "valid" else state.step):
+            if entry["step"] <= (last_validation if entry["kind"] == "valid" else state.step):
                 lines += line + "\n"
         if file.stat().st_size != len(lines.encode()):
             write_text(file, lines)
@@ -109,7 +107,7 @@ class RunReport:
         network = network_percentage(s.window_network, s.window_seconds) if ranks > 1 else ""
         self.write_line(
             f"step {s.step}/{self.max_steps}  epoch {s.in_epoch}  loss {s.loss:.4f}  lr {lr:.3g}  "
-            f"{s.speed:,.0f} tokens/s{network}  {self.time_left(s)}"
+            f"{s.speed:,.0f} tokens/s{network}  {self.time_left()}"
         )
 
     def log_validation(self, state: RunState, result: Mapping[str, float], names: Mapping[str, str]) -> None:
@@ -161,16 +159,19 @@ class RunReport:
         """Report the end of a run."""
         network = network_percentage(state.network, state.seconds) if ranks > 1 else ""
         self.write_line(
-            f"done after step {state.step} ({reason}), {state.tokens:,} tokens in "
-            f"{format_duration(state.seconds)}{network}: {checkpoint or 'no checkpoint'}"
+            f"done after step {state.step} ({reason}), {state.tokens:,} tokens in {format_duration(state.seconds)}, "
+            f"{state.tokens / max(state.seconds, 1e-9):,.0f} tokens/s{network}: {checkpoint or 'no checkpoint'}"
         )
 
 
 class SilentReport(RunReport):
     """The report of a rank other than 0. It writes and shows nothing."""
 
+    def __init__(self, run: RunFolder, max_steps: int, progress: bool = True) -> None:
+        super().__init__(run, max_steps, progress=False)
+
     @contextmanager
-    def open_files(self, state: RunState) -> Iterator[None]:
+    def open_files(self, state: RunState, validates: bool = False) -> Iterator[None]:
         yield
 
     def write_metrics(self, entry: dict[str, Any]) -> None:
@@ -182,7 +183,7 @@ class SilentReport(RunReport):
     def advance(self, state: RunState) -> None:
         pass
 
-    def time_left(self, state: RunState) -> str:
+    def time_left(self) -> str:
         return ""
 
     def sync(self) -> None:
@@ -245,9 +246,3 @@ def nonfinite_origin(examples: str, operation: str) -> str:
 def network_percentage(network: float, seconds: float) -> str:
     """Return the percentage of `seconds` that ranks waited for the network, in words."""
     return f", network {100 * network / max(seconds, 1e-9):.0f} %"
-
-
-def format_duration(seconds: float) -> str:
-    """Return seconds as h:mm:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -14,6 +14,7 @@ from train.tasks.pairs import Pairs, search_lines
 from train.tasks.task import task
 from train.text.batches import Batch
 from train.text.corpus import Corpus, prepare
+from train.text.lines import check_parallel
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,12 @@ class Translation(Pairs):
     keys = TranslationKeys
     files = {"train": ("train_src", "train_tgt"), "valid": ("valid_src", "valid_tgt")}
     scores = {"bleu": "BLEU"}
+
+    def texts(self, data: Any) -> dict[str, tuple[str, ...]]:
+        texts = super().texts(data)
+        for files in texts.values():
+            check_parallel(*files)
+        return texts
 
     def prepare(self, files: Sequence[str], *args: Any) -> Corpus:
         src, tgt = files

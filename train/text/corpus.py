@@ -193,6 +193,11 @@ class Corpus:
         """SHA-256 of the text of each side; None for pairs that were never in files."""
         return self.meta.get("sha256")
 
+    @property
+    def n_target_tokens(self) -> int:
+        """Number of target tokens, end tokens included."""
+        return int(self.tgt_lengths.sum())
+
     def line_numbers(self, indices: IntArray) -> IntArray:
         """Return the ascending positions, from 1, of pairs in the original text, skipped pairs included."""
         kept_before = self._skipped - np.arange(len(self._skipped))  # number of kept pairs before each skipped one

@@ -65,9 +65,33 @@ def read_lines(
             raise UserError(f"{path}: expected at least one line of text; got an empty file; try another file")
 
 
+def count_lines(path: str | PathLike[str]) -> int:
+    """Return the number of lines of a file, as `read_lines` counts them."""
+    with open_for_reading(path, "a text file") as file:
+        count, last = 0, b"\n"
+        while block := file.read(1 << 20):
+            count, last = count + block.count(b"\n"), block[-1:]
+    return count + (last != b"\n")
+
+
 def read_all_lines(path: str | PathLike[str], allow_pipe: bool = False) -> list[str]:
     """Return all lines of a text file (see `read_lines`)."""
     return list(chain.from_iterable(read_lines(path, allow_pipe=allow_pipe)))
+
+
+def check_parallel(*paths: str | PathLike[str]) -> None:
+    """Raise UserError if files whose lines translate each other have different numbers of lines."""
+    counts = [count_lines(path) for path in paths]
+    if len(set(counts)) > 1:
+        raise unequal_lines_error(paths, counts)
+
+
+def unequal_lines_error(paths: Sequence[str | PathLike[str]], counts: Sequence[int]) -> UserError:
+    """Return the error for parallel files with different numbers of lines."""
+    return UserError(
+        f"{', '.join(map(str, paths))}: expected equal numbers of lines, line i translating line i; "
+        f"got {' and '.join(f'{count:,}' for count in counts)}; try files made from the same pairs"
+    )
 
 
 def read_parallel(
@@ -86,9 +110,6 @@ def read_parallel(
     for chunks in zip_longest(*sides, fillvalue=[]):
         if len(set(map(len, chunks))) > 1:
             counts = [n_read + len(lines) + sum(map(len, side)) for lines, side in zip(chunks, sides, strict=True)]
-            raise UserError(
-                f"{', '.join(map(str, paths))}: expected equal numbers of lines, line i translating line i; "
-                f"got {' and '.join(f'{count:,}' for count in counts)}; try files made from the same pairs"
-            )
+            raise unequal_lines_error(paths, counts)
         n_read += len(chunks[0])
         yield chunks

@@ -139,6 +139,11 @@ class PlainText:
         """SHA-256 of the text; None for a text that was never in a file."""
         return self.meta.get("sha256")
 
+    @property
+    def n_target_tokens(self) -> int:
+        """Number of predictions: every token but the first."""
+        return len(self.tokens) - 1
+
     def describe(self) -> str:
         """Return the numbers of tokens and lines as text."""
         return f"{len(self.tokens):,} tokens" + (f" in {self.meta['lines']:,} lines" if self.meta else "")

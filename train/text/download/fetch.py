@@ -9,11 +9,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from train.errors import UserError, one_line
+from train.progress import Display, Work
 from train.text.download.catalog import Archive
 
 BLOCK = 1 << 20  # bytes
@@ -153,23 +154,16 @@ def verify(archive: Archive, file: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def progress_bar(is_enabled: bool = True) -> Iterator[ProgressCallback]:
-    """Yield a callback that shows a progress bar on stderr if it is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    console = Console(stderr=True)
-    if not (is_enabled and console.is_terminal):
-        yield lambda *_: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
-               TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=console) as bar:
-        tasks: dict[str, Any] = {}
+def download_progress(display: Display) -> Iterator[ProgressCallback]:
+    """Yield a callback that shows the download in progress."""
+    with ExitStack() as stack:
+        works: dict[str, Work] = {}
 
         def update(archive: Archive, size: int, total: int) -> None:
-            if archive.name not in tasks:
-                tasks[archive.name] = bar.add_task(archive.name, total=total or None)
-            bar.update(tasks[archive.name], completed=size)
+            if archive.name not in works:
+                stack.close()  # the previous download is complete
+                work = display.work(archive.name, "MiB", total >> 20 if total else None, size >> 20)
+                works[archive.name] = stack.enter_context(work)
+            works[archive.name].done = size >> 20
 
         yield update

@@ -13,8 +13,7 @@ the user's own text files are never modified.
 
 import hashlib
 import json
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, product, repeat
@@ -23,16 +22,16 @@ from typing import Any
 
 from train.errors import UserError
 from train.files import atomic_write, describe_path, digest, open_own_folder, read_sealed, write_json, write_text
+from train.progress import Display, Work
 from train.text.corpus import prepare
 from train.text.download.catalog import Dataset
 from train.text.download.clean import REASONS, Cleaner, Rules
-from train.text.download.fetch import fetch_all, progress_bar
+from train.text.download.fetch import download_progress, fetch_all
 from train.text.download.unpack import read_pairs
 from train.text.lines import read_lines, read_parallel
 from train.text.tokenizer import Tokenizer
 
 BEGUN, TEXTS = "downloads/begun.json", "texts.json"
-REPORT_EVERY = 1 << 20  # pairs
 
 
 @dataclass(frozen=True)
@@ -78,27 +77,24 @@ def prepare_dataset(
         tokenizer=settings.tokenizer or dataset.tokenizer,
         vocab_size=settings.vocab_size or dataset.vocab_size,
     )
-
-    def log(text: str) -> None:
-        if progress:
-            print(text, file=sys.stderr, flush=True)
-
     (out / "downloads").mkdir(parents=True, exist_ok=True)
     if marker is None:
         write_json(out / BEGUN, {"of": "npx-transformer data"})
-    with progress_bar(progress) as on_progress:
-        sources = fetch_all(dataset.archives, out / "downloads", mirror, on_progress)
-    sources += [{"file": path, "bytes": Path(path).stat().st_size, "sha256": digest(path)} for path in user_paths]
-    texts = write_texts(dataset, out, settings.rules, sources, log)
-    train = [out / f"train.{language}" for language in (dataset.src, dataset.tgt)]
-    tokenizer = train_tokenizer(train, out / "tokenizer.json", settings, log)
-    arrays = {}
-    for part in ("train", "valid"):
-        if part in texts:
-            log(f"encoding {part}")
-            src, tgt = (out / f"{part}.{language}" for language in (dataset.src, dataset.tgt))
-            corpus = prepare(src, tgt, tokenizer, out / "prepared" / part, settings.max_length)
-            arrays[part] = corpus.meta["pairs"] | {"tokens": corpus.meta["tokens"]}
+    with Display(progress) as display:
+        with download_progress(display) as on_progress:
+            sources = fetch_all(dataset.archives, out / "downloads", mirror, on_progress)
+        sources += [{"file": path, "bytes": Path(path).stat().st_size, "sha256": digest(path)} for path in user_paths]
+        texts = write_texts(dataset, out, settings.rules, sources, display)
+        train = [out / f"train.{language}" for language in (dataset.src, dataset.tgt)]
+        tokenizer = train_tokenizer(train, out / "tokenizer.json", settings, display)
+        arrays = {}
+        for part in ("train", "valid"):
+            if part in texts:
+                src, tgt = (out / f"{part}.{language}" for language in (dataset.src, dataset.tgt))
+                with display.work(f"encoding {part}", "pairs", texts[part]["lines"]) as work:
+                    corpus = prepare(src, tgt, tokenizer, out / "prepared" / part, settings.max_length, work.set_done)
+                display.write(f"encoded {part}: {work.result()}" if work.done else f"{part} is already encoded")
+                arrays[part] = corpus.meta["pairs"] | {"tokens": corpus.meta["tokens"]}
     manifest = {
         "command": command, "settings": asdict(settings), "sources": sources,
         "pairs": account(texts["train"], arrays["train"]), "texts": texts, "arrays": arrays,
@@ -123,7 +119,7 @@ def account(text: Mapping[str, Any], array: Mapping[str, Any]) -> dict[str, int]
 
 
 def write_texts(
-    dataset: Dataset, out: Path, rules: Rules, sources: list[dict[str, Any]], log: Callable[[str], object]
+    dataset: Dataset, out: Path, rules: Rules, sources: list[dict[str, Any]], display: Display
 ) -> dict[str, Any]:
     """Write the text of each part, unless it is up to date; return the counts and hashes of each part."""
     languages = dataset.src, dataset.tgt
@@ -139,12 +135,14 @@ def write_texts(
             return record["parts"]
     streams: dict[str, Iterator[tuple[str, str]]] = {}
     for part, pairs in dataset.parts.items():
-        log(f"reading {part}: {', '.join(pair.archive or pair.src for pair in pairs)}")
+        display.write(f"reading {part}: {', '.join(pair.archive or pair.src for pair in pairs)}")
         streams[part] = chain.from_iterable(read_pairs(pair, out / "downloads") for pair in pairs)
     cleaner, holdout = Cleaner(rules), dataset.held_out
-    clean = with_reports(cleaner.filter(streams.pop("train")), lambda: log(f"{cleaner.counts['read']:,} pairs read"))
-    labeled = (("valid" if holdout and not n % holdout else "train", pair) for n, pair in enumerate(clean))
-    parts = write_pairs(out, dict.fromkeys(["train", *["valid"] * bool(holdout)], languages), labeled)
+    with display.work("cleaning train", "pairs") as work:
+        clean = cleaner.filter(counted(streams.pop("train"), work))
+        labeled = (("valid" if holdout and not n % holdout else "train", pair) for n, pair in enumerate(clean))
+        parts = write_pairs(out, dict.fromkeys(["train", *["valid"] * bool(holdout)], languages), labeled)
+    display.write(f"cleaned train: {work.result()}")
     parts["train"]["counts"] = dict(cleaner.counts)
     for part, stream in streams.items():
         parts |= write_pairs(out, {part: languages}, zip(repeat(part), filter(any, stream), strict=False))
@@ -161,12 +159,11 @@ def user_files(dataset: Dataset) -> list[str]:
     return paths
 
 
-def with_reports(pairs: Iterable[Any], report: Callable[[], object]) -> Iterator[Any]:
-    """Yield the pairs and call `report` after every REPORT_EVERY of them."""
-    for number, pair in enumerate(pairs, 1):
+def counted(pairs: Iterable[Any], work: Work) -> Iterator[Any]:
+    """Yield the pairs and count them as work."""
+    for pair in pairs:
+        work.advance()
         yield pair
-        if number % REPORT_EVERY == 0:
-            report()
 
 
 def write_pairs(
@@ -197,17 +194,19 @@ def write_pairs(
     }
 
 
-def train_tokenizer(train: list[Path], file: Path, settings: Settings, log: Callable[[str], object]) -> Tokenizer:
+def train_tokenizer(train: list[Path], file: Path, settings: Settings, display: Display) -> Tokenizer:
     """Train the tokenizer, unless it is up to date; raise UserError if the text is too small for the vocabulary."""
     kind, size, n_lines = settings.tokenizer or "bpe", settings.vocab_size or 37_000, settings.learn_from
     recipe = {"kind": kind, "vocab_size": size, "learn_from": n_lines, "sha256": [digest(path) for path in train]}
     record_file = file.with_name("tokenizer.made.json")
     if file.is_file() and read_sealed(record_file) == recipe:
         return Tokenizer.load(file)
-    log(f"training a {kind} vocabulary of {size:,} tokens")
-    chunks = chain.from_iterable(read_parallel(*train))
-    sample = evenly_spaced(chunks, len(train) * n_lines, train) if n_lines else chunks
-    tokenizer = Tokenizer(Tokenizer.train_spec(sample, kind, size, "words"))
+    display.write(f"training a {kind} vocabulary of {size:,} tokens")
+    with display.work("training the vocabulary") as work:
+        chunks = chain.from_iterable(read_parallel(*train))
+        sample = evenly_spaced(chunks, len(train) * n_lines, train) if n_lines else chunks
+        tokenizer = Tokenizer(Tokenizer.train_spec(sample, kind, size, "words"))
+    display.write(f"trained the vocabulary in {work.seconds:.1f} s")
     if tokenizer.vocab_size < size:
         raise UserError(
             f"vocabulary: expected text for {size:,} tokens; got text for only {tokenizer.vocab_size:,} in "

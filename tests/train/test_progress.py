@@ -1,0 +1,94 @@
+"""The display of long work: on a terminal of any width, in a log file, and the counts that it reports."""
+
+import io
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from train import progress
+from train.cli import main
+from train.errors import UserError
+from train.progress import Display, Work, format_duration
+from train.text.lines import count_lines, read_all_lines
+
+
+class Terminal(io.StringIO):
+    """A terminal that records what is written to it."""
+
+    def isatty(self):
+        return True
+
+    def lines(self):
+        return [line for line in re.split(r"[\r\n]+|\x1b\[[0-9;?]*[A-Za-z]", self.getvalue()) if line.strip()]
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_a_terminal_shows_all_work_within_its_width_and_nothing_after_it(columns, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with Display() as display, display.work("step", total=100_000, done=10) as steps:
+        steps.done, steps.details = 99_999, "loss 1.234  12,345 tokens/s"
+        with display.work("validation", "tokens", 4_000) as work:
+            work.advance(1000)
+            display.write("a line that stays")
+            while "validation 1,000" not in terminal.getvalue():
+                time.sleep(0.01)
+    lines = terminal.lines()
+    assert any("validation 1,000/4,000 tokens" in line and line.rstrip().endswith("left") for line in lines)
+    assert any("step 99,999/100,000  loss 1.234  12,345 tokens/s" in line for line in lines)
+    assert "a line that stays" in lines and all(len(line) <= columns for line in lines)
+    assert any("━" in line for line in lines) == (columns > 60)  # bars only where there is space
+    assert terminal.getvalue().endswith("\x1b[2K")  # the last thing written erases the display
+
+
+def test_a_log_file_gets_lines_now_and_then_about_the_innermost_work(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "FIRST_LINE", 0.01)
+    with Display() as display, display.work("step", total=5), display.work("validation", "tokens", 40) as work:
+        work.advance(10)
+        while not capsys.readouterr().err.startswith("validation 10/40 tokens"):
+            time.sleep(0.01)
+        display.enabled = False
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_a_disabled_display_writes_nothing(capsys):
+    with Display(enabled=False) as display, display.work("step"):
+        display.write("text")
+    assert capsys.readouterr() == ("", "")
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9), st.one_of(st.none(), st.integers(1, 10**9)))
+def test_any_counts_have_a_description(first, count, total):
+    work = Work("translated", "lines", total, first)
+    work.advance(count)
+    text = work.describe()
+    assert text.startswith("translated ") and "\n" not in text and f"{count / work.seconds:.0f}"[0] not in "-n"
+    work.end = work.start + 2.0
+    assert work.result().startswith(f"{first + count:,} line") and "in 2.0 s" in work.result()
+    assert work.time_left() == ("" if total is None or count == 0 and first < total else work.time_left())
+    if total and count and first + count <= total:
+        left = (total - first - count) / (count / 2.0)
+        assert work.time_left() == f"{format_duration(left)} left"
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=3), min_size=1))
+def test_lines_are_counted_as_they_are_read(tmp_path_factory, lines):
+    file = tmp_path_factory.mktemp("lines") / "text"
+    for end in ("", "\n"):
+        file.write_text("\n".join(lines) + end, encoding="utf-8", newline="")
+        try:
+            expected = len(read_all_lines(file))
+        except UserError:  # an empty file
+            expected = 0
+        assert count_lines(file) == expected
+
+
+def test_a_terminal_that_is_waited_for_is_told_so(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("sys.stdin", Terminal())
+    main(["translate", "--model", str(tmp_path)])
+    assert "Ctrl-D" in capsys.readouterr().err

@@ -1,0 +1,64 @@
+"""Learning-rate schedules: the shapes, the peak, the paper's formula unchanged, and the warning about warmup."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers import trainings
+from tests.helpers.trainings import run
+from train import NoamSchedule, RunConfig, UserError
+from train.learn.schedule import Schedule
+from train.run.config import KEY_SYNONYMS, all_keys
+from train.run.keys import SCHEDULES, TrainSection
+
+text = trainings.text
+steps = st.integers(1, 5000)
+
+
+def schedule(name="noam", d_model=64, **keys):
+    return Schedule(replace(TrainSection(), schedule=name, **keys), d_model)
+
+
+@given(steps, steps, st.sampled_from([0.3, 1.0, 2.5]), st.sampled_from([8, 512]))
+def test_without_new_keys_the_schedule_is_the_papers_bit_for_bit(step, warmup, scale, d_model):
+    expected = NoamSchedule(d_model, warmup, scale)(step)
+    assert schedule(d_model=d_model, warmup_steps=warmup, lr_scale=scale)(step) == expected
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@given(peak=st.floats(1e-6, 1.0), warmup=steps, later=steps, data=st.data())
+def test_every_schedule_rises_to_its_peak_and_never_rises_again(name, peak, warmup, later, data):
+    last = warmup + later
+    rate = schedule(name, peak_lr=peak, warmup_steps=warmup, max_steps=last, lr_scale=3.0)
+    assert rate(warmup) == pytest.approx(peak, rel=1e-12) and rate.peak == pytest.approx(peak, rel=1e-12)
+    step = data.draw(st.integers(1, last - 1))
+    if step < warmup:
+        assert rate(step) == pytest.approx(peak * step / warmup)
+    else:
+        assert 0 < rate(step + 1) <= rate(step) * (1 + 1e-12)
+    assert rate(last) > 0 and (name != "constant" or rate(last) == pytest.approx(peak))
+
+
+def test_shapes_halfway():
+    rates = {name: schedule(name, peak_lr=1.0, warmup_steps=100, max_steps=299)(200) for name in SCHEDULES}
+    sqrt = 0.5**0.5
+    expected = {"noam": sqrt, "inverse_sqrt": sqrt, "linear": 0.5, "cosine": 0.5, "constant": 1.0}
+    assert rates == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_training_that_ends_before_its_warmup_is_warned_of_even_if_quiet(text, tmp_path, capsys):
+    assert run(text, tmp_path / "run", max_steps=2, warmup_steps=4000, schedule="linear").step == 2
+    assert "train.warmup_steps = 4,000" in capsys.readouterr().err
+    log = (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
+    assert "warmup to 0.00559 at step 4,000, then linear decay" in log and "try train.warmup_steps=1" in log
+    assert not schedule(warmup_steps=4, max_steps=5).warning()
+
+
+def test_other_programs_names_of_keys_lead_to_the_key():
+    assert set(KEY_SYNONYMS.values()) <= set(all_keys())
+    assert not set(KEY_SYNONYMS) & {key.split(".")[1] for key in all_keys()}
+    for setting in ("train.lr=1", "lr=1", "train.learning-rate=1", "model.lr=1"):
+        with pytest.raises(UserError, match=r"; try (--set )?train\.peak_lr"):
+            RunConfig.from_dict({}, [setting])

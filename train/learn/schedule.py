@@ -1,0 +1,65 @@
+"""The learning rate of each update by name: `train.schedule`, `train.peak_lr` and `train.warmup_steps`."""
+
+import math
+from collections.abc import Callable
+
+from train.learn.optimizer import NoamSchedule
+from train.run.keys import TrainSection
+
+# name -> the fraction of the peak that remains when a fraction of the updates after warmup is done
+DECAYS: dict[str, Callable[[float], float]] = {
+    "linear": lambda done: 1.0 - done,
+    "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
+    "constant": lambda done: 1.0,
+}
+SHAPES = {
+    "noam": "then step^-0.5",
+    "inverse_sqrt": "then step^-0.5",
+    "linear": "then linear decay to 0 at train.max_steps",
+    "cosine": "then cosine decay to 0 at train.max_steps",
+    "constant": "then constant",
+}
+
+
+class Schedule:
+    """The learning rate of each update: linear warmup to the peak, then a decay by name.
+
+    noam and inverse_sqrt are the paper's formula (NoamSchedule); with train.peak_lr it is scaled to that peak. The
+    other schedules have the same warmup and by default the same peak. linear and cosine would reach 0 one update after
+    train.max_steps, so every update changes the weights.
+
+    Args:
+        settings: [train].
+        d_model: The model size D, from which the paper derives the peak.
+    """
+
+    def __init__(self, settings: TrainSection, d_model: int) -> None:
+        t = settings
+        scale = t.peak_lr * math.sqrt(d_model * t.warmup_steps) if t.peak_lr else t.lr_scale
+        self.noam = NoamSchedule(d_model, t.warmup_steps, scale)
+        self.name, self.warmup_steps, self.max_steps = t.schedule, t.warmup_steps, t.max_steps
+        self.peak = self.noam(t.warmup_steps)
+
+    def __call__(self, step: int) -> float:
+        """Return the learning rate of update `step`. The first update is step 1."""
+        if self.name not in DECAYS or step <= self.warmup_steps:
+            return self.noam(step)
+        done = (step - self.warmup_steps) / (self.max_steps + 1 - self.warmup_steps)
+        return self.peak * DECAYS[self.name](done)
+
+    def describe(self) -> str:
+        """Return the peak, its step and the shape, for the log."""
+        return (
+            f"learning rate: linear warmup to {self.peak:.3g} at step {self.warmup_steps:,}, "
+            f"{SHAPES[self.name]} ({self.name})"
+        )
+
+    def warning(self) -> str:
+        """Return a warning if training ends before warmup does, or ""."""
+        if self.warmup_steps < self.max_steps:
+            return ""
+        return (
+            f"warning: train.warmup_steps = {self.warmup_steps:,} is not less than train.max_steps = "
+            f"{self.max_steps:,}: the learning rate rises to {self(self.max_steps):.3g}, not to its peak "
+            f"{self.peak:.3g}, and never decays; try train.warmup_steps={max(1, self.max_steps // 10)}"
+        )

@@ -1,0 +1,158 @@
+"""The display of long work on standard error: lines that are redrawn on a terminal, plain lines now and then elsewhere.
+
+    with Display() as display, display.work("translating", "sentences", total=3000) as work:
+        work.advance(32)  # translating 32/3,000 sentences  11/s  0:04:29 left
+    display.write(f"translated {work.result()}")  # translated 3,000 sentences in 273.1 s, 11 per second
+
+Log files and notebooks receive the line of a piece of work after FIRST_LINE seconds and then whenever its time has
+grown by a tenth, so hours of work write some dozens of lines.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+FIRST_LINE = 10.0  # seconds
+GROWTH = 0.1
+WIDE = 90  # columns from which a terminal also shows bars
+BAR_WIDTH = 24
+
+
+class Work:
+    """A piece of work: how much of it is done, and its speed.
+
+    Args:
+        name: What is being done.
+        unit: What is counted, a plural; "" counts nothing and shows only the time.
+        total: The count at the end, or None if it is unknown.
+        done: The count at the start, for work that is continued.
+
+    Attributes:
+        details: Text to show instead of the speed.
+    """
+
+    def __init__(self, name: str, unit: str = "", total: int | None = None, done: int = 0) -> None:
+        self.name, self.unit, self.total, self.done = name, unit, total, done
+        self.first, self.start, self.details = done, time.perf_counter(), ""
+        self.end: float | None = None
+
+    def advance(self, count: int = 1) -> None:
+        """Count work that has been done."""
+        self.done += count
+
+    def set_done(self, count: int) -> None:
+        """Set the count, for callers that know their total so far."""
+        self.done = count
+
+    @property
+    def seconds(self) -> float:
+        """Time since the start, or from start to end."""
+        return (self.end or time.perf_counter()) - self.start
+
+    @property
+    def rate(self) -> float:
+        """Units per second."""
+        return (self.done - self.first) / max(self.seconds, 1e-9)
+
+    def time_left(self) -> str:
+        """Return the time to the total at the present rate, "1:02:03 left", or "" if it is unknown."""
+        if self.total is None or self.done == self.first < self.total:
+            return ""
+        return f"{format_duration(max(0, self.total - self.done) / max(self.rate, 1e-9))} left"
+
+    def describe(self) -> str:
+        """Return the present state as one line."""
+        count = f"{self.done:,}" if self.total is None else f"{min(self.done, self.total):,}/{self.total:,}"
+        what = f"{self.name} {count} {self.unit}".rstrip() if self.unit or self.total is not None else self.name
+        speed = self.details or (f"{format_rate(self.rate)}/s" if self.done > self.first else "")
+        left = "" if self.done == self.total else self.time_left()
+        return "  ".join(filter(None, (what, speed, left or format_duration(self.seconds))))
+
+    def result(self) -> str:
+        """Return what was done and how fast, for the last line: "3,000 sentences in 273.1 s, 11 per second"."""
+        unit = self.unit.removesuffix("s") if self.done == 1 else self.unit
+        return f"{self.done:,} {unit} in {self.seconds:,.1f} s, {format_rate(self.rate)} per second"
+
+
+class Display:
+    """Shows pieces of work while they last. Only one display can be open on a terminal at a time.
+
+    Args:
+        enabled: Whether to show anything.
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        from rich.console import Console
+
+        self.enabled, self.works = enabled, list[Work]()
+        self.console = Console(stderr=True)
+        self.is_live = enabled and self.console.is_terminal and not self.console.is_dumb_terminal
+
+    def __enter__(self) -> "Display":
+        from rich.live import Live
+
+        self._stack = ExitStack()
+        if self.is_live:
+            self._stack.enter_context(
+                Live(get_renderable=self._render, console=self.console, transient=True, redirect_stdout=False)
+            )
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()
+
+    @contextmanager
+    def work(self, name: str, unit: str = "", total: int | None = None, done: int = 0) -> Iterator[Work]:
+        """Show a piece of work (see `Work`) during this block."""
+        work, finished = Work(name, unit, total, done), threading.Event()
+        self.works.append(work)
+        if self.enabled and not self.is_live:
+            threading.Thread(target=self._write_regularly, args=(work, finished), daemon=True).start()
+        try:
+            yield work
+        finally:
+            work.end = time.perf_counter()
+            finished.set()
+            self.works.remove(work)
+
+    def write(self, text: str) -> None:
+        """Write a line above the work that is shown."""
+        if not self.enabled:
+            return
+        with suppress(OSError):  # the terminal or pipe is closed
+            if self.is_live:
+                self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            else:
+                print(text, file=sys.stderr, flush=True)
+
+    def _write_regularly(self, work: Work, finished: threading.Event) -> None:
+        while not finished.wait(max(FIRST_LINE, GROWTH * work.seconds)):
+            if work is self.works[-1]:  # not the work that waits for it
+                self.write(work.describe())
+
+    def _render(self) -> Any:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        lines = Table.grid(padding=(0, 1, 0, 0))
+        is_wide = self.console.width >= WIDE
+        for work in list(self.works):
+            bar = ProgressBar(work.total, work.done, BAR_WIDTH, pulse=work.total is None)
+            text = Text(work.describe(), no_wrap=True, overflow="ellipsis")
+            lines.add_row(*([bar] if is_wide else []), text)
+        return lines
+
+
+def format_duration(seconds: float) -> str:
+    """Return seconds as h:mm:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def format_rate(rate: float) -> str:
+    """Return a rate with at least two significant digits."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"

@@ -1,0 +1,51 @@
+"""The keys of [data] that train a model on a folder that `data` has written."""
+
+from pathlib import Path
+from typing import Any
+
+from npx.ranges import Range
+from train.errors import UserError
+from train.files import Schema, describe_path, digest, read_json, schema_error
+from train.text.download.prepare import BEGUN
+
+SCHEMA: Schema = {
+    "settings": {"max_length": Range(int, "[2, 65535]")},
+    "texts": {"train": {"bytes": dict}},
+    "tokenizer": {"types": Range(int, "[5, 16777216]"), "sha256": str},
+}
+
+
+def data_keys(folder: Path) -> dict[str, Any]:
+    """Return the keys: texts, tokenizer, token arrays and maximum length; valid_* only if there is a validation text.
+
+    Raises UserError, naming the file, if `data` has not written the folder or a file has changed since.
+    """
+    file = folder / "manifest.json"
+    again = f"npx-transformer data own --train-src F --train-tgt F --out {folder}"
+    if not file.is_file():
+        unfinished = (folder / BEGUN).is_file()
+        got = "one that is not finished" if unfinished else describe_path(folder)
+        attempt = "the same `data` command again" if unfinished else again
+        raise UserError(f"{folder}: expected a folder written by npx-transformer data; got {got}; try {attempt}")
+    manifest = read_json(file, "the manifest of `data`", "the `data` command again")
+    if problem := schema_error(manifest, SCHEMA):
+        raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try {again}")
+    keys: dict[str, Any] = {}
+    for part in ("train", "valid"):
+        sizes = manifest["texts"].get(part, {}).get("bytes", {})
+        for side, (language, size) in zip(("src", "tgt"), sizes.items(), strict=False):
+            text = folder / f"{part}.{language}"
+            if not text.is_file() or text.stat().st_size != size:
+                got = "a changed file" if text.is_file() else describe_path(text)
+                raise UserError(f"{text}: expected the text of {file}; got {got}; try the `data` command again")
+            keys[f"{part}_{side}"] = str(text)
+    tokenizer = folder / "tokenizer.json"
+    if not tokenizer.is_file() or digest(tokenizer) != manifest["tokenizer"]["sha256"]:
+        got = "a changed file" if tokenizer.is_file() else describe_path(tokenizer)
+        raise UserError(f"{tokenizer}: expected the tokenizer of {file}; got {got}; try the `data` command again")
+    return keys | {
+        "tokenizer": str(tokenizer),
+        "vocab_size": manifest["tokenizer"]["types"],
+        "max_length": manifest["settings"]["max_length"],
+        "prepared": str(folder / "prepared"),
+    }
