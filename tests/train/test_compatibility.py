@@ -3,16 +3,23 @@
 import json
 import shutil
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.helpers import trainings
+from tests.helpers.trainings import outcome, rewrite, run
 from train import RunConfig, average_checkpoints, load_model, train
+from train.learn import trainer
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
+from train.run.state import RunState
 from train.tasks.pairs import format_hypotheses
 from train.tasks.translation import translate_lines
+from train.text.batches import ORDER
 
+text = trainings.text  # a fixture
 BEFORE = Path(__file__).parent / "run_0_2"
 
 
@@ -43,3 +50,16 @@ def test_a_0_2_run_can_be_resumed_and_averaged(tmp_path):
     assert "task" not in old and new["task"] == "translation" and new["text_sha256"] == old["text_sha256"]
     average_checkpoints(out, 2)
     assert load_model(out)[2] == config
+
+
+def test_a_run_of_a_version_without_batch_orders_keeps_its_batches(text, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "RunState", partial(RunState, batch_order=1))
+        run(text, tmp_path / "whole", max_steps=6)
+        run(text, tmp_path / "parts", max_steps=3)
+    rewrite(tmp_path / "parts/checkpoints/step-3", lambda state: state["run"].pop("batch_order"))
+    run(text, tmp_path / "parts", resume=True, max_steps=6)
+    run(text, tmp_path / "new", max_steps=6)
+    weights = [outcome(tmp_path / name)[0] for name in ("whole", "parts", "new")]
+    assert weights[0] == weights[1] != weights[2]
+    assert [outcome(tmp_path / name)[1]["batch_order"] for name in ("whole", "parts", "new")] == [1, 1, ORDER]

@@ -81,11 +81,12 @@ class Trainer:
         notes = RankNotes()  # the log lines of a rank other than 0
         self.sync = UpdateSync(self.world, self.signals, notes, self.report)
         self.schedule = NoamSchedule(model.config.d_model, t.warmup_steps, t.lr_scale)
-        self.stream = Stream(task.batches(corpora["train"], t.batch_tokens, t.seed))
         self.update = Update(task, model, t, notes if self.world.rank else self.report, self._prepare_batches)
         self.validation = None if valid is None else Validation(task, model, tokenizer, valid, config)
         self.checkpoints = Checkpointer(folder, config, tokenizer, corpora["train"], self.update, self.report)
-        self.state = self.checkpoints.restore(self.stream) if resume else RunState()
+        self.state = self.checkpoints.restore() if resume else RunState()
+        self.stream = Stream(task.training_batches(corpora["train"], config, tokenizer, self.state.batch_order))
+        self.checkpoints.check_position(self.state, self.stream)
         self.longest_update = 0.0  # seconds
 
     def run(self) -> Summary:
