@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -52,6 +52,21 @@ def train(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key; may be repeated.")
     ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Start from the weights of another run (its averaged, best or newest checkpoint) or of a checkpoint;"
+            " also with its tokenizer, unless --set data.tokenizer or CONFIG names one, and without CONFIG with its"
+            " configuration.",
+        ),
+    ] = None,
+    init_only: Annotated[
+        str | None,
+        typer.Option(
+            "--init-only", metavar="PATTERNS", help="Take only these parameters from --init: 'embedding.*,encoder.*'."
+        ),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint of RUN.")] = False,
     device: Device = "cpu",
     quiet: Annotated[
@@ -81,7 +96,13 @@ def train(
 
     use_device(device)
     changes = [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in texts.items() if path is not None)]
-    run_config = read_config(config, changes, out, resume)
+    if init is not None:
+        if resume:
+            raise UserError("--init: expected a new run; got --resume; try it without --init")
+        changes = [f"train.init={to_toml(str(init))}", *changes]
+    if init_only is not None:
+        changes.append(f"train.init_only={to_toml(init_only)}")
+    run_config = read_config(config, changes, out, resume, init)
     task = TASKS[run_config.data.task]
     for name, path in texts.items():
         if path is not None and name not in {f.name for f in fields(task.keys)}:
@@ -96,10 +117,13 @@ def train(
         print(f"{out}: stopped after step {summary.step} ({summary.stopped})", file=sys.stderr)
 
 
-def read_config(config: str | None, changes: list[str], out: Path, resume: bool) -> Any:
-    """Return the configuration from a file, a preset or, when resuming without either, from the run folder."""
-    from models import PRESETS
-    from train.run.config import RunConfig
+def read_config(config: str | None, changes: list[str], out: Path, resume: bool, init: Path | None = None) -> Any:
+    """Return the configuration from a file, a preset or, without either, from the run that is resumed or `init`.
+
+    With `init`, the tokenizer is that of `init` unless the file or `changes` give another one.
+    """
+    from train.run.checkpoint import find_checkpoint, run_files
+    from train.run.config import to_toml
     from train.run.folder import RunFolder
 
     run_file = RunFolder(out).config_file
@@ -107,10 +131,27 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool)
         if RunFolder(out).is_new() or not out.is_dir():
             raise UserError(f"{out}: expected a run folder to resume; got {describe_path(out)}; try without --resume")
         raise UserError(f"{out}: missing config.toml; try giving CONFIG.toml as well")
+    if init is not None:
+        tokenizer_file, config_file = run_files(find_checkpoint(init))
+        if config is None:
+            # Leave its token arrays alone, and take all of its weights.
+            config, changes = str(config_file), ["data.prepared=", "train.init_only=", *changes]
+        if not any(change.partition("=")[0].strip() == "data.tokenizer" for change in changes):
+            base = load_config(config, ())
+            if base.data.tokenizer in TASKS[base.data.task].tokenizers:
+                changes = [f"data.tokenizer={to_toml(str(tokenizer_file))}", *changes]
     if config is None and not resume:
         raise UserError(
             "train: expected CONFIG.toml or a preset; got neither; try npx-transformer train base --out RUN"
         )
-    if config is not None and config in PRESETS and not Path(config).exists():
+    return load_config(str(run_file) if config is None else config, changes)
+
+
+def load_config(config: str, changes: Iterable[str]) -> Any:
+    """Return the configuration of a file or, if there is no such file, of a preset, with changes."""
+    from models import PRESETS
+    from train.run.config import RunConfig
+
+    if config in PRESETS and not Path(config).exists():
         return RunConfig.from_dict({"model": {"preset": config}}, changes, source=config)
-    return RunConfig.load(run_file if config is None else config, changes)
+    return RunConfig.load(config, changes)

@@ -237,8 +237,10 @@ class Trainer:
 
     def _log_start(self) -> None:
         s, t, ranks = self.state, self.config.train, self.world.size
+        n_frozen = self.model.n_parameters() - self.update.flat.size
+        frozen = f" ({n_frozen:,} of them frozen)" if n_frozen else ""
         setup = (
-            f"{self.model.n_parameters():,} parameters, {self.checkpoints.tokenizer.vocab_size:,} subwords, "
+            f"{self.model.n_parameters():,} parameters{frozen}, {self.checkpoints.tokenizer.vocab_size:,} subwords, "
             f"{len(self.stream.epoch(s.epoch)):,} batches per epoch of at most {t.batch_tokens:,} tokens"
             f"{' per side' if len(self.task.sides) > 1 else ''}, {self.checkpoints.micro_batches} per update"
             f"{f' on {ranks} ranks' if ranks > 1 else ''}, seed {t.seed}"
