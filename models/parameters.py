@@ -71,6 +71,11 @@ class FlatParameters:
             p.buffer = reference
             self.spans[name] = span
             start = span.stop
+        if self.low_precision is not None:  # parameters that are not trained are computed with in the same dtype
+            for p in module.parameters():
+                if not p.requires_grad:
+                    p.master = p.weights
+                    p.data = p.master.astype(self.compute_dtype)
         self._data_views, self._grad_views = [p.data for p in self.parameters], list[npx.Array]()
         self._grad = None if self.low_precision is None else self.grad
         self._local_spans: list[tuple[slice, slice]] = []  # (in the buffer, in `data`) of each shard; empty: all

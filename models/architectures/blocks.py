@@ -149,6 +149,10 @@ class SequenceModel(Module):
         n, rows = self.config.n_outputs, self.embedding.weight
         return rows if n is None else rows[:n]
 
+    def vocabulary_parameters(self) -> list[str]:
+        """Return the names of the parameters with a row for each token of a vocabulary."""
+        return ["embedding.weight"]
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Project (..., D) to logits (..., V)."""
         return neural.linear(hidden, self.output_embedding.transpose())

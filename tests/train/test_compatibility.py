@@ -3,21 +3,25 @@
 import json
 import shutil
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.helpers import trainings
-from tests.helpers.trainings import outcome, rewrite, tables
+from tests.helpers.trainings import outcome, rewrite, run, tables
 from train import RunConfig, average_checkpoints, load_model, train
+from train.learn import trainer
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
+from train.run.state import RunState
 from train.tasks.pairs import format_hypotheses
 from train.tasks.translation import translate_lines
+from train.text.batches import ORDER
 
+text = trainings.text  # a fixture
 BEFORE = Path(__file__).parent / "run_0_2"
 LATER_KEYS = ("position_rates", "initialization", "target_space", "decoder_start")
-text = trainings.text
 
 
 def test_a_0_2_checkpoint_gives_the_same_translations():
@@ -73,3 +77,16 @@ def test_a_run_without_later_keys_keeps_the_rates_it_was_trained_with(setting, t
         train(config, out, resume=True, progress=False)
     old, new = outcome(out), outcome(tmp_path / "new")
     assert old[0] == new[0] and old[1]["model"] == new[1]["model"]
+
+
+def test_a_run_of_a_version_without_batch_orders_keeps_its_batches(text, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "RunState", partial(RunState, batch_order=1))
+        run(text, tmp_path / "whole", max_steps=6)
+        run(text, tmp_path / "parts", max_steps=3)
+    rewrite(tmp_path / "parts/checkpoints/step-3", lambda state: state["run"].pop("batch_order"))
+    run(text, tmp_path / "parts", resume=True, max_steps=6)
+    run(text, tmp_path / "new", max_steps=6)
+    weights = [outcome(tmp_path / name)[0] for name in ("whole", "parts", "new")]
+    assert weights[0] == weights[1] != weights[2]
+    assert [outcome(tmp_path / name)[1]["batch_order"] for name in ("whole", "parts", "new")] == [1, 1, ORDER]

@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,6 +56,21 @@ def train(
         Path | None,
         typer.Option(metavar="DIR", help="Train on a folder written by `data`: its text, tokenizer and token arrays."),
     ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Start from the weights of another run (its averaged, best or newest checkpoint) or of a checkpoint;"
+            " also with its tokenizer, unless --set data.tokenizer or CONFIG names one, and without CONFIG with its"
+            " configuration.",
+        ),
+    ] = None,
+    init_only: Annotated[
+        str | None,
+        typer.Option(
+            "--init-only", metavar="PATTERNS", help="Take only these parameters from --init: 'embedding.*,encoder.*'."
+        ),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint of RUN.")] = False,
     device: Device = "cpu",
     quiet: Annotated[
@@ -86,9 +101,17 @@ def train(
     use_device(device)
     given = {name: path for name, path in texts.items() if path is not None}
     of_folder = read_data_folder(data, given) if data else {}
+    if init is not None:  # its tokenizer encodes the texts again
+        of_folder = {name: value for name, value in of_folder.items() if name not in ("tokenizer", "prepared")}
     changes = [f"data.{name}={to_toml(value)}" for name, value in of_folder.items()]
     changes += [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in given.items())]
-    run_config = read_config(config, changes, out, resume)
+    if init is not None:
+        if resume:
+            raise UserError("--init: expected a new run; got --resume; try it without --init")
+        changes = [f"train.init={to_toml(str(init))}", *changes]
+    if init_only is not None:
+        changes.append(f"train.init_only={to_toml(init_only)}")
+    run_config = read_config(config, changes, out, resume, init)
     task = TASKS[run_config.data.task]
     if data and task.name != "translation":
         raise UserError(f"--data: expected the task translation; got {task.name}; try the options of that task")
@@ -122,10 +145,13 @@ def read_data_folder(folder: Path, texts: Mapping[str, str]) -> dict[str, Any]:
     return keys
 
 
-def read_config(config: str | None, changes: list[str], out: Path, resume: bool) -> Any:
-    """Return the configuration from a file, a preset or, when resuming without either, from the run folder."""
-    from models import PRESETS
-    from train.run.config import RunConfig
+def read_config(config: str | None, changes: list[str], out: Path, resume: bool, init: Path | None = None) -> Any:
+    """Return the configuration from a file, a preset or, without either, from the run that is resumed or `init`.
+
+    With `init`, the tokenizer is that of `init` unless the file or `changes` give another one.
+    """
+    from train.run.checkpoint import find_checkpoint, run_files
+    from train.run.config import to_toml
     from train.run.folder import RunFolder
 
     run_file = RunFolder(out).config_file
@@ -133,10 +159,27 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool)
         if RunFolder(out).is_new() or not out.is_dir():
             raise UserError(f"{out}: expected a run folder to resume; got {describe_path(out)}; try without --resume")
         raise UserError(f"{out}: missing config.toml; try giving CONFIG.toml as well")
+    if init is not None:
+        tokenizer_file, config_file = run_files(find_checkpoint(init))
+        if config is None:
+            # Leave its token arrays alone, and take all of its weights.
+            config, changes = str(config_file), ["data.prepared=", "train.init_only=", *changes]
+        if not any(change.partition("=")[0].strip() == "data.tokenizer" for change in changes):
+            base = load_config(config, ())
+            if base.data.tokenizer in TASKS[base.data.task].tokenizers:
+                changes = [f"data.tokenizer={to_toml(str(tokenizer_file))}", *changes]
     if config is None and not resume:
         raise UserError(
             "train: expected CONFIG.toml or a preset; got neither; try npx-transformer train base --out RUN"
         )
-    if config is not None and config in PRESETS and not Path(config).exists():
+    return load_config(str(run_file) if config is None else config, changes)
+
+
+def load_config(config: str, changes: Iterable[str]) -> Any:
+    """Return the configuration of a file or, if there is no such file, of a preset, with changes."""
+    from models import PRESETS
+    from train.run.config import RunConfig
+
+    if config in PRESETS and not Path(config).exists():
         return RunConfig.from_dict({"model": {"preset": config}}, changes, source=config)
-    return RunConfig.load(run_file if config is None else config, changes)
+    return RunConfig.load(config, changes)

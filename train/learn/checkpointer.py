@@ -134,7 +134,7 @@ class Checkpointer:
 
     # ---- resuming
 
-    def restore(self, stream: Stream) -> RunState:
+    def restore(self) -> RunState:
         """Restore the newest undamaged checkpoint and return its state; a new state if there is none.
 
         Raises UserError if the checkpoint does not fit the model, tokenizer, text, configuration or number of ranks.
@@ -146,12 +146,9 @@ class Checkpointer:
         path, checkpoint = newest
         self._check_identity(path, checkpoint.state)
         try:
-            state = self._load(checkpoint, stream)
+            state = self._load(checkpoint)
         except (KeyError, TypeError, ValueError) as error:
-            got = one_line(error)
-            raise UserError(
-                f"{path}: expected a checkpoint of this run; got '{got}'; try an older checkpoint"
-            ) from None
+            raise foreign_error(path, one_line(error)) from None
         self.newest, self.newest_seconds = path, state.seconds
         self.micro_batches = checkpoint.state.get("micro_batches", self.config.train.accumulate)
         if self.micro_batches < self.world.size:
@@ -160,6 +157,11 @@ class Checkpointer:
                 f"got {self.world.size}; try mpirun -n {self.micro_batches}"
             )
         return state
+
+    def check_position(self, state: RunState, stream: Stream) -> None:
+        """Raise UserError if the restored `state` is at a batch that its epoch of `stream` does not have."""
+        if self.newest is not None and state.index >= len(stream.epoch(state.epoch)):
+            raise foreign_error(self.newest, f"run.index: expected a batch of epoch {state.epoch}; got {state.index}")
 
     def _check_identity(self, path: Path, state: Mapping[str, Any]) -> None:
         store.check_tokenizer(self.tokenizer, state, self.folder.tokenizer_file)
@@ -177,15 +179,18 @@ class Checkpointer:
                 "new --out"
             )
 
-    def _load(self, checkpoint: store.Checkpoint, stream: Stream) -> RunState:
+    def _load(self, checkpoint: store.Checkpoint) -> RunState:
         content = checkpoint.state
         if problem := schema_error(content, SCHEMA | {key: OPTIONAL[key] for key in OPTIONAL if key in content}):
             raise ValueError(problem)
         state = RunState.read(content.get("run"), content["step"])
-        if state.index >= len(stream.epoch(state.epoch)):
-            raise ValueError(f"run.index: expected a batch of epoch {state.epoch}; got {state.index}")
         self.update.load_optimizer_state({**checkpoint.optimizer, "step": content["adam_steps"]})
         if "loss_scale" in content:
             self.update.scale.load_state_dict(content["loss_scale"])
         self.update.load_weights(checkpoint.model)
         return state
+
+
+def foreign_error(path: Path, problem: str) -> UserError:
+    """Return the error for a checkpoint whose content does not fit this run."""
+    return UserError(f"{path}: expected a checkpoint of this run; got '{problem}'; try an older checkpoint")

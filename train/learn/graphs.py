@@ -42,7 +42,8 @@ class Graphs:
         }
         self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # by shapes; None for a shape seen once
         self.possible = True
-        self.flat_gradient = model.embedding.weight.buffer().grad  # graphs accumulate into this address
+        trained = next(p for p in model.parameters() if p.requires_grad)
+        self.flat_gradient = trained.buffer().grad  # graphs accumulate into this address
 
     def loss(self, sequences: Sequence[npx.Array], normalizer: float, scale: float) -> npx.Array:
         """Return the loss () of a batch / `normalizer`, on the device; accumulate `scale` times its gradient."""

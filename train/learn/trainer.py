@@ -81,13 +81,14 @@ class Trainer:
         notes = RankNotes()  # the log lines of a rank other than 0
         self.sync = UpdateSync(self.world, self.signals, notes, self.report)
         self.schedule = Schedule(t, model.config.d_model)
-        self.stream = Stream(task.batches(corpora["train"], t.batch_tokens, t.seed))
         self.update = Update(task, model, t, notes if self.world.rank else self.report, self._prepare_batches)
         self.validation = (
             None if valid is None else Validation(task, model, tokenizer, valid, config, self.report.display)
         )
         self.checkpoints = Checkpointer(folder, config, tokenizer, corpora["train"], self.update, self.report)
-        self.state = self.checkpoints.restore(self.stream) if resume else RunState()
+        self.state = self.checkpoints.restore() if resume else RunState()
+        self.stream = Stream(task.training_batches(corpora["train"], config, tokenizer, self.state.batch_order))
+        self.checkpoints.check_position(self.state, self.stream)
         self.longest_update = 0.0  # seconds
 
     def run(self) -> Summary:
@@ -239,8 +240,10 @@ class Trainer:
 
     def _log_start(self) -> None:
         s, t, ranks = self.state, self.config.train, self.world.size
+        n_frozen = self.model.n_parameters() - self.update.flat.size
+        frozen = f" ({n_frozen:,} of them frozen)" if n_frozen else ""
         setup = (
-            f"{self.model.n_parameters():,} parameters, {self.checkpoints.tokenizer.vocab_size:,} subwords, "
+            f"{self.model.n_parameters():,} parameters{frozen}, {self.checkpoints.tokenizer.vocab_size:,} subwords, "
             f"{len(self.stream.epoch(s.epoch)):,} batches per epoch of at most {t.batch_tokens:,} tokens"
             f"{' per side' if len(self.task.sides) > 1 else ''}, {self.checkpoints.micro_batches} per update"
             f"{f' on {ranks} ranks' if ranks > 1 else ''}, seed {t.seed}"

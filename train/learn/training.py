@@ -14,6 +14,7 @@ import npx
 from models import ARCHITECTURES
 from train.errors import UserError
 from train.files import write_text
+from train.learn.initial import initialize, select
 from train.learn.signals import reraise_lost_interrupts, run_interruptibly
 from train.learn.trainer import Trainer
 from train.progress import Display
@@ -71,7 +72,8 @@ def train(
     check_model(config, task)
     texts = task.texts(config.data)
     kind = config.data.tokenizer
-    existing = None if kind in task.tokenizers else task.load_tokenizer(kind)
+    has_own = resume and run.tokenizer_file.exists()
+    existing = None if kind in task.tokenizers or has_own else task.load_tokenizer(kind)
 
     with ExitStack() as stack:
         with world.rank_zero_first(), Display(progress and world.rank == 0) as display:
@@ -90,6 +92,8 @@ def train(
         shape = config.transformer_config(tokenizer.vocab_size, **special)
         check_memory(shape.n_parameters(), precision.parameter_bytes)
         model = shape.build(t.seed, precision.weight_dtype)
+        if t.init and not (resume and run.steps()):
+            display.write(initialize(model, t.init, t.init_only, tokenizer))
         deadline = start + 3600 * max_hours if max_hours else None
         trainer = Trainer(model, config, tokenizer, corpora, run_dir, resume, progress, deadline, debug)
         run.commit()
@@ -170,7 +174,13 @@ def check_model(config: RunConfig, task: Task) -> None:
             f"model.architecture: expected {' or '.join(architectures)} for the task {task.name}; "
             f"got {shape.architecture}; try {architectures[0]}"
         )
-    longest = shape.outline().max_length
+    outline = shape.outline()
+    names = [name for name, _ in outline.named_parameters()]
+    for name in ("freeze", "init_only"):
+        select(f"train.{name}", getattr(config.train, name), names)
+    if config.train.init_only and not config.train.init:
+        raise UserError("train.init_only: expected it with train.init; got it alone; try --init RUN")
+    longest = outline.max_length
     if longest is not None and config.data.max_length > longest:
         raise UserError(
             f"data.max_length: expected at most model.max_positions = {longest} with learned positions; "

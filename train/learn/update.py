@@ -18,6 +18,7 @@ from models import FlatParameters, Module
 from train.errors import UserError
 from train.learn.anomaly import NO_OPERATION, first_anomaly, ignore_nonfinite_warnings
 from train.learn.graphs import Graphs
+from train.learn.initial import freeze
 from train.learn.optimizer import Adam, LossScale, clip_factor
 from train.learn.parallel.plan import WorkShare, full_share
 from train.learn.parallel.reducer import gradients_of
@@ -54,6 +55,7 @@ class Update:
         t, precision = settings, npx.precision_named(settings.precision)
         if t.recompute:
             model.enable_gradient_checkpointing()
+        freeze(cast(Module, model), t.freeze)
         self.flat = FlatParameters(cast(Module, model), precision.compute_dtype if precision.is_mixed else None)
         self.world = npx.distributed.world()
         wire_dtype = None if t.reduce_dtype == "float32" else npx.precision_named(t.reduce_dtype).compute_dtype
@@ -143,8 +145,11 @@ class Update:
             return {}
         if full is None:
             return dict(self.model.state_dict())
-        spans = zip(flat.parameters, flat.spans.items(), strict=True)
-        return {name: full[span].reshape(p.shape) for p, (name, span) in spans}
+        spans = flat.spans
+        return {
+            name: full[spans[name]].reshape(p.shape) if name in spans else npx.to_host(p.weights)
+            for name, p in flat.module.named_parameters()
+        }
 
     def load_weights(self, state: Mapping[str, npx.Array]) -> None:
         """Restore what `weights` returned. Raises ValueError for another model's weights, before changing anything."""

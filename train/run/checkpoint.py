@@ -227,6 +227,24 @@ def run_of(path: Path) -> RunFolder:
     return RunFolder(path.parent if path.name == "checkpoints" and not (path / "checkpoints").exists() else path)
 
 
+def owner_of(checkpoint: Path) -> RunFolder:
+    """Return the run that a checkpoint folder belongs to."""
+    run = RunFolder(checkpoint.absolute().parent.parent)
+    if not (run.tokenizer_file.exists() or run.config_file.exists()):  # `checkpoint` is a link
+        run = RunFolder(checkpoint.resolve().parent.parent)
+    return run
+
+
+def run_files(checkpoint: Path) -> tuple[Path, Path]:
+    """Return tokenizer.json and config.toml of a checkpoint: those in its folder, else those of its run."""
+    run = owner_of(checkpoint)
+    tokenizer_file, config_file = (
+        in_checkpoint if (in_checkpoint := checkpoint / file.name).exists() else file
+        for file in (run.tokenizer_file, run.config_file)
+    )
+    return tokenizer_file, config_file
+
+
 def model_config(state: Mapping[str, Any]) -> TransformerConfig:
     """Return the configuration of a checkpoint's model; keys that its version lacked have their old meaning."""
     try:
@@ -276,9 +294,7 @@ def load_with_origin(
     The origin ends with the SHA-256 of state.json, which in turn has the checksums of all weights.
     """
     folder = find_checkpoint(path)
-    run = RunFolder(folder.absolute().parent.parent)
-    if not (run.tokenizer_file.exists() or run.config_file.exists()):  # `path` is a link to a checkpoint
-        run = RunFolder(folder.resolve().parent.parent)
+    run = owner_of(folder)
     steps = run.steps()
     is_step = original_name(folder).startswith("step-")
     if is_step and folder != Path(path) and (newest := load_newest(run, on_warning, False)):
@@ -288,10 +304,7 @@ def load_with_origin(
     averaged = checkpoint.state.get("averaged_steps")
     if folder != Path(path) and isinstance(averaged, list) and steps and step_of(steps[-1]) not in averaged:
         on_warning(f"{folder} is older than {steps[-1].name}; try npx-transformer average again")
-    tokenizer_file, config_file = (
-        in_checkpoint if (in_checkpoint := folder / file.name).exists() else file
-        for file in (run.tokenizer_file, run.config_file)
-    )
+    tokenizer_file, config_file = run_files(folder)
     model_task = task_of(checkpoint.state)
     if task not in ("", model_task.name):
         raise UserError(f"{path}: expected a model of the task {task}; got one of {model_task.name}; try another run")

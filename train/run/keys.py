@@ -118,6 +118,19 @@ class TrainSection:
     """[train]: Training."""
 
     seed: int = key(1, "Seed of the initialization, the order of batches and dropout.", within="[0, 4294967295]")
+    init: str = key(
+        "",
+        "Run or checkpoint whose weights the training starts from; empty: random weights. Also --init.",
+        may_change=True,
+    )
+    init_only: str = key(
+        "",
+        "Patterns, separated by commas, of the parameters that train.init sets, such as encoder.*; empty: all. Also"
+        " --init-only.",
+    )
+    freeze: str = key(
+        "", "Patterns, separated by commas, of parameters that are not trained, such as embedding.weight, encoder.*."
+    )
     batch_tokens: int = key(25000, "Maximum tokens per side of a micro-batch, padding included.", within=COUNT)
     accumulate: int = key(
         1,

@@ -8,9 +8,11 @@ from typing import Any
 
 from npx.ranges import Range
 from train.files import Schema, schema_error
+from train.text.batches import ORDER
 
 # Keys that checkpoints of earlier versions lack.
 ADDED_KEYS = {"skipped": 0, "all_skipped": 0, "best_score": None, "network": 0.0, "window_network": 0.0}
+ADDED_KEYS |= {"batch_order": 1}
 COUNT, NUMBER, NONNEGATIVE = Range(int, "[0, 1e15]"), Range(float), Range(float, "[0, inf)")
 
 
@@ -29,6 +31,7 @@ class RunState:
     step: int = of(COUNT)  # updates made
     epoch: int = of(COUNT)  # of the next micro-batch, from 0
     index: int = of(COUNT)  # of the next micro-batch within its epoch
+    batch_order: int = of(Range(int, f"[1, {ORDER}]"), ORDER)  # version of the order of batches (text/batches.py)
     in_epoch: int = of(COUNT)  # epoch of the last micro-batch, from 1, for the log
     tokens: int = of(COUNT)  # trained on, without padding
     seconds: float = of(NONNEGATIVE, 0.0)  # in updates, without validation and writing

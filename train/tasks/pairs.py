@@ -34,6 +34,9 @@ class Pairs(Task[Corpus, Batch]):
     def batches(self, corpus: Corpus, batch_tokens: int, seed: int) -> Batches:
         return Batches(corpus, batch_tokens, seed)
 
+    def training_batches(self, corpus: Corpus, config: Any, tokenizer: Any, order: int) -> Batches:
+        return Batches(corpus, config.train.batch_tokens, config.train.seed, order)
+
     def in_order(self, corpus: Corpus, batch_tokens: int) -> Iterator[tuple[npx.Array, Batch]]:
         longest_side = int(max(corpus.src_lengths.max(), corpus.tgt_lengths.max()))
         batches = Batches(corpus, max(longest_side, batch_tokens))

@@ -80,6 +80,10 @@ class Task(Generic[C, B]):
         """Return the shuffled training batches, of at most `batch_tokens` tokens per side."""
         raise NotImplementedError
 
+    def training_batches(self, corpus: C, config: Any, tokenizer: Any, order: int) -> BatchSource:
+        """Return `batches` for a run. `order` is the version of the order of batches that the run began with."""
+        return self.batches(corpus, config.train.batch_tokens, config.train.seed)
+
     def in_order(self, corpus: C, batch_tokens: int) -> Iterable[tuple[npx.Array, B]]:
         """Yield (examples, batch) with each example once, in a fixed order, for validation."""
         raise NotImplementedError

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from train.errors import UserError
 from train.text.corpus import Corpus, IntArray
 
-POOL_BATCHES = 32  # smallest pool, in batches; the largest is 8 times as large (see `Batches`)
+ORDER = 2  # version of the order of batches (see `Batches`); a resumed run keeps the version that it began with
+HALVED = range(80, 160)  # epochs of this many batches are sorted in two random halves
+POOL_BATCHES = 32  # version 1: smallest pool, in batches; the largest is 8 times as large
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,20 @@ class Batches:
     For a batch of n pairs whose longest sentence on either side has length L, n L <= batch_tokens.
 
     The pairs of an epoch are shuffled and divided into pools; each pool is sorted by length and cut into batches; the
-    batches of all pools are shuffled. The result depends only on (seed, epoch). The pool size is a trade-off: a larger
-    pool leaves less padding, a smaller one makes the composition of batches more random. Pools of 32 batches leave 7 to
-    8 % padding at 4,096 tokens (Multi30k, Tatoeba), pools of 256 leave 5 to 6 % at 25,000 (news).
+    batches of all pools are shuffled. The result depends only on (seed, epoch). The versions of `order` differ in the
+    pools and in the sorting:
+
+        2   One pool, or two if the number of batches is in HALVED, where pairs of equal lengths are few and the
+            padding of two pools is still small. Pairs are sorted by the longer side L, which limits the batch. Those
+            of equal L are sorted by |source| - |target|, ascending for even L and descending for odd L, so that both
+            lengths change little from each pair to the next. Unless the text fills less than two batches, the first
+            batch of a pool has a random fraction of the token budget, which shifts all later boundaries.
+        1   Many small pools, sorted by the longer side, then by the source.
+
+    benchmarks/padding.py measures the padding, and how often two pairs that share a batch do so in the next epoch.
     """
 
-    def __init__(self, corpus: Corpus, batch_tokens: int, seed: int = 1) -> None:
+    def __init__(self, corpus: Corpus, batch_tokens: int, seed: int = 1, order: int = ORDER) -> None:
         """Raise `UserError` for an empty corpus and for a sentence longer than `batch_tokens`."""
         if not len(corpus):
             raise UserError("data: expected at least one pair; got an empty corpus; try other training files")
@@ -75,39 +85,65 @@ class Batches:
                 f"batch_tokens: expected at least {longest}, the length of the longest sentence with its end token; "
                 f"got {batch_tokens}; try a larger batch_tokens or a smaller data.max_length"
             )
-        self.corpus, self.batch_tokens, self.seed = corpus, int(batch_tokens), int(seed)
+        self.corpus, self.batch_tokens, self.seed, self.order = corpus, int(batch_tokens), int(seed), order
         tokens = np.maximum(corpus.src_lengths, corpus.tgt_lengths).sum(dtype=np.int64)
         n_batches = int(tokens) / batch_tokens
-        pool_batches = min(max(POOL_BATCHES, n_batches / 16), 8 * POOL_BATCHES)
-        n_pools = max(1, round(n_batches / pool_batches), min(2, int(n_batches / 8)))
+        if order == 1:
+            pool_batches = min(max(POOL_BATCHES, n_batches / 16), 8 * POOL_BATCHES)
+            n_pools = max(1, round(n_batches / pool_batches), min(2, int(n_batches / 8)))
+        else:
+            n_pools = 2 if int(n_batches) in HALVED else 1
         self._pool_size = -(-len(corpus) // n_pools)  # pairs
+        self._shifts = n_batches >= 2  # a text that fits in one batch is not divided
 
     def epoch(self, epoch: int) -> list[IntArray]:
         """Return the batches of epoch 0, 1, ... as arrays of pair indices; each pair is in exactly one batch."""
         bits = np.random.Philox(np.random.SeedSequence([self.seed, epoch]))
         order = shuffled(len(self.corpus), bits)
-        pools = (order[start : start + self._pool_size] for start in range(0, len(order), self._pool_size))
-        batches = [batch for pool in pools for batch in self._cut(pool)]
+        batches: list[IntArray] = []
+        for start in range(0, len(order), self._pool_size):
+            pool = order[start : start + self._pool_size]
+            if self.order == 1:
+                batches += self._cut(*self._by_source(pool))
+            else:
+                first_tokens = 1 + int(bits.random_raw()) % self.batch_tokens if self._shifts else 0
+                batches += self._cut(*self._by_difference(pool), first_tokens)
         return [batches[i] for i in shuffled(len(batches), bits)]
 
     def by_length(self) -> list[IntArray]:
         """Return the batches for validation: always the same, sorted by length."""
-        return list(self._cut(np.arange(len(self.corpus), dtype=np.uint32)))
+        return list(self._cut(*self._by_source(np.arange(len(self.corpus), dtype=np.uint32))))
 
-    def _cut(self, pool: IntArray) -> Iterator[IntArray]:
-        """Yield the batches of a pool, sorted stably by the longer side, then by the source."""
+    def _by_source(self, pool: IntArray) -> tuple[IntArray, IntArray]:
+        """Sort a pool stably by the longer side, then by the source; return it and the lengths of the longer side."""
         src = self.corpus.src_lengths[pool].astype(np.uint64)
         longer = np.maximum(src, self.corpus.tgt_lengths[pool])
         keys = (longer << np.uint64(48)) | (src << np.uint64(32)) | np.arange(len(pool), dtype=np.uint64)
         keys.sort()
-        pool, lengths = pool[keys & np.uint64(0xFFFFFFFF)], (keys >> np.uint64(48)).astype(np.int64)
-        start = 0
-        while start < len(pool):  # the largest n with n * (length of the longest sentence) <= batch_tokens
+        return pool[keys & np.uint64(0xFFFFFFFF)], (keys >> np.uint64(48)).astype(np.int64)
+
+    def _by_difference(self, pool: IntArray) -> tuple[IntArray, IntArray]:
+        """Sort a pool stably by the longer side, then by +-(source - target); return what `_by_source` returns."""
+        src = self.corpus.src_lengths[pool].astype(np.int64)
+        tgt = self.corpus.tgt_lengths[pool].astype(np.int64)
+        longer = np.maximum(src, tgt)
+        difference = longer + np.where(longer % 2, tgt - src, src - tgt)  # 1 to 2 * longer - 1, at most 17 bits
+        keys = (longer << 48) | (difference << 31) | np.arange(len(pool))
+        keys.sort()
+        return pool[keys & 0x7FFFFFFF], keys >> 48
+
+    def _cut(self, pool: IntArray, lengths: IntArray, first_tokens: int = 0) -> Iterator[IntArray]:
+        """Yield the batches of a sorted pool, whose pairs have the ascending `lengths` of their longer sides.
+
+        first_tokens: the most tokens of the first batch, unless it has one pair; 0 means `batch_tokens`.
+        """
+        start, budget = 0, first_tokens or self.batch_tokens
+        while start < len(pool):  # the largest n with n * (length of the longest sentence) <= budget
             window = lengths[start : start + self.batch_tokens // int(lengths[start])]
             tokens = window * np.arange(1, len(window) + 1)
-            end = start + int(np.searchsorted(tokens, self.batch_tokens, side="right"))
+            end = start + max(1, int(np.searchsorted(tokens, budget, side="right")))
             yield pool[start:end]
-            start = end
+            start, budget = end, self.batch_tokens
 
     def sizes(self, indices: IntArray) -> tuple[int, int]:
         """Return `n_target_tokens` and `n_tokens` of the batch of these pairs without building it."""

@@ -1,0 +1,131 @@
+"""Training that starts from another run's weights (train.init) or leaves parameters as they are (train.freeze)."""
+
+import numpy as np
+import pytest
+
+from models import FlatParameters
+from tests.helpers import small_updates, trainings
+from tests.helpers.trainings import config, crash_after, one_line, outcome, run
+from train import UserError, train
+from train.cli import main
+from train.learn.initial import freeze, initialize, select
+from train.run.checkpoint import load_checkpoint, load_model
+from train.run.config import RunConfig
+from train.run.folder import RunFolder
+from train.text.tokenizer import Tokenizer
+
+text = trainings.text  # a fixture
+
+
+@pytest.fixture(scope="module")
+def source(text, tmp_path_factory):
+    """A run folder after 3 updates."""
+    out = tmp_path_factory.mktemp("source") / "run"
+    run(text, out, max_steps=3, validate_bleu=False)
+    return out
+
+
+def last(out):
+    """Return the newest checkpoint of a run."""
+    return load_checkpoint(RunFolder(out).steps()[-1])
+
+
+def start_from(folder, source, out, resume=False, max_steps=12, model=(), data=(), **changes):
+    """Train from the weights and tokenizer of `source`."""
+    tables = trainings.tables(folder, init=str(source), max_steps=max_steps, validate_bleu=False, **changes)
+    tables["data"] |= {"tokenizer": str(source / "tokenizer.json")} | dict(data)
+    tables["model"] |= dict(model)
+    return train(RunConfig.from_dict(tables), out, resume=resume, progress=False)
+
+
+def test_all_weights_or_those_that_match_are_copied(source):
+    trained, tokenizer, _ = load_model(source)
+    expected = trained.state_dict()
+    for patterns, copied in (("", [*expected]), ("encoder.*,embedding.weight", None), ("*", [*expected])):
+        model = trained.config.build(seed=5)
+        fresh = model.state_dict()
+        line = initialize(model, str(source), patterns, tokenizer)
+        names = copied or [name for name in expected if name.startswith(("encoder.", "embedding."))]
+        assert f"from {len(names)} of {len(expected)} parameters" in line
+        for name, values in model.state_dict().items():
+            assert np.array_equal(values, (expected if name in names else fresh)[name]), name
+
+
+@pytest.mark.parametrize("crash_step", [2, 4])  # before and after the first checkpoint
+def test_resuming_a_run_with_initial_weights_and_frozen_parameters_is_exact(text, source, tmp_path, crash_step):
+    changes = {"freeze": "encoder.*", "init_only": "e*,decoder.0.attention.*", "max_steps": 5}
+    start_from(text, source, tmp_path / "whole", **changes)
+    with crash_after(crash_step):
+        start_from(text, source, tmp_path / "parts", **changes)
+    start_from(text, source, tmp_path / "parts", resume=True, **changes)
+    assert outcome(tmp_path / "whole") == outcome(tmp_path / "parts")
+    before, after = last(source), last(tmp_path / "whole")
+    for name, values in after.model.items():
+        assert np.array_equal(values, before.model[name]) == name.startswith("encoder."), name
+    trained = sum(values.size for name, values in after.model.items() if not name.startswith("encoder."))
+    assert after.optimizer["m"].shape == after.optimizer["v"].shape == (trained,)
+
+
+def test_frozen_parameters_do_not_change_the_gradient_of_the_others():
+    grads = []
+    for patterns in ("", "encoder.*,embedding.weight"):
+        model = small_updates.model()
+        freeze(model, patterns)
+        update = small_updates.update_of(model, None)
+        update.gradient([small_updates.batch()], step=1)
+        grads.append({name: p.grad for name, p in model.named_parameters()})
+    for name, g in grads[1].items():
+        assert g is None if name.startswith(("encoder.", "embedding.")) else np.array_equal(g, grads[0][name]), name
+
+
+def test_frozen_parameters_are_computed_with_in_the_compute_dtype():
+    model = small_updates.model()
+    expected = model.state_dict()
+    freeze(model, "decoder.*")
+    FlatParameters(model, np.float16)
+    assert {p.dtype for p in model.parameters()} == {np.dtype(np.float16)}
+    model.load_state_dict(expected)
+    assert all(np.array_equal(values, expected[name]) for name, values in model.state_dict().items())
+
+
+def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
+    (tmp_path / "other.txt").write_text("drei vier\n" * 9)
+    Tokenizer.train(tmp_path / "other.txt", vocab_size=262).save(tmp_path / "tokenizer.json")
+    cases = [
+        ({"model": {"d_ff": 12}}, r"feed_forward\S+ of shape \(8, 16\) instead of \(8, 12\).* and \d+ more; try "),
+        ({"model": {"n_layers": 2}}, "got no encoder.1.attention.*; try the .model. and tokenizer"),
+        ({"model": {"norm": "pre"}}, "got no "),
+        ({"data": {"tokenizer": str(tmp_path / "tokenizer.json")}}, "embedding.weight of shape"),
+        ({"init_only": "encoder.*, coder.*"}, "train.init_only: .* got 'coder..', which matches none; try encoder"),
+        ({"freeze": "Encoder.*"}, "train.freeze: expected patterns .*; got 'Encoder.*'.*; try encoder"),
+        ({"freeze": "*"}, "train.freeze: .* match all "),
+    ]
+    for changes, message in cases:
+        with pytest.raises(UserError, match=message) as error:
+            start_from(text, source, tmp_path / "run", **changes)
+        one_line(error)
+        assert not (tmp_path / "run").exists()
+    with pytest.raises(UserError, match="expected a run folder"):
+        run(text, tmp_path / "run", init=str(tmp_path / "none"))
+    with pytest.raises(UserError, match=r"train.init: expected the tokenizer of .*; try data.tokenizer = "):
+        model, tokenizer, _ = load_model(source)
+        tokenizer.digest = "another"
+        initialize(model, str(source), "", tokenizer)
+    assert select("train.freeze", "", ["a"]) == []
+    with pytest.raises(UserError, match="train.init_only: expected it with train.init"):
+        run(text, tmp_path / "run", init_only="encoder.*")
+
+
+def test_the_command_takes_tokenizer_and_configuration_from_the_run(text, source, tmp_path, capsys):
+    options = ["--init", str(source), "--quiet", "--set", "train.max_steps=2"]
+    assert main(["train", *options, "--out", str(tmp_path / "a"), "--init-only", "embedding.*"]) == 0
+    made = RunConfig.load(tmp_path / "a" / "config.toml")
+    assert made.data.tokenizer == str(source / "tokenizer.json") and made.train.init_only == "embedding.*"
+    assert made.model == config(text).model and made.train.batch_tokens == 60
+    assert main(["train", *options[2:], "--init", str(tmp_path / "a"), "--out", str(tmp_path / "b")]) == 0
+    assert RunConfig.load(tmp_path / "b" / "config.toml").train.init_only == ""
+    given = ["--set", "data.tokenizer=bpe", "--set", "data.vocab_size=280"]
+    assert main(["train", *options, *given, "--out", str(tmp_path / "c")]) == 2
+    assert "embedding.weight of shape" in capsys.readouterr().err
+    assert main(["train", *options, "--resume", "--out", str(tmp_path / "a")]) == 2
+    assert "--init: expected a new run; got --resume" in capsys.readouterr().err

@@ -1,0 +1,95 @@
+"""The start of a training: weights from another run (train.init) and parameters that are not trained (train.freeze).
+
+Both select parameters by patterns: names separated by commas, in which `*` stands for any text, as in "encoder.*,
+*.bias".
+"""
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+
+import npx
+from models import Module
+from models.architectures.blocks import SequenceModel
+from train.errors import UserError, nearest
+from train.run.checkpoint import MODEL, find_checkpoint, load_checkpoint, run_files
+from train.tasks.protocols import TextTokenizer
+
+LISTED = 3  # parameters that a message lists
+
+
+def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
+    """Return the names that match a pattern of the configuration key `key`, in their order.
+
+    Raises UserError for a pattern that matches none.
+    """
+    names = list(names)
+    parts = [part.strip() for part in patterns.split(",") if part.strip()]
+    for part in parts:
+        if not any(fnmatchcase(name, part) for name in names):
+            groups = sorted({name.split(".")[0] for name in names})
+            raise UserError(
+                f"{key}: expected patterns that match parameters ({'.*, '.join(groups)}.*); got '{part}', which "
+                f"matches none; try {nearest(part.split('.')[0], groups)}.*"
+            )
+    return [name for name in names if any(fnmatchcase(name, part) for part in parts)]
+
+
+def freeze(model: Module, patterns: str) -> None:
+    """Exclude the parameters that match `patterns` from training. Raises UserError if these are all parameters."""
+    parameters = dict(model.named_parameters())
+    names = select("train.freeze", patterns, parameters)
+    if len(names) == len(parameters):
+        raise UserError(
+            f"train.freeze: expected parameters that remain to be trained; got patterns that match all {len(names)}; "
+            "try fewer patterns"
+        )
+    for name in names:
+        parameters[name].requires_grad = False
+
+
+def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: TextTokenizer) -> str:
+    """Copy weights of another run into a model, and return a line that says which.
+
+    Args:
+        model: The model, whose parameters are not yet in a flat buffer.
+        source: A run, whose averaged, best or newest checkpoint is read, or a checkpoint folder.
+        patterns: The parameters to copy. "": all, and the source must have no others.
+        tokenizer: The tokenizer of the new run.
+
+    Raises:
+        UserError: A parameter is missing or has another shape; the embedding of another vocabulary would be copied;
+            a pattern matches nothing; or the checkpoint cannot be read.
+    """
+    folder = find_checkpoint(source)
+    checkpoint = load_checkpoint(folder, optimizer=False)
+    parameters, weights = dict(model.named_parameters()), checkpoint.model
+    names = select("train.init_only", patterns, parameters) if patterns else list(parameters)
+    expected = {name: parameters[name].shape for name in names}
+    problems = mismatches(expected, weights if not patterns else {n: weights[n] for n in names if n in weights})
+    if problems:
+        more = f" and {len(problems) - LISTED} more" if len(problems) > LISTED else ""
+        raise UserError(
+            f"train.init: expected the parameters of this model in {folder / MODEL}; got "
+            f"{'; '.join(problems[:LISTED])}{more}; try the [model] and tokenizer of that run, or train.init_only with "
+            "patterns of the parameters that fit"
+        )
+    vocabulary = [name for name in names if name in model.vocabulary_parameters()]
+    if vocabulary and checkpoint.state["tokenizer_digest"] != tokenizer.digest:
+        raise UserError(
+            f"train.init: expected the tokenizer of {source}, to whose subwords {vocabulary[0]} belongs; got another; "
+            f'try data.tokenizer = "{run_files(folder)[0]}", or train.init_only without {vocabulary[0]}'
+        )
+    for name in names:
+        parameters[name].assign(npx.from_host(weights[name]))
+    return f"starting from {len(names)} of {len(parameters)} parameters of {folder}"
+
+
+def mismatches(shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, npx.Array]) -> list[str]:
+    """Return a description of each parameter that is missing, unexpected or of another shape in `weights`."""
+    missing = [f"no {name}" for name in shapes if name not in weights]
+    wrong = [
+        f"{name} of shape {weights[name].shape} instead of {shape}"
+        for name, shape in shapes.items()
+        if name in weights and weights[name].shape != shape
+    ]
+    return wrong + missing + [f"{name}, which this model lacks" for name in weights if name not in shapes]
