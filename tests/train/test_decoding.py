@@ -171,7 +171,7 @@ def test_an_ensemble_needs_one_tokenizer(uninterrupted, source, capfd):
 
 
 class AttentiveModel:
-    """A fake model whose only cross-attention, at every layer, is the given matrix (T + 1, S)."""
+    """A fake model whose last layer has the given cross-attention (H, T + 1, S)."""
 
     config = SimpleNamespace(pad_id=0, bos_id=1, eos_id=2)
 
@@ -179,15 +179,18 @@ class AttentiveModel:
         self.weights = np.array(weights)
 
     def inspect(self, src, tgt, kinds):
-        assert kinds == ("cross",) and tgt.shape[1] == len(self.weights) and src.shape[1] == self.weights.shape[1]
-        return SimpleNamespace(maps={"cross": [self.weights[None, None]] * 3})
+        assert kinds == ("cross",) and (tgt.shape[1], src.shape[1]) == self.weights.shape[1:]
+        return SimpleNamespace(maps={"cross": [-self.weights[None], self.weights[None]]})
 
 
 def test_a_token_is_aligned_to_the_source_token_of_greatest_mean_weight():
-    first = AttentiveModel([[0.9, 0.1, 0.0], [0.2, 0.5, 0.3], [0.1, 0.2, 0.7]])  # the last column is EOS
-    src, output = np.array([[5, 6, 2]]), [[7, 8]]
-    assert align(first, src, output) == [[1, 1]]
-    second = AttentiveModel([[0.9, 0.1, 0.0], [0.9, 0.1, 0.0], [0.1, 0.3, 0.6]])
+    src, output = np.array([[5, 6, 2]]), [[7, 8]]  # the last column is EOS, the last row predicts the end
+    first = AttentiveModel(
+        [[[0.5, 0.4, 0.1], [0.2, 0.1, 0.7], [0, 1, 0]], [[0.0, 0.4, 0.6], [0.1, 0.1, 0.8], [0, 1, 0]]]
+    )
+    assert align(first, src, output) == [[1, 0]]
+    second = AttentiveModel([[[0.9, 0.1, 0.0], [0.1, 0.2, 0.7], [0, 1, 0]]])
+    assert align(second, src, output) == [[0, 1]]
     ensemble = Ensemble.__new__(Ensemble)
     ensemble.members, ensemble.config = [first, second], first.config
     assert align(ensemble, src, output) == [[0, 1]]
