@@ -1,6 +1,10 @@
-"""Search for the most probable output of a model, and sampling from it."""
+"""Search for the most probable output of a model, sampling from it, and the probability of a given output."""
 
+from models.search.alignment import align
 from models.search.beam import SearchStep, beam_search
+from models.search.ensemble import Ensemble
+from models.search.forced import forced_log_probabilities
 from models.search.greedy import greedy_search
+from models.search.prefix import ForcedPrefix
 from models.search.protocol import PENALTIES, Hypothesis, SearchModel, check_search, length_penalty
-from models.search.sampling import check_sampling, sample
+from models.search.sampling import check_sampling, sample, sample_outputs

@@ -30,12 +30,13 @@ class SearchStep(NamedTuple):
 class _BestHypotheses:
     """The `n_best` best hypotheses of each sentence that are no longer live: arrays (B, n_best), best first.
 
-    A hypothesis is a node of the prefix tree and its depth. Score -inf marks an empty entry.
+    A hypothesis is a node of the prefix tree, its depth and the log-probability of its end. Score -inf marks an empty
+    entry.
     """
 
     def __init__(self, n_sentences: int, n_best: int) -> None:
         shape = (n_sentences, n_best)
-        self.score, self.log_probability = host.full(shape, -host.inf), host.zeros(shape)
+        self.score, self.log_probability, self.end = host.full(shape, -host.inf), host.zeros(shape), host.zeros(shape)
         self.node, self.depth = host.zeros(shape, host.int64), host.zeros(shape, host.int64)
         self.finished = host.zeros(shape, bool)
 
@@ -101,7 +102,8 @@ def beam_search(
         return []
     config, n_candidates = model.config, 2 * beam if full_beam else beam
     best = _BestHypotheses(len(src_ids), n_best)
-    parents, symbols, n_nodes = [], [], 0  # the prefix tree, one array per step; the root is -1
+    # The prefix tree, one array per step: parents, tokens and their log-probabilities. The root is -1.
+    parents, symbols, node_values, n_nodes = [], [], [], 0
     active = host.arange(len(src_ids))  # (n,) sentences that are still searched
     # Each active sentence has the same number of adjacent rows, best first, so that a state can share its source among
     # them: R = n * rows_each. A row with log-probability -inf is unused.
@@ -119,20 +121,21 @@ def beam_search(
             order = ranked[:, :n_candidates]  # (n, K), or (n, 2 K) with full_beam
             total = host.take_along_axis(grid, order, axis=1)
             row = order // width + rows_each * host.arange(len(active))[:, None]  # the row that each one extends
-            token = ids[row, order % width]
+            token, value = ids[row, order % width], values[row, order % width]
             ended = (total > -host.inf) & (token == config.eos_id)
             open_ended = (total > -host.inf) & ~ended
             live = open_ended & (open_ended.cumsum(axis=1) <= beam)
 
             has_ended, divisor = ended.any(axis=1), length_penalty(length, alpha, penalty)
             if has_ended.any():
-                finished = {"log_probability": total, "node": node[row], "depth": length - 1}
+                finished = {"log_probability": total, "end": value, "node": node[row], "depth": length - 1}
                 best.add(active, has_ended, ended, True, divisor, **finished)
 
             new_node = host.where(open_ended, -2, -1)
             new_node[live] = n_nodes + host.arange(live.sum())
             parents.append(node[row[live]])
             symbols.append(token[live])
+            node_values.append(value[live])
             n_nodes += len(symbols[-1])
 
             # The log-probability of a live hypothesis can only fall. The penalty is monotonic in the length, so its
@@ -146,7 +149,8 @@ def beam_search(
             if early_stopping:
                 done |= best.score[active, -1] >= bound
             if at_limit.any():
-                best.add(active, at_limit, live, False, divisor, log_probability=total, node=new_node, depth=length)
+                unfinished = {"log_probability": total, "end": 0.0, "node": new_node, "depth": length}
+                best.add(active, at_limit, live, False, divisor, **unfinished)
             if observe is not None:
                 all_rows = ranked // width + rows_each * host.arange(len(active))[:, None]
                 all_totals = host.take_along_axis(grid, ranked, axis=1)
@@ -167,27 +171,27 @@ def beam_search(
             log_p, active = total.ravel(), active[~done]
             if len(row) != len(logits) or (row != host.arange(len(row))).any():
                 state.select(row)
-    return _read_hypotheses(best, host.concatenate(parents), host.concatenate(symbols))
+    return _read_hypotheses(best, *map(host.concatenate, (parents, symbols, node_values)))
 
 
-def _read_hypotheses(best: _BestHypotheses, parent: Any, symbol: Any) -> list[list[Hypothesis]]:
-    """Read the tokens of the best hypotheses from the prefix tree, last token first, for all hypotheses at once."""
+def _read_hypotheses(best: _BestHypotheses, parent: Any, symbol: Any, value: Any) -> list[list[Hypothesis]]:
+    """Read the tokens of the best hypotheses, and their log-probabilities, from the prefix tree.
+
+    This goes from the last token to the first, for all hypotheses at once.
+    """
     tokens = host.zeros((*best.node.shape, best.depth.max()), host.int64)  # (B, n_best, T)
+    values = host.zeros(tokens.shape)
     node = best.node.copy()
     for position in reversed(range(tokens.shape[2])):
         has_token = (best.depth > position) & (best.score > -host.inf)
-        tokens[has_token, position] = symbol[node[has_token]]
+        tokens[has_token, position], values[has_token, position] = symbol[node[has_token]], value[node[has_token]]
         node[has_token] = parent[node[has_token]]
-    return [
-        [
-            Hypothesis(
-                tokens[i, j, : best.depth[i, j]].tolist(),
-                float(best.score[i, j]),
-                float(best.log_probability[i, j]),
-                bool(best.finished[i, j]),
-            )
-            for j in range(best.score.shape[1])
-            if best.score[i, j] > -host.inf
-        ]
-        for i in range(len(best.score))
-    ]
+
+    def hypothesis(i: int, j: int) -> Hypothesis:
+        depth, finished = best.depth[i, j], bool(best.finished[i, j])
+        terms = values[i, j, :depth].tolist() + [float(best.end[i, j])] * finished
+        score, log_probability = float(best.score[i, j]), float(best.log_probability[i, j])
+        return Hypothesis(tokens[i, j, :depth].tolist(), score, log_probability, finished, terms)
+
+    n_sentences, n_best = best.score.shape
+    return [[hypothesis(i, j) for j in range(n_best) if best.score[i, j] > -host.inf] for i in range(n_sentences)]

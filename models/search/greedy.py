@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from models.module import evaluation_mode
+import npx
 from models.search.protocol import Hypothesis, SearchModel, prepare, top_continuations
-from npx import host
+from models.search.stepwise import decode_stepwise
 
 
 def greedy_search(model: SearchModel, src_ids: Any, *, max_extra: int = 50) -> list[Hypothesis]:
@@ -21,27 +21,9 @@ def greedy_search(model: SearchModel, src_ids: Any, *, max_extra: int = 50) -> l
     src_ids, limits = prepare(model, src_ids, max_extra)
     if not len(src_ids):
         return []
-    config = model.config
-    sentences = host.arange(len(src_ids))  # (R,) the sentence of each row
-    output = host.zeros((len(src_ids), limits.max()), host.int64)
-    log_probability, finished = host.zeros(len(src_ids)), host.zeros(len(src_ids), bool)
-    with evaluation_mode(model):
-        tokens, state = model.start(src_ids)
-        for length in range(1, limits.max() + 1):
-            logits = model.step(tokens, state)  # (R, V)
-            values, ids = top_continuations(logits, 1, config, length)
-            tokens = output[sentences, length - 1] = ids[:, 0]
-            log_probability[sentences] += values[:, 0]
-            ended = tokens == config.eos_id
-            finished[sentences[ended]] = True
-            live = host.flatnonzero(~ended & (limits[sentences] > length))
-            if not live.size:
-                break
-            if live.size < sentences.size:
-                sentences, tokens = sentences[live], tokens[live]
-                state.select(live)
-    ends = host.where(finished, (output == config.eos_id).argmax(axis=1), limits)
-    return [
-        Hypothesis(tokens[:end].tolist(), float(log_p), float(log_p), bool(done))
-        for tokens, end, log_p, done in zip(output, ends, log_probability, finished, strict=True)
-    ]
+
+    def choose(logits: npx.Array, rows: Any, position: int) -> tuple[Any, Any]:
+        values, ids = top_continuations(logits, 1, model.config, position)
+        return ids[:, 0], values[:, 0]
+
+    return decode_stepwise(model, src_ids, limits, choose)

@@ -43,13 +43,14 @@ class Hypothesis:
 
     tokens: ids without BOS and EOS. log_probability: sum over tokens and EOS, in nats. score: log_probability divided
     by length_penalty(|Y|), by which hypotheses are ranked. finished: False if it was cut off at the length limit; then
-    EOS counts neither in log_probability nor in |Y|.
+    EOS counts neither in log_probability nor in |Y|. token_log_probabilities: the terms of log_probability.
     """
 
     tokens: list[int]
     score: float
     log_probability: float
     finished: bool
+    token_log_probabilities: list[float]
 
 
 def length_penalty(length: Any, alpha: float, penalty: str = "paper") -> Any:

@@ -1,11 +1,15 @@
-"""Sampling: continue texts with random tokens from the model's distribution, reproducibly for a seed."""
+"""Sampling: random texts and outputs from the model's distribution, reproducibly for a seed.
+
+`sample` continues texts with a language model; `sample_outputs` samples outputs for sources.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
 import npx
 from models.module import evaluation_mode
-from models.search.protocol import check_integer
+from models.search.protocol import Hypothesis, SearchModel, check_integer, prepare
+from models.search.stepwise import decode_stepwise
 from npx import host
 
 
@@ -68,6 +72,56 @@ def sample(
     return [row[n : n + tokens].tolist() for row, n in zip(texts, lengths, strict=True)]
 
 
+def sample_outputs(
+    model: SearchModel,
+    src_ids: Any,
+    samples: int = 1,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    numbers: Sequence[int] | None = None,
+    max_extra: int = 50,
+) -> list[list[Hypothesis]]:
+    """Return `samples` independent random outputs of each source, in the order in which they are sampled.
+
+    Args:
+        model: a Transformer, or any SearchModel.
+        src_ids: (B, S), each row tokens, EOS, padding.
+        samples: number of outputs for each source. Default 1.
+        temperature, top_k, top_p: as for `sample`.
+        seed: sample j of a source with number i uses the random keys (seed, i, j). Default 0.
+        numbers: B nonnegative numbers of the sources. Default: 0 to B - 1.
+        max_extra: as for `greedy_search`.
+
+    The log-probabilities are the model's own, independent of temperature, top_k and top_p. Padding and BOS are never
+    sampled. Raises ValueError for an invalid argument and FloatingPointError for NaN in the logits.
+    """
+    check_sampling(samples=samples, temperature=temperature, top_k=top_k, top_p=top_p)
+    src_ids, limits = prepare(model, src_ids, max_extra)
+    if not len(src_ids):
+        return []
+    uniforms = host.stack([
+        npx.to_host(npx.random.uniform(npx.Key(seed, i, j), (limits.max(),), host.float64))
+        for i in (range(len(src_ids)) if numbers is None else numbers) for j in range(samples)
+    ])  # fmt: skip
+
+    def choose(logits: npx.Array, rows: Any, position: int) -> tuple[Any, Any]:
+        z = npx.to_host(logits).astype(host.float64)  # (R, V)
+        z -= z.max(axis=1, keepdims=True)
+        log_total = host.log(host.exp(z).sum(axis=1))
+        z[:, [model.config.pad_id, model.config.bos_id]] = -host.inf
+        if not host.isfinite(z.max(axis=1)).all():
+            raise FloatingPointError(
+                f"sample: expected finite logits; got NaN or infinity at output position {position}"
+            )
+        tokens = draw(z, uniforms[rows, position - 1], temperature, top_k, top_p)
+        return tokens, z[host.arange(len(z)), tokens] - log_total
+
+    hypotheses = decode_stepwise(model, src_ids, limits, choose, samples)
+    return [hypotheses[start : start + samples] for start in range(0, len(hypotheses), samples)]
+
+
 def draw(logits: npx.Array, uniform: npx.Array, temperature: float, top_k: int, top_p: float) -> npx.Array:
     """Sample tokens (B,) from logits (B, V) by inverting the CDF of the sorted probabilities at `uniform` (B,)."""
     order = host.argsort(-logits, axis=1, kind="stable")  # ties: the lower token first
@@ -82,13 +136,12 @@ def draw(logits: npx.Array, uniform: npx.Array, temperature: float, top_k: int, 
     return host.take_along_axis(order, index[:, None], axis=1)[:, 0]
 
 
-def check_sampling(
-    *, tokens: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, window: int | None = None
-) -> None:
-    """Raise ValueError, naming the option, for invalid options of `sample`."""
-    for name, value, minimum in (("tokens", tokens, 1), ("top_k", top_k, 0), ("window", window, 1)):
-        if name != "window" or value is not None:
-            check_integer(name, value, minimum)
+def check_sampling(*, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, **counts: int | None) -> None:
+    """Raise ValueError, naming the option, for invalid options of sampling; `counts` are at least 1, or None."""
+    check_integer("top_k", top_k, 0)
+    for name, value in counts.items():
+        if value is not None:
+            check_integer(name, value, 1)
     if not 0 <= temperature < float("inf"):
         raise ValueError(f"temperature: expected a nonnegative number; got {temperature}; try 1.0")
     if not 0 < top_p <= 1:

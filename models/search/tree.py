@@ -5,12 +5,9 @@ best = beam_search(model, src_ids, beam=4, observe=tree)  # of one sentence
 """
 
 from dataclasses import dataclass
-from typing import Any
 
-from models.cache import DecodingState
 from models.search.beam import SearchStep
-from models.search.protocol import SearchModel
-from npx import Array, from_host, host, to_host
+from npx import host
 
 KEPT, FINISHED, DROPPED, CUT = "kept", "finished", "dropped", "cut off"  # the fate of a candidate
 
@@ -81,50 +78,3 @@ class Tree:
             tokens.append(self.candidates[index].token)
             index = self.candidates[index].parent
         return tokens[::-1]
-
-
-class ForcedPrefix:
-    """A SearchModel that makes all hypotheses of `model` begin with the tokens `prefix`.
-
-    The log-probabilities are the model's own: the probability of the other tokens is lost, not redistributed.
-    """
-
-    def __init__(self, model: Any, prefix: list[int]) -> None:
-        self.model: SearchModel = model
-        self.prefix, self.config = prefix, self.model.config
-
-    @property
-    def training(self) -> bool:
-        return self.model.training
-
-    def train(self, mode: bool = True) -> Any:
-        return self.model.train(mode)
-
-    def limits(self, src_ids: Array, max_extra: int) -> Array:
-        return host.maximum(self.model.limits(src_ids, max_extra), len(self.prefix))
-
-    def start(self, src_ids: Array) -> tuple[Array, "PrefixState"]:
-        tokens, state = self.model.start(src_ids)
-        return tokens, PrefixState(state)
-
-    def step(self, tokens: Array, state: "PrefixState") -> Array:
-        logits = self.model.step(tokens, state.inner)
-        state.length += 1
-        if state.length > len(self.prefix):
-            return logits
-        token = self.prefix[state.length - 1]
-        values = to_host(logits).astype(host.float64)  # (R, V)
-        values -= values.max(axis=1, keepdims=True)
-        rest = host.exp(values).sum(axis=1) - host.exp(values[:, token])
-        forced = host.full_like(values, -host.inf)
-        forced[:, token] = values[:, token]
-        with host.errstate(divide="ignore"):
-            forced[:, self.config.pad_id] = host.log(host.maximum(rest, 0))  # padding is never chosen
-        return from_host(forced.astype(host.float32))
-
-
-class PrefixState(DecodingState):
-    """The model's state and the number of tokens so far."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner, self.length = inner, 0

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from train.experiments.paper import FIGURES, TESTED
 from train.run.checkpoint import read_state
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
-from train.tasks import translation
+from train.tasks import decoding
 
 WORDS = "red green blue big small old new cat dog bird house tree".split()
 SIZES = [
@@ -152,7 +153,7 @@ def test_search_options_override_the_runs_configuration(run, texts, monkeypatch,
         search.update(options)
         return iter([])
 
-    monkeypatch.setattr(translation, "translate_stream", spy)
+    monkeypatch.setattr(decoding, "decode_stream", spy)
     assert main(["translate", "--model", str(run), "--input", str(texts / "valid.src"), "--alpha", "0.25"]) == 0
     assert (search["beam"], search["alpha"], search["penalty"], search["max_extra"]) == (2, 0.25, "paper", 4)
 
@@ -350,10 +351,10 @@ def test_invalid_utf8_on_stdin_is_reported_with_its_line(run):
 
 def test_a_failed_translation_leaves_the_output_unchanged(run, texts, tmp_path, monkeypatch, capfd):
     def broken(*_, **__):
-        yield [("a first line", 0.0)]
+        yield [replace(decoding.empty_translation(), text="a first line")]
         raise UserError("line 2: expected better; got worse; try again")
 
-    monkeypatch.setattr(translation, "translate_stream", broken)
+    monkeypatch.setattr(decoding, "decode_stream", broken)
     output = tmp_path / "output"
     output.write_text("before")
     assert_rejected(capfd, ["translate", "--model", run, "--input", texts / "valid.src", "--output", output], "line 2")

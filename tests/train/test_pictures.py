@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import npx
 from models import Transformer, TransformerConfig
-from models.search import beam_search
-from models.search.tree import CUT, FINISHED, KEPT, ForcedPrefix, Tree
+from models.search import ForcedPrefix, beam_search
+from models.search.tree import CUT, FINISHED, KEPT, Tree
 from tests.helpers.trainings import text, uninterrupted  # noqa: F401
 from tests.laws.test_search import EOS, MarkovModel
 from train.cli import main
@@ -242,7 +242,7 @@ def test_the_leaves_of_a_tree_are_exactly_the_hypotheses(seed, beam, coarse, alp
 def test_a_forced_prefix_keeps_the_models_log_probability(seed, prefix):
     model = MarkovModel(6, seed)
     src = np.array([[3, 4, EOS]])
-    (best,) = beam_search(ForcedPrefix(model, prefix), src, beam=3, max_extra=6, n_best=3)
+    (best,) = beam_search(ForcedPrefix(model, [prefix]), src, beam=3, max_extra=6, n_best=3)
     everything = beam_search(model, src, beam=200, max_extra=6, n_best=200)[0]
     known = {tuple(h.tokens): h.log_probability for h in everything}
     assert all(h.tokens[: len(prefix)] == prefix for h in best)

@@ -64,6 +64,15 @@ def text_option(*names: str, **settings: Any) -> Any:
 
 
 Model = Annotated[Path, typer.Option(metavar="RUN", help="Run folder, or one checkpoint folder.", show_default=False)]
+Models = Annotated[
+    list[Path],
+    typer.Option(
+        "--model",
+        metavar="RUN",
+        help="Run folder, or one checkpoint folder; repeat it for the ensemble of several models.",
+        show_default=False,
+    ),
+]
 Output = Annotated[
     Path | None, typer.Option(metavar="F", help="Output file, written atomically; default: standard output.")
 ]

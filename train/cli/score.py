@@ -1,21 +1,27 @@
-"""`score`: BLEU variants, chrF and TER of a translation, confidence intervals and a model's perplexity."""
+"""`score`: BLEU variants, chrF and TER of a translation, confidence intervals and a model's perplexity.
+
+With --pairs: the log-probability of each pair of two texts.
+"""
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from train.cli.app import app
-from train.cli.options import number_option
+from train.cli.app import Device, app, use_device
+from train.cli.options import number_option, warn
 from train.errors import UserError
 
 
 @app.command(epilog="Scores with different signatures are not comparable; always quote the signature with the score.")
 def score(
-    ref: Annotated[Path, typer.Option(metavar="F", help="References, one sentence per line.", show_default=False)],
-    hyp: Annotated[Path, typer.Option(metavar="F", help="Translations to score.", show_default=False)],
+    ref: Annotated[
+        Path | None, typer.Option(metavar="F", help="References, one sentence per line.", show_default=False)
+    ] = None,
+    hyp: Annotated[Path | None, typer.Option(metavar="F", help="Translations to score.", show_default=False)] = None,
     baseline: Annotated[
         Path | None,
         typer.Option(metavar="F", help="Another system's translations: run a paired significance test against them."),
@@ -30,18 +36,40 @@ def score(
         ),
     ] = 0,
     model: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Also print this model's perplexity of the references.")
+        list[Path] | None,
+        typer.Option(
+            metavar="RUN",
+            help="Also print this model's perplexity of the references. With --pairs: repeat it for an ensemble.",
+        ),
     ] = None,
-    src: Annotated[Path | None, typer.Option(metavar="F", help="Source text, required with --model.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    src: Annotated[Path | None, typer.Option(metavar="F", help="Source text of --ref, with --model.")] = None,
+    pairs: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="SRC TGT", help="Print instead the log-probability of each target line by --model."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one object, with --pairs one per line.")] = False,
+    device: Device = "cpu",
 ) -> None:
-    """Score a translation with BLEU, chrF and TER, each with its sacreBLEU signature."""
+    """Score a translation with BLEU, chrF and TER, each with its sacreBLEU signature, or pairs with a model."""
     from train.metrics.bleu import print_report, score_report
     from train.metrics.limits import check_lengths
     from train.text.lines import read_all_lines
 
-    if (model is None) != (src is None):
+    if pairs is not None:
+        others = {"--ref": ref, "--hyp": hyp, "--baseline": baseline, "--src": src, "--bootstrap": bootstrap}
+        if extra := [name for name, value in others.items() if value]:
+            raise UserError(f"score: expected --pairs without {extra[0]}; got both; try one of them")
+        if not model:
+            raise UserError("score: expected --pairs and --model together; got --pairs alone; try --model RUN")
+        use_device(device)
+        return score_given_pairs(model, pairs, as_json)
+    if ref is None or hyp is None:
+        missing = "--ref" if ref is None else "--hyp"
+        raise UserError(f"score: missing {missing}; try {missing} F, or --pairs SRC TGT --model RUN")
+    if bool(model) != (src is not None):
         raise UserError("score: expected --model and --src together; got one of them; try both, or neither")
+    if model and len(model) > 1:
+        raise UserError(f"score: expected one --model; got {len(model)}; try --pairs, which scores with an ensemble")
     if bootstrap == 1:
         raise UserError("--bootstrap: expected 0, or at least 2 resamples; got 1; try 1000")
     hypotheses, references, baseline_lines = (
@@ -52,11 +80,33 @@ def score(
     if reason:
         print(reason, file=sys.stderr)
     report = score_report(hypotheses, references, bootstrap=bootstrap, baseline=baseline_lines, ter=not reason)
-    if model is not None and src is not None:
+    if model and src is not None:
         from train.learn.validation import perplexity
 
-        report["scores"]["perplexity"] = perplexity(model, src, ref)
+        use_device(device)
+        report["scores"]["perplexity"] = perplexity(model[0], src, ref)
     if as_json:
         print(json.dumps(report, ensure_ascii=False, indent=2))
     else:
         print_report(report)
+
+
+def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool) -> None:
+    """Print each target line with its log-probability, and the perplexity of all on standard error."""
+    from train.cli.models import load_models
+    from train.tasks import decoding
+    from train.text.lines import read_parallel
+
+    model, tokenizer, config = load_models(runs, warn)
+    total, n_tokens, n_pairs = 0.0, 0, 0
+    options = {"batch_tokens": config.search.batch_tokens, "on_warning": warn}
+    for index, t in enumerate(decoding.score_pairs(model, tokenizer, read_parallel(*pairs), **options)):
+        if as_json:
+            fields = {"index": index} | decoding.to_json(t, tokenizer, scores=True, alignments=False)
+            print(json.dumps(fields, ensure_ascii=False))
+        else:
+            print(" ||| ".join([t.text, *decoding.format_fields(t, tokenizer, scores=True, alignments=False)]))
+        terms = t.hypothesis.token_log_probabilities
+        total, n_tokens, n_pairs = total + sum(terms), n_tokens + len(terms), n_pairs + 1
+    perplexity = math.exp(min(-total / max(1, n_tokens), 700.0))
+    warn(f"{n_pairs:,} pairs, {n_tokens:,} tokens: log-probability {total:.4f}, perplexity {perplexity:.4f}")

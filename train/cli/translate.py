@@ -1,34 +1,38 @@
-"""`translate`: translate text, one sentence per line, with a trained model."""
+"""`translate`: translate text, one sentence per line, with a trained model or an ensemble of models."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from train.cli.app import STDIO, Device, Quiet, app, line_progress, open_input, open_output, use_device
 from train.cli.options import (
+    SEEDS,
     Alpha,
     BatchTokens,
     Beam,
     MaxExtra,
-    Model,
+    Models,
     NBest,
     Output,
     Penalty,
     ignore_warning,
+    number_option,
     search_options,
     warn,
 )
+from train.errors import UserError
 
 
 @app.command(
     epilog="Example: [b]echo 'A dog runs.' | npx-transformer translate --model runs/a[/b]. Line i of the output"
     " translates line i; an empty line stays empty. Output is flushed whenever the input pauses, or after about four"
-    " batches."
+    " batches. --scores and --alignments add fields, separated by ' ||| '."
 )
 def translate(
-    model: Model,
+    model: Models,
     input: Annotated[Path | None, typer.Option(metavar="F", help="Text to translate; default: standard input.")] = None,
     output: Output = None,
     beam: Beam = None,
@@ -37,6 +41,34 @@ def translate(
     max_extra: MaxExtra = None,
     n_best: NBest = 1,
     batch_tokens: BatchTokens = None,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Add the log-probability, in nats, and that of each token.")
+    ] = False,
+    alignments: Annotated[
+        bool, typer.Option("--alignments", help="Add the alignment of the words as pairs source-target, from 0.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object per translation, with its subwords.")
+    ] = False,
+    constrain: Annotated[
+        Path | None,
+        typer.Option(metavar="F", help="Begin translation i with line i of F; an empty line: no constraint."),
+    ] = None,
+    samples: Annotated[
+        int | None, number_option(int, "[1, 10000]", metavar="N", help="Print N random translations instead.")
+    ] = None,
+    temperature: Annotated[
+        float | None, number_option(float, "[0, 1e6]", help="Temperature of --samples; default: 1.")
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        number_option(int, "[0, 16777216]", metavar="K", help="Sample from the K most probable tokens; default: all."),
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        number_option(float, "(0, 1]", metavar="P", help="Sample from the fewest tokens of total probability P."),
+    ] = None,
+    seed: Annotated[int | None, number_option(int, SEEDS, help="Seed of --samples; default: 0.")] = None,
     quiet: Quiet = False,
     device: Device = "cpu",
 ) -> None:
@@ -44,12 +76,20 @@ def translate(
     from contextlib import ExitStack
     from dataclasses import asdict
 
-    from train.errors import UserError
+    from train.cli.models import load_models
     from train.learn.training import join_ranks
-    from train.run.checkpoint import load_model
+    from train.tasks import decoding
     from train.tasks.pairs import format_hypotheses
-    from train.tasks.translation import translate_stream
+    from train.text.lines import read_all_lines
 
+    sampling = given(samples=samples, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    if sampling and samples is None:
+        name = next(iter(sampling)).replace("_", "-")
+        raise UserError(f"--{name}: expected it only with --samples; got it alone; try --samples 1")
+    search_only = given(beam=beam, alpha=alpha, penalty=penalty, n_best=None if n_best == 1 else n_best)
+    if sampling and search_only:
+        name = next(iter(search_only)).replace("_", "-")
+        raise UserError(f"--{name}: expected beam search or samples; got --samples too; try one of them")
     use_device(device)
     world = join_ranks()
     if world.size > 1 and input in (None, STDIO):
@@ -60,23 +100,43 @@ def translate(
     with ExitStack() as stack:
         lines: Iterator[str | None] = iter(())
         file, on_warning = None, ignore_warning
+        prefixes = None if constrain is None else read_all_lines(constrain)
         with world.rank_zero_first():
             if world.rank == 0:  # only rank 0 reads, writes and warns
                 lines, file = stack.enter_context(open_input(input)), stack.enter_context(open_output(output))
                 on_warning = warn
-        network, tokenizer, config = load_model(model, "translation", on_warning)
+        network, tokenizer, config = load_models(model, on_warning)
         world.start_heartbeat(config.train.rank_timeout)
-        overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
-        search = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
-        search["on_warning"] = on_warning
+        if sampling:
+            options: dict[str, Any] = {"sampling": sampling, "max_extra": max_extra or config.search.max_extra}
+            options["batch_tokens"] = batch_tokens or config.search.batch_tokens
+        else:
+            overrides = {"beam": beam, "alpha": alpha, "penalty": penalty, "max_extra": max_extra}
+            options = search_options(asdict(config.search), n_best, **overrides, batch_tokens=batch_tokens)
+        options |= {"prefixes": prefixes, "alignments": alignments, "on_warning": on_warning, "world": world}
         work = stack.enter_context(line_progress("translated", input, output, not quiet and world.rank == 0))
-        search["on_progress"] = lambda lines: work.advance(lines * world.size)  # the other ranks are about as far
+        options["on_progress"] = lambda lines: work.advance(lines * world.size)  # the other ranks are about as far
         index = -1
-        translations = translate_stream(network, tokenizer, lines, world=world, **search)
-        for index, hypotheses in enumerate(translations):
-            if file is not None:
-                file.write(format_hypotheses(hypotheses, index, n_best) + "\n")
-                file.flush()
+        results = decoding.decode_stream(network, tokenizer, lines, **options)
+        for index, translations in enumerate(results):
+            if file is None:
+                continue
+            if as_json:
+                for t in translations:
+                    fields = {"index": index} | decoding.to_json(t, tokenizer, scores, alignments)
+                    file.write(json.dumps(fields, ensure_ascii=False) + "\n")
+            else:
+                rows = [
+                    (t.text, t.hypothesis.score, *decoding.format_fields(t, tokenizer, scores, alignments))
+                    for t in translations
+                ]
+                file.write(format_hypotheses(rows, index, samples or n_best) + "\n")
+            file.flush()
         work.done = index + 1
     if world.rank == 0 and not quiet:
         warn(f"translated {work.result()}")
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that are not None."""
+    return {name: value for name, value in options.items() if value is not None}

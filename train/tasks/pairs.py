@@ -1,18 +1,18 @@
 """Shared parts of tasks that predict one sequence from another: batches, and beam search over lines of text.
 
 `search_lines` encodes lines, searches in batches of similar length and yields the hypotheses of each line in order, for
-input of any size as it arrives. It is the only caller of beam search in `train`.
+input of any size as it arrives.
 """
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import npx
-from models.search import Hypothesis, beam_search, check_search
+from models.search import beam_search, check_search
 from npx.distributed import World
 from train.tasks.task import Task
 from train.text.batches import Batch, Batches
@@ -23,6 +23,14 @@ MAX_LISTED = 100  # pairs of a batch that a message lists
 WINDOW = 1024  # lines read, sorted by length and searched before the first of them is yielded
 CHARACTERS_PER_TOKEN = 16  # characters read per token of a batch: about four batches per window
 MIN_TOKENS = 16  # minimum cost of a sentence, for a beam of 4: probabilities (beam, V) cost more than a short source
+
+
+class Line(NamedTuple):
+    """A line of input text."""
+
+    number: int  # from 1
+    text: str
+    ids: list[int]  # its tokens, without EOS, truncated to the maximum length
 
 
 class Pairs(Task[Corpus, Batch]):
@@ -57,28 +65,30 @@ def search_lines(
     tokenizer: Any,
     lines: Iterable[str | None],
     *,
+    decode: Callable[..., list[list[Any]]] | None = None,
+    width: int | None = None,
     batch_tokens: int = 4096,
     max_length: int = 1024,
     window: int = WINDOW,
     on_progress: Callable[[int], object] = lambda n_lines: None,
     on_warning: Callable[[str], object] = warnings.warn,
-    constrain: Callable[[Any, list[str]], Any] = lambda model, lines: model,
     world: World = SINGLE_PROCESS,
     **search: Any,
-) -> Iterator[tuple[str, list[Hypothesis]]]:
-    """Yield each line with its `n_best` hypotheses, best first; a line without tokens has none.
+) -> Iterator[tuple[Line, list[Any]]]:
+    """Yield each line with its hypotheses, best first; a line without tokens has none.
 
     Args:
         model: a sequence-to-sequence model, in eval mode.
         tokenizer: its tokenizer.
         lines: input text; None marks a pause in the input.
+        decode: `decode(src_ids, lines, **search)` returns the hypotheses of a batch of Lines. Default: beam search.
+        width: number of hypotheses that are decoded together for each line; default: the beam size.
         batch_tokens: maximum source tokens per batch, padding included; a single sentence may exceed it.
         max_length: longer lines (in tokens, EOS included) are truncated and reported to `on_warning`.
         window: maximum number of lines to read before they are sorted by length and searched. A window also ends
             after about four batches and at a pause.
         on_progress: called after every batch with the number of lines it has finished.
         on_warning: called with a message; defaults to Python's warnings.
-        constrain: maps the model and the lines of a batch to the model that is searched.
         world: the ranks that share the work. All of them call this function; rank 0 reads `lines`, rank r searches
             every batch i with i = r modulo the number of ranks, and all yield the same results.
         search: options of `beam_search`: beam, alpha, penalty, max_extra and n_best.
@@ -95,30 +105,34 @@ def search_lines(
             raise ValueError(f"{name}: expected at least {minimum}; got {value}")
     if model.max_length:
         max_length = min(max_length, model.max_length)
+    min_tokens = max(MIN_TOKENS, MIN_TOKENS * (width or search.get("beam", 4)) // 4)
 
-    def search_window(texts: list[str], sources: list[list[int]]) -> list[list[Hypothesis]]:
-        results: list[list[Hypothesis]] = [[] for _ in sources]
-        non_empty = [i for i, ids in enumerate(sources) if ids]
-        if len(non_empty) < len(sources):
-            on_progress(len(sources) - len(non_empty))
-        min_tokens = max(MIN_TOKENS, MIN_TOKENS * search.get("beam", 4) // 4)
-        rank_results: list[tuple[int, list[Hypothesis]]] = []
-        batches = length_batches([len(sources[i]) + 1 for i in non_empty], batch_tokens, min_tokens)
+    def search_window(window: list[Line]) -> list[list[Any]]:
+        results: list[list[Any]] = [[] for _ in window]
+        non_empty = [i for i, line in enumerate(window) if line.ids]
+        if len(non_empty) < len(window):
+            on_progress(len(window) - len(non_empty))
+        rank_results: list[tuple[int, list[Any]]] = []
+        batches = length_batches([len(window[i].ids) + 1 for i in non_empty], batch_tokens, min_tokens)
         for batch in islice(batches, world.rank, None, world.size):
             members = [non_empty[j] for j in batch]
-            src = pad_sources([sources[i] for i in members], model.config)
-            best = beam_search(constrain(model, [texts[i] for i in members]), src, **search)
+            src = pad_sources([window[i].ids for i in members], model.config)
+            if decode is None:
+                best: list[list[Any]] = beam_search(model, src, **search)
+            else:
+                best = decode(src, [window[i] for i in members], **search)
             rank_results += zip(members, best, strict=True)
             on_progress(len(members))
         for i, hypotheses in chain.from_iterable(world.gather(rank_results)):
             results[i] = hypotheses
         return results
 
-    def search_windows() -> Iterator[tuple[str, list[Hypothesis]]]:
+    def search_windows() -> Iterator[tuple[Line, list[Any]]]:
         remaining, first, n_characters = iter(lines), 1, CHARACTERS_PER_TOKEN * batch_tokens
         while texts := world.broadcast(_read_window(remaining, window, n_characters) if world.rank == 0 else None):
-            sources = _encode(tokenizer, texts, first, max_length, on_warning)
-            yield from zip(texts, search_window(texts, sources), strict=True)
+            encoded = encode_lines(tokenizer, texts, first, max_length, on_warning)
+            batch = [Line(first + i, text, ids) for i, (text, ids) in enumerate(zip(texts, encoded, strict=True))]
+            yield from zip(batch, search_window(batch), strict=True)
             first += len(texts)
 
     return search_windows()
@@ -136,7 +150,7 @@ def _read_window(lines: Iterator[str | None], max_lines: int, max_characters: in
     return window
 
 
-def _encode(
+def encode_lines(
     tokenizer: Any, lines: Sequence[str], first: int, max_length: int, on_warning: Callable[[str], object]
 ) -> list[list[int]]:
     """Return the token ids of each line, without EOS, truncated to max_length - 1; `first` is the first line number."""
@@ -175,11 +189,13 @@ def pad_sources(sources: Sequence[Sequence[int]], config: Any) -> npx.Array:
     return src
 
 
-def format_hypotheses(hypotheses: Sequence[tuple[str, float]], index: int, n_best: int = 1) -> str:
+def format_hypotheses(hypotheses: Sequence[tuple[Any, ...]], index: int, n_best: int = 1) -> str:
     """Format the output for line `index` (from 0), without a trailing newline.
 
-    This is the best text, or for n_best > 1 lines `index ||| text ||| score` as Moses writes them.
+    Each hypothesis is (text, score, further fields as text). The result is the best text, or for n_best > 1 lines
+    `index ||| text ||| score` as Moses writes them, in both cases with the further fields separated by ` ||| `.
     """
     if n_best == 1:
-        return hypotheses[0][0]
-    return "\n".join(f"{index} ||| {text} ||| {score:.4f}" for text, score in hypotheses)
+        text, _, *fields = hypotheses[0]
+        return " ||| ".join([text, *fields])
+    return "\n".join(" ||| ".join([f"{index}", text, f"{score:.4f}", *fields]) for text, score, *fields in hypotheses)

@@ -1,6 +1,6 @@
 """Translation of sentences: the task, with BLEU as its validation score, and the translation of text.
 
-`translate_lines` translates a list of lines, `translate_stream` an input of any size as it arrives.
+`translate_lines` translates a list of lines, `translate_stream` an input of any size as it arrives (see decoding.py).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,8 @@ from typing import Any
 import npx
 from models.fields import key
 from models.search import greedy_search
-from train.tasks.pairs import Pairs, search_lines
+from train.tasks.decoding import decode_stream
+from train.tasks.pairs import Pairs
 from train.tasks.task import task
 from train.text.batches import Batch
 from train.text.corpus import Corpus, prepare
@@ -88,7 +89,7 @@ def translate_lines(model: Any, tokenizer: Any, lines: Iterable[str], **options:
         model: a translation model, in eval mode.
         tokenizer: its tokenizer.
         lines: sentences, one per line.
-        options: keyword arguments of `search_lines`: beam, alpha, n_best, batch_tokens, ...
+        options: keyword arguments of `decode_stream`: beam, alpha, n_best, batch_tokens, ...
 
     Returns, for each line, its `n_best` translations as (text, score), best first; [("", 0.0)] for an empty line.
     Raises ValueError for an invalid option.
@@ -109,13 +110,5 @@ def translate_stream(
     The options are checked immediately, before the first line is read.
     """
 
-    def translations(hypotheses: list[Any]) -> list[tuple[str, float]]:
-        texts = tokenizer.decode_batch([h.tokens for h in hypotheses])
-        return [(_replace_line_ends(text), h.score) for text, h in zip(texts, hypotheses, strict=True)] or [("", 0.0)]
-
-    return (translations(hypotheses) for _, hypotheses in search_lines(model, tokenizer, lines, **options))
-
-
-def _replace_line_ends(text: str) -> str:
-    """Replace line ends by spaces, so that line i of the output remains the translation of line i."""
-    return text.replace("\r", " ").replace("\n", " ")
+    results = decode_stream(model, tokenizer, lines, **options)
+    return ([(t.text, t.hypothesis.score) for t in translations] for translations in results)

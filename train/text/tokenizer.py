@@ -45,6 +45,7 @@ ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())  # 256 characters, one pe
 MIN_VOCAB_SIZE = len(SPECIALS) + len(ALPHABET)
 # Unicode's White_Space, spelled out because Python's \s also matches U+001C to U+001F.
 SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+SPACE = "\u2581"  # the sign for a space in a subword, as SentencePiece writes it
 REMEDY = "a copy of the file, or training the tokenizer again"  # for a damaged file
 _SPACE_RUN = re.compile(f"[{SPACES}]+")
 
@@ -200,6 +201,11 @@ class Tokenizer:
         """Return the text of each sequence of ids (see `decode`)."""
         ids = [[int(i) for i in sequence] for sequence in sequences]
         return [normalize(text) for text in self._call(self._engine.decode_batch, ids, skip_special_tokens=True)]
+
+    def subwords(self, ids: Sequence[int]) -> list[str]:
+        """Return each id as text, with SPACE for a space; part of the bytes of a character becomes U+FFFD."""
+        spellings = [self._engine.id_to_token(int(i)) or "" for i in ids]
+        return [x if x in SPECIALS else decoders.ByteLevel().decode([x]).replace(" ", SPACE) for x in spellings]
 
     def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call the library; raise UserError if it fails, because some invalid files fail only when used."""

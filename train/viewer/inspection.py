@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import npx
-from models.search import Hypothesis, beam_search
-from models.search.tree import ForcedPrefix
+from models.search import ForcedPrefix, Hypothesis, beam_search
 from train.errors import UserError
 
 MAX_TOKENS = 256  # of an inspected sentence, end of sentence included
@@ -100,7 +99,7 @@ def translate(
     observe: Callable[[Any], object] | None = None,
 ) -> list[Hypothesis]:
     """Return the hypotheses for one sentence, best first; each begins with the token ids `prefix`."""
-    constrained: Any = ForcedPrefix(model, list(prefix)) if prefix else model
+    constrained: Any = ForcedPrefix(model, [prefix]) if prefix else model
     (hypotheses,) = beam_search(constrained, np.array([src]), **search, observe=observe)
     return hypotheses
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import npx
 from models.fields import key
-from models.search import greedy_search
+from models.search import Hypothesis, beam_search, greedy_search
 from train.errors import UserError
-from train.tasks.pairs import Pairs, search_lines
+from train.tasks.pairs import Line, Pairs, search_lines
 from train.tasks.parsing.constrained import ConstrainedParser
 from train.tasks.parsing.evalb import Report, score
 from train.tasks.parsing.lexicon import Lexicon
@@ -158,19 +158,19 @@ def parse_stream(
         options: keyword arguments of `search_lines`.
     """
 
-    def constrain(model: Any, lines: list[str]) -> Any:
-        if free:
-            return model
-        return ConstrainedParser(model, tokenizer, [split_words(line) for line in lines], lexicon or tokenizer.lexicon)
+    def decode(src: Any, lines: list[Line], **search: Any) -> list[list[Hypothesis]]:
+        words = [split_words(line.text) for line in lines]
+        parser: Any = ConstrainedParser(model, tokenizer, words, lexicon or tokenizer.lexicon)
+        return beam_search(parser, src, **search)
 
     escaped = (line and line.replace("(", "-LRB-").replace(")", "-RRB-") for line in lines)
 
-    def parses(line: str, hypotheses: list[Any]) -> list[Parse]:
-        words = split_words(line)
+    def parses(line: Line, hypotheses: list[Hypothesis]) -> list[Parse]:
+        words = split_words(line.text)
         trees = (tree_from_tokens(tokenizer.symbols(h.tokens), words) for h in hypotheses)
         return [Parse(tree, h.score, repaired) for (tree, repaired), h in zip(trees, hypotheses, strict=True)]
 
-    results = search_lines(model, tokenizer, escaped, constrain=constrain, **options)
+    results = search_lines(model, tokenizer, escaped, decode=None if free else decode, **options)
     return (parses(line, hypotheses) for line, hypotheses in results)
 
 

@@ -1,0 +1,30 @@
+"""Alignments of output tokens to source tokens, from cross-attention."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from models.search.ensemble import Ensemble
+from npx import host
+
+
+def align(model: Any, src_ids: Any, outputs: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return, for each token of each output, the position of the source token that it is aligned to.
+
+    A token is aligned to the source token, EOS excluded, with the greatest cross-attention weight in the step that
+    predicts it, in the mean over the heads of the last layer.
+
+    Args:
+        model: a Transformer, or an Ensemble of them, whose mean weights count.
+        src_ids: (B, S), each row at least one token, EOS, padding.
+        outputs: B lists of ids without BOS and EOS.
+    """
+    config, src_ids = model.config, host.asarray(src_ids)
+    inputs = host.full((len(outputs), max(map(len, outputs), default=0) + 1), config.pad_id)  # (B, T + 1)
+    for row, output in zip(inputs, outputs, strict=True):
+        row[: len(output) + 1] = [config.bos_id, *output]
+    members = model.members if isinstance(model, Ensemble) else [model]
+    maps = [member.inspect(src_ids, inputs, ("cross",)).maps["cross"][-1] for member in members]  # (B, H, T + 1, S)
+    weights = sum(layer.mean(axis=1) for layer in maps)
+    is_token = (src_ids != config.pad_id) & (src_ids != config.eos_id)
+    best = host.where(is_token[:, None], weights, -host.inf).argmax(axis=2)
+    return [row[: len(output)].tolist() for row, output in zip(best, outputs, strict=True)]

@@ -1,0 +1,47 @@
+"""Forced decoding: the log-probabilities of given outputs, in one pass instead of one per token."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import npx
+from autograd import Tensor
+from models.module import evaluation_mode
+from models.search.ensemble import Ensemble, log_mean_exp, log_softmax
+from npx import host
+
+BLOCK_VALUES = 1 << 23  # logits computed at a time
+
+
+def forced_log_probabilities(model: Any, src_ids: Any, outputs: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Return the log-probabilities (nats) of the tokens of each output and of its EOS, given its source and each other.
+
+    Args:
+        model: a Transformer, or an Ensemble of them.
+        src_ids: (B, S), each row tokens, EOS, padding.
+        outputs: B lists of ids without BOS and EOS.
+
+    A hypothesis of a search has the same values. Raises ValueError for invalid ids or too long sequences.
+    """
+    config = model.config
+    lengths = host.array([len(output) + 1 for output in outputs], host.int64)  # (B,) EOS included
+    tgt = host.full((len(outputs), lengths.max(initial=0) + 1), config.pad_id)
+    for row, output in zip(tgt, outputs, strict=True):
+        row[: len(output) + 2] = [config.bos_id, *output, config.eos_id]
+    is_target = host.arange(tgt.shape[1] - 1) < lengths[:, None]  # (B, T)
+    targets = tgt[:, 1:][is_target]  # (N,)
+    members = model.members if isinstance(model, Ensemble) else [model]
+    values = log_mean_exp([_target_values(member, src_ids, tgt[:, :-1], is_target, targets) for member in members])
+    return [part.tolist() for part in host.split(values, lengths.cumsum()[:-1])] if len(outputs) else []
+
+
+def _target_values(model: Any, src_ids: Any, inputs: Any, is_target: Any, targets: Any) -> Any:
+    """Return one model's log-probabilities (N,) of the targets (N,), on the host in float64."""
+    with evaluation_mode(model):
+        hidden = model.decode(inputs, *model.encode(src_ids)).data[npx.from_host(is_target)]  # (N, D)
+        step = max(1, BLOCK_VALUES // model.config.vocab_size)
+        values = []
+        for start in range(0, len(targets), step):
+            log_p = log_softmax(model.logits(Tensor(hidden[start : start + step])).data)
+            ids = npx.from_host(targets[start : start + step, None])
+            values.append(npx.to_host(npx.take_along_axis(log_p, ids, axis=1))[:, 0].astype(host.float64))
+    return host.concatenate(values or [host.zeros(0)])

@@ -1,0 +1,70 @@
+"""Search whose hypotheses begin with given tokens."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from models.cache import DecodingState
+from models.search.protocol import SearchModel
+from npx import Array, from_host, host, to_host
+
+
+class ForcedPrefix:
+    """A SearchModel that makes the hypotheses of `model` begin with the token ids `prefixes`, one list for each source.
+
+    The log-probabilities are the model's own: the probability of the other tokens is lost, not redistributed. A source
+    with an empty prefix is unconstrained. The length limit leaves room for one token after the prefix.
+    """
+
+    def __init__(self, model: Any, prefixes: Sequence[Sequence[int]]) -> None:
+        self.model: SearchModel = model
+        self.config = model.config
+        self.lengths = host.array([len(prefix) for prefix in prefixes], host.int64)  # (B,)
+        self.prefixes = host.zeros((len(prefixes), self.lengths.max(initial=0)), host.int64)
+        for row, prefix in zip(self.prefixes, prefixes, strict=True):
+            row[: len(prefix)] = prefix
+
+    @property
+    def training(self) -> bool:
+        return self.model.training
+
+    def train(self, mode: bool = True) -> Any:
+        return self.model.train(mode)
+
+    def modules(self) -> Any:
+        return getattr(self.model, "modules", tuple)()
+
+    def limits(self, src_ids: Array, max_extra: int) -> Array:
+        return host.maximum(self.model.limits(src_ids, max_extra), self.lengths + 1)
+
+    def start(self, src_ids: Array) -> tuple[Array, "PrefixState"]:
+        tokens, state = self.model.start(src_ids)
+        return tokens, PrefixState(state, host.arange(len(tokens)))
+
+    def step(self, tokens: Array, state: "PrefixState") -> Array:
+        logits = self.model.step(tokens, state.inner)
+        position, state.length = state.length, state.length + 1
+        rows = host.flatnonzero(self.lengths[state.sources] > position)
+        if not rows.size:
+            return logits
+        token = self.prefixes[state.sources[rows], position]
+        values = to_host(logits).astype(host.result_type(logits.dtype, host.float32))  # (R, V), a copy
+        z = values[rows].astype(host.float64)
+        z -= z.max(axis=1, keepdims=True)
+        forced = host.take_along_axis(z, token[:, None], axis=1)[:, 0]
+        others = host.exp(z).sum(axis=1) - host.exp(forced)
+        values[rows] = -host.inf
+        values[rows, token] = forced
+        with host.errstate(divide="ignore"):
+            values[rows, self.config.pad_id] = host.log(host.maximum(others, 0))  # padding is never chosen
+        return from_host(values)
+
+
+class PrefixState(DecodingState):
+    """The model's state, the source of each row and the number of tokens so far."""
+
+    def __init__(self, inner: Any, sources: Any) -> None:
+        self.inner, self.sources, self.length = inner, sources, 0
+
+    def select(self, rows: Array) -> None:
+        self.inner.select(rows)
+        self.sources = self.sources[rows]

@@ -1,0 +1,49 @@
+"""Decoding that extends every row by one chosen token at each step: the loop of greedy search and of sampling."""
+
+from collections.abc import Callable
+from typing import Any
+
+import npx
+from models.module import evaluation_mode
+from models.search.protocol import Hypothesis, SearchModel
+from npx import host
+
+# (logits (R, V), the row numbers (R,), output position from 1) -> tokens (R,) and their log-probabilities (R,)
+Choose = Callable[[npx.Array, Any, int], tuple[Any, Any]]
+
+
+def decode_stepwise(
+    model: SearchModel, src_ids: Any, limits: Any, choose: Choose, rows_each: int = 1
+) -> list[Hypothesis]:
+    """Return `rows_each` hypotheses for each source (B, S), to which every step adds the tokens that `choose` returns.
+
+    A row ends with EOS or at the limit (B,) of its source. Row r belongs to source r // rows_each. The score of a
+    hypothesis is its log-probability.
+    """
+    limits = host.repeat(limits, rows_each)
+    rows = host.arange(len(limits))
+    output, values = host.zeros((len(rows), limits.max()), host.int64), host.zeros((len(rows), limits.max()))
+    finished = host.zeros(len(rows), bool)
+    with evaluation_mode(model):
+        tokens, state = model.start(src_ids)
+        if rows_each > 1:
+            tokens = host.repeat(tokens, rows_each)
+            state.select(rows // rows_each)
+        for length in range(1, limits.max() + 1):
+            tokens, values[rows, length - 1] = choose(model.step(tokens, state), rows, length)
+            output[rows, length - 1] = tokens
+            ended = tokens == model.config.eos_id
+            finished[rows[ended]] = True
+            live = host.flatnonzero(~ended & (limits[rows] > length))
+            if not live.size:
+                break
+            if live.size < rows.size:
+                rows, tokens = rows[live], tokens[live]
+                state.select(live)
+    ends = host.where(finished, (output == model.config.eos_id).argmax(axis=1), limits)
+    hypotheses = []
+    for ids, terms, end, has_end in zip(output, values, ends, finished.tolist(), strict=True):
+        terms = terms[: end + has_end]
+        total = float(terms.cumsum()[-1]) if terms.size else 0.0  # added in order, as beam search does
+        hypotheses.append(Hypothesis(ids[:end].tolist(), total, total, has_end, terms.tolist()))
+    return hypotheses

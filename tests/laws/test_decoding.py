@@ -1,0 +1,219 @@
+"""Laws of decoding beyond plain search: forced outputs, prefixes, ensembles and samples (models/search/)."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models import Transformer, TransformerConfig
+from models.search import (
+    Ensemble,
+    ForcedPrefix,
+    beam_search,
+    forced_log_probabilities,
+    greedy_search,
+    length_penalty,
+    sample_outputs,
+)
+from tests.laws.test_search import (
+    BOS,
+    EOS,
+    FIRST,
+    PAD,
+    MarkovModel,
+    alphas,
+    log_probability,
+    penalties,
+    seeds,
+    source_length,
+    sources,
+)
+
+V = 11
+
+
+def small_transformer(seed, **changes):
+    """Return a model in float64, so that rounding does not decide ties, with sharp predictions."""
+    sizes = {"d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 1, "dropout": 0.3}
+    model = Transformer(TransformerConfig(V, **(sizes | changes)), seed, np.float64)
+    rng = np.random.default_rng(seed)
+    for parameter in model.parameters():
+        parameter.data += rng.normal(size=parameter.shape) * 0.5
+    return model
+
+
+@pytest.fixture(scope="module")
+def members():
+    """Three models of different sizes with one vocabulary."""
+    return [small_transformer(1), small_transformer(2, n_layers=2), small_transformer(3, d_model=12, norm="pre")]
+
+
+def decoders(members, prefixes):
+    """Return the models that the laws hold for: one, an ensemble, and both with forced prefixes."""
+    ensemble = Ensemble(members[:2])
+    return members[0], ensemble, ForcedPrefix(members[0], prefixes), ForcedPrefix(ensemble, prefixes)
+
+
+def random_prefixes(rng, n):
+    return [rng.integers(FIRST, V, rng.integers(0, 4)).tolist() for _ in range(n)]
+
+
+def assert_same(a, b):
+    """Compare hypotheses up to rounding."""
+    assert [(h.tokens, h.finished) for h in a] == [(h.tokens, h.finished) for h in b]
+    for x, y in zip(a, b, strict=True):
+        np.testing.assert_allclose(x.token_log_probabilities, y.token_log_probabilities, rtol=0, atol=1e-9)
+        np.testing.assert_allclose((x.score, x.log_probability), (y.score, y.log_probability), rtol=0, atol=1e-9)
+
+
+@given(seeds, alphas, penalties, st.integers(1, 3), st.data())
+@settings(max_examples=25, deadline=None)
+def test_a_constrained_search_equals_a_filtered_exhaustive_search(seed, alpha, penalty, n_best, data):
+    vocab_size, max_extra = 6, 3
+    model = MarkovModel(vocab_size, seed)
+    src = sources(np.random.default_rng(seed), 3, 1, vocab_size)
+    prefixes = data.draw(st.lists(st.lists(st.integers(FIRST, vocab_size - 1), max_size=3), min_size=3, max_size=3))
+    options = {"beam": 81, "alpha": alpha, "penalty": penalty, "max_extra": max_extra, "n_best": n_best}
+    results = beam_search(ForcedPrefix(model, prefixes), src, **options)
+    for row, prefix, hypotheses in zip(src, prefixes, results, strict=True):
+        limit = max(source_length(row) + max_extra, len(prefix) + 1)
+        every = [list(t) for n in range(limit) for t in product(range(FIRST, vocab_size), repeat=n)]
+        allowed = [t for t in every if t[: len(prefix)] == prefix]
+        score = {tuple(t): log_probability(model, row, t) / length_penalty(len(t) + 1, alpha, penalty) for t in allowed}
+        best = sorted(score, key=score.__getitem__, reverse=True)[:n_best]
+        finished = [h for h in hypotheses if h.finished]
+        assert [tuple(h.tokens) for h in finished] == best
+        np.testing.assert_allclose([h.score for h in finished], [score[t] for t in best], rtol=1e-5, atol=1e-5)
+        assert all(h.tokens[: len(prefix)] == prefix for h in hypotheses)
+
+
+@given(seeds)
+@settings(max_examples=3, deadline=None)
+def test_scores_of_hypotheses_equal_forced_scores(members, seed):
+    rng = np.random.default_rng(seed)
+    src, prefixes = sources(rng, 4, 5, V), random_prefixes(rng, 4)
+    for model in decoders(members, prefixes):
+        scorer = model.model if isinstance(model, ForcedPrefix) else model
+        best = beam_search(model, src, beam=3, n_best=3, max_extra=3)
+        samples = sample_outputs(model, src, 2, seed=seed % 97, max_extra=3)
+        greedy = [[h] for h in greedy_search(model, src, max_extra=3)]
+        for hypotheses in (best, samples, greedy):
+            rows = [i for i, sentence in enumerate(hypotheses) for _ in sentence]
+            flat = [h for sentence in hypotheses for h in sentence]
+            forced = forced_log_probabilities(scorer, src[rows], [h.tokens for h in flat])
+            for h, values in zip(flat, forced, strict=True):
+                assert len(values) == len(h.tokens) + 1  # EOS
+                expected = values if h.finished else values[:-1]
+                np.testing.assert_allclose(h.token_log_probabilities, expected, rtol=0, atol=1e-9)
+                assert h.log_probability == pytest.approx(sum(expected), abs=1e-9)
+
+
+def test_forced_scores_do_not_depend_on_the_batch_or_on_blocks(members, monkeypatch):
+    rng = np.random.default_rng(1)
+    src, outputs = sources(rng, 6, 5, V), [*random_prefixes(rng, 5), []]
+    together = forced_log_probabilities(members[0], src, outputs)
+    monkeypatch.setattr("models.search.forced.BLOCK_VALUES", 2 * V)
+    for row, output, expected in zip(src, outputs, together, strict=True):
+        (single,) = forced_log_probabilities(members[0], row[None, : source_length(row) + 1], [output])
+        np.testing.assert_allclose(single, expected, rtol=0, atol=1e-12)
+    assert members[0].training, "the mode is restored"
+    assert forced_log_probabilities(members[0], np.zeros((0, 1), int), []) == []
+
+
+@given(seeds)
+@settings(max_examples=3, deadline=None)
+def test_an_ensemble_averages_probabilities_in_any_order(members, seed):
+    src = sources(np.random.default_rng(seed), 3, 5, V)
+    options = {"beam": 3, "n_best": 3, "max_extra": 3}
+    forward, backward = (beam_search(Ensemble(order), src, **options) for order in (members, members[::-1]))
+    for a, b in zip(forward, backward, strict=True):
+        assert_same(a, b)
+    single = beam_search(members[1], src, **options)
+    for a, b in zip(single, beam_search(Ensemble([members[1]] * 3), src, **options), strict=True):
+        assert_same(a, b)
+    logits = [m.eval()(src, np.full((3, 1), BOS)).data[:, 0] for m in members]
+    p = np.mean([np.exp(z) / np.exp(z).sum(axis=1, keepdims=True) for z in logits], axis=0)
+    ensemble = Ensemble(members)
+    np.testing.assert_allclose(np.exp(ensemble.step(*ensemble.start(src))), p, rtol=1e-12)
+
+
+def test_an_ensemble_needs_one_vocabulary_and_has_the_smallest_limits(members):
+    with pytest.raises(ValueError, match="expected models with one vocabulary; got 2 vocabularies; try"):
+        Ensemble([members[0], Transformer(TransformerConfig(V + 1, d_model=8, d_ff=8, n_heads=2, n_layers=1))])
+    with pytest.raises(ValueError, match="got no model"):
+        Ensemble([])
+    short = small_transformer(4, positions="learned", max_positions=7)
+    assert Ensemble([members[0], short]).max_length == 7 and Ensemble(members).max_length is None
+    src = np.array([[4, 5, 6, EOS]])
+    assert Ensemble([members[0], short]).limits(src, 50).tolist() == [7]
+
+
+@given(seeds, st.integers(1, 3))
+@settings(max_examples=2, deadline=None)
+def test_batched_equals_one_by_one(members, seed, beam):
+    rng = np.random.default_rng(seed)
+    src, prefixes = sources(rng, 4, 5, V), random_prefixes(rng, 4)
+    together = [beam_search(model, src, beam=beam, max_extra=3) for model in decoders(members, prefixes)]
+    samples = [sample_outputs(model, src, beam, seed=3, max_extra=3) for model in decoders(members, prefixes)]
+    for i, row in enumerate(src):
+        single = row[None, : source_length(row) + 1]
+        for j, model in enumerate(decoders(members, prefixes[i : i + 1])):
+            assert_same(beam_search(model, single, beam=beam, max_extra=3)[0], together[j][i])
+            assert_same(sample_outputs(model, single, beam, seed=3, numbers=[i], max_extra=3)[0], samples[j][i])
+
+
+@given(seeds, st.booleans(), alphas, st.integers(1, 4))
+@settings(max_examples=30, deadline=None)
+def test_token_log_probabilities_are_the_terms_of_the_log_probability(seed, coarse, alpha, beam):
+    model = MarkovModel(8, seed, coarse)
+    src = sources(np.random.default_rng(seed), 4, 4, 8)
+    hypotheses = [h for hs in beam_search(model, src, beam=beam, n_best=beam, alpha=alpha, max_extra=3) for h in hs]
+    for h in [*hypotheses, *greedy_search(model, src, max_extra=3)]:
+        assert len(h.token_log_probabilities) == len(h.tokens) + h.finished
+        assert h.log_probability == pytest.approx(sum(h.token_log_probabilities), abs=1e-12)
+
+
+# Sampling
+
+
+@given(seeds, st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_sampling_the_most_probable_token_is_greedy(seed, coarse):
+    model = MarkovModel(9, seed, coarse)
+    src = sources(np.random.default_rng(seed), 4, 5, 9)
+    greedy = [[h] * 2 for h in greedy_search(model, src, max_extra=4)]
+    for options in ({"temperature": 0.0}, {"top_k": 1}, {"top_p": 1e-9}):
+        samples = sample_outputs(model, src, 2, **options, max_extra=4)
+        assert [[h.tokens for h in hs] for hs in samples] == [[h.tokens for h in hs] for hs in greedy]
+        for a, b in zip(samples, greedy, strict=True):
+            np.testing.assert_allclose([h.score for h in a], [h.score for h in b], atol=1e-5)
+
+
+def test_frequencies_of_samples_match_their_probabilities():
+    model, n = MarkovModel(6, 4, end_bias=1.0), 4000
+    model.table[..., [PAD, BOS]] = -40  # they keep their probability, but are never sampled
+    src = np.array([[3, EOS]])
+    (samples,) = sample_outputs(model, src, n, seed=5, max_extra=2)
+    outputs = [(tuple(h.tokens), h.finished) for h in samples]
+    total = 0.0
+    for tokens, finished in set(outputs):
+        p = np.exp(log_probability(model, src[0], list(tokens), finished))
+        total += p
+        assert abs(outputs.count((tokens, finished)) / n - p) < 5 * np.sqrt(p / n) + 1e-3
+    assert 0.98 < total <= 1 + 1e-6
+    hot, cold = (sample_outputs(model, src, 200, temperature=t, max_extra=2)[0] for t in (3.0, 0.3))
+    assert len({tuple(h.tokens) for h in cold}) < len({tuple(h.tokens) for h in hot})
+
+
+def test_invalid_sampling_options_are_named():
+    src = np.array([[3, EOS]])
+    for options, name in (({"samples": 0}, "samples"), ({"top_p": 2.0}, "top_p"), ({"max_extra": 0}, "max_extra")):
+        with pytest.raises(ValueError, match=f"{name}: expected"):
+            sample_outputs(MarkovModel(6), src, **options)
+    model = MarkovModel(6)
+    model.table[1] = np.nan
+    with pytest.raises(FloatingPointError, match="output position 2"):
+        sample_outputs(model, np.array([[3, 3, 4, EOS]]), temperature=0.0)
+    assert sample_outputs(MarkovModel(6), np.zeros((0, 4), np.int32)) == []

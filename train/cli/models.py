@@ -1,0 +1,26 @@
+"""Loading the model, or the ensemble of models, that `translate` and `score --pairs` use."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from train.errors import UserError
+
+
+def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tuple[Any, Any, Any]:
+    """Return (model, tokenizer, configuration) of one run, or of the ensemble of several.
+
+    The configuration is that of the first run. Raises UserError if the runs have different tokenizers.
+    """
+    from models.search import Ensemble
+    from train.run.checkpoint import load_model
+
+    loaded = [load_model(run, "translation", on_warning) for run in runs]
+    members, tokenizers, configs = zip(*loaded, strict=True)
+    for run, tokenizer in zip(runs, tokenizers, strict=True):
+        if tokenizer.digest != tokenizers[0].digest:
+            raise UserError(
+                f"--model: expected runs with the same tokenizer; got another one in {run} than in {runs[0]}; try "
+                f"training it with --set data.tokenizer={runs[0] / 'tokenizer.json'}"
+            )
+    return (members[0] if len(members) == 1 else Ensemble(members)), tokenizers[0], configs[0]

@@ -1,0 +1,238 @@
+"""Translation of text with log-probabilities and alignments: by search, by sampling, or of given pairs.
+
+`decode_stream` translates text of any size as it arrives, `score_pairs` scores the pairs of two texts. `format_fields`
+and `to_json` write their results.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import npx
+from models.search import (
+    ForcedPrefix,
+    Hypothesis,
+    align,
+    beam_search,
+    check_sampling,
+    forced_log_probabilities,
+    sample_outputs,
+)
+from train.errors import UserError
+from train.tasks.pairs import Line, encode_lines, length_batches, pad_sources, search_lines
+from train.text.tokenizer import SPACE
+
+
+@dataclass
+class ScoredTranslation:
+    """A translation of a line.
+
+    source_ids: tokens of the line, without EOS. links: for each token of the hypothesis, the index of the source token
+    that it is aligned to; None if no alignment was requested.
+    """
+
+    text: str
+    hypothesis: Hypothesis
+    source_ids: list[int]
+    links: list[int] | None = None
+
+
+def decode_stream(
+    model: Any,
+    tokenizer: Any,
+    lines: Iterable[str | None],
+    *,
+    sampling: Mapping[str, Any] | None = None,
+    prefixes: Sequence[str] | None = None,
+    alignments: bool = False,
+    max_extra: int = 50,
+    **options: Any,
+) -> Iterator[list[ScoredTranslation]]:
+    """Yield the translations of each line, best first; one empty translation for a line without tokens.
+
+    Args:
+        model: a translation model, or an Ensemble, in eval mode.
+        tokenizer: its tokenizer.
+        lines: sentences; None marks a pause of the input.
+        sampling: sample instead of searching: options of `sample_outputs` (samples, temperature, top_k, top_p, seed).
+        prefixes: what the translation of each line begins with, in the order of the lines; "" for no constraint. The
+            translation may continue the last word of a prefix.
+        alignments: also align the translations to their sources.
+        max_extra: as for `beam_search`.
+        options: keyword arguments of `search_lines`.
+
+    The options are checked immediately, before the first line is read. Raises ValueError for an invalid one, UserError
+    for unequal numbers of lines and prefixes and for a prefix that is too long for the model.
+    """
+    if sampling is not None:
+        check_sampling(**{name: value for name, value in sampling.items() if name != "seed"})
+        options["width"] = sampling.get("samples", 1)
+    if prefixes is not None:
+        lines = _check_count(lines, len(prefixes))
+
+    def decode(src: npx.Array, batch: list[Line], **search: Any) -> list[list[Any]]:
+        search_model = model
+        if prefixes is not None:
+            search_model = ForcedPrefix(model, _encode_prefixes(tokenizer, prefixes, batch, model.max_length))
+        if sampling is None:
+            results = beam_search(search_model, src, **search)
+        else:
+            numbers = [line.number for line in batch]
+            results = sample_outputs(search_model, src, **sampling, numbers=numbers, max_extra=max_extra)
+        links: list[list[Any]] = [[None] * len(hypotheses) for hypotheses in results]
+        for rank in range(max(map(len, results)) if alignments else 0):
+            rows = [i for i, hypotheses in enumerate(results) if len(hypotheses) > rank]
+            aligned = align(model, src[rows], [results[i][rank].tokens for i in rows])
+            for i, sources in zip(rows, aligned, strict=True):
+                links[i][rank] = sources
+        return [list(zip(*pair, strict=True)) for pair in zip(results, links, strict=True)]
+
+    def translations(line: Line, results: list[Any]) -> list[ScoredTranslation]:
+        texts = tokenizer.decode_batch([hypothesis.tokens for hypothesis, _ in results])
+        return [
+            ScoredTranslation(_replace_line_ends(text), hypothesis, line.ids, links)
+            for text, (hypothesis, links) in zip(texts, results, strict=True)
+        ] or [empty_translation()]
+
+    results = search_lines(model, tokenizer, lines, decode=decode, max_extra=max_extra, **options)
+    return (translations(line, hypotheses) for line, hypotheses in results)
+
+
+def empty_translation() -> ScoredTranslation:
+    """Return the translation of a line without tokens."""
+    return ScoredTranslation("", Hypothesis([], 0.0, 0.0, True, []), [], [])
+
+
+def _replace_line_ends(text: str) -> str:
+    """Replace line ends by spaces, so that line i of the output remains the translation of line i."""
+    return text.replace("\r", " ").replace("\n", " ")
+
+
+def _check_count(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str | None]:
+    """Yield the lines; raise UserError unless there is one prefix for each."""
+    n_lines = 0
+    for line in lines:
+        n_lines += line is not None
+        if n_lines <= n_prefixes:
+            yield line
+    if n_lines != n_prefixes:
+        raise UserError(
+            f"prefixes: expected one for each line of the input; got {n_prefixes:,} for {n_lines:,} lines; "
+            "try empty lines where a translation is free"
+        )
+
+
+def _encode_prefixes(
+    tokenizer: Any, prefixes: Sequence[str], batch: Sequence[Line], max_length: int | None
+) -> list[list[int]]:
+    """Return the token ids of the prefix of each line."""
+    encoded: list[list[int]] = tokenizer.encode_batch([prefixes[line.number - 1] for line in batch])
+    for line, ids in zip(batch, encoded, strict=True):
+        if max_length and len(ids) >= max_length:
+            raise UserError(
+                f"prefix {line.number}: expected at most {max_length - 1} tokens; got {len(ids)}; try a shorter prefix"
+            )
+    return encoded
+
+
+def score_pairs(
+    model: Any,
+    tokenizer: Any,
+    pairs: Iterable[Sequence[Sequence[str]]],
+    *,
+    batch_tokens: int = 4096,
+    max_length: int = 1024,
+    on_warning: Callable[[str], object] = warnings.warn,
+) -> Iterator[ScoredTranslation]:
+    """Yield each target line with its log-probability given its source line.
+
+    A pair of two empty lines has log-probability 0, as `decode_stream` reports it; any other pair is scored.
+
+    Args:
+        model: a translation model, or an Ensemble, in eval mode.
+        tokenizer: its tokenizer.
+        pairs: chunks of (source lines, target lines), as from `read_parallel`.
+        batch_tokens: maximum tokens per batch and side, padding included; a single pair may exceed it.
+        max_length: longer source lines are truncated and reported to `on_warning`, as in translation.
+
+    Raises UserError for a target that is longer than the model's limit.
+    """
+    limit, first = model.max_length, 1
+    max_length = min(filter(None, (limit, max_length)))
+    for source_lines, target_lines in pairs:
+        sources = encode_lines(tokenizer, source_lines, first, max_length, on_warning)
+        targets = tokenizer.encode_batch(target_lines)
+        lengths = [max(len(src), len(tgt)) + 1 for src, tgt in zip(sources, targets, strict=True)]
+        if limit and max(lengths) > limit:
+            number = first + int(np.argmax(lengths))
+            raise UserError(
+                f"line {number}: expected at most {limit - 1} target tokens; got {max(lengths) - 1}; try splitting the "
+                "pair"
+            )
+        values: list[list[float]] = [[]] * len(targets)
+        scored = [i for i, pair in enumerate(zip(sources, targets, strict=True)) if any(pair)]
+        for batch in length_batches([lengths[i] for i in scored], batch_tokens):
+            rows = [scored[j] for j in batch]
+            src = pad_sources([sources[i] for i in rows], model.config)
+            for i, terms in zip(rows, forced_log_probabilities(model, src, [targets[i] for i in rows]), strict=True):
+                values[i] = terms
+        for i, (text, terms) in enumerate(zip(tokenizer.decode_batch(targets), values, strict=True)):
+            total = float(sum(terms))
+            hypothesis = Hypothesis(list(targets[i]), total, total, True, terms)
+            yield ScoredTranslation(_replace_line_ends(text), hypothesis, sources[i])
+        first += len(source_lines)
+
+
+# ---- output
+
+
+def format_fields(t: ScoredTranslation, tokenizer: Any, scores: bool, alignments: bool) -> list[str]:
+    """Return the requested fields as text: log-probability and those of the tokens; the alignment of the words."""
+    fields = []
+    if scores:
+        terms = " ".join(f"{value:.4f}" for value in t.hypothesis.token_log_probabilities)
+        fields += [f"{t.hypothesis.log_probability:.4f}", terms]
+    if alignments:
+        fields.append(format_links(word_links(tokenizer, t)))
+    return fields
+
+
+def to_json(t: ScoredTranslation, tokenizer: Any, scores: bool, alignments: bool) -> dict[str, Any]:
+    """Return a translation and the requested fields as a JSON object."""
+    h = t.hypothesis
+    fields: dict[str, Any] = {"text": t.text, "score": round(h.score, 6)}
+    end = [tokenizer.eos_id] if len(h.token_log_probabilities) > len(h.tokens) else []
+    if scores or alignments:
+        fields["tokens"] = tokenizer.subwords([*h.tokens, *end])
+    if scores:
+        fields["log_probability"] = round(h.log_probability, 6)
+        fields["token_log_probabilities"] = [round(value, 6) for value in h.token_log_probabilities]
+    if alignments:
+        fields["source_tokens"] = tokenizer.subwords(t.source_ids)
+        fields["token_alignment"] = format_links([(i, j) for j, i in enumerate(t.links or ())])
+        fields["alignment"] = format_links(word_links(tokenizer, t))
+    return fields
+
+
+def format_links(links: Iterable[tuple[int, int]]) -> str:
+    """Format alignment links as Pharaoh does: "0-0 1-2", source index first, both counted from 0."""
+    return " ".join(f"{i}-{j}" for i, j in sorted(links))
+
+
+def word_links(tokenizer: Any, t: ScoredTranslation) -> set[tuple[int, int]]:
+    """Return the links between words, which are separated by white space: two words are aligned if two tokens are."""
+    source, target = (word_indices(tokenizer, ids) for ids in (t.source_ids, t.hypothesis.tokens))
+    return {(source[i], target[j]) for j, i in enumerate(t.links or ())}
+
+
+def word_indices(tokenizer: Any, ids: Sequence[int]) -> list[int]:
+    """Return the index of the word that each token belongs to; a space alone belongs to the next word."""
+    indices = [text.count(" ") for text in tokenizer.decode_batch([ids[: end + 1] for end in range(len(ids))])]
+    subwords = tokenizer.subwords(ids)
+    for i in reversed(range(len(ids) - 1)):
+        if subwords[i] == SPACE:
+            indices[i] = indices[i + 1]
+    return indices
