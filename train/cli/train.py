@@ -113,4 +113,4 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool)
         )
     if config is not None and config in PRESETS and not Path(config).exists():
         return RunConfig.from_dict({"model": {"preset": config}}, changes, source=config)
-    return RunConfig.load(run_file if config is None else config, changes)
+    return RunFolder(out).load_config(changes) if config is None else RunConfig.load(config, changes)

@@ -18,7 +18,6 @@ from train.experiments.paper import TABLE2
 from train.files import digest, read_json, read_sealed, write_json, write_text
 from train.metrics.bleu import BLEUS, score_report
 from train.run.checkpoint import find_checkpoint, load_model, model_config, read_state
-from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.tasks.translation import best_translations
 from train.text.lines import read_all_lines
@@ -75,7 +74,7 @@ def training_cost(path: Path) -> dict[str, Any]:
     updates = [entry for entry in run.metrics() if entry["kind"] == "train"]
     if not updates:
         raise UserError(f"{path}: expected a run with metrics; got no entries in {run.metrics_file}; try another run")
-    last, config = updates[-1], RunConfig.load(run.config_file)
+    last, config = updates[-1], run.load_config()
     shape = model_config(read_state(find_checkpoint(path)))
     meta, source_fraction = run.data("train", config.data.prepared) / "meta.json", 0.5
     if meta.is_file():
