@@ -181,10 +181,17 @@ def average_checkpoints(run_dir: str | Path, last: int = 5) -> Path:
             check_same_run(path, state, paths[-1], states[-1])
         total: dict[str, npx.Array] = {}
         for path, state in zip(paths, states, strict=True):
+            names = set()
             for name, array in read_arrays(path / MODEL, state):
-                total[name] = total[name] + array if name in total else array.astype(npx.float64)
+                names.add(name)
+                summed = total.get(name)
+                if path is not paths[0] and (summed is None or summed.shape != array.shape):
+                    raise damaged_error(path / MODEL, f"the arrays of {paths[0]}; got {name} of shape {array.shape}")
+                total[name] = array.astype(npx.float64) if summed is None else summed + array
                 if path is paths[-1]:
                     total[name] = (total[name] / last).astype(array.dtype)
+            if missing := total.keys() - names:
+                raise damaged_error(path / MODEL, f"the arrays of {paths[0]}; got no {min(missing)}")
         state = {key: states[-1][key] for key in (*IDENTITY, *RUN_IDENTITY) if key in states[-1]}
         lock.check()
         write_folder(run.averaged, {MODEL: total}, state | {"averaged_steps": [step_of(path) for path in paths]})
@@ -320,8 +327,8 @@ def check_shapes(shape: TransformerConfig, weights: Mapping[str, npx.Array], fil
         if got != shapes.get(name, "none"):
             expected = f"{name} of shape {shapes[name]}" if name in shapes else f"no {name}"
             raise damaged_error(file, f"{expected}, as the model in {STATE} has; got {got}")
-    if (dtypes := {str(array.dtype) for array in weights.values()}) not in ({"float32"}, {"float64"}):
-        raise damaged_error(file, f"weights of float32 or float64; got {' and '.join(sorted(dtypes)) or 'none'}")
+    if len(dtypes := {str(array.dtype) for array in weights.values()}) != 1:
+        raise damaged_error(file, f"weights of one dtype; got {' and '.join(sorted(dtypes)) or 'none'}")
 
 
 def check_tokenizer(tokenizer: TextTokenizer, state: Mapping[str, Any], file: Path) -> None:
