@@ -45,7 +45,7 @@ def cast(dtype):
 
 FORGERIES = {
     "transposed": (transpose, f"the arrays of .*step-9; got {NAME} of shape", f"{NAME} of shape .8, 24.* got .24, 8."),
-    "missing": (lambda weights: weights.pop(NAME), f"the arrays of .*; got no {NAME}", f"{NAME} of shape .*; got none"),
+    "missing": (lambda weights: weights.pop(NAME), f"the arrays of .*; got no {NAME}", f"{NAME} of shape .*; got no"),
     "extra": (lambda weights: weights.update(w=np.ones(1, "f")), "got w of shape", "expected no w"),
     "empty": (add_empty_arrays, "a header of at most 1,048,576 bytes; got", "a header of at most"),
     "int32": (cast(np.int32), "expected float32 or float64 in .*; got int32", "got int32"),

@@ -100,7 +100,7 @@ def test_a_training_whose_lock_was_removed_stops_without_writing(text, tmp_path,
     monkeypatch.setattr(Trainer, "_after_update", remove_lock)
     with pytest.raises(UserError) as error:
         run(text, out)
-    assert f"{out / 'lock'}: expected the lock of this program; got none" in one_line(error)
+    assert f"{out / 'lock'}: expected the lock of this program; got a removed one" in one_line(error)
     assert len(errors) == 1 and (RunFolder(out).steps()[-1].name, (out / "lock").exists()) == ("step-12", False)
 
 

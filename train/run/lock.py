@@ -40,7 +40,7 @@ class FolderLock:
                 "try moving it back, then --resume"
             )
         if not is_same_file(self.lock_descriptor, lock := self.folder / "lock"):
-            got = "that of another program" if lock.exists() else "none, as it was removed"
+            got = "that of another program" if lock.exists() else "a removed one"
             raise UserError(f"{lock}: expected the lock of this program; got {got}; try --resume when no other runs")
 
 
