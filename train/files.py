@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import stat
@@ -124,14 +125,25 @@ def read_json(path: PathLike, expected: str, attempt: str = "a copy of the file"
     with open_for_reading(path, expected, attempt=attempt) as file:
         raw = file.read()
     try:
-        return json.loads(raw.decode("utf-8"), parse_constant=_reject_constant)
+        return parse_json(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         reason = "brackets nested too deeply" if isinstance(error, RecursionError) else one_line(error)
         raise UserError(f"{path}: expected {expected} in JSON; got '{reason}'; try {attempt}") from None
 
 
-def _reject_constant(constant: str) -> None:
-    raise ValueError(f"{constant}, which is not a JSON number")
+def parse_json(text: str) -> Any:
+    """Parse JSON. Raises ValueError if it is invalid, or has NaN, infinity or a number that float64 cannot hold."""
+
+    def parse_number(digits: str) -> float:
+        if not math.isfinite(number := float(digits)):
+            raise ValueError(f"{digits[:20]}, which is not a finite number")
+        return number
+
+    def parse_integer(digits: str) -> int:
+        parse_number(digits)
+        return int(digits)
+
+    return json.loads(text, parse_constant=parse_number, parse_float=parse_number, parse_int=parse_integer)
 
 
 def read_sealed(path: PathLike) -> Any:
@@ -222,34 +234,34 @@ def _checksum(content: Mapping[str, Any]) -> str:
 def atomic_write(path: PathLike, mode: str = "b", write_through: bool = False) -> Iterator[IO[Any]]:
     """Open a file, "b" binary or "t" text, that replaces `path` once it is complete and on disk.
 
-    Follows links and keeps the permissions of the replaced file. A device or pipe is replaced too, unless
-    `write_through` is set (for outputs that the user named): then it is written to. Raises UserError if another
-    program is writing the same file.
+    Keeps the permissions of the replaced file. A link, device or pipe is replaced too, because another user may have
+    put it into the folder. With `write_through`, for outputs that the user named, a link is followed and a device or
+    pipe is written to. Raises WriteError, which names `path`, if it cannot be written, and UserError if another program
+    is writing the same file.
     """
     options: dict[str, Any] = {"encoding": "utf-8", "newline": "\n"} if mode == "t" else {}
-    target, replaceable = _resolve_links(Path(path))
+    target, replaceable = _resolve_links(Path(path)) if write_through else (Path(path), True)
     if target.is_dir():
         raise UserError(f"{path}: expected a file to write; got a folder; try another path, or removing the folder")
-    if not (replaceable or write_through):
-        target = Path(path)
-    elif not replaceable:
-        with open(target, f"a{mode}", **options) as file:
-            yield file
-        return
-    partial = target.with_name(f".{target.name}.partial")
-    descriptor = _open_exclusive(partial)
-    try:
-        with open(descriptor, f"w{mode}", **options) as file:
-            with suppress(FileNotFoundError):
-                os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
-            yield file
-            file.flush()
-            os.fsync(descriptor)
-            os.replace(partial, target)
-            fsync(target.parent)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with disk_errors(str(path)):
+        if not replaceable:
+            with open(target, f"a{mode}", **options) as file:
+                yield file
+            return
+        partial = target.with_name(f".{target.name}.partial")
+        descriptor = _open_exclusive(partial)
+        try:
+            with open(descriptor, f"w{mode}", **options) as file:
+                if os.path.isfile(target) and not os.path.islink(target):
+                    os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+                yield file
+                file.flush()
+                os.fsync(descriptor)
+                os.replace(partial, target)
+                fsync(target.parent)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
 
 
 def _resolve_links(path: Path) -> tuple[Path, bool]:
@@ -267,7 +279,7 @@ def _resolve_links(path: Path) -> tuple[Path, bool]:
 def _open_exclusive(partial: Path) -> int:
     """Return a descriptor of the emptied, locked partial file. A killed writer leaves no lock behind."""
     while True:
-        descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = open_inside(partial, os.O_RDWR)
         try:
             if not try_lock(descriptor):
                 raise UserError(f"{partial}: another program is writing this file; try again later")
@@ -302,7 +314,7 @@ def is_same_file(descriptor: int, path: PathLike) -> bool:
 
 def write_text(path: PathLike, text: str) -> None:
     """Replace a text file atomically. Raises WriteError if it cannot be written."""
-    with disk_errors(str(path)), atomic_write(path, "t") as file:
+    with atomic_write(path, "t") as file:
         file.write(text)
 
 
@@ -349,20 +361,28 @@ def disk_errors(target: str, then: str = "") -> Iterator[None]:
         raise WriteError(problem, remedy, then or THEN_RETRY) from None
 
 
-def open_for_appending(path: PathLike) -> IO[Any]:
-    """Open a regular file for appending bytes without a buffer. Raises UserError for any other kind of file."""
+def open_inside(path: PathLike, flags: int) -> int:
+    """Open or create a regular file in a folder of this program; return its descriptor.
+
+    Another user who may write to the folder may have put a link there, which is not followed. Raises UserError for a
+    link and for anything else that is not a regular file.
+    """
+    descriptor = -1
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
-        regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
     except OSError as error:
-        if error.errno != errno.ENXIO:  # a pipe without a reader
+        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # a link, a pipe without a reader, a folder
             raise
-        regular, descriptor = False, -1
-    if not regular:
-        if descriptor >= 0:
-            os.close(descriptor)
-        raise UserError(f"{path}: expected a file to append to; got {describe_path(path)}; try removing it")
-    return open(descriptor, "ab", buffering=0)
+    got = "a link" if os.path.islink(path) else describe_path(path)
+    raise UserError(f"{path}: expected a regular file to write; got {got}; try removing it")
+
+
+def open_for_appending(path: PathLike) -> IO[Any]:
+    """Open a regular file for appending bytes without a buffer (see `open_inside`)."""
+    return open(open_inside(path, os.O_WRONLY | os.O_APPEND), "ab", buffering=0)
 
 
 def error_number(error: Exception) -> int:

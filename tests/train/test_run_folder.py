@@ -308,16 +308,20 @@ def test_a_kill_before_pruning_leaves_the_same_checkpoints_after_resuming(text, 
 # ---- writing files
 
 
-def test_writing_follows_links_and_preserves_permissions(tmp_path):
+def test_an_output_that_the_user_named_follows_links_and_keeps_its_permissions(tmp_path):
+    def write(name):
+        with atomic_write(tmp_path / name, "t", write_through=True) as file:
+            file.write("after")
+
     (tmp_path / "file").write_text("before")
     (tmp_path / "file").chmod(0o600)
     (tmp_path / "link").symlink_to("file")
-    write_text(tmp_path / "link", "after")
+    write("link")
     assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == "after"
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(UserError, match="a cycle of links"):
-        write_text(tmp_path / "loop", "x")
+        write("loop")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "loop"]
 
 
@@ -333,7 +337,7 @@ def test_write_through_writes_into_devices_and_pipes(tmp_path):
     write_text(tmp_path / "pipe", "instead")  # without write_through a pipe is replaced by a file
     assert (tmp_path / "pipe").read_text() == "instead"
     os.mkfifo(tmp_path / "log.txt")
-    with pytest.raises(UserError, match="to append to; got a pipe"):
+    with pytest.raises(UserError, match="a regular file to write; got a pipe"):
         with LineFile(tmp_path / "log.txt"):
             pass
 

@@ -13,7 +13,7 @@ from npx.ranges import Range
 from train.cli.options import checked_option
 from train.cli.streams import GuardedStream, raise_broken_output, stream_lines
 from train.errors import UserError
-from train.files import atomic_write, disk_errors, open_for_reading
+from train.files import atomic_write, open_for_reading
 from train.text.lines import MAX_LINE_BYTES, count_lines
 
 app = typer.Typer(
@@ -84,5 +84,5 @@ def open_output(path: Path | None) -> Iterator[Any]:
     if path.is_dir() or not path.parent.is_dir():
         got = "a folder" if path.is_dir() else f"no folder {path.parent}"
         raise UserError(f"{path}: expected a file to write; got {got}; try another --output")
-    with disk_errors(str(path)), atomic_write(path, "t", write_through=True) as file:
+    with atomic_write(path, "t", write_through=True) as file:
         yield file

@@ -48,7 +48,7 @@ def info(
             raise UserError(
                 f"{what}: expected a run folder; got one without config.toml; try the --out of a training run"
             )
-        run_config = RunConfig.load(run.config_file)
+        run_config = run.load_config()
         state = read_state(find_checkpoint(what))
         shape = model_config(state)
         if run.tokenizer_file.is_file():

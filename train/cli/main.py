@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+import npx
 from train.cli.app import app
 from train.cli.streams import BrokenOutput, guard_standard_streams
 from train.errors import UserError, one_line
@@ -52,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_command(argv: Sequence[str] | None) -> int:
     """Run one command and turn its errors into a message and an exit status."""
     try:
-        result = app(args=argv if argv is None else list(argv), prog_name="npx-transformer", standalone_mode=False)
+        with npx.host.errstate(all="ignore"):  # NaN and infinity are reported where they are read
+            result = app(args=argv if argv is None else list(argv), prog_name="npx-transformer", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except UserError as error:
@@ -66,8 +68,12 @@ def run_command(argv: Sequence[str] | None) -> int:
         return report_user_error("unexpected end of file; try a complete copy of the input file")
     except KeyboardInterrupt:
         return 130
+    except FloatingPointError as error:  # of a search; a training reports its own
+        return report_user_error(f"{error}; try an earlier checkpoint")
     except MemoryError:
-        return report_user_error("out of memory; try a smaller train.batch_tokens or search.batch_tokens")
+        return report_user_error(
+            "out of memory; try shorter lines, or a smaller train.batch_tokens or search.batch_tokens"
+        )
     except OSError as error:
         if error.errno is None or error.filename is None and error.errno not in CANNOT_WRITE:
             return report_internal_error()
@@ -94,10 +100,9 @@ def report_exit(status: int, line: str, details: str = "") -> int:
 
     If all ranks fail alike, only rank 0 prints; a rank that fails alone prints its name and aborts the others.
     """
-    from npx import distributed
 
-    world = distributed.world()
-    prints = world.rank == 0 and distributed.rank_and_size()[0] == 0
+    world = npx.distributed.world()
+    prints = world.rank == 0 and npx.distributed.rank_and_size()[0] == 0
     fails_alone = not world.all_ranks_failed()
     if prints or fails_alone:
         rank = f"{world.name}, step {world.step}: " if fails_alone else ""

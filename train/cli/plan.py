@@ -64,7 +64,7 @@ def plan(
             raise UserError(f"--set: expected a key of [train]; got {setting[:60]}; try --set train.shard=true")
     if run.path.is_dir() and run.config_file.is_file():
         check_preset_only(vocab_size, what)
-        config, shape = RunConfig.load(run.config_file, settings or ()), model_config(read_state(find_checkpoint(what)))
+        config, shape = run.load_config(settings or ()), model_config(read_state(find_checkpoint(what)))
         updates = [entry for entry in run.metrics() if has_metrics(entry, "train", "tokens_per_second")]
         if tokens_per_second is None and updates:
             tokens_per_second = updates[-1]["tokens_per_second"]

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 from train.errors import UserError
+from train.text.lines import long_line_error
 
 PAUSE_SECONDS = 0.05  # without input, after which the lines read so far are processed
 STREAMS = ("stdin", "stdout", "stderr")
@@ -110,8 +111,7 @@ def stream_lines(file: BinaryIO, name: str, max_line_bytes: int) -> Iterator[str
         else:
             pending.append(block)
         if size > max_line_bytes:
-            raise UserError(f"{name}, line {number + 1}: expected at most {max_line_bytes:,} bytes; got a longer line; "
-                            "try one sentence per line")  # fmt: skip
+            raise long_line_error(name, number + 1, max_line_bytes)
         if not block:
             return
 

@@ -159,27 +159,31 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
         if RunFolder(out).is_new() or not out.is_dir():
             raise UserError(f"{out}: expected a run folder to resume; got {describe_path(out)}; try without --resume")
         raise UserError(f"{out}: missing config.toml; try giving CONFIG.toml as well")
+    config_is_of_run = init is not None and config is None
     if init is not None:
         tokenizer_file, config_file = run_files(find_checkpoint(init))
         if config is None:
             # Leave its token arrays alone, and take all of its weights.
             config, changes = str(config_file), ["data.prepared=", "train.init_only=", *changes]
         if not any(change.partition("=")[0].strip() == "data.tokenizer" for change in changes):
-            base = load_config(config, ())
+            base = load_config(config, (), config_is_of_run)
             if base.data.tokenizer in TASKS[base.data.task].tokenizers:
                 changes = [f"data.tokenizer={to_toml(str(tokenizer_file))}", *changes]
     if config is None and not resume:
         raise UserError(
             "train: expected CONFIG.toml or a preset; got neither; try npx-transformer train base --out RUN"
         )
-    return load_config(str(run_file) if config is None else config, changes)
+    return RunFolder(out).load_config(changes) if config is None else load_config(config, changes, config_is_of_run)
 
 
-def load_config(config: str, changes: Iterable[str]) -> Any:
-    """Return the configuration of a file or, if there is no such file, of a preset, with changes."""
+def load_config(config: str, changes: Iterable[str], complete: bool = False) -> Any:
+    """Return the configuration of a file or, if there is no such file, of a preset, with changes.
+
+    complete: whether the file is that of a run, which has an end (see `RunConfig.load`).
+    """
     from models import PRESETS
     from train.run.config import RunConfig
 
     if config in PRESETS and not Path(config).exists():
         return RunConfig.from_dict({"model": {"preset": config}}, changes, source=config)
-    return RunConfig.load(config, changes)
+    return RunConfig.load(config, changes, complete=complete)

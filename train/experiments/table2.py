@@ -18,7 +18,6 @@ from train.experiments.paper import TABLE2
 from train.files import digest, read_json, read_sealed, write_json, write_text
 from train.metrics.bleu import BLEUS, score_report
 from train.run.checkpoint import find_checkpoint, load_model, model_config, newest_totals, read_state
-from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.tasks.translation import best_translations
 from train.text.lines import read_all_lines
@@ -86,7 +85,7 @@ def training_cost(path: Path) -> dict[str, Any]:
     if (totals := newest_totals(run)) is None:
         got = "got only averaged weights; try another run"
         raise UserError(f"{path}: expected a run with a checkpoint of a step, which counts its tokens; {got}")
-    config = RunConfig.load(run.config_file)
+    config = run.load_config()
     shape = model_config(read_state(find_checkpoint(path)))
     meta, source_fraction = run.data("train", config.data.prepared) / "meta.json", 0.5
     if meta.is_file():

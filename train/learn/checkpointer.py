@@ -61,6 +61,7 @@ class Checkpointer:
                 if self.world.rank == 0:
                     self.folder.path.mkdir(parents=True, exist_ok=True)
                     self.lock = stack.enter_context(self.folder.lock("train"))
+                    self.lock.check()
                     self.folder.prepare(self.config, self.tokenizer)
                     if not state.best_step:  # the best weights are those of an earlier run in this folder
                         shutil.rmtree(self.folder.best, ignore_errors=True)
@@ -68,6 +69,11 @@ class Checkpointer:
             yield
 
     # ---- writing
+
+    def check_lock(self) -> None:
+        """Raise UserError if another program may have locked the run folder."""
+        if self.world.rank == 0:
+            self.lock.check()
 
     def is_scheduled(self, state: RunState) -> bool:
         """Return whether a checkpoint is due after this step.
@@ -117,13 +123,13 @@ class Checkpointer:
             "task": self.config.data.task,
             "model": self.update.model.config.to_dict(),
             "tokenizer_digest": self.tokenizer.digest,
+            "text_sha256": self.corpus.digest,
+            "config": self.config.frozen(),
         }
 
     def _write(self, state: RunState, weights: Mapping[str, Any], adam: dict[str, Any]) -> None:
         self.report.sync()
         content = self._identity(state) | {
-            "text_sha256": self.corpus.digest,
-            "config": self.config.frozen(),
             "extra": not self.is_scheduled(state),
             "adam_steps": adam.pop("step"),
             "loss_scale": self.update.scale.state_dict(),

@@ -196,6 +196,7 @@ class Trainer:
     def _after_update(self) -> None:
         """Log, validate and write a checkpoint when each is due. Raises KeyboardInterrupt after a signal."""
         s, signals = self.state, self.signals
+        self.checkpoints.check_lock()
         if s.step % self.config.train.log_every == 0:
             scale = self.update.scale.value if self.update.scale.dynamic else None
             self.report.log_update(s, self.lr, self.norm, scale, self.world.size)

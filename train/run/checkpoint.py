@@ -21,7 +21,7 @@ import npx
 from models import TransformerConfig
 from train.errors import UserError, one_line
 from train.files import digest as checksum
-from train.run.config import RunConfig
+from train.run.config import RunConfig, complete_frozen
 from train.run.folder import RunFolder, step_of
 from train.run.replace import existing_folder, original_name, remove_folder
 from train.run.state import RunState
@@ -30,6 +30,7 @@ from train.tasks import TASKS, Task
 from train.tasks.protocols import TextTokenizer
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+RUN_IDENTITY = ("task", "text_sha256", "config")  # keys of the state that identify its run, besides IDENTITY
 
 
 @dataclass
@@ -141,12 +142,31 @@ def resumed_config(run: RunFolder, config: RunConfig) -> RunConfig:
             config = config.resumed(models[0])
             config.check_frozen(original, path)
             return config
-    in_file = RunConfig.load(run.config_file) if run.config_file.exists() else None
+    in_file = run.load_config() if run.config_file.exists() else None
     if models:
         config, in_file = config.resumed(models[0]), in_file and in_file.resumed(models[0])
     if in_file:
         config.check_frozen(in_file.frozen(), run.config_file)
     return config
+
+
+def check_same_run(path: Path, state: Mapping[str, Any], other_path: Path, other: Mapping[str, Any]) -> None:
+    """Raise UserError, naming a key, unless two checkpoints are of one run: model, tokenizer, text, configuration."""
+
+    def identity(state: Mapping[str, Any]) -> dict[str, Any]:
+        task, config = state.get("task", "translation"), state.get("config")
+        identity = {"model": model_config(state), "task": task, "tokenizer_digest": state["tokenizer_digest"]}
+        if isinstance(config, dict):
+            identity |= complete_frozen(config) | {"text_sha256": state.get("text_sha256")}
+        return identity
+
+    values, others = identity(state), identity(other)
+    for key in values.keys() & others.keys():
+        if values[key] != others[key]:
+            raise UserError(
+                f"average: expected checkpoints of one run; got another {key} in {path} than in {other_path}; "
+                "try a smaller --last"
+            )
 
 
 def average_checkpoints(run_dir: str | Path, last: int = 5) -> Path:
@@ -163,7 +183,7 @@ def average_checkpoints(run_dir: str | Path, last: int = 5) -> Path:
         The path of the averaged checkpoint.
 
     Raises:
-        UserError: There are fewer than `last` checkpoints, one is damaged, they are of different models, or another
+        UserError: There are fewer than `last` checkpoints, one is damaged, they are of different runs, or another
             program is writing to the run.
     """
     run = RunFolder(run_dir)
@@ -173,26 +193,26 @@ def average_checkpoints(run_dir: str | Path, last: int = 5) -> Path:
         raise UserError(
             f"average: expected {last} checkpoints in {run.checkpoints}; got {len(available)}; try {attempt}"
         )
-    with run.lock("average"):
+    with run.lock("average") as lock:
         paths = run.steps()[-last:]
         states = [read_state(path) for path in paths]
         for path, state in zip(paths, states, strict=True):
-            for key, value_of in (
-                ("model", model_config),
-                ("tokenizer_digest", lambda state: state["tokenizer_digest"]),
-            ):
-                if value_of(state) != value_of(states[-1]):
-                    raise UserError(
-                        f"average: expected checkpoints of one model; got another {key} in {path} than in "
-                        f"{paths[-1]}; try a smaller --last"
-                    )
+            check_same_run(path, state, paths[-1], states[-1])
         total: dict[str, npx.Array] = {}
         for path, state in zip(paths, states, strict=True):
+            names = set()
             for name, array in read_arrays(path / MODEL, state):
-                total[name] = total[name] + array if name in total else array.astype(npx.float64)
+                names.add(name)
+                summed = total.get(name)
+                if path is not paths[0] and (summed is None or summed.shape != array.shape):
+                    raise damaged_error(path / MODEL, f"the arrays of {paths[0]}; got {name} of shape {array.shape}")
+                total[name] = array.astype(npx.float64) if summed is None else summed + array
                 if path is paths[-1]:
                     total[name] = (total[name] / last).astype(array.dtype)
-        state = {key: states[-1][key] for key in (*IDENTITY, "task") if key in states[-1]}
+            if missing := total.keys() - names:
+                raise damaged_error(path / MODEL, f"the arrays of {paths[0]}; got no {min(missing)}")
+        state = {key: states[-1][key] for key in (*IDENTITY, *RUN_IDENTITY) if key in states[-1]}
+        lock.check()
         write_folder(run.averaged, {MODEL: total}, state | {"averaged_steps": [step_of(path) for path in paths]})
     return run.averaged
 
@@ -313,7 +333,9 @@ def load_with_origin(
     is_empty = config_file.is_file() and not config_file.stat().st_size
     if is_empty or not config_file.exists() and run.metrics_file.exists():
         on_warning(f"{config_file}: missing; using the defaults of [search]")
-    config = RunConfig.load(config_file) if config_file.exists() else RunConfig()
+    config = RunConfig() if is_empty or not config_file.exists() else RunConfig.load(config_file, complete=True)
+    if config_file.exists() and not is_empty and isinstance(original := checkpoint.state.get("config"), dict):
+        config.check_frozen(original, folder / STATE, str(config_file))
     shape = model_config(checkpoint.state)
     check_shapes(shape, checkpoint.model, folder / MODEL)
     model = shape.build(dtype=next(iter(checkpoint.model.values())).dtype)
@@ -337,8 +359,8 @@ def check_shapes(shape: TransformerConfig, weights: Mapping[str, npx.Array], fil
         if got != shapes.get(name, "none"):
             expected = f"{name} of shape {shapes[name]}" if name in shapes else f"no {name}"
             raise damaged_error(file, f"{expected}, as the model in {STATE} has; got {got}")
-    if (dtypes := {str(array.dtype) for array in weights.values()}) not in ({"float32"}, {"float64"}):
-        raise damaged_error(file, f"weights of float32 or float64; got {' and '.join(sorted(dtypes)) or 'none'}")
+    if len(dtypes := {str(array.dtype) for array in weights.values()}) != 1:
+        raise damaged_error(file, f"weights of one dtype; got {' and '.join(sorted(dtypes)) or 'none'}")
 
 
 def check_tokenizer(tokenizer: TextTokenizer, state: Mapping[str, Any], file: Path) -> None:

@@ -63,6 +63,10 @@ KEY_SYNONYMS = {
 }  # fmt: skip
 SYNONYMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "single": "float32", "fp32": "float32",
             "double": "float64", "fp64": "float64"}  # fmt: skip
+# Limits of a TOML text: the parser's time is quadratic in the parts of a dotted key and in the number of tables.
+MAX_BYTES, MAX_LINE = 1 << 16, 4096
+HEADER = "# Configuration of npx-transformer"
+END = "# end of the configuration"  # the last line of a dump, which a truncated file lacks
 
 
 @dataclass(frozen=True)
@@ -90,22 +94,25 @@ class RunConfig:
                 check(table, f, value)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], settings: Iterable[str] = ()) -> "RunConfig":
+    def load(cls, path: str | os.PathLike[str], settings: Iterable[str] = (), complete: bool = False) -> "RunConfig":
         """Load a TOML file.
 
         Args:
             path: The file.
             settings: `table.key=value` strings that override it.
+            complete: Whether the file must be as complete as `dump` wrote it, as in a run folder.
 
         Raises:
-            UserError: The file is missing or invalid; the message names the line or the key.
+            UserError: The file is missing, invalid or truncated; the message names the line or the key.
         """
         if not os.path.exists(path):
             path = str(path) or "''"
             advice = f"a preset ({', '.join(PRESETS)}) or `npx-transformer info base --config > my.toml`"
             raise UserError(f"{path}: expected a configuration file; got no such file; try {advice}")
         with open_for_reading(path, "a configuration file") as file:
-            raw = file.read()
+            raw = file.read(MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
+            raise UserError(f"{path}: expected at most {MAX_BYTES:,} bytes; got more; try a file with fewer comments")
         try:
             text = raw.decode("utf-8").removeprefix("\ufeff")
             tables = read_toml(text)
@@ -119,6 +126,12 @@ class RunConfig:
             reason = re.sub(r"\s*\(at [^()]*\)$", "", str(error))
             advice = 'lines `key = value` below a line `[table]`, with text in "quotes"'
             raise UserError(f"{place}: expected TOML; got '{one_line(reason)}'; try {advice}") from None
+        is_marked = text.startswith(f"{HEADER}, to")  # earlier versions wrote no last line
+        if complete and (tables.keys() < SECTIONS.keys() or is_marked and text.rstrip().split("\n")[-1] != END):
+            raise UserError(
+                f"{path}: expected the complete configuration of a run, with the tables {', '.join(SECTIONS)}"
+                f"{f' and the last line {END!r}' if is_marked else ''}; got a truncated file; try a copy of it"
+            )
         return cls.from_dict(tables, settings, source=str(path))
 
     @classmethod
@@ -173,7 +186,7 @@ class RunConfig:
 
     def dump(self) -> str:
         """Return the complete configuration as TOML with comments. `load` reads it back as an equal configuration."""
-        lines = ["# Configuration of npx-transformer. Paths are relative to the working directory."]
+        lines = [f"{HEADER}, to the last line. Paths are relative to the working directory."]
         comment: dict[str, Any] = {"initial_indent": "# ", "subsequent_indent": "# "}
         for table, section in SECTIONS.items():
             lines += ["", "", f"# {section.__doc__.split(': ', 1)[1]}", f"[{table}]"]
@@ -181,7 +194,7 @@ class RunConfig:
                 value = getattr(getattr(self, table), name)
                 lines += ["", *textwrap.wrap(explain(f), 118, break_on_hyphens=False, **comment)]
                 lines.append(f"# {name} =" if value is None else f"{name} = {to_toml(value)}")
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, "", END]) + "\n"
 
     def resumed(self, model: TransformerConfig) -> "RunConfig":
         """Return the configuration with which a run with this model resumes.
@@ -196,22 +209,27 @@ class RunConfig:
         """Return {`table.key`: value} of the keys that a resumed run must not change."""
         return {f"{table}.{f.name}": value for table, f, value in self.keys() if not f.metadata["may_change"]}
 
-    def check_frozen(self, original: Mapping[str, Any], source: Path) -> None:
+    def check_frozen(self, original: Mapping[str, Any], source: Path, command: str = "resume") -> None:
         """Raise UserError, naming the key, if a frozen key differs from `original`, the `frozen()` of the run.
 
-        A key that is missing in `original` had the meaning of the version that lacked it. `source` is the file of
-        `original`, for the message.
+        `source` is the file of `original` and `command` what needs the keys to be equal, for the message.
         """
-        stored = {name: original[f"model.{name}"] for name in keys_of("model") if f"model.{name}" in original}
-        original = {**original, **{f"model.{name}": value for name, value in earlier_meaning(stored).items()}}
+        original = complete_frozen(original)
         for table, f, value in self.keys():
             name = f"{table}.{f.name}"
-            saved = original.get(name, default_of(table, f))
-            if value != saved and not f.metadata["may_change"]:
+            if not f.metadata["may_change"] and value != (saved := original[name]):
+                attempt = "or a new run with --out" if command == "resume" else "or a checkpoint of this run"
                 raise UserError(
-                    f"resume: {name}: expected {format_value(saved)} as in {source}; got {format_value(value)}; "
-                    f"try {f.name} = {format_value(saved)}, or a new run with --out"
+                    f"{command}: {name}: expected {format_value(saved)} as in {source}; got {format_value(value)}; "
+                    f"try {f.name} = {format_value(saved)}, {attempt}"
                 )
+
+
+def complete_frozen(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `frozen()` of a run with those keys added that its version lacked, in their earlier meaning."""
+    defaults = {f"{table}.{f.name}": default_of(table, f) for table, f, _ in RunConfig().keys()}
+    model = {name: stored[f"model.{name}"] for name in keys_of("model") if f"model.{name}" in stored}
+    return {**defaults, **stored, **{f"model.{name}": value for name, value in earlier_meaning(model).items()}}
 
 
 def keys_of(table: str) -> dict[str, Field[Any]]:
@@ -306,7 +324,9 @@ def parse_setting(setting: str) -> tuple[str, str, Any]:
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """Parse TOML. Raises ValueError if it is invalid."""
+    """Parse TOML. Raises ValueError if it is invalid or too large."""
+    if len(text) > MAX_BYTES or max(map(len, text.split("\n"))) > MAX_LINE:
+        raise ValueError(f"more than {MAX_BYTES:,} bytes, or a line of more than {MAX_LINE:,} characters")
     try:
         return tomllib.loads(text)
     except RecursionError:

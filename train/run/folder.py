@@ -14,18 +14,17 @@ checkpoint (a training may then start over), and a *run* if it has checkpoints. 
 and is never written to.
 """
 
-import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import disk_errors, open_for_reading, remove_all, write_text
+from train.files import disk_errors, open_for_reading, parse_json, remove_all, write_text
 from train.run.config import RunConfig
 from train.run.lock import FolderLock, lock_folder
 from train.run.replace import existing_folder, finish_replacements, original_name
@@ -69,9 +68,13 @@ class RunFolder:
             lines = file.read().decode("utf-8", errors="replace").split("\n")[:-1]
         for line in lines:
             with suppress(ValueError, RecursionError):
-                entry = json.loads(line)
+                entry = parse_json(line)
                 if isinstance(entry, dict) and type(entry.get("step")) is int and isinstance(entry.get("kind"), str):
                     yield line, entry
+
+    def load_config(self, settings: Iterable[str] = ()) -> RunConfig:
+        """Load config.toml, overridden by `settings`. Raises UserError if it is missing, invalid or truncated."""
+        return RunConfig.load(self.config_file, settings, complete=True)
 
     # ---- the state of the folder
 

@@ -14,27 +14,34 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from train.errors import UserError
-from train.files import is_same_file, open_for_reading, try_lock
+from train.files import is_same_file, open_for_reading, open_inside, parse_json, try_lock
 
 # Seconds to wait for the lock of a dead process: a child it forked may still hold the descriptor until it calls exec.
 PATIENCE = 5.0
 
-_held: dict[tuple[int, int], tuple[int, int]] = {}  # folder (device, inode) -> (process id, thread) that holds its lock
+# folder (device, inode) -> (process id, thread) that holds its lock, and the descriptor of the lock
+_held: dict[tuple[int, int], tuple[tuple[int, int], int]] = {}
 
 
 class FolderLock:
     """A run folder that this program has locked."""
 
-    def __init__(self, folder: Path, descriptor: int) -> None:
-        self.folder, self.descriptor = folder, descriptor
+    def __init__(self, folder: Path, descriptor: int, lock_descriptor: int) -> None:
+        self.folder, self.descriptor, self.lock_descriptor = folder, descriptor, lock_descriptor
 
     def check(self) -> None:
-        """Raise UserError if the folder was moved or deleted since it was locked."""
+        """Raise UserError if the folder was moved or deleted, or its lock removed, since it was locked.
+
+        Without the lock file another program may have locked the folder, so this one must not write any more.
+        """
         if not is_same_file(self.descriptor, self.folder):
             raise UserError(
                 f"{self.folder}: expected the run folder of this program; got a moved or deleted one; "
                 "try moving it back, then --resume"
             )
+        if not is_same_file(self.lock_descriptor, lock := self.folder / "lock"):
+            got = "that of another program" if lock.exists() else "a removed one"
+            raise UserError(f"{lock}: expected the lock of this program; got {got}; try --resume when no other runs")
 
 
 @contextmanager
@@ -47,19 +54,19 @@ def lock_folder(folder: Path, program: str) -> Iterator[FolderLock]:
     try:
         status = os.fstat(folder_descriptor)
         key, holder = (status.st_dev, status.st_ino), (os.getpid(), threading.get_ident())
-        if _held.get(key) == holder:
-            yield FolderLock(folder, folder_descriptor)
+        if key in _held and _held[key][0] == holder:
+            yield FolderLock(folder, folder_descriptor, _held[key][1])
             return
         lock, descriptor = folder / "lock", _acquire(folder / "lock")
-        _held[key] = holder
+        _held[key] = holder, descriptor
         try:
             text = {"program": program, "pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%c")}
             with suppress(OSError):  # on a full disk the lock still holds
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, json.dumps(text).encode())
-            yield FolderLock(folder, folder_descriptor)
+            yield FolderLock(folder, folder_descriptor, descriptor)
         finally:
-            del _held[key]
+            _held.pop(key, None)
             if is_same_file(descriptor, lock):
                 with suppress(OSError):
                     os.unlink(lock)
@@ -72,7 +79,7 @@ def _acquire(lock: Path) -> int:
     """Return the descriptor of the locked file."""
     deadline = time.monotonic() + PATIENCE
     while True:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = open_inside(lock, os.O_RDWR)
         try:
             if try_lock(descriptor):
                 if is_same_file(descriptor, lock):
@@ -95,7 +102,7 @@ def _describe_holder(lock: Path) -> tuple[str, bool]:
     """Return who holds a lock, in words, and whether that process is dead."""
     try:
         with open_for_reading(lock) as file:
-            holder = json.loads(file.read(4096))
+            holder = parse_json(file.read(4096).decode())
         words = f"{holder['program']} (process {holder['pid']} on {holder['host']}, since {holder['since']})"
         if holder["host"] == socket.gethostname():
             os.kill(holder["pid"], 0)

@@ -74,7 +74,11 @@ class RunState:
         return state
 
     def add_time(self, seconds: float, network: float = 0.0) -> None:
-        """Count the time of an attempted update, `network` seconds of it spent waiting for the network."""
+        """Count the time of an attempted update, `network` seconds of it spent waiting for the network.
+
+        A clock that was set back gives negative seconds, which count as none.
+        """
+        seconds, network = max(seconds, 0.0), max(network, 0.0)
         self.seconds += seconds
         self.network += network
         self.window_seconds += seconds

@@ -38,6 +38,8 @@ FORMATS = 1, 2  # of state.json that can be read; the last is the one written
 STATE = "state.json"
 IDENTITY = ("step", "model", "tokenizer_digest")  # keys of the state that each .safetensors repeats
 STEP = Range(int, "[0, 1000000000]")
+DTYPES = ("float32", "float64")  # of weights and moments
+MAX_HEADER = 1 << 20  # bytes of a .safetensors header, which names about 7,000 arrays in them
 SCHEMA: Schema = {"format": int, "step": STEP, "model": dict, "tokenizer_digest": str, "files": dict}
 FILE: Schema = {"bytes": Range(int, "[0, 1e18]")}
 REMEDY = "an older checkpoint, or a copy of the file"
@@ -77,6 +79,8 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
         with open_for_reading(file, "a checkpoint's arrays", attempt=REMEDY) as raw:
             if (size := os.fstat(raw.fileno()).st_size) != listed["bytes"]:
                 raise damaged_error(file, f"{listed['bytes']:,} bytes; got {size:,}")
+            if (header := int.from_bytes(raw.read(8), "little")) > MAX_HEADER:
+                raise damaged_error(file, f"a header of at most {MAX_HEADER:,} bytes; got {header:,}")
         if state["format"] == 1 and digest(file) != listed.get("sha256"):
             raise damaged_error(file, "bytes that match their SHA-256; got changed ones")
         with safe_open(file, framework="np") as tensors:
@@ -88,6 +92,8 @@ def read_arrays(file: Path, state: Mapping[str, Any]) -> Iterator[tuple[str, npx
                 raise damaged_error(file, f"the arrays that {STATE} lists; got others")
             for name in names:
                 array = tensors.get_tensor(name)
+                if str(array.dtype) not in DTYPES:
+                    raise damaged_error(file, f"{' or '.join(DTYPES)} in {name}; got {array.dtype}")
                 if state["format"] > 1 and _array_digest(name, array) != listed["tensors"][name]:
                     raise damaged_error(file, f"values of {name} that match their SHA-256; got changed ones")
                 if not np.isfinite(array).all():

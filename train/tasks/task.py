@@ -14,7 +14,7 @@ import npx
 from npx.registry import Registry
 from train.errors import UserError
 from train.tasks.protocols import Batch, BatchSource, Corpus, Evaluation, TextTokenizer
-from train.text.lines import read_lines
+from train.text.lines import decoded_chunks, line_pieces
 from train.text.tokenizer import KINDS, Tokenizer
 
 C = TypeVar("C", bound=Corpus)
@@ -49,7 +49,7 @@ class Task(Generic[C, B]):
                 if not file:
                     raise UserError(f"data.{name}: expected a text file; got an empty name; try {option(name)} FILE")
         for file in (file for files in texts.values() for file in files):
-            with closing(read_lines(file, chunk_lines=1)) as lines:
+            with closing(decoded_chunks(file, line_pieces, 1)) as lines:
                 next(lines)
         return texts
 

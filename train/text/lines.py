@@ -1,15 +1,72 @@
 """Reading UTF-8 text files of any size, one sentence per line, with an error message for every defect."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from itertools import chain, islice, zip_longest
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import chain, count, zip_longest
 from os import PathLike
 from pathlib import Path
+from typing import IO, TypeVar
 
 from train.errors import UserError
 from train.files import open_for_reading
 
+T = TypeVar("T")
 CHUNK_LINES = 8192
-MAX_LINE_BYTES = 1 << 24
+CHUNK_BYTES = 1 << 20  # of a chunk of lines; the tokenizers need up to 400 bytes of memory for each
+MAX_LINE_BYTES = 1 << 20  # of a line, in every reader
+PIECE_BYTES = 1 << 16  # of a piece of a line, where lines may have any length
+_WORDS = re.compile(r".*\S(?= )", re.DOTALL)  # up to the last single space, or the first of a run of spaces
+
+
+def chunks_of(items: Iterable[T], max_items: int, size_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yield the items in lists of at most `max_items`, which end earlier once their sizes reach CHUNK_BYTES."""
+    chunk, size = [], 0
+    for item in items:
+        chunk.append(item)
+        size += size_of(item)
+        if len(chunk) == max_items or size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def limited_lines(file: IO[bytes], name: object) -> Iterator[bytes]:
+    """Yield the lines of a file with their line feeds; raise UserError before reading all of a line that is too long.
+
+    A compressed `file` is decompressed line by line, so a small file that holds a huge line takes no memory either.
+    """
+    for number in count(1):
+        line = file.readline(MAX_LINE_BYTES + 1)
+        if len(line) > MAX_LINE_BYTES:
+            raise long_line_error(name, number, MAX_LINE_BYTES)
+        if not line:
+            return
+        yield line
+
+
+def long_line_error(name: object, number: int, max_bytes: int) -> UserError:
+    """Return the error for line `number` of a text."""
+    return UserError(
+        f"{name}, line {number}: expected at most {max_bytes:,} bytes; got a longer line; try one sentence per line"
+    )
+
+
+def line_pieces(file: IO[bytes], name: object) -> Iterator[bytes]:
+    """Yield the lines of a file with their line feeds, long ones in pieces that join to the line.
+
+    A piece ends before a single space, where no word and no subword of a tokenizer continues. In a line without such a
+    space it ends after any character, except between carriage return and line feed.
+    """
+    rest = b""
+    while block := rest + file.readline(PIECE_BYTES):
+        cut = len(block)
+        if cut >= PIECE_BYTES and not block.endswith(b"\n"):
+            text = block.decode(errors="ignore")  # without an incomplete last character
+            match = _WORDS.match(text)
+            cut = len(match[0].encode() if match else text.removesuffix("\r").encode()) or len(block)
+        yield block[:cut]
+        rest = block[cut:]
 
 
 def read_lines(
@@ -17,51 +74,45 @@ def read_lines(
     *,
     chunk_lines: int = CHUNK_LINES,
     on_bytes: Callable[[bytes], object] | None = None,
-    max_line_bytes: int = MAX_LINE_BYTES,
     allow_pipe: bool = False,
 ) -> Generator[list[str], None, None]:
-    r"""Yield the lines of a UTF-8 text file in lists of `chunk_lines` lines; the last list may be shorter.
+    r"""Yield the lines of a UTF-8 text file in lists of `chunk_lines` lines, fewer if they are long.
 
     Only "\n" ends a line: U+0085 and U+2028 are part of the text. A "\r" before it, a byte order mark at the start and
     a missing last "\n" are accepted. `on_bytes` is called with all bytes in order, for example a hash's `update`.
     A pipe can be read only once and is rejected unless `allow_pipe`.
 
     Raises `UserError` for a missing, unreadable or empty file, a folder, and (with the line number) for invalid UTF-8
-    and a line of more than `max_line_bytes` bytes.
+    and a line of more than MAX_LINE_BYTES bytes.
     """
+    for chunk in decoded_chunks(path, limited_lines, chunk_lines, on_bytes, allow_pipe):
+        yield [line.removesuffix("\n").removesuffix("\r") for line in chunk]
+
+
+def decoded_chunks(
+    path: str | PathLike[str],
+    divide: Callable[[IO[bytes], object], Iterator[bytes]],
+    chunk_lines: int = CHUNK_LINES,
+    on_bytes: Callable[[bytes], object] | None = None,
+    allow_pipe: bool = False,
+) -> Generator[list[str], None, None]:
+    """Do the work of `read_lines` for lines, or pieces of lines, as `divide` yields them; line ends are kept."""
     path = Path(path)
     with open_for_reading(path, "a text file", allow_pipe) as file:
-        first = 1  # number of the chunk's first line, from 1
-        while raw := list(islice(iter(lambda: file.readline(max_line_bytes + 1), b""), chunk_lines)):
+        is_first, number = True, 1  # number of the line in which the next chunk begins
+        for raw in chunks_of(divide(file, path), chunk_lines, len):
             block = b"".join(raw)
-            if len(block) > max_line_bytes:
-                for number, line in enumerate(raw, first):
-                    if len(line) > max_line_bytes:
-                        raise UserError(
-                            f"{path}, line {number}: expected at most {max_line_bytes:,} bytes; got a longer line; "
-                            "try one sentence per line"
-                        )
             if on_bytes is not None:
                 on_bytes(block)
             try:
-                text = block.decode("utf-8")
-            except UnicodeDecodeError as error:
-                number = first + block.count(b"\n", 0, error.start)
-                column = error.start - block.rfind(b"\n", 0, error.start)
-                raise UserError(
-                    f"{path}, line {number}: expected UTF-8 text; got 0x{block[error.start]:02x} as byte {column} of "
-                    f"the line; try converting the file (iconv -t UTF-8) or removing the line on both sides"
-                ) from None
-            lines = text.split("\n")
-            if lines[-1] == "":
-                lines.pop()
-            if first == 1:
+                lines = [line.decode("utf-8") for line in raw]
+            except UnicodeDecodeError:
+                raise _encoding_error(path, number, block) from None
+            if is_first:
                 lines[0] = lines[0].removeprefix("\ufeff")
-            if "\r" in text:
-                lines = [line.removesuffix("\r") for line in lines]
             yield lines
-            first += len(raw)
-        if first == 1:
+            is_first, number = False, number + block.count(b"\n")
+        if is_first:
             raise UserError(f"{path}: expected at least one line of text; got an empty file; try another file")
 
 
@@ -72,6 +123,20 @@ def count_lines(path: str | PathLike[str]) -> int:
         while block := file.read(1 << 20):
             count, last = count + block.count(b"\n"), block[-1:]
     return count + (last != b"\n")
+
+
+def _encoding_error(path: Path, first: int, block: bytes) -> UserError:
+    """Return the error for invalid UTF-8 in a block that begins in line `first`."""
+    try:
+        block.decode("utf-8")
+    except UnicodeDecodeError as error:
+        number = first + block.count(b"\n", 0, error.start)
+        column = error.start - block.rfind(b"\n", 0, error.start)
+        return UserError(
+            f"{path}, line {number}: expected UTF-8 text; got 0x{block[error.start]:02x} as byte {column} of "
+            f"the line; try converting the file (iconv -t UTF-8) or removing the line on both sides"
+        )
+    raise AssertionError("a line is invalid and all lines together are not")
 
 
 def read_all_lines(path: str | PathLike[str], allow_pipe: bool = False) -> list[str]:
@@ -104,12 +169,16 @@ def read_parallel(
     Raises `UserError` like `read_lines`, and at the end if the files have different numbers of lines.
     """
     sides = [
-        read_lines(path, chunk_lines=chunk_lines, on_bytes=callback) for path, callback in zip_longest(paths, on_bytes)
+        chain.from_iterable(read_lines(path, chunk_lines=chunk_lines, on_bytes=callback))
+        for path, callback in zip_longest(paths, on_bytes)
     ]
     n_read = 0
-    for chunks in zip_longest(*sides, fillvalue=[]):
-        if len(set(map(len, chunks))) > 1:
-            counts = [n_read + len(lines) + sum(map(len, side)) for lines, side in zip(chunks, sides, strict=True)]
+    for rows in chunks_of(zip_longest(*sides), chunk_lines, lambda row: sum(len(line or "") for line in row)):
+        if None in rows[-1]:
+            counts = [
+                n_read + sum(line is not None for line in lines) + sum(1 for _ in side)
+                for lines, side in zip(zip(*rows, strict=True), sides, strict=True)
+            ]
             raise unequal_lines_error(paths, counts)
-        n_read += len(chunks[0])
-        yield chunks
+        n_read += len(rows)
+        yield tuple(map(list, zip(*rows, strict=True)))

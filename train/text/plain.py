@@ -6,7 +6,6 @@ how the text is divided into chunks.
 """
 
 import hashlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -20,7 +19,7 @@ from tokenizers import Regex, decoders, pre_tokenizers
 from train.errors import UserError
 from train.text.batches import shuffled
 from train.text.corpus import IntArray
-from train.text.lines import read_lines
+from train.text.lines import decoded_chunks, line_pieces
 from train.text.prepared import read_prepared, token_dtype, write_prepared
 from train.text.tokenizer import (
     DEFAULT_IDS,
@@ -72,9 +71,13 @@ class PlainTokenizer(Tokenizer):
 
 
 def read_plain(path: str | PathLike[str], on_bytes: Callable[[bytes], object] | None = None) -> Iterator[list[str]]:
-    """Yield chunks of the lines of a text file, each with its line feed (see `read_lines`)."""
-    for chunk in read_lines(path, on_bytes=on_bytes, max_line_bytes=sys.maxsize - 1):  # the text may be one line
-        yield [line + "\n" for line in chunk]
+    """Yield chunks of the lines of a text file, each with its line feed; a long line comes in pieces."""
+    last: list[str] = []
+    for chunk in decoded_chunks(path, line_pieces, on_bytes=on_bytes):
+        if last:
+            yield last
+        last = [line[:-2] + "\n" if line.endswith("\r\n") else line for line in chunk]
+    yield [*last[:-1], last[-1].removesuffix("\n").removesuffix("\r") + "\n"]
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ class PlainText:
                 for lines in read_plain(path, on_bytes=sha256.update):
                     ids = np.fromiter(chain.from_iterable(tokenizer.encode_batch(lines)), dtype)
                     files[0].write(ids.tobytes())
-                    n_tokens, n_lines = n_tokens + len(ids), n_lines + len(lines)
+                    n_tokens, n_lines = n_tokens + len(ids), n_lines + sum(line.endswith("\n") for line in lines)
                     on_progress(n_lines)
                 return identity | {
                     "sources": {"text": str(path)}, "dtype": dtype.name, "tokens": n_tokens, "lines": n_lines,

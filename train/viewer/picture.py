@@ -82,7 +82,7 @@ def write(figure: Any, path: Path, title: str, alt: str, source: str) -> Path:
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # scripts that the font lacks
         drawn = io.BytesIO()
         figure.savefig(drawn, format=path.suffix[1:], dpi=DPI, metadata=about)
-    with atomic_write(path) as file:
+    with atomic_write(path, write_through=True) as file:
         file.write(xml_safe(drawn.getvalue().decode()).encode() if svg else drawn.getvalue())
     write_text(text := alt_text_path(path), f"{title}\n\n{alt}\n\n{SOURCE_LINE.decode()}{source}.\n")
     return text

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from train.tasks.parsing.trees import Tree, clean, read_trees, split_words, writ
 from train.tasks.task import task
 from train.text.batches import Batch
 from train.text.corpus import Corpus, prepare_pairs
+from train.text.lines import chunks_of
 
 CHUNK = 1024  # trees encoded together
 
@@ -68,7 +68,7 @@ class Parsing(Pairs):
 
         def encode(on_bytes: Callable[[bytes], object]) -> Iterator[tuple[list[list[int]], ...]]:
             trees = read_clean_trees(path, on_bytes)
-            while chunk := list(islice(trees, CHUNK)):
+            for chunk in chunks_of(trees, CHUNK, lambda tree: sum(map(len, tree.words()))):
                 yield encode_pairs(chunk, tokenizer)
 
         return prepare_pairs({"trees": path}, encode, tokenizer, *args)

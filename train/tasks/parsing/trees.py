@@ -12,9 +12,10 @@ from os import PathLike
 from typing import NamedTuple
 
 from train.errors import UserError
-from train.text.lines import read_lines
+from train.text.lines import MAX_LINE_BYTES, read_lines
 
 TOP = "TOP"  # root of every clean tree; EVALB's parameters ignore it
+MAX_WORD = 1000  # characters of a word or label
 TRACE = "-NONE-"
 UNTAGGED = "XX"
 TOPS = ("", TOP, "ROOT", "S1")  # labels of roots in treebanks
@@ -100,13 +101,19 @@ class _Reader:
     def __init__(self, path: str) -> None:
         self.path = path
         self.open: list[tuple[int, Tree, list[str]]] = []  # line, constituent, its word if it is a leaf
+        self.size = 0  # characters of the lines of the open tree
 
     def read_line(self, number: int, text: str) -> Iterator[Tree | Leaf]:
         """Yield the trees that end on a line; a top-level leaf is accepted too."""
         if not self.open and text.lstrip().startswith(COMMENTS):
             return
+        self.size = len(text) + (self.size if self.open else 0)
+        if self.size > MAX_LINE_BYTES:
+            raise self.error(number, f"a tree of at most {MAX_LINE_BYTES:,} characters", "a longer one")
         for token in _TOKENS.finditer(text):
             label, close, word = token.groups()
+            if len(token[0]) > MAX_WORD:
+                raise self.error(number, f"words and labels of at most {MAX_WORD:,} characters", f"{len(token[0]):,}")
             if label is not None:
                 if self.open and self.open[-1][2]:
                     raise self.error(number, f"')' after the word {self.open[-1][2][0]!r}", f"'({label}'")

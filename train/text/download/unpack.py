@@ -8,14 +8,30 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from train.errors import UserError, one_line
+from train.files import open_for_reading
 from train.text.download.catalog import Pair
+from train.text.lines import limited_lines
 
 SEGMENT = re.compile(r"<seg.*?>(.*)</seg>.*?")
 DAMAGE_ERRORS = (tarfile.TarError, zlib.error, EOFError, OSError)  # raised when reading a damaged file
+MAX_ENTRIES, MAX_ATTRIBUTES = 10_000, 1 << 20  # of an archive; bytes of the attributes of an entry
+ATTRIBUTE_TYPES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE,
+                   tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)  # fmt: skip
 TEXT_TAG = re.compile(r"</?(title|description)>")
+
+
+class Entry(tarfile.TarInfo):
+    """A header of an archive. tarfile would read names, attributes and maps of holes of any size into memory."""
+
+    @classmethod
+    def frombuf(cls, *args: Any) -> Any:
+        entry = super().frombuf(*args)
+        if entry.type in ATTRIBUTE_TYPES and entry.size > MAX_ATTRIBUTES or entry.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError(f"a header of type {entry.type!r} with {entry.size:,} bytes")
+        return entry
 
 
 def segments(lines: Iterator[str]) -> Iterator[str]:
@@ -60,12 +76,15 @@ def read_pairs(pair: Pair, folder: Path) -> Iterator[tuple[str, str]]:
 def open_member(archive: Path | None, member: str) -> Iterator[IO[bytes]]:
     """Open a member of a tar archive, or a file if there is no archive; decompress it if its name ends in .gz."""
     if archive is None:
-        with open(member, "rb") as file:
+        with open_for_reading(member, "a text file") as file:
             yield gunzip(file, member)
         return
     try:
-        with tarfile.open(archive, "r|*") as tar:
-            for entry in tar:
+        # Only gzip: 10 KB of bzip2 can decompress to gigabytes in one step.
+        with tarfile.open(archive, "r|" if archive.suffix == ".tar" else "r|gz", tarinfo=Entry) as tar:
+            for n_entries, entry in enumerate(tar):
+                if n_entries == MAX_ENTRIES:
+                    raise tarfile.ReadError(f"more than {MAX_ENTRIES:,} entries")
                 if entry.isfile() and entry.name.removeprefix("./") == member:
                     yield gunzip(cast(IO[bytes], tar.extractfile(entry)), member)
                     return
@@ -90,7 +109,7 @@ def decode_lines(file: IO[bytes], name: str, attempt: str) -> Iterator[str]:
     Raises UserError for invalid UTF-8, with the line number, and for a damaged file, with `attempt` as the remedy.
     """
     try:
-        for number, raw in enumerate(file, 1):
+        for number, raw in enumerate(limited_lines(file, name), 1):
             try:
                 line = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
             except UnicodeDecodeError as error:

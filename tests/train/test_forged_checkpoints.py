@@ -1,0 +1,72 @@
+"""Checkpoints whose checksums are right and whose arrays no training wrote."""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.helpers.trainings import run, text, uninterrupted  # noqa: F401, fixtures
+from train import average_checkpoints
+from train.cli import main
+from train.run import storage
+from train.run.checkpoint import MODEL, OPTIMIZER, load_checkpoint
+from train.run.folder import RunFolder
+from train.run.storage import MAX_HEADER, DamagedCheckpoint
+
+NAME = "decoder.0.attention.query_key_value.weight"  # (D, 3 D)
+
+
+def forge(folder, change):
+    """Change the weights of a checkpoint and write them with right checksums."""
+    checkpoint = load_checkpoint(folder)
+    state = {key: value for key, value in checkpoint.state.items() if key not in ("files", "sha256_of_this")}
+    change(weights := dict(checkpoint.model))
+    storage.write_folder(folder, {MODEL: weights, OPTIMIZER: checkpoint.optimizer}, state)
+
+
+def transpose(weights):
+    weights[NAME] = np.ascontiguousarray(weights[NAME].T)
+
+
+def overflow(weights):
+    weights.update({name: np.where(np.arange(w.size) % 2, 3e38, -3e38).astype("f").reshape(w.shape)
+                    for name, w in weights.items()})  # fmt: skip
+
+
+def add_empty_arrays(weights):
+    weights.update({f"empty.{n}": np.zeros(0, np.float32) for n in range(MAX_HEADER // 64)})
+
+
+def cast(dtype):
+    return lambda weights: weights.update({name: w.astype(dtype) for name, w in weights.items()})
+
+
+FORGERIES = {
+    "transposed": (transpose, f"the arrays of .*step-9; got {NAME} of shape", f"{NAME} of shape .8, 24.* got .24, 8."),
+    "missing": (lambda weights: weights.pop(NAME), f"the arrays of .*; got no {NAME}", f"{NAME} of shape .*; got no"),
+    "extra": (lambda weights: weights.update(w=np.ones(1, "f")), "got w of shape", "expected no w"),
+    "empty": (add_empty_arrays, "a header of at most 1,048,576 bytes; got", "a header of at most"),
+    "int32": (cast(np.int32), "expected float32 or float64 in .*; got int32", "got int32"),
+    "float16": (cast(np.float16), "expected float32 or float64 in .*; got float16", "got float16"),
+    "overflowing": (overflow, None, "expected finite logits; got NaN or infinity"),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_forged_checkpoint_gives_one_line(uninterrupted, tmp_path, forgery, capfd):
+    out = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    change, when_averaged, when_loaded = FORGERIES[forgery]
+    forge(RunFolder(out).steps()[-1], change)
+    (tmp_path / "input").write_text("one two\n")
+    if when_averaged:
+        with pytest.raises(DamagedCheckpoint, match=when_averaged):
+            average_checkpoints(out, 2)
+    else:
+        average_checkpoints(out, 2)
+        shutil.rmtree(out / "checkpoints/averaged")
+    assert main(["translate", "--model", str(out / "checkpoints/step-12"), "--input", str(tmp_path / "input")]) == 2
+    captured = capfd.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert re.search(when_loaded, captured.err)
