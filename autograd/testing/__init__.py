@@ -9,6 +9,7 @@ Modules import only from modules above them in this list:
     reproduction.py     the line of Python that repeats a failing check
     variants.py         inputs derived from the given ones
     numerical.py        numerical derivatives with an error bound
+    conventions.py      points at which several gradients are defensible
     diagnosis.py        the text of a report on a wrong gradient
     gradcheck.py        analytic gradients against numerical derivatives
     rules.py            the other rules; modes.py: of layers with modes; precision.py: of float64 and float32

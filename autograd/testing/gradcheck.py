@@ -16,6 +16,7 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
+from autograd.testing.conventions import Moves, Neighborhood
 from autograd.testing.diagnosis import comparison, likely_cause, side_by_side
 from autograd.testing.expected import Expected
 from autograd.testing.numerical import EPS, LEVELS, RTOL, STEP, Scale, Verdict, judge, noise, on_a_stair
@@ -29,8 +30,6 @@ MAX_ENTRIES = 1500  # up to this many entries, each is perturbed separately
 SAMPLED_ENTRIES = 12  # entries to perturb separately if there are more
 DIRECTIONS = 3  # random directions through all arrays, in addition to sampled entries
 MAX_CONFIRMED = 3  # wrong entries to confirm in full; the rest get a quick estimate for the printed table
-
-Moves = dict[int, Array]  # a direction: by the position of an array, how far each entry moves
 
 
 def gradcheck(
@@ -216,33 +215,29 @@ class GradientCheck:
                 npx.copyto(most, npx.maximum(most, npx.where(is_small, off, 0)))
         return rounding
 
-    def is_excused(self, moves: Moves, verdict: Verdict) -> bool:
-        """Return whether a gradient that looks wrong at this point is right at nearby points.
+    @cached_property
+    def neighborhood(self) -> Neighborhood:
+        """The function next to this point."""
+        return Neighborhood(self.problem, self.arrays, self.sizes, self.c)
 
-        Where entries tie, the gradient for either way of breaking the tie is accepted (a sort returns that of one
-        permutation), although moving a single entry shows another derivative. In a composition, each operation chooses
-        its value at its own kink: relu(x) - relu(-x) / 10 has the slopes 1/10 and 1 at 0, but the gradient 0. No single
-        operation can correct that. An operation with one vjp, or a composition with a derivative there, is not excused.
+    def convention(self, moves: Moves, analytic: float, verdict: Verdict) -> str:
+        """Return why a gradient that differs from the numerical derivative is defensible; "" where it is wrong.
+
+        In a composition, each operation chooses its value at its own kink: relu(x) - relu(-x) / 10 has the slopes 1/10
+        and 1 at 0, but the gradient 0. No single operation can correct that. An operation with one vjp, or a
+        composition with a derivative there, has no such excuse.
         """
-        distance = 1e-4 / max(a.size for a in self.arrays)
-        if any(broken.along(moves, distance / 4)[1].kind in ("right", "kink") for broken in self.tie_breaks):
-            return True
+        if not npx.isfinite(analytic):
+            return ""
+        if reason := self.neighborhood.convention(moves, analytic):
+            return reason
         if not (self.is_composed and verdict.is_kink):
-            return False
+            return ""
         for t in (-0.011, 0.013):
             neighbor = self.neighbor(moves, t)
             if not neighbor or neighbor.along(moves)[1].kind not in ("right", "kink"):
-                return False
-        return True
-
-    @cached_property
-    def tie_breaks(self) -> list["GradientCheck"]:
-        """Checks at points with the ties broken in ascending and in descending order, if their gradients equal the
-        given one's.
-        """
-        ranks = [npx.host.arange(1.0, a.size + 1).reshape(a.shape) / max(1, a.size) for a in self.arrays]
-        neighbors = [self.neighbor({i: sign * rank for i, rank in enumerate(ranks)}, 1e-4) for sign in (1.0, -1.0)]
-        return [n for n in neighbors if n and all(map(nearly_equal, self.gradients, n.gradients))]
+                return ""
+        return "each operation of a composition chooses its value at its own kink"
 
     def neighbor(self, moves: Moves, t: float, sizes: dict[int, Array] | None = None) -> "GradientCheck | None":
         """Return the check at a nearby point; None where the function is undefined."""
@@ -267,7 +262,7 @@ class GradientCheck:
             for position in positions:
                 index, analytic, verdict = self.check_entry(i, position)
                 numerical[index] = verdict.numerical
-                if verdict.kind == "kink":
+                if verdict.kind in ("kink", "convention"):
                     tied.add(float(a[index]))
                 elif verdict.kind == "wrong":
                     off = abs(analytic - verdict.numerical)
@@ -284,21 +279,19 @@ class GradientCheck:
         size = abs(float(self.arrays[i][index]))  # an entry of 0 moves in units of the array's largest
         move[index] = size / self.sizes[i] if 1e-12 < size / self.sizes[i] < npx.inf else 1
         quick = self.n_wrong >= MAX_CONFIRMED
-        _, verdict = self.along({i: move}, levels=2 if quick else LEVELS)
+        along, verdict = self.along({i: move}, levels=2 if quick else LEVELS)
         if verdict.kind == "wrong":
-            # Moving one of several tied entries may show another one's derivative; `check_tied` moves them together.
-            is_tied = verdict.is_kink and (self.arrays[i] == self.arrays[i][index]).sum() > 1
-            is_finite = npx.isfinite(self.gradients[i][index])
-            if is_finite and (is_tied or (not quick and self.is_excused({i: move}, verdict))):
-                verdict = verdict._replace(kind="kink")
-            else:
-                self.n_wrong += 1
+            reason = "" if quick else self.convention({i: move}, along, verdict)
+            verdict = verdict._replace(kind="convention" if reason else "wrong", reason=reason)
+            self.n_wrong += not reason
         numerical, bound, low, high = (x / (self.sizes[i] * float(move[index])) for x in verdict[1:5])
         verdict = Verdict(verdict.kind, numerical, bound, low, high, verdict.reason)
         entry = f"{self.problem.labels[i]} {index}"
         if verdict.kind == "kink":
             jump = verdict.high - verdict.low
             self.report.kinks.append(f"{entry}: kink; left and right derivatives differ by {jump:.3g}")
+        elif verdict.kind == "convention":
+            self.report.conventions.append(f"{entry}: {verdict.reason}")
         elif verdict.kind == "inconclusive":
             self.report.inconclusive.append(f"{entry}: {verdict.reason}")
         return index, float(self.gradients[i][index]), verdict
@@ -307,7 +300,7 @@ class GradientCheck:
         """Compare along the direction that moves all entries equal to `value`, of all inputs, together."""
         moves = {i: (a == value).astype("float64") / self.sizes[i] for i, a in enumerate(self.arrays)}
         analytic, verdict = self.along(moves)
-        if verdict.kind == "wrong" and not self.is_excused(moves, verdict):
+        if verdict.kind == "wrong" and not self.convention(moves, analytic, verdict):
             text = f"wrong gradient of tied entries; all entries equal to {value!r} were moved together:"
             raise self.failure("tie", "\n".join([text, *comparison(analytic, verdict)]))
 
@@ -321,7 +314,7 @@ class GradientCheck:
             may_have_kink = verdict.is_kink or self.is_composed  # parts of a composition may hide their kinks
             inputs = self.arrays[: len(self.problem.floats)]
             has_ties = may_have_kink and any(npx.unique(a).size < a.size for a in inputs)
-            if verdict.kind == "wrong" and not has_ties and not self.is_excused(moves, verdict):
+            if verdict.kind == "wrong" and not has_ties and not self.convention(moves, analytic, verdict):
                 self.find_entry(moves)
                 text = f"wrong gradient along random direction {k} through all inputs:"
                 raise self.failure("gradient", "\n".join([text, *comparison(analytic, verdict)]))
@@ -379,11 +372,6 @@ class GradientCheck:
         entries = [(index, float(g[index]), verdict.numerical) for _, index, verdict in wrong]
         cause = likely_cause(a.shape, entries) if rule == "gradient" else ""
         return self.failure(rule, "\n".join(lines), cause)
-
-
-def nearly_equal(a: Array, b: Array) -> bool:
-    """Return whether two gradients agree to two digits."""
-    return bool((abs(a - b) <= 1e-2 * abs(a).max(initial=0.0)).all())
 
 
 def check_gradients(

@@ -103,20 +103,30 @@ def noise(outputs: Outputs, here: Array, dtype: str) -> Array:
 
     The steps are some thousand units in the last place. An output that is rounded to fewer digits in between (1 + tiny)
     is a staircase: over short steps it changes less than over longer ones, and the long steps measure its error.
+    Where differences across this point exceed the rounding of the output itself, there may be a kink at it, which
+    differences on either side of it do not cross.
     """
 
-    def fourth_difference(units: float) -> tuple[Array, Array]:
-        a, b, c, d = (outputs(k * units * EPS[dtype]) for k in (-2, -1, 1, 2))
-        difference = abs(a + d - 4 * (b + c) + 6 * here) / 8
-        return npx.where(npx.isfinite(difference), difference, 0), (c - b) / units
+    def fourth_difference(units: float, first: int = -2) -> Array:
+        points = [here if k == 0 else outputs(k * units * EPS[dtype]) for k in range(first, first + 5)]
+        a, b, middle, c, d = points
+        difference = abs(a + d - 4 * (b + c) + 6 * middle) / 8
+        if first == -2:
+            rates.append((c - b) / units)
+        return npx.where(npx.isfinite(difference), difference, 0)
 
-    (short, short_rate), (medium, _), (long, long_rate) = map(fourth_difference, (1e3, 3.1e3, 5e8))
+    rates: list[Array] = []
+    short, medium, long = map(fourth_difference, (1e3, 3.1e3, 5e8))
+    short_rate, _, long_rate = rates
     long_rate = npx.where(npx.isfinite(long_rate) & npx.isfinite(short_rate), long_rate, 0)
     is_staircase = (abs(short_rate) < 0.5 * abs(long_rate)) & (abs(long_rate) * 1e3 > 8 * EPS[dtype] * abs(here))
-    error = npx.maximum(short, medium)
+    error, rounding = npx.maximum(short, medium), 2 * EPS[dtype] * abs(here)
+    if (error > 4 * rounding).any():
+        sides = [fourth_difference(units, first) for units in (1e3, 3.1e3) for first in (-4, 0)]
+        error = npx.minimum(error, npx.host.max(sides, axis=0))
     if dtype == "float64":
         error = npx.maximum(error, npx.where(is_staircase, long, 0))
-    return error + 2 * EPS[dtype] * abs(here)
+    return error + rounding
 
 
 def richardson(outputs: Outputs, scale: Scale, h: float, changed: Array) -> Derivatives:

@@ -104,13 +104,13 @@ RULES = {
 class GradientError(AssertionError):
     """An analytic gradient differs from the numerical derivative. `rule`: a key of `RULES`."""
 
-    rule = ""
+    rule, level = "", "wrong"
 
 
 class CheckError(AssertionError):
     """A rule other than those about the value of the gradient is broken. `rule`: a key of `RULES`."""
 
-    rule = ""
+    rule, level = "", "wrong"
 
 
 class NonFiniteError(ValueError):
@@ -132,6 +132,8 @@ class Report:
     compared: the number of analytic derivatives compared with numerical ones.
     worst: the largest relative difference among them.
     kinks: the entries at which the left and right derivatives differ, so that any value between them is accepted.
+    conventions: the entries at which the gradient differs from the derivative of moving this entry alone, but several
+        values are defensible, each with the reason.
     inconclusive: the entries at which no step size gave an accurate numerical derivative, each with the reason.
     notes: random numbers and buffers that were held fixed, and Tensors whose gradients were not compared.
     variants: the number of derived inputs at which gradients were compared.
@@ -141,7 +143,27 @@ class Report:
     compared: int = 0
     worst: float = 0.0
     kinks: list[str] = field(default_factory=list)
+    conventions: list[str] = field(default_factory=list)
     inconclusive: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     variants: int = 0
     saved_bytes: int = 0
+
+    @property
+    def level(self) -> str:
+        """`convention` if the gradient takes one of several defensible values somewhere, else `right`.
+
+        The level of a GradientError or CheckError is `wrong`.
+        """
+        return "convention" if self.kinks or self.conventions else "right"
+
+    def __str__(self) -> str:
+        """Return a summary in a few lines; entries of one kind are counted, with one of them as an example."""
+        lines = [
+            f"{self.level}: {self.compared} derivatives compared, at {self.variants} derived inputs; "
+            f"largest relative difference {self.worst:.2g}"
+        ]
+        for name in ("kinks", "conventions", "inconclusive"):
+            if entries := getattr(self, name):
+                lines.append(f"{name}: {len(entries)}, such as {entries[0]}")
+        return "\n".join([*lines, *self.notes])

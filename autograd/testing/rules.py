@@ -13,7 +13,7 @@ from autograd import operations
 from autograd.engine import Tensor, no_grad
 from autograd.saved import captured, owner
 from autograd.testing.expected import Expected, close
-from autograd.testing.problem import is_array, is_float, leaf_gradient
+from autograd.testing.problem import Problem, is_array, is_float, leaf_gradient
 from autograd.testing.report import REJECTIONS, CheckError
 from npx import Array
 
@@ -144,6 +144,20 @@ def keeps_dtype(expected: Expected, dtype: str | None) -> None:
     if expected.y.dtype.name != wanted:
         text = f"expected an output of dtype {wanted}, like the inputs; got {expected.y.dtype}"
         raise expected.problem.failure("dtype", f"{text}; try dtype={expected.y.dtype.name!r} if it is intended")
+
+
+def rejects_parameters(problem: Problem) -> bool:
+    """Return whether a gradient of the parameters, whose shapes are never a guess, has the wrong shape or dtype."""
+    first = len(problem.floats)
+    try:
+        output, _ = problem.run(require=range(first, first + len(problem.parameters)))
+        if output.requires_grad:
+            output.backward(npx.ones_like(output.data))
+    except RuntimeError:  # from the engine, which validates gradients
+        return True
+    except REJECTIONS:
+        pass
+    return False
 
 
 # State

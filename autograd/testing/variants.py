@@ -257,6 +257,20 @@ def resized_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
             yield "a square", square
 
 
+def guessed_shapes(problem: Problem, other: Problem) -> str:
+    """Return which arrays of a derived problem may have unsuitable shapes: "", "inputs" or "all".
+
+    An argument may share its length with a changed axis of the first one by coincidence. A function of matrices may
+    happen to accept an array with another number of axes.
+    """
+    x, changed = problem.values[problem.floats[0]], other.values[problem.floats[0]]
+    if x.ndim != changed.ndim:
+        return "all"
+    lengths = {n for n, m in zip(x.shape, changed.shape, strict=True) if n != m}
+    arrays = [y for i, y in enumerate(problem.values) if is_array(y) and i != problem.floats[0]]
+    return "inputs" if any(y.shape != x.shape and lengths & {*y.shape} for y in arrays) else ""
+
+
 def with_changed_rows(problem: Problem, n: int, change: Callable[[Array], Array]) -> Problem:
     """Return the problem with every argument of n rows changed."""
     return with_values(

@@ -1,0 +1,113 @@
+"""Points at which several gradients are defensible, and how they differ from errors.
+
+The gradient of a maximum of equal entries may belong to either of them, and the derivative of one entry alone says
+little: moving one of seven zeros leaves their median unchanged. But near such a point the function is smooth, with
+gradients that jump from one neighbor to the next. A gradient between those of the neighbors is a convention (an element
+of Clarke's generalized gradient); outside of their range it is wrong. Where the function itself jumps, it has no
+gradient at all.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import npx
+from autograd.testing.problem import Problem
+from autograd.testing.report import REJECTIONS, GradientError
+from npx import Array
+
+MAX_NEIGHBORS = 36  # so that each of up to 36 tied entries takes every rank
+DISTANCE = 1e-6  # of the farthest neighbor, relative to the largest magnitude of each array
+JUMPS = 1e-3, 1e-5, 1e-7  # distances at which a jump of the function has to remain
+WIDE = 1e-2  # a range of derivatives above this fraction of them is a jump, not curvature
+
+Moves = dict[int, Array]  # a direction: by the position of an array, how far each entry moves
+
+
+class Neighborhood:
+    """The function next to a point at which its gradient may not be unique.
+
+    problem, arrays, sizes: the function, the point, and the unit of a distance in each array. c: the incoming gradient.
+    """
+
+    def __init__(self, problem: Problem, arrays: Sequence[Array], sizes: Sequence[float], c: Array) -> None:
+        self.problem, self.arrays, self.sizes, self.c = problem, arrays, sizes, c
+
+    def convention(self, moves: Moves, analytic: float) -> str:
+        """Return why an analytic derivative along a direction is defensible; "" where it is not."""
+        slopes = [slope for slope in self.slopes(moves) if npx.isfinite(slope)]
+        low, high = min(slopes, default=0.0), max(slopes, default=0.0)
+        size = max(abs(analytic), abs(low), abs(high))
+        is_inside = bool(slopes) and low - 1e-3 * size <= analytic <= high + 1e-3 * size
+        if is_inside and (high - low > WIDE * size or self.confirms(moves, analytic)):
+            return f"neighboring points have derivatives from {low:.3g} to {high:.3g}; got {analytic:.3g}"
+        return "the function is discontinuous here" if self.has_jump(moves) else ""
+
+    def confirms(self, moves: Moves, analytic: float) -> bool:
+        """Return whether the numerical derivatives at two neighboring points equal `analytic`."""
+        step = DISTANCE / (8 * max(a.size for a in self.arrays))
+        for k in (0, 1):
+            ahead, behind = (self.values(moves, t, self.neighbor(k)) for t in (step, -step))
+            numerical = float(npx.sum(self.c.reshape(-1) * (ahead - behind))) / (2 * step)
+            if not abs(numerical - analytic) <= 1e-3 * abs(analytic):
+                return False
+        return True
+
+    def slopes(self, moves: Moves) -> list[float]:
+        """Return the analytic derivatives along a direction at the neighboring points."""
+        return [
+            sum(self.sizes[i] * float(npx.sum(gradients[i] * move)) for i, move in moves.items())
+            for gradients in self.gradients
+        ]
+
+    @cached_property
+    def gradients(self) -> list[list[Array]]:
+        """The gradients at points in which no entries tie and none is 0, with the entries in varying order."""
+        number = min(MAX_NEIGHBORS, max(2, *(a.size for a in self.arrays)))
+        result = []
+        for k in range(number):
+            try:
+                output, leaves = self.problem.run([npx.from_host(a) for a in self.neighbor(k)])
+                result.append(self.problem.gradients(output, leaves, self.c))
+            except (GradientError, *REJECTIONS):  # outside the domain
+                continue
+        return result
+
+    def neighbor(self, k: int) -> list[Array]:
+        """Return the k-th point near this one: each entry moves by its rank, and the ranks rotate with k."""
+        arrays = []
+        for i, (a, size) in enumerate(zip(self.arrays, self.sizes, strict=True)):
+            turn = k * max(1, a.size // MAX_NEIGHBORS) * (i + 1)
+            rank = (npx.host.arange(a.size) + turn) % max(1, a.size) - (a.size - 1) / 2
+            rank += 0.25 if (k >> i) % 2 else -0.25  # never 0
+            arrays.append(a + (DISTANCE * size / max(1, a.size) * rank.reshape(a.shape)).astype(a.dtype))
+        return arrays
+
+    def has_jump(self, moves: Moves) -> bool:
+        """Return whether an output that depends on the moved entries, if any does, jumps at this point."""
+        here = self.values({}, 0.0)
+        depends = (self.values(moves, -JUMPS[0]) != here) | (self.values(moves, JUMPS[0]) != here)
+        depends |= not depends.any()
+        for sign in (1.0, -1.0):
+            ranks = self.neighbor(1 if sign > 0 else 0)
+            away = {
+                i: sign * (b - a) / (DISTANCE * size)
+                for i, (a, b, size) in enumerate(zip(self.arrays, ranks, self.sizes, strict=True))
+            }
+            for direction in (moves, away):
+                jumps = [abs(self.values(direction, sign * t) - here) for t in JUMPS]
+                remains = (jumps[2] > 0.5 * jumps[0]) & (jumps[1] > 0.5 * jumps[0]) & (jumps[2] > 0)
+                if (remains & depends & npx.isfinite(jumps[2])).any():
+                    return True
+        return False
+
+    def values(self, moves: Moves, t: float, start: Sequence[Array] | None = None) -> Array:
+        """Return the output at a distance along a direction, from `start` or this point; NaN where it is undefined."""
+        arrays = list(start or self.arrays)
+        for i, move in moves.items():
+            arrays[i] = arrays[i] + (t * self.sizes[i] * move).astype(arrays[i].dtype)
+        undefined = npx.host.full(self.c.size, npx.nan, "float64")
+        try:
+            y = self.problem.value(list(map(npx.from_host, arrays))).reshape(-1)
+        except REJECTIONS:
+            return undefined
+        return y if y.size == self.c.size else undefined
