@@ -335,7 +335,7 @@ def load_with_origin(
         on_warning(f"{config_file}: missing; using the defaults of [search]")
     config = RunConfig() if is_empty or not config_file.exists() else RunConfig.load(config_file, complete=True)
     if config_file.exists() and not is_empty and isinstance(original := checkpoint.state.get("config"), dict):
-        config.check_frozen(original, folder / STATE, str(config_file))
+        config.resumed(model_config(checkpoint.state)).check_frozen(original, folder / STATE, str(config_file))
     shape = model_config(checkpoint.state)
     check_shapes(shape, checkpoint.model, folder / MODEL)
     model = shape.build(dtype=next(iter(checkpoint.model.values())).dtype)
