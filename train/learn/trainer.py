@@ -77,7 +77,8 @@ class Trainer:
         self.deadline, self.debug = deadline, debug
         self.world = npx.distributed.world()
         self.signals = Signals(single_process=self.world.size == 1)
-        self.report = (SilentReport if self.world.rank else RunReport)(folder, t.max_steps, progress)
+        report = SilentReport if self.world.rank else RunReport
+        self.report = report(folder, t.max_steps, progress, t.csv, t.tensorboard)
         notes = RankNotes()  # the log lines of a rank other than 0
         self.sync = UpdateSync(self.world, self.signals, notes, self.report)
         self.schedule = Schedule(t, model.config.d_model)

@@ -21,6 +21,7 @@ from train.run.checkpoint import check_same_config
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.run.keys import METRICS
+from train.run.metric_files import check_tensorboard
 from train.run.state import Summary
 from train.tasks import TASKS, Task
 from train.tasks.protocols import Corpus, TextTokenizer
@@ -73,6 +74,8 @@ def train(
     texts = task.texts(config.data)
     kind = config.data.tokenizer
     check_selection(config, task, texts)
+    if t.tensorboard and world.rank == 0:
+        check_tensorboard()
     existing = None if kind in task.tokenizers else task.load_tokenizer(kind)
 
     with ExitStack() as stack:

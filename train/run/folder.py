@@ -8,6 +8,7 @@
                    /best/         after the best validation by train.best_metric
                    /best-N/       after the validations of steps N among the train.keep_best best ones
        /metrics.jsonl, log.txt   see run/report.py
+       /metrics.csv, tensorboard/  copies of metrics.jsonl, see run/metric_files.py
        /lock                     while a program writes, see run/lock.py
 
 A folder is *new* if it is missing or empty, *unfinished* if it holds only what a run writes before its first
@@ -32,7 +33,8 @@ from train.run.lock import FolderLock, lock_folder
 from train.run.replace import existing_folder, finish_replacements, original_name
 from train.tasks.protocols import TextTokenizer
 
-CONTENTS = {"config.toml", "tokenizer.json", "data", "checkpoints", "metrics.jsonl", "log.txt"}
+METRIC_FILES = {"metrics.jsonl", "metrics.csv", "tensorboard"}
+CONTENTS = {"config.toml", "tokenizer.json", "data", "checkpoints", "log.txt", *METRIC_FILES}
 
 
 class RunFolder:
@@ -42,6 +44,7 @@ class RunFolder:
         self.path = Path(path)
         self.config_file, self.tokenizer_file = self.path / "config.toml", self.path / "tokenizer.json"
         self.metrics_file, self.log_file = self.path / "metrics.jsonl", self.path / "log.txt"
+        self.csv_file, self.tensorboard = self.path / "metrics.csv", self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
         self.averaged, self.best = self.checkpoints / "averaged", self.checkpoints / "best"
 

@@ -225,6 +225,10 @@ class TrainSection:
         may_change=True,
     )
     log_every: int = key(50, "Updates between lines of metrics.jsonl and log.txt.", within=COUNT, may_change=True)
+    csv: bool = key(False, "Also write the metrics to metrics.csv.", may_change=True)
+    tensorboard: bool = key(
+        False, "Also write the metrics as TensorBoard event files (extra tensorboard).", may_change=True
+    )
 
 
 @dataclass(frozen=True)
