@@ -12,6 +12,7 @@ NUMPY_FOR_CUPY = "numpy>=2.1.2"  # below that CuPy has no bfloat16
 RUFF = "ruff==0.17.*"
 DRAW = ["matplotlib>=3.8,<4"]
 PAGE = ["starlette>=0.46,<2", "uvicorn>=0.34,<1"]
+TENSORBOARD = ["tensorboardX>=2.6,<3"]
 DEMO = [*DRAW, "num2words>=0.5.13,<0.6"]
 TEST = [BFLOAT16, "hypothesis>=6.120,<7", "pytest>=8,<10", "pytest-xdist>=3.6,<4"]  # what the suites run with
 DOCS = [
@@ -60,10 +61,11 @@ setup(
         "docs": DOCS,
         "draw": DRAW,
         "page": PAGE,
+        "tensorboard": TENSORBOARD,
         "browser": ["axe-playwright-python>=0.1.4,<1", "playwright>=1.50,<2"],  # the tests of the page
         "test": TEST,
         "fuzz": [*TEST, "atheris>=3,<4; sys_platform == 'linux'"],
-        "dev": DEMO + PAGE + DEV,
+        "dev": DEMO + PAGE + TENSORBOARD + DEV,
     },
     entry_points={"console_scripts": ["npx-transformer = train.cli:main"]},
     classifiers=[

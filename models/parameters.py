@@ -132,6 +132,12 @@ class FlatParameters:
         for span, data_span, g in local if self._local_spans else ((s, s, g) for s, g in self.gradient_chunks()):
             yield self.data[data_span], g, None if self.low_precision is None else self.low_precision[span]
 
+    def round_weights(self) -> None:
+        """Set the low-precision weights that this process updates to the rounded weights."""
+        if self.low_precision is not None:
+            for span, data_span in self._local_spans or [(slice(None), slice(None))]:
+                self.low_precision[span] = self.data[data_span]
+
     def check(self) -> None:
         """Raise ValueError if the module's parameters are no longer those in the buffer."""
         current = [p for p in self.module.parameters() if p.requires_grad]

@@ -60,23 +60,23 @@ def run(folder, out, resume=False, debug="", **changes):
     return train(config(folder, **changes), out, resume=resume, progress=False, debug=debug)
 
 
-def metrics(out):
-    """Return the entries of metrics.jsonl without those that depend on the clock."""
-    lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in CLOCKS} for line in lines]
-
-
-def outcome(out, *stops):
-    """Return the results of a run, to compare two: the bytes of weights and moments, state, metrics.
+def metrics(out, *stops):
+    """Return the entries of metrics.jsonl without those that depend on the clock.
 
     The final validations of earlier stops, at the steps `stops`, are left out.
     """
+    lines = map(json.loads, (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    entries = (entry for entry in lines if not (entry["kind"] == "valid" and entry["step"] in stops))
+    return [{k: v for k, v in entry.items() if k not in CLOCKS} for entry in entries]
+
+
+def outcome(out, *stops):
+    """Return the results of a run, to compare two: the bytes of weights and moments, state, metrics."""
     last = load_checkpoint(RunFolder(out).steps()[-1])
     arrays = {name: array.tobytes() for name, array in (last.model | last.optimizer).items()}
     state = {k: v for k, v in last.state.items() if k not in ("run", "files", "sha256_of_this")}
     state |= {k: v for k, v in last.state["run"].items() if k not in CLOCKS}
-    entries = [e for e in metrics(out) if not (e["kind"] == "valid" and e["step"] in stops)]
-    return arrays, state, entries
+    return arrays, state, metrics(out, *stops)
 
 
 def rewrite(path, change):

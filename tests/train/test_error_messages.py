@@ -1,5 +1,6 @@
 """Error messages: every user error is one line that names its cause and what to try."""
 
+import re
 import shutil
 from xml.etree import ElementTree
 

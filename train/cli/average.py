@@ -2,6 +2,8 @@
 
 from typing import Annotated
 
+import typer
+
 from train.cli.app import RunPath, app
 from train.cli.options import number_option
 
@@ -10,8 +12,11 @@ from train.cli.options import number_option
 def average(
     run: RunPath,
     last: Annotated[int, number_option(int, "[1, 10000]", help="Number of newest checkpoints to average.")] = 5,
+    best: Annotated[
+        bool, typer.Option("--best", help="Average the best checkpoints, which train.keep_best keeps, instead.")
+    ] = False,
 ) -> None:
-    """Average the weights of the last checkpoints; `translate` uses the average from then on."""
+    """Average the weights of the last or best checkpoints; `translate` uses the average from then on."""
     from train.run.checkpoint import average_checkpoints
 
-    print(average_checkpoints(run, last))
+    print(average_checkpoints(run, last, best))

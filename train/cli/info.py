@@ -104,6 +104,8 @@ def describe(shape: Any, config: Any) -> Iterator[str]:
     mib = n * precision.weight_dtype.itemsize / 2**20
     parts = f"parameters {mib:,.0f}, gradients {mib:,.0f}, Adam {2 * mib:,.0f}"
     parts += f", {t.precision} copy {n * 2 / 2**20:,.0f}" if precision.is_mixed else ""
+    parts += f", moving average {mib:,.0f}" if t.ema_decay else ""
+    total = n * precision.parameter_bytes / 2**20 + (mib if t.ema_decay else 0)
     sizes = f"N {shape.n_layers}, d_model {shape.d_model}, d_ff {shape.d_ff}, heads {shape.n_heads}, "
     sizes += f"d_k {shape.key_size}, d_v {shape.value_size}, dropout {shape.dropout}"
     paper_size = f"   (the paper: {paper['params_millions']:g} million)" if paper else ""
@@ -114,7 +116,7 @@ def describe(shape: Any, config: Any) -> Iterator[str]:
     yield f"operations   {update / tokens / len(sides):.3g} FLOP per training token"
     yield f"update       {update:.3g} FLOP for {' and '.join(f'{tokens:,} {side}' for side in sides)} tokens"
     yield f"training     {update * t.max_steps:.2g} FLOP in {t.max_steps:,} updates{paper_cost}"
-    yield f"memory       {n * precision.parameter_bytes / 2**20:,.0f} MiB: {parts}"
+    yield f"memory       {total:,.0f} MiB: {parts}"
     if paper:
         yield (f"quality      the paper on newstest2013 English-German: perplexity {paper['ppl']:.2f},"
                f" BLEU {paper['bleu']:.1f}")  # fmt: skip
@@ -151,8 +153,9 @@ def describe_run(run: Any, config: Any) -> Iterator[str]:
 
     task = TASKS[config.data.task]
     steps = [path.name.removeprefix("step-") for path in run.steps()]
-    averaged = ", averaged" if run.averaged.is_dir() else ""
-    yield f"checkpoints  steps {', '.join(steps) or 'none'}{averaged}"
+    others = [run.averaged, run.best, *run.best_steps()]
+    names = "".join(f", {path.name}" for path in others if path.is_dir())
+    yield f"checkpoints  steps {', '.join(steps) or 'none'}{names}"
     if run.tokenizer_file.is_file():
         tokenizer = task.load_tokenizer(run.tokenizer_file)
         yield f"tokenizer    {tokenizer.vocab_size:,} tokens, digest {tokenizer.digest[:12]}"
@@ -162,7 +165,9 @@ def describe_run(run: Any, config: Any) -> Iterator[str]:
         yield f"trained      {progress['step']:,} updates, {progress['tokens']:,} tokens, {loss}, {speed}"
     if not (curve := [entry for entry in entries if has_metrics(entry, "valid", "loss", "perplexity")]):
         return
-    best = min(curve, key=lambda entry: entry["loss"])
+    metric = config.train.best_metric or task.selection_metric or "loss"
+    ranked = [entry for entry in curve if has_metrics(entry, "valid", metric)]
+    best = min(ranked, key=lambda entry: entry[metric] * (1 if metric == "loss" else -1), default=None)
     yield "validation     step     loss  perplexity" + "".join(f"{name:>7}" for name in task.scores.values())
     for entry in curve:
         scores = "".join(

@@ -17,7 +17,8 @@ from train.learn.optimizer import LossScale
 from train.learn.update import Update
 from train.run import checkpoint as store
 from train.run.config import RunConfig
-from train.run.folder import RunFolder
+from train.run.folder import RunFolder, step_of
+from train.run.replace import remove_folder
 from train.run.report import RunReport
 from train.run.state import COUNT, RunState
 from train.tasks.protocols import Corpus, TextTokenizer
@@ -65,6 +66,7 @@ class Checkpointer:
                     self.folder.prepare(self.config, self.tokenizer)
                     if not state.best_step:  # the best weights are those of an earlier run in this folder
                         shutil.rmtree(self.folder.best, ignore_errors=True)
+                    self._prune_best(state)
                     store.prune(self.folder, self.config.train.keep_last)  # a kill may have come just before pruning
             yield
 
@@ -105,16 +107,26 @@ class Checkpointer:
             self.retry_time = time.monotonic() + RETRY
             self.report.write_line(f"{error.problem}; training continues; the next attempt is in {RETRY} s")
 
-    def save_best(self, state: RunState) -> None:
-        """Write checkpoints/best, the weights of the best validation. A failed write is only reported."""
+    def save_best(self, state: RunState, *folders: Path) -> None:
+        """Write the weights of a validation to `folders`, checkpoints/best or best-N. A failed write is only reported.
+
+        Folders best-N that are no longer in the ranking are removed.
+        """
         weights = self.update.weights()
         try:
             with self.world.rank_zero_first():
                 if self.world.rank == 0:
                     self.lock.check()
-                    store.save_weights(self.folder.best, self._identity(state), weights)
+                    for folder in folders:
+                        store.save_weights(folder, self._identity(state), weights)
+                    self._prune_best(state)
         except WriteError as error:
             self.report.write_line(f"{error.problem}; training continues; the best weights are not saved")
+
+    def _prune_best(self, state: RunState) -> None:
+        for path in self.folder.best_steps():
+            if str(step_of(path)) not in state.ranking:
+                remove_folder(path)
 
     def _identity(self, state: RunState) -> dict[str, Any]:
         """Return the keys of state.json that identify the weights."""
@@ -193,7 +205,8 @@ class Checkpointer:
         self.update.load_optimizer_state({**checkpoint.optimizer, "step": content["adam_steps"]})
         if "loss_scale" in content:
             self.update.scale.load_state_dict(content["loss_scale"])
-        self.update.load_weights(checkpoint.model)
+        trained = checkpoint.optimizer["weights"] if self.update.average is not None else None
+        self.update.load_weights(checkpoint.model, trained)
         return state
 
 

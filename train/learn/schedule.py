@@ -56,10 +56,10 @@ class Schedule:
 
     def warning(self) -> str:
         """Return a warning if training ends before warmup does, or ""."""
-        if self.warmup_steps < self.max_steps:
+        if self.warmup_steps <= self.max_steps:
             return ""
         return (
-            f"warning: train.warmup_steps = {self.warmup_steps:,} is not less than train.max_steps = "
+            f"warning: train.warmup_steps = {self.warmup_steps:,} is more than train.max_steps = "
             f"{self.max_steps:,}: the learning rate rises to {self(self.max_steps):.3g}, not to its peak "
             f"{self.peak:.3g}, and never decays; try train.warmup_steps={max(1, self.max_steps // 10)}"
         )

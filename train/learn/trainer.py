@@ -77,7 +77,8 @@ class Trainer:
         self.deadline, self.debug = deadline, debug
         self.world = npx.distributed.world()
         self.signals = Signals(single_process=self.world.size == 1)
-        self.report = (SilentReport if self.world.rank else RunReport)(folder, t.max_steps, progress)
+        report = SilentReport if self.world.rank else RunReport
+        self.report = report(folder, t.max_steps, progress, t.csv, t.tensorboard)
         notes = RankNotes()  # the log lines of a rank other than 0
         self.sync = UpdateSync(self.world, self.signals, notes, self.report)
         self.schedule = Schedule(t, model.config.d_model)
@@ -224,16 +225,29 @@ class Trainer:
         """
         if result := self._measure():
             self.report.log_validation(self.state, result, self.task.scores)
-            score = result.get(self.task.selection_metric)
-            if self.state.add_validation(result["loss"], score) and score is not None:
-                self.checkpoints.save_best(self.state)
+            self._select(result)
+
+    def _select(self, result: Mapping[str, float]) -> None:
+        """Record a validation for early stopping, and save the weights if it is one of the best."""
+        s, t, folder = self.state, self.config.train, self.checkpoints.folder
+        metric = t.best_metric or self.task.selection_metric
+        value = result.get(metric)
+        is_best = s.add_validation(result["loss"], value if metric != "loss" else None)
+        if value is None:  # no metric, or one that this validation has not measured
+            return
+        is_ranked = t.keep_best > 1 and s.rank(value, metric == "loss", t.keep_best)
+        if is_best or is_ranked:
+            self.checkpoints.save_best(s, *[folder.best] * is_best, *[folder.best_step(s.step)] * is_ranked)
 
     def _measure(self) -> dict[str, float] | None:
         """Return the result of a validation, or None after a signal. Raises UserError for a non-finite loss."""
         assert self.validation is not None
-        result = self.validation.measure(self.signals)
-        if result is not None and not math.isfinite(result["loss"]):
-            origin = nonfinite_origin(*self.validation.locate_nonfinite(bool(self.debug)))
+        origin = ""
+        with self.update.averaged_weights():
+            result = self.validation.measure(self.signals)
+            if result is not None and not math.isfinite(result["loss"]):
+                origin = nonfinite_origin(*self.validation.locate_nonfinite(bool(self.debug)))
+        if result is not None and origin:
             raise self._nonfinite_error(self.state.step, "validation loss", result["loss"], origin)
         return result
 

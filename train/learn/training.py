@@ -21,6 +21,8 @@ from train.progress import Display
 from train.run.checkpoint import resumed_config
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
+from train.run.keys import METRICS
+from train.run.metric_files import check_tensorboard
 from train.run.state import Summary
 from train.tasks import TASKS, Task
 from train.tasks.protocols import Corpus, TextTokenizer
@@ -72,6 +74,9 @@ def train(
     check_model(config, task)
     texts = task.texts(config.data)
     kind = config.data.tokenizer
+    check_selection(config, task, texts)
+    if t.tensorboard and world.rank == 0:
+        check_tensorboard()
     has_own = resume and run.tokenizer_file.exists()
     existing = None if kind in task.tokenizers or has_own else task.load_tokenizer(kind)
 
@@ -90,7 +95,8 @@ def train(
         if tokenizer.n_outputs < tokenizer.vocab_size:
             special["n_outputs"] = tokenizer.n_outputs
         shape = config.transformer_config(tokenizer.vocab_size, **special)
-        check_memory(shape.n_parameters(), precision.parameter_bytes)
+        average_bytes = precision.weight_dtype.itemsize if t.ema_decay else 0
+        check_memory(shape.n_parameters(), precision.parameter_bytes + average_bytes)
         model = shape.build(t.seed, precision.weight_dtype)
         if t.init and not (resume and run.steps()):
             display.write(initialize(model, t.init, t.init_only, tokenizer))
@@ -160,6 +166,24 @@ def check_memory(parameters: int, bytes_per_parameter: int) -> None:
             f"model: expected weights, gradients and moments that fit in this machine's {total:,.0f} GiB; got "
             f"{parameters:,} parameters, which take {gib:,.0f} GiB; try a smaller model.d_model, d_ff or n_layers"
         )
+
+
+def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
+    """Raise UserError if train.best_metric is not measured by the validations of this run."""
+    metric = config.train.best_metric or task.selection_metric
+    metrics = [name for name in METRICS if name in ("loss", *task.scores)]
+    if config.train.keep_best > 1 and not metric:
+        got = f"keep_best = {config.train.keep_best} without a metric"
+        raise UserError(f"train.best_metric: expected {' or '.join(metrics)}; got {got}; try best_metric = loss")
+    if config.train.best_metric is None:
+        return
+    if metric not in metrics:
+        expected = f"{' or '.join(metrics)} for the task {task.name}"
+        raise UserError(f"train.best_metric: expected {expected}; got {metric}; try {metrics[-1]}")
+    if "valid" not in texts:
+        raise UserError(f"train.best_metric: expected a validation text for {metric}; it is missing; try --valid-src F")
+    if metric != "loss" and not config.train.validate_bleu:
+        raise UserError(f"train.validate_bleu: expected true, to measure {metric}; got false; try best_metric = loss")
 
 
 def check_model(config: RunConfig, task: Task) -> None:

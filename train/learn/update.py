@@ -19,6 +19,7 @@ from train.errors import UserError
 from train.learn.anomaly import NO_OPERATION, first_anomaly, ignore_nonfinite_warnings
 from train.learn.graphs import Graphs
 from train.learn.initial import freeze
+from train.learn.moving_average import MovingAverage
 from train.learn.optimizer import Adam, LossScale, clip_factor
 from train.learn.parallel.plan import WorkShare, full_share
 from train.learn.parallel.reducer import gradients_of
@@ -61,6 +62,7 @@ class Update:
         wire_dtype = None if t.reduce_dtype == "float32" else npx.precision_named(t.reduce_dtype).compute_dtype
         self.gradients = gradients_of(self.flat, self.world, t.shard, wire_dtype)
         self.adam = Adam(self.flat, t.beta1, t.beta2, t.adam_eps, t.weight_decay, t.adam_eps_inside)
+        self.average = MovingAverage(self.flat, self.gradients, t.ema_decay) if t.ema_decay else None
         self.scale = LossScale(dynamic=precision.needs_loss_scaling)
         self.graphs = Graphs(model, t, report.write_line) if t.graphs and npx.device() == "cuda" else None
         self.dropout_calls: int | None = None  # the number of random keys that each micro-batch uses
@@ -133,26 +135,51 @@ class Update:
         return len(keys)
 
     def optimizer_state(self) -> dict[str, Any]:
-        """Return Adam's state for the whole buffer, on the host of rank 0. All ranks must call it."""
+        """Return Adam's state for the whole buffer, on the host of rank 0. All ranks must call it.
+
+        With a moving average, which `weights` returns, the state includes the weights themselves.
+        """
         state = self.adam.state_dict()
-        return state | {name: self.gradients.gather_full(state[name]) for name in ("m", "v")}
+        state |= {name: self.gradients.gather_full(state[name]) for name in ("m", "v")}
+        return state if self.average is None else state | {"weights": self._gather_weights()}
 
     def weights(self) -> dict[str, npx.Array]:
-        """Return the weights by name, on the host of rank 0. All ranks must call it."""
-        flat = self.flat
-        full = None if flat.data.size == flat.size else self.gradients.gather_full(npx.to_host(flat.data))
-        if self.world.rank:
-            return {}
-        if full is None:
-            return dict(self.model.state_dict())
-        spans = flat.spans
+        """Return the weights, or their moving average, by name, on the host of rank 0. All ranks must call it."""
+        with self.averaged_weights():
+            if self.flat.data.size == self.flat.size:
+                return {} if self.world.rank else dict(self.model.state_dict())
+            full = self._gather_weights()
+            return {} if self.world.rank else self._by_name(full)
+
+    def averaged_weights(self) -> AbstractContextManager[None]:
+        """Return a context in which the weights are their moving average, if there is one."""
+        return nullcontext() if self.average is None else self.average.applied()
+
+    def _gather_weights(self) -> npx.Array:
+        """Return the weights of the whole flat buffer, on the host of rank 0."""
+        values = npx.to_host(self.flat.data)
+        return values if values.size == self.flat.size else self.gradients.gather_full(values)
+
+    def _by_name(self, full: npx.Array) -> dict[str, npx.Array]:
+        """Return all weights by name, on the host, those of the flat buffer from `full`."""
+        spans = self.flat.spans
         return {
             name: full[spans[name]].reshape(p.shape) if name in spans else npx.to_host(p.weights)
-            for name, p in flat.module.named_parameters()
+            for name, p in self.flat.module.named_parameters()
         }
 
-    def load_weights(self, state: Mapping[str, npx.Array]) -> None:
-        """Restore what `weights` returned. Raises ValueError for another model's weights, before changing anything."""
+    def load_weights(self, state: Mapping[str, npx.Array], trained: npx.Array | None = None) -> None:
+        """Restore what `weights` returned and, with a moving average, "weights" of `optimizer_state` as `trained`.
+
+        Raises ValueError for another model's weights, before changing anything.
+        """
+        self._set_weights(state)
+        if self.average is not None:
+            self.average.values[...] = self.flat.data
+            if trained is not None:
+                self._set_weights({**state, **self._by_name(trained)})
+
+    def _set_weights(self, state: Mapping[str, npx.Array]) -> None:
         self.model.load_state_dict(state)
         if self.flat.data.size < self.flat.size:
             full = npx.host.concatenate([state[name].reshape(-1) for name in self.flat.spans])
@@ -210,6 +237,8 @@ class Update:
         """Update the weights with the computed gradient, whose L2 norm is `norm`."""
         self.adam.step(lr, clip_factor(norm, self.settings.clip_norm) / self.scale.value)
         self.gradients.all_gather_weights()
+        if self.average is not None:
+            self.average.update(self.adam.steps)
         self.scale.record_update()
 
     def describe_out_of_memory(self, batches: Sequence[Batch], step: int) -> str:

@@ -169,8 +169,8 @@ def check_same_run(path: Path, state: Mapping[str, Any], other_path: Path, other
             )
 
 
-def average_checkpoints(run_dir: str | Path, last: int = 5) -> Path:
-    """Write the mean weights of the newest checkpoints to checkpoints/averaged (section 6.1).
+def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) -> Path:
+    """Write the mean weights of the newest or best checkpoints to checkpoints/averaged (section 6.1).
 
     The sums are in float64; the mean has the dtype of the checkpoints. Memory holds the sums and one array of one
     checkpoint.
@@ -178,6 +178,7 @@ def average_checkpoints(run_dir: str | Path, last: int = 5) -> Path:
     Args:
         run_dir: The run folder.
         last: How many of the newest checkpoints to average.
+        best: Average the best checkpoints that train.keep_best has kept, instead of the newest.
 
     Returns:
         The path of the averaged checkpoint.
@@ -187,14 +188,17 @@ def average_checkpoints(run_dir: str | Path, last: int = 5) -> Path:
             program is writing to the run.
     """
     run = RunFolder(run_dir)
-    available = run.steps()
+    folders = run.best_steps if best else run.steps
+    available = folders()
+    last = max(2, len(available)) if best else last
     if last < 1 or len(available) < last:
         attempt = f"--last {len(available)}" if available else "a run folder whose training has written checkpoints"
+        attempt = "a run that was trained with train.best_metric and train.keep_best=5" if best else attempt
         raise UserError(
             f"average: expected {last} checkpoints in {run.checkpoints}; got {len(available)}; try {attempt}"
         )
     with run.lock("average") as lock:
-        paths = run.steps()[-last:]
+        paths = folders()[-last:]
         states = [read_state(path) for path in paths]
         for path, state in zip(paths, states, strict=True):
             check_same_run(path, state, paths[-1], states[-1])
@@ -212,8 +216,9 @@ def average_checkpoints(run_dir: str | Path, last: int = 5) -> Path:
             if missing := total.keys() - names:
                 raise damaged_error(path / MODEL, f"the arrays of {paths[0]}; got no {min(missing)}")
         state = {key: states[-1][key] for key in (*IDENTITY, *RUN_IDENTITY) if key in states[-1]}
+        state |= {"averaged_steps": [step_of(path) for path in paths], "averaged_best": best}
         lock.check()
-        write_folder(run.averaged, {MODEL: total}, state | {"averaged_steps": [step_of(path) for path in paths]})
+        write_folder(run.averaged, {MODEL: total}, state)
     return run.averaged
 
 
@@ -322,7 +327,8 @@ def load_with_origin(
     else:
         checkpoint = load_checkpoint(folder, optimizer=False)
     averaged = checkpoint.state.get("averaged_steps")
-    if folder != Path(path) and isinstance(averaged, list) and steps and step_of(steps[-1]) not in averaged:
+    is_old = isinstance(averaged, list) and steps and step_of(steps[-1]) not in averaged
+    if folder != Path(path) and is_old and not checkpoint.state.get("averaged_best"):
         on_warning(f"{folder} is older than {steps[-1].name}; try npx-transformer average again")
     tokenizer_file, config_file = run_files(folder)
     model_task = task_of(checkpoint.state)

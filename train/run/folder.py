@@ -5,8 +5,10 @@
        /data/PART/               the text as token arrays, PART "train" or "valid"
        /checkpoints/step-N/      see run/checkpoint.py
                    /averaged/
-                   /best/         after the validation with the highest score, for tasks with a selection metric
+                   /best/         after the best validation by train.best_metric
+                   /best-N/       after the validations of steps N among the train.keep_best best ones
        /metrics.jsonl, log.txt   see run/report.py
+       /metrics.csv, tensorboard/  copies of metrics.jsonl, see run/metric_files.py
        /lock                     while a program writes, see run/lock.py
 
 A folder is *new* if it is missing or empty, *unfinished* if it holds only what a run writes before its first
@@ -30,7 +32,8 @@ from train.run.lock import FolderLock, lock_folder
 from train.run.replace import existing_folder, finish_replacements, original_name
 from train.tasks.protocols import TextTokenizer
 
-CONTENTS = {"config.toml", "tokenizer.json", "data", "checkpoints", "metrics.jsonl", "log.txt"}
+METRIC_FILES = {"metrics.jsonl", "metrics.csv", "tensorboard"}
+CONTENTS = {"config.toml", "tokenizer.json", "data", "checkpoints", "log.txt", *METRIC_FILES}
 
 
 class RunFolder:
@@ -40,6 +43,7 @@ class RunFolder:
         self.path = Path(path)
         self.config_file, self.tokenizer_file = self.path / "config.toml", self.path / "tokenizer.json"
         self.metrics_file, self.log_file = self.path / "metrics.jsonl", self.path / "log.txt"
+        self.csv_file, self.tensorboard = self.path / "metrics.csv", self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
         self.averaged, self.best = self.checkpoints / "averaged", self.checkpoints / "best"
 
@@ -57,6 +61,15 @@ class RunFolder:
         named = {original_name(path) for path in candidates if path.is_dir()}
         folders = [self.checkpoints / name for name in named if re.fullmatch(r"step-[0-9]{1,18}", name)]
         return [existing_folder(path) for path in sorted(folders, key=step_of)]
+
+    def best_steps(self) -> list[Path]:
+        """Return the existing checkpoint folders best-N in ascending order."""
+        named = (path for path in self.checkpoints.glob("best-*") if re.fullmatch(r"best-[0-9]{1,18}", path.name))
+        return sorted(named, key=step_of)
+
+    def best_step(self, step: int) -> Path:
+        """Return the folder of one of the best checkpoints, after `step` updates."""
+        return self.checkpoints / f"best-{step}"
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the entries of metrics.jsonl."""
@@ -174,5 +187,5 @@ def _is_partial(name: str) -> bool:
 
 
 def step_of(path: Path) -> int:
-    """Return N of a checkpoint folder step-N."""
-    return int(original_name(path).removeprefix("step-"))
+    """Return N of a checkpoint folder step-N or best-N."""
+    return int(original_name(path).rpartition("-")[2])

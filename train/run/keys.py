@@ -110,6 +110,7 @@ def data_section() -> Any:
 DataSection = data_section()
 
 
+METRICS = ("loss", *(name for task in TASKS.values() for name in task.scores if name not in task.lower_is_better))
 SCHEDULES = ("noam", "inverse_sqrt", "linear", "cosine", "constant")  # see train/learn/schedule.py
 
 
@@ -165,6 +166,12 @@ class TrainSection:
     weight_decay: float = key(
         0.0, "Decoupled weight decay (AdamW); 0 disables it, as in the paper.", within="[0, 1000]"
     )
+    ema_decay: float = key(
+        0.0,
+        "Decay of the exponential moving average of the weights, which validations, checkpoints and commands then use;"
+        " it takes the memory of one more copy of the weights. 0 disables it; 0.999 is a common value.",
+        within=FRACTION,
+    )
     clip_norm: float = key(
         0.0,
         "Clip the global gradient L2 norm to this value; 0 disables clipping, as in the paper.",
@@ -211,9 +218,24 @@ class TrainSection:
         may_change=True,
     )
     keep_last: int = key(5, "Number of checkpoints to keep; `average` averages them.", within=COUNT, may_change=True)
+    best_metric: str | None = key(
+        None,
+        "Metric that selects checkpoints/best, which is then loaded for use, and that patience watches: the lowest loss"
+        " or the highest score.",
+        choices=METRICS,
+        unset="F1 for parsing; otherwise patience watches the loss and no best checkpoint is kept",
+    )
+    keep_best: int = key(
+        1,
+        "Number of best checkpoints to keep. From 2 on, checkpoints/best-N keeps the weights after step N, and"
+        " `average --best` averages them.",
+        within="[1, 1000]",
+        may_change=True,
+    )
     patience: int = key(
         0,
-        "Stop after this many validations without a lower loss (for parsing: a higher F1); 0 disables early stopping.",
+        "Stop after this many validations in a row that are not better than the best one by best_metric; 0 disables"
+        " early stopping.",
         within="[0, 1e6]",
         may_change=True,
     )
@@ -238,6 +260,10 @@ class TrainSection:
         may_change=True,
     )
     log_every: int = key(50, "Updates between lines of metrics.jsonl and log.txt.", within=COUNT, may_change=True)
+    csv: bool = key(False, "Also write the metrics to metrics.csv.", may_change=True)
+    tensorboard: bool = key(
+        False, "Also write the metrics as TensorBoard event files (extra tensorboard).", may_change=True
+    )
 
 
 @dataclass(frozen=True)

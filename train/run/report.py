@@ -1,17 +1,17 @@
 """The output of a training run: metrics.jsonl for programs, log.txt for people, progress on standard error."""
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from train.files import WriteError, disk_errors, open_for_appending, write_text
+from train.files import disk_errors, write_text
 from train.progress import Display, format_duration
 from train.run.folder import RunFolder
+from train.run.metric_files import Copy, LineFile, csv_copy, tensorboard_copy
 from train.run.state import RunState
 
 
@@ -30,11 +30,17 @@ class RunReport:
         run: The run folder.
         max_steps: The last step, for the remaining time.
         progress: Whether to show anything besides the files.
+        csv: Whether to write metrics.csv too.
+        tensorboard: Whether to write tensorboard/ too.
     """
 
-    def __init__(self, run: RunFolder, max_steps: int, progress: bool = True) -> None:
+    def __init__(
+        self, run: RunFolder, max_steps: int, progress: bool = True, csv: bool = False, tensorboard: bool = False
+    ) -> None:
         self.run, self.max_steps, self.progress = run, max_steps, progress
+        self.csv, self.tensorboard = csv, tensorboard
         self.display = Display(progress)
+        self._copies: list[Copy] = []
 
     @contextmanager
     def open_files(self, state: RunState, validates: bool = False) -> Iterator[None]:
@@ -48,13 +54,22 @@ class RunReport:
             LineFile(self.run.log_file) as self._log,
             self.display,
             self.display.work("step", total=self.max_steps, done=state.step) as self._steps,
+            ExitStack() as stack,
         ):
+            self._copies = []
+            if self.csv:
+                self._copies.append(stack.enter_context(csv_copy(self.run.csv_file, self.run.metrics())))
+            if self.tensorboard:
+                copy = tensorboard_copy(self.run.tensorboard, self.run.metrics())
+                self._copies.append(stack.enter_context(copy))
             yield
 
     def write_metrics(self, entry: dict[str, Any]) -> None:
         """Append one JSON object and the time of day to metrics.jsonl."""
         entry = entry | {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
         self._metrics.add(json.dumps(entry, allow_nan=False))
+        for add in self._copies:
+            add(entry)
 
     def write_line(self, text: str, always: bool = False) -> None:
         """Append a line and the time of day to log.txt; show it if progress is shown, or `always`."""
@@ -167,7 +182,7 @@ class RunReport:
 class SilentReport(RunReport):
     """The report of a rank other than 0. It writes and shows nothing."""
 
-    def __init__(self, run: RunFolder, max_steps: int, progress: bool = True) -> None:
+    def __init__(self, run: RunFolder, max_steps: int, *shown: bool) -> None:
         super().__init__(run, max_steps, progress=False)
 
     @contextmanager
@@ -206,36 +221,6 @@ class RankNotes:
         """Return and forget the lines collected so far."""
         lines, self.lines = self.lines, []
         return lines
-
-
-class LineFile:
-    """A text file that grows by lines. It buffers what a full disk does not take and writes it once there is space."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self._pending = path, b""
-
-    def __enter__(self) -> "LineFile":
-        self._file = open_for_appending(self.path)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
-
-    def add(self, line: str) -> None:
-        """Append a line, after those that are pending."""
-        self._pending += line.encode("utf-8", "replace") + b"\n"
-        with suppress(WriteError):
-            self._write()
-
-    def sync(self) -> None:
-        """Force all lines to disk. Raises WriteError if it is full."""
-        self._write()
-        os.fsync(self._file.fileno())
-
-    def _write(self) -> None:
-        with disk_errors(str(self.path)):
-            while self._pending:
-                self._pending = self._pending[self._file.write(self._pending) or 0 :]
 
 
 def nonfinite_origin(examples: str, operation: str) -> str:

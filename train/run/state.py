@@ -11,8 +11,10 @@ from train.files import Schema, schema_error
 from train.text.batches import ORDER
 
 # Keys that checkpoints of earlier versions lack.
-ADDED_KEYS = {"skipped": 0, "all_skipped": 0, "best_score": None, "network": 0.0, "window_network": 0.0}
-ADDED_KEYS |= {"batch_order": 1}
+ADDED_KEYS: dict[str, Any] = {
+    "skipped": 0, "all_skipped": 0, "best_score": None, "ranking": {}, "network": 0.0, "window_network": 0.0,
+    "batch_order": 1,
+}  # fmt: skip
 COUNT, NUMBER, NONNEGATIVE = Range(int, "[0, 1e15]"), Range(float), Range(float, "[0, inf)")
 
 
@@ -41,6 +43,8 @@ class RunState:
     best_score: float | None = of((NUMBER, None), None)  # for tasks with a selection metric
     best_step: int = of(COUNT)  # the step of the best validation
     worse: int = of(COUNT)  # validations since the best one
+    # Step -> loss or score of the kept checkpoints/best-N, best first; the steps are strings, as keys of JSON are.
+    ranking: dict[str, float] = field(default_factory=dict, metadata={"kind": dict})
     window_loss: float = of(NUMBER, 0.0)  # sum of loss x target tokens
     window_targets: int = of(COUNT)  # target tokens
     window_tokens: int = of(COUNT)  # tokens trained on
@@ -124,6 +128,18 @@ class RunState:
         else:
             self.worse += 1
         return better
+
+    def rank(self, value: float, lowest_first: bool, keep: int) -> bool:
+        """Insert this step's validation into `ranking`, which holds at most `keep` steps; return whether it is in it.
+
+        Of equal values the earlier one is better.
+        """
+        candidates = sorted(
+            (self.ranking | {str(self.step): value}).items(),
+            key=lambda item: (item[1] if lowest_first else -item[1], int(item[0])),
+        )
+        self.ranking = dict(candidates[:keep])
+        return str(self.step) in self.ranking
 
 
 @dataclass

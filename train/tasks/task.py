@@ -37,7 +37,9 @@ class Task(Generic[C, B]):
     tokenizers: ClassVar[tuple[str, ...]] = KINDS  # the kinds it can train; any other data.tokenizer is a path
     sides: ClassVar[tuple[str, ...]] = ("text",)  # of an example; a batch has at most train.batch_tokens of each
     scores: ClassVar[Mapping[str, str]] = {}  # name of a score in metrics.jsonl -> its name in the log
-    selection_metric: ClassVar[str] = ""  # the score that selects the best checkpoint (highest wins); "": lowest loss
+    lower_is_better: ClassVar[tuple[str, ...]] = ()  # scores that cannot select a checkpoint
+    # The score that selects the best checkpoint without train.best_metric (highest wins); "": lowest loss, not saved.
+    selection_metric: ClassVar[str] = ""
 
     def texts(self, data: Any) -> dict[str, tuple[str, ...]]:
         """Return the files of "train" and, if given, "valid". Raises UserError for a missing or unreadable file."""

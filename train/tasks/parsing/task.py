@@ -51,6 +51,7 @@ class Parsing(Pairs):
     files = {"train": ("train_trees",), "valid": ("valid_trees",)}
     tokenizers = KINDS
     scores = {"f1": "F1", "repaired": "repaired %"}
+    lower_is_better = ("repaired",)
     selection_metric = "f1"
 
     def learn_tokenizer(self, data: Any, files: Sequence[str]) -> TreeTokenizer:

@@ -1,0 +1,76 @@
+"""Copies of metrics.jsonl: metrics.csv, and TensorBoard event files."""
+
+import csv
+import importlib.util
+import json
+
+import pytest
+
+from tests.helpers import trainings
+from tests.helpers.trainings import one_line, run
+from train import UserError
+from train.run import metric_files
+from train.run.folder import RunFolder
+
+text = trainings.text
+needs_tensorboardx = pytest.mark.skipif(
+    importlib.util.find_spec("tensorboardX") is None, reason="event files need the extra tensorboard"
+)
+
+
+def csv_rows(out):
+    """Return the rows of metrics.csv, without empty cells, as their values in JSON."""
+    with open(out / "metrics.csv", encoding="utf-8", newline="") as file:
+        rows = [{key: cell for key, cell in row.items() if cell} for row in csv.DictReader(file)]
+    return [{k: v if k in ("kind", "time") else json.loads(v) for k, v in row.items()} for row in rows]
+
+
+def events(out):
+    """Return (step, tag, value) of the scalars in the event files of a run."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    scalars = []
+    for file in (out / "tensorboard").iterdir():
+        content, position = file.read_bytes(), 0
+        while position < len(content):
+            size = int.from_bytes(content[position : position + 8], "little")
+            event = Event.FromString(content[position + 12 : position + 12 + size])
+            scalars += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+            position += size + 16  # length, its checksum, the event, its checksum
+    return scalars
+
+
+def entries(out):
+    return RunFolder(out).metrics()
+
+
+def test_the_csv_file_has_all_training_and_validation_entries_also_after_a_resume(text, tmp_path):
+    out = tmp_path / "run"
+    run(text, out, max_steps=7, csv=True)
+    assert csv_rows(out) == entries(out) and len(entries(out)) == 3
+    run(text, out, resume=True, max_steps=8)  # writes no copy
+    assert len(csv_rows(out)) == 3
+    run(text, out, resume=True, csv=True)
+    assert csv_rows(out) == entries(out) and [row["step"] for row in csv_rows(out)] == [4, 5, 7, 8, 10, 12]
+
+
+@needs_tensorboardx
+def test_event_files_have_all_numbers_also_after_a_resume(text, tmp_path):
+    out = tmp_path / "run"
+    for steps in (7, 12):
+        run(text, out, resume=steps > 7, max_steps=steps, tensorboard=True)
+        shown = {(step, tag): value for step, tag, value in events(out)}
+        expected = {
+            (entry["step"], f"{entry['kind']}/{name}"): value
+            for entry in entries(out)
+            for name, value in entry.items()
+            if name not in ("kind", "time", "step")
+        }
+        assert len(events(out)) == len(expected) and shown == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_missing_library_is_reported_before_anything_is_written(text, tmp_path, monkeypatch):
+    monkeypatch.setattr(metric_files.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError) as error:
+        run(text, tmp_path / "run", tensorboard=True)
+    assert "pip install 'npx-transformer[tensorboard]'" in one_line(error) and not (tmp_path / "run").exists()

@@ -1,0 +1,205 @@
+"""Which weights a training selects: best checkpoints by any metric, early stopping, and the moving average."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers import trainings
+from tests.helpers.trainings import metrics, one_line, outcome, run
+from train import UserError, load_model
+from train.cli import main
+from train.learn.update import Update
+from train.learn.validation import Validation
+from train.run.checkpoint import average_checkpoints, load_checkpoint
+from train.run.folder import RunFolder
+from train.run.state import RunState
+
+text, uninterrupted = trainings.text, trainings.uninterrupted
+
+
+def scripted(monkeypatch, results):
+    """Let validations return these (loss, BLEU) instead of measuring them."""
+    remaining = iter(results)
+
+    def measure(self, signals):
+        loss, bleu = next(remaining)
+        self.last = {"loss": loss, "perplexity": np.exp(loss), "bleu": bleu, "seconds": 0.0}
+        return self.last
+
+    monkeypatch.setattr(Validation, "measure", measure)
+
+
+def newest(out):
+    return load_checkpoint(RunFolder(out).steps()[-1])
+
+
+# ---- best checkpoints and early stopping
+
+
+RESULTS = [(5.0, 10.0), (4.0, 30.0), (3.0, 20.0), (3.5, 30.0), (2.0, 5.0), (2.5, 25.0)]
+
+
+@pytest.mark.parametrize(
+    ("metric", "keep", "patience", "stop", "best", "kept"),
+    [
+        ("bleu", 1, 0, 6, 2, []),
+        ("bleu", 3, 0, 6, 2, [2, 4, 6]),  # of equal scores the earlier is better
+        ("bleu", 2, 2, 4, 2, [2, 4]),
+        ("loss", 2, 0, 6, 5, [5, 6]),
+        ("loss", 9, 1, 4, 3, [1, 2, 3, 4]),
+    ],
+)
+def test_the_metric_selects_checkpoints_and_stops(
+    text, tmp_path, monkeypatch, metric, keep, patience, stop, best, kept
+):
+    out = tmp_path / "run"
+    scripted(monkeypatch, RESULTS)
+    keys = {"validate_every": 1, "max_steps": 6, "best_metric": metric, "keep_best": keep, "patience": patience}
+    summary = run(text, out, **keys)
+    assert (summary.step, summary.best_step) == (stop, best)
+    assert sorted(int(path.name.removeprefix("best-")) for path in RunFolder(out).best_steps()) == kept
+    assert load_checkpoint(RunFolder(out).best).state["step"] == best
+    for step in kept:
+        assert load_checkpoint(RunFolder(out).best_step(step)).state["step"] == step
+
+
+def test_without_a_metric_no_best_checkpoint_is_written(uninterrupted):
+    assert not RunFolder(uninterrupted).best.exists() and not RunFolder(uninterrupted).best_steps()
+
+
+def test_selection_survives_a_stop(text, tmp_path):
+    keys = {"validate_every": 2, "best_metric": "loss", "keep_best": 2}
+    run(text, tmp_path / "a", **keys)
+    run(text, tmp_path / "b", **keys, max_steps=5)
+    (tmp_path / "b" / "checkpoints" / "best-99").mkdir()  # of a future that the run has not reached
+    run(text, tmp_path / "b", resume=True, **keys)
+    assert outcome(tmp_path / "a") == outcome(tmp_path / "b", 5)
+    names = [path.name for path in RunFolder(tmp_path / "a").best_steps()]
+    assert names == [path.name for path in RunFolder(tmp_path / "b").best_steps()] and len(names) == 2
+    for name in (*names, "best"):
+        a, b = (load_checkpoint(tmp_path / run / "checkpoints" / name).model for run in "ab")
+        assert all(a[key].tobytes() == b[key].tobytes() for key in a)
+
+
+def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, recwarn):
+    scripted(monkeypatch, RESULTS)
+    out = tmp_path / "run"
+    run(text, out, validate_every=1, max_steps=6, best_metric="bleu", keep_best=2)
+    parts = [load_checkpoint(path).model for path in RunFolder(out).best_steps()]
+    assert main(["average", str(out), "--best"]) == 0
+    mean = load_checkpoint(RunFolder(out).averaged)
+    assert mean.state["averaged_steps"] == [2, 4]
+    for name, array in mean.model.items():
+        np.testing.assert_allclose(array, (parts[0][name].astype(float) + parts[1][name]) / 2, rtol=1e-6)
+    load_model(out)
+    assert not recwarn.list  # step 6 is not in the average, and need not be
+    capsys.readouterr()
+    assert main(["info", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "averaged, best, best-2, best-4" in shown and "30.00  best" in shown
+
+
+def test_averaging_the_best_needs_two(uninterrupted):
+    with pytest.raises(UserError) as error:
+        average_checkpoints(uninterrupted, best=True)
+    assert "got 0; try a run that was trained with train.best_metric" in one_line(error)
+
+
+@pytest.mark.parametrize(
+    ("keys", "part"),
+    [
+        ({"best_metric": "f1"}, "expected loss or bleu for the task translation; got f1"),
+        ({"best_metric": "bleu", "validate_bleu": False}, "train.validate_bleu: expected true"),
+        ({"keep_best": 2}, "train.best_metric: expected loss or bleu; got keep_best = 2 without a metric"),
+    ],
+)
+def test_selections_that_cannot_work_are_rejected(text, tmp_path, keys, part):
+    with pytest.raises(UserError) as error:
+        run(text, tmp_path / "run", **keys)
+    assert part in one_line(error) and not (tmp_path / "run").exists()
+
+
+@given(st.lists(st.sampled_from([1.0, 2.0, 3.0]), max_size=9), st.integers(1, 4), st.booleans())
+def test_the_ranking_holds_the_best_values_and_prefers_earlier_ones(values, keep, lowest_first):
+    state = RunState()
+    for state.step, value in enumerate(values, 1):
+        is_ranked = state.rank(value, lowest_first, keep)
+        assert is_ranked == (str(state.step) in state.ranking)
+    order = sorted(enumerate(values, 1), key=lambda item: (item[1] if lowest_first else -item[1], item[0]))
+    assert list(state.ranking.items()) == [(str(step), value) for step, value in order[:keep]]
+
+
+# ---- the moving average of the weights
+
+
+DECAY = 0.6
+
+
+@pytest.fixture(scope="module")
+def averaged(text, tmp_path_factory):
+    """A run with a moving average, and the weights after each of its updates."""
+    out, history = tmp_path_factory.mktemp("averaged") / "run", []
+    apply = Update.apply
+
+    def recorded(self, lr, norm):
+        apply(self, lr, norm)
+        history.append(self.flat.data.copy())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Update, "apply", recorded)
+        run(text, out, ema_decay=DECAY)
+    return out, history
+
+
+def test_checkpoints_hold_the_average_and_training_is_unchanged(averaged, uninterrupted):
+    (out, history), plain = averaged, newest(uninterrupted)
+    checkpoint = newest(out)
+    assert all(checkpoint.optimizer[name].tobytes() == plain.optimizer[name].tobytes() for name in "mv")
+    trained = np.concatenate([plain.model[name].reshape(-1) for name in shapes(out)])
+    assert checkpoint.optimizer["weights"].tobytes() == trained.tobytes() == history[-1].tobytes()
+    average = history[0].astype(float) * 0
+    for n, weights in enumerate(history, 1):  # the initialization has nearly no weight after 12 updates
+        d = min(DECAY, (1 + n) / (10 + n))
+        average = d * average + (1 - d) * weights
+    flat = np.concatenate([checkpoint.model[name].reshape(-1) for name in shapes(out)])
+    forgotten = np.prod([min(DECAY, (1 + n) / (10 + n)) for n in range(1, 13)])
+    np.testing.assert_allclose(flat, average, atol=1e-6 + forgotten * 2)
+    assert abs(flat - trained).max() > 1e-3
+
+
+def shapes(out):
+    """Return the names of parameters in the order of the flat buffer."""
+    return [name for name, _ in load_model(out)[0].named_parameters()]
+
+
+def test_validations_and_commands_use_the_average(averaged):
+    out, _ = averaged
+    model, tokenizer, config = load_model(out)
+    from train.learn.signals import Signals
+    from train.tasks import TASKS
+    from train.text.corpus import Corpus
+
+    corpus = Corpus.open(out / "data" / "valid")
+    measured = Validation(TASKS["translation"], model, tokenizer, corpus, config).measure(Signals())
+    assert metrics(out)[-1]["loss"] == pytest.approx(measured["loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("stop", [1, 7])
+def test_a_moving_average_resumes_bit_for_bit(averaged, text, tmp_path, stop):
+    run(text, tmp_path / "run", ema_decay=DECAY, max_steps=stop)
+    run(text, tmp_path / "run", ema_decay=DECAY, resume=True)
+    assert outcome(tmp_path / "run", stop) == outcome(averaged[0])
+
+
+def test_a_resumed_run_keeps_its_decay(averaged, text):
+    with pytest.raises(UserError, match="resume: train.ema_decay: expected 0.6"):
+        run(text, averaged[0], resume=True)
+
+
+def test_info_counts_the_memory_of_the_average(averaged, uninterrupted, capsys):
+    lines = []
+    for out in (averaged[0], uninterrupted):
+        assert main(["info", str(out)]) == 0
+        lines += [line for line in capsys.readouterr().out.splitlines() if line.startswith("memory")]
+    assert lines[0] == lines[1] + ", moving average 0"

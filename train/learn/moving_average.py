@@ -1,0 +1,55 @@
+"""The exponential moving average of the weights (`train.ema_decay`)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from models import FlatParameters
+from train.learn.parallel.reducer import LocalGradients
+
+CHUNK = 1 << 20  # elements computed at once, so that temporary arrays stay small
+
+
+class MovingAverage:
+    """The exponential moving average of the weights, an array like `flat.data`.
+
+        average = d average + (1 - d) weights,    d = min(decay, (1 + n) / (10 + n)) after update n
+
+    The smaller d of the first updates, as in TensorFlow, lets the average forget the initialization.
+
+    Args:
+        flat: The weights.
+        gradients: The gradients of `flat`, which send the weights of shards to other ranks.
+        decay: The decay, in (0, 1).
+    """
+
+    def __init__(self, flat: FlatParameters, gradients: LocalGradients, decay: float) -> None:
+        self.flat, self.gradients, self.decay = flat, gradients, decay
+        self.values = flat.data.copy()  # (P,)
+
+    def update(self, n: int) -> None:
+        """Include the weights after update n, from 1."""
+        d = min(self.decay, (1 + n) / (10 + n))
+        for part in self._chunks():
+            self.values[part] += (1.0 - d) * (self.flat.data[part] - self.values[part])
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Exchange the weights for their average during this block."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        weights = self.flat.data
+        for part in self._chunks():
+            values = weights[part].copy()
+            weights[part] = self.values[part]
+            self.values[part] = values
+        self.flat.mark_updated()
+        self.flat.round_weights()
+        self.gradients.all_gather_weights()
+
+    def _chunks(self) -> Iterator[slice]:
+        return (slice(i, i + CHUNK) for i in range(0, self.values.size, CHUNK))
