@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet
 TORCH ?= torch==2.13.0
+JAX ?= jax>=0.7,<1
 PEERS ?= ctranslate2>=4.8,<5 transformers>=5,<6
 
 # Two test processes with one thread each are faster than one process with two threads.
@@ -28,7 +29,7 @@ help:
 	@echo "make hooks     run the linters before each commit (pre-commit)"
 	@echo "make parity    the tests against PyTorch; installs $(TORCH) into $(VENV)"
 	@echo "make gpu-check everything that needs a GPU: timings, PyTorch, tests, sanitizers; about 10 minutes; gpu-check.json"
-	@echo "make bench     training against PyTorch, translation against CTranslate2; installs both into $(VENV)"
+	@echo "make bench     training against PyTorch and JAX, translation against CTranslate2; installs them into $(VENV)"
 	@echo "make docs      build the documentation site in site/; open site/index.html"
 	@echo "make clean     remove $(VENV), demo-run and caches"
 	@echo "PYTHON=python3.12 selects the Python for $(VENV)."
@@ -77,15 +78,17 @@ parity: $(VENV)/.dev
 	$(BIN)/python -c "import torch" 2>/dev/null || $(PIP) "$(TORCH)"
 	$(BIN)/python -m pytest tests/test_parity_torch.py
 
-TRAIN := $(BIN)/python -m benchmarks.train_step --engine ours --engine torch --engine torch-bf16 --engine floor
+ENGINES := --engine ours --engine torch --engine torch-bf16 --engine torch-compile --engine jax --engine floor
+TRAIN := $(BIN)/python -m benchmarks.train_step $(ENGINES)
 TRANSLATE := $(BIN)/python -m benchmarks.translate --engine ours --engine ctranslate2 --engine torch
 bench: $(VENV)/.dev
 	$(BIN)/python -c "import torch" 2>/dev/null || $(PIP) "$(TORCH)"
+	$(BIN)/python -c "import jax" 2>/dev/null || $(PIP) "$(JAX)"
 	$(BIN)/python -c "import ctranslate2, transformers" 2>/dev/null || $(PIP) $(foreach peer,$(PEERS),"$(peer)")
 	$(TRAIN)
 	$(TRAIN) --steps 15 --d-model 256 --heads 4 --d-ff 1024 --layers 3 --vocab 8000
 	$(TRAIN) --steps 15 --d-model 128 --heads 4 --d-ff 256 --layers 4 --vocab 9712 --batch 256 --length 16
-	$(BIN)/python -m benchmarks.language_step --engine ours --engine torch
+	$(BIN)/python -m benchmarks.language_step $(ENGINES)
 	$(TRANSLATE) --beam 4
 	$(TRANSLATE) --beam 1
 	$(BIN)/python -m benchmarks.kernels

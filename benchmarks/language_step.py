@@ -1,4 +1,4 @@
-"""Time an update of a small language model: our engine and the same model in PyTorch.
+"""Time an update of a small language model: our engine, the same model in PyTorch and JAX, and the matmuls alone.
 
     python -m benchmarks.language_step --engine ours --engine torch --engine torch-compile --json
 
@@ -10,12 +10,13 @@ updates, as in training, because after a pause sleeping threads restart more slo
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import turns
+from benchmarks import turns, twin
 
-ENGINES = ("ours", "torch", "torch-compile")
+ENGINES = ("ours", "torch", "torch-bf16", "torch-compile", "jax", "floor")
 UPDATES = 2000  # of a training, for the title
 
 
@@ -32,9 +33,18 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     a = arguments()
     if a.worker:
-        return turns.serve(ours(a) if a.worker == "ours" else peer(a))
+        return turns.serve(STEPS[a.worker](a))
     title = f"d_model {a.d_model}, heads {a.heads}, d_ff {a.d_ff}, layers {a.layers}, {a.batch} x {a.length} characters"
     turns.compare("benchmarks.language_step", a, f"{title}, seconds x {UPDATES} = a training", a.batch * a.length)
+
+
+def config(a: argparse.Namespace) -> Any:
+    """Return the configuration of the model."""
+    from models import TransformerConfig
+
+    shape = {"d_model": a.d_model, "n_heads": a.heads, "d_ff": a.d_ff, "n_layers": a.layers, "dropout": 0.0}
+    parts = {"architecture": "decoder", "norm": "pre", "activation": "gelu", "positions": "rotary"}
+    return TransformerConfig(a.vocab, **shape, **parts)
 
 
 def ours(a: argparse.Namespace) -> Callable[[], Any]:
@@ -42,13 +52,10 @@ def ours(a: argparse.Namespace) -> Callable[[], Any]:
     import numpy as np
 
     import npx
-    from models import TransformerConfig
     from train import Adam
 
     npx.configure_process()
-    shape = {"d_model": a.d_model, "n_heads": a.heads, "d_ff": a.d_ff, "n_layers": a.layers, "dropout": 0.0}
-    parts = {"architecture": "decoder", "norm": "pre", "activation": "gelu", "positions": "rotary"}
-    adam = Adam(model := TransformerConfig(a.vocab, **shape, **parts).build())
+    adam = Adam(model := config(a).build())
     ids = np.random.default_rng(0).integers(4, a.vocab, (a.batch, a.length + 1))
 
     def step() -> None:
@@ -59,55 +66,68 @@ def ours(a: argparse.Namespace) -> Callable[[], Any]:
     return step
 
 
-def peer(a: argparse.Namespace) -> Callable[[], Any]:
+def torch_step(a: argparse.Namespace) -> Callable[[], Any]:
     """Return one update of PyTorch: its attention, norms and fused Adam, with merged queries, keys and values."""
     import torch
     import torch.nn.functional as F
-    from torch import nn
+
+    from benchmarks.torch_engine import Functions, new_weights, training_step
 
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
-    size = a.d_model // a.heads
-    rates = 10000.0 ** (-torch.arange(0, size, 2) / size)
-    angles = torch.arange(a.length)[:, None] * rates
-    cos, sin = angles.cos(), angles.sin()
-
-    def rotate(x: Any) -> Any:
-        even, odd = x[..., ::2], x[..., 1::2]
-        return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
-
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            d = a.d_model
-            self.first, self.second = nn.LayerNorm(d, 1e-6), nn.LayerNorm(d, 1e-6)
-            self.qkv, self.out = nn.Linear(d, 3 * d, bias=False), nn.Linear(d, d, bias=False)
-            self.inner, self.outer = nn.Linear(d, a.d_ff), nn.Linear(a.d_ff, d)
-
-        def forward(self, x: Any) -> Any:
-            parts = self.qkv(self.first(x)).chunk(3, -1)
-            q, k, v = (part.view(a.batch, a.length, a.heads, size).transpose(1, 2) for part in parts)
-            y = F.scaled_dot_product_attention(rotate(q), rotate(k), v, is_causal=True)
-            x = x + self.out(y.transpose(1, 2).reshape(x.shape))
-            return x + self.outer(F.gelu(self.inner(self.second(x)), approximate="tanh"))
-
-    embedding = nn.Parameter(torch.randn(a.vocab, a.d_model) * a.d_model**-0.5)
-    body = nn.Sequential(*(Block() for _ in range(a.layers)), nn.LayerNorm(a.d_model, 1e-6))
-    optimizer = torch.optim.Adam([embedding, *body.parameters()], 1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
-    ids = torch.randint(4, a.vocab, (a.batch, a.length + 1))
+    c, functions = config(a), Functions()
+    weights, ids = new_weights(c, "cpu"), torch.randint(4, a.vocab, (a.batch, a.length + 1))
 
     def loss() -> Any:
-        logits = body(F.embedding(ids[:, :-1], embedding) * a.d_model**0.5) @ embedding.T
-        return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        with torch.autocast("cpu", torch.bfloat16, enabled=a.worker == "torch-bf16"):
+            logits = twin.decoder(functions, weights, c, ids[:, :-1])
+        return F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
 
-    compute = torch.compile(loss) if a.worker == "torch-compile" else loss
+    return training_step(loss, weights, compiled=a.worker == "torch-compile")
+
+
+def jax_step(a: argparse.Namespace) -> Callable[[], Any]:
+    """Return one update of JAX: forward, backward and Adam in one compiled function, on as many cores as threads."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: a.threads])  # XLA takes as many threads as cores
+    import numpy as np
+
+    from benchmarks.jax_engine import cross_entropy, new_weights, training_step
+
+    c, ids = config(a), np.random.default_rng(0).integers(4, a.vocab, (a.batch, a.length + 1))
+
+    def loss(functions: Any, weights: dict[str, Any]) -> Any:
+        logits = twin.decoder(functions, weights, c, ids[:, :-1])
+        return cross_entropy(logits.reshape(-1, a.vocab), ids[:, 1:].reshape(-1))
+
+    return training_step(loss, new_weights(c))
+
+
+def floor(a: argparse.Namespace) -> Callable[[], Any]:
+    """Return the matmuls of an update alone, forward and backward, by NumPy."""
+    import numpy as np
+
+    random, n, d = np.random.default_rng(0), a.batch * a.length, a.d_model
+    layer = [(d, 3 * d), (d, d), (d, a.d_ff), (a.d_ff, d)]
+    operands: list[tuple[Any, Any]] = []
+    for rows, columns in [*layer * a.layers, (d, a.vocab)]:
+        x, w, g = (random.random(shape, np.float32) for shape in ((n, rows), (rows, columns), (n, columns)))
+        operands += [(x, w), (g, w.T), (x.T, g)]
+    q, p = (random.random((a.batch, a.heads, a.length, size), np.float32) for size in (d // a.heads, a.length))
+    operands += [(q, q.swapaxes(2, 3)), (p, q)] * 3 * a.layers
 
     def step() -> None:
-        optimizer.zero_grad()
-        compute().backward()
-        optimizer.step()
+        for left, right in operands:
+            np.matmul(left, right)
 
     return step
+
+
+STEPS = {
+    "ours": ours,
+    **dict.fromkeys(("torch", "torch-bf16", "torch-compile"), torch_step),
+    "jax": jax_step,
+    "floor": floor,
+}
 
 
 if __name__ == "__main__":

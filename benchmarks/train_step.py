@@ -1,8 +1,8 @@
-"""Time a training step: our engine, PyTorch, and a lower bound ("floor"), the matmuls of the step alone.
+"""Time a training step: our engine, PyTorch, JAX, and a lower bound ("floor"), the matmuls of the step alone.
 
     python -m benchmarks.train_step --engine ours --engine torch --engine floor --layers 6 --vocab 37000 --json
 
-All engines train the same model (torch_twin.py: the paper's base model, dropout 0.1 on sub-layer outputs and on the sum
+All engines train the same model (twin.py: the paper's base model, dropout 0.1 on sub-layer outputs and on the sum
 of embedding and positions, no biases in attention, tied embedding) with label smoothing 0.1, Adam and the same number
 of threads. They run in turn, each in its own process (turns.py). No sentence is padded: PyTorch gets no mask, ours
 reads the lengths. `ours-recompute` uses gradient checkpointing (train.recompute).
@@ -11,14 +11,15 @@ reads the lengths. `ours-recompute` uses gradient checkpointing (train.recompute
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from benchmarks import turns
+from benchmarks import turns, twin
 
-ENGINES = ("ours", "ours-graph", "ours-lt", "ours-recompute", "torch", "torch-bf16", "torch-compile", "floor")
+ENGINES = ("ours", "ours-graph", "ours-lt", "ours-recompute", "torch", "torch-bf16", "torch-compile", "jax", "floor")
 
 
 def arguments() -> argparse.Namespace:
@@ -39,12 +40,9 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     a = arguments()
     if a.worker:
-        return turns.serve(*OURS.get(a.worker, peer)(a))
+        return turns.serve(*STEPS[a.worker](a))
     if a.profile:
         return profile(a)
-    if "torch-bf16" in (a.engine or ()) and a.device == "cpu" and not turns.has_bf16():
-        print("torch-bf16 skipped: this processor has no bf16 instructions, and a step would take a minute")
-        a.engine.remove("torch-bf16")
     title = (
         f"d_model {a.d_model}, heads {a.heads}, d_ff {a.d_ff}, layers {a.layers}, vocabulary {a.vocab}, "
         f"{a.batch} x {a.length} tokens a side, {a.device}"
@@ -72,7 +70,6 @@ def our_step(
 
     Engine "ours-graph" runs the second as a CUDA graph; "ours-lt" uses cuBLASLt for matmuls.
     """
-    import os
     from types import SimpleNamespace
 
     import numpy as np
@@ -137,42 +134,50 @@ def ours(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], 
     return step, npx.synchronize, more
 
 
-def peer(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
+def torch_step(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
     """Return the same for PyTorch: the same model with its attention, norms and losses, and its fused Adam."""
     import torch
     import torch.nn.functional as F
 
-    from benchmarks.torch_twin import new_weights, positions, twin
+    from benchmarks.torch_engine import Functions, new_weights, training_step
     from models import TransformerConfig
 
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
     config = TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers)
-    weights = new_weights(config, a.device)
-    table = positions(weights, "source", config, a.length)
-    optimizer = torch.optim.Adam(weights.values(), 1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    functions, weights = Functions(), new_weights(config, a.device)
     src = torch.randint(4, a.vocab, (a.batch, a.length), device=a.device)
     tgt = torch.randint(4, a.vocab, (a.batch, a.length + 1), device=a.device)
     half = a.worker == "torch-bf16" or a.device == "cuda"
 
     def loss() -> Any:
         with torch.autocast(a.device, torch.bfloat16, enabled=half):
-            logits = twin(weights, config, src, tgt[:, :-1], 0.1, padded=False, positions=lambda *_: table)
+            logits = twin.encoder_decoder(functions, weights, config, src, tgt[:, :-1], 0.1, padded=False)
         return F.cross_entropy(logits.float().view(-1, a.vocab), tgt[:, 1:].reshape(-1), label_smoothing=0.1)
 
-    compute = loss
-    if a.worker == "torch-compile":
-        torch._dynamo.reset()  # otherwise sizes that changed since the last model become symbolic
-        compute = torch.compile(loss, dynamic=False)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        compute().backward()
-        optimizer.step()
-
+    step = training_step(loss, weights, compiled=a.worker == "torch-compile")
     if a.device == "cpu":
         return step, lambda: None, dict
     return step, torch.cuda.synchronize, lambda: {"gpu_mib": torch.cuda.max_memory_reserved() // 2**20}
+
+
+def jax_step(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
+    """Return the same for JAX: forward, backward and Adam in one compiled function, on as many cores as threads."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: a.threads])  # XLA takes as many threads as cores
+    import numpy as np
+
+    from benchmarks.jax_engine import cross_entropy, new_weights, training_step
+    from models import TransformerConfig
+
+    config, random = TransformerConfig(a.vocab, a.d_model, a.d_ff, a.heads, a.layers), np.random.default_rng(0)
+    src = random.integers(4, a.vocab, (a.batch, a.length))
+    tgt = random.integers(4, a.vocab, (a.batch, a.length + 1))
+
+    def loss(functions: Any, weights: dict[str, Any]) -> Any:
+        logits = twin.encoder_decoder(functions, weights, config, src, tgt[:, :-1], 0.1, padded=False)
+        return cross_entropy(logits.reshape(-1, a.vocab), tgt[:, 1:].reshape(-1), label_smoothing=0.1)
+
+    return training_step(loss, new_weights(config)), lambda: None, dict
 
 
 def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any], Callable[[], dict[str, Any]]]:
@@ -208,8 +213,12 @@ def floor(a: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], Any],
     return step, wait, dict
 
 
-OURS: dict[str, Callable[..., Any]] = dict.fromkeys(("ours", "ours-graph", "ours-lt", "ours-recompute"), ours)
-OURS["floor"] = floor
+STEPS: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("ours", "ours-graph", "ours-lt", "ours-recompute"), ours),
+    **dict.fromkeys(("torch", "torch-bf16", "torch-compile"), torch_step),
+    "jax": jax_step,
+    "floor": floor,
+}
 
 
 @contextmanager

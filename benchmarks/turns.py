@@ -39,6 +39,9 @@ def compare(module: str, a: argparse.Namespace, title: str, tokens: int, flops: 
     tokens: source and target tokens per step; flops: floating-point operations of the GEMMs of a step.
     """
     engines = a.engine or ["ours"]
+    if "torch-bf16" in engines and getattr(a, "device", "cpu") == "cpu" and not has_bf16():
+        print("torch-bf16 skipped: this processor has no bf16 instructions, and a step would take a minute")
+        engines.remove("torch-bf16")
     workers = {engine: _start(module, engine, a.threads) for engine in engines}
     times: dict[str, list[float]] = {engine: [] for engine in engines}
     host_times: dict[str, list[float]] = {engine: [] for engine in engines}

@@ -41,11 +41,6 @@ def rehearse(folder, *options):
     return done, json.loads(out.read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="module")
-def rehearsal(tmp_path_factory):
-    return rehearse(tmp_path_factory.mktemp("rehearsal"))
-
-
 @needs_gxx
 def test_steps_run_and_fill_the_page(tmp_path):
     """A quick rehearsal for every day: the part with the most code, and the memory that the page needs."""
@@ -64,10 +59,10 @@ def test_steps_run_and_fill_the_page(tmp_path):
 
 @pytest.mark.slow
 @needs_gxx
-def test_every_part_runs_on_fakes(rehearsal):
-    """Each part passes and reports its results."""
+def test_every_part_runs_on_fakes_and_fills_the_page(tmp_path):
+    """Each part passes and reports its results, which fill docs/gpu.md. One test, as a rehearsal takes 40 s."""
     pytest.importorskip("ml_dtypes", reason="NumPy needs ml_dtypes for bfloat16")
-    done, file = rehearsal
+    done, file = rehearse(tmp_path)
     results = {name: part["values"] for name, part in file["parts"].items()}
     statuses = {name: part["status"] for name, part in file["parts"].items()}
     assert done.returncode == 0, done.stdout + done.stderr
@@ -93,12 +88,11 @@ def test_every_part_runs_on_fakes(rehearsal):
     assert '{"calls": ' in file["parts"]["compute-sanitizer memcheck"]["output"]
     for words in ("memory and calls", "attention_backward", "steps: ours                  passed", "TFLOP/s"):
         assert words in done.stdout
+    check_filled_page(file | {"rehearsal": False})
 
 
-@pytest.mark.slow
-@needs_gxx
-def test_every_part_fills_the_page(rehearsal):
-    file = rehearsal[1] | {"rehearsal": False}
+def check_filled_page(file):
+    """Assert that the results of all parts fill the rows of docs/gpu.md."""
     file["parts"]["steps: torch"]["values"] = {"base, 4k + 4k": {"ms": 1.5, "host_ms": 2, "tokens_per_second": 5400}}
     before, after = PAGE.splitlines(), page.filled(PAGE, file).splitlines()
     changed = {new.split("|")[1].strip(): new for old, new in zip(before, after, strict=True) if old != new}

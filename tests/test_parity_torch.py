@@ -1,6 +1,6 @@
 """Parity with PyTorch, if it is installed (`make parity`): same weights, logits, gradients and training.
 
-The PyTorch model is benchmarks/torch_twin.py, which takes our parameters by name and which the benchmarks time.
+The PyTorch model is benchmarks/twin.py, which takes our parameters by name and which the benchmarks time.
 """
 
 import numpy as np
@@ -14,7 +14,8 @@ from train.run.keys import VARIANTS
 torch = pytest.importorskip("torch", reason="torch is not installed: `make parity` installs it and runs this file")
 torch.set_num_threads(1)  # more threads do not help matrices this small, and slow down a busy machine
 F = torch.nn.functional
-from benchmarks.torch_twin import twin  # noqa: E402  imports torch
+from benchmarks import twin  # noqa: E402
+from benchmarks.torch_engine import Functions  # noqa: E402  imports torch
 
 PAD, BOS, EOS, FIRST, V = 0, 1, 2, 3, 23
 SIZES = {"vocab_size": V, "d_model": 16, "d_ff": 24, "n_heads": 4, "n_layers": 2, "dropout": 0.0}
@@ -31,7 +32,7 @@ OPTIONS = {
 
 
 def twin_loss(w, c, src, tgt, label_smoothing=0.1):
-    logits = twin(w, c, src, tgt[:, :-1])
+    logits = twin.encoder_decoder(Functions(), w, c, src, tgt[:, :-1])
     return F.cross_entropy(
         logits.flatten(0, 1), tgt[:, 1:].flatten(), ignore_index=PAD, label_smoothing=label_smoothing
     )
@@ -74,7 +75,12 @@ def test_logits_and_all_gradients_equal_pytorch(name, dtype, tolerance, seed):
     theirs = torch.tensor(src), torch.tensor(tgt)
     src, tgt = npx.asarray(src), npx.asarray(tgt)
     ours = model(src, tgt[:, :-1]).data
-    assert_near("logits", ours, twin(weights, model.config, theirs[0], theirs[1][:, :-1]), tolerance)
+    assert_near(
+        "logits",
+        ours,
+        twin.encoder_decoder(Functions(), weights, model.config, theirs[0], theirs[1][:, :-1]),
+        tolerance,
+    )
     loss, their_loss = model.loss(src, tgt), twin_loss(weights, model.config, *theirs)
     assert_near("loss", loss.data, their_loss, tolerance)
     loss.backward()
@@ -110,3 +116,42 @@ def test_twenty_training_steps_equal_pytorch(name, dtype, tolerance):
     ours, others = np.array(losses).T
     assert np.allclose(ours, others, rtol=tolerance, atol=0), abs(ours - others).max()
     assert ours[-4:].mean() < ours[:4].mean() - 0.3, "the loss must fall"
+
+
+def language_model():
+    """Return a language model like that of benchmarks/language_step.py with random parameters, and ids (3, 9)."""
+    parts = {"architecture": "decoder", "norm": "pre", "activation": "gelu", "positions": "rotary"}
+    model, rng = TransformerConfig(**SIZES, **parts).build(dtype="float64"), np.random.default_rng(0)
+    for p in model.parameters():
+        p.data += npx.asarray(rng.normal(size=p.shape) * 0.1)
+    return model, rng.integers(FIRST, V, (3, 9))
+
+
+def test_logits_of_a_language_model_equal_pytorch():
+    model, ids = language_model()
+    weights = {n: torch.tensor(a) for n, a in model.state_dict().items()}
+    theirs = twin.decoder(Functions(), weights, model.config, torch.tensor(ids))
+    assert_near("logits", model(npx.asarray(ids)).data, theirs, 1e-9)
+
+
+def test_functions_of_jax_equal_pytorchs():
+    """The benchmarks compare with JAX too: benchmarks/jax_engine.py. Its attention computes softmax in float32."""
+    jax = pytest.importorskip("jax", reason="jax is not installed: pip install jax")
+    from benchmarks import jax_engine
+
+    with jax.enable_x64(True):
+        model, ids = language_model()
+        arrays = model.state_dict()
+        weights = {n: jax.numpy.asarray(a) for n, a in arrays.items()}
+        theirs = np.asarray(twin.decoder(jax_engine.Functions(), weights, model.config, ids))
+        assert np.allclose(npx.to_host(model(npx.asarray(ids)).data), theirs, rtol=0, atol=1e-6)
+
+        model, _ = model_and_weights("biases", "float64")
+        src, tgt = random_batch(np.random.default_rng(0), n=2)
+        weights = {n: jax.numpy.asarray(a) for n, a in model.state_dict().items()}
+        logits = twin.encoder_decoder(jax_engine.Functions(), weights, model.config, src, tgt[:, :-1])
+        ours, torch_targets = model(npx.asarray(src), npx.asarray(tgt[:, :-1])).data, torch.tensor(tgt[:, 1:]).flatten()
+        assert np.allclose(npx.to_host(ours), np.asarray(logits), rtol=0, atol=1e-6)
+        loss = jax_engine.cross_entropy(logits.reshape(-1, V), tgt[:, 1:].reshape(-1), 0.1)
+        torch_loss = F.cross_entropy(torch.tensor(np.asarray(logits)).flatten(0, 1), torch_targets, label_smoothing=0.1)
+        assert abs(float(loss) - torch_loss.item()) < 1e-9

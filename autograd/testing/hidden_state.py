@@ -7,7 +7,7 @@ this state restored before every call, the function is deterministic.
 
 import copy
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -124,10 +124,12 @@ def equal(a: Any, b: Any) -> bool:
         return False
 
 
-def cast_buffers(layer: Any, dtype: Any) -> None:
-    """Cast the floating arrays among the buffers, such as running means, to the dtype of the check."""
-    parameters = {id(p) for _, p in layer.named_parameters()}
-    for module in layer.modules() if hasattr(layer, "modules") else ():
+def cast_buffers(modules: Sequence[Any], parameters: Set[int], dtype: Any) -> None:
+    """Cast the floating arrays among the buffers, such as running means, to the dtype of the check.
+
+    parameters: the ids of the parameters, which keep their dtype.
+    """
+    for module in modules:
         for name, value in list(vars(module).items()):
             if id(value) in parameters:
                 continue

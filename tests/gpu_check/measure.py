@@ -184,7 +184,7 @@ def steps(engine: str, sizes: Sizes) -> Results:
     for name, shape in sizes.shapes.items():
         device = sizes.torch_device if engine.startswith("torch") else shape.device
         a = Namespace(**vars(shape) | {"worker": engine, "device": device})
-        step, wait, more = train_step.OURS.get(engine, train_step.peer)(a)
+        step, wait, more = train_step.STEPS[engine](a)
         yield {name: back_to_back(step, wait, 2 * a.batch * a.length, sizes.steps) | more()}
         if engine == "ours":
             yield {f"{name}, by kernel": profiled(step, wait, sizes)}

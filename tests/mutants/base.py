@@ -173,7 +173,7 @@ def find(mutant: Mutant, number: int | None = None) -> Detection | None:
     number: the seed of the random examples; None takes those that derandomized tests use.
     """
     examples, failure = 0, ""
-    profile = cases.case_settings(settings.get_profile("ci"))
+    profile = cases.case_settings(mutant.entry, settings.get_profile("ci"))
 
     @settings(profile, derandomize=number is None, phases=[Phase.generate])
     @given(data=st.data())

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import find, given
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 import autograd.testing
@@ -296,6 +296,11 @@ def test_random_numbers_in_evaluation_mode_raise():
 # Strategies
 
 
+def an_example(strategy, condition):
+    """Return an example that fulfills the condition, without the time to shrink it."""
+    return find(strategy, condition, settings=settings(max_examples=2000, phases=[Phase.generate]))
+
+
 def test_strategies_draw_the_hard_cases():
     arrays = s.arrays(s.shapes(max_side=3), s.STYLES)
     for condition in (
@@ -311,15 +316,15 @@ def test_strategies_draw_the_hard_cases():
         lambda x: x.size and 0 < abs(x).max() < 1e-2,
         lambda x: x.ndim == 3 and len(set(x.shape)) == 1 and x.size > 1,
     ):
-        find(arrays, condition)
-    find(s.indices(4), lambda i: i.size > 2 and len(np.unique(i)) < i.size)
-    find(s.masks((2, 3)), lambda m: m is None)
-    find(s.masks((2, 3)), lambda m: m is not None and m.any(axis=1).tolist() == [False, True])
-    find(s.masks((2, 3)), lambda m: m is not None and not m.any())
-    find(s.axes(3), lambda a: isinstance(a, tuple) and len(a) == 2)
-    find(s.broadcastable(), lambda shapes: shapes[0] != shapes[1] and len(shapes[0]) == len(shapes[1]) == 2)
-    find(s.orders(3), lambda axes: axes == (1, 2, 0))
-    find(s.lengths(3, 5), lambda lengths: len(set(lengths)) == 3)
+        an_example(arrays, condition)
+    an_example(s.indices(4), lambda i: i.size > 2 and len(np.unique(i)) < i.size)
+    an_example(s.masks((2, 3)), lambda m: m is None)
+    an_example(s.masks((2, 3)), lambda m: m is not None and m.any(axis=1).tolist() == [False, True])
+    an_example(s.masks((2, 3)), lambda m: m is not None and not m.any())
+    an_example(s.axes(3), lambda a: isinstance(a, tuple) and len(a) == 2)
+    an_example(s.broadcastable(), lambda shapes: shapes[0] != shapes[1] and len(shapes[0]) == len(shapes[1]) == 2)
+    an_example(s.orders(3), lambda axes: axes == (1, 2, 0))
+    an_example(s.lengths(3, 5), lambda lengths: len(set(lengths)) == 3)
 
 
 def test_arrays_shrink_to_a_single_plain_number():
@@ -327,7 +332,7 @@ def test_arrays_shrink_to_a_single_plain_number():
 
 
 def test_expressions_share_values_and_have_a_literal():
-    expression, inputs = find(s.expressions(), lambda drawn: len(drawn[0].steps) > 3 and drawn[1][0].size > 1)
+    expression, inputs = an_example(s.expressions(), lambda drawn: len(drawn[0].steps) > 3 and drawn[1][0].size > 1)
     copy = eval(repr(expression), {"Expression": s.Expression})
     tensors = [Tensor(x) for x in inputs]
     assert expression(*tensors).data == copy(*tensors).data

@@ -13,10 +13,13 @@ from tests.soak import soak
 
 
 @pytest.mark.parametrize("entry", cases.ENTRIES)
-@cases.case_settings(settings.default)
-@given(data=st.data())
-def test_entry(entry, data):
-    cases.check(entry, data)
+def test_entry(entry):
+    @cases.case_settings(entry, settings.default)
+    @given(data=st.data())
+    def check(data):
+        cases.check(entry, data)
+
+    check()
 
 
 def test_soak_counts_the_examples_that_passed():
