@@ -50,12 +50,15 @@ class Functions(Protocol):
 
 
 def sinusoids(c: TransformerConfig, length: int) -> np.ndarray:
-    """Return the sines and cosines (length, D) of pos 10000^(-i/n), in float64; D is even."""
+    """Return sines and cosines of pos * 10000^(-i/n) (length, D), in float64, for an even D."""
     halves = c.positions == "sinusoidal_halves"
-    n = c.d_model / 2 - ((c.position_rates or ("tensor2tensor" if halves else "paper")) == "tensor2tensor")
+    rates = c.position_rates or ("tensor2tensor" if halves else "paper")
+    n = c.d_model / 2 - (rates == "tensor2tensor")
     angles = np.arange(length)[:, None] * 10000.0 ** (-np.arange(c.d_model // 2) / n)
     waves = [np.sin(angles), np.cos(angles)]
-    return np.concatenate(waves, axis=1) if halves else np.stack(waves, axis=2).reshape(length, -1)
+    if halves:
+        return np.concatenate(waves, axis=1)
+    return np.stack(waves, axis=2).reshape(length, -1)
 
 
 def encoder_decoder(

@@ -23,6 +23,7 @@ OUTSIDE = {  # page of the site -> file of the repository
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
     "results.md": "benchmarks/RESULTS.md",
+    "history.md": "benchmarks/HISTORY.md",
     "reliability.md": "benchmarks/RELIABILITY.md",
     **{f"book/{path.name}": f"book/{path.name}" for path in (ROOT / "book").glob("*.md")},
 }

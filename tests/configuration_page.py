@@ -64,8 +64,8 @@ key that can be overridden.
 
 Keys of `[model]` that are missing in the table have the same value in both versions as here, among them
 `layer_norm_eps` and `embedding_init`. A variant changes neither text, tokenizer and batch size nor the shape of a
-preset. Two presets of the first version differ from the paper there: `transformer_big_enfr` has d_ff 8192 and separate
-embeddings, and the parser on WSJ only has separate embeddings and five times the learning rate.
+preset. Three presets of the first version differ from the paper there: `transformer_big_enfr` has d_ff 8192 and
+separate embeddings, and both parsers have separate embeddings and five times the learning rate.
 """
 VARIABLES_TEXT = """## Environment variables
 

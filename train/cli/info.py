@@ -132,10 +132,10 @@ def has_metrics(entry: dict[str, Any], kind: str, *names: str) -> bool:
     return entry["kind"] == kind and all(type(entry.get(name)) in (int, float) for name in names)
 
 
-def newest_progress(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return step, tokens, loss and tokens per second: of the last log line, or of a newer checkpoint's last updates.
+def last_update(run: Any, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return step, tokens, loss and tokens per second of the last log line, or of a checkpoint that is newer.
 
-    A training that has ended, or stopped, between two log lines has updates that only its checkpoint counts.
+    If a training stops between two log lines, only its checkpoint counts the last updates.
     """
     from train.run.checkpoint import newest_totals
 
@@ -160,9 +160,9 @@ def describe_run(run: Any, config: Any) -> Iterator[str]:
         tokenizer = task.load_tokenizer(run.tokenizer_file)
         yield f"tokenizer    {tokenizer.vocab_size:,} tokens, digest {tokenizer.digest[:12]}"
     entries = run.metrics()
-    if progress := newest_progress(run, entries):
-        loss, speed = f"loss {progress['loss']:.4f}", f"{progress['tokens_per_second']:,.0f} tokens/s"
-        yield f"trained      {progress['step']:,} updates, {progress['tokens']:,} tokens, {loss}, {speed}"
+    if last := last_update(run, entries):
+        speed = f"{last['tokens_per_second']:,.0f} tokens/s"
+        yield f"trained      {last['step']:,} updates, {last['tokens']:,} tokens, loss {last['loss']:.4f}, {speed}"
     if not (curve := [entry for entry in entries if has_metrics(entry, "valid", "loss", "perplexity")]):
         return
     metric = config.train.best_metric or task.selection_metric or "loss"

@@ -212,12 +212,16 @@ class RunConfig:
     def check_frozen(self, original: Mapping[str, Any], source: Path, command: str = "resume") -> None:
         """Raise UserError, naming the key, if a frozen key differs from `original`, the `frozen()` of the run.
 
-        `source` is the file of `original` and `command` what needs the keys to be equal, for the message.
+        A key that is missing in `original` had the meaning of the version that lacked it; rates of positions that are
+        left open here are those of the run. `source` is the file of `original` and `command` what needs the keys to be
+        equal, for the message.
         """
         original = complete_frozen(original)
         for table, f, value in self.keys():
             name = f"{table}.{f.name}"
-            if not f.metadata["may_change"] and value != (saved := original[name]):
+            if f.metadata["may_change"] or (name, value) == ("model.position_rates", None):
+                continue
+            if value != (saved := original[name]):
                 attempt = "or a new run with --out" if command == "resume" else "or a checkpoint of this run"
                 raise UserError(
                     f"{command}: {name}: expected {format_value(saved)} as in {source}; got {format_value(value)}; "
@@ -240,6 +244,15 @@ def keys_of(table: str) -> dict[str, Field[Any]]:
 def default_of(table: str, f: Field[Any]) -> Any:
     """Return the default of a key; for a key of the model that of `base`."""
     return getattr(TransformerConfig, f.name, None) if table == "model" and f.default is None else f.default
+
+
+def complete_frozen(frozen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `frozen()` of a run with the keys that its version lacked, in the meaning that they had."""
+    keys = ((table, name, f) for table in SECTIONS for name, f in keys_of(table).items())
+    defaults = {f"{table}.{name}": default_of(table, f) for table, name, f in keys if not f.metadata["may_change"]}
+    stored = {name: frozen[f"model.{name}"] for name in keys_of("model") if f"model.{name}" in frozen}
+    earlier = {f"model.{name}": value for name, value in earlier_meaning(stored).items()}
+    return {**defaults, **earlier, **frozen}
 
 
 def all_keys() -> list[str]:

@@ -57,8 +57,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 VARIANT = key(
     "paper",
     "Details from the paper's text (paper), or from its authors' program as of June 2017 (tensor2tensor-v1) or October"
-    " 2017 (tensor2tensor-v2); the keys are below the presets. tensor2tensor, a mixture of both, is for runs of earlier"
-    " versions.",
+    " 2017 (tensor2tensor-v2); docs/configuration.md lists the keys. tensor2tensor, a mixture of both, is for runs of"
+    " earlier versions.",
     choices=VARIANTS,
 )
 ModelSection: Any = make_dataclass(
