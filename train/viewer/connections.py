@@ -50,5 +50,5 @@ def max_connections() -> int:
 
 def server_config(app: Any, **options: Any) -> uvicorn.Config:
     """Return the configuration of a server of `app` with these limits."""
-    return uvicorn.Config(app, http=LimitedProtocol, backlog=MAX_CONNECTIONS, log_level="error", access_log=False,
+    return uvicorn.Config(app, http=LimitedProtocol, backlog=max_connections(), log_level="error", access_log=False,
                           server_header=False, **options)  # fmt: skip
