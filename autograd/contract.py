@@ -7,6 +7,13 @@ import npx
 from npx import Array, AttentionSpec
 
 
+def check_values(data: Any) -> Any:
+    """Return an array of numbers or booleans; raise TypeError for objects, text and dates."""
+    if data.dtype.kind in "OSUMm":
+        raise TypeError(f"Tensor: expected numbers or booleans; got the dtype {data.dtype}; try .astype")
+    return data
+
+
 def reject_operands(name: str, dtypes: Collection[Any], hidden: list[Any]) -> NoReturn:
     """Raise TypeError for Tensors that no gradient would reach (`hidden`), else for mixed floating dtypes."""
     if hidden:

@@ -33,7 +33,7 @@ from itertools import count
 from typing import Any
 
 import npx
-from autograd.contract import check_gradient, check_vjp_result, reject_graph, reject_operands
+from autograd.contract import check_gradient, check_values, check_vjp_result, reject_graph, reject_operands
 from autograd.tensor import OPERATIONS, TensorMethods
 from npx import Array, GradientTargets
 from npx.scoped import Scoped
@@ -81,7 +81,7 @@ class Tensor(TensorMethods):
         node: the operation that computed it; None for a leaf.
         requires_grad: whether gradients flow through it.
 
-    Raises TypeError for a Tensor as `data`, and for `requires_grad` with a dtype that is not floating.
+    Raises TypeError for a Tensor, text or objects as `data`, and for `requires_grad` with a dtype that is not floating.
     """
 
     __slots__ = ("data", "grad", "node", "requires_grad")
@@ -93,7 +93,7 @@ class Tensor(TensorMethods):
         if not hasattr(data, "dtype"):
             data = npx.asarray(data)
             data = data.astype(npx.float32) if data.dtype == npx.float64 else data
-        self.data: Array = npx.asarray(data)
+        self.data: Array = check_values(npx.asarray(data))
         if requires_grad and not is_floating(self.data.dtype):
             raise TypeError(f"Tensor: expected a floating dtype for requires_grad; got {self.data.dtype}; try .astype")
         self.requires_grad = requires_grad

@@ -1,12 +1,18 @@
 """Text helpers for messages."""
 
 import difflib
+import re
 from collections.abc import Iterable
+
+_CONTROLS = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069]")  # they change what a terminal shows
 
 
 def one_line(text: object) -> str:
-    """Return the text of an object, such as an exception, with every run of white space replaced by one space."""
-    return " ".join(str(text).split())
+    """Return the text of an object, such as an exception, on one line.
+
+    A run of white space becomes one space; other control characters, such as those of terminals, become U+FFFD.
+    """
+    return _CONTROLS.sub("\ufffd", " ".join(str(text).split()))
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

@@ -340,6 +340,17 @@ def test_errors_of_backward():
 def test_errors_of_tensor():
     with pytest.raises(TypeError, match="got a Tensor; try its .data"):
         Tensor(Tensor([1.0]))
+    for data in (
+        "x",
+        [["a", "b"]],
+        [1, None],
+        np.array([1.0], object),
+        b"x",
+        np.array(["2026-01-01"], "datetime64[D]"),
+    ):
+        with pytest.raises(TypeError, match="Tensor: expected numbers or booleans; got the dtype"):
+            Tensor(data)
+    assert Tensor([True]).dtype == bool and Tensor(3).data == 3 and Tensor([]).shape == (0,)
     with pytest.raises(TypeError, match="floating dtype for requires_grad; got int"):
         Tensor(np.array([1, 2]), requires_grad=True)
     with pytest.raises(TypeError, match="power: expected a Python number"):

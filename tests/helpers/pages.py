@@ -18,6 +18,7 @@ import uvicorn
 from benchmarks.page import chromium
 from tests.helpers.trainings import text, uninterrupted  # noqa: F401
 from train.run.checkpoint import load_model
+from train.viewer.connections import server_config
 from train.viewer.server import Page, application
 
 SENTENCE = "one two three"
@@ -33,7 +34,7 @@ def served(page, port=0):
         listening.listen()
         port = listening.getsockname()[1]
         guard = application(page, port)
-        server = uvicorn.Server(uvicorn.Config(guard, log_level="error", timeout_graceful_shutdown=1))
+        server = uvicorn.Server(server_config(guard, timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

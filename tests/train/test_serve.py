@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -16,6 +17,8 @@ import pytest
 from tests.helpers.pages import address, page, run, served, text, uninterrupted  # noqa: F401, fixtures
 from train.cli import main
 from train.errors import UserError
+from train.viewer import connections
+from train.viewer import guard as guarding
 from train.viewer.guard import Guard
 from train.viewer.server import FILES, RECENT, Cancelled, Inference, Page
 from train.viewer.step import steps
@@ -238,3 +241,50 @@ def test_serve_rejects_a_path_that_is_not_a_run(tmp_path, capsys):
     for words in ([str(tmp_path / "none")], ["--also", str(tmp_path / "none")]):
         assert main(["serve", *words, "--port", "0"]) == 2
         assert "expected a run folder" in capsys.readouterr().err
+
+
+# ---- clients without the token
+
+
+def test_half_sent_requests_do_not_keep_the_page_from_its_user(page, monkeypatch):
+    """At most so many connections are open at once, and those without a complete request are closed in time."""
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(guarding, "BODY_SECONDS", 0.5)
+    with served(page) as address:
+        _, guard, port = address
+        own = f"Host: 127.0.0.1:{port}\r\nCookie: {guard.cookie}={guard.token}\r\n"
+        post = f"Content-Type: application/json\r\nOrigin: http://127.0.0.1:{port}\r\nContent-Length: 99\r\n\r\n"
+        beginnings = [
+            "", "G", "GET /api/about HTTP/1.1\r\n", f"GET /api/about HTTP/1.1\r\n{own}", "\r\n" * 9,
+            f"POST /api/step HTTP/1.1\r\n{own}{post}{{", f"GET /api/about HTTP/1.1\r\n{own}\r\nGET /api",
+            "GET / HTTP/1.1\r\nHost: x\r\n\r\nGET /", "POST / HTTP/1.1\r\nContent-Length: 9999\r\n\r\nx",
+        ]  # fmt: skip
+        with ExitStack() as stack:
+            clients = []
+            for number in range(5 * len(beginnings)):
+                clients.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20)))
+                with suppress(OSError):  # closed already
+                    clients[-1].sendall(beginnings[number % len(beginnings)].encode())
+                if number % 9 == 8:
+                    assert asked(address, "/api/about")["runs"]
+            for client in clients:
+                with suppress(ConnectionResetError):
+                    while client.recv(65536):
+                        pass
+        assert asked(address, "/api/step", {"expression": "a * a", "values": {"a": [[1.0]]}})
+
+
+def test_a_refusal_closes_the_connection(address):
+    with socket.create_connection(("127.0.0.1", address[2]), timeout=20) as client:
+        client.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{address[2]}\r\n\r\n".encode())
+        answer = b""
+        while block := client.recv(65536):
+            answer += block
+    assert answer.startswith(b"HTTP/1.1 403") and b"connection: close" in answer.lower()
+
+
+@pytest.mark.parametrize(("descriptors", "limit"), [(32, 8), (1024, 64), (4, 2)])
+def test_connections_leave_descriptors_for_the_rest(monkeypatch, descriptors, limit):
+    monkeypatch.setattr(connections.resource, "getrlimit", lambda name: (descriptors, descriptors))
+    assert connections.max_connections() == limit

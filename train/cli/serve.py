@@ -39,6 +39,7 @@ def serve(
             raise UserError(f"--also: expected a run folder; got {path}; try the --out of a training run")
     import uvicorn
 
+    from train.viewer.connections import server_config
     from train.viewer.curves import by_name
     from train.viewer.server import Page, application
 
@@ -56,7 +57,6 @@ def serve(
         print(f"http://{HOST}:{port}/?token={guarded.token}")
         warn("Open this address in a browser on this machine; Ctrl-C stops the server.")
         sys.stdout.flush()
-        quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False}
 
         class Server(uvicorn.Server):
             """A server that stops without waiting for a running translation."""
@@ -65,7 +65,7 @@ def serve(
                 page.inference.cancel()
                 super().handle_exit(sig, frame)
 
-        Server(uvicorn.Config(guarded, timeout_graceful_shutdown=5, **quiet)).run(sockets=[listener])
+        Server(server_config(guarded, timeout_graceful_shutdown=5)).run(sockets=[listener])
 
 
 def load_page(runs: list[Path]) -> Any:

@@ -106,6 +106,9 @@ class Adam:
     def step(self, lr: float, scale: float = 1.0) -> None:
         """Update the weights once, with the learning rate `lr` and the present gradients times `scale`.
 
+        A gradient that is NaN or infinite makes its weight and moments NaN for good. Gradients are not checked here,
+        which would need a pass over all of them: check `squared_norm` before, as `Trainer` does.
+
         Raises ValueError if `lr` is negative or not finite.
         """
         if not 0.0 <= lr < float("inf"):

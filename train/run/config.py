@@ -229,13 +229,6 @@ class RunConfig:
                 )
 
 
-def complete_frozen(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `frozen()` of a run with those keys added that its version lacked, in their earlier meaning."""
-    defaults = {f"{table}.{f.name}": default_of(table, f) for table, f, _ in RunConfig().keys()}
-    model = {name: stored[f"model.{name}"] for name in keys_of("model") if f"model.{name}" in stored}
-    return {**defaults, **stored, **{f"model.{name}": value for name, value in earlier_meaning(model).items()}}
-
-
 def keys_of(table: str) -> dict[str, Field[Any]]:
     """Return the keys of a table by name."""
     return {f.name: f for f in fields(SECTIONS[table])}

@@ -6,6 +6,7 @@ SameSite=Strict), and, for a POST, a JSON body from our own Origin (against CSRF
 page from loading anything from elsewhere.
 """
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from http.cookies import CookieError, SimpleCookie
@@ -13,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 MAX_BODY = 64 * 1024  # bytes
+BODY_SECONDS = 10.0  # until the body of a request must be complete
 HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "x-content-type-options": "nosniff",
@@ -53,7 +55,10 @@ class Guard:
 
         if status:
             return await refuse(sending, status, why)
-        body = await read_body(receive) if scope["method"] == "POST" else b""
+        try:
+            body = await asyncio.wait_for(read_body(receive), BODY_SECONDS) if scope["method"] == "POST" else b""
+        except TimeoutError:
+            return await refuse(sending, 408, f"expected the complete request within {BODY_SECONDS:g} s")
         if body is None:
             return await refuse(sending, 413, f"expected at most {MAX_BODY:,} bytes")
         delivered = False
@@ -109,8 +114,10 @@ class Guard:
 
 
 async def refuse(send: Send, status: int, why: str) -> None:
+    """Answer with a status and a reason, and close the connection: each attempt costs a new one."""
     body = f"{status}: {why}\n".encode()
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

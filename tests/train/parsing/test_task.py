@@ -316,6 +316,12 @@ def test_the_svg_has_the_tree_and_the_attention(run, folder, tmp_path, capfd):
     unseen = ["parse", "--model", str(run), "--input", str(empty), "--svg", str(tmp_path / "no.svg")]
     assert main(unseen) == 2 and not (tmp_path / "no.svg").exists()
     assert "--svg: expected a sentence to draw; got an empty input" in capfd.readouterr().err
+    (long := tmp_path / "long").write_text("a " * 1001)
+    assert main(["parse", "--model", str(run), "--input", str(long), "--svg", str(tmp_path / "no.svg")]) == 2
+    err = capfd.readouterr().err
+    assert (
+        "--svg: expected a sentence and a tree of at most 1,000 tokens each; got" in err and "shorter sentence" in err
+    )
     odd = Tree("TOP", [Tree("A&B", [Leaf("<", "a<b")]), Leaf("'", "x")])
     drawn = ElementTree.fromstring(draw_tree(odd, ["(A", "end"], np.eye(2, 3)))
     assert {"a<b", "A&B"} <= {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}

@@ -11,6 +11,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
+from train.errors import UserError
 from train.tasks.parsing.linearize import linearize
 from train.tasks.parsing.tokenizer import TreeTokenizer
 from train.tasks.parsing.trees import Leaf, Tree, walk
@@ -18,6 +19,7 @@ from train.text.xml import xml_safe
 
 # Pixels: width of a letter, height of a tree level and of a row, margin.
 CHARACTER, LEVEL, ROW, MARGIN = 7.5, 36, 15, 12
+MAX_TOKENS = 1000  # drawn; the attention of all heads needs memory for their square
 FONT = "font-family='monospace' font-size='12' text-anchor='middle'"
 
 
@@ -31,6 +33,11 @@ def attention_over_words(model: Any, tokenizer: TreeTokenizer, tree: Tree) -> tu
     sizes = [len(ids) for ids in subwords if ids]
     src = [*(i for ids in subwords for i in ids), config.eos_id]
     tgt = [config.bos_id, *tokenizer.encode_trees([tree])[0]]
+    if max(len(src), len(tgt)) > MAX_TOKENS:
+        raise UserError(
+            f"--svg: expected a sentence and a tree of at most {MAX_TOKENS:,} tokens each; got {len(src):,} and "
+            f"{len(tgt):,}; try a shorter sentence"
+        )
     longest = model.max_length or max(len(src), len(tgt))
     maps = model.attention_maps(np.array([src[:longest]]), np.array([tgt[:longest]]))
     weights = maps[-1][0].mean(axis=0)  # (T, S)

@@ -14,13 +14,37 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError, one_line
+from train.files import open_inside
 from train.progress import Display, Work
 from train.text.download.catalog import Archive
 
 BLOCK = 1 << 20  # bytes
+MAX_SIZE = 1 << 32  # bytes of an archive whose size is not published
 TIMEOUT = 30.0  # seconds without a byte until a connection counts as broken
 MAX_FAILURES = 5  # consecutive connections without new data
 ProgressCallback = Callable[[Archive, int, int], object]  # archive, bytes downloaded, total bytes (0: unknown)
+
+
+class SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to HTTP and HTTPS only, and none from HTTPS to HTTP, where others could change the data."""
+
+    def http_error_302(self, request: Any, response: Any, *args: Any) -> Any:
+        try:
+            return super().http_error_302(request, response, *args)
+        except (ValueError, urllib.error.URLError) as error:  # an invalid URL, or one that is not followed
+            response.close()
+            raise error if isinstance(error, OSError) else urllib.error.URLError(one_line(error)) from None
+
+    def redirect_request(self, request: Any, *args: Any) -> Any:
+        url = args[-1]
+        if not url.startswith("https://" if request.full_url.startswith("https://") else ("https://", "http://")):
+            raise urllib.error.URLError(f"a redirect to {url[:200]}, which is not followed")
+        return super().redirect_request(request, *args)
+
+
+for status in (301, 303, 307, 308):  # as in the base class
+    setattr(SafeRedirects, f"http_error_{status}", SafeRedirects.http_error_302)
+OPENER = urllib.request.build_opener(SafeRedirects)
 
 
 def fetch_all(
@@ -85,7 +109,10 @@ def fetch(
     if "://" not in url:
         if not Path(url).is_file():
             raise FileNotFoundError(f"no file {url}")
-        shutil.copyfile(url, part)
+        with open(url, "rb") as source, open(open_inside(part, os.O_WRONLY | os.O_TRUNC), "wb") as file_:
+            shutil.copyfileobj(source, file_)
+    elif not url.startswith(("http://", "https://")):
+        raise UserError(f"--mirror: expected a folder, http:// or https://; got {url[:200]}; try another mirror")
     else:
         failures = 0
         while True:
@@ -121,16 +148,22 @@ def download(archive: Archive, part: Path, url: str, on_progress: ProgressCallba
     """Append the rest of a URL's content to `part`; return whether it is complete."""
     size = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={size}-"} if size else {})
-    with urllib.request.urlopen(request, timeout=timeout) as response:
+    with OPENER.open(request, timeout=timeout) as response:
         if size and response.status != 206:  # the server ignores the range and sends the complete file
             size = 0
-        length = response.headers.get("Content-Length")
-        total = size + int(length) if length else archive.size
-        with part.open("ab" if size else "wb") as file:
+        elif not response.headers.get("Content-Range", prefix := f"bytes {size}-").startswith(prefix):
+            part.unlink(missing_ok=True)
+            raise ConnectionError("the server sent another range than requested")
+        length = response.headers.get("Content-Length", "")
+        total = size + int(length) if length.isdecimal() and len(length) < 16 else archive.size
+        with open(open_inside(part, os.O_WRONLY | (os.O_APPEND if size else os.O_TRUNC)), "ab") as file:
             while block := response.read1(BLOCK):
                 file.write(block)
                 size += len(block)
                 on_progress(archive, size, total)
+                if size > (limit := archive.size or MAX_SIZE):
+                    part.unlink()
+                    raise UserError(f"{archive.name}: expected {limit:,} bytes; got more; try another --mirror")
     return not total or size >= total
 
 

@@ -128,10 +128,9 @@ def write_texts(
     recipe = json.loads(json.dumps([texts, input_hashes, asdict(rules), dataset.held_out]))
     record_file = out / TEXTS
     if (record := read_sealed(record_file)) and record["how"] == recipe:
-        names = [(part, language) for part in record["parts"] for language in languages]
-        files = {(part, language): out / f"{part}.{language}" for part, language in names}
-        sizes = {name: record["parts"][name[0]]["bytes"][name[1]] for name in names}
-        if all(file.is_file() and file.stat().st_size == sizes[name] for name, file in files.items()):
+        hashes = {out / f"{part}.{language}": text["sha256"][language]
+                  for part, text in record["parts"].items() for language in languages}  # fmt: skip
+        if all(file.is_file() and digest(file) == sha256 for file, sha256 in hashes.items()):
             return record["parts"]
     streams: dict[str, Iterator[tuple[str, str]]] = {}
     for part, pairs in dataset.parts.items():
@@ -199,7 +198,8 @@ def train_tokenizer(train: list[Path], file: Path, settings: Settings, display: 
     kind, size, n_lines = settings.tokenizer or "bpe", settings.vocab_size or 37_000, settings.learn_from
     recipe = {"kind": kind, "vocab_size": size, "learn_from": n_lines, "sha256": [digest(path) for path in train]}
     record_file = file.with_name("tokenizer.made.json")
-    if file.is_file() and read_sealed(record_file) == recipe:
+    # Earlier versions did not record the hash of the tokenizer itself.
+    if file.is_file() and read_sealed(record_file) in (recipe, recipe | {"tokenizer_sha256": digest(file)}):
         return Tokenizer.load(file)
     display.write(f"training a {kind} vocabulary of {size:,} tokens")
     with display.work("training the vocabulary") as work:
@@ -214,7 +214,7 @@ def train_tokenizer(train: list[Path], file: Path, settings: Settings, display: 
         )
     record_file.unlink(missing_ok=True)
     tokenizer.save(file)
-    write_json(record_file, recipe)
+    write_json(record_file, recipe | {"tokenizer_sha256": digest(file)})
     return tokenizer
 
 
