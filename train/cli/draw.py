@@ -134,16 +134,23 @@ def open_corpus(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
     return Corpus.open(RunFolder(run).data(part, config.data.prepared), tokenizer.special)
 
 
-def draw_memory_of(run: Path, out: Path) -> None:
-    """Draw the memory in use during one update."""
-    from train.run.checkpoint import load_with_origin
+def pairs_task(run: Path, config: Any) -> Any:
+    """Return the task of a run; UserError if it was not trained on pairs."""
     from train.tasks import TASKS
-    from train.viewer.memory import draw_memory, measure_memory
 
-    model, tokenizer, config, origin = load_with_origin(run, "", warn)
     task = TASKS[config.data.task]
     if task.examples != "pairs":
         raise UserError(f"{run}: expected a run trained on pairs; got the task {task.name}; try another run")
+    return task
+
+
+def draw_memory_of(run: Path, out: Path) -> None:
+    """Draw the memory in use during one update."""
+    from train.run.checkpoint import load_with_origin
+    from train.viewer.memory import draw_memory, measure_memory
+
+    model, tokenizer, config, origin = load_with_origin(run, "", warn)
+    task = pairs_task(run, config)
     batches = task.batches(open_corpus(run, "train", config, tokenizer), config.train.batch_tokens, config.train.seed)
     batch = batches.batch(batches.epoch(1)[0])
     draw_memory(measure_memory(task, model, batch, config.train), batch.describe(), out, origin)
@@ -154,8 +161,9 @@ def draw_roles_of(run: Path, out: Path, sentences: int) -> None:
     from train.run.checkpoint import load_with_origin
     from train.viewer.roles import EvaluationText, draw_roles, measure_roles
 
-    model, tokenizer, config, origin = load_with_origin(run, "translation", warn)
-    text = EvaluationText(open_corpus(run, "valid", config, tokenizer), config, tokenizer, sentences)
+    model, tokenizer, config, origin = load_with_origin(run, "", warn)
+    task = pairs_task(run, config)
+    text = EvaluationText(task, open_corpus(run, "valid", config, tokenizer), config, tokenizer, sentences)
 
     def report(n_done: int, n_heads: int) -> None:
         if sys.stderr.isatty():
@@ -163,4 +171,4 @@ def draw_roles_of(run: Path, out: Path, sentences: int) -> None:
             print(f"\rhead {n_done + 1} of {n_heads}", end=end, file=sys.stderr, flush=True)
 
     full_model, head_roles = measure_roles(model, text, report)
-    draw_roles(full_model, head_roles, len(text.pairs), out, origin)
+    draw_roles(full_model, head_roles, text, out, origin)

@@ -140,9 +140,8 @@ def draw_figures(inspection: Inspection, word: str, layer: int, out: Path, sourc
     at = tokens.index(word)
     heads = range(len(maps))
     away = sorted(heads, key=lambda h: maps[h, at, at])[:2]
-    rest = [h for h in heads if h not in away] or list(heads)
-    confident = sorted(rest, key=lambda h: -summary(maps[h])["confidence"])[:2]
-    where = f"encoder self-attention, layer {layer + 1} of {len(inspection.maps['encoder'])}"
+    confident = sorted(heads, key=lambda h: -summary(maps[h])["confidence"])[:2]
+    where = f"encoder self-attention, layer {layer} of 0 to {len(inspection.maps['encoder']) - 1}"
 
     def attended(h: int, row: int) -> str:
         best = np.argsort(-maps[h, row], kind="stable")[:2]
