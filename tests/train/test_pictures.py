@@ -91,7 +91,7 @@ def test_the_papers_figures(tmp_path, uninterrupted, capsys):
     before = [file.read_bytes() for file in files]
     assert main(given) == 0 and before == [file.read_bytes() for file in files]
     assert all(
-        "encoder self-attention, layer 0 of 0 to 0" in file.with_suffix(".alt.txt").read_text() for file in files
+        "encoder self-attention, layer 0 (counted from 0)" in file.with_suffix(".alt.txt").read_text() for file in files
     )
     (tmp_path / "figure3.svg").write_text("mine")
     assert main([*given[:-1], str(tmp_path)]) == 2
