@@ -1,6 +1,7 @@
 """The parts that architectures share: encoder and decoder layers, and the base class with its tied embedding."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import npx
@@ -84,6 +85,24 @@ def make_attention(cls: type[A], c: TransformerConfig, rotary_base: float | None
 def make_residual(c: TransformerConfig) -> Residual:
     """Build a residual connection as configured."""
     return Residual(c.d_model, c.dropout, c.norm, c.layer_norm_eps, c.normalization)
+
+
+@contextmanager
+def recorded_weights(attentions: Mapping[str, Sequence[Attention]]) -> Iterator[dict[str, list[npx.Array]]]:
+    """Record the attention weights (B, H, T, S) of every call within the block, on the host, by kind of attention.
+
+    Hooks that are set on the layers are not called, and are restored at the end.
+    """
+    maps: dict[str, list[npx.Array]] = {kind: [] for kind in attentions}
+    previous_hooks = [(layer, layer.hook) for layers in attentions.values() for layer in layers]
+    for kind, layers in attentions.items():
+        for layer in layers:
+            layer.hook = lambda *args, kind=kind, layer=layer: maps[kind].append(npx.to_host(layer.weights(*args)))
+    try:
+        yield maps
+    finally:
+        for layer, hook in previous_hooks:
+            layer.hook = hook
 
 
 def make_final_norm(c: TransformerConfig) -> Norm | None:

@@ -11,9 +11,11 @@ from models.architectures.blocks import (
     check_normalizer,
     count_targets,
     make_final_norm,
+    recorded_weights,
 )
 from models.cache import DecodingState, KeyValueCache
 from models.config import TransformerConfig
+from models.module import evaluation_mode
 from models.registry import architecture
 from npx import host
 
@@ -73,6 +75,12 @@ class LanguageModel(SequenceModel):
             # Padding needs no mask: it follows the tokens, so causality hides it from them.
             x = layer(x, causal_spec(x), state.layers[i] if state else None)
         return self.norm(x) if self.norm else x
+
+    def attention_maps(self, ids: Any) -> list[npx.Array]:
+        """Return the attention weights (B, H, T, T) of each layer, on the host, for ids (B, T)."""
+        with evaluation_mode(self), recorded_weights({"text": [layer.attention for layer in self.layers]}) as maps:
+            self.hidden_states(npx.from_host(self.check_ids("text ids", ids)))
+        return maps["text"]
 
     # Decoding (models/search/protocol.py)
 

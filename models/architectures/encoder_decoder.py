@@ -1,7 +1,6 @@
 """The Transformer: encoder, decoder, and the model that connects them (paper section 3)."""
 
 from collections.abc import Iterable
-from itertools import chain
 from typing import Any, NamedTuple
 
 import npx
@@ -13,6 +12,7 @@ from models.architectures.blocks import (
     check_normalizer,
     count_targets,
     make_final_norm,
+    recorded_weights,
 )
 from models.cache import DecodingState, KeyValueCache, RowArray, SharedState
 from models.config import TransformerConfig
@@ -241,22 +241,16 @@ class Transformer(SequenceModel):
         src_ids: (B, S). tgt_ids: decoder input ids (B, T). kinds: the attentions whose weights are returned. Hooks that
         are set on the layers are not called.
         """
-        attentions = {kind: self.attentions()[kind] for kind in kinds}
-        maps: dict[str, list[npx.Array]] = {kind: [] for kind in attentions}
         layer_inputs: list[Tensor] = []
-        hooked = [*chain(*attentions.values()), *self.decoder]
-        previous_hooks = [module.hook for module in hooked]
-        for kind, layers in attentions.items():
-            for layer in layers:
-                layer.hook = lambda *args, kind=kind, layer=layer: maps[kind].append(npx.to_host(layer.weights(*args)))
+        previous_hooks = [block.hook for block in self.decoder]
         for block in self.decoder:
             block.hook = lambda x, *args: layer_inputs.append(x)
         try:
-            with evaluation_mode(self):
+            with evaluation_mode(self), recorded_weights({kind: self.attentions()[kind] for kind in kinds}) as maps:
                 last = self.decode(tgt_ids, *self.encode(src_ids))
         finally:
-            for module, hook in zip(hooked, previous_hooks, strict=True):
-                module.hook = hook
+            for block, hook in zip(self.decoder, previous_hooks, strict=True):
+                block.hook = hook
         norm = self.decoder_norm or (lambda x: x)
         with no_grad():
             hidden = [*(norm(x) for x in layer_inputs[1:]), last]

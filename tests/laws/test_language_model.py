@@ -139,6 +139,15 @@ def test_dropout_depends_on_the_key_only():
     assert loss(1) == loss(1) != loss(2)
 
 
+def test_attention_maps_are_causal_and_sum_to_1(model):
+    maps = model.attention_maps(np.array([[3, 4, 5, 6]]))
+    assert [layer.shape for layer in maps] == [(1, 2, 4, 4)] * 2
+    for layer in maps:
+        np.testing.assert_allclose(layer.sum(axis=-1), 1, rtol=1e-12)
+        assert not np.triu(layer, 1).any()
+    assert all(module.hook is None for module in model.modules())
+
+
 # Sampling
 
 

@@ -187,6 +187,17 @@ def test_an_empty_prompt_equals_a_new_line(trained_run):
     assert texts[0] == texts[1] and len(texts[0]) == 9
 
 
+def test_the_heads_of_a_language_model_are_drawn(trained_run, tmp_path, capsys):
+    draw = ["draw", str(trained_run), "heads", "--input", "to be", "--out", str(tmp_path / "a.svg")]
+    assert main(draw) == 0
+    alt = (tmp_path / "a.alt.txt").read_text("utf-8")
+    assert "Each row of a head sums to 1" in alt and "text, " in alt and "Output" not in alt
+    for option in (["--kind", "cross"], ["--beam", "2"]):
+        assert main([*draw, *option]) == 2
+        error = capsys.readouterr().err
+        assert f"{option[0]}: expected an encoder-decoder model; got a language model; try without it" in error
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

@@ -1,5 +1,6 @@
 """Pictures (train/viewer, `draw`, `reproduce figures`): deterministic bytes, the engine's numbers, alternative text."""
 
+import dataclasses
 import re
 import tracemalloc
 import xml.etree.ElementTree as xml
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 import npx
 from models import Transformer, TransformerConfig
 from models.search import ForcedPrefix, beam_search
-from models.search.tree import CUT, FINISHED, KEPT, Tree
+from models.search.tree import CUT, FINISHED, KEPT, Candidate, Tree
 from tests.helpers.trainings import text, uninterrupted  # noqa: F401
 from tests.laws.test_search import EOS, MarkovModel
 from train.cli import main
@@ -22,10 +23,12 @@ from train.run.folder import RunFolder
 from train.tasks import TASKS
 from train.text.corpus import Corpus
 from train.viewer import picture
-from train.viewer.heads import mosaic
-from train.viewer.inspection import Head, ablate_heads, all_heads, inspect, labels, source_ids, translate
+from train.viewer.beams import wrap
+from train.viewer.curves import draw_curves, series
+from train.viewer.heads import draw_figures, mosaic
+from train.viewer.inspection import Head, Inspection, ablate_heads, all_heads, inspect, labels, source_ids, translate
 from train.viewer.memory import measure_memory
-from train.viewer.roles import MEASURES, EvaluationText, measure_roles
+from train.viewer.roles import MEASURES, EvaluationText, draw_roles, measure_roles
 
 SENTENCE = "one two $three$ four"  # dollar signs must not become a formula
 
@@ -87,7 +90,9 @@ def test_the_papers_figures(tmp_path, uninterrupted, capsys):
     assert capsys.readouterr().out.split() == [str(file) for file in files]
     before = [file.read_bytes() for file in files]
     assert main(given) == 0 and before == [file.read_bytes() for file in files]
-    assert all("encoder self-attention, layer 1 of 1" in file.with_suffix(".alt.txt").read_text() for file in files)
+    assert all(
+        "encoder self-attention, layer 0 (counted from 0)" in file.with_suffix(".alt.txt").read_text() for file in files
+    )
     (tmp_path / "figure3.svg").write_text("mine")
     assert main([*given[:-1], str(tmp_path)]) == 2
     assert (
@@ -278,7 +283,7 @@ def test_peak_memory_agrees_with_tracemalloc():
 def test_a_head_that_attends_one_back_is_positional(loaded):
     model, tokenizer, config = loaded
     words = Corpus.from_pairs([(tokenizer.encode("one two three"), tokenizer.encode("eins zwei"))] * 2)
-    evaluation_text = EvaluationText(words, config, tokenizer, 2)
+    evaluation_text = EvaluationText(TASKS["translation"], words, config, tokenizer, 2)
     original = model.inspect
 
     def attend_back(src, tgt, *kinds):
@@ -296,3 +301,51 @@ def test_a_head_that_attends_one_back_is_positional(loaded):
     length = len(source_ids(model, tokenizer, "one two three"))
     assert of[str(Head("encoder", 0, 0))].measures["before"] == pytest.approx((length - 1) / length)
     assert baseline == evaluation_text.quality(model)[:2]
+
+
+STEPS = st.lists(st.sampled_from([KEPT, FINISHED, "dropped"]), min_size=1, max_size=5)
+
+
+@given(fates=st.lists(STEPS, min_size=1, max_size=12), most=st.integers(2, 5))
+def test_a_wrapped_beam_has_every_candidate_and_repeats_the_live_ones(fates, most):
+    tree, steps = Tree(), []
+    for n, step in enumerate(fates):
+        steps.append([len(tree.candidates) + i for i in range(len(step))])
+        tree.candidates += [Candidate(n + 1, -1, 3, 0.0, 0.0, fate) for fate in step]
+    bands = wrap(steps, tree, most)
+    assert all(1 <= len(band) <= most for band in bands)
+    repeated = [next(iter(band.items())) for band in bands[1:]]
+    assert all(band == [i for i in steps[n] if tree.candidates[i].fate == KEPT] for n, band in repeated)
+    shown = [*bands[0].items(), *(item for band in bands[1:] for item in [*band.items()][1:])]
+    assert shown == list(enumerate(steps))
+
+
+def test_one_point_has_one_tick(tmp_path):
+    curves = {"run": series([{"kind": "train", "step": 50, "loss": 8.1, "lr": 1e-4, "gradient_norm": 0.95}])}
+    draw_curves(curves, tmp_path / "a.svg", "metrics")
+    words = list(xml.fromstring((tmp_path / "a.svg").read_text("utf-8")).itertext())
+    assert words.count("50") == 3 and {"8.1", "0.0001", "0.95"} <= set(words)
+    numbers = [word for word in words if re.fullmatch(r"[\d.\u2212]+", word.strip())]
+    assert len(numbers) == 6
+
+
+def test_figure_5_has_the_most_confident_heads(tmp_path):
+    maps = np.full((1, 3, 2, 2), 0.5)
+    maps[0, 1] = [[0.0, 1.0], [1.0, 0.0]]  # the most confident head is also the one that attends away from the word
+    maps[0, 2] = [[0.9, 0.1], [0.1, 0.9]]
+    inspection = Inspection(["a", "end"], [], [], {"encoder": maps}, None, None, None)
+    files = draw_figures(inspection, "a", 0, tmp_path, "nothing")
+    lines = files[2].with_suffix(".alt.txt").read_text("utf-8").splitlines()
+    assert any(line.startswith("a: head 1: end 1.00") and "head 2" in line for line in lines)
+
+
+def test_roles_use_the_score_of_the_validations(tmp_path, loaded):
+    model, tokenizer, config = loaded
+    corpus = Corpus.from_pairs([(tokenizer.encode("one"), tokenizer.encode("eins"))] * 2)
+    task = TASKS["translation"]
+    assert EvaluationText(task, corpus, config, tokenizer, 2).score == "BLEU"
+    without = dataclasses.replace(config, train=dataclasses.replace(config.train, validate_bleu=False))
+    evaluation_text = EvaluationText(task, corpus, without, tokenizer, 2)
+    assert evaluation_text.score == "" and len(evaluation_text.quality(model)[2]) == 2
+    draw_roles(*measure_roles(model, evaluation_text), evaluation_text, tmp_path / "a.svg", "nothing")
+    assert "BLEU" not in (tmp_path / "a.alt.txt").read_text("utf-8")

@@ -25,7 +25,8 @@ def draw(
     what: Annotated[str, typer.Argument(metavar="|".join(PICTURES), help="Picture to draw.", show_default=False)],
     out: Annotated[Path, typer.Option(metavar="F.png|F.svg", help="File to write.", show_default=False)],
     input: Annotated[
-        str, text_option("--input", metavar="SENTENCE", help="heads, beam: sentence to translate.", show_default=False)
+        str,
+        text_option("--input", metavar="SENTENCE", help="heads, beam: the input sentence.", show_default=False),
     ] = "",
     kind: Annotated[
         str, typer.Option(metavar="encoder|decoder|cross", help="heads: kind of attention; default: all three.")
@@ -75,30 +76,55 @@ def draw(
     draw_heads_of(run, out, input, kind, overrides)
 
 
-def load_for_search(run: Path, overrides: dict[str, Any]) -> tuple[Any, Any, str, dict[str, Any]]:
-    """Return the model, the tokenizer, the checkpoint's description and the search options with `overrides`."""
+def load_for_search(run: Path, overrides: dict[str, Any], task: str) -> tuple[Any, Any, str, dict[str, Any], str]:
+    """Return model, tokenizer, the checkpoint's description, the search options with `overrides`, and the task.
+
+    task: the task that the model must be for; "" accepts any.
+    """
     from train.run.checkpoint import load_with_origin
 
-    model, tokenizer, config, origin = load_with_origin(run, "translation", warn)
+    model, tokenizer, config, origin = load_with_origin(run, task, warn)
     s = config.search
     search = {"beam": s.beam, "alpha": s.alpha, "penalty": s.penalty, "max_extra": s.max_extra}
     search["full_beam"] = s.full_beam
-    return model, tokenizer, origin, search | overrides
+    return model, tokenizer, origin, search | overrides, config.data.task
 
 
 def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dict[str, Any]) -> None:
-    """Translate a sentence and draw the attention of all heads."""
+    """Translate or parse a sentence, or read a text, and draw the attention of all heads."""
     from train.viewer.heads import draw_heads
-    from train.viewer.inspection import AXES, inspect, source_ids, translate
+    from train.viewer.inspection import AXES, inspect, inspect_text, source_ids, translate
 
     if kind and kind not in AXES:
         raise UserError(f"--kind: expected one of {', '.join(AXES)}; got '{kind}'; try {nearest(kind, AXES)}")
-    model, tokenizer, origin, search = load_for_search(run, overrides)
+    model, tokenizer, origin, search, task = load_for_search(run, overrides, "")
+    if task == "language":
+        if kind or overrides:
+            name = "kind" if kind else next(iter(overrides))
+            raise UserError(f"--{name}: expected an encoder-decoder model; got a language model; try without it")
+        draw_heads(inspect_text(model, tokenizer, sentence), sentence, out, origin, ["text"])
+        return
     src = source_ids(model, tokenizer, sentence)
-    best = translate(model, src, search)[0]
-    print(tokenizer.decode(best.tokens))
+    if task == "parsing":
+        best, tree = parse_best(model, tokenizer, sentence, src, search)
+        print(tree)
+    else:
+        best = translate(model, src, search)[0]
+        print(tokenizer.decode(best.tokens))
     inspection = inspect(model, tokenizer, src, best.tokens)
     draw_heads(inspection, sentence, out, origin, [kind] if kind else tuple(AXES))
+
+
+def parse_best(model: Any, tokenizer: Any, sentence: str, src: list[int], search: dict[str, Any]) -> tuple[Any, str]:
+    """Return the best hypothesis of a parser, constrained to trees over the words, and its tree."""
+    from train.tasks.parsing.constrained import ConstrainedParser
+    from train.tasks.parsing.linearize import tree_from_tokens
+    from train.tasks.parsing.trees import split_words, write_tree
+    from train.viewer.inspection import translate
+
+    words = split_words(sentence)
+    best = translate(ConstrainedParser(model, tokenizer, [words], tokenizer.lexicon), src, search)[0]
+    return best, write_tree(tree_from_tokens(tokenizer.symbols(best.tokens), words)[0])
 
 
 def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any]) -> None:
@@ -107,7 +133,7 @@ def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any])
     from train.viewer.beams import draw_beam
     from train.viewer.inspection import source_ids, translate
 
-    model, tokenizer, origin, search = load_for_search(run, overrides)
+    model, tokenizer, origin, search, _ = load_for_search(run, overrides, "translation")
     src, tree = source_ids(model, tokenizer, sentence), Tree()
     hypotheses = translate(model, src, search, observe=tree)
     print(tokenizer.decode(hypotheses[0].tokens))
@@ -135,16 +161,23 @@ def open_corpus(run: Path, part: str, config: Any, tokenizer: Any) -> Any:
     return Corpus.open(RunFolder(run).data(part, config.data.prepared), tokenizer.special)
 
 
-def draw_memory_of(run: Path, out: Path) -> None:
-    """Draw the memory in use during one update."""
-    from train.run.checkpoint import load_with_origin
+def pairs_task(run: Path, config: Any) -> Any:
+    """Return the task of a run; UserError if it was not trained on pairs."""
     from train.tasks import TASKS
-    from train.viewer.memory import draw_memory, measure_memory
 
-    model, tokenizer, config, origin = load_with_origin(run, "", warn)
     task = TASKS[config.data.task]
     if task.examples != "pairs":
         raise UserError(f"{run}: expected a run trained on pairs; got the task {task.name}; try another run")
+    return task
+
+
+def draw_memory_of(run: Path, out: Path) -> None:
+    """Draw the memory in use during one update."""
+    from train.run.checkpoint import load_with_origin
+    from train.viewer.memory import draw_memory, measure_memory
+
+    model, tokenizer, config, origin = load_with_origin(run, "", warn)
+    task = pairs_task(run, config)
     batches = task.batches(open_corpus(run, "train", config, tokenizer), config.train.batch_tokens, config.train.seed)
     batch = batches.batch(batches.epoch(1)[0])
     draw_memory(measure_memory(task, model, batch, config.train), batch.describe(), out, origin)
@@ -155,8 +188,9 @@ def draw_roles_of(run: Path, out: Path, sentences: int) -> None:
     from train.run.checkpoint import load_with_origin
     from train.viewer.roles import EvaluationText, draw_roles, measure_roles
 
-    model, tokenizer, config, origin = load_with_origin(run, "translation", warn)
-    text = EvaluationText(open_corpus(run, "valid", config, tokenizer), config, tokenizer, sentences)
+    model, tokenizer, config, origin = load_with_origin(run, "", warn)
+    task = pairs_task(run, config)
+    text = EvaluationText(task, open_corpus(run, "valid", config, tokenizer), config, tokenizer, sentences)
 
     def report(n_done: int, n_heads: int) -> None:
         if sys.stderr.isatty():
@@ -164,4 +198,4 @@ def draw_roles_of(run: Path, out: Path, sentences: int) -> None:
             print(f"\rhead {n_done + 1} of {n_heads}", end=end, file=sys.stderr, flush=True)
 
     full_model, head_roles = measure_roles(model, text, report)
-    draw_roles(full_model, head_roles, len(text.pairs), out, origin)
+    draw_roles(full_model, head_roles, text, out, origin)

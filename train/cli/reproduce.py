@@ -182,7 +182,7 @@ def figures(
     ] = "",
     layer: Annotated[
         int | None,
-        number_option(int, "[1, 1000]", metavar="N", help="Encoder layer, from 1; default: the second to last."),
+        number_option(int, "[0, 999]", metavar="N", help="Encoder layer, from 0; default: the second to last."),
     ] = None,
     device: Device = "cpu",
 ) -> None:
@@ -202,9 +202,9 @@ def figures(
     word = word or tokens[(len(tokens) - 1) // 2]
     if word not in tokens:
         raise UserError(f"--word: expected one of {', '.join(tokens)}; got '{word}'; try {nearest(word, tokens)}")
-    layers = network.config.n_layers
-    if layer is not None and layer > layers:
-        raise UserError(f"--layer: expected 1 to {layers}; got {layer}; try {layers}")
+    last = network.config.n_layers - 1
+    if layer is not None and layer > last:
+        raise UserError(f"--layer: expected 0 to {last}; got {layer}; try {last}")
     open_table_folder(out, {}, "figures.json")
-    for file in draw_figures(inspection, word, (layer or max(1, layers - 1)) - 1, out, origin):
+    for file in draw_figures(inspection, word, max(0, last - 1) if layer is None else layer, out, origin):
         print(file)

@@ -1,12 +1,19 @@
-"""Draw a beam search: one column per step, every hypothesis kept, finished or dropped, and why the search ended."""
+"""Draw a beam search: one column per step, every hypothesis kept, finished or dropped, and why the search ended.
 
+A long search is wrapped into bands of at most MAX_WIDTH; each begins with the live hypotheses of the band above.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from models.search.tree import CUT, DROPPED, FINISHED, KEPT, Tree
+from train.viewer.heads import shortened
 from train.viewer.inspection import labels
 from train.viewer.picture import new_figure, plain_text, write
 
+MAX_WIDTH = 13.0  # inches
+ROW = 0.42  # inches between the hypotheses of a step
 STYLES = {  # fate -> (edge, fill, text color)
     KEPT: ("#4477aa", "#e8f0f8", "black"),
     FINISHED: ("#228833", "#e0f2e4", "black"),
@@ -22,36 +29,40 @@ def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, 
     tokens = labels(tokenizer, [c.token for c in tree.candidates])
     steps = [[i for i, c in enumerate(tree.candidates) if c.length == n + 1] for n in range(len(tree.bounds))]
     column = 0.075 * max(map(len, tokens)) + 0.55
-    rows = max(map(len, steps))
-    width, height = column * (len(steps) + 0.6) + 0.3, 0.42 * rows + 1.7
+    bands = wrap(steps, tree, max(2, int((MAX_WIDTH - 0.3) / column - 0.6)))
+    heights = [ROW * max(map(len, band.values())) + 0.45 for band in bands]
+    width, height = column * (max(map(len, bands)) + 0.6) + 0.3, sum(heights) + 1.25
     figure = new_figure(max(width, 7.0), height)
     width = figure.get_size_inches()[0]
     axis = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axis.axis("off")
     title = f"Beam search: {sentence}"
-    plain_text(axis.text(0.15, 0.25, title, fontsize=11, va="center"))
-    positions = {
-        i: (0.3 + column * (n + 0.65), 1.05 + 0.42 * y) for n, step in enumerate(steps) for y, i in enumerate(step)
-    }
-    positions[-1] = (0.3, 1.05)
+    plain_text(axis.text(0.15, 0.25, shortened(title, int(width * 11)), fontsize=11, va="center"))
     best_path = path_to(tree, best[0]) if best else []
-    for i, c in enumerate(tree.candidates):
-        (x0, y0), (x, y) = positions[c.parent], positions[i]
-        line: dict[str, Any] = {"color": STYLES[c.fate][0], "linewidth": 0.7}
-        if i in best_path:
-            line = {"color": "#222222", "linewidth": 1.8}
-        start = x0 + (column - 0.2) / 2 if c.parent >= 0 else x0 + 0.1
-        axis.plot((start, x - (column - 0.2) / 2), (y0, y), zorder=1, **line)
-    for i, c in enumerate(tree.candidates):
-        edge, fill, ink = STYLES[c.fate]
-        x, y = positions[i]
-        line = {"edgecolor": "#222222", "linewidth": 1.6} if i in best_path else {"edgecolor": edge, "linewidth": 0.7}
-        box: dict[str, Any] = {"facecolor": fill, **line}
-        axis.add_patch(Rectangle((x - (column - 0.2) / 2, y - 0.17), column - 0.2, 0.34, zorder=2, **box))
-        plain_text(axis.text(x, y - 0.06, tokens[i], ha="center", va="center", fontsize=7.5, color=ink, zorder=3))
-        axis.text(x, y + 0.09, f"{c.score:.3f}", ha="center", va="center", fontsize=6, color=ink, zorder=3)
-    for n in range(len(steps)):
-        axis.text(positions[steps[n][0]][0], 0.72, f"{n + 1}", fontsize=7, ha="center", color="0.35")
+    top = 0.72
+    for band, band_height in zip(bands, heights, strict=True):
+        positions = {
+            i: (0.3 + column * (n + 0.65), top + 0.33 + ROW * y)
+            for n, step in enumerate(band.values()) for y, i in enumerate(step)
+        }  # fmt: skip
+        positions[-1] = (0.3, top + 0.33)
+        for n, step in band.items():
+            axis.text(positions[step[0]][0], top, f"{n + 1}", fontsize=7, ha="center", color="0.35")
+        for i, (x, y) in positions.items():
+            if i < 0:
+                continue
+            c, thick = tree.candidates[i], i in best_path
+            edge, fill, ink = STYLES[c.fate]
+            line: dict[str, Any] = {"color": "#222222" if thick else edge, "linewidth": 1.8 if thick else 0.7}
+            if c.parent in positions:
+                x0, y0 = positions[c.parent]
+                start = x0 + (column - 0.2) / 2 if c.parent >= 0 else x0 + 0.1
+                axis.plot((start, x - (column - 0.2) / 2), (y0, y), zorder=1, **line)
+            box = {"facecolor": fill, "edgecolor": line["color"], "linewidth": 1.6 if thick else 0.7}
+            axis.add_patch(Rectangle((x - (column - 0.2) / 2, y - 0.17), column - 0.2, 0.34, zorder=2, **box))
+            plain_text(axis.text(x, y - 0.06, tokens[i], ha="center", va="center", fontsize=7.5, color=ink, zorder=3))
+            axis.text(x, y + 0.09, f"{c.score:.3f}", ha="center", va="center", fontsize=6, color=ink, zorder=3)
+        top += band_height
     axis.text(0.15, 0.5, "one column per step; below each token the score of its hypothesis: log-probability / length "
               "penalty (nats)", fontsize=7.5, color="0.35", va="center")  # fmt: skip
     y = height - 0.42
@@ -64,6 +75,19 @@ def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, 
         alt.append(f"{n + 1}. {tokenizer.decode(h.tokens)} (score {h.score:.4f}, log-probability "
                     f"{h.log_probability:.4f} nats{'' if h.finished else ', cut off'})")  # fmt: skip
     return write(figure, path, title, "\n".join(alt), source)
+
+
+def wrap(steps: Sequence[Sequence[int]], tree: Tree, most: int) -> list[dict[int, list[int]]]:
+    """Divide the steps into bands of at most `most` columns: {step: its candidates}, the first at the root.
+
+    Every other band begins with the live candidates of the step before it.
+    """
+    bands = [{n: list(steps[n]) for n in range(min(most, len(steps)))}]
+    for start in range(most, len(steps), most - 1):
+        live = [i for i in steps[start - 1] if tree.candidates[i].fate == KEPT]
+        rest = range(start, min(start + most - 1, len(steps)))
+        bands.append({start - 1: live} | {n: list(steps[n]) for n in rest})
+    return bands
 
 
 def path_to(tree: Tree, hypothesis: Any) -> list[int]:

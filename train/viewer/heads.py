@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from train.viewer.inspection import AXES, Inspection, summary
+from train.viewer.inspection import AXES, TEXT_AXES, Inspection, summary
 from train.viewer.picture import COLORMAP, new_figure, plain_text, set_ticks, write
 
 CELL, FONT = 0.16, 7.5  # inches per matrix cell, font size in points
@@ -27,7 +27,8 @@ def draw_heads(
     inspection: Inspection, sentence: str, path: Path, source: str, kinds: Sequence[str] = tuple(AXES)
 ) -> Path:
     """Draw all heads of all layers, one mosaic per kind: layers top to bottom, heads left to right, one color scale."""
-    parts = {kind: mosaic(inspection.maps[kind], kind == "decoder") for kind in kinds}
+    axes = AXES | TEXT_AXES
+    parts = {kind: mosaic(inspection.maps[kind], kind in ("decoder", "text")) for kind in kinds}
     side = (
         0.07 * max(len(label) for label in (*inspection.source, *inspection.target)) + 0.3
     )  # inches for row or column labels
@@ -45,7 +46,7 @@ def draw_heads(
             (side / width, (top - 0.35 - part_height) / height, part_width / width, part_height / height)
         )
         image = axis.imshow(part, cmap=COLORMAP, vmin=0, vmax=1, interpolation="nearest", aspect="auto")
-        axis.set_title(f"{kind}: {AXES[kind][0]} (row), {AXES[kind][1]} (column)", fontsize=9, loc="left", pad=14)
+        axis.set_title(f"{kind}: {axes[kind][0]} (row), {axes[kind][1]} (column)", fontsize=9, loc="left", pad=14)
         down = [y + layer * (len(rows) + 1) for layer in range(layers) for y in range(len(rows))]
         right = [x + head * (len(columns) + 1) for head in range(heads) for x in range(len(columns))]
         set_ticks(axis.yaxis, down, rows * layers, fontsize=FONT)
@@ -68,10 +69,8 @@ def draw_heads(
 
 def describe(inspection: Inspection, kinds: Sequence[str]) -> str:
     """Describe the picture in words: for each kind the most confident head and what it attends to."""
-    lines = [
-        f"Source: {' '.join(inspection.source)}. Translation: {' '.join(inspection.target)}. "
-        "Each row of a head sums to 1."
-    ]
+    output = f" Output: {' '.join(inspection.target)}." if inspection.target else ""
+    lines = [f"Input: {' '.join(inspection.source)}.{output} Each row of a head sums to 1."]
     for kind in kinds:
         maps, (rows, columns) = inspection.maps[kind], inspection.edges(kind)
         confidence = {(i, j): summary(maps[i, j])["confidence"] for i, j in np.ndindex(*maps.shape[:2])}
@@ -140,9 +139,8 @@ def draw_figures(inspection: Inspection, word: str, layer: int, out: Path, sourc
     at = tokens.index(word)
     heads = range(len(maps))
     away = sorted(heads, key=lambda h: maps[h, at, at])[:2]
-    rest = [h for h in heads if h not in away] or list(heads)
-    confident = sorted(rest, key=lambda h: -summary(maps[h])["confidence"])[:2]
-    where = f"encoder self-attention, layer {layer + 1} of {len(inspection.maps['encoder'])}"
+    confident = sorted(heads, key=lambda h: -summary(maps[h])["confidence"])[:2]
+    where = f"encoder self-attention, layer {layer} (counted from 0)"
 
     def attended(h: int, row: int) -> str:
         best = np.argsort(-maps[h, row], kind="stable")[:2]
@@ -162,7 +160,7 @@ def draw_figures(inspection: Inspection, word: str, layer: int, out: Path, sourc
         (
             "figure5",
             [([h], maps[[h]], None) for h in confident],
-            f"Two confident heads and what each token attends to: {where}",
+            f"The two most confident heads and what each token attends to: {where}",
             of_confident,
         ),
     ]

@@ -1,4 +1,4 @@
-"""Inspect a translation model on one sentence: tokens as text, the translation, all attention heads, ablated heads.
+"""Inspect a model on one sentence: tokens as text, the output, all attention heads, ablated heads.
 
 This module computes the numbers; heads.py draws them to a file and page/ shows them in a browser.
 """
@@ -13,6 +13,7 @@ import numpy as np
 import npx
 from models.search import ForcedPrefix, Hypothesis, beam_search
 from train.errors import UserError
+from train.tasks.parsing.tokenizer import TreeTokenizer
 
 MAX_TOKENS = 256  # of an inspected sentence, end of sentence included
 AXES = {  # kind of attention -> meaning of its rows (queries) and columns (keys)
@@ -20,6 +21,9 @@ AXES = {  # kind of attention -> meaning of its rows (queries) and columns (keys
     "decoder": ("generated token", "attended previous token"),
     "cross": ("generated token", "attended source token"),
 }
+
+
+TEXT_AXES = {"text": ("token", "attended token")}  # of a language model
 
 
 class Head(NamedTuple):
@@ -62,11 +66,12 @@ def labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """
     context = tokenizer.encode("a")  # decoding a token after it shows whether the token begins a word
     prefix, *texts = tokenizer.decode_batch([context, *([*context, i] for i in ids)])
+    symbols = tokenizer.symbols(ids) if isinstance(tokenizer, TreeTokenizer) else [""] * len(ids)
     names = []
-    for i, text in zip(ids, texts, strict=True):
+    for i, text, symbol in zip(ids, texts, symbols, strict=True):
         token = text[len(prefix) :]
-        if i == tokenizer.eos_id:
-            names.append("end")
+        if i == tokenizer.eos_id or symbol:
+            names.append(symbol or "end")
         elif "\ufffd" in token:
             names.append("\u00b7")
         elif not token.strip():
@@ -118,7 +123,7 @@ class Inspection:
 
     def edges(self, kind: str) -> tuple[list[str], list[str]]:
         """Return the labels of the rows and columns of a kind of attention."""
-        rows = self.source if kind == "encoder" else self.target
+        rows = self.source if kind in ("encoder", "text") else self.target
         return rows, self.decoder_input if kind == "decoder" else self.source
 
 
@@ -137,6 +142,13 @@ def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int
         np.stack([layer.argmax(axis=1) for layer in layers]),
         np.stack([np.exp(layer.max(axis=1)) for layer in layers]),
     )
+
+
+def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
+    """Return the attention of a language model over a text, as the kind "text"; UserError if it is too long."""
+    ids = source_ids(model, tokenizer, text)[:-1]
+    maps = np.stack([layer[0] for layer in model.attention_maps(np.array([ids]))])
+    return Inspection(labels(tokenizer, ids), [], [], {"text": maps}, None, None, None)
 
 
 def log_softmax(logits: Any) -> Any:

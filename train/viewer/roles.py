@@ -1,8 +1,8 @@
 """Measure what each attention head does on a text: where its maximum weights fall, and what its ablation costs.
 
 Weights alone do not prove a role: they show what a head attends to, not whether the output depends on it. So each head
-is ablated in turn, and the loss per token and the BLEU of greedy search are measured again (Michel et al., 2019; the
-types of heads follow Voita et al., 2019).
+is ablated in turn, and the loss per token and the score of the run's validations, such as BLEU, are measured again
+(Michel et al., 2019; the types of heads follow Voita et al., 2019).
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ import numpy as np
 
 from autograd import no_grad
 from models.search import greedy_search
-from train.metrics.bleu import corpus_bleu_for_validation
+from train.text.batches import Batch
 from train.viewer.inspection import Head, ablate_heads, all_heads, summary
 from train.viewer.picture import COLORMAP, new_figure, plain_text, write
 
@@ -28,8 +28,8 @@ MEASURES = {
     "entropy": "entropy (bits)",
     "distance": "distance (tokens)",
     "nats": "ablated: loss + nats",
-    "changed": "translations changed",
-    "bleu": "BLEU lost",
+    "changed": "outputs changed",
+    "lost": "{score} lost",  # omitted if the run's validations measure only the loss
 }
 POSITIONAL = 0.9  # a head is positional if at least this fraction of its maximum weights is at one offset
 
@@ -52,31 +52,41 @@ class Role:
 
 
 class EvaluationText:
-    """A batch of pairs spread evenly over a corpus, with the token counts of the complete corpus."""
+    """A batch of pairs spread evenly over a corpus, with the token counts of the complete corpus.
 
-    def __init__(self, corpus: Any, config: Any, tokenizer: Any, pairs: int) -> None:
-        self.tokenizer, self.max_extra = tokenizer, config.search.max_extra
-        self.tokenize = "none" if config.data.pretokenizer == "whitespace" else "13a"  # as validation does
-        chosen = np.arange(0, len(corpus), max(1, len(corpus) // pairs))[:pairs]
+    score: name of the task's score in the run's validations; "" if they measure only the loss.
+    """
+
+    def __init__(self, task: Any, corpus: Any, config: Any, tokenizer: Any, pairs: int) -> None:
+        self.max_extra = config.search.max_extra
+        self.new_evaluation = lambda: task.evaluation(config, tokenizer, corpus)
+        scores: dict[str, str] = task.scores if self.new_evaluation() is not None else {}
+        self.key, self.score = next(iter(scores.items()), ("", ""))
+        self.chosen = np.arange(0, len(corpus), max(1, len(corpus) // pairs))[:pairs]
         all_tokens = np.concatenate([np.concatenate(corpus.pair(i)) for i in range(len(corpus))])
         self.counts = np.bincount(all_tokens.astype(int), minlength=tokenizer.vocab_size)
-        self.pairs = [corpus.pair(int(i)) for i in chosen]
-        self.src, self.tgt = corpus.padded(0, chosen), corpus.padded(1, chosen, bos=True)
-        self.references = tokenizer.decode_batch([tgt for _, tgt in self.pairs])
+        self.pairs = [corpus.pair(int(i)) for i in self.chosen]
+        self.batch = Batch(
+            corpus.padded(0, self.chosen), corpus.padded(1, self.chosen, bos=True), corpus.special.pad_id
+        )
 
-    def quality(self, model: Any) -> tuple[float, float, list[str]]:
-        """Return the loss (nats per token), the BLEU of greedy search and the translations."""
+    def quality(self, model: Any) -> tuple[float, float, list[Any]]:
+        """Return the loss (nats per token), the score and the outputs of greedy search."""
         with no_grad():
-            loss = model.loss(self.src, self.tgt, label_smoothing=0.0).item()
-        hypotheses = greedy_search(model, self.src, max_extra=self.max_extra)
-        texts = self.tokenizer.decode_batch([h.tokens for h in hypotheses])
-        return loss, corpus_bleu_for_validation(texts, self.references, tokenize=self.tokenize), texts
+            loss = model.loss(self.batch.src, self.batch.tgt, label_smoothing=0.0).item()
+        if not self.score:
+            hypotheses = greedy_search(model, self.batch.src, max_extra=self.max_extra)
+            return loss, 0.0, [h.tokens for h in hypotheses]
+        evaluation = self.new_evaluation()
+        evaluation.add(model, self.chosen, self.batch)
+        records = evaluation.records
+        return loss, evaluation.result()[self.key], list(records.values() if isinstance(records, dict) else records)
 
 
 def measure_roles(
     model: Any, text: EvaluationText, progress: Callable[[int, int], object] = lambda done, of: None
 ) -> tuple[tuple[float, float], list[Role]]:
-    """Return the loss (nats per token) and BLEU of the unablated model, and the role of every head.
+    """Return the loss (nats per token) and the score of the unablated model, and the role of every head.
 
     `progress(done, total)` is called before each head.
     """
@@ -96,29 +106,32 @@ def measure_roles(
             measures |= {"rare": float((maxima == rarest[head.kind]).mean()), **summary(weights)}
             for name, value in measures.items():
                 sums[head][name] += value / len(text.pairs)
-    loss, bleu, texts = text.quality(model)
+    loss, score, outputs = text.quality(model)
     for done, head in enumerate(heads):
         progress(done, len(heads))
         with ablate_heads(model, [head]):
-            loss_without, bleu_without, others = text.quality(model)
-        changed = sum(a != b for a, b in zip(texts, others, strict=True)) / len(texts)
-        sums[head] |= {"nats": loss_without - loss, "bleu": bleu - bleu_without, "changed": changed}
-    return (loss, bleu), [Role(head, sums[head]) for head in heads]
+            loss_without, score_without, others = text.quality(model)
+        changed = sum(a != b for a, b in zip(outputs, others, strict=True)) / len(outputs)
+        sums[head] |= {"nats": loss_without - loss, "lost": score - score_without, "changed": changed}
+    return (loss, score), [Role(head, sums[head]) for head in heads]
 
 
-def draw_roles(baseline: tuple[float, float], roles: Sequence[Role], pairs: int, path: Path, source: str) -> Path:
+def draw_roles(
+    baseline: tuple[float, float], roles: Sequence[Role], text: EvaluationText, path: Path, source: str
+) -> Path:
     """Draw a table with one row per head and one column per measure, colored within each column."""
-    table = np.array([[role.measures[name] for name in MEASURES] for role in roles])
+    columns = {name: title.format(score=text.score) for name, title in MEASURES.items() if text.score or name != "lost"}
+    table = np.array([[role.measures[name] for name in columns] for role in roles])
     ranges = np.ptp(table, axis=0)
     shades = (table - table.min(axis=0)) / np.where(ranges > 0, ranges, 1)
     width, height = 9.6, 0.24 * len(roles) + 1.9
     figure = new_figure(width, height)
-    title = f"Roles of {len(roles)} attention heads on {pairs} sentences, and the cost of ablating each"
+    title = f"Roles of {len(roles)} attention heads on {len(text.pairs)} sentences, and the cost of ablating each"
     plain_text(figure.text(0.015, 1 - 0.25 / height, title, fontsize=11, va="center"))
     axis = figure.add_axes((0.13, 0.35 / height, 0.72, 1 - 1.85 / height))
     axis.imshow(shades, cmap=COLORMAP, aspect="auto", vmin=0, vmax=1)
     axis.set_yticks(range(len(roles)), [str(role.head) for role in roles], fontsize=7.5)
-    axis.set_xticks(range(len(MEASURES)), list(MEASURES.values()), fontsize=7.5, rotation=20, ha="left")
+    axis.set_xticks(range(len(columns)), list(columns.values()), fontsize=7.5, rotation=20, ha="left")
     axis.xaxis.tick_top()
     axis.tick_params(length=0)
     for y, x in np.ndindex(*table.shape):
@@ -126,12 +139,13 @@ def draw_roles(baseline: tuple[float, float], roles: Sequence[Role], pairs: int,
         number = f"{round(float(table[y, x]), 3) + 0.0:.3f}"  # + 0.0: no -0.000
         axis.text(x, y, number, ha="center", va="center", fontsize=7, color=ink)
     for y, role in enumerate(roles):
-        axis.text(len(MEASURES) - 0.4, y, role.name, fontsize=7.5, va="center")
+        axis.text(len(columns) - 0.4, y, role.name, fontsize=7.5, va="center")
+    score = f", {text.score} {baseline[1]:.2f} (greedy)" if text.score else ""
     below = "at -1, 0, +1, rarest token: fraction of maximum weights. Unablated model:"
-    below += f" {baseline[0]:.3f} nats per token, BLEU {baseline[1]:.2f} (greedy)."
+    below += f" {baseline[0]:.3f} nats per token{score}."
     axis.text(-0.5, len(roles) - 0.1, below, fontsize=7.5, va="top", color="0.3")
-    alt = [f"{title}. Unablated model: {baseline[0]:.4f} nats per token, BLEU {baseline[1]:.2f}."]
+    alt = [f"{title}. Unablated model: {baseline[0]:.4f} nats per token{score}."]
     for role in roles:
-        numbers = ", ".join(f"{about} {role.measures[name]:.3f}" for name, about in MEASURES.items())
+        numbers = ", ".join(f"{about} {role.measures[name]:.3f}" for name, about in columns.items())
         alt.append(f"{role.head}{f' ({role.name})' if role.name else ''}: {numbers}.")
     return write(figure, path, title, "\n".join(alt), source)

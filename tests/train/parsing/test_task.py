@@ -303,6 +303,18 @@ def test_attention_is_summed_over_the_subwords_of_a_word(folder, kind):
     np.testing.assert_allclose(attention.sum(axis=1), 1, rtol=1e-6)
 
 
+def test_the_heads_of_a_parser_are_drawn(run, folder, tmp_path, capfd):
+    words = " ".join(next(read_clean_trees(folder / "valid.mrg")).words())
+    (tmp_path / "text").write_text(words + "\n", encoding="utf-8")
+    assert main(["parse", "--model", str(run), "--input", str(tmp_path / "text")]) == 0
+    tree = capfd.readouterr().out
+    out = tmp_path / "a.svg"
+    assert main(["draw", str(run), "heads", "--input", words, "--kind", "cross", "--out", str(out)]) == 0
+    assert capfd.readouterr().out == tree
+    alt = out.with_suffix(".alt.txt").read_text("utf-8")
+    assert "Output: (" in alt and all(label in alt for label in (")", "end", "cross, "))
+
+
 def test_the_svg_has_the_tree_and_the_attention(run, folder, tmp_path, capfd):
     svg = tmp_path / "t.svg"
     command = ["parse", "--model", str(run), "--gold", str(folder / "valid.mrg"), "--output", str(tmp_path / "out")]
