@@ -28,7 +28,7 @@ class TransformerConfig:
     """The shape of a model. The defaults are the paper's base model.
 
     Args:
-        vocab_size: number V of token ids; source and target share them. Required.
+        vocab_size: number V of token ids of the target, and of the source unless `src_vocab_size` is given. Required.
         d_model: width D of the layers. Default 512.
         d_ff: inner width F of the feed-forward networks. Default 2048.
         n_heads: number H of attention heads. Default 8.
@@ -36,6 +36,7 @@ class TransformerConfig:
         d_k, d_v: widths of a head's queries and keys, and of its values. Default: d_model / n_heads.
         dropout: rate on sub-layer outputs and on the sum of embedding and positions. Default 0.1.
         attention_dropout, activation_dropout: rates on attention weights and after the activation. Default 0.
+        word_dropout: probability that a token of the input is replaced by `unk_id` in training. Default 0.
         norm: "post" (default), after the residual sum, or "pre", before the sub-layer.
         positions: positional encoding, a name in POSITIONS. Default "sinusoidal".
         position_rates: rates of the sinusoids, "paper" or "tensor2tensor". Default: those of the layout.
@@ -47,10 +48,14 @@ class TransformerConfig:
         initialization: of all other matrices, "xavier" (default) or "uniform_unit_scaling".
         target_space: whether a learned vector is added to every source embedding. Default False.
         decoder_start: first input of the decoder, the embedding of "bos" (default) or "zeros".
+        tying: "all": one matrix is source embedding, target embedding and output projection; "output": the last two
+            are one; "none"; "auto" (default): "all", or "output" with `src_vocab_size`.
         normalization: a name in NORMS. Default "layer_norm".
         activation: a name in ACTIVATIONS. Default "relu".
         architecture: a name in ARCHITECTURES. Default "encoder_decoder".
         pad_id, bos_id, eos_id: ids of the special tokens, all different. Default 0, 1, 2.
+        unk_id: id of the unknown token, for word dropout. Default 3.
+        src_vocab_size: number of source token ids, if the source has a vocabulary of its own. Default None.
         n_outputs: the model predicts only ids below this number. Default: vocab_size.
 
     Raises ValueError, naming the field, for a model that cannot be built.
@@ -69,6 +74,12 @@ class TransformerConfig:
     attention_dropout: float = key(0.0, "Dropout rate on attention weights (none in the paper).", within=FRACTION)
     activation_dropout: float = key(
         0.0, "Dropout rate after the activation of the feed-forward networks (none in the paper).", within=FRACTION
+    )
+    word_dropout: float = key(
+        0.0,
+        "Word dropout: probability that a token of the encoder's and the decoder's input is replaced by <unk> in"
+        " training (none in the paper).",
+        within=FRACTION,
     )
     norm: str = key(
         "post",
@@ -117,6 +128,12 @@ class TransformerConfig:
         " tensor2tensor (zeros). A language model ignores it.",
         choices=("bos", "zeros"),
     )
+    tying: str = key(
+        "auto",
+        "Matrices that are one parameter: source embedding, target embedding and output projection (all, as in the"
+        " paper; only with a shared vocabulary), the last two (output), or none; auto: all if possible, else output.",
+        choices=("auto", "all", "output", "none"),
+    )
     normalization: str = key("layer_norm", "Kind of normalization layer.", choices=NORMS)
     activation: str = key("relu", "Activation of the feed-forward networks.", choices=ACTIVATIONS)
     architecture: str = key("encoder_decoder", "Architecture of the model.", choices=ARCHITECTURES)
@@ -124,6 +141,8 @@ class TransformerConfig:
     bos_id: int = 1
     eos_id: int = 2
     n_outputs: int | None = None
+    unk_id: int = 3
+    src_vocab_size: int | None = None
 
     def __post_init__(self) -> None:
         v = self.vocab_size
@@ -141,6 +160,11 @@ class TransformerConfig:
             lowest = f"{max(ids) + 1}, above {names}"
             raise ValueError(f"n_outputs: expected a whole number between {lowest}, and {v}; got {n!r}")
         check(self)
+        if self.src_vocab_size is not None:
+            self._check_source_vocabulary(max(ids))
+        unk = self.unk_id
+        if self.word_dropout and not (type(unk) is int and 0 <= unk < v and unk not in ids):
+            raise ValueError(f"unk_id: expected an id below vocab_size = {v} other than {names}; got {unk!r}")
         if self.d_model % self.n_heads and None in (self.d_k, self.d_v):
             raise ValueError(
                 f"d_model: expected a multiple of n_heads = {self.n_heads}; got {self.d_model}; "
@@ -152,6 +176,23 @@ class TransformerConfig:
                 f"d_k: expected an even number with {self.positions} positions; got {self.key_size}; "
                 f"try {self.key_size + 1}"
             )
+
+    def _check_source_vocabulary(self, highest_special: int) -> None:
+        """Raise ValueError if a vocabulary of the source does not fit the other fields."""
+        if not VOCABULARY.fits(self.src_vocab_size) or self.src_vocab_size <= highest_special:  # type: ignore[operator]
+            raise ValueError(
+                f"src_vocab_size: expected {VOCABULARY.words()}, above the special ids; got {self.src_vocab_size!r}"
+            )
+        if self.tying == "all":
+            raise ValueError(
+                "tying: expected output or none with separate vocabularies, whose embeddings cannot be one matrix; "
+                'got "all"; try "output", or a shared vocabulary'
+            )
+
+    @property
+    def shares_source(self) -> bool:
+        """Whether source and target have one embedding."""
+        return self.tying == "all" or (self.tying == "auto" and self.src_vocab_size is None)
 
     @property
     def key_size(self) -> int:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import npx
-from autograd import Tensor, neural, no_grad
+from autograd import Tensor, checkpoint, neural, no_grad
 from autograd.contract import check_ids
 from models.cache import KeyValueCache
 from models.config import TransformerConfig
@@ -14,11 +14,12 @@ from models.layers.attention import Attention, CrossAttention, SelfAttention
 from models.layers.basic import Dropout, Embedding
 from models.layers.feed_forward import FeedForward
 from models.layers.norm import Norm, Residual
-from models.layers.positions import Positions, Sinusoids
+from models.layers.positions import Positions, Sinusoids, Start
 from models.module import Module
 from models.registry import NORMS, POSITIONS
 
 A = TypeVar("A", bound=Attention)
+DIVERGENCE_CHUNK = 1 << 22  # logits of R-Drop's divergence in memory at a time, for each of its arrays
 
 
 class Layer(Module):
@@ -124,7 +125,7 @@ def check_normalizer(loss_normalizer: float) -> float:
 
 
 class SequenceModel(Module):
-    """Base class of the architectures. One matrix is embedding and output projection (paper section 3.4).
+    """Base class of the architectures. One matrix is embedding and output projection (paper section 3.4), by default.
 
     Ids are NumPy integer arrays. Sequences are padded at their end with `config.pad_id`. Subclasses define `examples`,
     the kind of data that `loss` takes ("pairs" of sequences, or "text"); `build(config)`, which creates the layers; and
@@ -138,11 +139,17 @@ class SequenceModel(Module):
     def __init__(self, config: TransformerConfig, seed: int = 0, dtype: Any = npx.float32) -> None:
         self.config, self.dropout = config, Dropout(config.dropout)
         with npx.keyed(seed, 0):
-            self.embedding = Embedding(config.vocab_size, config.d_model, config.pad_id, config.embedding_init)
+            self.embedding = self.make_embedding(config.vocab_size)
+            self.projection = None if config.tying != "none" else self.make_embedding(config.vocab_size).weight
             with scheme(config.initialization):
                 self.build(config)
         for p in self.parameters():
             p.data = p.data.astype(dtype, copy=False)
+
+    def make_embedding(self, vocab_size: int) -> Embedding:
+        """Build an embedding as configured."""
+        c = self.config
+        return Embedding(vocab_size, c.d_model, c.pad_id, c.embedding_init)
 
     def make_positions(self) -> Positions:
         """Build a positional encoding as configured."""
@@ -164,13 +171,40 @@ class SequenceModel(Module):
 
     @property
     def output_embedding(self) -> Tensor:
-        """The rows (V, D) of the embedding that are predicted: all, or the first `config.n_outputs`."""
-        n, rows = self.config.n_outputs, self.embedding.weight
+        """The rows (V, D) of the output projection that are predicted: all, or the first `config.n_outputs`."""
+        n, rows = self.config.n_outputs, self.embedding.weight if self.projection is None else self.projection
         return rows if n is None else rows[:n]
 
     def vocabulary_parameters(self) -> list[str]:
         """Return the names of the parameters with a row for each token of a vocabulary."""
-        return ["embedding.weight"]
+        names = ("embedding.weight", "source_embedding.weight", "projection")
+        return [name for name, _ in self.named_parameters() if name in names]
+
+    def embed(
+        self,
+        positions: Positions,
+        embedding: Embedding,
+        ids: npx.Array,
+        start: Start,
+        change: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """Return the input of the first layer for ids on the device, (B, T) or packed (N,), from `start` on.
+
+        change: applied to the embedding before positions are added.
+        """
+        ids = self.drop_words(ids)
+        if change is None:
+            return positions.embed(embedding, ids, start, self.dropout)
+        return self.dropout(positions(change(embedding(ids)), start))
+
+    def drop_words(self, ids: npx.Array) -> npx.Array:
+        """Replace random ids, except the special ones, by `config.unk_id` (word dropout; in training mode)."""
+        c = self.config
+        if not (self.training and c.word_dropout):
+            return ids
+        keeps, _ = npx.dropout(npx.ones(ids.shape), npx.Drop(c.word_dropout, npx.next_key()))
+        is_special = (ids == c.pad_id) | (ids == c.bos_id) | (ids == c.eos_id)
+        return npx.where(is_special | (keeps > 0), ids, npx.full(ids.shape, c.unk_id, ids.dtype))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Project (..., D) to logits (..., V)."""
@@ -193,8 +227,56 @@ class SequenceModel(Module):
         total = neural.linear_cross_entropy(hidden, self.output_embedding, tgt_ids, smoothing)
         return total * (1 / float(loss_normalizer))
 
-    def check_ids(self, name: str, ids: Any) -> npx.Array:
+    def training_loss(
+        self,
+        compute_hidden: Callable[[], Tensor],
+        tgt_ids: npx.Array,
+        label_smoothing: float,
+        smoothing_classes: str,
+        loss_normalizer: float,
+        rdrop: float = 0.0,
+    ) -> Tensor:
+        """Return the `cross_entropy` of the output of `compute_hidden`, or, with `rdrop` > 0, the loss of R-Drop.
+
+            1/2 (CE_1 + CE_2) + rdrop / 4 (KL(P_1 | P_2) + KL(P_2 | P_1))
+
+        1 and 2 are two calls with different dropout masks (Liang et al., 2021, of whose loss this is one half). The
+        divergence is summed over targets, without padding, and divided by `loss_normalizer` too.
+        """
+        how = tgt_ids, label_smoothing, smoothing_classes, loss_normalizer
+        hidden = compute_hidden()
+        loss = self.cross_entropy(hidden, *how)
+        if not rdrop:
+            return loss
+        other = compute_hidden()
+        loss = (loss + self.cross_entropy(other, *how)) * 0.5
+        return loss + self.divergence(hidden, other, tgt_ids) * (rdrop / 4 / float(loss_normalizer))
+
+    def divergence(self, hidden: Tensor, other: Tensor, tgt_ids: npx.Array) -> Tensor:
+        """Return KL(P | Q) + KL(Q | P) () of the predictions for two outputs (..., D), summed over targets (...).
+
+        Computed in chunks of rows, which are recomputed in backward, so that the logits of a batch are never in memory
+        at the same time.
+        """
+        hidden, other = (x.reshape((-1, x.shape[-1])) for x in (hidden, other))
+        is_target = (tgt_ids != self.config.pad_id).reshape(-1)
+        rows, total = max(1, DIVERGENCE_CHUNK // len(self.output_embedding)), None
+        for start in range(0, len(hidden), rows):
+            part = slice(start, start + rows)
+            chunk = checkpoint(self._chunk_divergence, hidden[part], other[part], is_target[part])
+            total = chunk if total is None else total + chunk
+        assert total is not None
+        return total
+
+    def _chunk_divergence(self, hidden: Tensor, other: Tensor, is_target: npx.Array) -> Tensor:
+        """Return sum_k (p_k - q_k) (log p_k - log q_k) (), where the logits may replace their logarithms."""
+        wide = npx.accumulation_dtype(hidden.dtype)
+        x, y = (self.logits(h).astype(wide) for h in (hidden, other))  # (rows, V)
+        terms = (neural.softmax(x) - neural.softmax(y)) * (x - y)
+        return (terms.sum(axis=-1) * is_target.astype(wide)).sum()
+
+    def check_ids(self, name: str, ids: Any, vocab_size: int | None = None) -> npx.Array:
         """Return ids (B, T) on the host. ValueError unless they are a matrix of ids of the vocabulary."""
         ids = npx.to_host(ids)
-        check_ids(name, ids, self.config.vocab_size, ndim=2)
+        check_ids(name, ids, vocab_size or self.config.vocab_size, ndim=2)
         return ids

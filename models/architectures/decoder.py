@@ -41,6 +41,7 @@ class LanguageModel(SequenceModel):
         label_smoothing: float = 0.0,
         smoothing_classes: str = "all",
         loss_normalizer: float | None = None,
+        rdrop: float = 0.0,
     ) -> Tensor:
         """Return the label-smoothed cross entropy () of each token after the first, given those before it.
 
@@ -54,6 +55,7 @@ class LanguageModel(SequenceModel):
             label_smoothing=label_smoothing,
             smoothing_classes=smoothing_classes,
             loss_normalizer=check_normalizer(loss_normalizer),
+            rdrop=rdrop,
         )
 
     def loss_inputs(self, ids: Any) -> tuple[npx.Array, ...]:
@@ -61,16 +63,22 @@ class LanguageModel(SequenceModel):
         return (self.check_ids("text ids", ids),)
 
     def loss_from_inputs(
-        self, ids: npx.Array, *, label_smoothing: float, smoothing_classes: str, loss_normalizer: float
+        self,
+        ids: npx.Array,
+        *,
+        label_smoothing: float,
+        smoothing_classes: str,
+        loss_normalizer: float,
+        rdrop: float = 0.0,
     ) -> Tensor:
         """Compute `loss` from ids on the device, without reading their values."""
-        hidden = self.hidden_states(ids[:, :-1])
-        return self.cross_entropy(hidden, ids[:, 1:], label_smoothing, smoothing_classes, loss_normalizer)
+        how = label_smoothing, smoothing_classes, loss_normalizer, rdrop
+        return self.training_loss(lambda: self.hidden_states(ids[:, :-1]), ids[:, 1:], *how)
 
     def hidden_states(self, ids: npx.Array, state: "TextState | None" = None) -> Tensor:
         """Return the last layer's output (B, T, D) for checked ids on the device; `state` holds earlier positions."""
         start = state.length if state else 0
-        x = self.text_positions.embed(self.embedding, ids, start, self.dropout)  # (B, T, D)
+        x = self.embed(self.text_positions, self.embedding, ids, start)  # (B, T, D)
         for i, layer in enumerate(self.layers):
             # Padding needs no mask: it follows the tokens, so causality hides it from them.
             x = layer(x, causal_spec(x), state.layers[i] if state else None)

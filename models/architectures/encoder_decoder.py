@@ -65,6 +65,7 @@ class Transformer(SequenceModel):
     examples = "pairs"
 
     def build(self, c: TransformerConfig) -> None:
+        self.source_embedding = None if c.shares_source else self.make_embedding(c.src_vocab_size or c.vocab_size)
         self.source_positions, self.target_positions = self.make_positions(), self.make_positions()
         self.encoder = [EncoderLayer(c) for _ in range(c.n_layers)]
         self.decoder = [DecoderLayer(c) for _ in range(c.n_layers)]
@@ -82,6 +83,7 @@ class Transformer(SequenceModel):
         label_smoothing: float = 0.1,
         smoothing_classes: str = "all",
         loss_normalizer: float | None = None,
+        rdrop: float = 0.0,
     ) -> Tensor:
         """Return the label-smoothed cross entropy () of the target tokens.
 
@@ -92,6 +94,8 @@ class Transformer(SequenceModel):
             smoothing_classes: the classes that share it: "all" (default), "others", "others_without_pad".
             loss_normalizer: divisor of the sum over target tokens. Default: their number, without padding. For a
                 micro-batch, pass the number of target tokens of the complete update.
+            rdrop: weight of R-Drop's divergence between two passes with different dropout (`training_loss`); 0
+                (default): one pass.
         """
         src_ids, src_lengths, tgt_inputs, targets = self.loss_inputs(src_ids, tgt_ids)
         if loss_normalizer is None:
@@ -103,6 +107,7 @@ class Transformer(SequenceModel):
             label_smoothing=label_smoothing,
             smoothing_classes=smoothing_classes,
             loss_normalizer=check_normalizer(loss_normalizer),
+            rdrop=rdrop,
             packing=(src_packing.to_device(), tgt_packing.to_device()),
         )
 
@@ -121,6 +126,7 @@ class Transformer(SequenceModel):
         label_smoothing: float,
         smoothing_classes: str,
         loss_normalizer: float,
+        rdrop: float = 0.0,
         packing: tuple[npx.Packing | None, npx.Packing | None] = (None, None),
     ) -> Tensor:
         """Compute `loss` from arrays on the device, without reading their values.
@@ -133,9 +139,12 @@ class Transformer(SequenceModel):
             if src_packing
             else npx.AttentionSpec(kv_lengths=src_lengths)
         )
-        memory, spec = self._encode(src_ids, spec)
-        hidden = self._decode(tgt_inputs, memory, spec._replace(q_packing=tgt_packing))  # (B, T, D) or (N, D)
-        return self.cross_entropy(hidden, targets, label_smoothing, smoothing_classes, loss_normalizer)
+
+        def hidden() -> Tensor:  # (B, T, D) or (N, D)
+            memory, memory_spec = self._encode(src_ids, spec)
+            return self._decode(tgt_inputs, memory, memory_spec._replace(q_packing=tgt_packing))
+
+        return self.training_loss(hidden, targets, label_smoothing, smoothing_classes, loss_normalizer, rdrop)
 
     def encode(self, src_ids: Any) -> tuple[Tensor, npx.AttentionSpec]:
         """Return the memory (B, S, D) of source ids (B, S), and the spec that masks its padding."""
@@ -144,7 +153,7 @@ class Transformer(SequenceModel):
 
     def _check_source(self, src_ids: Any) -> tuple[npx.Array, npx.Array]:
         """Return source ids (B, S) and their lengths (B,), on the host. ValueError for padding within a row."""
-        ids = self.check_ids("source ids", src_ids)
+        ids = self.check_ids("source ids", src_ids, self.config.src_vocab_size)
         src_mask = ids != self.config.pad_id
         lengths = row_lengths(src_mask)
         if lengths.sum() != src_mask.sum():
@@ -156,11 +165,8 @@ class Transformer(SequenceModel):
 
     def _encode(self, src_ids: npx.Array, spec: npx.AttentionSpec) -> tuple[Tensor, npx.AttentionSpec]:
         """Encode checked ids on the device, (B, S) or packed (N,)."""
-        start = spec.q_packing or 0
-        if self.target_space is None:
-            x = self.source_positions.embed(self.embedding, src_ids, start, self.dropout)
-        else:
-            x = self.dropout(self.source_positions(self.target_space(self.embedding(src_ids)), start))
+        embedding = self.source_embedding or self.embedding
+        x = self.embed(self.source_positions, embedding, src_ids, spec.q_packing or 0, self.target_space)
         for layer in self.encoder:
             x = layer(x, spec)
         return (self.encoder_norm(x) if self.encoder_norm else x), spec
@@ -182,12 +188,11 @@ class Transformer(SequenceModel):
             if rows != n_sources:
                 raise ValueError(f"target ids: expected {n_sources} rows, one per source; got {rows}")
         start = state.length if state else spec.q_packing or 0
-        if self.config.decoder_start == "bos":
-            x = self.target_positions.embed(self.embedding, tgt_ids, start, self.dropout)
-        else:
-            x = self.embedding(tgt_ids)
-            is_token = (tgt_ids != self.config.bos_id).astype(x.dtype)[..., None]
-            x = self.dropout(self.target_positions(x * is_token, start))
+        mask_start = None
+        if self.config.decoder_start == "zeros":
+            is_token = (tgt_ids != self.config.bos_id)[..., None]
+            mask_start = lambda x: x * is_token.astype(x.dtype)  # noqa: E731
+        x = self.embed(self.target_positions, self.embedding, tgt_ids, start, mask_start)
         for i, layer in enumerate(self.decoder):
             # Padding needs no mask: it follows the tokens, so the causal mask hides it from them.
             x = layer(x, memory, spec, *((state.layers[i], state.source.layers[i]) if state else ()))

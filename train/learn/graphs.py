@@ -35,11 +35,7 @@ class Graphs:
 
     def __init__(self, model: Any, settings: TrainSection, warn: Callable[[str], object]) -> None:
         self.model, self.settings, self.warn = model, settings, warn
-        self.how = {
-            "label_smoothing": settings.label_smoothing,
-            "smoothing_classes": settings.smoothing_over,
-            "loss_normalizer": 1,
-        }
+        self.how = settings.loss_options(1)
         self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # by shapes; None for a shape seen once
         self.possible = True
         trained = next(p for p in model.parameters() if p.requires_grad)

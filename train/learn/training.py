@@ -94,6 +94,8 @@ def train(
         special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
         if tokenizer.n_outputs < tokenizer.vocab_size:
             special["n_outputs"] = tokenizer.n_outputs
+        if config.transformer_config(tokenizer.vocab_size).word_dropout:
+            special["unk_id"] = tokenizer.special.unk_id
         shape = config.transformer_config(tokenizer.vocab_size, **special)
         average_bytes = precision.weight_dtype.itemsize if t.ema_decay else 0
         check_memory(shape.n_parameters(), precision.parameter_bytes + average_bytes)
@@ -198,6 +200,14 @@ def check_model(config: RunConfig, task: Task) -> None:
             f"model.architecture: expected {' or '.join(architectures)} for the task {task.name}; "
             f"got {shape.architecture}; try {architectures[0]}"
         )
+    if config.train.rdrop and not any(
+        (shape.dropout, shape.attention_dropout, shape.activation_dropout, shape.word_dropout)
+    ):
+        raise UserError(
+            "train.rdrop: expected a model with dropout, so that two passes differ; got 0; try model.dropout=0.1"
+        )
+    if config.train.bpe_dropout and task.examples != "pairs":
+        raise UserError(f"train.bpe_dropout: expected a task on pairs; got {task.name}; try train.bpe_dropout = 0")
     outline = shape.outline()
     names = [name for name, _ in outline.named_parameters()]
     for name in ("freeze", "init_only"):

@@ -131,7 +131,7 @@ class Update:
         while len(halves := batch.halves()) > 1:
             batch = halves[0]
         with npx.keyed(0, 0), npx.random.record_keys() as keys, no_grad():
-            self.model.loss(*self.task.sequences(batch))
+            self.model.loss(*self.task.sequences(batch), **self.settings.loss_options(1))
         return len(keys)
 
     def optimizer_state(self) -> dict[str, Any]:
@@ -198,13 +198,7 @@ class Update:
         return self._backward(batch, n_targets, ready)
 
     def _backward(self, batch: Batch, n_targets: int, ready: Ready | None = None) -> npx.Array:
-        t = self.settings
-        how = {
-            "label_smoothing": t.label_smoothing,
-            "smoothing_classes": t.smoothing_over,
-            "loss_normalizer": n_targets,
-        }
-        loss = self.model.loss(*self.task.sequences(batch), **how)
+        loss = self.model.loss(*self.task.sequences(batch), **self.settings.loss_options(n_targets))
         loss.backward(self.scale.value, ready)
         return loss.data
 

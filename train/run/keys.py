@@ -186,6 +186,18 @@ class TrainSection:
         " (V - 2).",
         choices=SMOOTHING_CLASSES,
     )
+    bpe_dropout: float = key(
+        0.0,
+        "BPE dropout: probability of skipping a merge when the training text is segmented, anew in each epoch; 0"
+        " disables it. Needs a bpe tokenizer; for parsing it applies to the sentences.",
+        within=FRACTION,
+    )
+    rdrop: float = key(
+        0.0,
+        "R-Drop: weight of the symmetric KL divergence between two passes with different dropout; 0 disables it. Each"
+        " update takes about twice the time and memory of activations.",
+        within="[0, 1000]",
+    )
     precision: str = key(
         "float32",
         "Dtype of the computation. On a GPU also tf32 (faster float32 GEMMs) and, with float32 master weights, bf16 or"
@@ -264,6 +276,15 @@ class TrainSection:
     tensorboard: bool = key(
         False, "Also write the metrics as TensorBoard event files (extra tensorboard).", may_change=True
     )
+
+    def loss_options(self, loss_normalizer: float) -> dict[str, Any]:
+        """Return the keyword arguments of a model's loss in training."""
+        options = {
+            "label_smoothing": self.label_smoothing,
+            "smoothing_classes": self.smoothing_over,
+            "loss_normalizer": loss_normalizer,
+        }
+        return options | ({"rdrop": self.rdrop} if self.rdrop else {})
 
 
 @dataclass(frozen=True)

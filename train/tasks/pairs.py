@@ -14,9 +14,12 @@ import numpy as np
 import npx
 from models.search import beam_search, check_search
 from npx.distributed import World
+from train.tasks.protocols import BatchSource
 from train.tasks.task import Task
 from train.text.batches import Batch, Batches
+from train.text.bpe_dropout import SegmentedBatches, Segmenter
 from train.text.corpus import Corpus
+from train.text.tokenizer import Tokenizer
 
 SINGLE_PROCESS = World()
 MAX_LISTED = 100  # pairs of a batch that a message lists
@@ -42,8 +45,20 @@ class Pairs(Task[Corpus, Batch]):
     def batches(self, corpus: Corpus, batch_tokens: int, seed: int) -> Batches:
         return Batches(corpus, batch_tokens, seed)
 
-    def training_batches(self, corpus: Corpus, config: Any, tokenizer: Any, order: int) -> Batches:
-        return Batches(corpus, config.train.batch_tokens, config.train.seed, order)
+    def training_batches(self, corpus: Corpus, config: Any, tokenizer: Any, order: int) -> BatchSource:
+        t = config.train
+
+        def make_batches(corpus: Corpus) -> Batches:
+            return Batches(corpus, t.batch_tokens, t.seed, order)
+
+        if not t.bpe_dropout:
+            return make_batches(corpus)
+        segmenter = Segmenter(corpus, self.side_tokenizers(tokenizer), t.bpe_dropout, t.seed, config.data.max_length)
+        return SegmentedBatches(segmenter, make_batches)
+
+    def side_tokenizers(self, tokenizer: Any) -> Sequence[Tokenizer | None]:
+        """Return the tokenizer of the source and of the target, None for a side that is not text."""
+        return tokenizer, tokenizer
 
     def in_order(self, corpus: Corpus, batch_tokens: int) -> Iterator[tuple[npx.Array, Batch]]:
         longest_side = int(max(corpus.src_lengths.max(), corpus.tgt_lengths.max()))
@@ -54,7 +69,7 @@ class Pairs(Task[Corpus, Batch]):
         return batch.src, batch.tgt
 
     def describe_examples(self, corpus: Corpus, examples: Any) -> str:
-        numbers = corpus.line_numbers(examples)
+        numbers = corpus.line_numbers(getattr(examples, "indices", examples))
         n_more = len(numbers) - MAX_LISTED
         listed = ", ".join(map(str, numbers[:MAX_LISTED])) + (f" and {n_more} more" if n_more > 0 else "")
         return f"pairs {listed} of the text (numbered from 1)"

@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar
 import npx
 from autograd import Tensor
 from models import TransformerConfig
+from train.text.tokenizer import SpecialIds
 
 BatchT = TypeVar("BatchT", bound="Batch")
 
@@ -28,6 +29,9 @@ class TextTokenizer(Protocol):
 
     @property
     def eos_id(self) -> int: ...
+
+    @property
+    def special(self) -> SpecialIds: ...
 
     @property
     def digest(self) -> str:

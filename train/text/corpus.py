@@ -188,6 +188,15 @@ class Corpus:
         src, tgt = (t[o[i] : o[i + 1]].tolist() for t, o in zip(self._tokens, self._offsets, strict=True))
         return src, tgt
 
+    def flat(self, side: int, first: int, end: int) -> tuple[IntArray, IntArray]:
+        """Return one side of the pairs from `first` up to `end`: tokens, and where each sentence begins and ends."""
+        offsets = self._offsets[side][first : end + 1]
+        return self._tokens[side][offsets[0] : offsets[-1]], offsets - offsets[0]
+
+    def replaced(self, tokens: Sequence[IntArray], offsets: Sequence[IntArray]) -> "Corpus":
+        """Return the same pairs with other tokens."""
+        return Corpus(tokens, offsets, self.special, self.meta, self._skipped)
+
     @property
     def digest(self) -> Any:
         """SHA-256 of the text of each side; None for pairs that were never in files."""

@@ -189,6 +189,17 @@ class Tokenizer:
             raise
         return [encoding.ids for encoding in encodings]
 
+    def encode_words(self, texts: Sequence[str]) -> list[tuple[list[int], list[int | None]]]:
+        """Return, for each text, its ids and the number of the word that each of them belongs to."""
+        encodings = self._call(self._engine.encode_batch, list(texts), add_special_tokens=False)
+        return [(encoding.ids, encoding.word_ids) for encoding in encodings]
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The model of the tokenizer.json: its type, vocabulary and merges."""
+        model: dict[str, Any] = self._spec["model"]
+        return model
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of one text, without special ids."""
         return self.encode_batch([text])[0]

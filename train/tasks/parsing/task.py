@@ -74,6 +74,9 @@ class Parsing(Pairs):
 
         return prepare_pairs({"trees": path}, encode, tokenizer, *args)
 
+    def side_tokenizers(self, tokenizer: Any) -> tuple[TreeTokenizer, None]:
+        return tokenizer, None
+
     def evaluation(self, config: Any, tokenizer: Any, corpus: Corpus) -> "GreedyF1 | None":
         if not config.train.validate_bleu:
             return None

@@ -1,0 +1,216 @@
+"""BPE dropout (Provilkov et al., 2020): in each epoch the training text is segmented into other subwords.
+
+A word is segmented by byte-pair encoding as usual, but at each step every possible merge is skipped with a probability
+p; of the others, the earliest learned one is applied; the word is finished when none is left. This is what Hugging Face
+`tokenizers` does with its option `dropout`, which cannot be seeded. Here the random numbers are a function of the seed,
+the epoch, the side and the position in the text.
+
+`SegmentedBatches` yields the batches of each epoch from the text as it is segmented in that epoch.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from train.errors import UserError
+from train.text.batches import Batch, Batches
+from train.text.corpus import Corpus, IntArray
+from train.text.prepared import token_dtype
+from train.text.tokenizer import Tokenizer
+
+CHUNK = 8192  # sentences segmented together
+WORD = 1 << 16  # a merge is skipped where its random 16-bit word is below p * WORD
+NONE = np.iinfo(np.int64).max  # rank of a pair of symbols that is not merged
+
+
+class Merges:
+    """The merges of a byte-pair tokenizer as arrays. Raises UserError for a tokenizer of another kind."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        model = tokenizer.model
+        affixes = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
+        if model["type"] != "BPE" or any(model.get(name) for name in affixes):
+            got = model["type"] if model["type"] != "BPE" else "byte-pair encoding with other rules"
+            raise UserError(
+                f"train.bpe_dropout: expected a tokenizer that this program trained as bpe; got {got}; "
+                'try data.tokenizer = "bpe", or train.bpe_dropout = 0'
+            )
+        vocabulary: dict[str, int] = model["vocab"]
+        pairs = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
+        self.n_ids = tokenizer.vocab_size
+        keys = np.array([vocabulary[a] * self.n_ids + vocabulary[b] for a, b in pairs], np.int64)
+        self._rank_of = np.argsort(keys)  # of the sorted keys
+        self._keys = keys[self._rank_of]
+        self.merged = np.array([vocabulary[a + b] for a, b in pairs], np.int64)  # by rank
+        spelled = [[vocabulary.get(c) for c in token] for token in sorted(vocabulary, key=vocabulary.__getitem__)]
+        spelling_of = dict(zip(sorted(vocabulary.values()), spelled, strict=True))
+        symbols = [spelling_of.get(i) or [i] for i in range(self.n_ids)]
+        symbols = [[i] if None in s else s for i, s in enumerate(symbols)]
+        self.spelling_lengths = np.array([len(s) for s in symbols])
+        self._spelling_starts = np.cumsum(self.spelling_lengths) - self.spelling_lengths
+        self._symbols = np.array([i for s in symbols for i in s], np.int64)
+
+    def ranks(self, left: IntArray, right: IntArray) -> NDArray[np.int64]:
+        """Return the ranks of the merges of pairs of symbols, NONE for pairs without one."""
+        if not len(self._keys):
+            return np.full(left.shape, NONE)
+        keys = left * self.n_ids + right
+        places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        return np.where(self._keys[places] == keys, self._rank_of[places], NONE)
+
+    def spell(self, tokens: IntArray) -> NDArray[np.int64]:
+        """Return the symbols that tokens (n,) were merged from, one after the other."""
+        lengths = self.spelling_lengths[tokens]
+        ends = np.cumsum(lengths)
+        places = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
+        return self._symbols[np.repeat(self._spelling_starts[tokens], lengths) + places]
+
+    def segment(self, words: NDArray[np.int64], threshold: int, bits: np.random.Philox) -> list[IntArray]:
+        """Segment words of equal length, symbols (n, L), with dropout; return the tokens of each.
+
+        threshold: the probability of skipping a merge, in units of 1 / WORD.
+        """
+        results: list[Any] = [None] * len(words)
+        rows = np.arange(len(words))
+        ranks = self.ranks(words[:, :-1], words[:, 1:])
+        while len(rows):  # each remaining word has had one merge in each iteration, so all have the same length
+            n = ranks.size
+            skipped = bits.random_raw(-(-n // 4)).view(np.uint16)[:n].reshape(ranks.shape) < threshold
+            candidates = np.where(skipped, NONE, ranks)
+            at = candidates.argmin(axis=1) if ranks.shape[1] else np.zeros(len(rows), np.int64)
+            best = candidates[np.arange(len(rows)), at] if ranks.shape[1] else np.full(len(rows), NONE)
+            done = best == NONE
+            for row, tokens in zip(rows[done], words[done], strict=True):
+                results[row] = tokens
+            rows, words, ranks, at, best = rows[~done], words[~done], ranks[~done], at[~done], best[~done]
+            if not len(rows):
+                break
+            words[np.arange(len(rows)), at] = self.merged[best]
+            words, ranks = without(words, at + 1), without(ranks, at)
+            for place in (at - 1, at):  # of the pairs that have the new token
+                valid = (place >= 0) & (place < ranks.shape[1])
+                i, j = np.flatnonzero(valid), place[valid]
+                ranks[i, j] = self.ranks(words[i, j], words[i, j + 1])
+        return results
+
+
+def without(matrix: NDArray[np.int64], columns: IntArray) -> NDArray[np.int64]:
+    """Return a matrix (n, L - 1) of the rows (n, L) without their elements `columns` (n,)."""
+    places = np.arange(matrix.shape[1] - 1)
+    return np.take_along_axis(matrix, places + (places >= columns[:, None]), axis=1)
+
+
+def word_starts(tokenizer: Tokenizer, sentences: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+    """Return, for each token of the sentences, whether it begins a word, across which tokens are never merged."""
+    starts: list[bool] = []
+    for ids, (encoded, words) in zip(sentences, tokenizer.encode_words(tokenizer.decode_batch(sentences)), strict=True):
+        if encoded != list(ids):  # the text was not recovered: leave each token on its own
+            starts += [True] * len(ids)
+        else:
+            starts += [i == 0 or words[i] != words[i - 1] for i in range(len(ids))]
+    return np.array(starts, bool)
+
+
+class Segmenter:
+    """Segments a corpus with dropout, a different way in each epoch.
+
+    Args:
+        corpus: the corpus, segmented without dropout.
+        tokenizers: the tokenizer of each side, or None for a side that is left as it is.
+        rate: probability of skipping a merge.
+        seed: seed of the random numbers.
+        max_length: a sentence that would be longer, end token included, keeps its usual segmentation.
+    """
+
+    def __init__(
+        self, corpus: Corpus, tokenizers: Sequence[Tokenizer | None], rate: float, seed: int, max_length: int
+    ) -> None:
+        self.corpus, self.seed, self.max_length = corpus, seed, max_length
+        self.threshold = round(rate * WORD)
+        self.merges = [None if tokenizer is None else Merges(tokenizer) for tokenizer in tokenizers]
+        self._starts = [
+            []
+            if tokenizer is None
+            else [word_starts(tokenizer, self._sentences(side, first)) for first in self._chunks()]
+            for side, tokenizer in enumerate(tokenizers)
+        ]
+
+    def _chunks(self) -> range:
+        return range(0, len(self.corpus), CHUNK)
+
+    def _sentences(self, side: int, first: int) -> list[list[int]]:
+        tokens, offsets = self.corpus.flat(side, first, first + CHUNK)
+        return [tokens[i:j].tolist() for i, j in zip(offsets[:-1], offsets[1:], strict=True)]
+
+    def epoch(self, epoch: int) -> Corpus:
+        """Return the corpus as it is segmented in this epoch."""
+        tokens, offsets = [], []
+        for side, merges in enumerate(self.merges):
+            parts = [self._segment(side, merges, number, epoch) for number in range(len(self._chunks()))]
+            tokens.append(np.concatenate([ids for ids, _ in parts]))
+            lengths = np.concatenate([lengths for _, lengths in parts])
+            offsets.append(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+        return self.corpus.replaced(tokens, offsets)
+
+    def _segment(self, side: int, merges: Merges | None, number: int, epoch: int) -> tuple[IntArray, IntArray]:
+        """Return the tokens of chunk `number` of a side in this epoch, and the number of tokens of each sentence."""
+        usual, offsets = self.corpus.flat(side, number * CHUNK, (number + 1) * CHUNK)
+        usual_lengths = np.diff(offsets)
+        if merges is None:
+            return usual, usual_lengths
+        bits = np.random.Philox(np.random.SeedSequence([self.seed, epoch, 1 + side, number]))
+        first = np.flatnonzero(self._starts[side][number])  # the first token of each word
+        symbols = merges.spell(usual)
+        symbol_ends = np.concatenate([[0], np.cumsum(merges.spelling_lengths[usual])])
+        word_begins = symbol_ends[first]
+        word_lengths = np.diff(np.append(word_begins, len(symbols)))
+        words: list[Any] = [None] * len(first)
+        for length in np.unique(word_lengths):
+            same = np.flatnonzero(word_lengths == length)
+            matrix = symbols[word_begins[same][:, None] + np.arange(length)]
+            for word, ids in zip(same, merges.segment(matrix, self.threshold, bits), strict=True):
+                words[word] = ids
+        counts = np.array([len(ids) for ids in words])
+        sentence_of = np.searchsorted(offsets, first, side="right") - 1  # of each word
+        lengths = np.bincount(sentence_of, counts, len(usual_lengths)).astype(np.int64)
+        is_long = lengths >= self.max_length
+        flat = np.concatenate(words) if words else usual
+        if is_long.any():
+            ends = np.cumsum(lengths)
+            flat = np.concatenate([
+                usual[offsets[i] : offsets[i + 1]] if is_long[i] else flat[ends[i] - lengths[i] : ends[i]]
+                for i in range(len(lengths))
+            ])  # fmt: skip
+        return flat.astype(token_dtype(merges.n_ids)), np.where(is_long, usual_lengths, lengths)
+
+
+class EpochExamples(NamedTuple):
+    """The pairs of a batch in one epoch."""
+
+    epoch: int
+    indices: IntArray
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class SegmentedBatches:
+    """The batches of every epoch, made by `make_batches` from the corpus as it is segmented in that epoch."""
+
+    def __init__(self, segmenter: Segmenter, make_batches: Callable[[Corpus], Batches]) -> None:
+        self._batches = lru_cache(maxsize=2)(lambda epoch: make_batches(segmenter.epoch(epoch)))
+
+    def epoch(self, epoch: int) -> list[EpochExamples]:
+        """Return the batches of epoch 0, 1, ... as their pairs."""
+        return [EpochExamples(epoch, indices) for indices in self._batches(epoch).epoch(epoch)]
+
+    def sizes(self, examples: EpochExamples) -> tuple[int, int]:
+        """Return `n_target_tokens` and `n_tokens` of a batch without building it."""
+        return self._batches(examples.epoch).sizes(examples.indices)
+
+    def batch(self, examples: EpochExamples) -> Batch:
+        """Build a batch."""
+        return self._batches(examples.epoch).batch(examples.indices)
