@@ -12,7 +12,7 @@ from typing import Any
 import npx
 from npx.ranges import Range
 from train.errors import UserError, one_line
-from train.files import WriteError, schema_error
+from train.files import WriteError, make_folder, schema_error
 from train.learn.optimizer import LossScale
 from train.learn.update import Update
 from train.run import checkpoint as store
@@ -31,8 +31,8 @@ OPTIONAL = {"loss_scale": LossScale.SCHEMA, "micro_batches": Range(int, "[1, 1e9
 class Checkpointer:
     """Writes and restores the checkpoints of a training run.
 
-    All ranks call every method; rank 0 writes. `newest` is the newest checkpoint, `skipped` holds a message for each
-    damaged checkpoint that `restore` skipped.
+    All ranks call every method; rank 0 writes. `newest` is the newest checkpoint, `warnings` are
+    messages of `restore`, one for each damaged checkpoint that it skipped.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Checkpointer:
         self.newest: Path | None = None
         self.newest_seconds = 0.0  # RunState.seconds of the newest checkpoint
         self.retry_time = math.inf  # time.monotonic() at which a failed write is tried again
-        self.skipped: list[str] = []
+        self.warnings: list[str] = []
 
     @contextmanager
     def open_folder(self, state: RunState) -> Iterator[None]:
@@ -59,7 +59,7 @@ class Checkpointer:
         with ExitStack() as stack:
             with self.world.rank_zero_first():
                 if self.world.rank == 0:
-                    self.folder.path.mkdir(parents=True, exist_ok=True)
+                    make_folder(self.folder.path)
                     self.lock = stack.enter_context(self.folder.lock("train"))
                     self.folder.prepare(self.config, self.tokenizer)
                     if not state.best_step:  # the best weights are those of an earlier run in this folder
@@ -140,7 +140,7 @@ class Checkpointer:
         Raises UserError if the checkpoint does not fit the model, tokenizer, text, configuration or number of ranks.
         """
         store.check_same_config(self.folder, self.config)
-        newest = store.load_newest(self.folder, self.skipped.append)
+        newest = store.load_newest(self.folder, self.warnings.append)
         if newest is None:
             return RunState()
         path, checkpoint = newest
@@ -155,11 +155,20 @@ class Checkpointer:
         self.newest, self.newest_seconds = path, state.seconds
         self.micro_batches = checkpoint.state.get("micro_batches", self.config.train.accumulate)
         if self.micro_batches < self.world.size:
-            raise UserError(
-                f"resume: expected at most {self.micro_batches} ranks, one per micro-batch of an update in {path}; "
-                f"got {self.world.size}; try mpirun -n {self.micro_batches}"
-            )
+            self._check_split(path, stream, state)
         return state
+
+    def _check_split(self, path: Path, stream: Stream, state: RunState) -> None:
+        """Warn that the micro-batches are split; raise UserError if no update has an example for every rank."""
+        n, ranks = self.micro_batches, self.world.size
+        if (most := n * max(map(len, stream.epoch(state.epoch)))) < ranks:
+            raise UserError(
+                f"resume: expected at most {most} ranks, one per example of the largest update in {path}; "
+                f"got {ranks}; try mpirun -n {most}"
+            )
+        self.warnings.append(
+            f"micro-batches per update: {n}; they are split for {ranks} ranks, and each part has its own dropout masks"
+        )
 
     def _check_identity(self, path: Path, state: Mapping[str, Any]) -> None:
         store.check_tokenizer(self.tokenizer, state, self.folder.tokenizer_file)

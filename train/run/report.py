@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from train.files import WriteError, disk_errors, open_for_appending, write_text
+from train.files import WriteError, disk_errors, fsync, open_for_appending, write_text
 from train.run.folder import RunFolder
 from train.run.state import RunState
 
@@ -215,6 +215,7 @@ class LineFile:
 
     def __enter__(self) -> "LineFile":
         self._file = open_for_appending(self.path)
+        fsync(self.path.parent)  # a new file survives a power loss only with its folder's entry
         return self
 
     def __exit__(self, *error: object) -> None:

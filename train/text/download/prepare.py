@@ -22,7 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import atomic_write, describe_path, digest, open_own_folder, read_sealed, write_json, write_text
+from train.files import (
+    atomic_write,
+    describe_path,
+    digest,
+    make_folder,
+    open_own_folder,
+    read_sealed,
+    write_json,
+    write_text,
+)
 from train.text.corpus import prepare
 from train.text.download.catalog import Dataset
 from train.text.download.clean import Cleaner, Rules
@@ -83,7 +92,7 @@ def prepare_dataset(
         if progress:
             print(text, file=sys.stderr, flush=True)
 
-    (out / "downloads").mkdir(parents=True, exist_ok=True)
+    make_folder(out / "downloads")
     if marker is None:
         write_json(out / BEGUN, {"of": "npx-transformer data"})
     with progress_bar(progress) as on_progress:
