@@ -1,15 +1,18 @@
 """Some cases of each part of tests/torture, and inputs that hypothesis generates for the fuzzed readers."""
 
+import errno
 import os
+import random
 import signal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.torture import damage, fuzz, runs
+from tests.torture import crashes, damage, disk, faults, fuzz, runs, syscalls
 from tests.torture.__main__ import HEAD, update_report
-from train import UserError
+from train import UserError, files
+from train.run import replace, report, storage
 
 PARTS = {
     "kills": lambda w: runs.kills(w, 4),
@@ -18,6 +21,8 @@ PARTS = {
     "interrupts": lambda w: runs.stops(w, 2, signal.SIGINT, twice=True),
     "pairs": lambda w: runs.pairs(w, 4),
     "full": lambda w: runs.full(w, 2),
+    "crashes": lambda w: crashes.crashes(w, 0.03),
+    "faults": lambda w: faults.faults(w, 0.008),
     "damage": lambda w: damage.damaged(w, 4),
     "fuzz": lambda w: fuzz.fuzzed(w, 60),
 }
@@ -44,9 +49,95 @@ def workspace(tmp_path_factory, failures):
 
 @pytest.mark.parametrize("part", PARTS)
 def test_some_cases_of_each_part_are_right(part, workspace, failures):
+    if part in ("crashes", "faults"):
+        needs_system_calls()
     failures.clear()
     words, right, count = PARTS[part](workspace)
     assert right == count > 0, (words, failures)
+
+
+def needs_system_calls():
+    """Skip the test where system calls cannot be seen."""
+    if reason := syscalls.unsupported():
+        pytest.skip(reason)
+
+
+def test_a_system_call_is_seen_with_its_arguments_and_may_fail(tmp_path):
+    """Calls of C libraries too: those of Python's `open` have no Python function."""
+    needs_system_calls()
+    file, calls = tmp_path / "a", []
+
+    def write():
+        with open(file, "wb") as opened:
+            opened.write(b"content")
+        os.rename(file, tmp_path / "b")
+
+    def answer(call):
+        calls.append((call.kind, [os.path.basename(path) for path in call.paths]))
+        if call.kind == "write":
+            calls.append((call.data, call.offset))
+        return errno.EDQUOT if call.kind == "rename" else 0
+
+    kinds = ("open", "write", "rename")
+    assert syscalls.supervise(write, tmp_path, answer, kinds) == 99  # OSError
+    assert calls == [("open", ["a"]), ("write", ["a"]), (b"content", 0), ("rename", ["a", "b"])]
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def crash_states(folder, call):
+    """Return what a crash at any moment of a call may leave in a folder, as a set of {name: content} items."""
+    status, log = disk.record(call, folder)
+    assert status == 0
+    return {tuple(files.items()) for _, files in disk.crash_states(log, random.Random(0))}
+
+
+@pytest.mark.parametrize("syncs_file", [True, False])
+@pytest.mark.parametrize("syncs_folder", [True, False])
+def test_crash_states_of_a_replaced_file(tmp_path, syncs_file, syncs_folder):
+    needs_system_calls()
+    new, old, content = tmp_path / "new", tmp_path / "file", b"x" * 700
+    old.write_bytes(b"old")
+
+    def replace():
+        with open(new, "wb", buffering=0) as file:
+            file.write(content)
+            if syncs_file:
+                os.fsync(file.fileno())
+        os.replace(new, old)
+        if syncs_folder:
+            files.fsync(tmp_path)
+        os.mkdir(tmp_path / "later")
+
+    states = [dict(state) for state in crash_states(tmp_path, replace)]
+    contents = {state["file"] for state in states}
+    torn = {b"", content[:512], b"\0" * 512 + content[512:]}
+    assert contents == {b"old", content} | (set() if syncs_file else torn)
+    assert any(state["file"] == b"old" and "later" in state for state in states) is not syncs_folder
+    assert {state.get("new") for state in states} == {None, b"", content} | torn
+
+
+@pytest.mark.parametrize("target", [pytest.param("file", marks=pytest.mark.slow), "folder"])
+def test_a_missing_fsync_is_detected(workspace, failures, monkeypatch, target):
+    needs_system_calls()
+
+    def fsync(path):
+        if os.path.isdir(path) == (target == "file"):
+            original(path)
+
+    original = files.fsync
+    for module in (files, storage, replace, report):
+        monkeypatch.setattr(module, "fsync", fsync)
+    result = crashes.averages(workspace, 0.05)
+    assert result.right < result.tried
+
+
+@pytest.mark.slow
+def test_a_wrong_answer_to_an_error_is_detected(workspace, failures, monkeypatch):
+    needs_system_calls()
+    monkeypatch.setattr(files, "CANNOT_WRITE", set())
+    failures.clear()
+    _, right, count = faults.faults(workspace, 0.004, arrays=0)
+    assert right < count
 
 
 def raises(model, data):

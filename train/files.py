@@ -24,7 +24,9 @@ from train.errors import UserError, one_line
 
 # Errors that the user can fix while training waits and retries.
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-CANNOT_WRITE = DISK_FULL | {errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE}
+CANNOT_WRITE = DISK_FULL | {
+    errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EINTR, errno.ENOMEM,
+}  # fmt: skip
 FILE_TYPES = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket", stat.S_IFREG: "a file",
@@ -337,6 +339,14 @@ def fsync(path: PathLike) -> None:
         os.close(descriptor)
 
 
+def make_folder(path: Path) -> None:
+    """Create a folder and its missing parents, and force their entries to disk; a power loss then keeps them."""
+    missing = [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        fsync(folder.parent)
+
+
 @contextmanager
 def disk_errors(target: str, then: str = "") -> Iterator[None]:
     """Convert errors that prevent writing (`CANNOT_WRITE`) to WriteError; other errors pass.
@@ -355,8 +365,11 @@ def disk_errors(target: str, then: str = "") -> Iterator[None]:
         number = error_number(error)
         if number not in CANNOT_WRITE:
             raise
-        full = number in DISK_FULL
-        expected, remedy = ("space on the disk", "freeing space") if full else ("a writable path", "changing that")
+        expected, remedy = "a writable path", "changing that"
+        if number in DISK_FULL:
+            expected, remedy = "space on the disk", "freeing space"
+        elif number == errno.ENOMEM:
+            expected, remedy = "memory to write", "closing other programs"
         problem = f"{target}: expected {expected}; got '{os.strerror(number)}'; earlier files are intact"
         raise WriteError(problem, remedy, then or THEN_RETRY) from None
 

@@ -25,7 +25,7 @@ some cases of each part.
 
 def parts(scale, minutes):
     """Return a function of the workspace for each part; it returns (description, number right, number of cases)."""
-    from tests.torture import damage, fuzz, runs
+    from tests.torture import crashes, damage, faults, fuzz, runs
 
     def n(count):
         return max(1, round(count * scale))
@@ -37,6 +37,8 @@ def parts(scale, minutes):
         "interrupts": lambda w: runs.stops(w, n(20), signal.SIGINT, twice=True),
         "pairs": lambda w: runs.pairs(w, n(20)),
         "full": lambda w: runs.full(w, n(20)),
+        "crashes": lambda w: crashes.crashes(w, scale),
+        "faults": lambda w: faults.faults(w, scale),
         "damage": lambda w: damage.damaged(w, n(200)),
         "fuzz": lambda w: fuzz.fuzzed(w, n(50_000)),
         "memory": lambda w: runs.memory(w, minutes * min(1.0, scale)),
@@ -68,10 +70,12 @@ def main():
     os.environ.update(dict.fromkeys(("NPX_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
     import npx
     from tests.torture.runs import Workspace, in_thread
+    from tests.torture.syscalls import unsupported
 
     npx.configure_process()
     available = parts(a.scale, a.minutes)
-    names = [name for name in a.only.split(",") if name] or [*available]
+    without = {"crashes", "faults"} if unsupported() else set()
+    names = [name for name in a.only.split(",") if name] or [name for name in available if name not in without]
     if unknown := {*names} - {*available}:
         parser.error(f"expected parts of {', '.join(available)}; got {', '.join(unknown)}")
 
@@ -79,6 +83,8 @@ def main():
         sys.stdout.write(f"{time.strftime('%H:%M:%S')}  {text}\n")
         sys.stdout.flush()
 
+    if without:
+        log(f"without {' and '.join(sorted(without))}: {unsupported()}")
     folder, failed = Path(a.folder or tempfile.mkdtemp(prefix="torture-")), 0
 
     workspaces = {

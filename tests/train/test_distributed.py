@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,10 +26,10 @@ from models import FlatParameters, Transformer, TransformerConfig
 from tests import ROOT
 from tests.helpers import distributed_jobs, trainings
 from tests.helpers.trainings import outcome, tables
-from train import RunConfig
+from train import RunConfig, UserError
 from train import train as train_run
 from train.cli.main import main
-from train.learn.parallel.plan import WorkShare, balance
+from train.learn.parallel.plan import WorkShare, balance, split
 from train.learn.parallel.reducer import BUCKET, GradientReducer
 from train.learn.parallel.sync import UpdateSync
 from train.learn.signals import Signals
@@ -39,6 +40,7 @@ from train.run.keys import TrainSection
 from train.run.report import RankNotes
 from train.tasks import TASKS
 from train.tasks.translation import translate_lines
+from train.text.batches import Stream
 
 text = trainings.text
 MICRO_BATCHES = 12  # per update, over all ranks
@@ -51,6 +53,12 @@ def config_tables(folder, ranks, steps=3, **changes):
     """Return the configuration of a training whose updates are the same for any number of ranks."""
     changes = {"accumulate": MICRO_BATCHES // ranks, "max_steps": steps, "validate_every": 3, "lr_scale": 0.1} | changes
     return tables(folder, **changes)
+
+
+def split_tables(folder, steps):
+    """Return the configuration of a training with one micro-batch per update and without dropout."""
+    changed = config_tables(folder, MICRO_BATCHES, steps=steps, validate_every=2, precision="float64")
+    return changed | {"model": changed["model"] | {"dropout": 0.0}}
 
 
 def run_all(text, folder):
@@ -70,6 +78,9 @@ def run_all(text, folder):
     for ranks, steps, shard in ((4, 2, True), (2, 4, False), (3, 6, True)):
         changes = {"accumulate": 1, "steps": steps, "shard": shard, "precision": "float64"}
         job("changing", ranks, resume=steps > 2, **changes)
+    train_run(RunConfig.from_dict(split_tables(text, 2)), folder / "split", progress=False)
+    train_run(RunConfig.from_dict(split_tables(text, 4)), folder / "unsplit", progress=False)
+    jobs.append(("train", 4, {"tables": split_tables(text, 4), "out": str(folder / "split"), "resume": True}))
     jobs.append(("translate", 3, {"run": str(folder / "again"), "lines": LINES, "out": str(folder / "translated")}))
     (folder / "jobs.json").write_text(json.dumps(jobs))
     distributed_jobs.run_jobs(4, folder / "jobs.json")
@@ -111,6 +122,8 @@ def test_several_ranks_train_like_one_process(text, tmp_path):
         check_same(tmp_path / "float64-1", tmp_path / f"sharded-{ranks}", PRECISE["float64"])
     assert outcome(tmp_path / "again") == outcome(tmp_path / "float32-3"), "runs are deterministic"
     check_same(tmp_path / "alone", tmp_path / "changing", PRECISE["float64"], 2, 4)  # on 4, 2 and 3 ranks in turn
+    check_same(tmp_path / "unsplit", tmp_path / "split", PRECISE["float64"])  # 4 ranks share one micro-batch
+    assert "micro-batches per update: 1; they are split for 4 ranks" in (tmp_path / "split" / "log.txt").read_text()
     model, tokenizer, _ = load_model(tmp_path / "again", "translation")
     expected = [[list(one) for one in line] for line in translate_lines(model, tokenizer, LINES, n_best=2)]
     by_rank = [json.loads((tmp_path / "translated" / str(rank)).read_text()) for rank in range(3)]
@@ -211,6 +224,32 @@ def test_every_micro_batch_has_one_rank_and_loads_are_balanced(tokens, ranks):
     assert max(loads) - min(loads) <= max(tokens)
     if len(tokens) >= ranks:
         assert all(shares)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 40))
+def test_micro_batches_are_split_until_every_rank_has_a_part(sizes, ranks):
+    starts = np.cumsum([0, *sizes])
+    keys = [np.arange(start, start + size) for start, size in zip(starts[:-1], sizes, strict=True)]
+    source = SimpleNamespace(epoch=lambda epoch: keys, sizes=None, batch=None)
+    stream = Stream(source)
+    places = stream.positions((0, 0), len(sizes))
+    parts = split(stream, places, ranks)
+    assert [example for part in parts for example in stream.examples(part)] == list(range(sum(sizes)))
+    assert all(len(stream.examples(part)) for part in parts) and len(parts) >= min(ranks, sum(sizes))
+    assert [stream.after(part) for part in parts[-1:]] == [stream.after(places[-1])]
+    if ranks <= len(sizes):
+        assert parts == places
+
+
+def test_a_run_does_not_resume_on_more_ranks_than_an_update_has_examples(text, tmp_path, monkeypatch):
+    config = RunConfig.from_dict(split_tables(text, 1))
+    train_run(config, tmp_path / "run", progress=False)
+    world = npx.distributed.World()
+    world.size = 1000
+    monkeypatch.setattr(npx.distributed, "world", lambda: world)
+    monkeypatch.setattr(npx.distributed, "join", lambda: world)
+    with pytest.raises(UserError, match=r"at most (\d+) ranks, one per example .*; got 1000; try mpirun -n \1$"):
+        train_run(config, tmp_path / "run", resume=True, progress=False)
 
 
 @given(st.lists(st.integers(1, 2), min_size=1, max_size=5), st.integers(5, 9))

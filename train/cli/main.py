@@ -4,6 +4,7 @@ Exit status: 0 success, 1 internal error (with a traceback), 2 user error (one l
 141 if the reader of standard output has closed it. To add a command, add a file to this folder and an import below.
 """
 
+import errno
 import os
 import sys
 import time
@@ -37,6 +38,7 @@ from train.cli import plan  # noqa: F401
 from train.cli import reproduce  # noqa: F401
 # isort: on
 
+OUT_OF_MEMORY = "out of memory; try shorter lines, or a smaller train.batch_tokens or search.batch_tokens"
 CLICK_ERROR: Any = typer.BadParameter.__mro__[2]  # click's ClickException, or that of the copy in newer typers
 
 
@@ -71,10 +73,10 @@ def run_command(argv: Sequence[str] | None) -> int:
     except FloatingPointError as error:  # of a search; a training reports its own
         return report_user_error(f"{error}; try an earlier checkpoint")
     except MemoryError:
-        return report_user_error(
-            "out of memory; try shorter lines, or a smaller train.batch_tokens or search.batch_tokens"
-        )
+        return report_user_error(OUT_OF_MEMORY)
     except OSError as error:
+        if error.errno == errno.ENOMEM and error.filename is None:  # mmap
+            return report_user_error(OUT_OF_MEMORY)
         if error.errno is None or error.filename is None and error.errno not in CANNOT_WRITE:
             return report_internal_error()
         path = error.filename or "output"

@@ -12,7 +12,7 @@ from typing import Any
 import npx
 from npx.ranges import Range
 from train.errors import UserError, one_line
-from train.files import WriteError, schema_error
+from train.files import WriteError, make_folder, schema_error
 from train.learn.optimizer import LossScale
 from train.learn.update import Update
 from train.run import checkpoint as store
@@ -32,8 +32,8 @@ OPTIONAL = {"loss_scale": LossScale.SCHEMA, "micro_batches": Range(int, "[1, 1e9
 class Checkpointer:
     """Writes and restores the checkpoints of a training run.
 
-    All ranks call every method; rank 0 writes. `newest` is the newest checkpoint, `skipped` holds a message for each
-    damaged checkpoint that `restore` skipped.
+    All ranks call every method; rank 0 writes. `newest` is the newest checkpoint, `warnings` are the messages of
+    `restore` and `check_position`, such as one for each damaged checkpoint that was skipped.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Checkpointer:
         self.newest: Path | None = None
         self.newest_seconds = 0.0  # RunState.seconds of the newest checkpoint
         self.retry_time = math.inf  # time.monotonic() at which a failed write is tried again
-        self.skipped: list[str] = []
+        self.warnings: list[str] = []
 
     @contextmanager
     def open_folder(self, state: RunState) -> Iterator[None]:
@@ -60,7 +60,7 @@ class Checkpointer:
         with ExitStack() as stack:
             with self.world.rank_zero_first():
                 if self.world.rank == 0:
-                    self.folder.path.mkdir(parents=True, exist_ok=True)
+                    make_folder(self.folder.path)
                     self.lock = stack.enter_context(self.folder.lock("train"))
                     self.lock.check()
                     self.folder.prepare(self.config, self.tokenizer)
@@ -158,7 +158,7 @@ class Checkpointer:
         Raises UserError if the checkpoint does not fit the model, tokenizer, text, configuration or number of ranks.
         """
         self.config = store.resumed_config(self.folder, self.config)
-        newest = store.load_newest(self.folder, self.skipped.append)
+        newest = store.load_newest(self.folder, self.warnings.append)
         if newest is None:
             return RunState()
         path, checkpoint = newest
@@ -169,17 +169,30 @@ class Checkpointer:
             raise foreign_error(path, one_line(error)) from None
         self.newest, self.newest_seconds = path, state.seconds
         self.micro_batches = checkpoint.state.get("micro_batches", self.config.train.accumulate)
-        if self.micro_batches < self.world.size:
-            raise UserError(
-                f"resume: expected at most {self.micro_batches} ranks, one per micro-batch of an update in {path}; "
-                f"got {self.world.size}; try mpirun -n {self.micro_batches}"
-            )
         return state
 
     def check_position(self, state: RunState, stream: Stream) -> None:
-        """Raise UserError if the restored `state` is at a batch that its epoch of `stream` does not have."""
-        if self.newest is not None and state.index >= len(stream.epoch(state.epoch)):
+        """Check the restored `state` against the batches of `stream`.
+
+        Raises UserError if it is at a batch that its epoch does not have, or if no update has an example for every
+        rank. Warns if there are more ranks than micro-batches.
+        """
+        if self.newest is None:
+            return
+        batches = stream.epoch(state.epoch)
+        if state.index >= len(batches):
             raise foreign_error(self.newest, f"run.index: expected a batch of epoch {state.epoch}; got {state.index}")
+        n, ranks = self.micro_batches, self.world.size
+        if n >= ranks:
+            return
+        if (most := n * max(map(len, batches))) < ranks:
+            raise UserError(
+                f"resume: expected at most {most} ranks, one per example of the largest update in {self.newest}; "
+                f"got {ranks}; try mpirun -n {most}"
+            )
+        self.warnings.append(
+            f"micro-batches per update: {n}; they are split for {ranks} ranks, and each part has its own dropout masks"
+        )
 
     def _check_identity(self, path: Path, state: Mapping[str, Any]) -> None:
         store.check_tokenizer(self.tokenizer, state, self.folder.tokenizer_file)

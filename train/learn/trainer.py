@@ -263,7 +263,7 @@ class Trainer:
             f"{' per side' if len(self.task.sides) > 1 else ''}, {self.checkpoints.micro_batches} per update"
             f"{f' on {ranks} ranks' if ranks > 1 else ''}, seed {t.seed}"
         )
-        self.report.log_start(s, self.checkpoints.newest, self.corpora, self.checkpoints.skipped, setup)
+        self.report.log_start(s, self.checkpoints.newest, self.corpora, self.checkpoints.warnings, setup)
         self.report.write_line(self.schedule.describe())
         if warning := self.schedule.warning():
             self.report.write_line(warning, always=True)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import disk_errors, open_for_reading, parse_json, remove_all, write_text
+from train.files import disk_errors, make_folder, open_for_reading, parse_json, remove_all, write_text
 from train.run.config import RunConfig
 from train.run.lock import FolderLock, lock_folder
 from train.run.replace import existing_folder, finish_replacements, original_name
@@ -137,7 +137,7 @@ class RunFolder:
         self._committed, missing = False, not os.path.lexists(self.path)
         try:
             with disk_errors(str(self.path), "or another --out"):
-                self.path.mkdir(parents=True, exist_ok=True)
+                make_folder(self.path)
             with self.lock("train"):
                 self.check(resume)
                 new = self.is_new()
@@ -167,7 +167,7 @@ class RunFolder:
 
     def prepare(self, config: RunConfig, tokenizer: TextTokenizer) -> None:
         """Prepare the folder for the first update: config.toml, tokenizer.json, no leftovers of a killed process."""
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        make_folder(self.checkpoints)
         self.remove_leftovers()
         write_text(self.config_file, config.dump())
         if not self.tokenizer_file.exists():

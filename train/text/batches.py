@@ -156,7 +156,8 @@ class Batches:
         return Batch(corpus.padded(0, indices), corpus.padded(1, indices, bos=True), corpus.special.pad_id)
 
 
-Position = tuple[int, int]  # of a batch: its epoch and its index within the epoch
+# Of a batch: its epoch and its index within the epoch; of one of n parts of a batch also the part and n.
+Position = tuple[int, int] | tuple[int, int, int, int]
 
 
 class Stream:
@@ -168,9 +169,9 @@ class Stream:
         self._build, self._sizes = batches.batch, batches.sizes
         self._ready: dict[Position, Any] = {}
 
-    def after(self, position: Position) -> Position:
+    def after(self, position: Position) -> tuple[int, int]:
         """Return the next position."""
-        epoch, index = position
+        epoch, index = position[:2]
         return (epoch, index + 1) if index + 1 < len(self.epoch(epoch)) else (epoch + 1, 0)
 
     def positions(self, first: Position, count: int) -> list[Position]:
@@ -190,8 +191,13 @@ class Stream:
         return self._ready.pop(position, None) or self._build(self.examples(position))
 
     def examples(self, position: Position) -> Any:
-        """Return the indices of the examples in a batch."""
-        return self.epoch(position[0])[position[1]]
+        """Return the indices of the examples in a batch, or in a part of it."""
+        epoch, index, *split = position
+        examples = self.epoch(epoch)[index]
+        if not split:
+            return examples
+        part, parts = split
+        return examples[len(examples) * part // parts : len(examples) * (part + 1) // parts]
 
     def prepare(self, positions: Iterable[Position]) -> None:
         """Build the batches at these positions now; earlier prepared batches are dropped."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from train.errors import UserError
-from train.files import atomic_write, digest, is_seal_broken, read_json, seal, write_text
+from train.files import atomic_write, digest, is_seal_broken, make_folder, read_json, seal, write_text
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -27,7 +27,7 @@ def write_prepared(
     never taken for a complete one. Raises UserError if the folder cannot be written.
     """
     try:
-        out_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(out_dir)
         with ExitStack() as stack:
             meta = write_files([stack.enter_context(atomic_write(out_dir / name)) for name in names])
         meta = seal(meta | {"files": {name: digest(out_dir / name) for name in names}})

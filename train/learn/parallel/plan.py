@@ -2,7 +2,8 @@
 
 The micro-batches of an update depend on (seed, epoch) and their index, not on the rank that computes them. So k ranks
 with train.accumulate = a make the same updates as one rank with k a, and a run may resume with another number of
-ranks.
+ranks. If there are more ranks than micro-batches, these are split: the sum is the same, but each part has dropout masks
+of its own.
 """
 
 from collections.abc import Sequence
@@ -43,11 +44,22 @@ def balance(tokens: Sequence[int], ranks: int) -> list[list[int]]:
 def plan_update(stream: Stream, place: Position, count: int, world: World) -> tuple[list[Position], int, WorkShare]:
     """Plan the update of `count` micro-batches from `place` on.
 
-    Returns the places of all its micro-batches, its number of tokens, and this rank's share.
+    Returns the places of all its micro-batches or their parts, its number of tokens, and this rank's share.
     """
-    places = stream.positions(place, count)
+    places = split(stream, stream.positions(place, count), world.size)
     targets, tokens = zip(*map(stream.sizes, places), strict=True)
-    return places, sum(tokens), WorkShare(balance(tokens, world.size)[world.rank], count, sum(targets))
+    return places, sum(tokens), WorkShare(balance(tokens, world.size)[world.rank], len(places), sum(targets))
+
+
+def split(stream: Stream, places: list[Position], ranks: int) -> list[Position]:
+    """Split micro-batches into as few parts as give every rank one, or into single examples if there are fewer."""
+    sizes, parts = [len(stream.examples(place)) for place in places], 1
+    while sum(min(parts, size) for size in sizes) < ranks and parts < max(sizes):
+        parts += 1
+    if parts == 1:
+        return places
+    numbered = zip(places, sizes, strict=True)
+    return [(*place[:2], n, min(parts, size)) for place, size in numbered for n in range(min(parts, size))]
 
 
 def full_share(micro_batches: Sequence[Batch]) -> WorkShare:

@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import atomic_write, describe_path, digest, open_own_folder, read_sealed, write_json, write_text
+from train.files import (
+    atomic_write,
+    describe_path,
+    digest,
+    make_folder,
+    open_own_folder,
+    read_sealed,
+    write_json,
+    write_text,
+)
 from train.progress import Display, Work
 from train.text.corpus import prepare
 from train.text.download.catalog import Dataset
@@ -77,7 +86,7 @@ def prepare_dataset(
         tokenizer=settings.tokenizer or dataset.tokenizer,
         vocab_size=settings.vocab_size or dataset.vocab_size,
     )
-    (out / "downloads").mkdir(parents=True, exist_ok=True)
+    make_folder(out / "downloads")
     if marker is None:
         write_json(out / BEGUN, {"of": "npx-transformer data"})
     with Display(progress) as display:
