@@ -13,8 +13,9 @@ RUFF = "ruff==0.17.*"
 DRAW = ["matplotlib>=3.8,<4"]
 PAGE = ["starlette>=0.46,<2", "uvicorn>=0.34,<1"]
 TENSORBOARD = ["tensorboardX>=2.6,<3"]
+CHECK = ["hypothesis>=6.120,<7", "pytest>=8,<10"]  # strategies, `mutate` and the pytest plugin
 DEMO = [*DRAW, "num2words>=0.5.13,<0.6"]
-TEST = [BFLOAT16, "hypothesis>=6.120,<7", "pytest>=8,<10", "pytest-xdist>=3.6,<4"]  # what the suites run with
+TEST = [*CHECK, BFLOAT16, "pytest-xdist>=3.6,<4"]  # what the suites run with
 DOCS = [
     "mkdocs-material>=9.7,<10",
     "mkdocstrings[python]>=1.0,<2",
@@ -42,6 +43,7 @@ setup(
     license="MIT",
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=[f"{name}{inner}" for name in HOUSE for inner in ("", ".*")]),
+    py_modules=["pytest_autograd"],  # outside the packages, whose import would cost every pytest run
     package_data={"": ["*.cu", "*.cuh", "*.h"], "train.viewer": ["page/*"]},
     install_requires=[
         "numpy>=2.0,<3",
@@ -57,6 +59,8 @@ setup(
         "gpu12": [f"cupy-cuda12x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
         "gpu13": [f"cupy-cuda13x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
         "mpi": MPI,
+        "check": CHECK,
+        "check-dev": [*TEST, "jax>=0.10,<1", "torch>=2.13,<3"],  # for torch's CPU wheels see docs/check-your-layer.md
         "demo": DEMO,
         "docs": DOCS,
         "draw": DRAW,
@@ -67,7 +71,10 @@ setup(
         "fuzz": [*TEST, "atheris>=3,<4; sys_platform == 'linux'"],
         "dev": DEMO + PAGE + TENSORBOARD + DEV,
     },
-    entry_points={"console_scripts": ["npx-transformer = train.cli:main"]},
+    entry_points={
+        "console_scripts": ["npx-transformer = train.cli:main"],
+        "pytest11": ["autograd = pytest_autograd"],
+    },
     classifiers=[
         "Intended Audience :: Science/Research",
         "Programming Language :: Python :: 3.11",

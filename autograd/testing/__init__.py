@@ -18,11 +18,18 @@ Modules import only from modules above them in this list:
     out_of_contract.py  Tensors that require gradients but are neither inputs nor parameters
     checks.py           check_operation and check_layer
     call_variants.py    calls derived from one call of a kernel; kernels.py: check_kernel
+    adapters/           from_pair, from_torch, from_jax, from_cupy: functions of other frameworks as operations
+    check.py            `python -m autograd.testing check`: all custom gradients of a module
     strategies.py       hypothesis strategies for inputs; the only module that needs hypothesis
 
 mutate.py and mutation/ measure the quality of a test suite. docs/check-your-layer.md is the introduction.
 """
 
+from autograd.testing.adapters.cupy import from_cupy
+from autograd.testing.adapters.discover import check_gradient
+from autograd.testing.adapters.jax import from_jax
+from autograd.testing.adapters.pair import from_pair
+from autograd.testing.adapters.torch import from_torch
 from autograd.testing.checks import check_layer, check_operation
 from autograd.testing.gradcheck import gradcheck
 from autograd.testing.kernels import check_kernel

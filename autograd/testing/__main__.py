@@ -1,12 +1,17 @@
-"""`python -m autograd.testing mutate MODULE`: see mutate.py."""
+"""`python -m autograd.testing check MODULE` (check.py) and `python -m autograd.testing mutate MODULE` (mutate.py)."""
 
 import sys
 
-from autograd.testing import mutate
+from autograd.testing import check, mutate
+
+COMMANDS = {"check": check.main, "mutate": mutate.main}
 
 if __name__ == "__main__":
-    if sys.argv[1:2] != ["mutate"]:
+    if sys.argv[1:2] in (["--help"], ["-h"]):
+        sys.stdout.write(f"{__doc__}\nEach has --help.\n")
+        sys.exit(0)
+    if not sys.argv[1:] or sys.argv[1] not in COMMANDS:
         got = f"got {sys.argv[1]!r}" if sys.argv[1:] else "got no command"
-        sys.stderr.write(f"autograd.testing: expected the command mutate; {got}; try `mutate --help`\n")
+        sys.stderr.write(f"autograd.testing: expected the command check or mutate; {got}; try `check --help`\n")
         sys.exit(2)
-    sys.exit(mutate.main(sys.argv[2:]))
+    sys.exit(COMMANDS[sys.argv[1]](sys.argv[2:]))

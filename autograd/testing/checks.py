@@ -112,6 +112,7 @@ def check_operation(
             expected.compare("block size", f"with {option}={size}", y, gradients)
     if derive:
         check.at_derived_inputs(problem)
+    report.notes += getattr(operation, "notes", [])  # of a function of another framework
     return report
 
 
@@ -146,7 +147,7 @@ def check_layer(
     arguments, TypeError or ValueError.
     """
     require_layer(layer, modes)
-    name, named = type(layer).__name__, list(layer.named_parameters())
+    name, named = getattr(layer, "__name__", type(layer).__name__), list(layer.named_parameters())
     arrays = [x.data if isinstance(x, Tensor) else x for x in inputs]
     values = [x.astype("float64") if is_float(x) else x for x in arrays]
     originals, tensors = {n: p.data for n, p in named}, [p for _, p in named]

@@ -27,6 +27,7 @@ def functions(subject: Any) -> Iterator[Any]:
         yield subject
     if hasattr(subject, "__wrapped__"):
         yield subject.__wrapped__
+    yield from getattr(subject, "functions", ())  # of another framework
 
 
 def referenced_objects(subject: Any) -> Iterator[Any]:

@@ -323,4 +323,9 @@ def cost(output: Tensor) -> tuple[int, int]:
     """Return the number of operations in an output's graph, and of the numbers that they compute and save."""
     graph = nodes(output)
     computed = sum(math.prod(node.shape) for node in graph)
-    return len(graph), computed + sum(x.size for node in graph for x in captured(node.vjp))
+    return len(graph), computed + sum(saved_size(node.vjp) for node in graph)
+
+
+def saved_size(vjp: Any) -> int:
+    """Return how many numbers a vjp saves; a function of another framework counts its own."""
+    return vjp.saved_size() if hasattr(vjp, "saved_size") else sum(x.size for x in captured(vjp))

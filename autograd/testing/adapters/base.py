@@ -1,0 +1,190 @@
+"""`ForeignOperation`: a function of another framework, called on Tensors as one operation with one vjp."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, NoReturn
+
+import npx
+from autograd.engine import Tensor, is_grad_enabled, record_node
+from autograd.saved import captured
+from autograd.testing.report import REJECTIONS, CheckError, explain
+from autograd.testing.reproduction import is_importable
+from npx import Array
+
+Gradients = Sequence[Array | None]
+Backward = Callable[[list[Array | None]], Gradients]  # gradients of the outputs -> of the positional arguments
+
+
+class ForeignOperation:
+    """A function of another framework as an operation on Tensors.
+
+    Subclasses define `evaluate`. Arguments that are not Tensors are passed on, arrays in the framework's own type.
+    Several outputs are returned as one vector, in which each has its place, so that random weights compare them all.
+
+    functions: the user's functions, whose closures and globals may hold state.
+    notes: what was not checked, for the Report.
+    """
+
+    adapter = ""  # the name of the function that makes it, such as "from_torch"
+    materializes_zeros = True  # whether an output that is not used gets a gradient of zeros instead of None
+
+    def __init__(self, *functions: Any) -> None:
+        self.functions = functions
+        self.__name__ = name_of(functions[0])
+        self.notes: list[str] = []
+
+    def evaluate(
+        self, values: list[Any], wanted: list[bool], options: dict[str, Any]
+    ) -> tuple[list[Array], Backward | None]:
+        """Return the outputs and a function that runs the backward pass; None if no output has a gradient.
+
+        values: the positional arguments. wanted: whether each of them needs a gradient. The outputs without a gradient
+        are omitted, and noted with `note`.
+        """
+        raise NotImplementedError
+
+    def __call__(self, *args: Any, **options: Any) -> Tensor:
+        values = [a.data if isinstance(a, Tensor) else a for a in args]
+        for value in (*values, *options.values()):
+            if getattr(getattr(value, "dtype", None), "kind", "") == "c":
+                raise TypeError(
+                    f"{self.__name__}: expected real arrays; got {value.dtype}; try the real and the imaginary part as "
+                    "two inputs"
+                )
+        wanted = [is_grad_enabled() and isinstance(a, Tensor) and a.requires_grad for a in args]
+        outputs, backward = self.evaluate(values, wanted, options)
+        y = outputs[0] if len(outputs) == 1 else joined(outputs)
+        if backward is None:
+            return record_node(self.__name__, y, no_gradients, args, any(wanted))
+
+        def vjp(g: Array) -> tuple[Array | None, ...]:
+            gradients = backward(self.split(g, outputs))
+            pairs = zip(values, wanted, gradients, strict=True)
+            return tuple(self.fitted(i, x, gx) if want else None for i, (x, want, gx) in enumerate(pairs))
+
+        vjp.saved_size = lambda: self.saved_size(backward)  # type: ignore[attr-defined]
+        return record_node(self.__name__, y, vjp, args, any(wanted))
+
+    def saved_size(self, backward: Backward) -> int:
+        """Return how many numbers are saved for `backward`, or computed before it."""
+        return sum(x.size for x in captured(backward) if isinstance(x, npx.ndarray))
+
+    def split(self, g: Array, outputs: list[Array]) -> list[Array | None]:
+        """Return the gradient of each output, in the memory layout of g.
+
+        An output whose gradient is 0, while others' is not, counts as not used in the loss.
+        """
+        if len(outputs) == 1:
+            return [g]
+        parts, start = [], 0
+        for output in outputs:
+            parts.append(g[start : start + output.size].reshape(output.shape).astype(output.dtype, copy=False))
+            start += output.size
+        if self.materializes_zeros or not npx.any(g):
+            return [*parts]
+        return [part if npx.any(part) else None for part in parts]
+
+    def fitted(self, i: int, x: Array, gx: Any) -> Array | None:
+        """Return the gradient of input i in the dtype of x; RuntimeError unless it is a real array of that shape."""
+        if gx is None:
+            return None
+        gx = npx.asarray(gx)
+        if gx.shape != x.shape or gx.dtype.kind == "c":
+            raise RuntimeError(
+                f"expected a gradient of shape {x.shape} for input {i} of {self.__name__}; got {gx.shape} {gx.dtype}"
+            )
+        return gx.astype(x.dtype, copy=False)
+
+    def note(self, text: str) -> None:
+        """Add a line to the notes of the Report, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def require_gradient(self, dtypes: Sequence[Any], has_gradient: Sequence[bool]) -> None:
+        """Note the outputs without a gradient; TypeError if no output can have one."""
+        for i, (dtype, differentiable) in enumerate(zip(dtypes, has_gradient, strict=True)):
+            if "complex" in str(dtype):
+                self.reject(f"expected real outputs; got {dtype} as output {i}", "returning real and imaginary parts")
+            if not differentiable:
+                self.note(f"not checked: output {i} ({dtype}), which has no gradient")
+        if not any(has_gradient):
+            got = ", ".join(map(str, dtypes)) or "no array"
+            self.reject(f"expected a floating-point output; got {got}", "returning the part that has a gradient")
+
+    def reject(self, problem: str, advice: str) -> NoReturn:
+        raise TypeError(f"{self.__name__}: {problem}; try {advice}")
+
+    def not_implemented(self, text: str) -> NoReturn:
+        """Raise CheckError for a function without a body."""
+        error = CheckError(explain(f"{self.__name__}: {text}", "not implemented"))
+        error.rule = "not implemented"
+        raise error
+
+    # The line that reproduces a failure
+
+    def __repr__(self) -> str:
+        return f"{self.adapter}({', '.join(map(source_of, self.functions))})"
+
+    def imports(self) -> list[tuple[str, str]]:
+        """Return the (module, name) pairs that `repr` needs."""
+        owners = [owner_of(f) for f in self.functions]
+        names = [(f.__module__, f.__name__) for f in owners if is_importable(f)]
+        return [("autograd.testing", self.adapter), *names]
+
+
+def joined(outputs: list[Array]) -> Array:
+    """Return all outputs in one vector."""
+    return npx.concatenate([npx.asarray(y).reshape(-1) for y in outputs])
+
+
+def no_gradients(g: Array) -> tuple[None, ...]:
+    raise RuntimeError("expected an output that depends on the inputs; got one without a gradient")
+
+
+def import_framework(name: str, adapter: str) -> Any:
+    """Import a framework; ImportError with one line if it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(f"{adapter}: expected {name} to be installed; got {error}; try pip install {name}") from error
+
+
+@contextmanager
+def rejections_converted() -> Iterator[None]:
+    """Raise ValueError for what a foreign function raises for arguments that it does not accept.
+
+    PyTorch raises RuntimeError for shapes that do not fit; an `assert` raises AssertionError. Warnings are ignored:
+    derived inputs cause many.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (*REJECTIONS, CheckError):
+        raise
+    except (RuntimeError, AssertionError, AttributeError) as error:
+        text = str(error).strip().splitlines() or ["no message"]
+        raise ValueError(f"{type(error).__name__}: {text[0]}") from error
+
+
+def owner_of(f: Any) -> Any:
+    """Return the class of MyFunction.apply; other functions as they are."""
+    owner = getattr(f, "__self__", None)
+    return owner if isinstance(owner, type) else f
+
+
+def name_of(f: Any) -> str:
+    """Return the name of a function, or of the class of MyFunction.apply."""
+    f = owner_of(f)
+    return getattr(f, "__name__", type(f).__name__)
+
+
+def source_of(f: Any) -> str:
+    """Return source code for a function: its name, or a name that says what to define."""
+    owner, name = owner_of(f), name_of(f)
+    if owner is not f:
+        return f"{name}.{f.__name__}"
+    is_named = name.isidentifier() and not isinstance(getattr(f, "forward", None), Callable)  # type: ignore[arg-type]
+    return name if is_named and hasattr(f, "__name__") else "my_function"

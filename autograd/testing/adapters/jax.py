@@ -1,0 +1,106 @@
+"""`from_jax`: a function of JAX, with or without a custom_vjp, as one operation."""
+
+from collections.abc import Callable
+from typing import Any
+
+import npx
+from autograd.testing.adapters import jaxpr
+from autograd.testing.adapters.base import Backward, ForeignOperation, import_framework, rejections_converted
+from autograd.testing.problem import is_array, quiet
+from autograd.testing.reproduction import literal
+from npx import Array
+
+
+def from_jax(function: Callable[..., Any], numpy: bool = True) -> "JaxOperation":
+    """Return an operation for `check_operation` and `gradcheck` from a function of JAX arrays.
+
+    function: takes arrays, returns an array or a tuple, list or dict of them. Its gradient is that of `jax.vjp`, which
+        runs its custom_vjp or custom_jvp.
+    numpy: evaluate the traced function in NumPy, which compiles nothing. False: evaluate it in JAX, which compiles
+        every operation for every shape, and takes ten times as long. Functions that cannot be traced, because they
+        branch on values, are evaluated in JAX as well.
+
+    64-bit floats are enabled where the inputs have 64 bits, and disabled elsewhere.
+    """
+    jax = import_framework("jax", "from_jax")
+    if not callable(function) or isinstance(function, type):
+        got = function.__name__ if isinstance(function, type) else type(function).__name__
+        raise TypeError(f"from_jax: expected a function of arrays; got {got}; try lambda x: model(x)")
+    return JaxOperation(jax, function, numpy)
+
+
+class JaxOperation(ForeignOperation):
+    """See `from_jax`."""
+
+    adapter = "from_jax"
+
+    def __init__(self, jax: Any, function: Callable[..., Any], numpy: bool) -> None:
+        super().__init__(function)
+        self.jax, self.numpy = jax, numpy
+        self.programs: dict[Any, Any] = {}
+
+    def evaluate(
+        self, values: list[Any], wanted: list[bool], options: dict[str, Any]
+    ) -> tuple[list[Array], Backward | None]:
+        def of_arrays(*arrays: Any) -> list[Any]:
+            given = iter(arrays)
+            return self.outputs(self.functions[0](*[next(given) if is_array(x) else x for x in values], **options))
+
+        arrays = [npx.to_host(x) for x in values if is_array(x)]
+        differentiated = [want for x, want in zip(values, wanted, strict=True) if is_array(x)]
+
+        def pull_back(*arrays: Any) -> tuple[list[Any], Callable[..., Any]]:
+            """Return the outputs, by the forward rules of any custom_vjp, and the backward function."""
+            floats = [x for x, want in zip(arrays, differentiated, strict=True) if want]
+
+            def of_floats(*floats: Any) -> list[Any]:
+                given = iter(floats)
+                pairs = zip(arrays, differentiated, strict=True)
+                return of_arrays(*[next(given) if want else x for x, want in pairs])
+
+            return self.jax.vjp(of_floats, *floats)
+
+        def gradients_of(*arguments: Any) -> list[Any]:
+            backward = pull_back(*arguments[: len(arrays)])[1]
+            return [*backward([*arguments[len(arrays) :]])]
+
+        constants = [x for x in values if not is_array(x)]
+        key = repr((constants, differentiated, [(n, literal(x)) for n, x in options.items()]))
+        function = (lambda *arrays: pull_back(*arrays)[0]) if any(wanted) else of_arrays
+        outputs = [npx.host.array(y) for y in self.run(function, arrays, f"outputs {any(wanted)} {key}")]
+
+        def run_backward(gradients: list[Array | None]) -> list[Array | None]:
+            arguments = [*arrays, *(npx.to_host(g) for g in gradients if g is not None)]
+            given = iter(self.run(gradients_of, arguments, f"gradients {key}"))
+            return [npx.host.array(next(given)) if want else None for want in wanted]
+
+        return outputs, run_backward if any(wanted) else None
+
+    def outputs(self, result: Any) -> list[Any]:
+        """Return the floating-point outputs."""
+        leaves = [self.jax.numpy.asarray(y) for y in self.jax.tree_util.tree_leaves(result)]
+        has_gradient = [self.jax.numpy.issubdtype(y.dtype, self.jax.numpy.floating) for y in leaves]
+        self.require_gradient([y.dtype for y in leaves], has_gradient)
+        return [y for y, keep in zip(leaves, has_gradient, strict=True) if keep]
+
+    def run(self, function: Callable[..., Any], arrays: list[Array], key: str) -> list[Any]:
+        """Return the results of a function of arrays. The key, shapes and dtypes identify what it computes."""
+        with self.x64(any(x.dtype == "float64" for x in arrays)), quiet(), rejections_converted():
+            if self.numpy:
+                signature = key, *((x.shape, x.dtype.name) for x in arrays)
+                try:
+                    if signature not in self.programs:
+                        self.programs[signature] = self.jax.make_jaxpr(function)(*arrays)
+                    return jaxpr.evaluate(self.programs[signature], arrays)
+                except (self.jax.errors.ConcretizationTypeError, self.jax.errors.TracerArrayConversionError):
+                    self.numpy = False  # it depends on values, as in `if x > 0`
+            return function(*map(self.jax.numpy.asarray, arrays))
+
+    def saved_size(self, backward: Backward) -> int:
+        return max((jaxpr.size(program) for program in [*self.programs.values()][-1:]), default=0)
+
+    def x64(self, enabled: bool) -> Any:
+        """Return a context manager that enables or disables 64-bit floats."""
+        if hasattr(self.jax, "enable_x64"):
+            return self.jax.enable_x64(enabled)
+        return import_framework("jax.experimental", self.adapter).enable_x64(enabled)

@@ -1,0 +1,132 @@
+"""`from_pair`: a forward and a backward function on NumPy arrays, as in a course, as one operation."""
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import npx
+from autograd.engine import is_floating
+from autograd.testing.adapters.base import Backward, ForeignOperation, rejections_converted
+from autograd.testing.problem import is_array, is_float
+from npx import Array
+
+
+def from_pair(forward: Callable[..., Any], backward: Callable[..., Any]) -> "PairOperation":
+    """Return an operation for `check_operation` and `gradcheck` from two functions on NumPy arrays.
+
+    forward: called with the inputs. Returns `(out, cache)`, `(out, *saved)`, or `out` alone; `out` is an array, a
+        number or a tuple of arrays.
+    backward: called as `backward(dout, cache)`, as `backward(dout, *saved)` if it takes that many arguments, or as
+        `backward(dout, *inputs)` if forward returns `out` alone. Returns the gradient of each array input, or of each
+        floating input: one array, a tuple, or a dict with the names of the inputs ("dx" or "x").
+
+    Two methods of one object are called on a copy of it for each call, as `layer.backward(dout)` after
+    `layer.forward(x)`. Lists and dicts among the inputs are copied for each call. Outputs and gradients that are wider
+    than the inputs (float64 for float32) are accepted.
+    """
+    return PairOperation(forward, backward)
+
+
+class PairOperation(ForeignOperation):
+    """See `from_pair`."""
+
+    adapter = "from_pair"
+
+    def __init__(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
+        for function in (forward, backward):
+            if not callable(function):
+                raise TypeError(
+                    f"{self.adapter}: expected two functions, forward and backward; got {type(function).__name__}"
+                )
+        super().__init__(forward, backward)
+        self.names = positional_names(forward)
+        self.n_backward = len(positional_names(backward) or ())
+
+    def evaluate(
+        self, values: list[Any], wanted: list[bool], options: dict[str, Any]
+    ) -> tuple[list[Array], Backward | None]:
+        forward, backward = self.functions
+        owner = getattr(forward, "__self__", None)
+        is_method = owner is not None and owner is getattr(backward, "__self__", None)
+        if is_method:  # values saved in attributes belong to this call
+            owner = copy.deepcopy(owner)
+            forward, backward = (getattr(owner, f.__name__) for f in self.functions)
+        foreign = [self.to_foreign(x) for x in values]
+        with rejections_converted():
+            result = forward(*foreign, **{k: self.to_foreign(x) for k, x in options.items()})
+        out, *saved = result if isinstance(result, tuple) else (result,)
+        if out is None or out is ...:
+            self.not_implemented(f"expected forward to return its output and a cache; got {out} as the output")
+        outputs = [self.to_host(y) for y in (out if isinstance(out, (tuple, list)) else [out])]
+        is_floating_output = [is_floating(y.dtype) for y in outputs]
+        self.require_gradient([y.dtype for y in outputs], is_floating_output)
+        widest = max((x.dtype for x in values if is_float(x)), key=lambda dtype: dtype.itemsize, default=None)
+        results = [narrowed(y, widest) for y, keep in zip(outputs, is_floating_output, strict=True) if keep]
+
+        def run_backward(gradients: list[Array | None]) -> list[Array | None]:
+            given = iter(gradients)
+            douts = [
+                self.to_foreign(next(given) if keep else npx.host.zeros_like(y))
+                for y, keep in zip(outputs, is_floating_output, strict=True)
+            ]
+            dout = tuple(douts) if isinstance(out, (tuple, list)) else douts[0]
+            if saved:
+                arguments = saved if len(saved) == self.n_backward - 1 else [tuple(saved)]
+            else:
+                arguments = [] if is_method else foreign
+            with rejections_converted():
+                returned = backward(dout, *arguments, **({} if saved or is_method else options))
+            return self.aligned(returned, values)
+
+        return results, run_backward
+
+    def to_foreign(self, x: Any) -> Any:
+        """Return an argument as the user's functions take it."""
+        return copy.deepcopy(x) if isinstance(x, (dict, list)) else x
+
+    def to_host(self, y: Any) -> Array:
+        """Return an output as an array."""
+        return npx.asarray(y)
+
+    def aligned(self, returned: Any, values: list[Any]) -> list[Array | None]:
+        """Return the gradients in the order of the positional arguments; RuntimeError if their number is wrong."""
+        floats = [i for i, x in enumerate(values) if is_float(x)]
+        names = self.names or [str(i) for i in range(len(values))]
+        backward_name = getattr(self.functions[1], "__name__", "backward")
+        if isinstance(returned, dict):
+            found = {i: returned.get(f"d{n}", returned.get(n, returned.get(f"grad_{n}"))) for i, n in enumerate(names)}
+            missing = [names[i] for i in floats if found.get(i) is None]
+            if missing:
+                raise RuntimeError(f"expected {backward_name} to return d{missing[0]}; got the keys {[*returned]}")
+            return [self.gradient(found.get(i)) for i in range(len(values))]
+        gradients = [*returned] if isinstance(returned, (tuple, list)) else [returned]
+        if all(g is None or g is ... for g in gradients):
+            self.not_implemented(f"expected {backward_name} to return gradients; got {returned}")
+        for positions in (range(len(values)), [i for i, x in enumerate(values) if is_array(x)], floats):
+            if len(gradients) == len(positions):
+                by_position = dict(zip(positions, gradients, strict=True))
+                return [self.gradient(by_position.get(i)) for i in range(len(values))]
+        wanted = ", ".join(names[i] if i < len(names) else str(i) for i in floats)
+        raise RuntimeError(
+            f"expected {backward_name} to return {len(floats)} gradient{'s' * (len(floats) != 1)}, of {wanted}; "
+            f"got {len(gradients)}"
+        )
+
+    def gradient(self, gx: Any) -> Array | None:
+        """Return a gradient as an array."""
+        return None if gx is None else self.to_host(gx)
+
+
+def narrowed(y: Array, dtype: Any) -> Array:
+    """Return y in `dtype` if its own is wider."""
+    return y.astype(dtype) if dtype is not None and y.dtype.itemsize > dtype.itemsize else y
+
+
+def positional_names(f: Callable[..., Any]) -> list[str] | None:
+    """Return the names of a function's positional arguments; None if it has no signature."""
+    try:
+        parameters = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

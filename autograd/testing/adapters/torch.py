@@ -1,0 +1,285 @@
+"""`from_torch`: a function, an `autograd.Function` or a module of PyTorch, as an operation or a layer."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import npx
+from autograd.engine import Tensor
+from autograd.testing.adapters.base import Backward, ForeignOperation, import_framework, rejections_converted
+from autograd.testing.problem import is_array, is_float
+from npx import Array
+
+SEED = 0  # of torch's random numbers, before each call that draws some
+
+
+def from_torch(function: Any, device: str | None = None) -> "TorchOperation":
+    """Return an operation for `check_operation` and `gradcheck`, or for a module a layer for `check_layer`.
+
+    function: a function of torch tensors, a subclass of `torch.autograd.Function` or its `apply`, or an instance of
+        `torch.nn.Module`, of which a copy is checked.
+    device: where the function runs, such as "cuda". Default: the device of the module's parameters, else the CPU.
+
+    The backward pass receives gradients in every memory layout that PyTorch produces: contiguous, transposed, with
+    gaps, and expanded. An output whose gradient is 0 while others' is not counts as unused. Random numbers are drawn
+    from a fixed seed.
+    """
+    torch = import_framework("torch", "from_torch")
+    if isinstance(function, type) and issubclass(function, torch.autograd.Function):
+        function = function.apply  # type: ignore[attr-defined]
+    if isinstance(function, torch.nn.Module):
+        return TorchLayer(torch, function, device)
+    if not callable(function) or isinstance(function, type):
+        got = f"the class {function.__name__}" if isinstance(function, type) else type(function).__name__
+        advice = f"an instance, {function.__name__}(...)" if isinstance(function, type) else "a function of tensors"
+        raise TypeError(f"from_torch: expected a function, an autograd.Function or a module; got {got}; try {advice}")
+    return TorchOperation(torch, function, device or "cpu")
+
+
+class TorchOperation(ForeignOperation):
+    """See `from_torch`."""
+
+    adapter = "from_torch"
+    materializes_zeros = False  # PyTorch itself does that, unless `ctx.set_materialize_grads(False)`
+
+    def __init__(self, torch: Any, function: Callable[..., Any], device: str) -> None:
+        super().__init__(function)
+        self.torch, self.device = torch, device
+        self.is_random = False
+        self.has_gradient: list[bool] | None = None  # of the outputs, if every floating input requires a gradient
+
+    def evaluate(
+        self, values: list[Any], wanted: list[bool], options: dict[str, Any]
+    ) -> tuple[list[Array], Backward | None]:
+        return self.run(self.functions[0], values, wanted, options)
+
+    def run(
+        self, function: Callable[..., Any], values: list[Any], wanted: list[bool], options: dict[str, Any]
+    ) -> tuple[list[Array], Backward | None]:
+        """Call the function on tensors made from the arrays."""
+        torch = self.torch
+        leaves = [self.tensor(x) if is_array(x) else x for x in values]
+        # A call without gradients records a graph too: without one, PyTorch may compute in another order.
+        differentiated = wanted if any(wanted) else [is_float(x) for x in values]
+        with torch.enable_grad():
+            for leaf, want in zip(leaves, differentiated, strict=True):
+                if want:
+                    leaf.requires_grad_(True)
+            arguments = [self.non_leaf(x) if w else x for x, w in zip(leaves, differentiated, strict=True)]
+            origins = [x.grad_fn if w else None for x, w in zip(arguments, differentiated, strict=True)]
+            with rejections_converted(), self.one_thread():
+                result = self.seeded(function, arguments, {k: self.converted(x) for k, x in options.items()})
+        outputs = tensors_in(result, torch)
+        if not outputs:
+            self.reject(f"expected a tensor or a tuple of tensors; got {type(result).__name__}", "returning a tensor")
+        if any(wanted):
+            self.reject_silent_writes(values, arguments, origins, wanted)
+        if self.has_gradient is None or all(differentiated[i] for i, x in enumerate(values) if is_float(x)):
+            self.has_gradient = [y.is_floating_point() and y.requires_grad for y in outputs]
+            if not any(self.has_gradient) and any(y.is_floating_point() for y in outputs):
+                self.note("the output has no grad_fn: it is detached from every input")
+                self.has_gradient = [y.is_floating_point() for y in outputs]
+            self.require_gradient([str(y.dtype).removeprefix("torch.") for y in outputs], self.has_gradient)
+        kept = [y for y, keep in zip(outputs, self.has_gradient, strict=True) if keep]
+        inputs = [leaf for leaf, want in zip(leaves, wanted, strict=True) if want]
+
+        def run_backward(gradients: list[Array | None]) -> list[Array | None]:
+            used = [(y, g) for y, g in zip(kept, gradients, strict=True) if g is not None and y.requires_grad]
+            if not used:
+                return [None] * len(wanted)
+            given = [self.tensor(g) for _, g in used]
+            before = [g.clone() for g in given]
+            with rejections_converted(), self.one_thread():
+                results = iter(torch.autograd.grad([y for y, _ in used], inputs, given, allow_unused=True))
+            for (_, array), g, old in zip(used, given, before, strict=True):
+                if not same(g, old):
+                    array[...] = self.array(g)  # shows the write to the checker, which protects its arrays
+            return [self.gradient(next(results)) if want else None for want in wanted]
+
+        run_backward.graph = [y.grad_fn for y in kept]  # type: ignore[attr-defined]
+        return [self.array(y) for y in kept], run_backward if any(wanted) else None
+
+    def saved_size(self, backward: Backward) -> int:
+        """Return the size of the tensors that autograd saves."""
+        stack, seen, total = [*getattr(backward, "graph", ())], set(), 0
+        while stack:
+            function = stack.pop()
+            if function is not None and function not in seen:
+                seen.add(function)
+                stack += [other for other, _ in function.next_functions]
+                saved = [getattr(function, name) for name in dir(function) if name.startswith("_saved_")]
+                saved += getattr(function, "saved_tensors", ())
+                total += sum(t.numel() for t in saved if isinstance(t, self.torch.Tensor))
+        return total
+
+    @contextmanager
+    def one_thread(self) -> Iterator[None]:
+        """Compute in one thread: the arrays are small, and threads that wait for each other take most of the time."""
+        number = self.torch.get_num_threads()
+        self.torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            self.torch.set_num_threads(number)
+
+    def seeded(self, function: Callable[..., Any], arguments: list[Any], options: dict[str, Any]) -> Any:
+        """Call the function; if it draws random numbers, from a fixed seed."""
+        random = self.torch.random
+        state = random.get_rng_state()
+        try:
+            if self.is_random:
+                self.torch.default_generator.manual_seed(SEED)  # torch.manual_seed costs more than most functions
+                if self.device != "cpu":
+                    self.torch.cuda.manual_seed_all(SEED)
+                return function(*arguments, **options)
+            result = function(*arguments, **options)
+            if self.torch.equal(state, random.get_rng_state()):
+                return result
+        finally:
+            random.set_rng_state(state)
+        self.is_random = True
+        self.note(f"random numbers: torch.manual_seed({SEED}) before each call")
+        return self.seeded(function, arguments, options)
+
+    def non_leaf(self, leaf: Any) -> Any:
+        """Return a tensor computed from a leaf, in its memory layout, that may be modified in place."""
+        if any(n > 1 and stride == 0 for n, stride in zip(leaf.shape, leaf.stride(), strict=True)):
+            return leaf.clone()
+        return self.torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).copy_(leaf)
+
+    def reject_silent_writes(
+        self, values: list[Any], arguments: list[Any], origins: list[Any], wanted: list[bool]
+    ) -> None:
+        """Write to the array of an argument that was modified without autograd's knowledge; note other modifications.
+
+        An in-place operation changes the `grad_fn` of its argument, and so does `ctx.mark_dirty`. The checker protects
+        its arrays, and reports the write.
+        """
+        for i, (x, argument, origin) in enumerate(zip(values, arguments, origins, strict=True)):
+            if not is_array(x) or same_values(self.array(argument), x):
+                continue
+            if wanted[i] and argument.grad_fn is not origin:
+                self.note(f"input {i} is modified in place, which autograd knows")
+            elif wanted[i] or not is_float(x):
+                x[...] = self.array(argument)
+
+    def converted(self, x: Any) -> Any:
+        """Return an option with tensors in place of arrays."""
+        return self.tensor(x) if is_array(x) else x
+
+    def tensor(self, x: Array) -> Any:
+        """Return a new tensor with the values and, as far as PyTorch has it, the memory layout of an array."""
+        torch, host = self.torch, npx.to_host(x)
+        dtype = getattr(torch, host.dtype.name, None)
+        if self.is_random and 0 not in host.strides:
+            host = npx.host.ascontiguousarray(host)  # random numbers are drawn in memory order
+        if dtype is None:
+            self.reject(f"expected a dtype that PyTorch has; got {host.dtype}", ".astype('float32')")
+        is_bfloat16 = host.dtype.name == "bfloat16"
+        repeated = [n > 1 and stride == 0 for n, stride in zip(host.shape, host.strides, strict=True)]
+        base = host[tuple(slice(0, 1) if r else slice(None) for r in repeated)]
+        plain = npx.host.array(base, dtype="float32" if is_bfloat16 else None, order="C")
+        t = torch.from_numpy(plain).to(dtype)
+        if not (base.flags.c_contiguous or base.size < 2):
+            # Negative strides do not exist here; gaps replace them.
+            factor = 2 if any(stride < 0 for stride in base.strides) else 1
+            strides = [factor * abs(stride) // host.itemsize for stride in base.strides]
+            t = torch.empty_strided(base.shape, strides, dtype=dtype).copy_(t)
+        if self.device != "cpu":
+            t = torch.empty_strided(t.shape, t.stride(), dtype=dtype, device=self.device).copy_(t)
+        return t.expand(host.shape) if any(repeated) else t
+
+    def array(self, t: Any) -> Array:
+        """Return a copy of a tensor as an array."""
+        t = t.detach().cpu()
+        if t.dtype == self.torch.bfloat16:
+            return t.float().numpy().astype("bfloat16")
+        return npx.asarray(npx.host.array(t.resolve_conj().resolve_neg().numpy()))
+
+    def gradient(self, t: Any) -> Array | None:
+        """Return a gradient as an array."""
+        if t is None:
+            return None
+        return self.array(t.to_dense() if t.layout != self.torch.strided else t)
+
+
+class TorchLayer(TorchOperation):
+    """A copy of a module, for `check_layer`: its parameters as Tensors, train and evaluation mode.
+
+    Each call starts from the module's buffers; a call's updates to them are discarded. Parameters that do not require a
+    gradient are constants.
+    """
+
+    def __init__(self, torch: Any, module: Any, device: str | None) -> None:
+        first = next(module.parameters(), None)
+        super().__init__(torch, module, device or (str(first.device) if first is not None else "cpu"))
+        self.__name__ = type(module).__name__
+        self.module = copy.deepcopy(module).to(self.device)
+        learned = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        self.parameters = {n: Tensor(self.array(p), requires_grad=True) for n, p in learned.items()}
+        constants = {n: p for n, p in self.module.named_parameters() if not p.requires_grad}
+        self.constants = {n: t.detach().clone() for n, t in (*constants.items(), *self.module.named_buffers())}
+        self.functions = (type(module).forward,)
+
+    def named_parameters(self) -> list[tuple[str, Tensor]]:
+        """Return the name and the Tensor of each parameter."""
+        return [*self.parameters.items()]
+
+    def train(self) -> None:
+        self.synchronize().train()
+
+    def eval(self) -> None:
+        self.synchronize().eval()
+
+    def synchronize(self) -> Any:
+        """Copy the parameters to the module, which may compute other values from them when its mode changes."""
+        with self.torch.no_grad():
+            for name, parameter in self.module.named_parameters():
+                if name in self.parameters:
+                    parameter.data = self.tensor(self.parameters[name].data)
+        return self.module
+
+    def __call__(self, *args: Any, **options: Any) -> Tensor:
+        """Call the operation of inputs and parameters."""
+        return super().__call__(*args, *self.parameters.values(), **options)
+
+    def evaluate(
+        self, values: list[Any], wanted: list[bool], options: dict[str, Any]
+    ) -> tuple[list[Array], Backward | None]:
+        n_inputs = len(values) - len(self.parameters)
+        dtype = next((getattr(self.torch, x.dtype.name) for x in values if is_float(x)), None)
+
+        def cast(t: Any) -> Any:
+            return t.clone().to(dtype) if dtype and t.is_floating_point() else t.clone()
+
+        def function(*arguments: Any, **options: Any) -> Any:
+            state = {name: cast(t) for name, t in self.constants.items()}
+            state |= dict(zip(self.parameters, arguments[n_inputs:], strict=True))
+            return self.torch.func.functional_call(self.module, state, arguments[:n_inputs], options)
+
+        return self.run(function, values, wanted, options)
+
+    def __repr__(self) -> str:
+        return "from_torch(module)"
+
+
+def tensors_in(result: Any, torch: Any) -> list[Any]:
+    """Return the tensors of a result, in lists, tuples and dicts too."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, dict):
+        result = [*result.values()]
+    if isinstance(result, (list, tuple)):
+        return [t for part in result for t in tensors_in(part, torch)]
+    return []
+
+
+def same(a: Any, b: Any) -> bool:
+    """Return whether two tensors are equal; NaN equals NaN."""
+    return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def same_values(a: Array, b: Array) -> bool:
+    """Return whether two arrays are equal; NaN equals NaN."""
+    return bool(npx.array_equal(a, npx.to_host(b), equal_nan=a.dtype.kind == "f"))

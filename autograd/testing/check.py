@@ -1,0 +1,205 @@
+"""`python -m autograd.testing check MODULE[:NAME]`: check the custom gradients of a module, in any framework."""
+
+import ast
+import importlib
+import importlib.util
+import json
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import npx
+from autograd.testing.adapters.discover import Found, adapted, by_trial, custom_gradients, partner
+from autograd.testing.adapters.guess import guessed_inputs
+from autograd.testing.mutate import Parser
+from autograd.testing.mutation.runner import UsageError
+from autograd.testing.report import CheckError, GradientError
+
+RIGHT, WRONG, UNCHECKED = "right", "wrong", "not checked"
+
+
+@dataclass
+class Outcome:
+    """The check of one custom gradient: what was tried with which inputs, and the report."""
+
+    name: str
+    kind: str
+    result: str = UNCHECKED
+    inputs: list[str] = field(default_factory=list)
+    rule: str = ""
+    text: str = ""
+    compared: int = 0
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def load(name: str) -> ModuleType:
+    """Import a module by its dotted name or the path of its file; UsageError if that fails."""
+    path = Path(name)
+    sys.path.insert(0, str(path.resolve().parent if name.endswith(".py") else Path.cwd()))
+    try:
+        return importlib.import_module(path.stem if name.endswith(".py") else name)
+    except Exception as error:
+        if name.endswith(".py") and not path.is_file():
+            raise UsageError(f"expected a Python file; {name} does not exist") from None
+        got = f"{type(error).__name__}: {error}"
+        raise UsageError(f"expected the name of a module that can be imported; got {name!r} ({got})") from None
+
+
+def select(target: str) -> list[Found]:
+    """Return the custom gradients that `MODULE` or `MODULE:NAME` names."""
+    module_name, _, name = target.partition(":")
+    module = load(module_name)
+    found = [*custom_gradients(module)]
+    if not name:
+        if not found:
+            raise UsageError(
+                f"expected custom gradients in {module_name}: subclasses of torch.autograd.Function, JAX's custom_vjp, "
+                f"pairs f_forward and f_backward, or operations; it has none; try {module_name}:NAME for a function"
+            )
+        return found
+    subject: Any = module
+    for part in name.split("."):
+        if not hasattr(subject, part):
+            names = ", ".join(f.name for f in found) or "no custom gradient"
+            raise UsageError(f"expected a name in {module_name}; got {name!r}; it has {names}")
+        subject = getattr(subject, part)
+    for one in found:
+        if one.name in (name, name.removesuffix(".apply")):
+            return [one]
+    if isinstance(subject, type):
+        try:
+            subject = subject()
+        except TypeError:
+            raise UsageError(f"expected a function or an instance; got the class {name}; try {name}.apply") from None
+    backward = partner(name, vars(module)) if name in vars(module) else None
+    one_found = adapted(subject, backward) or by_trial(subject)
+    if one_found is None:
+        raise UsageError(
+            f"expected a function with a gradient; got {name}, without a backward function {name}_backward; "
+            "try defining one, or a function of Tensors, torch tensors or JAX arrays"
+        )
+    return [one_found]
+
+
+def parsed_input(text: str, i: int, seed: int) -> Any:
+    """Return the array for `4x6`, `4:int`, `4x4:bool` or `4x6:positive`, or the value for `=0.5`."""
+    if text.startswith("="):
+        return ast.literal_eval(text[1:])
+    shape_text, _, kind = text.partition(":")
+    try:
+        shape = tuple(int(n) for n in shape_text.split("x")) if shape_text else ()
+    except ValueError:
+        shape = (-1,)
+    if min(shape, default=0) < 0 or kind not in ("", "int", "bool", "positive"):
+        raise UsageError(f"expected a shape such as 4x6, 4:int, 4x4:bool or 4x6:positive for --input; got {text!r}")
+    rng = npx.host.random.default_rng(seed + i)
+    if kind == "int":
+        return rng.integers(0, 3, size=shape)
+    x = rng.normal(size=shape)
+    return x > 0 if kind == "bool" else abs(x) if kind == "positive" else npx.host.asarray(x)
+
+
+def described(x: Any) -> str:
+    """Return the shape and the kind of an input."""
+    if not hasattr(x, "shape"):
+        return repr(x)
+    shape = "x".join(map(str, x.shape)) or "number"
+    return shape + {"f": "", "b": ":bool"}.get(x.dtype.kind, ":int")
+
+
+def check_one(found: Found, given: list[str], seed: int) -> Outcome:
+    """Check one custom gradient."""
+    outcome, start = Outcome(found.name, found.kind), time.perf_counter()
+    try:
+        inputs = [parsed_input(text, i, seed) for i, text in enumerate(given)] or guessed_inputs(found.operation, seed)
+        outcome.inputs = [described(x) for x in inputs]
+        report = found.check(*inputs, seed=seed)
+        outcome.result, outcome.compared, outcome.notes = RIGHT, report.compared, report.notes
+    except (GradientError, CheckError) as error:
+        outcome.result, outcome.rule, outcome.text = WRONG, error.rule, str(error)
+    except UsageError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines() or ["no message"]
+        outcome.text = f"{type(error).__name__}: {lines[0]}"
+    outcome.seconds = round(time.perf_counter() - start, 2)
+    return outcome
+
+
+def run_all(found: list[Found], given: list[str], seed: int) -> list[Outcome]:
+    """Check all, with a progress bar on a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    outcomes = []
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("checking", total=len(found))
+        for one in found:
+            progress.update(task, description=f"checking {one.name}")
+            outcomes.append(check_one(one, given, seed))
+            progress.advance(task)
+    return outcomes
+
+
+def print_table(outcomes: list[Outcome]) -> None:
+    """Print a row for each custom gradient, then the reports of those that are wrong."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    table = Table(box=None, pad_edge=False)
+    for column in ("function", "kind", "inputs", "result", "rule", "derivatives", "s"):
+        table.add_column(column, justify="right" if column in ("derivatives", "s") else "left")
+    style = {RIGHT: "green", WRONG: "bold red", UNCHECKED: "yellow"}
+    for o in outcomes:
+        result = f"[{style[o.result]}]{o.result}[/]"
+        number = str(o.compared) if o.compared else ""
+        table.add_row(o.name, o.kind, " ".join(o.inputs), result, o.rule, number, f"{o.seconds:.2f}")
+    console.print(table)
+    for o in outcomes:
+        if o.text:
+            sys.stdout.write(f"\n{o.text if o.result == WRONG else f'{o.name}: not checked: {o.text}'}\n")
+        for note in o.notes:
+            sys.stdout.write(f"{o.name}: {note}\n")
+    counts = [f"{sum(o.result == result for o in outcomes)} {result}" for result in (RIGHT, WRONG, UNCHECKED)]
+    sys.stdout.write(f"\n{', '.join(counts)}\n")
+
+
+def parser() -> Parser:
+    p = Parser(
+        prog="python -m autograd.testing check",
+        description="Check custom gradients: subclasses of torch.autograd.Function, functions with JAX's custom_vjp, "
+        "pairs of NumPy functions f_forward and f_backward, and operations of this package. Exit status 0: all are "
+        "right; 1: some are wrong; 2: some could not be checked, or wrong usage.",
+    )
+    add = p.add_argument
+    add("target", metavar="MODULE[:NAME]", help="dotted name or path of a .py file; a function in it (default: all)")
+    shapes = "shape of an input, in order: 4x6, 4:int, 4x6:bool, 4x6:positive; =0.5 for a value (default: guessed)"
+    add("--input", metavar="SHAPE", action="append", default=[], help=shapes)
+    add("--seed", metavar="N", type=int, default=0, help="seed of the inputs and of the check (default: 0)")
+    add("--json", action="store_true", help="print one JSON object instead of a table")
+    return p
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line and return its exit status."""
+    try:
+        options = parser().parse_args(arguments)
+        found = select(options.target)
+        outcomes = run_all(found, options.input, options.seed)
+    except UsageError as error:
+        sys.stderr.write(f"check: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    if options.json:
+        facts = {"target": options.target, "seed": options.seed, "checks": [vars(o) for o in outcomes]}
+        sys.stdout.write(json.dumps(facts, indent=1) + "\n")
+    else:
+        print_table(outcomes)
+    results = {o.result for o in outcomes}
+    return 1 if WRONG in results else 2 if UNCHECKED in results else 0
