@@ -48,7 +48,7 @@ def translate(
         bool, typer.Option("--alignments", help="Add the alignment of the words as pairs source-target, from 0.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object per translation, with its subwords.")
+        bool, typer.Option("--json", help="Print one JSON object per translation; scores and alignments with subwords.")
     ] = False,
     constrain: Annotated[
         Path | None,
