@@ -57,6 +57,20 @@ def test_links_in_a_run_are_never_written_through(copied, text, name):
     assert victim.read_bytes() == before
 
 
+@pytest.mark.parametrize("name", [".step-13.partial", ".step-13.replaced", ".step-6.old.partial", "step-13"])
+@pytest.mark.parametrize("target", ["victim", "victims"])
+def test_links_in_place_of_checkpoint_folders_are_replaced(copied, text, name, target):
+    (copied.parent / "victims").mkdir()
+    for file in ("victim", "victims/model.safetensors"):
+        (copied.parent / file).write_text(PRECIOUS)
+    (copied / "checkpoints" / name).symlink_to(copied.parent / target)
+    run(text, copied, resume=True, max_steps=13)
+    assert RunFolder(copied).steps()[-1].name == "step-13" and not (copied / "checkpoints/step-13").is_symlink()
+    assert (
+        (copied.parent / "victim").read_text() == PRECIOUS == (copied.parent / "victims/model.safetensors").read_text()
+    )
+
+
 def test_links_in_a_data_folder_are_replaced(tmp_path):
     for side in ("src", "tgt"):
         (tmp_path / side).write_text("".join(f"{side} {n} and {n % 7}\n" for n in range(30)))

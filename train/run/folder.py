@@ -29,7 +29,7 @@ from train.errors import UserError
 from train.files import disk_errors, make_folder, open_for_reading, parse_json, remove_all, write_text
 from train.run.config import RunConfig
 from train.run.lock import FolderLock, lock_folder
-from train.run.replace import existing_folder, finish_replacements, original_name
+from train.run.replace import existing_folder, finish_replacements, original_name, remove_partial
 from train.tasks.protocols import TextTokenizer
 
 METRIC_FILES = {"metrics.jsonl", "metrics.csv", "tensorboard"}
@@ -176,7 +176,8 @@ class RunFolder:
     def remove_leftovers(self) -> None:
         """Remove what a killed process wrote or removed only in part."""
         finish_replacements(self.checkpoints)
-        remove_all(self.checkpoints.glob(".*.partial"), shutil.rmtree)
+        for partial in self.checkpoints.glob(".*.partial"):
+            remove_partial(str(partial))
         data = self.path / "data"
         files = chain(self.path.glob(".*.partial"), data.glob("*/.*.partial"), data.glob("*/*.part-*"))
         remove_all([*files], os.unlink)

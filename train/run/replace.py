@@ -46,9 +46,15 @@ def replace_folder(new: str, target: Path) -> None:
 def remove_folder(path: Path) -> None:
     """Rename a folder to a hidden name, then remove it: a kill never leaves a half-empty folder under its own name."""
     hidden = hidden_name(path, "old.partial")
-    shutil.rmtree(hidden, ignore_errors=True)
+    remove_partial(hidden)
     os.replace(path, hidden)
     shutil.rmtree(hidden)
+
+
+def remove_partial(path: str) -> None:
+    """Remove what has the name of a partial folder, if possible: a folder, or a link or file put there instead."""
+    with suppress(OSError):
+        (shutil.rmtree if os.path.isdir(path) and not os.path.islink(path) else os.unlink)(path)
 
 
 def existing_folder(path: Path) -> Path:

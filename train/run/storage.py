@@ -9,7 +9,6 @@ own; it is still read.
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from train.files import (
     schema_error,
     sealed_json,
 )
-from train.run.replace import hidden_name, replace_folder
+from train.run.replace import hidden_name, remove_partial, replace_folder
 
 FORMATS = 1, 2  # of state.json that can be read; the last is the one written
 STATE = "state.json"
@@ -115,7 +114,7 @@ def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], sta
     partial = hidden_name(target, "partial")
     with disk_errors(str(target)):
         try:
-            shutil.rmtree(partial, ignore_errors=True)
+            remove_partial(partial)
             os.makedirs(partial)
             listed = {}
             for name, arrays in files.items():
@@ -137,7 +136,7 @@ def write_folder(target: Path, files: Mapping[str, Mapping[str, npx.Array]], sta
             fsync(partial)
             replace_folder(partial, target)
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            remove_partial(partial)
 
 
 def _array_digest(name: str, array: npx.Array) -> str:
