@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.torture import crashes, damage, disk, faults, fuzz, runs, syscalls
+from tests.torture import commands, crashes, damage, disk, faults, fuzz, runs, syscalls
 from tests.torture.__main__ import HEAD, update_report
 from train import UserError, files
 from train.run import replace, report, storage
@@ -23,6 +23,7 @@ PARTS = {
     "full": lambda w: runs.full(w, 2),
     "crashes": lambda w: crashes.crashes(w, 0.03),
     "faults": lambda w: faults.faults(w, 0.008),
+    "commands": lambda w: commands.commands(w, 1, without=["`reproduce table3`"]),
     "damage": lambda w: damage.damaged(w, 4),
     "fuzz": lambda w: fuzz.fuzzed(w, 60),
 }
@@ -47,9 +48,9 @@ def workspace(tmp_path_factory, failures):
     return runs.Workspace(tmp_path_factory.mktemp("torture"), failures.append)
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", [pytest.param(p, marks=[pytest.mark.slow] * (p == "commands")) for p in PARTS])
 def test_some_cases_of_each_part_are_right(part, workspace, failures):
-    if part in ("crashes", "faults"):
+    if part in ("crashes", "faults", "commands"):
         needs_system_calls()
     failures.clear()
     words, right, count = PARTS[part](workspace)

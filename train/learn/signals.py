@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first requests a stop after the current step, the second raises KeyboardInterrupt."""
+"""Ctrl-C, SIGTERM, SIGUSR1: the first requests a stop after the current step, the second raises KeyboardInterrupt."""
 
 import _thread
 import os
@@ -13,9 +13,8 @@ from types import FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-# mpirun forwards this one to its ranks, unlike the others.
-FORWARDED_SIGNALS = [signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else []
+# mpirun forwards SIGUSR1 to its ranks, unlike the others.
+STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
 
 class Signals:
@@ -37,7 +36,7 @@ class Signals:
 
     @contextmanager
     def handling(self) -> Iterator[None]:
-        """Handle SIGINT, SIGTERM and SIGHUP (and SIGUSR1 with several ranks) in this block.
+        """Handle SIGINT, SIGTERM, SIGHUP and SIGUSR1 in this block.
 
         The first signal sets `stop_requested`, the second raises KeyboardInterrupt. A signal that is ignored, as
         SIGHUP after nohup, stays ignored.
@@ -45,8 +44,7 @@ class Signals:
         if threading.current_thread() is not threading.main_thread():
             yield  # Python delivers signals only to the main thread
             return
-        candidates = STOP_SIGNALS if self.single_process else [*STOP_SIGNALS, *FORWARDED_SIGNALS]
-        numbers = [number for number in candidates if signal.getsignal(number) != signal.SIG_IGN]
+        numbers = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
         previous = {number: signal.signal(number, self._handle) for number in numbers}
         try:
             yield
