@@ -67,6 +67,26 @@ def test_the_model_has_two_embeddings_and_the_commands_use_both(text, out, tmp_p
     assert load_checkpoint(RunFolder(out).steps()[-1]).state["step"] == 4
 
 
+def test_prefixes_scores_and_alignments_use_the_vocabulary_of_their_side(out, tmp_path, capfd):
+    _, tokenizer, _ = load_model(out)
+    source, prefix = tmp_path / "source", tmp_path / "prefix"
+    source.write_text("one two\nnine\n", encoding="utf-8")
+    prefix.write_text("fünf null\nvier\n", encoding="utf-8")
+    capfd.readouterr()
+    model = ["--model", str(out), "--json"]
+    options = ["--input", str(source), "--constrain", str(prefix), "--scores", "--alignments", "--max-extra", "3"]
+    assert main(["translate", *model, *options]) == 0
+    for line, o in zip(("one two", "nine"), map(json.loads, capfd.readouterr().out.splitlines()), strict=True):
+        assert o["text"].startswith(("fünf null", "vier")[o["index"]])
+        assert o["source_tokens"] == tokenizer.source.subwords(tokenizer.source.encode(line))
+        words = [int(i) for link in o["alignment"].split() for i in link.split("-")[:1]]
+        assert set(words) <= set(range(len(line.split())))
+    assert main(["score", *model, "--pairs", str(source), str(prefix)]) == 0
+    for line, o in zip(("fünf null", "vier"), map(json.loads, capfd.readouterr().out.splitlines()), strict=True):
+        assert o["text"] == line
+        assert o["tokens"] == [*tokenizer.target.subwords(tokenizer.target.encode(line)), "</s>"]
+
+
 def test_combinations_that_do_not_fit_raise_one_line(text, out, tmp_path):
     other = tmp_path / "other.json"
     Tokenizer.train(text / "train.en", vocab_size=290).save(other)

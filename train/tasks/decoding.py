@@ -76,7 +76,7 @@ def decode_stream(
     def decode(src: npx.Array, batch: list[Line], **search: Any) -> list[list[Any]]:
         search_model = model
         if prefixes is not None:
-            search_model = ForcedPrefix(model, _encode_prefixes(tokenizer, prefixes, batch, model.max_length))
+            search_model = ForcedPrefix(model, _encode_prefixes(tokenizer.target, prefixes, batch, model.max_length))
         if sampling is None:
             results = beam_search(search_model, src, **search)
         else:
@@ -128,7 +128,7 @@ def _check_count(lines: Iterable[str | None], n_prefixes: int) -> Iterator[str |
 def _encode_prefixes(
     tokenizer: Any, prefixes: Sequence[str], batch: Sequence[Line], max_length: int | None
 ) -> list[list[int]]:
-    """Return the token ids of the prefix of each line."""
+    """Return the token ids of the prefix of each line; `tokenizer` is that of the target."""
     encoded: list[list[int]] = tokenizer.encode_batch([prefixes[line.number - 1] for line in batch])
     for line, ids in zip(batch, encoded, strict=True):
         if max_length and len(ids) >= max_length:
@@ -164,7 +164,7 @@ def score_pairs(
     max_length = min(filter(None, (limit, max_length)))
     for source_lines, target_lines in pairs:
         sources = encode_lines(tokenizer, source_lines, first, max_length, on_warning)
-        targets = tokenizer.encode_batch(target_lines)
+        targets = tokenizer.target.encode_batch(target_lines)
         lengths = [max(len(src), len(tgt)) + 1 for src, tgt in zip(sources, targets, strict=True)]
         if limit and max(lengths) > limit:
             number = first + int(np.argmax(lengths))
@@ -206,12 +206,12 @@ def to_json(t: ScoredTranslation, tokenizer: Any, scores: bool, alignments: bool
     fields: dict[str, Any] = {"text": t.text, "score": round(h.score, 6)}
     end = [tokenizer.eos_id] if len(h.token_log_probabilities) > len(h.tokens) else []
     if scores or alignments:
-        fields["tokens"] = tokenizer.subwords([*h.tokens, *end])
+        fields["tokens"] = tokenizer.target.subwords([*h.tokens, *end])
     if scores:
         fields["log_probability"] = round(h.log_probability, 6)
         fields["token_log_probabilities"] = [round(value, 6) for value in h.token_log_probabilities]
     if alignments:
-        fields["source_tokens"] = tokenizer.subwords(t.source_ids)
+        fields["source_tokens"] = tokenizer.source.subwords(t.source_ids)
         fields["token_alignment"] = format_links([(i, j) for j, i in enumerate(t.links or ())])
         fields["alignment"] = format_links(word_links(tokenizer, t))
     return fields
@@ -224,7 +224,8 @@ def format_links(links: Iterable[tuple[int, int]]) -> str:
 
 def word_links(tokenizer: Any, t: ScoredTranslation) -> set[tuple[int, int]]:
     """Return the links between words, which are separated by white space: two words are aligned if two tokens are."""
-    source, target = (word_indices(tokenizer, ids) for ids in (t.source_ids, t.hypothesis.tokens))
+    source = word_indices(tokenizer.source, t.source_ids)
+    target = word_indices(tokenizer.target, t.hypothesis.tokens)
     return {(source[i], target[j]) for j, i in enumerate(t.links or ())}
 
 
