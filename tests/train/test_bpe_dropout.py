@@ -13,7 +13,8 @@ from tests.helpers import trainings
 from tests.helpers.trainings import crash_after, outcome, tables
 from train import RunConfig, train
 from train.errors import UserError
-from train.text.batches import Batches, Stream
+from train.tasks import TASKS
+from train.text.batches import ORDER, Batches, Stream
 from train.text.bpe_dropout import WORD, Merges, SegmentedBatches, Segmenter
 from train.text.corpus import Corpus
 from train.text.tokenizer import SPECIALS, Tokenizer
@@ -108,7 +109,18 @@ def test_each_epoch_has_batches_of_its_own_segmentation(tokenizer):
         for i, row in zip(stream.examples(position).indices, batch.src, strict=True):
             ids = [int(token) for token in row if token > 3]
             assert tokenizer.decode(ids) == tokenizer.decode(corpus.pair(int(i))[0])
+        if len(batch.src) > 1:  # a batch that is split for several ranks
+            parts = [stream.batch((*position, part, 2)).src for part in range(2)]
+            assert [len(part) for part in parts] == [len(batch.src) // 2, -(-len(batch.src) // 2)]
         position = stream.after(position)
+
+
+def test_no_segmentation_is_longer_than_a_batch(tokenizer):
+    corpus = corpus_of(tokenizer, TEXT)
+    limit = int(max(corpus.src_lengths.max(), corpus.tgt_lengths.max()))
+    values = {"data": {"max_length": 4 * limit}, "train": {"bpe_dropout": 0.9, "batch_tokens": limit}}
+    batches = TASKS["translation"].training_batches(corpus, RunConfig.from_dict(values), tokenizer, ORDER)
+    assert all(batches.batch(batches.epoch(epoch)[0]).src.size <= limit for epoch in range(3))
 
 
 def test_resuming_with_every_regularization_is_exact(text, tmp_path):

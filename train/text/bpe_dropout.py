@@ -9,8 +9,9 @@ the epoch, the side and the position in the text.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,14 +188,18 @@ class Segmenter:
         return flat.astype(token_dtype(merges.n_ids)), np.where(is_long, usual_lengths, lengths)
 
 
-class EpochExamples(NamedTuple):
-    """The pairs of a batch in one epoch."""
+@dataclass(frozen=True)
+class EpochExamples:
+    """The pairs of a batch, or of a slice of it, in one epoch."""
 
     epoch: int
     indices: IntArray
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def __getitem__(self, part: slice) -> "EpochExamples":
+        return EpochExamples(self.epoch, self.indices[part])
 
 
 class SegmentedBatches:
