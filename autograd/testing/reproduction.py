@@ -1,16 +1,20 @@
 """Values as Python source, and the line of Python that repeats a failing check."""
 
+import hashlib
 import re
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import npx
 from autograd.engine import Tensor
+from npx import Array
 
-MAX_WRITTEN = 512  # entries up to which an array is written out
+MAX_WRITTEN = 512  # entries up to which an array is written out; larger ones are saved to a file
 LITERAL_NAMES = {  # names that `literal` writes, by module
-    "numpy": ("array", "inf", "nan"),
+    "numpy": ("array", "inf", "load", "nan"),
     "npx": ("AttentionSpec", "Drop", "Key", "LabelSmoothing"),
     "autograd": ("Tensor",),
 }
@@ -58,7 +62,7 @@ def is_importable(f: Any) -> bool:
 
 
 def literal(x: Any) -> str:
-    """Return Python source for x; a large array as its shape and dtype."""
+    """Return Python source for x; that of a large array loads it from a file, which this function writes."""
     if isinstance(x, Tensor):
         return f"Tensor({literal(x.data)})"
     if isinstance(x, tuple) and hasattr(x, "_fields"):
@@ -66,12 +70,24 @@ def literal(x: Any) -> str:
     if isinstance(x, (list, tuple)):
         items = ", ".join(literal(v) for v in x)
         return f"[{items}]" if isinstance(x, list) else f"({items}{',' if len(x) == 1 else ''})"
+    if type(x) is dict:
+        return f"{{{', '.join(f'{key!r}: {literal(v)}' for key, v in x.items())}}}"
     if not hasattr(x, "dtype") or not hasattr(x, "tolist"):
         has_name = callable(x) and hasattr(x, "__name__") and type(x).__repr__ is type(literal).__repr__
-        return x.__name__ if has_name else repr(x)
+        name = x.__name__ if has_name else repr(x)
+        return name.replace("<lambda>", "function")
     host = npx.to_host(x)
     if host.size > MAX_WRITTEN:
-        return f"<array {host.shape} {host.dtype}>"
+        return f"load({saved_array(host)!r})"
     dtype = "" if host.dtype.name in ("float64", "int64", "bool") and host.size else f", dtype={host.dtype.name!r}"
     shape = f".reshape{host.shape}" if not host.size else ""
     return f"array({host.tolist()}{dtype}){shape}"
+
+
+def saved_array(x: Array) -> str:
+    """Save an array in the folder for temporary files, under a name that its contents determine; return the path."""
+    name = hashlib.sha256(f"{x.shape} {x.dtype}".encode() + x.tobytes()).hexdigest()[:16]
+    path = Path(tempfile.gettempdir()) / f"gradcheck-{name}.npy"
+    if not path.exists():
+        npx.host.save(path, x)
+    return str(path)
