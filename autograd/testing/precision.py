@@ -130,6 +130,8 @@ def float16_accuracy(expected: Expected) -> None:
     problem, host = expected.problem, [npx.to_host(a) for a in expected.problem.arrays]
     if not host or any(a.dtype.name != "float64" for a in host) or expected.y.dtype.name != "float64":
         return
+    if not all(1e-2 <= abs(a).max(initial=0.0) <= 30 for a in host):  # others soon exceed the range of float16
+        return
     narrow = [a.astype("float16") for a in host]
     try:
         with quiet():
