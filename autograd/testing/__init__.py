@@ -6,6 +6,7 @@ Modules import only from modules above them in this list:
 
     report.py           the result of a check, its errors, and the table of rules
     problem.py          a function at some inputs, and how to evaluate it; expected.py: results to compare with
+    arguments.py        the arguments of a call as a flat list
     reproduction.py     the line of Python that repeats a failing check
     variants.py         inputs derived from the given ones
     numerical.py        numerical derivatives with an error bound
@@ -16,6 +17,7 @@ Modules import only from modules above them in this list:
     reference.py        values against a reference implementation
     hidden_state.py     random numbers and buffers, held fixed between calls
     out_of_contract.py  Tensors that require gradients but are neither inputs nor parameters
+    shrinking.py        the smallest inputs that fail
     checks.py           check_operation and check_layer
     call_variants.py    calls derived from one call of a kernel; kernels.py: check_kernel
     adapters/           from_pair, from_torch, from_jax, from_cupy: functions of other frameworks as operations

@@ -6,7 +6,7 @@ ones (`variants.py`).
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ import npx
 from autograd.engine import Tensor
 from autograd.testing import modes as mode_rules
 from autograd.testing import precision, rules, variants
+from autograd.testing.arguments import Arguments
 from autograd.testing.expected import Expected
 from autograd.testing.gradcheck import MAX_ENTRIES, check_gradients
 from autograd.testing.hidden_state import buffer_state, cast_buffers, hold_state, layer_restored
@@ -25,6 +26,7 @@ from autograd.testing.problem import Problem, is_float, quiet, require_floats
 from autograd.testing.reference import Reference, compare_value, unwritten_recognised
 from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, Report
 from autograd.testing.reproduction import Named, literal, reproduction
+from autograd.testing.shrinking import smallest
 
 LEAST = 1e-11  # relative to the output at the given inputs; at derived inputs, smaller derivatives count as 0
 MAX_DERIVED_ENTRIES = 36  # at derived inputs, up to this many entries are perturbed separately
@@ -75,27 +77,33 @@ def check_operation(
     Returns a Report. Raises GradientError or CheckError, whose `rule` is a key of `report.RULES` and whose text ends
     with a line that reproduces the failure; TypeError and ValueError for invalid arguments, as `gradcheck` does.
     """
-    values = [x.data if isinstance(x, Tensor) else x for x in inputs]
+    arguments = Arguments(inputs, options)
     name = f"check_operation: {getattr(operation, '__name__', type(operation).__name__)}"
     settings: dict[str, Any] = {"max_saved_bytes": max_saved_bytes, "dtype": dtype, "blocks": tuple(blocks) or None}
     settings["reference"] = reference
-    repeated = options | {k: v for k, v in settings.items() if v is not None}
-    repeated |= {} if float32 else {"float32": False}
+    settings = {k: v for k, v in settings.items() if v is not None} | ({} if float32 else {"float32": False})
+
+    # a lambda cannot be written out: the caller defines `reference` as it was
+    placeholders = {"reference": Named("reference")} if getattr(reference, "__name__", "") == "<lambda>" else {}
 
     def call(values: list[Any], **changed: Any) -> Any:
-        return operation(*values, **options | changed)
+        at_inputs, at_options = arguments.restored(values)
+        return operation(*at_inputs, **at_options | changed)
 
-    problem = Problem(
-        name, call, values, reproduce=lambda at: reproduction("check_operation", operation, at.values, repeated)
-    )
-    require_floats(name, values)
-    variants.require_inside(problem, domain)
+    def reproduce(at: Problem) -> str:
+        at_inputs, at_options = arguments.restored(at.values)
+        return reproduction("check_operation", operation, at_inputs, at_options | settings | placeholders)
+
+    problem = Problem(name, call, arguments.values, reproduce=reproduce, names=arguments.names)
+    require_floats(name, problem.values)
     report = Report()
-    with unwritten_recognised(problem, operation, options):
+    problem.constants = arguments.constants(problem, report.notes)
+    variants.require_inside(problem, domain)
+    with unwritten_recognised(problem, operation, *arguments.restored(arguments.values)):
         hold_state(problem, operation, report.notes)
         check = Check(report, directions, float32, domain, dtype, seed)
         if reference is not None:
-            check.compare_value = partial(compare_value, reference=reference, options=options)
+            check.compare_value = partial(compare_value, reference=arguments.adapted(reference))
         check.compare_value(problem, tolerance=1e-9, given=True)
         expected = check.at_given_inputs(problem)
     note_strays(out_of_contract(expected.problem), report.notes)
@@ -112,6 +120,7 @@ def check_operation(
             expected.compare("block size", f"with {option}={size}", y, gradients)
     if derive:
         check.at_derived_inputs(problem)
+        check.at_other_options(arguments.with_other_floats(problem, operation))
     report.notes += getattr(operation, "notes", [])  # of a function of another framework
     return report
 
@@ -148,8 +157,8 @@ def check_layer(
     """
     require_layer(layer, modes)
     name, named = getattr(layer, "__name__", type(layer).__name__), list(layer.named_parameters())
-    arrays = [x.data if isinstance(x, Tensor) else x for x in inputs]
-    values = [x.astype("float64") if is_float(x) else x for x in arrays]
+    arguments = Arguments(inputs, options)
+    values = [x.astype("float64") if is_float(x) else x for x in arguments.values]
     originals, tensors = {n: p.data for n, p in named}, [p for _, p in named]
     report, first = Report(), None
     entered: list[tuple[Callable[[], Any], Expected | None]] = []
@@ -158,7 +167,7 @@ def check_layer(
         # A layer cannot be printed as a literal: `layer` stands for a layer built like the failing one.
         state = ", ".join(f"{n!r}: {literal(npx.to_host(a))}" for n, a in at.parameters.items())
         setup = f"state = {{{state}}}; [setattr(p, 'data', state[n]) for n, p in layer.named_parameters()]"
-        return reproduction("check_layer", Named("layer"), at.values, options, setup if named else "")
+        return reproduction("check_layer", Named("layer"), *arguments.restored(at.values), setup if named else "")
 
     with layer_restored(layer) as restore_buffers:
         for mode in modes:
@@ -166,10 +175,12 @@ def check_layer(
             enter, leave = getattr(layer, mode), getattr(layer, other_mode)
             enter()
             parameters = {n: data.astype("float64") for n, data in originals.items()}
-            call = call_in_mode(layer, mode, seed, options)
-            problem = Problem(f"check_layer: {name}, {mode} mode", call, values, parameters, tensors, reproduce)
-            variants.require_inside(problem, domain)
+            call = call_in_mode(layer, mode, seed, arguments)
+            title = f"check_layer: {name}, {mode} mode"
+            problem = Problem(title, call, values, parameters, tensors, reproduce, arguments.names)
             notes: list[str] = []
+            problem.constants = arguments.constants(problem, notes)
+            variants.require_inside(problem, domain)
             hold_state(problem, layer, notes)
             report.notes += [f"{mode} mode: {note}" for note in notes]
             check = Check(report, directions, float32, domain, None, seed)
@@ -183,6 +194,7 @@ def check_layer(
                 mode_rules.enters_after_update(expected, others, restore_buffers, layer.train, layer.eval)
             if derive and not (first and first.equals(expected)):
                 check.at_derived_inputs(problem)
+                check.at_other_options(arguments.with_other_floats(problem, getattr(layer, "forward", layer)))
             first = first or expected
             entered.append((enter, expected if mode == "eval" else None))  # calls in training mode update buffers
             restore_buffers()
@@ -205,7 +217,7 @@ def require_layer(layer: Any, modes: Sequence[str]) -> None:
         )
 
 
-def call_in_mode(layer: Any, mode: str, seed: int, options: dict[str, Any]) -> Callable[[list[Any]], Any]:
+def call_in_mode(layer: Any, mode: str, seed: int, arguments: Arguments) -> Callable[[list[Any]], Any]:
     """Return a function that calls the layer, with its buffers in the dtype of the inputs and fixed dropout masks."""
     tensors = [p for _, p in layer.named_parameters()]
     parameters = {id(p) for p in tensors}
@@ -215,10 +227,11 @@ def call_in_mode(layer: Any, mode: str, seed: int, options: dict[str, Any]) -> C
         dtypes = [x.dtype for x in (*values, *tensors) if is_float(x)]
         if dtypes:
             cast_buffers(modules, parameters, dtypes[0])
+        inputs, options = arguments.restored(values)
         if mode != "train":
-            return layer(*values, **options)
+            return layer(*inputs, **options)
         with npx.keyed(seed, 1):
-            return layer(*values, **options)
+            return layer(*inputs, **options)
 
     return call
 
@@ -243,11 +256,17 @@ class Check:
         """Compare gradients; a non-finite output inside the declared domain breaks the rule `domain`."""
         try:
             return check_gradients(problem, self.report, directions, seed=self.seed, limit=limit, least=self.least)
+        except GradientError as error:
+            raise smallest(problem, error, self.check_small) from None
         except NonFiniteError as error:
             if self.domain is None or not in_contract:
                 raise
             text = str(error).removeprefix(f"{problem.name}: ")
             raise problem.failure("domain", text) from error
+
+    def check_small(self, problem: Problem) -> None:
+        """Compare the gradients of a problem that was made smaller."""
+        check_gradients(problem, Report(), seed=self.seed, limit=MAX_DERIVED_ENTRIES, least=self.least)
 
     def warm_up(self, problem: Problem) -> None:
         """Call the layer with other values first, so that anything cached by the first call is wrong later."""
@@ -274,18 +293,25 @@ class Check:
         rules.input_layouts(expected)
         rules.incoming_gradients(expected)
         rules.independent_inputs(expected)
+        rules.accumulation(expected)
         rules.aliased_inputs(expected)
         rules.independent_calls(expected, list(self.others(problem)))
         precision.float64_precision(expected)
+        self.with_buffers_restored(precision.float16_accuracy, expected)
         if self.float32 and not self.compare_float32(expected):
             self.report.notes.append("not compared in float32")
         return expected
 
     def compare_float32(self, expected: Expected, sizes: Sequence[float] = (), loose: float = 1.0) -> bool:
-        """Compare results in float32, then restore the float64 buffers; return whether a comparison was possible."""
+        """Compare results in float32; return whether a comparison was possible."""
+        has_domain = self.domain is not None
+        return self.with_buffers_restored(precision.float32_accuracy, expected, has_domain, sizes, loose)
+
+    def with_buffers_restored(self, compare: Callable[..., Any], *arguments: Any) -> Any:
+        """Call `compare`, which evaluates in another dtype, and restore the float64 buffers."""
         restore_buffers = self.save_buffers()
         try:
-            return precision.float32_accuracy(expected, self.domain is not None, sizes, loose)
+            return compare(*arguments)
         finally:
             restore_buffers()
 
@@ -309,7 +335,7 @@ class Check:
     def at_derived_inputs(self, problem: Problem) -> None:
         """Compare gradients, and test the rules that depend on values, at inputs derived from the given ones."""
         for name, other in variants.values(problem, self.domain):
-            self.at_variant(name, other, MAX_DERIVED_ENTRIES)
+            self.at_variant(name, other, 0 if name.startswith(variants.MAGNITUDES) else MAX_DERIVED_ENTRIES)
         for name, other in variants.out_of_contract_values(problem):
             self.at_variant(name, other, MAX_DERIVED_ENTRIES, False)
         in_contract = ((name, other, True) for name, other in variants.shapes(problem, self.domain))
@@ -319,6 +345,11 @@ class Check:
                 other.reproduce = lambda _: problem.reproduce(problem)  # derives all shapes from the given inputs
                 guessed = variants.guessed_shapes(problem, other) if is_in_contract else "all"
                 self.at_variant(name, other, 0, is_in_contract, guessed)
+
+    def at_other_options(self, problems: Iterable[tuple[str, Problem]]) -> None:
+        """Compare gradients with other values of the options that are floats, to which the reference does not apply."""
+        for name, other in problems:
+            self.at_variant(name, other, MAX_DERIVED_ENTRIES, False)
 
     def at_variant(self, name: str, problem: Problem, limit: int, in_contract: bool = True, guessed: str = "") -> None:
         """Check a derived problem.

@@ -16,6 +16,7 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
+from autograd.testing.arguments import Arguments
 from autograd.testing.conventions import Moves, Neighborhood
 from autograd.testing.diagnosis import comparison, likely_cause, side_by_side
 from autograd.testing.expected import Expected
@@ -57,16 +58,17 @@ def gradcheck(
     floating-point or the function does not return a Tensor; ValueError if the function is not deterministic, returns a
     non-finite value, or rtol is below what the dtype can resolve.
     """
-    values = [x.data if isinstance(x, Tensor) else x for x in inputs]
+    arguments, report = Arguments(inputs, options), Report()
     name = f"gradcheck: {getattr(function, '__name__', type(function).__name__)}"
-    require_floats(name, values)
+    require_floats(name, arguments.values)
     problem = Problem(
         name,
-        lambda values: function(*values, **options),
-        values,
-        reproduce=lambda at: reproduction("gradcheck", function, at.values, options),
+        lambda values: arguments.adapted(function)(*values),
+        arguments.values,
+        reproduce=lambda at: reproduction("gradcheck", function, *arguments.restored(at.values)),
+        names=arguments.names,
     )
-    report = Report()
+    problem.constants = arguments.constants(problem, report.notes)
     check_gradients(problem, report, directions, rtol, atol, seed)
     return report
 
@@ -349,11 +351,15 @@ class GradientCheck:
 
     # Failures
 
-    def failure(self, rule: str, text: str, cause: str = "") -> Exception:
+    def failure(self, rule: str, text: str, cause: str = "") -> GradientError:
         """Return a GradientError at these inputs."""
-        return self.problem.failure(rule, text, GradientError, cause)
+        failure = self.problem.failure(rule, text, GradientError, cause)
+        assert isinstance(failure, GradientError)
+        return failure
 
-    def entry_failure(self, i: int, numerical: Array, wrong: list[tuple[float, tuple[int, ...], Verdict]]) -> Exception:
+    def entry_failure(
+        self, i: int, numerical: Array, wrong: list[tuple[float, tuple[int, ...], Verdict]]
+    ) -> GradientError:
         """Return a GradientError for array i. wrong: (difference, index, verdict) of each wrong entry."""
         difference, index, verdict = max(wrong, key=lambda entry: entry[0])
         a, g, label = self.arrays[i], self.gradients[i], self.problem.labels[i]
@@ -371,7 +377,9 @@ class GradientCheck:
         rule = "kink" if verdict.is_kink and is_finite else "gradient" if is_finite else "finite gradient"
         entries = [(index, float(g[index]), verdict.numerical) for _, index, verdict in wrong]
         cause = likely_cause(a.shape, entries) if rule == "gradient" else ""
-        return self.failure(rule, "\n".join(lines), cause)
+        failure = self.failure(rule, "\n".join(lines), cause)
+        failure.index = index if i < len(self.problem.floats) else ()
+        return failure
 
 
 def check_gradients(

@@ -94,9 +94,12 @@ def buffer_state(layer: Any) -> Callable[[], list[str]]:
     def restore() -> list[str]:
         changed = []
         for module, name, value in saved:
-            if name not in vars(module) or not equal(vars(module)[name], value):
-                changed.append(name)
-                setattr(module, name, copy.deepcopy(value))
+            if name in vars(module) and equal(now := vars(module)[name], value):
+                if getattr(now, "dtype", None) != getattr(value, "dtype", None):
+                    setattr(module, name, copy.deepcopy(value))
+                continue
+            changed.append(name)
+            setattr(module, name, copy.deepcopy(value))
         for module in modules:
             for name in [n for n in buffers(module) if (id(module), n) not in names]:
                 changed.append(name)

@@ -1,14 +1,15 @@
-"""Rules of precision: float64 is float64 throughout, and float32 is as accurate as float32 can be."""
+"""Rules of precision: float64 is float64 throughout; float32 and float16 are as accurate as they can be."""
 
 from collections.abc import Sequence
 
 import npx
 from autograd.testing.expected import Expected
 from autograd.testing.problem import quiet
-from autograd.testing.report import REJECTIONS
+from autograd.testing.report import REJECTIONS, GradientError
 from npx import Array
 
 FLOAT32_EPS = 1.2e-7
+FLOAT16_EPS = 9.8e-4
 
 
 def result_labels(expected: Expected) -> list[str]:
@@ -122,3 +123,44 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
                     off = abs(a - b)
                     npx.copyto(s, npx.maximum(s, npx.where(off == off, off, npx.inf)))
     return True
+
+
+def float16_accuracy(expected: Expected) -> None:
+    """Where float16 inputs give a finite float16 output, the gradients have that dtype and a few correct digits."""
+    problem, host = expected.problem, [npx.to_host(a) for a in expected.problem.arrays]
+    if not host or any(a.dtype.name != "float64" for a in host) or expected.y.dtype.name != "float64":
+        return
+    if not all(1e-2 <= abs(a).max(initial=0.0) <= 30 for a in host):  # others soon exceed the range of float16
+        return
+    narrow = [a.astype("float16") for a in host]
+    try:
+        with quiet():
+            output, leaves = problem.run(list(map(npx.from_host, narrow)))
+            y = npx.to_host(output.data).copy()
+            if y.dtype.name != "float16" or not npx.isfinite(y).all():
+                return
+            single = [y, *problem.gradients(output, leaves, expected.c.astype("float16"))]
+            wide = [a.astype("float64") for a in narrow]
+            waves = [npx.host.sin(npx.host.arange(1.0, a.size + 1)).reshape(a.shape) for a in wide]
+            moved = [a * (1 + FLOAT16_EPS * wave) for a, wave in zip(wide, waves, strict=True)]
+            pairs = [problem.at(list(map(npx.from_host, arrays))).evaluate(expected.c) for arrays in (wide, moved)]
+            double, other = ([y, *gradients] for y, gradients in pairs)
+    except GradientError as error:
+        if isinstance(error.__cause__, RuntimeError):  # from the engine, which validates dtypes
+            raise
+        return
+    except (AttributeError, RuntimeError, *REJECTIONS):
+        return
+    terms = float(abs(expected.c).max(initial=0.0))  # that may cancel
+    for label, a, b, z in zip(result_labels(expected), double, single, other, strict=True):
+        size = max(terms, float(abs(a).max(initial=0.0)))
+        allowed = 100 * FLOAT16_EPS * size + 30 * float(abs(z - a).max(initial=0.0))
+        off = npx.where(abs(a) < 1e4, abs(a - b), 0)
+        if (off > allowed).sum() > 0.25 * off.size or not npx.isfinite(off).all():
+            k = int(npx.argmax(npx.where(off == off, off, npx.inf)))
+            index = tuple(map(int, npx.unravel_index(k, off.shape)))
+            raise problem.failure(
+                "float16 accuracy",
+                f"expected the {label} in float16 to be close to that in float64, {float(a[index])!r}; got "
+                f"{float(b[index])!r} at {index}, where float16 rounding explains {allowed:.3g}",
+            )

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import npx
@@ -19,6 +18,8 @@ class Problem:
     name: the prefix of error messages.
     call: called with `values`, in which Tensors replace the floating arrays; returns the output as a Tensor.
     values: the positional arguments. Floating arrays get gradients.
+    names: the names of the values, for messages; by default `input 0` and so on.
+    constants: the positions of floating arrays among `values` that get no gradients.
     parameters: further arrays by name that get gradients, such as the parameters of a layer.
     parameter_tensors: the Tensors from which `call` reads the `parameters`.
     reproduce: called with a Problem; returns a line of Python that repeats its check.
@@ -30,11 +31,13 @@ class Problem:
     parameters: dict[str, Array] = field(default_factory=dict)
     parameter_tensors: list[Tensor] = field(default_factory=list)
     reproduce: Callable[["Problem"], str] = lambda problem: ""
+    names: Sequence[str] = ()
+    constants: tuple[int, ...] = ()
 
-    @cached_property
+    @property
     def floats(self) -> list[int]:
-        """The positions of the floating arrays among `values`."""
-        return [i for i, x in enumerate(self.values) if is_float(x)]
+        """The positions of the floating arrays among `values` that get gradients."""
+        return [i for i, x in enumerate(self.values) if is_float(x) and i not in self.constants]
 
     @property
     def arrays(self) -> list[Array]:
@@ -44,7 +47,11 @@ class Problem:
     @property
     def labels(self) -> list[str]:
         """The name of each of the `arrays`, for messages."""
-        return [f"input {i}" for i in self.floats] + [f"parameter {n}" for n in self.parameters]
+        return [self.name_of(i) for i in self.floats] + [f"parameter {n}" for n in self.parameters]
+
+    def name_of(self, i: int) -> str:
+        """Return the name of a value, for messages."""
+        return self.names[i] if self.names else f"input {i}"
 
     def at(self, arrays: Sequence[Array]) -> "Problem":
         """Return the same problem with other `arrays`."""
@@ -99,6 +106,9 @@ class Problem:
         values = list(self.values)
         for i, t in zip(self.floats, tensors, strict=False):
             values[i] = t
+        if tensors:
+            for i in self.constants:
+                values[i] = values[i].astype(tensors[0].dtype)
         output = self.call(values)
         if not isinstance(output, Tensor):
             raise TypeError(f"{self.name}: expected the function to return a Tensor; got {type(output).__name__}")

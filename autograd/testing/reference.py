@@ -18,26 +18,24 @@ from npx import Array
 Reference = Callable[..., Any]  # takes the inputs as arrays, returns the output as an array (or Tensor)
 
 
-def reference_value(reference: Reference, values: Sequence[Any], options: dict[str, Any]) -> Array:
+def reference_value(reference: Reference, values: Sequence[Any]) -> Array:
     """Return the output of the reference on the host, in float64; TypeError if it is not an array of numbers."""
     with no_grad():
-        y = reference(*[x.copy() if hasattr(x, "copy") else x for x in values], **options)
+        y = reference(*[x.copy() if hasattr(x, "copy") else x for x in values])
     host = npx.to_host(npx.asarray(y.data if isinstance(y, Tensor) else y))
     if host.dtype.kind not in "biuf":
         raise TypeError(f"reference: expected it to return an array of numbers; got {type(y).__name__}")
     return host.astype("float64")
 
 
-def compare_value(
-    problem: Problem, reference: Reference, options: dict[str, Any], tolerance: float, given: bool = False
-) -> None:
+def compare_value(problem: Problem, reference: Reference, tolerance: float, given: bool = False) -> None:
     """Raise CheckError where the reference is finite and the operation returns something else, or raises.
 
     given: whether the inputs are the user's own. There the reference has to work: its exceptions are raised, and its
     output has to be finite and of the shape of the operation's. At derived inputs it may raise, or be non-finite.
     """
     try:
-        expected = reference_value(reference, problem.values, options)
+        expected = reference_value(reference, problem.values)
     except REJECTIONS:
         if given:
             raise
@@ -76,12 +74,14 @@ def value_difference(problem: Problem, expected: Array, tolerance: float, given:
 
 
 @contextmanager
-def unwritten_recognised(problem: Problem, operation: Any, options: dict[str, Any]) -> Iterator[None]:
+def unwritten_recognised(
+    problem: Problem, operation: Any, inputs: Sequence[Any], options: dict[str, Any]
+) -> Iterator[None]:
     """Replace the errors that an operation or vjp without a body causes by CheckError, rule `not implemented`."""
     try:
         yield
     except (TypeError, AttributeError, ValueError, GradientError) as error:
-        missing = missing_part(operation, problem.values, options)
+        missing = missing_part(operation, inputs, options)
         if missing is None:
             raise
         raise problem.failure("not implemented", missing, reproduce=False) from error

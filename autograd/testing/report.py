@@ -59,6 +59,10 @@ RULES = {
         "the gradient of an input does not depend on which other inputs require gradients",
         "the vjp skips work that another input needs",
     ),
+    "accumulation": Rule(
+        "gradients are added to existing ones",
+        "the vjp overwrites `accumulate_into`, adds to it twice, or returns an array that it has already added to",
+    ),
     "block size": Rule(
         "the results do not depend on the size of the blocks in which rows are computed",
         "the last block is skipped, or a block reads values of another one",
@@ -94,6 +98,10 @@ RULES = {
         "float32 results are as close to float64 results as float32 rounding allows",
         "an intermediate result is cast to float16, or large terms cancel",
     ),
+    "float16 accuracy": Rule(
+        "float16 inputs, where accepted, give results of a few correct digits, without overflow",
+        "a constant of another dtype, or a square or an exponential that exceeds 65504",
+    ),
     "saved memory": Rule(
         "at most max_saved_bytes are saved for the backward pass",
         "the vjp's closure holds an array that it does not need, or could recompute",
@@ -102,9 +110,13 @@ RULES = {
 
 
 class GradientError(AssertionError):
-    """An analytic gradient differs from the numerical derivative. `rule`: a key of `RULES`."""
+    """An analytic gradient differs from the numerical derivative.
+
+    rule: a key of `RULES`. index: of the entry with the largest error, in its input; empty if it is not known.
+    """
 
     rule, level = "", "wrong"
+    index: tuple[int, ...] = ()
 
 
 class CheckError(AssertionError):

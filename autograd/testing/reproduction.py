@@ -73,9 +73,12 @@ def literal(x: Any) -> str:
     if isinstance(x, (list, tuple)):
         items = ", ".join(literal(v) for v in x)
         return f"[{items}]" if isinstance(x, list) else f"({items}{',' if len(x) == 1 else ''})"
+    if type(x) is dict:
+        return f"{{{', '.join(f'{key!r}: {literal(v)}' for key, v in x.items())}}}"
     if not hasattr(x, "dtype") or not hasattr(x, "tolist"):
         has_name = callable(x) and hasattr(x, "__name__") and type(x).__repr__ is type(literal).__repr__
-        return x.__name__ if has_name else repr(x)
+        name = x.__name__ if has_name else repr(x)
+        return name.replace("<lambda>", "function")
     host = npx.to_host(x)
     if host.size >= MIN_SEEDED and (source := seeded(host)):
         return source

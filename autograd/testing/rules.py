@@ -48,7 +48,9 @@ def no_mutation(expected: Expected) -> None:
     if output.requires_grad:
         output.backward(c)
     pairs = [*zip(problem.labels, problem.arrays, arrays, strict=True), ("the incoming gradient", expected.c, c)]
-    pairs += [(f"input {i}", b, x) for i, (b, x) in enumerate(zip(before, writable.values, strict=True)) if is_array(x)]
+    pairs += [
+        (problem.name_of(i), b, x) for i, (b, x) in enumerate(zip(before, writable.values, strict=True)) if is_array(x)
+    ]
     for label, old, new in pairs:
         if not npx.array_equal(npx.to_host(old), npx.to_host(new), equal_nan=old.dtype.kind == "f"):
             raise problem.failure("no mutation", f"expected {label} to be left unmodified; its values changed")
@@ -158,6 +160,29 @@ def rejects_parameters(problem: Problem) -> bool:
     except REJECTIONS:
         pass
     return False
+
+
+def accumulation(expected: Expected) -> None:
+    """A gradient is added to an existing one, and those of several calls on the same Tensors are summed."""
+    problem = expected.problem
+    output, leaves = problem.run()
+    existing = [npx.to_host(npx.random.normal(npx.Key(8, i, 0), t.shape, t.dtype.name)) for i, t in enumerate(leaves)]
+    for leaf, g in zip(leaves, existing, strict=True):
+        leaf.grad = npx.from_host(g.copy())
+    if output.requires_grad:
+        output.backward(npx.from_host(expected.c.copy()))
+    added = [npx.to_host(leaf_gradient(t)) - g for t, g in zip(leaves, existing, strict=True)]
+    expected.compare("accumulation", "if it is added to an existing gradient", None, added)
+    arrays = [npx.from_host(npx.to_host(a).copy()) for a in problem.arrays]
+    leaves = [Tensor(a, requires_grad=True) for a in arrays]
+    inputs, total = [operations.multiply(t, 1.0) for t in leaves], None
+    for _ in range(3):
+        part = operations.multiply(problem.apply(inputs), npx.from_host(expected.c))
+        total = part if total is None else operations.add(total, part)
+    if total is not None and total.requires_grad:
+        total.backward(npx.ones_like(total.data))
+    gradients = [npx.to_host(leaf_gradient(t)) for t in leaves]
+    expected.compare("accumulation", "if three calls share their inputs", None, gradients, 3.0)
 
 
 # State

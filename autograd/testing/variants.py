@@ -7,7 +7,9 @@ is declared.
 """
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import npx
@@ -71,6 +73,9 @@ VALUES: dict[str, Callable[[Array], Array]] = {
     "a large offset": lambda x: x + 1e6,
     "numbers from -5 to 5": lambda x: npx.host.linspace(-5.03, 5.01, x.size).reshape(x.shape),
     "numbers of all magnitudes": all_magnitudes,
+    **{f"shifted by {shift}": partial(operator.add, shift) for shift in (-100, -40, -15, 15, 40, 100)},
+    "times 1e4": lambda x: 1e4 * x,
+    "times 1e7": lambda x: 1e7 * x,
     "some numbers that overflow in float64": lambda x: overflowing(x, 800.0),
     "some numbers that overflow in float32": lambda x: overflowing(x, 95.0),
 }
@@ -81,6 +86,8 @@ ONE_INPUT = (
     *("other numbers", "negative numbers", "zeros", "tiny numbers", "very large numbers"),
     "numbers of all magnitudes",
 )
+MAGNITUDES = ("shifted by", "times")  # these need few directions: an overflow reaches them all
+MAX_ALONE = 6  # arrays that are scaled alone
 FLOAT32 = ("other numbers", "positive numbers", "negative numbers")  # float32 is compared closely at these,
 NARROW = (  # and not at all where it overflows or keeps no digits
     *("very large numbers", "an offset", "a large offset", "numbers of all magnitudes"),
@@ -109,6 +116,8 @@ def input_domains(problem: Problem, domain: Any) -> list[Domain]:
     number = len(problem.floats)
     parts = [*domain] if hasattr(domain, "__len__") else []
     is_shared = domain is None or (len(parts) == 2 and all(isinstance(x, (int, float)) for x in parts))
+    if not is_shared:  # options have no domain of their own
+        parts += [None for i in problem.floats[len(parts) :] if problem.name_of(i).startswith("option ")]
     result: list[Any] = [domain] * number if is_shared else parts
     if len(result) != number or not all(d is None or (len(d) == 2 and d[0] < d[1]) for d in result):
         raise ValueError(
@@ -123,7 +132,7 @@ def require_inside(problem: Problem, domain: Any) -> None:
     for i, interval in zip(problem.floats, input_domains(problem, domain), strict=True):
         if not is_inside(npx.to_host(problem.values[i]), interval):
             raise ValueError(
-                f"{problem.name}: expected input {i} inside its domain {interval}; got numbers outside; "
+                f"{problem.name}: expected {problem.name_of(i)} inside its domain {interval}; got numbers outside; "
                 "try other inputs or a wider domain"
             )
 
@@ -150,9 +159,15 @@ def values(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]
                 return None
         return problem.at([npx.from_host(a) for a in new])
 
-    changes: list[tuple[str, str, Sequence[int]]] = [(name, "", range(n_inputs)) for name in VALUES if n_inputs]
+    changes: list[tuple[str, str, Sequence[int]]] = []
+    changes += [(name, "", range(n_inputs)) for name in VALUES if n_inputs and not name.startswith("times")]
     if n_inputs > 1:
-        changes += [(name, f" in input {problem.floats[i]}", [i]) for name in ONE_INPUT for i in range(n_inputs)]
+        changes += [
+            (name, f" in {problem.name_of(problem.floats[i])}", [i]) for name in ONE_INPUT for i in range(n_inputs)
+        ]
+    if len(arrays) > 1:
+        alone = range(1 if n_inputs else 0, len(arrays))[:MAX_ALONE]
+        changes += [(name, f" in {problem.labels[i]}", [i]) for name in ("times 1e4", "times 1e7") for i in alone]
     if problem.parameters:
         changes += [(name, " in the parameters", range(n_inputs, len(arrays))) for name in PARAMETERS]
     for name, suffix, positions in changes:
@@ -162,7 +177,7 @@ def values(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]
     for i, x in enumerate(problem.values):
         if is_array(x) and x.dtype.kind in "iu" and x.size:
             for name, change in INTEGERS.items():
-                yield f"{name} in the integers of input {i}", with_changed_value(problem, i, change)
+                yield f"{name} in the integers of {problem.name_of(i)}", with_changed_value(problem, i, change)
 
 
 def out_of_contract_values(problem: Problem) -> Iterator[tuple[str, Problem]]:
@@ -170,7 +185,7 @@ def out_of_contract_values(problem: Problem) -> Iterator[tuple[str, Problem]]:
     for i, x in enumerate(problem.values):
         if is_array(x) and x.size:
             for name, change in OUT_OF_CONTRACT.get(x.dtype.kind, {}).items():
-                yield f"{name} in input {i}", with_changed_value(problem, i, change)
+                yield f"{name} in {problem.name_of(i)}", with_changed_value(problem, i, change)
 
 
 def with_changed_value(problem: Problem, i: int, change: Callable[[Array], Array]) -> Problem:
@@ -188,20 +203,22 @@ def with_values(problem: Problem, values: list[Any]) -> Problem:
     return other
 
 
-def resized(x: Array, axis: int, length: int) -> Array:
-    """Return x with an axis cut, or repeated, to `length`; repeated floating numbers vary slightly."""
-    index = npx.host.arange(length) % max(1, x.shape[axis])
+def resized(x: Array, axis: int, length: int, start: int = 0) -> Array:
+    """Return x with an axis cut from `start`, or repeated, to `length`; repeated floating numbers vary slightly."""
+    index = (start + npx.host.arange(length)) % max(1, x.shape[axis])
     y = npx.take(npx.to_host(x), index, axis=axis)
     if is_float(x) and length > x.shape[axis]:
         y = (y + 0.5 * size(npx.to_host(x)) * normal(y.shape, 2)).astype(x.dtype)
     return y
 
 
-def with_resized_axis(problem: Problem, axis: int, length: int, integers: bool = True) -> Problem | None:
+def with_resized_axis(
+    problem: Problem, axis: int, length: int, integers: bool = True, start: int = 0
+) -> Problem | None:
     """Return the problem with an axis of the first floating input resized, and of every argument that shares it.
 
-    integers: whether to resize integers and booleans too. None if a length of 1 would be broadcast against an argument
-    that is not resized, which the function may not support.
+    integers: whether to resize integers and booleans too. start: the first index, if the axis is cut. None if a length
+    of 1 would be broadcast against an argument that is not resized, which the function may not support.
     """
     x = problem.values[problem.floats[0]]
     n, from_end = x.shape[axis], axis if axis < 0 else axis - x.ndim
@@ -215,7 +232,9 @@ def with_resized_axis(problem: Problem, axis: int, length: int, integers: bool =
         if length == 1 and hasattr(y, "shape") and len(y.shape) >= -from_end and y.shape[from_end] == n:
             return None
     pairs = zip(problem.values, is_resized, strict=True)
-    return with_values(problem, [npx.from_host(resized(y, axis, length)) if change else y for y, change in pairs])
+    return with_values(
+        problem, [npx.from_host(resized(y, axis, length, start)) if change else y for y, change in pairs]
+    )
 
 
 def shapes(problem: Problem, domain: Any = None) -> Iterator[tuple[str, Problem]]:
@@ -306,7 +325,7 @@ def out_of_contract_shapes(problem: Problem) -> Iterator[tuple[str, Problem]]:
             if x.shape[axis] > 1:
                 values = list(problem.values)
                 values[i] = npx.take(x, npx.asarray([0]), axis=axis)
-                yield f"input {i} of length 1 along axis {axis}", with_values(problem, values)
+                yield f"{problem.name_of(i)} of length 1 along axis {axis}", with_values(problem, values)
 
 
 def grows_superlinearly(problem: Problem, other: Problem, times: float) -> bool:

@@ -20,6 +20,8 @@ from tests.helpers.losses import label_smoothed_loss
 
 TEXT = [[3, 5, 4, 3, 2], [6, 3, 2, 0, 0], [4, 6, 6, 2, 0]]  # ids repeated, padding at the end
 SOURCE = [[3, 4, 3, 2], [5, 2, 0, 0], [6, 6, 2, 0]]
+OTHER_KEYS = {"vocab_size": 9, "n_outputs": 7, "pad_id": 2, "eos_id": 0, "n_heads": 1, "max_positions": 8}
+OTHER_KEYS |= {"embedding_init": "xavier", "attention_gain": 0.5, "attention_bias": True}
 SMOOTHING = (0.2, "all"), (0.1, "others"), (0.3, "others_without_pad"), (0.0, "all")
 
 
@@ -128,6 +130,9 @@ def model_edges(architecture):
         for variant in (options[0], options[-1]):
             loss = Loss(make_layer(model_class, small(n_layers=1, **variant), dtype="float64"), *SMOOTHING[0])
             yield Call(ids, layer=loss, modes=("train",))
+        loss = Loss(make_layer(model_class, small(**OTHER_KEYS), dtype="float64"), *SMOOTHING[2])
+        swapped = tuple(npx.host.asarray([2, 1, 0, 3, 4, 5, 6])[x] for x in ids)  # 2 is the padding
+        yield Call(swapped, layer=loss, modes=("train",), directions=3)
 
     return calls
 

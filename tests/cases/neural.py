@@ -283,11 +283,26 @@ def attention_edges(*all_sizes):
         yield *sizes, npx.AttentionSpec(causal=True, rotary_base=10.0), drop
 
 
+PACKED_BYTES = 4000
+PACKED = (0, 2), (1, 3), (3, 1), (1, 1), (2, 0)  # lengths of the queries and keys of each sentence
+
+
+def packed_edges(pairs):
+    """Yield numbers of queries and keys, and the specs of packed sentences with the lengths `pairs`."""
+    queries, keys = (npx.pack(lengths).to_device() for lengths in zip(*pairs, strict=True))
+    for causal, base in ((False, None), (True, 10.0)):
+        packings = (queries, queries) if queries.starts.tolist() == keys.starts.tolist() else (queries, keys)
+        yield len(queries.flat_index), len(keys.flat_index), npx.AttentionSpec(causal, None, None, base, *packings)
+
+
 @edges("operation attention", REAL)
 def plain_attention_edges():
     for b, t, source, h, d_k, d_v, spec, drop in attention_edges(*SIZES):
         q, k, v = sample(b, t, h, d_k), sample(b, source, h, d_k, seed=1), sample(b, source, h, d_v, seed=2)
         yield Call((q, k, v, spec), {"drop": drop}, 9 * b * h * t * source + rotated_bytes(spec, q, k))
+    for t, source, spec in packed_edges(PACKED):
+        q, k, v = sample(t, 2, 2), sample(source, 2, 2, seed=1), sample(source, 2, 1, seed=2)
+        yield Call((q, k, v, spec), saved=PACKED_BYTES)
     for large in (6.0, 30.0):  # weights near 0 and 1
         q = large * array((1.0, 0.0), (0.0, -1.0)).reshape(1, 2, 1, 2)
         yield Call((q, sample(1, 3, 1, 2), sample(1, 3, 1, 2, seed=1)), saved=9 * 6)
@@ -298,6 +313,8 @@ def self_attention_edges():
     for b, t, _, h, d_k, d_v, spec, drop in attention_edges((2, 3, 3, 2, 4, 3), (2, 2, 2, 1, 2, 1)):
         qkv = sample(b, t, h * (2 * d_k + d_v))
         yield Call((qkv, h, d_k, spec), {"drop": drop}, 9 * b * h * t * t + rotated_bytes(spec, qkv))
+    for t, _, spec in packed_edges([(n, n) for n in (0, 1, 3, 1)]):
+        yield Call((sample(t, 2 * (2 + 2 + 1)), 2, 2, spec), saved=PACKED_BYTES)
 
 
 @edges("operation cross_attention", REAL)
@@ -306,6 +323,8 @@ def cross_attention_edges():
         queries, pairs = sample(b, t, h * d_k), sample(b, source, h * (d_k + d_v), seed=1)
         saved = 9 * b * h * t * source + rotated_bytes(spec, queries, pairs)
         yield Call((queries, pairs, h, d_k, spec), {"drop": drop}, saved)
+    for t, source, spec in packed_edges(PACKED):
+        yield Call((sample(t, 4), sample(source, 2 * (2 + 1), seed=1), 2, 2, spec), saved=PACKED_BYTES)
 
 
 def smoothing_edges(classes):

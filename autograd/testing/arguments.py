@@ -1,0 +1,132 @@
+"""The arguments of a call as a flat list, in which arrays inside containers and arrays passed by name are included."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from inspect import signature
+from typing import Any
+
+import npx
+from autograd.engine import Tensor
+from autograd.testing.problem import Problem, is_float, quiet
+from autograd.testing.report import REJECTIONS
+
+MAX_FLOAT = 1e3  # larger options, such as -1e9 for masked scores, are not changed
+
+
+class Arguments:
+    """The arguments of one call.
+
+    names: the name of each value, such as `input 0`, `input 1['gain']` or `option scale`. values: positional arguments,
+    where a list, tuple or dict with floating arrays is replaced by its items, and the options with floating arrays.
+    """
+
+    def __init__(self, inputs: Sequence[Any], options: dict[str, Any]) -> None:
+        self.inputs, self.options = inputs, options
+        leaves = [leaf for i, x in enumerate(inputs) for leaf in flattened(f"input {i}", x)]
+        self.in_options = [name for name, x in options.items() if has_floats(x)]
+        leaves += [leaf for name in self.in_options for leaf in flattened(f"option {name}", options[name])]
+        self.names = [name for name, _ in leaves]
+        self.positional = {f"input {i}" for i in range(len(inputs))}
+        self.values = [x.data if isinstance(x, Tensor) else x for _, x in leaves]
+
+    def restored(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the inputs and options with other values in place of `values`."""
+        rest = iter(values)
+        inputs = [with_leaves(x, rest) for x in self.inputs]
+        return inputs, self.options | {name: with_leaves(self.options[name], rest) for name in self.in_options}
+
+    def adapted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of the flat values that calls `function` with the inputs and options."""
+
+        def on_values(*values: Any) -> Any:
+            inputs, options = self.restored(values)
+            return function(*inputs, **options)
+
+        return on_values
+
+    def float_options(self, function: Callable[..., Any]) -> dict[str, float]:
+        """Return the options that are floats, such as a temperature: those passed, and the defaults of the others."""
+        try:
+            parameters = [*signature(function).parameters.values()]
+        except (TypeError, ValueError):  # of a function without a signature
+            parameters = []
+        defaults = {p.name: p.default for p in parameters[len(self.inputs) :]}
+        return {name: x for name, x in (defaults | self.options).items() if type(x) is float and abs(x) < MAX_FLOAT}
+
+    def with_options(self, problem: Problem, changes: dict[str, Any]) -> Problem:
+        """Return a problem with some options changed."""
+
+        @contextmanager
+        def changed() -> Iterator[None]:
+            options = self.options
+            self.options = options | changes
+            try:
+                yield
+            finally:
+                self.options = options
+
+        call, reproduce = changed()(problem.call), changed()(problem.reproduce)
+        return replace(problem, call=call, reproduce=reproduce)
+
+    def with_other_floats(self, problem: Problem, function: Callable[..., Any]) -> Iterator[tuple[str, Problem]]:
+        """Yield problems with one of the float options, or of the inputs that are plain floats, changed."""
+        for name, x in self.float_options(function).items():
+            yield f"{name}={moved(x):.4g}", self.with_options(problem, {name: moved(x)})
+        for i, x in enumerate(problem.values):
+            if type(x) is float and abs(x) < MAX_FLOAT:
+                values = [*problem.values]
+                values[i] = moved(x)
+                yield f"{moved(x):.4g} as {problem.name_of(i)}", replace(problem, values=values)
+
+    def constants(self, problem: Problem, notes: list[str]) -> tuple[int, ...]:
+        """Return the positions of floating arrays in containers and options that the function takes as constants.
+
+        These are the arrays for which it does not accept a Tensor, or to which no gradient flows. Adds them to `notes`.
+        """
+        candidates = [i for i in problem.floats if self.names[i] not in self.positional]
+        constants = {*candidates}
+        for i in candidates:
+            trial = replace(problem, constants=tuple(constants - {i}))
+            with quiet():
+                try:
+                    output, leaves = trial.run()
+                    output.backward(npx.ones_like(output.data))
+                except (AttributeError, RuntimeError, AssertionError, *REJECTIONS):
+                    continue
+            if leaves[trial.floats.index(i)].grad is not None:
+                constants.remove(i)
+        for i in sorted(constants):
+            note = f"not checked: the gradient of {self.names[i]}, a constant for the function"
+            notes += [note] if note not in notes else []
+        return tuple(sorted(constants))
+
+
+def moved(x: float) -> float:
+    """Return another float of the same sign and order of magnitude; near 1 for the factor 1, so that it stays valid."""
+    return 0.7 * x + (0.13 if x >= 0 else -0.13)
+
+
+def has_floats(x: Any) -> bool:
+    """Return whether x is, or a list, tuple or dict x contains, a floating array; Tensors do not count."""
+    if type(x) in (list, tuple, dict):
+        return any(map(has_floats, x.values() if type(x) is dict else x))
+    return is_float(x) and not isinstance(x, Tensor)
+
+
+def flattened(name: str, x: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name and value of each item of a container with floating arrays, or of x itself."""
+    if type(x) not in (list, tuple, dict) or not has_floats(x):
+        yield name, x
+        return
+    for key, item in x.items() if type(x) is dict else enumerate(x):
+        yield from flattened(f"{name}[{key!r}]", item)
+
+
+def with_leaves(x: Any, rest: Iterator[Any]) -> Any:
+    """Return x with what `flattened` yields for it replaced by the next values."""
+    if type(x) not in (list, tuple, dict) or not has_floats(x):
+        return next(rest)
+    if type(x) is dict:
+        return {key: with_leaves(item, rest) for key, item in x.items()}
+    return type(x)(with_leaves(item, rest) for item in x)

@@ -1,0 +1,229 @@
+"""What the checker varies: arrays by name and in containers, float options, shapes, magnitudes and dtypes."""
+
+import re
+
+import numpy as np
+import pytest
+
+from autograd import accumulates, differentiable
+from autograd import operations as ops
+from autograd.testing import CheckError, GradientError, check_layer, check_operation, gradcheck
+from models import Module, Parameter
+
+X = np.random.default_rng(0).normal(size=(3, 4))
+SEEDS = range(20)
+
+pytestmark = pytest.mark.usefixtures("registry")
+
+
+@differentiable
+def scaled(x, gain):
+    """x * gain, gain (D,)."""
+    return x * gain, lambda g: (g * gain, (g * x).sum(axis=0))
+
+
+@differentiable
+def scaled_wrongly(x, gain):
+    """x * gain; the gradient of gain lacks the factor x."""
+    return x * gain, lambda g: (g * gain, g.sum(axis=0))
+
+
+@differentiable
+def weighted(x, weights=None):
+    """x * weights, which are constants."""
+    return x * weights, lambda g: (g * weights,)
+
+
+class Scale(Module):
+    """Calls a function of x and a gain that is passed by name or in containers."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def forward(self, x, gain):
+        return self.function(x, gain["of"][0] if isinstance(gain, dict) else gain)
+
+
+CALLS = {
+    "by name": lambda f, **o: check_operation(f, X, gain=X[0], **o),
+    "by name in gradcheck": lambda f, **o: gradcheck(f, X, gain=X[0], **o),
+    "in a list": lambda f, **o: check_operation(lambda pair: f(*pair), [X, X[0]], derive=False, **o),
+    "in a dict": lambda f, **o: check_layer(Scale(f), X, {"of": (X[0],)}, modes=("eval",), derive=False, **o),
+    "to a layer by name": lambda f, **o: check_layer(Scale(f), X, gain=X[0], modes=("eval",), derive=False, **o),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_arrays_by_name_and_in_containers_are_checked(call):
+    assert CALLS[call](scaled).notes == []
+    for seed in SEEDS if "gradcheck" in call else (0, 1):
+        with pytest.raises(GradientError, match=r"wrong gradient of (option gain|input .\['of'\]\[0\]|input 0\[1\])"):
+            CALLS[call](scaled_wrongly, seed=seed)
+
+
+def test_constant_arrays_by_name_are_noted_and_cast():
+    report = check_operation(weighted, X, weights=X[0])
+    assert report.notes == ["not checked: the gradient of option weights, a constant for the function"]
+    with pytest.raises(GradientError, match=r"weights=array\("):
+        check_operation(differentiable(lambda x, weights: (x * weights, lambda g: (g,))), X, weights=X[0], derive=False)
+
+
+# Options that are floats
+
+
+@differentiable
+def tempered(x, temperature=1.0):
+    """tanh(x / temperature); the gradient lacks the factor 1 / temperature."""
+    y = np.tanh(x / temperature)
+    return y, lambda g: (g * (1 - y * y),)
+
+
+@differentiable
+def tempered_right(x, temperature=1.0):
+    y = np.tanh(x / temperature)
+    return y, lambda g: (g * (1 - y * y) / temperature,)
+
+
+@pytest.mark.parametrize("arguments, options", [((), {}), ((1.0,), {}), ((), {"temperature": 1.0})])
+def test_float_options_are_moved_away_from_their_defaults(arguments, options):
+    check_operation(tempered_right, X, *arguments, **options)
+    with pytest.raises(GradientError, match="derived: (temperature=0.83|0.83 as input 1)") as caught:
+        check_operation(tempered, X, *arguments, **options)
+    assert "(1, 1) float64, in 1 of 1 entries" in str(caught.value), "shrunk"
+
+
+# Shapes
+
+
+@differentiable
+def squeezed(x):
+    """exp; the gradient of a single row loses its first axis."""
+    y = np.exp(x)
+    return y, lambda g: (g[0] * y[0] if len(x) == 1 else g * y,)
+
+
+@differentiable
+def biased(x, b):
+    """x + b; the gradient of b is not summed over a single row."""
+    return x + b, lambda g: (g, g.sum(axis=0) if len(g) > 1 else g)
+
+
+class Bias(Module):
+    def __init__(self, n):
+        self.bias = Parameter(np.ones(n))
+
+    def forward(self, x):
+        return biased(x, self.bias)
+
+
+SQUARE = X[:, :3]  # where the length of a row may be meant by that of a column
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        lambda: check_operation(squeezed, X),
+        lambda: check_operation(biased, X, X[0]),
+        lambda: check_layer(Bias(4), X, modes=("eval",)),
+        lambda: check_layer(Bias(3), SQUARE, modes=("eval",)),
+    ],
+)
+def test_wrong_shapes_at_derived_inputs_are_reported(check):
+    with pytest.raises(GradientError, match="derived: 1 row: backward raised RuntimeError: .* to return") as caught:
+        check()
+    assert caught.value.rule == "valid gradient"
+
+
+def test_shapes_that_may_be_a_coincidence_are_not_reported():
+    check_operation(biased, SQUARE, SQUARE[0], float32=False)
+
+
+# Magnitudes
+
+
+@pytest.mark.parametrize("bound", [-80, -30, -12, 12, 30, 80])
+def test_one_sided_magnitudes_are_tried(bound):
+    @differentiable
+    def saturated(x):
+        """softplus; the gradient is NaN where all of x is beyond the bound."""
+        is_beyond = (x / bound > 1).all()
+        return np.logaddexp(0, x).astype(x.dtype), lambda g: (g / (1 + np.exp(-x)) * (np.nan if is_beyond else 1),)
+
+    for seed in SEEDS[:3]:
+        with pytest.raises(GradientError, match="finite gradient"):
+            check_operation(saturated, np.array([0.5, -0.25]), float32=False, seed=seed)
+
+
+# Accumulation and 16-bit floats
+
+
+def doubling(update):
+    @differentiable
+    def double(x):
+        def vjp(g, accumulate_into=()):
+            if accumulate_into and accumulate_into[0] is not None:
+                update(accumulate_into[0], 2 * g)
+                return (accumulate_into[0],)
+            return (2 * g,)
+
+        return 2 * x, accumulates(vjp)
+
+    return double
+
+
+def overwrite(total, g):
+    total[...] = g
+
+
+def add_twice(total, g):
+    total += 2 * g
+
+
+@pytest.mark.parametrize("update", [overwrite, add_twice])
+def test_vjps_that_accumulate_wrongly_are_found(update):
+    for seed in SEEDS:
+        with pytest.raises(CheckError, match="rule: accumulation"):
+            check_operation(doubling(update), X, derive=False, seed=seed)
+    check_operation(doubling(lambda total, g: np.add(total, g, out=total)), X, derive=False)
+
+
+@pytest.mark.parametrize(
+    "derivative, rule",
+    [
+        (lambda x: np.cos(x).astype("float32" if x.dtype == "float16" else x.dtype), "valid gradient"),
+        (lambda x: np.cos(x) * (x.dtype.type(3e4) * 4 / 12e4 if x.dtype == "float16" else 1), "float16 accuracy"),
+    ],
+    ids=["dtype", "overflow"],
+)
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+def test_float16_is_tried(derivative, rule):
+    @differentiable
+    def sine(x):
+        return np.sin(x), lambda g: (g * derivative(x),)
+
+    for seed in SEEDS:
+        with pytest.raises(AssertionError, match=f"rule: {rule}"):
+            check_operation(sine, X, derive=False, seed=seed)
+
+
+# Reports
+
+
+def test_long_arrays_are_saved_and_lambdas_have_a_name(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    x = np.linspace(0, 1, 600).reshape(30, 20)
+    with pytest.raises(CheckError) as caught:
+        check_operation(lambda x: ops.exp(x), x, reference=lambda x: 2 * np.exp(x))
+    line = str(caught.value).split("reproduce: ")[1]
+    assert line.startswith("from numpy import load; ") and line.endswith("npy'), reference=reference)")
+    with pytest.raises(CheckError) as second:
+        exec(line, {"function": ops.exp, "reference": lambda x: 2 * np.exp(x)})
+    assert second.value.rule == "reference"
+
+
+def test_wide_gradients_are_listed_by_entry():
+    with pytest.raises(GradientError) as caught:
+        gradcheck(scaled_wrongly, np.linspace(1, 2, 40).reshape(2, 20), np.ones(20))
+    lines = str(caught.value).splitlines()
+    table = lines[lines.index("gradient of input 1, analytic | numerical:") + 1 :]
+    assert re.fullmatch(r" {4}\(\d+,\) +\S+  \|  +\S+", table[0]) and "    ... and 8 more entries" in table
