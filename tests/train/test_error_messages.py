@@ -106,7 +106,7 @@ def test_a_lost_configuration_is_reported(content, copy, text, capfd):
     config.unlink()
     if content is not None:
         config.write_bytes(content)
-    err = error_line(capfd, "translate", "--model", copy, "--input", text / "valid.en", status=0)
+    err = error_line(capfd, "translate", "--quiet", "--model", copy, "--input", text / "valid.en", status=0)
     assert f"{config}: missing; using the defaults of [search]" in err
 
 

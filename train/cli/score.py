@@ -55,7 +55,7 @@ def score(
     if model is not None and src is not None:
         from train.learn.validation import perplexity
 
-        report["scores"]["perplexity"] = perplexity(model, src, ref)
+        report["scores"]["perplexity"] = perplexity(model, src, ref, progress=True)
     if as_json:
         print(json.dumps(report, ensure_ascii=False, indent=2))
     else:
