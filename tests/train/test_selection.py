@@ -5,15 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models import Transformer, TransformerConfig
 from tests.helpers import trainings
 from tests.helpers.trainings import metrics, one_line, outcome, run
 from train import UserError, load_model
 from train.cli import main
+from train.learn.signals import Signals
 from train.learn.update import Update
 from train.learn.validation import Validation
 from train.run.checkpoint import average_checkpoints, load_checkpoint
 from train.run.folder import RunFolder
+from train.run.keys import TrainSection
+from train.run.report import RankNotes
 from train.run.state import RunState
+from train.tasks import TASKS
+from train.text.corpus import Corpus
 
 text, uninterrupted = trainings.text, trainings.uninterrupted
 
@@ -176,13 +182,26 @@ def shapes(out):
 def test_validations_and_commands_use_the_average(averaged):
     out, _ = averaged
     model, tokenizer, config = load_model(out)
-    from train.learn.signals import Signals
-    from train.tasks import TASKS
-    from train.text.corpus import Corpus
-
     corpus = Corpus.open(out / "data" / "valid")
     measured = Validation(TASKS["translation"], model, tokenizer, corpus, config).measure(Signals())
     assert metrics(out)[-1]["loss"] == pytest.approx(measured["loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["float32", "fp16"])
+def test_the_average_replaces_the_weights_of_computations_for_a_while(precision):
+    model = Transformer(TransformerConfig(vocab_size=11, d_model=4, d_ff=6, n_heads=2, n_layers=1), 1)
+    update = Update(TASKS["translation"], model, TrainSection(precision=precision, ema_decay=DECAY), RankNotes())
+    for step in range(1, 4):
+        update.flat.grad[...] = step % 2 - 0.5
+        update.apply(0.1, 1.0)
+    flat, average = update.flat, update.average.values.copy()
+    before = flat.data.copy(), [p.data.copy() for p in flat.parameters]
+    with update.averaged_weights():
+        assert flat.data.tobytes() == average.tobytes() != before[0].tobytes()
+        for p, span in zip(flat.parameters, flat.spans.values(), strict=True):
+            assert p.data.tobytes() == average[span].astype(p.data.dtype).tobytes()
+    assert flat.data.tobytes() == before[0].tobytes() and update.average.values.tobytes() == average.tobytes()
+    assert [p.data.tobytes() for p in flat.parameters] == [data.tobytes() for data in before[1]]
 
 
 @pytest.mark.parametrize("stop", [1, 7])

@@ -19,6 +19,7 @@ from tests import ROOT
 from tests.helpers import trainings
 from tests.helpers.trainings import config, crash_after, metrics, outcome, run, tables
 from train import Adam, NoamSchedule, RunConfig, Trainer, load_model, train
+from train.cli.info import last_update
 from train.learn.update import Update
 from train.learn.validation import Validation
 from train.run.checkpoint import load_checkpoint
@@ -73,6 +74,10 @@ def test_extending_a_finished_run_equals_a_longer_run(text, tmp_path, uninterrup
     assert (summary.step, summary.stopped) == (7, "max_steps")
     metrics_before = metrics(out)
     assert metrics_before[-1]["kind"] == "valid" and metrics_before[-1]["step"] == 7  # the last step is validated
+    folder = RunFolder(out)
+    last, state = last_update(folder, folder.metrics()), load_checkpoint(summary.checkpoint).state["run"]
+    assert (last["step"], last["tokens"]) == (7, summary.tokens)  # what `info` shows, not the log line of step 5
+    assert last["loss"] == state["window_loss"] / state["window_targets"]
     resumed = run(text, out, resume=True, max_steps=7)
     assert resumed.valid_loss == summary.valid_loss and len(metrics(out)) == 3
     run(text, out, resume=True)

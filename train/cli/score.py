@@ -84,7 +84,7 @@ def score(
         from train.learn.validation import perplexity
 
         use_device(device)
-        report["scores"]["perplexity"] = perplexity(model[0], src, ref)
+        report["scores"]["perplexity"] = perplexity(model[0], src, ref, progress=True)
     if as_json:
         print(json.dumps(report, ensure_ascii=False, indent=2))
     else:

@@ -115,9 +115,9 @@ def train(
     task = TASKS[run_config.data.task]
     if data and task.name != "translation":
         raise UserError(f"--data: expected the task translation; got {task.name}; try the options of that task")
-    if any(getattr(run_config.data, name) != value for name, value in of_folder.items()) or (data and given):
-        # Other token arrays than those of the folder: they belong to the run.
-        run_config = replace(run_config, data=replace(run_config.data, prepared=""))
+    is_same = all(getattr(run_config.data, name) == value for name, value in of_folder.items()) and not given
+    if data and not is_same and run_config.data.prepared == of_folder["prepared"]:
+        run_config = replace(run_config, data=replace(run_config.data, prepared=""))  # other token arrays: in the run
     if data and not run_config.data.valid_src and not quiet:
         warn(f"{data}: there is no validation text, so training does not validate; try --valid-src F --valid-tgt F")
     for name, path in texts.items():

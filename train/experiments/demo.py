@@ -109,6 +109,7 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
         raise UserError(f"{out}: expected a new folder; got an existing one; try deleting it, or another --out")
     from train.learn.training import train
     from train.metrics.bleu import Variant, bleu
+    from train.progress import Display
     from train.run.checkpoint import average_checkpoints, load_model
     from train.run.config import RunConfig, to_toml
     from train.tasks.translation import best_translations
@@ -129,7 +130,9 @@ def run_demo(out: Path, seed: int = 1, n_train: int = 20_000, settings: Sequence
     average_checkpoints(out / "run", config.train.keep_last)
 
     model, tokenizer, _ = load_model(out / "run")
-    hypotheses = best_translations(model, tokenizer, texts["test", "en"], **asdict(config.search))
+    sources = texts["test", "en"]
+    with Display() as display, display.work("translated", "numbers", len(sources)) as work:
+        hypotheses = best_translations(model, tokenizer, sources, on_progress=work.advance, **asdict(config.search))
     write_lines(out / "test.translated.de", hypotheses)
     references = texts["test", "de"]
     exact = 100 * sum(a == b for a, b in zip(hypotheses, references, strict=True)) / len(hypotheses)

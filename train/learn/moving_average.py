@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from models import FlatParameters
 from train.learn.parallel.reducer import LocalGradients
 
-CHUNK = 1 << 20  # elements computed at once, so that temporary arrays stay small
+CHUNK = 1 << 17  # elements computed at once, so that temporary arrays stay in the cache
 
 
 class MovingAverage:

@@ -4,20 +4,13 @@ import math
 from collections.abc import Callable
 
 from train.learn.optimizer import NoamSchedule
-from train.run.keys import TrainSection
+from train.run.keys import SCHEDULES, TrainSection
 
 # name -> the fraction of the peak that remains when a fraction of the updates after warmup is done
 DECAYS: dict[str, Callable[[float], float]] = {
     "linear": lambda done: 1.0 - done,
     "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
     "constant": lambda done: 1.0,
-}
-SHAPES = {
-    "noam": "then step^-0.5",
-    "inverse_sqrt": "then step^-0.5",
-    "linear": "then linear decay to 0 at train.max_steps",
-    "cosine": "then cosine decay to 0 at train.max_steps",
-    "constant": "then constant",
 }
 
 
@@ -50,8 +43,8 @@ class Schedule:
     def describe(self) -> str:
         """Return the peak, its step and the shape, for the log."""
         return (
-            f"learning rate: linear warmup to {self.peak:.3g} at step {self.warmup_steps:,}, "
-            f"{SHAPES[self.name]} ({self.name})"
+            f"learning rate: linear warmup to {self.peak:.3g} at step {self.warmup_steps:,}, then "
+            f"{SCHEDULES[self.name]} ({self.name})"
         )
 
     def warning(self) -> str:

@@ -186,7 +186,7 @@ class Trainer:
         message = (
             f"training, step {step}: expected a finite {quantity}; got {value}{details}; "
             f"{f'the last checkpoint is {newest}' if newest else 'there is no checkpoint yet'}; "
-            f"try a smaller train.peak_lr, a larger train.warmup_steps, or train.clip_norm=1.0"
+            f"try train.peak_lr={self.schedule.peak / 4:.2g}, a larger train.warmup_steps, or train.clip_norm=1.0"
             f"{'' if self.debug else '; --debug anomaly names the operation'}"
         )
         self.report.write_line(message)

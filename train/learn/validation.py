@@ -48,7 +48,7 @@ class Validation:
         self.failure = None
         self.model.eval()
         try:
-            n_targets = self.corpus.n_target_tokens
+            n_targets = getattr(self.corpus, "n_target_tokens", None)  # a task's own corpus may not know it
             with no_grad(), self.display.work("validation", "tokens", n_targets) as work:
                 batches = enumerate(self.task.in_order(self.corpus, self.config.train.batch_tokens))
                 for index, (examples, batch) in islice(batches, world.rank, None, world.size):
@@ -111,19 +111,21 @@ def merge_records(parts: list[Any]) -> Any:
     return [record for part in parts for record in part]
 
 
-def perplexity(run: str | Path, source: str | Path, references: str | Path) -> dict[str, Any]:
+def perplexity(run: str | Path, source: str | Path, references: str | Path, progress: bool = False) -> dict[str, Any]:
     """Return the perplexity of references given their source, by the model of a run, as a row of a score report.
 
     Perplexity is exp(mean loss) without smoothing over the subwords and the end of each sentence, as in the paper. It
     depends on the vocabulary, which the signature identifies. Pairs with an empty side or a side longer than
-    data.max_length are left out and counted. Raises UserError for bad files or a model of another task.
+    data.max_length are left out and counted. `progress` shows progress on standard error. Raises UserError for bad
+    files or a model of another task.
     """
     model, tokenizer, config = load_model(run, "translation")
     task = TASKS["translation"]
     with tempfile.TemporaryDirectory() as folder:
         corpus = task.prepare((str(source), str(references)), tokenizer, Path(folder), config.data.max_length)
         without_bleu = replace(config, train=replace(config.train, validate_bleu=False))
-        result = Validation(task, model, tokenizer, corpus, without_bleu).measure(Signals())
+        with Display(progress) as display:
+            result = Validation(task, model, tokenizer, corpus, without_bleu, display).measure(Signals())
         n_targets, pairs = int(corpus.tgt_lengths.sum()), corpus.meta["pairs"]
     assert result is not None
     left_out = f"|left out:{pairs['read'] - pairs['kept']}" if pairs["read"] > pairs["kept"] else ""

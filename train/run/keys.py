@@ -111,7 +111,13 @@ DataSection = data_section()
 
 
 METRICS = ("loss", *(name for task in TASKS.values() for name in task.scores if name not in task.lower_is_better))
-SCHEDULES = ("noam", "inverse_sqrt", "linear", "cosine", "constant")  # see train/learn/schedule.py
+SCHEDULES = {  # name -> the learning rate after warmup, for the log; see train/learn/schedule.py
+    "noam": "step^-0.5",
+    "inverse_sqrt": "step^-0.5",
+    "linear": "linear decay to 0 at train.max_steps",
+    "cosine": "cosine decay to 0 at train.max_steps",
+    "constant": "constant",
+}
 
 
 @dataclass(frozen=True)

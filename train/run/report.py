@@ -173,9 +173,10 @@ class RunReport:
     def log_end(self, state: RunState, reason: str, checkpoint: Path | None, ranks: int) -> None:
         """Report the end of a run."""
         network = network_percentage(state.network, state.seconds) if ranks > 1 else ""
+        speed = f", {state.tokens / max(state.seconds, 1e-9):,.0f} tokens/s" if state.tokens else ""
         self.write_line(
-            f"done after step {state.step} ({reason}), {state.tokens:,} tokens in {format_duration(state.seconds)}, "
-            f"{state.tokens / max(state.seconds, 1e-9):,.0f} tokens/s{network}: {checkpoint or 'no checkpoint'}"
+            f"done after step {state.step} ({reason}), {state.tokens:,} tokens in "
+            f"{format_duration(state.seconds)}{speed}{network}: {checkpoint or 'no checkpoint'}"
         )
 
 

@@ -47,10 +47,6 @@ class Corpus(Protocol):
     def digest(self) -> Any:
         """A JSON value that identifies the text, or None if it cannot be identified."""
 
-    @property
-    def n_target_tokens(self) -> int:
-        """The number of predictions in the text."""
-
     def describe(self) -> str:
         """Return the size of the text and how much was left out, for the log."""
 
