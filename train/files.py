@@ -16,6 +16,7 @@ import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -136,16 +137,12 @@ def read_json(path: PathLike, expected: str, attempt: str = "a copy of the file"
 def parse_json(text: str) -> Any:
     """Parse JSON. Raises ValueError if it is invalid, or has NaN, infinity or a number that float64 cannot hold."""
 
-    def parse_number(digits: str) -> float:
-        if not math.isfinite(number := float(digits)):
+    def parse(digits: str, kind: type = float) -> float:
+        if not math.isfinite(float(digits)):
             raise ValueError(f"{digits[:20]}, which is not a finite number")
-        return number
+        return kind(digits)
 
-    def parse_integer(digits: str) -> int:
-        parse_number(digits)
-        return int(digits)
-
-    return json.loads(text, parse_constant=parse_number, parse_float=parse_number, parse_int=parse_integer)
+    return json.loads(text, parse_constant=parse, parse_float=parse, parse_int=partial(parse, kind=int))
 
 
 def read_sealed(path: PathLike) -> Any:

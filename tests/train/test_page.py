@@ -266,6 +266,21 @@ def test_a_saved_drawing_keeps_its_styles(tab, address, tmp_path):
     assert waiting.value.suggested_filename == "step.svg"
 
 
+PAYLOADS = [
+    HOSTILE,
+    "<script>document.title=1</script>",
+    '"><svg onload="document.title=1">',
+    "'-(document.title=1)-'",
+    "</title></style></svg><body onload=document.title=1>",
+    "javascript:document.title=1",
+    "${document.title=1}{{document.title=1}}",
+    "&lt;img src=x onerror=document.title=1&gt;",
+    "__proto__",
+    "constructor",
+    "\u2028\u202e]]><!--",
+]
+
+
 class Hostile:
     """A tokenizer of an untrusted run whose tokens are markup."""
 
@@ -276,7 +291,7 @@ class Hostile:
         return getattr(self.tokenizer, name)
 
     def decode_batch(self, sequences):
-        return ["a", *(f"a {HOSTILE}" for _ in sequences[1:])]
+        return ["a", *(f"a {PAYLOADS[n % len(PAYLOADS)]}" for n in range(len(sequences) - 1))]
 
     def decode(self, ids):
         return HOSTILE
@@ -290,7 +305,19 @@ def test_an_untrusted_vocabulary_stays_text(tab, page):
         tab.wait_for_selector("#head table")
         turn_to(tab, "beam")
         assert HOSTILE in tab.text_content("#beam svg") and HOSTILE in tab.text_content("#translate .token")
-        assert tab.locator("img").count() == 0 and tab.title() == "Beam tree – npx-transformer"
+        assert [text for text in PAYLOADS[:5] if text not in tab.text_content("#beam svg")] == []
+        assert tab.locator("img, script:not([src]), svg[onload]").count() == 0
+        assert tab.title() == "Beam tree – npx-transformer"
+
+
+def test_hostile_names_of_runs_stay_text(tab, run):
+    """Names of folders come from whoever wrote them; Chromium executes none of them."""
+    with served(Page(dict.fromkeys(PAYLOADS, run))) as address:
+        view(tab, address, "curves")
+        tab.wait_for_selector("#curves svg")
+        shown = tab.text_content("#curves")
+        assert [name for name in PAYLOADS if name not in shown] == []
+        assert tab.locator("img, script:not([src]), svg[onload]").count() == 0 and "Curves" in tab.title()
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,6 @@ def report_exit(status: int, line: str, details: str = "") -> int:
 
     If all ranks fail alike, only rank 0 prints; a rank that fails alone prints its name and aborts the others.
     """
-
     world = npx.distributed.world()
     prints = world.rank == 0 and npx.distributed.rank_and_size()[0] == 0
     fails_alone = not world.all_ranks_failed()

@@ -106,8 +106,15 @@ def decoded_chunks(
                 on_bytes(block)
             try:
                 lines = [line.decode("utf-8") for line in raw]
-            except UnicodeDecodeError:
-                raise _encoding_error(path, number, block) from None
+            except UnicodeDecodeError as error:
+                before = b"".join(raw[: raw.index(error.object)])
+                number += before.count(b"\n")
+                column = len(before) - before.rfind(b"\n") + error.start
+                raise UserError(
+                    f"{path}, line {number}: expected UTF-8 text; got "
+                    f"0x{error.object[error.start]:02x} as byte {column} of the line; try converting the file "
+                    "(iconv -t UTF-8) or removing the line on both sides"
+                ) from None
             if is_first:
                 lines[0] = lines[0].removeprefix("\ufeff")
             yield lines
@@ -123,20 +130,6 @@ def count_lines(path: str | PathLike[str]) -> int:
         while block := file.read(1 << 20):
             count, last = count + block.count(b"\n"), block[-1:]
     return count + (last != b"\n")
-
-
-def _encoding_error(path: Path, first: int, block: bytes) -> UserError:
-    """Return the error for invalid UTF-8 in a block that begins in line `first`."""
-    try:
-        block.decode("utf-8")
-    except UnicodeDecodeError as error:
-        number = first + block.count(b"\n", 0, error.start)
-        column = error.start - block.rfind(b"\n", 0, error.start)
-        return UserError(
-            f"{path}, line {number}: expected UTF-8 text; got 0x{block[error.start]:02x} as byte {column} of "
-            f"the line; try converting the file (iconv -t UTF-8) or removing the line on both sides"
-        )
-    raise AssertionError("a line is invalid and all lines together are not")
 
 
 def read_all_lines(path: str | PathLike[str], allow_pipe: bool = False) -> list[str]:

@@ -36,7 +36,7 @@ class SafeRedirects(urllib.request.HTTPRedirectHandler):
             raise error if isinstance(error, OSError) else urllib.error.URLError(one_line(error)) from None
 
     def redirect_request(self, request: Any, *args: Any) -> Any:
-        url = args[-1]
+        url = args[-1].lower()
         if not url.startswith("https://" if request.full_url.startswith("https://") else ("https://", "http://")):
             raise urllib.error.URLError(f"a redirect to {url[:200]}, which is not followed")
         return super().redirect_request(request, *args)
