@@ -19,11 +19,11 @@ def align(model: Any, src_ids: Any, outputs: Sequence[Sequence[int]]) -> list[li
         outputs: B lists of ids without BOS and EOS.
     """
     config, src_ids = model.config, host.asarray(src_ids)
-    inputs = host.full((len(outputs), max(map(len, outputs), default=0) + 1), config.pad_id)  # (B, T + 1)
+    inputs = host.full((len(outputs), max([1, *map(len, outputs)])), config.pad_id)  # (B, T)
     for row, output in zip(inputs, outputs, strict=True):
-        row[: len(output) + 1] = [config.bos_id, *output]
+        row[: max(1, len(output))] = [config.bos_id, *output[:-1]]
     members = model.members if isinstance(model, Ensemble) else [model]
-    maps = [member.inspect(src_ids, inputs, ("cross",)).maps["cross"][-1] for member in members]  # (B, H, T + 1, S)
+    maps = [member.inspect(src_ids, inputs, ("cross",)).maps["cross"][-1] for member in members]  # (B, H, T, S)
     weights = sum(layer.mean(axis=1) for layer in maps)
     is_token = (src_ids != config.pad_id) & (src_ids != config.eos_id)
     best = host.where(is_token[:, None], weights, -host.inf).argmax(axis=2)

@@ -13,7 +13,7 @@ BLOCK_VALUES = 1 << 23  # logits computed at a time
 
 
 def forced_log_probabilities(model: Any, src_ids: Any, outputs: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Return the log-probabilities (nats) of the tokens of each output and of its EOS, given its source and each other.
+    """Return the log-probabilities (nats) of the tokens of each output and of its EOS, given its source.
 
     Args:
         model: a Transformer, or an Ensemble of them.

@@ -11,6 +11,7 @@ from models import Transformer, TransformerConfig
 from models.search import (
     Ensemble,
     ForcedPrefix,
+    align,
     beam_search,
     forced_log_probabilities,
     greedy_search,
@@ -148,6 +149,8 @@ def test_an_ensemble_needs_one_vocabulary_and_has_the_smallest_limits(members):
     assert Ensemble([members[0], short]).max_length == 7 and Ensemble(members).max_length is None
     src = np.array([[4, 5, 6, EOS]])
     assert Ensemble([members[0], short]).limits(src, 50).tolist() == [7]
+    (sources,), (nothing,) = align(short, src, [[4, 5, 6, 7, 8, 9, 10]]), align(short, src, [[]])
+    assert len(sources) == 7 and set(sources) <= {0, 1, 2} and nothing == []
 
 
 @given(seeds, st.integers(1, 3))

@@ -171,7 +171,7 @@ def test_an_ensemble_needs_one_tokenizer(uninterrupted, source, capfd):
 
 
 class AttentiveModel:
-    """A fake model whose last layer has the given cross-attention (H, T + 1, S)."""
+    """A fake model whose last layer has the given cross-attention (H, T, S)."""
 
     config = SimpleNamespace(pad_id=0, bos_id=1, eos_id=2)
 
@@ -184,12 +184,10 @@ class AttentiveModel:
 
 
 def test_a_token_is_aligned_to_the_source_token_of_greatest_mean_weight():
-    src, output = np.array([[5, 6, 2]]), [[7, 8]]  # the last column is EOS, the last row predicts the end
-    first = AttentiveModel(
-        [[[0.5, 0.4, 0.1], [0.2, 0.1, 0.7], [0, 1, 0]], [[0.0, 0.4, 0.6], [0.1, 0.1, 0.8], [0, 1, 0]]]
-    )
+    src, output = np.array([[5, 6, 2]]), [[7, 8]]  # the last column is EOS
+    first = AttentiveModel([[[0.5, 0.4, 0.1], [0.2, 0.1, 0.7]], [[0.0, 0.4, 0.6], [0.1, 0.1, 0.8]]])
     assert align(first, src, output) == [[1, 0]]
-    second = AttentiveModel([[[0.9, 0.1, 0.0], [0.1, 0.2, 0.7], [0, 1, 0]]])
+    second = AttentiveModel([[[0.9, 0.1, 0.0], [0.1, 0.2, 0.7]]])
     assert align(second, src, output) == [[0, 1]]
     ensemble = Ensemble.__new__(Ensemble)
     ensemble.members, ensemble.config = [first, second], first.config

@@ -109,4 +109,5 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool)
         terms = t.hypothesis.token_log_probabilities
         total, n_tokens, n_pairs = total + sum(terms), n_tokens + len(terms), n_pairs + 1
     perplexity = math.exp(min(-total / max(1, n_tokens), 700.0))
-    warn(f"{n_pairs:,} pairs, {n_tokens:,} tokens: log-probability {total:.4f}, perplexity {perplexity:.4f}")
+    pairs_read = "1 pair" if n_pairs == 1 else f"{n_pairs:,} pairs"
+    warn(f"{pairs_read}, {n_tokens:,} tokens: log-probability {total:.4f}, perplexity {perplexity:.4f}")

@@ -82,11 +82,11 @@ def translate(
     from train.tasks.pairs import format_hypotheses
     from train.text.lines import read_all_lines
 
-    sampling = given(samples=samples, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    sampling = without_none(samples=samples, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     if sampling and samples is None:
         name = next(iter(sampling)).replace("_", "-")
         raise UserError(f"--{name}: expected it only with --samples; got it alone; try --samples 1")
-    search_only = given(beam=beam, alpha=alpha, penalty=penalty, n_best=None if n_best == 1 else n_best)
+    search_only = without_none(beam=beam, alpha=alpha, penalty=penalty, n_best=None if n_best == 1 else n_best)
     if sampling and search_only:
         name = next(iter(search_only)).replace("_", "-")
         raise UserError(f"--{name}: expected beam search or samples; got --samples too; try one of them")
@@ -137,6 +137,6 @@ def translate(
         warn(f"translated {work.result()}")
 
 
-def given(**options: Any) -> dict[str, Any]:
+def without_none(**options: Any) -> dict[str, Any]:
     """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
