@@ -41,7 +41,7 @@ def segmenter_of(tokenizer, corpus, rate, seed=1, max_length=256):
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_segmentations_are_distributed_as_those_of_the_tokenizers_library(tokenizer, rate):
     word, n = " seventeens", 4000
-    spec = {**tokenizer._spec, "model": {**tokenizer.model, "dropout": rate}}
+    spec = {**tokenizer.spec, "model": {**tokenizer.spec["model"], "dropout": rate}}
     library = HuggingFaceTokenizer.from_str(json.dumps(spec))
     theirs = Counter(tuple(library.encode(word.strip()).ids) for _ in range(n))
     merges = Merges(tokenizer)

@@ -108,7 +108,7 @@ def describe(shape: Any, config: Any) -> Iterator[str]:
     paper_size = f"   (the paper: {paper['params_millions']:g} million)" if paper else ""
     paper_cost = f"   (the paper: {paper['cost']:.1e})" if "cost" in paper else ""
     yield f"model        {preset}{' with changes' if is_changed else ''}: {sizes}"
-    yield f"vocabulary   {shape.vocab_size:,} tokens, one matrix for {', '.join(sides)} and output"
+    yield f"vocabulary   {describe_vocabulary(shape, sides)}"
     yield f"parameters   {n:,}{paper_size}"
     yield f"operations   {update / tokens / len(sides):.3g} FLOP per training token"
     yield f"update       {update:.3g} FLOP for {' and '.join(f'{tokens:,} {side}' for side in sides)} tokens"
@@ -116,6 +116,18 @@ def describe(shape: Any, config: Any) -> Iterator[str]:
     yield f"memory       {n * precision.parameter_bytes / 2**20:,.0f} MiB: {parts}"
     if paper:
         yield f"quality      the paper on newstest2013 English-German: perplexity {paper['ppl']}, BLEU {paper['bleu']}"
+
+
+def describe_vocabulary(shape: Any, sides: tuple[str, ...]) -> str:
+    """Return the sizes of the vocabularies, and which embeddings and projections are one matrix."""
+    sizes = f"{shape.vocab_size:,} tokens"
+    if shape.src_vocab_size is not None:
+        sizes = f"{shape.src_vocab_size:,} source and {shape.vocab_size:,} target tokens"
+    if shape.shares_source or (len(sides) == 1 and shape.tying != "none"):
+        return f"{sizes}, one matrix for {', '.join(sides)} and output"
+    if shape.tying == "none":
+        return f"{sizes}, {len(sides) + 1} matrices for {', '.join(sides)} and output"
+    return f"{sizes}, one matrix for target and output, another for source"
 
 
 def has_metrics(entry: dict[str, Any], kind: str, *names: str) -> bool:

@@ -236,11 +236,13 @@ class Trainer:
     # ---- start and end
 
     def _log_start(self) -> None:
-        s, t, ranks = self.state, self.config.train, self.world.size
+        s, t, ranks, tokenizer = self.state, self.config.train, self.world.size, self.checkpoints.tokenizer
         n_frozen = self.model.n_parameters() - self.update.flat.size
         frozen = f" ({n_frozen:,} of them frozen)" if n_frozen else ""
+        sources, targets = getattr(tokenizer, "src_vocab_size", None), tokenizer.vocab_size
+        sizes = f"{sources:,} + {targets:,}" if sources else f"{targets:,}"
         setup = (
-            f"{self.model.n_parameters():,} parameters{frozen}, {self.checkpoints.tokenizer.vocab_size:,} subwords, "
+            f"{self.model.n_parameters():,} parameters{frozen}, {sizes} subwords, "
             f"{len(self.stream.epoch(s.epoch)):,} batches per epoch of at most {t.batch_tokens:,} tokens"
             f"{' per side' if len(self.task.sides) > 1 else ''}, {self.checkpoints.micro_batches} per update"
             f"{f' on {ranks} ranks' if ranks > 1 else ''}, seed {t.seed}"

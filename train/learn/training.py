@@ -94,6 +94,8 @@ def train(
         special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
         if tokenizer.n_outputs < tokenizer.vocab_size:
             special["n_outputs"] = tokenizer.n_outputs
+        if (src_vocab_size := getattr(tokenizer, "src_vocab_size", None)) is not None:
+            special["src_vocab_size"] = src_vocab_size
         if config.transformer_config(tokenizer.vocab_size).word_dropout:
             special["unk_id"] = tokenizer.special.unk_id
         shape = config.transformer_config(tokenizer.vocab_size, **special)
@@ -117,6 +119,8 @@ def prepare_tokenizer(
 ) -> TextTokenizer:
     """Return the run's tokenizer: its own if `reuse` and it has one, else `existing`, else a newly trained one."""
     data, task = config.data, TASKS[config.data.task]
+    if existing is not None:
+        check_vocabularies(existing, config, task)
     if reuse and run.tokenizer_file.exists():
         return task.load_tokenizer(run.tokenizer_file)
     if existing is None:
@@ -124,6 +128,17 @@ def prepare_tokenizer(
     tokenizer = existing or run_interruptibly(lambda: task.learn_tokenizer(data, texts["train"]))
     tokenizer.save(run.tokenizer_file)
     return tokenizer
+
+
+def check_vocabularies(tokenizer: TextTokenizer, config: RunConfig, task: Task) -> None:
+    """Raise UserError unless an existing tokenizer has as many vocabularies as data.vocabularies says."""
+    has_two = getattr(tokenizer, "src_vocab_size", None) is not None
+    if has_two != task.has_separate_vocabularies(config.data):
+        choices = ("shared", "separate")
+        raise UserError(
+            f"data.vocabularies: expected {choices[has_two]} with {config.data.tokenizer}; got {choices[not has_two]}; "
+            f"try --set data.vocabularies={choices[has_two]}"
+        )
 
 
 def prepare_corpora(
@@ -167,8 +182,9 @@ def check_memory(parameters: int, bytes_per_parameter: int) -> None:
 
 def check_model(config: RunConfig, task: Task) -> None:
     """Raise UserError for a model that cannot be built, does not fit the task, or is too short for data.max_length."""
+    separate = {"src_vocab_size": config.data.vocab_size} if task.has_separate_vocabularies(config.data) else {}
     try:
-        shape = config.transformer_config(config.data.vocab_size)
+        shape = config.transformer_config(config.data.vocab_size, **separate)
     except ValueError as error:
         raise UserError(f"model.{error}") from None
     architectures = [name for name, model in ARCHITECTURES.items() if model.examples == task.examples]

@@ -50,7 +50,7 @@ class Pairs(Task[Corpus, Batch]):
 
     def side_tokenizers(self, tokenizer: Any) -> Sequence[Tokenizer | None]:
         """Return the tokenizer of the source and of the target, None for a side that is not text."""
-        return tokenizer, tokenizer
+        return tokenizer.source, tokenizer.target
 
     def in_order(self, corpus: Corpus, batch_tokens: int) -> Iterator[tuple[npx.Array, Batch]]:
         longest_side = int(max(corpus.src_lengths.max(), corpus.tgt_lengths.max()))

@@ -57,6 +57,10 @@ class Task(Generic[C, B]):
         """Train a tokenizer of the kind `data.tokenizer` on the training text."""
         return Tokenizer.train(files, data.tokenizer, data.vocab_size, data.pretokenizer, parallel=len(files) > 1)
 
+    def has_separate_vocabularies(self, data: Any) -> bool:
+        """Return whether source and target have a vocabulary each."""
+        return False
+
     def load_tokenizer(self, path: str | Path) -> TextTokenizer:
         """Load a tokenizer from a file."""
         return Tokenizer.load(path)

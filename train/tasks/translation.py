@@ -5,6 +5,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import npx
@@ -14,6 +15,7 @@ from train.tasks.pairs import Pairs, search_lines
 from train.tasks.task import task
 from train.text.batches import Batch
 from train.text.corpus import Corpus, prepare
+from train.text.pair_tokenizer import load_tokenizer, train_pair
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,12 @@ class TranslationKeys:
         "", "Training text, source language: UTF-8, one sentence per line. Also --train-src.", may_change=True
     )
     train_tgt: str = key("", "Training text, target language. Also --train-tgt.", may_change=True)
+    vocabularies: str = key(
+        "shared",
+        "Vocabularies of source and target: one for both, as in the paper (shared), or one for each, of at most"
+        " vocab_size tokens (separate). Also --vocabularies.",
+        choices=("shared", "separate"),
+    )
     valid_src: str = key("", "Validation text, source language; empty: none. Also --valid-src.", may_change=True)
     valid_tgt: str = key("", "Validation text, target language. Also --valid-tgt.", may_change=True)
 
@@ -37,6 +45,17 @@ class Translation(Pairs):
     keys = TranslationKeys
     files = {"train": ("train_src", "train_tgt"), "valid": ("valid_src", "valid_tgt")}
     scores = {"bleu": "BLEU"}
+
+    def has_separate_vocabularies(self, data: Any) -> bool:
+        return bool(data.vocabularies == "separate")
+
+    def learn_tokenizer(self, data: Any, files: Sequence[str]) -> Any:
+        if self.has_separate_vocabularies(data):
+            return train_pair(files, data.tokenizer, data.vocab_size, data.pretokenizer)
+        return super().learn_tokenizer(data, files)
+
+    def load_tokenizer(self, path: str | Path) -> Any:
+        return load_tokenizer(path)
 
     def prepare(self, files: Sequence[str], *args: Any) -> Corpus:
         src, tgt = files

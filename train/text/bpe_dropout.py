@@ -30,7 +30,7 @@ class Merges:
     """The merges of a byte-pair tokenizer as arrays. Raises UserError for a tokenizer of another kind."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        model = tokenizer.model
+        model = tokenizer.spec["model"]
         affixes = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
         if model["type"] != "BPE" or any(model.get(name) for name in affixes):
             got = model["type"] if model["type"] != "BPE" else "byte-pair encoding with other rules"

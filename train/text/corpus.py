@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from train.errors import UserError
 from train.text.lines import read_parallel
+from train.text.pair_tokenizer import PairTokenizer
 from train.text.prepared import read_prepared, token_dtype, write_prepared
 from train.text.tokenizer import DEFAULT_IDS, SpecialIds, Tokenizer
 
@@ -34,7 +35,7 @@ IntArray = NDArray[np.integer[Any]]
 def prepare(
     src_path: str | PathLike[str],
     tgt_path: str | PathLike[str],
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | PairTokenizer,
     out_dir: str | PathLike[str],
     max_length: int = 256,
     on_progress: Callable[[int], object] = lambda n_read: None,
@@ -50,9 +51,11 @@ def prepare(
     be written.
     """
 
+    source, target = (getattr(tokenizer, side, tokenizer) for side in ("source", "target"))
+
     def encode(*on_bytes: Callable[[bytes], object]) -> Iterator[tuple[list[list[int]], ...]]:
-        for lines in read_parallel(src_path, tgt_path, on_bytes=on_bytes):
-            yield tuple(tokenizer.encode_batch(side) for side in lines)
+        for src, tgt in read_parallel(src_path, tgt_path, on_bytes=on_bytes):
+            yield source.encode_batch(src), target.encode_batch(tgt)
 
     return prepare_pairs({"src": src_path, "tgt": tgt_path}, encode, tokenizer, out_dir, max_length, on_progress)
 
@@ -60,7 +63,7 @@ def prepare(
 def prepare_pairs(
     paths: Mapping[str, str | PathLike[str]],
     encode: Callable[..., Iterable[tuple[list[list[int]], ...]]],
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | PairTokenizer,
     out_dir: str | PathLike[str],
     max_length: int = 256,
     on_progress: Callable[[int], object] = lambda n_read: None,
@@ -75,7 +78,7 @@ def prepare_pairs(
     out_dir = Path(out_dir)
     identity = {"format": FORMAT, "tokenizer": tokenizer.digest, "max_length": max_length}
     if read_prepared(out_dir, _file_sizes, paths, **identity) is None:
-        dtype = token_dtype(tokenizer.vocab_size)
+        dtype = token_dtype(max(tokenizer.vocab_size, getattr(tokenizer, "src_vocab_size", None) or 0))
 
         def write_files(files: Sequence[BinaryIO]) -> dict[str, Any]:
             hashes = {name: hashlib.sha256() for name in paths}

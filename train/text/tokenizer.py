@@ -71,6 +71,8 @@ class Tokenizer:
         digest: SHA-256 of the content, in hexadecimal.
     """
 
+    src_vocab_size: int | None = None  # the source has no vocabulary of its own (see pair_tokenizer.py)
+
     def __init__(self, spec: dict[str, Any], name: str = "tokenizer.json") -> None:
         """Wrap the content of a `tokenizer.json`.
 
@@ -191,10 +193,16 @@ class Tokenizer:
         return [(encoding.ids, encoding.word_ids) for encoding in encodings]
 
     @property
-    def model(self) -> dict[str, Any]:
-        """The model of the tokenizer.json: its type, vocabulary and merges."""
-        model: dict[str, Any] = self._spec["model"]
-        return model
+    def source(self) -> "Tokenizer":
+        """The tokenizer of the source: this one, as one vocabulary serves both sides."""
+        return self
+
+    target = source
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The content of the tokenizer.json."""
+        return self._spec
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of one text, without special ids."""

@@ -56,11 +56,13 @@ def ablate_heads(model: Any, heads: Iterable[Head]) -> Iterator[None]:
             w.data[...] = originals[key]
 
 
-def labels(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """Return each token as text.
+def labels(tokenizer: Any, ids: Sequence[int], side: str = "target") -> list[str]:
+    """Return each token of the source or the target as text.
 
     A token that continues a word begins with a dot; a dot alone is part of the bytes of a character.
     """
+    if tokenizer.src_vocab_size is not None:
+        tokenizer = getattr(tokenizer, side)
     context = tokenizer.encode("a")  # decoding a token after it shows whether the token begins a word
     prefix, *texts = tokenizer.decode_batch([context, *([*context, i] for i in ids)])
     names = []
@@ -130,7 +132,7 @@ def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int
     layers = [log_softmax(npx.to_host(model.logits(hidden).data)[0]) for hidden in inside.hidden]
     target = labels(tokenizer, [*tokens, tokenizer.eos_id])[: len(ids)]
     return Inspection(
-        labels(tokenizer, src),
+        labels(tokenizer, src, "source"),
         target,
         ["begin", *target[:-1]],
         {kind: np.stack([layer[0] for layer in maps]) for kind, maps in inside.maps.items()},

@@ -58,8 +58,15 @@ class EvaluationText:
         self.tokenizer, self.max_extra = tokenizer, config.search.max_extra
         self.tokenize = "none" if config.data.pretokenizer == "whitespace" else "13a"  # as validation does
         chosen = np.arange(0, len(corpus), max(1, len(corpus) // pairs))[:pairs]
-        all_tokens = np.concatenate([np.concatenate(corpus.pair(i)) for i in range(len(corpus))])
-        self.counts = np.bincount(all_tokens.astype(int), minlength=tokenizer.vocab_size)
+        sides = zip(*(corpus.pair(i) for i in range(len(corpus))), strict=True)
+        sizes = tokenizer.source.vocab_size, tokenizer.target.vocab_size
+        src_counts, tgt_counts = (
+            np.bincount(np.concatenate(side).astype(int), minlength=size)
+            for side, size in zip(sides, sizes, strict=True)
+        )
+        if tokenizer.src_vocab_size is None:  # one vocabulary
+            src_counts = tgt_counts = src_counts + tgt_counts
+        self.src_counts, self.tgt_counts = src_counts, tgt_counts
         self.pairs = [corpus.pair(int(i)) for i in chosen]
         self.src, self.tgt = corpus.padded(0, chosen), corpus.padded(1, chosen, bos=True)
         self.references = tokenizer.decode_batch([tgt for _, tgt in self.pairs])
@@ -85,8 +92,8 @@ def measure_roles(
     for src, tgt in text.pairs:
         src, tgt = [*src, model.config.eos_id], [model.config.bos_id, *tgt]
         inside = model.inspect(np.array([src]), np.array([tgt]))
-        rarest = {"cross": int(text.counts[src[:-1]].argmin()), "encoder": int(text.counts[src[:-1]].argmin())}
-        rarest["decoder"] = 1 + int(text.counts[tgt[1:]].argmin()) if len(tgt) > 1 else 0
+        rarest = {"cross": int(text.src_counts[src[:-1]].argmin()), "encoder": int(text.src_counts[src[:-1]].argmin())}
+        rarest["decoder"] = 1 + int(text.tgt_counts[tgt[1:]].argmin()) if len(tgt) > 1 else 0
         for head in heads:
             weights = inside.maps[head.kind][head.layer][0, head.head].astype(np.float64)
             maxima, rows = weights.argmax(axis=1), np.arange(len(weights))
