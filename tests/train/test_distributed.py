@@ -52,7 +52,11 @@ PRECISE = {"float32": 1e-6, "float64": 1e-12}
 def config_tables(folder, ranks, steps=3, **changes):
     """Return the configuration of a training whose updates are the same for any number of ranks."""
     changes = {"accumulate": MICRO_BATCHES // ranks, "max_steps": steps, "validate_every": 3, "lr_scale": 0.1} | changes
-    return tables(folder, **changes)
+    values = tables(folder, **changes)
+    if "rdrop" in changes:
+        values["model"]["word_dropout"] = 0.1
+        values["data"]["vocabularies"] = "separate"
+    return values
 
 
 def split_tables(folder, steps):
@@ -75,6 +79,8 @@ def run_all(text, folder):
             job(f"{precision}-{ranks}", ranks, precision=precision)
         job(f"sharded-{ranks}", ranks, precision="float64", shard=True)
     job("again", 3, precision="float32")
+    regularized = {"bpe_dropout": 0.2, "rdrop": 1.0, "freeze": "encoder.*.feed_forward.*", "precision": "float64"}
+    job("regularized-2", 2, shard=True, **regularized)
     for ranks, steps, shard in ((4, 2, True), (2, 4, False), (3, 6, True)):
         changes = {"accumulate": 1, "steps": steps, "shard": shard, "precision": "float64"}
         job("changing", ranks, resume=steps > 2, **changes)
@@ -88,6 +94,7 @@ def run_all(text, folder):
         train_run(
             RunConfig.from_dict(config_tables(text, 1, precision=precision)), folder / f"{precision}-1", progress=False
         )
+    train_run(RunConfig.from_dict(config_tables(text, 1, **regularized)), folder / "regularized-1", progress=False)
     single = config_tables(text, 1, accumulate=4, steps=6, precision="float64")
     train_run(RunConfig.from_dict(single), folder / "alone", progress=False)
 
@@ -120,6 +127,7 @@ def test_several_ranks_train_like_one_process(text, tmp_path):
         for precision, within in PRECISE.items():
             check_same(tmp_path / f"{precision}-1", tmp_path / f"{precision}-{ranks}", within)
         check_same(tmp_path / "float64-1", tmp_path / f"sharded-{ranks}", PRECISE["float64"])
+    check_same(tmp_path / "regularized-1", tmp_path / "regularized-2", PRECISE["float64"])
     assert outcome(tmp_path / "again") == outcome(tmp_path / "float32-3"), "runs are deterministic"
     check_same(tmp_path / "alone", tmp_path / "changing", PRECISE["float64"], 2, 4)  # on 4, 2 and 3 ranks in turn
     check_same(tmp_path / "unsplit", tmp_path / "split", PRECISE["float64"])  # 4 ranks share one micro-batch

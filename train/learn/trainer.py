@@ -257,13 +257,14 @@ class Trainer:
         s, t, ranks, tokenizer = self.state, self.config.train, self.world.size, self.checkpoints.tokenizer
         n_frozen = self.model.n_parameters() - self.update.flat.size
         frozen = f" ({n_frozen:,} of them frozen)" if n_frozen else ""
+        initial = f", weights of {t.init}" if t.init and not s.step else ""
         sources, targets = getattr(tokenizer, "src_vocab_size", None), tokenizer.vocab_size
         sizes = f"{sources:,} + {targets:,}" if sources else f"{targets:,}"
         setup = (
             f"{self.model.n_parameters():,} parameters{frozen}, {sizes} subwords, "
             f"{len(self.stream.epoch(s.epoch)):,} batches per epoch of at most {t.batch_tokens:,} tokens"
             f"{' per side' if len(self.task.sides) > 1 else ''}, {self.checkpoints.micro_batches} per update"
-            f"{f' on {ranks} ranks' if ranks > 1 else ''}, seed {t.seed}"
+            f"{f' on {ranks} ranks' if ranks > 1 else ''}, seed {t.seed}{initial}"
         )
         self.report.log_start(s, self.checkpoints.newest, self.corpora, self.checkpoints.warnings, setup)
         self.report.write_line(self.schedule.describe())

@@ -222,6 +222,12 @@ def check_model(config: RunConfig, task: Task) -> None:
         raise UserError(
             "train.rdrop: expected a model with dropout, so that two passes differ; got 0; try model.dropout=0.1"
         )
+    kind = config.data.tokenizer
+    if config.train.bpe_dropout and kind != "bpe" and kind in task.tokenizers:
+        raise UserError(
+            f"train.bpe_dropout: expected data.tokenizer bpe; got {kind}; try --set data.tokenizer=bpe, or "
+            "train.bpe_dropout = 0"
+        )
     if config.train.bpe_dropout and task.examples != "pairs":
         raise UserError(f"train.bpe_dropout: expected a task on pairs; got {task.name}; try train.bpe_dropout = 0")
     outline = shape.outline()

@@ -200,8 +200,8 @@ class TrainSection:
     )
     rdrop: float = key(
         0.0,
-        "R-Drop: weight of the symmetric KL divergence between two passes with different dropout; 0 disables it. Each"
-        " update takes about twice the time and memory of activations.",
+        "R-Drop: weight of the symmetric KL divergence between two passes with different dropout; 0 disables it. An"
+        " update then takes about three times as long.",
         within="[0, 1000]",
     )
     precision: str = key(
