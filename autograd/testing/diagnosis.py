@@ -36,7 +36,7 @@ def likely_cause(shape: tuple[int, ...], entries: list[tuple[tuple[int, ...], fl
         return "the gradient is 0: the input is detached from the graph, or the vjp drops its gradient"
     ratios = [analytic / numerical for _, analytic, numerical in entries if numerical]
     first = ratios[0] if len(ratios) == len(entries) else npx.nan
-    if len(entries) > 1 and all(abs(ratio - first) <= 1e-4 * abs(first) for ratio in ratios):
+    if len(entries) > 1 and first == first and all(abs(ratio - first) <= 1e-4 * abs(first) for ratio in ratios):
         if abs(first + 1) <= 1e-4:
             return "the sign is wrong: every wrong entry is the negative of the numerical derivative"
         return f"a factor is wrong: every wrong entry is {first:.4g} times the numerical derivative"
