@@ -13,6 +13,7 @@ Modules import only from modules above them in this list:
     conventions.py      points at which several gradients are defensible
     diagnosis.py        the text of a report on a wrong gradient
     gradcheck.py        analytic gradients against numerical derivatives
+    expectation.py      gradients that differ from the derivative by intent: expect=
     rules.py            the other rules; modes.py: of layers with modes; precision.py: of float64 and float32
     reference.py        values against a reference implementation
     hidden_state.py     random numbers and buffers, held fixed between calls

@@ -18,6 +18,7 @@ from autograd.engine import Tensor
 from autograd.testing import modes as mode_rules
 from autograd.testing import precision, rules, variants
 from autograd.testing.arguments import Arguments
+from autograd.testing.expectation import Expectation, with_hint
 from autograd.testing.expected import Expected
 from autograd.testing.gradcheck import MAX_ENTRIES, check_gradients
 from autograd.testing.hidden_state import buffer_state, cast_buffers, hold_state, layer_restored
@@ -52,6 +53,7 @@ def check_operation(
     blocks: Sequence[str] = (),
     dtype: str | None = None,
     reference: Reference | None = None,
+    expect: Any = None,
     seed: int = 0,
     **options: Any,
 ) -> Report:
@@ -71,6 +73,9 @@ def check_operation(
     reference: a function of the same arrays that returns the correct output. Wherever the reference is
         finite, the operation has to return the same value. The reference has to accept the given inputs and may reject
         derived ones.
+    expect: for a gradient that differs from the derivative by intent: "straight-through" or "reversed"; a function
+        `expect(g, *inputs)` that returns the intended gradients; or a sentence with the reason, which accepts any
+        gradient. The report says how the gradient differs.
     seed: selects the weights of the outputs and the random directions.
     options: passed on to `operation`.
 
@@ -80,7 +85,7 @@ def check_operation(
     arguments = Arguments(inputs, options)
     name = f"check_operation: {getattr(operation, '__name__', type(operation).__name__)}"
     settings: dict[str, Any] = {"max_saved_bytes": max_saved_bytes, "dtype": dtype, "blocks": tuple(blocks) or None}
-    settings["reference"] = reference
+    settings |= {"reference": reference, "expect": expect}
     settings = {k: v for k, v in settings.items() if v is not None} | ({} if float32 else {"float32": False})
 
     # a lambda cannot be written out: the caller defines `reference` as it was
@@ -102,11 +107,14 @@ def check_operation(
     with unwritten_recognised(problem, operation, *arguments.restored(arguments.values)):
         hold_state(problem, operation, report.notes)
         check = Check(report, directions, float32, domain, dtype, seed)
+        check.expectation = None if expect is None else Expectation(expect)
         if reference is not None:
             check.compare_value = partial(compare_value, reference=arguments.adapted(reference))
         check.compare_value(problem, tolerance=1e-9, given=True)
         expected = check.at_given_inputs(problem)
     note_strays(out_of_contract(expected.problem), report.notes)
+    if check.expectation is not None:
+        report.notes.append(check.expectation.statement(problem, seed))
     output, _ = problem.run()
     saved = report.saved_bytes = rules.saved_bytes(output, [*problem.values, *options.values()])
     if max_saved_bytes is not None and saved > max_saved_bytes:
@@ -251,13 +259,17 @@ class Check:
         # saves the buffers; returns a function that restores them
         self.save_buffers: Callable[[], Callable[[], Any]] = lambda: lambda: None
         self.compare_value: Callable[..., None] = lambda problem, tolerance, given=False: None
+        self.expectation: Expectation | None = None  # of a gradient that differs from the derivative
 
     def gradients(self, problem: Problem, directions: int | None, limit: int, in_contract: bool = True) -> Expected:
         """Compare gradients; a non-finite output inside the declared domain breaks the rule `domain`."""
         try:
+            if self.expectation is not None:
+                return self.expectation.compare(problem, self.seed)
             return check_gradients(problem, self.report, directions, seed=self.seed, limit=limit, least=self.least)
         except GradientError as error:
-            raise smallest(problem, error, self.check_small) from None
+            error = smallest(problem, error, self.check_small)
+            raise with_hint(error, problem, self.seed) from error.__cause__
         except NonFiniteError as error:
             if self.domain is None or not in_contract:
                 raise
@@ -291,7 +303,7 @@ class Check:
         expected.compare("no mutation", "for write-protected arrays", y, gradients, cause=cause)
         rules.no_mutation(expected)
         rules.input_layouts(expected)
-        rules.incoming_gradients(expected)
+        rules.incoming_gradients(expected, is_linear=self.expectation is None)
         rules.independent_inputs(expected)
         rules.accumulation(expected)
         rules.aliased_inputs(expected)

@@ -47,7 +47,7 @@ def likely_cause(shape: tuple[int, ...], entries: list[tuple[tuple[int, ...], fl
     ratios = [analytic / numerical for _, analytic, numerical in entries if numerical]
     first = ratios[0] if len(ratios) == len(entries) else npx.nan
     is_simple = min(abs(first - factor) for factor in SIMPLE_FACTORS) <= 1e-4 * abs(first)  # for a single entry
-    if (len(entries) > 1 or is_simple) and all(abs(ratio - first) <= 1e-4 * abs(first) for ratio in ratios):
+    if first == first and (len(entries) > 1 or is_simple) and all(abs(r - first) <= 1e-4 * abs(first) for r in ratios):
         if abs(first + 1) <= 1e-4:
             return "the sign is wrong: every wrong entry is the negative of the numerical derivative"
         return f"a factor is wrong: every wrong entry is {first:.4g} times the numerical derivative"

@@ -28,6 +28,7 @@ class ForeignOperation:
     """
 
     adapter = ""  # the name of the function that makes it, such as "from_torch"
+    placeholders: tuple[str, ...] = ("my_function",)  # names for functions without one, in code that repeats a failure
     materializes_zeros = True  # whether an output that is not used gets a gradient of zeros instead of None
 
     def __init__(self, *functions: Any) -> None:
@@ -125,7 +126,8 @@ class ForeignOperation:
     # The line that reproduces a failure
 
     def __repr__(self) -> str:
-        return f"{self.adapter}({', '.join(map(source_of, self.functions))})"
+        pairs = zip(self.functions, self.placeholders, strict=True)
+        return f"{self.adapter}({', '.join(source_of(f, placeholder) for f, placeholder in pairs)})"
 
     def imports(self) -> list[tuple[str, str]]:
         """Return the (module, name) pairs that `repr` needs."""
@@ -181,10 +183,9 @@ def name_of(f: Any) -> str:
     return getattr(f, "__name__", type(f).__name__)
 
 
-def source_of(f: Any) -> str:
-    """Return source code for a function: its name, or a name that says what to define."""
-    owner, name = owner_of(f), name_of(f)
+def source_of(f: Any, placeholder: str) -> str:
+    """Return the name of a function as source code, or the placeholder for what the caller has to define."""
+    name, owner = name_of(f), owner_of(f)
     if owner is not f:
         return f"{name}.{f.__name__}"
-    is_named = name.isidentifier() and not isinstance(getattr(f, "forward", None), Callable)  # type: ignore[arg-type]
-    return name if is_named and hasattr(f, "__name__") else "my_function"
+    return name if name.isidentifier() and hasattr(f, "__name__") else placeholder

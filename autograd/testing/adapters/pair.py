@@ -32,6 +32,7 @@ class PairOperation(ForeignOperation):
     """See `from_pair`."""
 
     adapter = "from_pair"
+    placeholders = ("forward", "backward")
 
     def __init__(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
         for function in (forward, backward):

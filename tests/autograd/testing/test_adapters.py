@@ -135,7 +135,7 @@ def test_the_report_reproduces_a_pair():
         check_operation(from_pair(square_forward, lambda dout, x: x * dout), X)
     assert "from autograd.testing import check_operation, from_pair" in str(caught.value)
     line = str(caught.value).splitlines()[-1]
-    assert line.endswith("check_operation(from_pair(square_forward, my_function), default_rng(0).normal(size=(4, 6)))")
+    assert line.endswith("check_operation(from_pair(square_forward, backward), default_rng(0).normal(size=(4, 6)))")
 
 
 def test_without_a_framework_the_message_is_one_line(monkeypatch):

@@ -1,0 +1,111 @@
+"""Gradients that differ from the derivative by intent, declared with `expect=`.
+
+A straight-through estimator passes the gradient through a rounding, whose derivative is 0; a gradient reversal changes
+its sign. The declared gradient replaces the numerical derivative; all rules except linearity apply as usual.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import npx
+from autograd.testing.expected import Expected, close, difference
+from autograd.testing.gradcheck import check_gradients
+from autograd.testing.problem import Problem, quiet
+from autograd.testing.report import CheckError, GradientError, NonFiniteError, Report
+from npx import Array
+
+NAMED: dict[str, Callable[..., Any]] = {
+    "straight-through": lambda g, *inputs: g,
+    "reversed": lambda g, *inputs: -g,
+}
+
+
+class Expectation:
+    """A declared gradient.
+
+    expect: a key of `NAMED`; a function that returns the gradients of the floating inputs, called as
+        `expect(g, *inputs)`; or a sentence with the reason, which accepts any gradient.
+    """
+
+    def __init__(self, expect: Any) -> None:
+        self.reference = expect if callable(expect) else NAMED.get(expect) if isinstance(expect, str) else None
+        if self.reference is None and not (isinstance(expect, str) and " " in expect.strip()):
+            raise ValueError(
+                f"expected {', '.join(map(repr, NAMED))}, a function of g and the inputs, or a sentence as expect; "
+                f"got {expect!r}"
+            )
+        self.reason = expect if isinstance(expect, str) else f"{getattr(expect, '__name__', 'a function')}(g, *inputs)"
+
+    def compare(self, problem: Problem, seed: int) -> Expected:
+        """Compare the gradient with the declared one for several incoming gradients; return the first."""
+        arrays = [npx.to_host(a).copy() for a in problem.arrays]
+        problem = problem.at(arrays)
+        y = npx.to_host(problem.run([npx.from_host(a.copy()) for a in arrays])[0].data).copy()
+        if not npx.isfinite(y).all():
+            raise NonFiniteError(f"{problem.name}: expected finite outputs; got others; try other inputs")
+        c = npx.to_host(npx.random.normal(npx.Key(seed, 0, 0), y.shape, y.dtype))
+        results = []
+        for g in (c, 1e3 * c, -1e-3 * c, npx.host.ones_like(c), 0 * c) if self.reference else (c,):
+            g = npx.host.asarray(g, dtype=y.dtype)
+            output, leaves = problem.run([npx.from_host(a.copy()) for a in arrays])
+            results.append(problem.gradients(output, leaves, g))
+            if self.reference:
+                self.require(problem, g, results[-1])
+        return Expected(problem, y, c, results[0])
+
+    def require(self, problem: Problem, g: Array, gradients: list[Array]) -> None:
+        """Raise GradientError unless the gradients are the declared ones."""
+        assert self.reference is not None
+        with quiet():
+            declared = self.reference(g.copy(), *problem.values)
+        declared = declared if isinstance(declared, (tuple, list)) else [declared]
+        if len(declared) > len(gradients):
+            raise ValueError(f"expect: expected a gradient for each of {len(gradients)} inputs; got {len(declared)}")
+        for label, right, gx in zip(problem.labels, declared, gradients, strict=False):
+            right = npx.host.asarray(right)
+            if not close(right, gx, 1e-6, float(abs(g).max(initial=0.0)) * 1e-6):
+                text = f"expected the declared gradient ({self.reason}) of {label}; {difference(right, gx)}"
+                raise problem.failure("expected gradient", text, GradientError)
+
+    def statement(self, problem: Problem, seed: int) -> str:
+        """Say how the gradient differs from the derivative."""
+        try:
+            check_gradients(problem, Report(), seed=seed)
+        except GradientError as error:
+            lines = str(error).removeprefix(f"{problem.name}: ").splitlines()
+            numbers = " ".join(" ".join(line.split()) for line in lines[1:3])
+            return f"wrong by intent ({self.reason}): {lines[0].rstrip(':')}: {numbers}"
+        except CheckError:
+            return f"wrong by intent ({self.reason})"
+        return f"the gradient equals the derivative: expect={self.reason!r} is not needed at these inputs"
+
+
+def hint(problem: Problem, seed: int) -> str:
+    """Return how to declare the gradient of a problem, if it looks intended; else ""."""
+    try:
+        output, leaves = problem.run([npx.from_host(npx.to_host(a).copy()) for a in problem.arrays])
+        c = npx.to_host(npx.random.normal(npx.Key(seed, 0, 0), output.shape, output.dtype))
+        gx = problem.gradients(output, leaves, c)[0]
+    except (RuntimeError, ValueError, AssertionError):
+        return ""
+    used = gx != 0
+    if gx.shape != c.shape or not used.any():
+        return ""
+    ratio = float((gx[used] / c[used]).flat[0])
+    if not npx.host.allclose(gx[used], ratio * c[used], rtol=1e-6):
+        return ""
+    if ratio == 1 and used.all():
+        return 'expect="straight-through"'
+    if ratio == -1 and used.all():
+        return 'expect="reversed"'
+    factor = "" if ratio == 1 else f"{ratio:g} * "
+    return f"expect=lambda g, x: {factor}g" + ("" if used.all() else " * mask(x)")
+
+
+def with_hint(error: GradientError, problem: Problem, seed: int) -> GradientError:
+    """Return the error with a line that says how to declare the gradient, if it looks intended."""
+    declaration = hint(problem, seed)
+    if declaration:
+        before, separator, after = str(error).partition("\nreproduce: ")
+        error.args = (f"{before}\nif it is intended: {declaration}{separator}{after}",)
+    return error
