@@ -107,7 +107,7 @@ def check_operation(
     with unwritten_recognised(problem, operation, *arguments.restored(arguments.values)):
         hold_state(problem, operation, report.notes)
         check = Check(report, directions, float32, domain, dtype, seed)
-        check.expectation = None if expect is None else Expectation(expect)
+        check.expectation, check.has_expect = None if expect is None else Expectation(expect), True
         if reference is not None:
             check.compare_value = partial(compare_value, reference=arguments.adapted(reference))
         check.compare_value(problem, tolerance=1e-9, given=True)
@@ -260,6 +260,7 @@ class Check:
         self.save_buffers: Callable[[], Callable[[], Any]] = lambda: lambda: None
         self.compare_value: Callable[..., None] = lambda problem, tolerance, given=False: None
         self.expectation: Expectation | None = None  # of a gradient that differs from the derivative
+        self.has_expect = False  # whether the caller has the option `expect`
 
     def gradients(self, problem: Problem, directions: int | None, limit: int, in_contract: bool = True) -> Expected:
         """Compare gradients; a non-finite output inside the declared domain breaks the rule `domain`."""
@@ -268,8 +269,8 @@ class Check:
                 return self.expectation.compare(problem, self.seed)
             return check_gradients(problem, self.report, directions, seed=self.seed, limit=limit, least=self.least)
         except GradientError as error:
-            error = smallest(problem, error, self.check_small)
-            raise with_hint(error, problem, self.seed) from error.__cause__
+            shown = smallest(problem, error, self.check_small)
+            raise (with_hint(shown, problem, self.seed) if self.has_expect else shown) from None
         except NonFiniteError as error:
             if self.domain is None or not in_contract:
                 raise

@@ -89,7 +89,7 @@ def hint(problem: Problem, seed: int) -> str:
     except (RuntimeError, ValueError, AssertionError):
         return ""
     used = gx != 0
-    if gx.shape != c.shape or not used.any():
+    if gx.shape != c.shape or used.sum() < 2:  # any gradient of a single entry is a multiple of g
         return ""
     ratio = float((gx[used] / c[used]).flat[0])
     if not npx.host.allclose(gx[used], ratio * c[used], rtol=1e-6):
