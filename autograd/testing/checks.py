@@ -26,7 +26,7 @@ from autograd.testing.problem import Problem, is_float, quiet, require_floats
 from autograd.testing.reference import Reference, compare_value, unwritten_recognised
 from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, Report
 from autograd.testing.reproduction import Named, literal, reproduction
-from autograd.testing.shrinking import smallest
+from autograd.testing.shrinking import SHRINKABLE, smallest
 
 LEAST = 1e-11  # relative to the output at the given inputs; at derived inputs, smaller derivatives count as 0
 MAX_DERIVED_ENTRIES = 36  # at derived inputs, up to this many entries are perturbed separately
@@ -254,7 +254,9 @@ class Check:
         try:
             return check_gradients(problem, self.report, directions, seed=self.seed, limit=limit, least=self.least)
         except GradientError as error:
-            raise smallest(problem, error, self.check_small) from None
+            if error.rule in SHRINKABLE:
+                raise smallest(problem, error, self.check_small) from None
+            raise
         except NonFiniteError as error:
             if self.domain is None or not in_contract:
                 raise
