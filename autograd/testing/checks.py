@@ -27,7 +27,7 @@ from autograd.testing.problem import Problem, is_float, quiet, require_floats
 from autograd.testing.reference import Reference, compare_value, unwritten_recognised
 from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, Report
 from autograd.testing.reproduction import Named, literal, reproduction
-from autograd.testing.shrinking import smallest
+from autograd.testing.shrinking import SHRINKABLE, smallest
 
 LEAST = 1e-11  # relative to the output at the given inputs; at derived inputs, smaller derivatives count as 0
 MAX_DERIVED_ENTRIES = 36  # at derived inputs, up to this many entries are perturbed separately
@@ -269,8 +269,10 @@ class Check:
                 return self.expectation.compare(problem, self.seed)
             return check_gradients(problem, self.report, directions, seed=self.seed, limit=limit, least=self.least)
         except GradientError as error:
-            shown = smallest(problem, error, self.check_small)
-            raise (with_hint(shown, problem, self.seed) if self.has_expect else shown) from None
+            error = with_hint(error, problem, self.seed)
+            if error.rule in SHRINKABLE:
+                raise smallest(problem, error, self.check_small) from None
+            raise
         except NonFiniteError as error:
             if self.domain is None or not in_contract:
                 raise

@@ -88,15 +88,15 @@ class Neighborhood:
         depends = (self.values(moves, -JUMPS[0]) != here) | (self.values(moves, JUMPS[0]) != here)
         depends |= not depends.any()
         for sign in (1.0, -1.0):
-            ranks = self.neighbor(1 if sign > 0 else 0)
-            away = {
+            neighbor = self.neighbor(1 if sign > 0 else 0)
+            outward = {
                 i: sign * (b - a) / (DISTANCE * size)
-                for i, (a, b, size) in enumerate(zip(self.arrays, ranks, self.sizes, strict=True))
+                for i, (a, b, size) in enumerate(zip(self.arrays, neighbor, self.sizes, strict=True))
             }
-            for direction in (moves, away):
+            for direction in (moves, outward):
                 jumps = [abs(self.values(direction, sign * t) - here) for t in JUMPS]
-                remains = (jumps[2] > 0.5 * jumps[0]) & (jumps[1] > 0.5 * jumps[0]) & (jumps[2] > 0)
-                if (remains & depends & npx.isfinite(jumps[2])).any():
+                is_jump = (jumps[2] > 0.5 * jumps[0]) & (jumps[1] > 0.5 * jumps[0]) & (jumps[2] > 0)
+                if (is_jump & depends & npx.isfinite(jumps[2])).any():
                     return True
         return False
 

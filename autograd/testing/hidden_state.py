@@ -94,8 +94,8 @@ def buffer_state(layer: Any) -> Callable[[], list[str]]:
     def restore() -> list[str]:
         changed = []
         for module, name, value in saved:
-            if name in vars(module) and equal(now := vars(module)[name], value):
-                if getattr(now, "dtype", None) != getattr(value, "dtype", None):
+            if name in vars(module) and equal(current := vars(module)[name], value):
+                if getattr(current, "dtype", None) != getattr(value, "dtype", None):
                     setattr(module, name, copy.deepcopy(value))
                 continue
             changed.append(name)

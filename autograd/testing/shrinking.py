@@ -7,13 +7,13 @@ from autograd.testing.problem import Problem
 from autograd.testing.report import REJECTIONS, CheckError, GradientError
 from autograd.testing.variants import with_resized_axis
 
-RULES = ("gradient", "kink", "tie", "finite gradient")  # others are reported at the inputs that they need
+SHRINKABLE = ("gradient", "kink", "tie", "finite gradient")  # others are reported at the inputs that they need
 
 
 def smallest(problem: Problem, error: GradientError, check: Callable[[Problem], object]) -> GradientError:
-    """Return the error that `check` raises at the smallest inputs which break the same rule as `error`."""
+    """Return the error that `check` raises at the smallest inputs that break the same rule as `error`."""
     smaller: GradientError | None = error
-    while smaller and error.rule in RULES:
+    while smaller:
         error, smaller = smaller, None
         for candidate in candidates(problem, error.index):
             try:
