@@ -66,6 +66,8 @@ def test_the_metric_selects_checkpoints_and_stops(
     assert (summary.step, summary.best_step) == (stop, best)
     assert sorted(int(path.name.removeprefix("best-")) for path in RunFolder(out).best_steps()) == kept
     assert load_checkpoint(RunFolder(out).best).state["step"] == best
+    stopped = f"early stopping: {patience} validations without a better {metric} than after step {best}"
+    assert (stopped in (out / "log.txt").read_text(encoding="utf-8")) == (stop < 6)
     for step in kept:
         assert load_checkpoint(RunFolder(out).best_step(step)).state["step"] == step
 
@@ -211,9 +213,11 @@ def test_a_moving_average_resumes_bit_for_bit(averaged, text, tmp_path, stop):
     assert outcome(tmp_path / "run", stop) == outcome(averaged[0])
 
 
-def test_a_resumed_run_keeps_its_decay(averaged, text):
+def test_a_resumed_run_keeps_its_decay_and_metric(averaged, text):
     with pytest.raises(UserError, match="resume: train.ema_decay: expected 0.6"):
         run(text, averaged[0], resume=True)
+    with pytest.raises(UserError, match="resume: train.best_metric: expected no value .* try leaving best_metric out"):
+        run(text, averaged[0], resume=True, ema_decay=DECAY, best_metric="bleu")
 
 
 def test_info_counts_the_memory_of_the_average(averaged, uninterrupted, capsys):

@@ -197,9 +197,12 @@ class RunConfig:
             name = f"{table}.{f.name}"
             saved = original.get(name, f.default)
             if value != saved and not f.metadata["may_change"]:
+                expected, attempt = format_value(saved), f"{f.name} = {format_value(saved)}"
+                if saved is None:
+                    expected, attempt = "no value", f"leaving {f.name} out"
                 raise UserError(
-                    f"resume: {name}: expected {format_value(saved)} as in {source}; got {format_value(value)}; "
-                    f"try {f.name} = {format_value(saved)}, or a new run with --out"
+                    f"resume: {name}: expected {expected} as in {source}; got {format_value(value)}; "
+                    f"try {attempt}, or a new run with --out"
                 )
 
 
