@@ -1,5 +1,7 @@
 """Which weights a training selects: best checkpoints by any metric, early stopping, and the moving average."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -136,6 +138,14 @@ def test_the_ranking_holds_the_best_values_and_prefers_earlier_ones(values, keep
         assert is_ranked == (str(state.step) in state.ranking)
     order = sorted(enumerate(values, 1), key=lambda item: (item[1] if lowest_first else -item[1], item[0]))
     assert list(state.ranking.items()) == [(str(step), value) for step, value in order[:keep]]
+
+
+@pytest.mark.parametrize("ranking", [[], {"x": 1.0}, {"5": 1.0}, {"3": "1"}, {"-1": 1.0}])
+def test_an_invalid_ranking_is_rejected(ranking):
+    content = asdict(RunState(step=4, validated=4))
+    assert RunState.read(content | {"ranking": {"4": 1.0}}, 4).ranking == {"4": 1.0}
+    with pytest.raises(ValueError, match="run.ranking: expected"):
+        RunState.read(content | {"ranking": ranking}, 4)
 
 
 # ---- the moving average of the weights
