@@ -269,10 +269,8 @@ class Check:
                 return self.expectation.compare(problem, self.seed)
             return check_gradients(problem, self.report, directions, seed=self.seed, limit=limit, least=self.least)
         except GradientError as error:
-            error = with_hint(error, problem, self.seed)
-            if error.rule in SHRINKABLE:
-                raise smallest(problem, error, self.check_small) from None
-            raise
+            shown = smallest(problem, error, self.check_small) if error.rule in SHRINKABLE else error
+            raise (with_hint(shown, problem, self.seed) if self.has_expect else shown) from error.__cause__
         except NonFiniteError as error:
             if self.domain is None or not in_contract:
                 raise

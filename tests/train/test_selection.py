@@ -1,5 +1,7 @@
 """Which weights a training selects: best checkpoints by any metric, early stopping, and the moving average."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -66,6 +68,8 @@ def test_the_metric_selects_checkpoints_and_stops(
     assert (summary.step, summary.best_step) == (stop, best)
     assert sorted(int(path.name.removeprefix("best-")) for path in RunFolder(out).best_steps()) == kept
     assert load_checkpoint(RunFolder(out).best).state["step"] == best
+    stopped = f"early stopping: {patience} validations without a better {metric} than after step {best}"
+    assert (stopped in (out / "log.txt").read_text(encoding="utf-8")) == (stop < 6)
     for step in kept:
         assert load_checkpoint(RunFolder(out).best_step(step)).state["step"] == step
 
@@ -134,6 +138,14 @@ def test_the_ranking_holds_the_best_values_and_prefers_earlier_ones(values, keep
         assert is_ranked == (str(state.step) in state.ranking)
     order = sorted(enumerate(values, 1), key=lambda item: (item[1] if lowest_first else -item[1], item[0]))
     assert list(state.ranking.items()) == [(str(step), value) for step, value in order[:keep]]
+
+
+@pytest.mark.parametrize("ranking", [[], {"x": 1.0}, {"5": 1.0}, {"3": "1"}, {"-1": 1.0}])
+def test_an_invalid_ranking_is_rejected(ranking):
+    content = asdict(RunState(step=4, validated=4))
+    assert RunState.read(content | {"ranking": {"4": 1.0}}, 4).ranking == {"4": 1.0}
+    with pytest.raises(ValueError, match="run.ranking: expected"):
+        RunState.read(content | {"ranking": ranking}, 4)
 
 
 # ---- the moving average of the weights
@@ -211,9 +223,11 @@ def test_a_moving_average_resumes_bit_for_bit(averaged, text, tmp_path, stop):
     assert outcome(tmp_path / "run", stop) == outcome(averaged[0])
 
 
-def test_a_resumed_run_keeps_its_decay(averaged, text):
+def test_a_resumed_run_keeps_its_decay_and_metric(averaged, text):
     with pytest.raises(UserError, match="resume: train.ema_decay: expected 0.6"):
         run(text, averaged[0], resume=True)
+    with pytest.raises(UserError, match="resume: train.best_metric: expected no value .* try leaving best_metric out"):
+        run(text, averaged[0], resume=True, ema_decay=DECAY, best_metric="bleu")
 
 
 def test_info_counts_the_memory_of_the_average(averaged, uninterrupted, capsys):

@@ -34,11 +34,13 @@ def generate(
     device: Device = "cpu",
 ) -> None:
     """Continue a text with a trained language model."""
+    from train.progress import Display
     from train.run.checkpoint import load_model
     from train.tasks.language import continue_text
 
     use_device(device)
     options: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     network, tokenizer, config = load_model(model, "language", warn)
-    text = continue_text(network, tokenizer, prompt, tokens, config.data.max_length, seed=seed, **options)
+    with Display() as display, display.work(f"generating {tokens:,} tokens"):
+        text = continue_text(network, tokenizer, prompt, tokens, config.data.max_length, seed=seed, **options)
     sys.stdout.write(prompt + text + "\n")

@@ -68,9 +68,11 @@ def info(
     origin = "as given"
     if measure:
         from train.experiments.speed import measure_speed
+        from train.progress import Display
 
         use_device(device)
-        tokens_per_second, origin = measure_speed(shape, run_config), "measured here"
+        with Display() as display, display.work("measuring"):
+            tokens_per_second, origin = measure_speed(shape, run_config), "measured here"
     for line in chain(describe(shape, run_config), describe_run(run, run_config) if is_run else ()):
         print(line)
     if tokens_per_second:

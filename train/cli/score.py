@@ -53,6 +53,7 @@ def score(
     """Score a translation with BLEU, chrF and TER, each with its sacreBLEU signature, or pairs with a model."""
     from train.metrics.bleu import print_report, score_report
     from train.metrics.limits import check_lengths
+    from train.progress import Display
     from train.text.lines import read_all_lines
 
     if pairs is not None:
@@ -79,7 +80,8 @@ def score(
     reason = check_lengths(hypotheses, references) or check_lengths(baseline_lines or hypotheses, references)
     if reason:
         print(reason, file=sys.stderr)
-    report = score_report(hypotheses, references, bootstrap=bootstrap, baseline=baseline_lines, ter=not reason)
+    with Display() as display, display.work("scoring"):
+        report = score_report(hypotheses, references, bootstrap=bootstrap, baseline=baseline_lines, ter=not reason)
     if model and src is not None:
         from train.learn.validation import perplexity
 

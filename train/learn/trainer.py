@@ -293,6 +293,11 @@ class Trainer:
                 raise KeyboardInterrupt
             if s.validated < s.step:
                 self.report.log_validation(s, result, self.task.scores)
+        if reason == "patience":
+            metric = self.config.train.best_metric or self.task.selection_metric or "loss"
+            self.report.write_line(
+                f"early stopping: {s.worse} validations without a better {metric} than after step {s.best_step}"
+            )
         self.report.log_end(s, reason, newest, self.world.size)
         scores = {name: result[name] for name in self.task.scores if name in result}
         figures = result.get("loss"), result.get("perplexity"), s.best_loss, s.best_step

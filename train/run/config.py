@@ -225,10 +225,13 @@ class RunConfig:
             if f.metadata["may_change"] or (name, value) == ("model.position_rates", None):
                 continue
             if value != (saved := original[name]):
-                attempt = "or a new run with --out" if command == "resume" else "or a checkpoint of this run"
+                expected, attempt = format_value(saved), f"{f.name} = {format_value(saved)}"
+                if saved is None:
+                    expected, attempt = "no value", f"leaving {f.name} out"
+                alternative = "a new run with --out" if command == "resume" else "a checkpoint of this run"
                 raise UserError(
-                    f"{command}: {name}: expected {format_value(saved)} as in {source}; got {format_value(value)}; "
-                    f"try {f.name} = {format_value(saved)}, {attempt}"
+                    f"{command}: {name}: expected {expected} as in {source}; got {format_value(value)}; "
+                    f"try {attempt}, or {alternative}"
                 )
 
 

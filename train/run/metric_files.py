@@ -10,7 +10,6 @@ import io
 import os
 import shutil
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -48,9 +47,9 @@ class LineFile:
 
     def add(self, line: str) -> None:
         """Append a line."""
-        self.append(line.encode("utf-8", "replace") + b"\n")
+        self.write(line.encode("utf-8", "replace") + b"\n")
 
-    def append(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Append bytes, after those that are pending."""
         self._pending += data
         with suppress(WriteError):
@@ -91,28 +90,30 @@ def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
 
     The numbers of an entry are scalars "train/loss", "valid/bleu", ...
     """
-    from tensorboardX.proto.event_pb2 import Event
-    from tensorboardX.record_writer import masked_crc32c
-    from tensorboardX.summary import scalar
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.record_writer import RecordWriter
 
-    def record(event: Any) -> bytes:
-        """Return an event as a TFRecord. The library's writer would lose events on a full disk."""
-        data = event.SerializeToString()
-        length = struct.pack("<Q", len(data))
-        length_check, data_check = (struct.pack("<I", masked_crc32c(part)) for part in (length, data))
-        return length + length_check + data + data_check
+    def seconds(entry: Entry) -> float:
+        with suppress(KeyError, TypeError, ValueError):  # a line that another program has written
+            return datetime.strptime(entry["time"], "%Y-%m-%dT%H:%M:%S%z").timestamp()
+        return 0.0
 
     def add(entry: Entry) -> None:
         if entry["kind"] in COPIED:
-            seconds = datetime.strptime(entry["time"], "%Y-%m-%dT%H:%M:%S%z").timestamp()
-            values = {f"{entry['kind']}/{name}": entry[name] for name in COLUMNS[3:] if name in entry}
-            events = (Event(wall_time=seconds, step=entry["step"], summary=scalar(*item)) for item in values.items())
-            file.append(b"".join(map(record, events)))
+            values = [
+                Summary.Value(tag=f"{entry['kind']}/{name}", simple_value=entry[name])
+                for name in COLUMNS[3:]
+                if type(entry.get(name)) in (int, float)
+            ]
+            event = Event(wall_time=seconds(entry), step=entry["step"], summary=Summary(value=values))
+            records.write(event.SerializeToString())
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(exist_ok=True)
     with LineFile(folder / f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}") as file:
-        file.append(record(Event(wall_time=time.time(), file_version="brain.Event:2")))
+        records = RecordWriter(file)
+        records.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
         for entry in entries:
             add(entry)
         yield add
@@ -120,8 +121,8 @@ def tensorboard_copy(folder: Path, entries: Iterable[Entry]) -> Iterator[Copy]:
 
 def check_tensorboard() -> None:
     """Raise UserError if the library that writes event files is not installed."""
-    if importlib.util.find_spec("tensorboardX") is None:
+    if importlib.util.find_spec("tensorboard") is None:
         raise UserError(
-            "train.tensorboard: expected the package tensorboardX; it is not installed; "
+            "train.tensorboard: expected the package tensorboard; it is not installed; "
             "try pip install 'npx-transformer[tensorboard]'"
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from npx.ranges import Range
+from train.errors import one_line
 from train.files import Schema, schema_error
 from train.text.batches import ORDER
 
@@ -73,6 +74,10 @@ class RunState:
         ):
             if value > limit:
                 raise ValueError(f"run.{name}: expected at most {limit}; got {value}")
+        for key, score in state.ranking.items():
+            if not (key.isdecimal() and len(key) < 16 and int(key) <= state.validated and type(score) is float):
+                got = one_line(repr({key: score}))[:60]
+                raise ValueError(f"run.ranking: expected validated steps and their values; got {got}")
         if state.step != step:
             raise ValueError(f"run.step: expected {step}; got {state.step}")
         return state
