@@ -8,8 +8,8 @@ from npx import Array, AttentionSpec
 
 
 def check_values(data: Any) -> Any:
-    """Return an array of numbers or booleans; raise TypeError for objects, text and dates."""
-    if data.dtype.kind in "OSUMm":
+    """Return an array of numbers or booleans; raise TypeError for objects, text, dates and records."""
+    if data.dtype.kind not in "biufc" and data.dtype.name != "bfloat16":
         raise TypeError(f"Tensor: expected numbers or booleans; got the dtype {data.dtype}; try .astype")
     return data
 

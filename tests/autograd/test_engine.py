@@ -346,7 +346,8 @@ def test_errors_of_tensor():
         [1, None],
         np.array([1.0], object),
         b"x",
-        np.array(["2026-01-01"], "datetime64[D]"),
+        np.zeros(1, "M8[D]"),
+        np.zeros(1, "f4,f4"),
     ):
         with pytest.raises(TypeError, match="Tensor: expected numbers or booleans; got the dtype"):
             Tensor(data)

@@ -166,7 +166,7 @@ def read_parallel(
         for path, callback in zip_longest(paths, on_bytes)
     ]
     n_read = 0
-    for rows in chunks_of(zip_longest(*sides), chunk_lines, lambda row: sum(len(line or "") for line in row)):
+    for rows in chunks_of(zip_longest(*sides), chunk_lines, lambda row: sum(map(len, filter(None, row)))):
         if None in rows[-1]:
             counts = [
                 n_read + sum(line is not None for line in lines) + sum(1 for _ in side)
