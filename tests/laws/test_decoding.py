@@ -91,7 +91,7 @@ def test_a_constrained_search_equals_a_filtered_exhaustive_search(seed, alpha, p
 
 
 @given(seeds)
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 def test_scores_of_hypotheses_equal_forced_scores(members, seed):
     rng = np.random.default_rng(seed)
     src, prefixes = sources(rng, 4, 5, V), random_prefixes(rng, 4)

@@ -218,6 +218,8 @@ def test_a_model_of_another_task_is_rejected(trained_run, capfd):
     assert "expected a model of the task translation; got one of language" in capfd.readouterr().err
     assert main(["generate", "--model", str(BEFORE)]) == 2
     assert "expected a model of the task language; got one of translation" in capfd.readouterr().err
+    assert main(["draw", str(trained_run), "beam", "--input", "to", "--out", "a.svg"]) == 2
+    assert "expected a model that translates or parses; got a language model; try" in capfd.readouterr().err
 
 
 def test_a_text_shorter_than_a_window_leaves_no_folder(folder, tmp_path):

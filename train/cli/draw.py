@@ -76,67 +76,58 @@ def draw(
     draw_heads_of(run, out, input, kind, overrides)
 
 
-def load_for_search(run: Path, overrides: dict[str, Any], task: str) -> tuple[Any, Any, str, dict[str, Any], str]:
-    """Return model, tokenizer, the checkpoint's description, the search options with `overrides`, and the task.
-
-    task: the task that the model must be for; "" accepts any.
-    """
+def load_for_search(run: Path, overrides: dict[str, Any]) -> tuple[Any, Any, str, dict[str, Any]]:
+    """Return the model, the tokenizer, the checkpoint's description and the search options with `overrides`."""
     from train.run.checkpoint import load_with_origin
 
-    model, tokenizer, config, origin = load_with_origin(run, task, warn)
+    model, tokenizer, config, origin = load_with_origin(run, "", warn)
     s = config.search
     search = {"beam": s.beam, "alpha": s.alpha, "penalty": s.penalty, "max_extra": s.max_extra}
     search["full_beam"] = s.full_beam
-    return model, tokenizer, origin, search | overrides, config.data.task
+    return model, tokenizer, origin, search | overrides
 
 
 def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dict[str, Any]) -> None:
     """Translate or parse a sentence, or read a text, and draw the attention of all heads."""
     from train.viewer.heads import draw_heads
-    from train.viewer.inspection import AXES, inspect, inspect_text, source_ids, translate
+    from train.viewer.inspection import (
+        AXES,
+        constrained_model,
+        inspect,
+        inspect_text,
+        output_text,
+        source_ids,
+        translate,
+    )
 
     if kind and kind not in AXES:
         raise UserError(f"--kind: expected one of {', '.join(AXES)}; got '{kind}'; try {nearest(kind, AXES)}")
-    model, tokenizer, origin, search, task = load_for_search(run, overrides, "")
-    if task == "language":
+    model, tokenizer, origin, search = load_for_search(run, overrides)
+    if model.examples == "text":
         if kind or overrides:
             name = "kind" if kind else next(iter(overrides))
             raise UserError(f"--{name}: expected an encoder-decoder model; got a language model; try without it")
         draw_heads(inspect_text(model, tokenizer, sentence), sentence, out, origin, ["text"])
         return
     src = source_ids(model, tokenizer, sentence)
-    if task == "parsing":
-        best, tree = parse_best(model, tokenizer, sentence, src, search)
-        print(tree)
-    else:
-        best = translate(model, src, search)[0]
-        print(tokenizer.decode(best.tokens))
+    best = translate(constrained_model(model, tokenizer, sentence), src, search)[0]
+    print(output_text(tokenizer, sentence, best.tokens))
     inspection = inspect(model, tokenizer, src, best.tokens)
     draw_heads(inspection, sentence, out, origin, [kind] if kind else tuple(AXES))
 
 
-def parse_best(model: Any, tokenizer: Any, sentence: str, src: list[int], search: dict[str, Any]) -> tuple[Any, str]:
-    """Return the best hypothesis of a parser, constrained to trees over the words, and its tree."""
-    from train.tasks.parsing.constrained import ConstrainedParser
-    from train.tasks.parsing.linearize import tree_from_tokens
-    from train.tasks.parsing.trees import split_words, write_tree
-    from train.viewer.inspection import translate
-
-    words = split_words(sentence)
-    best = translate(ConstrainedParser(model, tokenizer, [words], tokenizer.lexicon), src, search)[0]
-    return best, write_tree(tree_from_tokens(tokenizer.symbols(best.tokens), words)[0])
-
-
 def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any]) -> None:
-    """Translate a sentence and draw its search tree."""
+    """Translate or parse a sentence and draw its search tree."""
     from models.search.tree import Tree
     from train.viewer.beams import draw_beam
-    from train.viewer.inspection import source_ids, translate
+    from train.viewer.inspection import constrained_model, output_text, source_ids, translate
 
-    model, tokenizer, origin, search, _ = load_for_search(run, overrides, "translation")
+    model, tokenizer, origin, search = load_for_search(run, overrides)
+    if model.examples == "text":
+        raise UserError(f"{run}: expected a model that translates or parses; got a language model; try draw RUN heads")
     src, tree = source_ids(model, tokenizer, sentence), Tree()
-    hypotheses = translate(model, src, search, observe=tree)
-    print(tokenizer.decode(hypotheses[0].tokens))
+    hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, observe=tree)
+    print(output_text(tokenizer, sentence, hypotheses[0].tokens))
     draw_beam(tree, hypotheses, tokenizer, sentence, out, origin)
 
 

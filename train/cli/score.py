@@ -67,6 +67,8 @@ def score(
     if ref is None or hyp is None:
         missing = "--ref" if ref is None else "--hyp"
         raise UserError(f"score: missing {missing}; try {missing} F, or --pairs SRC TGT --model RUN")
+    if device != "cpu" and not model:
+        raise UserError(f"--device: expected it only with --model; got {device} alone; try without it")
     if bool(model) != (src is not None):
         raise UserError("score: expected --model and --src together; got one of them; try both, or neither")
     if model and len(model) > 1:

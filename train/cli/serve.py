@@ -76,7 +76,12 @@ def load_page(runs: list[Path]) -> Any:
     from train.viewer.server import Page
 
     try:
-        return Page(by_name(runs), *load_with_origin(runs[0], "translation", warn))
+        model, *others = load_with_origin(runs[0], "", warn)
+        if model.examples == "text":
+            raise UserError(
+                f"{runs[0]}: expected a model that translates or parses; got a language model; try generate"
+            )
+        return Page(by_name(runs), model, *others)
     except UserError as error:
         if not RunFolder(runs[0]).metrics_file.is_file():
             raise

@@ -9,7 +9,7 @@ from typing import Any
 
 from models.search.tree import CUT, DROPPED, FINISHED, KEPT, Tree
 from train.viewer.heads import shortened
-from train.viewer.inspection import labels
+from train.viewer.inspection import labels, output_text
 from train.viewer.picture import new_figure, plain_text, write
 
 MAX_WIDTH = 13.0  # inches
@@ -72,7 +72,7 @@ def draw_beam(tree: Tree, best: Any, tokenizer: Any, sentence: str, path: Path, 
     axis.text(0.15, height - 0.12, f"The search ended: {tree.stop_reason}.", fontsize=8, va="center")
     alt = [f"{title}.", f"The search ended: {tree.stop_reason}."]
     for n, h in enumerate(best):
-        alt.append(f"{n + 1}. {tokenizer.decode(h.tokens)} (score {h.score:.4f}, log-probability "
+        alt.append(f"{n + 1}. {output_text(tokenizer, sentence, h.tokens)} (score {h.score:.4f}, log-probability "
                     f"{h.log_probability:.4f} nats{'' if h.finished else ', cut off'})")  # fmt: skip
     return write(figure, path, title, "\n".join(alt), source)
 

@@ -13,7 +13,10 @@ import numpy as np
 import npx
 from models.search import ForcedPrefix, Hypothesis, beam_search
 from train.errors import UserError
+from train.tasks.parsing.constrained import ConstrainedParser
+from train.tasks.parsing.linearize import tree_from_tokens
 from train.tasks.parsing.tokenizer import TreeTokenizer
+from train.tasks.parsing.trees import escape_brackets, split_words, write_tree
 
 MAX_TOKENS = 256  # of an inspected sentence, end of sentence included
 AXES = {  # kind of attention -> meaning of its rows (queries) and columns (keys)
@@ -90,7 +93,7 @@ def max_source_tokens(model: Any) -> int:
 
 def source_ids(model: Any, tokenizer: Any, sentence: str) -> list[int]:
     """Return the token ids of a sentence, end of sentence included; UserError if it is empty or too long."""
-    ids = tokenizer.encode(sentence)
+    ids = tokenizer.encode(escape_brackets(sentence) if isinstance(tokenizer, TreeTokenizer) else sentence)
     limit = max_source_tokens(model)
     if not 1 <= len(ids) <= limit:
         attempt = "a shorter sentence" if ids else "a word"
@@ -109,6 +112,21 @@ def translate(
     constrained: Any = ForcedPrefix(model, [prefix]) if prefix else model
     (hypotheses,) = beam_search(constrained, np.array([src]), **search, observe=observe)
     return hypotheses
+
+
+def constrained_model(model: Any, tokenizer: Any, sentence: str) -> Any:
+    """Return the model to search with: a parser is constrained to trees over the words of the sentence."""
+    if not isinstance(tokenizer, TreeTokenizer):
+        return model
+    return ConstrainedParser(model, tokenizer, [split_words(escape_brackets(sentence))], tokenizer.lexicon)
+
+
+def output_text(tokenizer: Any, sentence: str, tokens: Sequence[int]) -> str:
+    """Return the translation, or the parser's tree over the words of the sentence."""
+    if not isinstance(tokenizer, TreeTokenizer):
+        return str(tokenizer.decode(tokens))
+    words = split_words(escape_brackets(sentence))
+    return write_tree(tree_from_tokens(tokenizer.symbols(tokens), words)[0])
 
 
 @dataclass

@@ -59,8 +59,8 @@ class EvaluationText:
 
     def __init__(self, task: Any, corpus: Any, config: Any, tokenizer: Any, pairs: int) -> None:
         self.max_extra = config.search.max_extra
-        self.new_evaluation = lambda: task.evaluation(config, tokenizer, corpus)
-        scores: dict[str, str] = task.scores if self.new_evaluation() is not None else {}
+        self.evaluation = task.evaluation(config, tokenizer, corpus)
+        scores: dict[str, str] = task.scores if self.evaluation is not None else {}
         self.key, self.score = next(iter(scores.items()), ("", ""))
         self.chosen = np.arange(0, len(corpus), max(1, len(corpus) // pairs))[:pairs]
         sides = zip(*(corpus.pair(i) for i in range(len(corpus))), strict=True)
@@ -85,10 +85,11 @@ class EvaluationText:
         if not self.score:
             hypotheses = greedy_search(model, self.batch.src, max_extra=self.max_extra)
             return loss, 0.0, [h.tokens for h in hypotheses]
-        evaluation = self.new_evaluation()
-        evaluation.add(model, self.chosen, self.batch)
-        records = evaluation.records
-        return loss, evaluation.result()[self.key], list(records.values() if isinstance(records, dict) else records)
+        self.evaluation.records = type(self.evaluation.records)()  # empty
+        self.evaluation.add(model, self.chosen, self.batch)
+        records = self.evaluation.records
+        outputs = list(records.values() if isinstance(records, dict) else records)
+        return loss, self.evaluation.result()[self.key], outputs
 
 
 def measure_roles(

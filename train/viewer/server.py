@@ -42,9 +42,11 @@ from train.viewer.inspection import (
     Inspection,
     ablate_heads,
     all_heads,
+    constrained_model,
     inspect,
     labels,
     max_source_tokens,
+    output_text,
     source_ids,
     summary,
     translate,
@@ -122,7 +124,7 @@ class Inference:
 
 
 class Page:
-    """The page: a translation model, if any, and the metrics of runs by name."""
+    """The page: a model that translates or parses, if any, and the metrics of runs by name."""
 
     def __init__(
         self, runs: Mapping[str, Path], model: Any = None, tokenizer: Any = None, config: Any = None, source: str = ""
@@ -190,7 +192,8 @@ class Page:
         if self.model is None:
             raise UserError(self.why)
         model, tokenizer = self.model, self.tokenizer
-        src = source_ids(model, tokenizer, text_of(query))
+        sentence = text_of(query)
+        src = source_ids(model, tokenizer, sentence)
         search, prefix, off = self.search(query), self.prefix(query), self.off(query)
         tree = Tree()
 
@@ -200,7 +203,7 @@ class Page:
             send({"so_far": labels(tokenizer, tree.tokens(live[0]))} if live else {})
 
         with ablate_heads(model, off):
-            hypotheses = translate(model, src, search, prefix, observe)
+            hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, prefix, observe)
             best = hypotheses[0]
             inspection = inspect(model, tokenizer, src, best.tokens)
         name = secrets.token_urlsafe(8)
@@ -213,7 +216,8 @@ class Page:
             for t, row in enumerate(order)
         ]  # fmt: skip
         return {
-            "translation": name, "text": tokenizer.decode(best.tokens), "finished": best.finished, "score": best.score,
+            "translation": name, "text": output_text(tokenizer, sentence, best.tokens),
+            "finished": best.finished, "score": best.score,
             "log_probability": best.log_probability, "source": inspection.source, "target": inspection.target,
             "ids": ids, "decoder_input": inspection.decoder_input, "forced": len(prefix),
             "off": [str(head) for head in off],

@@ -313,6 +313,20 @@ def test_the_heads_of_a_parser_are_drawn(run, folder, tmp_path, capfd):
     assert capfd.readouterr().out == tree
     alt = out.with_suffix(".alt.txt").read_text("utf-8")
     assert "Output: (" in alt and all(label in alt for label in (")", "end", "cross, "))
+    assert main(["draw", str(run), "beam", "--input", words, "--out", str(out)]) == 0
+    assert capfd.readouterr().out == tree and tree.strip() in out.with_suffix(".alt.txt").read_text("utf-8")
+
+
+def test_the_page_shows_a_parser(run, folder):
+    server = pytest.importorskip("train.viewer.server", reason="needs the extra page", exc_type=ImportError)
+    model, tokenizer, config = load_model(run)
+    words = " ".join(next(read_clean_trees(folder / "valid.mrg")).words())
+    ((expected,),) = parse_stream(model, tokenizer, [words], beam=2, max_extra=config.search.max_extra)
+    page = server.Page({}, model, tokenizer, config)
+    answer = page.translation({"text": words, "beam": 2}, lambda item: None)
+    assert answer["text"] == str(expected) and answer["target"][-1] == "end"
+    again = page.translation({"text": words, "beam": 2, "prefix": answer["ids"][:2]}, lambda item: None)
+    assert again["target"][:2] == answer["target"][:2]
 
 
 def test_the_svg_has_the_tree_and_the_attention(run, folder, tmp_path, capfd):

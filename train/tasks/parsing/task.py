@@ -16,7 +16,7 @@ from train.tasks.parsing.evalb import Report, score
 from train.tasks.parsing.lexicon import Lexicon
 from train.tasks.parsing.linearize import tree_from_tokens
 from train.tasks.parsing.tokenizer import KINDS, TreeTokenizer
-from train.tasks.parsing.trees import Tree, clean, read_trees, split_words, write_tree
+from train.tasks.parsing.trees import Tree, clean, escape_brackets, read_trees, split_words, write_tree
 from train.tasks.task import task
 from train.text.batches import Batch
 from train.text.corpus import Corpus, prepare_pairs
@@ -167,7 +167,7 @@ def parse_stream(
         parser: Any = ConstrainedParser(model, tokenizer, words, lexicon or tokenizer.lexicon)
         return beam_search(parser, src, **search)
 
-    escaped = (line and line.replace("(", "-LRB-").replace(")", "-RRB-") for line in lines)
+    escaped = (line and escape_brackets(line) for line in lines)
 
     def parses(line: Line, hypotheses: list[Hypothesis]) -> list[Parse]:
         words = split_words(line.text)

@@ -222,6 +222,11 @@ def clean(tree: Tree) -> Tree:
     return Tree(TOP, top.children)
 
 
+def escape_brackets(sentence: str) -> str:
+    """Return a sentence with the Penn Treebank's words for round brackets."""
+    return sentence.replace("(", "-LRB-").replace(")", "-RRB-")
+
+
 def split_words(line: str) -> list[str]:
     """Return the words of a tokenized sentence."""
     return [word for word in _SPACES.split(line) if word]
