@@ -169,7 +169,8 @@ class RunConfig:
         """
         for table, f, value in self.keys():
             name = f"{table}.{f.name}"
-            saved = original.get(name, f.default)
+            default = getattr(TransformerConfig, f.name) if table == "model" and f.name not in NAMED else f.default
+            saved = original.get(name, default)
             if value != saved and not f.metadata["may_change"]:
                 raise UserError(
                     f"resume: {name}: expected {format_value(saved)} as in {source}; got {format_value(value)}; "

@@ -45,7 +45,8 @@ class Pairs(Task[Corpus, Batch]):
 
         if not t.bpe_dropout:
             return make_batches(corpus)
-        segmenter = Segmenter(corpus, self.side_tokenizers(tokenizer), t.bpe_dropout, t.seed, config.data.max_length)
+        max_length = min(config.data.max_length, t.batch_tokens)
+        segmenter = Segmenter(corpus, self.side_tokenizers(tokenizer), t.bpe_dropout, t.seed, max_length)
         return SegmentedBatches(segmenter, make_batches)
 
     def side_tokenizers(self, tokenizer: Any) -> Sequence[Tokenizer | None]:

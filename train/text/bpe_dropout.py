@@ -9,8 +9,9 @@ the epoch, the side and the position in the text.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,7 +188,8 @@ class Segmenter:
         return flat.astype(token_dtype(merges.n_ids)), np.where(is_long, usual_lengths, lengths)
 
 
-class EpochExamples(NamedTuple):
+@dataclass(frozen=True)
+class EpochExamples:
     """The pairs of a batch in one epoch."""
 
     epoch: int
