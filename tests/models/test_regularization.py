@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npx
+from autograd import Tensor
 from models import TransformerConfig
 from models.architectures import blocks
 from tests.helpers.small_models import BOS, EOS, FIRST, PAD, SEEDS, SMALL, V, batch, build, gradient, sentences
@@ -123,3 +124,13 @@ def test_tying_decides_which_matrices_are_one(tying, src_vocab_size):
             model.loss(np.array([[V + 4, EOS]]), tgt)
         with pytest.raises(ValueError, match="target ids"):
             model.loss(src, np.array([[BOS, V, EOS]]))
+
+
+def test_padding_does_not_diverge():
+    model, rng = build(TransformerConfig(**SMALL)), np.random.default_rng(0)
+    targets = np.array([[4, 5, EOS], [6, EOS, PAD]])
+    hidden, other = (Tensor(rng.normal(size=(2, 3, SMALL["d_model"]))) for _ in range(2))
+    expected = model.divergence(hidden, other, targets).item()
+    other.data[1, 2] += 1
+    assert model.divergence(hidden, other, targets).item() == expected > 0
+    assert model.divergence(hidden, hidden, targets).item() == 0

@@ -3,6 +3,7 @@
 import re
 import threading
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,10 +16,21 @@ from tests.helpers import trainings
 from tests.helpers.trainings import config, metrics, one_line, outcome, run
 from train import UserError
 from train.cli.main import main
-from train.learn import anomaly, update, validation
+from train.learn import anomaly, trainer, update, validation
 from train.learn.parallel import reducer
+from train.run.state import RunState
 
 text, uninterrupted = trainings.text, trainings.uninterrupted
+
+
+@pytest.fixture(autouse=True, scope="module")
+def first_batch_order():
+    """Train with version 1 of the order of batches, in which line 28 is alone in a batch of update 2."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "RunState", partial(RunState, batch_order=1))
+        yield
+
+
 LONG = 15  # tokens; only line 28 of the text has more
 
 

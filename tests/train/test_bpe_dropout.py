@@ -94,6 +94,7 @@ def test_a_sentence_that_would_become_too_long_is_segmented_as_usual(tokenizer):
     changed = segmenter_of(tokenizer, corpus, 0.9, max_length=limit).epoch(0)
     lengths = np.concatenate([changed.src_lengths, changed.tgt_lengths])
     assert lengths.max() <= limit and changed.src_lengths[-1] > corpus.src_lengths[-1]
+    Batches(changed, limit).epoch(0)
     longest = int(corpus.src_lengths.argmax())
     assert changed.pair(longest)[0] == corpus.pair(longest)[0]
 

@@ -123,7 +123,8 @@ def test_the_command_takes_tokenizer_and_configuration_from_the_run(text, source
     assert made.data.tokenizer == str(source / "tokenizer.json") and made.train.init_only == "embedding.*"
     assert made.model == config(text).model and made.train.batch_tokens == 60
     assert main(["train", *options[2:], "--init", str(tmp_path / "a"), "--out", str(tmp_path / "b")]) == 0
-    assert RunConfig.load(tmp_path / "b" / "config.toml").train.init_only == ""
+    made = RunConfig.load(tmp_path / "b" / "config.toml")
+    assert made.train.init_only == "" and made.data.tokenizer == str(tmp_path / "a" / "tokenizer.json")
     given = ["--set", "data.tokenizer=bpe", "--set", "data.vocab_size=280"]
     assert main(["train", *options, *given, "--out", str(tmp_path / "c")]) == 2
     assert "embedding.weight of shape" in capsys.readouterr().err

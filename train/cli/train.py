@@ -162,13 +162,14 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
     config_is_of_run = init is not None and config is None
     if init is not None:
         tokenizer_file, config_file = run_files(find_checkpoint(init))
+        tokenizer = f"data.tokenizer={to_toml(str(tokenizer_file))}"
         if config is None:
             # Leave its token arrays alone, and take all of its weights.
-            config, changes = str(config_file), ["data.prepared=", "train.init_only=", *changes]
-        if not any(change.partition("=")[0].strip() == "data.tokenizer" for change in changes):
-            base = load_config(config, (), config_is_of_run)
+            config, changes = str(config_file), ["data.prepared=", "train.init_only=", tokenizer, *changes]
+        elif not any(change.partition("=")[0].strip() == "data.tokenizer" for change in changes):
+            base = load_config(config, ())
             if base.data.tokenizer in TASKS[base.data.task].tokenizers:
-                changes = [f"data.tokenizer={to_toml(str(tokenizer_file))}", *changes]
+                changes = [tokenizer, *changes]
     if config is None and not resume:
         raise UserError(
             "train: expected CONFIG.toml or a preset; got neither; try npx-transformer train base --out RUN"

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import npx
-from models import ARCHITECTURES
+from models import ARCHITECTURES, TransformerConfig
 from train.errors import UserError
 from train.files import write_text
 from train.learn.initial import initialize, select
@@ -216,20 +216,7 @@ def check_model(config: RunConfig, task: Task) -> None:
             f"model.architecture: expected {' or '.join(architectures)} for the task {task.name}; "
             f"got {shape.architecture}; try {architectures[0]}"
         )
-    if config.train.rdrop and not any(
-        (shape.dropout, shape.attention_dropout, shape.activation_dropout, shape.word_dropout)
-    ):
-        raise UserError(
-            "train.rdrop: expected a model with dropout, so that two passes differ; got 0; try model.dropout=0.1"
-        )
-    kind = config.data.tokenizer
-    if config.train.bpe_dropout and kind != "bpe" and kind in task.tokenizers:
-        raise UserError(
-            f"train.bpe_dropout: expected data.tokenizer bpe; got {kind}; try --set data.tokenizer=bpe, or "
-            "train.bpe_dropout = 0"
-        )
-    if config.train.bpe_dropout and task.examples != "pairs":
-        raise UserError(f"train.bpe_dropout: expected a task on pairs; got {task.name}; try train.bpe_dropout = 0")
+    check_regularization(config, task, shape)
     outline = shape.outline()
     names = [name for name, _ in outline.named_parameters()]
     for name in ("freeze", "init_only"):
@@ -241,4 +228,21 @@ def check_model(config: RunConfig, task: Task) -> None:
         raise UserError(
             f"data.max_length: expected at most model.max_positions = {longest} with learned positions; "
             f"got {config.data.max_length}; try max_length = {longest}"
+        )
+
+
+def check_regularization(config: RunConfig, task: Task, shape: TransformerConfig) -> None:
+    """Raise UserError for R-Drop or BPE dropout where they cannot work."""
+    t = config.train
+    if t.rdrop and not any((shape.dropout, shape.attention_dropout, shape.activation_dropout, shape.word_dropout)):
+        raise UserError(
+            "train.rdrop: expected a model with dropout, so that two passes differ; got 0; try model.dropout=0.1"
+        )
+    if t.bpe_dropout and task.examples != "pairs":
+        raise UserError(f"train.bpe_dropout: expected a task on pairs; got {task.name}; try train.bpe_dropout = 0")
+    kind = config.data.tokenizer
+    if t.bpe_dropout and kind != "bpe" and kind in task.tokenizers:
+        raise UserError(
+            f"train.bpe_dropout: expected data.tokenizer bpe; got {kind}; try --set data.tokenizer=bpe, or "
+            "train.bpe_dropout = 0"
         )
