@@ -4,6 +4,7 @@ import errno
 import os
 import random
 import signal
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -133,12 +134,14 @@ def test_a_missing_fsync_is_detected(workspace, failures, monkeypatch, target):
 
 
 @pytest.mark.slow
-def test_a_wrong_answer_to_an_error_is_detected(workspace, failures, monkeypatch):
+def test_a_traceback_after_a_failing_call_is_detected(tmp_path, failures, monkeypatch):
     needs_system_calls()
-    monkeypatch.setattr(files, "CANNOT_WRITE", set())
+    for module in (files, sys.modules["train.cli.main"]):
+        monkeypatch.setattr(module, "CANNOT_WRITE", set())
+    program, result = faults.Program(tmp_path / "faults"), faults.Faults(failures.append, 0)
     failures.clear()
-    _, right, count = faults.faults(workspace, 0.004, arrays=0)
-    assert right < count
+    result.call(program, next(n for n, (kind, *_) in enumerate(program.calls, 1) if kind == "fsync"), errno.EIO)
+    assert result.wrong == len(failures) == 1 and "internal error" in failures[0]
 
 
 def raises(model, data):

@@ -31,8 +31,8 @@ OPTIONAL = {"loss_scale": LossScale.SCHEMA, "micro_batches": Range(int, "[1, 1e9
 class Checkpointer:
     """Writes and restores the checkpoints of a training run.
 
-    All ranks call every method; rank 0 writes. `newest` is the newest checkpoint, `warnings` are
-    messages of `restore`, one for each damaged checkpoint that it skipped.
+    All ranks call every method; rank 0 writes. `newest` is the newest checkpoint, `warnings` are the messages of
+    `restore`, among them one for each damaged checkpoint that it skipped.
     """
 
     def __init__(

@@ -48,6 +48,7 @@ class RunReport:
         self.started, self.first_step = time.perf_counter(), state.step
         screen: AbstractContextManager[Any] = self.bar or nullcontext()
         with LineFile(self.run.metrics_file) as self._metrics, LineFile(self.run.log_file) as self._log, screen:
+            fsync(self.run.path)  # or a power loss could remove new files, however often their content is synced
             if self.bar:
                 self.task = self.bar.add_task("", total=self.max_steps, completed=state.step, text="", left="")
             yield
@@ -215,7 +216,6 @@ class LineFile:
 
     def __enter__(self) -> "LineFile":
         self._file = open_for_appending(self.path)
-        fsync(self.path.parent)  # a new file survives a power loss only with its folder's entry
         return self
 
     def __exit__(self, *error: object) -> None:
