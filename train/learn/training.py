@@ -15,7 +15,7 @@ import npx
 from models import ARCHITECTURES
 from train.errors import UserError
 from train.files import write_text
-from train.learn.signals import reraise_lost_interrupts, run_interruptibly
+from train.learn.signals import reraise_lost_interrupts
 from train.learn.trainer import Trainer
 from train.run.checkpoint import check_same_config
 from train.run.config import RunConfig
@@ -115,7 +115,7 @@ def prepare_tokenizer(
         return task.load_tokenizer(run.tokenizer_file)
     if existing is None:
         say(f"training a {data.tokenizer} tokenizer with at most {data.vocab_size:,} subwords")
-    tokenizer = existing or run_interruptibly(lambda: task.learn_tokenizer(data, texts["train"]))
+    tokenizer = existing or task.learn_tokenizer(data, texts["train"])
     tokenizer.save(run.tokenizer_file)
     return tokenizer
 
