@@ -4,6 +4,7 @@ import errno
 import os
 import random
 import signal
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -21,12 +22,16 @@ PARTS = {
     "interrupts": lambda w: runs.stops(w, 2, signal.SIGINT, twice=True),
     "pairs": lambda w: runs.pairs(w, 4),
     "full": lambda w: runs.full(w, 2),
-    "crashes": lambda w: crashes.crashes(w, 0.03),
+    "crashes": lambda w: crashes.crashes(w, 0.03, [crashes.training]),
+    "crashes of outputs": lambda w: crashes.crashes(w, 0.03, [crashes.own_corpus, crashes.translations]),
     "faults": lambda w: faults.faults(w, 0.008),
-    "commands": lambda w: commands.commands(w, 1, without=["`reproduce table3`"]),
+    "commands": lambda w: commands.commands(w, 1, without=["`reproduce table3`", "`reproduce figures`"]),
     "damage": lambda w: damage.damaged(w, 4),
     "fuzz": lambda w: fuzz.fuzzed(w, 60),
 }
+
+
+SLOW = ("crashes of outputs", "commands")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -48,9 +53,9 @@ def workspace(tmp_path_factory, failures):
     return runs.Workspace(tmp_path_factory.mktemp("torture"), failures.append)
 
 
-@pytest.mark.parametrize("part", [pytest.param(p, marks=[pytest.mark.slow] * (p == "commands")) for p in PARTS])
+@pytest.mark.parametrize("part", [pytest.param(p, marks=[pytest.mark.slow] * (p in SLOW)) for p in PARTS])
 def test_some_cases_of_each_part_are_right(part, workspace, failures):
-    if part in ("crashes", "faults", "commands"):
+    if part in ("crashes", "faults", *SLOW):
         needs_system_calls()
     failures.clear()
     words, right, count = PARTS[part](workspace)
@@ -133,12 +138,15 @@ def test_a_missing_fsync_is_detected(workspace, failures, monkeypatch, target):
 
 
 @pytest.mark.slow
-def test_a_wrong_answer_to_an_error_is_detected(workspace, failures, monkeypatch):
+def test_a_traceback_after_a_failing_call_is_detected(tmp_path, failures, monkeypatch):
     needs_system_calls()
-    monkeypatch.setattr(files, "CANNOT_WRITE", set())
+    for module in (files, sys.modules["train.cli.main"]):
+        monkeypatch.setattr(module, "CANNOT_WRITE", set())
+    program, result = faults.Program(tmp_path / "faults"), faults.Faults(failures.append, 0)
+    monkeypatch.setattr(result.rng, "random", lambda: 0.0)  # all later writes fail too
     failures.clear()
-    _, right, count = faults.faults(workspace, 0.004, arrays=0)
-    assert right < count
+    result.call(program, next(n for n, (kind, *_) in enumerate(program.calls, 1) if kind == "fsync"), errno.EIO)
+    assert result.wrong == len(failures) == 1 and "internal error" in failures[0]
 
 
 def raises(model, data):

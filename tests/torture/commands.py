@@ -159,7 +159,7 @@ def serving(workspace, rng):
     before, statuses = read(run), []
     for number, seconds in ((signal.SIGKILL, rng.uniform(0, 1.5)), (signal.SIGTERM, 30)):
         with open(workspace.folder / "address", "w+b") as out:
-            fork = Fork(lambda: command_to_stdout("serve", run, "--port", 0), {1: out.fileno()})
+            fork = Fork(lambda: main(["serve", str(run), "--port", "0"]), {1: out.fileno()})
             deadline, answered = time.monotonic() + seconds, False
             while time.monotonic() < deadline and not (answered and number == signal.SIGTERM) and not fork.ended():
                 time.sleep(0.02)
@@ -172,8 +172,3 @@ def serving(workspace, rng):
     if not passed or read(run) != before:
         workspace.report(f"serve: {statuses}, answered: {answered}")
     return passed and read(run) == before
-
-
-def command_to_stdout(*arguments):
-    """Run a command line with the streams of the process."""
-    return main([str(argument) for argument in arguments])

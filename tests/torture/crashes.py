@@ -60,9 +60,9 @@ class Crashes:
         return f"{self.tried:,} of {self.name} ({self.resumed:,} resumed)"
 
 
-def crashes(workspace, scale=1.0):
-    """Examine the crash states of all four commands."""
-    parts = [part(workspace, scale) for part in (training, averages, own_corpus, translations)]
+def crashes(workspace, scale=1.0, commands=None):
+    """Examine the crash states of all four commands, or of some."""
+    parts = [examine(workspace, scale) for examine in commands or (training, averages, own_corpus, translations)]
     right, tried = sum(part.right for part in parts), sum(part.tried for part in parts)
     return f"{tried:,} distinct states after a power loss: {', '.join(part.words() for part in parts)}", right, tried
 

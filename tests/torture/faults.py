@@ -17,45 +17,54 @@ import shutil
 import signal
 from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
 import typer
 
 from tests.helpers.forks import Fork
-from tests.helpers.trainings import config, outcome, write_pairs
+from tests.helpers.trainings import outcome, tables, write_pairs
 from tests.torture.arrays import FailingAllocations
 from tests.torture.damage import checkpoint_at
+from tests.torture.disk import spread
 from tests.torture.syscalls import KINDS, supervise
-from train import UserError
+from train import RunConfig, UserError
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder, step_of
 
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EINTR)
 WRITING = ("write", "fsync", "rename", "mkdir", "truncate")
 SETTINGS = {
-    "max_steps": 4, "warmup_steps": 2, "log_every": 2, "validate_every": 2, "checkpoint_every": 2, "keep_last": 2,
+    "max_steps": 2, "warmup_steps": 2, "log_every": 1, "validate_every": 1, "checkpoint_every": 1, "keep_last": 2,
     "accumulate": 1, "validate_bleu": False,
 }  # fmt: skip
 MMAP_THRESHOLD, TOP_PAD = -3, -2  # of mallopt; small values request memory from the kernel more often
 
 
 class Program:
-    """A training of four updates and the average of its last checkpoint, with everything they read and write."""
+    """A training of two updates and the average of its last checkpoint, with everything they read and write.
 
-    def __init__(self, folder, report):
-        self.folder, self.report = Path(folder) / "disk", report
-        self.errors = Path(folder) / "errors"
+    It trains a tokenizer in a process of its own, or, much faster, uses the file `tokenizer`.
+    """
+
+    def __init__(self, folder, tokenizer=None):
+        self.folder, self.errors = Path(folder) / "disk", Path(folder) / "errors"
         shutil.rmtree(folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self.run = self.folder / "run"
         write_pairs(self.folder, "train", 40, seed=1)
         write_pairs(self.folder, "valid", 5, seed=2)
-        (self.folder / "config.toml").write_text(config(self.folder, **SETTINGS).dump(), encoding="utf-8")
+        settings = tables(self.folder, **SETTINGS)
+        if tokenizer is not None:
+            settings["data"]["tokenizer"] = str(shutil.copy(tokenizer, self.folder / "tokenizer.json"))
+        (self.folder / "config.toml").write_text(RunConfig.from_dict(settings).dump(), encoding="utf-8")
+        self.resumes = False
         self.app = typer.main.get_command(importlib.import_module("train.cli.app").app)
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             self.train_and_average()  # imports modules that the forks then share
         self.expected, self.checkpoints = self.result(), self.intact()
+        self.tokenizer = Path(shutil.copy(self.run / "tokenizer.json", folder))
         self.remove()
         status, self.calls = self.attempt()
         assert status == 0 and self.result() == self.expected, self.output()
@@ -67,8 +76,8 @@ class Program:
         """Run both commands as a user would, without preparing typer's options anew in each fork."""
         cli = importlib.import_module("train.cli.main")  # train.cli.main is also the name of a function
         cli.app = self.app
-        resume = [] if RunFolder(self.run).is_new() else ["--resume"]
-        status = cli.main(["train", str(self.folder / "config.toml"), "--out", str(self.run), "--quiet", *resume])
+        arguments = ["train", str(self.folder / "config.toml"), "--out", str(self.run), "--quiet"]
+        status = cli.main([*arguments, *(["--resume"] if self.resumes else [])])
         return status or cli.main(["average", str(self.run), "--last", "1"])
 
     def remove(self):
@@ -78,14 +87,17 @@ class Program:
     def attempt(self, first=0, number=0, lasts=False):
         """Run the program; system call number `first` fails with errno `number`, and if it `lasts`, all later writes.
 
-        Returns the exit status and the kinds of the calls.
+        Returns the exit status and, for each call, its kind and path.
         """
-        calls = []
+        calls, self.resumes = [], not RunFolder(self.run).is_new()
 
         def answer(call):
-            calls.append(call.kind)
+            calls.append((call.kind, *call.paths[-1:]))
+            assert len(calls) < 10_000, "the program repeats a call forever"
             is_later = lasts and 0 < first < len(calls) and call.kind in WRITING
-            return number if len(calls) == first or is_later else 0
+            if len(calls) != first and not is_later:
+                return 0
+            return errno.ENOMEM if call.kind == "allocate" else number
 
         def setup():
             libc = ctypes.CDLL(None)
@@ -98,7 +110,7 @@ class Program:
 
     def attempt_without_memory(self, first):
         """Run the program; the memory of array number `first` is refused. Returns the exit status and their number."""
-        reader, writer = os.pipe()
+        (reader, writer), self.resumes = os.pipe(), not RunFolder(self.run).is_new()
 
         def program():
             allocations = FailingAllocations(first)
@@ -151,43 +163,70 @@ class Program:
         return "" if status == -signal.SIGABRT or status in (1, 2) and is_line else f"exit {status}: {output[-900:]}"
 
 
-def faults(workspace, scale=1.0, seed=5, repeats=2, arrays=300):
-    """Let each call fail with `repeats` of the errors in turn, and some allocations of arrays; recoveries fail too."""
-    program, rng = Program(workspace.folder / "faults", workspace.report), random.Random(seed)
-    kinds, outcomes, wrong, second = Counter(), Counter(), 0, 0
-    cases = [("array", n) for n in range(1, program.arrays + 1)]
-    cases = rng.sample(cases, min(len(cases), arrays))
-    for n, kind in enumerate(program.calls, 1):
-        chosen = [ERRORS[(n + i) % len(ERRORS)] for i in range(repeats)] if kind != "allocate" else [errno.ENOMEM]
-        cases += [(n, number) for number in chosen]
-    for first, detail in rng.sample(cases, max(1, round(min(1.0, scale) * len(cases)))):
+class Faults:
+    """Lets calls of programs fail, one per attempt, and counts the outcomes."""
+
+    def __init__(self, report, seed):
+        self.report, self.rng = report, random.Random(seed)
+        self.kinds, self.outcomes, self.wrong, self.second = Counter(), Counter(), 0, 0
+
+    def array(self, program, n):
+        """Refuse array number n its memory."""
         program.remove()
-        if first == "array":
-            kind, name = "array", f"array {detail}"
-            status, _ = program.attempt_without_memory(detail)
-        else:
-            kind, lasts = program.calls[first - 1], rng.random() < 0.25
-            name = f"call {first}, {kind}, {errno.errorcode[detail]}{' from then on' * lasts}"
-            status, _ = program.attempt(first, detail, lasts)
+        status, _ = program.attempt_without_memory(n)
+        self._count("array", f"array {n}", program, status)
+
+    def call(self, program, n, number):
+        """Let system call number n fail with an errno; in a quarter of the cases all later writes fail too."""
+        kind = program.calls[n - 1][0]
+        lasts = kind != "allocate" and number != errno.EINTR and self.rng.random() < 0.25
+        program.remove()
+        status, calls = program.attempt(n, number, lasts)
+        name = f"call {n}, {calls[n - 1 : n]}, {errno.errorcode[number]}{' from then on' * lasts}"
+        self._count(kind, name, program, status)
+
+    def _count(self, kind, name, program, status):
         problem = program.problem(status, {})
         if status:
-            again, before, number = rng.randrange(1, len(program.calls) + 1), program.intact(), rng.choice(ERRORS)
-            status_of_second, calls = program.attempt(again, number)
-            second += again <= len(calls)
-            if fault := program.problem(status_of_second, before):
-                problem += f"second fault, call {again}, {calls[again - 1 : again]}, {errno.errorcode[number]}: {fault}"
-            before = program.intact()
-            status_of_third = program.attempt()[0] if status_of_second else 0
-            if (fault := program.problem(status_of_third, before)) or status_of_third:
-                problem += f"not recovered: exit {status_of_third}: {fault}"
-        kinds[kind] += 1
-        wrong += bool(problem)
-        outcomes["ended with one line" if status > 0 else "aborted" if status else "continued"] += 1
+            problem += self._recover(program)
+        self.kinds[kind] += 1
+        self.outcomes["ended with one line" if status > 0 else "aborted" if status else "continued"] += 1
+        self.wrong += bool(problem)
         if problem:
-            workspace.report(f"{name}: {problem}")
-    count = kinds.total()
-    calls = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
-    ends = ", ".join(f"{n} {end}" for end, n in outcomes.most_common())
-    program_words = f"a training and an average of {len(program.calls)} calls and {program.arrays:,} arrays"
-    words = f"{count:,} failing calls of {program_words} ({calls}): {ends}"
-    return f"{words}; {second:,} second faults during the recovery", count - wrong, count
+            self.report(f"{name}: {problem}")
+
+    def _recover(self, program):
+        """Recover with a second fault, then without one; return what is wrong, or ""."""
+        again, before, number = self.rng.randrange(1, len(program.calls) + 1), program.intact(), self.rng.choice(ERRORS)
+        status, calls = program.attempt(again, number)
+        self.second += again <= len(calls)
+        if problem := program.problem(status, before):
+            return f"second fault, call {again}, {calls[again - 1 : again]}, {errno.errorcode[number]}: {problem}"
+        before = program.intact()
+        status = program.attempt()[0] if status else 0
+        problem = program.problem(status, before)
+        return f"not recovered: exit {status}: {problem}" if status or problem else ""
+
+
+def faults(workspace, scale=1.0, seed=5, repeats=1, arrays=100):
+    """Let each call fail with `repeats` of the errors in turn, and some allocations of arrays; recoveries fail too.
+
+    Calls before the tokenizer is on disk are those of the program that trains it; the others are those of one that
+    does not.
+    """
+    learning, result = Program(workspace.folder / "faults-tokenizer"), Faults(workspace.report, seed)
+    program = Program(workspace.folder / "faults", learning.tokenizer)
+    last = max(n for n, (_, *path) in enumerate(learning.calls, 1) if "tokenizer.json" in "".join(path))
+    cases = [partial(result.array, program, n) for n in spread(range(1, program.arrays + 1), arrays)]
+    for chosen, count in ((learning, last), (program, len(program.calls))):
+        for n, (kind, *_) in enumerate(chosen.calls[:count], 1):
+            numbers = [ERRORS[(n + seed + i) % len(ERRORS)] for i in range(repeats)]
+            cases += [partial(result.call, chosen, n, i) for i in (numbers if kind != "allocate" else [errno.ENOMEM])]
+    cases = result.rng.sample(cases, max(1, round(min(1.0, scale) * len(cases))))
+    for case in cases:
+        case()
+    calls = ", ".join(f"{n} {kind}" for kind, n in result.kinds.most_common())
+    ends = ", ".join(f"{n} {end}" for end, n in result.outcomes.most_common())
+    all_calls = f"the {last} calls of training a tokenizer, the {len(program.calls)} of a training and an average, and"
+    words = f"{len(cases):,} failing calls ({calls}) of {all_calls} their {program.arrays:,} arrays: {ends}"
+    return f"{words}; {result.second:,} second faults during the recovery", len(cases) - result.wrong, len(cases)

@@ -43,7 +43,12 @@ def fake_python(monkeypatch, tmp_path):
     return install
 
 
-@pytest.mark.parametrize("script", ["kill -9 $$", "head -2 >/dev/null; kill -9 $$", "echo MemoryError >&2; exit 1"])
+LINKER = "echo 'python: error while loading shared libraries: libc.so.6: cannot map zero-fill pages' >&2; exit 127"
+
+
+@pytest.mark.parametrize(
+    "script", ["kill -9 $$", "head -2 >/dev/null; kill -9 $$", "echo MemoryError >&2; exit 1", LINKER]
+)
 def test_running_out_of_memory_raises_a_user_error(fake_python, script):
     fake_python(script)
     with pytest.raises(UserError, match="expected enough memory to train it") as error:
@@ -73,6 +78,17 @@ def test_an_error_in_the_text_kills_the_process(processes):
     with pytest.raises(UserError, match="line 2"):
         train(lines())
     assert processes[0].returncode == -signal.SIGKILL
+
+
+def test_an_error_in_the_text_is_reported_although_the_process_has_ended(processes):
+    def lines():
+        yield ["a b c"]
+        processes[0].kill()
+        processes[0].wait()
+        raise UserError("line 2: expected text; got an empty line; try another file")
+
+    with pytest.raises(UserError, match="line 2"):
+        train(lines())
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")

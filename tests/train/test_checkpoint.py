@@ -308,6 +308,16 @@ def test_damaged_checkpoints_do_not_count_when_pruning(tmp_path):
     assert names(tmp_path) == ["step-7", "step-99"]
 
 
+def test_an_old_checkpoint_that_cannot_be_read_is_not_pruned_before_keep_last_others_exist(tmp_path):
+    """The disk may have returned a passing error."""
+    first = save(tmp_path, 1)
+    state = (first / "state.json").rename(tmp_path / "state.json")
+    for step in (2, 3, 4):
+        save(tmp_path, step, keep_last=3)
+        assert ("step-1" in names(tmp_path)) == (step < 4)
+    assert names(tmp_path) == ["step-2", "step-3", "step-4"] and state.exists()
+
+
 def test_a_checkpoint_replaces_one_of_the_same_step(tmp_path):
     save(tmp_path, 5)
     save(tmp_path, 5, {"w": np.zeros(3, np.float32)})

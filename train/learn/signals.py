@@ -6,13 +6,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from contextvars import copy_context
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
 # mpirun forwards SIGUSR1 to its ranks, unlike the others.
 STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
@@ -84,22 +82,3 @@ def reraise_lost_interrupts() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = previous
-
-
-def run_interruptibly(work: Callable[[], T]) -> T:
-    """Run `work` in another thread and return its result, so that Ctrl-C works during a long library call."""
-    outcome: list[Any] = []
-
-    def run() -> None:
-        try:
-            outcome.append((work(), None))
-        except BaseException as error:  # raised below, in the caller's thread
-            outcome.append((None, error))
-
-    thread = threading.Thread(target=copy_context().run, args=(run,), daemon=True)
-    thread.start()
-    thread.join()
-    value, error = outcome[0]
-    if error is not None:
-        raise error
-    return value

@@ -15,7 +15,7 @@ from models import ARCHITECTURES, TransformerConfig
 from train.errors import UserError
 from train.files import write_text
 from train.learn.initial import initialize, select
-from train.learn.signals import reraise_lost_interrupts, run_interruptibly
+from train.learn.signals import reraise_lost_interrupts
 from train.learn.trainer import Trainer
 from train.progress import Display
 from train.run.checkpoint import resumed_config
@@ -128,7 +128,7 @@ def prepare_tokenizer(
     if tokenizer is None:
         display.write(f"training a {data.tokenizer} tokenizer with at most {data.vocab_size:,} subwords")
         with display.work(f"training a {data.tokenizer} tokenizer") as work:
-            tokenizer = run_interruptibly(lambda: task.learn_tokenizer(data, texts["train"]))
+            tokenizer = task.learn_tokenizer(data, texts["train"])
         display.write(f"trained a tokenizer with {tokenizer.vocab_size:,} subwords in {work.seconds:.1f} s")
     tokenizer.save(run.tokenizer_file)
     return tokenizer

@@ -70,7 +70,8 @@ def prune(run: RunFolder, keep_last: int) -> None:
     """Remove all checkpoints except the newest `keep_last` (0 keeps all), and `extra` ones except the newest.
 
     A stop between two scheduled checkpoints writes an extra one. Removing it later leaves an interrupted run with the
-    same checkpoints as an uninterrupted one. Damaged checkpoints do not count towards `keep_last`.
+    same checkpoints as an uninterrupted one. Damaged checkpoints do not count towards `keep_last`, and with fewer than
+    `keep_last` intact ones nothing is removed: a disk that returned an error may work again.
     """
     states: dict[Path, dict[str, Any]] = {}
     for path in run.steps():
@@ -81,8 +82,8 @@ def prune(run: RunFolder, keep_last: int) -> None:
         if states[path].get("extra"):
             intact.remove(path)
             remove_folder(path)
-    for path in run.steps() if keep_last > 0 and intact else []:
-        if step_of(path) < step_of(intact[-keep_last:][0]):
+    for path in run.steps() if 0 < keep_last <= len(intact) else []:
+        if step_of(path) < step_of(intact[-keep_last]):
             remove_folder(path)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import WriteError, disk_errors, fsync, open_for_appending, write_text
+from train.files import WriteError, disk_errors, open_for_appending, write_text
 from train.tasks import TASKS
 
 Entry = Mapping[str, Any]
@@ -39,7 +39,6 @@ class LineFile:
 
     def __enter__(self) -> "LineFile":
         self._file = open_for_appending(self.path)
-        fsync(self.path.parent)  # a new file survives a power loss only with its folder's entry
         return self
 
     def __exit__(self, *error: object) -> None:

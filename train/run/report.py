@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from train.files import disk_errors, write_text
+from train.files import disk_errors, fsync, write_text
 from train.progress import Display, format_duration
 from train.run.folder import RunFolder
 from train.run.metric_files import Copy, LineFile, csv_copy, tensorboard_copy
@@ -56,6 +56,7 @@ class RunReport:
             self.display.work("step", total=self.max_steps, done=state.step) as self._steps,
             ExitStack() as stack,
         ):
+            fsync(self.run.path)  # or a power loss could remove new files, however often their content is synced
             self._copies = []
             if self.csv:
                 self._copies.append(stack.enter_context(csv_copy(self.run.csv_file, self.run.metrics())))

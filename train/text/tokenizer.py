@@ -300,8 +300,11 @@ def _train_merges(spec: dict[str, Any], settings: dict[str, Any], lines: Iterabl
             error = process.stderr.read()
         except BaseException:
             process.kill()
+            with suppress(BrokenPipeError):  # or closing it below would replace this exception
+                process.stdin.close()
             raise
-    if process.returncode > 0 and "MemoryError" not in error:
+    # the second and third are messages of the dynamic linker
+    if process.returncode > 0 and not re.search("MemoryError|annot (map|allocate)|failed to map", error):
         raise RuntimeError(f"bpe_process.py: {error}")
     raise UserError(
         "vocabulary: expected enough memory to train it, about 1.6 KB per distinct word; got "
