@@ -19,10 +19,10 @@ Modules import only from modules above them in this list:
     checks.py           check_operation and check_layer
     call_variants.py    calls derived from one call of a kernel; kernels.py: check_kernel
     adapters/           from_pair, from_torch, from_jax, from_cupy: functions of other frameworks as operations
-    check.py            `python -m autograd.testing check`: all custom gradients of a module
     strategies.py       hypothesis strategies for inputs; the only module that needs hypothesis
 
-mutate.py and mutation/ measure the quality of a test suite. docs/check-your-layer.md is the introduction.
+mutate.py and mutation/ measure the quality of a test suite; check.py checks the custom gradients of a module.
+docs/check-your-layer.md is the introduction.
 """
 
 from autograd.testing.adapters.cupy import from_cupy
