@@ -185,7 +185,8 @@ class TorchOperation(ForeignOperation):
             # Negative strides do not exist here; gaps replace them.
             factor = 2 if any(stride < 0 for stride in base.strides) else 1
             strides = [factor * abs(stride) // host.itemsize for stride in base.strides]
-            t = torch.empty_strided(base.shape, strides, dtype=dtype).copy_(t)
+            span = 1 + sum((n - 1) * stride for n, stride in zip(base.shape, strides, strict=True))
+            t = torch.zeros(span, dtype=dtype).as_strided(base.shape, strides).copy_(t)
         if self.device != "cpu":
             t = torch.empty_strided(t.shape, t.stride(), dtype=dtype, device=self.device).copy_(t)
         return t.expand(host.shape) if any(repeated) else t

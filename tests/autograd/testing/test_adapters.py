@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -159,6 +160,23 @@ def test_inputs_are_guessed():
     assert check_gradient(square_forward, square_backward).compared
     with pytest.raises(TypeError, match="expected a function with a gradient; got len"):
         check_gradient(len)
+
+
+def test_cupy_functions_receive_every_memory_layout(monkeypatch):
+    """With NumPy in place of CuPy."""
+    names = ("asarray", "ascontiguousarray", "broadcast_to", "repeat")
+    fake = types.SimpleNamespace(asnumpy=np.array, **{name: getattr(np, name) for name in names})
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    seen = set()
+
+    def backward(dout, x):
+        seen.add(dout.strides)
+        return 2 * x * dout
+
+    check_operation(from_cupy(square_forward, backward), X, **QUICK)
+    assert seen >= {(48, 8), (8, 32), (96, 16), (0, 0)}
+    with pytest.raises(GradientError, match=r"check_operation\(from_cupy\(square_forward, backward\)"):
+        check_operation(from_cupy(square_forward, lambda dout, x: x * dout), X, **QUICK)
 
 
 # PyTorch
