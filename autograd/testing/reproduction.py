@@ -75,7 +75,7 @@ def literal(x: Any) -> str:
         return f"[{items}]" if isinstance(x, list) else f"({items}{',' if len(x) == 1 else ''})"
     if not hasattr(x, "dtype") or not hasattr(x, "tolist"):
         has_name = callable(x) and hasattr(x, "__name__") and type(x).__repr__ is type(literal).__repr__
-        return x.__name__ if has_name else repr(x)
+        return (x.__name__ if x.__name__.isidentifier() else "my_function") if has_name else repr(x)
     host = npx.to_host(x)
     if host.size >= MIN_SEEDED and (source := seeded(host)):
         return source

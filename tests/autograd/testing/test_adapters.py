@@ -120,6 +120,19 @@ def test_a_loss_of_integers_and_a_dict_that_the_function_writes_to():
     assert state == {}
 
 
+def test_tensors_in_containers_and_options():
+    def forward(parameters, x, scale):
+        return x @ parameters["w"] * scale, (x, parameters["w"], scale)
+
+    def backward(dout, cache):
+        x, w, scale = cache
+        return x.T @ (dout * scale), (dout * scale) @ w.T, (dout * (x @ w)).sum(axis=0)
+
+    x, w, scale = affine_inputs()
+    operation = from_pair(forward, backward)
+    check_operation(lambda w, x, scale: operation({"w": w}, x, scale=scale), w, x, scale, **QUICK)
+
+
 def test_outputs_without_a_gradient_are_noted():
     operation = from_pair(lambda x: ((x * x, x.argmax(axis=-1)), x), lambda dout, x: 2 * x * dout[0])
     assert check_operation(operation, X, **QUICK).notes == ["not checked: output 1 (int64), which has no gradient"]
