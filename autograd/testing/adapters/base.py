@@ -15,8 +15,6 @@ from npx import Array
 
 Gradients = Sequence[Array | None]
 Backward = Callable[[list[Array | None]], Gradients]  # gradients of the outputs -> of the flat list of arguments
-
-
 # Turns the flat list of arguments into (positional arguments, options).
 Call = Callable[[list[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 

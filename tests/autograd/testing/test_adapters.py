@@ -314,6 +314,14 @@ def test_a_torch_module_is_checked_as_a_layer_and_not_touched(torch):
     assert report.compared and module.training
     for name, value in module.state_dict().items():
         assert value.dtype == before[name].dtype and torch.equal(value, before[name]), name
+
+    class Detached(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x.detach())
+
+    with pytest.raises(GradientError, match="wrong gradient of input 0") as caught:
+        check_layer(from_torch(Detached(6, 2)), X, **QUICK)
+    assert "layer = from_torch(module); state = {'weight': array(" in str(caught.value)
     with pytest.raises(TypeError, match=r"got the class Linear; try an instance, Linear\(...\)"):
         from_torch(torch.nn.Linear)
 
