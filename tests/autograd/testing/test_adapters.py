@@ -148,8 +148,10 @@ def test_the_report_reproduces_a_pair():
     with pytest.raises(GradientError) as caught:
         check_operation(from_pair(square_forward, lambda dout, x: x * dout), X)
     assert "from autograd.testing import check_operation, from_pair" in str(caught.value)
-    line = str(caught.value).splitlines()[-1]
-    assert line.endswith("check_operation(from_pair(square_forward, backward), default_rng(0).normal(size=(4, 6)))")
+    line = str(caught.value).splitlines()[-1].removeprefix("reproduce: ")
+    assert "check_operation(from_pair(square_forward, backward), " in line
+    with pytest.raises(GradientError):
+        exec(line, {"square_forward": square_forward, "backward": lambda dout, x: x * dout})
 
 
 def test_without_a_framework_the_message_is_one_line(monkeypatch):
@@ -239,7 +241,7 @@ def test_a_torch_function_and_its_incoming_gradients(torch):
         (lambda g, x: (2 * x * g).sum(0), "valid gradient"),
         (lambda g, x: (2 * x * g, g), "valid gradient"),
         (lambda g, x: None, "gradient"),
-        (lambda g, x: 2 * x * g.half().to(g.dtype), "gradient"),
+        (lambda g, x: 2 * x * g.half().to(g.dtype), ("gradient", "linearity")),
         (lambda g, x: x * g, "gradient"),
     ],
 )
@@ -247,7 +249,7 @@ def test_wrong_torch_functions_are_found(torch, backward, rule):
     function = function_of(torch, backward)
     with pytest.raises((GradientError, CheckError)) as caught:
         check_operation(from_torch(function), X, **QUICK)
-    assert caught.value.rule == rule
+    assert caught.value.rule in (rule if isinstance(rule, tuple) else [rule])
     assert "from_torch(MyFunction.apply)" in str(caught.value)
 
 
