@@ -60,7 +60,7 @@ setup(
         "gpu13": [f"cupy-cuda13x{CUDA_LIBRARIES}", NUMPY_FOR_CUPY, BFLOAT16],
         "mpi": MPI,
         "check": CHECK,
-        "check-dev": [*TEST, "jax>=0.10,<1", "torch>=2.13,<3"],  # for torch's CPU wheels see docs/check-your-layer.md
+        "check-dev": [*TEST, "jax>=0.10,<1", "torch>=2.13,<3"],
         "demo": DEMO,
         "docs": DOCS,
         "draw": DRAW,

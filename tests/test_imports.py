@@ -29,7 +29,6 @@ LIBRARIES = {
     "cupy_backends": {"npx"},
     "mpi4py": {"npx"},
 }  # library -> packages that may import it
-ADAPTERS = ROOT / "autograd" / "testing" / "adapters"  # of the frameworks that its functions import when called
 FORBIDDEN = {"torch", "tensorflow", "jax", "pickle", "cPickle", "dill", "joblib", "shelve", "marshal"}
 
 files = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -174,7 +174,8 @@ def check_layer(
     def reproduce(at: Problem) -> str:
         # A layer cannot be printed as a literal: `layer` stands for a layer built like the failing one.
         state = ", ".join(f"{n!r}: {literal(npx.to_host(a))}" for n, a in at.parameters.items())
-        setup = f"state = {{{state}}}; [setattr(p, 'data', state[n]) for n, p in layer.named_parameters()]"
+        made = f"from autograd.testing import {layer.adapter}; layer = {layer!r}; " if hasattr(layer, "adapter") else ""
+        setup = f"{made}state = {{{state}}}; [setattr(p, 'data', state[n]) for n, p in layer.named_parameters()]"
         return reproduction("check_layer", Named("layer"), *arguments.restored(at.values), setup if named else "")
 
     with layer_restored(layer) as restore_buffers:

@@ -91,15 +91,9 @@ def hint(problem: Problem, seed: int) -> str:
     used = gx != 0
     if gx.shape != c.shape or used.sum() < 2:  # any gradient of a single entry is a multiple of g
         return ""
-    ratio = float((gx[used] / c[used]).flat[0])
-    if not npx.host.allclose(gx[used], ratio * c[used], rtol=1e-6):
-        return ""
-    if ratio == 1 and used.all():
-        return 'expect="straight-through"'
-    if ratio == -1 and used.all():
-        return 'expect="reversed"'
-    factor = "" if ratio == 1 else f"{ratio:g} * "
-    return f"expect=lambda g, x: {factor}g" + ("" if used.all() else " * mask(x)")
+    if npx.array_equal(gx[used], c[used]):
+        return 'expect="straight-through"' if used.all() else "expect=lambda g, x: g * mask(x)"
+    return 'expect="reversed"' if npx.array_equal(gx, -c) else ""
 
 
 def with_hint(error: GradientError, problem: Problem, seed: int) -> GradientError:

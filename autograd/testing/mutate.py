@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from autograd.testing.mutation.mutator import Mutant, mutants
 from autograd.testing.mutation.rules import KINDS
-from autograd.testing.mutation.runner import CRASHED, ENDLESS, NOT_RUN, UNNOTICED, Outcome, Runner, UsageError
+from autograd.testing.mutation.runner import CRASHED, ENDLESS, FOUND, NOT_RUN, UNNOTICED, Outcome, Runner, UsageError
 
 
 def find_module(name: str) -> Path:
@@ -84,8 +84,8 @@ def selected_mutants(text: str, file: Path, only: list[str]) -> list[Mutant]:
         raise UsageError(f"expected Python in {relative_path(file)}; got {error.msg} in line {error.lineno}") from None
     if not candidates:
         raise UsageError(
-            f"expected operations (functions under @differentiable that return a vjp) or layers with parameters in "
-            f"{relative_path(file)}; got neither"
+            "expected operations (functions under @differentiable, subclasses of autograd.Function, f.defvjp, pairs "
+            f"f_forward and f_backward) or layers with parameters in {relative_path(file)}; got neither"
         )
     names = {name for mutant in candidates for name in (mutant.function, *mutant.operations)}
     for name in only:
@@ -136,6 +136,8 @@ def summary(outcomes: list[Outcome], file: Path) -> str:
     crashed = sum(o.outcome in (CRASHED, ENDLESS) for o in outcomes)
     if crashed:
         parts.append(f"{crashed} of the mutants found crash or do not end: any test that executes them detects them.")
+    if not any(o.outcome == FOUND for o in outcomes):
+        parts.append("No assertion failed for any mutant: the tests do not check the results of the backward code.")
     unnoticed = [o.mutant for o in outcomes if o.outcome == UNNOTICED]
     if unnoticed:
         parts.append(

@@ -77,8 +77,7 @@ def literal(x: Any) -> str:
         return f"{{{', '.join(f'{key!r}: {literal(v)}' for key, v in x.items())}}}"
     if not hasattr(x, "dtype") or not hasattr(x, "tolist"):
         has_name = callable(x) and hasattr(x, "__name__") and type(x).__repr__ is type(literal).__repr__
-        name = x.__name__ if has_name else repr(x)
-        return name.replace("<lambda>", "function")
+        return (x.__name__ if x.__name__.isidentifier() else "my_function") if has_name else repr(x)
     host = npx.to_host(x)
     if host.size >= MIN_SEEDED and (source := seeded(host)):
         return source

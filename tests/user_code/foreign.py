@@ -3,6 +3,9 @@
 The formulas are those of formulas.py; each framework adds wrong functions with bugs that only it can have.
 """
 
+import argparse
+import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,3 +164,36 @@ SPECIFIC: dict[str, dict[str, Any]] = {
         "clipped": clipped,
     },
 }
+
+
+NAMES = [f"{formula.name}{suffix}" for formula in FORMULAS for suffix in ("", "_wrong")] + [*SPECIFIC["pair"]]
+
+
+def main(arguments: list[str]) -> int:
+    """Check the functions of one framework with many seeds; return 1 after a false alarm or a missed bug."""
+    parser = argparse.ArgumentParser(prog="python -m tests.user_code.foreign", description=main.__doc__)
+    parser.add_argument("framework", choices=FRAMEWORKS)
+    parser.add_argument("--right", type=int, default=100, help="seeds for right functions")
+    parser.add_argument("--wrong", type=int, default=20, help="seeds for wrong functions")
+    options, failed = parser.parse_args(arguments), 0
+    for entry in collection(options.framework):
+        start, bad = time.process_time(), []
+        seeds = options.right if entry.is_right else options.wrong
+        for seed in range(seeds):
+            try:
+                entry.check(seed)
+                text = ""
+            except AssertionError as error:
+                text = str(error)
+            if bool(text) == entry.is_right:
+                bad.append((seed, text))
+        seconds = (time.process_time() - start) / max(1, seeds)
+        result = f"{len(bad)} of {seeds} seeds: {bad[0][1] or 'missed'}" if bad else "as expected"
+        sys.stdout.write(f"{seconds:6.2f} s  {entry.name:24} {result}\n")
+        sys.stdout.flush()
+        failed += bool(bad)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

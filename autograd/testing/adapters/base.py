@@ -14,7 +14,9 @@ from autograd.testing.reproduction import is_importable
 from npx import Array
 
 Gradients = Sequence[Array | None]
-Backward = Callable[[list[Array | None]], Gradients]  # gradients of the outputs -> of the positional arguments
+Backward = Callable[[list[Array | None]], Gradients]  # gradients of the outputs -> of the flat list of arguments
+# Turns the flat list of arguments into (positional arguments, options).
+Call = Callable[[list[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 class ForeignOperation:
@@ -36,29 +38,29 @@ class ForeignOperation:
         self.__name__ = name_of(functions[0])
         self.notes: list[str] = []
 
-    def evaluate(
-        self, values: list[Any], wanted: list[bool], options: dict[str, Any]
-    ) -> tuple[list[Array], Backward | None]:
+    def evaluate(self, values: list[Any], wanted: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
         """Return the outputs and a function that runs the backward pass; None if no output has a gradient.
 
-        values: the positional arguments. wanted: whether each of them needs a gradient. The outputs without a gradient
-        are omitted, and noted with `note`.
+        values: the arguments, in a flat list. wanted: whether each of them needs a gradient. call: turns such a list
+        into positional arguments and options. The outputs without a gradient are omitted, and noted with `note`.
         """
         raise NotImplementedError
 
     def __call__(self, *args: Any, **options: Any) -> Tensor:
-        values = [a.data if isinstance(a, Tensor) else a for a in args]
-        for value in (*values, *options.values()):
+        parts: list[Any] = []
+        collect((args, options), parts)
+        values = [a.data if isinstance(a, Tensor) else a for a in parts]
+        for value in values:
             if getattr(getattr(value, "dtype", None), "kind", "") == "c":
                 raise TypeError(
                     f"{self.__name__}: expected real arrays; got {value.dtype}; try the real and the imaginary part as "
                     "two inputs"
                 )
-        wanted = [is_grad_enabled() and isinstance(a, Tensor) and a.requires_grad for a in args]
-        outputs, backward = self.evaluate(values, wanted, options)
+        wanted = [is_grad_enabled() and isinstance(a, Tensor) and a.requires_grad for a in parts]
+        outputs, backward = self.evaluate(values, wanted, lambda values: rebuilt((args, options), iter(values)))
         y = outputs[0] if len(outputs) == 1 else joined(outputs)
         if backward is None:
-            return record_node(self.__name__, y, no_gradients, args, any(wanted))
+            return record_node(self.__name__, y, no_gradients, tuple(parts), any(wanted))
 
         def vjp(g: Array) -> tuple[Array | None, ...]:
             gradients = backward(self.split(g, outputs))
@@ -66,7 +68,7 @@ class ForeignOperation:
             return tuple(self.fitted(i, x, gx) if want else None for i, (x, want, gx) in enumerate(pairs))
 
         vjp.saved_size = lambda: self.saved_size(backward)  # type: ignore[attr-defined]
-        return record_node(self.__name__, y, vjp, args, any(wanted))
+        return record_node(self.__name__, y, vjp, tuple(parts), any(wanted))
 
     def saved_size(self, backward: Backward) -> int:
         """Return how many numbers are saved for `backward`, or computed before it."""
@@ -134,6 +136,22 @@ class ForeignOperation:
         owners = [owner_of(f) for f in self.functions]
         names = [(f.__module__, f.__name__) for f in owners if is_importable(f)]
         return [("autograd.testing", self.adapter), *names]
+
+
+def collect(x: Any, parts: list[Any]) -> None:
+    """Append what x contains, in lists, tuples and dicts, to a flat list."""
+    if type(x) in (list, tuple, dict):
+        for item in x.values() if type(x) is dict else x:
+            collect(item, parts)
+    else:
+        parts.append(x)
+
+
+def rebuilt(x: Any, values: Iterator[Any]) -> Any:
+    """Return x with the next values in place of what `collect` appends; its lists and dicts are new."""
+    if type(x) is dict:
+        return {key: rebuilt(item, values) for key, item in x.items()}
+    return type(x)(rebuilt(item, values) for item in x) if type(x) in (list, tuple) else next(values)
 
 
 def joined(outputs: list[Array]) -> Array:

@@ -5,9 +5,8 @@ from typing import Any
 
 import npx
 from autograd.testing.adapters import jaxpr
-from autograd.testing.adapters.base import Backward, ForeignOperation, import_framework, rejections_converted
+from autograd.testing.adapters.base import Backward, Call, ForeignOperation, import_framework, rejections_converted
 from autograd.testing.problem import is_array, quiet
-from autograd.testing.reproduction import literal
 from npx import Array
 
 
@@ -39,12 +38,11 @@ class JaxOperation(ForeignOperation):
         self.jax, self.numpy = jax, numpy
         self.programs: dict[Any, Any] = {}
 
-    def evaluate(
-        self, values: list[Any], wanted: list[bool], options: dict[str, Any]
-    ) -> tuple[list[Array], Backward | None]:
+    def evaluate(self, values: list[Any], wanted: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
         def of_arrays(*arrays: Any) -> list[Any]:
             given = iter(arrays)
-            return self.outputs(self.functions[0](*[next(given) if is_array(x) else x for x in values], **options))
+            arguments, options = call([next(given) if is_array(x) else x for x in values])
+            return self.outputs(self.functions[0](*arguments, **options))
 
         arrays = [npx.to_host(x) for x in values if is_array(x)]
         differentiated = [want for x, want in zip(values, wanted, strict=True) if is_array(x)]
@@ -64,8 +62,7 @@ class JaxOperation(ForeignOperation):
             backward = pull_back(*arguments[: len(arrays)])[1]
             return [*backward([*arguments[len(arrays) :]])]
 
-        constants = [x for x in values if not is_array(x)]
-        key = repr((constants, differentiated, [(n, literal(x)) for n, x in options.items()]))
+        key = repr((call([None if is_array(x) else x for x in values]), differentiated))
         function = (lambda *arrays: pull_back(*arrays)[0]) if any(wanted) else of_arrays
         outputs = [npx.host.array(y) for y in self.run(function, arrays, f"outputs {any(wanted)} {key}")]
 

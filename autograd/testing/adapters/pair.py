@@ -7,7 +7,7 @@ from typing import Any
 
 import npx
 from autograd.engine import is_floating
-from autograd.testing.adapters.base import Backward, ForeignOperation, rejections_converted
+from autograd.testing.adapters.base import Backward, Call, ForeignOperation, rejections_converted
 from autograd.testing.problem import is_array, is_float
 from npx import Array
 
@@ -44,18 +44,16 @@ class PairOperation(ForeignOperation):
         self.names = positional_names(forward)
         self.n_backward = len(positional_names(backward) or ())
 
-    def evaluate(
-        self, values: list[Any], wanted: list[bool], options: dict[str, Any]
-    ) -> tuple[list[Array], Backward | None]:
+    def evaluate(self, values: list[Any], wanted: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
         forward, backward = self.functions
         owner = getattr(forward, "__self__", None)
         is_method = owner is not None and owner is getattr(backward, "__self__", None)
         if is_method:  # values saved in attributes belong to this call
             owner = copy.deepcopy(owner)
             forward, backward = (getattr(owner, f.__name__) for f in self.functions)
-        foreign = [self.to_foreign(x) for x in values]
+        foreign, options = call([self.to_foreign(x) for x in values])
         with rejections_converted():
-            result = forward(*foreign, **{k: self.to_foreign(x) for k, x in options.items()})
+            result = forward(*foreign, **options)
         out, *saved = result if isinstance(result, tuple) else (result,)
         if out is None or out is ...:
             self.not_implemented(f"expected forward to return its output and a cache; got {out} as the output")
@@ -75,7 +73,7 @@ class PairOperation(ForeignOperation):
             if saved:
                 arguments = saved if len(saved) == self.n_backward - 1 else [tuple(saved)]
             else:
-                arguments = [] if is_method else foreign
+                arguments = [] if is_method else [*foreign]
             with rejections_converted():
                 returned = backward(dout, *arguments, **({} if saved or is_method else options))
             return self.aligned(returned, values)
@@ -84,7 +82,7 @@ class PairOperation(ForeignOperation):
 
     def to_foreign(self, x: Any) -> Any:
         """Return an argument as the user's functions take it."""
-        return copy.deepcopy(x) if isinstance(x, (dict, list)) else x
+        return x
 
     def to_host(self, y: Any) -> Array:
         """Return an output as an array."""
@@ -104,6 +102,8 @@ class PairOperation(ForeignOperation):
         gradients = [*returned] if isinstance(returned, (tuple, list)) else [returned]
         if all(g is None or g is ... for g in gradients):
             self.not_implemented(f"expected {backward_name} to return gradients; got {returned}")
+        while len(gradients) > len(floats) and gradients[-1] is None:  # of options
+            gradients.pop()
         for positions in (range(len(values)), [i for i, x in enumerate(values) if is_array(x)], floats):
             if len(gradients) == len(positions):
                 by_position = dict(zip(positions, gradients, strict=True))

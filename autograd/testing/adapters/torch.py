@@ -7,7 +7,7 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
-from autograd.testing.adapters.base import Backward, ForeignOperation, import_framework, rejections_converted
+from autograd.testing.adapters.base import Backward, Call, ForeignOperation, import_framework, rejections_converted
 from autograd.testing.problem import is_array, is_float
 from npx import Array
 
@@ -49,15 +49,17 @@ class TorchOperation(ForeignOperation):
         self.is_random = False
         self.has_gradient: list[bool] | None = None  # of the outputs, if every floating input requires a gradient
 
-    def evaluate(
-        self, values: list[Any], wanted: list[bool], options: dict[str, Any]
-    ) -> tuple[list[Array], Backward | None]:
-        return self.run(self.functions[0], values, wanted, options)
+    def evaluate(self, values: list[Any], wanted: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
+        def function(tensors: list[Any]) -> Any:
+            arguments, options = call(tensors)
+            return self.functions[0](*arguments, **options)
+
+        return self.run(function, values, wanted)
 
     def run(
-        self, function: Callable[..., Any], values: list[Any], wanted: list[bool], options: dict[str, Any]
+        self, function: Callable[[list[Any]], Any], values: list[Any], wanted: list[bool]
     ) -> tuple[list[Array], Backward | None]:
-        """Call the function on tensors made from the arrays."""
+        """Call the function on a list of tensors made from the arrays."""
         torch = self.torch
         leaves = [self.tensor(x) if is_array(x) else x for x in values]
         # A call without gradients records a graph too: without one, PyTorch may compute in another order.
@@ -69,7 +71,7 @@ class TorchOperation(ForeignOperation):
             arguments = [self.non_leaf(x) if w else x for x, w in zip(leaves, differentiated, strict=True)]
             origins = [x.grad_fn if w else None for x, w in zip(arguments, differentiated, strict=True)]
             with rejections_converted(), self.one_thread():
-                result = self.seeded(function, arguments, {k: self.converted(x) for k, x in options.items()})
+                result = self.seeded(function, arguments)
         outputs = tensors_in(result, torch)
         if not outputs:
             self.reject(f"expected a tensor or a tuple of tensors; got {type(result).__name__}", "returning a tensor")
@@ -123,7 +125,7 @@ class TorchOperation(ForeignOperation):
         finally:
             self.torch.set_num_threads(number)
 
-    def seeded(self, function: Callable[..., Any], arguments: list[Any], options: dict[str, Any]) -> Any:
+    def seeded(self, function: Callable[[list[Any]], Any], arguments: list[Any]) -> Any:
         """Call the function; if it draws random numbers, from a fixed seed."""
         random = self.torch.random
         state = random.get_rng_state()
@@ -132,15 +134,15 @@ class TorchOperation(ForeignOperation):
                 self.torch.default_generator.manual_seed(SEED)  # torch.manual_seed costs more than most functions
                 if self.device != "cpu":
                     self.torch.cuda.manual_seed_all(SEED)
-                return function(*arguments, **options)
-            result = function(*arguments, **options)
+                return function(arguments)
+            result = function(arguments)
             if self.torch.equal(state, random.get_rng_state()):
                 return result
         finally:
             random.set_rng_state(state)
         self.is_random = True
         self.note(f"random numbers: torch.manual_seed({SEED}) before each call")
-        return self.seeded(function, arguments, options)
+        return self.seeded(function, arguments)
 
     def non_leaf(self, leaf: Any) -> Any:
         """Return a tensor computed from a leaf, in its memory layout, that may be modified in place."""
@@ -164,10 +166,6 @@ class TorchOperation(ForeignOperation):
             elif wanted[i] or not is_float(x):
                 x[...] = self.array(argument)
 
-    def converted(self, x: Any) -> Any:
-        """Return an option with tensors in place of arrays."""
-        return self.tensor(x) if is_array(x) else x
-
     def tensor(self, x: Array) -> Any:
         """Return a new tensor with the values and, as far as PyTorch has it, the memory layout of an array."""
         torch, host = self.torch, npx.to_host(x)
@@ -185,7 +183,8 @@ class TorchOperation(ForeignOperation):
             # Negative strides do not exist here; gaps replace them.
             factor = 2 if any(stride < 0 for stride in base.strides) else 1
             strides = [factor * abs(stride) // host.itemsize for stride in base.strides]
-            t = torch.empty_strided(base.shape, strides, dtype=dtype).copy_(t)
+            span = 1 + sum((n - 1) * stride for n, stride in zip(base.shape, strides, strict=True))
+            t = torch.zeros(span, dtype=dtype).as_strided(base.shape, strides).copy_(t)
         if self.device != "cpu":
             t = torch.empty_strided(t.shape, t.stride(), dtype=dtype, device=self.device).copy_(t)
         return t.expand(host.shape) if any(repeated) else t
@@ -242,23 +241,21 @@ class TorchLayer(TorchOperation):
 
     def __call__(self, *args: Any, **options: Any) -> Tensor:
         """Call the operation of inputs and parameters."""
-        return super().__call__(*args, *self.parameters.values(), **options)
+        return super().__call__(args, options, [*self.parameters.values()])
 
-    def evaluate(
-        self, values: list[Any], wanted: list[bool], options: dict[str, Any]
-    ) -> tuple[list[Array], Backward | None]:
-        n_inputs = len(values) - len(self.parameters)
+    def evaluate(self, values: list[Any], wanted: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
         dtype = next((getattr(self.torch, x.dtype.name) for x in values if is_float(x)), None)
 
         def cast(t: Any) -> Any:
             return t.clone().to(dtype) if dtype and t.is_floating_point() else t.clone()
 
-        def function(*arguments: Any, **options: Any) -> Any:
+        def function(tensors: list[Any]) -> Any:
+            (arguments, options, parameters), _ = call(tensors)
             state = {name: cast(t) for name, t in self.constants.items()}
-            state |= dict(zip(self.parameters, arguments[n_inputs:], strict=True))
-            return self.torch.func.functional_call(self.module, state, arguments[:n_inputs], options)
+            state |= dict(zip(self.parameters, parameters, strict=True))
+            return self.torch.func.functional_call(self.module, state, arguments, options)
 
-        return self.run(function, values, wanted, options)
+        return self.run(function, values, wanted)
 
     def __repr__(self) -> str:
         return "from_torch(module)"

@@ -2,7 +2,9 @@
 
 Backward code is the vjp that each function decorated with @differentiable returns (a nested function, a lambda, or
 the result of another function of the module), and each helper that only backward code calls. Functions under
-`@kernel_name.gradient` and their fast versions are backward code too. Nothing is imported or run.
+`@kernel_name.gradient` and their fast versions are backward code too, and so are those of other frameworks: the
+`backward` of a `torch.autograd.Function`, the second rule that `f.defvjp` receives, and `f_backward` next to
+`f_forward` or `f`. Nothing is imported or run.
 """
 
 import ast
@@ -49,7 +51,7 @@ class Backward:
     result: \"gradients\": a tuple, one per input; \"gradient\": a single one; \"value\": an intermediate value.
     inputs: the names of the operation's leading arguments without defaults. operations: those it belongs to. root:
     whether the engine calls it, rather than other backward code. returned_at: the expressions in raw functions that
-    return it.
+    return it. g: the position of the incoming gradient among its arguments.
     """
 
     node: Function
@@ -59,6 +61,7 @@ class Backward:
     operations: list[str] = field(default_factory=list)
     root: bool = False
     returned_at: list[ast.expr] = field(default_factory=list)
+    g: int = 0
 
 
 def alternatives(value: ast.expr | None) -> list[ast.expr]:
@@ -115,6 +118,10 @@ class BackwardCode:
             self.follow_raw(name, function)
         for node in self.gradient_kernels():
             self.add(node, node.name, GRADIENT, leading(node), None)
+        for name, node, inputs, g in (*self.torch_functions(), *self.jax_rules(), *self.pairs()):
+            if node not in self.backward and node not in self.raw:
+                self.add(node, name, GRADIENT if len(inputs) == 1 else GRADIENTS, inputs, None)
+                self.backward[node].g = g
         self.operations = list(dict.fromkeys(name for b in self.backward.values() for name in b.operations))
         self.add_helpers()
         self.functions = sorted(self.backward.values(), key=lambda b: source.span(b.node))
@@ -168,6 +175,35 @@ class BackwardCode:
         for node, d in attributes:
             if d.attr == "gradient" or d.attr == "fast" and getattr(d.value, "id", None) in gradients:
                 yield node
+
+    def torch_functions(self) -> Iterator[tuple[str, Function, list[str], int]]:
+        """Yield class name, `backward`, inputs and position of g for each subclass of `torch.autograd.Function`."""
+        for node in ast.walk(self.source.tree):
+            if isinstance(node, ast.ClassDef) and is_torch_function(node):
+                methods = {m.name: m for m in node.body if isinstance(m, ast.FunctionDef)}
+                if "backward" in methods:
+                    skipped = 0 if "setup_context" in methods else 1  # ctx
+                    inputs = leading(methods["forward"])[skipped:] if "forward" in methods else []
+                    yield node.name, methods["backward"], inputs, 1
+
+    def jax_rules(self) -> Iterator[tuple[str, Function, list[str], int]]:
+        """Yield name, backward rule, inputs and position of g for each `f.defvjp(forward, backward)`."""
+        for node in ast.walk(self.source.tree):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=name) as f, attr="defvjp"), args=[_, rule, *_]):
+                    function, backward = self.resolve(f), rule if isinstance(rule, ast.Lambda) else self.resolve(rule)
+                    if backward:
+                        yield name, backward, leading(function) if function else [], len(arguments(backward)) - 1
+
+    def pairs(self) -> Iterator[tuple[str, Function, list[str], int]]:
+        """Yield name, backward function, inputs and position of g for each pair of functions by their names."""
+        functions = {node.name: node for node in self.source.tree.body if isinstance(node, ast.FunctionDef)}
+        for name, node in functions.items():
+            stem = name.replace("backward", "").strip("_")
+            if "backward" in name:
+                forward = functions.get(name.replace("backward", "forward")) or functions.get(stem)
+                if forward:
+                    yield stem or name, node, leading(forward), 0
 
     def follow_raw(self, operation: str, function: Function) -> None:
         """Find the vjps that a raw function returns: in (output, vjp), or through another raw function."""
@@ -235,6 +271,11 @@ class BackwardCode:
                     helper.operations += new
                     self.backward[function] = helper
                     queue.append(helper)
+
+
+def is_torch_function(node: ast.ClassDef) -> bool:
+    """Return whether a class is a subclass of `torch.autograd.Function`."""
+    return any(getattr(base, "attr", getattr(base, "id", "")) == "Function" for base in node.bases)
 
 
 def arguments(function: Function) -> list[ast.arg]:

@@ -16,6 +16,7 @@ from autograd.testing.mutation.backward_code import (
     Source,
     alternatives,
     arguments,
+    is_torch_function,
     leading,
     own_nodes,
     returned,
@@ -201,7 +202,7 @@ class Mutator:
 
     def mutate_gradient(self, backward: Backward, gx: ast.expr, i: int | None) -> None:
         """Mutate a gradient, the i-th if the expression returns several."""
-        g = next((a.arg for a in arguments(backward.node)), None)
+        g = next((a.arg for a in arguments(backward.node)[backward.g :]), None)
         helper = self.code.resolve(gx.func) if isinstance(gx, ast.Call) else None
         may_be_none = helper is not None and any(getattr(v, "value", v) is None for v in returned(helper))
         for kind, change in ON_A_GRADIENT:
@@ -234,7 +235,7 @@ class Mutator:
     def mutate_layers(self) -> None:
         """Detach a parameter or an input in layers that are composed of operations."""
         for layer in ast.walk(self.source.tree):
-            if isinstance(layer, ast.ClassDef):
+            if isinstance(layer, ast.ClassDef) and not is_torch_function(layer):
                 methods = {node.name: node for node in layer.body if isinstance(node, ast.FunctionDef)}
                 forward = methods.get("forward") or methods.get("__call__")
                 if forward is not None and forward not in self.code.backward:

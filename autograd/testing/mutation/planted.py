@@ -35,13 +35,15 @@ class planted:
     @staticmethod
     def changed(gradients: Any, change: Callable[[Any], Any], i: int | None = None) -> Any:
         """Return the gradient, or a tuple of which the i-th is changed; None stays None."""
-        if i is None:
-            return None if gradients is None else change(gradients)
+        if i is None or not isinstance(gradients, (tuple, list)):
+            return gradients if gradients is None or i else change(gradients)
         return tuple(planted.changed(gx, change) if k == i else gx for k, gx in enumerate(gradients))
 
     @staticmethod
     def exchanged(gradients: Any, i: int) -> Any:
         """Return the gradients with the i-th and the next one swapped."""
+        if not isinstance(gradients, (tuple, list)):
+            return gradients
         gradients = list(gradients)
         gradients[i : i + 2] = gradients[i : i + 2][::-1]
         return tuple(gradients)
@@ -49,6 +51,8 @@ class planted:
     @staticmethod
     def rounded(gx: Any, dtype: str) -> Any:
         """Round to a narrower dtype and convert back."""
+        if "torch" in sys.modules and isinstance(gx, sys.modules["torch"].Tensor):
+            return gx.to(getattr(sys.modules["torch"], dtype)).to(gx.dtype)
         return gx.astype(dtype).astype(gx.dtype) if hasattr(gx, "astype") else gx
 
     @staticmethod
@@ -80,15 +84,18 @@ class planted:
         """
         for number, i, g in places:
             planted.reached_by.setdefault(number, set()).add(planted.test)
-            gx = value if i is None else dict(enumerate(value)).get(i)
+            several = isinstance(value, (tuple, list))
+            gx = value if i is None else dict(enumerate(value if several else [value])).get(i)
             if gx is not None and (g is None or fits(gx, g)):
                 planted.can_change.add(number)
         return value
 
 
 def fits(gx: Any, g: Any) -> bool:
-    """Return whether an array can be stored in another."""
-    return bool(getattr(g, "ndim", 0)) and (g.shape, g.dtype) == (getattr(gx, "shape", None), gx.dtype)
+    """Return whether an array can be stored in another; JAX's arrays cannot be written to."""
+    if not getattr(g, "ndim", 0) or type(g).__module__.partition(".")[0] in ("jax", "jaxlib"):
+        return False
+    return (g.shape, g.dtype) == (getattr(gx, "shape", None), gx.dtype)
 
 
 def shapes(gradients: Any) -> Any:

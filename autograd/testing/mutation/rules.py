@@ -44,7 +44,7 @@ NUMBERS_FIRST = {"astype", "broadcast_to", "expand_dims", "moveaxis", "repeat", 
 NUMBERS_FIRST |= {"squeeze", "sum", "mean", "max", "min", "prod", "swapaxes", "take", "tile", "transpose", "view"}
 ALONG_AN_AXIS = {"sum", "mean", "max", "min", "prod", "expand_dims", "cumsum", "flip", "argmax", "argmin"}
 ALONG_AN_AXIS |= {"concatenate", "stack", "sort"}
-REORDERING = {"transpose", "swapaxes", "moveaxis", "flip", "argsort"}
+REORDERING = {"transpose", "swapaxes", "moveaxis", "flip", "argsort", "permute", "t"}
 OPPOSITE = {"max": "min", "amax": "amin", "maximum": "minimum", "argmax": "argmin"}
 OPPOSITE |= {least: most for most, least in OPPOSITE.items()}
 STRICTER = {ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Lt: ast.LtE, ast.LtE: ast.Lt}
@@ -108,9 +108,9 @@ def renamed(call: ast.Call, name: str) -> ast.Call:
     return ast.Call(function, call.args, call.keywords)
 
 
-def keyword(call: ast.Call, name: str) -> ast.expr | None:
-    """Return the value of a keyword argument."""
-    return next((k.value for k in call.keywords if k.arg == name), None)
+def keyword(call: ast.Call, *names: str) -> ast.expr | None:
+    """Return the value of a keyword argument, which frameworks give one of these names."""
+    return next((k.value for k in call.keywords if k.arg in names), None)
 
 
 def integer(node: ast.AST | None) -> int | None:
@@ -191,15 +191,18 @@ def reductions(node: ast.AST, context: Context) -> Iterator[Change]:
     x, others = context.subject(node)
     if x is None:
         return
-    if called(node) in ("unbroadcast", "sum_to", "sum_to_shape"):
+    if called(node) in ("unbroadcast", "sum_to", "sum_to_shape", "sum_to_size"):
         yield x
     if called(node) in ("sum", "mean"):
         yield x
         yield renamed(node, "mean" if called(node) == "sum" else "sum")
-        axis = integer(keyword(node, "axis") or (others[0] if others else None))
+        axis = integer(keyword(node, "axis", "dim") or (others[0] if others else None))
         if axis is not None:
-            first = "[0]" if getattr(keyword(node, "keepdims"), "value", False) else "0"
-            yield template(f"x.take({first}, axis={axis})", x=x)
+            keeps = getattr(keyword(node, "keepdims", "keepdim"), "value", False)
+            if keyword(node, "dim", "keepdim"):  # of PyTorch
+                yield template(f"x.narrow({axis}, 0, 1)" if keeps else f"x.select({axis}, 0)", x=x)
+            else:
+                yield template(f"x.take({'[0]' if keeps else '0'}, axis={axis})", x=x)
 
 
 @rule("swapped operands")
@@ -241,7 +244,7 @@ def axes(node: ast.AST, context: Context) -> Iterator[Change]:
     if array is not None and called(node) in REORDERING:
         yield array
     positional = others and called(node) in ALONG_AN_AXIS and isinstance(node.func, ast.Attribute)  # not min(a, b)
-    axis = keyword(node, "axis") or (others[0] if positional else None)
+    axis = keyword(node, "axis", "dim") or (others[0] if positional else None)
     match axis:
         case None | ast.Constant(value=None):
             pass
@@ -259,6 +262,10 @@ def repeats(node: ast.AST, context: Context) -> Iterator[Change]:
         case ast.Expr(value=ast.Call(func=ast.Attribute() as f, args=[x, i, a])) if "add" in ast.unparse(f):
             if f.attr in ("at", "add_at"):
                 yield template("x[i] = a", x=x, i=i, a=a)
+        case ast.Call(func=ast.Attribute(value=ast.Subscript(value=ast.Attribute(attr="at")), attr="add")):  # of JAX
+            yield renamed(node, "set")
+        case ast.Call(func=ast.Attribute(attr="index_add_" | "scatter_add_" as name)):  # of PyTorch
+            yield renamed(node, {"index_add_": "index_copy_", "scatter_add_": "scatter_"}[name])
 
 
 @rule("changed comparison")

@@ -221,7 +221,7 @@ def test_long_arrays_are_saved_and_lambdas_have_a_name(tmp_path, monkeypatch):
     line = str(caught.value).split("reproduce: ")[1]
     assert line.startswith("from numpy import load; ") and line.endswith("npy'), reference=reference)")
     with pytest.raises(CheckError) as second:
-        exec(line, {"function": ops.exp, "reference": lambda x: 2 * np.exp(x)})
+        exec(line, {"my_function": ops.exp, "reference": lambda x: 2 * np.exp(x)})
     assert second.value.rule == "reference"
 
 

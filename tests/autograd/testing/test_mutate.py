@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from autograd.testing.mutation.backward_code import BackwardCode, Source
 from autograd.testing.mutation.mutator import instrumented, mutants
 from autograd.testing.mutation.planted import planted
 from autograd.testing.mutation.rules import KINDS
-from autograd.testing.mutation.runner import Runner
+from autograd.testing.mutation.runner import Outcome, Runner
 from tests import ROOT
 
 PATH = {"PYTHONPATH": str(ROOT)}
@@ -207,6 +208,55 @@ def test_the_ways_to_define_an_operation(text, names):
     assert [b.name for b in BackwardCode(Source(text)).functions] == names
 
 
+FOREIGN = """
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        return x * w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g * w, (g * x).sum(dim=0, keepdim=True)
+
+def square_rule(x, g):
+    return (2 * x * g,)
+
+square = jax.custom_vjp(lambda x: x * x)
+square.defvjp(lambda x: (x * x, x), square_rule)
+
+def affine_forward(x, w):
+    return x @ w, (x, w)
+
+def affine_backward(dout, cache):
+    x, w = cache
+    return dout @ w.T, scaled(x.T @ dout)
+
+def scaled(x):
+    return x - mean(x)
+"""
+
+
+def test_backward_code_of_other_frameworks():
+    code = {m.function for m in mutants(FOREIGN)}
+    assert code == {"Scale", "square", "affine", "scaled"}
+    changes = {(m.function, m.old, m.new) for m in mutants(FOREIGN)}
+    assert changes >= {
+        ("Scale", "(g * x).sum(dim=0, keepdim=True)", "(g * x).narrow(0, 0, 1)"),
+        ("Scale", "g * w", "planted.written_over(g, g * w)"),
+        ("square", "2 * x * g", "planted.written_over(g, 2 * x * g)"),
+        ("affine", "dout @ w.T", "planted.written_over(dout, dout @ w.T)"),
+        ("scaled", "x - mean(x)", "x"),
+    }
+    assert not any("forward" in m.before or "x * w" in m.old for m in mutants(FOREIGN))
+
+
+@pytest.mark.parametrize(("outcome", "is_said"), [("crashed", True), ("unnoticed", True), ("found", False)])
+def test_it_is_said_that_no_assertion_failed(outcome, is_said):
+    outcomes = [Outcome(m, outcome) for m in mutants(SMALL)]
+    assert ("No assertion failed for any mutant" in mutate.summary(outcomes, Path("small.py"))) == is_said
+
+
 def test_inputs_and_parameters_of_a_layer_are_detached():
     text = """
 class Layer:
@@ -388,7 +438,7 @@ def test_another_command_is_rejected(arguments, got):
     )
     assert (
         done.returncode == 2
-        and done.stderr == f"autograd.testing: expected the command mutate; {got}; try `mutate --help`\n"
+        and done.stderr == f"autograd.testing: expected the command check or mutate; {got}; try `check --help`\n"
     )
 
 

@@ -1,0 +1,120 @@
+"""`python -m autograd.testing check` and the pytest plugin, on a module of course pairs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from autograd.testing import check
+from tests import ROOT
+
+MODULE = """
+import numpy as np
+
+def affine_forward(x, w, b):
+    return x @ w + b, (x, w)
+
+def affine_backward(dout, cache):
+    x, w = cache
+    return dout @ w.T, x.T @ dout, dout.sum(axis=0)
+
+def scale(x):
+    return 3 * x, None
+
+def scale_backward(dout, cache):
+    return 2 * dout
+
+def logarithm_forward(x):
+    if (x <= 0).any():
+        raise ValueError("positive numbers only")
+    return np.log(x), x
+
+def logarithm_backward(dout, x):
+    return dout / x
+
+def plain(x):
+    return None
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run the command in a folder with the module; return status, output and errors."""
+    (tmp_path / "course.py").write_text(MODULE)
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def run(*arguments):
+        for name in ("course", "empty"):
+            sys.modules.pop(name, None)
+        return check.main([*arguments]), *capsys.readouterr()
+
+    yield run
+    for name in ("course", "empty"):
+        sys.modules.pop(name, None)
+
+
+def test_every_pair_of_a_module_is_checked(run):
+    status, out, err = run("course")
+    rows = {line.split()[0]: line for line in out.splitlines() if " pair " in line}
+    assert status == 1 and set(rows) == {"affine_forward", "scale", "logarithm_forward"}
+    assert " right " in rows["affine_forward"] and " wrong " in rows["scale"] and " right " in rows["logarithm_forward"]
+    assert "every wrong entry is 0.6667 times" in out and out.endswith("2 right, 1 wrong, 0 not checked\n") and not err
+
+
+def test_one_function_with_given_inputs_as_json(run):
+    status, out, _ = run("course.py:affine_forward", "--json", *(f"--input={s}" for s in ("3x4", "4x2", "2")))
+    (outcome,) = json.loads(out)["checks"]
+    assert status == 0 and outcome["inputs"] == ["3x4", "4x2", "2"] and outcome["result"] == "right"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["courses"], "expected the name of a module that can be imported; got 'courses' (ModuleNotFoundError"),
+        (["courses.py"], "expected a Python file; courses.py does not exist"),
+        (["empty"], "expected custom gradients in empty"),
+        (["course:affine"], "expected a name in course; got 'affine'; it has affine_forward, scale"),
+        (["course:plain"], "expected a function with a gradient; got plain, without a backward function"),
+        (["course:scale", "--input", "4,6"], "expected a shape such as 4x6"),
+        ([], "the following arguments are required"),
+    ],
+)
+def test_wrong_usage_is_reported_in_one_line(run, arguments, message):
+    status, out, err = run(*arguments)
+    assert status == 2 and not out and err.count("\n") == 1 and message in err
+
+
+def test_inputs_that_the_function_rejects_are_not_a_pass(run):
+    status, out, _ = run("course:logarithm_forward", "--input", "4x6")
+    assert status == 2 and "not checked: ValueError: positive numbers only" in out
+
+
+@pytest.mark.slow
+def test_the_pytest_plugin(tmp_path):
+    (tmp_path / "course.py").write_text(MODULE)
+    (tmp_path / "test_course.py").write_text(
+        "import pytest\nfrom course import *\n\n"
+        "def test_affine(check_gradient):\n    check_gradient(affine_forward, affine_backward)\n\n"
+        "@pytest.mark.gradients('course')\ndef test_all(custom_gradient):\n    custom_gradient.check()\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--strict-markers",
+        "-p",
+        "pytest_autograd",
+        "-p",
+        "no:cacheprovider",
+    ]
+    environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": ""}
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert (
+        "3 passed" in done.stdout
+        and "1 failed" in done.stdout
+        and "FAILED test_course.py::test_all[scale]" in done.stdout
+    )

@@ -1,0 +1,75 @@
+"""Gradients that are wrong by intent, declared with expect=."""
+
+import numpy as np
+import pytest
+
+from autograd.testing import CheckError, GradientError, check_operation, from_pair
+
+X = np.random.default_rng(0).normal(size=(3, 4))
+
+
+def straight(x):
+    return np.round(x), x
+
+
+QUANTIZER = from_pair(straight, lambda g, x: g)
+REVERSAL = from_pair(lambda x: (x, None), lambda g, x: -g)
+CLIPPED = from_pair(lambda x: (2 * x, None), lambda g, x: np.clip(2 * g, -1, 1))
+DETACHED = from_pair(lambda x: (np.sign(x), x), lambda g, x: g * (abs(x) < 1))
+
+
+@pytest.mark.parametrize(
+    ("operation", "expect"),
+    [
+        (QUANTIZER, "straight-through"),
+        (QUANTIZER, "rounds to integers, with a straight-through gradient"),
+        (REVERSAL, "reversed"),
+        (CLIPPED, lambda g, x: np.clip(2 * g, -1, 1)),
+        (DETACHED, lambda g, x: g * (abs(x) < 1)),
+    ],
+)
+def test_a_declared_gradient_is_accepted_and_described(operation, expect):
+    report = check_operation(operation, X, expect=expect, derive=expect == "straight-through")
+    (note,) = report.notes
+    assert note.startswith("wrong by intent (") and "analytic" in note and "numerical" in note
+    with pytest.raises((GradientError, CheckError)):
+        check_operation(operation, X, derive=False)
+
+
+@pytest.mark.parametrize(
+    ("operation", "hint"),
+    [
+        (QUANTIZER, 'if it is intended: expect="straight-through"'),
+        (REVERSAL, 'if it is intended: expect="reversed"'),
+        (DETACHED, "if it is intended: expect=lambda g, x: g * mask(x)"),
+    ],
+)
+def test_the_report_says_how_to_declare_it(operation, hint):
+    with pytest.raises(GradientError) as caught:
+        check_operation(operation, X, derive=False)
+    assert hint in str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize("expect", ["reversed", lambda g, x: 1.01 * g, lambda g, x: np.clip(g, -1, 1)])
+def test_another_gradient_than_the_declared_one_is_wrong(expect):
+    with pytest.raises(GradientError) as caught:
+        check_operation(QUANTIZER, X, expect=expect, derive=False)
+    assert caught.value.rule == "expected gradient"
+
+
+def test_other_rules_still_apply():
+    def forgetful(g, x):
+        g *= 1
+        return g
+
+    with pytest.raises(CheckError) as caught:
+        check_operation(from_pair(straight, forgetful), X, expect="straight-through", derive=False)
+    assert caught.value.rule == "no mutation"
+
+
+def test_an_unknown_or_unneeded_declaration():
+    with pytest.raises(ValueError, match="'straight-through', 'reversed', a function of g"):
+        check_operation(QUANTIZER, X, expect="stright-through")
+    square = from_pair(lambda x: (x * x, x), lambda g, x: 2 * x * g)
+    (note,) = check_operation(square, X, expect="a reason in words", derive=False).notes
+    assert "is not needed" in note
