@@ -95,6 +95,7 @@ def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
         ({"model": {"d_ff": 12}}, r"feed_forward\S+ of shape \(8, 16\) instead of \(8, 12\).* and \d+ more; try "),
         ({"model": {"n_layers": 2}}, "got no encoder.1.attention.*; try the .model. and tokenizer"),
         ({"model": {"norm": "pre"}}, "got no "),
+        ({"model": {"n_heads": 4}}, r"expected model.n_heads = 2, .*; got 4; try n_heads = 2, or train.init_only = "),
         ({"data": {"tokenizer": str(tmp_path / "tokenizer.json")}}, "embedding.weight of shape"),
         ({"init_only": "encoder.*, coder.*"}, "train.init_only: .* got 'coder..', which matches none; try encoder"),
         ({"freeze": "Encoder.*"}, "train.freeze: expected patterns .*; got 'Encoder.*'.*; try encoder"),
