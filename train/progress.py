@@ -130,7 +130,7 @@ class Display:
 
     def _write_regularly(self, work: Work, finished: threading.Event) -> None:
         while not finished.wait(max(FIRST_LINE, GROWTH * work.seconds)):
-            if work is self.works[-1]:  # not the work that waits for it
+            if self.works[-1:] == [work]:  # not a work that waits for another, or that has just ended
                 self.write(work.describe())
 
     def _render(self) -> Any:

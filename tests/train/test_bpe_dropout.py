@@ -138,6 +138,10 @@ def test_resuming_with_every_regularization_is_exact(text, tmp_path):
 def test_other_tokenizers_and_tasks_raise_one_line(text, tmp_path):
     values = tables(text, bpe_dropout=0.1)
     values["data"]["tokenizer"] = "wordpiece"
+    with pytest.raises(UserError, match='train.bpe_dropout: expected data.tokenizer = "bpe"; got "wordpiece"; try '):
+        train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
+    Tokenizer.train(text / "train.en", "wordpiece", 290).save(tmp_path / "tokenizer.json")
+    values["data"]["tokenizer"] = str(tmp_path / "tokenizer.json")
     with pytest.raises(UserError, match="train.bpe_dropout: expected .* as bpe; got WordPiece; try "):
         train(RunConfig.from_dict(values), tmp_path / "run", progress=False)
     values["data"] = {"task": "language", "text": str(text / "train.en"), "tokenizer": "bpe", "max_length": 20}

@@ -224,6 +224,12 @@ def check_model(config: RunConfig, task: Task) -> None:
         )
     if config.train.bpe_dropout and task.examples != "pairs":
         raise UserError(f"train.bpe_dropout: expected a task on pairs; got {task.name}; try train.bpe_dropout = 0")
+    kind = config.data.tokenizer
+    if config.train.bpe_dropout and kind in task.tokenizers and kind != "bpe":
+        raise UserError(
+            f'train.bpe_dropout: expected data.tokenizer = "bpe"; got "{kind}"; try data.tokenizer = "bpe", or '
+            "train.bpe_dropout = 0"
+        )
     outline = shape.outline()
     names = [name for name, _ in outline.named_parameters()]
     for name in ("freeze", "init_only"):
