@@ -98,6 +98,7 @@ def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
         ({"model": {"n_heads": 4}}, r"expected model.n_heads = 2, .*; got 4; try n_heads = 2, or train.init_only = "),
         ({"data": {"tokenizer": str(tmp_path / "tokenizer.json")}}, "embedding.weight of shape"),
         ({"init_only": "encoder.*, coder.*"}, "train.init_only: .* got 'coder..', which matches none; try encoder"),
+        ({"init_only": ","}, "train.init_only: .* got ',', which matches none; try "),
         ({"freeze": "Encoder.*"}, "train.freeze: expected patterns .*; got 'Encoder.*'.*; try encoder"),
         ({"freeze": "*"}, "train.freeze: .* match all "),
     ]

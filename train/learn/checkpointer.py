@@ -234,6 +234,8 @@ class Checkpointer:
         if problem := schema_error(content, SCHEMA | {key: OPTIONAL[key] for key in OPTIONAL if key in content}):
             raise ValueError(problem)
         state = RunState.read(content.get("run"), content["step"])
+        keep = self.config.train.keep_best  # may have changed
+        state.ranking = dict([*state.ranking.items()][: keep if keep > 1 else 0])
         self.update.load_optimizer_state({**checkpoint.optimizer, "step": content["adam_steps"]})
         if "loss_scale" in content:
             self.update.scale.load_state_dict(content["loss_scale"])

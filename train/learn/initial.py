@@ -28,7 +28,7 @@ def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
     Raises UserError for a pattern that matches none.
     """
     names = list(names)
-    parts = [part.strip() for part in patterns.split(",") if part.strip()]
+    parts = [part.strip() for part in patterns.split(",") if part.strip()] or [patterns] * bool(patterns)
     for part in parts:
         if not any(fnmatchcase(name, part) for name in names):
             groups = sorted({name.split(".")[0] for name in names})

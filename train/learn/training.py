@@ -198,7 +198,8 @@ def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
         expected = f"{' or '.join(metrics)} for the task {task.name}"
         raise UserError(f"train.best_metric: expected {expected}; got {metric}; try {metrics[-1]}")
     if "valid" not in texts:
-        raise UserError(f"train.best_metric: expected a validation text for {metric}; it is missing; try --valid-src F")
+        option = f"--{task.files['valid'][0].replace('_', '-')}"
+        raise UserError(f"train.best_metric: expected a validation text for {metric}; it is missing; try {option} F")
     if metric != "loss" and not config.train.validate_bleu:
         raise UserError(f"train.validate_bleu: expected true, to measure {metric}; got false; try best_metric = loss")
 
