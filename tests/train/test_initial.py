@@ -131,3 +131,7 @@ def test_the_command_takes_tokenizer_and_configuration_from_the_run(text, source
     assert "embedding.weight of shape" in capsys.readouterr().err
     assert main(["train", *options, "--resume", "--out", str(tmp_path / "a")]) == 2
     assert "--init: expected a new run; got --resume" in capsys.readouterr().err
+    for path, status in ((tmp_path / "a", 0), ("", 0), (source, 2)):
+        changed = ["--set", f"train.init={path}"]
+        assert main(["train", "--resume", "--quiet", *changed, "--out", str(tmp_path / "b")]) == status
+    assert "which a resumed run does not read; try a new run with --out" in capsys.readouterr().err

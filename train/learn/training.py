@@ -66,6 +66,7 @@ def train(
     with world.rank_zero_first():
         if world.rank == 0:
             run.check(resume)
+            check_init_unchanged(run, t.init)
     try:
         precision = npx.use_precision(t.precision)
         npx.precision_named(t.reduce_dtype).compute_dtype  # noqa: B018  raises if this NumPy lacks the dtype
@@ -202,6 +203,15 @@ def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
         raise UserError(f"train.best_metric: expected a validation text for {metric}; it is missing; try {option} F")
     if metric != "loss" and not config.train.validate_bleu:
         raise UserError(f"train.validate_bleu: expected true, to measure {metric}; got false; try best_metric = loss")
+
+
+def check_init_unchanged(run: RunFolder, init: str) -> None:
+    """Raise UserError if a run that has checkpoints, from which it resumes, would start from other weights."""
+    if init and run.steps() and run.config_file.exists() and init != (stored := run.load_config().train.init):
+        raise UserError(
+            f'train.init: expected "{stored}" as in {run.config_file}; got "{init}", which a resumed run does not '
+            "read; try a new run with --out"
+        )
 
 
 def check_model(config: RunConfig, task: Task) -> None:
