@@ -14,6 +14,7 @@ from tests import ROOT
 from train.errors import UserError
 from train.run import config as keys
 from train.run.config import SECTIONS, RunConfig, all_keys, check, explain, keys_of
+from train.run.keys import ModelSection
 from train.tasks import TASKS
 
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
@@ -226,3 +227,17 @@ def test_a_resumed_run_can_change_max_steps_but_no_frozen_key():
     del before["train.seed"]  # a missing key had its default
     seeded = RunConfig.from_dict({"train": {"seed": 2}})
     assert "train.seed" in message(seeded.check_frozen, before, Path("before"))
+
+
+@pytest.mark.parametrize("variant", ["paper", "tensor2tensor-v1"])
+def test_keys_that_are_left_to_the_preset_equal_its_values(variant, tmp_path):
+    left_open = RunConfig(model=ModelSection(preset="tiny", variant=variant))
+    (tmp_path / "config.toml").write_text(left_open.dump())
+    stored = RunConfig.load(tmp_path / "config.toml", complete=True)
+    earlier = {name: value for name, value in left_open.frozen().items() if name != "model.tying"}
+    for config in (left_open, stored):
+        config.check_frozen(left_open.frozen(), Path("run"))
+        config.check_frozen(earlier, Path("run"))
+    left_open.check_frozen(stored.frozen(), Path("run"))
+    other = RunConfig(model=ModelSection(preset="base", variant=variant))
+    assert "model.preset" in message(other.check_frozen, earlier, Path("run"))

@@ -95,8 +95,10 @@ def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
         ({"model": {"d_ff": 12}}, r"feed_forward\S+ of shape \(8, 16\) instead of \(8, 12\).* and \d+ more; try "),
         ({"model": {"n_layers": 2}}, "got no encoder.1.attention.*; try the .model. and tokenizer"),
         ({"model": {"norm": "pre"}}, "got no "),
+        ({"model": {"n_heads": 4}}, r"expected model.n_heads = 2, .*; got 4; try n_heads = 2, or train.init_only = "),
         ({"data": {"tokenizer": str(tmp_path / "tokenizer.json")}}, "embedding.weight of shape"),
         ({"init_only": "encoder.*, coder.*"}, "train.init_only: .* got 'coder..', which matches none; try encoder"),
+        ({"init_only": ","}, "train.init_only: .* got ',', which matches none; try "),
         ({"freeze": "Encoder.*"}, "train.freeze: expected patterns .*; got 'Encoder.*'.*; try encoder"),
         ({"freeze": "*"}, "train.freeze: .* match all "),
     ]
@@ -130,3 +132,7 @@ def test_the_command_takes_tokenizer_and_configuration_from_the_run(text, source
     assert "embedding.weight of shape" in capsys.readouterr().err
     assert main(["train", *options, "--resume", "--out", str(tmp_path / "a")]) == 2
     assert "--init: expected a new run; got --resume" in capsys.readouterr().err
+    for path, status in ((tmp_path / "a", 0), ("", 0), (source, 2)):
+        changed = ["--set", f"train.init={path}"]
+        assert main(["train", "--resume", "--quiet", *changed, "--out", str(tmp_path / "b")]) == status
+    assert "which a resumed run does not read; try a new run with --out" in capsys.readouterr().err

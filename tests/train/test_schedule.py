@@ -56,6 +56,23 @@ def test_a_training_that_ends_before_its_warmup_is_warned_of_even_if_quiet(text,
     assert not schedule(warmup_steps=5, max_steps=5).warning() and schedule(warmup_steps=6, max_steps=5).warning()
 
 
+def test_a_resumed_run_warns_if_another_last_step_changes_the_learning_rate(text, tmp_path, capsys):
+    for name, warning in (
+        (
+            "linear",
+            "train.max_steps is now 6 instead of 2, where the linear decay ends: the learning rate of step 3 is",
+        ),
+        ("noam", ""),
+    ):
+        changes = {"schedule": name, "warmup_steps": 1, "validate_bleu": False}
+        run(text, tmp_path / name, max_steps=2, **changes)
+        run(text, tmp_path / name, resume=True, max_steps=6, **changes)
+        error = capsys.readouterr().err
+        assert (warning in error) and bool(warning) == ("max_steps" in error)
+        run(text, tmp_path / name, resume=True, max_steps=6, **changes)
+        assert not capsys.readouterr().err
+
+
 def test_other_programs_names_of_keys_lead_to_the_key():
     assert set(KEY_SYNONYMS.values()) <= set(all_keys())
     assert not set(KEY_SYNONYMS) & {key.split(".")[1] for key in all_keys()}

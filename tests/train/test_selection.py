@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from models import Transformer, TransformerConfig
 from tests.helpers import trainings
 from tests.helpers.trainings import metrics, one_line, outcome, run
-from train import UserError, load_model
+from train import RunConfig, UserError, load_model
 from train.cli import main
 from train.learn.signals import Signals
+from train.learn.training import check_selection
 from train.learn.update import Update
 from train.learn.validation import Validation
 from train.run.checkpoint import average_checkpoints, load_checkpoint
@@ -90,6 +91,9 @@ def test_selection_survives_a_stop(text, tmp_path):
     for name in (*names, "best"):
         a, b = (load_checkpoint(tmp_path / run / "checkpoints" / name).model for run in "ab")
         assert all(a[key].tobytes() == b[key].tobytes() for key in a)
+    for keep, n_left in ((2, 2), (1, 0)):  # also for a run that makes no further update
+        run(text, tmp_path / "b", resume=True, **keys | {"keep_best": keep})
+        assert len(RunFolder(tmp_path / "b").best_steps()) == n_left
 
 
 def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, recwarn):
@@ -97,6 +101,8 @@ def test_the_best_checkpoints_are_averaged(text, tmp_path, monkeypatch, capsys, 
     out = tmp_path / "run"
     run(text, out, validate_every=1, max_steps=6, best_metric="bleu", keep_best=2)
     parts = [load_checkpoint(path).model for path in RunFolder(out).best_steps()]
+    assert main(["average", str(out), "--best", "--last", "2"]) == 2
+    assert "--last: expected the newest or the best checkpoints; got --best too; try" in capsys.readouterr().err
     assert main(["average", str(out), "--best"]) == 0
     mean = load_checkpoint(RunFolder(out).averaged)
     assert mean.state["averaged_steps"] == [2, 4]
@@ -128,6 +134,17 @@ def test_selections_that_cannot_work_are_rejected(text, tmp_path, keys, part):
     with pytest.raises(UserError) as error:
         run(text, tmp_path / "run", **keys)
     assert part in one_line(error) and not (tmp_path / "run").exists()
+
+
+def test_a_missing_validation_text_is_named_by_the_option_of_the_task():
+    for task, option in (
+        ("translation", "--valid-src F"),
+        ("parsing", "--valid-trees F"),
+        ("language", "--valid-text F"),
+    ):
+        config = RunConfig.from_dict({"data": {"task": task}, "train": {"best_metric": "loss"}})
+        with pytest.raises(UserError, match=f"try {option}$"):
+            check_selection(config, TASKS[task], {"train": ()})
 
 
 @given(st.lists(st.sampled_from([1.0, 2.0, 3.0]), max_size=9), st.integers(1, 4), st.booleans())

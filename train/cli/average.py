@@ -6,12 +6,15 @@ import typer
 
 from train.cli.app import RunPath, app
 from train.cli.options import number_option
+from train.errors import UserError
 
 
 @app.command(epilog="The paper averages the last 5 checkpoints of base and the last 20 of big (train.keep_last).")
 def average(
     run: RunPath,
-    last: Annotated[int, number_option(int, "[1, 10000]", help="Number of newest checkpoints to average.")] = 5,
+    last: Annotated[
+        int | None, number_option(int, "[1, 10000]", help="Number of newest checkpoints to average; default: 5.")
+    ] = None,
     best: Annotated[
         bool, typer.Option("--best", help="Average the best checkpoints, which train.keep_best keeps, instead.")
     ] = False,
@@ -19,4 +22,6 @@ def average(
     """Average the weights of the last or best checkpoints; `translate` uses the average from then on."""
     from train.run.checkpoint import average_checkpoints
 
-    print(average_checkpoints(run, last, best))
+    if best and last is not None:
+        raise UserError("--last: expected the newest or the best checkpoints; got --best too; try one of them")
+    print(average_checkpoints(run, last or 5, best))

@@ -5,7 +5,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from npx.ranges import Range
 from train.errors import UserError, one_line
 from train.files import WriteError, make_folder, schema_error
 from train.learn.optimizer import LossScale
+from train.learn.schedule import Schedule
 from train.learn.update import Update
 from train.run import checkpoint as store
 from train.run.config import RunConfig
@@ -26,7 +27,9 @@ from train.text.batches import Stream
 
 RETRY = 60  # seconds until a checkpoint that could not be written is tried again
 SCHEMA = {"adam_steps": COUNT, "run": dict}  # of state.json, in addition to storage.SCHEMA
-OPTIONAL = {"loss_scale": LossScale.SCHEMA, "micro_batches": Range(int, "[1, 1e9]")}  # missing in earlier versions
+OPTIONAL = {  # missing in earlier versions
+    "loss_scale": LossScale.SCHEMA, "micro_batches": Range(int, "[1, 1e9]"), "max_steps": Range(int, "[1, inf)")
+}  # fmt: skip
 
 
 class Checkpointer:
@@ -146,6 +149,7 @@ class Checkpointer:
             "adam_steps": adam.pop("step"),
             "loss_scale": self.update.scale.state_dict(),
             "micro_batches": self.micro_batches,
+            "max_steps": self.config.train.max_steps,
             "run": asdict(state),
         }
         store.save_checkpoint(self.folder.path, content, weights, adam, self.config.train.keep_last)
@@ -169,7 +173,22 @@ class Checkpointer:
             raise foreign_error(path, one_line(error)) from None
         self.newest, self.newest_seconds = path, state.seconds
         self.micro_batches = checkpoint.state.get("micro_batches", self.config.train.accumulate)
+        self._check_schedule(checkpoint.state)
         return state
+
+    def _check_schedule(self, content: Mapping[str, Any]) -> None:
+        """Warn if another train.max_steps than that of the checkpoint changes the learning rate."""
+        t, step = self.config.train, content["step"] + 1
+        previous = max(content.get("max_steps", t.max_steps), content["step"])
+        if step > t.max_steps:
+            return
+        d_model = self.update.model.config.d_model
+        rates = [Schedule(replace(t, max_steps=end), d_model)(step) for end in (t.max_steps, previous)]
+        if rates[0] != rates[1]:
+            self.warnings.append(
+                f"warning: train.max_steps is now {t.max_steps:,} instead of {previous:,}, where the {t.schedule} "
+                f"decay ends: the learning rate of step {step:,} is {rates[0]:.3g} instead of {rates[1]:.3g}"
+            )
 
     def check_position(self, state: RunState, stream: Stream) -> None:
         """Check the restored `state` against the batches of `stream`.
@@ -215,6 +234,8 @@ class Checkpointer:
         if problem := schema_error(content, SCHEMA | {key: OPTIONAL[key] for key in OPTIONAL if key in content}):
             raise ValueError(problem)
         state = RunState.read(content.get("run"), content["step"])
+        keep = self.config.train.keep_best  # may have changed
+        state.ranking = dict([*state.ranking.items()][: keep if keep > 1 else 0])
         self.update.load_optimizer_state({**checkpoint.optimizer, "step": content["adam_steps"]})
         if "loss_scale" in content:
             self.update.scale.load_state_dict(content["loss_scale"])

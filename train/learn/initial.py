@@ -6,15 +6,20 @@ Both select parameters by patterns: names separated by commas, in which `*` stan
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import npx
 from models import Module
 from models.architectures.blocks import SequenceModel
+from models.config import TransformerConfig
 from train.errors import UserError, nearest
-from train.run.checkpoint import MODEL, find_checkpoint, load_checkpoint, run_files
+from train.run.checkpoint import MODEL, find_checkpoint, load_checkpoint, model_config, run_files
+from train.run.config import to_toml
 from train.tasks.protocols import TextTokenizer
 
 LISTED = 3  # parameters that a message lists
+# Keys of [model] that change what weights of the same shapes compute.
+MEANING = ("n_heads", "norm", "positions", "activation", "normalization", "decoder_start")
 
 
 def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
@@ -23,7 +28,7 @@ def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
     Raises UserError for a pattern that matches none.
     """
     names = list(names)
-    parts = [part.strip() for part in patterns.split(",") if part.strip()]
+    parts = [part.strip() for part in patterns.split(",") if part.strip()] or [patterns] * bool(patterns)
     for part in parts:
         if not any(fnmatchcase(name, part) for name in names):
             groups = sorted({name.split(".")[0] for name in names})
@@ -53,12 +58,13 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
     Args:
         model: The model, whose parameters are not yet in a flat buffer.
         source: A run, whose averaged, best or newest checkpoint is read, or a checkpoint folder.
-        patterns: The parameters to copy. "": all, and the source must have no others.
+        patterns: The parameters to copy. "": all; the source must then have no others, and compute the same from them.
         tokenizer: The tokenizer of the new run.
 
     Raises:
-        UserError: A parameter is missing or has another shape; the embedding of another vocabulary would be copied;
-            a pattern matches nothing; or the checkpoint cannot be read.
+        UserError: A parameter is missing or has another shape; the source computes something else from it; the
+            embedding of another vocabulary would be copied; a pattern matches nothing; or the checkpoint cannot be
+            read.
     """
     folder = find_checkpoint(source)
     checkpoint = load_checkpoint(folder, optimizer=False)
@@ -73,6 +79,8 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
             f"{'; '.join(problems[:LISTED])}{more}; try the [model] and tokenizer of that run, or train.init_only with "
             "patterns of the parameters that fit"
         )
+    if not patterns:
+        check_meaning(model.config, model_config(checkpoint.state), folder)
     vocabulary = [name for name in names if name in model.vocabulary_parameters()]
     if vocabulary and checkpoint.state["tokenizer_digest"] != tokenizer.digest:
         raise UserError(
@@ -82,6 +90,17 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
     for name in names:
         parameters[name].assign(npx.from_host(weights[name]))
     return f"starting from {len(names)} of {len(parameters)} parameters of {folder}"
+
+
+def check_meaning(config: TransformerConfig, source: TransformerConfig, folder: Path) -> None:
+    """Raise UserError if a model with the configuration `source`, read from `folder`, uses its weights differently."""
+    for name in MEANING:
+        value, original = getattr(config, name), getattr(source, name)
+        if value != original:
+            raise UserError(
+                f"train.init: expected model.{name} = {to_toml(original)}, with which {folder} was trained; "
+                f'got {to_toml(value)}; try {name} = {to_toml(original)}, or train.init_only = "*" to copy them anyway'
+            )
 
 
 def mismatches(shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, npx.Array]) -> list[str]:

@@ -66,6 +66,7 @@ def train(
     with world.rank_zero_first():
         if world.rank == 0:
             run.check(resume)
+            check_init_unchanged(run, t.init)
     try:
         precision = npx.use_precision(t.precision)
         npx.precision_named(t.reduce_dtype).compute_dtype  # noqa: B018  raises if this NumPy lacks the dtype
@@ -198,9 +199,19 @@ def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
         expected = f"{' or '.join(metrics)} for the task {task.name}"
         raise UserError(f"train.best_metric: expected {expected}; got {metric}; try {metrics[-1]}")
     if "valid" not in texts:
-        raise UserError(f"train.best_metric: expected a validation text for {metric}; it is missing; try --valid-src F")
+        option = f"--{task.files['valid'][0].replace('_', '-')}"
+        raise UserError(f"train.best_metric: expected a validation text for {metric}; it is missing; try {option} F")
     if metric != "loss" and not config.train.validate_bleu:
         raise UserError(f"train.validate_bleu: expected true, to measure {metric}; got false; try best_metric = loss")
+
+
+def check_init_unchanged(run: RunFolder, init: str) -> None:
+    """Raise UserError if a run that has checkpoints, from which it resumes, would start from other weights."""
+    if init and run.steps() and run.config_file.exists() and init != (stored := run.load_config().train.init):
+        raise UserError(
+            f'train.init: expected "{stored}" as in {run.config_file}; got "{init}", which a resumed run does not '
+            "read; try a new run with --out"
+        )
 
 
 def check_model(config: RunConfig, task: Task) -> None:

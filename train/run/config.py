@@ -220,14 +220,13 @@ class RunConfig:
         equal, for the message.
         """
         original = complete_frozen(original)
-        for table, f, value in self.keys():
-            name = f"{table}.{f.name}"
-            if f.metadata["may_change"] or (name, value) == ("model.position_rates", None):
+        for name, value in complete_frozen(self.frozen()).items():
+            if (name, value) == ("model.position_rates", None):
                 continue
             if value != (saved := original[name]):
-                expected, attempt = format_value(saved), f"{f.name} = {format_value(saved)}"
+                expected, attempt = format_value(saved), f"{name.partition('.')[2]} = {format_value(saved)}"
                 if saved is None:
-                    expected, attempt = "no value", f"leaving {f.name} out"
+                    expected, attempt = "no value", f"leaving {name.partition('.')[2]} out"
                 alternative = "a new run with --out" if command == "resume" else "a checkpoint of this run"
                 raise UserError(
                     f"{command}: {name}: expected {expected} as in {source}; got {format_value(value)}; "
@@ -246,12 +245,18 @@ def default_of(table: str, f: Field[Any]) -> Any:
 
 
 def complete_frozen(frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `frozen()` of a run with the keys that its version lacked, in the meaning that they had."""
+    """Return the `frozen()` of a run with the keys that its version lacked, in the meaning that they had.
+
+    Keys of [model] that it left open have the values of its preset and variant.
+    """
     keys = ((table, name, f) for table in SECTIONS for name, f in keys_of(table).items())
     defaults = {f"{table}.{name}": default_of(table, f) for table, name, f in keys if not f.metadata["may_change"]}
     stored = {name: frozen[f"model.{name}"] for name in keys_of("model") if f"model.{name}" in frozen}
     earlier = {f"model.{name}": value for name, value in earlier_meaning(stored).items()}
-    return {**defaults, **earlier, **frozen}
+    preset, variant = (str(stored.get(name)) for name in NAMED)
+    values = preset_values(preset, variant)["model"] if preset in PRESETS and variant in VARIANTS else {}
+    open_keys = {f"model.{name}": values.get(name) for name, value in stored.items() if value is None}
+    return {**defaults, **earlier, **frozen, **open_keys}
 
 
 def all_keys() -> list[str]:
