@@ -87,7 +87,7 @@ class RunConfig:
         with open_for_reading(path, "a configuration file") as file:
             raw = file.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
-            raise UserError(f"{path}: expected at most {MAX_BYTES:,} bytes; got more; try a file with fewer comments")
+            raise UserError(f"{path}: expected at most {MAX_BYTES:,} bytes; got more; try a shorter file")
         try:
             text = raw.decode("utf-8").removeprefix("\ufeff")
             tables = read_toml(text)
