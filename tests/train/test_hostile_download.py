@@ -166,7 +166,7 @@ def test_links_and_devices_in_archives_are_not_members(tmp_path, kind):
 
 def test_no_path_of_an_archive_leaves_the_folder(tmp_path):
     (tmp_path / "in").mkdir()
-    names = ["../outside", "/tmp/../outside", "in/../../outside", "src", "tgt"]
+    names = ["../outside", "/etc/../outside", "in/../../outside", "src", "tgt"]
     archive(tmp_path / "in", *(entry(name, b"one\n") for name in names))
     assert read(tmp_path / "in") == read(tmp_path / "in", "../outside") == [("one", "one")]
     assert {path.name for path in tmp_path.rglob("*")} == {"in", "a.tar"}

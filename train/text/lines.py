@@ -162,16 +162,14 @@ def read_parallel(
     Raises `UserError` like `read_lines`, and at the end if the files have different numbers of lines.
     """
     sides = [
-        chain.from_iterable(read_lines(path, chunk_lines=chunk_lines, on_bytes=callback))
-        for path, callback in zip_longest(paths, on_bytes)
+        read_lines(path, chunk_lines=chunk_lines, on_bytes=callback) for path, callback in zip_longest(paths, on_bytes)
     ]
-    n_read = 0
-    for rows in chunks_of(zip_longest(*sides), chunk_lines, lambda row: sum(map(len, filter(None, row)))):
-        if None in rows[-1]:
-            counts = [
-                n_read + sum(line is not None for line in lines) + sum(1 for _ in side)
-                for lines, side in zip(zip(*rows, strict=True), sides, strict=True)
-            ]
-            raise unequal_lines_error(paths, counts)
-        n_read += len(rows)
-        yield tuple(map(list, zip(*rows, strict=True)))
+    n_read, chunks = 0, [next(side, []) for side in sides]
+    while n := min(map(len, chunks)):
+        yield tuple(lines[:n] for lines in chunks)
+        n_read += n
+        chunks = [lines[n:] or next(side, []) for lines, side in zip(chunks, sides, strict=True)]
+    if any(chunks):
+        raise unequal_lines_error(
+            paths, [n_read + len(lines) + sum(map(len, side)) for lines, side in zip(chunks, sides, strict=True)]
+        )
