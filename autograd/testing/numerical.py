@@ -103,8 +103,7 @@ def noise(outputs: Outputs, here: Array, dtype: str) -> Array:
 
     The steps are some thousand units in the last place. An output that is rounded to fewer digits in between (1 + tiny)
     is a staircase: over short steps it changes less than over longer ones, and the long steps measure its error.
-    Where differences across this point exceed the rounding of the output itself, there may be a kink at it, which
-    differences on either side of it do not cross.
+    Differences across a kink at this point are proportional to the step; those on either side do not cross it.
     """
 
     def fourth_difference(units: float, first: int = -2) -> Array:
@@ -121,7 +120,8 @@ def noise(outputs: Outputs, here: Array, dtype: str) -> Array:
     long_rate = npx.where(npx.isfinite(long_rate) & npx.isfinite(short_rate), long_rate, 0)
     is_staircase = (abs(short_rate) < 0.5 * abs(long_rate)) & (abs(long_rate) * 1e3 > 8 * EPS[dtype] * abs(here))
     error, rounding = npx.maximum(short, medium), 2 * EPS[dtype] * abs(here)
-    if (error > 4 * rounding).any():
+    is_kink = (error > 4 * rounding) & (abs(medium - 3.1 * short) <= 0.2 * medium)  # proportional to the step
+    if is_kink.any():
         sides = [fourth_difference(units, first) for units in (1e3, 3.1e3) for first in (-4, 0)]
         error = npx.minimum(error, npx.host.max(sides, axis=0))
     if dtype == "float64":
