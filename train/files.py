@@ -1,26 +1,21 @@
 """Checked reads and atomic writes of files that other programs may damage or write at the same time.
 
 Reading rejects anything but a regular file (a pipe, a device, a folder), so it never blocks and needs no more memory
-than the file's size. JSON that a program reads back carries its own SHA-256 (`seal`), because a flipped bit in a
-number yields another valid number.
+than the file's size.
 """
 
 import errno
 import fcntl
 import hashlib
 import io
-import json
-import math
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-from npx.ranges import Range
 from train.errors import UserError, one_line
 
 # Errors that the user can fix while training waits and retries.
@@ -33,7 +28,6 @@ FILE_TYPES = {
     stat.S_IFSOCK: "a socket", stat.S_IFREG: "a file",
 }  # fmt: skip
 REMEDIES = {stat.S_IFDIR: "the path of a file inside it", stat.S_IFIFO: "writing its content to a file first"}
-SEAL = "sha256_of_this"
 PathLike = str | os.PathLike[str]
 THEN_RETRY, THEN_RESUME = "then the same command again", "then --resume"  # how the message of a WriteError ends
 
@@ -123,107 +117,10 @@ class CheckedFile(io.FileIO):
             raise self.user_error(error) from None
 
 
-def read_json(path: PathLike, expected: str, attempt: str = "a copy of the file") -> Any:
-    """Return the content of a JSON file. Raises UserError for invalid JSON, NaN and infinity."""
-    with open_for_reading(path, expected, attempt=attempt) as file:
-        raw = file.read()
-    try:
-        return parse_json(raw.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        reason = "brackets nested too deeply" if isinstance(error, RecursionError) else one_line(error)
-        raise UserError(f"{path}: expected {expected} in JSON; got '{reason}'; try {attempt}") from None
-
-
-def parse_json(text: str) -> Any:
-    """Parse JSON. Raises ValueError if it is invalid, or has NaN, infinity or a number that float64 cannot hold."""
-
-    def parse(digits: str, kind: type = float) -> float:
-        if not math.isfinite(float(digits)):
-            raise ValueError(f"{digits[:20]}, which is not a finite number")
-        return kind(digits)
-
-    return json.loads(text, parse_constant=parse, parse_float=parse, parse_int=partial(parse, kind=int))
-
-
-def read_sealed(path: PathLike) -> Any:
-    """Return the content of a `write_json` file without its seal, or None if it is missing or damaged."""
-    try:
-        content = read_json(path, "sealed content")
-    except UserError:
-        return None
-    if not isinstance(content, dict) or is_seal_broken(content):
-        return None
-    del content[SEAL]
-    return content
-
-
-def open_own_folder(out: Path, *marks: str, ignored: Collection[str] = ()) -> Any:
-    """Return the content of the first readable sealed file among `marks` in an output folder, or None if it is new.
-
-    A new folder contains nothing except the names in `ignored`. Raises UserError for any other folder, which belongs
-    to the user.
-    """
-    for mark in marks:
-        if (content := read_sealed(out / mark)) is not None:
-            return content
-    names = os.listdir(out) if out.is_dir() else ["a file"] if os.path.lexists(out) else []
-    if [name for name in names if name not in ignored and not (name[0] == "." and name.endswith(".partial"))]:
-        got = "a folder with other files" if out.is_dir() else describe_path(out)
-        raise UserError(
-            f"{out}: expected a new folder, or an earlier output folder of this command; got {got}; try another --out"
-        )
-    return None
-
-
 def digest(path: PathLike) -> str:
     """Return the SHA-256 of a file."""
     with open_for_reading(path) as file:
         return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
-
-
-Schema = Mapping[str, Any]  # key -> a Range or a type, (the same, None) if null is allowed, or a nested Schema
-
-
-def schema_error(content: Any, schema: Schema) -> str:
-    """Return what is wrong with the first invalid key of `content`, "run.step: expected ...; got ...", or ""."""
-    if not isinstance(content, dict):
-        return f"expected keys and values; got {type(content).__name__}"
-    for key, kind in schema.items():
-        if key not in content:
-            return f"{key}: missing"
-        value = content[key]
-        if isinstance(kind, tuple):
-            if value is None:
-                continue
-            kind = kind[0]
-        if isinstance(kind, Range) and kind.kind is float and type(value) is int and abs(value) < 2**53:
-            value = float(value)
-        if isinstance(kind, Mapping):
-            if problem := schema_error(value, kind):
-                return f"{key}.{problem}"
-        elif not (kind.fits(value) if isinstance(kind, Range) else type(value) is kind):
-            words = kind.words() if isinstance(kind, Range) else {dict: "keys and values"}.get(kind, kind.__name__)
-            return f"{key}: expected {words}; got {one_line(repr(value))[:60]}"
-    return ""
-
-
-def seal(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return JSON content with its SHA-256 as the last key."""
-    return {**content, SEAL: _checksum(content)}
-
-
-def is_seal_broken(content: Mapping[str, Any]) -> bool:
-    """Return whether content has changed since it was sealed, or has no seal."""
-    unsealed = {key: value for key, value in content.items() if key != SEAL}
-    try:
-        return content.get(SEAL) != _checksum(unsealed)
-    except (ValueError, RecursionError):
-        return True
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    text = json.dumps(content, sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 # ---- writing
@@ -315,16 +212,6 @@ def write_text(path: PathLike, text: str) -> None:
     """Replace a text file atomically. Raises WriteError if it cannot be written."""
     with atomic_write(path, "t") as file:
         file.write(text)
-
-
-def write_json(path: PathLike, content: Mapping[str, Any]) -> None:
-    """Replace a JSON file atomically and seal it. Raises WriteError if it cannot be written."""
-    write_text(path, sealed_json(content))
-
-
-def sealed_json(content: Mapping[str, Any]) -> str:
-    """Return sealed content as JSON text, one entry per line."""
-    return json.dumps(seal(content), indent=1, allow_nan=False) + "\n"
 
 
 def fsync(path: PathLike) -> None:

@@ -18,7 +18,8 @@ from tests import ROOT
 from tests.helpers import trainings
 from tests.helpers.trainings import Crash, config, metrics, one_line, outcome, run, tables
 from train import RunConfig, Trainer, UserError, average_checkpoints, train
-from train.files import WriteError, atomic_write, read_sealed, write_json, write_text
+from train.files import WriteError, atomic_write, write_text
+from train.json_files import read_sealed, write_json
 from train.learn import checkpointer
 from train.run import checkpoint, storage
 from train.run.checkpoint import load_checkpoint

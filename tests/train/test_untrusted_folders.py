@@ -19,7 +19,8 @@ from tests.helpers.trainings import (  # noqa: F401, fixtures
 )
 from train import RunConfig, Trainer, UserError, average_checkpoints
 from train.cli import main
-from train.files import WriteError, atomic_write, open_for_appending, parse_json
+from train.files import WriteError, atomic_write, open_for_appending
+from train.json_files import parse_json
 from train.run.checkpoint import load_model
 from train.run.folder import RunFolder
 from train.run.state import RunState

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import open_own_folder, write_json, write_text
+from train.files import write_text
+from train.json_files import open_own_folder, write_json
 
 SHOWN = ("scale", "steps", "settings")  # settings whose values a message shows; others are hashes of files
 

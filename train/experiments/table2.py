@@ -15,7 +15,8 @@ from typing import Any
 from train.errors import UserError
 from train.experiments.folder import open_table_folder
 from train.experiments.paper import TABLE2
-from train.files import digest, read_json, read_sealed, write_json, write_text
+from train.files import digest, write_text
+from train.json_files import read_json, read_sealed, write_json
 from train.metrics.bleu import BLEUS, score_report
 from train.run.checkpoint import find_checkpoint, load_model, model_config, newest_totals, read_state
 from train.run.folder import RunFolder

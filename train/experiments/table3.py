@@ -22,7 +22,8 @@ from models import TransformerConfig
 from train.errors import UserError, nearest, one_line
 from train.experiments.comparison import ROWS, write_comparison
 from train.experiments.folder import open_table_folder
-from train.files import digest, read_sealed, write_json
+from train.files import digest
+from train.json_files import read_sealed, write_json
 from train.learn.signals import Signals
 from train.learn.training import train
 from train.learn.validation import Validation

@@ -21,7 +21,8 @@ from typing import Any
 from train.errors import UserError
 from train.experiments.folder import open_table_folder, write_table
 from train.experiments.paper import PARSERS
-from train.files import digest, read_sealed, write_json, write_text
+from train.files import digest, write_text
+from train.json_files import read_sealed, write_json
 from train.learn.training import train
 from train.run.checkpoint import average_checkpoints, find_checkpoint, load_model, read_state
 from train.run.config import RunConfig

@@ -12,7 +12,8 @@ from typing import Any
 import npx
 from npx.ranges import Range
 from train.errors import UserError, one_line
-from train.files import WriteError, make_folder, schema_error
+from train.files import WriteError, make_folder
+from train.json_files import schema_error
 from train.learn.optimizer import LossScale
 from train.learn.schedule import Schedule
 from train.learn.update import Update

@@ -11,7 +11,7 @@ from typing import Any
 import npx
 from models import FlatParameters, Module
 from npx.ranges import Range
-from train.files import Schema
+from train.json_files import Schema
 from train.run.state import COUNT
 
 CHUNK = 1 << 17  # gradients whose squares are summed in float32

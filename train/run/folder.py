@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import disk_errors, make_folder, open_for_reading, parse_json, remove_all, write_text
+from train.files import disk_errors, make_folder, open_for_reading, remove_all, write_text
+from train.json_files import parse_json
 from train.run.config import RunConfig
 from train.run.lock import FolderLock, lock_folder
 from train.run.replace import existing_folder, finish_replacements, original_name, remove_partial

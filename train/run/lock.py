@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from train.errors import UserError
-from train.files import is_same_file, open_for_reading, open_inside, parse_json, try_lock
+from train.files import is_same_file, open_for_reading, open_inside, try_lock
+from train.json_files import parse_json
 
 # Seconds to wait for the lock of a dead process: a child it forked may still hold the descriptor until it calls exec.
 PATIENCE = 5.0

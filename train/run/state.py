@@ -8,7 +8,7 @@ from typing import Any
 
 from npx.ranges import Range
 from train.errors import one_line
-from train.files import Schema, schema_error
+from train.json_files import Schema, schema_error
 from train.text.batches import ORDER
 
 # Keys that checkpoints of earlier versions lack.

@@ -20,17 +20,8 @@ from safetensors.numpy import save_file
 import npx
 from npx.ranges import Range
 from train.errors import UserError, one_line
-from train.files import (
-    Schema,
-    digest,
-    disk_errors,
-    fsync,
-    is_seal_broken,
-    open_for_reading,
-    read_json,
-    schema_error,
-    sealed_json,
-)
+from train.files import digest, disk_errors, fsync, open_for_reading
+from train.json_files import Schema, is_seal_broken, read_json, schema_error, sealed_json
 from train.run.replace import hidden_name, remove_partial, replace_folder
 
 FORMATS = 1, 2  # of state.json that can be read; the last is the one written

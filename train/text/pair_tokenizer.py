@@ -7,7 +7,8 @@ from os import PathLike
 from typing import Any
 
 from train.errors import UserError
-from train.files import read_json, write_text
+from train.files import write_text
+from train.json_files import read_json
 from train.text.tokenizer import REMEDY, Tokenizer
 
 SIDES = ("source", "target")

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from train.errors import UserError
-from train.files import atomic_write, digest, is_seal_broken, make_folder, read_json, seal, write_text
+from train.files import atomic_write, digest, make_folder, write_text
+from train.json_files import is_seal_broken, read_json, seal
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:

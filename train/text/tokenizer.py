@@ -30,7 +30,8 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from train.errors import UserError, one_line
-from train.files import read_json, write_text
+from train.files import write_text
+from train.json_files import read_json
 from train.text.lines import read_lines, read_parallel
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")

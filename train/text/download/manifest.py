@@ -5,7 +5,8 @@ from typing import Any
 
 from npx.ranges import Range
 from train.errors import UserError
-from train.files import Schema, describe_path, digest, read_json, schema_error
+from train.files import describe_path, digest
+from train.json_files import Schema, read_json, schema_error
 from train.text.download.prepare import BEGUN
 
 SCHEMA: Schema = {

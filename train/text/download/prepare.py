@@ -21,16 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
-from train.files import (
-    atomic_write,
-    describe_path,
-    digest,
-    make_folder,
-    open_own_folder,
-    read_sealed,
-    write_json,
-    write_text,
-)
+from train.files import atomic_write, describe_path, digest, make_folder, write_text
+from train.json_files import open_own_folder, read_sealed, write_json
 from train.progress import Display, Work
 from train.text.corpus import prepare
 from train.text.download.catalog import Dataset
