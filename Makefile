@@ -23,7 +23,7 @@ help:
 	@echo "make exercise N=5  start or check the exercise of chapter 5; without N, list all twelve (book/README.md)"
 	@echo "make book-check  the reference answers with 20 seeds and every variant of the gradient checker; about 3 minutes"
 	@echo "make test-matrix  the tests under other BLAS kernels, thread counts and without AVX"
-	@echo "make torture   kill, stop, corrupt and overload trainings, fuzz the readers; some hours; benchmarks/RELIABILITY.md"
+	@echo "make torture   kill, stop, corrupt and overload training runs, fuzz the readers; some hours; benchmarks/RELIABILITY.md"
 	@echo "make lint      ruff, the format, mypy and codespell"
 	@echo "make format    format the code"
 	@echo "make hooks     run the linters before each commit (pre-commit)"
