@@ -14,8 +14,8 @@ from npx.ranges import Range
 VOCABULARY = Range(int, "[1, 16777216]")
 
 
-def earlier_meaning(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return stored keys of a model with those added that its version lacked, if their default is another meaning.
+def add_former_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the stored keys of a model, with the former defaults of keys that its version lacked.
 
     Versions without `position_rates` used the paper's rates in both layouts.
     """
@@ -229,12 +229,12 @@ class TransformerConfig:
     def from_dict(cls, values: dict[str, Any]) -> "TransformerConfig":
         """Build a configuration from the result of `to_dict`; unknown fields raise ValueError.
 
-        Fields that are missing have the meaning of the version that lacked them.
+        Missing fields have the defaults of the version that lacked them.
         """
         unknown = set(values) - {f.name for f in fields(cls)}
         if unknown:
             raise ValueError(f"TransformerConfig: expected names of fields; got {', '.join(sorted(unknown))}")
-        return cls(**earlier_meaning(values))
+        return cls(**add_former_defaults(values))
 
     @classmethod
     def base(cls, vocab_size: int, **changes: Any) -> "TransformerConfig":

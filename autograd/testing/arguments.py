@@ -11,7 +11,7 @@ from autograd.engine import Tensor
 from autograd.testing.problem import Problem, is_float, quiet
 from autograd.testing.report import REJECTIONS
 
-MAX_FLOAT = 1e3  # larger options, such as -1e9 for masked scores, are not changed
+MAX_FLOAT = 1e3  # larger options, such as -1e9 for masked scores, are not varied
 
 
 class Arguments:
@@ -23,24 +23,24 @@ class Arguments:
 
     def __init__(self, inputs: Sequence[Any], options: dict[str, Any]) -> None:
         self.inputs, self.options = inputs, options
-        leaves = [leaf for i, x in enumerate(inputs) for leaf in flattened(f"input {i}", x)]
+        leaves = [leaf for i, x in enumerate(inputs) for leaf in flatten(f"input {i}", x)]
         self.in_options = [name for name, x in options.items() if has_floats(x)]
-        leaves += [leaf for name in self.in_options for leaf in flattened(f"option {name}", options[name])]
+        leaves += [leaf for name in self.in_options for leaf in flatten(f"option {name}", options[name])]
         self.names = [name for name, _ in leaves]
         self.positional = {f"input {i}" for i in range(len(inputs))}
         self.values = [x.data if isinstance(x, Tensor) else x for _, x in leaves]
 
-    def restored(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    def restore(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the inputs and options with other values in place of `values`."""
         rest = iter(values)
-        inputs = [with_leaves(x, rest) for x in self.inputs]
-        return inputs, self.options | {name: with_leaves(self.options[name], rest) for name in self.in_options}
+        inputs = [replace_leaves(x, rest) for x in self.inputs]
+        return inputs, self.options | {name: replace_leaves(self.options[name], rest) for name in self.in_options}
 
-    def adapted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def adapt(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of the flat values that calls `function` with the inputs and options."""
 
         def on_values(*values: Any) -> Any:
-            inputs, options = self.restored(values)
+            inputs, options = self.restore(values)
             return function(*inputs, **options)
 
         return on_values
@@ -72,15 +72,15 @@ class Arguments:
     def with_other_floats(self, problem: Problem, function: Callable[..., Any]) -> Iterator[tuple[str, Problem]]:
         """Yield problems with one of the float options, or of the inputs that are plain floats, changed."""
         for name, x in self.float_options(function).items():
-            yield f"{name}={moved(x):.4g}", self.with_options(problem, {name: moved(x)})
+            yield f"{name}={vary(x):.4g}", self.with_options(problem, {name: vary(x)})
         for i, x in enumerate(problem.values):
             if type(x) is float and abs(x) < MAX_FLOAT:
                 values = [*problem.values]
-                values[i] = moved(x)
-                yield f"{moved(x):.4g} as {problem.name_of(i)}", replace(problem, values=values)
+                values[i] = vary(x)
+                yield f"{vary(x):.4g} as {problem.name_of(i)}", replace(problem, values=values)
 
     def constants(self, problem: Problem, notes: list[str]) -> tuple[int, ...]:
-        """Return the positions of floating arrays in containers and options that the function takes as constants.
+        """Return the positions of floating arrays in containers and options that the function treats as constants.
 
         These are the arrays for which it does not accept a Tensor, or to which no gradient flows. Adds them to `notes`.
         """
@@ -102,8 +102,8 @@ class Arguments:
         return tuple(sorted(constants))
 
 
-def moved(x: float) -> float:
-    """Return another float of the same sign and order of magnitude; near 1 for the factor 1, so that it stays valid."""
+def vary(x: float) -> float:
+    """Return another float of the same sign and order of magnitude; 0.83 for 1, so that a rate stays valid."""
     return 0.7 * x + (0.13 if x >= 0 else -0.13)
 
 
@@ -114,19 +114,19 @@ def has_floats(x: Any) -> bool:
     return is_float(x) and not isinstance(x, Tensor)
 
 
-def flattened(name: str, x: Any) -> Iterator[tuple[str, Any]]:
+def flatten(name: str, x: Any) -> Iterator[tuple[str, Any]]:
     """Yield the name and value of each item of a container with floating arrays, or of x itself."""
     if type(x) not in (list, tuple, dict) or not has_floats(x):
         yield name, x
         return
     for key, item in x.items() if type(x) is dict else enumerate(x):
-        yield from flattened(f"{name}[{key!r}]", item)
+        yield from flatten(f"{name}[{key!r}]", item)
 
 
-def with_leaves(x: Any, rest: Iterator[Any]) -> Any:
-    """Return x with what `flattened` yields for it replaced by the next values."""
+def replace_leaves(x: Any, rest: Iterator[Any]) -> Any:
+    """Return x with what `flatten` yields for it replaced by the next values."""
     if type(x) not in (list, tuple, dict) or not has_floats(x):
         return next(rest)
     if type(x) is dict:
-        return {key: with_leaves(item, rest) for key, item in x.items()}
-    return type(x)(with_leaves(item, rest) for item in x)
+        return {key: replace_leaves(item, rest) for key, item in x.items()}
+    return type(x)(replace_leaves(item, rest) for item in x)

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 import npx
-from autograd.testing.adapters.discover import Found, adapted, by_trial, custom_gradients, partner
-from autograd.testing.adapters.guess import guessed_inputs
+from autograd.testing.adapters.discover import CustomGradient, adapt, adapt_by_trial, custom_gradients, partner
+from autograd.testing.adapters.guess import guess_inputs
 from autograd.testing.mutate import Parser
 from autograd.testing.mutation.runner import UsageError
 from autograd.testing.report import CheckError, GradientError
@@ -23,7 +23,7 @@ RIGHT, WRONG, UNCHECKED = "right", "wrong", "not checked"
 
 @dataclass
 class Outcome:
-    """The check of one custom gradient: what was tried with which inputs, and the report."""
+    """The result of checking one custom gradient."""
 
     name: str
     kind: str
@@ -49,43 +49,43 @@ def load(name: str) -> ModuleType:
         raise UsageError(f"expected the name of a module that can be imported; got {name!r} ({got})") from None
 
 
-def select(target: str) -> list[Found]:
+def select(target: str) -> list[CustomGradient]:
     """Return the custom gradients that `MODULE` or `MODULE:NAME` names."""
     module_name, _, name = target.partition(":")
     module = load(module_name)
-    found = [*custom_gradients(module)]
+    gradients = [*custom_gradients(module)]
     if not name:
-        if not found:
+        if not gradients:
             raise UsageError(
                 f"expected custom gradients in {module_name}: subclasses of torch.autograd.Function, JAX's custom_vjp, "
                 f"pairs f_forward and f_backward, or operations; it has none; try {module_name}:NAME for a function"
             )
-        return found
+        return gradients
     subject: Any = module
     for part in name.split("."):
         if not hasattr(subject, part):
-            names = ", ".join(f.name for f in found) or "no custom gradient"
+            names = ", ".join(g.name for g in gradients) or "no custom gradient"
             raise UsageError(f"expected a name in {module_name}; got {name!r}; it has {names}")
         subject = getattr(subject, part)
-    for one in found:
-        if one.name in (name, name.removesuffix(".apply")):
-            return [one]
+    for gradient in gradients:
+        if gradient.name in (name, name.removesuffix(".apply")):
+            return [gradient]
     if isinstance(subject, type):
         try:
             subject = subject()
         except TypeError:
             raise UsageError(f"expected a function or an instance; got the class {name}; try {name}.apply") from None
     backward = partner(name, vars(module)) if name in vars(module) else None
-    one_found = adapted(subject, backward) or by_trial(subject)
-    if one_found is None:
+    selected = adapt(subject, backward) or adapt_by_trial(subject)
+    if selected is None:
         raise UsageError(
             f"expected a function with a gradient; got {name}, without a backward function {name}_backward; "
             "try defining one, or a function of Tensors, torch tensors or JAX arrays"
         )
-    return [one_found]
+    return [selected]
 
 
-def parsed_input(text: str, i: int, seed: int) -> Any:
+def parse_input(text: str, i: int, seed: int) -> Any:
     """Return the array for `4x6`, `4:int`, `4x4:bool` or `4x6:positive`, or the value for `=0.5`."""
     if text.startswith("="):
         return ast.literal_eval(text[1:])
@@ -103,7 +103,7 @@ def parsed_input(text: str, i: int, seed: int) -> Any:
     return x > 0 if kind == "bool" else abs(x) if kind == "positive" else npx.host.asarray(x)
 
 
-def described(x: Any) -> str:
+def describe_input(x: Any) -> str:
     """Return the shape and the kind of an input."""
     if not hasattr(x, "shape"):
         return repr(x)
@@ -111,13 +111,14 @@ def described(x: Any) -> str:
     return shape + {"f": "", "b": ":bool"}.get(x.dtype.kind, ":int")
 
 
-def check_one(found: Found, given: list[str], seed: int) -> Outcome:
-    """Check one custom gradient."""
-    outcome, start = Outcome(found.name, found.kind), time.perf_counter()
+def check_one(gradient: CustomGradient, shapes: list[str], seed: int) -> Outcome:
+    """Check one custom gradient, at inputs of the given `shapes` or, without any, at guessed inputs."""
+    outcome, start = Outcome(gradient.name, gradient.kind), time.perf_counter()
     try:
-        inputs = [parsed_input(text, i, seed) for i, text in enumerate(given)] or guessed_inputs(found.operation, seed)
-        outcome.inputs = [described(x) for x in inputs]
-        report = found.check(*inputs, seed=seed)
+        inputs = [parse_input(text, i, seed) for i, text in enumerate(shapes)]
+        inputs = inputs or guess_inputs(gradient.operation, seed)
+        outcome.inputs = [describe_input(x) for x in inputs]
+        report = gradient.check(*inputs, seed=seed)
         outcome.result, outcome.compared, outcome.notes = RIGHT, report.compared, report.notes
     except (GradientError, CheckError) as error:
         outcome.result, outcome.rule, outcome.text = WRONG, error.rule, str(error)
@@ -130,17 +131,17 @@ def check_one(found: Found, given: list[str], seed: int) -> Outcome:
     return outcome
 
 
-def run_all(found: list[Found], given: list[str], seed: int) -> list[Outcome]:
-    """Check all, with a progress bar on a terminal."""
+def check_all(gradients: list[CustomGradient], shapes: list[str], seed: int) -> list[Outcome]:
+    """Check all gradients, with a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
     outcomes = []
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("checking", total=len(found))
-        for one in found:
-            progress.update(task, description=f"checking {one.name}")
-            outcomes.append(check_one(one, given, seed))
+        task = progress.add_task("checking", total=len(gradients))
+        for gradient in gradients:
+            progress.update(task, description=f"checking {gradient.name}")
+            outcomes.append(check_one(gradient, shapes, seed))
             progress.advance(task)
     return outcomes
 
@@ -189,8 +190,7 @@ def main(arguments: list[str]) -> int:
     """Run the command line and return its exit status."""
     try:
         options = parser().parse_args(arguments)
-        found = select(options.target)
-        outcomes = run_all(found, options.input, options.seed)
+        outcomes = check_all(select(options.target), options.input, options.seed)
     except UsageError as error:
         sys.stderr.write(f"check: {error}\n")
         return 2

@@ -92,11 +92,11 @@ def check_operation(
     placeholders = {"reference": Named("reference")} if getattr(reference, "__name__", "") == "<lambda>" else {}
 
     def call(values: list[Any], **changed: Any) -> Any:
-        at_inputs, at_options = arguments.restored(values)
+        at_inputs, at_options = arguments.restore(values)
         return operation(*at_inputs, **at_options | changed)
 
     def reproduce(at: Problem) -> str:
-        at_inputs, at_options = arguments.restored(at.values)
+        at_inputs, at_options = arguments.restore(at.values)
         return reproduction("check_operation", operation, at_inputs, at_options | settings | placeholders)
 
     problem = Problem(name, call, arguments.values, reproduce=reproduce, names=arguments.names)
@@ -104,17 +104,17 @@ def check_operation(
     report = Report()
     problem.constants = arguments.constants(problem, report.notes)
     variants.require_inside(problem, domain)
-    with unwritten_recognised(problem, operation, *arguments.restored(arguments.values)):
+    with unwritten_recognised(problem, operation, *arguments.restore(arguments.values)):
         hold_state(problem, operation, report.notes)
         check = Check(report, directions, float32, domain, dtype, seed)
         check.expectation, check.has_expect = None if expect is None else Expectation(expect), True
         if reference is not None:
-            check.compare_value = partial(compare_value, reference=arguments.adapted(reference))
+            check.compare_value = partial(compare_value, reference=arguments.adapt(reference))
         check.compare_value(problem, tolerance=1e-9, given=True)
         expected = check.at_given_inputs(problem)
     note_strays(out_of_contract(expected.problem), report.notes)
     if check.expectation is not None:
-        report.notes.append(check.expectation.statement(problem, seed))
+        report.notes.append(check.expectation.describe_difference(problem, seed))
     output, _ = problem.run()
     saved = report.saved_bytes = rules.saved_bytes(output, [*problem.values, *options.values()])
     if max_saved_bytes is not None and saved > max_saved_bytes:
@@ -176,7 +176,7 @@ def check_layer(
         state = ", ".join(f"{n!r}: {literal(npx.to_host(a))}" for n, a in at.parameters.items())
         made = f"from autograd.testing import {layer.adapter}; layer = {layer!r}; " if hasattr(layer, "adapter") else ""
         setup = f"{made}state = {{{state}}}; [setattr(p, 'data', state[n]) for n, p in layer.named_parameters()]"
-        return reproduction("check_layer", Named("layer"), *arguments.restored(at.values), setup if named else "")
+        return reproduction("check_layer", Named("layer"), *arguments.restore(at.values), setup if named else "")
 
     with layer_restored(layer) as restore_buffers:
         for mode in modes:
@@ -236,7 +236,7 @@ def call_in_mode(layer: Any, mode: str, seed: int, arguments: Arguments) -> Call
         dtypes = [x.dtype for x in (*values, *tensors) if is_float(x)]
         if dtypes:
             cast_buffers(modules, parameters, dtypes[0])
-        inputs, options = arguments.restored(values)
+        inputs, options = arguments.restore(values)
         if mode != "train":
             return layer(*inputs, **options)
         with npx.keyed(seed, 1):

@@ -5,7 +5,7 @@ from autograd.testing.numerical import Verdict
 from npx import Array
 
 MAX_WIDTH = 150  # columns of two arrays side by side
-SIMPLE_FACTORS = (-2, -1, -1 / 2, 1 / 4, 1 / 3, 1 / 2, 2, 3, 4)  # between a wrong gradient and the right one
+SIMPLE_FACTORS = (-2, -1, -1 / 2, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 2, 2, 3, 4)  # of wrong gradients to right ones
 MAX_LINES = 12  # entries of arrays that are wider
 
 

@@ -42,7 +42,7 @@ class Expectation:
         problem = problem.at(arrays)
         y = npx.to_host(problem.run([npx.from_host(a.copy()) for a in arrays])[0].data).copy()
         if not npx.isfinite(y).all():
-            raise NonFiniteError(f"{problem.name}: expected finite outputs; got others; try other inputs")
+            raise NonFiniteError(f"{problem.name}: expected finite outputs; got NaN or infinity; try other inputs")
         c = npx.to_host(npx.random.normal(npx.Key(seed, 0, 0), y.shape, y.dtype))
         results = []
         for g in (c, 1e3 * c, -1e-3 * c, npx.host.ones_like(c), 0 * c) if self.reference else (c,):
@@ -67,8 +67,8 @@ class Expectation:
                 text = f"expected the declared gradient ({self.reason}) of {label}; {difference(right, gx)}"
                 raise problem.failure("expected gradient", text, GradientError)
 
-    def statement(self, problem: Problem, seed: int) -> str:
-        """Say how the gradient differs from the derivative."""
+    def describe_difference(self, problem: Problem, seed: int) -> str:
+        """Return how the gradient differs from the derivative, as a note for the report."""
         try:
             check_gradients(problem, Report(), seed=seed)
         except GradientError as error:
@@ -80,7 +80,7 @@ class Expectation:
         return f"the gradient equals the derivative: expect={self.reason!r} is not needed at these inputs"
 
 
-def hint(problem: Problem, seed: int) -> str:
+def suggest_declaration(problem: Problem, seed: int) -> str:
     """Return how to declare the gradient of a problem, if it looks intended; else ""."""
     try:
         output, leaves = problem.run([npx.from_host(npx.to_host(a).copy()) for a in problem.arrays])
@@ -98,7 +98,7 @@ def hint(problem: Problem, seed: int) -> str:
 
 def with_hint(error: GradientError, problem: Problem, seed: int) -> GradientError:
     """Return the error with a line that says how to declare the gradient, if it looks intended."""
-    declaration = hint(problem, seed)
+    declaration = suggest_declaration(problem, seed)
     if declaration:
         before, separator, after = str(error).partition("\nreproduce: ")
         error.args = (f"{before}\nif it is intended: {declaration}{separator}{after}",)

@@ -63,9 +63,9 @@ def gradcheck(
     require_floats(name, arguments.values)
     problem = Problem(
         name,
-        lambda values: arguments.adapted(function)(*values),
+        lambda values: arguments.adapt(function)(*values),
         arguments.values,
-        reproduce=lambda at: reproduction("gradcheck", function, *arguments.restored(at.values)),
+        reproduce=lambda at: reproduction("gradcheck", function, *arguments.restore(at.values)),
         names=arguments.names,
     )
     problem.constants = arguments.constants(problem, report.notes)

@@ -79,16 +79,16 @@ def literal(x: Any) -> str:
         has_name = callable(x) and hasattr(x, "__name__") and type(x).__repr__ is type(literal).__repr__
         return (x.__name__ if x.__name__.isidentifier() else "my_function") if has_name else repr(x)
     host = npx.to_host(x)
-    if host.size >= MIN_SEEDED and (source := seeded(host)):
+    if host.size >= MIN_SEEDED and (source := seeded_source(host)):
         return source
     if host.size > MAX_WRITTEN:
-        return saved(host)
+        return save_array(host)
     dtype = "" if host.dtype.name in ("float64", "int64", "bool") and host.size else f", dtype={host.dtype.name!r}"
     shape = f".reshape{host.shape}" if not host.size else ""
     return f"array({host.tolist()}{dtype}){shape}"
 
 
-def seeded(x: npx.Array) -> str:
+def seeded_source(x: npx.Array) -> str:
     """Return source for standard normal numbers of a small seed; "" for other arrays."""
     if x.dtype.name == "float64":
         for seed in SEEDS:
@@ -97,11 +97,11 @@ def seeded(x: npx.Array) -> str:
     return ""
 
 
-def saved(x: npx.Array) -> str:
+def save_array(x: npx.Array) -> str:
     """Save an array to a file in the folder for temporary files, and return source that loads it."""
     contents = npx.host.ascontiguousarray(x)
     if x.dtype.kind not in "biuf":  # bfloat16, which NumPy's files do not have
-        return f"{saved(x.astype('float32'))}.astype({x.dtype.name!r})"
+        return f"{save_array(x.astype('float32'))}.astype({x.dtype.name!r})"
     digest = hashlib.sha256(contents.tobytes() + f"{x.shape} {x.dtype}".encode()).hexdigest()[:12]
     path = Path(tempfile.gettempdir()) / f"gradient-check-{digest}.npy"
     try:

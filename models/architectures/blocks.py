@@ -89,7 +89,7 @@ def make_residual(c: TransformerConfig) -> Residual:
 
 
 @contextmanager
-def recorded_weights(attentions: Mapping[str, Sequence[Attention]]) -> Iterator[dict[str, list[npx.Array]]]:
+def record_weights(attentions: Mapping[str, Sequence[Attention]]) -> Iterator[dict[str, list[npx.Array]]]:
     """Record the attention weights (B, H, T, S) of every call within the block, on the host, by kind of attention.
 
     Hooks that are set on the layers are not called, and are restored at the end.
@@ -202,9 +202,9 @@ class SequenceModel(Module):
         c = self.config
         if not (self.training and c.word_dropout):
             return ids
-        keeps, _ = npx.dropout(npx.ones(ids.shape), npx.Drop(c.word_dropout, npx.next_key()))
+        mask, _ = npx.dropout(npx.ones(ids.shape), npx.Drop(c.word_dropout, npx.next_key()))
         is_special = (ids == c.pad_id) | (ids == c.bos_id) | (ids == c.eos_id)
-        return npx.where(is_special | (keeps > 0), ids, npx.full(ids.shape, c.unk_id, ids.dtype))
+        return npx.where(is_special | (mask > 0), ids, npx.full(ids.shape, c.unk_id, ids.dtype))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Project (..., D) to logits (..., V)."""
@@ -243,13 +243,13 @@ class SequenceModel(Module):
         1 and 2 are two calls with different dropout masks (Liang et al., 2021, of whose loss this is one half). The
         divergence is summed over targets, without padding, and divided by `loss_normalizer` too.
         """
-        how = tgt_ids, label_smoothing, smoothing_classes, loss_normalizer
+        options = tgt_ids, label_smoothing, smoothing_classes, loss_normalizer
         hidden = compute_hidden()
-        loss = self.cross_entropy(hidden, *how)
+        loss = self.cross_entropy(hidden, *options)
         if not rdrop:
             return loss
         other = compute_hidden()
-        loss = (loss + self.cross_entropy(other, *how)) * 0.5
+        loss = (loss + self.cross_entropy(other, *options)) * 0.5
         return loss + self.divergence(hidden, other, tgt_ids) * (rdrop / 4 / float(loss_normalizer))
 
     def divergence(self, hidden: Tensor, other: Tensor, tgt_ids: npx.Array) -> Tensor:
@@ -269,11 +269,11 @@ class SequenceModel(Module):
         return total
 
     def _chunk_divergence(self, hidden: Tensor, other: Tensor, is_target: npx.Array) -> Tensor:
-        """Return sum_k (p_k - q_k) (log p_k - log q_k) (), where the logits may replace their logarithms."""
-        wide = npx.accumulation_dtype(hidden.dtype)
-        x, y = (self.logits(h).astype(wide) for h in (hidden, other))  # (rows, V)
+        """Return sum_k (p_k - q_k) (log p_k - log q_k) (), from logits x, y: the log-normalizers cancel."""
+        dtype = npx.accumulation_dtype(hidden.dtype)
+        x, y = (self.logits(h).astype(dtype) for h in (hidden, other))  # (rows, V)
         terms = (neural.softmax(x) - neural.softmax(y)) * (x - y)
-        return (terms.sum(axis=-1) * is_target.astype(wide)).sum()
+        return (terms.sum(axis=-1) * is_target.astype(dtype)).sum()
 
     def check_ids(self, name: str, ids: Any, vocab_size: int | None = None) -> npx.Array:
         """Return ids (B, T) on the host. ValueError unless they are a matrix of ids of the vocabulary."""

@@ -11,7 +11,7 @@ from models.architectures.blocks import (
     check_normalizer,
     count_targets,
     make_final_norm,
-    recorded_weights,
+    record_weights,
 )
 from models.cache import DecodingState, KeyValueCache
 from models.config import TransformerConfig
@@ -72,8 +72,14 @@ class LanguageModel(SequenceModel):
         rdrop: float = 0.0,
     ) -> Tensor:
         """Compute `loss` from ids on the device, without reading their values."""
-        how = label_smoothing, smoothing_classes, loss_normalizer, rdrop
-        return self.training_loss(lambda: self.hidden_states(ids[:, :-1]), ids[:, 1:], *how)
+        return self.training_loss(
+            lambda: self.hidden_states(ids[:, :-1]),
+            ids[:, 1:],
+            label_smoothing,
+            smoothing_classes,
+            loss_normalizer,
+            rdrop,
+        )
 
     def hidden_states(self, ids: npx.Array, state: "TextState | None" = None) -> Tensor:
         """Return the last layer's output (B, T, D) for checked ids on the device; `state` holds earlier positions."""
@@ -86,7 +92,7 @@ class LanguageModel(SequenceModel):
 
     def attention_maps(self, ids: Any) -> list[npx.Array]:
         """Return the attention weights (B, H, T, T) of each layer, on the host, for ids (B, T)."""
-        with evaluation_mode(self), recorded_weights({"text": [layer.attention for layer in self.layers]}) as maps:
+        with evaluation_mode(self), record_weights({"text": [layer.attention for layer in self.layers]}) as maps:
             self.hidden_states(npx.from_host(self.check_ids("text ids", ids)))
         return maps["text"]
 

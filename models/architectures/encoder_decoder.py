@@ -12,7 +12,7 @@ from models.architectures.blocks import (
     check_normalizer,
     count_targets,
     make_final_norm,
-    recorded_weights,
+    record_weights,
 )
 from models.cache import DecodingState, KeyValueCache, RowArray, SharedState
 from models.config import TransformerConfig
@@ -251,7 +251,7 @@ class Transformer(SequenceModel):
         for block in self.decoder:
             block.hook = lambda x, *args: layer_inputs.append(x)
         try:
-            with evaluation_mode(self), recorded_weights({kind: self.attentions()[kind] for kind in kinds}) as maps:
+            with evaluation_mode(self), record_weights({kind: self.attentions()[kind] for kind in kinds}) as maps:
                 last = self.decode(tgt_ids, *self.encode(src_ids))
         finally:
             for block, hook in zip(self.decoder, previous_hooks, strict=True):

@@ -35,7 +35,7 @@ class Graphs:
 
     def __init__(self, model: Any, settings: TrainSection, warn: Callable[[str], object]) -> None:
         self.model, self.settings, self.warn = model, settings, warn
-        self.how = settings.loss_options(1)
+        self.loss_options = settings.loss_options(1)
         self.graphs: dict[Any, tuple[Graph, int, Any] | None] = {}  # by shapes; None for a shape seen once
         self.possible = True
         trained = next(p for p in model.parameters() if p.requires_grad)
@@ -62,7 +62,7 @@ class Graphs:
 
     def gradient(self, g: npx.Array, *inputs: npx.Array) -> npx.Array:
         """Return the loss () of inputs on the device, summed over tokens; accumulate g times its gradient."""
-        loss = self.model.loss_from_inputs(*inputs, **self.how)
+        loss = self.model.loss_from_inputs(*inputs, **self.loss_options)
         loss.backward(g)
         return loss.data
 

@@ -1,6 +1,6 @@
 """The start of a training: weights from another run (train.init) and parameters that are not trained (train.freeze).
 
-Both select parameters by patterns: names separated by commas, in which `*` stands for any text, as in "encoder.*,
+Both select parameters by patterns: names separated by commas, in which `*` matches any text, as in "encoder.*,
 *.bias".
 """
 
@@ -18,8 +18,8 @@ from train.run.config import to_toml
 from train.tasks.protocols import TextTokenizer
 
 LISTED = 3  # parameters that a message lists
-# Keys of [model] that change what weights of the same shapes compute.
-MEANING = ("n_heads", "norm", "positions", "activation", "normalization", "decoder_start")
+# Keys of [model] on which the computation depends, but not the shapes of the weights.
+COMPUTATION_KEYS = ("n_heads", "norm", "positions", "activation", "normalization", "decoder_start")
 
 
 def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
@@ -80,7 +80,7 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
             "patterns of the parameters that fit"
         )
     if not patterns:
-        check_meaning(model.config, model_config(checkpoint.state), folder)
+        check_same_computation(model.config, model_config(checkpoint.state), folder)
     vocabulary = [name for name in names if name in model.vocabulary_parameters()]
     if vocabulary and checkpoint.state["tokenizer_digest"] != tokenizer.digest:
         raise UserError(
@@ -92,9 +92,9 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
     return f"starting from {len(names)} of {len(parameters)} parameters of {folder}"
 
 
-def check_meaning(config: TransformerConfig, source: TransformerConfig, folder: Path) -> None:
+def check_same_computation(config: TransformerConfig, source: TransformerConfig, folder: Path) -> None:
     """Raise UserError if a model with the configuration `source`, read from `folder`, uses its weights differently."""
-    for name in MEANING:
+    for name in COMPUTATION_KEYS:
         value, original = getattr(config, name), getattr(source, name)
         if value != original:
             raise UserError(

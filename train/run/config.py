@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from models import PRESETS, TransformerConfig
-from models.config import earlier_meaning
+from models.config import add_former_defaults
 from models.fields import expected, fits, value_type
 from train.errors import UserError, nearest, one_line
 from train.files import open_for_reading
@@ -252,7 +252,7 @@ def complete_frozen(frozen: Mapping[str, Any]) -> dict[str, Any]:
     keys = ((table, name, f) for table in SECTIONS for name, f in keys_of(table).items())
     defaults = {f"{table}.{name}": default_of(table, f) for table, name, f in keys if not f.metadata["may_change"]}
     stored = {name: frozen[f"model.{name}"] for name in keys_of("model") if f"model.{name}" in frozen}
-    earlier = {f"model.{name}": value for name, value in earlier_meaning(stored).items()}
+    earlier = {f"model.{name}": value for name, value in add_former_defaults(stored).items()}
     preset, variant = (str(stored.get(name)) for name in NAMED)
     values = preset_values(preset, variant)["model"] if preset in PRESETS and variant in VARIANTS else {}
     open_keys = {f"model.{name}": values.get(name) for name, value in stored.items() if value is None}
@@ -269,8 +269,8 @@ def owner_of(name: str) -> str | None:
     return next((table for table in SECTIONS if name in keys_of(table)), None)
 
 
-def same_meaning(name: str) -> str | None:
-    """Return the `table.key` that has this name, or another name for the same thing, or None."""
+def resolve_name(name: str) -> str | None:
+    """Return the `table.key` that has this name or synonym, or None."""
     owner = owner_of(name)
     return f"{owner}.{name}" if owner else KEY_SYNONYMS.get(name.lower().replace("-", "_"))
 
@@ -316,7 +316,7 @@ def find_key(table: str, name: str, source: str) -> Field[Any]:
     if name in names:
         return names[name]
     matches = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = same_meaning(name) or (f"{table}.{matches[0]}" if matches else nearest(f"{table}.{name}", all_keys()))
+    hint = resolve_name(name) or (f"{table}.{matches[0]}" if matches else nearest(f"{table}.{name}", all_keys()))
     raise UserError(f"{source}: {table}.{name}: expected a key of [{table}]; got an unknown key; try {hint}")
 
 
@@ -325,7 +325,7 @@ def parse_setting(setting: str) -> tuple[str, str, Any]:
     full, equals, text = (part.strip() for part in setting.partition("="))
     table, _, name = full.partition(".")
     if not equals or table not in SECTIONS or not name:
-        hint = same_meaning(full) or nearest(full, all_keys())
+        hint = resolve_name(full) or nearest(full, all_keys())
         raise UserError(
             f"--set: expected table.key=value; got {format_value(setting)}; try --set {hint}={text or '...'}"
         )

@@ -1,7 +1,7 @@
 """BPE dropout (Provilkov et al., 2020): in each epoch the training text is segmented into other subwords.
 
-A word is segmented by byte-pair encoding as usual, but at each step every possible merge is skipped with a probability
-p; of the others, the earliest learned one is applied; the word is finished when none is left. This is what Hugging Face
+A word is segmented by byte-pair encoding, but at each step every possible merge is skipped with a probability p. Of the
+others, the one that was trained first is applied; the word is finished when none is left. This is what Hugging Face
 `tokenizers` does with its option `dropout`, which cannot be seeded. Here the random numbers are a function of the seed,
 the epoch, the side and the position in the text.
 
@@ -24,7 +24,7 @@ from train.text.tokenizer import Tokenizer
 
 CHUNK = 8192  # sentences segmented together
 WORD = 1 << 16  # a merge is skipped where its random 16-bit word is below p * WORD
-NONE = np.iinfo(np.int64).max  # rank of a pair of symbols that is not merged
+NO_MERGE = np.iinfo(np.int64).max  # rank of a pair of symbols that is not merged
 
 
 class Merges:
@@ -55,19 +55,19 @@ class Merges:
         self._symbols = np.array([i for s in symbols for i in s], np.int64)
 
     def ranks(self, left: IntArray, right: IntArray) -> NDArray[np.int64]:
-        """Return the ranks of the merges of pairs of symbols, NONE for pairs without one."""
+        """Return the ranks of the merges of pairs of symbols, NO_MERGE for pairs without one."""
         if not len(self._keys):
-            return np.full(left.shape, NONE)
+            return np.full(left.shape, NO_MERGE)
         keys = left * self.n_ids + right
-        places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-        return np.where(self._keys[places] == keys, self._rank_of[places], NONE)
+        positions = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        return np.where(self._keys[positions] == keys, self._rank_of[positions], NO_MERGE)
 
     def spell(self, tokens: IntArray) -> NDArray[np.int64]:
         """Return the symbols that tokens (n,) were merged from, one after the other."""
         lengths = self.spelling_lengths[tokens]
         ends = np.cumsum(lengths)
-        places = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
-        return self._symbols[np.repeat(self._spelling_starts[tokens], lengths) + places]
+        positions = np.arange(int(lengths.sum())) - np.repeat(ends - lengths, lengths)
+        return self._symbols[np.repeat(self._spelling_starts[tokens], lengths) + positions]
 
     def segment(self, words: NDArray[np.int64], threshold: int, bits: np.random.Philox) -> list[IntArray]:
         """Segment words of equal length, symbols (n, L), with dropout; return the tokens of each.
@@ -80,17 +80,17 @@ class Merges:
         while len(rows):  # each remaining word has had one merge in each iteration, so all have the same length
             n = ranks.size
             skipped = bits.random_raw(-(-n // 4)).view(np.uint16)[:n].reshape(ranks.shape) < threshold
-            candidates = np.where(skipped, NONE, ranks)
+            candidates = np.where(skipped, NO_MERGE, ranks)
             at = candidates.argmin(axis=1) if ranks.shape[1] else np.zeros(len(rows), np.int64)
-            best = candidates[np.arange(len(rows)), at] if ranks.shape[1] else np.full(len(rows), NONE)
-            done = best == NONE
+            best = candidates[np.arange(len(rows)), at] if ranks.shape[1] else np.full(len(rows), NO_MERGE)
+            done = best == NO_MERGE
             for row, tokens in zip(rows[done], words[done], strict=True):
                 results[row] = tokens
             rows, words, ranks, at, best = rows[~done], words[~done], ranks[~done], at[~done], best[~done]
             if not len(rows):
                 break
             words[np.arange(len(rows)), at] = self.merged[best]
-            words, ranks = without(words, at + 1), without(ranks, at)
+            words, ranks = remove_columns(words, at + 1), remove_columns(ranks, at)
             for place in (at - 1, at):  # of the pairs that have the new token
                 valid = (place >= 0) & (place < ranks.shape[1])
                 i, j = np.flatnonzero(valid), place[valid]
@@ -98,17 +98,17 @@ class Merges:
         return results
 
 
-def without(matrix: NDArray[np.int64], columns: IntArray) -> NDArray[np.int64]:
+def remove_columns(matrix: NDArray[np.int64], columns: IntArray) -> NDArray[np.int64]:
     """Return a matrix (n, L - 1) of the rows (n, L) without their elements `columns` (n,)."""
-    places = np.arange(matrix.shape[1] - 1)
-    return np.take_along_axis(matrix, places + (places >= columns[:, None]), axis=1)
+    positions = np.arange(matrix.shape[1] - 1)
+    return np.take_along_axis(matrix, positions + (positions >= columns[:, None]), axis=1)
 
 
 def word_starts(tokenizer: Tokenizer, sentences: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
     """Return, for each token of the sentences, whether it begins a word, across which tokens are never merged."""
     starts: list[bool] = []
     for ids, (encoded, words) in zip(sentences, tokenizer.encode_words(tokenizer.decode_batch(sentences)), strict=True):
-        if encoded != list(ids):  # the text was not recovered: leave each token on its own
+        if encoded != list(ids):  # the text was not recovered: treat each token as a word
             starts += [True] * len(ids)
         else:
             starts += [i == 0 or words[i] != words[i - 1] for i in range(len(ids))]
@@ -120,10 +120,10 @@ class Segmenter:
 
     Args:
         corpus: the corpus, segmented without dropout.
-        tokenizers: the tokenizer of each side, or None for a side that is left as it is.
+        tokenizers: the tokenizer of each side, or None for a side without dropout.
         rate: probability of skipping a merge.
         seed: seed of the random numbers.
-        max_length: a sentence that would be longer, end token included, keeps its usual segmentation.
+        max_length: a sentence that would be longer, end token included, keeps its segmentation without dropout.
     """
 
     def __init__(
@@ -154,18 +154,18 @@ class Segmenter:
             tokens.append(np.concatenate([ids for ids, _ in parts]))
             lengths = np.concatenate([lengths for _, lengths in parts])
             offsets.append(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
-        return self.corpus.replaced(tokens, offsets)
+        return self.corpus.with_tokens(tokens, offsets)
 
     def _segment(self, side: int, merges: Merges | None, number: int, epoch: int) -> tuple[IntArray, IntArray]:
         """Return the tokens of chunk `number` of a side in this epoch, and the number of tokens of each sentence."""
-        usual, offsets = self.corpus.flat(side, number * CHUNK, (number + 1) * CHUNK)
-        usual_lengths = np.diff(offsets)
+        plain, offsets = self.corpus.flat(side, number * CHUNK, (number + 1) * CHUNK)
+        plain_lengths = np.diff(offsets)
         if merges is None:
-            return usual, usual_lengths
+            return plain, plain_lengths
         bits = np.random.Philox(np.random.SeedSequence([self.seed, epoch, 1 + side, number]))
         first = np.flatnonzero(self._starts[side][number])  # the first token of each word
-        symbols = merges.spell(usual)
-        symbol_ends = np.concatenate([[0], np.cumsum(merges.spelling_lengths[usual])])
+        symbols = merges.spell(plain)
+        symbol_ends = np.concatenate([[0], np.cumsum(merges.spelling_lengths[plain])])
         word_begins = symbol_ends[first]
         word_lengths = np.diff(np.append(word_begins, len(symbols)))
         words: list[Any] = [None] * len(first)
@@ -176,16 +176,16 @@ class Segmenter:
                 words[word] = ids
         counts = np.array([len(ids) for ids in words])
         sentence_of = np.searchsorted(offsets, first, side="right") - 1  # of each word
-        lengths = np.bincount(sentence_of, counts, len(usual_lengths)).astype(np.int64)
+        lengths = np.bincount(sentence_of, counts, len(plain_lengths)).astype(np.int64)
         is_long = lengths >= self.max_length
-        flat = np.concatenate(words) if words else usual
+        flat = np.concatenate(words) if words else plain
         if is_long.any():
             ends = np.cumsum(lengths)
             flat = np.concatenate([
-                usual[offsets[i] : offsets[i + 1]] if is_long[i] else flat[ends[i] - lengths[i] : ends[i]]
+                plain[offsets[i] : offsets[i + 1]] if is_long[i] else flat[ends[i] - lengths[i] : ends[i]]
                 for i in range(len(lengths))
             ])  # fmt: skip
-        return flat.astype(token_dtype(merges.n_ids)), np.where(is_long, usual_lengths, lengths)
+        return flat.astype(token_dtype(merges.n_ids)), np.where(is_long, plain_lengths, lengths)
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,7 @@ class Corpus:
         offsets = self._offsets[side][first : end + 1]
         return self._tokens[side][offsets[0] : offsets[-1]], offsets - offsets[0]
 
-    def replaced(self, tokens: Sequence[IntArray], offsets: Sequence[IntArray]) -> "Corpus":
+    def with_tokens(self, tokens: Sequence[IntArray], offsets: Sequence[IntArray]) -> "Corpus":
         """Return the same pairs with other tokens."""
         return Corpus(tokens, offsets, self.special, self.meta, self._skipped)
 

@@ -23,14 +23,14 @@ class ForeignOperation:
     """A function of another framework as an operation on Tensors.
 
     Subclasses define `evaluate`. Arguments that are not Tensors are passed on, arrays in the framework's own type.
-    Several outputs are returned as one vector, in which each has its place, so that random weights compare them all.
+    Several outputs are concatenated to one vector, so that one random incoming gradient checks them all.
 
     functions: the user's functions, whose closures and globals may hold state.
     notes: what was not checked, for the Report.
     """
 
     adapter = ""  # the name of the function that makes it, such as "from_torch"
-    placeholders: tuple[str, ...] = ("my_function",)  # names for functions without one, in code that repeats a failure
+    placeholders: tuple[str, ...] = ("my_function",)  # names of unnamed functions in code that reproduces a failure
     materializes_zeros = True  # whether an output that is not used gets a gradient of zeros instead of None
 
     def __init__(self, *functions: Any) -> None:
@@ -38,10 +38,10 @@ class ForeignOperation:
         self.__name__ = name_of(functions[0])
         self.notes: list[str] = []
 
-    def evaluate(self, values: list[Any], wanted: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
+    def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
         """Return the outputs and a function that runs the backward pass; None if no output has a gradient.
 
-        values: the arguments, in a flat list. wanted: whether each of them needs a gradient. call: turns such a list
+        values: the arguments, in a flat list. requires_grad: whether each needs a gradient. call: turns such a list
         into positional arguments and options. The outputs without a gradient are omitted, and noted with `note`.
         """
         raise NotImplementedError
@@ -56,22 +56,24 @@ class ForeignOperation:
                     f"{self.__name__}: expected real arrays; got {value.dtype}; try the real and the imaginary part as "
                     "two inputs"
                 )
-        wanted = [is_grad_enabled() and isinstance(a, Tensor) and a.requires_grad for a in parts]
-        outputs, backward = self.evaluate(values, wanted, lambda values: rebuilt((args, options), iter(values)))
-        y = outputs[0] if len(outputs) == 1 else joined(outputs)
+        requires_grad = [is_grad_enabled() and isinstance(a, Tensor) and a.requires_grad for a in parts]
+        outputs, backward = self.evaluate(values, requires_grad, lambda values: rebuild((args, options), iter(values)))
+        y = outputs[0] if len(outputs) == 1 else concatenate_outputs(outputs)
         if backward is None:
-            return record_node(self.__name__, y, no_gradients, tuple(parts), any(wanted))
+            return record_node(self.__name__, y, no_gradients, tuple(parts), any(requires_grad))
 
         def vjp(g: Array) -> tuple[Array | None, ...]:
             gradients = backward(self.split(g, outputs))
-            pairs = zip(values, wanted, gradients, strict=True)
-            return tuple(self.fitted(i, x, gx) if want else None for i, (x, want, gx) in enumerate(pairs))
+            pairs = zip(values, requires_grad, gradients, strict=True)
+            return tuple(
+                self.convert_gradient(i, x, gx) if is_needed else None for i, (x, is_needed, gx) in enumerate(pairs)
+            )
 
         vjp.saved_size = lambda: self.saved_size(backward)  # type: ignore[attr-defined]
-        return record_node(self.__name__, y, vjp, tuple(parts), any(wanted))
+        return record_node(self.__name__, y, vjp, tuple(parts), any(requires_grad))
 
     def saved_size(self, backward: Backward) -> int:
-        """Return how many numbers are saved for `backward`, or computed before it."""
+        """Return the number of values that are saved for `backward`, or computed before it."""
         return sum(x.size for x in captured(backward) if isinstance(x, npx.ndarray))
 
     def split(self, g: Array, outputs: list[Array]) -> list[Array | None]:
@@ -89,7 +91,7 @@ class ForeignOperation:
             return [*parts]
         return [part if npx.any(part) else None for part in parts]
 
-    def fitted(self, i: int, x: Array, gx: Any) -> Array | None:
+    def convert_gradient(self, i: int, x: Array, gx: Any) -> Array | None:
         """Return the gradient of input i in the dtype of x; RuntimeError unless it is a real array of that shape."""
         if gx is None:
             return None
@@ -147,14 +149,14 @@ def collect(x: Any, parts: list[Any]) -> None:
         parts.append(x)
 
 
-def rebuilt(x: Any, values: Iterator[Any]) -> Any:
+def rebuild(x: Any, values: Iterator[Any]) -> Any:
     """Return x with the next values in place of what `collect` appends; its lists and dicts are new."""
     if type(x) is dict:
-        return {key: rebuilt(item, values) for key, item in x.items()}
-    return type(x)(rebuilt(item, values) for item in x) if type(x) in (list, tuple) else next(values)
+        return {key: rebuild(item, values) for key, item in x.items()}
+    return type(x)(rebuild(item, values) for item in x) if type(x) in (list, tuple) else next(values)
 
 
-def joined(outputs: list[Array]) -> Array:
+def concatenate_outputs(outputs: list[Array]) -> Array:
     """Return all outputs in one vector."""
     return npx.concatenate([npx.asarray(y).reshape(-1) for y in outputs])
 
@@ -164,16 +166,16 @@ def no_gradients(g: Array) -> tuple[None, ...]:
 
 
 def import_framework(name: str, adapter: str) -> Any:
-    """Import a framework; ImportError with one line if it is not installed."""
+    """Import a framework. Raises ImportError, in one line, if it is not installed."""
     try:
         return import_module(name)
     except ImportError as error:
-        raise ImportError(f"{adapter}: expected {name} to be installed; got {error}; try pip install {name}") from error
+        raise ImportError(f"{adapter}: expected the package {name}; got {error}; try pip install {name}") from error
 
 
 @contextmanager
 def rejections_converted() -> Iterator[None]:
-    """Raise ValueError for what a foreign function raises for arguments that it does not accept.
+    """Convert what a foreign function raises for arguments that it does not accept to ValueError.
 
     PyTorch raises RuntimeError for shapes that do not fit; an `assert` raises AssertionError. Warnings are ignored:
     derived inputs cause many.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from autograd.engine import OPERATIONS
 from autograd.testing.adapters.base import ForeignOperation
-from autograd.testing.adapters.guess import accepts, guessed_inputs
+from autograd.testing.adapters.guess import accepts, guess_inputs
 from autograd.testing.adapters.jax import from_jax
 from autograd.testing.adapters.pair import from_pair
 from autograd.testing.adapters.torch import from_torch
@@ -18,7 +18,7 @@ from autograd.testing.report import Report
 PAIRS = (("{}_forward", "{}_backward"), ("forward_{}", "backward_{}"), ("{}", "{}_backward"), ("{}", "{}_grad"))
 
 
-class Found(NamedTuple):
+class CustomGradient(NamedTuple):
     """A custom gradient: its name, its kind for tables, and the operation or layer to check."""
 
     name: str
@@ -26,84 +26,84 @@ class Found(NamedTuple):
     operation: Any
 
     def check(self, *inputs: Any, seed: int = 0, **options: Any) -> Report:
-        """Check it with `check_layer` or `check_operation`, at guessed inputs if none are given."""
+        """Check the gradient with `check_layer` or `check_operation`, at guessed inputs if none are given."""
         check = check_layer if hasattr(self.operation, "named_parameters") else check_operation
-        return check(self.operation, *(inputs or guessed_inputs(self.operation, seed)), seed=seed, **options)
+        return check(self.operation, *(inputs or guess_inputs(self.operation, seed)), seed=seed, **options)
 
 
 def check_gradient(subject: Any, *inputs: Any, **options: Any) -> Report:
     """Check a custom gradient of any framework.
 
     subject: a forward function, with its backward function as the next argument; a `torch.autograd.Function`, a
-        `torch.nn.Module`, a function with JAX's custom_vjp, an operation on Tensors, a layer; or a function of the
-        arrays of a framework that is imported.
-    inputs: arrays and other arguments. None: arrays of usual shapes that the function accepts.
+        `torch.nn.Module`, a function with JAX's custom_vjp, an operation on Tensors or a layer; or any function on
+        arrays of a framework that has been imported.
+    inputs: arrays and other arguments. Without any: arrays of common shapes that the function accepts.
     options: of `check_operation` or `check_layer`.
     """
     backward = None
     if inputs and callable(inputs[0]) and not hasattr(inputs[0], "dtype"):
         backward, *inputs = inputs  # type: ignore[assignment]
-    found = adapted(subject, backward) or by_trial(subject, inputs)
-    if found is None:
+    gradient = adapt(subject, backward) or adapt_by_trial(subject, inputs)
+    if gradient is None:
         name = getattr(subject, "__name__", type(subject).__name__)
         raise TypeError(
             f"check_gradient: expected a function with a gradient; got {name}; try its backward function as the second "
             "argument, or from_torch or from_jax"
         )
-    return found.check(*inputs, **options)
+    return gradient.check(*inputs, **options)
 
 
-def loaded(framework: str) -> Any:
-    """Return a framework that has been imported, else None."""
+def find_imported(framework: str) -> Any:
+    """Return a framework if it has been imported, else None."""
     return sys.modules.get(framework)
 
 
-def adapted(subject: Any, backward: Any = None) -> Found | None:
+def adapt(subject: Any, backward: Any = None) -> CustomGradient | None:
     """Return the operation or layer for an object whose type says how to check it; None for plain functions.
 
     backward: the backward function of a pair.
     """
     name = getattr(subject, "__name__", type(subject).__name__)
-    torch, jax = loaded("torch"), loaded("jax")
+    torch, jax = find_imported("torch"), find_imported("jax")
     if backward is not None:
-        return Found(name, "pair", from_pair(subject, backward))
+        return CustomGradient(name, "pair", from_pair(subject, backward))
     if isinstance(subject, ForeignOperation):
-        return Found(name, subject.adapter.removeprefix("from_"), subject)
+        return CustomGradient(name, subject.adapter.removeprefix("from_"), subject)
     if any(subject is operation for operation in OPERATIONS.values()) or hasattr(subject, "named_parameters"):
         if torch is None or not isinstance(subject, torch.nn.Module):
-            return Found(name, "Tensor", subject)
+            return CustomGradient(name, "Tensor", subject)
     if torch is not None:
         function = getattr(torch.autograd, "Function", ())
         owner = getattr(subject, "__self__", subject)
         if isinstance(owner, type) and issubclass(owner, function):
-            return Found(owner.__name__, "torch", from_torch(owner.apply))  # type: ignore[attr-defined]
+            return CustomGradient(owner.__name__, "torch", from_torch(owner.apply))  # type: ignore[attr-defined]
         if isinstance(subject, torch.nn.Module):
-            return Found(name, "torch", from_torch(subject))
+            return CustomGradient(name, "torch", from_torch(subject))
     if jax is not None and isinstance(subject, (jax.custom_vjp, jax.custom_jvp)):
-        return Found(name, "jax", from_jax(subject))
+        return CustomGradient(name, "jax", from_jax(subject))
     return None
 
 
-def by_trial(function: Any, inputs: Sequence[Any] = ()) -> Found | None:
-    """Return a plain function with the adapter of the first imported framework that it accepts arrays of."""
+def adapt_by_trial(function: Any, inputs: Sequence[Any] = ()) -> CustomGradient | None:
+    """Return a plain function with the adapter of the first imported framework whose arrays it accepts."""
     if not callable(function) or isinstance(function, type):
         return None
     name = getattr(function, "__name__", type(function).__name__)
     for framework, adapter in (("Tensor", None), ("torch", from_torch), ("jax", from_jax)):
-        if adapter is None or loaded(framework):
+        if adapter is None or find_imported(framework):
             operation = adapter(function) if adapter else function
             try:
                 if not inputs:
-                    guessed_inputs(operation)
+                    guess_inputs(operation)
                 elif not accepts(operation, [*inputs]):
                     continue
-                return Found(name, framework, operation)
+                return CustomGradient(name, framework, operation)
             except ValueError:
                 continue
     return None
 
 
-def custom_gradients(module: ModuleType) -> Iterator[Found]:
+def custom_gradients(module: ModuleType) -> Iterator[CustomGradient]:
     """Yield the custom gradients that a module defines, in the order of their definition.
 
     These are subclasses of `torch.autograd.Function`, functions with a custom_vjp or custom_jvp of JAX, pairs of
@@ -114,9 +114,9 @@ def custom_gradients(module: ModuleType) -> Iterator[Found]:
         backward = partner(name, names)
         if name.startswith("_") and backward is None:
             continue
-        found = adapted(value, backward)
-        if found is not None:
-            yield found._replace(name=name)
+        gradient = adapt(value, backward)
+        if gradient is not None:
+            yield gradient._replace(name=name)
 
 
 def partner(name: str, names: dict[str, Any]) -> Any:
@@ -132,7 +132,7 @@ def partner(name: str, names: dict[str, Any]) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether a value is a function of Python."""
+    """Return whether a value is a plain Python function."""
     return hasattr(value, "__code__")
 
 

@@ -1,4 +1,4 @@
-"""Guess inputs for a function: arrays of usual shapes, tried until the function and its backward pass accept them."""
+"""Guess inputs for a function: try arrays of common shapes until the function and its backward pass accept them."""
 
 import inspect
 import re
@@ -18,8 +18,8 @@ NUMBER_NAMES = re.compile(r"eps\w*|p|rate|alpha|beta\d|lambd\w*|n|k|axis|dim|str
 MAX_TRIED = 1500
 
 
-def guessed_inputs(operation: Any, seed: int = 0) -> list[Any]:
-    """Return inputs that an operation accepts; ValueError if none of the tried ones are.
+def guess_inputs(operation: Any, seed: int = 0) -> list[Any]:
+    """Return inputs that an operation accepts; ValueError if it rejects all that are tried.
 
     The i-th argument is `np.random.default_rng(seed + i).normal(size=shape)`, or its absolute values.
     """
@@ -37,8 +37,8 @@ def guessed_inputs(operation: Any, seed: int = 0) -> list[Any]:
                 accepted_forward = inputs
     if accepted_forward is None:
         raise ValueError(
-            f"expected a function of arrays of usual shapes; it rejects all that were tried for "
-            f"{', '.join(names) or 'its arguments'}; try --input SHAPE for each"
+            f"expected a function of arrays of common shapes; got one that rejects every shape tried for "
+            f"{', '.join(names) or 'its arguments'}; try --input SHAPE for each argument"
         )
     return accepted_forward
 
@@ -82,7 +82,7 @@ def choices(name: str, seed: int, positive: bool) -> Iterator[Any]:
 
 
 def by_rank(candidates: list[list[Any]]) -> Iterator[list[Any]]:
-    """Yield combinations of one candidate for each argument, those of the first candidates first."""
+    """Yield combinations of one candidate per argument, in the order of the sum of the candidates' positions."""
 
     def with_sum(position: int, total: int) -> Iterator[list[Any]]:
         if position == len(candidates):

@@ -15,8 +15,8 @@ def from_jax(function: Callable[..., Any], numpy: bool = True) -> "JaxOperation"
 
     function: takes arrays, returns an array or a tuple, list or dict of them. Its gradient is that of `jax.vjp`, which
         runs its custom_vjp or custom_jvp.
-    numpy: evaluate the traced function in NumPy, which compiles nothing. False: evaluate it in JAX, which compiles
-        every operation for every shape, and takes ten times as long. Functions that cannot be traced, because they
+    numpy: evaluate the traced function in NumPy, without compiling it. False: evaluate it in JAX, which compiles
+        every operation for every shape and takes ten times as long. Functions that cannot be traced, because they
         branch on values, are evaluated in JAX as well.
 
     64-bit floats are enabled where the inputs have 64 bits, and disabled elsewhere.
@@ -38,23 +38,23 @@ class JaxOperation(ForeignOperation):
         self.jax, self.numpy = jax, numpy
         self.programs: dict[Any, Any] = {}
 
-    def evaluate(self, values: list[Any], wanted: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
+    def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
         def of_arrays(*arrays: Any) -> list[Any]:
             given = iter(arrays)
             arguments, options = call([next(given) if is_array(x) else x for x in values])
             return self.outputs(self.functions[0](*arguments, **options))
 
         arrays = [npx.to_host(x) for x in values if is_array(x)]
-        differentiated = [want for x, want in zip(values, wanted, strict=True) if is_array(x)]
+        differentiated = [is_needed for x, is_needed in zip(values, requires_grad, strict=True) if is_array(x)]
 
         def pull_back(*arrays: Any) -> tuple[list[Any], Callable[..., Any]]:
             """Return the outputs, by the forward rules of any custom_vjp, and the backward function."""
-            floats = [x for x, want in zip(arrays, differentiated, strict=True) if want]
+            floats = [x for x, is_needed in zip(arrays, differentiated, strict=True) if is_needed]
 
             def of_floats(*floats: Any) -> list[Any]:
                 given = iter(floats)
                 pairs = zip(arrays, differentiated, strict=True)
-                return of_arrays(*[next(given) if want else x for x, want in pairs])
+                return of_arrays(*[next(given) if is_needed else x for x, is_needed in pairs])
 
             return self.jax.vjp(of_floats, *floats)
 
@@ -63,15 +63,15 @@ class JaxOperation(ForeignOperation):
             return [*backward([*arguments[len(arrays) :]])]
 
         key = repr((call([None if is_array(x) else x for x in values]), differentiated))
-        function = (lambda *arrays: pull_back(*arrays)[0]) if any(wanted) else of_arrays
-        outputs = [npx.host.array(y) for y in self.run(function, arrays, f"outputs {any(wanted)} {key}")]
+        function = (lambda *arrays: pull_back(*arrays)[0]) if any(requires_grad) else of_arrays
+        outputs = [npx.host.array(y) for y in self.run(function, arrays, f"outputs {any(requires_grad)} {key}")]
 
         def run_backward(gradients: list[Array | None]) -> list[Array | None]:
             arguments = [*arrays, *(npx.to_host(g) for g in gradients if g is not None)]
             given = iter(self.run(gradients_of, arguments, f"gradients {key}"))
-            return [npx.host.array(next(given)) if want else None for want in wanted]
+            return [npx.host.array(next(given)) if is_needed else None for is_needed in requires_grad]
 
-        return outputs, run_backward if any(wanted) else None
+        return outputs, run_backward if any(requires_grad) else None
 
     def outputs(self, result: Any) -> list[Any]:
         """Return the floating-point outputs."""

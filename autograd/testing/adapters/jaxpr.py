@@ -1,7 +1,7 @@
 """Evaluate a jaxpr, the program that JAX traces from a function, in NumPy.
 
 JAX compiles every operation for every new shape, which takes longer than a complete check. Tracing takes milliseconds,
-and what it gives are primitives with a plain meaning. A primitive that is not listed here is evaluated by JAX.
+and most of the primitives that it yields are one NumPy call. A primitive that is not listed here is evaluated by JAX.
 """
 
 import math

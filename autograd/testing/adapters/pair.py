@@ -44,7 +44,7 @@ class PairOperation(ForeignOperation):
         self.names = positional_names(forward)
         self.n_backward = len(positional_names(backward) or ())
 
-    def evaluate(self, values: list[Any], wanted: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
+    def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
         forward, backward = self.functions
         owner = getattr(forward, "__self__", None)
         is_method = owner is not None and owner is getattr(backward, "__self__", None)
@@ -61,7 +61,7 @@ class PairOperation(ForeignOperation):
         is_floating_output = [is_floating(y.dtype) for y in outputs]
         self.require_gradient([y.dtype for y in outputs], is_floating_output)
         widest = max((x.dtype for x in values if is_float(x)), key=lambda dtype: dtype.itemsize, default=None)
-        results = [narrowed(y, widest) for y, keep in zip(outputs, is_floating_output, strict=True) if keep]
+        results = [narrow(y, widest) for y, keep in zip(outputs, is_floating_output, strict=True) if keep]
 
         def run_backward(gradients: list[Array | None]) -> list[Array | None]:
             given = iter(gradients)
@@ -76,7 +76,7 @@ class PairOperation(ForeignOperation):
                 arguments = [] if is_method else [*foreign]
             with rejections_converted():
                 returned = backward(dout, *arguments, **({} if saved or is_method else options))
-            return self.aligned(returned, values)
+            return self.order_gradients(returned, values)
 
         return results, run_backward
 
@@ -88,17 +88,19 @@ class PairOperation(ForeignOperation):
         """Return an output as an array."""
         return npx.asarray(y)
 
-    def aligned(self, returned: Any, values: list[Any]) -> list[Array | None]:
+    def order_gradients(self, returned: Any, values: list[Any]) -> list[Array | None]:
         """Return the gradients in the order of the positional arguments; RuntimeError if their number is wrong."""
         floats = [i for i, x in enumerate(values) if is_float(x)]
         names = self.names or [str(i) for i in range(len(values))]
         backward_name = getattr(self.functions[1], "__name__", "backward")
         if isinstance(returned, dict):
-            found = {i: returned.get(f"d{n}", returned.get(n, returned.get(f"grad_{n}"))) for i, n in enumerate(names)}
-            missing = [names[i] for i in floats if found.get(i) is None]
+            by_argument = {
+                i: returned.get(f"d{n}", returned.get(n, returned.get(f"grad_{n}"))) for i, n in enumerate(names)
+            }
+            missing = [names[i] for i in floats if by_argument.get(i) is None]
             if missing:
                 raise RuntimeError(f"expected {backward_name} to return d{missing[0]}; got the keys {[*returned]}")
-            return [self.gradient(found.get(i)) for i in range(len(values))]
+            return [self.gradient(by_argument.get(i)) for i in range(len(values))]
         gradients = [*returned] if isinstance(returned, (tuple, list)) else [returned]
         if all(g is None or g is ... for g in gradients):
             self.not_implemented(f"expected {backward_name} to return gradients; got {returned}")
@@ -108,9 +110,9 @@ class PairOperation(ForeignOperation):
             if len(gradients) == len(positions):
                 by_position = dict(zip(positions, gradients, strict=True))
                 return [self.gradient(by_position.get(i)) for i in range(len(values))]
-        wanted = ", ".join(names[i] if i < len(names) else str(i) for i in floats)
+        expected = ", ".join(names[i] if i < len(names) else str(i) for i in floats)
         raise RuntimeError(
-            f"expected {backward_name} to return {len(floats)} gradient{'s' * (len(floats) != 1)}, of {wanted}; "
+            f"expected {backward_name} to return {len(floats)} gradient{'s' * (len(floats) != 1)}, of {expected}; "
             f"got {len(gradients)}"
         )
 
@@ -119,7 +121,7 @@ class PairOperation(ForeignOperation):
         return None if gx is None else self.to_host(gx)
 
 
-def narrowed(y: Array, dtype: Any) -> Array:
+def narrow(y: Array, dtype: Any) -> Array:
     """Return y in `dtype` if its own is wider."""
     return y.astype(dtype) if dtype is not None and y.dtype.itemsize > dtype.itemsize else y
 

@@ -49,58 +49,58 @@ class TorchOperation(ForeignOperation):
         self.is_random = False
         self.has_gradient: list[bool] | None = None  # of the outputs, if every floating input requires a gradient
 
-    def evaluate(self, values: list[Any], wanted: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
+    def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
         def function(tensors: list[Any]) -> Any:
             arguments, options = call(tensors)
             return self.functions[0](*arguments, **options)
 
-        return self.run(function, values, wanted)
+        return self.run(function, values, requires_grad)
 
     def run(
-        self, function: Callable[[list[Any]], Any], values: list[Any], wanted: list[bool]
+        self, function: Callable[[list[Any]], Any], values: list[Any], requires_grad: list[bool]
     ) -> tuple[list[Array], Backward | None]:
         """Call the function on a list of tensors made from the arrays."""
         torch = self.torch
         leaves = [self.tensor(x) if is_array(x) else x for x in values]
         # A call without gradients records a graph too: without one, PyTorch may compute in another order.
-        differentiated = wanted if any(wanted) else [is_float(x) for x in values]
+        differentiated = requires_grad if any(requires_grad) else [is_float(x) for x in values]
         with torch.enable_grad():
-            for leaf, want in zip(leaves, differentiated, strict=True):
-                if want:
+            for leaf, is_needed in zip(leaves, differentiated, strict=True):
+                if is_needed:
                     leaf.requires_grad_(True)
             arguments = [self.non_leaf(x) if w else x for x, w in zip(leaves, differentiated, strict=True)]
             origins = [x.grad_fn if w else None for x, w in zip(arguments, differentiated, strict=True)]
             with rejections_converted(), self.one_thread():
-                result = self.seeded(function, arguments)
+                result = self.call_seeded(function, arguments)
         outputs = tensors_in(result, torch)
         if not outputs:
             self.reject(f"expected a tensor or a tuple of tensors; got {type(result).__name__}", "returning a tensor")
-        if any(wanted):
-            self.reject_silent_writes(values, arguments, origins, wanted)
+        if any(requires_grad):
+            self.reject_silent_writes(values, arguments, origins, requires_grad)
         if self.has_gradient is None or all(differentiated[i] for i, x in enumerate(values) if is_float(x)):
             self.has_gradient = [y.is_floating_point() and y.requires_grad for y in outputs]
             if not any(self.has_gradient) and any(y.is_floating_point() for y in outputs):
                 self.note("the output has no grad_fn: it is detached from every input")
                 self.has_gradient = [y.is_floating_point() for y in outputs]
             self.require_gradient([str(y.dtype).removeprefix("torch.") for y in outputs], self.has_gradient)
-        kept = [y for y, keep in zip(outputs, self.has_gradient, strict=True) if keep]
-        inputs = [leaf for leaf, want in zip(leaves, wanted, strict=True) if want]
+        differentiable = [y for y, keep in zip(outputs, self.has_gradient, strict=True) if keep]
+        inputs = [leaf for leaf, is_needed in zip(leaves, requires_grad, strict=True) if is_needed]
 
         def run_backward(gradients: list[Array | None]) -> list[Array | None]:
-            used = [(y, g) for y, g in zip(kept, gradients, strict=True) if g is not None and y.requires_grad]
+            used = [(y, g) for y, g in zip(differentiable, gradients, strict=True) if g is not None and y.requires_grad]
             if not used:
-                return [None] * len(wanted)
+                return [None] * len(requires_grad)
             given = [self.tensor(g) for _, g in used]
             before = [g.clone() for g in given]
             with rejections_converted(), self.one_thread():
                 results = iter(torch.autograd.grad([y for y, _ in used], inputs, given, allow_unused=True))
             for (_, array), g, old in zip(used, given, before, strict=True):
-                if not same(g, old):
+                if not tensors_equal(g, old):
                     array[...] = self.array(g)  # shows the write to the checker, which protects its arrays
-            return [self.gradient(next(results)) if want else None for want in wanted]
+            return [self.gradient(next(results)) if is_needed else None for is_needed in requires_grad]
 
-        run_backward.graph = [y.grad_fn for y in kept]  # type: ignore[attr-defined]
-        return [self.array(y) for y in kept], run_backward if any(wanted) else None
+        run_backward.graph = [y.grad_fn for y in differentiable]  # type: ignore[attr-defined]
+        return [self.array(y) for y in differentiable], run_backward if any(requires_grad) else None
 
     def saved_size(self, backward: Backward) -> int:
         """Return the size of the tensors that autograd saves."""
@@ -125,7 +125,7 @@ class TorchOperation(ForeignOperation):
         finally:
             self.torch.set_num_threads(number)
 
-    def seeded(self, function: Callable[[list[Any]], Any], arguments: list[Any]) -> Any:
+    def call_seeded(self, function: Callable[[list[Any]], Any], arguments: list[Any]) -> Any:
         """Call the function; if it draws random numbers, from a fixed seed."""
         random = self.torch.random
         state = random.get_rng_state()
@@ -142,7 +142,7 @@ class TorchOperation(ForeignOperation):
             random.set_rng_state(state)
         self.is_random = True
         self.note(f"random numbers: torch.manual_seed({SEED}) before each call")
-        return self.seeded(function, arguments)
+        return self.call_seeded(function, arguments)
 
     def non_leaf(self, leaf: Any) -> Any:
         """Return a tensor computed from a leaf, in its memory layout, that may be modified in place."""
@@ -151,7 +151,7 @@ class TorchOperation(ForeignOperation):
         return self.torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).copy_(leaf)
 
     def reject_silent_writes(
-        self, values: list[Any], arguments: list[Any], origins: list[Any], wanted: list[bool]
+        self, values: list[Any], arguments: list[Any], origins: list[Any], requires_grad: list[bool]
     ) -> None:
         """Write to the array of an argument that was modified without autograd's knowledge; note other modifications.
 
@@ -159,11 +159,11 @@ class TorchOperation(ForeignOperation):
         its arrays, and reports the write.
         """
         for i, (x, argument, origin) in enumerate(zip(values, arguments, origins, strict=True)):
-            if not is_array(x) or same_values(self.array(argument), x):
+            if not is_array(x) or arrays_equal(self.array(argument), x):
                 continue
-            if wanted[i] and argument.grad_fn is not origin:
+            if requires_grad[i] and argument.grad_fn is not origin:
                 self.note(f"input {i} is modified in place, which autograd knows")
-            elif wanted[i] or not is_float(x):
+            elif requires_grad[i] or not is_float(x):
                 x[...] = self.array(argument)
 
     def tensor(self, x: Array) -> Any:
@@ -215,8 +215,8 @@ class TorchLayer(TorchOperation):
         super().__init__(torch, module, device or (str(first.device) if first is not None else "cpu"))
         self.__name__ = type(module).__name__
         self.module = copy.deepcopy(module).to(self.device)
-        learned = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
-        self.parameters = {n: Tensor(self.array(p), requires_grad=True) for n, p in learned.items()}
+        trainable = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        self.parameters = {n: Tensor(self.array(p), requires_grad=True) for n, p in trainable.items()}
         constants = {n: p for n, p in self.module.named_parameters() if not p.requires_grad}
         self.constants = {n: t.detach().clone() for n, t in (*constants.items(), *self.module.named_buffers())}
         self.functions = (type(module).forward,)
@@ -243,7 +243,7 @@ class TorchLayer(TorchOperation):
         """Call the operation of inputs and parameters."""
         return super().__call__(args, options, [*self.parameters.values()])
 
-    def evaluate(self, values: list[Any], wanted: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
+    def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:
         dtype = next((getattr(self.torch, x.dtype.name) for x in values if is_float(x)), None)
 
         def cast(t: Any) -> Any:
@@ -255,7 +255,7 @@ class TorchLayer(TorchOperation):
             state |= dict(zip(self.parameters, parameters, strict=True))
             return self.torch.func.functional_call(self.module, state, arguments, options)
 
-        return self.run(function, values, wanted)
+        return self.run(function, values, requires_grad)
 
     def __repr__(self) -> str:
         return "from_torch(module)"
@@ -272,11 +272,11 @@ def tensors_in(result: Any, torch: Any) -> list[Any]:
     return []
 
 
-def same(a: Any, b: Any) -> bool:
+def tensors_equal(a: Any, b: Any) -> bool:
     """Return whether two tensors are equal; NaN equals NaN."""
     return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-def same_values(a: Array, b: Array) -> bool:
+def arrays_equal(a: Array, b: Array) -> bool:
     """Return whether two arrays are equal; NaN equals NaN."""
     return bool(npx.array_equal(a, npx.to_host(b), equal_nan=a.dtype.kind == "f"))

@@ -20,7 +20,7 @@ from autograd.testing import (
     from_torch,
     gradcheck,
 )
-from autograd.testing.adapters.guess import guessed_inputs
+from autograd.testing.adapters.guess import guess_inputs
 
 QUICK = {"derive": False}
 X = np.random.default_rng(0).normal(size=(4, 6))
@@ -157,7 +157,7 @@ def test_the_report_reproduces_a_pair():
 def test_without_a_framework_the_message_is_one_line(monkeypatch):
     for name, adapter in (("torch", from_torch), ("jax", from_jax), ("cupy", from_cupy)):
         monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(ImportError, match=f"from_{name}: expected {name} to be installed; .* try pip install"):
+        with pytest.raises(ImportError, match=f"from_{name}: expected the package {name}; .* try pip install"):
             adapter(*([len, len] if name == "cupy" else [len]))
 
 
@@ -170,7 +170,7 @@ def test_importing_the_checker_imports_no_framework():
 
 
 def test_inputs_are_guessed():
-    shapes = [x.shape for x in guessed_inputs(from_pair(affine_forward, affine_backward))]
+    shapes = [x.shape for x in guess_inputs(from_pair(affine_forward, affine_backward))]
     assert shapes[0][-1] == shapes[1][0] and shapes[1][-1:] == shapes[2]
     assert check_gradient(square_forward, square_backward).compared
     with pytest.raises(TypeError, match="expected a function with a gradient; got len"):

@@ -98,7 +98,7 @@ def prepare_dataset(
                 arrays[part] = corpus.meta["pairs"] | {"tokens": corpus.meta["tokens"]}
     manifest = {
         "command": command, "settings": asdict(settings), "sources": sources,
-        "pairs": account(texts["train"], arrays["train"]), "texts": texts, "arrays": arrays,
+        "pairs": count_outcomes(texts["train"], arrays["train"]), "texts": texts, "arrays": arrays,
         "tokenizer": {"digest": tokenizer.digest, "sha256": digest(out / "tokenizer.json"),
                       "types": tokenizer.vocab_size},
     }  # fmt: skip
@@ -106,8 +106,8 @@ def prepare_dataset(
     return manifest
 
 
-def account(text: Mapping[str, Any], array: Mapping[str, Any]) -> dict[str, int]:
-    """Return what became of every training pair: the numbers of all outcomes, whose sum is `read`.
+def count_outcomes(text: Mapping[str, Any], array: Mapping[str, Any]) -> dict[str, int]:
+    """Count the training pairs by outcome; the counts sum to `read`.
 
     A pair is removed for one of the REASONS, held out for validation, left out of the token arrays (`too_long` or, if a
     side has no tokens, `no_tokens`), or `kept` for training.
@@ -139,7 +139,7 @@ def write_texts(
         streams[part] = chain.from_iterable(read_pairs(pair, out / "downloads") for pair in pairs)
     cleaner, holdout = Cleaner(rules), dataset.held_out
     with display.work("cleaning train", "pairs") as work:
-        clean = cleaner.filter(counted(streams.pop("train"), work))
+        clean = cleaner.filter(count_pairs(streams.pop("train"), work))
         labeled = (("valid" if holdout and not n % holdout else "train", pair) for n, pair in enumerate(clean))
         parts = write_pairs(out, dict.fromkeys(["train", *["valid"] * bool(holdout)], languages), labeled)
     display.write(f"cleaned train: {work.result()}")
@@ -159,7 +159,7 @@ def user_files(dataset: Dataset) -> list[str]:
     return paths
 
 
-def counted(pairs: Iterable[Any], work: Work) -> Iterator[Any]:
+def count_pairs(pairs: Iterable[Any], work: Work) -> Iterator[Any]:
     """Yield the pairs and count them as work."""
     for pair in pairs:
         work.advance()
