@@ -85,8 +85,10 @@ def test_regularization_and_frozen_parameters_are_exact_with_graphs_too():
     with device(cuda=True):
         expected = updated(False, micro, **how)
         result = updated(True, micro, **how)
+        without = updated(False, micro[:1], **how | {"rdrop": 0.0})
     assert STATE.launches == len(micro) - 2 and result[2] == []
     assert result[0].tobytes() == expected[0].tobytes() and result[1] == expected[1]
+    assert without[1][0] != result[1][0]
 
 
 def test_a_language_model_step_with_graphs_is_exact_too():
