@@ -44,10 +44,12 @@ def batches(number, seed=0):
     return result
 
 
-def updated(graphs, micro, precision="bf16", accumulate=1, shape=None, model=Transformer, task="translation"):
+def updated(
+    graphs, micro, precision="bf16", accumulate=1, shape=None, model=Transformer, task="translation", **changes
+):
     """Return the weights after updates, the losses and norms, the log lines and the Update."""
     made = model(TransformerConfig(**SHAPE | (shape or {})), seed=3, dtype=npx.precision_named(precision).weight_dtype)
-    settings = config(Path(), batch_tokens=20, precision=precision, graphs=True).train
+    settings = config(Path(), batch_tokens=20, precision=precision, graphs=True, **changes).train
     journal, figures = Journal(), []
     update = Update(TASKS[task], made, settings, journal)
     if update.graphs:
@@ -75,6 +77,18 @@ def test_a_step_with_graphs_equals_the_step_without_bit_for_bit(precision, accum
     assert STATE.launches == len(micro) - 2  # the first batch of each of two shapes is not captured
     assert result[0].tobytes() == expected[0].tobytes()
     assert result[1] == expected[1] and result[2] == []
+
+
+def test_regularization_and_frozen_parameters_are_exact_with_graphs_too():
+    shape = EVERY_DROPOUT | {"word_dropout": 0.3, "tying": "none", "target_space": True, "decoder_start": "zeros"}
+    micro, how = batches(6), {"shape": shape, "rdrop": 2.0, "ema_decay": 0.5, "freeze": "source_embedding.*,encoder.*"}
+    with device(cuda=True):
+        expected = updated(False, micro, **how)
+        result = updated(True, micro, **how)
+        without = updated(False, micro[:1], **how | {"rdrop": 0.0})
+    assert STATE.launches == len(micro) - 2 and result[2] == []
+    assert result[0].tobytes() == expected[0].tobytes() and result[1] == expected[1]
+    assert without[1][0] != result[1][0]
 
 
 def test_a_language_model_step_with_graphs_is_exact_too():
