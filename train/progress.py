@@ -1,11 +1,11 @@
-"""The display of long work on standard error: lines that are redrawn on a terminal, plain lines now and then elsewhere.
+"""The progress of long work on standard error: lines that are redrawn on a terminal, occasional plain lines elsewhere.
 
     with Display() as display, display.work("translating", "sentences", total=3000) as work:
         work.advance(32)  # translating 32/3,000 sentences  11/s  0:04:29 left
     display.write(f"translated {work.result()}")  # translated 3,000 sentences in 273.1 s, 11 per second
 
 Log files and notebooks receive the line of a piece of work after FIRST_LINE seconds and then whenever its time has
-grown by a tenth, so hours of work write some dozens of lines.
+grown by a tenth, so hours of work write a few dozen lines.
 """
 
 import sys
@@ -44,7 +44,7 @@ class Work:
         self.done += count
 
     def set_done(self, count: int) -> None:
-        """Set the count, for callers that know their total so far."""
+        """Set the count, for callers that know it."""
         self.done = count
 
     @property

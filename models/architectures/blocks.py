@@ -255,8 +255,8 @@ class SequenceModel(Module):
     def divergence(self, hidden: Tensor, other: Tensor, tgt_ids: npx.Array) -> Tensor:
         """Return KL(P | Q) + KL(Q | P) () of the predictions for two outputs (..., D), summed over targets (...).
 
-        Computed in chunks of rows, which are recomputed in backward, so that the logits of a batch are never in memory
-        at the same time.
+        Computes it in chunks of rows, which are recomputed in backward, so that the logits of a batch are never all in
+        memory.
         """
         hidden, other = (x.reshape((-1, x.shape[-1])) for x in (hidden, other))
         is_target = (tgt_ids != self.config.pad_id).reshape(-1)

@@ -11,10 +11,10 @@ def align(model: Any, src_ids: Any, outputs: Sequence[Sequence[int]]) -> list[li
     """Return, for each token of each output, the position of the source token that it is aligned to.
 
     A token is aligned to the source token, EOS excluded, with the greatest cross-attention weight in the step that
-    predicts it, in the mean over the heads of the last layer.
+    predicts it, averaged over the heads of the last layer.
 
     Args:
-        model: a Transformer, or an Ensemble of them, whose mean weights count.
+        model: a Transformer, or an Ensemble of them, whose attention weights are averaged.
         src_ids: (B, S), each row at least one token, EOS, padding.
         outputs: B lists of ids without BOS and EOS.
     """

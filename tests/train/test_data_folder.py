@@ -80,7 +80,7 @@ def edit_tokenizer(folder):
     ("damage", "options", "part"),
     [
         (lambda folder: shutil.rmtree(folder), [], "got nothing; try npx-transformer data own"),
-        (lambda folder: (folder / "manifest.json").unlink(), [], "not finished; try the same `data` command"),
+        (lambda folder: (folder / "manifest.json").unlink(), [], "an unfinished one; try the same `data` command"),
         (lambda folder: (folder / "manifest.json").write_text("{}"), [], "settings: missing"),
         (truncate, [], "valid.tgt: expected the text of"),
         (lambda folder: (folder / "train.src").unlink(), [], "train.src: expected the text of"),

@@ -16,7 +16,7 @@ def average(
         int | None, number_option(int, "[1, 10000]", help="Number of newest checkpoints to average; default: 5.")
     ] = None,
     best: Annotated[
-        bool, typer.Option("--best", help="Average the best checkpoints, which train.keep_best keeps, instead.")
+        bool, typer.Option("--best", help="Average the best checkpoints (train.keep_best) instead.")
     ] = False,
 ) -> None:
     """Average the weights of the last or best checkpoints; `translate` uses the average from then on."""

@@ -45,7 +45,7 @@ def score(
     src: Annotated[Path | None, typer.Option(metavar="F", help="Source text of --ref, with --model.")] = None,
     pairs: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(metavar="SRC TGT", help="Print instead the log-probability of each target line by --model."),
+        typer.Option(metavar="SRC TGT", help="Instead, print the log-probability of each target line under --model."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one object, with --pairs one per line.")] = False,
     device: Device = "cpu",
@@ -57,9 +57,9 @@ def score(
     from train.text.lines import read_all_lines
 
     if pairs is not None:
-        others = {"--ref": ref, "--hyp": hyp, "--baseline": baseline, "--src": src, "--bootstrap": bootstrap}
-        if extra := [name for name, value in others.items() if value]:
-            raise UserError(f"score: expected --pairs without {extra[0]}; got both; try one of them")
+        options = {"--ref": ref, "--hyp": hyp, "--baseline": baseline, "--src": src, "--bootstrap": bootstrap}
+        if conflicts := [name for name, value in options.items() if value]:
+            raise UserError(f"score: expected --pairs without {conflicts[0]}; got both; try one of them")
         if not model:
             raise UserError("score: expected --pairs and --model together; got --pairs alone; try --model RUN")
         use_device(device)
@@ -96,7 +96,7 @@ def score(
 
 
 def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool) -> None:
-    """Print each target line with its log-probability, and the perplexity of all on standard error."""
+    """Print each target line with its log-probability; print their perplexity on standard error."""
     from train.cli.models import load_models
     from train.tasks import decoding
     from train.text.lines import read_parallel

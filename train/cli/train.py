@@ -15,7 +15,7 @@ from train.cli.app import Device, app, use_device
 from train.cli.options import checked_option, number_option, warn
 from train.errors import UserError
 from train.files import describe_path
-from train.tasks import TASKS
+from train.tasks import TASKS, Task
 
 
 def with_task_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -60,15 +60,15 @@ def train(
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Start from the weights of another run (its averaged, best or newest checkpoint) or of a checkpoint;"
-            " also with its tokenizer, unless --set data.tokenizer or CONFIG names one, and without CONFIG with its"
+            help="Start from the weights of another run (its averaged, best or newest checkpoint) or of a checkpoint,"
+            " and use its tokenizer unless --set data.tokenizer or CONFIG names one. Without CONFIG, also use its"
             " configuration.",
         ),
     ] = None,
     init_only: Annotated[
         str | None,
         typer.Option(
-            "--init-only", metavar="PATTERNS", help="Take only these parameters from --init: 'embedding.*,encoder.*'."
+            "--init-only", metavar="PATTERNS", help="Copy only these parameters of --init: 'embedding.*,encoder.*'."
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint of RUN.")] = False,
@@ -99,12 +99,12 @@ def train(
     from train.run.config import to_toml
 
     use_device(device)
-    given = {name: path for name, path in texts.items() if path is not None}
-    of_folder = read_data_folder(data, given) if data else {}
+    paths = {name: path for name, path in texts.items() if path is not None}
+    folder_keys = read_data_folder(data, paths) if data else {}
     if init is not None:  # its tokenizer encodes the texts again
-        of_folder = {name: value for name, value in of_folder.items() if name not in ("tokenizer", "prepared")}
-    changes = [f"data.{name}={to_toml(value)}" for name, value in of_folder.items()]
-    changes += [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in given.items())]
+        folder_keys = {name: value for name, value in folder_keys.items() if name not in ("tokenizer", "prepared")}
+    changes = [f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()]
+    changes += [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in paths.items())]
     if init is not None:
         if resume:
             raise UserError("--init: expected a new run; got --resume; try it without --init")
@@ -113,28 +113,33 @@ def train(
         changes.append(f"train.init_only={to_toml(init_only)}")
     run_config = read_config(config, changes, out, resume, init)
     task = TASKS[run_config.data.task]
-    if data and task.name != "translation":
-        raise UserError(f"--data: expected the task translation; got {task.name}; try the options of that task")
-    is_same = all(getattr(run_config.data, name) == value for name, value in of_folder.items()) and not given
-    if data and not is_same and run_config.data.prepared == of_folder["prepared"]:
-        run_config = replace(run_config, data=replace(run_config.data, prepared=""))  # other token arrays: in the run
-    if data and not run_config.data.valid_src and not quiet:
-        warn(f"{data}: there is no validation text, so training does not validate; try --valid-src F --valid-tgt F")
-    for name, path in texts.items():
-        if path is not None and name not in {f.name for f in fields(task.keys)}:
-            owner = next(other.name for other in TASKS.values() if name in {f.name for f in fields(other.keys)})
-            option = f"--{name.replace('_', '-')}"
-            raise UserError(
-                f"{option}: expected an option of the task {task.name}; got one of the task {owner}; "
-                f"try --set data.task={owner}"
-            )
+    if data:
+        if task.name != "translation":
+            raise UserError(f"--data: expected the task translation; got {task.name}; try the options of that task")
+        is_same = all(getattr(run_config.data, name) == value for name, value in folder_keys.items()) and not paths
+        if not is_same and run_config.data.prepared == folder_keys["prepared"]:  # write other token arrays to the run
+            run_config = replace(run_config, data=replace(run_config.data, prepared=""))
+        if not run_config.data.valid_src and not quiet:
+            warn(f"{data}: there is no validation text, so training does not validate; try --valid-src F --valid-tgt F")
+    check_task_options(paths, task)
     summary = run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
     if npx.distributed.world().rank == 0:
         print(f"{out}: stopped after step {summary.step} ({summary.stopped})", file=sys.stderr)
 
 
+def check_task_options(names: Iterable[str], task: Task[Any, Any]) -> None:
+    """Raise UserError for an option that belongs to another task."""
+    for name in names:
+        if name not in {f.name for f in fields(task.keys)}:
+            owner = next(other.name for other in TASKS.values() if name in {f.name for f in fields(other.keys)})
+            raise UserError(
+                f"--{name.replace('_', '-')}: expected an option of the task {task.name}; got one of the task {owner}; "
+                f"try --set data.task={owner}"
+            )
+
+
 def read_data_folder(folder: Path, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the keys of [data] for a folder written by `data`; raise UserError if options name the same texts."""
+    """Return the keys of [data] for a folder written by `data`. Raises UserError if options name the same texts."""
     from train.text.download.manifest import data_keys
 
     keys = data_keys(folder)
@@ -148,7 +153,7 @@ def read_data_folder(folder: Path, texts: Mapping[str, str]) -> dict[str, Any]:
 def read_config(config: str | None, changes: list[str], out: Path, resume: bool, init: Path | None = None) -> Any:
     """Return the configuration from a file, a preset or, without either, from the run that is resumed or `init`.
 
-    With `init`, the tokenizer is that of `init` unless the file or `changes` give another one.
+    With `init`, the tokenizer is that of `init` unless the file or `changes` name another.
     """
     from train.run.checkpoint import find_checkpoint, run_files
     from train.run.config import to_toml
@@ -164,7 +169,7 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
         tokenizer_file, config_file = run_files(find_checkpoint(init))
         tokenizer = f"data.tokenizer={to_toml(str(tokenizer_file))}"
         if config is None:
-            # Leave its token arrays alone, and take all of its weights.
+            # Do not write to its token arrays, and copy all of its weights.
             config, changes = str(config_file), ["data.prepared=", "train.init_only=", tokenizer, *changes]
         elif not any(change.partition("=")[0].strip() == "data.tokenizer" for change in changes):
             base = load_config(config, ())
@@ -180,7 +185,7 @@ def read_config(config: str | None, changes: list[str], out: Path, resume: bool,
 def load_config(config: str, changes: Iterable[str], complete: bool = False) -> Any:
     """Return the configuration of a file or, if there is no such file, of a preset, with changes.
 
-    complete: whether the file is that of a run, which has an end (see `RunConfig.load`).
+    complete: whether the file belongs to a run and must be complete (see `RunConfig.load`).
     """
     from models import PRESETS
     from train.run.config import RunConfig

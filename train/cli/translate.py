@@ -45,14 +45,14 @@ def translate(
         bool, typer.Option("--scores", help="Add the log-probability, in nats, and that of each token.")
     ] = False,
     alignments: Annotated[
-        bool, typer.Option("--alignments", help="Add the alignment of the words as pairs source-target, from 0.")
+        bool, typer.Option("--alignments", help="Add aligned words as pairs source-target, counted from 0.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per translation; scores and alignments with subwords.")
     ] = False,
     constrain: Annotated[
         Path | None,
-        typer.Option(metavar="F", help="Begin translation i with line i of F; an empty line: no constraint."),
+        typer.Option(metavar="F", help="Begin translation i with line i of F; an empty line sets no constraint."),
     ] = None,
     samples: Annotated[
         int | None, number_option(int, "[1, 10000]", metavar="N", help="Print N random translations instead.")
@@ -83,13 +83,9 @@ def translate(
     from train.text.lines import read_all_lines
 
     sampling = without_none(samples=samples, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    if sampling and samples is None:
-        name = next(iter(sampling)).replace("_", "-")
-        raise UserError(f"--{name}: expected it only with --samples; got it alone; try --samples 1")
-    search_only = without_none(beam=beam, alpha=alpha, penalty=penalty, n_best=None if n_best == 1 else n_best)
-    if sampling and search_only:
-        name = next(iter(search_only)).replace("_", "-")
-        raise UserError(f"--{name}: expected beam search or samples; got --samples too; try one of them")
+    check_sampling_options(
+        sampling, without_none(beam=beam, alpha=alpha, penalty=penalty, n_best=None if n_best == 1 else n_best)
+    )
     use_device(device)
     world = join_ranks()
     if world.size > 1 and input in (None, STDIO):
@@ -122,19 +118,29 @@ def translate(
             if file is None:
                 continue
             if as_json:
-                for t in translations:
-                    fields = {"index": index} | decoding.to_json(t, tokenizer, scores, alignments)
-                    file.write(json.dumps(fields, ensure_ascii=False) + "\n")
+                objects = [decoding.to_json(t, tokenizer, scores, alignments) for t in translations]
+                text = "\n".join(json.dumps({"index": index} | fields, ensure_ascii=False) for fields in objects)
             else:
                 rows = [
                     (t.text, t.hypothesis.score, *decoding.format_fields(t, tokenizer, scores, alignments))
                     for t in translations
                 ]
-                file.write(format_hypotheses(rows, index, samples or n_best) + "\n")
+                text = format_hypotheses(rows, index, samples or n_best)
+            file.write(f"{text}\n")
             file.flush()
         work.done = index + 1
     if world.rank == 0 and not quiet:
         warn(f"translated {work.result()}")
+
+
+def check_sampling_options(sampling: dict[str, Any], search: dict[str, Any]) -> None:
+    """Raise UserError for options of sampling without --samples, or together with options of beam search."""
+    if sampling and "samples" not in sampling:
+        name = next(iter(sampling)).replace("_", "-")
+        raise UserError(f"--{name}: expected it only with --samples; got it alone; try --samples 1")
+    if sampling and search:
+        name = next(iter(search)).replace("_", "-")
+        raise UserError(f"--{name}: expected beam search or samples; got --samples too; try one of them")
 
 
 def without_none(**options: Any) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
     Args:
         model: The model, whose parameters are not yet in a flat buffer.
         source: A run, whose averaged, best or newest checkpoint is read, or a checkpoint folder.
-        patterns: The parameters to copy. "": all; the source must then have no others, and compute the same from them.
+        patterns: The parameters to copy; "" copies all. The source must then have no others, and use them alike.
         tokenizer: The tokenizer of the new run.
 
     Raises:

@@ -206,7 +206,7 @@ def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
 
 
 def check_init_unchanged(run: RunFolder, init: str) -> None:
-    """Raise UserError if a run that has checkpoints, from which it resumes, would start from other weights."""
+    """Raise UserError if a run that resumes from its checkpoints is given other initial weights."""
     if init and run.steps() and run.config_file.exists() and init != (stored := run.load_config().train.init):
         raise UserError(
             f'train.init: expected "{stored}" as in {run.config_file}; got "{init}", which a resumed run does not '
@@ -243,7 +243,7 @@ def check_model(config: RunConfig, task: Task) -> None:
 
 
 def check_regularization(config: RunConfig, task: Task, shape: TransformerConfig) -> None:
-    """Raise UserError for R-Drop or BPE dropout where they cannot work."""
+    """Raise UserError for R-Drop without dropout, and for BPE dropout without pairs or a BPE tokenizer."""
     t = config.train
     if t.rdrop and not any((shape.dropout, shape.attention_dropout, shape.activation_dropout, shape.word_dropout)):
         raise UserError(

@@ -48,7 +48,7 @@ class Validation:
         self.failure = None
         self.model.eval()
         try:
-            n_targets = getattr(self.corpus, "n_target_tokens", None)  # a task's own corpus may not know it
+            n_targets = getattr(self.corpus, "n_target_tokens", None)  # the corpus of a user-defined task may lack it
             with no_grad(), self.display.work("validation", "tokens", n_targets) as work:
                 batches = enumerate(self.task.in_order(self.corpus, self.config.train.batch_tokens))
                 for index, (examples, batch) in islice(batches, world.rank, None, world.size):

@@ -46,7 +46,7 @@ class RunReport:
     def open_files(self, state: RunState, validates: bool = False) -> Iterator[None]:
         """Open the files for a run that continues from `state`; drop lines of metrics.jsonl that are newer.
 
-        `validates` says that the run begins with a validation of this step, which replaces an earlier one.
+        With `validates`, the run begins with a validation of this step, which replaces an earlier one.
         """
         self._trim(state, validates)
         with (

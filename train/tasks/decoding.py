@@ -58,8 +58,8 @@ def decode_stream(
         tokenizer: its tokenizer.
         lines: sentences; None marks a pause of the input.
         sampling: sample instead of searching: options of `sample_outputs` (samples, temperature, top_k, top_p, seed).
-        prefixes: what the translation of each line begins with, in the order of the lines; "" for no constraint. The
-            translation may continue the last word of a prefix.
+        prefixes: one prefix per line, with which its translation begins; "" for no constraint. The translation may
+            continue the last word of a prefix.
         alignments: also align the translations to their sources.
         max_extra: as for `beam_search`.
         options: keyword arguments of `search_lines`.

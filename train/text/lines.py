@@ -96,7 +96,7 @@ def decoded_chunks(
     on_bytes: Callable[[bytes], object] | None = None,
     allow_pipe: bool = False,
 ) -> Generator[list[str], None, None]:
-    """Do the work of `read_lines` for lines, or pieces of lines, as `divide` yields them; line ends are kept."""
+    """Yield lists of decoded lines, or of pieces of lines, with their line ends, as `divide` yields them."""
     path = Path(path)
     with open_for_reading(path, "a text file", allow_pipe) as file:
         is_first, number = True, 1  # number of the line in which the next chunk begins

@@ -25,7 +25,7 @@ def data_keys(folder: Path) -> dict[str, Any]:
     again = f"npx-transformer data own --train-src F --train-tgt F --out {folder}"
     if not file.is_file():
         unfinished = (folder / BEGUN).is_file()
-        got = "one that is not finished" if unfinished else describe_path(folder)
+        got = "an unfinished one" if unfinished else describe_path(folder)
         attempt = "the same `data` command again" if unfinished else again
         raise UserError(f"{folder}: expected a folder written by npx-transformer data; got {got}; try {attempt}")
     manifest = read_json(file, "the manifest of `data`", "the `data` command again")
