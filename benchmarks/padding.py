@@ -48,13 +48,13 @@ def cut(corpus: Corpus, order: IntArray, batch_tokens: int) -> Plan:
 def schemes(corpus: Corpus, batch_tokens: int) -> dict[str, Callable[[int], Plan]]:
     """Return a function from epoch to batches for each scheme."""
 
-    def drawn(order: Callable[[np.random.Generator], IntArray]) -> Callable[[int], Plan]:
+    def in_order(order: Callable[[np.random.Generator], IntArray]) -> Callable[[int], Plan]:
         return lambda epoch: cut(corpus, order(np.random.default_rng(epoch)), batch_tokens)
 
     ours = {f"version {n}": Batches(corpus, batch_tokens, 1, n).epoch for n in range(ORDER, 0, -1)}
     return ours | {
-        "fairseq": drawn(lambda rng: fairseq_order(corpus, rng)),
-        "random": drawn(lambda rng: rng.permutation(len(corpus))),
+        "fairseq": in_order(lambda rng: fairseq_order(corpus, rng)),
+        "random": in_order(lambda rng: rng.permutation(len(corpus))),
     }
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import npx
 from autograd.testing.expected import Expected
-from autograd.testing.problem import quiet
-from autograd.testing.report import REJECTIONS, GradientError
+from autograd.testing.problem import Problem, quiet
+from autograd.testing.report import REJECTIONS, CheckError, GradientError
 from npx import Array
 
 FLOAT32_EPS = 1.2e-7
@@ -99,26 +99,14 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
                 if many or not (off <= 100 * allowed).all():
                     if trial < 3:  # first measure how much rounding of the inputs changes the result
                         break
-                    k = int(npx.argmax(npx.where(off == off, off, npx.inf)))
-                    index = tuple(map(int, npx.unravel_index(k, off.shape)))
-                    raise problem.failure(
-                        "float32 accuracy",
-                        f"expected the {label} in float32 to be close to that in float64, {float(a[index])!r}; got "
-                        f"{float(b[index])!r} at {index}, where float32 rounding explains {allowed:.3g}",
-                    )
+                    raise accuracy_failure(problem, "float32 accuracy", label, a, b, off, allowed)
             else:
                 return True
             for k in range(2 + 4 * trial):
                 unit = FLOAT32_EPS * 2**trial
-                rounded = [
-                    a
-                    * (
-                        1
-                        + unit
-                        * npx.to_host(npx.random.uniform(npx.Key(k, 7 + trial, i), a.shape, "float64", -1.0, 1.0))
-                    )
-                    for i, a in enumerate(wide)
-                ]
+                noise = [npx.random.uniform(npx.Key(k, 7 + trial, i), a.shape, "float64", -1.0, 1.0)
+                         for i, a in enumerate(wide)]  # fmt: skip
+                rounded = [a * (1 + unit * npx.to_host(x)) for a, x in zip(wide, noise, strict=True)]
                 for s, a, b in zip(sensitivity, double, results(rounded), strict=True):
                     off = abs(a - b)
                     npx.copyto(s, npx.maximum(s, npx.where(off == off, off, npx.inf)))
@@ -157,10 +145,18 @@ def float16_accuracy(expected: Expected) -> None:
         allowed = 100 * FLOAT16_EPS * size + 30 * float(abs(z - a).max(initial=0.0))
         off = npx.where(abs(a) < 1e4, abs(a - b), 0)
         if (off > allowed).sum() > 0.25 * off.size or not npx.isfinite(off).all():
-            k = int(npx.argmax(npx.where(off == off, off, npx.inf)))
-            index = tuple(map(int, npx.unravel_index(k, off.shape)))
-            raise problem.failure(
-                "float16 accuracy",
-                f"expected the {label} in float16 to be close to that in float64, {float(a[index])!r}; got "
-                f"{float(b[index])!r} at {index}, where float16 rounding explains {allowed:.3g}",
-            )
+            raise accuracy_failure(problem, "float16 accuracy", label, a, b, off, allowed)
+
+
+def accuracy_failure(
+    problem: Problem, rule: str, label: str, exact: Array, computed: Array, off: Array, allowed: float
+) -> CheckError | GradientError:
+    """Return the error for a result whose differences `off` from float64 exceed `allowed`."""
+    dtype = rule.split()[0]
+    k = int(npx.argmax(npx.where(off == off, off, npx.inf)))
+    index = tuple(map(int, npx.unravel_index(k, off.shape)))
+    return problem.failure(
+        rule,
+        f"expected the {label} in {dtype} to be close to that in float64, {float(exact[index])!r}; got "
+        f"{float(computed[index])!r} at {index}, where {dtype} rounding explains {allowed:.3g}",
+    )

@@ -32,7 +32,7 @@ class Entry:
 
 
 def torch_function(name: str, forward: Any, backward: Any) -> Any:
-    """Return a torch Function of a pair."""
+    """Build a `torch.autograd.Function` from a pair."""
     import torch
 
     def forward_method(ctx: Any, *inputs: Any) -> Any:
@@ -47,7 +47,7 @@ def torch_function(name: str, forward: Any, backward: Any) -> Any:
 
 
 def jax_function(name: str, forward: Any, backward: Any) -> Any:
-    """Return a function with a custom_vjp of a pair."""
+    """Build a function with a custom_vjp from a pair."""
     import jax
 
     def function(*inputs: Any) -> Any:
@@ -65,7 +65,7 @@ def jax_function(name: str, forward: Any, backward: Any) -> Any:
 
 
 def operation(framework: str, name: str, forward: Any, backward: Any) -> Any:
-    """Return a pair as an operation through a framework."""
+    """Build an operation from a pair in a framework."""
     if framework == "pair":
         forward.__name__ = f"{name}_forward"
         return from_pair(forward, backward)

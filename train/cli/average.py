@@ -19,7 +19,7 @@ def average(
         bool, typer.Option("--best", help="Average the best checkpoints (train.keep_best) instead.")
     ] = False,
 ) -> None:
-    """Average the weights of the last or best checkpoints; `translate` uses the average from then on."""
+    """Average the weights of the newest or best checkpoints; commands that load the run then use the average."""
     from train.run.checkpoint import average_checkpoints
 
     if best and last is not None:

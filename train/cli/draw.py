@@ -17,8 +17,8 @@ DEFAULT_SENTENCES = 100
 @app.command(
     epilog="heads: attention of every head on one sentence. beam: the search tree of its translation. curves: loss,"
     " scores, learning rate, gradient norm and speed; --also adds runs. memory: bytes in use during one update. roles:"
-    " where each head looks on the validation text, and the loss when it is ablated. The picture in words goes to"
-    " F.alt.txt. The same input gives the same bytes."
+    " where each head attends on the validation text, and the loss when it is ablated. A description in words is"
+    " written to F.alt.txt. The same input produces an identical file."
 )
 def draw(
     run: RunPath,
@@ -40,7 +40,7 @@ def draw(
             int, "[1, 1000000]", help=f"roles: number of validation sentences; default: {DEFAULT_SENTENCES}."
         ),
     ] = None,
-    beam: Annotated[int | None, search_option("beam", help="heads, beam: beam size (default: the run's).")] = None,
+    beam: Annotated[int | None, search_option("beam", help="heads, beam: beam size; default: the run's.")] = None,
     alpha: Annotated[
         float | None, search_option("alpha", help="heads, beam: length penalty exponent; default: the run's.")
     ] = None,

@@ -35,7 +35,7 @@ def info(
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Print a model's parameters, FLOP and memory beside the paper's; for a run, also its validation curve."""
+    """Print a model's parameters, FLOP and memory next to the paper's; for a run, also its validation curve."""
     from models import PRESETS
     from train.run.checkpoint import check_tokenizer, find_checkpoint, model_config, read_state, task_of
     from train.run.config import RunConfig

@@ -50,7 +50,7 @@ def score(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one object, with --pairs one per line.")] = False,
     device: Device = "cpu",
 ) -> None:
-    """Score a translation with BLEU, chrF and TER, each with its sacreBLEU signature, or pairs with a model."""
+    """Score a translation with BLEU, chrF and TER, or, with --pairs, print log-probabilities under a model."""
     from train.metrics.bleu import print_report, score_report
     from train.metrics.limits import check_lengths
     from train.progress import Display

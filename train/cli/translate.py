@@ -42,20 +42,24 @@ def translate(
     n_best: NBest = 1,
     batch_tokens: BatchTokens = None,
     scores: Annotated[
-        bool, typer.Option("--scores", help="Add the log-probability, in nats, and that of each token.")
+        bool, typer.Option("--scores", help="Add the log-probability (nats) and that of each token.")
     ] = False,
     alignments: Annotated[
         bool, typer.Option("--alignments", help="Add aligned words as pairs source-target, counted from 0.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per translation; scores and alignments with subwords.")
+        bool,
+        typer.Option(
+            "--json", help="Print one JSON object per translation, with subwords for --scores and --alignments."
+        ),
     ] = False,
     constrain: Annotated[
         Path | None,
         typer.Option(metavar="F", help="Begin translation i with line i of F; an empty line sets no constraint."),
     ] = None,
     samples: Annotated[
-        int | None, number_option(int, "[1, 10000]", metavar="N", help="Print N random translations instead.")
+        int | None,
+        number_option(int, "[1, 10000]", metavar="N", help="Print N random translations instead of the best."),
     ] = None,
     temperature: Annotated[
         float | None, number_option(float, "[0, 1e6]", help="Temperature of --samples; default: 1.")
@@ -66,7 +70,9 @@ def translate(
     ] = None,
     top_p: Annotated[
         float | None,
-        number_option(float, "(0, 1]", metavar="P", help="Sample from the fewest tokens of total probability P."),
+        number_option(
+            float, "(0, 1]", metavar="P", help="Sample from the fewest tokens of total probability P; default: 1."
+        ),
     ] = None,
     seed: Annotated[int | None, number_option(int, SEEDS, help="Seed of --samples; default: 0.")] = None,
     quiet: Quiet = False,
