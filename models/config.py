@@ -67,7 +67,7 @@ class TransformerConfig:
     n_heads: int = key(8, "Number H of attention heads.", within="[1, 1024]")
     n_layers: int = key(6, "Number N of layers of the encoder and of the decoder.", within="[1, 1000]")
     d_k: int | None = key(None, "Width of the queries and keys of a head.", within=WIDTH, unset="d_model / n_heads")
-    d_v: int | None = key(None, "Size of the value vectors of a head (d_v).", within=WIDTH, unset="d_model / n_heads")
+    d_v: int | None = key(None, "Width of the values of a head.", within=WIDTH, unset="d_model / n_heads")
     dropout: float = key(
         0.1, "Dropout rate on sub-layer outputs and on the sum of embedding and positions.", within=FRACTION
     )

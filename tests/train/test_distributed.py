@@ -29,7 +29,7 @@ from tests.helpers.trainings import outcome, tables
 from train import RunConfig, UserError
 from train import train as train_run
 from train.cli.main import main
-from train.learn.parallel.plan import WorkShare, balance, split
+from train.learn.parallel.plan import WorkShare, balance, split_positions
 from train.learn.parallel.reducer import BUCKET, GradientReducer
 from train.learn.parallel.sync import UpdateSync
 from train.learn.signals import Signals
@@ -241,7 +241,7 @@ def test_micro_batches_are_split_until_every_rank_has_a_part(sizes, ranks):
     source = SimpleNamespace(epoch=lambda epoch: keys, sizes=None, batch=None)
     stream = Stream(source)
     places = stream.positions((0, 0), len(sizes))
-    parts = split(stream, places, ranks)
+    parts = split_positions(stream, places, ranks)
     assert [example for part in parts for example in stream.examples(part)] == list(range(sum(sizes)))
     assert all(len(stream.examples(part)) for part in parts) and len(parts) >= min(ranks, sum(sizes))
     assert [stream.after(part) for part in parts[-1:]] == [stream.after(places[-1])]

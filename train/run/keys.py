@@ -56,7 +56,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 VARIANT = key(
     "paper",
-    "Details from the paper's text (paper), or from its authors' program as of June 2017 (tensor2tensor-v1) or October"
+    "Details of the paper's text (paper), or of its authors' program as of June 2017 (tensor2tensor-v1) or October"
     " 2017 (tensor2tensor-v2); docs/configuration.md lists the keys. tensor2tensor, a mixture of both, is for runs of"
     " earlier versions.",
     choices=VARIANTS,
@@ -153,8 +153,8 @@ class TrainSection:
     )
     peak_lr: float = key(
         0.0,
-        "Highest learning rate, at the end of warmup. 0 takes the paper's, lr_scale * (d_model * warmup_steps)^-0.5;"
-        " otherwise lr_scale has no effect.",
+        "Highest learning rate, reached at the end of warmup; lr_scale then has no effect. 0: the paper's, lr_scale *"
+        " (d_model * warmup_steps)^-0.5.",
         within="[0, 1e9]",
     )
     warmup_steps: int = key(4000, "Updates of linear warmup; then train.schedule applies.", within=COUNT)
@@ -194,7 +194,7 @@ class TrainSection:
     )
     bpe_dropout: float = key(
         0.0,
-        "BPE dropout: probability of skipping a merge when the training text is segmented, anew in each epoch; 0"
+        "BPE dropout: probability of skipping a merge when the training text is segmented again in each epoch; 0"
         " disables it. Needs a bpe tokenizer; for parsing it applies to the sentences.",
         within=FRACTION,
     )
@@ -238,8 +238,8 @@ class TrainSection:
     keep_last: int = key(5, "Number of checkpoints to keep; `average` averages them.", within=COUNT, may_change=True)
     best_metric: str | None = key(
         None,
-        "Metric that selects checkpoints/best, which is then loaded for use, and that patience watches: the lowest loss"
-        " or the highest score.",
+        "Metric (lowest loss or highest score) that selects checkpoints/best, which commands then load, and that"
+        " patience watches.",
         choices=METRICS,
         unset="F1 for parsing; otherwise patience watches the loss and no best checkpoint is kept",
     )
@@ -252,8 +252,8 @@ class TrainSection:
     )
     patience: int = key(
         0,
-        "Stop after this many validations in a row that are not better than the best one by best_metric; 0 disables"
-        " early stopping.",
+        "Stop after this many consecutive validations without an improvement of best_metric; 0 disables early"
+        " stopping.",
         within="[0, 1e6]",
         may_change=True,
     )
@@ -309,7 +309,7 @@ class SearchSection:
     full_beam: bool = key(
         False,
         "Keep `beam` unfinished hypotheses at each step, chosen with the finished ones from the 2 x beam best"
-        " continuations (tensor2tensor). Otherwise a finished hypothesis takes one of the beam's places.",
+        " continuations (tensor2tensor). Otherwise finished hypotheses count towards the beam.",
         may_change=True,
     )
     max_extra: int = key(

@@ -41,25 +41,25 @@ def balance(tokens: Sequence[int], ranks: int) -> list[list[int]]:
     return [sorted(indices) for indices in shares]
 
 
-def plan_update(stream: Stream, place: Position, count: int, world: World) -> tuple[list[Position], int, WorkShare]:
-    """Plan the update of `count` micro-batches from `place` on.
+def plan_update(stream: Stream, start: Position, count: int, world: World) -> tuple[list[Position], int, WorkShare]:
+    """Plan the update of `count` micro-batches from `start` on.
 
-    Returns the places of all its micro-batches or their parts, its number of tokens, and this rank's share.
+    Returns the positions of its micro-batches or their parts, its number of tokens, and this rank's share.
     """
-    places = split(stream, stream.positions(place, count), world.size)
-    targets, tokens = zip(*map(stream.sizes, places), strict=True)
-    return places, sum(tokens), WorkShare(balance(tokens, world.size)[world.rank], len(places), sum(targets))
+    positions = split_positions(stream, stream.positions(start, count), world.size)
+    targets, tokens = zip(*map(stream.sizes, positions), strict=True)
+    return positions, sum(tokens), WorkShare(balance(tokens, world.size)[world.rank], len(positions), sum(targets))
 
 
-def split(stream: Stream, places: list[Position], ranks: int) -> list[Position]:
+def split_positions(stream: Stream, positions: list[Position], ranks: int) -> list[Position]:
     """Split micro-batches into as few parts as give every rank one, or into single examples if there are fewer."""
-    sizes, parts = [len(stream.examples(place)) for place in places], 1
+    sizes, parts = [len(stream.examples(position)) for position in positions], 1
     while sum(min(parts, size) for size in sizes) < ranks and parts < max(sizes):
         parts += 1
     if parts == 1:
-        return places
-    numbered = zip(places, sizes, strict=True)
-    return [(*place[:2], n, min(parts, size)) for place, size in numbered for n in range(min(parts, size))]
+        return positions
+    pairs = zip(positions, sizes, strict=True)
+    return [(*position[:2], n, min(parts, size)) for position, size in pairs for n in range(min(parts, size))]
 
 
 def full_share(micro_batches: Sequence[Batch]) -> WorkShare:
