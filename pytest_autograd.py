@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-MARKER = "gradients(module): one test for each custom gradient of a module, given by its dotted name or itself"
+MARKER = "gradients(module): run one test per custom gradient of a module, given as its dotted name or as the module"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def check_gradient() -> Any:
-    """`autograd.testing.check_gradient`: called with a function and, if it is a pair, its backward; then inputs."""
+    """Return `autograd.testing.check_gradient`, which takes a function, its backward if it is a pair, and inputs."""
     return importlib.import_module("autograd.testing").check_gradient
 
 
@@ -39,5 +39,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
     discover = importlib.import_module("autograd.testing.adapters.discover")
     modules = [importlib.import_module(m) if isinstance(m, str) else m for m in modules]
-    found = [one for module in modules for one in discover.custom_gradients(module)]
-    metafunc.parametrize("custom_gradient", found, ids=[one.name for one in found])
+    gradients = [gradient for module in modules for gradient in discover.custom_gradients(module)]
+    metafunc.parametrize("custom_gradient", gradients, ids=[gradient.name for gradient in gradients])

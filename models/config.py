@@ -191,7 +191,7 @@ class TransformerConfig:
 
     @property
     def shares_source(self) -> bool:
-        """Whether source and target have one embedding."""
+        """True if source and target share one embedding."""
         return self.tying == "all" or (self.tying == "auto" and self.src_vocab_size is None)
 
     @property

@@ -279,7 +279,7 @@ class Check:
             raise problem.failure("domain", text) from error
 
     def check_small(self, problem: Problem) -> None:
-        """Compare the gradients of a problem that was made smaller."""
+        """Compare the gradients of a problem that shrinking has reduced."""
         check_gradients(problem, Report(), seed=self.seed, limit=MAX_DERIVED_ENTRIES, least=self.least)
 
     def warm_up(self, problem: Problem) -> None:

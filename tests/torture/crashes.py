@@ -1,8 +1,8 @@
 """Power loss during a training, an average, a `data own` and a `translate --output`.
 
 Each state that the disk may be left in (tests/torture/disk.py) is written to a folder and examined: what a command had
-reported as done is there, bit for bit; what it was writing is the old content, the new, or ignored; and the command can
-be run again. A sample of the states is resumed to the end.
+reported as done is there, bit for bit; a file that it was writing has the old or the new content, or is ignored; and
+the command can be run again. A sample of the states is resumed to the end.
 """
 
 import random
@@ -21,9 +21,7 @@ from train.run.folder import RunFolder, step_of
 from train.run.replace import existing_folder
 
 KEEP_LAST = 3  # of the trainings in tests/helpers/trainings.py
-
-
-RESUMED = 20  # of so many states one is resumed to the end
+RESUMED = 20  # one of this many states is resumed to the end
 
 
 class Crashes:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from tests.torture.syscalls import supervise
 
 CHANGES = ("open", "write", "fsync", "truncate", "rename", "link", "unlink", "mkdir", "rmdir")
-UNREAD = ("log.txt", "lock")  # files whose content no program of ours depends on: every state has all of it
+UNREAD = ("log.txt", "lock")  # files on whose content no program depends: every state has all of it
 MARK = "mark "
 
 

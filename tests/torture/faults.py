@@ -73,7 +73,7 @@ class Program:
         assert status == 0 and self.result() == self.expected, self.output()
 
     def train_and_average(self):
-        """Run both commands as a user would, without preparing typer's options anew in each fork."""
+        """Run both commands as a user would, without preparing typer's options again in each fork."""
         cli = importlib.import_module("train.cli.main")  # train.cli.main is also the name of a function
         cli.app = self.app
         arguments = ["train", str(self.folder / "config.toml"), "--out", str(self.run), "--quiet"]

@@ -247,7 +247,7 @@ def test_serve_rejects_a_path_that_is_not_a_run(tmp_path, capsys):
 
 
 def test_half_sent_requests_do_not_keep_the_page_from_its_user(page, monkeypatch):
-    """At most so many connections are open at once, and those without a complete request are closed in time."""
+    """The number of open connections is limited, and those without a complete request are closed in time."""
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
     monkeypatch.setattr(connections, "IDLE_SECONDS", 0.5)
     monkeypatch.setattr(guarding, "BODY_SECONDS", 0.5)

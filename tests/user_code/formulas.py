@@ -27,7 +27,7 @@ class Formula:
         longer[6] += longer[6] % 2  # pairs of steps, halves of features
         made = []
         for shape in self.shapes:
-            if isinstance(shape, int):  # integers below 4, one for each of so many rows
+            if isinstance(shape, int):  # integers below 4, one per row
                 made.append(rng.integers(0, 4, size=longer[shape]))
             else:
                 made.append(rng.normal(size=tuple(longer[n] for n in shape)))

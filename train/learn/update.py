@@ -135,7 +135,7 @@ class Update:
         return len(keys)
 
     def optimizer_state(self) -> dict[str, Any]:
-        """Return Adam's state for the whole buffer, on the host of rank 0. All ranks must call it.
+        """Return Adam's state for the complete buffer, on the host of rank 0. All ranks must call it.
 
         With a moving average, which `weights` returns, the state includes the weights themselves.
         """
@@ -156,7 +156,7 @@ class Update:
         return nullcontext() if self.average is None else self.average.applied()
 
     def _gather_weights(self) -> npx.Array:
-        """Return the weights of the whole flat buffer, on the host of rank 0."""
+        """Return the weights of the complete flat buffer, on the host of rank 0."""
         values = npx.to_host(self.flat.data)
         return values if values.size == self.flat.size else self.gradients.gather_full(values)
 

@@ -52,7 +52,7 @@ def remove_folder(path: Path) -> None:
 
 
 def remove_partial(path: str) -> None:
-    """Remove what has the name of a partial folder, if possible: a folder, or a link or file put there instead."""
+    """Remove a partial folder, or a link or file that has its name, if possible."""
     with suppress(OSError):
         (shutil.rmtree if os.path.isdir(path) and not os.path.islink(path) else os.unlink)(path)
 

@@ -60,7 +60,7 @@ class ForeignOperation:
         outputs, backward = self.evaluate(values, requires_grad, lambda values: rebuild((args, options), iter(values)))
         y = outputs[0] if len(outputs) == 1 else concatenate_outputs(outputs)
         if backward is None:
-            return record_node(self.__name__, y, no_gradients, tuple(parts), any(requires_grad))
+            return record_node(self.__name__, y, reject_backward, tuple(parts), any(requires_grad))
 
         def vjp(g: Array) -> tuple[Array | None, ...]:
             gradients = backward(self.split(g, outputs))
@@ -108,7 +108,7 @@ class ForeignOperation:
             self.notes.append(text)
 
     def require_gradient(self, dtypes: Sequence[Any], has_gradient: Sequence[bool]) -> None:
-        """Note the outputs without a gradient; TypeError if no output can have one."""
+        """Note the outputs without a gradient. Raises TypeError if no output can have one."""
         for i, (dtype, differentiable) in enumerate(zip(dtypes, has_gradient, strict=True)):
             if "complex" in str(dtype):
                 self.reject(f"expected real outputs; got {dtype} as output {i}", "returning real and imaginary parts")
@@ -141,7 +141,7 @@ class ForeignOperation:
 
 
 def collect(x: Any, parts: list[Any]) -> None:
-    """Append what x contains, in lists, tuples and dicts, to a flat list."""
+    """Append the items of x, a possibly nested list, tuple or dict, to a flat list."""
     if type(x) in (list, tuple, dict):
         for item in x.values() if type(x) is dict else x:
             collect(item, parts)
@@ -150,7 +150,7 @@ def collect(x: Any, parts: list[Any]) -> None:
 
 
 def rebuild(x: Any, values: Iterator[Any]) -> Any:
-    """Return x with the next values in place of what `collect` appends; its lists and dicts are new."""
+    """Return a copy of x with the next values in place of the items that `collect` appends."""
     if type(x) is dict:
         return {key: rebuild(item, values) for key, item in x.items()}
     return type(x)(rebuild(item, values) for item in x) if type(x) in (list, tuple) else next(values)
@@ -161,7 +161,7 @@ def concatenate_outputs(outputs: list[Array]) -> Array:
     return npx.concatenate([npx.asarray(y).reshape(-1) for y in outputs])
 
 
-def no_gradients(g: Array) -> tuple[None, ...]:
+def reject_backward(g: Array) -> tuple[None, ...]:
     raise RuntimeError("expected an output that depends on the inputs; got one without a gradient")
 
 
@@ -174,8 +174,8 @@ def import_framework(name: str, adapter: str) -> Any:
 
 
 @contextmanager
-def rejections_converted() -> Iterator[None]:
-    """Convert what a foreign function raises for arguments that it does not accept to ValueError.
+def convert_rejections() -> Iterator[None]:
+    """Convert the exceptions of a foreign function that rejects its arguments to ValueError.
 
     PyTorch raises RuntimeError for shapes that do not fit; an `assert` raises AssertionError. Warnings are ignored:
     derived inputs cause many.

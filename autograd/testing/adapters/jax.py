@@ -5,7 +5,7 @@ from typing import Any
 
 import npx
 from autograd.testing.adapters import jaxpr
-from autograd.testing.adapters.base import Backward, Call, ForeignOperation, import_framework, rejections_converted
+from autograd.testing.adapters.base import Backward, Call, ForeignOperation, convert_rejections, import_framework
 from autograd.testing.problem import is_array, quiet
 from npx import Array
 
@@ -82,7 +82,7 @@ class JaxOperation(ForeignOperation):
 
     def run(self, function: Callable[..., Any], arrays: list[Array], key: str) -> list[Any]:
         """Return the results of a function of arrays. The key, shapes and dtypes identify what it computes."""
-        with self.x64(any(x.dtype == "float64" for x in arrays)), quiet(), rejections_converted():
+        with self.x64(any(x.dtype == "float64" for x in arrays)), quiet(), convert_rejections():
             if self.numpy:
                 signature = key, *((x.shape, x.dtype.name) for x in arrays)
                 try:

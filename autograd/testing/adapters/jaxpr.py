@@ -13,9 +13,11 @@ import npx
 np = npx.host
 Function = Callable[..., Any]
 
+# The primitives: each function takes the arguments and parameters of the JAX primitive in `PRIMITIVES` below.
+
 
 def divide(a: Any, b: Any) -> Any:
-    """Divide, for integers towards 0."""
+    """Divide; integer quotients are truncated towards 0."""
     if a.dtype.kind == "f" or a.dtype.name == "bfloat16":
         return np.divide(a, b)
     return (np.sign(a) * np.sign(b) * (abs(a) // np.maximum(abs(b), 1))).astype(a.dtype)
@@ -30,7 +32,7 @@ def integer_pow(x: Any, y: int, **params: Any) -> Any:
     return np.power(x, y) if y >= 0 else 1 / np.power(x, -y)
 
 
-def rounded(x: Any, rounding_method: Any) -> Any:
+def round_(x: Any, rounding_method: Any) -> Any:
     if getattr(rounding_method, "name", "") == "TO_NEAREST_EVEN":
         return np.rint(x)
     return (np.trunc(x + np.copysign(0.5, x))).astype(x.dtype)
@@ -86,19 +88,19 @@ def slice_(x: Any, start_indices: Any, limit_indices: Any, strides: Any) -> Any:
     return x[tuple(slice(*parts) for parts in zip(start_indices, limit_indices, steps, strict=True))]
 
 
-def clamped(starts: Any, shape: Any, sizes: Any) -> tuple[slice, ...]:
+def clamp_slices(starts: Any, shape: Any, sizes: Any) -> tuple[slice, ...]:
     """Return slices that begin at `starts`, moved inside the array."""
     begins = [min(max(int(s), 0), n - size) for s, n, size in zip(starts, shape, sizes, strict=True)]
     return tuple(slice(s, s + size) for s, size in zip(begins, sizes, strict=True))
 
 
 def dynamic_slice(x: Any, *starts: Any, slice_sizes: Any) -> Any:
-    return x[clamped(starts, x.shape, slice_sizes)]
+    return x[clamp_slices(starts, x.shape, slice_sizes)]
 
 
 def dynamic_update_slice(x: Any, update: Any, *starts: Any) -> Any:
     y = x.copy()
-    y[clamped(starts, x.shape, update.shape)] = update
+    y[clamp_slices(starts, x.shape, update.shape)] = update
     return y
 
 
@@ -200,7 +202,7 @@ def scatter(store: Function) -> Function:
     return scattered
 
 
-def converted(x: Any, new_dtype: Any, **params: Any) -> Any:
+def convert_element_type(x: Any, new_dtype: Any, **params: Any) -> Any:
     return x.astype(new_dtype)
 
 
@@ -210,11 +212,11 @@ PRIMITIVES: dict[str, Function] = {
     "floor": np.floor, "ceil": np.ceil, "max": np.maximum, "min": np.minimum, "pow": np.power, "rem": np.fmod,
     "atan2": np.arctan2, "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert,
-    "is_finite": np.isfinite, "integer_pow": integer_pow, "logistic": logistic, "round": rounded,
+    "is_finite": np.isfinite, "integer_pow": integer_pow, "logistic": logistic, "round": round_,
     "select_n": select_n, "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
     "rsqrt": lambda x, **params: (1 / np.sqrt(x)).astype(x.dtype),
     "copy": np.copy, "copy_p": np.copy, "stop_gradient": lambda x, **params: x, "real": np.real,
-    "convert_element_type": converted, "broadcast_in_dim": broadcast_in_dim, "reshape": reshape,
+    "convert_element_type": convert_element_type, "broadcast_in_dim": broadcast_in_dim, "reshape": reshape,
     "squeeze": lambda x, dimensions: np.squeeze(x, tuple(dimensions)),
     "expand_dims": lambda x, dimensions: np.expand_dims(x, tuple(dimensions)),
     "transpose": lambda x, permutation: np.transpose(x, permutation),

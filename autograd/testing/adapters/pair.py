@@ -7,7 +7,7 @@ from typing import Any
 
 import npx
 from autograd.engine import is_floating
-from autograd.testing.adapters.base import Backward, Call, ForeignOperation, rejections_converted
+from autograd.testing.adapters.base import Backward, Call, ForeignOperation, convert_rejections
 from autograd.testing.problem import is_array, is_float
 from npx import Array
 
@@ -52,7 +52,7 @@ class PairOperation(ForeignOperation):
             owner = copy.deepcopy(owner)
             forward, backward = (getattr(owner, f.__name__) for f in self.functions)
         foreign, options = call([self.to_foreign(x) for x in values])
-        with rejections_converted():
+        with convert_rejections():
             result = forward(*foreign, **options)
         out, *saved = result if isinstance(result, tuple) else (result,)
         if out is None or out is ...:
@@ -74,7 +74,7 @@ class PairOperation(ForeignOperation):
                 arguments = saved if len(saved) == self.n_backward - 1 else [tuple(saved)]
             else:
                 arguments = [] if is_method else [*foreign]
-            with rejections_converted():
+            with convert_rejections():
                 returned = backward(dout, *arguments, **({} if saved or is_method else options))
             return self.order_gradients(returned, values)
 

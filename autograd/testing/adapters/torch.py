@@ -7,7 +7,7 @@ from typing import Any
 
 import npx
 from autograd.engine import Tensor
-from autograd.testing.adapters.base import Backward, Call, ForeignOperation, import_framework, rejections_converted
+from autograd.testing.adapters.base import Backward, Call, ForeignOperation, convert_rejections, import_framework
 from autograd.testing.problem import is_array, is_float
 from npx import Array
 
@@ -70,7 +70,7 @@ class TorchOperation(ForeignOperation):
                     leaf.requires_grad_(True)
             arguments = [self.non_leaf(x) if w else x for x, w in zip(leaves, differentiated, strict=True)]
             origins = [x.grad_fn if w else None for x, w in zip(arguments, differentiated, strict=True)]
-            with rejections_converted(), self.one_thread():
+            with convert_rejections(), self.one_thread():
                 result = self.call_seeded(function, arguments)
         outputs = tensors_in(result, torch)
         if not outputs:
@@ -92,7 +92,7 @@ class TorchOperation(ForeignOperation):
                 return [None] * len(requires_grad)
             given = [self.tensor(g) for _, g in used]
             before = [g.clone() for g in given]
-            with rejections_converted(), self.one_thread():
+            with convert_rejections(), self.one_thread():
                 results = iter(torch.autograd.grad([y for y, _ in used], inputs, given, allow_unused=True))
             for (_, array), g, old in zip(used, given, before, strict=True):
                 if not tensors_equal(g, old):
@@ -126,7 +126,7 @@ class TorchOperation(ForeignOperation):
             self.torch.set_num_threads(number)
 
     def call_seeded(self, function: Callable[[list[Any]], Any], arguments: list[Any]) -> Any:
-        """Call the function; if it draws random numbers, from a fixed seed."""
+        """Call the function, with a fixed seed if it draws random numbers."""
         random = self.torch.random
         state = random.get_rng_state()
         try:
@@ -240,7 +240,7 @@ class TorchLayer(TorchOperation):
         return self.module
 
     def __call__(self, *args: Any, **options: Any) -> Tensor:
-        """Call the operation of inputs and parameters."""
+        """Call the operation with inputs and parameters."""
         return super().__call__(args, options, [*self.parameters.values()])
 
     def evaluate(self, values: list[Any], requires_grad: list[bool], call: Call) -> tuple[list[Array], Backward | None]:

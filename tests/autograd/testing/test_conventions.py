@@ -1,4 +1,4 @@
-"""Points at which several gradients are defensible, told apart from errors at the same points."""
+"""Points at which several gradients are defensible, and errors at the same points."""
 
 import numpy as np
 import pytest
