@@ -12,19 +12,20 @@ Modules import only from modules above them in this list:
     numerical.py        numerical derivatives with an error bound
     conventions.py      points at which several gradients are defensible
     diagnosis.py        the text of a report on a wrong gradient
-    gradcheck.py        analytic gradients against numerical derivatives
+    gradcheck.py        analytic gradients compared with numerical derivatives
     expectation.py      gradients that differ from the derivative by intent: expect=
-    rules.py            the other rules; modes.py: of layers with modes; precision.py: of float64 and float32
-    reference.py        values against a reference implementation
+    rules.py            the other rules; modes.py: of layers with modes; precision.py: of float64, float32 and float16
+    reference.py        values compared with a reference implementation
     hidden_state.py     random numbers and buffers, held fixed between calls
     out_of_contract.py  Tensors that require gradients but are neither inputs nor parameters
     shrinking.py        the smallest inputs that fail
+    problem_check.py    all checks of one function, at the given inputs and at derived ones
     checks.py           check_operation and check_layer
     call_variants.py    calls derived from one call of a kernel; kernels.py: check_kernel
     adapters/           from_pair, from_torch, from_jax, from_cupy: functions of other frameworks as operations
     strategies.py       hypothesis strategies for inputs; the only module that needs hypothesis
 
-mutate.py and mutation/ measure the quality of a test suite; check.py is the command `python -m autograd.testing check`.
+mutate.py and mutation/ measure the quality of a test suite; check_command.py is `python -m autograd.testing check`.
 docs/check-your-layer.md is the introduction.
 """
 

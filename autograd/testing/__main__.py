@@ -1,10 +1,10 @@
-"""`python -m autograd.testing check MODULE` (check.py) and `python -m autograd.testing mutate MODULE` (mutate.py)."""
+"""`python -m autograd.testing check MODULE` and `python -m autograd.testing mutate MODULE`."""
 
 import sys
 
-from autograd.testing import check, mutate
+from autograd.testing import check_command, mutate
 
-COMMANDS = {"check": check.main, "mutate": mutate.main}
+COMMANDS = {"check": check_command.main, "mutate": mutate.main}
 
 if __name__ == "__main__":
     if sys.argv[1:2] in (["--help"], ["-h"]):

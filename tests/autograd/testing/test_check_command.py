@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from autograd.testing import check
+from autograd.testing import check_command
 from tests import ROOT
 
 MODULE = """
@@ -49,7 +49,7 @@ def run(tmp_path, monkeypatch, capsys):
     def run(*arguments):
         for name in ("course", "empty"):
             sys.modules.pop(name, None)
-        return check.main([*arguments]), *capsys.readouterr()
+        return check_command.main([*arguments]), *capsys.readouterr()
 
     yield run
     for name in ("course", "empty"):

@@ -1,0 +1,178 @@
+"""`ProblemCheck`: all checks of one function at the given inputs and at inputs derived from them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import npx
+from autograd.testing import precision, rules, variants
+from autograd.testing.expectation import Expectation, with_hint
+from autograd.testing.expected import Expected
+from autograd.testing.gradcheck import MAX_ENTRIES, check_gradients
+from autograd.testing.problem import Problem
+from autograd.testing.report import REJECTIONS, GradientError, NonFiniteError, Report
+from autograd.testing.shrinking import SHRINKABLE, smallest
+
+LEAST = 1e-11  # relative to the output at the given inputs; at derived inputs, smaller derivatives count as 0
+MAX_DERIVED_ENTRIES = 36  # at derived inputs, up to this many entries are perturbed separately
+
+
+class ProblemCheck:
+    """A check of a problem at the given inputs and at derived ones.
+
+    report: collects the statistics. directions, float32, domain, dtype, seed: as for `check_operation`.
+    """
+
+    def __init__(
+        self, report: Report, directions: int | None, float32: bool, domain: Any, dtype: str | None, seed: int
+    ) -> None:
+        self.report, self.directions, self.seed = report, directions, seed
+        self.float32, self.domain, self.dtype = float32, domain, dtype
+        self.least, self.sizes = 0.0, [0.0]  # magnitudes at the given inputs
+        # saves the buffers; returns a function that restores them
+        self.save_buffers: Callable[[], Callable[[], Any]] = lambda: lambda: None
+        self.compare_value: Callable[..., None] = lambda problem, tolerance, given=False: None
+        self.expectation: Expectation | None = None  # of a gradient that differs from the derivative
+        self.has_expect = False  # whether the caller has the option `expect`
+
+    def gradients(self, problem: Problem, directions: int | None, limit: int, in_contract: bool = True) -> Expected:
+        """Compare gradients; a non-finite output inside the declared domain breaks the rule `domain`."""
+        try:
+            if self.expectation is not None:
+                return self.expectation.compare(problem, self.seed)
+            return check_gradients(problem, self.report, directions, seed=self.seed, limit=limit, least=self.least)
+        except GradientError as error:
+            shown = smallest(problem, error, self.check_small) if error.rule in SHRINKABLE else error
+            raise (with_hint(shown, problem, self.seed) if self.has_expect else shown) from error.__cause__
+        except NonFiniteError as error:
+            if self.domain is None or not in_contract:
+                raise
+            text = str(error).removeprefix(f"{problem.name}: ")
+            raise problem.failure("domain", text) from error
+
+    def check_small(self, problem: Problem) -> None:
+        """Compare the gradients of a problem that shrinking has reduced."""
+        check_gradients(problem, Report(), seed=self.seed, limit=MAX_DERIVED_ENTRIES, least=self.least)
+
+    def warm_up(self, problem: Problem) -> None:
+        """Call the layer with other values first, so that anything cached by the first call is wrong later."""
+        for _, other in variants.values(problem):
+            with rejections_skipped():
+                output, _ = other.run()
+                if output.requires_grad:
+                    output.backward(npx.ones_like(output.data))
+            break
+
+    def at_given_inputs(self, problem: Problem) -> Expected:
+        """Compare gradients and test every rule."""
+        expected = self.gradients(problem, self.directions, MAX_ENTRIES)
+        # At derived inputs, much smaller values than these are rounding errors of intermediate results as large as
+        # these.
+        self.least = LEAST * expected.norm
+        self.sizes = [float(abs(x).max(initial=0.0)) for x in (expected.y, *expected.gradients)]
+        rules.keeps_dtype(expected, self.dtype)
+        rules.single_backward(expected)
+        y, gradients = problem.evaluate(expected.c)
+        cause = "a result is cached by array identity, or read-only arrays are handled differently"
+        expected.compare("no mutation", "for write-protected arrays", y, gradients, cause=cause)
+        rules.no_mutation(expected)
+        rules.input_layouts(expected)
+        rules.incoming_gradients(expected, is_linear=self.expectation is None)
+        rules.independent_inputs(expected)
+        rules.accumulation(expected)
+        rules.aliased_inputs(expected)
+        rules.independent_calls(expected, list(self.others(problem)))
+        precision.float64_precision(expected)
+        self.with_buffers_restored(precision.float16_accuracy, expected)
+        if self.float32 and not self.compare_float32(expected):
+            self.report.notes.append("not compared in float32")
+        return expected
+
+    def compare_float32(self, expected: Expected, sizes: Sequence[float] = (), loose: float = 1.0) -> bool:
+        """Compare results in float32; return whether a comparison was possible."""
+        has_domain = self.domain is not None
+        return self.with_buffers_restored(precision.float32_accuracy, expected, has_domain, sizes, loose)
+
+    def with_buffers_restored(self, compare: Callable[..., Any], *arguments: Any) -> Any:
+        """Call `compare`, which evaluates in another dtype, and restore the float64 buffers."""
+        restore_buffers = self.save_buffers()
+        try:
+            return compare(*arguments)
+        finally:
+            restore_buffers()
+
+    def others(self, problem: Problem) -> Iterator[Expected]:
+        """Yield outputs and gradients at a few other inputs: other values, other parameters, and a batch of one."""
+        names = "positive numbers", "positive numbers in the parameters", "1 row"
+        for name, other in (*variants.values(problem, self.domain), *islice(variants.shapes(problem, self.domain), 1)):
+            if name not in names:
+                continue
+            with rejections_skipped():
+                output, leaves = other.run()
+                other.gradients(output, leaves, npx.ones_like(npx.to_host(output.data)))  # raises if it is rejected
+                output, leaves = other.run()
+                y = npx.to_host(output.data).copy()
+                if not npx.isfinite(y).all():
+                    continue
+                c = npx.to_host(npx.random.normal(npx.Key(self.seed, 4, 0), y.shape, y.dtype))
+                gradients = [g.copy() for g in other.protected_gradients(output, leaves, c)]
+                yield Expected(other, y, c, gradients)
+
+    def at_derived_inputs(self, problem: Problem) -> None:
+        """Compare gradients, and test the rules that depend on values, at inputs derived from the given ones."""
+        for name, other in variants.values(problem, self.domain):
+            self.at_variant(name, other, 0 if name.startswith(variants.MAGNITUDES) else MAX_DERIVED_ENTRIES)
+        for name, other in variants.out_of_contract_values(problem):
+            self.at_variant(name, other, MAX_DERIVED_ENTRIES, False)
+        in_contract = ((name, other, True) for name, other in variants.shapes(problem, self.domain))
+        out_of_contract = ((name, other, False) for name, other in variants.out_of_contract_shapes(problem))
+        for shapes in (in_contract, out_of_contract):
+            for name, other, is_in_contract in shapes:
+                other.reproduce = lambda _: problem.reproduce(problem)  # derives all shapes from the given inputs
+                guessed = variants.guessed_shapes(problem, other) if is_in_contract else "all"
+                self.at_variant(name, other, 0, is_in_contract, guessed)
+
+    def at_other_options(self, problems: Iterable[tuple[str, Problem]]) -> None:
+        """Compare gradients with other values of the options that are floats, to which the reference does not apply."""
+        for name, other in problems:
+            self.at_variant(name, other, MAX_DERIVED_ENTRIES, False)
+
+    def at_variant(self, name: str, problem: Problem, limit: int, in_contract: bool = True, guessed: str = "") -> None:
+        """Check a derived problem.
+
+        limit: up to this many entries, each is perturbed separately; 0: random directions only. in_contract: whether
+        the declared domain and the reference apply. guessed: as `variants.guessed_shapes` returns it.
+        """
+        problem.name = f"{problem.name}, derived: {name}"
+        if in_contract:
+            self.compare_value(problem, tolerance=1e-5)
+        try:
+            is_cheap = name.startswith(variants.MAGNITUDES)
+            expected = self.gradients(problem, None if limit else 1 if is_cheap else 2, limit, in_contract)
+        except GradientError as error:
+            if error.rule != "valid gradient":
+                raise
+            is_singular = isinstance(error.__cause__, npx.host.linalg.LinAlgError)
+            if not guessed and not is_singular or guessed == "inputs" and rules.rejects_parameters(problem):
+                raise
+            return
+        except (AttributeError, *REJECTIONS):  # a scalar lacks some methods of an array
+            return
+        self.report.variants += 1
+        if is_cheap:
+            return
+        y, gradients = problem.evaluate(expected.c)
+        expected.compare("independent calls", "if it is called again", y, gradients)
+        if self.float32 and limit and not name.startswith(variants.NARROW):
+            loose = 1.0 if name.startswith(variants.FLOAT32) else 1e6  # elsewhere only overflow matters
+            self.compare_float32(expected, self.sizes, loose)
+
+
+@contextmanager
+def rejections_skipped() -> Iterator[None]:
+    """Suppress the error if a function, or its vjp, rejects an input."""
+    try:
+        yield
+    except (RuntimeError, *REJECTIONS, GradientError):
+        pass
