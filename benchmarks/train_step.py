@@ -70,14 +70,13 @@ def our_step(
 
     Engine "ours-graph" runs the second as a CUDA graph; "ours-lt" uses cuBLASLt for matmuls.
     """
-    from types import SimpleNamespace
-
     import numpy as np
 
     import npx
     from models import FlatParameters, Transformer, TransformerConfig
     from train import Adam
     from train.learn.graphs import Graphs
+    from train.run.keys import TrainSection
 
     os.environ["NPX_CUBLASLT"] = str(int(engine == "ours-lt"))
     npx.configure_process()
@@ -105,8 +104,7 @@ def our_step(
         raise RuntimeError(message)
 
     if engine == "ours-graph":
-        settings: Any = SimpleNamespace(seed=1, label_smoothing=0.1, smoothing_over="all")
-        graphs = Graphs(model, settings, fail)
+        graphs = Graphs(model, TrainSection(seed=1), fail)
         return forward, graph_step, lambda: adam.step(1e-4)
     return forward, lambda: forward().backward(), lambda: adam.step(1e-4)
 

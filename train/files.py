@@ -224,11 +224,15 @@ def fsync(path: PathLike) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its missing parents, and force their entries to disk; a power loss then keeps them."""
+    """Create a folder and its missing parents, and force their entries to disk; a power loss then keeps them.
+
+    Raises WriteError on a full disk.
+    """
     missing = [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
-    path.mkdir(parents=True, exist_ok=True)
-    for folder in missing:
-        fsync(folder.parent)
+    with disk_errors(str(path)):
+        path.mkdir(parents=True, exist_ok=True)
+        for folder in missing:
+            fsync(folder.parent)
 
 
 @contextmanager

@@ -225,13 +225,11 @@ def require_layer(layer: Any, modes: Sequence[str]) -> None:
 def call_in_mode(layer: Any, mode: str, seed: int, arguments: Arguments) -> Callable[[list[Any]], Any]:
     """Return a function that calls the layer, with its buffers in the dtype of the inputs and fixed dropout masks."""
     tensors = [p for _, p in layer.named_parameters()]
-    parameters = {id(p) for p in tensors}
-    modules = list(layer.modules()) if hasattr(layer, "modules") else []
 
     def call(values: list[Any]) -> Any:
         dtypes = [x.dtype for x in (*values, *tensors) if is_float(x)]
         if dtypes:
-            cast_buffers(modules, parameters, dtypes[0])
+            cast_buffers(layer, dtypes[0])
         inputs, options = arguments.restore(values)
         if mode != "train":
             return layer(*inputs, **options)

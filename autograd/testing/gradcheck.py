@@ -231,7 +231,7 @@ class GradientCheck:
         """
         if not npx.isfinite(analytic):
             return ""
-        if reason := self.neighborhood.convention(moves, analytic):
+        if reason := self.neighborhood.convention(moves, analytic, verdict.numerical):
             return reason
         if not (self.is_composed and verdict.is_kink):
             return ""

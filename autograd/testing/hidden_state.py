@@ -7,7 +7,7 @@ this state restored before every call, the function is deterministic.
 
 import copy
 import random
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -128,19 +128,22 @@ def equal(a: Any, b: Any) -> bool:
         return False
 
 
-def cast_buffers(modules: Sequence[Any], parameters: Set[int], dtype: Any) -> None:
-    """Cast the floating arrays among the buffers, such as running means, to the dtype of the check.
-
-    parameters: the ids of the parameters, which keep their dtype.
-    """
-    for module in modules:
-        for name, value in list(vars(module).items()):
-            if id(value) in parameters:
-                continue
-            array = value.data if isinstance(value, Tensor) else value
-            if isinstance(array, npx.ndarray) and array.dtype.name in ("float32", "float64") and array.dtype != dtype:
-                cast = array.astype(dtype)
-                setattr(module, name, Tensor(cast, value.requires_grad) if isinstance(value, Tensor) else cast)
+def cast_buffers(layer: Any, dtype: Any) -> None:
+    """Cast the floating arrays among the buffers, such as running means, to the dtype of the check."""
+    others = [
+        (module, name, value)
+        for module in (layer.modules() if hasattr(layer, "modules") else ())
+        for name, value in vars(module).items()
+        if isinstance(array := value.data if isinstance(value, Tensor) else value, npx.ndarray)
+        and array.dtype.name in ("float32", "float64")
+        and array.dtype != dtype
+    ]
+    parameters = {id(p) for _, p in layer.named_parameters()} if others else set()
+    for module, name, value in others:
+        if id(value) not in parameters:
+            is_tensor = isinstance(value, Tensor)
+            cast = (value.data if is_tensor else value).astype(dtype)
+            setattr(module, name, Tensor(cast, value.requires_grad) if is_tensor else cast)
 
 
 @contextmanager

@@ -81,6 +81,8 @@ class Sinusoids(Positions):
         return self._table[start.positions] if isinstance(start, npx.Packing) else self._table[start:end]
 
     def forward(self, x: Tensor, start: Start = 0) -> Tensor:
+        if x.shape[-1] != self.d_model:
+            raise ValueError(f"positions: expected {self.d_model} columns; got {x.shape[-1]}; try x (B, T, d_model)")
         return add_constant(x, self.table_rows(start, x, x.dtype))
 
     def embed(self, embedding: Embedding, ids: npx.Array, start: Start, dropout: Dropout) -> Tensor:

@@ -6,6 +6,7 @@ import models
 import npx
 from autograd import operations as ops
 from autograd.testing import strategies as s
+from models.architectures.encoder_decoder import TargetSpace
 from tests.cases.base import Call, case, edges, leading, sample, size
 from tests.cases.neural import attention_sizes, attention_spec, norm_edges, norm_inputs, spec_edges
 
@@ -81,6 +82,12 @@ def layer_Sinusoids(draw, layer_class=models.Sinusoids):
 @case
 def layer_SinusoidsInHalves(draw):
     return layer_Sinusoids(draw, models.SinusoidsInHalves)
+
+
+@case
+def layer_TargetSpace(draw):
+    d = draw(size(4))
+    return Call((sequence(draw, d),), layer=draw_layer(draw, TargetSpace, d))
 
 
 @case
@@ -212,6 +219,12 @@ def position_edges(layer_class):
 
 for position_class in (models.Sinusoids, models.SinusoidsInHalves, models.LearnedPositions, models.RotaryPositions):
     edges(f"layer {position_class.__name__}")(position_edges(position_class))
+
+
+@edges("layer TargetSpace")
+def target_space_edges():
+    yield Call((sample(2, 3, 4),), layer=make_layer(TargetSpace, 4))
+    yield Call((sample(1, 0, 2),), layer=make_layer(TargetSpace, 2))
 
 
 @edges("layer SelfAttention")

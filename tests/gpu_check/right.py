@@ -3,7 +3,6 @@
 import math
 import os
 import tempfile
-from argparse import Namespace
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -18,6 +17,7 @@ from npx.precision import dtype as dtype_named
 from tests.gpu_check.sizes import Sizes
 from train import Adam, load_model
 from train.learn.graphs import Graphs
+from train.run.keys import TrainSection
 from train.tasks.translation import translate_lines
 
 # Relative error of the full gradient in the 2-norm; float16 and bfloat16: a model without float32 master weights.
@@ -103,7 +103,7 @@ def by_graph(name: str, graphs: bool, sizes: Sizes) -> tuple[np.ndarray, int]:
     precision = npx.use_precision(name)
     model, src, tgt = small_model(precision.weight_dtype, sizes)
     flat, scale = FlatParameters(model, precision.compute_dtype if precision.is_mixed else None), SCALE.get(name, 1.0)
-    steps = Graphs(model, Namespace(seed=3, label_smoothing=0.1, smoothing_over="all"), print)  # type: ignore[arg-type]
+    steps = Graphs(model, TrainSection(seed=3), print)
     steps.possible, adam = graphs, Adam(flat)
     for step in range(1, 6):
         flat.zero_grad()

@@ -72,6 +72,10 @@ def run_command(argv: Sequence[str] | None) -> int:
         return 130
     except FloatingPointError as error:  # of a search; a training reports its own
         return report_user_error(f"{error}; try an earlier checkpoint")
+    except SystemError as error:
+        if "without exception set" not in str(error) and "without setting an exception" not in str(error):
+            return report_internal_error()
+        return report_user_error(OUT_OF_MEMORY)  # NumPy, where it cannot allocate
     except MemoryError:
         return report_user_error(OUT_OF_MEMORY)
     except OSError as error:

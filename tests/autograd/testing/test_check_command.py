@@ -111,7 +111,7 @@ def test_the_pytest_plugin(tmp_path):
         "-p",
         "no:cacheprovider",
     ]
-    environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": ""}
+    environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert (
         "3 passed" in done.stdout
