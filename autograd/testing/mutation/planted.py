@@ -150,6 +150,7 @@ class Plugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_load_initial_conftests(self) -> Iterator[None]:
         """Before test profiles are defined: skip shrinking, because nobody reads the failing example."""
+        self.put_finder_first()
         if "hypothesis" in sys.modules:
             from hypothesis import Phase, settings
 
@@ -159,7 +160,11 @@ class Plugin:
         return (yield)
 
     def pytest_configure(self) -> None:
-        sys.meta_path.remove(cast(Any, self.finder))  # pytest inserted its own hook in front
+        self.put_finder_first()
+
+    def put_finder_first(self) -> None:
+        """Move the finder in front of the hook of pytest, which also loads the packages of plugins."""
+        sys.meta_path.remove(cast(Any, self.finder))
         sys.meta_path.insert(0, cast(Any, self.finder))
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
