@@ -218,6 +218,11 @@ def function_of(torch, backward, forward=lambda x: x * x):
     return MyFunction
 
 
+def test_a_gradient_without_storage_is_zero(torch):
+    """PyTorch returns a ZeroTensor, which has no values to copy."""
+    assert gradcheck(from_torch(torch.sgn), np.array([0.5, -2.0])).compared == 2
+
+
 def test_a_torch_function_and_its_incoming_gradients(torch):
     seen = []
 
