@@ -361,6 +361,20 @@ def test_jax_functions(jax):
         check_operation(from_jax(function), X, **QUICK)
 
 
+def test_complex_division_and_batched_loops_agree_with_jax(jax):
+    jnp = jax.numpy
+
+    def halved(x):
+        return jax.lax.while_loop(lambda y: abs(y) > 0.3, lambda y: y / 2, x)
+
+    def ratio(x):
+        return jnp.abs((x + 2j) / (x - 1j) ** 2)
+
+    with jax.enable_x64(True):
+        for function in (ratio, jax.grad(lambda x: ratio(x).sum()), jax.vmap(jax.vmap(halved))):
+            np.testing.assert_allclose(from_jax(function)(Tensor(X)).data, function(X), rtol=1e-12)
+
+
 @pytest.mark.slow
 def test_values_agree_with_jax(jax):
     jnp, lax = jax.numpy, jax.lax
