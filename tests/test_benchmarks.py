@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import npx
-from benchmarks import growth, language_step, train_step, translate
+from benchmarks import found, growth, language_step, train_step, translate
 
 WIDTHS = "--d-model 8 --heads 2 --d-ff 16 --layers 1 --vocab 20 --threads 1 --steps 2 --warmup 1".split()
 BATCH = ["--batch", "2", "--length", "4"]
@@ -50,3 +50,34 @@ def test_growth_has_a_row_for_every_setting(monkeypatch, capsys):
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line[:3] in ("| 4", "| 8")]
     assert len(rows) == 2 and rows[0][-1] == " |"
     assert npx.host.isfinite(float(rows[1][-1].strip(" |")))  # the growth of time; none at this size
+
+
+CRASH = "__import__('os')._exit(1) or v"
+
+
+@pytest.mark.parametrize(("framework", "modules"), [("torch", {"torch", "F"}), ("jax", {"jax", "jnp", "nn", "jsp"})])
+def test_the_functions_to_check_are_distinct_and_use_known_names(framework, modules):
+    expressions = found.expressions(framework)
+    assert len(set(expressions)) == len(expressions)
+    for expression in expressions:
+        names = found.names_in(expression) - {"float", "len"}
+        assert names <= modules | found.inputs().keys() and names & found.inputs().keys(), expression
+
+
+def test_the_gradients_of_a_framework_are_checked(monkeypatch, capsys):
+    pytest.importorskip("torch", reason="needs torch (extra check-dev)")
+    monkeypatch.setattr(found, "expressions", lambda framework: [CRASH, "torch.dot(v, w)", "torch.hypot(v, w)"])
+    monkeypatch.setattr(sys, "argv", ["found", "--torch", "--json"])
+    found.main()
+    lines = capsys.readouterr().out.splitlines()
+    outcomes = json.loads(lines[-1])["functions"]
+    levels = [(o["level"], o["rule"]) for o in outcomes]
+    assert levels[1:] == [("right", ""), ("wrong", "finite gradient")]
+    assert levels[0][0] == "not checked" and "crashed" in levels[0][1]
+    assert "3 functions: 1 right, 0 convention, 1 wrong, 1 not checked" in lines[-2]
+
+
+def test_a_check_that_takes_too_long_is_stopped(monkeypatch):
+    pytest.importorskip("torch", reason="needs torch (extra check-dev)")
+    outcome = found.check("torch.dot(v, w)", "torch", limit=0.01, seed=0)
+    assert (outcome.level, outcome.rule) == ("not checked", "time limit of 0.01 s")

@@ -18,7 +18,7 @@ Function = Callable[..., Any]
 
 def divide(a: Any, b: Any) -> Any:
     """Divide; integer quotients are truncated towards 0."""
-    if a.dtype.kind == "f" or a.dtype.name == "bfloat16":
+    if a.dtype.kind in "fc" or a.dtype.name == "bfloat16":
         return np.divide(a, b)
     return (np.sign(a) * np.sign(b) * (abs(a) // np.maximum(abs(b), 1))).astype(a.dtype)
 
@@ -298,9 +298,13 @@ class Closed:
 def loop(inputs: list[Any], cond_nconsts: int, cond_jaxpr: Any, body_nconsts: int, body_jaxpr: Any) -> list[Any]:
     condition, body = inputs[:cond_nconsts], inputs[cond_nconsts : cond_nconsts + body_nconsts]
     state = inputs[cond_nconsts + body_nconsts :]
-    while evaluate(cond_jaxpr, [*condition, *state])[0]:
-        state = evaluate(body_jaxpr, [*body, *state])
-    return state
+    while True:
+        running = evaluate(cond_jaxpr, [*condition, *state])[0]  # under vmap, a value for each element of the batch
+        if not running.any():
+            return state
+        batch, after = running.ndim, evaluate(body_jaxpr, [*body, *state])
+        pairs = zip(after, state, strict=True)
+        state = [np.where(running.reshape(running.shape + (1,) * (y.ndim - batch)), y, x) for y, x in pairs]
 
 
 def scan(

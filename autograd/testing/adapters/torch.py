@@ -194,7 +194,7 @@ class TorchOperation(ForeignOperation):
         t = t.detach().cpu()
         if t.dtype == self.torch.bfloat16:
             return t.float().numpy().astype("bfloat16")
-        return npx.asarray(npx.host.array(t.resolve_conj().resolve_neg().numpy()))
+        return npx.asarray(npx.host.array(t.numpy(force=True)))
 
     def gradient(self, t: Any) -> Array | None:
         """Return a gradient as an array."""

@@ -218,6 +218,11 @@ def function_of(torch, backward, forward=lambda x: x * x):
     return MyFunction
 
 
+def test_a_gradient_without_storage_is_zero(torch):
+    """PyTorch returns a ZeroTensor, which has no values to copy."""
+    assert gradcheck(from_torch(torch.sgn), np.array([0.5, -2.0])).compared == 2
+
+
 def test_a_torch_function_and_its_incoming_gradients(torch):
     seen = []
 
@@ -354,6 +359,20 @@ def test_jax_functions(jax):
         lambda x: x * 2 if x.shape else x,
     ):
         check_operation(from_jax(function), X, **QUICK)
+
+
+def test_complex_division_and_batched_loops_agree_with_jax(jax):
+    jnp = jax.numpy
+
+    def halved(x):
+        return jax.lax.while_loop(lambda y: abs(y) > 0.3, lambda y: y / 2, x)
+
+    def ratio(x):
+        return jnp.abs((x + 2j) / (x - 1j) ** 2)
+
+    with jax.enable_x64(True):
+        for function in (ratio, jax.grad(lambda x: ratio(x).sum()), jax.vmap(jax.vmap(halved))):
+            np.testing.assert_allclose(from_jax(function)(Tensor(X)).data, function(X), rtol=1e-12)
 
 
 @pytest.mark.slow
