@@ -22,6 +22,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import import_module, metadata
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,9 @@ def main() -> None:
     frameworks = [framework for framework in FRAMEWORKS if getattr(args, framework)]
     if not frameworks:
         parser.error("expected a framework; try --torch or --jax")
+    for framework in frameworks:
+        if not find_spec(framework):
+            parser.error(f"expected {framework} to be installed; try pip install {framework}")
     tasks = [(framework, expression) for framework in frameworks for expression in selected(framework, args.only)]
     if not tasks:
         parser.error(

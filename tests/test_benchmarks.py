@@ -52,9 +52,6 @@ def test_growth_has_a_row_for_every_setting(monkeypatch, capsys):
     assert npx.host.isfinite(float(rows[1][-1].strip(" |")))  # the growth of time; none at this size
 
 
-CRASH = "__import__('os')._exit(1) or v"
-
-
 @pytest.mark.parametrize(("framework", "modules"), [("torch", {"torch", "F"}), ("jax", {"jax", "jnp", "nn", "jsp"})])
 def test_the_functions_to_check_are_distinct_and_use_known_names(framework, modules):
     expressions = found.expressions(framework)
@@ -66,15 +63,27 @@ def test_the_functions_to_check_are_distinct_and_use_known_names(framework, modu
 
 def test_the_gradients_of_a_framework_are_checked(monkeypatch, capsys):
     pytest.importorskip("torch", reason="needs torch (extra check-dev)")
-    monkeypatch.setattr(found, "expressions", lambda framework: [CRASH, "torch.dot(v, w)", "torch.hypot(v, w)"])
+
+    def check_here(tasks, limit, seed):
+        return [found.check(expression, framework, limit, seed) for framework, expression in tasks]
+
+    monkeypatch.setattr(found, "check_all", check_here)
+    monkeypatch.setattr(found, "expressions", lambda framework: ["v.sum()", "v * v.detach()", "v.missing()"])
     monkeypatch.setattr(sys, "argv", ["found", "--torch", "--json"])
     found.main()
     lines = capsys.readouterr().out.splitlines()
     outcomes = json.loads(lines[-1])["functions"]
-    levels = [(o["level"], o["rule"]) for o in outcomes]
-    assert levels[1:] == [("right", ""), ("wrong", "finite gradient")]
-    assert levels[0][0] == "not checked" and "crashed" in levels[0][1]
+    assert [(o["level"], o["rule"]) for o in outcomes[:2]] == [("right", ""), ("wrong", "gradient")]
+    assert outcomes[2]["level"] == "not checked" and "missing" in outcomes[2]["rule"]
     assert "3 functions: 1 right, 0 convention, 1 wrong, 1 not checked" in lines[-2]
+
+
+@pytest.mark.slow
+def test_a_crash_ends_one_check():
+    pytest.importorskip("torch", reason="needs torch (extra check-dev)")
+    crash = "__import__('os')._exit(1) or v"
+    outcomes = found.check_all([("torch", crash), ("torch", "v.sum()")], limit=60, seed=0)
+    assert [outcome.level for outcome in outcomes] == ["not checked", "right"]
 
 
 def test_a_check_that_takes_too_long_is_stopped(monkeypatch):
