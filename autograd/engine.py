@@ -222,7 +222,7 @@ def backward(tensor: Tensor, g: Any = None, on_leaf_done: Callable[[Tensor], obj
 
     Args:
         tensor: the result of operations on Tensors with `requires_grad`.
-        g: gradient of `tensor`, of its shape and dtype. Default: 1, for a tensor of one element.
+        g: gradient of `tensor`, with its shape and dtype. Default: 1, for a tensor of one element.
         on_leaf_done: called with each leaf as soon as its `grad` is complete, while the pass continues. It is not
             called for a leaf to which a vjp cut some path by returning None.
 

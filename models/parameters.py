@@ -133,7 +133,7 @@ class FlatParameters:
             yield self.data[data_span], g, None if self.low_precision is None else self.low_precision[span]
 
     def round_weights(self) -> None:
-        """Set the low-precision weights that this process updates to the rounded weights."""
+        """Copy the rounded weights into the low-precision weights that this process updates."""
         if self.low_precision is not None:
             for span, data_span in self._local_spans or [(slice(None), slice(None))]:
                 self.low_precision[span] = self.data[data_span]

@@ -224,7 +224,7 @@ def fsync(path: PathLike) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its missing parents, and force their entries to disk; a power loss then keeps them.
+    """Create a folder and any missing parents, and sync their entries to disk so that they survive a power loss.
 
     Raises WriteError on a full disk.
     """

@@ -44,10 +44,10 @@ class Expected:
         tolerance: float = 1e-9,
         cause: str = "",
     ) -> None:
-        """Raise CheckError unless the output and gradients match the expected ones; None is not compared.
+        """Raise CheckError unless the output and gradients match the expected ones. None is not compared.
 
-        condition: how they were computed, for the message. factor: multiplies the expected gradients. cause: the likely
-        cause of a difference, if not that of the rule.
+        condition: how the results were computed, for the message. factor: multiplier of the expected gradients. cause:
+        the likely cause of a difference, if it is not the one that the rule names.
         """
         dtypes = {self.y.dtype.name, *(g.dtype.name for g in self.gradients)}
         tolerance *= 1 if dtypes == {"float64"} else 1e6

@@ -273,7 +273,7 @@ def agree(before: Estimate, after: Estimate, floor: float) -> bool:
 
 
 def kink_range(before: Derivatives, after: Derivatives, weights: Array) -> KinkRange | None:
-    """Return the range of right values where outputs have a kink; None where none has.
+    """Return the range of correct values where outputs have a kink; None where none has.
 
     With the step, the jump between one-sided derivatives shrinks for a smooth function, stays at a kink, and grows at a
     cusp.

@@ -69,7 +69,7 @@ def pack(lengths: Any) -> Packing:
 
 
 def pad_packed(x: Array, packing: Packing | None) -> Array:
-    """Pad x (N, ...) to (B, max_length, ...) with zeros; return x itself without a packing."""
+    """Pad x (N, ...) to (B, max_length, ...) with zeros; without a packing, return x itself."""
     if packing is None:
         return x
     (batch, max_length), trailing = packing.shape, x.shape[1:]

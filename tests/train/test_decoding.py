@@ -163,7 +163,7 @@ def test_an_ensemble_needs_one_tokenizer(uninterrupted, source, capfd):
     other = Path(__file__).with_name("run_0_2")
     assert main(["translate", "--model", str(uninterrupted), "--model", str(other), "--input", str(source)]) == 2
     error = capfd.readouterr().err
-    assert f"expected runs with the same tokenizer; got another one in {other} than in {uninterrupted}; try" in error
+    assert f"expected runs with the same tokenizer; got different ones in {other} and {uninterrupted}; try" in error
     assert error.count("\n") == 1
 
 

@@ -20,7 +20,7 @@ def load_models(runs: Sequence[Path], on_warning: Callable[[str], object]) -> tu
     for run, tokenizer in zip(runs, tokenizers, strict=True):
         if tokenizer.digest != tokenizers[0].digest:
             raise UserError(
-                f"--model: expected runs with the same tokenizer; got another one in {run} than in {runs[0]}; try "
+                f"--model: expected runs with the same tokenizer; got different ones in {run} and {runs[0]}; try "
                 f"training it with --set data.tokenizer={runs[0] / 'tokenizer.json'}"
             )
     return (members[0] if len(members) == 1 else Ensemble(members)), tokenizers[0], configs[0]

@@ -144,7 +144,7 @@ def test_run(
 ) -> dict[str, Any]:
     """Select a checkpoint on the validation trees, parse the test sentences into the file `parsed` and score them.
 
-    For a tokenizer of an old version without a lexicon, the lexicon is counted on `train_trees`.
+    If the tokenizer comes from an earlier version and has no lexicon, the lexicon is counted on `train_trees`.
     """
     if run.steps():
         average_checkpoints(run.path, min(10, len(run.steps())))

@@ -28,7 +28,7 @@ class NoamSchedule:
     Args:
         d_model: The model size D, at least 1.
         warmup_steps: Updates until the highest rate, at least 1. Default 4000.
-        lr_scale: Factor on the rate, above 0. Default 1.
+        lr_scale: Multiplier of the learning rate, above 0. Default 1.
 
     Raises:
         ValueError: An argument is out of range.

@@ -54,8 +54,7 @@ class Trainer:
 
     Raises:
         UserError: `run_dir` has checkpoints and `resume` is False, or its checkpoint belongs to another model,
-        tokenizer,
-            training text or configuration.
+            tokenizer, training text or configuration.
     """
 
     def __init__(

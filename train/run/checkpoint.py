@@ -165,7 +165,7 @@ def check_same_run(path: Path, state: Mapping[str, Any], other_path: Path, other
     for key in values.keys() & others.keys():
         if values[key] != others[key]:
             raise UserError(
-                f"average: expected checkpoints of one run; got another {key} in {path} than in {other_path}; "
+                f"average: expected checkpoints of one run; got a different {key} in {path} and {other_path}; "
                 "try a smaller --last"
             )
 

@@ -129,7 +129,7 @@ class RunConfig:
             reason = re.sub(r"\s*\(at [^()]*\)$", "", str(error))
             advice = 'lines `key = value` below a line `[table]`, with text in "quotes"'
             raise UserError(f"{place}: expected TOML; got '{one_line(reason)}'; try {advice}") from None
-        is_marked = text.startswith(f"{HEADER}, to")  # earlier versions wrote no last line
+        is_marked = text.startswith(f"{HEADER}, to")  # earlier versions did not write this last line
         if complete and (tables.keys() < SECTIONS.keys() or is_marked and text.rstrip().split("\n")[-1] != END):
             raise UserError(
                 f"{path}: expected the complete configuration of a run, with the tables {', '.join(SECTIONS)}"

@@ -57,7 +57,7 @@ class RunFolder:
         return self.checkpoints / f"step-{step}"
 
     def steps(self) -> list[Path]:
-        """Return the existing checkpoint folders step-N in ascending order, without partially written ones."""
+        """Return the existing checkpoint folders step-N in ascending order, skipping partially written ones."""
         candidates = chain(self.checkpoints.glob("step-*"), self.checkpoints.glob(".step-*.replaced"))
         named = {original_name(path) for path in candidates if path.is_dir()}
         folders = [self.checkpoints / name for name in named if re.fullmatch(r"step-[0-9]{1,18}", name)]

@@ -148,7 +148,7 @@ class PlainText:
         return len(self.tokens) - 1
 
     def describe(self) -> str:
-        """Return the numbers of tokens and lines as text."""
+        """Return the token and line counts as text."""
         return f"{len(self.tokens):,} tokens" + (f" in {self.meta['lines']:,} lines" if self.meta else "")
 
 

@@ -170,7 +170,9 @@ def import_framework(name: str, adapter: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise ImportError(f"{adapter}: expected the package {name}; got {error}; try pip install {name}") from error
+        raise ImportError(
+            f"{adapter}: the package {name} cannot be imported ({error}); try pip install {name}"
+        ) from error
 
 
 @contextmanager

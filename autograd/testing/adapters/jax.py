@@ -1,4 +1,4 @@
-"""`from_jax`: a function of JAX, with or without a custom_vjp, as one operation."""
+"""`from_jax`: wraps a JAX function, with or without a custom_vjp, as one operation."""
 
 from collections.abc import Callable
 from typing import Any

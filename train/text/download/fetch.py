@@ -54,7 +54,7 @@ def fetch_all(
     on_progress: ProgressCallback = lambda *_: None,
     timeout: float = TIMEOUT,
 ) -> list[dict[str, Any]]:
-    """Download the archives that are missing in `folder`, verify all of them and return their manifest entries.
+    """Download the archives that are missing from `folder`, verify all of them, and return their manifest entries.
 
     Args:
         archives: the files to download.
