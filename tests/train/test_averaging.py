@@ -62,7 +62,7 @@ def test_checkpoints_of_different_models_are_not_averaged(tmp_path):
     path = save_checkpoint(tmp_path, other, {"w": np.ones(2, np.float32)}, {})
     with pytest.raises(UserError) as error:
         average_checkpoints(tmp_path, 2)
-    assert "one run; got another model" in one_line(error) and path.exists()
+    assert "one run; got a different model" in one_line(error) and path.exists()
 
 
 @pytest.mark.parametrize("last", [0, 1])

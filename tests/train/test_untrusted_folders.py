@@ -142,7 +142,7 @@ def test_a_checkpoint_of_another_run_is_rejected(copied, foreign):
     for last in (2, 3):
         shutil.rmtree(copied / "checkpoints/step-12", ignore_errors=True)
         shutil.copytree(foreign / "checkpoints/step-12", copied / "checkpoints/step-12")
-        with pytest.raises(UserError, match="average: expected checkpoints of one run; got another train.seed in"):
+        with pytest.raises(UserError, match="average: expected checkpoints of one run; got a different train.seed in"):
             average_checkpoints(copied, last)
     for path in (copied, copied / "checkpoints/step-12"):
         with pytest.raises(UserError) as error:
