@@ -54,6 +54,18 @@ def test_other_lengths_leave_the_token_arrays_of_the_folder_alone(own, tmp_path,
     assert (RunFolder(tmp_path / "run").data("train") / "meta.json").exists()
 
 
+@pytest.mark.parametrize("change", [(), ("--set=data.max_length=20",)])
+def test_another_run_encodes_the_folder_with_its_own_tokenizer(own, text, tmp_path, change):
+    texts = [f"--{part}-{side}={text}/{part}.{language}" for part in ("train", "valid") for side, language in SIDES]
+    first = ["train", "tiny", *texts, "--set=data.vocab_size=290", "--out", str(tmp_path / "first"), *SMALL, *SHORT]
+    assert main(first) == 0
+    before = (own / "prepared" / "train" / "meta.json").read_bytes()
+    assert train(own, tmp_path / "fine", "--init", str(tmp_path / "first"), *change) == 0
+    assert (own / "prepared" / "train" / "meta.json").read_bytes() == before
+    runs = RunFolder(tmp_path / "fine"), RunFolder(tmp_path / "first")
+    assert len({run.tokenizer_file.read_bytes() for run in runs}) == 1
+
+
 def test_a_folder_without_validation_text(own, text, tmp_path, capfd):
     folder = tmp_path / "copy"
     shutil.copytree(own, folder)
