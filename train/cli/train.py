@@ -117,9 +117,8 @@ def train(
         if task.name != "translation":
             raise UserError(f"--data: expected the task translation; got {task.name}; try the options of that task")
         is_same = all(getattr(run_config.data, name) == value for name, value in folder_keys.items()) and not paths
-        if not is_same and run_config.data.prepared == folder_keys.get(
-            "prepared"
-        ):  # write other token arrays to the run
+        has_folder_arrays = run_config.data.prepared == folder_keys.get("prepared")
+        if has_folder_arrays and not is_same:  # write other token arrays to the run
             run_config = replace(run_config, data=replace(run_config.data, prepared=""))
         if not run_config.data.valid_src and not quiet:
             warn(f"{data}: there is no validation text, so training does not validate; try --valid-src F --valid-tgt F")
