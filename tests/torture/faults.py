@@ -40,6 +40,8 @@ SETTINGS = {
     "accumulate": 1, "validate_bleu": False,
 }  # fmt: skip
 MMAP_THRESHOLD, TOP_PAD = -3, -2  # of mallopt; small values request memory from the kernel more often
+# Ends of a process in a library that does not check whether it got memory; nothing may be lost then either.
+ABORTED = -signal.SIGABRT, -signal.SIGSEGV
 
 
 class Program:
@@ -160,7 +162,7 @@ class Program:
             except UserError as error:
                 return f"exit 0, but {error}"
         is_line = output.count("\n") == 1 and output.startswith("npx-transformer: ")
-        return "" if status == -signal.SIGABRT or status in (1, 2) and is_line else f"exit {status}: {output[-900:]}"
+        return "" if status in ABORTED or status in (1, 2) and is_line else f"exit {status}: {output[-900:]}"
 
 
 class Faults:
