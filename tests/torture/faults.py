@@ -47,10 +47,12 @@ ABORTED = -signal.SIGABRT, -signal.SIGSEGV
 class Program:
     """A training of two updates and the average of its last checkpoint, with everything they read and write.
 
-    It trains a tokenizer in a process of its own, or, much faster, uses the file `tokenizer`.
+    It trains a tokenizer in a process of its own, or, much faster, uses the file `tokenizer`. kinds: of system calls
+    that are seen and may fail.
     """
 
-    def __init__(self, folder, tokenizer=None):
+    def __init__(self, folder, tokenizer=None, kinds=KINDS):
+        self.kinds = kinds
         self.folder, self.errors = Path(folder) / "disk", Path(folder) / "errors"
         shutil.rmtree(folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
@@ -107,7 +109,7 @@ class Program:
             libc.mallopt(TOP_PAD, 0)
 
         with open(self.errors, "wb") as errors:
-            status = supervise(self.train_and_average, self.folder, answer, KINDS, {2: errors.fileno()}, setup)
+            status = supervise(self.train_and_average, self.folder, answer, self.kinds, {2: errors.fileno()}, setup)
         return status, calls
 
     def attempt_without_memory(self, first):
@@ -210,14 +212,14 @@ class Faults:
         return f"not recovered: exit {status}: {problem}" if status or problem else ""
 
 
-def faults(workspace, scale=1.0, seed=5, repeats=1, arrays=100):
+def faults(workspace, scale=1.0, seed=5, repeats=1, arrays=100, kinds=KINDS):
     """Let each call fail with `repeats` of the errors in turn, and some allocations of arrays; recoveries fail too.
 
     Calls before the tokenizer is on disk are those of the program that trains it; the others are those of one that
-    does not.
+    does not. kinds: of the calls that fail.
     """
-    learning, result = Program(workspace.folder / "faults-tokenizer"), Faults(workspace.report, seed)
-    program = Program(workspace.folder / "faults", learning.tokenizer)
+    learning, result = Program(workspace.folder / "faults-tokenizer", kinds=kinds), Faults(workspace.report, seed)
+    program = Program(workspace.folder / "faults", learning.tokenizer, kinds)
     last = max(n for n, (_, *path) in enumerate(learning.calls, 1) if "tokenizer.json" in "".join(path))
     cases = [partial(result.array, program, n) for n in spread(range(1, program.arrays + 1), arrays)]
     for chosen, count in ((learning, last), (program, len(program.calls))):
