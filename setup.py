@@ -5,7 +5,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 README = Path(__file__).with_name("README.md")
-HOUSE = ("npx", "autograd", "models", "train")  # benchmarks/ is for the working tree and is not installed
+PACKAGES = ("npx", "autograd", "models", "train")  # benchmarks/ is for the working tree and is not installed
 CUDA_LIBRARIES = "[ctk]>=14.2,<15"  # [ctk]: the CUDA libraries come as wheels too; only the driver must be there
 BFLOAT16 = "ml-dtypes>=0.5,<1"
 NUMPY_FOR_CUPY = "numpy>=2.1.2"  # below that CuPy has no bfloat16
@@ -42,7 +42,7 @@ setup(
     author="the npx-transformer authors",
     license="MIT",
     python_requires=">=3.11,<3.14",
-    packages=find_packages(include=[f"{name}{inner}" for name in HOUSE for inner in ("", ".*")]),
+    packages=find_packages(include=[f"{name}{inner}" for name in PACKAGES for inner in ("", ".*")]),
     py_modules=["pytest_autograd"],  # outside the packages, whose import would cost every pytest run
     package_data={"": ["*.cu", "*.cuh", "*.h"], "train.viewer": ["page/*"]},
     install_requires=[

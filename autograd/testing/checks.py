@@ -84,7 +84,7 @@ def check_operation(
     settings |= {"reference": reference, "expect": expect}
     settings = {k: v for k, v in settings.items() if v is not None} | ({} if float32 else {"float32": False})
 
-    # a lambda cannot be written out: the caller defines `reference` as it was
+    # a lambda has no name to write; the caller must define `reference`
     placeholders = {"reference": Named("reference")} if getattr(reference, "__name__", "") == "<lambda>" else {}
 
     def call(values: list[Any], **changed: Any) -> Any:

@@ -36,6 +36,11 @@ class Positions(Module):
         return dropout(self(embedding(ids), start))
 
 
+def resolve_rates(halves: bool, rates: str | None) -> str:
+    """Return the rates of `sinusoids`, by default those of the layout."""
+    return rates or ("tensor2tensor" if halves else "paper")
+
+
 def sinusoids(
     length: int, d_model: int, halves: bool = False, dtype: Any = npx.float32, rates: str | None = None
 ) -> npx.Array:
@@ -45,7 +50,7 @@ def sinusoids(
     rates: "paper", rate_i = 10000^(-2i/D), or "tensor2tensor", 10000^(-i/(D/2 - 1)), with a last column of zeros if D
         is odd, as in the three programs above. Default: that of the layout.
     """
-    if (rates or ("tensor2tensor" if halves else "paper")) == "paper":
+    if resolve_rates(halves, rates) == "paper":
         pairs = -(-d_model // 2)
         rate = 10000.0 ** (-2 * host.arange(pairs) / d_model)  # (D/2,)
     else:

@@ -42,7 +42,7 @@ class Program(NamedTuple):
     before: Path | None = None
 
     def reset(self):
-        """Restore the folder as it was before the command."""
+        """Undo the changes of the command to the folder."""
         shutil.rmtree(self.out, ignore_errors=True)
         if self.before is not None:
             shutil.copytree(self.before, self.out)

@@ -66,6 +66,29 @@ def test_another_run_encodes_the_folder_with_its_own_tokenizer(own, text, tmp_pa
     assert len({run.tokenizer_file.read_bytes() for run in runs}) == 1
 
 
+def test_token_arrays_of_another_tokenizer_are_not_overwritten(own, text, tmp_path, capfd):
+    """A run cannot replace the arrays of a folder that was made again from other text."""
+    folder, out = tmp_path / "copy", tmp_path / "run"
+    shutil.copytree(own, folder)
+    assert train(folder, out) == 0
+    texts = [f"--train-{side}={text}/valid.{language}" for side, language in SIDES]
+    shutil.rmtree(folder)
+    assert main(["data", "own", *texts, "--vocab-size=265", "--keep-duplicates", f"--out={folder}"]) == 0
+    before = {path: path.read_bytes() for path in (folder / "prepared").rglob("*") if path.is_file()}
+    capfd.readouterr()
+    resume = [
+        "--resume",
+        "--out",
+        str(out),
+        "--set=train.max_steps=2",
+        "--set=data.valid_src=",
+        "--set=data.valid_tgt=",
+    ]
+    assert main(["train", *resume]) == 2
+    assert "data.prepared: expected token arrays of the run's tokenizer" in capfd.readouterr().err
+    assert {path: path.read_bytes() for path in (folder / "prepared").rglob("*") if path.is_file()} == before
+
+
 def test_a_folder_without_validation_text(own, text, tmp_path, capfd):
     folder = tmp_path / "copy"
     shutil.copytree(own, folder)

@@ -96,6 +96,8 @@ def test_unusable_weights_and_patterns_raise_one_line(text, source, tmp_path):
         ({"model": {"n_layers": 2}}, "got no encoder.1.attention.*; try the .model. and tokenizer"),
         ({"model": {"norm": "pre"}}, "got no "),
         ({"model": {"n_heads": 4}}, r"expected model.n_heads = 2, .*; got 4; try n_heads = 2, or train.init_only = "),
+        ({"model": {"layer_norm_eps": 1e-5}}, "expected model.layer_norm_eps = 1e-06, .*; got 1e-05; try "),
+        ({"model": {"position_rates": "tensor2tensor"}}, 'expected model.position_rates = "paper", .*"tensor2tensor"'),
         ({"data": {"tokenizer": str(tmp_path / "tokenizer.json")}}, "embedding.weight of shape"),
         ({"init_only": "encoder.*, coder.*"}, "train.init_only: .* got 'coder..', which matches none; try encoder"),
         ({"init_only": ","}, "train.init_only: .* got ',', which matches none; try "),

@@ -158,7 +158,7 @@ class Checkpointer:
     # ---- resuming
 
     def restore(self) -> RunState:
-        """Restore the newest undamaged checkpoint and return its state; a new state if there is none.
+        """Restore the newest undamaged checkpoint and return its state; without one, return a new state.
 
         Raises UserError if the checkpoint does not fit the model, tokenizer, text, configuration or number of ranks.
         """

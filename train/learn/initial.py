@@ -7,11 +7,13 @@ Both select parameters by patterns: names separated by commas, in which `*` matc
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import npx
 from models import Module
 from models.architectures.blocks import SequenceModel
 from models.config import TransformerConfig
+from models.layers.positions import resolve_rates
 from train.errors import UserError, nearest
 from train.run.checkpoint import MODEL, find_checkpoint, load_checkpoint, model_config, run_files
 from train.run.config import to_toml
@@ -19,7 +21,9 @@ from train.tasks.protocols import TextTokenizer
 
 LISTED = 3  # parameters that a message lists
 # Keys of [model] on which the computation depends, but not the shapes of the weights.
-COMPUTATION_KEYS = ("n_heads", "norm", "positions", "activation", "normalization", "decoder_start")
+COMPUTATION_KEYS = (
+    "n_heads", "norm", "positions", "activation", "normalization", "layer_norm_eps", "decoder_start",
+)  # fmt: skip
 
 
 def select(key: str, patterns: str, names: Iterable[str]) -> list[str]:
@@ -94,9 +98,15 @@ def initialize(model: SequenceModel, source: str, patterns: str, tokenizer: Text
 
 def check_same_computation(config: TransformerConfig, source: TransformerConfig, folder: Path) -> None:
     """Raise UserError if a model with the configuration `source`, read from `folder`, uses its weights differently."""
-    for name in COMPUTATION_KEYS:
-        value, original = getattr(config, name), getattr(source, name)
-        if value != original:
+
+    def computation(c: TransformerConfig) -> dict[str, Any]:
+        rates = resolve_rates(c.positions == "sinusoidal_halves", c.position_rates)
+        has_rates = c.positions.startswith("sinusoidal")
+        return {name: getattr(c, name) for name in COMPUTATION_KEYS} | {"position_rates": rates if has_rates else None}
+
+    originals = computation(source)
+    for name, value in computation(config).items():
+        if value != (original := originals[name]):
             raise UserError(
                 f"train.init: expected model.{name} = {to_toml(original)}, with which {folder} was trained; "
                 f'got {to_toml(value)}; try {name} = {to_toml(original)}, or train.init_only = "*" to copy them anyway'

@@ -14,6 +14,7 @@ import npx
 from models import ARCHITECTURES, TransformerConfig
 from train.errors import UserError
 from train.files import write_text
+from train.json_files import read_sealed
 from train.learn.initial import initialize, select
 from train.learn.signals import reraise_lost_interrupts
 from train.learn.trainer import Trainer
@@ -127,6 +128,7 @@ def prepare_tokenizer(
         return task.load_tokenizer(run.tokenizer_file)
     tokenizer = existing
     if tokenizer is None:
+        task.check_texts(texts)
         display.write(f"training a {data.tokenizer} tokenizer with at most {data.vocab_size:,} subwords")
         with display.work(f"training a {data.tokenizer} tokenizer") as work:
             tokenizer = task.learn_tokenizer(data, texts["train"])
@@ -154,6 +156,8 @@ def prepare_corpora(
     corpora: dict[str, Corpus] = {}
     for part in sorted(texts, reverse=True):  # "valid" first: it is small, so its errors show early
         folder = run.data(part, data.prepared)
+        if data.prepared:
+            check_shared_arrays(folder, tokenizer)
         display.write(f"preparing the {part} text: {', '.join(texts[part])}")
         with display.work(f"preparing the {part} text", "examples") as work:
             corpora[part] = task.prepare(texts[part], tokenizer, folder, data.max_length, work.set_done)
@@ -162,6 +166,16 @@ def prepare_corpora(
         else:
             display.write(f"using the token arrays in {folder}, which are up to date")
     return corpora
+
+
+def check_shared_arrays(folder: Path, tokenizer: TextTokenizer) -> None:
+    """Raise UserError if a folder that runs share has token arrays of another tokenizer, which other runs may need."""
+    meta = read_sealed(folder / "meta.json")
+    if isinstance(meta, dict) and meta.get("tokenizer") != tokenizer.digest:
+        raise UserError(
+            f"data.prepared: expected token arrays of the run's tokenizer; got those of another one in {folder}; "
+            "try --set data.prepared=, which keeps the arrays in the run folder"
+        )
 
 
 def join_ranks() -> npx.distributed.World:

@@ -55,6 +55,9 @@ class Task(Generic[C, B]):
                 next(lines)
         return texts
 
+    def check_texts(self, texts: Mapping[str, tuple[str, ...]]) -> None:
+        """Check texts before a tokenizer is trained on them, which may take minutes. Raises UserError."""
+
     def learn_tokenizer(self, data: Any, files: Sequence[str]) -> TextTokenizer:
         """Train a tokenizer of the kind `data.tokenizer` on the training text."""
         return Tokenizer.train(files, data.tokenizer, data.vocab_size, data.pretokenizer, parallel=len(files) > 1)

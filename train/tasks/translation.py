@@ -3,7 +3,7 @@
 `translate_lines` translates a list of lines, `translate_stream` an input of any size as it arrives (see decoding.py).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,9 @@ class Translation(Pairs):
     files = {"train": ("train_src", "train_tgt"), "valid": ("valid_src", "valid_tgt")}
     scores = {"bleu": "BLEU"}
 
-    def texts(self, data: Any) -> dict[str, tuple[str, ...]]:
-        texts = super().texts(data)
+    def check_texts(self, texts: Mapping[str, tuple[str, ...]]) -> None:
         for files in texts.values():
             check_parallel(*files)
-        return texts
 
     def has_separate_vocabularies(self, data: Any) -> bool:
         return bool(data.vocabularies == "separate")
