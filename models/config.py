@@ -47,16 +47,20 @@ class TransformerConfig:
         embedding_init: "normal" (default), N(0, D^-0.5), or "xavier".
         initialization: of all other matrices, "xavier" (default) or "uniform_unit_scaling".
         target_space: whether a learned vector is added to every source embedding. Default False.
-        decoder_start: first input of the decoder, the embedding of "bos" (default) or "zeros".
+        decoder_start: first input of the decoder, the embedding of "bos" (default) or "pad", or "zeros".
         tying: "all": one matrix is source embedding, target embedding and output projection; "output": the last two
             are one; "none"; "auto" (default): "all", or "output" with `src_vocab_size`.
+        scale_embedding: whether embeddings are multiplied by sqrt(D). Default True.
+        output_bias: whether the output projection has a bias. Default False.
         normalization: a name in NORMS. Default "layer_norm".
         activation: a name in ACTIVATIONS. Default "relu".
         architecture: a name in ARCHITECTURES. Default "encoder_decoder".
-        pad_id, bos_id, eos_id: ids of the special tokens, all different. Default 0, 1, 2.
+        pad_id, bos_id, eos_id: ids of the special tokens, all different. Default 0, 1, 2. With decoder_start "pad",
+            bos_id is never read and may be pad_id.
         unk_id: id of the unknown token, for word dropout. Default 3.
         src_vocab_size: number of source token ids, if the source has a vocabulary of its own. Default None.
         n_outputs: the model predicts only ids below this number. Default: vocab_size.
+        suppressed_ids: ids that a search never chooses, besides pad_id and bos_id. Default: none.
 
     Raises ValueError, naming the field, for a model that cannot be built.
     """
@@ -124,9 +128,9 @@ class TransformerConfig:
     )
     decoder_start: str = key(
         "bos",
-        "First input of the decoder: the embedding of the beginning-of-sentence token (bos), or a zero vector, as in"
-        " tensor2tensor (zeros). A language model ignores it.",
-        choices=("bos", "zeros"),
+        "First input of the decoder: the embedding of the beginning-of-sentence token (bos), a zero vector, as in"
+        " tensor2tensor (zeros), or the embedding of padding, as in Marian (pad). A language model ignores it.",
+        choices=("bos", "zeros", "pad"),
     )
     tying: str = key(
         "auto",
@@ -134,6 +138,8 @@ class TransformerConfig:
         " paper; only with a shared vocabulary), the last two (output), or none; auto: all if possible, else output.",
         choices=("auto", "all", "output", "none"),
     )
+    scale_embedding: bool = key(True, "Multiply embeddings by sqrt(d_model), as in the paper.")
+    output_bias: bool = key(False, "Add a bias to the output projection (none in the paper), as in Marian.")
     normalization: str = key("layer_norm", "Kind of normalization layer.", choices=NORMS)
     activation: str = key("relu", "Activation of the feed-forward networks.", choices=ACTIVATIONS)
     architecture: str = key("encoder_decoder", "Architecture of the model.", choices=ARCHITECTURES)
@@ -143,6 +149,7 @@ class TransformerConfig:
     n_outputs: int | None = None
     unk_id: int = 3
     src_vocab_size: int | None = None
+    suppressed_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         v = self.vocab_size
@@ -153,12 +160,17 @@ class TransformerConfig:
             if not (type(value) is int and 0 <= value < v):
                 raise ValueError(f"{name}: expected a whole number below vocab_size = {v}; got {value!r}")
         names, ids = ", ".join(special), special.values()
-        if len({*ids}) < len(ids):  # search must tell them apart
+        needed = {name: i for name, i in special.items() if (name, self.decoder_start) != ("bos_id", "pad")}
+        if len({*needed.values()}) < len(needed):  # search must tell them apart
             raise ValueError(f"{names}: expected different ids; got {', '.join(map(str, ids))}")
         n = self.n_outputs
         if n is not None and not (type(n) is int and max(ids) < n <= v):
             lowest = f"{max(ids) + 1}, above {names}"
             raise ValueError(f"n_outputs: expected a whole number between {lowest}, and {v}; got {n!r}")
+        object.__setattr__(self, "suppressed_ids", tuple(self.suppressed_ids))  # JSON has lists
+        for i in self.suppressed_ids:
+            if not (type(i) is int and 0 <= i < v and i != self.eos_id):
+                raise ValueError(f"suppressed_ids: expected ids below vocab_size = {v} other than eos_id; got {i!r}")
         check(self)
         if self.src_vocab_size is not None:
             self._check_source_vocabulary(max(ids))

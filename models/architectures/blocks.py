@@ -7,15 +7,16 @@ from typing import Any, TypeVar
 import npx
 from autograd import Tensor, checkpoint, neural, no_grad
 from autograd.contract import check_ids
+from autograd.operations import concatenate
 from models.cache import KeyValueCache
 from models.config import TransformerConfig
-from models.init import scheme
+from models.init import full, scheme
 from models.layers.attention import Attention, CrossAttention, SelfAttention
 from models.layers.basic import Dropout, Embedding
 from models.layers.feed_forward import FeedForward
 from models.layers.norm import Norm, Residual
 from models.layers.positions import Positions, Sinusoids, Start
-from models.module import Module
+from models.module import Module, Parameter
 from models.registry import NORMS, POSITIONS
 
 A = TypeVar("A", bound=Attention)
@@ -141,6 +142,7 @@ class SequenceModel(Module):
         with npx.keyed(seed, 0):
             self.embedding = self.make_embedding(config.vocab_size)
             self.projection = None if config.tying != "none" else self.make_embedding(config.vocab_size).weight
+            self.output_bias = Parameter(full(0, config.vocab_size)) if config.output_bias else None
             with scheme(config.initialization):
                 self.build(config)
         for p in self.parameters():
@@ -149,7 +151,7 @@ class SequenceModel(Module):
     def make_embedding(self, vocab_size: int) -> Embedding:
         """Build an embedding as configured."""
         c = self.config
-        return Embedding(vocab_size, c.d_model, c.pad_id, c.embedding_init)
+        return Embedding(vocab_size, c.d_model, c.pad_id, c.embedding_init, c.scale_embedding)
 
     def make_positions(self) -> Positions:
         """Build a positional encoding as configured."""
@@ -177,7 +179,7 @@ class SequenceModel(Module):
 
     def vocabulary_parameters(self) -> list[str]:
         """Return the names of the parameters with a row for each token of a vocabulary."""
-        names = ("embedding.weight", "source_embedding.weight", "projection")
+        names = ("embedding.weight", "source_embedding.weight", "projection", "output_bias")
         return [name for name, _ in self.named_parameters() if name in names]
 
     def embed(
@@ -208,7 +210,8 @@ class SequenceModel(Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Project (..., D) to logits (..., V)."""
-        return neural.linear(hidden, self.output_embedding.transpose())
+        bias = None if self.output_bias is None else self.output_bias[: self.config.n_outputs]
+        return neural.linear(hidden, self.output_embedding.transpose(), bias)
 
     def step(self, tokens: npx.Array, state: Any) -> npx.Array:
         """Return the logits (R, V), an array, of the token after `tokens` (R,), and advance the state by a position."""
@@ -224,7 +227,12 @@ class SequenceModel(Module):
         hidden: the last layer's output (B, T, D), or both packed. Padding does not count.
         """
         smoothing = npx.LabelSmoothing(label_smoothing, smoothing_classes, self.config.pad_id)
-        total = neural.linear_cross_entropy(hidden, self.output_embedding, tgt_ids, smoothing)
+        rows = self.output_embedding
+        if self.output_bias is not None:  # as a last column of the weights, for inputs that end with 1
+            rows = concatenate(rows, self.output_bias[: len(rows)].reshape((-1, 1)), axis=1)  # (V, D + 1)
+            ones = Tensor(npx.ones((*hidden.shape[:-1], 1), hidden.dtype))
+            hidden = concatenate(hidden, ones, axis=-1)
+        total = neural.linear_cross_entropy(hidden, rows, tgt_ids, smoothing)
         return total * (1 / float(loss_normalizer))
 
     def training_loss(

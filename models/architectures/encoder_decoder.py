@@ -189,7 +189,9 @@ class Transformer(SequenceModel):
                 raise ValueError(f"target ids: expected {n_sources} rows, one per source; got {rows}")
         start = state.length if state else spec.q_packing or 0
         mask_start = None
-        if self.config.decoder_start == "zeros":
+        if self.config.decoder_start == "pad":
+            tgt_ids = npx.where(tgt_ids == self.config.bos_id, self.config.pad_id, tgt_ids)
+        elif self.config.decoder_start == "zeros":
             is_token = (tgt_ids != self.config.bos_id)[..., None]
             mask_start = lambda x: x * is_token.astype(x.dtype)  # noqa: E731
         x = self.embed(self.target_positions, self.embedding, tgt_ids, start, mask_start)

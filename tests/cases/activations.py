@@ -1,7 +1,9 @@
-"""Cases of models/layers/gelu.py and swiglu.py."""
+"""Cases of the activations in models/layers/."""
 
 from autograd.testing import strategies as s
 from models.layers.gelu import GELU
+from models.layers.gelu_erf import GELUErf
+from models.layers.silu import SiLU
 from models.layers.swiglu import SwiGLU
 from tests.cases.base import REAL, Call, array, case, edges, leading, sample, size
 from tests.cases.layers import draw_layer, make_layer
@@ -20,9 +22,29 @@ def layer_SwiGLU(draw):
 
 
 @case
+def layer_GELUErf(draw):
+    return layer_GELU(draw, GELUErf)
+
+
+@case
+def layer_SiLU(draw):
+    return layer_GELU(draw, SiLU)
+
+
+@case
 def operation_gelu(draw):
     x = draw(s.arrays((*leading(draw), draw(size(3))), s.STYLES))
     return Call((x,), saved=x.nbytes)
+
+
+@case
+def operation_gelu_erf(draw):
+    return operation_gelu(draw)
+
+
+@case
+def operation_silu(draw):
+    return operation_gelu(draw)
 
 
 @case
@@ -38,6 +60,16 @@ def gelu_edges():
         yield Call((x,), saved=x.nbytes)
 
 
+@edges("operation gelu_erf", REAL)
+def gelu_erf_edges():
+    return gelu_edges()
+
+
+@edges("operation silu", REAL)
+def silu_edges():
+    return gelu_edges()
+
+
 @edges("operation gated_silu", REAL)
 def gated_silu_edges():
     ends = array(0.0, 1.0), array(-800.0, 800.0, 2.0, 0.5), array(-9.0, 9.0, 30.0, 3.0), 1e-4 * sample(1, 2)
@@ -49,6 +81,16 @@ def gated_silu_edges():
 def layer_gelu_edges(layer_class=GELU):
     for shape, n_out in (((2, 2, 3), 2), ((3,), 1)):
         yield Call((sample(*shape),), layer=make_layer(layer_class, shape[-1], n_out))
+
+
+@edges("layer GELUErf")
+def layer_gelu_erf_edges():
+    return layer_gelu_edges(GELUErf)
+
+
+@edges("layer SiLU")
+def layer_silu_edges():
+    return layer_gelu_edges(SiLU)
 
 
 @edges("layer SwiGLU")
