@@ -1,6 +1,7 @@
 """Folders of tiny MarianMT models in Hugging Face's format, with random weights, written without transformers."""
 
 import json
+import math
 from functools import cache
 
 import numpy as np
@@ -63,3 +64,59 @@ def tensors(c, seed=0):
             for norm in (*(f"{attention}_layer_norm" for attention in attentions), "final_layer_norm"):
                 shapes |= {f"{layer}.{norm}.weight": (d,), f"{layer}.{norm}.bias": (d,)}
     return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+ACTIVATIONS = {
+    "swish": lambda x: x / (1 + np.exp(-x)),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: x * np.vectorize(lambda z: math.erfc(-z / math.sqrt(2)) / 2)(x),
+    "gelu_new": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+}
+
+
+def reference_logits(w, c, src, tgt):
+    """Compute the logits (T, V) of one pair of sentences in plain NumPy, as modeling_marian.py does."""
+    d, heads, activation = c["d_model"], c["encoder_attention_heads"], ACTIVATIONS[c["activation_function"]]
+
+    def linear(x, name):
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    def norm(x, name):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def attention(x, memory, name, causal):
+        q, k, v = (
+            linear(y, f"{name}.{p}_proj").reshape(len(y), heads, -1).transpose(1, 0, 2)
+            for y, p in ((x, "q"), (memory, "k"), (memory, "v"))
+        )
+        scores = q @ k.transpose(0, 2, 1) / np.sqrt(d / heads)
+        if causal:
+            scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
+        p = np.exp(scores - scores.max(-1, keepdims=True))
+        y = (p / p.sum(-1, keepdims=True)) @ v
+        return linear(y.transpose(1, 0, 2).reshape(len(x), d), f"{name}.out_proj")
+
+    def embed(ids, table, side):
+        positions = w.get(f"model.{side}.embed_positions.weight")
+        if positions is not None:
+            return table[ids] * (np.sqrt(d) if c["scale_embedding"] else 1) + positions[: len(ids)]
+        angles = np.arange(len(ids))[:, None] / 10000 ** (2 * np.arange(d // 2) / d)
+        scale = np.sqrt(d) if c["scale_embedding"] else 1
+        return table[ids] * scale + np.concatenate([np.sin(angles), np.cos(angles)], 1)
+
+    w = {name: value.astype(float) for name, value in w.items()}
+    source = w.get("model.encoder.embed_tokens.weight", w.get("model.shared.weight"))
+    target = w.get("model.decoder.embed_tokens.weight", source)
+    x, y = embed(src, source, "encoder"), embed(tgt, target, "decoder")
+    for i in range(c["encoder_layers"]):
+        name = f"model.encoder.layers.{i}"
+        x = norm(x + attention(x, x, f"{name}.self_attn", False), f"{name}.self_attn_layer_norm")
+        x = norm(x + linear(activation(linear(x, f"{name}.fc1")), f"{name}.fc2"), f"{name}.final_layer_norm")
+    for i in range(c["decoder_layers"]):
+        name = f"model.decoder.layers.{i}"
+        y = norm(y + attention(y, y, f"{name}.self_attn", True), f"{name}.self_attn_layer_norm")
+        y = norm(y + attention(y, x, f"{name}.encoder_attn", False), f"{name}.encoder_attn_layer_norm")
+        y = norm(y + linear(activation(linear(y, f"{name}.fc1")), f"{name}.fc2"), f"{name}.final_layer_norm")
+    return y @ w.get("lm_head.weight", target).T + w["final_logits_bias"]

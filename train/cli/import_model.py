@@ -19,7 +19,7 @@ def import_model(
     out: Annotated[Path, typer.Option(metavar="RUN", help="New run folder.", show_default=False)],
 ) -> None:
     """Import a MarianMT model in Hugging Face's format (OPUS-MT) as a run folder."""
-    from train.formats.huggingface import import_folder
+    from train.formats import import_folder
 
     run = import_folder(folder, out, warn)
     warn(f"{run.path}: imported {folder}")

@@ -237,7 +237,7 @@ def permute_columns(name: str, array: Any, order: Any) -> Any:
 
 
 def position_tables(ours: Mapping[str, Any], c: TransformerConfig, n_positions: int, order: Any) -> dict[str, Any]:
-    """Return the tables of positions of both sides that differ from Marian's."""
+    """Return the tables of positions of both sides, or none if both are Marian's."""
     marian = sinusoid_table(n_positions, c.d_model)
     scale = np.float32(c.d_model**0.5 if c.scale_embedding else 1)
     result = {}
@@ -252,6 +252,6 @@ def position_tables(ours: Mapping[str, Any], c: TransformerConfig, n_positions: 
             table = table + ours["target_space.weight"].reshape(-1)[order]
         if side == "target_positions" and c.decoder_start == "bos":
             table[0] += ours["embedding.weight"][c.bos_id][order] * scale  # its first input is a row of zeros
-        if table.shape != marian.shape or np.abs(table - marian).max() > 1e-6:
-            result[theirs] = table
-    return result
+        result[theirs] = table
+    same = all(table.shape == marian.shape and np.abs(table - marian).max() < 1e-6 for table in result.values())
+    return {} if same else result

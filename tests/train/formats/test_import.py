@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from models.search import beam_search, greedy_search
 from tests.helpers import marian_folders
-from tests.helpers.marian_folders import tensors, write_folder, write_json
+from tests.helpers.marian_folders import reference_logits, tensors, write_folder, write_json
 from train.cli import main
 from train.errors import UserError
 from train.formats.huggingface import import_folder
@@ -21,55 +21,6 @@ from train.formats.torch_file import read_torch_file
 from train.formats.weights import read_weights
 from train.run.checkpoint import load_model
 from train.text.tokenizer import Tokenizer
-
-
-def reference_logits(w, c, src, tgt):
-    """Compute the logits (T, V) of one pair of sentences in plain NumPy, as modeling_marian.py does."""
-    d, heads = c["d_model"], c["encoder_attention_heads"]
-
-    def linear(x, name):
-        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
-
-    def norm(x, name):
-        centred = x - x.mean(-1, keepdims=True)
-        return centred / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
-
-    def attention(x, memory, name, causal):
-        q, k, v = (
-            linear(y, f"{name}.{p}_proj").reshape(len(y), heads, -1).transpose(1, 0, 2)
-            for y, p in ((x, "q"), (memory, "k"), (memory, "v"))
-        )
-        scores = q @ k.transpose(0, 2, 1) / np.sqrt(d / heads)
-        if causal:
-            scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
-        p = np.exp(scores - scores.max(-1, keepdims=True))
-        y = (p / p.sum(-1, keepdims=True)) @ v
-        return linear(y.transpose(1, 0, 2).reshape(len(x), d), f"{name}.out_proj")
-
-    def embed(ids, table):
-        angles = np.arange(len(ids))[:, None] / 10000 ** (2 * np.arange(d // 2) / d)
-        scale = np.sqrt(d) if c["scale_embedding"] else 1
-        return table[ids] * scale + np.concatenate([np.sin(angles), np.cos(angles)], 1)
-
-    w = {name: value.astype(float) for name, value in w.items()}
-    source = w.get("model.encoder.embed_tokens.weight", w.get("model.shared.weight"))
-    target = w.get("model.decoder.embed_tokens.weight", source)
-    x, y = embed(src, source), embed(tgt, target)
-    for i in range(c["encoder_layers"]):
-        name = f"model.encoder.layers.{i}"
-        x = norm(x + attention(x, x, f"{name}.self_attn", False), f"{name}.self_attn_layer_norm")
-        x = norm(x + feed_forward(linear, x, name), f"{name}.final_layer_norm")
-    for i in range(c["decoder_layers"]):
-        name = f"model.decoder.layers.{i}"
-        y = norm(y + attention(y, y, f"{name}.self_attn", True), f"{name}.self_attn_layer_norm")
-        y = norm(y + attention(y, x, f"{name}.encoder_attn", False), f"{name}.encoder_attn_layer_norm")
-        y = norm(y + feed_forward(linear, y, name), f"{name}.final_layer_norm")
-    return y @ w.get("lm_head.weight", target).T + w["final_logits_bias"]
-
-
-def feed_forward(linear, x, name):
-    hidden = linear(x, f"{name}.fc1")
-    return linear(hidden / (1 + np.exp(-hidden)), f"{name}.fc2")
 
 
 @pytest.mark.parametrize(
