@@ -111,15 +111,20 @@ def subword_names(tokenizer: Any) -> list[str]:
 @TARGETS.register("huggingface")
 def write_huggingface(model: Any, tokenizer: Any, config: RunConfig, folder: Path, dtype: str) -> None:
     """Write a MarianMT folder: weights, configuration, generation settings and tokenizer."""
-    if isinstance(tokenizer, PairTokenizer) and not isinstance(tokenizer.source, SentencePieceTokenizer):
-        raise UserError(
-            "export: expected a tokenizer with one vocabulary; got two, which transformers reads only from "
-            "SentencePiece; try --to ctranslate2"
-        )
+    check_tokenizer(tokenizer, "huggingface")
     converted = marian_model(model, tokenizer, "huggingface")
     write_tensors(folder / SAFETENSORS, converted.tensors, dtype, "huggingface")
     write_settings(model.config, converted, config, folder, dtype)
     write_tokenizer(tokenizer, converted, folder)
+
+
+def check_tokenizer(tokenizer: Any, target: str) -> None:
+    """Raise UserError for a tokenizer that transformers cannot read."""
+    if isinstance(tokenizer, PairTokenizer) and not isinstance(tokenizer.source, SentencePieceTokenizer):
+        raise UserError(
+            f"export: expected a tokenizer with one vocabulary with --to {target}; got two, which transformers reads "
+            "only from SentencePiece; try --to ctranslate2"
+        )
 
 
 def write_settings(c: TransformerConfig, converted: MarianModel, config: RunConfig, folder: Path, dtype: str) -> None:

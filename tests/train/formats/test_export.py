@@ -152,7 +152,7 @@ def test_a_missing_library_is_one_line(tmp_path, capsys, monkeypatch):
     run = make_run(tmp_path / "run")
     for name in ("ctranslate2", "ctranslate2.specs", "onnx"):
         monkeypatch.setitem(sys.modules, name, None)
-    for target in ("ctranslate2",):
+    for target in ("ctranslate2", "onnx"):
         assert run_export(run, target, tmp_path / "out") == 2
         error = capsys.readouterr().err
         assert f"expected the package {target}; it is not installed" in error and error.count("\n") == 1
