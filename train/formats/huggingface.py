@@ -149,7 +149,9 @@ def read_sentencepiece(folder: Path, pad: int, eos: int) -> PairTokenizer:
             content = spm.read()
         vocabulary = read_object(folder / file)
         if UNKNOWN not in vocabulary:
-            raise UserError(f"{folder / file}: expected {UNKNOWN} in the vocabulary; got none; try a copy of the file")
+            raise UserError(
+                f"{folder / file}: expected {UNKNOWN} in the vocabulary; it is missing; try a copy of the file"
+            )
         special = SpecialIds(pad, pad, eos, vocabulary[UNKNOWN])
         sides.append(SentencePieceTokenizer(content, vocabulary, special, str(folder / model)))
     source, target = sides

@@ -29,7 +29,9 @@ def read_weights(folder: Path) -> dict[str, Any]:
         if not isinstance(files, dict) or not all(
             isinstance(name, str) and Path(name).name == name for name in files.values()
         ):
-            raise UserError(f"{folder / INDEX}: expected a weight_map; got none that is valid; try a copy of the file")
+            raise UserError(
+                f"{folder / INDEX}: expected a weight_map of file names; got another content; try a copy of the file"
+            )
         parts = [read_safetensors(folder / name) for name in sorted({*files.values()})]
         return {name: array for part in parts for name, array in part.items()}
     if (folder / TORCH).exists():
