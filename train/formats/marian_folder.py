@@ -9,6 +9,7 @@ from models import TransformerConfig
 from train.errors import UserError
 from train.formats import marian
 from train.formats.export import TARGETS, weights_of, write_json, write_tensors
+from train.formats.gpt2 import write_gpt2
 from train.formats.huggingface import (
     CONFIG,
     GENERATION,
@@ -110,7 +111,9 @@ def subword_names(tokenizer: Any) -> list[str]:
 
 @TARGETS.register("huggingface")
 def write_huggingface(model: Any, tokenizer: Any, config: RunConfig, folder: Path, dtype: str) -> None:
-    """Write a MarianMT folder: weights, configuration, generation settings and tokenizer."""
+    """Write a MarianMT folder, or a GPT-2 folder for a language model: weights, settings and tokenizer."""
+    if config.data.task == "language":
+        return write_gpt2(model, tokenizer, max(config.data.max_length, MAX_POSITIONS), folder, dtype)
     check_tokenizer(tokenizer, "huggingface")
     converted = marian_model(model, tokenizer, "huggingface")
     write_tensors(folder / SAFETENSORS, converted.tensors, dtype, "huggingface")
