@@ -31,7 +31,7 @@ def export_model(
         str, checked_option(DTYPES, metavar="DTYPE", help="Weights: float32, float16, or int8 (ctranslate2).")
     ] = "float32",
 ) -> None:
-    """Export a translation model to transformers, CTranslate2, ONNX or plain safetensors."""
+    """Export a model to transformers, CTranslate2, ONNX or plain safetensors."""
     from train.formats import export_run
 
     export_run(run, to, out, dtype, warn)

@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import npx
 from models import TransformerConfig
+from npx.registry import Registry
 from train.errors import UserError, one_line
 from train.files import open_for_reading
 from train.formats import marian
 from train.formats.weights import read_weights
 from train.json_files import read_json
 from train.run.checkpoint import save_weights
-from train.run.config import RunConfig, keys_of
+from train.run.config import RunConfig
 from train.run.folder import RunFolder
 from train.tasks.protocols import TextTokenizer
 from train.text.pair_tokenizer import PairTokenizer
@@ -28,16 +29,28 @@ OTHER_SETTINGS: Mapping[str, Any] = {
     "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "min_length": 0, "forced_bos_token_id": None,
     "do_sample": False, "num_beam_groups": 1, "diversity_penalty": 0.0, "renormalize_logits": False,
 }  # fmt: skip
-MISSING = {
-    "bert": "an encoder-only architecture", "gpt2": "the import of decoder-only models",
-}  # model_type -> what we lack for it  # fmt: skip
+MISSING = {"bert": "an encoder-only architecture"}  # model_type -> what we lack for it
+
+
+class Imported(NamedTuple):
+    """A model that was read: the [model], [data] and [search] keys of its run, its tokenizer and its parameters."""
+
+    shape: TransformerConfig
+    tables: dict[str, dict[str, Any]]
+    tokenizer: Any
+    parameters: Mapping[str, Any]
+
+
+# model_type -> a function that reads a folder: (folder, config.json, generation settings, on_warning)
+Reader = Callable[[Path, Mapping[str, Any], Mapping[str, Any], Callable[[str], object]], Imported]
+READERS: Registry[Reader] = Registry("model_type")
 
 
 def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) -> RunFolder:
     """Write a model in Hugging Face's format as a run folder.
 
     Args:
-        folder: config.json, weights and tokenizer files of a MarianMT model.
+        folder: config.json, weights and tokenizer files of a MarianMT or GPT-2 model.
         out: the run folder; new or empty.
         on_warning: called with a message for each setting of the search that has no counterpart here.
 
@@ -48,41 +61,49 @@ def import_folder(folder: Path, out: Path, on_warning: Callable[[str], object]) 
         raise UserError(f"{folder}: expected a folder with {CONFIG}; got {got}; try the folder of a downloaded model")
     config = read_object(folder / CONFIG)
     kind = config.get("model_type")
-    if kind != "marian":
+    if kind not in (*READERS,):
         lack = f", which needs {MISSING[kind]}" if kind in MISSING else ""
-        raise UserError(f"{folder / CONFIG}: model_type: expected marian; got {kind!r}{lack}; try another model")
+        expected = " or ".join(READERS)
+        raise UserError(f"{folder / CONFIG}: model_type: expected {expected}; got {kind!r}{lack}; try another model")
     run = RunFolder(out)
     run.check(resume=False)
     generation = read_object(folder / GENERATION) if (folder / GENERATION).exists() else {}
     settings = {**config, **generation}  # older folders have both in config.json
+    imported = READERS[kind](folder, config, settings, on_warning)
+    data = {"tokenizer": str(run.tokenizer_file.absolute()), "vocab_size": max(5, imported.shape.vocab_size)}
+    tables = {**imported.tables, "data": {**imported.tables["data"], **data}}
+    write_run(run, RunConfig.from_dict(tables), imported.shape, imported.tokenizer, imported.parameters)
+    return run
+
+
+def make_shape(path: Path, tokenizer: TextTokenizer, keys: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
+    """Return the model's configuration for its [model] `keys`. Raises UserError for an invalid one."""
+    special: dict[str, Any] = {
+        "pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id,
+        "unk_id": tokenizer.special.unk_id, "src_vocab_size": getattr(tokenizer, "src_vocab_size", None),
+        "suppressed_ids": suppressed_ids(settings, tokenizer, path.with_name(GENERATION)),
+    }  # fmt: skip
+    try:
+        return TransformerConfig(vocab_size=tokenizer.vocab_size, **special, **keys)
+    except ValueError as error:
+        raise UserError(f"{path}: {one_line(error)}") from None
+
+
+@READERS.register("marian")
+def read_marian(
+    folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any], on_warning: Callable[[str], object]
+) -> Imported:
+    """Read a MarianMT folder."""
     keys = marian.read_config(config, str(folder / CONFIG))
     tokenizer = read_tokenizer(folder, config)
     weights = read_weights(folder)
     keys |= marian.read_positions(weights) | {"decoder_start": "pad"}
+    keys = {name: value for name, value in keys.items() if value is not None}
+    shape = make_shape(folder / CONFIG, tokenizer, keys, settings)
+    vocabularies = "shared" if shape.src_vocab_size is None else "separate"
     search = search_settings(settings, folder / GENERATION, on_warning)
-    special: dict[str, Any] = {
-        "pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id,
-        "unk_id": tokenizer.special.unk_id, "suppressed_ids": suppressed_ids(settings, tokenizer, folder / GENERATION),
-    }  # fmt: skip
-    src_vocab_size = getattr(tokenizer, "src_vocab_size", None)
-    model_keys: dict[str, Any] = {name: value for name, value in keys.items() if value is not None}
-    try:
-        shape = TransformerConfig(
-            vocab_size=tokenizer.vocab_size, src_vocab_size=src_vocab_size, **special, **model_keys
-        )
-    except ValueError as error:
-        raise UserError(f"{folder / CONFIG}: {one_line(error)}") from None
-    parameters = marian.from_marian(weights, shape, str(folder))
-    run_config = RunConfig.from_dict({
-        "model": {name: value for name, value in model_keys.items() if name in keys_of("model")},
-        "data": {
-            "tokenizer": str(run.tokenizer_file.absolute()), "vocab_size": max(5, shape.vocab_size),
-            "vocabularies": "shared" if src_vocab_size is None else "separate",
-        },
-        "search": search,
-    })  # fmt: skip
-    write_run(run, run_config, shape, tokenizer, parameters)
-    return run
+    tables = {"model": keys, "data": {"vocabularies": vocabularies}, "search": search}
+    return Imported(shape, tables, tokenizer, marian.from_marian(weights, shape, str(folder)))
 
 
 def write_run(

@@ -13,6 +13,7 @@ import npx
 from models import TransformerConfig, sinusoids
 from models.layers.positions import resolve_rates
 from train.errors import UserError, nearest
+from train.formats.weights import Tensors
 
 EPSILON = 1e-5  # of its layer norms
 ACTIVATIONS = {  # transformers' name -> ours; of several names, the last is written
@@ -145,22 +146,7 @@ def read_positions(weights: Mapping[str, Any]) -> dict[str, Any]:
 def from_marian(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> dict[str, Any]:
     """Return our parameters, float32. Raises UserError, naming a tensor of the file `name`, where one does not fit."""
     shapes = {parameter: p.shape for parameter, p in c.outline().named_parameters()}
-    remaining = dict(weights)
-    result: dict[str, Any] = {}
-
-    def take(candidates: tuple[str, ...], shape: tuple[int, ...]) -> Any:
-        key = next((key for key in candidates if key in weights), None)
-        got = "no such tensor" if key is None else f"shape {weights[key].shape}"
-        if key is None or weights[key].shape != shape:
-            raise UserError(
-                f"{name}: {key or candidates[0]}: expected shape {shape}, as config.json says; got {got}; try the "
-                "files of one model"
-            )
-        if not np.isfinite(weights[key]).all():
-            raise UserError(f"{name}: {key}: expected finite values; got NaN or infinity; try another copy of the file")
-        remaining.pop(key, None)
-        return weights[key].astype(np.float32)
-
+    tensors, result = Tensors(weights, name), dict[str, Any]()
     aliases: dict[str, tuple[str, ...]]
     aliases = {"embedding.weight": (TARGET, OUTPUT) if c.tying == "output" else (TARGET, SHARED)}
     if c.shares_source:
@@ -170,17 +156,17 @@ def from_marian(weights: Mapping[str, Any], c: TransformerConfig, name: str) -> 
         aliases |= {f"{ours}.weight": (theirs,) for ours, theirs in POSITIONS.items()}
     for ours, theirs in aliases.items():
         if ours in shapes:
-            result[ours] = take(theirs, shapes[ours])
-    result["output_bias"] = take((BIAS,), (1, c.vocab_size))[0] if BIAS in weights else np.zeros(c.vocab_size, "f4")
+            result[ours] = tensors.take(theirs, shapes[ours])
+    result["output_bias"] = (
+        tensors.take((BIAS,), (1, c.vocab_size))[0] if BIAS in weights else np.zeros(c.vocab_size, "f4")
+    )
     for mapped in layer_parameters(c):
         *rows, width = shapes[mapped.ours]
         shape = (width // len(mapped.theirs), *rows)
-        parts = [take((theirs,), shape) for theirs in mapped.theirs]
+        parts = [tensors.take((theirs,), shape) for theirs in mapped.theirs]
         result[mapped.ours] = np.concatenate([part.T if mapped.is_matrix else part for part in parts], axis=-1)
-    for other in {*POSITIONS.values(), SHARED, SOURCE, TARGET, OUTPUT} & remaining.keys():
-        del remaining[other]  # sinusoids, and other names of tied matrices
-    if remaining:
-        raise UserError(f"{name}: expected the tensors of a Marian model; got {min(remaining)} too; try another model")
+    known = {*POSITIONS.values(), SHARED, SOURCE, TARGET, OUTPUT}  # sinusoids, and other names of tied matrices
+    tensors.check_empty("a Marian model", known.__contains__)
     return result
 
 

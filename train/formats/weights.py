@@ -1,6 +1,6 @@
 """Reading weights by name from safetensors and PyTorch files, as float32 arrays."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,40 @@ from train.json_files import read_json
 
 SAFETENSORS, INDEX, TORCH = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "<u1", "BOOL": "?"}
+
+
+class Tensors:
+    """The tensors of a file, which are taken one by one, so that those left over are noticed.
+
+    Args:
+        weights: arrays by name.
+        name: name of the file in error messages.
+    """
+
+    def __init__(self, weights: Mapping[str, Any], name: str) -> None:
+        self.weights, self.name = weights, name
+        self.remaining = {*weights}
+
+    def take(self, candidates: tuple[str, ...], shape: tuple[int, ...]) -> Any:
+        """Return the first tensor that exists, as float32. Raises UserError for another shape, NaN and infinity."""
+        key = next((key for key in candidates if key in self.weights), None)
+        got = "no such tensor" if key is None else f"shape {self.weights[key].shape}"
+        if key is None or self.weights[key].shape != shape:
+            raise UserError(
+                f"{self.name}: {key or candidates[0]}: expected shape {shape}, as config.json says; got {got}; try the "
+                "files of one model"
+            )
+        if not np.isfinite(self.weights[key]).all():
+            raise UserError(f"{self.name}: {key}: expected finite values; got NaN or infinity; try another copy of it")
+        self.remaining.discard(key)
+        return self.weights[key].astype(np.float32)
+
+    def check_empty(self, architecture: str, ignored: Callable[[str], bool]) -> None:
+        """Raise UserError for a tensor that was not taken, unless it is `ignored`."""
+        if others := [key for key in sorted(self.remaining) if not ignored(key)]:
+            raise UserError(
+                f"{self.name}: expected the tensors of {architecture}; got {others[0]} too; try another model"
+            )
 
 
 def read_weights(folder: Path) -> dict[str, Any]:
