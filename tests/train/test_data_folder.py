@@ -67,6 +67,13 @@ def test_another_run_encodes_the_folder_with_its_own_tokenizer(own, text, tmp_pa
     assert len({run.tokenizer_file.read_bytes() for run in runs}) == 1
 
 
+def test_another_run_with_the_tokenizer_of_the_folder_uses_its_arrays(own, tmp_path, capfd):
+    assert train(own, tmp_path / "first") == 0
+    capfd.readouterr()
+    assert train(own, tmp_path / "second", "--init", str(tmp_path / "first")) == 0
+    assert capfd.readouterr().err.count("up to date") == 2 and not (tmp_path / "second" / "data").exists()
+
+
 def test_token_arrays_of_another_tokenizer_are_not_overwritten(own, text, tmp_path, capfd):
     """A run cannot replace the arrays of a folder that was made again from other text."""
     folder, out = tmp_path / "copy", tmp_path / "run"

@@ -50,6 +50,7 @@ def copy(uninterrupted, tmp_path):
         (["info", "runs/x"], "expected a run folder or one of base, big"),
         (["info", "runs/x"], "got neither; try the --out of a training"),
         (["plan", "runs/x"], "got neither; try the --out of a training"),
+        (["average", "runs/x"], "runs/x: expected a run folder; got nothing; try the --out of a training"),
         (["info", "tine"], "got neither; try tiny"),
         (["train", "tiny", "--out", "D", "--text", "x"], "--text: expected an option of the task translation; got"),
         (["train", "", "--out", "D"], "'': expected a configuration file; got no such file; try a preset"),

@@ -114,7 +114,7 @@ def train(
 
     run_config = read({})
     if data:
-        run_config, notes = use_data_folder(data, read, paths, has_init=init is not None)
+        run_config, notes = use_data_folder(data, read, paths, init)
         for note in notes if not quiet else ():
             warn(note)
     task = TASKS[run_config.data.task]
@@ -142,7 +142,7 @@ def check_task_options(names: Iterable[str], task: Task[Any, Any]) -> None:
 
 
 def use_data_folder(
-    folder: Path, read: Callable[[Mapping[str, Any]], Any], texts: Mapping[str, str], has_init: bool
+    folder: Path, read: Callable[[Mapping[str, Any]], Any], texts: Mapping[str, str], init: Path | None
 ) -> tuple[Any, list[str]]:
     """Return the configuration of a training on a folder that `data` has written, and lines to tell the user.
 
@@ -150,11 +150,13 @@ def use_data_folder(
         folder: The folder of --data.
         read: Returns the configuration with these keys of [data], which only --set and options override.
         texts: The options that name texts.
-        has_init: Whether the tokenizer is that of the run of --init.
+        init: The run of --init, whose tokenizer is used.
 
     Raises:
         UserError: The folder is invalid, options name the same texts, or the task is not translation.
     """
+    from train.files import digest
+    from train.run.checkpoint import find_checkpoint, run_files
     from train.run.config import keys_of
     from train.text.download.manifest import data_keys
 
@@ -166,9 +168,12 @@ def use_data_folder(
     original = read({}).data
     if original.task != "translation":
         raise UserError(f"--data: expected the task translation; got {original.task}; try the options of that task")
-    if has_init or original.vocabularies == "separate":  # another tokenizer encodes the texts again
-        unused = {"tokenizer", "prepared"} | ({"vocab_size"} if has_init else set())
-        keys = {name: value for name, value in keys.items() if name not in unused}
+    unused: set[str] = set()
+    if original.vocabularies == "separate":  # new tokenizers encode the texts again
+        unused = {"tokenizer", "prepared"}
+    if init is not None and digest(run_files(find_checkpoint(init))[0]) != digest(keys["tokenizer"]):
+        unused = {"tokenizer", "prepared", "vocab_size"}
+    keys = {name: value for name, value in keys.items() if name not in unused}
     config = read(keys)
     notes = []
     for name in ("vocab_size", "max_length"):

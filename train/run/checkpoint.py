@@ -189,6 +189,7 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
             program is writing to the run.
     """
     run = RunFolder(run_dir)
+    check_is_folder(run.path, "a run folder")
     folders = run.best_steps if best else run.steps
     available = folders()
     last = max(2, len(available)) if best else last
@@ -229,9 +230,7 @@ def find_checkpoint(path: str | Path) -> Path:
     Raises UserError if there is none.
     """
     path = existing_folder(Path(path))
-    if not path.is_dir():
-        got = "a file" if path.exists() else "nothing"
-        raise UserError(f"{path}: expected a run folder or a checkpoint folder; got {got}; try the --out of a training")
+    check_is_folder(path, "a run folder or a checkpoint folder")
     if (path / STATE).exists() or (path / MODEL).exists():
         return path
     run = run_of(path)
@@ -246,6 +245,13 @@ def find_checkpoint(path: str | Path) -> Path:
             f"{path}: no checkpoints in {run.checkpoints}; try --resume with a smaller train.checkpoint_every"
         )
     return steps[-1]
+
+
+def check_is_folder(path: Path, expected: str) -> None:
+    """Raise UserError unless the path of a run is a folder."""
+    if not path.is_dir():
+        got = "a file" if path.exists() else "nothing"
+        raise UserError(f"{path}: expected {expected}; got {got}; try the --out of a training")
 
 
 def run_of(path: Path) -> RunFolder:
