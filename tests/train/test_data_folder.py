@@ -170,11 +170,12 @@ def test_a_complete_folder_is_not_replaced_by_other_texts_or_settings(text, tmp_
         ({"valid": ""}, "another valid text"),
     ):
         assert prepare(text, out, **options) == 2
-        assert f"got {got}; try another --out" in capfd.readouterr().err
+        assert f"got {got}; try the command in {out / 'manifest.json'}, another --out, or" in capfd.readouterr().err
     for option, got in (
-        ("--vocab-size=266", "vocab_size = 266 instead of 265"),
-        ("--max-length=20", "max_length = 20 instead of 256"),
-        ("--max-ratio=2", "max_ratio = 2.0 instead of 3.0"),
+        ("--vocab-size=266", "another --vocab-size"),
+        ("--max-length=20", "another --max-length"),
+        ("--max-ratio=2", "another --max-ratio"),
+        ("--keep-scripts", "another --keep-scripts"),
     ):
         assert prepare(text, out, option) == 2
         err = capfd.readouterr().err

@@ -30,6 +30,17 @@ def test_a_run_with_no_step_left_stays_unchanged(uninterrupted, tmp_path, capfd,
     assert contents(out) == before
 
 
+def test_a_complete_run_gets_the_metric_files_that_it_lacks(uninterrupted, tmp_path):
+    out = tmp_path / "run"
+    shutil.copytree(uninterrupted, out)
+    before = contents(out)
+    for _ in range(2):
+        assert main(["train", "--resume", "--out", str(out), "--set=train.csv=true", "--quiet"]) == 0
+        lines = (out / "metrics.csv").read_text().splitlines()
+        assert len(lines) == 1 + len(metrics(out))
+    assert {path: content for path, content in contents(out).items() if path.name != "metrics.csv"} == before
+
+
 def test_the_summary_of_a_complete_run_is_that_of_the_run(text, tmp_path):
     first = run(text, tmp_path / "run", max_steps=5)
     again = run(text, tmp_path / "run", resume=True, max_steps=5)

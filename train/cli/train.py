@@ -119,12 +119,12 @@ def train(
             warn(note)
     task = TASKS[run_config.data.task]
     check_task_options(paths, task)
-    if resume and config is not None and (out / "config.toml").exists():
-        if not any(getattr(run_config.data, name) for name in task.files["train"]):
-            raise UserError(
-                f"--resume: expected the texts of the run; got {config}, which names none; try it without {config}, as "
-                f"{out / 'config.toml'} is the configuration of the run"
-            )
+    has_texts = any(getattr(run_config.data, name) for name in task.files["train"])
+    if resume and not has_texts and (out / "config.toml").exists():
+        raise UserError(
+            f"--resume: expected the texts of the run; got {config}, which names none; try it without {config}, as "
+            f"{out / 'config.toml'} is the configuration of the run"
+        )
     summary = run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
     if npx.distributed.world().rank == 0:
         print(f"{out}: stopped after step {summary.step:,} ({summary.stopped})", file=sys.stderr)

@@ -333,6 +333,7 @@ class Trainer:
         """Say that a resumed run has nothing left to do, and return its summary."""
         s, t, reason = self.state, self.config.train, self._final_reason()
         self.report.trim(s, validates=False)
+        self.report.write_missing_copies()
         for text in self.checkpoints.warnings:
             self.report.show(text, always=True)
         cause = " by early stopping" if reason == "patience" else ""

@@ -57,13 +57,24 @@ class RunReport:
             ExitStack() as stack,
         ):
             fsync(self.run.path)  # or a power loss could remove new files, however often their content is synced
-            self._copies = []
-            if self.csv:
-                self._copies.append(stack.enter_context(csv_copy(self.run.csv_file, self.run.metrics())))
-            if self.tensorboard:
-                copy = tensorboard_copy(self.run.tensorboard, self.run.metrics())
-                self._copies.append(stack.enter_context(copy))
+            self._copies = self._open_copies(stack)
             yield
+
+    def _open_copies(self, stack: ExitStack) -> list[Copy]:
+        """Write the requested copies of metrics.jsonl; return functions that add entries until `stack` closes."""
+        copies = []
+        if self.csv:
+            copies.append(stack.enter_context(csv_copy(self.run.csv_file, self.run.metrics())))
+        if self.tensorboard:
+            copies.append(stack.enter_context(tensorboard_copy(self.run.tensorboard, self.run.metrics())))
+        return copies
+
+    def write_missing_copies(self) -> None:
+        """Write the requested copies of metrics.jsonl if one of them is missing."""
+        copies = ((self.csv, self.run.csv_file), (self.tensorboard, self.run.tensorboard))
+        if any(is_requested and not path.exists() for is_requested, path in copies):
+            with ExitStack() as stack:
+                self._open_copies(stack)
 
     def write_metrics(self, entry: dict[str, Any]) -> None:
         """Append one JSON object and the time of day to metrics.jsonl."""
@@ -206,6 +217,9 @@ class SilentReport(RunReport):
         pass
 
     def trim(self, state: RunState, validates: bool) -> None:
+        pass
+
+    def write_missing_copies(self) -> None:
         pass
 
     def advance(self, state: RunState) -> None:

@@ -33,6 +33,7 @@ from train.text.lines import read_lines, read_parallel
 from train.text.tokenizer import Tokenizer
 
 BEGUN, TEXTS = "downloads/begun.json", "texts.json"
+OPTIONS = {"scripts": "--keep-scripts", "duplicates": "--keep-duplicates"}  # of `data`, by rule; the others are alike
 
 
 @dataclass(frozen=True)
@@ -119,17 +120,16 @@ def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_path
     if problem := schema_error(manifest, {"settings": {"rules": dict}}):
         raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try deleting it")
     stored, new = ({**given.pop("rules"), **given} for given in (manifest["settings"], asdict(settings)))
-    changes = [
-        f"{name} = {new[name]} instead of {stored[name]}" for name in new if new[name] != stored.get(name, new[name])
-    ]
+    differing = [name for name in new if new[name] != stored.get(name, new[name])]
+    changes = [OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in differing]
     texts, hashes = record["how"][:2]
     others = [part for part, pairs in texts.items() if pairs != list(map(asdict, dataset.parts.get(part, ())))]
     if others and hashes != [digest(path) for path in user_paths[: len(hashes)]]:
-        changes.append(f"another {others[0]} text")
+        changes.append(f"{others[0]} text")
     if changes:
         raise UserError(
             f"{out}: expected the texts and settings that it was prepared with, as runs may train on it; got "
-            f"{', '.join(changes)}; try another --out, or deleting it"
+            f"another {' and another '.join(changes)}; try the command in {file}, another --out, or deleting {out}"
         )
 
 
