@@ -71,6 +71,7 @@ def test_a_run_that_stopped_early_says_how_it_continues_and_does(text, tmp_path,
         f"nothing left to do, as the run ended by early stopping after step 3 of 12; {advice}" in capfd.readouterr().err
     )
     assert contents(out) == before
+    assert main(["info", str(out)]) == 0 and " in 3 of 12 updates\n" in capfd.readouterr().out
     scripted(monkeypatch, [8, 9, *range(20, 30)])
     assert main(["train", "--resume", "--out", str(out), f"--set=train.patience={patience}"]) == 0
     assert RunFolder(out).steps()[-1].name == ("step-5" if patience else "step-12")
