@@ -47,7 +47,6 @@ def copy(uninterrupted, tmp_path):
         (["plan", "RUN", "--vocab-size", "5"], "--vocab-size: expected it only with a preset; got it with the run "),
         (["data", "own", "--out", "D", "--train-src=x", "--train-tgt=x", "--mirror=b"], "expected no --mirror, as"),
         (["data", "ownn", "--out", "D"], "got 'ownn'; try own"),
-        (["info", "runs/x"], "expected a run folder or one of base, big"),
         (["info", "runs/x"], "got neither; try the --out of a training"),
         (["plan", "runs/x"], "got neither; try the --out of a training"),
         (["average", "runs/x"], "runs/x: expected a run folder; got nothing; try the --out of a training"),

@@ -91,8 +91,8 @@ def no_model_error(what: str) -> UserError:
     from models import PRESETS
 
     similar = difflib.get_close_matches(what, PRESETS, n=1)
-    attempt = similar[0] if similar else "the --out of a training"
-    return UserError(f"{what}: expected a run folder or one of {', '.join(PRESETS)}; got neither; try {attempt}")
+    attempt = similar[0] if similar else "the --out of a training, or a preset such as base"
+    return UserError(f"{what}: expected a run folder or a preset; got neither; try {attempt}")
 
 
 def check_preset_only(vocab_size: int | None, run: str) -> None:

@@ -194,7 +194,8 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
     available = folders()
     last = max(2, len(available)) if best else last
     if last < 1 or len(available) < last:
-        attempt = f"--last {len(available)}" if available else "a run folder whose training has written checkpoints"
+        more = "a run with more checkpoints, which a smaller train.checkpoint_every writes"
+        attempt = f"--last {len(available)}" if len(available) > 1 else more
         attempt = "a run that was trained with train.best_metric and train.keep_best=5" if best else attempt
         raise UserError(
             f"average: expected {last} checkpoints in {run.checkpoints}; got {len(available)}; try {attempt}"
