@@ -69,13 +69,13 @@ def prose(exercise: Exercise, text: str) -> list[dict[str, Any]]:
 def executed(exercise: Exercise) -> dict[str, Any]:
     """Return a chapter as a notebook with its outputs. PageError if they differ from the chapter's."""
     import nbformat
-    from jupyter_client.manager import AsyncKernelManager
     from nbclient import NotebookClient
+    from traitlets.config import Config
 
     content = nbformat.from_dict(notebook(exercise))
     transport = "tcp" if os.name == "nt" else "ipc"  # TCP ports may be taken between their choice and their use
-    kernel = AsyncKernelManager(kernel_name="python3", transport=transport)
-    NotebookClient(content, km=kernel, timeout=300, resources={"metadata": {"path": str(ROOT)}}).execute()
+    options = Config({"KernelManager": {"transport": transport}})
+    NotebookClient(content, timeout=300, resources={"metadata": {"path": str(ROOT)}}, config=options).execute()
     printed = "".join(
         output["text"]
         for each in content.cells
