@@ -113,23 +113,6 @@ class Tensor(TensorMethods):
         """Return a Tensor that shares the values (no copy) but has no graph."""
         return Tensor(self.data)
 
-    def __dlpack__(self, **options: Any) -> Any:
-        """Return the values for another library, without a copy: `torch.from_dlpack(tensor)`.
-
-        The values of a graph, and of a leaf with `requires_grad`, are marked read-only; PyTorch ignores the mark.
-        """
-        is_needed = self.requires_grad or self.node is not None
-        return (npx.read_only(self.data) if is_needed else self.data).__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        """Return the kind and number of the device, as DLPack counts them."""
-        return self.data.__dlpack_device__()
-
-    @classmethod
-    def from_dlpack(cls, array: Any, requires_grad: bool = False) -> "Tensor":
-        """Return a Tensor that shares the memory of an array of another library, such as a PyTorch tensor."""
-        return cls(npx.from_dlpack(array), requires_grad)
-
     def backward(self, g: Any = None, on_leaf_done: Callable[["Tensor"], object] | None = None) -> None:
         """Add gradients to the `grad` of every leaf: see `autograd.backward`."""
         backward(self, g, on_leaf_done)

@@ -35,7 +35,7 @@ def write_ctranslate2(model: Any, tokenizer: Any, config: RunConfig, folder: Pat
         (c.n_layers, c.n_layers), c.n_heads, pre_norm=c.norm == "pre", activation=activation
     )
     set_weights(spec, converted, c)
-    # CTranslate2 replaces the first input by zeros, and has no use for a token that is never read or predicted.
+    # CTranslate2 has no use for a token that is never read or predicted.
     source, target = (names[:-1] if is_pad_last(converted) else names for names in converted.vocabularies)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
@@ -80,9 +80,10 @@ def set_weights(spec: Any, converted: MarianModel, c: TransformerConfig) -> None
         embedding.weight = embeddings[side][:rows]
         layers.scale_embeddings = c.d_model**0.5 if c.scale_embedding else 1.0
         table = tensors.get(positions[side])
-        layers.position_encodings.encodings = (
-            marian.sinusoid_table(converted.n_positions, c.d_model) if table is None else table
-        )
+        table = marian.sinusoid_table(converted.n_positions, c.d_model) if table is None else table.copy()
+        if side == "decoder":  # CTranslate2 replaces the first input, padding, by zeros
+            table[0] += embeddings[side][converted.pad_id] * np.float32(layers.scale_embeddings)
+        layers.position_encodings.encodings = table
         if c.norm == "pre":
             norm(layers.layer_norm, f"model.{side}.layer_norm")
         for i, layer in enumerate(layers.layer):

@@ -80,7 +80,7 @@ def make_shape(path: Path, tokenizer: TextTokenizer, keys: Mapping[str, Any], se
     """Return the model's configuration for its [model] `keys`. Raises UserError for an invalid one."""
     special: dict[str, Any] = {
         "pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id,
-        "unk_id": tokenizer.special.unk_id, "src_vocab_size": getattr(tokenizer, "src_vocab_size", None),
+        "src_vocab_size": getattr(tokenizer, "src_vocab_size", None),
         "suppressed_ids": suppressed_ids(settings, tokenizer, path.with_name(GENERATION)),
     }  # fmt: skip
     try:
@@ -189,8 +189,10 @@ def special_id(config: Mapping[str, Any], name: str, folder: Path) -> int:
 
 def suppressed_ids(settings: Mapping[str, Any], tokenizer: TextTokenizer, path: Path) -> tuple[int, ...]:
     """Return the forbidden tokens, without those that a search never chooses. Raises UserError for sequences."""
-    words = [*(settings.get("bad_words_ids") or ()), *([i] for i in settings.get("suppress_tokens") or ())]
-    if not all(isinstance(word, list) and len(word) == 1 and type(word[0]) is int for word in words):
+    sequences, tokens = (settings.get(name) or [] for name in ("bad_words_ids", "suppress_tokens"))
+    is_list = isinstance(sequences, list) and isinstance(tokens, list)
+    words = [*sequences, *([token] for token in tokens)] if is_list else []
+    if not is_list or not all(isinstance(word, list) and len(word) == 1 and type(word[0]) is int for word in words):
         raise UserError(
             f"{path}: bad_words_ids: expected single tokens; got sequences of several; try without this setting"
         )

@@ -80,8 +80,8 @@ def read_config(c: Mapping[str, Any], name: str) -> dict[str, Any]:
     Raises UserError, naming the key and the file `name`, for what our model lacks.
     """
 
-    def number(key: str, kind: Any = int) -> Any:
-        value = c.get(key)
+    def number(key: str, kind: Any = int, default: Any = None) -> Any:
+        value = c.get(key, default)
         if type(value) is not kind and not (kind is float and type(value) is int):
             words = {int: "a whole number", float: "a number"}[kind]
             raise UserError(f"{name}: {key}: expected {words}; got {value!r}; try a copy of the file")
@@ -109,9 +109,9 @@ def read_config(c: Mapping[str, Any], name: str) -> dict[str, Any]:
     is_shared, is_tied = c.get("share_encoder_decoder_embeddings", True), c.get("tie_word_embeddings", True)
     return {
         "d_model": number("d_model"), "d_ff": number("encoder_ffn_dim"), "n_heads": number("encoder_attention_heads"),
-        "n_layers": number("encoder_layers"), "dropout": float(c.get("dropout", 0.1)),
-        "attention_dropout": float(c.get("attention_dropout", 0)),
-        "activation_dropout": float(c.get("activation_dropout", 0)),
+        "n_layers": number("encoder_layers"), "dropout": number("dropout", float, 0.1),
+        "attention_dropout": number("attention_dropout", float, 0.0),
+        "activation_dropout": number("activation_dropout", float, 0.0),
         "norm": "post", "layer_norm_eps": EPSILON, "attention_bias": True, "output_bias": True,
         "activation": ACTIVATIONS[activation], "scale_embedding": bool(c.get("scale_embedding", False)),
         "positions": "sinusoidal_halves", "position_rates": "paper",

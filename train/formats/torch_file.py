@@ -144,7 +144,10 @@ def read_zip(path: Path) -> Any:
         unpickler = TensorUnpickler(io.BytesIO(archive.read(pickles[0])))
         tensors = unpickler.load()
         for key, storage in unpickler.storages.items():
-            storage.read(archive.read(f"{folder}data/{key}"))
+            info = archive.getinfo(f"{folder}data/{key}")
+            if info.file_size != storage.n_values * storage.dtype.itemsize:  # before a compressed file fills the memory
+                raise ValueError(f"expected a storage of {storage.n_values} values; got {info.file_size} bytes")
+            storage.read(archive.read(info))
     return tensors
 
 

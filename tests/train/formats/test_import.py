@@ -171,6 +171,11 @@ BAD = {
     "truncated": (truncate, "model.safetensors: expected weights in safetensors; got '"),
     "tokenizer size": (other_tokenizer, "subwords; got 262; try the files of one model"),
     "exists": (lambda f: write_json(f.parent / "run", 1), "run: expected a new run folder"),
+    "dropout": (lambda f: change(f, dropout="0.1"), "dropout: expected a number; got '0.1'"),
+    "no list": (
+        lambda f: write_json(f / "generation_config.json", {"suppress_tokens": 3}),
+        "bad_words_ids: expected single tokens",
+    ),
     "sequences": (
         lambda f: write_json(f / "generation_config.json", {"bad_words_ids": [[3, 4]]}),
         "bad_words_ids: expected single tokens",
