@@ -153,8 +153,10 @@ def swish(xp):
 @formula((4, 6))
 def gated_linear_unit(xp):
     def forward(x):
+        if x.shape[-1] % 2:
+            raise ValueError("expected an even number of features")
         n = x.shape[-1] // 2
-        a, s = x[..., :n], sigmoid(xp, x[..., n : 2 * n])
+        a, s = x[..., :n], sigmoid(xp, x[..., n:])
         return a * s, (a, s)
 
     def right(g, cache):

@@ -202,6 +202,21 @@ def test_float16_is_tried(seeds):
             check_operation(sine, X, derive=False, seed=seed)
 
 
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_bfloat16_is_tried(seeds):
+    pytest.importorskip("ml_dtypes", reason="NumPy needs ml_dtypes for bfloat16")
+
+    @differentiable
+    def double(x):
+        """2 x; for bfloat16, the digits of the gradient cancel."""
+        offset = 1000 if x.dtype == "bfloat16" else 0
+        return x + x, lambda g: (((g + g) + g.dtype.type(offset)) - g.dtype.type(offset),)
+
+    for seed in seeds:
+        with pytest.raises(AssertionError, match="rule: bfloat16 accuracy"):
+            check_operation(double, X, derive=False, seed=seed)
+
+
 def test_float16_is_not_required():
     """A vjp that computes with float64 constants is not written for float16."""
 
