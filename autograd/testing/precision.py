@@ -1,6 +1,7 @@
 """Rules of precision: float64 is float64 throughout; float32, float16 and bfloat16 are as accurate as they can be."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import npx
 from autograd.testing.expected import Expected
@@ -9,8 +10,25 @@ from autograd.testing.report import REJECTIONS, CheckError, GradientError
 from npx import Array
 
 FLOAT32_EPS = 1.2e-7
-EPS16 = {"float16": 9.8e-4, "bfloat16": 7.8e-3}
-ACCEPTED16 = {"float16": (0.1, 30), "bfloat16": (0.15, 10)}  # of the largest entry; of the effect of rounded inputs
+
+
+class Narrow(NamedTuple):
+    """How a 16-bit dtype is compared with float64.
+
+    rule: a key of `RULES`. eps: the unit of rounding. fraction, factor: the accepted difference, as a fraction of the
+    largest entry plus a multiple of the change by rounding the inputs.
+    """
+
+    rule: str
+    eps: float
+    fraction: float
+    factor: float
+
+
+NARROW = {
+    "float16": Narrow("float16 accuracy", 9.8e-4, 0.1, 30),
+    "bfloat16": Narrow("bfloat16 accuracy", 7.8e-3, 0.15, 10),
+}
 
 
 def result_labels(expected: Expected) -> list[str]:
@@ -146,7 +164,7 @@ def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
             double = [y, *gradients]
             change = [0.0 for _ in double]
             for sample in range(9):  # first measure how much rounding of the inputs changes the result
-                unit = EPS16[dtype] * (1 if sample == 0 else 4)
+                unit = NARROW[dtype].eps * (1 if sample == 0 else 4)
                 for k, (z, a) in enumerate(zip(rounded_results(wide, expected.c, unit, sample), double, strict=True)):
                     change[k] = max(change[k], float(abs(z - a).max(initial=0.0)))
                 failure = failure_in_16_bits(expected, dtype, double, single, change)
@@ -175,13 +193,14 @@ def failure_in_16_bits(
 
     change: how much rounding of the inputs changes each result.
     """
-    terms, (fraction, factor) = float(abs(expected.c).max(initial=0.0)), ACCEPTED16[dtype]  # terms may cancel
+    terms = float(abs(expected.c).max(initial=0.0))  # that may cancel
+    rule, _, fraction, factor = NARROW[dtype]
     for label, a, b, most in zip(result_labels(expected), double, single, change, strict=True):
         allowed = fraction * max(terms, float(abs(a).max(initial=0.0))) + factor * most
         with quiet():
             off = npx.where(abs(a) < 1e4, abs(a - b.astype("float64")), 0)
         if (off > allowed).sum() > 0.25 * off.size or not npx.isfinite(off).all():
-            return accuracy_failure(expected.problem, f"{dtype} accuracy", label, a, b, off, allowed)
+            return accuracy_failure(expected.problem, rule, label, a, b, off, allowed)
     return None
 
 

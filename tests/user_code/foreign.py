@@ -1,6 +1,7 @@
 """Functions with a hand-written gradient for NumPy, PyTorch and JAX, right and wrong: `collection(framework)`.
 
-The formulas are those of formulas.py; each framework adds wrong functions with bugs that only it can have.
+The formulas are those of formulas_layers.py and formulas_losses.py; each framework adds wrong functions with bugs that
+only it can have.
 """
 
 import argparse
@@ -17,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from autograd.testing import check_operation, from_jax, from_pair, from_torch
-from tests.user_code.formulas import FORMULAS, Formula
+
+from tests.user_code import formulas_layers, formulas_losses  # isort: skip  # noqa: F401  register the formulas
+from tests.user_code.formula import FORMULAS, Formula
 
 FRAMEWORKS = ("pair", "torch", "jax")
 ROUNDS = (0, 1, 3, 8, 20, 50, 100, 10**6)  # seeds; all functions are checked with those of a round before the next
