@@ -46,7 +46,8 @@ class Neighborhood:
 
         numerical: the numerical derivative at this point.
         """
-        for points, is_certain in ((self.nearby, True), (self.aligned, False)):
+        for kind in ("nearby", "scattered", "aligned"):  # each is computed only if the ones before do not decide
+            points, is_certain = getattr(self, kind), kind != "aligned"
             slopes = [slope for slope in self.slopes(moves, points) if npx.isfinite(slope)]
             low, high = min(slopes, default=0.0), max(slopes, default=0.0)
             size = max(abs(analytic), abs(low), abs(high))
@@ -98,6 +99,19 @@ class Neighborhood:
         return self.with_gradients([self.neighbor(k) for k in range(number)])
 
     @cached_property
+    def scattered(self) -> Points:
+        """Points in random directions, with the gradients of a degenerate matrix in many bases."""
+        return self.with_gradients(
+            [
+                [
+                    a + (DISTANCE * size * npx.to_host(npx.random.normal(npx.Key(k, 12, i), a.shape))).astype(a.dtype)
+                    for i, (a, size) in enumerate(zip(self.arrays, self.sizes, strict=True))
+                ]
+                for k in range(MAX_NEIGHBORS)
+            ]
+        )
+
+    @cached_property
     def aligned(self) -> Points:
         """Points on the line, plane or subspace in which only entries with a gradient move.
 
@@ -108,12 +122,16 @@ class Neighborhood:
         if not 0 < sum(numbers) < sum(g.size for g in self.at_point):
             return []
         points = []
-        for k in range(min(MAX_NEIGHBORS, 2 * max(numbers))):
+        for k in range(min(MAX_NEIGHBORS, 4 * max(numbers))):
             point = []
             for a, g, size, number in zip(self.arrays, self.at_point, self.sizes, numbers, strict=True):
                 offsets = npx.zeros_like(a, dtype="float64")
-                offsets[g != 0] = ((npx.host.arange(number) + k // 2) % max(1, number) + 0.5) / max(1, number)
-                point.append(a + (DISTANCE * size * (-1) ** k * offsets).astype(a.dtype))
+                entries = npx.host.arange(number)
+                signs = (-1.0) ** k * npx.sign(npx.host.sin(k // 4 + 2.5 * entries + 1)) ** (
+                    k // 2 % 2
+                )  # alike or mixed
+                offsets[g != 0] = signs * ((entries + k // 4) % max(1, number) + 0.5) / max(1, number)
+                point.append(a + (DISTANCE * size * offsets).astype(a.dtype))
             points.append(point)
         return self.with_gradients(points)
 
