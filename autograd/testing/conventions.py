@@ -65,8 +65,9 @@ class Neighborhood:
         gradient that is slightly wrong lies near them too.
         """
         for arrays, _ in points[:2]:
-            off = abs(self.numerical_slope(moves, arrays) - analytic)
-            if not off <= 1e-3 * abs(analytic) or off > 0.1 * abs(self.numerical_slope(moves, arrays) - numerical):
+            neighboring = self.numerical_slope(moves, arrays)
+            off = abs(neighboring - analytic)
+            if not off <= 1e-3 * abs(analytic) or off > 0.1 * abs(neighboring - numerical):
                 return False
         return len(points) > 1
 
@@ -74,8 +75,8 @@ class Neighborhood:
         """Return whether the analytic derivatives `ends` of some of the points equal numerical ones there."""
         slopes = self.slopes(moves, points)
         for end in ends:
-            found = self.numerical_slope(moves, points[slopes.index(end)][0])
-            if not abs(found - end) <= 1e-3 * max(map(abs, ends)):
+            neighboring = self.numerical_slope(moves, points[slopes.index(end)][0])
+            if not abs(neighboring - end) <= 1e-3 * max(map(abs, ends)):
                 return False
         return True
 
@@ -127,9 +128,8 @@ class Neighborhood:
             for a, g, size, number in zip(self.arrays, self.at_point, self.sizes, numbers, strict=True):
                 offsets = npx.zeros_like(a, dtype="float64")
                 entries = npx.host.arange(number)
-                signs = (-1.0) ** k * npx.sign(npx.host.sin(k // 4 + 2.5 * entries + 1)) ** (
-                    k // 2 % 2
-                )  # alike or mixed
+                mixed = npx.sign(npx.host.sin(k // 4 + 2.5 * entries + 1))
+                signs = (-1.0) ** k * (mixed if k // 2 % 2 else 1.0)
                 offsets[g != 0] = signs * ((entries + k // 4) % max(1, number) + 0.5) / max(1, number)
                 point.append(a + (DISTANCE * size * offsets).astype(a.dtype))
             points.append(point)
