@@ -16,8 +16,12 @@ from train.learn.optimizer import Adam
 V = 9
 SMALL = {"vocab_size": V, "d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2, "dropout": 0.0, "max_positions": 12}
 OPTIONS = {
-    "norm": ["post", "pre"],
-    "positions": ["sinusoidal", "learned", "rotary"],
+    "norm": ["post", "pre", "sandwich", "deepnorm"],
+    "positions": ["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw"],
+    "position_buckets": [4],
+    "position_distance": [3],
+    "n_kv_heads": [None, 1],
+    "qk_norm": [False, True],
     "normalization": ["layer_norm", "rms_norm"],
     "activation": ["relu", "gelu", "swiglu"],
 }
