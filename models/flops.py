@@ -34,8 +34,7 @@ def matrix_size(*modules: Module) -> int:
     matrices = sum(p.size for module in modules for p in module.parameters() if p.ndim == 2)
     for mixture in (part for module in modules for part in module.modules() if isinstance(part, Experts)):
         n = len(mixture.experts)
-        inactive = matrix_size(*mixture.experts) * (n - mixture.n_active) // n
-        matrices -= inactive
+        matrices -= matrix_size(*mixture.experts) * (n - mixture.n_active) // n
     return matrices - tables + sum(bias.multiplications for bias in biases)
 
 

@@ -312,11 +312,11 @@ class SequenceModel(Module):
         options = tgt_ids, label_smoothing, smoothing_classes, loss_normalizer
         with collect_balance_losses() as balance_losses:
             hidden = compute_hidden()
-            other = compute_hidden() if rdrop else None
-        loss = self.cross_entropy(hidden, *options)
-        if other is not None:
-            loss = (loss + self.cross_entropy(other, *options)) * 0.5
-            loss = loss + self.divergence(hidden, other, tgt_ids) * (rdrop / 4 / float(loss_normalizer))
+            loss = self.cross_entropy(hidden, *options)
+            if rdrop:
+                other = compute_hidden()
+                loss = (loss + self.cross_entropy(other, *options)) * 0.5
+                loss = loss + self.divergence(hidden, other, tgt_ids) * (rdrop / 4 / float(loss_normalizer))
         if not balance_losses or not self.config.balance_loss:
             return loss
         factor = self.config.balance_loss / (2 if rdrop else 1) / float(loss_normalizer)

@@ -29,8 +29,9 @@ class AlibiBias(ScoreBias):
         self.slopes = slopes(n_heads)
 
     def forward(self, q: Tensor, n_keys: int, packing: npx.Packing | None = None) -> Tensor:
-        slope = npx.asarray(self.slopes, q.dtype)[:, None, None]
-        return Tensor(-slope * npx.absolute(distances(q, n_keys, packing)).astype(q.dtype))  # (H, T, S)
+        dtype = npx.accumulation_dtype(q.dtype)  # 16-bit floats cannot represent large distances
+        slope = npx.asarray(self.slopes, dtype)[:, None, None]
+        return Tensor(-slope * npx.absolute(distances(q, n_keys, packing)).astype(dtype))  # (H, T, S)
 
 
 @POSITIONS.register("alibi")

@@ -133,7 +133,7 @@ def test_residual_connections_equal_their_formulas():
 
 
 def test_factors_of_deep_norm():
-    """Table 1 of Wang et al. for 18 encoder and 18 decoder layers, and for a single stack of 200."""
+    """Figure 2 of Wang et al., for 18 encoder and 18 decoder layers, and for a single stack of 200."""
     assert deep_norm_factors("encoder", 18) == pytest.approx((0.81 * (18**5) ** (1 / 16), 0.87 * (18**5) ** (-1 / 16)))
     assert deep_norm_factors("decoder", 18) == pytest.approx((54**0.25, 216**-0.25))
     assert deep_norm_factors("single", 200) == pytest.approx((400**0.25, 1600**-0.25))
