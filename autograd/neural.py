@@ -224,8 +224,8 @@ def attention(
     y, saved = npx.attention(q, repeat_heads(k, heads), repeat_heads(v, heads), spec, drop)
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
-        gq, gk, gv, *gz = npx.attention_grad(g, saved, bias=bias is not None)
-        gb = ops.unbroadcast(gz[0], bias).astype(bias.dtype, copy=False) if bias is not None else None
+        gq, gk, gv, *gz = npx.attention_grad(g, saved, **({} if bias is None else {"bias": True}))
+        gb = None if bias is None else ops.unbroadcast(gz[0], bias).astype(bias.dtype, copy=False)
         return gq, sum_groups(gk, kv_heads), sum_groups(gv, kv_heads), None, None, gb
 
     return y, vjp
