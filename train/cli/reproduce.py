@@ -72,7 +72,7 @@ def length(
     ] = None,
     steps: Annotated[
         int, number_option(int, "[1, 1000000000]", metavar="N", help="Updates of each row.", show_default=True)
-    ] = 3000,
+    ] = 1500,
     seed: Annotated[
         int, number_option(int, "[0, 4294967295]", metavar="N", help="Seed of the weights and sequences.")
     ] = 1,

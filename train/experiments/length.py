@@ -99,7 +99,7 @@ def batch(pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def run_length(
-    out: Path, rows: Iterable[str] = (), steps: int = 3000, seed: int = 1, progress: bool = True
+    out: Path, rows: Iterable[str] = (), steps: int = 1500, seed: int = 1, progress: bool = True
 ) -> dict[str, Any]:
     """Train and test the unfinished rows in the folder `out` and return the table.
 
