@@ -206,7 +206,6 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
         "note": "The mask hides later tokens: their scores become −∞, their weights 0." if causal else "",
         "heads": attention.n_heads, "head": head,
         "matrices": [
-            *inputs_of(trace, block, rows),
             matrix("queries q", *steps["q"], queries, "dimension"),
             matrix("keys k", *steps["k"], keys, "dimension"),
             matrix("values v", *steps["v"], keys, "dimension"),
@@ -215,6 +214,7 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
             matrix("weights, softmax of each row", *steps["weights"], queries, keys, unit=True),
             matrix("head output, weights · v", *steps["output"], queries, "dimension"),
             output_of(trace, block, rows, "all heads, concatenated, times W^O: y"),
+            *inputs_of(trace, block, rows),
         ],
     }  # fmt: skip
 

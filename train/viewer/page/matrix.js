@@ -1,5 +1,5 @@
 // A matrix as colored cells on a canvas, with headers, a legend, and the value under the pointer or the cursor.
-import { bytes, el, level, number, scale } from "./parts.js";
+import { bytes, el, level, number, pixelScale, scale } from "./parts.js";
 
 const NARROWEST = 2, // CSS pixels per column; wider matrices scroll
   WIDEST = 46;
@@ -23,6 +23,7 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
   const box = el("div", { class: "cells" }, canvas);
   const readout = el("p", { class: "read", "aria-live": "polite" }, missing);
   let layout = null,
+    image = null,
     cursor = null;
 
   canvas.redraw = () => {
@@ -48,6 +49,18 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
     return { size, font, left, top, cellWidth, cellHeight, named, turned, ink: style.color };
   }
 
+  // One pixel for each value, which the browser scales to cells. Masked cells are clear.
+  function pixels(colors) {
+    if (image?.colors === colors) return image.canvas;
+    const small = new OffscreenCanvas(across, down),
+      data = new ImageData(across, down);
+    const pixels = new Uint32Array(data.data.buffer);
+    for (let i = 0; i < values.length; i++) if (values[i] !== -Infinity) pixels[i] = colors[level(values[i], most)];
+    small.getContext("2d").putImageData(data, 0, 0);
+    image = { colors, canvas: small };
+    return small;
+  }
+
   function paint() {
     const { size, font, left, top, cellWidth, cellHeight, named, turned, ink } = layout;
     const ratio = devicePixelRatio || 1,
@@ -61,14 +74,8 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
     context.scale(ratio, ratio);
     context.font = font;
     context.textBaseline = "middle";
-    for (let i = 0; i < down; i++) {
-      for (let j = 0; j < across; j++) {
-        const value = values[i * across + j];
-        if (value === -Infinity) continue;
-        context.fillStyle = `rgb(${colors[level(value, most)]})`;
-        context.fillRect(left + j * cellWidth, top + i * cellHeight, cellWidth + 0.4, cellHeight + 0.4);
-      }
-    }
+    context.imageSmoothingEnabled = false;
+    context.drawImage(pixels(pixelScale()), left, top, across * cellWidth, down * cellHeight);
     const everyRow = Math.ceil((size * 1.1) / cellHeight);
     context.fillStyle = ink;
     context.textAlign = "right";
@@ -182,8 +189,8 @@ export function thumbnail({ rows, columns, bytes: encoded }) {
   canvas.redraw = () => {
     const context = canvas.getContext("2d"),
       image = context.createImageData(columns, rows),
-      colors = scale();
-    values.forEach((value, i) => image.data.set([...colors[value + 127], 255], 4 * i));
+      colors = pixelScale();
+    new Uint32Array(image.data.buffer).set(Uint32Array.from(values, (value) => colors[value + 127]));
     context.putImageData(image, 0, 0);
   };
   canvas.redraw();

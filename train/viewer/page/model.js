@@ -4,7 +4,7 @@ import { ask, el, number, stepByKeys } from "./parts.js";
 import { thumbnail } from "./matrix.js";
 import { openBlock } from "./block.js";
 
-const MOST_CHIPS = 8; // tokens shown in the figure
+const MOST_CHIPS = 6; // tokens shown in the figure
 const STACKS = { encoder: "Encoder", decoder: "Decoder", text: "Decoder only" };
 
 export function start(section, about) {
@@ -93,10 +93,20 @@ export function start(section, about) {
 
   function go(by) {
     at = at === null && by === 1 ? 0 : Math.min(walk.length - 1, Math.max(0, (at ?? 0) + by));
-    backward = walk[at][1];
-    layer = block(walk[at][0]).layer ?? layer;
-    draw();
+    const [name, back] = walk[at],
+      of = block(name).layer ?? layer;
+    const same = back === backward && of === layer;
+    [backward, layer] = [back, of];
+    if (same) mark();
+    else draw();
     open();
+  }
+
+  // Marks the open block, without drawing the figure again.
+  function mark() {
+    for (const button of figure.querySelectorAll(".block"))
+      button.setAttribute("aria-pressed", String(at !== null && walk[at][0] === button.dataset.block));
+    place.textContent = at === null ? "← → walk through all blocks" : `${at + 1} of ${walk.length}, ${titleOf(walk[at][0])}`;
   }
 
   function begin() {
@@ -120,11 +130,11 @@ export function start(section, about) {
     directions.forEach((button, i) => button.setAttribute("aria-pressed", backward === (i === 1)));
     layerButtons.forEach((button, i) => button.setAttribute("aria-pressed", layer === i));
     section.classList.toggle("is-backward", backward);
-    place.textContent = at === null ? "← → walk through all blocks" : `${at + 1} of ${walk.length}, ${titleOf(walk[at][0])}`;
     const stacks = [...new Set(blocks.map((one) => one.stack))];
     figure.replaceChildren(el("svg", { class: "arrows", "aria-hidden": "true" }), ...stacks.map(stack));
     figure.style.setProperty("--stacks", stacks.length);
     if (focused) figure.querySelector(`[data-block="${focused}"]`)?.focus({ preventScroll: true });
+    mark();
     connect();
   }
 
@@ -168,20 +178,18 @@ export function start(section, about) {
   }
 
   function button(one) {
-    const seen = flow?.blocks[one.name],
-      lit = at !== null && walk[at][0] === one.name;
+    const seen = flow?.blocks[one.name];
     return el(
       "button",
       {
         type: "button",
         class: `block ${one.kind}`,
         "data-block": one.name,
-        "aria-pressed": String(lit),
         title: `${one.parameters.toLocaleString("en")} parameters`,
         onclick: () => {
           stop();
           at = find(one.name, backward);
-          draw();
+          mark();
           open(true);
         },
       },

@@ -75,10 +75,13 @@ const levels = (stops) => {
   });
 };
 const SCALES = { light: levels(LIGHT), dark: levels(DARK) };
+const pack = (colors) => Uint32Array.from(colors, (rgb) => new Uint32Array(Uint8Array.of(...rgb, 255).buffer)[0]);
+const PIXELS = { light: pack(SCALES.light), dark: pack(SCALES.dark) };
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 
 export const theme = () => document.documentElement.dataset.theme || (prefersDark.matches ? "dark" : "light");
 export const scale = () => SCALES[theme()]; // 255 colors for -1 to 1
+export const pixelScale = () => PIXELS[theme()]; // the same as pixels of an ImageData
 export const level = (value, most) => 127 + Math.round(127 * Math.min(1, Math.max(-1, value / (most || 1))));
 
 export function setTheme(name) {

@@ -55,7 +55,8 @@ export function start(section) {
   );
   ready.addEventListener("change", () => {
     const [text, given] = EXAMPLES[ready.value];
-    if (given) [expression.value, values.value] = [text, given];
+    [expression.value, values.value] = given ? [text, given] : ["", ""];
+    expression.placeholder = given ? "" : text;
     load(Number(ready.value) >= 3 && { causal: Number(ready.value) === 4 });
     moves[2].focus(); // from here the arrow keys walk through the graph
   });
