@@ -1,5 +1,5 @@
 // Search tree: one row for each step of the latest search, every hypothesis of it, and why the search ended.
-import { el, number, table, collapsible } from "./parts.js";
+import { el, number, table, collapsible, unit } from "./parts.js";
 
 const H = 50,
   ROW = 84;
@@ -50,7 +50,7 @@ export function start(section) {
     });
     const most = Math.max(...rows.filter(Boolean).map((row) => row.length));
     const margin = 62,
-      width = Math.max(place.clientWidth, 320),
+      width = Math.max(place.clientWidth / unit(), 320),
       pitch = Math.min(190, (width - margin) / most),
       w = pitch - 10;
     const at = new Map([[-1, [margin + (most * pitch) / 2, 8]]]);
@@ -58,8 +58,8 @@ export function start(section) {
     const height = 24 + (rows.length - 1) * ROW;
     const svg = el("svg", {
       viewBox: `0 0 ${width} ${height}`,
-      width,
-      height,
+      width: width * unit(),
+      height: height * unit(),
       role: "group",
       "data-name": "search-tree",
       "aria-label": `Tree of ${at.size - 1} hypotheses over ${rows.length - 1} steps; the path to the best one is thick. Arrow keys move between hypotheses.`,

@@ -1,9 +1,9 @@
 // Curves: the runs' metrics.jsonl, drawn by uPlot, one color per run, updated while they train.
-import { el, number, reach, recorded, recording, table, collapsible } from "./parts.js";
+import { el, number, reach, recorded, recording, table, collapsible, unit } from "./parts.js";
 
 const HUES = ["--forward", "--backward", "--third", "--fourth"];
 const PARTS = { train: "training", valid: "validation" };
-const HEIGHT = 260;
+const height = () => 260 * unit();
 
 export function start(section, about) {
   const grid = el("div", { class: "curves" });
@@ -81,7 +81,7 @@ function panel(name, { title, log }) {
   const redrawn = el("canvas", { hidden: true }); // follows the color scheme
   redrawn.redraw = () => draw(true);
   figure.append(redrawn);
-  new ResizeObserver(() => plot?.setSize({ width: place.clientWidth, height: HEIGHT })).observe(place);
+  new ResizeObserver(() => plot?.setSize({ width: place.clientWidth, height: height() })).observe(place);
 
   function draw(anew) {
     const now = lines.map(({ run, kind }) => `${run} ${kind}`).join("\n");
@@ -138,7 +138,7 @@ function options(name, log, lines, place) {
     name === "tokens_per_second" || name === "lr" ? (_, least, most) => [0, uPlot.rangeNum(0, most, 0.1, true)[1]] : undefined;
   return {
     width: place.clientWidth || 320,
-    height: HEIGHT,
+    height: height(),
     cursor: { sync: { key: "updates" }, drag: { x: true, y: false } },
     scales: { x: { time: false }, y: log ? { distr: 3 } : range ? { range } : {} },
     axes: [{ ...axis, space: 5 * size, values: (_, values) => values.map((value) => value.toLocaleString("en")) }, y],
@@ -148,10 +148,10 @@ function options(name, log, lines, place) {
       ...lines.map(({ run, kind, hue, points }) => ({
         label: `${run}, ${PARTS[kind]}`,
         stroke: color(hue),
-        width: 2,
+        width: 2 * unit(),
         dash: kind === "valid" ? [8, 5] : undefined,
         spanGaps: true,
-        points: { show: points.length < 60 && kind === "valid" ? true : points.length === 1, size: 6 },
+        points: { show: points.length < 60 && kind === "valid" ? true : points.length === 1, size: 6 * unit() },
         value: (_, value) => short(value),
       })),
     ],

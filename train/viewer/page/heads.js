@@ -1,5 +1,5 @@
 // All heads of a kind on one canvas, one pixel per weight; highlights a row and column in every head; opens one head.
-import { ask, bytes as decode, collapsible, el, recorded, scale, table } from "./parts.js";
+import { ask, bytes as decode, collapsible, el, recorded, scale, table, unit } from "./parts.js";
 import { legend, matrix } from "./matrix.js";
 
 const GAP = 1; // pixels between heads
@@ -219,8 +219,8 @@ function drawLines(rows, columns, weights, name) {
     at = (i) => 16 + 22 * i;
   const svg = el("svg", {
     viewBox: `0 0 420 ${height}`,
-    width: 420,
-    height,
+    width: 420 * unit(),
+    height: height * unit(),
     role: "img",
     class: "lines",
     "data-name": `head-${name}`,

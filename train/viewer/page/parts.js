@@ -15,6 +15,9 @@ export function el(tag, attributes = {}, ...children) {
   return element;
 }
 
+// CSS pixels that are one pixel of a window of usual width; drawings grow with it on large screens.
+export const unit = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
+
 export function number(x) {
   if (x == null) return "";
   if (Array.isArray(x)) return `[${x.map(number).join(", ")}]`;

@@ -1,5 +1,5 @@
 // A constituency tree from its brackets, words at the bottom, laid out by d3-hierarchy.
-import { el } from "./parts.js";
+import { el, unit } from "./parts.js";
 
 const STEP_Y = 58;
 
@@ -31,8 +31,8 @@ export function drawTree(brackets) {
     lowest = Math.max(...nodes.map(({ y }) => y));
   const svg = el("svg", {
     viewBox: `${left} -24 ${right - left} ${lowest + 50}`,
-    width: right - left,
-    height: lowest + 50,
+    width: (right - left) * unit(),
+    height: (lowest + 50) * unit(),
     role: "img",
     class: "tree",
     "data-name": "tree",
