@@ -126,6 +126,14 @@ def test_the_gradients_of_all_heads_make_up_that_of_the_block(traced):
     np.testing.assert_allclose(expected, left, atol=1e-6)
 
 
+def test_attention_with_other_inputs_is_shown_without_its_heads(traced, monkeypatch):
+    model, _, trace = traced
+    stack = "layers" if model.examples == "text" else "decoder"
+    monkeypatch.setattr(getattr(model, stack)[0].attention, "d_v", 1)
+    block = show_block(trace, f"{stack}.0.attention", 0, Names())
+    assert "heads" not in block and "not shown" in block["note"] and len(block["matrices"]) == 2
+
+
 def test_residual_blocks_add_and_normalize(traced):
     _, _, trace = traced
     for name, block in trace.blocks.items():

@@ -10,7 +10,7 @@ import npx
 from autograd import Tensor, observing
 from autograd.neural import composed_rotation, softmax
 from train.viewer.inspection import labels, log_softmax
-from train.viewer.trace import OUTPUT, Block, Recording, Trace, blocks, norm, on_host, zeros_if_none
+from train.viewer.trace import OUTPUT, Block, Operation, Recording, Trace, blocks, norm, on_host, zeros_if_none
 
 MAX_THUMBNAIL = 128  # columns of a matrix in the overview; wider ones are thinned
 MAX_COLUMNS = 4096  # columns of a matrix in an open block
@@ -189,13 +189,16 @@ def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: 
     attention = module_of(trace.model, block.name)
     if not 0 <= head < attention.n_heads:
         raise IndexError(head)
-    q, k, v = head_inputs(trace, block, attention, head)
     operation = trace.find(block.name, "attention")
-    assert operation is not None
+    parts = head_inputs(trace, operation, attention, head) if operation else None
+    if operation is None or parts is None:
+        return show_other(trace, block, rows, tokenizer, head) | {
+            "note": "The heads of this kind of attention are not shown."
+        }
     columns = slice(head * attention.d_v, (head + 1) * attention.d_v)
     cross, causal = block.title == "Cross-attention", block.title == "Masked self-attention"
     g = zeros_if_none(operation.g, operation.y)[:, columns]
-    steps = attention_head(q, k, v, attention.rotary_base, causal, g)
+    steps = attention_head(*parts, attention.rotary_base, causal, g)
     keys = rows["encoder"] if cross else rows["rows"]
     masked = steps["scaled"][0].copy()
     if causal:
@@ -226,20 +229,15 @@ def module_of(model: Any, name: str) -> Any:
     return model
 
 
-def head_inputs(trace: Trace, block: Block, attention: Any, head: int) -> list[Any]:
-    """Return q (T, d_k), k (S, d_k) and v (S, d_v) of a head."""
-    operation = trace.find(block.name, "attention")
-    assert operation is not None
-    # the queries, keys and values of all heads stand side by side, in one array or two
-    inputs = [trace.operations[number].y for number in operation.inputs]
+def head_inputs(trace: Trace, operation: Operation, attention: Any, head: int) -> tuple[Any, Any, Any] | None:
+    """Return q (T, d_k), k (S, d_k) and v (S, d_v) of a head; None if its operation takes other inputs."""
+    inputs = [trace.operations[number].y for number in operation.inputs]  # the columns of all heads, in 1 or 2 arrays
     h, d_k, d_v = attention.n_heads, attention.d_k, attention.d_v
-    parts = (
-        np.split(inputs[0], [h * d_k, 2 * h * d_k], axis=1)
-        if len(inputs) == 1
-        else [inputs[0], *np.split(inputs[1], [h * d_k], axis=1)]
-    )
-    widths = d_k, d_k, d_v
-    return [x[:, head * width : (head + 1) * width] for x, width in zip(parts, widths, strict=True)]
+    if any(x.ndim != 2 for x in inputs) or sum(x.shape[1] for x in inputs) != h * (2 * d_k + d_v):
+        return None
+    q, *rest = np.split(inputs[0], [h * d_k], axis=1)
+    k, v = np.split(inputs[1] if len(inputs) == 2 else rest[0], [h * d_k], axis=1)
+    return q[:, head * d_k :][:, :d_k], k[:, head * d_k :][:, :d_k], v[:, head * d_v :][:, :d_v]
 
 
 def attention_head(

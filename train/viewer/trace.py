@@ -40,21 +40,21 @@ class Block:
 def blocks(model: Any) -> list[Block]:
     """Return the blocks of a model in the order in which they run."""
     names = [name for name, _ in model.named_parameters()]
-    found: list[Block] = []
+    result: list[Block] = []
 
     def add(
         name: str, kind: str, title: str, stack: str, layer: int | None = None, prefixes: Sequence[str] = ()
     ) -> None:
         starts = tuple(f"{prefix}." for prefix in prefixes or (name,))
         parameters = tuple(n for n in names if n.startswith(starts) or n in prefixes)
-        found.append(Block(name, kind, title, stack, layer, parameters))
+        result.append(Block(name, kind, title, stack, layer, parameters))
 
     for attribute, stack in STACKS.items():
         if not hasattr(model, attribute):
             continue
         side = {"encoder": "source", "decoder": "target", "text": "text"}[stack]
-        own = stack == "encoder" and getattr(model, "source_embedding", None)
-        table = "source_embedding" if own else "embedding"
+        is_separate = stack == "encoder" and getattr(model, "source_embedding", None)
+        table = "source_embedding" if is_separate else "embedding"
         add(f"{side}_embedding", "embedding", "Embedding + positions", stack, None, (table, f"{side}_positions"))
         for i, layer in enumerate(getattr(model, attribute)):
             for name, module in layer.named_children():
@@ -63,9 +63,8 @@ def blocks(model: Any) -> list[Block]:
         if getattr(model, final, None):
             add(final, "norm", "Final norm", stack)
     tied = model.projection is None
-    title = "Linear + softmax"
-    add(OUTPUT, "output", title, found[-1].stack, None, ("embedding" if tied else "projection",))
-    return found
+    add(OUTPUT, "output", "Linear + softmax", result[-1].stack, None, ("embedding" if tied else "projection",))
+    return result
 
 
 def describe(name: str, module: Module, stack: str) -> tuple[str, str]:

@@ -10,7 +10,12 @@ export function start(section) {
   const late = el("input", { type: "checkbox", id: "late" }),
     lateName = el("span");
   const lateLabel = el("label", {}, late, lateName);
-  const control = el("p", { class: "row", hidden: true }, el("label", {}, dropped, " show dropped hypotheses"), lateLabel);
+  const control = el(
+    "p",
+    { class: "row", hidden: true },
+    el("label", {}, dropped, " show dropped hypotheses"),
+    lateLabel,
+  );
   const why = el("p", { id: "why", role: "status" });
   const place = el("div", { class: "drawing" });
   const chosen = el("div", { class: "opened", "aria-live": "polite" });
@@ -54,7 +59,9 @@ export function start(section) {
       pitch = Math.min(190, (width - margin) / most),
       w = pitch - 10;
     const at = new Map([[-1, [margin + (most * pitch) / 2, 8]]]);
-    rows.forEach((row, step) => row.forEach((i, k) => at.set(i, [margin + (k + 0.5) * pitch, 24 + (step - 0.5) * ROW])));
+    rows.forEach((row, step) =>
+      row.forEach((i, k) => at.set(i, [margin + (k + 0.5) * pitch, 24 + (step - 0.5) * ROW])),
+    );
     const height = 24 + (rows.length - 1) * ROW;
     const svg = el("svg", {
       viewBox: `0 0 ${width} ${height}`,
@@ -64,7 +71,9 @@ export function start(section) {
       "data-name": "search-tree",
       "aria-label": `Tree of ${at.size - 1} hypotheses over ${rows.length - 1} steps; the path to the best one is thick. Arrow keys move between hypotheses.`,
     });
-    rows.forEach((row, step) => svg.append(el("text", { x: 0, y: 28 + (step - 0.5) * ROW, class: "tick" }, `step ${step}`)));
+    rows.forEach((row, step) =>
+      svg.append(el("text", { x: 0, y: 28 + (step - 0.5) * ROW, class: "tick" }, `step ${step}`)),
+    );
     for (const [i, [x, y]] of at) {
       if (i < 0) continue;
       const [px, py] = at.get(search.nodes[i].parent) ?? at.get(-1);
@@ -72,7 +81,10 @@ export function start(section) {
         to = y - H / 2,
         middle = (from + to) / 2;
       svg.append(
-        el("path", { d: `M${px} ${from} C${px} ${middle} ${x} ${middle} ${x} ${to}`, class: best.has(i) ? "edge lit" : "edge" }),
+        el("path", {
+          d: `M${px} ${from} C${px} ${middle} ${x} ${middle} ${x} ${to}`,
+          class: best.has(i) ? "edge lit" : "edge",
+        }),
       );
     }
     const letters = Math.max(3, Math.floor((w - 8) / 9));
@@ -95,7 +107,11 @@ export function start(section) {
           el("title", {}, `${node.label}: ${node.fate}`),
           el("rect", { x: x - w / 2, y: y - H / 2, width: w, height: H, rx: 4 }),
           el("text", { x, y: y - 4 }, fit(node.label)),
-          el("text", { x, y: y + 15, class: "value" }, fit(`${node.score.toFixed(3)}${node.fate === "kept" ? "" : ` ${node.fate}`}`)),
+          el(
+            "text",
+            { x, y: y + 15, class: "value" },
+            fit(`${node.score.toFixed(3)}${node.fate === "kept" ? "" : ` ${node.fate}`}`),
+          ),
         ),
       );
     }
@@ -148,7 +164,11 @@ export function start(section) {
       table(
         "Its log-probability is the sum over its tokens (nats)",
         ["token", "log p", "sum"],
-        nodes.map((node, n) => [node.label, (node.log_probability - (nodes[n - 1]?.log_probability ?? 0)).toFixed(4), node.log_probability.toFixed(4)]),
+        nodes.map((node, n) => [
+          node.label,
+          (node.log_probability - (nodes[n - 1]?.log_probability ?? 0)).toFixed(4),
+          node.log_probability.toFixed(4),
+        ]),
       ),
     );
   }

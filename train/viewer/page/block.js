@@ -3,7 +3,11 @@ import { collapsible, el, number, table } from "./parts.js";
 import { floats, matrix } from "./matrix.js";
 
 export function openBlock(title, block, backward, chooseHead) {
-  const decoded = block.matrices.map((one) => ({ ...one, values: floats(one.values), gradient: one.gradient && floats(one.gradient) }));
+  const decoded = block.matrices.map((one) => ({
+    ...one,
+    values: floats(one.values),
+    gradient: one.gradient && floats(one.gradient),
+  }));
   const shown = decoded.map((one) => show(one, decoded, backward));
   const small = (x) => number(Number(x.toPrecision(3)));
   return [
@@ -13,7 +17,9 @@ export function openBlock(title, block, backward, chooseHead) {
       "p",
       { class: "gradients" },
       `Gradient in: norm ${small(block.arriving)}. Gradient out: `,
-      block.leaving.length ? block.leaving.map(([to, norm]) => `${small(norm)} to ${to}`).join("; ") : "to the embedding table",
+      block.leaving.length
+        ? block.leaving.map(([to, norm]) => `${small(norm)} to ${to}`).join("; ")
+        : "to the embedding table",
       ".",
     ),
     ...(block.note ? [el("p", { class: "soft" }, block.note)] : []),
@@ -24,7 +30,13 @@ export function openBlock(title, block, backward, chooseHead) {
       table(
         "Norms of the weights and of their gradients",
         ["name", "shape", "values", "norm", "gradient norm"],
-        block.parameters.map(([name, shape, size, norm, gradient]) => [name, shape.join(" × "), size.toLocaleString("en"), small(norm), small(gradient)]),
+        block.parameters.map(([name, shape, size, norm, gradient]) => [
+          name,
+          shape.join(" × "),
+          size.toLocaleString("en"),
+          small(norm),
+          small(gradient),
+        ]),
       ),
     ),
   ];
@@ -32,7 +44,14 @@ export function openBlock(title, block, backward, chooseHead) {
 
 function show(one, all, backward) {
   const of = { rows: one.rows, columns: one.columns };
-  if (!backward) return matrix({ ...of, title: one.title, values: one.values, most: one.unit ? 1 : undefined, about: arithmetic(one, all) });
+  if (!backward)
+    return matrix({
+      ...of,
+      title: one.title,
+      values: one.values,
+      most: one.unit ? 1 : undefined,
+      about: arithmetic(one, all),
+    });
   if (one.gradient) return matrix({ ...of, title: `∂ ${one.title}`, values: one.gradient });
   return el("figure", { class: "matrix" }, el("figcaption", {}, el("b", {}, one.title), " has no gradient of its own"));
 }
@@ -65,7 +84,13 @@ function distribution({ bars, targets }) {
       ...bars[choice.value].map(([label, p, right]) => {
         const fill = el("span", { class: "fill" });
         fill.style.width = `${100 * p}%`;
-        return el("li", { class: right ? "target" : "" }, el("span", {}, label), el("span", { class: "track" }, fill), el("span", {}, p.toFixed(4)));
+        return el(
+          "li",
+          { class: right ? "target" : "" },
+          el("span", {}, label),
+          el("span", { class: "track" }, fill),
+          el("span", {}, p.toFixed(4)),
+        );
       }),
     );
   choice.addEventListener("change", draw);

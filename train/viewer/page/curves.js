@@ -7,7 +7,11 @@ const height = () => 260 * unit();
 
 export function start(section, about) {
   const grid = el("div", { class: "curves" });
-  const state = el("p", { role: "status" }, about.runs.length ? "" : "No run was given; start with npx-transformer serve RUN");
+  const state = el(
+    "p",
+    { role: "status" },
+    about.runs.length ? "" : "No run was given; start with npx-transformer serve RUN",
+  );
   section.append(
     state,
     el("p", { class: "soft" }, "Drag across a chart to zoom all of them; double-click to see everything again."),
@@ -135,7 +139,9 @@ function options(name, log, lines, place) {
   const short = (value) => (value == null ? "" : String(Number(value.toPrecision(3))));
   const y = { ...axis, size: 4.6 * size, space: 2.4 * size, values: (_, values) => values.map(short) };
   const range =
-    name === "tokens_per_second" || name === "lr" ? (_, least, most) => [0, uPlot.rangeNum(0, most, 0.1, true)[1]] : undefined;
+    name === "tokens_per_second" || name === "lr"
+      ? (_, least, most) => [0, uPlot.rangeNum(0, most, 0.1, true)[1]]
+      : undefined;
   return {
     width: place.clientWidth || 320,
     height: height(),

@@ -71,7 +71,13 @@ export function start(section) {
         const [fill, outline] = [el("span", { class: "fill" }), el("span", { class: "outline" })];
         fill.style.width = `${(100 * sampled) / most}%`;
         outline.style.width = `${(100 * p) / most}%`;
-        return el("li", { class: sampled ? "" : "excluded" }, el("span", {}, label), el("span", { class: "track" }, fill, outline), el("span", {}, sampled.toFixed(4)));
+        return el(
+          "li",
+          { class: sampled ? "" : "excluded" },
+          el("span", {}, label),
+          el("span", { class: "track" }, fill, outline),
+          el("span", {}, sampled.toFixed(4)),
+        );
       }),
     );
     section.dataset.next = requests;

@@ -6,7 +6,8 @@ const GAP = 1; // pixels between heads
 const CAUSAL = ["decoder", "text"];
 const pixel = (...rgba) => new Uint32Array(Uint8Array.from(rgba).buffer)[0];
 // the colors of weights 0 to 1 in 256 levels: the positive half of the scale of all matrices
-const shades = (alpha) => Uint32Array.from({ length: 256 }, (_, i) => pixel(...scale()[127 + Math.round(i * (127 / 255))], alpha));
+const shades = (alpha) =>
+  Uint32Array.from({ length: 256 }, (_, i) => pixel(...scale()[127 + Math.round(i * (127 / 255))], alpha));
 const MARK = pixel(230, 97, 0, 255);
 
 // The heads of an answer: one block per kind of attention, and a function that highlights token i of a side ("source",
@@ -224,8 +225,7 @@ function drawLines(rows, columns, weights, name) {
     role: "img",
     class: "lines",
     "data-name": `head-${name}`,
-    "aria-label":
-      `Lines of head ${name} from each row to the columns it attends to; the table below has the numbers`,
+    "aria-label": `Lines of head ${name} from each row to the columns it attends to; the table below has the numbers`,
   });
   const all = weights
     .flatMap((row, i) => row.map((w, j) => [w, i, j]))

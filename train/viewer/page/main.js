@@ -33,8 +33,18 @@ function show() {
 }
 
 function remove(name) {
-  sections.splice(sections.findIndex((section) => section.id === name), 1)[0].remove();
-  links.splice(links.findIndex((link) => link.hash === `#${name}`), 1)[0].remove();
+  sections
+    .splice(
+      sections.findIndex((section) => section.id === name),
+      1,
+    )[0]
+    .remove();
+  links
+    .splice(
+      links.findIndex((link) => link.hash === `#${name}`),
+      1,
+    )[0]
+    .remove();
 }
 
 const button = document.getElementById("theme");
@@ -68,7 +78,11 @@ if (about) {
   if (recorded) {
     first = recorded.view;
     for (const link of links) if (link.hash !== `#${first}`) link.remove();
-    links.splice(0, links.length, links.find((link) => link.hash === `#${first}`));
+    links.splice(
+      0,
+      links.length,
+      links.find((link) => link.hash === `#${first}`),
+    );
     ask.restore?.();
   } else if (trained?.examples.length) ask.read(trained.examples[0]);
   show();

@@ -4,7 +4,9 @@ import { bytes, el, level, number, pixelScale, scale } from "./parts.js";
 const NARROWEST = 2, // CSS pixels per column; wider matrices scroll
   WIDEST = 46;
 
-const sizes = new ResizeObserver((entries) => entries.forEach(({ target }) => target.querySelector("canvas")?.redraw()));
+const sizes = new ResizeObserver((entries) =>
+  entries.forEach(({ target }) => target.querySelector("canvas")?.redraw()),
+);
 
 export const floats = (base64) => new Float32Array(bytes(base64).buffer);
 
@@ -12,7 +14,10 @@ export const floats = (base64) => new Float32Array(bytes(base64).buffer);
 // whose indices are the labels; `values` is a flat array; -Infinity is a masked cell. `most`: the value of the darkest
 // color. `about(i, j)`: more text for the readout of a cell.
 export function matrix({ title, rows, columns, values, most, about = () => "", missing = "" }) {
-  const [down, across] = [rows.length, Array.isArray(columns) ? columns.length : Math.round(values.length / rows.length)];
+  const [down, across] = [
+    rows.length,
+    Array.isArray(columns) ? columns.length : Math.round(values.length / rows.length),
+  ];
   const column = (j) => (Array.isArray(columns) ? columns[j] : `${columns} ${j}`);
   most ??= values.reduce((a, b) => (Number.isFinite(b) ? Math.max(a, Math.abs(b)) : a), 0);
   const canvas = el("canvas", {
@@ -144,7 +149,13 @@ export function matrix({ title, rows, columns, values, most, about = () => "", m
     if (i >= 0 && j >= 0 && i < down && j < across) read(i, j);
   });
   sizes.observe(box);
-  return el("figure", { class: across > 40 ? "matrix wide" : "matrix" }, el("figcaption", {}, el("b", {}, title), ` ${down} × ${across} `, legend(most, values)), box, readout);
+  return el(
+    "figure",
+    { class: across > 40 ? "matrix wide" : "matrix" },
+    el("figcaption", {}, el("b", {}, title), ` ${down} × ${across} `, legend(most, values)),
+    box,
+    readout,
+  );
 }
 
 // Few characters for a number inside a cell.
@@ -174,7 +185,7 @@ export function legend(most, values) {
 
 // A matrix from nested lists, as the Step view has them: a number, a vector or a matrix of two or three axes.
 export function fromNested(title, value) {
-  const flat = [value].flat(Infinity).map(Number);
+  const flat = [value].flat(Infinity).map((x) => ({ inf: Infinity, "-inf": -Infinity })[x] ?? Number(x));
   const depth = (x) => (Array.isArray(x) ? 1 + depth(x[0]) : 0);
   const rows = depth(value) < 2 ? 1 : [value].flat(depth(value) - 1).length;
   const labels = Array.from({ length: rows }, (_, i) => (rows === 1 ? "" : String(i)));

@@ -24,7 +24,11 @@ export function start(section, about) {
     el("button", { type: "button", onclick: () => choose({ layer: i }) }, String(i)),
   );
   const directions = ["Forward: values", "Backward: gradients"].map((name, i) =>
-    el("button", { type: "button", class: i ? "backward" : "forward", onclick: () => choose({ backward: i === 1 }) }, name),
+    el(
+      "button",
+      { type: "button", class: i ? "backward" : "forward", onclick: () => choose({ backward: i === 1 }) },
+      name,
+    ),
   );
   const moves = [
     ["|◀", "First", -Infinity],
@@ -41,7 +45,12 @@ export function start(section, about) {
       "div",
       { class: "row" },
       el("div", { class: "group", role: "group", "aria-label": "Direction" }, ...directions),
-      el("div", { class: "group", role: "group", "aria-label": "Layer shown" }, el("span", {}, "Layer"), ...layerButtons),
+      el(
+        "div",
+        { class: "group", role: "group", "aria-label": "Layer shown" },
+        el("span", {}, "Layer"),
+        ...layerButtons,
+      ),
       el("div", { class: "group", role: "group", "aria-label": "Walk through the passes" }, ...moves, play),
       place,
     ),
@@ -106,7 +115,8 @@ export function start(section, about) {
   function mark() {
     for (const button of figure.querySelectorAll(".block"))
       button.setAttribute("aria-pressed", String(at !== null && walk[at][0] === button.dataset.block));
-    place.textContent = at === null ? "← → walk through all blocks" : `${at + 1} of ${walk.length}, ${titleOf(walk[at][0])}`;
+    place.textContent =
+      at === null ? "← → walk through all blocks" : `${at + 1} of ${walk.length}, ${titleOf(walk[at][0])}`;
   }
 
   function begin() {
@@ -206,7 +216,10 @@ export function start(section, about) {
   function facts(seen) {
     const norm = Number((backward ? seen.gradient_norm : seen.norm).toPrecision(3));
     const name = backward ? "‖∂y‖" : "‖y‖";
-    return [` · ${seen.shape.join(" × ")} · `, el("span", { class: backward ? "backward" : "forward" }, `${name} ${number(norm)}`)];
+    return [
+      ` · ${seen.shape.join(" × ")} · `,
+      el("span", { class: backward ? "backward" : "forward" }, `${name} ${number(norm)}`),
+    ];
   }
 
   // Arrows between the blocks that are shown, measured where they are.
@@ -216,11 +229,18 @@ export function start(section, about) {
     const origin = figure.getBoundingClientRect();
     const at = (element) => {
       const { left, right, top, bottom } = element.getBoundingClientRect();
-      return { x: (left + right) / 2 - origin.left, left: left - origin.left, top: top - origin.top, bottom: bottom - origin.top };
+      return {
+        x: (left + right) / 2 - origin.left,
+        left: left - origin.left,
+        top: top - origin.top,
+        bottom: bottom - origin.top,
+      };
     };
     const paths = [];
     for (const column of figure.querySelectorAll(".stack")) {
-      const chain = [...column.querySelectorAll(".chips, .block")].reverse().map((element) => ({ element, ...at(element) }));
+      const chain = [...column.querySelectorAll(".chips, .block")]
+        .reverse()
+        .map((element) => ({ element, ...at(element) }));
       chain.slice(1).forEach((to, i) => {
         const from = chain[i];
         paths.push(["main", `M${from.x} ${from.top} L${to.x} ${to.bottom}`]);
@@ -228,12 +248,17 @@ export function start(section, about) {
           const source = chain[i - 1],
             gutter = to.left - 14,
             low = (source.top + from.bottom) / 2;
-          paths.push(["skip", `M${to.x} ${low} L${gutter} ${low} L${gutter} ${(to.top + to.bottom) / 2} L${to.left} ${(to.top + to.bottom) / 2}`]);
+          paths.push([
+            "skip",
+            `M${to.x} ${low} L${gutter} ${low} L${gutter} ${(to.top + to.bottom) / 2} L${to.left} ${(to.top + to.bottom) / 2}`,
+          ]);
         }
       });
     }
     const memory = figure.querySelector('[data-stack="encoder"]'),
-      cross = [...figure.querySelectorAll(".block.attention")].find((one) => one.dataset.block.includes("cross_attention"));
+      cross = [...figure.querySelectorAll(".block.attention")].find((one) =>
+        one.dataset.block.includes("cross_attention"),
+      );
     if (memory && cross) {
       const [from, to] = [at(memory), at(cross)],
         rect = memory.getBoundingClientRect(),
@@ -241,7 +266,10 @@ export function start(section, about) {
         middle = (to.top + to.bottom) / 2;
       if (to.left > right) {
         const lane = right + 10;
-        paths.push(["main", `M${from.x} ${from.top} L${from.x} ${from.top - 14} L${lane} ${from.top - 14} L${lane} ${middle} L${to.left} ${middle}`]);
+        paths.push([
+          "main",
+          `M${from.x} ${from.top} L${from.x} ${from.top - 14} L${lane} ${from.top - 14} L${lane} ${middle} L${to.left} ${middle}`,
+        ]);
       }
     }
     svg.setAttribute("viewBox", `0 0 ${figure.clientWidth} ${figure.clientHeight}`);
@@ -272,8 +300,7 @@ export function start(section, about) {
 
   function introduction() {
     const { task, heads, d_model, d_ff, d_k, vocabulary, parameters, norm } = about.model;
-    const count = (kind) =>
-      blocks.filter((one) => one.kind === kind).reduce((sum, one) => sum + one.parameters, 0);
+    const count = (kind) => blocks.filter((one) => one.kind === kind).reduce((sum, one) => sum + one.parameters, 0);
     const rows = [
       ["Attention", count("attention")],
       ["Feed-forward", count("feed_forward")],
@@ -287,7 +314,9 @@ export function start(section, about) {
         {},
         `N = ${layers} layers${task === "text" ? "" : " in each stack"}, d_model ${d_model}, d_ff ${d_ff}, ${heads} heads of width ${d_k}, ` +
           `${vocabulary.toLocaleString("en")} tokens, ${norm}-norm. `,
-        flow ? `The loss on this sentence is ${flow.loss.toFixed(4)} nats per token; its gradient flows back through every block.` : "",
+        flow
+          ? `The loss on this sentence is ${flow.loss.toFixed(4)} nats per token; its gradient flows back through every block.`
+          : "",
       ),
       el(
         "ul",
@@ -295,7 +324,13 @@ export function start(section, about) {
         ...[...rows, ["Embeddings", rest]].map(([name, n]) => {
           const bar = el("span", { class: "fill" });
           bar.style.width = `${(100 * n) / parameters}%`;
-          return el("li", {}, el("span", {}, name), el("span", { class: "track" }, bar), el("span", {}, n.toLocaleString("en")));
+          return el(
+            "li",
+            {},
+            el("span", {}, name),
+            el("span", { class: "track" }, bar),
+            el("span", {}, n.toLocaleString("en")),
+          );
         }),
       ),
       el(

@@ -5,10 +5,35 @@ import { el, reach, recorded, recording } from "./parts.js";
 
 const SHEETS = ["vendor/uPlot.css", "page.css"],
   SCRIPTS = ["vendor/d3-hierarchy.js", "vendor/uPlot.js"];
-const MODULES = ["parts", "matrix", "sentence", "model", "block", "translate", "tree", "heads", "generate", "beam", "step", "curves", "save", "main"].map(
-  (name) => `${name}.js`,
-);
-const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "paint-order", "font-size", "font-family", "font-weight", "text-anchor"];
+const MODULES = [
+  "parts",
+  "matrix",
+  "sentence",
+  "model",
+  "block",
+  "translate",
+  "tree",
+  "heads",
+  "generate",
+  "beam",
+  "step",
+  "curves",
+  "save",
+  "main",
+].map((name) => `${name}.js`);
+const STYLES = [
+  "fill",
+  "fill-opacity",
+  "stroke",
+  "stroke-width",
+  "stroke-dasharray",
+  "stroke-opacity",
+  "paint-order",
+  "font-size",
+  "font-family",
+  "font-weight",
+  "text-anchor",
+];
 const POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data:";
 
 let sentence = null; // the latest answer, and the one without ablated heads
@@ -36,10 +61,14 @@ export function start(menu, about) {
     list.replaceChildren(
       ...(recorded ? [] : [item("This view as a page (HTML)", () => savePage(section.id, about))]),
       ...[...section.querySelectorAll("svg[data-name]")].map((svg) =>
-        item(`Drawing ${svg.dataset.name} (SVG)`, () => download(`${svg.dataset.name}.svg`, "image/svg+xml", selfContained(svg))),
+        item(`Drawing ${svg.dataset.name} (SVG)`, () =>
+          download(`${svg.dataset.name}.svg`, "image/svg+xml", selfContained(svg)),
+        ),
       ),
       ...[...section.querySelectorAll("figure[data-name]")].map((figure) =>
-        item(`Chart ${figure.dataset.name} (PNG)`, () => figure.querySelector(".u-wrap canvas").toBlob((blob) => offer(`${figure.dataset.name}.png`, blob))),
+        item(`Chart ${figure.dataset.name} (PNG)`, () =>
+          figure.querySelector(".u-wrap canvas").toBlob((blob) => offer(`${figure.dataset.name}.png`, blob)),
+        ),
       ),
     );
     list.firstElementChild?.focus();
@@ -101,7 +130,10 @@ async function savePage(view, about) {
   const answers = Object.fromEntries([...recording].filter(([key]) => !key.startsWith("api/translate")));
   const date = new Date().toLocaleString("en", { dateStyle: "long", timeStyle: "short" });
   const data = { view, about, answers, sentence };
-  const origin = [`Saved on ${date}`, about.source && ["model", "translate", "beam"].includes(view) ? `from ${about.source}` : ""];
+  const origin = [
+    `Saved on ${date}`,
+    about.source && ["model", "translate", "beam"].includes(view) ? `from ${about.source}` : "",
+  ];
   const imports = Object.fromEntries(MODULES.map((name, i) => [name, dataUrl(modules[i])]));
   const head = [
     make("meta", { "http-equiv": "content-security-policy", content: POLICY }),

@@ -55,7 +55,11 @@ export function start(place, about) {
   });
 
   const submit = () =>
-    run(task === "text" ? { text: text.value } : { text: text.value, beam: Number(beam.value), alpha: Number(alpha.value) });
+    run(
+      task === "text"
+        ? { text: text.value }
+        : { text: text.value, beam: Number(beam.value), alpha: Number(alpha.value) },
+    );
 
   function read(sentence) {
     text.value = sentence;

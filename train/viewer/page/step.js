@@ -39,14 +39,13 @@ export function start(section) {
     ["◀", "Previous", -1],
     ["▶", "Next", 1],
     ["▶|", "Last", Infinity],
-  ].map(([sign, name, by]) =>
-    el("button", { type: "button", "aria-label": name, onclick: () => go(by) }, sign),
-  );
+  ].map(([sign, name, by]) => el("button", { type: "button", "aria-label": name, onclick: () => go(by) }, sign));
   const place = el("output", { id: "place", "aria-live": "polite" });
   const drawing = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Graph" });
   const panel = el("div", { id: "node", class: "opened", "aria-live": "polite" });
   const all = collapsible("All values as a table", () => numbers());
-  const hint = "Use arithmetic and named operations (softmax, exp, log, relu, sum, matmul or @, …). Keys: ← → Home End.";
+  const hint =
+    "Use arithmetic and named operations (softmax, exp, log, relu, sum, matmul or @, …). Keys: ← → Home End.";
   section.append(
     ...(recorded ? [] : [el("p", { class: "soft" }, hint), form]),
     el("div", { class: "row" }, el("div", { class: "group" }, ...moves), place),
@@ -150,7 +149,9 @@ export function start(section) {
             answered = at;
             go(1);
             const right = guess !== "" && (near || guess === truth); // non-finite values are strings
-            panel.prepend(el("p", { class: right ? "right" : "error" }, right ? "Correct." : `The answer is ${number(truth)}.`));
+            panel.prepend(
+              el("p", { class: right ? "right" : "error" }, right ? "Correct." : `The answer is ${number(truth)}.`),
+            );
             moves[2].focus();
           },
         },
@@ -194,7 +195,8 @@ export function start(section) {
             class: lit ? "edge lit" : "edge",
           }),
         );
-        if (lit) labels.push(el("text", { x: one.labels[i][0], y: one.labels[i][1] + 4, class: "edge-label" }, one.how[i]));
+        if (lit)
+          labels.push(el("text", { x: one.labels[i][0], y: one.labels[i][1] + 4, class: "edge-label" }, one.how[i]));
       });
     }
     svg.append(...labels);

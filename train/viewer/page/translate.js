@@ -36,7 +36,9 @@ export function start(section, about) {
       el(
         "p",
         {},
-        task === "text" ? "" : `Score ${answer.score.toFixed(4)}, log-probability ${answer.log_probability.toFixed(4)} nats.`,
+        task === "text"
+          ? ""
+          : `Score ${answer.score.toFixed(4)}, log-probability ${answer.log_probability.toFixed(4)} nats.`,
         answer.forced ? ` The first ${answer.forced} tokens were forced. ` : " ",
         ...off.map((name) =>
           el(

@@ -24,7 +24,10 @@ function parse(brackets) {
 export function drawTree(brackets) {
   const root = d3.hierarchy(parse(brackets));
   const width = ({ data }) => Math.max(40, data.name.length * 9.5 + 14);
-  d3.cluster().nodeSize([1, STEP_Y]).separation((a, b) => (width(a) + width(b)) / 2)(root);
+  d3
+    .cluster()
+    .nodeSize([1, STEP_Y])
+    .separation((a, b) => (width(a) + width(b)) / 2)(root);
   const nodes = root.descendants(),
     left = Math.min(...nodes.map((node) => node.x - width(node) / 2)),
     right = Math.max(...nodes.map((node) => node.x + width(node) / 2)),
