@@ -78,6 +78,11 @@ def load_page(runs: list[Path]) -> Any:
 
     try:
         model, tokenizer, config, source = load_with_origin(runs[0], "", warn)
+        if model.examples not in ("pairs", "text"):
+            raise UserError(
+                f"{runs[0]}: expected a translation model, a language model or a parser; got the task "
+                f"{config.data.task}; try another run"
+            )
         examples = validation_sentences(runs[0], tokenizer, config)
         page = Page(by_name(runs), model, tokenizer, config, source, examples)
         page.warm_up()
