@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -146,7 +146,7 @@ def show_feed_forward(trace: Trace, block: Block, rows: Any, tokenizer: Any, hea
     """The input, the hidden values after the activation, and the output."""
     outer = trace.find(block.name, "linear")
     assert outer is not None
-    hidden = trace.operations[outer.inputs[0]]
+    hidden = trace.operations[cast(int, outer.inputs[0])]
     zeros = float((hidden.y == 0).mean())
     activation = trace.model.config.activation
     return {
@@ -231,7 +231,8 @@ def module_of(model: Any, name: str) -> Any:
 
 def head_inputs(trace: Trace, operation: Operation, attention: Any, head: int) -> tuple[Any, Any, Any] | None:
     """Return q (T, d_k), k (S, d_k) and v (S, d_v) of a head; None if its operation takes other inputs."""
-    inputs = [trace.operations[number].y for number in operation.inputs]  # the columns of all heads, in 1 or 2 arrays
+    # the columns of all heads, in one array or two
+    inputs = [trace.operations[number].y for number in operation.inputs if number is not None]
     h, d_k, d_v = attention.n_heads, attention.d_k, attention.d_v
     if any(x.ndim != 2 for x in inputs) or sum(x.shape[1] for x in inputs) != h * (2 * d_k + d_v):
         return None

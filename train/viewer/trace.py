@@ -8,7 +8,7 @@ names of their modules. blocks.py turns a traced block into the matrices that th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -86,7 +86,7 @@ class Operation:
 
     name: str
     layer: str  # dotted name of the module
-    inputs: list[Any]  # of Tensor arguments: number of the operation that computed it, or the Parameter
+    inputs: list[int | None]  # of the arguments: number of the operation that computed it; None for any other argument
     y: Any  # its output
     g: Any = None  # the gradient of its output; None if backward did not reach it
     gradients: dict[int, Any] | None = None  # position of an argument that an operation computed -> its gradient
@@ -102,7 +102,7 @@ class Recording(Observer):
 
     def on_forward(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
         if result.node is not None:
-            inputs = [(a.node.number if a.node else a) for a in args if isinstance(a, Tensor)]
+            inputs = [a.node.number if isinstance(a, Tensor) and a.node else None for a in args]
             self.operations[result.node.number] = Operation(name, self.names.current(), inputs, on_host(result.data))
 
     def on_backward(self, event: BackwardEvent) -> None:
@@ -152,20 +152,24 @@ class Trace:
         for parameter in self.parameters.values():
             parameter.grad = None
         self.hidden = on_host(hidden.data)
-        self.members: dict[str, list[int]] = {name: [] for name in self.blocks}
-        stack, first_layer = "", {}
+        self.members = self.assign()
+        self.owner_of = {number: name for name, numbers in self.members.items() for number in numbers}
+
+    def assign(self) -> dict[str, list[int]]:
+        """Return the operations of each block, by the names of their modules."""
+        members: dict[str, list[int]] = {name: [] for name in self.blocks}
+        early: list[int] = []  # embeddings and positions run before the first layer of their stack
         for number, operation in self.operations.items():
             owner = self.owner(operation.layer)
-            if owner is None:  # embeddings and positions run before the first layer of their stack
-                first_layer[number] = operation
+            if owner is None:
+                early.append(number)
                 continue
             stack = self.blocks[owner].stack
-            for early in first_layer:
-                self.members[next(b.name for b in self.blocks.values() if b.stack == stack)].append(early)
-            first_layer = {}
-            self.members[owner].append(number)
-        self.members[OUTPUT] += first_layer  # the loss
-        self.owner_of = {number: name for name, numbers in self.members.items() for number in numbers}
+            members[next(block.name for block in self.blocks.values() if block.stack == stack)] += early
+            early = []
+            members[owner].append(number)
+        members[OUTPUT] += early  # the loss
+        return members
 
     def owner(self, layer: str) -> str | None:
         """Return the block with the longest name that contains a module."""
@@ -189,7 +193,7 @@ class Trace:
         for number in self.members[block]:
             operation = self.operations[number]
             for i, g in (operation.gradients or {}).items():
-                receiver = self.owner_of[operation.inputs[i]]
+                receiver = self.owner_of[cast(int, operation.inputs[i])]
                 if receiver != block:
                     gradients[receiver] = gradients.get(receiver, 0) + g
         return gradients
@@ -199,7 +203,7 @@ class Trace:
         values: dict[str, Any] = {}
         for number in self.members[block]:
             for source in self.operations[number].inputs:
-                if isinstance(source, int) and self.owner_of[source] != block:
+                if source is not None and self.owner_of[source] != block:
                     values[self.owner_of[source]] = self.operations[source].y
         return values
 
