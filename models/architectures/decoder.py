@@ -11,10 +11,12 @@ from models.architectures.blocks import (
     check_normalizer,
     count_targets,
     make_final_norm,
+    make_layers,
     record_weights,
 )
 from models.cache import DecodingState, KeyValueCache
 from models.config import TransformerConfig
+from models.layers.attention import Attention
 from models.module import evaluation_mode
 from models.registry import architecture
 from npx import host
@@ -28,7 +30,7 @@ class LanguageModel(SequenceModel):
 
     def build(self, c: TransformerConfig) -> None:
         self.text_positions = self.make_positions()
-        self.layers = [EncoderLayer(c) for _ in range(c.n_layers)]
+        self.layers = make_layers(lambda: EncoderLayer(c, causal=True), c)
         self.norm = make_final_norm(c)
 
     def forward(self, ids: Any) -> Tensor:
@@ -90,9 +92,13 @@ class LanguageModel(SequenceModel):
             x = layer(x, causal_spec(x), state.layers[i] if state else None)
         return self.norm(x) if self.norm else x
 
+    def attentions(self) -> dict[str, list[Attention]]:
+        """Return the attention of each layer, as the kind "text"."""
+        return {"text": [layer.attention for layer in self.layers]}
+
     def attention_maps(self, ids: Any) -> list[npx.Array]:
         """Return the attention weights (B, H, T, T) of each layer, on the host, for ids (B, T)."""
-        with evaluation_mode(self), record_weights({"text": [layer.attention for layer in self.layers]}) as maps:
+        with evaluation_mode(self), record_weights(self.attentions()) as maps:
             self.hidden_states(npx.from_host(self.check_ids("text ids", ids)))
         return maps["text"]
 

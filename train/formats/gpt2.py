@@ -152,6 +152,9 @@ def check_model(c: TransformerConfig) -> None:
         "positions": ("sinusoidal", "sinusoidal_halves", "learned"),
         "output_bias": (False,),
         "n_outputs": (None,),
+        "n_kv_heads": (None, c.n_heads),
+        "qk_norm": (False,),
+        "n_experts": (None,),
         "key_size": (c.d_model // c.n_heads,),
         "value_size": (c.d_model // c.n_heads,),
     }

@@ -55,6 +55,9 @@ def check_model(c: TransformerConfig, target: str, norms: tuple[str, ...] = ("po
         "activation": tuple(dict.fromkeys(marian.ACTIVATIONS.values())),
         "positions": ("sinusoidal", "sinusoidal_halves", "learned"),
         "n_outputs": (None,),
+        "n_kv_heads": (None, c.n_heads),
+        "qk_norm": (False,),
+        "n_experts": (None,),
         "key_size": (c.d_model // c.n_heads,),
         "value_size": (c.d_model // c.n_heads,),
     }
