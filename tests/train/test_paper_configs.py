@@ -204,7 +204,7 @@ def test_tensor2tensor_adds_epsilon_before_the_bias_correction(monkeypatch):
 def loss_of_three_updates(text, out, *settings):
     tables_ = tables(text, max_steps=3, adam_eps=1e-3)
     del tables_["data"]["valid_src"], tables_["data"]["valid_tgt"]
-    c = RunConfig.from_dict(tables_, [f"model.variant={V2}", *settings, "train.log_every=3"])
+    c = RunConfig.from_dict(tables_, [f"model.variant={V2}", *settings, "train.log_every=3", "train.patience=0"])
     train(c, out, progress=False)
     return next(e["loss"] for e in RunFolder(out).metrics() if e["kind"] == "train")
 
