@@ -15,6 +15,7 @@ from models.layers.basic import Dropout, Embedding
 from models.layers.feed_forward import FeedForward
 from models.layers.norm import Norm, Residual
 from models.layers.positions import Positions, Sinusoids, Start
+from models.layers.restricted_attention import RestrictedSelfAttention
 from models.module import Module
 from models.registry import NORMS, POSITIONS
 
@@ -70,17 +71,28 @@ class DecoderLayer(Layer):
         x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, memory, spec, cross_cache))
         return self.feed_forward_residual(x, self.feed_forward)
 
+    def new_cache(self, rows: int, dtype: Any) -> KeyValueCache:
+        """Return an empty cache of target positions for `rows` sequences."""
+        return self.attention.new_cache(rows, dtype)
+
+    def new_source_cache(self, memory: Tensor) -> KeyValueCache:
+        """Return the keys and values of the memory (R, S, D)."""
+        return self.cross_attention.new_cache(memory)
+
 
 def causal_spec(x: Tensor, packing: npx.Packing | None = None) -> npx.AttentionSpec:
     """Return the spec of causal self-attention over x (B, T, D), or packed (N, D); with T = 1 it needs no mask."""
     return npx.AttentionSpec(causal=bool(packing) or x.shape[1] > 1, q_packing=packing, kv_packing=packing)
 
 
-def make_attention(cls: type[A], c: TransformerConfig, rotary_base: float | None = None) -> A:
+def make_attention(cls: type[A], c: TransformerConfig, rotary_base: float | None = None) -> A | Any:
     """Build an attention layer as configured."""
     sizes = c.d_model, c.n_heads, c.d_k, c.d_v
     bias, dropout, gain = c.attention_bias, c.attention_dropout, c.attention_gain
-    return cls(*sizes, bias=bias, dropout=dropout, rotary_base=rotary_base, gain=gain)
+    options: Any = {"bias": bias, "dropout": dropout, "rotary_base": rotary_base, "gain": gain}
+    if issubclass(cls, SelfAttention) and c.attention_window is not None:
+        return RestrictedSelfAttention(*sizes, window=c.attention_window, **options)
+    return cls(*sizes, **options)
 
 
 def make_residual(c: TransformerConfig) -> Residual:

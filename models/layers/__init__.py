@@ -2,9 +2,12 @@
 
 from models.layers.attention import CrossAttention, SelfAttention
 from models.layers.basic import Dropout, Embedding, Linear
+from models.layers.convolution import Convolution
 from models.layers.feed_forward import FeedForward
 from models.layers.gelu import GELU
 from models.layers.norm import LayerNorm, Residual
 from models.layers.positions import LearnedPositions, RotaryPositions, Sinusoids, SinusoidsInHalves, sinusoids
+from models.layers.recurrent import GRU, LSTM, Bidirectional
+from models.layers.restricted_attention import RestrictedSelfAttention
 from models.layers.rms_norm import RMSNorm
 from models.layers.swiglu import SwiGLU

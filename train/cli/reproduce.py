@@ -191,12 +191,13 @@ def figures(
     from train.experiments.folder import open_table_folder
     from train.run.checkpoint import load_with_origin
     from train.viewer.heads import draw_figures
-    from train.viewer.inspection import inspect, source_ids
+    from train.viewer.inspection import check_heads, inspect, source_ids
     from train.viewer.picture import check
 
     check(out.parent / "figure3.svg")
     use_device(device)
     network, tokenizer, _, origin = load_with_origin(model, "translation", warn)
+    check_heads(network, ("encoder",))
     inspection = inspect(network, tokenizer, source_ids(network, tokenizer, input), [])
     tokens = inspection.source
     word = word or tokens[(len(tokens) - 1) // 2]

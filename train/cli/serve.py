@@ -73,6 +73,7 @@ def load_page(runs: list[Path]) -> Any:
     from train.run.checkpoint import load_with_origin
     from train.run.folder import RunFolder
     from train.viewer.curves import by_name
+    from train.viewer.inspection import check_heads
     from train.viewer.server import Page
 
     try:
@@ -81,6 +82,7 @@ def load_page(runs: list[Path]) -> Any:
             raise UserError(
                 f"{runs[0]}: expected a model that translates or parses; got a language model; try generate"
             )
+        check_heads(model)
         return Page(by_name(runs), model, *others)
     except UserError as error:
         if not RunFolder(runs[0]).metrics_file.is_file():
