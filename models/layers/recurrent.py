@@ -64,7 +64,7 @@ def sigmoid_in_place(x: npx.Array) -> None:
     x *= 0.5
 
 
-def columns(x: npx.Array, n: int) -> list[npx.Array]:
+def columns(x: Any, n: int) -> list[Any]:
     """Return views (..., H) of the n equal parts of the last axis of x (..., n H)."""
     size = x.shape[-1] // n
     return [x[..., k * size : (k + 1) * size] for k in range(n)]
@@ -129,6 +129,19 @@ def lstm(z, w, packing=None, lengths=None, reverse=False):
         return layout.gather(g_gates), gw.astype(layout.dtype, copy=False)
 
     return layout.gather(states[1:, 0]), vjp
+
+
+def composed_lstm(z: Tensor, w: Tensor) -> Tensor:
+    """`lstm` from small operations, for z (B, T, 4 H)."""
+    h = c = Tensor(npx.zeros((z.shape[0], len(w)), z.dtype))
+    outputs = []
+    for t in range(z.shape[1]):
+        a = z[:, t] + h @ w
+        i, f, o = (ops.sigmoid(part) for part in columns(a, 4)[:3])
+        c = f * c + i * ops.tanh(columns(a, 4)[3])
+        h = o * ops.tanh(c)
+        outputs.append(h)
+    return ops.stack(*outputs, axis=1)
 
 
 def gru_step(gates: npx.Array, w: npx.Array, state: npx.Array, new_state: npx.Array, b: npx.Array) -> npx.Array:

@@ -7,6 +7,7 @@ import models
 import npx
 from autograd import Tensor, no_grad
 from models.layers.attention import SelfAttention
+from models.layers.recurrent import composed_lstm, lstm
 from models.layers.restricted_attention import window_mask
 from tests.cases import layers
 
@@ -123,6 +124,18 @@ def test_restricted_attention_equals_full_attention_with_a_mask(window, causal):
     packing = npx.pack(lengths)
     packed = layer(Tensor(packing.rows(x)), npx.AttentionSpec(causal, q_packing=packing, kv_packing=packing)).data
     np.testing.assert_allclose(packed, y[is_real], rtol=0, atol=1e-12)
+
+
+def test_lstm_equals_its_composition():
+    g, results = RNG.normal(size=(2, 4, 3)), []
+    z, w = RNG.normal(size=(2, 4, 12)), RNG.normal(size=(3, 12))
+    for function in (lstm, composed_lstm):
+        inputs = Tensor(z, requires_grad=True), Tensor(w, requires_grad=True)
+        y = function(*inputs)
+        y.backward(g)
+        results.append([y.data, *(x.grad for x in inputs)])
+    for ours, composed in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, composed, rtol=0, atol=1e-12)
 
 
 def test_memory_of_restricted_attention_is_linear_in_the_length():

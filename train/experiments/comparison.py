@@ -146,16 +146,22 @@ def claims_markdown(comparison: Mapping[str, Any]) -> Iterator[str]:
             yield "In random order, half would."
 
 
+def has_matplotlib(picture: str) -> bool:
+    """Return whether matplotlib is installed; otherwise report that the picture is skipped."""
+    if importlib.util.find_spec("matplotlib") is not None:
+        return True
+    print(
+        f'{picture} is skipped: matplotlib is not installed; try pip install "npx-transformer[draw]"', file=sys.stderr
+    )
+    return False
+
+
 def draw(comparison: Mapping[str, Any], path: Path) -> bool:
     """Draw each row's differences to base, the paper's and ours; return False if there is nothing to draw with."""
     entries = [entry for entry in comparison["rows"] if entry["difference"].get("ours")]
     if not entries:
         return False
-    if importlib.util.find_spec("matplotlib") is None:
-        print(
-            'table3.png is skipped: matplotlib is not installed; try pip install "npx-transformer[draw]"',
-            file=sys.stderr,
-        )
+    if not has_matplotlib("table3.png"):
         return False
     import matplotlib
 
