@@ -66,7 +66,7 @@ def test_the_command_uses_the_settings(capsys):
         assert main(["plan", "base", "--gpus", "8", "--tokens-per-second", "1000000", *settings]) == 0
         out = capsys.readouterr().out
         assert "each updates its shard (train.shard)" in out and ("sent as bf16" in out) == (key[:3] == "red")
-        sums[key] = float(out.splitlines()[-2].split()[-2])
+        sums[key] = float(out.split("  GPUs")[1].splitlines()[1].split()[-2])
     assert sums["precision=bf16"] == sums["reduce_dtype=bf16"] == pytest.approx(sums["seed=1"] * 3 / 4, rel=0.02)
 
 
@@ -74,6 +74,17 @@ def test_the_command(capsys):
     assert main(["plan", "base", "--gpus", "1,8", "--link", "ethernet", "--tokens-per-second", "100000"]) == 0
     out = capsys.readouterr().out
     assert "240 MiB, of which 30 %" in out and "0.4 s per step" in out and "100.0 %" in out
+    assert "cost" not in out
+
+
+def test_hours_and_cost_of_a_training(capsys):
+    settings = ["--set", "train.batch_tokens=1800", "--set", "train.max_steps=1000"]
+    link = ["--bandwidth", "1e6", "--latency", "0"]  # communication takes no time
+    assert (
+        main(["plan", "base", "--gpus", "1,4", "--tokens-per-second", "100", *settings, *link, "--price", "2.5"]) == 0
+    )
+    rows = [line.split() for line in capsys.readouterr().out.split("of 1,000 updates\n")[1].splitlines()]
+    assert rows[0] == ["1", "10.00", "10.0", "25.00"] and rows[1] == ["4", "10.00", "40.0", "100.00"]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +94,7 @@ def test_the_command(capsys):
         (["base"], "missing --tokens-per-second"),
         (["base", "--gpus", "0,x", "--tokens-per-second", "1"], "--gpus: expected numbers from 1"),
         (["base", "--set", "model.n_layers=12"], "--set: expected a key of [train]; got model.n_layers=12; try "),
+        (["base", "--price", "-1", "--tokens-per-second", "1"], "--price: expected"),
         (["base", "--set", "train.sard=1"], "try train.shard"),
         (["base", "--link", "wire", "--tokens-per-second", "1"], "--link: expected"),
     ],

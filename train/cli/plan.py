@@ -1,4 +1,4 @@
-"""`plan`: estimate the time of a training step on many GPUs from the speed of one."""
+"""`plan`: estimate the time and cost of training on many GPUs from the speed of one."""
 
 from typing import Annotated
 
@@ -6,9 +6,9 @@ import typer
 
 from npx.ranges import Range
 from train.cli.app import app
-from train.cli.info import VocabSize, check_preset_only, has_metrics
+from train.cli.info import VocabSize, check_preset_only, has_metrics, no_model_error
 from train.cli.options import checked_option, number_option
-from train.errors import UserError, nearest
+from train.errors import UserError
 
 LINK_NAMES = ("nvlink", "ib", "ethernet")
 PAPER_SECONDS = {"base": 0.4, "big": 1.0}  # per step, section 5.2
@@ -39,16 +39,20 @@ def plan(
         float | None,
         number_option(float, "[0, 1e9]", metavar="US", help="Latency in microseconds; default: the link's."),
     ] = None,
+    price: Annotated[
+        float | None,
+        number_option(float, "[0, 1e6]", metavar="X", help="Price of an hour of one GPU, to add the cost of the run."),
+    ] = None,
     vocab_size: VocabSize = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="train.KEY=VALUE", help="Override a training key; may be repeated."),
     ] = None,
 ) -> None:
-    """Estimate the time of a training step on many GPUs from the speed of one."""
+    """Estimate the time and cost of training on many GPUs from the speed of one."""
     from models import PRESETS
     from npx.precision import precision_named
-    from train.experiments.plan import LINKS, estimate_step, table
+    from train.experiments.plan import LINKS, estimate_step, table, training_table
     from train.run.checkpoint import find_checkpoint, model_config, read_state
     from train.run.config import RunConfig
     from train.run.folder import RunFolder
@@ -73,7 +77,7 @@ def plan(
         config = RunConfig.from_dict({"model": {"preset": what}, "data": data}, settings or ())
         shape = config.transformer_config(data["vocab_size"])
     else:
-        raise UserError(f"{what}: expected a run folder or a preset; got neither; try {nearest(what, PRESETS)}")
+        raise no_model_error(what)
     if not tokens_per_second:
         raise UserError(
             "plan: missing --tokens-per-second, measured on one GPU; try npx-transformer info PRESET --measure"
@@ -104,7 +108,7 @@ def plan(
     if t.shard or t.reduce_dtype != "float32":
         print(f"ranks        {'each updates its shard (train.shard)' if t.shard else 'each updates all weights'}; "
               f"gradients are sent as {t.reduce_dtype}")  # fmt: skip
-    for line in table(plans, tokens * t.accumulate):
+    for line in (*table(plans, tokens * t.accumulate), "", *training_table(plans, t.max_steps, price)):
         print(line)
     if what in PAPER_SECONDS:
         print(f"the paper    {PAPER_SECONDS[what]} s per step of about 50,000 tokens on 8 P100")

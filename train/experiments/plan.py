@@ -1,4 +1,4 @@
-"""Estimate of the time of a training step on k GPUs, from the measured compute time of one and a model of the links.
+"""Estimates of the time and cost of training on k GPUs, from the measured compute time of one and a model of the links.
 
 The gradient is reduced in B buckets of 16 MiB, one after the other (train/learn/parallel/reducer.py). For a bucket of m
 bytes over k ranks, with b bytes per second in each direction and a latency of l seconds, each rank sends every part to
@@ -115,3 +115,12 @@ def table(estimates: list[StepEstimate], tokens: float) -> Iterator[str]:
             f"{e.gpus:>6,} {e.step:>11.4f} {e.exposed:>11.4f} {100 * e.efficiency:>10.1f} % "
             f"{e.gpus * tokens / e.step:>13,.0f} {e.reduction:>12.4f} {e.all_reduce:>14.4f}"
         )
+
+
+def training_table(estimates: list[StepEstimate], updates: int, price: float | None) -> Iterator[str]:
+    """Yield the lines of a table of the time and cost of `updates` updates; `price` is that of an hour of one GPU."""
+    yield f"  GPUs       hours    GPU-hours{'' if price is None else '         cost'}   of {updates:,} updates"
+    for e in estimates:
+        hours = updates * e.step / 3600
+        cost = "" if price is None else f"{e.gpus * hours * price:>13,.2f}"
+        yield f"{e.gpus:>6,} {hours:>11,.2f} {e.gpus * hours:>12,.1f}{cost}"
