@@ -14,6 +14,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from train.errors import UserError
 from train.experiments.folder import open_table_folder, write_table
 from train.json_files import read_sealed, write_json
 from train.learn.training import train
@@ -101,4 +102,7 @@ def run(name: str, a: argparse.Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        raise SystemExit(f"architectures: {error}") from None

@@ -7,7 +7,15 @@ import pytest
 
 from train.errors import UserError
 from train.experiments import table1
-from train.experiments.table1 import KINDS, Scale, gradient_by_distance, graph_depth, layers_to_reach, run_table1
+from train.experiments.table1 import (
+    KINDS,
+    Scale,
+    gradient_by_distance,
+    graph_depth,
+    layers_to_reach,
+    path_length,
+    run_table1,
+)
 from train.experiments.table1_page import fitted_exponents
 
 RECURRENT, ATTENTION, CONVOLUTION = KINDS["recurrent (LSTM)"], KINDS["self-attention"], KINDS["convolutional"]
@@ -38,6 +46,8 @@ def test_gradients_reach_as_far_as_the_layer():
     assert [layers_to_reach(CONVOLUTION, distance) for distance in (1, 2, 5)] == [1, 2, 5]
     assert layers_to_reach(RECURRENT, 9) == layers_to_reach(ATTENTION, 9) == 1
     assert [layers_to_reach(KINDS["restricted self-attention"], distance) for distance in (8, 9)] == [1, 2]
+    paths = {name: path_length(kind, 9) for name, kind in KINDS.items()}
+    assert list(paths.values()) == [1, 10, 9, 9, 2]
     near, far = gradient_by_distance(RECURRENT, (1, 8)).values()
     assert near > far > 0
     assert gradient_by_distance(CONVOLUTION, (1, 2))["2"] == 0

@@ -27,20 +27,18 @@ def print_help(ctx: typer.Context) -> None:
 
 
 @tables.command(
-    epilog=f"{RESUME} --scale small measures lengths and widths up to 256: about two minutes. Measurements of time need"
-    " a machine without other work."
+    epilog=f"{RESUME} --scale small measures lengths and widths up to 256. Measurements of time need a machine without"
+    " other work."
 )
 def table1(
     out: Out,
     scale: Annotated[str, typer.Option(metavar="full|small", help="Range of lengths and widths.")] = "full",
-    device: Device = "cpu",
     quiet: Quiet = False,
 ) -> None:
-    """Measure the kinds of layers of Table 1; write table1.md, table1.json and table1.png."""
+    """Measure the kinds of layers of Table 1 on the CPU; write table1.md, table1.json and table1.png."""
     from train.experiments.table1 import SCALES, run_table1
 
     check_scale(scale, SCALES)
-    use_device(device)
     run_table1(out, scale, progress=not quiet)
     print((out / "table1.md").read_text("utf-8"), end="")
 

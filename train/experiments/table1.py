@@ -38,7 +38,8 @@ from train.learn.optimizer import Adam
 WINDOW, WIDTH = 16, 3  # r of restricted self-attention, and k of the convolutions
 HEAD = 64  # width of an attention head
 PATIENCE = 0.3  # seconds of repetitions of a measurement
-REPEATS = 5  # at most
+REPEATS = 20  # at most
+SAMPLES = 32  # of random inputs, for the gradients
 VOCABULARY, COPY_WIDTH, COPY_BATCH = 8, 32, 16  # of the copying task
 COPY_ACCURACY, COPY_RATE = 0.95, 1e-2
 
@@ -55,7 +56,7 @@ class Scale:
 
 SCALES = {
     "full": Scale((16, 64, 256, 1024, 4096), (64, 128, 256, 512, 1024), (1, 2, 4, 8, 16, 32), 1000),
-    "small": Scale((16, 64, 256), (64, 128, 256), (1, 4, 8), 60),
+    "small": Scale((16, 64, 256), (64, 128, 256), (1, 4, 8), 400),
 }
 
 
@@ -178,13 +179,13 @@ def measure_kind(kind: Kind, scale: Scale, report: Callable[[str], object]) -> d
         report("  n {n}, d {d}: forward {forward:.5f} s, backward {backward:.5f} s".format(**cells[-1]))
     depth = {str(n): graph_depth(kind, n) for n in (8, 16, 32)}
     gradients = gradient_by_distance(kind, scale.distances)
-    layers = {str(distance): layers_to_reach(kind, distance) for distance in scale.distances}
+    path = {str(distance): path_length(kind, distance) for distance in scale.distances}
     copying = {}
     for distance in scale.distances:
         steps = copying[str(distance)] = steps_to_copy(kind, distance, max(scale.distances), scale.copy_steps)
         report(f"  copying from distance {distance}: {steps or 'not learned'}")
     return {
-        "cells": cells, "depth": depth, "gradients": gradients, "layers": layers, "copying": copying,
+        "cells": cells, "depth": depth, "gradients": gradients, "path": path, "copying": copying,
     }  # fmt: skip
 
 
@@ -206,10 +207,8 @@ def measure_cell(kind: Kind, n: int, d: int) -> dict[str, Any]:
         x = Tensor(data, requires_grad=True)
         start = time.perf_counter()
         y = module(x)
-        npx.synchronize()
         middle = time.perf_counter()
         y.backward(g)
-        npx.synchronize()
         return middle - start, time.perf_counter() - middle
 
     times = [run()]
@@ -243,16 +242,19 @@ def graph_depth(kind: Kind, n: int) -> int:
 
 
 def input_gradient(layers: list[Module], n: int, d: int) -> Any:
-    """Return the norms (n,) of the gradients of the last output of stacked layers with respect to each input."""
-    x = Tensor(npx.random.normal(npx.Key(1, 3, 0), (1, n, d)), requires_grad=True)
+    """Return the norms (n,) of the gradients of the last output of stacked layers with respect to each input.
+
+    They are root mean squares over SAMPLES random inputs.
+    """
+    x = Tensor(npx.random.normal(npx.Key(1, 3, 0), (SAMPLES, n, d)), requires_grad=True)
     y = x
     for layer in layers:
         y = layer(y)
     g = npx.zeros(y.shape)
-    g[:, -1] = npx.random.normal(npx.Key(1, 4, 0), (d,))
+    g[:, -1] = npx.random.normal(npx.Key(1, 4, 0), (SAMPLES, d))
     y.backward(g)
     assert x.grad is not None
-    return np.sqrt((npx.to_host(x.grad)[0] ** 2).sum(axis=-1))
+    return np.sqrt((npx.to_host(x.grad) ** 2).sum(axis=-1).mean(axis=0))
 
 
 def gradient_by_distance(kind: Kind, distances: tuple[int, ...]) -> dict[str, float]:
@@ -269,6 +271,13 @@ def layers_to_reach(kind: Kind, distance: int) -> int:
         layers.append(make(kind.layer, 4))
         if input_gradient(layers, distance + 1, 4)[0] > 0:
             return len(layers)
+
+
+def path_length(kind: Kind, distance: int) -> int:
+    """Return the steps that a signal must pass over that distance: layers, times the steps of a recurrence in each."""
+    one, two, all_positions = (graph_depth(kind, n) for n in (1, 2, distance + 1))
+    steps = 1 + (all_positions - one) // (two - one) if two > one else 1
+    return layers_to_reach(kind, distance) * steps
 
 
 class Copier(Module):

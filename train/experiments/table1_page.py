@@ -61,7 +61,7 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
         cells = [name, kind["paper"]["complexity"], *(powers(fits[q]) for q in ("flops", "seconds", "peak_bytes"))]
         yield "| " + " | ".join([*cells, depth, kind["paper"]["sequential"]]) + " |"
     for title, name, text in (
-        ("Layers that a signal must pass", "layers", str),
+        ("Steps that a signal must pass: layers, or positions of a recurrence", "path", str),
         ("Gradient of an output with respect to an input, one layer, by distance", "gradients", lambda x: f"{x:.2g}"),
         (
             "Updates until one layer copies the token at a distance",
@@ -75,7 +75,6 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
         for kind_name, kind in kinds.items():
             row = [text(kind[name][distance]) for distance in distances]
             yield "| " + " | ".join([kind_name, *row, kind["paper"]["path"]]) + " |"
-    yield from ("", "A recurrent layer is one layer at any distance, but its signal passes one step for each position.")
     yield from ("", "## Seconds, forward and backward", "")
     for name, kind in kinds.items():
         lengths, widths = (sorted({cell[x] for cell in kind["cells"]}) for x in ("n", "d"))
@@ -112,6 +111,8 @@ def draw(table: Mapping[str, Any], path: Path) -> None:
             if points:
                 axis.loglog(*zip(*points, strict=True), "o-", color=color)
             axis.set(xlabel="distance", ylabel=label)
+    for axis in axes.flat:
+        axis.set_xscale("log", base=2)
     axes[0, 0].legend(fontsize="small")
     figure.savefig(path, dpi=120)
     plt.close(figure)
