@@ -56,7 +56,8 @@ def main() -> None:
     lines = [" | ".join(HEADINGS), "|".join(["---"] * len(HEADINGS))]
     for name, r in rows.items():
         cells = f"{r['parameters']:,}", f"{r['steps']:,}", f"{r['tokens_per_second']:,.0f}"
-        lines.append(" | ".join([name, *cells, f"{r['perplexity']:.2f}", f"{r['bleu']:.2f}"]))
+        perplexity = f"{r['perplexity']:.2f}" if r["perplexity"] else "none"
+        lines.append(" | ".join([name, *cells, perplexity, f"{r['bleu']:.2f}"]))
     lines = [f"| {line} |" for line in lines]
     minutes = f"{a.minutes:g} minutes of training each; perplexity on the validation text, BLEU on test2016."
     write_table(a.out, "architectures", rows, ["# Architectures with equal parameters", "", minutes, "", *lines])
@@ -96,7 +97,7 @@ def run(name: str, a: argparse.Namespace) -> dict[str, Any]:
     return {
         "parameters": model.n_parameters(), "steps": summary.step,
         "tokens_per_second": summary.tokens / summary.seconds,
-        "perplexity": curve[-1]["perplexity"] if curve else float("nan"), "bleu": score["score"],
+        "perplexity": curve[-1]["perplexity"] if curve else None, "bleu": score["score"],
         "signature": score["signature"], "curve": curve,
     }  # fmt: skip
 

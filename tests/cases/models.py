@@ -139,23 +139,20 @@ def model_edges(architecture):
 
 INPUTS = {"pairs": 2, "text": 1}  # sequences per training example
 OTHER_LAYERS = {  # architectures of layers with cases of their own, which need fewer calls: their configurations
-    "rnn": ({"cell": "gru", "dropout": 0.3}, {"n_layers": 2}),
-    "convs2s": ({"kernel_width": 2, "dropout": 0.3}, {"n_layers": 2}),
-    "bytenet": ({"kernel_width": 2, "dropout": 0.3}, {"n_layers": 2}),
+    "rnn": {"cell": "gru", "n_layers": 2},
+    "convs2s": {"kernel_width": 2, "n_layers": 2},
+    "bytenet": {"kernel_width": 2, "n_layers": 2},
 }
 
 
 def other_model_edges(architecture):
-    """Yield the logits of one model and the loss of another."""
+    """Yield the loss of a model."""
 
     def calls():
         ids = tuple(map(npx.host.asarray, (SOURCE[:2], TEXT[:2])))
-        for wrapper, options in zip(
-            (Logits, lambda m: Loss(m, *SMOOTHING[0])), OTHER_LAYERS[architecture], strict=True
-        ):
-            model = make_layer(models.ARCHITECTURES[architecture], small(**options), dtype="float64")
-            layer = wrapper(model)
-            yield Call(ids, layer=layer, modes=("train",), directions=2, equivalents=equivalents(layer))
+        config = small(**OTHER_LAYERS[architecture])
+        layer = Loss(make_layer(models.ARCHITECTURES[architecture], config, dtype="float64"), *SMOOTHING[0])
+        yield Call(ids, layer=layer, modes=("train",), directions=2, equivalents=equivalents(layer))
 
     return calls
 
@@ -163,7 +160,7 @@ def other_model_edges(architecture):
 def other_model_calls(architecture):
     """Return a strategy of one call: the logits of a model of one layer."""
     ids = npx.host.asarray([[3, 2]]), npx.host.asarray([[1, 4, 2]])
-    config = small(**OTHER_LAYERS[architecture][0])
+    config = small(**OTHER_LAYERS[architecture] | {"n_layers": 1, "dropout": 0.3})
     return st.builds(
         lambda: Call(
             ids, layer=Logits(make_layer(models.ARCHITECTURES[architecture], config, dtype="float64")), directions=2
