@@ -63,7 +63,7 @@ class AttendingConvolution(GatedConvolution):
 
     def __init__(self, c: TransformerConfig) -> None:
         super().__init__(c)
-        self.cross_attention = make_attention(CrossAttention, c)
+        self.cross_attention = make_attention(CrossAttention, c, "decoder")
 
     def forward(  # type: ignore[override]
         self,
@@ -95,11 +95,11 @@ class ConvS2S(EncoderDecoder):
     In the original, which has one head and no W^K, the keys lack the embedding. Weights are not normalized.
     """
 
-    def encoder_layer(self, c: TransformerConfig, i: int) -> GatedConvolution:
-        return GatedConvolution(c)
+    def make_encoder(self, c: TransformerConfig) -> list[GatedConvolution]:
+        return [GatedConvolution(c) for _ in range(c.n_layers)]
 
-    def decoder_layer(self, c: TransformerConfig, i: int) -> AttendingConvolution:
-        return AttendingConvolution(c)
+    def make_decoder(self, c: TransformerConfig) -> list[AttendingConvolution]:
+        return [AttendingConvolution(c) for _ in range(c.n_layers)]
 
     def run_encoder(self, x: Tensor, spec: npx.AttentionSpec) -> Tensor:
         return (x + super().run_encoder(x, spec)) * HALF
@@ -171,11 +171,11 @@ class ByteNet(EncoderDecoder):
 
     expansion = 1.2  # the paper's, for English to German
 
-    def encoder_layer(self, c: TransformerConfig, i: int) -> ResidualConvolution:
-        return ResidualConvolution(c, i, causal=False)
+    def make_encoder(self, c: TransformerConfig) -> list[ResidualConvolution]:
+        return [ResidualConvolution(c, i, causal=False) for i in range(c.n_layers)]
 
-    def decoder_layer(self, c: TransformerConfig, i: int) -> ResidualConvolution:
-        return ResidualConvolution(c, i, causal=True)
+    def make_decoder(self, c: TransformerConfig) -> list[ResidualConvolution]:
+        return [ResidualConvolution(c, i, causal=True) for i in range(c.n_layers)]
 
     def make_final_norm(self, c: TransformerConfig) -> Norm:
         norm: Norm = NORMS[c.normalization](c.d_model, c.layer_norm_eps)

@@ -12,6 +12,7 @@ from models.architectures.blocks import (
     check_normalizer,
     count_targets,
     make_final_norm,
+    make_layers,
     record_weights,
 )
 from models.cache import DecodingState, RowArray, SharedState
@@ -61,21 +62,20 @@ class EncoderDecoder(SequenceModel):
     Ids are integer arrays: `src_ids` (B, S), each row tokens, EOS, padding; `tgt_ids` (B, T), beginning with BOS.
         Anything else raises ValueError.
 
-    Subclasses define `encoder_layer(c, i)` and `decoder_layer(c, i)`, which create layer i. An encoder layer is called
-    as `EncoderLayer`, and a decoder layer, which also has `new_cache` and `new_source_cache`, as `DecoderLayer`
+    Subclasses define `make_encoder(c)` and `make_decoder(c)`, which create the layers. An encoder layer is called as
+    `EncoderLayer`, and a decoder layer, which also has `new_cache` and `new_source_cache`, as `DecoderLayer`
     (blocks.py). A stack with other connections overrides `run_encoder` or `run_decoder`.
     """
 
     examples = "pairs"
     expansion = 1.0  # positions that the encoder computes for each source token
-    encoder_layer: Callable[[TransformerConfig, int], Module]
-    decoder_layer: Callable[[TransformerConfig, int], Module]
+    make_encoder: Callable[[TransformerConfig], list[Any]]
+    make_decoder: Callable[[TransformerConfig], list[Any]]
 
     def build(self, c: TransformerConfig) -> None:
         self.source_embedding = None if c.shares_source else self.make_embedding(c.src_vocab_size or c.vocab_size)
         self.source_positions, self.target_positions = self.make_positions(), self.make_positions()
-        self.encoder: list[Any] = [self.encoder_layer(c, i) for i in range(c.n_layers)]
-        self.decoder: list[Any] = [self.decoder_layer(c, i) for i in range(c.n_layers)]
+        self.encoder, self.decoder = self.make_encoder(c), self.make_decoder(c)
         self.encoder_norm, self.decoder_norm = self.make_final_norm(c), self.make_final_norm(c)
         self.target_space = TargetSpace(c.d_model) if c.target_space else None
 
@@ -312,11 +312,11 @@ class Transformer(EncoderDecoder):
         Anything else raises ValueError.
     """
 
-    def encoder_layer(self, c: TransformerConfig, i: int) -> EncoderLayer:
-        return EncoderLayer(c)
+    def make_encoder(self, c: TransformerConfig) -> list[EncoderLayer]:
+        return make_layers(lambda: EncoderLayer(c), c)
 
-    def decoder_layer(self, c: TransformerConfig, i: int) -> DecoderLayer:
-        return DecoderLayer(c)
+    def make_decoder(self, c: TransformerConfig) -> list[DecoderLayer]:
+        return make_layers(lambda: DecoderLayer(c), c)
 
     def make_final_norm(self, c: TransformerConfig) -> Norm | None:
         return make_final_norm(c)

@@ -49,7 +49,7 @@ class RecurrentDecoderLayer(Layer):
         self.recurrent: Recurrent = CELLS[c.cell]((2 if i else 1) * c.d_model, c.d_model)
         self.dropout = Dropout(c.dropout)
         if i == 0:
-            self.cross_attention = make_attention(CrossAttention, c)
+            self.cross_attention = make_attention(CrossAttention, c, "decoder")
 
     def forward(
         self, x: Tensor, context: Tensor | None, packing: npx.Packing | None, cache: RowArray | None = None
@@ -67,11 +67,11 @@ class RecurrentDecoderLayer(Layer):
 class RecurrentModel(EncoderDecoder):
     """A recurrent encoder-decoder with attention. `model(src_ids, tgt_ids)` returns logits (B, T, V)."""
 
-    def encoder_layer(self, c: TransformerConfig, i: int) -> RecurrentEncoderLayer:
-        return RecurrentEncoderLayer(c, i)
+    def make_encoder(self, c: TransformerConfig) -> list[RecurrentEncoderLayer]:
+        return [RecurrentEncoderLayer(c, i) for i in range(c.n_layers)]
 
-    def decoder_layer(self, c: TransformerConfig, i: int) -> RecurrentDecoderLayer:
-        return RecurrentDecoderLayer(c, i)
+    def make_decoder(self, c: TransformerConfig) -> list[RecurrentDecoderLayer]:
+        return [RecurrentDecoderLayer(c, i) for i in range(c.n_layers)]
 
     def make_positions(self) -> Positions:
         """Return an encoding that adds nothing: the recurrence knows the order."""

@@ -1,8 +1,10 @@
 """The layers. Each module that registers one is imported here."""
 
+from models.layers.alibi import AlibiBias, AlibiPositions
 from models.layers.attention import CrossAttention, SelfAttention
 from models.layers.basic import Dropout, Embedding, Linear
 from models.layers.convolution import Convolution
+from models.layers.experts import Experts
 from models.layers.feed_forward import FeedForward
 from models.layers.gelu import GELU
 from models.layers.norm import LayerNorm, Residual
@@ -10,4 +12,6 @@ from models.layers.positions import LearnedPositions, RotaryPositions, Sinusoids
 from models.layers.recurrent import GRU, LSTM, Bidirectional
 from models.layers.restricted_attention import RestrictedSelfAttention
 from models.layers.rms_norm import RMSNorm
+from models.layers.shaw_positions import RelativeKeys, ShawPositions
 from models.layers.swiglu import SwiGLU
+from models.layers.t5_positions import BucketBias, BucketPositions

@@ -128,6 +128,11 @@ class RestrictedSelfAttention(SelfAttention):
         if window < 1:
             raise ValueError(f"attention_window: expected at least 1; got {window}; try 8")
         super().__init__(*args, **options)
+        if not self.is_merged or self.n_kv_heads != self.n_heads:
+            raise ValueError(
+                "attention_window: expected no window with n_kv_heads, qk_norm or relative positions; "
+                f"got {window}; try leaving one of them out"
+            )
         self.window = window
 
     def forward(
@@ -137,12 +142,12 @@ class RestrictedSelfAttention(SelfAttention):
         if cache is None:
             y = restricted_self_attention(qkv, self.n_heads, self.d_k, self.window, **self.options(spec))
         else:
-            q, k, v = neural.split_heads(qkv.data, self.n_heads, self.d_k, self.d_k, self.d_v)
-            keys, values = cache.append(k, v)
+            q, k, v = self.split(Tensor(qkv.data))
+            keys, values = cache.append(k.data, v.data)
             n = min(keys.shape[1], x.shape[1] + self.window - 1)
             if x.shape[1] > 1:
                 spec = self.with_window(spec, x.shape[1], n)
-            y = self.attend(x, q, keys[:, -n:], values[:, -n:], self.options(spec))
+            y = self.attend(q, Tensor(keys[:, -n:]), Tensor(values[:, -n:]), **self.options(spec))
         return self.output(y)
 
     def with_window(self, spec: npx.AttentionSpec, n_queries: int, n_keys: int) -> npx.AttentionSpec:

@@ -143,6 +143,8 @@ def test_flops_count_every_matrix_once_for_each_token():
     ("options", "message"),
     [
         ({"attention_window": 0}, "attention_window: expected a whole number from 1 to 1048576; got 0"),
+        ({"attention_window": 2, "qk_norm": True}, "attention_window: expected none with qk_norm; got 2; try only one"),
+        ({"attention_window": 2, "positions": "alibi"}, "attention_window: expected none with positions = alibi; got"),
         ({"kernel_width": 0}, "kernel_width: expected a whole number from 1 to 1024; got 0"),
         ({"cell": "lstn"}, 'cell: expected one of "lstm", "gru"; got'),
         ({"architecture": "bytenet", "d_model": 7, "n_heads": 1}, "d_model: expected an even number for bytenet, some"),

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from train.experiments.comparison import has_matplotlib
 from train.experiments.folder import write_table
+from train.experiments.plot import import_pyplot
 
 Results = Mapping[str, Mapping[str, Any]]
 COLORS = "C0", "C1", "C2", "C3", "C4"
@@ -32,9 +32,7 @@ def write_page(out: Path, scale: str, kinds: Mapping[str, Any], results: Results
         fits = {quantity: fitted_exponents(cells, quantity) for quantity in ("seconds", "flops", "peak_bytes")}
         paper = {"complexity": kind.complexity, "exponents": kind.exponents, "sequential": kind.sequential}
         table["kinds"][name] = {**result, "cells": cells, "fits": fits, "paper": {**paper, "path": kind.path}}
-    has_picture = bool(table["kinds"]) and has_matplotlib("table1.png")
-    if has_picture:
-        draw(table, out / "table1.png")
+    has_picture = bool(table["kinds"]) and draw(table, out / "table1.png")
     write_table(out, "table1", table, markdown(table, has_picture))
     return table
 
@@ -87,13 +85,11 @@ def markdown(table: Mapping[str, Any], has_picture: bool) -> Iterator[str]:
         yield "![time, gradient and copying](table1.png)"
 
 
-def draw(table: Mapping[str, Any], path: Path) -> None:
-    """Draw time against n and d, and the gradient and the updates of copying against the distance."""
-    import matplotlib
-
-    matplotlib.use("Agg")  # no display needed
-    import matplotlib.pyplot as plt
-
+def draw(table: Mapping[str, Any], path: Path) -> bool:
+    """Draw time against n and d, and gradient and copying against the distance; return False without matplotlib."""
+    plt = import_pyplot(path.name)
+    if plt is None:
+        return False
     figure, axes = plt.subplots(2, 2, figsize=(10, 7.5), layout="constrained")
     for color, (name, kind) in zip(COLORS, table["kinds"].items(), strict=False):
         lengths, widths = (sorted({cell[x] for cell in kind["cells"]}) for x in ("n", "d"))
@@ -116,3 +112,4 @@ def draw(table: Mapping[str, Any], path: Path) -> None:
     axes[0, 0].legend(fontsize="small")
     figure.savefig(path, dpi=120)
     plt.close(figure)
+    return True
