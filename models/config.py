@@ -9,7 +9,7 @@ from models.flops import training_flops
 from models.init import SCHEMES, shapes_only
 from models.layers.norm import PLACEMENTS
 from models.presets import PRESETS
-from models.registry import ACTIVATIONS, ARCHITECTURES, NORMS, POSITIONS
+from models.registry import ACTIVATIONS, ARCHITECTURES, CELLS, NORMS, POSITIONS
 from npx.ranges import Range
 
 VOCABULARY = Range(int, "[1, 16777216]")
@@ -63,6 +63,9 @@ class TransformerConfig:
         scale_embedding: whether embeddings are multiplied by sqrt(D). Default True.
         output_bias: whether the output projection has a bias. Default False.
         normalization: a name in NORMS. Default "layer_norm".
+        attention_window: number of positions that self-attention is restricted to. Default None: all.
+        cell: recurrent layer of the architecture rnn, a name in CELLS. Default "lstm".
+        kernel_width: width of the convolutions of convs2s and bytenet. Default 3.
         activation: a name in ACTIVATIONS. Default "relu".
         architecture: a name in ARCHITECTURES. Default "encoder_decoder".
         pad_id, bos_id, eos_id: ids of the special tokens, all different. Default 0, 1, 2. With decoder_start "pad",
@@ -191,8 +194,23 @@ class TransformerConfig:
     scale_embedding: bool = key(True, "Multiply embeddings by sqrt(d_model), as in the paper.")
     output_bias: bool = key(False, "Add a bias to the output projection (none in the paper), as in Marian.")
     normalization: str = key("layer_norm", "Kind of normalization layer.", choices=NORMS)
+    attention_window: int | None = key(
+        None,
+        "Restrict self-attention to a window of this many positions, for the architectures encoder_decoder and decoder"
+        " (restricted self-attention, paper section 4).",
+        within=LENGTH,
+        unset="no limit",
+    )
+    cell: str = key("lstm", "Recurrent layer of the architecture rnn.", choices=CELLS)
+    kernel_width: int = key(3, "Width of the convolutions of convs2s and bytenet, in positions.", within="[1, 1024]")
     activation: str = key("relu", "Activation of the feed-forward networks.", choices=ACTIVATIONS)
-    architecture: str = key("encoder_decoder", "Architecture of the model.", choices=ARCHITECTURES)
+    architecture: str = key(
+        "encoder_decoder",
+        "Architecture of the model: Transformer (encoder_decoder), language model (decoder), or an encoder-decoder of"
+        " other layers, recurrent (rnn) or convolutional (convs2s, bytenet). The last three ignore d_ff, activation"
+        " and norm; rnn and bytenet also positions.",
+        choices=ARCHITECTURES,
+    )
     pad_id: int = 0
     bos_id: int = 1
     eos_id: int = 2
@@ -233,6 +251,11 @@ class TransformerConfig:
                 f"try {self.d_model // self.n_heads * self.n_heads or self.n_heads}, or set d_k and d_v"
             )
 
+        if self.architecture in ("rnn", "bytenet") and self.d_model % 2:
+            raise ValueError(
+                f"d_model: expected an even number for {self.architecture}, some of whose layers have half the width; "
+                f"got {self.d_model}; try {self.d_model + 1}"
+            )
         if POSITIONS[self.positions].rotary_base and self.key_size % 2:
             raise ValueError(
                 f"d_k: expected an even number with {self.positions} positions; got {self.key_size}; "
@@ -245,6 +268,12 @@ class TransformerConfig:
             )
         if self.positions == "t5":
             self._check_buckets()
+        relative = self.positions if self.positions in ("alibi", "shaw", "t5") else ""
+        others = {"n_kv_heads": self.n_kv_heads, "qk_norm": self.qk_norm, f"positions = {relative}": relative}
+        if self.attention_window is not None and (given := [name for name, value in others.items() if value]):
+            raise ValueError(
+                f"attention_window: expected none with {given[0]}; got {self.attention_window}; try only one"
+            )
 
     def _check_buckets(self) -> None:
         """Raise ValueError unless buckets for both directions reach the distance from which there is only one."""

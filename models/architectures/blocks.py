@@ -18,6 +18,7 @@ from models.layers.experts import Experts, collect_balance_losses
 from models.layers.feed_forward import FeedForward
 from models.layers.norm import Norm, Residual, deep_norm_factors
 from models.layers.positions import Positions, Sinusoids, Start
+from models.layers.restricted_attention import RestrictedSelfAttention
 from models.module import Module, Parameter
 from models.registry import NORMS, POSITIONS
 
@@ -77,6 +78,14 @@ class DecoderLayer(Layer):
         x = self.cross_attention_residual(x, lambda y: self.cross_attention(y, memory, spec, cross_cache))
         return self.feed_forward_residual(x, self.feed_forward)
 
+    def new_cache(self, rows: int, dtype: Any) -> KeyValueCache:
+        """Return an empty cache of target positions for `rows` sequences."""
+        return self.attention.new_cache(rows, dtype)
+
+    def new_source_cache(self, memory: Tensor) -> KeyValueCache:
+        """Return the keys and values of the memory (R, S, D)."""
+        return self.cross_attention.new_cache(memory)
+
 
 def causal_spec(x: Tensor, packing: npx.Packing | None = None) -> npx.AttentionSpec:
     """Return the spec of causal self-attention over x (B, T, D), or packed (N, D); with T = 1 it needs no mask."""
@@ -91,8 +100,8 @@ def norm_factors(c: TransformerConfig, stack: str) -> tuple[float, float]:
     return deep_norm_factors(stack, c.n_layers) if c.norm == "deepnorm" else (1.0, 1.0)
 
 
-def make_attention(cls: type[A], c: TransformerConfig, stack: str, **positions: Any) -> A:
-    """Build an attention layer. positions: its `rotary_base` and `score_bias`, if any."""
+def make_attention(cls: type[A], c: TransformerConfig, stack: str, **options: Any) -> A:
+    """Build an attention layer. options: its `rotary_base`, `score_bias` and `window`, if any."""
     return cls(
         *(c.d_model, c.n_heads, c.d_k, c.d_v),
         bias=c.attention_bias,
@@ -102,15 +111,17 @@ def make_attention(cls: type[A], c: TransformerConfig, stack: str, **positions: 
         qk_norm=c.normalization if c.qk_norm else None,
         eps=c.layer_norm_eps,
         value_gain=norm_factors(c, stack)[1],
-        **positions,
+        **options,
     )
 
 
 def make_self_attention(c: TransformerConfig, stack: str, causal: bool) -> SelfAttention:
     """Build a self-attention layer with its relative positions, if any."""
     positions = POSITIONS[c.positions]
-    score_bias = positions.make_score_bias(c, causal)
-    return make_attention(SelfAttention, c, stack, rotary_base=positions.rotary_base, score_bias=score_bias)
+    options = {"rotary_base": positions.rotary_base, "score_bias": positions.make_score_bias(c, causal)}
+    if c.attention_window is not None:
+        return make_attention(RestrictedSelfAttention, c, stack, window=c.attention_window, **options)
+    return make_attention(SelfAttention, c, stack, **options)
 
 
 def make_feed_forward(c: TransformerConfig, stack: str) -> Module:

@@ -92,6 +92,7 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
     from train.viewer.heads import draw_heads
     from train.viewer.inspection import (
         AXES,
+        check_heads,
         constrained_model,
         inspect,
         inspect_text,
@@ -109,11 +110,13 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
             raise UserError(f"--{name}: expected an encoder-decoder model; got a language model; try without it")
         draw_heads(inspect_text(model, tokenizer, sentence), sentence, out, origin, ["text"])
         return
+    kinds = [kind] if kind else [name for name in AXES if model.attentions()[name]] or ["cross"]
+    check_heads(model, kinds)
     src = source_ids(model, tokenizer, sentence)
     best = translate(constrained_model(model, tokenizer, sentence), src, search)[0]
     print(output_text(tokenizer, sentence, best.tokens))
     inspection = inspect(model, tokenizer, src, best.tokens)
-    draw_heads(inspection, sentence, out, origin, [kind] if kind else tuple(AXES))
+    draw_heads(inspection, sentence, out, origin, kinds)
 
 
 def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any]) -> None:
@@ -177,10 +180,12 @@ def draw_memory_of(run: Path, out: Path) -> None:
 def draw_roles_of(run: Path, out: Path, sentences: int) -> None:
     """Draw where the heads look on the validation text, and the effect of ablating each."""
     from train.run.checkpoint import load_with_origin
+    from train.viewer.inspection import check_heads
     from train.viewer.roles import EvaluationText, draw_roles, measure_roles
 
     model, tokenizer, config, origin = load_with_origin(run, "", warn)
     task = pairs_task(run, config)
+    check_heads(model)
     text = EvaluationText(task, open_corpus(run, "valid", config, tokenizer), config, tokenizer, sentences)
 
     def report(n_done: int, n_heads: int) -> None:
