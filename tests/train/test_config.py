@@ -34,7 +34,10 @@ def values_of(table, f):
     return numbers.filter(lambda value: not interval or inside(interval, value))
 
 
-INTERDEPENDENT = ("d_model", "n_heads", "d_k", "d_v", "n_kv_heads", "position_buckets", "position_distance")
+INTERDEPENDENT = (
+    *("d_model", "n_heads", "d_k", "d_v", "n_kv_heads"),
+    *("position_buckets", "position_distance", "attention_window"),
+)
 
 
 @st.composite
