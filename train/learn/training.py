@@ -172,8 +172,9 @@ def check_shared_arrays(folder: Path, tokenizer: TextTokenizer) -> None:
     meta = read_sealed(folder / "meta.json")
     if isinstance(meta, dict) and meta.get("tokenizer") != tokenizer.digest:
         raise UserError(
-            f"data.prepared: expected token arrays of the run's tokenizer; got those of another one in {folder}; "
-            "try --set data.prepared=, which keeps the arrays in the run folder"
+            f"data.prepared: expected token arrays of the run's tokenizer; got those of another one in {folder}, "
+            "which was prepared for another run, or again from other text; "
+            "try --set data.prepared=, which keeps the arrays of the present text in the run folder"
         )
 
 
