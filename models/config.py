@@ -53,6 +53,9 @@ class TransformerConfig:
         normalization: a name in NORMS. Default "layer_norm".
         activation: a name in ACTIVATIONS. Default "relu".
         architecture: a name in ARCHITECTURES. Default "encoder_decoder".
+        token_types: number of token types of an encoder, whose learned vectors are added to embeddings. Default 0.
+        embedding_norm: whether an encoder normalizes the sum of embedding and positions. Default False.
+        pooler: whether an encoder has a tanh layer after the first token, to predict labels of texts. Default False.
         pad_id, bos_id, eos_id: ids of the special tokens, all different. Default 0, 1, 2.
         unk_id: id of the unknown token, for word dropout. Default 3.
         src_vocab_size: number of source token ids, if the source has a vocabulary of its own. Default None.
@@ -137,6 +140,18 @@ class TransformerConfig:
     normalization: str = key("layer_norm", "Kind of normalization layer.", choices=NORMS)
     activation: str = key("relu", "Activation of the feed-forward networks.", choices=ACTIVATIONS)
     architecture: str = key("encoder_decoder", "Architecture of the model.", choices=ARCHITECTURES)
+    token_types: int = key(
+        0,
+        "Encoder only: number of token types, whose learned vectors are added to the embeddings and tell two texts"
+        " apart (2 in BERT; 0: none).",
+        within="[0, 16]",
+    )
+    embedding_norm: bool = key(
+        False, "Encoder only: normalize the sum of embedding, positions and token types, as in BERT."
+    )
+    pooler: bool = key(
+        False, "Encoder only: predict the label of a text through a tanh layer after its first token, as in BERT."
+    )
     pad_id: int = 0
     bos_id: int = 1
     eos_id: int = 2
@@ -165,6 +180,13 @@ class TransformerConfig:
         unk = self.unk_id
         if self.word_dropout and not (type(unk) is int and 0 <= unk < v and unk not in ids):
             raise ValueError(f"unk_id: expected an id below vocab_size = {v} other than {names}; got {unk!r}")
+        if self.architecture != "encoder":
+            for name in ("token_types", "embedding_norm", "pooler"):
+                if value := getattr(self, name):
+                    raise ValueError(
+                        f"{name}: expected it only with the architecture encoder; got {value} with "
+                        f"{self.architecture}; try architecture = encoder, or leaving {name} out"
+                    )
         if self.d_model % self.n_heads and None in (self.d_k, self.d_v):
             raise ValueError(
                 f"d_model: expected a multiple of n_heads = {self.n_heads}; got {self.d_model}; "

@@ -1,4 +1,5 @@
 """The architectures, registered by name in ARCHITECTURES. Each module that registers one is imported here."""
 
 from models.architectures.decoder import LanguageModel
+from models.architectures.encoder import Encoder
 from models.architectures.encoder_decoder import Transformer

@@ -4,6 +4,7 @@ from models.layers.attention import CrossAttention, SelfAttention
 from models.layers.basic import Dropout, Embedding, Linear
 from models.layers.feed_forward import FeedForward
 from models.layers.gelu import GELU
+from models.layers.gelu_erf import ErfGELU
 from models.layers.norm import LayerNorm, Residual
 from models.layers.positions import LearnedPositions, RotaryPositions, Sinusoids, SinusoidsInHalves, sinusoids
 from models.layers.rms_norm import RMSNorm

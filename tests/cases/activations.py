@@ -1,7 +1,8 @@
-"""Cases of models/layers/gelu.py and swiglu.py."""
+"""Cases of models/layers/gelu.py, gelu_erf.py and swiglu.py."""
 
 from autograd.testing import strategies as s
 from models.layers.gelu import GELU
+from models.layers.gelu_erf import ErfGELU
 from models.layers.swiglu import SwiGLU
 from tests.cases.base import REAL, Call, array, case, edges, leading, sample, size
 from tests.cases.layers import draw_layer, make_layer
@@ -12,6 +13,11 @@ def layer_GELU(draw, layer_class=GELU):
     n_in = draw(size())
     layer = draw_layer(draw, layer_class, n_in, draw(size(2)))
     return Call((draw(s.arrays((*leading(draw), n_in), ("normal", "large"))),), layer=layer)
+
+
+@case
+def layer_ErfGELU(draw):
+    return layer_GELU(draw, ErfGELU)
 
 
 @case
@@ -26,11 +32,17 @@ def operation_gelu(draw):
 
 
 @case
+def operation_gelu_erf(draw):
+    return operation_gelu(draw)
+
+
+@case
 def operation_gated_silu(draw):
     x = draw(s.arrays((*leading(draw), 2 * draw(size(2))), s.STYLES))
     return Call((x,), saved=x.nbytes // 2)
 
 
+@edges("operation gelu_erf", REAL)
 @edges("operation gelu", REAL)
 def gelu_edges():
     ends = array(0.0, -0.0, 1e-6), array(-30.0, 30.0), array(-6.0, -3.0, 3.0, 6.0), 1e3 * sample(2)
@@ -49,6 +61,11 @@ def gated_silu_edges():
 def layer_gelu_edges(layer_class=GELU):
     for shape, n_out in (((2, 2, 3), 2), ((3,), 1)):
         yield Call((sample(*shape),), layer=make_layer(layer_class, shape[-1], n_out))
+
+
+@edges("layer ErfGELU")
+def layer_gelu_erf_edges():
+    return layer_gelu_edges(ErfGELU)
 
 
 @edges("layer SwiGLU")
