@@ -1,4 +1,4 @@
-"""The encoder-only architecture: it reads a text in both directions and predicts labels of its tokens or of the text."""
+"""The encoder-only architecture: it reads a text in both directions and predicts labels of tokens or of the text."""
 
 from typing import Any
 
@@ -68,7 +68,6 @@ class Encoder(SequenceModel):
         return [name for name in super().vocabulary_parameters() if name not in self.label_parameters()]
 
     def label_parameters(self) -> list[str]:
-        """Return the names of the parameters that depend on the labels, if these are not tokens of the text."""
         return [] if self.config.src_vocab_size is None else ["projection"]
 
     def forward(self, ids: Any, token_types: Any = None) -> Tensor:

@@ -182,10 +182,13 @@ def describe_run(run: Any, config: Any) -> Iterator[str]:
     metric = config.train.best_metric or task.selection_metric or "loss"
     ranked = [entry for entry in curve if has_metrics(entry, "valid", metric)]
     best = min(ranked, key=lambda entry: entry[metric] * (1 if metric == "loss" else -1), default=None)
-    yield "validation     step     loss  perplexity" + "".join(f"{name:>7}" for name in task.scores.values())
+    widths = {name: max(7, len(title) + 2) for name, title in task.scores.items()}
+    titles = "".join(f"{title:>{widths[name]}}" for name, title in task.scores.items())
+    yield f"validation     step     loss  perplexity{titles}"
     for entry in curve:
         scores = "".join(
-            f" {entry[name]:6.2f}" if has_metrics(entry, "valid", name) else f"{'-':>7}" for name in task.scores
+            f"{entry[name]:{width}.2f}" if has_metrics(entry, "valid", name) else f"{'-':>{width}}"
+            for name, width in widths.items()
         )
         mark = "  best" if entry is best else ""
         yield f"           {entry['step']:8,} {entry['loss']:8.4f} {entry['perplexity']:11.2f}{scores}{mark}"

@@ -77,9 +77,10 @@ def load_page(runs: list[Path]) -> Any:
 
     try:
         model, *others = load_with_origin(runs[0], "", warn)
-        if model.examples == "text":
+        if model.examples != "pairs":
+            got = model.config.architecture
             raise UserError(
-                f"{runs[0]}: expected a model that translates or parses; got a language model; try generate"
+                f"{runs[0]}: expected a model that translates or parses; got the architecture {got}; try draw RUN heads"
             )
         return Page(by_name(runs), model, *others)
     except UserError as error:

@@ -123,6 +123,7 @@ def prepare_tokenizer(
     """Return the run's tokenizer: its own if `reuse` and it has one, else `existing`, else a newly trained one."""
     data, task = config.data, TASKS[config.data.task]
     if existing is not None:
+        existing = task.fit_tokenizer(existing, data, texts["train"])
         check_vocabularies(existing, config, task)
     if reuse and run.tokenizer_file.exists():
         return task.load_tokenizer(run.tokenizer_file)

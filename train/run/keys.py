@@ -93,7 +93,7 @@ class CommonKeys:
     max_length: int = key(
         256,
         "Maximum number of tokens per side of a pair, end of sentence included (longer pairs are skipped and counted);"
-        " for a language model, the length of its context.",
+        " for a language model, the length of its context; for a labeled text, begin and end included.",
         within="[2, 65535]",
     )
 
@@ -198,6 +198,9 @@ class TrainSection:
         " disables it. Needs a bpe tokenizer; for parsing it applies to the sentences.",
         within=FRACTION,
     )
+    mask_rate: float = key(
+        0.15, "Masked language model: fraction of the tokens of a text that are predicted.", within="(0, 1)"
+    )
     rdrop: float = key(
         0.0,
         "R-Drop: weight of the symmetric KL divergence between two passes with different dropout; 0 disables it. An"
@@ -241,7 +244,8 @@ class TrainSection:
         "Metric (lowest loss or highest score) that selects checkpoints/best, which commands then load, and that"
         " patience watches.",
         choices=METRICS,
-        unset="F1 for parsing; otherwise patience watches the loss and no best checkpoint is kept",
+        unset="F1 for parsing; accuracy for classification and tagging; otherwise patience watches the loss and no best"
+        " checkpoint is kept",
     )
     keep_best: int = key(
         1,
@@ -258,7 +262,9 @@ class TrainSection:
         may_change=True,
     )
     validate_bleu: bool = key(
-        True, "In validations, also translate (or parse) the text and report BLEU (or F1).", may_change=True
+        True,
+        "In validations, also translate, parse or label the text, for BLEU, F1 or accuracy.",
+        may_change=True,
     )
     shard: bool = key(
         False,

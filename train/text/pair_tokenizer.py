@@ -46,15 +46,18 @@ class PairTokenizer:
         write_text(path, json.dumps(specs, ensure_ascii=False, indent=1) + "\n")
 
 
-def load_tokenizer(path: str | PathLike[str]) -> Tokenizer | PairTokenizer:
-    """Read a tokenizer.json with one vocabulary or two. Raises UserError if it is missing or damaged."""
+def load_tokenizer(path: str | PathLike[str], source_class: type[Tokenizer] = Tokenizer) -> Tokenizer | PairTokenizer:
+    """Read a tokenizer.json with one vocabulary or two. Raises UserError if it is missing or damaged.
+
+    source_class: the class of the tokenizer of the source, or of the only tokenizer.
+    """
     specs: Any = read_json(path, "a Hugging Face tokenizer.json", REMEDY)
     if not (isinstance(specs, dict) and specs.keys() == {*SIDES}):
-        return Tokenizer.load(path)
+        return source_class.load(path)
     for side in SIDES:
         if not isinstance(specs[side], dict) or not isinstance(specs[side].get("model"), dict):
             raise UserError(f"{path}: expected a tokenizer as '{side}'; got JSON without a 'model'; try {REMEDY}")
-    source, target = (Tokenizer(specs[side], f"{path} ({side})") for side in SIDES)
+    source, target = source_class(specs["source"], f"{path} (source)"), Tokenizer(specs["target"], f"{path} (target)")
     return PairTokenizer(source, target, str(path))
 
 

@@ -16,7 +16,8 @@ from train.errors import UserError
 from train.tasks.parsing.constrained import ConstrainedParser
 from train.tasks.parsing.linearize import tree_from_tokens
 from train.tasks.parsing.tokenizer import TreeTokenizer
-from train.tasks.parsing.trees import escape_brackets, split_words, write_tree
+from train.tasks.parsing.trees import escape_brackets, write_tree
+from train.text.affixes import split_words
 
 MAX_TOKENS = 256  # of an inspected sentence, end of sentence included
 AXES = {  # kind of attention -> meaning of its rows (queries) and columns (keys)

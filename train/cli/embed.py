@@ -1,0 +1,70 @@
+"""`embed`: a vector for each line of text, by the encoder of a run."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from npx.ranges import Range
+from train.cli.app import STDIO, Device, Quiet, app, line_progress, open_input, open_output, use_device
+from train.cli.options import Model, checked_option, warn
+from train.errors import UserError
+
+POOLINGS = ("mean", "first")
+
+
+@app.command(
+    epilog="Example: [b]npx-transformer embed --model runs/pretrained --input texts.txt --output vectors.npy[/b]. The"
+    " array has one row per line. Otherwise the output is text: one line per line, numbers separated by spaces."
+)
+def embed(
+    model: Model,
+    input: Annotated[
+        Path | None, typer.Option(metavar="F", help="Texts, one per line; default: standard input.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="F|F.npy", help="Output file, written atomically; .npy: a NumPy array. Default: standard output."
+        ),
+    ] = None,
+    pooling: Annotated[
+        str,
+        checked_option(
+            Range(str, choices=POOLINGS),
+            metavar="|".join(POOLINGS),
+            help="The mean over the tokens, or the first token, through the pooler if the model has one.",
+        ),
+    ] = "mean",
+    quiet: Quiet = False,
+    device: Device = "cpu",
+) -> None:
+    """Print a vector for each line of text, by a masked language model, classifier or tagger."""
+    import numpy as np
+
+    from train.files import atomic_write
+    from train.run.checkpoint import load_model
+    from train.tasks.labeling import embed_lines
+
+    use_device(device)
+    network, tokenizer, _ = load_model(model, "", warn)
+    if network.examples != "labels":
+        raise UserError(
+            f"{model}: expected a model of the architecture encoder; got {network.config.architecture}; try another run"
+        )
+    is_array = output is not None and output != STDIO and output.suffix == ".npy"
+    with open_input(input) as lines, open_output(None if is_array else output) as file:
+        with line_progress("embedded", input, output, not quiet) as work:
+            vectors: Any = embed_lines(network, tokenizer, lines, pooling, on_progress=work.advance)
+            if is_array:
+                rows = list(vectors)
+            else:
+                for vector in vectors:
+                    file.write(" ".join(f"{x:.6g}" for x in vector.tolist()) + "\n")
+                    file.flush()
+    if is_array:
+        assert output is not None
+        with atomic_write(output) as array:
+            np.save(array, np.stack(rows) if rows else np.zeros((0, network.config.d_model), np.float32))
+    if not quiet:
+        warn(f"embedded {work.result()}")
