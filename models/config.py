@@ -180,13 +180,6 @@ class TransformerConfig:
         unk = self.unk_id
         if self.word_dropout and not (type(unk) is int and 0 <= unk < v and unk not in ids):
             raise ValueError(f"unk_id: expected an id below vocab_size = {v} other than {names}; got {unk!r}")
-        if self.architecture != "encoder":
-            for name in ("token_types", "embedding_norm", "pooler"):
-                if value := getattr(self, name):
-                    raise ValueError(
-                        f"{name}: expected it only with the architecture encoder; got {value} with "
-                        f"{self.architecture}; try architecture = encoder, or leaving {name} out"
-                    )
         if self.d_model % self.n_heads and None in (self.d_k, self.d_v):
             raise ValueError(
                 f"d_model: expected a multiple of n_heads = {self.n_heads}; got {self.d_model}; "

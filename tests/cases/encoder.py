@@ -69,13 +69,13 @@ def encoder_config(**changes):
 def encoder_edges():
     ids, labels = map(npx.host.asarray, (IDS, LABELS))
     texts = npx.host.asarray([[3], [0], [4]])
+    model = make_layer(Encoder, encoder_config(token_types=2), dtype="float64")
+    yield Call((ids,), layer=Wrapper(model, pooled_by("mean")), modes=("train",), directions=3)
     variants = [{}, BERT, {"src_vocab_size": None, "norm": "pre", "positions": "rotary"}]
     for i, variant in enumerate(variants):
         model, smoothing = make_layer(Encoder, encoder_config(**variant), dtype="float64"), SMOOTHING[i]
         inputs, layer = (ids, texts if i == 1 else labels), Wrapper(model, loss_of(smoothing))
         yield Call(inputs, layer=layer, modes=("train",), directions=3, equivalents=equivalents(layer, smoothing))
-    model = make_layer(Encoder, encoder_config(token_types=2), dtype="float64")
-    yield Call((ids,), layer=Wrapper(model, pooled_by("mean")), modes=("train",), directions=3)
 
 
 @st.composite

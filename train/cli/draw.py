@@ -12,6 +12,7 @@ from train.errors import UserError, nearest
 
 PICTURES = ("heads", "beam", "curves", "memory", "roles", "confusion")
 DEFAULT_SENTENCES = 100
+MODELS = {"text": "a language model", "labels": "an encoder"}  # what a model is trained on -> its name in messages
 
 
 @app.command(
@@ -108,8 +109,8 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
     model, tokenizer, origin, search = load_for_search(run, overrides)
     if model.examples != "pairs":
         if kind or overrides:
-            name, got = "kind" if kind else next(iter(overrides)), model.config.architecture
-            raise UserError(f"--{name}: expected an encoder-decoder model; got the architecture {got}; try without it")
+            name, got = "kind" if kind else next(iter(overrides)), MODELS[model.examples]
+            raise UserError(f"--{name}: expected an encoder-decoder model; got {got}; try without it")
         draw_heads(inspect_text(model, tokenizer, sentence), sentence, out, origin, ["text"])
         return
     src = source_ids(model, tokenizer, sentence)
@@ -127,10 +128,8 @@ def draw_beam_of(run: Path, out: Path, sentence: str, overrides: dict[str, Any])
 
     model, tokenizer, origin, search = load_for_search(run, overrides)
     if model.examples != "pairs":
-        got = model.config.architecture
-        raise UserError(
-            f"{run}: expected a model that translates or parses; got the architecture {got}; try draw RUN heads"
-        )
+        got = MODELS[model.examples]
+        raise UserError(f"{run}: expected a model that translates or parses; got {got}; try draw RUN heads")
     src, tree = source_ids(model, tokenizer, sentence), Tree()
     hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, observe=tree)
     print(output_text(tokenizer, sentence, hypotheses[0].tokens))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from npx.ranges import Range
-from train.cli.app import STDIO, Device, Quiet, app, line_progress, open_input, open_output, use_device
+from train.cli.app import Device, Quiet, app, line_progress, open_input, open_output, use_device
 from train.cli.options import Model, checked_option, warn
 from train.errors import UserError
 
@@ -40,9 +40,6 @@ def embed(
     device: Device = "cpu",
 ) -> None:
     """Print a vector for each line of text, by a masked language model, classifier or tagger."""
-    import numpy as np
-
-    from train.files import atomic_write
     from train.run.checkpoint import load_model
     from train.tasks.labeling import embed_lines
 
@@ -52,19 +49,24 @@ def embed(
         raise UserError(
             f"{model}: expected a model of the architecture encoder; got {network.config.architecture}; try another run"
         )
-    is_array = output is not None and output != STDIO and output.suffix == ".npy"
-    with open_input(input) as lines, open_output(None if is_array else output) as file:
-        with line_progress("embedded", input, output, not quiet) as work:
-            vectors: Any = embed_lines(network, tokenizer, lines, pooling, on_progress=work.advance)
-            if is_array:
-                rows = list(vectors)
-            else:
+    with open_input(input) as lines, line_progress("embedded", input, output, not quiet) as work:
+        vectors: Any = embed_lines(network, tokenizer, lines, pooling, on_progress=work.advance)
+        if output is not None and output.suffix == ".npy":
+            write_array(output, list(vectors), network.config.d_model)
+        else:
+            with open_output(output) as file:
                 for vector in vectors:
                     file.write(" ".join(f"{x:.6g}" for x in vector.tolist()) + "\n")
                     file.flush()
-    if is_array:
-        assert output is not None
-        with atomic_write(output) as array:
-            np.save(array, np.stack(rows) if rows else np.zeros((0, network.config.d_model), np.float32))
     if not quiet:
         warn(f"embedded {work.result()}")
+
+
+def write_array(path: Path, vectors: list[Any], width: int) -> None:
+    """Write vectors as the rows of a NumPy array (n, width)."""
+    import numpy as np
+
+    from train.files import atomic_write
+
+    with atomic_write(path) as file:
+        np.save(file, np.stack(vectors) if vectors else np.zeros((0, width), np.float32))

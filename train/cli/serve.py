@@ -78,10 +78,8 @@ def load_page(runs: list[Path]) -> Any:
     try:
         model, *others = load_with_origin(runs[0], "", warn)
         if model.examples != "pairs":
-            got = model.config.architecture
-            raise UserError(
-                f"{runs[0]}: expected a model that translates or parses; got the architecture {got}; try draw RUN heads"
-            )
+            got = {"text": "a language model; try generate", "labels": "an encoder; try classify"}[model.examples]
+            raise UserError(f"{runs[0]}: expected a model that translates or parses; got {got}")
         return Page(by_name(runs), model, *others)
     except UserError as error:
         if not RunFolder(runs[0]).metrics_file.is_file():

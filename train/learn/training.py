@@ -242,6 +242,12 @@ def check_model(config: RunConfig, task: Task) -> None:
             f"model.architecture: expected {' or '.join(architectures)} for the task {task.name}; "
             f"got {shape.architecture}; try {architectures[0]}"
         )
+    for name in ("token_types", "embedding_norm", "pooler"):
+        if getattr(shape, name) and shape.architecture != "encoder":
+            raise UserError(
+                f"model.{name}: expected it only with the architecture encoder; got it with {shape.architecture}; try "
+                f"leaving {name} out"
+            )
     check_regularization(config, task, shape)
     outline = shape.outline()
     names = [name for name, _ in outline.named_parameters()]

@@ -69,6 +69,14 @@ ModelSection: Any = make_dataclass(
 )
 
 
+def tasks_by_tokenizers() -> dict[tuple[str, ...], list[str]]:
+    """Return the names of the tasks by the kinds of tokenizers that they can train."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for task in TASKS.values():
+        names.setdefault(task.tokenizers, []).append(task.name)
+    return names
+
+
 @dataclass(frozen=True)
 class CommonKeys:
     """The keys of [data] that every task has."""
@@ -77,7 +85,7 @@ class CommonKeys:
     tokenizer: str = key(
         "bpe",
         "Kind of tokenizer to train on the training text, all sides together: "
-        + "; ".join(f"{' or '.join(task.tokenizers)} for {task.name}" for task in TASKS.values())
+        + "; ".join(f"{' or '.join(kinds)} for {', '.join(names)}" for kinds, names in tasks_by_tokenizers().items())
         + "; or the path of an existing tokenizer.json.",
     )
     pretokenizer: str = key(
@@ -110,7 +118,8 @@ def data_section() -> Any:
 DataSection = data_section()
 
 
-METRICS = ("loss", *(name for task in TASKS.values() for name in task.scores if name not in task.lower_is_better))
+SCORES = (name for task in TASKS.values() for name in task.scores if name not in task.lower_is_better)
+METRICS = ("loss", *dict.fromkeys(SCORES))
 SCHEDULES = {  # name -> the learning rate after warmup, for the log; see train/learn/schedule.py
     "noam": "step^-0.5",
     "inverse_sqrt": "step^-0.5",

@@ -205,11 +205,11 @@ class LabelEvaluation:
 
 @dataclass(frozen=True)
 class ClassificationKeys:
-    """A classifier is trained on lines label<TAB>text, or label<TAB>text<TAB>text for pairs of texts."""
+    """A classifier is trained on lines of a label and a text, or two texts, separated by tabs."""
 
     # The paths may change when a run is resumed; the content is identified by its SHA-256.
     train_labeled: str = key(
-        "", "Training text of a classifier: lines label<TAB>text. Also --train-labeled.", may_change=True
+        "", "Training text of a classifier: a label, a tab and a text per line. Also --train-labeled.", may_change=True
     )
     valid_labeled: str = key("", "Validation text of a classifier; empty: none. Also --valid-labeled.", may_change=True)
 
@@ -236,9 +236,11 @@ class Classification(LabeledTask):
 
 @dataclass(frozen=True)
 class TaggingKeys:
-    """A tagger is trained on lines word<TAB>tag, with an empty line after each sentence."""
+    """A tagger is trained on lines of a word, a tab and its tag, with an empty line after each sentence."""
 
-    train_tagged: str = key("", "Training text of a tagger: lines word<TAB>tag. Also --train-tagged.", may_change=True)
+    train_tagged: str = key(
+        "", "Training text of a tagger: a word, a tab and its tag per line. Also --train-tagged.", may_change=True
+    )
     valid_tagged: str = key("", "Validation text of a tagger; empty: none. Also --valid-tagged.", may_change=True)
 
 
