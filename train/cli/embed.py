@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from npx.ranges import Range
-from train.cli.app import Device, Quiet, app, line_progress, open_input, open_output, use_device
+from train.cli.app import STDIO, Device, Quiet, app, check_output, line_progress, open_input, open_output, use_device
 from train.cli.options import Model, checked_option, warn
 from train.errors import UserError
 
@@ -49,6 +49,8 @@ def embed(
         raise UserError(
             f"{model}: expected a model of the architecture encoder; got {network.config.architecture}; try another run"
         )
+    if output is not None and output != STDIO:
+        check_output(output)
     with open_input(input) as lines, line_progress("embedded", input, output, not quiet) as work:
         vectors: Any = embed_lines(network, tokenizer, lines, pooling, on_progress=work.advance)
         if output is not None and output.suffix == ".npy":

@@ -10,6 +10,7 @@ from train.cli.app import Device, app, use_device
 from train.cli.options import VOCABULARY, number_option
 from train.errors import UserError, nearest
 
+N_SPECIAL = 4  # ids before the labels
 VocabSize = Annotated[
     int | None,
     number_option(int, VOCABULARY, metavar="V", help="Vocabulary size, for a preset only; default: 37000."),
@@ -132,6 +133,8 @@ LANGUAGES = {"en-de": "English-German", "en-fr": "English-French"}
 def describe_vocabulary(shape: Any, sides: tuple[str, ...]) -> str:
     """Return the sizes of the vocabularies, and which embeddings and projections are one matrix."""
     sizes = f"{shape.vocab_size:,} tokens"
+    if shape.architecture == "encoder" and shape.src_vocab_size is not None:
+        return f"{shape.src_vocab_size:,} tokens of the text, {shape.vocab_size - N_SPECIAL:,} labels"
     if shape.src_vocab_size is not None:
         sizes = f"{shape.src_vocab_size:,} source and {shape.vocab_size:,} target tokens"
     if shape.shares_source or (len(sides) == 1 and shape.tying != "none"):

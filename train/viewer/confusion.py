@@ -18,7 +18,7 @@ def draw_confusion(scores: LabelScores, path: Path, source: str) -> Path:
     names = [scores.labels[i] for i in order]
     counts = scores.confusion[np.ix_(order, order)]
     percent = 100 * counts / np.maximum(1, scores.counts[order])[:, None]
-    side = 0.19 * len(names) + 2.2
+    side = max(4.2, 0.19 * len(names) + 2.2)
     figure = new_figure(side + 0.8, side)
     figure.set_layout_engine("constrained")
     axis = figure.add_subplot(1, 1, 1)
