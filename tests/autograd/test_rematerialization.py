@@ -1,5 +1,6 @@
 """Rematerialization: recomputed outputs are bit-identical, nothing is saved twice and nothing recomputed twice."""
 
+import math
 from collections import Counter
 from contextlib import nullcontext
 
@@ -36,7 +37,7 @@ def step(save_all, **options):
     random = np.random.default_rng(0)
     src, tgt = random.integers(3, 40, size=(4, 7)), random.integers(3, 40, size=(4, 6))
     src[1, 4:], tgt[2, 3:] = 0, 0
-    with npx.keyed(2, 3), npx.no_rematerialization() if save_all else nullcontext():
+    with npx.keyed(2, 3), npx.rematerialize_above(math.inf) if save_all else nullcontext():
         loss = model.loss(src, tgt)
     saved = sum(arrays.nbytes for arrays in saved_arrays(list(nodes(loss))))
     loss.backward()
@@ -84,7 +85,7 @@ def test_a_chain_of_projections_saves_only_its_first_input():
     assert np.allclose(x.grad, product.sum(axis=1), rtol=1e-5)
 
 
-def test_everything_is_saved_on_a_gpu_and_within_saving_all():
+def test_small_arrays_are_saved_and_everything_on_a_gpu():
     x = Tensor(np.ones((2, 3), npx.float32), requires_grad=True)
     w = Tensor(np.ones((3, 4), npx.float32), requires_grad=True)
     assert (
@@ -92,7 +93,9 @@ def test_everything_is_saved_on_a_gpu_and_within_saving_all():
         and neural.linear(x, w).recompute
         and not neural.linear(x, w, None, "relu").recompute
     )
-    for block in (npx.no_rematerialization(), npx.kernel_mode("emulate")):
+    for block in (npx.rematerialize_above(24), npx.kernel_mode("emulate")):
         with block:
             assert not npx.should_rematerialize(x.data) and not neural.linear(x, w).recompute
     assert npx.should_rematerialize(x.data)
+    with npx.rematerialize_above(23):  # x has 24 bytes
+        assert npx.should_rematerialize(x.data) and neural.linear(x, w).recompute

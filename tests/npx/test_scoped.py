@@ -39,7 +39,10 @@ BLOCKS = {  # a block, and a condition that holds only within it
     "no_grad": (no_grad, lambda: not is_grad_enabled()),
     "observing": (lambda: observing(OBSERVER), lambda: operations_seen_by(OBSERVER) == 1),
     "keyed": (lambda: npx.keyed(1, 2), lambda: npx.next_key() == (1, 2, 0)),
-    "no_rematerialization": (npx.no_rematerialization, lambda: not npx.should_rematerialize(np.ones(1))),
+    "rematerialize_above": (
+        lambda: npx.rematerialize_above(15),
+        lambda: [npx.should_rematerialize(np.ones(n)) for n in (1, 2)] == [False, True],
+    ),
     "kernel_mode": (lambda: npx.kernel_mode("reference"), lambda: dispatch._mode.get() == "reference"),
     "shapes_only": (shapes_only, lambda: full(1, 3).strides == (0,)),
 }

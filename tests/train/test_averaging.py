@@ -69,7 +69,10 @@ def test_checkpoints_of_different_models_are_not_averaged(tmp_path):
 def test_a_folder_without_checkpoints_is_not_averaged(tmp_path, last):
     with pytest.raises(UserError) as error:
         average_checkpoints(tmp_path / "nowhere", last)
-    assert "got 0" in one_line(error)
+    assert "expected a run folder; got nothing" in one_line(error)
+    with pytest.raises(UserError) as error:
+        average_checkpoints(tmp_path, last)
+    assert "got 0; try a run with more checkpoints" in one_line(error)
 
 
 def test_a_damaged_checkpoint_is_not_averaged(run):

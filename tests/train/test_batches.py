@@ -30,7 +30,7 @@ LINE = st.text(st.characters(exclude_characters="\n\r\ufeff", codec="utf-8"), ma
 class LetterTokenizer:
     """A fake tokenizer: one id per letter, spaces dropped."""
 
-    digest, vocab_size, special = "letters", 65_536, DEFAULT_IDS
+    digest, vocab_size, src_vocab_size, special = "letters", 65_536, None, DEFAULT_IDS
 
     def encode_batch(self, texts):
         return [[4 + ord(c) % 60_000 for c in text if c != " "] for text in texts]

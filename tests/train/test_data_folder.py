@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from tests.helpers import trainings
+from train import RunConfig
 from train.cli import main
 from train.run.folder import RunFolder
 
@@ -64,6 +65,13 @@ def test_another_run_encodes_the_folder_with_its_own_tokenizer(own, text, tmp_pa
     assert (own / "prepared" / "train" / "meta.json").read_bytes() == before
     runs = RunFolder(tmp_path / "fine"), RunFolder(tmp_path / "first")
     assert len({run.tokenizer_file.read_bytes() for run in runs}) == 1
+
+
+def test_another_run_with_the_tokenizer_of_the_folder_uses_its_arrays(own, tmp_path, capfd):
+    assert train(own, tmp_path / "first") == 0
+    capfd.readouterr()
+    assert train(own, tmp_path / "second", "--init", str(tmp_path / "first")) == 0
+    assert capfd.readouterr().err.count("up to date") == 2 and not (tmp_path / "second" / "data").exists()
 
 
 def test_token_arrays_of_another_tokenizer_are_not_overwritten(own, text, tmp_path, capfd):
@@ -140,3 +148,102 @@ def test_unequal_files_are_reported_before_a_vocabulary_is_learned(text, tmp_pat
     assert main(["train", "tiny", *texts, f"--valid-src={tmp_path / 'short'}", f"--out={tmp_path / 'run'}"]) == 2
     err = capfd.readouterr().err
     assert "expected equal numbers of lines" in err and "got 1 and 5" in err and "training a" not in err
+
+
+def prepare(text, out, *options, part="train", valid="valid"):
+    files = [f"--train-{side}={text}/{part}.{language}" for side, language in SIDES]
+    files += [f"--valid-{side}={text}/{valid}.{language}" for side, language in SIDES] if valid else []
+    return main(["data", "own", *files, "--vocab-size=265", "--keep-duplicates", f"--out={out}", *options])
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"}
+
+
+def test_a_complete_folder_is_not_replaced_by_other_texts_or_settings(text, tmp_path, capfd):
+    out = tmp_path / "out"
+    assert prepare(text, out) == 0
+    before = contents(out)
+    for options, got in (
+        ({"part": "valid"}, "another train text"),
+        ({"valid": "train"}, "another valid text"),
+        ({"valid": ""}, "another valid text"),
+    ):
+        assert prepare(text, out, **options) == 2
+        assert f"got {got}; try the command in {out / 'manifest.json'}, another --out, or" in capfd.readouterr().err
+    for option, got in (
+        ("--vocab-size=266", "another --vocab-size"),
+        ("--max-length=20", "another --max-length"),
+        ("--max-ratio=2", "another --max-ratio"),
+        ("--keep-scripts", "another --keep-scripts"),
+    ):
+        assert prepare(text, out, option) == 2
+        err = capfd.readouterr().err
+        assert f"{out}: expected the texts and settings" in err and f"got {got}; try" in err and err.count("\n") == 1
+    assert contents(out) == before
+    (out / "manifest.json").unlink()  # as after an interruption: nothing trains on it
+    assert prepare(text, out, "--vocab-size=266") == 0
+
+
+def test_changed_moved_and_added_texts_are_prepared_again(text, tmp_path, capfd):
+    mine, out = tmp_path / "mine", tmp_path / "out"
+    shutil.copytree(text, mine)
+    assert prepare(mine, out, valid="") == 0
+    before = contents(out / "prepared")
+    assert prepare(mine, out) == 0 and (out / "prepared" / "valid").is_dir()
+    assert prepare(text, out) == 0  # from another place
+    assert {path: content for path, content in contents(out / "prepared").items() if path in before} == before
+
+
+def test_a_changed_text_is_prepared_again_with_a_note(text, tmp_path, capfd):
+    mine, out = tmp_path / "mine", tmp_path / "out"
+    shutil.copytree(text, mine)
+    assert prepare(mine, out) == 0
+    for language in ("en", "de"):
+        with open(mine / f"train.{language}", "a") as file:
+            file.write("one\n")
+    capfd.readouterr()
+    assert prepare(mine, out) == 0
+    assert f"{out}: texts have changed, moved or been added; preparing them again" in capfd.readouterr().err
+    assert json.loads((out / "manifest.json").read_text())["texts"]["train"]["lines"] == 41
+    (mine / "train.en").write_text("")
+    assert prepare(mine, out) == 2 and not (out / "manifest.json").exists()  # no longer complete
+    assert train(out, tmp_path / "run") == 2
+    assert "got an unfinished one" in capfd.readouterr().err
+
+
+# ---- the configuration of a run and that of the folder
+
+
+def test_separate_vocabularies_are_trained_on_the_text_of_a_folder(own, tmp_path, capfd):
+    before = contents(own)
+    assert train(own, tmp_path / "run", "--vocabularies=separate") == 0
+    assert len(json.loads(RunFolder(tmp_path / "run").tokenizer_file.read_text()).keys() & {"source", "target"}) == 2
+    assert " + " in capfd.readouterr().err.partition("parameters, ")[2].partition(" subwords")[0]
+    assert contents(own) == before
+    for resumed in ([], ["--data", str(own)]):
+        options = ["--resume", "--out", str(tmp_path / "run"), *resumed, "--set=train.max_steps=2"]
+        assert main(["train", *options]) == 0
+
+
+def test_separate_vocabularies_and_one_tokenizer_conflict(own, text, tmp_path, capfd):
+    files = [f"--train-{side}={text}/train.{language}" for side, language in SIDES]
+    options = ["--vocabularies=separate", f"--set=data.tokenizer={own / 'tokenizer.json'}"]
+    assert main(["train", "tiny", *files, *options, "--out", str(tmp_path / "run")]) == 2
+    assert 'or data.tokenizer = "bpe", which trains a new tokenizer' in capfd.readouterr().err
+
+
+def test_values_that_the_folder_replaces_are_named(own, tmp_path, capfd):
+    named = ["model.preset=tiny", "data.vocab_size=4000", "data.max_length=99"]
+    config = RunConfig.from_dict({}, named)
+    (tmp_path / "my.toml").write_text(config.dump())
+    options = ["--data", str(own), "--out", str(tmp_path / "run"), *SMALL, *SHORT]
+    assert main(["train", str(tmp_path / "my.toml"), *options]) == 0
+    err = capfd.readouterr().err
+    assert f"{own}: data.vocab_size is 270, as in this folder, instead of 4,000 as configured\n" in err
+    assert f"{own}: data.max_length is 256, as in this folder, instead of 99 as configured\n" in err
+    assert train(own, tmp_path / "b") == 0 and "as configured" not in capfd.readouterr().err
+    assert train(own, tmp_path / "c", "--set=data.vocab_size=300") == 2
+    assert f"data.vocab_size: expected 270, that of the tokenizer in {own}; got 300; try" in capfd.readouterr().err
+    assert main(["train", str(tmp_path / "my.toml"), "--resume", "--out", str(tmp_path / "run")]) == 2
+    assert f"--resume: expected the texts of the run; got {tmp_path / 'my.toml'}" in capfd.readouterr().err

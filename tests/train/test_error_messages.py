@@ -24,8 +24,8 @@ def error_line(capfd, *arguments, status=2):
     """Return the single line on stderr of a failing command."""
     capfd.readouterr()
     assert main([*map(str, arguments)]) == status
-    err = capfd.readouterr().err
-    assert err.count("\n") == 1, err
+    out, err = capfd.readouterr()
+    assert err.count("\n") == 1 and not (status and out), (out, err)
     return err
 
 
@@ -46,6 +46,11 @@ def copy(uninterrupted, tmp_path):
         (["info", "RUN", "--vocab-size", "5"], "--vocab-size: expected it only with a preset; got it with the run "),
         (["plan", "RUN", "--vocab-size", "5"], "--vocab-size: expected it only with a preset; got it with the run "),
         (["data", "own", "--out", "D", "--train-src=x", "--train-tgt=x", "--mirror=b"], "expected no --mirror, as"),
+        (["data", "ownn", "--out", "D"], "got 'ownn'; try own"),
+        (["info", "runs/x"], "got neither; try the --out of a training"),
+        (["plan", "runs/x"], "got neither; try the --out of a training"),
+        (["average", "runs/x"], "runs/x: expected a run folder; got nothing; try the --out of a training"),
+        (["info", "tine"], "got neither; try tiny"),
         (["train", "tiny", "--out", "D", "--text", "x"], "--text: expected an option of the task translation; got"),
         (["train", "", "--out", "D"], "'': expected a configuration file; got no such file; try a preset"),
         (["train", "tiny", "TEXTS", "--out", "D", "--set", "data.tokenizer="], "'': expected a Hugging Face tokenizer"),
@@ -73,6 +78,17 @@ def test_a_usage_error_names_its_option_and_writes_nothing(
     assert main([*map(str, arguments)]) == 2
     assert said in capfd.readouterr().err.splitlines()[-1]
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["data", "score", "train"])
+def test_unequal_texts_are_named_before_any_output(command, uninterrupted, text, tmp_path, capfd):
+    src, tgt, out = text / "train.en", text / "valid.de", tmp_path / "out"
+    arguments = {
+        "data": ["data", "own", f"--train-src={src}", f"--train-tgt={tgt}", f"--out={out}", "--quiet"],
+        "score": ["score", "--model", uninterrupted, "--pairs", src, tgt],
+        "train": ["train", "tiny", f"--train-src={src}", f"--train-tgt={tgt}", f"--out={out}", "--quiet"],
+    }
+    assert "got 40 and 5; try files made from the same pairs" in error_line(capfd, *arguments[command])
 
 
 def test_an_empty_sentence_is_rejected():

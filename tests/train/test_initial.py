@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 
+import npx
 from models import FlatParameters
 from tests.helpers import small_updates, trainings
 from tests.helpers.trainings import config, crash_after, one_line, outcome, run
 from train import UserError, train
 from train.cli import main
+from train.cli.info import describe
 from train.learn.initial import freeze, initialize, select
+from train.learn.memory import count_trained, training_memory
 from train.run.checkpoint import load_checkpoint, load_model
 from train.run.config import RunConfig
 from train.run.folder import RunFolder
@@ -138,3 +141,21 @@ def test_the_command_takes_tokenizer_and_configuration_from_the_run(text, source
         changed = ["--set", f"train.init={path}"]
         assert main(["train", "--resume", "--quiet", *changed, "--out", str(tmp_path / "b")]) == status
     assert "which a resumed run does not read; try a new run with --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("patterns", "n_frozen"), [("", 0), ("encoder.*", None), ("embedding.weight", 300 * 128)])
+@pytest.mark.parametrize("decay", [0.0, 0.9])
+def test_info_counts_frozen_parameters_once(patterns, n_frozen, decay):
+    """They have neither gradients nor moments nor a moving average."""
+    config = RunConfig.from_dict({"model": {"preset": "tiny"}, "train": {"freeze": patterns, "ema_decay": decay}})
+    shape = config.transformer_config(300)
+    n = shape.n_parameters()
+    if n_frozen is None:
+        n_frozen = sum(p.size for name, p in shape.outline().named_parameters() if name.startswith("encoder."))
+    memory = training_memory(n, count_trained(shape, patterns), npx.precision_named("float32"), bool(decay))
+    assert sum(memory.values()) == 4 * (n + (3 + bool(decay)) * (n - n_frozen))
+    lines = [*describe(shape, config)]
+    frozen = f", {n_frozen:,} of them frozen" if n_frozen else ""
+    assert f"parameters   {n:,}{frozen}" in lines
+    moments = f"gradients {4 * (n - n_frozen) / 2**20:,.0f}, Adam {8 * (n - n_frozen) / 2**20:,.0f}"
+    assert any(line.startswith("memory") and moments in line for line in lines)

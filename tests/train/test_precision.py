@@ -15,6 +15,7 @@ from tests.helpers.trainings import Crash, metrics, outcome, rewrite, run
 from tests.models.test_module import Tree
 from train import Adam, RunConfig, Trainer, UserError, average_checkpoints, load_model
 from train.cli.info import describe
+from train.learn.memory import training_memory
 from train.learn.optimizer import LossScale
 from train.run.checkpoint import load_checkpoint
 from train.run.folder import RunFolder
@@ -71,7 +72,7 @@ def test_a_precision_is_two_dtypes_and_a_gemm_mode(gpu):
         assert (precision.name, precision.weight_dtype.name, precision.compute_dtype.name) == (name, weights, numbers)
         assert precision == npx.precision_named(name) and precision.needs_loss_scaling == (name == "fp16")
         low = precision.compute_dtype.itemsize if precision.is_mixed else 0
-        assert precision.parameter_bytes == 4 * precision.weight_dtype.itemsize + low
+        assert sum(training_memory(1, 1, precision, False).values()) == 4 * precision.weight_dtype.itemsize + low
         assert CUPY.compute_types[-1] == ("float32", products)
 
 

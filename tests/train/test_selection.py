@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from models import Transformer, TransformerConfig
 from tests.helpers import trainings
-from tests.helpers.trainings import metrics, one_line, outcome, run
-from train import RunConfig, UserError, load_model
+from tests.helpers.trainings import metrics, one_line, outcome, run, tables
+from train import RunConfig, UserError, load_model, train
 from train.cli import main
+from train.errors import plural
 from train.learn.signals import Signals
 from train.learn.training import check_selection
 from train.learn.update import Update
@@ -69,7 +70,7 @@ def test_the_metric_selects_checkpoints_and_stops(
     assert (summary.step, summary.best_step) == (stop, best)
     assert sorted(int(path.name.removeprefix("best-")) for path in RunFolder(out).best_steps()) == kept
     assert load_checkpoint(RunFolder(out).best).state["step"] == best
-    stopped = f"early stopping: {patience} validations without a better {metric} than after step {best}"
+    stopped = f"early stopping: {plural(patience, 'validation')} without a better {metric} than after step {best}"
     assert (stopped in (out / "log.txt").read_text(encoding="utf-8")) == (stop < 6)
     for step in kept:
         assert load_checkpoint(RunFolder(out).best_step(step)).state["step"] == step
@@ -134,6 +135,22 @@ def test_selections_that_cannot_work_are_rejected(text, tmp_path, keys, part):
     with pytest.raises(UserError) as error:
         run(text, tmp_path / "run", **keys)
     assert part in one_line(error) and not (tmp_path / "run").exists()
+
+
+def test_patience_needs_validations(text, tmp_path):
+    values = tables(text)
+    values["data"] |= {"valid_src": "", "valid_tgt": ""}
+    with pytest.raises(UserError) as error:
+        train(RunConfig.from_dict(values), tmp_path / "a", progress=False)
+    assert "train.patience: expected a validation text, whose loss stops the training" in one_line(error)
+    assert str(error.value).endswith("try --valid-src F, or train.patience = 0") and not (tmp_path / "a").exists()
+    values["train"]["patience"] = 0
+    assert train(RunConfig.from_dict(values), tmp_path / "a", progress=False).step == 12
+    for patience, too_late in ((1, False), (2, True)):
+        run(text, tmp_path / str(patience), max_steps=9, validate_every=4, patience=patience)
+        log = (tmp_path / str(patience) / "log.txt").read_text(encoding="utf-8")
+        warning = f"warning: train.patience = {patience} cannot stop this training of 9 steps, as it needs validations"
+        assert (warning in log) == too_late
 
 
 def test_a_missing_validation_text_is_named_by_the_option_of_the_task():

@@ -9,7 +9,7 @@ import typer
 
 from train.cli.app import app
 from train.cli.options import number_option
-from train.errors import UserError, nearest
+from train.errors import UserError, nearest, plural
 
 OWN = "own"
 LARGE = 500_000  # pairs from which the preset base is suggested instead of tiny
@@ -64,7 +64,8 @@ def data(
     from train.text.tokenizer import KINDS, check_choice
 
     if name not in (*NAMES, OWN):
-        raise UserError(f"data: expected one of {', '.join(NAMES)}, {OWN}; got '{name}'; try {nearest(name, NAMES)}")
+        names = (*NAMES, OWN)
+        raise UserError(f"data: expected one of {', '.join(names)}; got '{name}'; try {nearest(name, names)}")
     if tokenizer is not None:
         check_choice("--tokenizer", tokenizer, KINDS)
     files = train_src, train_tgt, valid_src, valid_tgt
@@ -89,12 +90,12 @@ def data(
     pairs, clean = manifest["pairs"], manifest["texts"]["train"]["counts"]["kept"]
     removed = ", ".join(f"{pairs[reason]:,} {words}" for reason, words in REASONS.items())
     held_out = f" ({pairs['held_out']:,} of them for validation)" if pairs["held_out"] else ""
-    print(f"{pairs['read']:,} pairs read, {clean:,} kept{held_out}; removed: {removed}")
+    print(f"{plural(pairs['read'], 'pair')} read, {clean:,} kept{held_out}; removed: {removed}")
     for part, array in manifest["arrays"].items():
         src, tgt = (array["tokens"][side] + array["kept"] for side in ("src", "tgt"))  # with the ends of sentences
         outcomes = (array["too_long"], f"of more than {max_length} tokens"), (array["empty"], "with an empty side")
         left_out = ", ".join(f"{number:,} {words}" for number, words in outcomes if number)
-        line = f"{part}: {array['kept']:,} pairs, {src:,} source and {tgt:,} target tokens"
+        line = f"{part}: {plural(array['kept'], 'pair')}, {src:,} source and {tgt:,} target tokens"
         print(f"{line}; left out: {left_out}" if left_out else line)
     print(f"{out / 'manifest.json'} records the sources and settings")
     preset = "base" if clean >= LARGE else "tiny"

@@ -1,5 +1,6 @@
 """`info`: size and cost of a model compared with the paper's, and the progress of a run."""
 
+import difflib
 from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated, Any
@@ -8,7 +9,7 @@ import typer
 
 from train.cli.app import Device, app, use_device
 from train.cli.options import VOCABULARY, number_option
-from train.errors import UserError, nearest
+from train.errors import UserError, plural
 
 N_SPECIAL = 4  # ids before the labels
 VocabSize = Annotated[
@@ -59,8 +60,7 @@ def info(
         run_config = RunConfig.from_dict({"model": {"preset": what}, "data": {"vocab_size": vocab_size or 37000}})
         shape = run_config.transformer_config(run_config.data.vocab_size)
     else:
-        presets = ", ".join(PRESETS)
-        raise UserError(f"{what}: expected a run folder or one of {presets}; got neither; try {nearest(what, PRESETS)}")
+        raise no_model_error(what)
     if config:
         print(run_config.dump(), end="")
         return
@@ -74,15 +74,26 @@ def info(
         use_device(device)
         with Display() as display, display.work("measuring"):
             tokens_per_second, origin = measure_speed(shape, run_config), "measured here"
-    for line in chain(describe(shape, run_config), describe_run(run, run_config) if is_run else ()):
+    last = last_update(run, run.metrics()) if is_run else None
+    lines = describe(shape, run_config, last["step"] if last else None)
+    for line in chain(lines, describe_run(run, run_config) if is_run else ()):
         print(line)
     if tokens_per_second:
         from train.experiments.speed import training_hours
 
         hours = training_hours(tokens_per_second, run_config)
         days = f" ({hours / 24:,.1f} days)" if hours >= 48 else ""
-        print(f"time         {hours:,.1f} hours{days} for {run_config.train.max_steps:,} updates"
+        print(f"time         {hours:,.1f} hours{days} for {plural(run_config.train.max_steps, 'update')}"
               f" at {tokens_per_second:,.0f} tokens/s, {origin}")  # fmt: skip
+
+
+def no_model_error(what: str) -> UserError:
+    """Return the error for a name that is neither a run folder nor a preset."""
+    from models import PRESETS
+
+    similar = difflib.get_close_matches(what, PRESETS, n=1)
+    attempt = similar[0] if similar else "the --out of a training, or a preset such as base"
+    return UserError(f"{what}: expected a run folder or a preset; got neither; try {attempt}")
 
 
 def check_preset_only(vocab_size: int | None, run: str) -> None:
@@ -91,10 +102,14 @@ def check_preset_only(vocab_size: int | None, run: str) -> None:
         raise UserError(f"--vocab-size: expected it only with a preset; got it with the run {run}; try without it")
 
 
-def describe(shape: Any, config: Any) -> Iterator[str]:
-    """Yield lines on a model's parameters, FLOP and memory, with the paper's figures for its unchanged presets."""
+def describe(shape: Any, config: Any, updates: int | None = None) -> Iterator[str]:
+    """Yield lines on a model's parameters, FLOP and memory, with the paper's figures for its unchanged presets.
+
+    `updates` is the number that a run has made; None means all of train.max_steps.
+    """
     import npx
     from train.experiments.paper import FIGURES, TESTED
+    from train.learn.memory import count_trained, training_memory
     from train.tasks import TASKS
 
     preset, t, sides = config.model.preset, config.train, TASKS[config.data.task].sides
@@ -104,22 +119,24 @@ def describe(shape: Any, config: Any) -> Iterator[str]:
     n, tokens = shape.n_parameters(), t.batch_tokens * t.accumulate
     update = shape.training_flops(tokens if "source" in sides else 0, tokens)
     precision = npx.precision_named(t.precision)
-    mib = n * precision.weight_dtype.itemsize / 2**20
-    parts = f"parameters {mib:,.0f}, gradients {mib:,.0f}, Adam {2 * mib:,.0f}"
-    parts += f", {t.precision} copy {n * 2 / 2**20:,.0f}" if precision.is_mixed else ""
-    parts += f", moving average {mib:,.0f}" if t.ema_decay else ""
-    total = n * precision.parameter_bytes / 2**20 + (mib if t.ema_decay else 0)
+    n_trained = count_trained(shape, t.freeze)
+    memory = training_memory(n, n_trained, precision, bool(t.ema_decay))
+    parts = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in memory.items())
+    frozen = f", {n - n_trained:,} of them frozen" if n_trained < n else ""
     sizes = f"N {shape.n_layers}, d_model {shape.d_model}, d_ff {shape.d_ff}, heads {shape.n_heads}, "
     sizes += f"d_k {shape.key_size}, d_v {shape.value_size}, dropout {shape.dropout}"
     paper_size = f"   (the paper: {paper['params_millions']:g} million)" if paper else ""
     paper_cost = f"   (the paper: {float(tested[f'{pairs[0]} FLOPs']):.1e})" if pairs else ""
     yield f"model        {preset}{' with changes' if is_changed else ''}: {sizes}"
     yield f"vocabulary   {describe_vocabulary(shape, sides)}"
-    yield f"parameters   {n:,}{paper_size}"
+    yield f"parameters   {n:,}{frozen}{paper_size}"
     yield f"operations   {update / tokens / len(sides):.3g} FLOP per training token"
     yield f"update       {update:.3g} FLOP for {' and '.join(f'{tokens:,} {side}' for side in sides)} tokens"
-    yield f"training     {update * t.max_steps:.2g} FLOP in {t.max_steps:,} updates{paper_cost}"
-    yield f"memory       {total:,.0f} MiB: {parts}"
+    done = t.max_steps if updates is None else updates
+    all_updates = plural(t.max_steps, "update")
+    in_updates = f"{done:,} of {all_updates}" if done < t.max_steps else plural(done, "update")
+    yield f"training     {update * done:.2g} FLOP in {in_updates}{paper_cost}"
+    yield f"memory       {sum(memory.values()) / 2**20:,.0f} MiB: {parts}"
     if paper:
         yield (f"quality      the paper on newstest2013 English-German: perplexity {paper['ppl']:.2f},"
                f" BLEU {paper['bleu']:.1f}")  # fmt: skip
@@ -178,8 +195,8 @@ def describe_run(run: Any, config: Any) -> Iterator[str]:
         yield f"tokenizer    {tokenizer.vocab_size:,} tokens, digest {tokenizer.digest[:12]}"
     entries = run.metrics()
     if last := last_update(run, entries):
-        speed = f"{last['tokens_per_second']:,.0f} tokens/s"
-        yield f"trained      {last['step']:,} updates, {last['tokens']:,} tokens, loss {last['loss']:.4f}, {speed}"
+        updates, speed = plural(last["step"], "update"), f"{last['tokens_per_second']:,.0f} tokens/s"
+        yield f"trained      {updates}, {last['tokens']:,} tokens, loss {last['loss']:.4f}, {speed}"
     if not (curve := [entry for entry in entries if has_metrics(entry, "valid", "loss", "perplexity")]):
         return
     metric = config.train.best_metric or task.selection_metric or "loss"

@@ -112,7 +112,7 @@ def report_exit(status: int, line: str, details: str = "") -> int:
     prints = world.rank == 0 and npx.distributed.rank_and_size()[0] == 0
     fails_alone = not world.all_ranks_failed()
     if prints or fails_alone:
-        rank = f"{world.name}, step {world.step}: " if fails_alone else ""
+        rank = f"{world.name}, step {world.step:,}: " if fails_alone else ""
         print(f"{details}npx-transformer: {rank}{line}", file=sys.stderr, flush=True)
     if fails_alone:
         world.abort(status)

@@ -6,9 +6,9 @@ import typer
 
 from npx.ranges import Range
 from train.cli.app import app
-from train.cli.info import VocabSize, check_preset_only, has_metrics
+from train.cli.info import VocabSize, check_preset_only, has_metrics, no_model_error
 from train.cli.options import checked_option, number_option
-from train.errors import UserError, nearest
+from train.errors import UserError
 
 LINK_NAMES = ("nvlink", "ib", "ethernet")
 PAPER_SECONDS = {"base": 0.4, "big": 1.0}  # per step, section 5.2
@@ -77,7 +77,7 @@ def plan(
         config = RunConfig.from_dict({"model": {"preset": what}, "data": data}, settings or ())
         shape = config.transformer_config(data["vocab_size"])
     else:
-        raise UserError(f"{what}: expected a run folder or a preset; got neither; try {nearest(what, PRESETS)}")
+        raise no_model_error(what)
     if not tokens_per_second:
         raise UserError(
             "plan: missing --tokens-per-second, measured on one GPU; try npx-transformer info PRESET --measure"

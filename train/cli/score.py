@@ -13,7 +13,7 @@ import typer
 
 from train.cli.app import Device, app, use_device
 from train.cli.options import number_option, warn
-from train.errors import UserError
+from train.errors import UserError, plural
 
 
 @app.command(epilog="Scores with different signatures are not comparable; always quote the signature with the score.")
@@ -99,8 +99,9 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool)
     """Print each target line with its log-probability; print their perplexity on standard error."""
     from train.cli.models import load_models
     from train.tasks import decoding
-    from train.text.lines import read_parallel
+    from train.text.lines import check_parallel, read_parallel
 
+    check_parallel(*pairs)
     model, tokenizer, config = load_models(runs, warn)
     total, n_tokens, n_pairs = 0.0, 0, 0
     options = {"batch_tokens": config.search.batch_tokens, "on_warning": warn}
@@ -113,5 +114,5 @@ def score_given_pairs(runs: list[Path], pairs: tuple[Path, Path], as_json: bool)
         terms = t.hypothesis.token_log_probabilities
         total, n_tokens, n_pairs = total + sum(terms), n_tokens + len(terms), n_pairs + 1
     perplexity = math.exp(min(-total / max(1, n_tokens), 700.0))
-    pairs_read = "1 pair" if n_pairs == 1 else f"{n_pairs:,} pairs"
-    warn(f"{pairs_read}, {n_tokens:,} tokens: log-probability {total:.4f}, perplexity {perplexity:.4f}")
+    counts = f"{plural(n_pairs, 'pair')}, {plural(n_tokens, 'token')}"
+    warn(f"{counts}: log-probability {total:.4f}, perplexity {perplexity:.4f}")

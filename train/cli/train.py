@@ -100,32 +100,34 @@ def train(
 
     use_device(device)
     paths = {name: path for name, path in texts.items() if path is not None}
-    folder_keys = read_data_folder(data, paths) if data else {}
-    if init is not None:  # its tokenizer encodes the texts again
-        folder_keys = {name: value for name, value in folder_keys.items() if name not in ("tokenizer", "prepared")}
-    changes = [f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()]
-    changes += [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in paths.items())]
+    changes = [*(settings or ()), *(f"data.{name}={to_toml(path)}" for name, path in paths.items())]
     if init is not None:
         if resume:
             raise UserError("--init: expected a new run; got --resume; try it without --init")
         changes = [f"train.init={to_toml(str(init))}", *changes]
     if init_only is not None:
         changes.append(f"train.init_only={to_toml(init_only)}")
-    run_config = read_config(config, changes, out, resume, init)
-    task = TASKS[run_config.data.task]
+
+    def read(folder_keys: Mapping[str, Any]) -> Any:
+        folder_changes = [f"data.{name}={to_toml(value)}" for name, value in folder_keys.items()]
+        return read_config(config, [*folder_changes, *changes], out, resume, init)
+
+    run_config = read({})
     if data:
-        if task.name != "translation":
-            raise UserError(f"--data: expected the task translation; got {task.name}; try the options of that task")
-        is_same = all(getattr(run_config.data, name) == value for name, value in folder_keys.items()) and not paths
-        has_folder_arrays = run_config.data.prepared == folder_keys.get("prepared")
-        if has_folder_arrays and not is_same:  # write other token arrays to the run
-            run_config = replace(run_config, data=replace(run_config.data, prepared=""))
-        if not run_config.data.valid_src and not quiet:
-            warn(f"{data}: there is no validation text, so training does not validate; try --valid-src F --valid-tgt F")
+        run_config, notes = use_data_folder(data, read, paths, init)
+        for note in notes if not quiet else ():
+            warn(note)
+    task = TASKS[run_config.data.task]
     check_task_options(paths, task)
+    has_texts = any(getattr(run_config.data, name) for name in task.files["train"])
+    if resume and not has_texts and (out / "config.toml").exists():
+        raise UserError(
+            f"--resume: expected the texts of the run; got {config}, which names none; try it without {config}, as "
+            f"{out / 'config.toml'} is the configuration of the run"
+        )
     summary = run_training(run_config, out, resume=resume, progress=not quiet, max_hours=max_hours, debug=debug or "")
     if npx.distributed.world().rank == 0:
-        print(f"{out}: stopped after step {summary.step} ({summary.stopped})", file=sys.stderr)
+        print(f"{out}: stopped after step {summary.step:,} ({summary.stopped})", file=sys.stderr)
 
 
 def check_task_options(names: Iterable[str], task: Task[Any, Any]) -> None:
@@ -139,8 +141,23 @@ def check_task_options(names: Iterable[str], task: Task[Any, Any]) -> None:
             )
 
 
-def read_data_folder(folder: Path, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the keys of [data] for a folder written by `data`. Raises UserError if options name the same texts."""
+def use_data_folder(
+    folder: Path, read: Callable[[Mapping[str, Any]], Any], texts: Mapping[str, str], init: Path | None
+) -> tuple[Any, list[str]]:
+    """Return the configuration of a training on a folder that `data` has written, and lines to tell the user.
+
+    Args:
+        folder: The folder of --data.
+        read: Returns the configuration with these keys of [data], which only --set and options override.
+        texts: The options that name texts.
+        init: The run of --init, whose tokenizer is used.
+
+    Raises:
+        UserError: The folder is invalid, options name the same texts, or the task is not translation.
+    """
+    from train.files import digest
+    from train.run.checkpoint import find_checkpoint, run_files
+    from train.run.config import keys_of
     from train.text.download.manifest import data_keys
 
     keys = data_keys(folder)
@@ -148,7 +165,34 @@ def read_data_folder(folder: Path, texts: Mapping[str, str]) -> dict[str, Any]:
         if name in keys:
             option = f"--{name.replace('_', '-')}"
             raise UserError(f"--data: expected {folder} or {option}; got both; try one of them")
-    return keys
+    original = read({}).data
+    if original.task != "translation":
+        raise UserError(f"--data: expected the task translation; got {original.task}; try the options of that task")
+    unused: set[str] = set()
+    if original.vocabularies == "separate":  # new tokenizers encode the texts again
+        unused = {"tokenizer", "prepared"}
+    if init is not None and digest(run_files(find_checkpoint(init))[0]) != digest(keys["tokenizer"]):
+        unused = {"tokenizer", "prepared", "vocab_size"}
+    keys = {name: value for name, value in keys.items() if name not in unused}
+    config = read(keys)
+    notes = []
+    for name in ("vocab_size", "max_length"):
+        value, given = getattr(config.data, name), getattr(original, name)
+        if given not in (value, keys_of("data")[name].default):
+            notes.append(f"{folder}: data.{name} is {value:,}, as in this folder, instead of {given:,} as configured")
+    if config.data.tokenizer == keys.get("tokenizer") and config.data.vocab_size != keys["vocab_size"]:
+        raise UserError(
+            f"data.vocab_size: expected {keys['vocab_size']}, that of the tokenizer in {folder}; got "
+            f'{config.data.vocab_size}; try another folder, or data.tokenizer = "bpe", which trains a new tokenizer'
+        )
+    is_same = all(getattr(config.data, name) == value for name, value in keys.items()) and not texts
+    if config.data.prepared == keys.get("prepared") and not is_same:  # write other token arrays to the run
+        config = replace(config, data=replace(config.data, prepared=""))
+    if not config.data.valid_src:
+        notes.append(
+            f"{folder}: there is no validation text, so training does not validate; try --valid-src F --valid-tgt F"
+        )
+    return config, notes
 
 
 def read_config(config: str | None, changes: list[str], out: Path, resume: bool, init: Path | None = None) -> Any:

@@ -59,15 +59,18 @@ class Checkpointer:
         self.warnings: list[str] = []
 
     @contextmanager
-    def open_folder(self, state: RunState) -> Iterator[None]:
-        """Lock the run folder for rank 0 during this block, and prepare it for a run that continues from `state`."""
+    def open_folder(self, state: RunState, is_complete: bool = False) -> Iterator[None]:
+        """Lock the run folder for rank 0 during this block, and prepare it for a run that continues from `state`.
+
+        A complete run, which does not continue, keeps its config.toml.
+        """
         with ExitStack() as stack:
             with self.world.rank_zero_first():
                 if self.world.rank == 0:
                     make_folder(self.folder.path)
                     self.lock = stack.enter_context(self.folder.lock("train"))
                     self.lock.check()
-                    self.folder.prepare(self.config, self.tokenizer)
+                    self.folder.prepare(self.config, self.tokenizer, keep_config=is_complete)
                     if not state.best_step:  # the best weights are those of an earlier run in this folder
                         shutil.rmtree(self.folder.best, ignore_errors=True)
                     self._prune_best(state)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import npx
-from train.errors import UserError
+from train.errors import UserError, plural
 from train.files import THEN_RESUME, disk_errors
 from train.learn.checkpointer import Checkpointer
 from train.learn.parallel.plan import WorkShare, plan_update
@@ -102,8 +102,14 @@ class Trainer:
                 out, the last checkpoint cannot be written, or another program has locked the folder.
         """
         npx.configure_process()
-        with disk_errors(str(self.checkpoints.folder.path), THEN_RESUME), self.checkpoints.open_folder(self.state):
-            validates = self._is_validation_due() or self._end_reason() in ("max_steps", "patience")
+        with self.world.rank_zero_first():
+            result = self._recorded_result() if self.world.rank == 0 else None
+        result = self.world.broadcast(result)
+        is_complete, folder = result is not None, self.checkpoints.folder.path
+        with disk_errors(str(folder), THEN_RESUME), self.checkpoints.open_folder(self.state, is_complete):
+            if result is not None:
+                return self._confirm_end(result)
+            validates = self._is_validation_due() or bool(self._final_reason())
             with self.report.open_files(self.state, validates), self.signals.handling():
                 return self._loop()
 
@@ -177,13 +183,13 @@ class Trainer:
         s.add_skipped()
         self.report.log_skipped(s, step, quantity, value, examples, operation, limit)
         if s.skipped > limit:
-            updates = f" ({s.skipped} update{'s' * (s.skipped > 1)} in a row)"
+            updates = f" ({plural(s.skipped, 'update')} in a row)"
             raise self._nonfinite_error(step, quantity, value, updates + nonfinite_origin(examples, operation))
 
     def _nonfinite_error(self, step: int, quantity: str, value: float, details: str) -> UserError:
         newest = self.checkpoints.newest
         message = (
-            f"training, step {step}: expected a finite {quantity}; got {value}{details}; "
+            f"training, step {step:,}: expected a finite {quantity}; got {value}{details}; "
             f"{f'the last checkpoint is {newest}' if newest else 'there is no checkpoint yet'}; "
             f"try train.peak_lr={self.schedule.peak / 4:.2g}, a larger train.warmup_steps, or train.clip_norm=1.0"
             f"{'' if self.debug else '; --debug anomaly names the operation'}"
@@ -209,7 +215,7 @@ class Trainer:
             self.checkpoints.save(s, required=is_last)
         if signals.stop_requested:
             self.report.write_line(
-                f"stopped by a signal after step {s.step}; wrote {self.checkpoints.newest}; continue with --resume"
+                f"stopped by a signal after step {s.step:,}; wrote {self.checkpoints.newest}; continue with --resume"
             )
             raise KeyboardInterrupt
 
@@ -257,11 +263,12 @@ class Trainer:
         n_frozen = self.model.n_parameters() - self.update.flat.size
         frozen = f" ({n_frozen:,} of them frozen)" if n_frozen else ""
         initial = f", weights of {t.init}" if t.init and not s.step else ""
-        sources, targets = getattr(tokenizer, "src_vocab_size", None), tokenizer.vocab_size
+        sources, targets = tokenizer.src_vocab_size, tokenizer.vocab_size
         sizes = f"{sources:,} + {targets:,}" if sources else f"{targets:,}"
+        batches = plural(len(self.stream.epoch(s.epoch)), "batch", "batches")
         setup = (
             f"{self.model.n_parameters():,} parameters{frozen}, {sizes} subwords, "
-            f"{len(self.stream.epoch(s.epoch)):,} batches per epoch of at most {t.batch_tokens:,} tokens"
+            f"{batches} per epoch of at most {t.batch_tokens:,} tokens"
             f"{' per side' if len(self.task.sides) > 1 else ''}, {self.checkpoints.micro_batches} per update"
             f"{f' on {ranks} ranks' if ranks > 1 else ''}, seed {t.seed}{initial}"
         )
@@ -269,20 +276,31 @@ class Trainer:
         self.report.write_line(self.schedule.describe())
         if warning := self.schedule.warning():
             self.report.write_line(warning, always=True)
+        earliest = (t.patience + 1) * t.validate_every  # the first validation is the best so far
+        if t.patience and earliest >= t.max_steps:
+            self.report.write_line(
+                f"warning: train.patience = {t.patience:,} cannot stop this training of {plural(t.max_steps, 'step')}, "
+                f"as it needs validations up to step {earliest:,}; try a smaller train.validate_every"
+            )
 
     def _end_reason(self) -> str:
-        """Return why training is over: "max_steps", "patience", "max_hours", or "" if it is not."""
-        t, s = self.config.train, self.state
-        if s.step >= t.max_steps or 0 < t.patience <= s.worse:
-            return "max_steps" if s.step >= t.max_steps else "patience"
-        if self.deadline is None:
-            return ""
+        """Return why training stops: "max_steps", "patience", "max_hours", or "" if it does not."""
+        reason = self._final_reason()
+        if reason or self.deadline is None:
+            return reason
         is_late = any(self.world.gather(time.monotonic() + self.longest_update > self.deadline))
         return "max_hours" if is_late else ""
 
+    def _final_reason(self) -> str:
+        """Return why this run is over, so that resuming it does nothing: "max_steps", "patience" or ""."""
+        t, s = self.config.train, self.state
+        if s.step >= t.max_steps:
+            return "max_steps"
+        return "patience" if 0 < t.patience <= s.worse else ""
+
     def _summary(self) -> Summary:
         """Validate the last step if it has not been validated, report the end of the run, and return its summary."""
-        s, newest = self.state, self.checkpoints.newest
+        s = self.state
         result: dict[str, float] = {}
         reason = self._end_reason()
         if self.validation is not None and reason != "max_hours":
@@ -295,9 +313,47 @@ class Trainer:
         if reason == "patience":
             metric = self.config.train.best_metric or self.task.selection_metric or "loss"
             self.report.write_line(
-                f"early stopping: {s.worse} validations without a better {metric} than after step {s.best_step}"
+                f"early stopping: {plural(s.worse, 'validation')} without a better {metric} than after step "
+                f"{s.best_step:,}; --resume {self._continue_advice()} continues"
             )
-        self.report.log_end(s, reason, newest, self.world.size)
+        self.report.log_end(s, reason, self.checkpoints.newest, self.world.size)
+        return self._summarize(reason, result)
+
+    def _recorded_result(self) -> dict[str, float] | None:
+        """Return the final validation ({} without one) of a run that has nothing left to do, or None for any other."""
+        s = self.state
+        if self.checkpoints.newest is None or self._is_validation_due() or not self._final_reason():
+            return None
+        if s.step > self.config.train.max_steps or self.validation is None:
+            return {}
+        entries = (entry for entry in self.checkpoints.folder.metrics() if entry["step"] == s.step)
+        return next((e for e in entries if e["kind"] == "valid" and isinstance(e.get("loss"), int | float)), None)
+
+    def _confirm_end(self, result: Mapping[str, float]) -> Summary:
+        """Say that a resumed run has nothing left to do, and return its summary."""
+        s, t, reason = self.state, self.config.train, self._final_reason()
+        self.report.trim(s, validates=False)
+        self.report.write_missing_copies()
+        for text in self.checkpoints.warnings:
+            self.report.show(text, always=True)
+        cause = " by early stopping" if reason == "patience" else ""
+        self.report.show(
+            f"{self.checkpoints.folder.path}: nothing left to do, as the run ended{cause} after step {s.step:,} of "
+            f"{t.max_steps:,}; {self._continue_advice()} continues",
+            always=True,
+        )
+        return self._summarize(reason, result)
+
+    def _continue_advice(self) -> str:
+        """Return the options with which a run that has ended continues."""
+        t, s = self.config.train, self.state
+        options = [f"--set train.max_steps=N with N > {s.step:,}"] * (s.step >= t.max_steps)
+        options += [f"--set train.patience=0 (or more than {s.worse:,})"] * (0 < t.patience <= s.worse)
+        return " and ".join(options)
+
+    def _summarize(self, reason: str, result: Mapping[str, float]) -> Summary:
+        """Return the summary of a run that ends for `reason` with the validation `result`."""
+        s, newest = self.state, self.checkpoints.newest
         scores = {name: result[name] for name in self.task.scores if name in result}
         figures = result.get("loss"), result.get("perplexity"), s.best_loss, s.best_step
         return Summary(s.step, reason, newest, s.tokens, s.seconds, *figures, scores)

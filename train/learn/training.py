@@ -4,7 +4,6 @@ train(config, "runs/a")                  in a new folder
 train(config, "runs/a", resume=True)     continues from the newest checkpoint, bit for bit
 """
 
-import os
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from train.errors import UserError
 from train.files import write_text
 from train.json_files import read_sealed
 from train.learn.initial import initialize, select
+from train.learn.memory import check_memory
 from train.learn.signals import reraise_lost_interrupts
 from train.learn.trainer import Trainer
 from train.progress import Display
@@ -96,13 +96,12 @@ def train(
         special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
         if tokenizer.n_outputs < tokenizer.vocab_size:
             special["n_outputs"] = tokenizer.n_outputs
-        if (src_vocab_size := getattr(tokenizer, "src_vocab_size", None)) is not None:
+        if (src_vocab_size := tokenizer.src_vocab_size) is not None:
             special["src_vocab_size"] = src_vocab_size
         if config.transformer_config(tokenizer.vocab_size).word_dropout:
             special["unk_id"] = tokenizer.special.unk_id
         shape = config.transformer_config(tokenizer.vocab_size, **special)
-        average_bytes = precision.weight_dtype.itemsize if t.ema_decay else 0
-        check_memory(shape.n_parameters(), precision.parameter_bytes + average_bytes)
+        check_memory(shape, t, precision)
         model = shape.build(t.seed, precision.weight_dtype)
         if t.init and not (resume and run.steps()):
             display.write(initialize(model, t.init, t.init_only, tokenizer))
@@ -140,12 +139,12 @@ def prepare_tokenizer(
 
 def check_vocabularies(tokenizer: TextTokenizer, config: RunConfig, task: Task) -> None:
     """Raise UserError unless an existing tokenizer has as many vocabularies as data.vocabularies says."""
-    has_two = getattr(tokenizer, "src_vocab_size", None) is not None
+    has_two = tokenizer.src_vocab_size is not None
     if has_two != task.has_separate_vocabularies(config.data):
         choices = ("shared", "separate")
         raise UserError(
             f"data.vocabularies: expected {choices[has_two]} with {config.data.tokenizer}; got {choices[not has_two]}; "
-            f"try --set data.vocabularies={choices[has_two]}"
+            f'try --set data.vocabularies={choices[has_two]}, or data.tokenizer = "bpe", which trains a new tokenizer'
         )
 
 
@@ -187,35 +186,26 @@ def join_ranks() -> npx.distributed.World:
         raise UserError(str(error)) from None
 
 
-def check_memory(parameters: int, bytes_per_parameter: int) -> None:
-    """Raise UserError if weights, gradients and moments of the model exceed the memory of this machine."""
-    gib = parameters * bytes_per_parameter / 2**30
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    except (AttributeError, ValueError, OSError):  # unknown on this system
-        return
-    if npx.device() == "cpu" and gib > total:
-        raise UserError(
-            f"model: expected weights, gradients and moments that fit in this machine's {total:,.0f} GiB; got "
-            f"{parameters:,} parameters, which take {gib:,.0f} GiB; try a smaller model.d_model, d_ff or n_layers"
-        )
-
-
 def check_selection(config: RunConfig, task: Task, texts: Texts) -> None:
-    """Raise UserError if train.best_metric is not measured by the validations of this run."""
+    """Raise UserError if the validations of this run do not measure train.best_metric, or patience has none."""
     metric = config.train.best_metric or task.selection_metric
     metrics = [name for name in METRICS if name in ("loss", *task.scores)]
     if config.train.keep_best > 1 and not metric:
         got = f"keep_best = {config.train.keep_best} without a metric"
         raise UserError(f"train.best_metric: expected {' or '.join(metrics)}; got {got}; try best_metric = loss")
+    option = f"--{task.files['valid'][0].replace('_', '-')} F"
+    if config.train.patience and "valid" not in texts:
+        raise UserError(
+            f"train.patience: expected a validation text, whose {metric or 'loss'} stops the training; it is missing; "
+            f"try {option}, or train.patience = 0"
+        )
     if config.train.best_metric is None:
         return
     if metric not in metrics:
         expected = f"{' or '.join(metrics)} for the task {task.name}"
         raise UserError(f"train.best_metric: expected {expected}; got {metric}; try {metrics[-1]}")
     if "valid" not in texts:
-        option = f"--{task.files['valid'][0].replace('_', '-')}"
-        raise UserError(f"train.best_metric: expected a validation text for {metric}; it is missing; try {option} F")
+        raise UserError(f"train.best_metric: expected a validation text for {metric}; it is missing; try {option}")
     if metric != "loss" and not config.train.validate_bleu:
         raise UserError(f"train.validate_bleu: expected true, to measure {metric}; got false; try best_metric = loss")
 

@@ -249,7 +249,7 @@ class Update:
         )
         gpu = f", {use.used / GIB:.1f} of the GPU's {use.total / GIB:.1f} GiB in arrays" if use else ""
         return (
-            f"step {step}: out of memory: expected space for {largest} (train.batch_tokens = {t.batch_tokens}); "
+            f"step {step:,}: out of memory: expected space for {largest} (train.batch_tokens = {t.batch_tokens}); "
             f"got too little{gpu}; weights, gradients and moments take {parameters:,.1f} MiB; largest arrays saved for "
             f"backward: {saved}; try train.batch_tokens = {max(1, t.batch_tokens // 2)} with "
             f"train.accumulate = {2 * t.accumulate}, updates of the same size with half the activations{recompute}"

@@ -189,11 +189,13 @@ def average_checkpoints(run_dir: str | Path, last: int = 5, best: bool = False) 
             program is writing to the run.
     """
     run = RunFolder(run_dir)
+    check_is_folder(run.path, "a run folder")
     folders = run.best_steps if best else run.steps
     available = folders()
     last = max(2, len(available)) if best else last
     if last < 1 or len(available) < last:
-        attempt = f"--last {len(available)}" if available else "a run folder whose training has written checkpoints"
+        more = "a run with more checkpoints, which a smaller train.checkpoint_every writes"
+        attempt = f"--last {len(available)}" if len(available) > 1 else more
         attempt = "a run that was trained with train.best_metric and train.keep_best=5" if best else attempt
         raise UserError(
             f"average: expected {last} checkpoints in {run.checkpoints}; got {len(available)}; try {attempt}"
@@ -229,9 +231,7 @@ def find_checkpoint(path: str | Path) -> Path:
     Raises UserError if there is none.
     """
     path = existing_folder(Path(path))
-    if not path.is_dir():
-        got = "a file" if path.exists() else "nothing"
-        raise UserError(f"{path}: expected a run folder or a checkpoint folder; got {got}; try the --out of a training")
+    check_is_folder(path, "a run folder or a checkpoint folder")
     if (path / STATE).exists() or (path / MODEL).exists():
         return path
     run = run_of(path)
@@ -246,6 +246,13 @@ def find_checkpoint(path: str | Path) -> Path:
             f"{path}: no checkpoints in {run.checkpoints}; try --resume with a smaller train.checkpoint_every"
         )
     return steps[-1]
+
+
+def check_is_folder(path: Path, expected: str) -> None:
+    """Raise UserError unless the path of a run is a folder."""
+    if not path.is_dir():
+        got = "a file" if path.exists() else "nothing"
+        raise UserError(f"{path}: expected {expected}; got {got}; try the --out of a training")
 
 
 def run_of(path: Path) -> RunFolder:

@@ -166,11 +166,15 @@ class RunFolder:
                 path = self.path / name
                 remove_all([path], shutil.rmtree if path.is_dir() and not path.is_symlink() else os.unlink)
 
-    def prepare(self, config: RunConfig, tokenizer: TextTokenizer) -> None:
-        """Prepare the folder for the first update: config.toml, tokenizer.json, no leftovers of a killed process."""
+    def prepare(self, config: RunConfig, tokenizer: TextTokenizer, keep_config: bool = False) -> None:
+        """Prepare the folder for the first update: config.toml, tokenizer.json, no leftovers of a killed process.
+
+        With `keep_config`, an existing config.toml stays.
+        """
         make_folder(self.checkpoints)
         self.remove_leftovers()
-        write_text(self.config_file, config.dump())
+        if not (keep_config and self.config_file.exists()):
+            write_text(self.config_file, config.dump())
         if not self.tokenizer_file.exists():
             tokenizer.save(self.tokenizer_file)
 

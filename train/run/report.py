@@ -48,7 +48,7 @@ class RunReport:
 
         With `validates`, the run begins with a validation of this step, which replaces an earlier one.
         """
-        self._trim(state, validates)
+        self.trim(state, validates)
         with (
             LineFile(self.run.metrics_file) as self._metrics,
             LineFile(self.run.log_file) as self._log,
@@ -57,13 +57,24 @@ class RunReport:
             ExitStack() as stack,
         ):
             fsync(self.run.path)  # or a power loss could remove new files, however often their content is synced
-            self._copies = []
-            if self.csv:
-                self._copies.append(stack.enter_context(csv_copy(self.run.csv_file, self.run.metrics())))
-            if self.tensorboard:
-                copy = tensorboard_copy(self.run.tensorboard, self.run.metrics())
-                self._copies.append(stack.enter_context(copy))
+            self._copies = self._open_copies(stack)
             yield
+
+    def _open_copies(self, stack: ExitStack) -> list[Copy]:
+        """Write the requested copies of metrics.jsonl; return functions that add entries until `stack` closes."""
+        copies = []
+        if self.csv:
+            copies.append(stack.enter_context(csv_copy(self.run.csv_file, self.run.metrics())))
+        if self.tensorboard:
+            copies.append(stack.enter_context(tensorboard_copy(self.run.tensorboard, self.run.metrics())))
+        return copies
+
+    def write_missing_copies(self) -> None:
+        """Write the requested copies of metrics.jsonl if one of them is missing."""
+        copies = ((self.csv, self.run.csv_file), (self.tensorboard, self.run.tensorboard))
+        if any(is_requested and not path.exists() for is_requested, path in copies):
+            with ExitStack() as stack:
+                self._open_copies(stack)
 
     def write_metrics(self, entry: dict[str, Any]) -> None:
         """Append one JSON object and the time of day to metrics.jsonl."""
@@ -75,6 +86,10 @@ class RunReport:
     def write_line(self, text: str, always: bool = False) -> None:
         """Append a line and the time of day to log.txt; show it if progress is shown, or `always`."""
         self._log.add(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}")
+        self.show(text, always)
+
+    def show(self, text: str, always: bool = False) -> None:
+        """Show a line if progress is shown, or `always`, without writing it to log.txt."""
         with suppress(OSError):  # the terminal or pipe is closed
             if always and not self.progress:
                 print(text, file=sys.stderr, flush=True)
@@ -94,7 +109,8 @@ class RunReport:
         with disk_errors(str(self.run.metrics_file)):
             self._metrics.sync()
 
-    def _trim(self, state: RunState, validates: bool) -> None:
+    def trim(self, state: RunState, validates: bool) -> None:
+        """Drop invalid lines of metrics.jsonl and those that are newer than `state` (see `open_files`)."""
         file, lines = self.run.metrics_file, ""
         if not file.exists():
             return
@@ -122,7 +138,7 @@ class RunReport:
         self.write_metrics(entry | {"seconds": round(s.seconds, 3)})
         network = network_percentage(s.window_network, s.window_seconds) if ranks > 1 else ""
         self.write_line(
-            f"step {s.step}/{self.max_steps}  epoch {s.in_epoch}  loss {s.loss:.4f}  lr {lr:.3g}  "
+            f"step {s.step:,}/{self.max_steps:,}  epoch {s.in_epoch}  loss {s.loss:.4f}  lr {lr:.3g}  "
             f"{s.speed:,.0f} tokens/s{network}  {self.time_left()}"
         )
 
@@ -132,15 +148,15 @@ class RunReport:
         self.write_metrics({"kind": "valid", "step": s.step, "epoch": s.in_epoch, "tokens": s.tokens, **result})
         scores = "".join(f"  {name} {result[key]:.2f}" for key, name in names.items() if key in result)
         self.write_line(
-            f"validation after step {s.step}: loss {result['loss']:.4f}  perplexity {result['perplexity']:.2f}{scores}"
-            f"  ({result['seconds']:.1f} s)"
+            f"validation after step {s.step:,}: loss {result['loss']:.4f}  perplexity {result['perplexity']:.2f}"
+            f"{scores}  ({result['seconds']:.1f} s)"
         )
 
     def log_overflow(self, step: int, loss_scale: float, skipped: int) -> None:
         """Report an update that was skipped because a gradient exceeded the range of fp16."""
         self.write_metrics({"kind": "skipped", "step": step, "loss_scale": loss_scale, "skipped": skipped})
         self.write_line(
-            f"step {step}: the gradient exceeds the range of fp16; update skipped, loss scale now {loss_scale:g}"
+            f"step {step:,}: the gradient exceeds the range of fp16; update skipped, loss scale now {loss_scale:g}"
         )
 
     def log_skipped(
@@ -152,7 +168,7 @@ class RunReport:
         self.write_metrics(entry | ({"anomaly": operation} if operation else {}))
         if state.skipped <= limit:
             self.write_line(
-                f"step {step}: the {quantity} is {value}; update skipped ({state.skipped} in a row, limit "
+                f"step {step:,}: the {quantity} is {value}; update skipped ({state.skipped} in a row, limit "
                 f"train.max_skipped = {limit}){nonfinite_origin(examples, operation)}"
             )
 
@@ -166,7 +182,7 @@ class RunReport:
             if corpora.get(part) is not None:
                 self.write_line(f"{name} text: {corpora[part].describe()}")
         step, last = state.step, self.max_steps
-        steps = f"steps {step + 1} to {last}" if step < last else f"no step left to {last}"
+        steps = f"steps {step + 1:,} to {last:,}" if step < last else f"no step left to {last:,}"
         self.write_line(f"{f'resuming from {checkpoint}' if checkpoint else 'training'}: {setup}, {steps}")
         if checkpoint and self.run.averaged.is_dir():
             self.write_line("models are still loaded from checkpoints/averaged until `average` runs again")
@@ -176,7 +192,7 @@ class RunReport:
         network = network_percentage(state.network, state.seconds) if ranks > 1 else ""
         speed = f", {state.tokens / max(state.seconds, 1e-9):,.0f} tokens/s" if state.tokens else ""
         self.write_line(
-            f"done after step {state.step} ({reason}), {state.tokens:,} tokens in "
+            f"done after step {state.step:,} ({reason}), {state.tokens:,} tokens in "
             f"{format_duration(state.seconds)}{speed}{network}: {checkpoint or 'no checkpoint'}"
         )
 
@@ -195,6 +211,15 @@ class SilentReport(RunReport):
         pass
 
     def write_line(self, text: str, always: bool = False) -> None:
+        pass
+
+    def show(self, text: str, always: bool = False) -> None:
+        pass
+
+    def trim(self, state: RunState, validates: bool) -> None:
+        pass
+
+    def write_missing_copies(self) -> None:
         pass
 
     def advance(self, state: RunState) -> None:

@@ -18,6 +18,10 @@ class TextTokenizer(Protocol):
     def vocab_size(self) -> int: ...
 
     @property
+    def src_vocab_size(self) -> int | None:
+        """The size of the source's own vocabulary, or None if source and target share one."""
+
+    @property
     def n_outputs(self) -> int:
         """The number of ids that a model may predict: ids 0 to n_outputs - 1."""
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import npx
 from npx.registry import Registry
-from train.errors import UserError
+from train.errors import UserError, plural
 from train.tasks.protocols import Batch, BatchSource, Corpus, Evaluation, TextTokenizer
 from train.text.lines import decoded_chunks, line_pieces
 from train.text.tokenizer import KINDS, Tokenizer
@@ -90,11 +90,14 @@ class Task(Generic[C, B]):
         raise NotImplementedError
 
     def batches(self, corpus: C, batch_tokens: int, seed: int) -> BatchSource:
-        """Return the shuffled training batches, of at most `batch_tokens` tokens per side."""
+        """Return the shuffled batches of a corpus, of at most `batch_tokens` tokens per side."""
         raise NotImplementedError
 
     def training_batches(self, corpus: C, config: Any, tokenizer: Any, order: int) -> BatchSource:
-        """Return `batches` for a run. `order` is the version of the order of batches that the run began with."""
+        """Return the batches that a run trains on: `batches`, unless keys of `config` such as bpe_dropout change them.
+
+        `order` is the version of the order of batches that the run began with.
+        """
         return self.batches(corpus, config.train.batch_tokens, config.train.seed)
 
     def in_order(self, corpus: C, batch_tokens: int) -> Iterable[tuple[npx.Array, B]]:
@@ -107,7 +110,7 @@ class Task(Generic[C, B]):
 
     def describe_examples(self, corpus: C, examples: Any) -> str:
         """Return where the examples of a batch (its key in the epoch) stand in the text, for a message."""
-        return f"{len(examples):,} examples"
+        return plural(len(examples), "example")
 
     def evaluation(self, config: Any, tokenizer: Any, corpus: C) -> Evaluation | None:
         """Return a new evaluation for one validation, or None if the loss is the only measure."""

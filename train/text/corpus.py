@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from train.errors import UserError
+from train.errors import UserError, plural
 from train.text.lines import read_parallel
 from train.text.pair_tokenizer import PairTokenizer
 from train.text.prepared import read_prepared, token_dtype, write_prepared
@@ -78,7 +78,7 @@ def prepare_pairs(
     out_dir = Path(out_dir)
     identity = {"format": FORMAT, "tokenizer": tokenizer.digest, "max_length": max_length}
     if read_prepared(out_dir, _file_sizes, paths, **identity) is None:
-        dtype = token_dtype(max(tokenizer.vocab_size, getattr(tokenizer, "src_vocab_size", None) or 0))
+        dtype = token_dtype(max(tokenizer.vocab_size, tokenizer.src_vocab_size or 0))
 
         def write_files(files: Sequence[BinaryIO]) -> dict[str, Any]:
             hashes = {name: hashlib.sha256() for name in paths}
@@ -221,11 +221,11 @@ class Corpus:
         tokens = f"{int(self.src_lengths.sum()):,} + {int(self.tgt_lengths.sum()):,} tokens"
         pairs = self.meta.get("pairs")
         if pairs is None:
-            return f"{len(self):,} pairs, {tokens}"
-        return (
-            f"{pairs['read']:,} pairs read, {pairs['kept']:,} kept ({tokens}); skipped: {pairs['empty']:,} with an "
-            f"empty side, {pairs['too_long']:,} longer than {self.meta['max_length']} tokens"
+            return f"{plural(len(self), 'pair')}, {tokens}"
+        skipped = (
+            f"{pairs['empty']:,} with an empty side, {pairs['too_long']:,} longer than {self.meta['max_length']} tokens"
         )
+        return f"{plural(pairs['read'], 'pair')} read, {pairs['kept']:,} kept ({tokens}); skipped: {skipped}"
 
     def padded(self, side: int, indices: IntArray, bos: bool = False) -> NDArray[np.int32]:
         """Return one side (0 source, 1 target) of the pairs as rows `[BOS] + tokens + [EOS]` with padding.

@@ -151,11 +151,13 @@ def check_parallel(*paths: str | PathLike[str]) -> None:
         raise unequal_lines_error(paths, counts)
 
 
-def unequal_lines_error(paths: Sequence[str | PathLike[str]], counts: Sequence[int]) -> UserError:
+def unequal_lines_error(
+    paths: Sequence[str | PathLike[str]], counts: Sequence[int], attempt: str = "files made from the same pairs"
+) -> UserError:
     """Return the error for parallel files with different numbers of lines."""
     return UserError(
         f"{', '.join(map(str, paths))}: expected equal numbers of lines, line i translating line i; "
-        f"got {' and '.join(f'{count:,}' for count in counts)}; try files made from the same pairs"
+        f"got {' and '.join(f'{count:,}' for count in counts)}; try {attempt}"
     )
 
 

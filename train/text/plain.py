@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from tokenizers import Regex, decoders, pre_tokenizers
 
-from train.errors import UserError
+from train.errors import UserError, plural
 from train.text.batches import shuffled
 from train.text.corpus import IntArray
 from train.text.lines import decoded_chunks, line_pieces
@@ -149,7 +149,8 @@ class PlainText:
 
     def describe(self) -> str:
         """Return the token and line counts as text."""
-        return f"{len(self.tokens):,} tokens" + (f" in {self.meta['lines']:,} lines" if self.meta else "")
+        lines = f" in {plural(self.meta['lines'], 'line')}" if self.meta else ""
+        return plural(len(self.tokens), "token") + lines
 
 
 def _file_sizes(meta: dict[str, Any]) -> dict[str, int]:

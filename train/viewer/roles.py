@@ -64,13 +64,12 @@ class EvaluationText:
         self.key, self.score = next(iter(scores.items()), ("", ""))
         self.chosen = np.arange(0, len(corpus), max(1, len(corpus) // pairs))[:pairs]
         sides = zip(*(corpus.pair(i) for i in range(len(corpus))), strict=True)
-        src_vocab_size = getattr(tokenizer, "src_vocab_size", None)
-        sizes = src_vocab_size or tokenizer.vocab_size, tokenizer.vocab_size
+        sizes = tokenizer.src_vocab_size or tokenizer.vocab_size, tokenizer.vocab_size
         src_counts, tgt_counts = (
             np.bincount(np.concatenate(side).astype(int), minlength=size)
             for side, size in zip(sides, sizes, strict=True)
         )
-        if src_vocab_size is None:  # one vocabulary
+        if tokenizer.src_vocab_size is None:  # one vocabulary
             src_counts = tgt_counts = src_counts + tgt_counts
         self.src_counts, self.tgt_counts = src_counts, tgt_counts
         self.pairs = [corpus.pair(int(i)) for i in self.chosen]

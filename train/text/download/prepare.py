@@ -7,8 +7,8 @@
        /prepared/train/, valid/
        /manifest.json         sources and settings, written last
 
-Each step is done once: after an interruption, the same command continues with the unfinished step. Other folders and
-the user's own text files are never modified.
+Each step is done once: after an interruption, the same command continues with the unfinished step. A complete folder
+is never replaced by one of other texts or settings. Other folders and the user's own text files are never modified.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from typing import Any
 
 from train.errors import UserError
 from train.files import atomic_write, describe_path, digest, make_folder, write_text
-from train.json_files import open_own_folder, read_sealed, write_json
+from train.json_files import open_own_folder, read_json, read_sealed, schema_error, write_json
 from train.progress import Display, Work
 from train.text.corpus import prepare
 from train.text.download.catalog import Dataset
@@ -33,6 +33,7 @@ from train.text.lines import read_lines, read_parallel
 from train.text.tokenizer import Tokenizer
 
 BEGUN, TEXTS = "downloads/begun.json", "texts.json"
+OPTIONS = {"scripts": "--keep-scripts", "duplicates": "--keep-duplicates"}  # of `data`, by rule; the others are alike
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def prepare_dataset(
 
     Args:
         dataset: archives and texts of the corpus.
-        out: folder to write; a new one, or one of an interrupted preparation.
+        out: folder to write; a new one, one of an interrupted preparation, or one of the same texts and settings.
         settings: cleaning rules, tokenizer and maximum length.
         mirror: folder or URL to download the archives from, instead of their published URLs.
         command: command line, recorded in the manifest.
@@ -78,6 +79,7 @@ def prepare_dataset(
         tokenizer=settings.tokenizer or dataset.tokenizer,
         vocab_size=settings.vocab_size or dataset.vocab_size,
     )
+    check_same_inputs(out, dataset, settings, user_paths)
     make_folder(out / "downloads")
     if marker is None:
         write_json(out / BEGUN, {"of": "npx-transformer data"})
@@ -104,6 +106,31 @@ def prepare_dataset(
     }  # fmt: skip
     write_text(out / "manifest.json", json.dumps(manifest, indent=1) + "\n")
     return manifest
+
+
+def check_same_inputs(out: Path, dataset: Dataset, settings: Settings, user_paths: list[str]) -> None:
+    """Raise UserError if `out` is complete and comes from other texts or settings, because runs may train on it.
+
+    The user's own texts may have changed or moved, and a validation text may have been added.
+    """
+    record, file = read_sealed(out / TEXTS), out / "manifest.json"
+    if record is None or not file.is_file():
+        return
+    manifest = read_json(file, "the manifest of `data`", "deleting it")
+    if problem := schema_error(manifest, {"settings": {"rules": dict}}):
+        raise UserError(f"{file}: expected the manifest of `data`; got '{problem}'; try deleting it")
+    stored, new = ({**given.pop("rules"), **given} for given in (manifest["settings"], asdict(settings)))
+    differing = [name for name in new if new[name] != stored.get(name, new[name])]
+    changes = [OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in differing]
+    texts, hashes = record["how"][:2]
+    others = [part for part, pairs in texts.items() if pairs != list(map(asdict, dataset.parts.get(part, ())))]
+    if others and hashes != [digest(path) for path in user_paths[: len(hashes)]]:
+        changes.append(f"{others[0]} text")
+    if changes:
+        raise UserError(
+            f"{out}: expected the texts and settings that it was prepared with, as runs may train on it; got "
+            f"another {' and another '.join(changes)}; try the command in {file}, another --out, or deleting {out}"
+        )
 
 
 def count_outcomes(text: Mapping[str, Any], array: Mapping[str, Any]) -> dict[str, int]:
@@ -133,6 +160,9 @@ def write_texts(
                   for part, text in record["parts"].items() for language in languages}  # fmt: skip
         if all(file.is_file() and digest(file) == sha256 for file, sha256 in hashes.items()):
             return record["parts"]
+    if (manifest := out / "manifest.json").is_file():
+        display.write(f"{out}: texts have changed, moved or been added; preparing them again")
+        manifest.unlink()  # until the folder is complete again
     streams: dict[str, Iterator[tuple[str, str]]] = {}
     for part, pairs in dataset.parts.items():
         display.write(f"reading {part}: {', '.join(pair.archive or pair.src for pair in pairs)}")

@@ -13,7 +13,7 @@ from typing import IO, Any, cast
 from train.errors import UserError, one_line
 from train.files import open_for_reading
 from train.text.download.catalog import Pair
-from train.text.lines import limited_lines
+from train.text.lines import limited_lines, unequal_lines_error
 
 SEGMENT = re.compile(r"<seg.*?>(.*)</seg>.*?")
 DAMAGE_ERRORS = (tarfile.TarError, zlib.error, EOFError, OSError)  # raised when reading a damaged file
@@ -63,10 +63,8 @@ def read_pairs(pair: Pair, folder: Path) -> Iterator[tuple[str, str]]:
             if a is None or b is None:
                 longer = number + 1 + sum(1 for _ in sides[0 if b is None else 1])
                 counts = (longer, number) if b is None else (number, longer)
-                raise UserError(
-                    f"{pair.src}, {pair.tgt}: expected equal numbers of lines, line i translating line i; "
-                    f"got {counts[0]:,} and {counts[1]:,}; try downloading {pair.archive or 'them'} again"
-                )
+                attempts = [f"downloading {pair.archive} again"] if archive else []
+                raise unequal_lines_error((pair.src, pair.tgt), counts, *attempts)
             yield a, b
     if number < 0:
         raise UserError(f"{pair.src}, {pair.tgt}: expected at least one pair; got empty files; try other files")

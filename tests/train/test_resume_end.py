@@ -1,0 +1,87 @@
+"""Resuming a run that has nothing left to do, and continuing one that stopped early."""
+
+import shutil
+
+import pytest
+
+from tests.helpers import trainings
+from tests.helpers.trainings import metrics, outcome, run
+from tests.train.test_trainer import scripted
+from train.cli import main
+from train.run.folder import RunFolder
+
+text, uninterrupted = trainings.text, trainings.uninterrupted
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("max_steps", [12, 9, 1])
+@pytest.mark.parametrize("options", [[], ["--quiet"]])
+def test_a_run_with_no_step_left_stays_unchanged(uninterrupted, tmp_path, capfd, max_steps, options):
+    out = tmp_path / "run"
+    shutil.copytree(uninterrupted, out)
+    before = contents(out)
+    assert main(["train", "--resume", "--out", str(out), f"--set=train.max_steps={max_steps}", *options]) == 0
+    err = capfd.readouterr().err
+    assert f"{out}: nothing left to do, as the run ended after step 12 of {max_steps}; " in err
+    assert "--set train.max_steps=N with N > 12 continues" in err
+    assert contents(out) == before
+
+
+def test_a_complete_run_gets_the_metric_files_that_it_lacks(uninterrupted, tmp_path):
+    out = tmp_path / "run"
+    shutil.copytree(uninterrupted, out)
+    before = contents(out)
+    for _ in range(2):
+        assert main(["train", "--resume", "--out", str(out), "--set=train.csv=true", "--quiet"]) == 0
+        lines = (out / "metrics.csv").read_text().splitlines()
+        assert len(lines) == 1 + len(metrics(out))
+    assert {path: content for path, content in contents(out).items() if path.name != "metrics.csv"} == before
+
+
+def test_the_summary_of_a_complete_run_is_that_of_the_run(text, tmp_path):
+    first = run(text, tmp_path / "run", max_steps=5)
+    again = run(text, tmp_path / "run", resume=True, max_steps=5)
+    assert again == first and first.scores  # step 5 is no multiple of validate_every
+
+
+def test_a_final_validation_that_was_lost_is_repeated(text, tmp_path, uninterrupted):
+    """A kill may come between the last checkpoint and the final validation."""
+    out = tmp_path / "run"
+    run(text, out, max_steps=5)
+    entries = metrics(out)
+    lines = (out / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (out / "metrics.jsonl").write_text("".join(lines[:-1]))
+    assert run(text, out, resume=True, max_steps=5).valid_loss
+    assert metrics(out) == entries
+
+
+@pytest.mark.parametrize("patience", [0, 4])
+def test_a_run_that_stopped_early_says_how_it_continues_and_does(text, tmp_path, monkeypatch, capfd, patience):
+    out = tmp_path / "run"
+    scripted(monkeypatch, [5, 6, 7])
+    assert run(text, out, validate_every=1, patience=2).step == 3
+    advice = "--set train.patience=0 (or more than 2) continues"
+    assert f"2 validations without a better loss than after step 1; --resume {advice}" in (out / "log.txt").read_text()
+    before = contents(out)
+    assert main(["train", "--resume", "--out", str(out)]) == 0
+    assert (
+        f"nothing left to do, as the run ended by early stopping after step 3 of 12; {advice}" in capfd.readouterr().err
+    )
+    assert contents(out) == before
+    assert main(["info", str(out)]) == 0 and " in 3 of 12 updates\n" in capfd.readouterr().out
+    scripted(monkeypatch, [8, 9, *range(20, 30)])
+    assert main(["train", "--resume", "--out", str(out), f"--set=train.patience={patience}"]) == 0
+    assert RunFolder(out).steps()[-1].name == ("step-5" if patience else "step-12")
+
+
+def test_continuing_after_early_stopping_equals_not_stopping(text, tmp_path, monkeypatch):
+    losses = [5.0, *range(6, 17)]
+    for name, patience in (("a", 0), ("b", 2)):
+        scripted(monkeypatch, losses)
+        run(text, tmp_path / name, validate_every=1, patience=patience)
+    scripted(monkeypatch, losses[3:])
+    run(text, tmp_path / "b", resume=True, validate_every=1, patience=0)
+    assert outcome(tmp_path / "a") == outcome(tmp_path / "b")
