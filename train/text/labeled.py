@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Regex, decoders, pre_tokenizers
 
 from train.errors import UserError, nearest
+from train.text.affixes import split_words
 from train.text.batches import ORDER, Batches
 from train.text.bpe_dropout import EpochExamples
 from train.text.corpus import Corpus, IntArray
@@ -60,8 +61,8 @@ def read_tagged(path: str | PathLike[str], on_bytes: Callable[[bytes], object] |
                 yield sentence
             sentence = Labeled(number + 1, [], [])
             continue
-        word, *tags = (field.strip() for field in line.split("\t"))
-        if len(tags) != 1 or not tags[0] or len(word.split()) != 1:
+        word, *tags = (field.strip(" ") for field in line.split("\t"))
+        if len(tags) != 1 or not tags[0] or len(split_words(word)) != 1:
             raise UserError(
                 f"{path}, line {number}: expected word<TAB>tag, one word per line; got {line[:SHOWN]!r}; "
                 "try a tag for each word, and an empty line between sentences"
@@ -132,11 +133,13 @@ def encode_texts(tokenizer: Any, examples: Sequence[Sequence[str]]) -> list[list
     """Return BOS and the tokens of each example, without the last EOS; [] for an example without tokens."""
     special = tokenizer.special
     encoded = iter(tokenizer.encode_batch([text for texts in examples for text in texts]))
-    results = []
+    results: list[list[int]] = []
     for texts in examples:
-        parts = [next(encoded) for _ in texts]
-        ids = [i for n, part in enumerate(parts) for i in ([special.eos_id] * (n > 0) + list(part))]
-        results.append([special.bos_id, *ids] if all(parts) else [])
+        first, *others = (next(encoded) for _ in texts)
+        ids = [special.bos_id, *first]
+        for part in others:
+            ids += [special.eos_id, *part]
+        results.append(ids if first and all(others) else [])
     return results
 
 
