@@ -6,8 +6,8 @@ import pytest
 from autograd import no_grad
 from models import Encoder, TransformerConfig
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+torch = pytest.importorskip("torch", reason="torch is not installed")
 
 LAYOUT = {
     "architecture": "encoder", "positions": "learned", "norm": "post", "activation": "gelu_erf", "token_types": 2,

@@ -34,7 +34,7 @@ def gelu_erf(x):
 
 
 def normal_cdf(x):
-    """Return Phi(x), accurate relative to its value for negative x too."""
+    """Return Phi(x); small values are as accurate as large ones, down to x = -9."""
     z = npx.absolute(x) * math.sqrt(0.5)
     t = npx.maximum(1 / (1 + z), 1 / (1 + END))
     t = (2 * t - (1 + 1 / (1 + END))) / (1 - 1 / (1 + END))  # [-1, 1]

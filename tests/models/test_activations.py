@@ -9,6 +9,7 @@ import npx
 from autograd import Tensor
 from models import FeedForward, Transformer, TransformerConfig
 from models.layers.gelu import gelu
+from models.layers.gelu_erf import gelu_erf
 from models.layers.swiglu import gated_silu
 
 X = np.linspace(-9, 9, 200)
@@ -21,6 +22,17 @@ def test_gelu_approximates_the_exact_function():
     assert gelu(Tensor(np.zeros(1))).data == 0
 
 
+def test_gelu_erf_is_the_exact_function():
+    x = np.linspace(-40, 40, 2001)
+    exact = np.array([v * 0.5 * math.erfc(-v / math.sqrt(2)) for v in x])
+    for dtype, tolerance in (("float64", 1e-13), ("float32", 2e-6)):
+        y = gelu_erf(Tensor(x.astype(dtype))).data
+        assert y.dtype == dtype and np.abs(y - exact).max() < tolerance
+    tail = (x < -5) & (x > -9)
+    y = gelu_erf(Tensor(x)).data[tail]
+    assert np.allclose(y, exact[tail], rtol=1e-11, atol=0), "small values are accurate too"
+
+
 def test_the_gate_is_silu():
     a, b = X, X[::-1] * 0.5
     y = gated_silu(Tensor(np.concatenate([a, b]))).data
@@ -29,7 +41,7 @@ def test_the_gate_is_silu():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("operation", [gelu, gated_silu])
+@pytest.mark.parametrize("operation", [gelu, gelu_erf, gated_silu])
 def test_16_bit_activations_are_accurate_over_the_full_range(operation, dtype):
     """In float16, x^2 overflows from 256 on, and infinity times 0 would be NaN."""
     if dtype == "bfloat16":
@@ -50,7 +62,7 @@ def test_16_bit_activations_are_accurate_over_the_full_range(operation, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["gelu", "swiglu"])
+@pytest.mark.parametrize("name", ["gelu", "gelu_erf", "swiglu"])
 def test_a_feed_forward_network_selects_it_by_name(name, dtype):
     with npx.keyed(1, 0):
         layer = FeedForward(4, 6, activation=name)
@@ -62,7 +74,7 @@ def test_a_feed_forward_network_selects_it_by_name(name, dtype):
     assert layer(Tensor(x)).dtype == dtype and layer(Tensor(x)).shape == (2, 3, 4)
 
 
-@pytest.mark.parametrize("name", ["gelu", "swiglu"])
+@pytest.mark.parametrize("name", ["gelu", "gelu_erf", "swiglu"])
 def test_a_model_selects_it_by_name(name):
     config = TransformerConfig(11, d_model=8, d_ff=12, n_heads=2, n_layers=1, activation=name)
     model, ids = Transformer(config, seed=1), np.array([[3, 4, 2]])
