@@ -20,7 +20,7 @@ help:
 	@echo "make demo      train the demo (English to German number words), translate, score, draw; about 4 minutes on 2 cores"
 	@echo "make test      make lint, then the daily tests"
 	@echo "make test-all  make lint, then every test, as in CI"
-	@echo "make exercise N=5  start or check the exercise of chapter 5; without N, list all twelve (book/README.md)"
+	@echo "make exercise N=5  start or check the exercise of chapter 5; without N, list all (book/README.md)"
 	@echo "make book-check  the reference answers with 20 seeds and every variant of the gradient checker; about 3 minutes"
 	@echo "make test-matrix  the tests under other BLAS kernels, thread counts and without AVX"
 	@echo "make torture   kill, stop, corrupt and overload training runs, fuzz the readers; some hours; benchmarks/RELIABILITY.md"

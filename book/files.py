@@ -1,15 +1,25 @@
 """The files of an exercise, and static checks of a learner's file. Imports nothing heavy."""
 
 import ast
+import re
 import shutil
 import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 BOOK = Path(__file__).parent
 ROOT = BOOK.parent
 MY = ROOT / "my"
+
+
+class WrongAnswer(NamedTuple):
+    """A known wrong answer: its name, the hint for a learner who makes the same mistake, and its source."""
+
+    name: str
+    hint: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -38,9 +48,32 @@ class Exercise:
     def solution(self) -> Path:
         return self.folder / "solution.py"
 
-    def others(self, kind: str) -> list[Path]:
-        """Return the files in `also_right` or `wrong`."""
-        return sorted((self.folder / kind).glob("*.py"))
+    @property
+    def also_right(self) -> list[Path]:
+        return sorted((self.folder / "also_right").glob("*.py"))
+
+    @cached_property
+    def wrong_answers(self) -> list[WrongAnswer]:
+        """The known wrong answers of `wrong.txt`, which lists changes of the solution.
+
+        Each has a name, a hint, and changes: `-` text, found once in the solution, is replaced by `+` text. Without
+        `-` text, the `+` text is a new version of the function that it defines.
+        """
+        answers = []
+        for entry in re.split(r"^## ", (self.folder / "wrong.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+            head, *changes = entry.strip().split("\n\n")
+            name, hint = head.split("\n", 1)
+            source = self.solution.read_text(encoding="utf-8")
+            for change in changes:
+                old, new = ("\n".join(x[2:] for x in change.splitlines() if x[0] == sign) for sign in "-+")
+                old = old or function_source(source, new)
+                if source.count(old) != 1:
+                    raise ValueError(
+                        f"{self.name}, {name}: expected once in the solution; got {source.count(old)}: {old}"
+                    )
+                source = source.replace(old, new)
+            answers.append(WrongAnswer(name, hint.replace("\n", " "), source))
+        return answers
 
     @cached_property
     def title(self) -> str:
@@ -74,6 +107,13 @@ class Exercise:
         mine.rename(backup)
         self.start(folder)
         return backup
+
+
+def function_source(source: str, replacement: str) -> str:
+    """Return the text of the function in `source` that has the name of the one in `replacement`."""
+    name = ast.parse(replacement).body[0].name  # type: ignore[attr-defined]
+    node = next(node for node in ast.parse(source).body if name in defined(node))
+    return "\n".join(source.splitlines()[node.lineno - 1 : node.end_lineno])
 
 
 def exercises() -> list[Exercise]:

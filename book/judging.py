@@ -1,4 +1,4 @@
-"""Judge an answer by the stages of its exercise; report only the first failure, in at most 15 lines, with a hint.
+"""Judge an answer by the stages of its exercise; report only the first failure, in at most 18 lines, with a hint.
 
 `judge` runs a file in this process. `python -m book.judging` is the separate process in which a learner's file runs, so
 that prints, crashes and endless loops do no harm.
@@ -24,9 +24,10 @@ import numpy as np
 
 from book.exercise import Rejected, Stage
 from book.files import Exercise, exercises, first_problem, shown
+from book.relations import Pair, relation
 
 WIDTH = 110  # characters of a reported line
-MAX_LINES = 15
+MAX_LINES = 18
 
 
 @dataclass
@@ -78,8 +79,8 @@ def judge(exercise: Exercise, path: Path, seeds: range = range(1), derive: bool 
             try:
                 check.GRADIENT_CHECK(module, derive)
             except Rejected as error:
-                return Verdict(False, ["Values and gradients are right on our cases; the gradient checker finds:", "",
-                                       *str(error).splitlines()])  # fmt: skip
+                lines = ["Values and gradients are right on our cases; the gradient checker finds:", ""]
+                return Verdict(False, lines + [x for line in str(error).splitlines() for x in wrapped(line)])
             except Exception as error:
                 return Verdict(False, wrapped(f"In the gradient checker: {describe_error(error, path)}"))
     return Verdict(True, check.AFTER.splitlines())
@@ -98,7 +99,8 @@ def first_difference(exercise: Exercise, stage: Stage, seed: int, module: Module
     for case in stage.cases(seed):
         yours, right = outcome(stage, module, case), stage.right(*copied(case))
         if isinstance(yours, Exception | SystemExit) or not same(yours, right, stage.close):
-            lines = [f"Not yet: {stage.complaint}.", "", *clipped(stage.call(*case))]
+            call = [line for text in stage.call(*case).splitlines() for line in folded(text)]
+            lines = [f"Not yet: {stage.complaint}.", "", *call]
             if isinstance(yours, BaseException):
                 lines = [
                     "Not yet: it raises an exception here.",
@@ -109,44 +111,118 @@ def first_difference(exercise: Exercise, stage: Stage, seed: int, module: Module
                 a, b = show(yours), show(right)
                 if a == b:  # equal in six digits
                     a, b = show(yours, 13), show(right, 13)
-                lines += ["  yours  " + a, "  right  " + b]
+                lines += [*folded(a, label="yours  ", max_lines=3), *folded(b, label="right  ", max_lines=3)]
             return Verdict(False, lines, numbers=numbers(case)), yours, case
     return None
+
+
+@cache
+def known_wrong(exercise: Exercise) -> dict[str, tuple[str, ModuleType]]:
+    """Return name -> hint and module of the known wrong answers of an exercise."""
+    known = {}
+    for name, hint, source in exercise.wrong_answers:
+        module = ModuleType(f"wrong_{exercise.name}_{name}")
+        exec(compile(source, f"<{name}>", "exec"), module.__dict__)
+        known[name] = hint, module
+    return known
 
 
 def with_hint(
     exercise: Exercise, stage: Stage, seed: int, module: ModuleType, verdict: Verdict, yours: Any, case: Any
 ) -> Verdict:
-    """Add the hint of the known wrong answer that reproduces the learner's results.
-
-    Two errors may agree on one case by chance, and a wrong hint is worse than none. So the comparison covers all cases
-    of all stages that test the same function in the same way. If several known answers explain every wrong result, the
-    closest is taken, and only if it agrees on at least three cases in four.
-    """
-    wrong = {path: load(path) for path in exercise.others("wrong")}
-    matching = [path for path, answer in wrong.items() if agrees(outcome(stage, answer, case), yours)]
-    agreed, cases = Counter[Path](), 0  # number of agreeing cases per known answer, number of cases
-    similar_stages = [each for each in check_of(exercise).STAGES if each.yours.__code__ is stage.yours.__code__]
-    for each in similar_stages if matching else []:
-        for other in each.cases(seed):
-            result = outcome(each, module, other)
-            agreeing = [path for path in matching if agrees(outcome(each, wrong[path], other), result)]
-            agreed.update(agreeing)
-            cases += 1
-            if isinstance(result, BaseException) or not same(result, each.right(*copied(other)), each.close):
-                matching = agreeing
-    if len(matching) > 1:  # some fail on other cases as well
-        nearest = max(agreed[path] for path in matching)
-        matching = [path for path in matching if agreed[path] == nearest >= 0.75 * cases]
-    if len(matching) == 1:
-        verdict.hint = matching[0].stem
-        verdict.lines += ["", *wrapped("Hint: " + hint_of(matching[0]))]
+    """Add a hint to a verdict, if there is one."""
+    if not isinstance(yours, Rejected):  # its message is the hint
+        try:
+            verdict.hint, hint = find_hint(exercise, stage, seed, module, yours, case)
+        except Exception:  # a result may be of any form, and the report must not fail
+            verdict.hint, hint = "", ""
+        if hint:
+            verdict.lines += ["", *wrapped("Hint: " + hint)]
     return verdict
 
 
-def hint_of(path: Path) -> str:
-    """Return the hint of a known wrong answer: the first line of its docstring."""
-    return (load(path).__doc__ or "").strip().splitlines()[0]
+def find_hint(
+    exercise: Exercise, stage: Stage, seed: int, module: ModuleType, yours: Any, case: Any
+) -> tuple[str, str]:
+    """Return the name and text of a hint, or two empty strings.
+
+    It is the hint of a known wrong answer with the learner's results; otherwise a relation to the right results;
+    otherwise the explanation of the stage.
+    """
+    right = stage.right(*copied(case))
+    parts = wrong_parts(yours, right, stage.close)
+    for part in (None, *parts):
+        name, hint = recognized(exercise, stage, seed, module, case, part)
+        if hint:
+            return name, hint
+    name, hint = general_relation(stage, seed, module, parts[0] if parts else None)
+    if hint or not stage.explain or isinstance(yours, BaseException):
+        return name, hint
+    hint = stage.explain(yours, right, *copied(case))
+    return ("explanation" if hint else ""), hint
+
+
+def wrong_parts(yours: Any, right: Any, close: float) -> list[int]:
+    """Return the indices of the wrong parts of a result of several parts; none for a result of one part."""
+    if isinstance(yours, (tuple, list)) and isinstance(right, (tuple, list)) and len(yours) == len(right) > 1:
+        return [i for i, (a, b) in enumerate(zip(yours, right, strict=True)) if not same(a, b, close)]
+    return []
+
+
+def part_of(result: Any, part: int | None) -> Any:
+    return result[part] if part is not None and isinstance(result, (tuple, list)) and part < len(result) else result
+
+
+def recognized(
+    exercise: Exercise, stage: Stage, seed: int, module: ModuleType, case: Any, part: int | None
+) -> tuple[str, str]:
+    """Return the name and hint of the known wrong answer with the learner's results, or two empty strings.
+
+    Two errors may agree on one case by chance, and a wrong hint is worse than none. So the comparison covers all cases
+    of all stages that test the same function in the same way: a known answer must agree wherever the learner's result
+    is wrong, and on three cases in four altogether. If several do, the closest one is taken, and it must pass the
+    stages that the learner's answer passes. With `part`, only that part of a result is compared, so that each of two
+    independent errors is recognized.
+    """
+    known = known_wrong(exercise)
+    yours = part_of(outcome(stage, module, case), part)
+    matching = [name for name, (_, m) in known.items() if agrees(part_of(outcome(stage, m, case), part), yours)]
+    agreed, cases = Counter[str](), 0  # number of agreeing cases per known answer, number of cases
+    similar_stages = [each for each in check_of(exercise).STAGES if each.yours.__code__ is stage.yours.__code__]
+    for each in similar_stages if matching else []:
+        for other in each.cases(seed):
+            result = part_of(outcome(each, module, other), part)
+            agreeing = [m for m in matching if agrees(part_of(outcome(each, known[m][1], other), part), result)]
+            agreed.update(agreeing)
+            cases += 1
+            right = part_of(each.right(*copied(other)), part)
+            if isinstance(result, BaseException) or not same(result, right, each.close):
+                matching = agreeing
+    if matching:
+        nearest = max(agreed[name] for name in matching)
+        matching = [name for name in matching if agreed[name] == nearest >= 0.75 * cases]
+    if len(matching) > 1:  # the learner's answer passes the earlier stages
+        stages = check_of(exercise).STAGES
+        earlier = stages[: stages.index(stage)]
+        matching = [name for name in matching if all(passes(each, seed, known[name][1]) for each in earlier)]
+    return (matching[0], known[matching[0]][0]) if len(matching) == 1 else ("", "")
+
+
+def passes(stage: Stage, seed: int, module: ModuleType) -> bool:
+    """Return whether an answer is right on every case of a stage."""
+    cases = ((outcome(stage, module, case), stage.right(*copied(case))) for case in stage.cases(seed))
+    return all(not isinstance(a, BaseException) and same(a, b, stage.close) for a, b in cases)
+
+
+def general_relation(stage: Stage, seed: int, module: ModuleType, part: int | None) -> tuple[str, str]:
+    """Return the name and text of a relation that holds between all wrong results of a stage and the right ones."""
+    pairs = []
+    for case in stage.cases(seed):
+        yours, right = outcome(stage, module, case), stage.right(*copied(case))
+        if isinstance(yours, BaseException) or not same(part_of(yours, part), part_of(right, part), stage.close):
+            doubled = outcome(stage, module, (2 * case[0], *case[1:])) if stage.linear else None
+            pairs.append(Pair(part_of(yours, part), part_of(right, part), part_of(doubled, part), yours, right))
+    return relation(pairs, part)
 
 
 def agrees(a: Any, b: Any) -> bool:
@@ -214,7 +290,7 @@ def describe_error(error: BaseException, path: Path) -> str:
 def show(value: Any, digits: int = 6) -> str:
     """Format a result in one line, a matrix with its shape."""
     shape = f"  shape {value.shape}" if isinstance(value, np.ndarray) and (value.ndim > 1 or not value.size) else ""
-    return cut(written(value, digits) + shape)
+    return written(value, digits) + shape
 
 
 def written(value: Any, digits: int) -> str:
@@ -230,25 +306,22 @@ def written(value: Any, digits: int) -> str:
     return repr(value.item() if isinstance(value, np.generic) else value)
 
 
-def cut(line: str) -> str:
-    return line if len(line) <= WIDTH - 12 else line[: WIDTH - 15] + " ..."
-
-
-def clipped(call: str) -> list[str]:
-    """Wrap the text of a call into at most six lines of valid Python."""
-    lines: list[str] = []
-    for line in call.splitlines():
-        for word in line.replace(", np.array", ",\0np.array").replace(")[1](", ")[1](\0").split("\0"):
-            if lines and len(lines[-1]) + len(word) < WIDTH - 12 and lines[-1][-1] in ",(":
-                lines[-1] += " " * (lines[-1][-1] == ",") + word
-            else:
-                lines.append("  " + word)
-    return [line if len(line) < WIDTH else line[: WIDTH - 5] + " ..." for line in lines[:6]]
+def folded(line: str, label: str = "", max_lines: int = 6) -> list[str]:
+    """Break an expression after commas, where Python allows it; " ..." marks what `max_lines` leaves out."""
+    lines = ["  " + label]
+    for word in line.replace(", ", ", \0").split("\0"):
+        if len(lines[-1]) + len(word) > WIDTH - 4 and lines[-1].strip() != label.strip():
+            lines.append("  " + " " * len(label))
+        lines[-1] += word
+    if len(lines) > max_lines:
+        lines[max_lines - 1 :] = [lines[max_lines - 1] + "..."]
+    return [line.rstrip() for line in lines]
 
 
 def wrapped(line: str, indent: str = "") -> list[str]:
-    """Wrap a sentence into lines."""
-    lines = [indent]
+    """Wrap a sentence into lines; they keep its indentation."""
+    indent += line[: len(line) - len(line.lstrip())]
+    line, lines = line.strip(), [indent]
     for word in line.split(" "):
         if len(lines[-1]) + len(word) >= 96 and lines[-1] != indent:
             lines.append(indent)

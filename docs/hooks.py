@@ -1,13 +1,16 @@
-"""MkDocs hooks: pages from outside docs/, links between pages, the API reference, and libraries served by the site.
+"""MkDocs hooks: pages from outside docs/, links between pages, the API reference, notebooks, and libraries.
 
 The repository is written to be read on GitHub. The hooks add README.md, book/ and benchmarks/ to the site, turn links
-to source files into pages that show the file, and write one reference page per package from its public names.
+to source files into pages that show the file, write one reference page per package from its public names, and execute
+the book's chapters as notebooks.
 """
 
 import ast
+import json
 import os
 import posixpath
 import re
+import sys
 import tarfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -72,6 +75,8 @@ def on_files(files: Files, config: Any) -> Files:
     config.extra["sources"] = sources
     for package in PACKAGES:
         files.append(File.generated(config, f"api/{package}.md", content=reference_page(package)))
+    for name, notebook in notebooks():
+        files.append(File.generated(config, f"book/{name}.ipynb", content=json.dumps(notebook)))
     for name, content in npm_files():
         files.append(File.generated(config, f"vendor/{name}", content=content))
     return files
@@ -90,6 +95,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
             relative = relative.removesuffix(".md") + ".html"
         return f"{match['before']}{relative}{match['anchor'] or ''}{match['after']}"
 
+    if re.match(r"book/\d", page.file.src_uri):
+        name = posixpath.basename(page.file.src_uri).removesuffix(".md")
+        markdown = markdown.replace("\n", f"\n\n[This chapter as a Jupyter notebook]({name}.ipynb){{ download }}\n", 1)
     parts, end = [], 0
     for fence in FENCE.finditer(markdown):
         parts += [LINK.sub(rewritten, markdown[end : fence.start()]), QUOTING_FENCE.sub(r'```\1 title="\2"', fence[0])]
@@ -167,6 +175,16 @@ def public_names(package: str) -> dict[str, list[str]]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(package.split(".")[0] + "."):
             names[node.module] += [alias.name for alias in node.names if not alias.name.startswith("_")]
     return {module: names[module] for module in sorted(names)}
+
+
+def notebooks() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (chapter, notebook with its outputs) of the book, executing each chapter."""
+    sys.path.insert(0, str(ROOT))
+    from book.files import exercises
+    from book.notebooks import executed
+
+    for exercise in exercises():
+        yield exercise.chapter.stem, executed(exercise)
 
 
 def npm_files() -> Iterator[tuple[str, bytes]]:

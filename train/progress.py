@@ -1,11 +1,12 @@
-"""The progress of long work on standard error: lines that are redrawn on a terminal, occasional plain lines elsewhere.
+"""The progress of long work on standard error: lines that are redrawn on a terminal, or in a notebook that has
+ipywidgets, and occasional plain lines elsewhere.
 
     with Display() as display, display.work("translating", "sentences", total=3000) as work:
         work.advance(32)  # translating 32/3,000 sentences  11/s  0:04:29 left
     display.write(f"translated {work.result()}")  # translated 3,000 sentences in 273.1 s, 11 per second
 
-Log files and notebooks receive the line of a piece of work after FIRST_LINE seconds and then whenever its time has
-grown by a tenth, so hours of work write a few dozen lines.
+Log files and other notebooks receive the line of a piece of work after FIRST_LINE seconds and then whenever its time
+has grown by a tenth, so hours of work write a few dozen lines.
 """
 
 import sys
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
 from typing import Any
 
 FIRST_LINE = 10.0  # seconds
@@ -89,7 +91,8 @@ class Display:
 
         self.enabled, self.works = enabled, list[Work]()
         self.console = Console(stderr=True)
-        self.is_live = enabled and self.console.is_terminal and not self.console.is_dumb_terminal
+        is_terminal = self.console.is_terminal and not self.console.is_dumb_terminal
+        self.is_live = enabled and (is_terminal or self.console.is_jupyter and find_spec("ipywidgets") is not None)
 
     def __enter__(self) -> "Display":
         from rich.live import Live

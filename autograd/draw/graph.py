@@ -23,6 +23,13 @@ MAX_BOXES = 60  # for larger graphs, modules are drawn
 FORMATS = ("mermaid", "dot", "svg")
 
 
+class Graph(Recorder):
+    """A Recorder that a notebook shows as a picture: `with observing(Graph()) as graph: ...`, then `graph`."""
+
+    def _repr_svg_(self) -> str:
+        return svg(boxes(self))
+
+
 def format_array(x: Any) -> str:
     """Return the values of a small array, or the shape of a large one."""
     x = npx.to_host(x)

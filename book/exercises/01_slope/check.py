@@ -39,12 +39,22 @@ def slope_with_step(module: Any, f: str, x: float) -> float:
     return float(module.slope(FUNCTIONS[f][0], x, h))
 
 
+def explain(yours, right, f, x, h):
+    left, right = (FUNCTIONS[f][0](x + sign * h) for sign in (-1, 1))
+    return f"To the left f is {left:.6g}, to the right {right:.6g}, and the two points are {2 * h:g} apart."
+
+
+def suggest(yours, right, f, x):
+    return f"Near x = {x:g} a step of about {6e-6 * max(abs(x), 1):.1g} is good. Print step({x:g}) and compare."
+
+
 STAGES = [
     Stage("the slope is wrong", steps, lambda m, f, x, h: m.slope(FUNCTIONS[f][0], x, h),
           lambda f, x, h: (FUNCTIONS[f][0](x + h) - FUNCTIONS[f][0](x - h)) / (2 * h),
-          lambda f, x, h: f"slope(lambda x: {f}, {x}, {h})"),
+          lambda f, x, h: f"slope(lambda x: {f}, {x}, {h})", explain=explain),
     Stage("the slope is right, but with your step it loses too many digits", points, slope_with_step,
-          lambda f, x: FUNCTIONS[f][1](x), lambda f, x: f"slope(lambda x: {f}, {x}, step({x}))", close=3e-9),
+          lambda f, x: FUNCTIONS[f][1](x), lambda f, x: f"slope(lambda x: {f}, {x}, step({x}))", close=3e-9,
+          explain=suggest),
 ]  # fmt: skip
 AFTER = """\
 How many digits? At x = 1 your slope of x^3 has a relative error of 1e-11: eleven of sixteen digits are right. The

@@ -30,17 +30,17 @@ def build(graph):
     return nodes, log
 
 
-def yours(module, graph):
+def yours(module, graph, g=1.0):
     nodes, log = build(graph)
-    result = module.backward(nodes[-1], 1.0)
+    result = module.backward(nodes[-1], g)
     if not isinstance(result, dict) or not all(isinstance(node, Node) for node in result):
         raise Rejected(f"expected backward to return a dict from node to gradient; got {type(result).__name__}")
     gradients = {f"x{node.number}": float(g) for node, g in sorted(result.items(), key=lambda item: item[0].number)}
     return gradients, {"vjps run": len(log)}
 
 
-def right(graph):
-    gradients = {len(graph) - 1: 1.0}
+def right(graph, g=1.0):
+    gradients = {len(graph) - 1: g}
     for number in range(len(graph) - 1, -1, -1):
         for parent, slope in graph[number] if number in gradients else ():
             gradients[parent] = gradients.get(parent, 0.0) + gradients[number] * slope
@@ -48,13 +48,14 @@ def right(graph):
     return {f"x{number}": g for number, g in sorted(gradients.items())}, vjp_calls
 
 
-def call(graph):
+def call(graph, g=1.0):
     lines = [f"x{i} = {' + '.join(f'{s:g} x{p}' for p, s in inputs)}" for i, inputs in enumerate(graph) if inputs]
-    return "; ".join(lines[:8]) + ("; ..." if len(lines) > 8 else "") + f"\nbackward(x{len(graph) - 1}, 1.0)"
+    return "; ".join(lines[:8]) + ("; ..." if len(lines) > 8 else "") + f"\nbackward(x{len(graph) - 1}, {g})"
 
 
 def by_hand(seed):
     yield ([[], [[0, 2.0]]],)
+    yield [[], [[0, 2.0]]], 10.0
     yield ([[], [[0, 2.0], [0, 3.0]]],)  # twice in one operation
     yield ([[], [[0, 2.0]], [[0, 3.0], [1, 1.0]]],)  # used twice
     yield ([[], [[0, 2.0]], [[1, 3.0], [0, 5.0]]],)
@@ -73,15 +74,42 @@ def drawn(seed):
         yield (graph,)
 
 
-def large(seed):
+def large(seed):  # compared apart from the small graphs, which give the hints
     yield (((), *(((i, 1.0), (i, 1.0)) for i in range(20))),)  # 20 doublings: a million paths
     yield (((), *(((i, 1.0),) for i in range(5000))),)
 
 
+def explain(yours, right, graph, g=1.0):
+    (gradients, calls), (expected, right_calls) = yours, right
+    missing, extra = sorted(expected.keys() - gradients.keys()), sorted(gradients.keys() - expected.keys())
+    if missing or extra:
+        return (
+            f"{missing[0]} is missing from your dict." if missing else f"Nothing that you were given uses {extra[0]}."
+        )
+    if calls != right_calls:
+        return f"Your vjps run {calls['vjps run']} times in all; {right_calls['vjps run']} nodes have parents."
+    wrong = next(f"x{n}" for n in range(len(graph) - 1, -1, -1) if gradients.get(f"x{n}") != expected.get(f"x{n}"))
+    parts = [
+        f"{expected[f'x{user}'] * slope:g} from x{user}"
+        for user, inputs in enumerate(graph)
+        for parent, slope in inputs
+        if f"x{parent}" == wrong and f"x{user}" in expected
+    ]
+    start = f"the gradient of {wrong} is the given {g:g}" if not parts else f"{wrong} should receive {', '.join(parts)}"
+    return f"The first wrong gradient: {start}; yours is {gradients[wrong]:g}."
+
+
 STAGES = [
-    Stage("a gradient is wrong, or a vjp ran more than once", by_hand, yours, right, call),
-    Stage("a gradient is wrong", drawn, yours, right, call),
-    Stage("small graphs are right, but a large one is not", large, yours, right, call),
+    Stage("a gradient is wrong, or a vjp ran more than once", by_hand, yours, right, call, explain=explain),
+    Stage("a gradient is wrong", drawn, yours, right, call, explain=explain),
+    Stage(
+        "small graphs are right, but a large one is not",
+        large,
+        lambda m, graph: yours(m, graph),
+        right,
+        call,
+        explain=explain,
+    ),
 ]
 AFTER = """\
 The real one (autograd/engine.py, `backward`) does the same and frees each vjp as soon as it has run, so memory falls

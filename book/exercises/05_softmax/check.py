@@ -24,7 +24,18 @@ def drawn(seed):
         yield (draw(seed, *shape),)
 
 
-STAGES = operation("softmax", right, edges, drawn)
+def explain(yours, expected, *_):
+    total = float(np.asarray(yours[0]).sum(axis=-1).flat[0])
+    if abs(total) > 1e-9:
+        return (
+            f"Adding a number to a whole row changes nothing, so a row's gradient sums to 0. Yours sums to {total:.3g}."
+        )
+    return (
+        "The sum over the row is right: 0. Compare y_0 with y_1: the output that reacts more has the larger gradient."
+    )
+
+
+STAGES = operation("softmax", right, edges, drawn, explain=explain)
 GRADIENT_CHECK = gradient_check("softmax", draw(1, 2, 3))
 AFTER = """\
 The real one (npx/kernels/softmax.py, `softmax`) also takes a mask and returns zeros for a row that is masked

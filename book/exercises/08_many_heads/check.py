@@ -35,12 +35,33 @@ def right_causal(queries, keys):
     return np.array([[key <= keys - queries + query for key in range(keys)] for query in range(queries)])
 
 
+def first_misplaced(yours, expected, *_):
+    """Say which number stands in a wrong place."""
+    yours = np.asarray(yours)
+    if yours.shape != expected.shape:
+        return f"The shape should be {expected.shape}; yours is {yours.shape}."
+    at = tuple(map(int, np.argwhere(yours != expected)[0]))
+    return f"At {list(at)}, {expected[at]:g} is expected; yours has {yours[at]:g} there."
+
+
+def first_wrong_entry(yours, expected, queries, keys):
+    yours = np.asarray(yours)
+    if yours.shape != expected.shape:
+        return (
+            f"The mask should have a row for each query and a column for each key: {expected.shape}; not {yours.shape}."
+        )
+    query, key = map(int, np.argwhere(yours != expected)[0])
+    may = "may" if expected[query, key] else "may not"
+    return f"Query {query} is at position {keys - queries + query}: it {may} look at key {key}."
+
+
 STAGES = [
     Stage("the heads are split in the wrong way", inputs_of_split, lambda m, x, h: m.split(x, h), right_split,
-          lambda x, h: f"split({text(x)}, {h})"),
+          lambda x, h: f"split({text(x)}, {h})", explain=first_misplaced),
     Stage("split is right, but merge does not undo it", inputs_of_merge, lambda m, y: m.merge(y), right_merge,
-          lambda y: f"merge({text(y)})"),
-    Stage("the mask is wrong", sizes, lambda m, t, s: m.causal(t, s), right_causal, lambda t, s: f"causal({t}, {s})"),
+          lambda y: f"merge({text(y)})", explain=first_misplaced),
+    Stage("the mask is wrong", sizes, lambda m, t, s: m.causal(t, s), right_causal, lambda t, s: f"causal({t}, {s})",
+          explain=first_wrong_entry),
 ]  # fmt: skip
 AFTER = """\
 The real ones move no data: `split_heads` (autograd/neural.py) returns views, and the kernel reads each head where it

@@ -4,15 +4,19 @@ import numpy as np
 
 
 def rate(step, d_model, warmup):
-    """Return d_model^-0.5 min(step^-0.5, step warmup^-1.5). The first step is 1; the rate rises until step `warmup`."""
+    """Return the learning rate of the paper at a step, counted from 1.
+
+    It rises in a straight line from 0 to its peak, (d_model warmup)^-0.5, at step `warmup`. From there on it falls in
+    proportion to 1 / sqrt(step).
+    """
     ...  # yours
 
 
 def adam(p, g, m, v, step, lr, beta1, beta2, eps):
     """Return the parameters and both moments after update number `step` (from 1): a tuple (p, m, v) of new arrays.
 
-    m is the moving average of g, and v that of g^2: beta times the old value plus 1 - beta times the new one. Both
-    start at zero. To correct for that, the update divides them by 1 - beta^step, without changing the m and v that it
-    returns. p moves by lr m / (sqrt(v) + eps), against the gradient.
+    m is the moving average of g, with beta1, and v that of the squares of g, with beta2. Both started at zero, and are
+    returned without a correction for that. p moves against the corrected m, by lr divided by the typical size of a
+    gradient: the root of the corrected v, to which eps is added.
     """
     ...  # yours

@@ -3,7 +3,7 @@
 import numpy as np
 
 import npx
-from book.exercise import Stage, draw, text
+from book.exercise import Stage, close_to, draw, text
 from train.learn.optimizer import NoamSchedule
 
 
@@ -29,11 +29,23 @@ def right_adam(p, g, m, v, step, lr, beta1, beta2, eps):
     return p, m, v
 
 
+def explain_rate(yours, right, step, d_model, warmup):
+    rising, falling = step * warmup**-1.5, step**-0.5
+    return f"The rising term is {rising:.4g} here, the falling one {falling:.4g}; d_model^-0.5 is {d_model**-0.5:.4g}."
+
+
+def explain_update(yours, right, *_):
+    wrong = [name for name, a, b in zip("pmv", yours, right, strict=True) if not close_to(a, b)]
+    if wrong == ["p"]:
+        return "The moments are right, but p is not. Look at the corrections, the root and the direction."
+    return f"{' and '.join(name for name in wrong if name != 'p')} is wrong before p is. Look at the moving average."
+
+
 STAGES = [
     Stage("the rate is wrong", steps, lambda m, *a: m.rate(*a), lambda s, d, w: NoamSchedule(d, w)(s),
-          lambda *a: f"rate{a}"),
+          lambda *a: f"rate{a}", explain=explain_rate),
     Stage("the update (p, m, v) is wrong", updates, lambda m, *a: m.adam(*a), right_adam,
-          lambda *a: f"adam({', '.join(map(text, a))})"),
+          lambda *a: f"adam({', '.join(map(text, a))})", explain=explain_update),
     Stage("the update is right, but it overwrites its arguments", updates,
           lambda m, *a: (m.adam(*a), list(a[:4]))[1], lambda *a: list(a[:4]),
           lambda *a: f"adam({', '.join(map(text, a))})"),

@@ -43,10 +43,31 @@ def drawn(seed):
         yield lengths, int(max(lengths) + random.integers(0, 12))
 
 
+def explain(yours, expected, lengths, budget):
+    """Name the first requirement that the batches miss."""
+    if not isinstance(yours, list) or not all(isinstance(batch, (list, tuple)) for batch in yours):
+        return "Return a list of lists of indices."
+    order = [i for batch in yours for i in batch]
+    if sorted(order) != list(range(len(lengths))):
+        lost = sorted(set(range(len(lengths))) - set(order))
+        return f"Sentence {lost[0]} is in no batch." if lost else "Some sentence is in two batches, or does not exist."
+    if order != sorted(order, key=lambda i: (lengths[i], i)):
+        return "The sentences do not go from short to long, equal ones in their original order."
+    for batch, following in zip(yours, [*yours[1:], []], strict=True):
+        if not batch:
+            return "A batch is empty."
+        if len(batch) * lengths[batch[-1]] > budget:
+            return f"The batch {batch} takes {len(batch)} rows of {lengths[batch[-1]]} tokens, more than {budget}."
+        if following and (len(batch) + 1) * lengths[following[0]] <= budget:
+            return f"Sentence {following[0]} still fits into the batch {batch}."
+    return ""
+
+
 STAGES = [
-    Stage("the batches are wrong", cases, lambda m, *a: as_list(m.batches(*a)), right, lambda *a: f"batches{a}")
+    Stage("the batches are wrong", cases, lambda m, *a: as_list(m.batches(*a)), right, lambda *a: f"batches{a}",
+          explain=explain)
     for cases in (by_hand, drawn)
-]
+]  # fmt: skip
 AFTER = """\
 The real one (train/text/batches.py) considers both sides of a sentence pair, and finds the end of a batch by
 bisection. For validation it uses your order. For training it shuffles the pairs, sorts them within pools, and shuffles

@@ -70,6 +70,8 @@ def drawn(seed):
 def narrow(seed):
     yield {(): [0.45, 0.4, 0.15], (1,): [1.0, 0.0, 0.0]}, 1, 2, 3.0
     yield {(): [0.1, 0.5, 0.4], (1,): [0.6, 0.2, 0.2], (2,): [0.9, 0.05, 0.05]}, 1, 2, 0.6
+    second = {(1, 1): [0.2, 0.4, 0.4], (1, 2): [1.0, 0.0, 0.0], (2, 1): [0.3, 0.4, 0.3]}
+    yield {(): [0.1, 0.6, 0.3], (1,): [0.1, 0.5, 0.4], (2,): [0.1, 0.75, 0.15], **second}, 2, 3, 0.6
     for tokens, max_length, beam in ((3, 3, 1), (3, 4, 2), (4, 4, 3)):
         yield tables(seed, tokens, max_length), beam, max_length, 0.6
 
@@ -97,12 +99,30 @@ def call(table, beam, max_length, alpha):
     return f"p = {rows}\nbeam_search(lambda prefix: np.log(p[prefix]), {beam}, {max_length}, {alpha})"
 
 
+def explain(yours, right, table, beam, max_length, alpha):
+    """Say whether the score or the choice of the sentence is wrong."""
+    tokens, score = yours
+    if any(token == 0 for token in tokens):
+        return "The tokens contain END, which is 0. Return the words only."
+    if len(tokens) >= max_length:
+        return f"{tokens} and END are {len(tokens) + 1} tokens. At most {max_length} are allowed."
+    if abs(score - scored(table, tokens, alpha)) > 1e-9:
+        return f"The score of {tokens} is {scored(table, tokens, alpha):.6g}. Yours is another number."
+    return f"The score of {tokens} is right, but {right[0]} has a better one."
+
+
+def explain_beam(yours, right, *_):
+    if not yours["extends at most `beam` prefixes of each length"]:
+        return "next_log_p is called for too many prefixes of one length. Sort the extensions, and keep `beam` of them."
+    return "The beam drops the prefix of a better sentence. Which prefixes does it compare, and by which number?"
+
+
 STAGES = [
     Stage("a beam wide enough for all sentences must find the best one", cases,
-          lambda m, *a: [*answer(m, *a)[:2]], best, call) for cases in (by_hand, drawn)
+          lambda m, *a: [*answer(m, *a)[:2]], best, call, explain=explain) for cases in (by_hand, drawn)
 ] + [
     Stage("a narrow beam must extend the most probable prefixes", narrow, score_within_beam, right_score_within_beam,
-          call),
+          call, explain=explain_beam),
 ]  # fmt: skip
 AFTER = """\
 The real one (models/search/beam.py, `beam_search`) searches many sentences in one batch, and stops for a sentence as

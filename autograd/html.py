@@ -1,0 +1,23 @@
+"""Arrays as HTML tables, for notebooks."""
+
+from html import escape
+
+import npx
+from npx import Array
+
+MAX_CELLS = 200  # larger arrays, and those of more than two axes, are written as text
+
+
+def tables(arrays: dict[str, Array]) -> str:
+    """Return arrays with their captions as HTML, side by side."""
+    return f'<div style="display: flex; gap: 2em">{"".join(table(*item) for item in arrays.items())}</div>'
+
+
+def table(caption: str, x: Array) -> str:
+    """Return an array as a table with a caption."""
+    x = npx.to_host(x)
+    if x.ndim > 2 or x.size > MAX_CELLS:
+        return f"<pre>{escape(caption)}\n{escape(str(x))}</pre>"
+    rows = x.reshape(-1, x.shape[-1] if x.ndim and x.shape[-1] else 1).tolist()
+    cells = ("".join(f"<td>{value:.4g}</td>" for value in row) for row in rows)
+    return f"<table><caption>{escape(caption)}</caption>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"

@@ -1,0 +1,119 @@
+"""Relations between wrong results and right ones that say what is wrong, whatever the exercise: a flipped sign, a
+constant factor, exchanged gradients, an ignored g, a wrong shape. They apply where no known wrong answer is recognized.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Pair(NamedTuple):
+    """A wrong result beside the right one: the wrong part of each, and the complete results.
+
+    `doubled` is the wrong part for an incoming gradient twice as large; None where there is no incoming gradient.
+    """
+
+    yours: Any
+    right: Any
+    doubled: Any
+    all_yours: Any
+    all_right: Any
+
+
+def relation(pairs: list[Pair], part: int | None) -> tuple[str, str]:
+    """Return the name and text of the first relation that holds for every pair, or two empty strings."""
+    which = "The result" if part is None else f"Number {part + 1} of the returned values"
+    failures = [pair.yours for pair in pairs if isinstance(pair.yours, BaseException)]
+    if failures:
+        return exception_hint(failures[0])
+    if all(exchanged(pair) for pair in pairs):
+        return "exchanged", "The values are right, but in the wrong order. Return them in the order of the inputs."
+    pairs = [pair._replace(yours=unwrapped(pair.yours), right=unwrapped(pair.right)) for pair in pairs]
+    try:
+        arrays = [(np.asarray(pair.yours), np.asarray(pair.right)) for pair in pairs]
+    except ValueError:  # lists of unequal lengths
+        return "", ""
+    if any(a.dtype.kind not in "biuf" or b.dtype.kind not in "biuf" for a, b in arrays):
+        return "", ""
+    for a, b in arrays:
+        if a.shape != b.shape:
+            tip = "Keep the axis." if a.ndim < b.ndim else "Think about which axes are summed, and which are kept."
+            return "shape", f"{which} has the wrong shape: expected {b.shape}; got {a.shape}. {tip}"
+    if any((a.dtype.kind == "b") != (b.dtype.kind == "b") for a, b in arrays):
+        return "dtype", f"{which} has the wrong type: expected {arrays[0][1].dtype}; got {arrays[0][0].dtype}."
+    if any(np.isnan(a).any() and not np.isnan(b).any() for a, b in arrays if a.dtype.kind == "f"):
+        return "nan", f"{which} contains nan, the result of 0 / 0, inf / inf or inf - inf. Which of these occurs here?"
+    if all(pair.doubled is not None and identical(pair.yours, unwrapped(pair.doubled)) for pair in pairs):
+        return "g ignored", f"{which} does not change when g doubles. By the chain rule, a gradient is multiplied by g."
+    if any(pair.doubled is not None and not identical(2 * a, unwrapped(pair.doubled)) for pair, (a, _) in
+           zip(pairs, arrays, strict=True)):  # fmt: skip
+        return "not linear", f"{which} does not double when g doubles. A vjp multiplies by g, once, in every term."
+    return factor([(a, b) for a, b in arrays if a.dtype.kind != "b" and b.any()], which)
+
+
+def exception_hint(error: BaseException) -> tuple[str, str]:
+    """Return a hint for the exceptions that mistakes about shapes and indices raise."""
+    if isinstance(error, ValueError) and ("broadcast" in str(error) or "mismatch" in str(error)):
+        return "shapes", "Two shapes do not fit. Write the shape of each array beside its line, then compare."
+    if isinstance(error, ValueError) and "unpack" in str(error):
+        return "unpack", "The number of names differs from the number of values. How many axes does the input have?"
+    if isinstance(error, TypeError) and "ufunc" not in str(error) and "NoneType" in str(error):
+        return "None", "A value is None here: nothing was returned or assigned in this case."
+    return "", ""
+
+
+def exchanged(pair: Pair) -> bool:
+    """Return whether the values are the right ones in another order."""
+    yours, right = pair.all_yours, pair.all_right
+    if not isinstance(yours, tuple) or not isinstance(right, tuple) or len(yours) != len(right) or len(right) < 2:
+        return False
+    rest = list(right)
+    for value in yours:
+        match = next((i for i, other in enumerate(rest) if identical(value, other)), None)
+        if match is None:
+            return False
+        del rest[match]
+    return True
+
+
+def factor(arrays: list[tuple[Any, Any]], which: str) -> tuple[str, str]:
+    """Return the hint for results that are the right ones times a factor: -1, a constant, or a size."""
+    ratios = []
+    for a, b in arrays:
+        at = np.unravel_index(np.abs(b).argmax(), b.shape)
+        ratio = float(a[at] / b[at])
+        if not ratio or not np.isfinite(ratio) or not identical(a, ratio * b):
+            return "", ""
+        ratios.append(ratio)
+    enough = sum(b.size for _, b in arrays) >= 3  # any number is a multiple of any other
+    if not ratios or not enough or max(abs(ratio - 1) for ratio in ratios) < 0.01:  # rounding
+        return "", ""
+    if identical(ratios, -np.ones(len(ratios))):
+        return "sign", f"{which} has the wrong sign, and nothing else is wrong with it."
+    if len(ratios) > 1 and identical(ratios, np.full(len(ratios), ratios[0])):
+        return "constant factor", f"{which} is always {ratios[0]:.4g} times the right one: a constant factor is wrong."
+    if any(b.size == 1 for _, b in arrays):
+        return "", ""
+    for axis, name in ((-1, "columns"), (0, "rows")):
+        sizes = [float(b.shape[axis]) for _, b in arrays]
+        for sign, words in ((1, "too large by"), (-1, "too small by")):
+            if identical(ratios, np.power(sizes, sign)):
+                return "size", f"{which} is {words} a factor that is the number of {name}: a sum or a mean is mistaken."
+    if len(ratios) > 1:
+        return "scale", f"{which} has the right direction, but its size is wrong by a factor that depends on the input."
+    return "", ""
+
+
+def unwrapped(value: Any) -> Any:
+    """Return the only element of a tuple of one."""
+    return value[0] if isinstance(value, tuple) and len(value) == 1 else value
+
+
+def identical(a: Any, b: Any) -> bool:
+    """Return whether two arrays are equal up to rounding."""
+    try:
+        x, y = np.asarray(a, float), np.asarray(b, float)
+    except (TypeError, ValueError):
+        return False
+    scale = float(np.abs(np.where(np.isfinite(y), y, 0)).max(initial=0.0))
+    return x.shape == y.shape and bool(np.allclose(x, y, rtol=1e-9, atol=1e-9 * scale, equal_nan=True))

@@ -1,0 +1,48 @@
+"""Test that the relations between wrong and right results are recognized, and never claimed of other results."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from book.relations import Pair, relation
+
+NUMBERS = np.random.default_rng(0).normal(size=(3, 4, 5))
+
+
+def name_of(change, part=None):
+    """Return the name of the relation of `change(x)` to x, for the arrays of NUMBERS."""
+    pairs = [Pair(change(x), x, None, change(x), x) for x in NUMBERS]
+    return relation(pairs, part)[0]
+
+
+@given(st.floats(-1e3, 1e3).filter(lambda c: min(abs(c - 1), abs(c + 1), abs(c)) > 0.02))
+def test_a_constant_factor_is_recognized(c):
+    assert name_of(lambda x: c * x) in ("constant factor", "size")
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [(lambda x: -x, "sign"), (lambda x: x[0], "shape"), (lambda x: x > 0, "dtype"), (lambda x: x * np.nan, "nan"),
+     (lambda x: x * x.sum(), "scale"), (lambda x: x + 1, ""), (lambda x: x * (1 + 1e-8), ""), (lambda x: None, ""),
+     (lambda x: [[1], [2, 3]], ""), (lambda x: "text", ""), (lambda x: KeyError("a"), "")],
+)  # fmt: skip
+def test_relations_by_name(change, name):
+    assert name_of(change) == name
+
+
+def test_gradients_in_the_wrong_order():
+    right = [(x, 2 * x, 3 * x) for x in NUMBERS]
+    pairs = [Pair(r[1], r[0], None, (r[1], r[2], r[0]), r) for r in right]
+    assert relation(pairs, 0)[0] == "exchanged"
+
+
+@pytest.mark.parametrize(("power", "name"), [(0, "g ignored"), (2, "not linear"), (1, "")])
+def test_dependence_on_the_incoming_gradient(power, name):
+    vjp = lambda g, x: g**power * x + (g if power == 1 else 0)  # noqa: E731
+    pairs = [Pair(vjp(3.0, x), x, vjp(6.0, x), vjp(3.0, x), x) for x in NUMBERS]
+    assert relation(pairs, None)[0] == name
+
+
+def test_one_number_has_no_relation_to_another():
+    assert relation([Pair(2.0, 3.0, None, 2.0, 3.0)], None) == ("", "")
