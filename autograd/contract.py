@@ -98,9 +98,11 @@ def check_targets(name: str, x: Array, targets: Array, n_classes: int) -> None:
 
 
 def check_attention(spec: AttentionSpec, q: Array, k: Array, v: Array) -> None:
-    """Raise ValueError unless there are keys and values for each sentence and each head of the queries."""
+    """Raise ValueError unless there are keys and values for each sentence, and for each head or group of heads."""
     packed = spec.q_packing is not None or spec.kv_packing is not None
-    if q.shape[-2:] != k.shape[-2:] or k.shape[:-1] != v.shape[:-1] or not (packed or len(q) == len(k)):
+    heads, kv_heads = q.shape[-2], k.shape[-2]
+    groups = heads == kv_heads or kv_heads and heads % kv_heads == 0
+    if q.shape[-1] != k.shape[-1] or not groups or k.shape[:-1] != v.shape[:-1] or not (packed or len(q) == len(k)):
         expected = "q (B, T, H, d_k), k (B, S, H, d_k) and v (B, S, H, d_v)"
         raise ValueError(f"attention: expected {expected}; got {q.shape}, {k.shape} and {v.shape}")
     if spec.bias is not None and spec.bias.dtype == bool:

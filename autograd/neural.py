@@ -6,52 +6,20 @@ operations, and the tests check values and gradients of the fused operations aga
 
 from collections.abc import Callable
 from math import prod
-from typing import Any, TypeVar
+from typing import Any
 
 import npx
 from autograd import operations as ops
-from autograd.contract import check_attention, check_ids, check_targets
-from autograd.engine import VJP, Result, Tensor, accumulates, differentiable, is_grad_enabled
-from npx import NO_TARGETS, Array, AttentionSpec, Drop, GradientTargets, LabelSmoothing, Packing
+from autograd.contract import check_attention, check_ids
+from autograd.engine import Result, Tensor, accumulates, differentiable
+from autograd.fused import COMPOSITIONS as COMPOSITIONS
+from autograd.fused import Recompute, composition, constant, memoize, recomputable
+from autograd.losses import composed_cross_entropy as composed_cross_entropy
+from autograd.losses import composed_linear_cross_entropy as composed_linear_cross_entropy
+from autograd.losses import cross_entropy as cross_entropy
+from autograd.losses import linear_cross_entropy as linear_cross_entropy
+from npx import NO_TARGETS, Array, AttentionSpec, Drop, GradientTargets, Packing
 from npx.kernels.attention_spec import rotary_positions, rotation_factors, score_bias
-
-COMPOSITIONS: dict[str, Callable[..., Tensor]] = {}  # operation -> the equivalent composition
-
-
-def composition(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Register `composed_NAME` as the composition of the operation NAME."""
-    COMPOSITIONS[function.__name__.removeprefix("composed_")] = function
-    return function
-
-
-# Rematerialization: outputs that are recomputed in backward instead of saved
-
-T = TypeVar("T")
-Recompute = Callable[[], Array]
-
-
-def recomputable(vjp: VJP, recompute: Recompute) -> VJP:
-    """Attach to a vjp a function that recomputes the operation's output from arrays that the vjp saves anyway."""
-    vjp.recompute = recompute  # type: ignore[attr-defined]
-    return vjp
-
-
-def constant(value: T) -> Callable[[], T]:
-    """Return a function that returns `value`."""
-    return lambda: value
-
-
-def memoize(compute: Callable[[], T]) -> Callable[[], T]:
-    """Return a function that calls `compute` once, when first called, and returns that value at every call."""
-    results: list[T] = []
-
-    def memoized() -> T:
-        if not results:
-            results.append(compute())
-        return results[0]
-
-    return memoized
-
 
 # Softmax, layer norm, dropout
 
@@ -204,32 +172,78 @@ def composed_embedding(
 
 def split_heads(x: Array, heads: int, *sizes: int) -> list[Array]:
     """Split x (..., heads * sum(sizes)) into views (..., heads, size), one for each of `sizes`."""
+    return split_columns(x, *((heads, size) for size in sizes))
+
+
+def split_columns(x: Any, *shapes: tuple[int, int]) -> list[Any]:
+    """Split an array or Tensor x (..., columns) into parts (..., heads, size), one for each of `shapes`."""
     parts, start = [], 0
-    for size in sizes:
+    for heads, size in shapes:
         part = x[..., start : start + heads * size]
         parts.append(part.reshape(*x.shape[:-1], heads, size))
         start += heads * size
     return parts
 
 
+def repeat_heads(x: Array, heads: int) -> Array:
+    """Repeat each head of keys or values x (..., n_kv_heads, d) for the query heads of its group: (..., heads, d)."""
+    n = x.shape[-2]
+    if n == heads:
+        return x
+    groups = npx.broadcast_to(x[..., None, :], (*x.shape[:-1], heads // n, x.shape[-1]))
+    return groups.reshape(*x.shape[:-2], heads, x.shape[-1])
+
+
+def sum_groups(g: Array, heads: int) -> Array:
+    """Sum g (..., H, d) over groups of adjacent heads, the gradient of `repeat_heads`: (..., heads, d)."""
+    n = g.shape[-2]
+    return g if n == heads else g.reshape(*g.shape[:-2], heads, n // heads, g.shape[-1]).sum(axis=-2)
+
+
 @differentiable
-def attention(q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None) -> Result:
-    """dropout(softmax(q k^T / sqrt(d_k))) v for every head (paper equation 1).
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    spec: AttentionSpec = AttentionSpec(),
+    drop: Drop | None = None,
+    bias: Array | None = None,
+) -> Result:
+    """dropout(softmax(q k^T / sqrt(d_k) + bias)) v for every head (paper equation 1).
 
     q (B, T, H, d_k); k (B, S, H, d_k); v (B, S, H, d_v); result (B, T, H, d_v). Packed arrays have one axis
-    instead of B and T, or B and S. `spec` (npx.AttentionSpec): masks, bias, rotary positions and packing. drop None: no
-    dropout.
+    instead of B and T, or B and S. `spec` (npx.AttentionSpec): masks, constant bias, rotary positions and packing. drop
+    None: no dropout. bias: broadcastable to (B, H, T, S); unlike that of `spec` it gets a gradient.
+
+    k and v may have fewer heads, a divisor of H: query heads of a group then share them (Ainslie et al., "GQA", 2023).
     """
     check_attention(spec, q, k, v)
-    y, saved = npx.attention(q, k, v, spec, drop)
-    return y, lambda g: npx.attention_grad(g, saved)
+    if bias is not None:
+        spec = spec._replace(bias=bias if spec.bias is None else spec.bias + bias)
+    heads, kv_heads = q.shape[-2], k.shape[-2]
+    y, saved = npx.attention(q, repeat_heads(k, heads), repeat_heads(v, heads), spec, drop)
+
+    def vjp(g: Array) -> tuple[Array | None, ...]:
+        gq, gk, gv, *gz = npx.attention_grad(g, saved, **({} if bias is None else {"bias": True}))
+        gb = None if bias is None else ops.unbroadcast(gz[0], bias).astype(bias.dtype, copy=False)
+        return gq, sum_groups(gk, kv_heads), sum_groups(gv, kv_heads), None, None, gb
+
+    return y, vjp
 
 
 @composition
 def composed_attention(
-    q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    spec: AttentionSpec = AttentionSpec(),
+    drop: Drop | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """`attention` from small operations, for rows with at least one key that is not masked."""
+    if q.shape[-2] != k.shape[-2]:
+        group = npx.arange(q.shape[-2]) // (q.shape[-2] // k.shape[-2])  # the key and value head of each query head
+        k, v = k[..., group, :], v[..., group, :]
     added = score_bias(spec, q.data, k.data)
     if spec.rotary_base is not None:
         q_positions, k_positions = rotary_positions(spec, q.data, k.data)
@@ -237,6 +251,7 @@ def composed_attention(
     q, k, v = padded(q, spec.q_packing), padded(k, spec.kv_packing), padded(v, spec.kv_packing)
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))  # (B, H, T, d)
     z = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+    z = z if bias is None else z + bias
     p = composed_softmax(z if added is None else z + added)  # (B, H, T, S)
     y = (dropout(p, drop) @ v).swapaxes(1, 2)  # (B, T, H, d_v)
     packing = spec.q_packing
@@ -265,13 +280,22 @@ def composed_rotation(x: Tensor, first: Any, base: float) -> Tensor:
 
 @differentiable
 def self_attention(
-    qkv: Array, heads: int, d_k: int, spec: AttentionSpec = AttentionSpec(), drop: Drop | None = None
+    qkv: Array,
+    heads: int,
+    d_k: int,
+    spec: AttentionSpec = AttentionSpec(),
+    drop: Drop | None = None,
+    *,
+    kv_heads: int | None = None,
 ) -> Result:
     """`attention` of a sequence to itself, from one merged projection to queries, keys and values.
 
-    qkv (B, T, H * (2 d_k + d_v)), the queries of all heads first; result (B, T, H * d_v). Packed: (N, ...).
+    qkv (B, T, H * d_k + kv_heads * (d_k + d_v)), the queries of all heads first; result (B, T, H * d_v). Packed:
+    (N, ...). kv_heads: number of key and value heads. Default: `heads`.
     """
-    return merged_attention([qkv], [(d_k, d_k, qkv.shape[-1] // heads - 2 * d_k)], heads, spec, drop)
+    kv_heads = kv_heads or heads
+    d_v = (qkv.shape[-1] - heads * d_k) // kv_heads - d_k
+    return merged_attention([qkv], [[(heads, d_k), (kv_heads, d_k), (kv_heads, d_v)]], spec, drop)
 
 
 @differentiable
@@ -284,44 +308,44 @@ def cross_attention(
     drop: Drop | None = None,
     *,
     recompute: tuple[Recompute | None, Recompute | None] = (None, None),
+    kv_heads: int | None = None,
 ) -> Result:
     """`attention` of one sequence to another, whose keys and values come from one merged projection.
 
-    queries (B, T, H * d_k); keys_values (B, S, H * (d_k + d_v)), all keys first; result (B, T, H * d_v). Packed:
+    queries (B, T, H * d_k); keys_values (B, S, kv_heads * (d_k + d_v)), all keys first; result (B, T, H * d_v). Packed:
     (N, ...). recompute: functions that recompute both inputs in backward (`Tensor.recompute`); an input that has one is
-    not saved.
+    not saved. kv_heads: number of key and value heads. Default: `heads`.
     """
-    sizes = [(d_k,), (d_k, keys_values.shape[-1] // heads - d_k)]
-    return merged_attention([queries, keys_values], sizes, heads, spec, drop, recompute)
+    kv_heads = kv_heads or heads
+    shapes = [[(heads, d_k)], [(kv_heads, d_k), (kv_heads, keys_values.shape[-1] // kv_heads - d_k)]]
+    return merged_attention([queries, keys_values], shapes, spec, drop, recompute)
 
 
 def merged_attention(
     merged: list[Array],
-    sizes: list[tuple[int, ...]],
-    heads: int,
+    shapes: list[list[tuple[int, int]]],
     spec: AttentionSpec,
     drop: Drop | None,
     recompute: tuple[Recompute | None, ...] = (None,),
 ) -> Result:
-    """`attention` of queries, keys and values merged into one or two arrays; `sizes` lists the head sizes in each.
+    """`attention` of queries, keys and values merged into one or two arrays; `shapes`: heads and sizes of each part.
 
     The gradients are written into views of the merged gradients, without copies. On a CPU neither the attention weights
     nor the output is saved: backward recomputes both. ValueError for an array with the wrong number of columns.
     """
-    for x, head_sizes in zip(merged, sizes, strict=True):
-        columns = [heads * size for size in head_sizes]
+    for x, parts in zip(merged, shapes, strict=True):
+        columns = [heads * size for heads, size in parts]
         if x.shape[-1] != npx.sum(columns) or min(columns) < 0:
             raise ValueError(f"attention: expected {' + '.join(map(str, columns))} columns; got {x.shape[-1]}")
 
     def split(arrays: list[Array]) -> tuple[Array, ...]:
-        return tuple(
-            part for x, head_sizes in zip(arrays, sizes, strict=True) for part in split_heads(x, heads, *head_sizes)
-        )
+        return tuple(part for x, parts in zip(arrays, shapes, strict=True) for part in split_columns(x, *parts))
 
     def attend(arrays: list[Array]) -> tuple[Array, Any]:
         q, k, v = split(arrays)
         check_attention(spec, q, k, v)
-        return npx.attention(q, k, v, spec, drop)
+        heads = q.shape[-2]
+        return npx.attention(q, repeat_heads(k, heads), repeat_heads(v, heads), spec, drop)
 
     y, saved = attend(merged)
     layouts, shape, y_shape = [(x.shape, x.dtype) for x in merged], y.shape, (*y.shape[:-2], y.shape[-2] * y.shape[-1])
@@ -333,7 +357,12 @@ def merged_attention(
 
     def vjp(g: Array) -> tuple[Array | None, ...]:
         gradients = [npx.empty(*layout) for layout in layouts]
-        npx.attention_grad(g.reshape(shape), get_result()[1], out=split(gradients))
+        gq, gk, gv = split(gradients)
+        if gq.shape[-2] == gk.shape[-2]:
+            npx.attention_grad(g.reshape(shape), get_result()[1], out=(gq, gk, gv))
+        else:
+            for target, value in zip((gq, gk, gv), npx.attention_grad(g.reshape(shape), get_result()[1]), strict=True):
+                target[...] = sum_groups(value, target.shape[-2])
         return tuple(gradients)
 
     return y.reshape(y_shape), recomputable(vjp, lambda: get_result()[0].reshape(y_shape)) if rematerialize else vjp
@@ -347,77 +376,17 @@ def composed_self_attention(qkv: Tensor, heads: int, d_k: int, *args: Any, **kwa
 
 @composition
 def composed_cross_attention(
-    queries: Tensor, keys_values: Tensor, heads: int, d_k: int, *args: Any, recompute: Any = None, **kwargs: Any
+    queries: Tensor,
+    keys_values: Tensor,
+    heads: int,
+    d_k: int,
+    *args: Any,
+    recompute: Any = None,
+    kv_heads: int | None = None,
+    **kwargs: Any,
 ) -> Tensor:
     """`cross_attention` from small operations, which save both inputs. Other arguments: see `composed_attention`."""
-    keys = queries.shape[-1]
-    parts = queries, keys_values[..., :keys], keys_values[..., keys:]
-    q, k, v = (x.reshape(*x.shape[:-1], heads, -1) for x in parts)
+    kv_heads = kv_heads or heads
+    d_v = keys_values.shape[-1] // kv_heads - d_k
+    (q,), (k, v) = split_columns(queries, (heads, d_k)), split_columns(keys_values, (kv_heads, d_k), (kv_heads, d_v))
     return composed_attention(q, k, v, *args, **kwargs).reshape(*queries.shape[:-1], -1)
-
-
-# Losses
-
-
-@differentiable
-def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Result:
-    """Label-smoothed cross entropy, summed over the targets that are not padding.
-
-    logits (..., V); targets (...) integers; `smoothing`: see npx/kernels/cross_entropy.py. Its pad_id (default 0) is
-    the padding class; with -1 all targets count. The loss of float16 and bfloat16 logits is float32, because a sum over
-    a batch exceeds their precision.
-    """
-    targets = npx.asarray(targets)
-    check_targets("cross_entropy", logits, targets, logits.shape[-1])
-    flat = logits.reshape(-1, logits.shape[-1])
-    loss, saved = npx.cross_entropy(flat, targets.reshape(-1), smoothing, is_grad_enabled())
-    return loss, lambda g: (npx.cross_entropy_grad(g, saved).reshape(logits.shape),)
-
-
-@differentiable
-def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Result:
-    """`cross_entropy` of the logits x w^T, which are never all in memory at once. x (..., D); w (V, D); targets (...).
-
-    The gradients are computed together with the loss, while a chunk of logits is in cache.
-    """
-    targets = npx.asarray(targets)
-    check_targets("linear_cross_entropy", x, targets, len(w))
-    flat = x.reshape(-1, x.shape[-1])
-    loss, saved = npx.linear_cross_entropy(flat, w, targets.reshape(-1), smoothing, is_grad_enabled())
-
-    @accumulates
-    def vjp(g: Array, accumulate_into: GradientTargets = NO_TARGETS) -> tuple[Array | None, ...]:
-        gx, gw = npx.linear_cross_entropy_grad(g, saved, accumulate_into=accumulate_into[1])
-        return gx.reshape(x.shape), gw
-
-    return loss, vjp
-
-
-@composition
-def composed_cross_entropy(logits: Tensor, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Tensor:
-    """`cross_entropy` from small operations: - sum_k q_k log softmax(logits)_k, with q as an array."""
-    n_classes = logits.shape[-1]
-    logits, targets = logits.reshape(-1, n_classes), targets.reshape(-1)
-    label_smoothing, smoothing_classes, pad_id = smoothing
-    real = targets != pad_id
-    one_hot = (targets[:, None] == npx.arange(n_classes)).astype(logits.dtype)
-    others = 1 - one_hot
-    if smoothing_classes == "others_without_pad":
-        others = others * (npx.arange(n_classes) != pad_id)
-    q = (
-        (1 - label_smoothing) * one_hot + label_smoothing / n_classes
-        if smoothing_classes == "all"
-        else (1 - label_smoothing) * one_hot
-        + label_smoothing * others / npx.maximum(others.sum(axis=-1, keepdims=True), 1)
-    ).astype(logits.dtype)
-    shifted = logits - logits.detach().max(axis=-1, keepdims=True).data
-    log_p = shifted - ops.log(ops.exp(shifted).sum(axis=-1, keepdims=True))
-    return -(log_p * (q * real[:, None]).astype(logits.dtype)).sum()
-
-
-@composition
-def composed_linear_cross_entropy(
-    x: Tensor, w: Tensor, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()
-) -> Tensor:
-    """`linear_cross_entropy` from small operations."""
-    return composed_cross_entropy(x @ w.transpose(), targets, smoothing)

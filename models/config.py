@@ -7,6 +7,7 @@ from typing import Any
 from models.fields import FRACTION, LENGTH, POSITIVE, WIDTH, check, key
 from models.flops import training_flops
 from models.init import SCHEMES, shapes_only
+from models.layers.norm import PLACEMENTS
 from models.presets import PRESETS
 from models.registry import ACTIVATIONS, ARCHITECTURES, NORMS, POSITIONS
 from npx.ranges import Range
@@ -37,10 +38,19 @@ class TransformerConfig:
         dropout: rate on sub-layer outputs and on the sum of embedding and positions. Default 0.1.
         attention_dropout, activation_dropout: rates on attention weights and after the activation. Default 0.
         word_dropout: probability that a token of the input is replaced by `unk_id` in training. Default 0.
-        norm: "post" (default), after the residual sum, or "pre", before the sub-layer.
+        norm: "post" (default), after the residual sum, "pre", before the sub-layer, "sandwich" or "deepnorm"
+            (`Residual`).
         positions: positional encoding, a name in POSITIONS. Default "sinusoidal".
         position_rates: rates of the sinusoids, "paper" or "tensor2tensor". Default: those of the layout.
         max_positions: maximum sequence length of learned positions. Default 1024.
+        position_buckets: number of buckets of T5 positions. Default 32.
+        position_distance: distance from which relative positions are the same. Default: 128 for "t5", 16 for "shaw".
+        n_kv_heads: number of key and value heads, each shared by a group of query heads. Default: n_heads.
+        qk_norm: whether the queries and keys of each head are normalized. Default False.
+        stochastic_depth: probability that a sub-layer of the last layer is skipped in training. Default 0.
+        n_experts: number of feed-forward networks in each layer, of which each token uses some. Default None: one.
+        experts_per_token: number of experts that each token uses, 1 (default) or 2.
+        balance_loss: weight of the loss that spreads the tokens over the experts. Default 0.01.
         attention_bias: whether the attention projections have biases. Default False.
         attention_gain: gain of the Xavier initialization of W^Q, W^K and W^V. Default 1.
         layer_norm_eps: constant added to the variance in the norms. Default 1e-6.
@@ -86,14 +96,17 @@ class TransformerConfig:
     )
     norm: str = key(
         "post",
-        "Placement of the norm: after the residual sum (post, as in the paper), or before each sub-layer and after the"
-        " last layer (pre).",
-        choices=("post", "pre"),
+        "Placement of the norm: after the residual sum (post, as in the paper); before each sub-layer and after the"
+        " last layer (pre); before and after each sub-layer (sandwich; Ding et al., 2021); or after a residual sum in"
+        " which the input is scaled up (deepnorm; Wang et al., 2022).",
+        choices=PLACEMENTS,
     )
     positions: str = key(
         "sinusoidal",
         "Positional encoding: sines and cosines interleaved (sinusoidal, as in the paper) or in two halves"
-        " (sinusoidal_halves, as in tensor2tensor and fairseq), learned, or rotary (Su et al., 2021).",
+        " (sinusoidal_halves, as in tensor2tensor and fairseq), learned, rotary (Su et al., 2021), a linear penalty on"
+        " distances (alibi; Press et al., 2022), or learned relative positions of Raffel et al., 2020 (t5) or Shaw et"
+        " al., 2018 (shaw).",
         choices=POSITIONS,
     )
     position_rates: str | None = key(
@@ -104,6 +117,43 @@ class TransformerConfig:
         unset="tensor2tensor for sinusoidal_halves, otherwise paper",
     )
     max_positions: int = key(1024, "Maximum sequence length in tokens, for learned positions.", within=LENGTH)
+    position_buckets: int = key(
+        32, "Number of buckets of distances, half of them for each direction in an encoder, for t5 positions.",
+        within="[4, 65536]",
+    )  # fmt: skip
+    position_distance: int | None = key(
+        None,
+        "Distance from which all relative positions are the same, for t5 and shaw.",
+        within=LENGTH,
+        unset="128 for t5, 16 for shaw",
+    )
+    n_kv_heads: int | None = key(
+        None,
+        "Number of key and value heads, each shared by a group of query heads: grouped-query attention (Ainslie et al.,"
+        " 2023), or multi-query attention with 1 (Shazeer, 2019).",
+        within="[1, 1024]",
+        unset="n_heads",
+    )
+    qk_norm: bool = key(
+        False, "Normalize the queries and keys of each head, with the same kind of norm (Dehghani et al., 2023)."
+    )
+    stochastic_depth: float = key(
+        0.0,
+        "Probability that a sub-layer of the last layer is skipped in training; earlier layers are skipped linearly"
+        " less often (Huang et al., 2016).",
+        within=FRACTION,
+    )
+    n_experts: int | None = key(
+        None,
+        "Number of feed-forward networks in each layer, of which a router selects one or two for each token (mixture of"
+        " experts; Fedus et al., 2022).",
+        within="[2, 1024]",
+        unset="one network without a router",
+    )
+    experts_per_token: int = key(1, "Number of experts that each token uses.", within="[1, 2]")
+    balance_loss: float = key(
+        0.01, "Weight of the loss that spreads the tokens evenly over the experts of a layer.", within="[0, 100]"
+    )
     attention_bias: bool = key(False, "Biases in the attention projections (none in the paper).")
     attention_gain: float = key(
         1.0,
@@ -190,6 +240,23 @@ class TransformerConfig:
             raise ValueError(
                 f"d_k: expected an even number with {self.positions} positions; got {self.key_size}; "
                 f"try {self.key_size + 1}"
+            )
+        if self.n_kv_heads and self.n_heads % self.n_kv_heads:
+            divisors = [n for n in range(1, self.n_kv_heads) if self.n_heads % n == 0]
+            raise ValueError(
+                f"n_kv_heads: expected a divisor of n_heads = {self.n_heads}; got {self.n_kv_heads}; try {divisors[-1]}"
+            )
+        if self.positions == "t5":
+            self._check_buckets()
+
+    def _check_buckets(self) -> None:
+        """Raise ValueError unless buckets for both directions reach the distance from which there is only one."""
+        n, distance = self.position_buckets, self.position_distance or 128
+        if n % 2:
+            raise ValueError(f"position_buckets: expected an even number; got {n}; try {n + 1}")
+        if distance <= n // 2:
+            raise ValueError(
+                f"position_distance: expected more than position_buckets / 2 = {n // 2}; got {distance}; try {4 * n}"
             )
 
     def _check_source_vocabulary(self, highest_special: int) -> None:

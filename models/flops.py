@@ -8,6 +8,8 @@ norms, activations and the optimizer are not counted.
 from collections.abc import Callable
 from typing import Any
 
+from models.layers.experts import Experts
+from models.layers.positions import ScoreBias
 from models.module import Module
 
 FLOPS_PER_MULTIPLICATION = 6.0  # multiply and add, forward and twice backward
@@ -26,8 +28,14 @@ def training_flops(model: Any, source_tokens: int, target_tokens: int, length: i
 
 
 def matrix_size(*modules: Module) -> int:
-    """Return the number of weights in the matrices of `modules`: the multiplications of each token."""
-    return sum(p.size for module in modules for p in module.parameters() if p.ndim == 2)
+    """Return the multiplications of each token by the matrices and the score biases of `modules`."""
+    biases = [part for module in modules for part in module.modules() if isinstance(part, ScoreBias)]
+    tables = sum(p.size for bias in biases for p in bias.parameters())  # which are looked up
+    matrices = sum(p.size for module in modules for p in module.parameters() if p.ndim == 2)
+    for mixture in (part for module in modules for part in module.modules() if isinstance(part, Experts)):
+        n = len(mixture.experts)
+        matrices -= matrix_size(*mixture.experts) * (n - mixture.n_active) // n
+    return matrices - tables + sum(bias.multiplications for bias in biases)
 
 
 def attention_size(config: Any, length: int) -> int:

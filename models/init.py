@@ -12,6 +12,7 @@ from npx.scoped import Scoped
 SCHEMES = ("xavier", "uniform_unit_scaling")
 _shapes_only = Scoped(False)
 _scheme = Scoped("xavier")
+_gain = Scoped(1.0)
 
 
 def shapes_only() -> AbstractContextManager[Any]:
@@ -22,6 +23,11 @@ def shapes_only() -> AbstractContextManager[Any]:
 def scheme(name: str) -> AbstractContextManager[Any]:
     """Return a context manager within which `uniform` uses this one of the SCHEMES."""
     return _scheme.set(name)
+
+
+def scaled(gain: float) -> AbstractContextManager[Any]:
+    """Return a context manager within which `uniform` multiplies its gain by this one."""
+    return _gain.set(gain)
 
 
 def full(value: float, *shape: int) -> npx.Array:
@@ -41,17 +47,19 @@ def normal(rows: int, width: int, deviation: float, zero_row: int | None = None)
     return table
 
 
-def uniform(n_in: int, *n_out: int, gain: float = 1.0) -> npx.Array:
+def uniform(n_in: int, *n_out: int, gain: float | tuple[float, ...] = 1.0) -> npx.Array:
     """Sample from U(-a, a), with a from the scheme in use (`scheme`).
 
     "xavier": a = gain sqrt(6 / (n_in + n_out)) (Glorot and Bengio, 2010). "uniform_unit_scaling": a = gain
     sqrt(3 / n_in), which gives x W the variance of x (Sussillo and Abbott, 2014; TensorFlow's name). Several n_out:
-    merged matrices, each with a bound of its own. Returns (n_in, sum(n_out)).
+    merged matrices, each with a bound of its own, and with a gain of its own if there are several. Returns (n_in,
+    sum(n_out)).
     """
     if _shapes_only.get():
         return full(0, n_in, sum(n_out))
+    gains = gain if isinstance(gain, tuple) else (gain,) * len(n_out)
     parts = []
-    for n in n_out:
-        limit = gain * (6 / (n_in + (n if _scheme.get() == "xavier" else n_in))) ** 0.5
+    for n, part_gain in zip(n_out, gains, strict=True):
+        limit = _gain.get() * part_gain * (6 / (n_in + (n if _scheme.get() == "xavier" else n_in))) ** 0.5
         parts.append(npx.random.uniform(npx.next_key(), (n_in, n), low=-limit, high=limit))
     return npx.concatenate(parts, axis=1)

@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 import npx
+from autograd import Tensor, neural
 from models import Transformer, TransformerConfig
+from models.layers.alibi import slopes
+from models.layers.t5_positions import bucket
 from train.learn.optimizer import Adam, NoamSchedule
 from train.run.keys import VARIANTS
 
@@ -155,3 +158,39 @@ def test_functions_of_jax_equal_pytorchs():
         loss = jax_engine.cross_entropy(logits.reshape(-1, V), tgt[:, 1:].reshape(-1), 0.1)
         torch_loss = F.cross_entropy(torch.tensor(np.asarray(logits)).flatten(0, 1), torch_targets, label_smoothing=0.1)
         assert abs(float(loss) - torch_loss.item()) < 1e-9
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_grouped_query_attention_equals_pytorch(kv_heads):
+    """Values and gradients, with a bias that gets a gradient too."""
+    rng = np.random.default_rng(0)
+    shapes = (2, 5, 4, 8), (2, 5, kv_heads, 8), (2, 5, kv_heads, 6), (4, 5, 5)
+    arrays = [rng.normal(size=shape) for shape in shapes]
+    ours = [Tensor(npx.asarray(x), requires_grad=True) for x in arrays]
+    theirs = [torch.tensor(x, requires_grad=True) for x in arrays]
+    y = neural.attention(*ours[:3], npx.AttentionSpec(), None, ours[3])
+    q, k, v = (x.transpose(1, 2) for x in theirs[:3])
+    their_y = F.scaled_dot_product_attention(q, k, v, theirs[3], enable_gqa=True).transpose(1, 2)
+    assert_near("output", y.data, their_y, 1e-12)
+    g = rng.normal(size=y.shape)
+    y.backward(npx.asarray(g))
+    their_y.backward(torch.tensor(g))
+    for name, a, b in zip(("q", "k", "v", "bias"), ours, theirs, strict=True):
+        assert_near(name, a.grad, b.grad, 1e-12)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("n_buckets, max_distance", [(32, 128), (16, 64), (6, 9)])
+def test_buckets_of_relative_positions_equal_those_of_transformers(n_buckets, max_distance, causal):
+    t5 = pytest.importorskip("transformers.models.t5.modeling_t5", reason="transformers is not installed")
+    distances = np.arange(-1000, 1001)
+    options = {"bidirectional": not causal, "num_buckets": n_buckets, "max_distance": max_distance}
+    theirs = t5.T5Attention._relative_position_bucket(torch.tensor(distances), **options).numpy()
+    assert np.array_equal(npx.to_host(bucket(npx.asarray(distances), n_buckets, max_distance, causal)), theirs)
+
+
+def test_slopes_of_alibi_equal_those_of_transformers():
+    bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom", reason="transformers is not installed")
+    for heads in range(1, 33):
+        theirs = bloom.build_alibi_tensor(torch.ones(1, 2), heads, torch.float32).reshape(heads, 2)[:, 1].numpy()
+        assert np.allclose(slopes(heads), theirs, rtol=1e-6)

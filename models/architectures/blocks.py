@@ -6,19 +6,22 @@ from typing import Any, TypeVar
 
 import npx
 from autograd import Tensor, checkpoint, neural, no_grad
+from autograd import operations as ops
 from autograd.contract import check_ids
 from models.cache import KeyValueCache
 from models.config import TransformerConfig
-from models.init import scheme
+from models.init import scaled, scheme
 from models.layers.attention import Attention, CrossAttention, SelfAttention
 from models.layers.basic import Dropout, Embedding
+from models.layers.experts import Experts, collect_balance_losses
 from models.layers.feed_forward import FeedForward
-from models.layers.norm import Norm, Residual
+from models.layers.norm import Norm, Residual, deep_norm_factors
 from models.layers.positions import Positions, Sinusoids, Start
 from models.module import Module
 from models.registry import NORMS, POSITIONS
 
 A = TypeVar("A", bound=Attention)
+L = TypeVar("L", bound="EncoderLayer | DecoderLayer")
 DIVERGENCE_CHUNK = 1 << 22  # logits of R-Drop's divergence in memory at a time, for each of its arrays
 
 
@@ -29,14 +32,16 @@ class Layer(Module):
 class EncoderLayer(Layer):
     """Self-attention and feed-forward network, each in a residual connection. (B, S, D) -> (B, S, D), or packed (N, D).
 
-    `forward(x, spec, cache)`: `spec` says what may be attended to; `cache` holds earlier positions, if any.
+    `forward(x, spec, cache)`: `spec` says what may be attended to; `cache` holds earlier positions, if any. causal:
+    whether positions only attend to earlier ones, for relative positions.
     """
 
-    def __init__(self, c: TransformerConfig) -> None:
-        self.attention = make_attention(SelfAttention, c, POSITIONS[c.positions].rotary_base)
-        self.attention_residual = make_residual(c)
-        self.feed_forward = FeedForward(c.d_model, c.d_ff, c.activation_dropout, c.activation)
-        self.feed_forward_residual = make_residual(c)
+    def __init__(self, c: TransformerConfig, causal: bool = False) -> None:
+        stack = "encoder" if c.architecture == "encoder_decoder" else "single"
+        self.attention = make_self_attention(c, stack, causal)
+        self.attention_residual = make_residual(c, stack)
+        self.feed_forward = make_feed_forward(c, stack)
+        self.feed_forward_residual = make_residual(c, stack)
 
     def forward(self, x: Tensor, spec: npx.AttentionSpec, cache: KeyValueCache | None = None) -> Tensor:
         x = self.attention_residual(x, lambda y: self.attention(y, spec, cache))
@@ -51,12 +56,13 @@ class DecoderLayer(Layer):
     """
 
     def __init__(self, c: TransformerConfig) -> None:
-        self.attention = make_attention(SelfAttention, c, POSITIONS[c.positions].rotary_base)
-        self.attention_residual = make_residual(c)
-        self.cross_attention = make_attention(CrossAttention, c)
-        self.cross_attention_residual = make_residual(c)
-        self.feed_forward = FeedForward(c.d_model, c.d_ff, c.activation_dropout, c.activation)
-        self.feed_forward_residual = make_residual(c)
+        stack = "decoder"
+        self.attention = make_self_attention(c, stack, causal=True)
+        self.attention_residual = make_residual(c, stack)
+        self.cross_attention = make_attention(CrossAttention, c, stack)
+        self.cross_attention_residual = make_residual(c, stack)
+        self.feed_forward = make_feed_forward(c, stack)
+        self.feed_forward_residual = make_residual(c, stack)
 
     def forward(
         self,
@@ -76,16 +82,65 @@ def causal_spec(x: Tensor, packing: npx.Packing | None = None) -> npx.AttentionS
     return npx.AttentionSpec(causal=bool(packing) or x.shape[1] > 1, q_packing=packing, kv_packing=packing)
 
 
-def make_attention(cls: type[A], c: TransformerConfig, rotary_base: float | None = None) -> A:
-    """Build an attention layer as configured."""
-    sizes = c.d_model, c.n_heads, c.d_k, c.d_v
-    bias, dropout, gain = c.attention_bias, c.attention_dropout, c.attention_gain
-    return cls(*sizes, bias=bias, dropout=dropout, rotary_base=rotary_base, gain=gain)
+# The parts of a layer, as configured. `stack`: see `deep_norm_factors`.
 
 
-def make_residual(c: TransformerConfig) -> Residual:
-    """Build a residual connection as configured."""
-    return Residual(c.d_model, c.dropout, c.norm, c.layer_norm_eps, c.normalization)
+def norm_factors(c: TransformerConfig, stack: str) -> tuple[float, float]:
+    """Return the factor on residual connections and that on the initialization of sub-layers."""
+    return deep_norm_factors(stack, c.n_layers) if c.norm == "deepnorm" else (1.0, 1.0)
+
+
+def make_attention(cls: type[A], c: TransformerConfig, stack: str, **positions: Any) -> A:
+    """Build an attention layer. positions: its `rotary_base` and `score_bias`, if any."""
+    return cls(
+        *(c.d_model, c.n_heads, c.d_k, c.d_v),
+        bias=c.attention_bias,
+        dropout=c.attention_dropout,
+        gain=c.attention_gain,
+        n_kv_heads=c.n_kv_heads,
+        qk_norm=c.normalization if c.qk_norm else None,
+        eps=c.layer_norm_eps,
+        value_gain=norm_factors(c, stack)[1],
+        **positions,
+    )
+
+
+def make_self_attention(c: TransformerConfig, stack: str, causal: bool) -> SelfAttention:
+    """Build a self-attention layer with its relative positions, if any."""
+    positions = POSITIONS[c.positions]
+    score_bias = positions.make_score_bias(c, causal)
+    return make_attention(SelfAttention, c, stack, rotary_base=positions.rotary_base, score_bias=score_bias)
+
+
+def make_feed_forward(c: TransformerConfig, stack: str) -> Module:
+    """Build a feed-forward network, or a mixture of several."""
+
+    def make_expert() -> FeedForward:
+        with scaled(norm_factors(c, stack)[1]):
+            return FeedForward(c.d_model, c.d_ff, c.activation_dropout, c.activation)
+
+    return Experts(c.d_model, c.n_experts, c.experts_per_token, make_expert) if c.n_experts else make_expert()
+
+
+def make_residual(c: TransformerConfig, stack: str) -> Residual:
+    """Build a residual connection."""
+    alpha, _ = norm_factors(c, stack)
+    return Residual(c.d_model, c.dropout, c.norm, c.layer_norm_eps, c.normalization, alpha)
+
+
+def make_layers(make_layer: Callable[[], L], c: TransformerConfig) -> list[L]:
+    """Build the layers of a stack: relative positions may be shared, and later layers are skipped more often.
+
+    The layers 1 to N are skipped with the probabilities l/N of `c.stochastic_depth` (Huang et al., 2016, equation 4).
+    """
+    layers = [make_layer() for _ in range(c.n_layers)]
+    for depth, layer in enumerate(layers, 1):
+        if layer.attention.score_bias and layer.attention.score_bias.is_shared:
+            layer.attention.score_bias = layers[0].attention.score_bias
+        for module in layer.modules():
+            if isinstance(module, Residual):
+                module.skip.rate = c.stochastic_depth * depth / c.n_layers
+    return layers
 
 
 @contextmanager
@@ -107,8 +162,8 @@ def record_weights(attentions: Mapping[str, Sequence[Attention]]) -> Iterator[di
 
 
 def make_final_norm(c: TransformerConfig) -> Norm | None:
-    """Build the norm after the last layer, which pre-norm needs because it leaves the last sum unnormalized."""
-    return NORMS[c.normalization](c.d_model, c.layer_norm_eps) if c.norm == "pre" else None
+    """Build the norm after the last layer, which pre-norm and sandwich norm need: the last sum is not normalized."""
+    return NORMS[c.normalization](c.d_model, c.layer_norm_eps) if c.norm in ("pre", "sandwich") else None
 
 
 def count_targets(targets: npx.Array, pad_id: int) -> int:
@@ -164,7 +219,15 @@ class SequenceModel(Module):
         return min((m.max_length for m in self.modules() if isinstance(m, Positions) and m.max_length), default=None)
 
     def enable_gradient_checkpointing(self, enabled: bool = True) -> None:
-        """Save only the inputs and outputs of each layer and recompute the rest in backward, or stop doing so."""
+        """Save only the inputs and outputs of each layer and recompute the rest in backward, or stop doing so.
+
+        ValueError for a model with experts, whose balance losses are not outputs of a layer.
+        """
+        if enabled and self.config.n_experts:
+            raise ValueError(
+                f"gradient checkpointing: expected a model without experts; got n_experts = {self.config.n_experts}; "
+                "try smaller batches"
+            )
         for module in self.modules():
             if isinstance(module, Layer):
                 module.gradient_checkpointing = enabled
@@ -246,15 +309,23 @@ class SequenceModel(Module):
 
         1 and 2 are two calls with different dropout masks (Liang et al., 2021, of whose loss this is one half). The
         divergence is summed over targets, without padding, and divided by `loss_normalizer` too.
+
+        In training mode, `config.balance_loss` times the balance losses of the experts is added, weighted by the
+        fraction of `loss_normalizer` that are targets here.
         """
         options = tgt_ids, label_smoothing, smoothing_classes, loss_normalizer
-        hidden = compute_hidden()
-        loss = self.cross_entropy(hidden, *options)
-        if not rdrop:
+        with collect_balance_losses() as balance_losses:
+            hidden = compute_hidden()
+            loss = self.cross_entropy(hidden, *options)
+            if rdrop:
+                other = compute_hidden()
+                loss = (loss + self.cross_entropy(other, *options)) * 0.5
+                loss = loss + self.divergence(hidden, other, tgt_ids) * (rdrop / 4 / float(loss_normalizer))
+        if not balance_losses or not self.config.balance_loss:
             return loss
-        other = compute_hidden()
-        loss = (loss + self.cross_entropy(other, *options)) * 0.5
-        return loss + self.divergence(hidden, other, tgt_ids) * (rdrop / 4 / float(loss_normalizer))
+        factor = self.config.balance_loss / (2 if rdrop else 1) / float(loss_normalizer)
+        n_targets = (tgt_ids != self.config.pad_id).sum().astype(loss.dtype)
+        return loss + ops.stack(*balance_losses).sum().astype(loss.dtype) * (n_targets * loss.dtype.type(factor))
 
     def divergence(self, hidden: Tensor, other: Tensor, tgt_ids: npx.Array) -> Tensor:
         """Return KL(P | Q) + KL(Q | P) () of the predictions for two outputs (..., D), summed over targets (...).

@@ -11,6 +11,7 @@ from models.architectures.blocks import (
     check_normalizer,
     count_targets,
     make_final_norm,
+    make_layers,
     record_weights,
 )
 from models.cache import DecodingState, KeyValueCache
@@ -28,7 +29,7 @@ class LanguageModel(SequenceModel):
 
     def build(self, c: TransformerConfig) -> None:
         self.text_positions = self.make_positions()
-        self.layers = [EncoderLayer(c) for _ in range(c.n_layers)]
+        self.layers = make_layers(lambda: EncoderLayer(c, causal=True), c)
         self.norm = make_final_norm(c)
 
     def forward(self, ids: Any) -> Tensor:

@@ -12,6 +12,7 @@ from models.architectures.blocks import (
     check_normalizer,
     count_targets,
     make_final_norm,
+    make_layers,
     record_weights,
 )
 from models.architectures.encoder_decoder import row_lengths
@@ -60,7 +61,7 @@ class Encoder(SequenceModel):
         self.text_positions: Positions = self.make_positions()
         self.token_types = TokenTypes(c.token_types, c.d_model) if c.token_types else None
         self.embedding_norm = NORMS[c.normalization](c.d_model, c.layer_norm_eps) if c.embedding_norm else None
-        self.layers = [EncoderLayer(c) for _ in range(c.n_layers)]
+        self.layers = make_layers(lambda: EncoderLayer(c), c)
         self.norm = make_final_norm(c)
         self.pooler = Pooler(c.d_model) if c.pooler else None
 

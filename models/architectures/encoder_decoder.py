@@ -12,6 +12,7 @@ from models.architectures.blocks import (
     check_normalizer,
     count_targets,
     make_final_norm,
+    make_layers,
     record_weights,
 )
 from models.cache import DecodingState, KeyValueCache, RowArray, SharedState
@@ -67,8 +68,8 @@ class Transformer(SequenceModel):
     def build(self, c: TransformerConfig) -> None:
         self.source_embedding = None if c.shares_source else self.make_embedding(c.src_vocab_size or c.vocab_size)
         self.source_positions, self.target_positions = self.make_positions(), self.make_positions()
-        self.encoder = [EncoderLayer(c) for _ in range(c.n_layers)]
-        self.decoder = [DecoderLayer(c) for _ in range(c.n_layers)]
+        self.encoder = make_layers(lambda: EncoderLayer(c), c)
+        self.decoder = make_layers(lambda: DecoderLayer(c), c)
         self.encoder_norm, self.decoder_norm = make_final_norm(c), make_final_norm(c)
         self.target_space = TargetSpace(c.d_model) if c.target_space else None
 

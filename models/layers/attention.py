@@ -3,10 +3,12 @@
 from typing import Any
 
 import npx
-from autograd import Tensor, neural
+from autograd import Tensor, neural, no_grad
 from models.cache import INITIAL_CAPACITY, KeyValueCache
 from models.layers.basic import Dropout, Linear
+from models.layers.positions import ScoreBias
 from models.module import Module
+from models.registry import NORMS
 
 
 class Attention(Module):
@@ -20,6 +22,13 @@ class Attention(Module):
         dropout: rate on the attention weights. Default 0.
         rotary_base: rotate queries and keys by their positions, with this base. Default None: no rotation.
         gain: the gain of the Xavier initialization of W^Q, W^K and W^V. Default 1.
+        n_kv_heads: number of key and value heads, a divisor of H, each shared by H / n_kv_heads query heads:
+            grouped-query attention (Ainslie et al., 2023), multi-query attention with 1 (Shazeer, 2019). Default: H.
+        qk_norm: name in NORMS of a norm of each head's queries and keys (Dehghani et al., "ViT-22B", 2023). Default
+            None: no norm.
+        eps: of that norm. Default 1e-6.
+        score_bias: makes a bias that is added to the scores of self-attention. Default None.
+        value_gain: factor on the initialization of W^V and W^O (`deep_norm_factors`). Default 1.
     """
 
     def __init__(
@@ -33,24 +42,74 @@ class Attention(Module):
         dropout: float = 0.0,
         rotary_base: float | None = None,
         gain: float = 1.0,
+        n_kv_heads: int | None = None,
+        qk_norm: str | None = None,
+        eps: float = 1e-6,
+        score_bias: ScoreBias | None = None,
+        value_gain: float = 1.0,
     ) -> None:
         self.n_heads, self.d_k, self.d_v = n_heads, d_k or d_model // n_heads, d_v or d_model // n_heads
-        self.rotary_base = rotary_base
-        self.make_projections(d_model, n_heads * self.d_k, n_heads * self.d_v, bias=bias, gain=gain)
-        self.output = Linear(n_heads * self.d_v, d_model, bias=bias)
+        self.n_kv_heads, self.rotary_base = n_kv_heads or n_heads, rotary_base
+        self.make_projections(d_model, gain, gain * value_gain, bias=bias)
+        self.output = Linear(n_heads * self.d_v, d_model, bias=bias, gain=value_gain)
         self.dropout = Dropout(dropout)
+        self.query_norm, self.key_norm = (NORMS[qk_norm](self.d_k, eps) if qk_norm else None for _ in range(2))
+        self.score_bias = score_bias
 
-    def make_projections(self, d_model: int, keys: int, values: int, **options: Any) -> None:
-        """Create the projections to queries, keys and values; `keys`, `values`: total widths over all heads."""
+    def make_projections(self, d_model: int, gain: float, value_gain: float, bias: bool) -> None:
+        """Create the projections to queries, keys and values."""
         raise NotImplementedError
+
+    @property
+    def query_columns(self) -> tuple[int, int]:
+        """Heads and size of the queries."""
+        return self.n_heads, self.d_k
+
+    @property
+    def key_value_columns(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Heads and sizes of the keys and of the values."""
+        return (self.n_kv_heads, self.d_k), (self.n_kv_heads, self.d_v)
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether the operations on merged projections apply, which save less for backward."""
+        return self.query_norm is None and self.score_bias is None
 
     def options(self, spec: npx.AttentionSpec) -> dict[str, Any]:
         """Return the keyword arguments of the attention operation: the spec with rotary positions, and dropout."""
         return {"spec": spec._replace(rotary_base=self.rotary_base), "drop": self.dropout.draw()}
 
-    def attend(self, x: Tensor, q: npx.Array, k: npx.Array, v: npx.Array, options: dict[str, Any]) -> Tensor:
-        """Attend with arrays (B, T, H, d), without a graph; return a Tensor (B, T, H d_v) for x (B, T, D)."""
-        return Tensor(npx.attention(q, k, v, **options)[0].reshape(*x.shape[:2], self.n_heads * self.d_v))
+    def split_queries(self, x: Tensor) -> Tensor:
+        """Return the queries (..., H, d_k), normalized if configured, of projected x (..., H d_k)."""
+        (q,) = neural.split_columns(x, self.query_columns)
+        return self.query_norm(q) if self.query_norm else q
+
+    def split_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys, normalized if configured, and the values of projected x (..., n_kv_heads (d_k + d_v))."""
+        k, v = neural.split_columns(x, *self.key_value_columns)
+        return (self.key_norm(k) if self.key_norm else k), v
+
+    def add_score_bias(self, q: Tensor, k: Tensor, spec: npx.AttentionSpec) -> tuple[npx.AttentionSpec, Tensor | None]:
+        """Return the spec with the score bias, if it is constant, and the bias, if it needs a gradient."""
+        if self.score_bias is None:
+            return spec, None
+        n_keys = spec.sizes(q.data, k.data)[2]
+        bias = self.score_bias(q, n_keys, spec.q_packing)
+        if bias.requires_grad:
+            return spec, bias
+        return spec._replace(bias=bias.data if spec.bias is None else spec.bias + bias.data), None
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, spec: npx.AttentionSpec, drop: npx.Drop | None) -> Tensor:
+        """Attend with separate heads (B, T, H, d); return (B, T, H d_v)."""
+        spec, bias = self.add_score_bias(q, k, spec)
+        y = neural.attention(q, k, v, spec, drop, bias)
+        return y.reshape(*y.shape[:-2], self.n_heads * self.d_v)
+
+    def attention_weights(self, q: Tensor, k: Tensor, spec: npx.AttentionSpec) -> npx.Array:
+        """Return the attention weights (B, H, T, S) of separate heads, before dropout."""
+        with no_grad():
+            spec, _ = self.add_score_bias(q, k, spec._replace(rotary_base=self.rotary_base))
+        return npx.attention_weights(q.data, neural.repeat_heads(k.data, self.n_heads), spec)
 
 
 class SelfAttention(Attention):
@@ -59,8 +118,9 @@ class SelfAttention(Attention):
     W^Q, W^K and W^V of all heads are one matrix. Arguments: see `Attention`.
     """
 
-    def make_projections(self, d_model: int, keys: int, values: int, **options: Any) -> None:
-        self.query_key_value = Linear(d_model, keys, keys, values, **options)
+    def make_projections(self, d_model: int, gain: float, value_gain: float, bias: bool) -> None:
+        columns = [heads * size for heads, size in (self.query_columns, *self.key_value_columns)]
+        self.query_key_value = Linear(d_model, *columns, bias=bias, gain=(gain, gain, value_gain))
 
     def forward(
         self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: KeyValueCache | None = None
@@ -70,24 +130,32 @@ class SelfAttention(Attention):
         spec: mask, bias and packing. cache: the keys and values of earlier positions; those of x are appended.
         """
         qkv, options = self.query_key_value(x), self.options(spec)
-        if cache is None:
-            y = neural.self_attention(qkv, self.n_heads, self.d_k, **options)  # (B, T, H d_v)
+        if cache is None and self.is_merged:
+            y = neural.self_attention(qkv, self.n_heads, self.d_k, **options, kv_heads=self.n_kv_heads)  # (B, T, H d_v)
+        elif cache is None:
+            y = self.attend(*self.split(qkv), **options)
         else:
-            q, k, v = neural.split_heads(qkv.data, self.n_heads, self.d_k, self.d_k, self.d_v)
-            y = self.attend(x, q, *cache.append(k, v), options)
+            q, k, v = self.split(Tensor(qkv.data))
+            keys, values = cache.append(k.data, v.data)
+            y = self.attend(q, Tensor(keys), Tensor(values), **options)
         return self.output(y)
+
+    def split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values from their merged projection."""
+        columns = self.n_heads * self.d_k
+        return self.split_queries(qkv[..., :columns]), *self.split_keys_values(qkv[..., columns:])
 
     def new_cache(self, rows: int, dtype: Any, capacity: int = INITIAL_CAPACITY) -> KeyValueCache:
         """Return an empty cache for `rows` sequences."""
-        k, v = (npx.empty((rows, capacity, self.n_heads, size), dtype) for size in (self.d_k, self.d_v))
+        k, v = (npx.empty((rows, capacity, *columns), dtype) for columns in self.key_value_columns)
         return KeyValueCache(k, v, 0)
 
     def weights(
         self, x: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: KeyValueCache | None = None
     ) -> npx.Array:
         """Return the attention weights (B, H, T, T) of `forward` without a cache, before dropout."""
-        q, k, _ = neural.split_heads(self.query_key_value(x).data, self.n_heads, self.d_k, self.d_k, self.d_v)
-        return npx.attention_weights(q, k, spec._replace(rotary_base=self.rotary_base))
+        q, k, _ = self.split(self.query_key_value(x))
+        return self.attention_weights(q, k, spec)
 
 
 class CrossAttention(Attention):
@@ -96,9 +164,10 @@ class CrossAttention(Attention):
     W^K and W^V are one matrix. Arguments: see `Attention`.
     """
 
-    def make_projections(self, d_model: int, keys: int, values: int, **options: Any) -> None:
-        self.query = Linear(d_model, keys, **options)
-        self.key_value = Linear(d_model, keys, values, **options)
+    def make_projections(self, d_model: int, gain: float, value_gain: float, bias: bool) -> None:
+        self.query = Linear(d_model, self.n_heads * self.d_k, bias=bias, gain=gain)
+        columns = [heads * size for heads, size in self.key_value_columns]
+        self.key_value = Linear(d_model, *columns, bias=bias, gain=(gain, value_gain))
 
     def forward(
         self,
@@ -113,26 +182,30 @@ class CrossAttention(Attention):
         cache, x may have a multiple of its rows, one position each; then as many neighboring rows share a cache row.
         """
         q, options = self.query(x), self.options(spec)
-        if cache is None:
-            kv = self.key_value(memory)  # (B, S, H (d_k + d_v))
+        if cache is None and not self.is_merged:
+            y = self.attend(self.split_queries(q), *self.split_keys_values(self.key_value(memory)), **options)
+        elif cache is None:
+            kv = self.key_value(memory)  # (B, S, n_kv_heads (d_k + d_v))
             # saved keys and values of N layers would take 2 N times as much as `memory`
             recompute = q.recompute, kv.recompute
-            y = neural.cross_attention(q, kv, self.n_heads, self.d_k, recompute=recompute, **options)  # (B, T, H d_v)
+            sizes = self.n_heads, self.d_k
+            y = neural.cross_attention(q, kv, *sizes, **options, recompute=recompute, kv_heads=self.n_kv_heads)
         else:
             rows = len(cache.keys)
             rows_each = len(x) * x.shape[1] // max(1, rows)  # the rows of one source count as positions
-            queries = q.data.reshape(rows, rows_each, self.n_heads, self.d_k)
-            y = self.attend(x, queries, cache.keys, cache.values, options)
+            queries = self.split_queries(Tensor(q.data.reshape(rows, rows_each, self.n_heads * self.d_k)))
+            y = self.attend(queries, Tensor(cache.keys), Tensor(cache.values), **options)
+            y = y.reshape(*x.shape[:2], self.n_heads * self.d_v)
         return self.output(y)
 
     def new_cache(self, memory: Tensor) -> KeyValueCache:
         """Return the keys and values of `memory` (R, S, D)."""
-        keys, values = neural.split_heads(self.key_value(memory).data, self.n_heads, self.d_k, self.d_v)
-        return KeyValueCache(keys, values, memory.shape[1])
+        keys, values = self.split_keys_values(Tensor(self.key_value(memory).data))
+        return KeyValueCache(keys.data, values.data, memory.shape[1])
 
     def weights(
         self, x: Tensor, memory: Tensor, spec: npx.AttentionSpec = npx.AttentionSpec(), cache: None = None
     ) -> npx.Array:
         """Return the attention weights (B, H, T, S) of `forward` without a cache, before dropout."""
-        (q,) = neural.split_heads(self.query(x).data, self.n_heads, self.d_k)
-        return npx.attention_weights(q, self.new_cache(memory).keys, spec._replace(rotary_base=self.rotary_base))
+        k, _ = self.split_keys_values(self.key_value(memory))
+        return self.attention_weights(self.split_queries(self.query(x)), k, spec)

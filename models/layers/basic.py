@@ -14,10 +14,18 @@ class Linear(Module):
         n_out: width of the output. Several widths: merged maps, initialized separately.
         bias: whether to add b, initially 0. Default True.
         activation: "" (default) or "relu".
-        gain: of the initialization of W, Xavier uniform unless within `models.init.scheme`. Default 1.
+        gain: of the initialization of W, Xavier uniform unless within `models.init.scheme`; one number, or one for
+            each of the merged maps. Default 1.
     """
 
-    def __init__(self, n_in: int, *n_out: int, bias: bool = True, activation: str = "", gain: float = 1.0) -> None:
+    def __init__(
+        self,
+        n_in: int,
+        *n_out: int,
+        bias: bool = True,
+        activation: str = "",
+        gain: float | tuple[float, ...] = 1.0,
+    ) -> None:
         self.weight = Parameter(uniform(n_in, *n_out, gain=gain))  # (n_in, n_out)
         self.bias = Parameter(full(0, sum(n_out))) if bias else None
         self.activation = activation

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import npx
 from autograd import Tensor, neural
 from models.init import full
 from models.layers.basic import Dropout
@@ -37,15 +38,38 @@ class LayerNorm(Norm):
         return neural.dropout_residual_norm(y, x, self.gamma, self.beta, dropout.draw(), self.eps)
 
 
+PLACEMENTS = ("post", "pre", "sandwich", "deepnorm")  # of the norms in a `Residual`
+
+
+def deep_norm_factors(stack: str, n_layers: int) -> tuple[float, float]:
+    """Return DeepNorm's alpha and the gain beta of W^V, W^O and the feed-forward network (Wang et al., 2022, figure 2).
+
+    stack: "encoder" or "decoder" of a model with n_layers in each, or "single", the only stack of a model.
+    """
+    n = n_layers
+    return {
+        "encoder": (0.81 * n ** (5 / 16), 0.87 * n ** (-5 / 16)),  # (N^4 M)^(1/16) with N = M
+        "decoder": ((3 * n) ** 0.25, (12 * n) ** -0.25),
+        "single": ((2 * n) ** 0.25, (8 * n) ** -0.25),
+    }[stack]
+
+
 class Residual(Module):
     """The residual connection around a sub-layer f (paper sections 3.1 and 5.4). (..., D) -> (..., D).
 
     Args:
         d_model: width D.
         dropout: rate on the output of the sub-layer.
-        placement: "post" (default, the paper): Norm(x + Dropout(f(x))); "pre": x + Dropout(f(Norm(x))).
+        placement: "post" (default, the paper): Norm(x + Dropout(f(x))); "pre": x + Dropout(f(Norm(x))); "sandwich":
+            x + Dropout(Norm'(f(Norm(x)))) (Ding et al., "CogView", 2021); "deepnorm": Norm(alpha x + Dropout(f(x)))
+            (Wang et al., "DeepNet", 2022).
         eps: of the norm.
         normalization: name of the norm in NORMS. Default "layer_norm".
+        alpha: factor on x with "deepnorm" (`deep_norm_factors`). Default 1.
+
+    Attributes:
+        skip: stochastic depth (Huang et al., 2016): in training f(x) is replaced by 0 with probability `skip.rate`,
+            initially 0, for all sentences of a micro-batch, and otherwise scaled by 1 / (1 - rate).
     """
 
     def __init__(
@@ -55,12 +79,22 @@ class Residual(Module):
         placement: str = "post",
         eps: float = 1e-6,
         normalization: str = "layer_norm",
+        alpha: float = 1.0,
     ) -> None:
         self.norm: Norm = NORMS[normalization](d_model, eps)
-        self.dropout = Dropout(dropout)
-        self.post = placement == "post"
+        self.output_norm: Norm | None = NORMS[normalization](d_model, eps) if placement == "sandwich" else None
+        self.dropout, self.skip = Dropout(dropout), Dropout(0.0)
+        self.post, self.alpha = placement in ("post", "deepnorm"), alpha
 
     def forward(self, x: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
         if self.post:
-            return self.norm.residual_norm(x, f(x), self.dropout)
-        return x + self.dropout(f(self.norm(x)))
+            y = self.skip_randomly(f(x))
+            return self.norm.residual_norm(x if self.alpha == 1 else x * self.alpha, y, self.dropout)
+        y = f(self.norm(x))
+        return x + self.dropout(self.skip_randomly(self.output_norm(y) if self.output_norm else y))
+
+    def skip_randomly(self, y: Tensor) -> Tensor:
+        """Multiply the output of f by 0 or 1 / (1 - rate), at random, in training mode."""
+        drop = self.skip.draw()
+        # a factor instead of a branch, so that a CUDA graph draws anew in each step
+        return y * npx.dropout(npx.ones(1, y.dtype), drop)[0] if drop else y

@@ -1,4 +1,4 @@
-"""Positional encodings: sinusoidal, learned, and rotary."""
+"""Positional encodings: sinusoidal, learned, and rotary; the base class of those that are a bias on the scores."""
 
 from typing import Any
 
@@ -30,6 +30,11 @@ class Positions(Module):
 
     def __init__(self, d_model: int, max_positions: int = 0) -> None:
         self.d_model = d_model
+
+    @classmethod
+    def make_score_bias(cls, c: Any, causal: bool) -> "ScoreBias | None":
+        """Build the bias on the scores of a layer's self-attention, if this encoding is one. c: a TransformerConfig."""
+        return None
 
     def embed(self, embedding: Embedding, ids: npx.Array, start: Start, dropout: Dropout) -> Tensor:
         """Return the input of the first layer for ids (B, T) or (N,): embedding, positions, dropout."""
@@ -121,11 +126,36 @@ class LearnedPositions(Positions):
         return x + self.weight[start:end]
 
 
-@POSITIONS.register("rotary")
-class RotaryPositions(Positions):
-    """Adds nothing: self-attention rotates queries and keys by their positions (Su et al., 2021)."""
-
-    rotary_base = 10000.0
+class AttentionPositions(Positions):
+    """Base class of encodings that add nothing to embeddings because they act within self-attention."""
 
     def forward(self, x: Tensor, start: Start = 0) -> Tensor:
         return x
+
+
+@POSITIONS.register("rotary")
+class RotaryPositions(AttentionPositions):
+    """Self-attention rotates queries and keys by their positions (Su et al., 2021)."""
+
+    rotary_base = 10000.0
+
+
+class ScoreBias(Module):
+    """Base class of positional encodings that are added to the scores q k^T / sqrt(d_k) of self-attention.
+
+    `forward(q, n_keys, packing)` returns the bias for queries q (B, T, H, d_k), or q (N, H, d_k) with their packing,
+    and S = n_keys keys: a Tensor broadcastable to (B, H, T, S). The last query is at the position of the last key.
+
+    Attributes:
+        is_shared: whether all layers of a stack use the bias of the first one.
+        multiplications: number of multiplications for each query token, for the count of FLOPs.
+    """
+
+    is_shared = False
+    multiplications = 0
+
+
+def distances(q: Any, n_keys: int, packing: npx.Packing | None) -> npx.Array:
+    """Return the positions of keys relative to queries, s - t, integers (T, S). Arguments: see `ScoreBias`."""
+    n_queries = packing.max_length if packing else q.shape[1]
+    return npx.arange(n_keys) - npx.arange(n_keys - n_queries, n_keys)[:, None]

@@ -392,10 +392,19 @@ __device__ void weights_and_gradient(
     }
 }
 
+// Store the gradients of the scores that `bits` allows, for queries as rows, in `scores`, rows of n_keys scores from the
+// tile's first one on.
+__device__ void store_allowed(float* scores, const float (&gs)[FRAGMENTS][4], unsigned bits, int n_keys) {
+#pragma unroll
+    for (int i = 0; i < 4 * FRAGMENTS; i++)
+        if (bits >> i & 1) scores[(i64)row_of(i) * n_keys + column_of(i)] = gs[i / 4][i % 4];
+}
+
 // Block i computes the gradient of the queries of tile i, then those of the keys of tile i, for which it recomputes the
 // scores and their gradient. If one tile holds the complete sentence, they are reused through shared memory instead.
 extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
-    const T* g, const T* q, const T* k, const T* v, const T* y, const float* lse, T* gq, T* gk, T* gv,
+    const T* g, const T* q, const T* k, const T* v, const T* y, const float* lse, float* gscores,
+    T* gq, T* gk, T* gv,
     const i64* q_starts, const i64* k_starts, const i64* lengths, const float* bias,
     i64 q_batch, i64 q_position, i64 q_head,
     i64 k_batch, i64 k_position, i64 k_head,
@@ -447,6 +456,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
         if (__any_sync(FULL, bits))
             weights_and_gradient<false>(p, gs, q_tile, k_tile, g_tile, v_tile, delta, peak, spec, bits, 0, 0,
                                         keep, dropout, position, n_keys, scale);
+        if (gscores) store_allowed(gscores + position, gs, bits, n_keys);
         float result_q[DK / 8][4] = {}, result_k[DK / 8][4] = {}, result_v[DV / 8][4] = {};
         multiply(result_q, gs, k_tile);
         store_rows<DK>(gq, gq_position, result_q, scale, scale, q_rows.count, d_k);
@@ -485,6 +495,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_backward(
             float p[FRAGMENTS][4] = {}, gs[FRAGMENTS][4] = {};
             weights_and_gradient<false>(p, gs, q_tile, k_tile, g_tile, v_tile, delta, peak, spec, bits, first, other,
                                         keep, dropout, position, n_keys, scale);
+            if (gscores) store_allowed(gscores + position, gs, bits, n_keys);
             multiply(result, gs, k_tile);
         }
         store_rows<DK>(gq + first * gq_position, gq_position, result, scale, scale, queries, d_k);

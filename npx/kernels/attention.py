@@ -47,22 +47,25 @@ def attention(q: Array, k: Array, v: Array, spec: AttentionSpec = AttentionSpec(
 @attention.gradient
 def attention_grad(
     g: Array, q: Array, k: Array, v: Array, p: Array, saved_dropout: SavedDropout, spec: AttentionSpec,
-    out: Arrays | None = None,
+    out: Arrays | None = None, bias: bool = False,
 ) -> Arrays:  # fmt: skip
     """Gradients (gq, gk, gv) of `attention`, written to the three arrays `out` if given.
 
     With a = dropout(p): gv = a^T g and ga = g v^T; gs = softmax_grad of ga; gq = gs k / sqrt(d_k) and
-    gk = gs^T q / sqrt(d_k), both rotated back. g (B, T, H, d_v).
+    gk = gs^T q / sqrt(d_k), both rotated back. g (B, T, H, d_v). With `bias`, the result ends with gs (B, H, T, S), the
+    gradient of a bias of that shape.
     """
     gh, qh = (heads_first(pad_packed(x, spec.q_packing)) for x in (g, q))
     kh, vh = (heads_first(pad_packed(x, spec.kv_packing)) for x in (k, v))
     ga = gh @ vh.swapaxes(-1, -2)  # (B, H, T, S)
     a, gp = dropout_grad.reference(p, *saved_dropout), dropout_grad.reference(ga, *saved_dropout)
-    gs = softmax_grad.reference(gp, p) * q.shape[-1] ** -0.5
+    gz = softmax_grad.reference(gp, p)
+    gs = gz * q.shape[-1] ** -0.5
     gq, gk, gv = heads_first(gs @ kh), heads_first(gs.swapaxes(-1, -2) @ qh), heads_first(a.swapaxes(-1, -2) @ gh)
     gq, gk, gv = pack_padded(gq, spec.q_packing), pack_padded(gk, spec.kv_packing), pack_padded(gv, spec.kv_packing)
     rotate_gradients_back(gq, gk, spec)
-    return write_out(out, tuple(x.astype(g.dtype, copy=False) for x in (gq, gk, gv)))
+    gradients = write_out(out, tuple(x.astype(g.dtype, copy=False) for x in (gq, gk, gv)))
+    return (*gradients, gz) if bias else gradients
 
 
 def probabilities(q: Array, k: Array, spec: AttentionSpec) -> Array:
@@ -203,11 +206,12 @@ def attention_numpy(
 @attention_grad.fast("numpy", "float32", "float64")
 def attention_grad_numpy(
     g: Array, q: Array, k: Array, v: Array, p: Array, blocks: list[SentenceBlock], saved_dropout: SavedDropout,
-    spec: AttentionSpec, out: Arrays | None = None,
+    spec: AttentionSpec, out: Arrays | None = None, bias: bool = False,
 ) -> Arrays:  # fmt: skip
     """One block of sentences at a time."""
     gq, gk, gv = out or (np.empty(q.shape, g.dtype), np.empty(k.shape, g.dtype), np.empty(v.shape, g.dtype))
     (drop, keep), scale = saved_dropout, q.shape[-1] ** -0.5
+    gz = np.zeros(p.shape, g.dtype) if bias else None
 
     def body(block: SentenceBlock) -> None:
         gb, qb, kb, vb = block.queries.padded(g), block.queries.padded(q), block.keys.padded(k), block.keys.padded(v)
@@ -222,6 +226,8 @@ def attention_grad_numpy(
             a = pb * mask
         np.matmul(a.swapaxes(-1, -2), gh, out=heads_first(gvb))
         softmax_grad_in_place(gs, pb)
+        if gz is not None:
+            block.of_scores(gz, *sizes)[...] = gs
         gs *= scale
         np.matmul(gs, kh, out=heads_first(gqb))
         np.matmul(gs.swapaxes(-1, -2), qh, out=heads_first(gkb))
@@ -231,7 +237,7 @@ def attention_grad_numpy(
 
     for_each_block(blocks, body, p)
     rotate_gradients_back(gq, gk, spec)
-    return gq, gk, gv
+    return (gq, gk, gv) if gz is None else (gq, gk, gv, gz)
 
 
 # On a GPU: attention.cu
@@ -261,19 +267,20 @@ def attention_cuda(
         return y.astype(q.dtype, copy=False), SavedByReference(saved)
     y, lse = xp.empty((*q.shape[:-1], d_v), q.dtype), xp.empty((batch, heads, n_queries), np.float32)
     inputs = tuple(with_contiguous_rows(x) for x in (*rotate_inputs(q, k, spec), v))
-    launch_attention("attention_forward", inputs, (), (y,), lse, spec, drop)
+    launch_attention("attention_forward", inputs, (), (y,), (lse,), spec, drop)
     return y, (*inputs, lse, y, spec, drop)
 
 
 @attention_grad.fast("cupy", "float32", "float16", "bfloat16")
-def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None) -> Arrays:
+def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None, bias: bool = False) -> Arrays:
     """One block per tile of positions computes gq of its queries, then gk and gv of its keys. Deterministic.
 
     For a sentence that fits one tile, the usual case, the scores are computed once for all three gradients.
     """
     if isinstance(saved[0], SavedByReference):
-        gq, gk, gv = attention_grad.reference(g.astype(np.float32), *saved[0].values)
-        return write_out(out, (gq, gk, gv)) if out else tuple(x.astype(g.dtype, copy=False) for x in (gq, gk, gv))
+        gradients = attention_grad.reference(g.astype(np.float32), *saved[0].values, bias=bias)
+        grads, gz = gradients[:3], gradients[3:]
+        return (*(write_out(out, grads) if out else (x.astype(g.dtype, copy=False) for x in grads)), *gz)
     xp = array_module(g)
     *qkv, lse, y, spec, drop = saved
     inputs = tuple(qkv)
@@ -282,9 +289,11 @@ def attention_grad_cuda(g: Array, *saved: Any, out: Arrays | None = None) -> Arr
         x if x is not None and has_contiguous_rows(x) and x.dtype == dtype else xp.empty(like.shape, dtype)
         for x, like in zip(out or (None,) * 3, inputs, strict=True)
     )
-    launch_attention("attention_backward", inputs, grads, (g, y), lse, spec, drop)
+    (batch, n_queries, n_keys), heads = spec.sizes(*inputs[:2]), y.shape[-2]
+    gz = xp.zeros((batch, heads, n_queries, n_keys), np.float32) if bias else None  # masked scores are not written
+    launch_attention("attention_backward", inputs, grads, (g, y), (lse, gz), spec, drop)
     rotate_gradients_back(grads[0], grads[1], spec)
-    return write_out(out, grads)
+    return write_out(out, grads) if gz is None else (*write_out(out, grads), gz)
 
 
 def has_contiguous_rows(x: Array) -> bool:
@@ -298,11 +307,13 @@ def with_contiguous_rows(x: Array) -> Array:
 
 
 def launch_attention(
-    kernel: str, inputs: Arrays, grads: Arrays, dense: Arrays, lse: Array, spec: AttentionSpec, drop: Drop | None
-) -> None:
+    kernel: str, inputs: Arrays, grads: Arrays, dense: Arrays, rows: tuple[Array | None, ...], spec: AttentionSpec,
+    drop: Drop | None,
+) -> None:  # fmt: skip
     """Launch a kernel of attention.cu over tiles of queries, or for gradients of queries or keys, whichever are more.
 
-    inputs: q, k, v, of any strides; grads: their gradients, of any strides, or (); dense: (y,) or (g, y), contiguous.
+    inputs: q, k, v, of any strides; grads: their gradients, of any strides, or (); dense: (y,) or (g, y), contiguous;
+    rows: the log-sum-exp and, for gradients, the array of the scores' gradient or None.
     """
     (batch, n_queries, n_keys), size = spec.sizes(*inputs[:2]), dense[0].itemsize
     (heads, d_k), d_v = inputs[0].shape[-2:], inputs[2].shape[-1]
@@ -322,7 +333,7 @@ def launch_attention(
         kernel,
         -(-length // tile) * heads * batch,
         2 * tile,
-        (*dense[:-1], *inputs, dense[-1], lse, *grads, *starts, lengths, bias, *strides, *map(np.int64, bias_strides),
+        (*dense[:-1], *inputs, dense[-1], *rows, *grads, *starts, lengths, bias, *strides, *map(np.int64, bias_strides),
          *map(np.int32, (spec.causal, heads, n_queries, n_keys, d_k, d_v)), *launch_arguments(drop)),
         T=dense[0].dtype,
         DK=dk,

@@ -5,5 +5,15 @@ A new entry of a registry needs a case here, which test_registry_checks.py runs:
 and large sizes.
 """
 
-from tests.cases import activations, encoder, kernels, layers, models, neural, operations, rms_norm
+from tests.cases import (
+    activations,
+    encoder,
+    kernels,
+    layers,
+    models,
+    neural,
+    operations,
+    relative_positions,
+    rms_norm,
+)
 from tests.cases.base import CASES, EDGES, ENTRIES, LAYERS, REGISTRY_NAMES, Call, case_settings, check, check_drawn

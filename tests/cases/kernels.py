@@ -294,6 +294,8 @@ def attention(d):
         merged = d.writable(b, length, h * (d_k + d_v))
         gk, gv = merged[..., : h * d_k].reshape(b, length, h, d_k), merged[..., h * d_k :].reshape(b, length, h, d_v)
         gradient = {"out": (d.writable(b, t, h, d_k), gk, gv)}
+    if spec.bias is not None:
+        gradient["bias"] = True
     return Call((*arrays, spec), d.dropout(), gradient=gradient)
 
 

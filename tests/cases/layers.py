@@ -7,6 +7,7 @@ import npx
 from autograd import operations as ops
 from autograd.testing import strategies as s
 from models.architectures.encoder_decoder import TargetSpace
+from models.layers.norm import PLACEMENTS
 from tests.cases.base import Call, case, edges, leading, sample, size
 from tests.cases.neural import attention_sizes, attention_spec, norm_edges, norm_inputs, spec_edges
 
@@ -66,10 +67,23 @@ def layer_FeedForward(draw):
     return Call((draw(s.arrays((*leading(draw), layer.outer.weight.shape[1]), ("normal",))),), layer=layer)
 
 
+def make_experts(d_model, n_experts, n_active):
+    """Return a mixture of small experts."""
+    return models.layers.Experts(d_model, n_experts, n_active, lambda: models.FeedForward(d_model, 2))
+
+
+@case
+def layer_Experts(draw):
+    sizes = draw(size(3)), draw(st.integers(2, 4)), draw(st.integers(1, 2))
+    layer = draw_layer(draw, make_experts, *sizes)
+    return Call((draw(s.arrays((*leading(draw), sizes[0]), ("normal",))),), layer=layer)
+
+
 @case
 def layer_Residual(draw):
     x, _, _ = norm_inputs(draw)
-    layer = draw_layer(draw, models.Residual, x.shape[-1], rates(draw), draw(st.sampled_from(["post", "pre"])), 1e-1)
+    layer = draw_layer(draw, models.Residual, x.shape[-1], rates(draw), draw(st.sampled_from(PLACEMENTS)), 1e-1)
+    layer.skip.rate = rates(draw)
     return Call((x, ops.tanh), layer=layer)
 
 
@@ -198,6 +212,14 @@ def feed_forward_edges():
     yield Call((sample(3),), layer=make_layer(models.FeedForward, 3, 2))
 
 
+@edges("layer Experts")
+def experts_edges():
+    for n_experts, n_active in ((2, 1), (2, 2), (5, 2)):
+        yield Call((sample(2, 3, 3),), layer=make_layer(make_experts, 3, n_experts, n_active))
+    yield Call((sample(3),), layer=make_layer(make_experts, 3, 4, 1))
+    yield Call((sample(0, 3),), layer=make_layer(make_experts, 3, 4, 2))
+
+
 @edges("layer Residual")
 def residual_edges():
     for normalization in models.NORMS:
@@ -205,6 +227,10 @@ def residual_edges():
             for rate in RATES:
                 layer = make_layer(models.Residual, 3, rate, place, 1e-2, normalization)
                 yield Call((sample(2, 2, 3), ops.tanh), layer=layer)
+    for place in PLACEMENTS:
+        layer = make_layer(models.Residual, 3, 0.5, place, 1e-2, alpha=1.5)
+        layer.skip.rate = 0.3
+        yield Call((sample(2, 2, 3), ops.tanh), layer=layer)
 
 
 def position_edges(layer_class):
@@ -239,6 +265,12 @@ def self_attention_edges():
     ):
         layer = make_layer(models.SelfAttention, 3, 2, 4, 1, **options)
         yield Call((sample(2, 3, 3), npx.AttentionSpec(causal=True)), layer=layer)
+    for bias in (models.layers.AlibiBias(4), make_layer(models.layers.RelativeKeys, 4, 2, 1)):
+        options = {"n_kv_heads": 2, "qk_norm": "rms_norm", "eps": 1e-2, "score_bias": bias}
+        layer = make_layer(models.SelfAttention, 3, 4, 2, 1, **options)
+        for spec in (npx.AttentionSpec(causal=True), npx.AttentionSpec(bias=sample(2, 4, 3, 3))):
+            yield Call((sample(2, 3, 3), spec), layer=layer, directions=3)
+    yield Call((sample(2, 3, 3),), layer=make_layer(models.SelfAttention, 3, 4, 2, 1, n_kv_heads=1))
 
 
 @edges("layer CrossAttention")
@@ -248,6 +280,8 @@ def cross_attention_edges():
         layer = make_layer(models.CrossAttention, 4, 2)
         yield Call((sample(2, 3, 4), memory, spec), layer=layer, directions=3 if i else None)
     for options in ({"bias": True}, {"dropout": 0.5}, {"dropout": 0.999, "bias": True}):
+        yield Call((sample(2, 3, 4), memory), layer=make_layer(models.CrossAttention, 4, 2, 2, 1, **options))
+    for options in ({"n_kv_heads": 1}, {"n_kv_heads": 1, "qk_norm": "layer_norm", "eps": 1e-2}):
         yield Call((sample(2, 3, 4), memory), layer=make_layer(models.CrossAttention, 4, 2, 2, 1, **options))
 
 
@@ -260,6 +294,8 @@ BLOCKS = (
     {"norm": "pre", "normalization": "rms_norm", "activation": "swiglu", "d_k": 1, "d_v": 3},
     {"norm": "post", "positions": "rotary", "dropout": 0.5, "attention_dropout": 0.3, "activation_dropout": 0.4},
     {"norm": "pre", "positions": "rotary", "dropout": 0.5, "attention_dropout": 0.3, "activation_dropout": 0.4},
+    {"norm": "sandwich", "positions": "t5", "n_kv_heads": 1, "position_buckets": 4, "position_distance": 3},
+    {"norm": "deepnorm", "positions": "shaw", "qk_norm": True, "position_distance": 1},
 )
 
 

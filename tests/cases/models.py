@@ -122,7 +122,7 @@ def model_edges(architecture):
             has_dropout, n_layers = "dropout" in variant, 1 if variant in options else 2
             model = make_layer(model_class, small(n_layers=n_layers, **variant), dtype="float64")
             loss, modes = Loss(model, *SMOOTHING[i % len(SMOOTHING)]), ("train", "eval") if has_dropout else ("train",)
-            layers, k = (loss, Logits(model)), (i + i // len(models.POSITIONS)) % 2  # both, for each norm and position
+            layers, k = (loss, Logits(model)), sum(divmod(i, len(models.POSITIONS))) % 2  # both, for each position
             for layer in layers[k : k + 1] if variant in options else layers:
                 yield Call(
                     ids, layer=layer, modes=modes, directions=3, equivalents=equivalents(layer, padding=not has_dropout)

@@ -303,6 +303,14 @@ def plain_attention_edges():
     for t, source, spec in packed_edges(PACKED):
         q, k, v = sample(t, 2, 2), sample(source, 2, 2, seed=1), sample(source, 2, 1, seed=2)
         yield Call((q, k, v, spec), saved=PACKED_BYTES)
+    for bias, packed in ((sample(2, 1, 4), False), (sample(2, 2, 3, 4), False), (sample(2, 3, 3), True)):
+        if packed:
+            t, source, spec = next(packed_edges(PACKED))
+            q, k, v = sample(t, 2, 2), sample(source, 1, 2, seed=1), sample(source, 1, 1, seed=2)
+        else:
+            spec = npx.AttentionSpec(causal=True, bias=sample(3, 4, seed=3))
+            q, k, v = sample(2, 3, 2, 2), sample(2, 4, 1, 2, seed=1), sample(2, 4, 1, 1, seed=2)
+        yield Call((q, k, v, spec, None, bias), saved=PACKED_BYTES)
     for large in (6.0, 30.0):  # weights near 0 and 1
         q = large * array((1.0, 0.0), (0.0, -1.0)).reshape(1, 2, 1, 2)
         yield Call((q, sample(1, 3, 1, 2), sample(1, 3, 1, 2, seed=1)), saved=9 * 6)
@@ -315,6 +323,7 @@ def self_attention_edges():
         yield Call((qkv, h, d_k, spec), {"drop": drop}, 9 * b * h * t * t + rotated_bytes(spec, qkv))
     for t, _, spec in packed_edges([(n, n) for n in (0, 1, 3, 1)]):
         yield Call((sample(t, 2 * (2 + 2 + 1)), 2, 2, spec), saved=PACKED_BYTES)
+        yield Call((sample(t, 4 * 2 + 2 * (2 + 1)), 4, 2, spec), {"kv_heads": 2}, saved=PACKED_BYTES)
 
 
 @edges("operation cross_attention", REAL)
@@ -325,6 +334,7 @@ def cross_attention_edges():
         yield Call((queries, pairs, h, d_k, spec), {"drop": drop}, saved)
     for t, source, spec in packed_edges(PACKED):
         yield Call((sample(t, 4), sample(source, 2 * (2 + 1), seed=1), 2, 2, spec), saved=PACKED_BYTES)
+        yield Call((sample(t, 4), sample(source, 2 + 1, seed=1), 2, 2, spec), {"kv_heads": 1}, saved=PACKED_BYTES)
 
 
 def smoothing_edges(classes):

@@ -157,7 +157,7 @@ def attention(d):
         yield Call((*qkv(1, 2, 1030, 1, 2, 1), AttentionSpec(causal=True)))  # many keys, many queries
         yield Call((*qkv(1, 1030, 2, 1, 2, 1), AttentionSpec()))
     for rate in RATES:
-        yield Call((*qkv(3, 4, 5, 2, 4, 3), AttentionSpec()), {"drop": npx.Drop(rate, KEY)})
+        yield Call((*qkv(3, 4, 5, 2, 4, 3), AttentionSpec()), {"drop": npx.Drop(rate, KEY)}, gradient={"bias": True})
     if is_wide(d):
         yield Call((*qkv(3, 4, 5, 2, 4, 3, scale=overflow_size(d) / 4), AttentionSpec()))
         yield Call((*qkv(3, 4, 5, 2, 4, 3), AttentionSpec(bias=np.arange(20).reshape(4, 5) % 3 * -5e3)))

@@ -12,8 +12,12 @@ from models import FlatParameters, Transformer, TransformerConfig
 PAD, BOS, EOS, FIRST, V = 0, 1, 2, 3, 11
 SMALL = {"vocab_size": V, "d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2, "dropout": 0.0}
 OPTIONS = {
-    "norm": ["post", "pre"],
-    "positions": ["sinusoidal", "sinusoidal_halves", "learned", "rotary"],
+    "norm": ["post", "pre", "sandwich", "deepnorm"],
+    "positions": ["sinusoidal", "sinusoidal_halves", "learned", "rotary", "alibi", "t5", "shaw"],
+    "position_buckets": [4],
+    "position_distance": [3],
+    "n_kv_heads": [None, 1],
+    "qk_norm": [False, True],
     "position_rates": [None, "paper", "tensor2tensor"],
     "attention_bias": [False, True],
     "d_k": [None, 3],

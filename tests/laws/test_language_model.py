@@ -16,8 +16,12 @@ from train.learn.optimizer import Adam
 V = 9
 SMALL = {"vocab_size": V, "d_model": 8, "d_ff": 12, "n_heads": 2, "n_layers": 2, "dropout": 0.0, "max_positions": 12}
 OPTIONS = {
-    "norm": ["post", "pre"],
-    "positions": ["sinusoidal", "learned", "rotary"],
+    "norm": ["post", "pre", "sandwich", "deepnorm"],
+    "positions": ["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw"],
+    "position_buckets": [4],
+    "position_distance": [3],
+    "n_kv_heads": [None, 1],
+    "qk_norm": [False, True],
     "normalization": ["layer_norm", "rms_norm"],
     "activation": ["relu", "gelu", "swiglu"],
 }
@@ -105,7 +109,8 @@ def test_gradient_of_a_complete_model(config, seed):
 def test_counts_of_parameters_and_flops(config):
     model = build(config)
     assert config.n_parameters() == model.n_parameters()
-    table = 12 * 8 if config.positions == "learned" else 0
+    # A table of positions is looked up, but each of two heads multiplies by Shaw's table of seven vectors per layer.
+    table = {"learned": 12 * 8, "t5": 4 * 2, "shaw": -2 * 7 * 4}.get(config.positions, 0)
     weights = sum(p.size for p in model.parameters() if p.ndim == 2) - table
     assert config.training_flops(0, 10, length=0) == 6 * 10 * weights
     assert TransformerConfig.from_dict(config.to_dict()) == config and type(model) is ARCHITECTURES["decoder"]

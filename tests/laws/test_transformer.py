@@ -140,7 +140,9 @@ def test_fused_equals_composed_for_a_complete_model(config, dtype, seed):
             patch.setattr(neural, name, lambda *a, c=composition, n=name, **k: (used.add(n), c(*a, **k))[1])
         composed = everything()
     compare("model", composed, fused)
-    assert used >= {"linear", "embedding", "self_attention", "cross_attention", "linear_cross_entropy"}
+    has_bias = config.positions in ("alibi", "t5", "shaw")
+    attentions = {"attention" if has_bias else "self_attention", "cross_attention"}
+    assert used >= {"linear", "embedding", "linear_cross_entropy"} | ({"attention"} if config.qk_norm else attentions)
 
 
 class Centered(Norm):
@@ -223,7 +225,8 @@ def test_layers_receive_the_scaled_embedding_plus_positions(kind):
         layer.forward = lambda x, *rest, f=layer.forward: (entered.append(x.data), f(x, *rest))[1]
     model(src, tgt)
     for x, ids, positions in zip(entered, (src, tgt), (model.source_positions, model.target_positions), strict=True):
-        table = {"learned": getattr(positions, "weight", Tensor(0.0)).data, "rotary": np.zeros((9, 8))}.get(kind)
+        none = dict.fromkeys(("rotary", "alibi", "t5", "shaw"), np.zeros((9, 8)))
+        table = {"learned": getattr(positions, "weight", Tensor(0.0)).data, **none}.get(kind)
         rows = sinusoids(9, 8, kind == "sinusoidal_halves", "float64") if table is None else table
         expected = model.embedding.weight.data[ids] * 8**0.5 + rows[: ids.shape[1]]
         assert np.allclose(x, expected, rtol=0, atol=1e-14)

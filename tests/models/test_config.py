@@ -13,6 +13,7 @@ from tests.helpers.small_models import EOS, PAD, SMALL, V, configs
 # Sizes
 
 
+T5 = {"positions": "t5"}
 MOST = dict.fromkeys(("d_model", "d_k", "d_v"), 65536)
 MOST |= {"vocab_size": 2**24, "d_ff": 2**20, "n_heads": 1024, "n_layers": 1000}
 AT_37000 = {  # V = 37,000; biases in the feed-forward networks only
@@ -60,12 +61,20 @@ def test_parameters_of_every_preset_as_built(name):
 def formula(c):
     """Return the number of parameters, computed from the sizes."""
     d, bias = c.d_model, int(c.attention_bias)
-    widths = c.n_heads * (2 * c.key_size + c.value_size)
-    attention = d * widths + c.n_heads * c.value_size * d + bias * (widths + d)
+    kv_heads = c.n_kv_heads or c.n_heads
+    widths = c.n_heads * c.key_size + kv_heads * (c.key_size + c.value_size)
+    attention = d * widths + c.n_heads * c.value_size * d + bias * (widths + d) + c.qk_norm * 4 * c.key_size
     feed_forward = 2 * d * c.d_ff + c.d_ff + d
-    layers = c.n_layers * (3 * attention + 2 * feed_forward + 5 * 2 * d)
+    norms = 10 if c.norm == "sandwich" else 5
+    layers = c.n_layers * (3 * attention + 2 * feed_forward + norms * 2 * d)
+    if c.positions == "t5":
+        layers += 2 * c.position_buckets * c.n_heads  # one table for all layers of a stack
+    if c.positions == "shaw":
+        layers += 2 * c.n_layers * (2 * c.position_distance + 1) * c.key_size
     learned = 2 * c.max_positions * d if c.positions == "learned" else 0
-    return c.vocab_size * d + learned + layers + (2 * 2 * d if c.norm == "pre" else 0) + d * c.target_space
+    return (
+        c.vocab_size * d + learned + layers + (2 * 2 * d if c.norm in ("pre", "sandwich") else 0) + d * c.target_space
+    )
 
 
 @given(config=configs())
@@ -119,8 +128,22 @@ def test_configurations_round_trip_and_presets_take_changes():
         ({"attention_dropout": -0.1}, "attention_dropout: expected a number from 0 to below 1"),
         ({"activation_dropout": "0.1"}, "activation_dropout: expected a number from 0 to below 1"),
         ({"dropout": float("nan")}, "dropout: expected a number from 0 to below 1"),
-        ({"norm": "layer"}, 'norm: expected one of "post", "pre"; got \'layer\''),
-        ({"positions": None}, 'positions: expected one of "sinusoidal", "sinusoidal_halves", "learned", "rotary"; got'),
+        ({"norm": "layer"}, 'norm: expected one of "post", "pre", "sandwich", "deepnorm"; got \'layer\''),
+        ({"positions": None}, 'positions: expected one of "sinusoidal", "sinusoidal_halves", "learned", "rotary", '),
+        ({"n_heads": 8, "n_kv_heads": 5}, "n_kv_heads: expected a divisor of n_heads = 8; got 5; try 4"),
+        ({"n_kv_heads": 3}, "n_kv_heads: expected a divisor of n_heads = 2; got 3; try 2"),
+        ({"n_kv_heads": 0}, "n_kv_heads: expected a whole number from 1 to 1024; got 0"),
+        ({"qk_norm": "yes"}, "qk_norm: expected true or false; got 'yes'"),
+        ({"position_buckets": 0}, "position_buckets: expected a whole number from 4 to 65536; got 0"),
+        (T5 | {"position_buckets": 5}, "position_buckets: expected an even number; got 5; try 6"),
+        (
+            T5 | {"position_buckets": 8, "position_distance": 4},
+            "position_distance: expected more than position_buckets / 2 = 4; got 4; try 32",
+        ),
+        ({"n_experts": 1}, "n_experts: expected a whole number from 2 to 1024; got 1"),
+        ({"n_experts": 4, "experts_per_token": 3}, "experts_per_token: expected a whole number from 1 to 2; got 3"),
+        ({"balance_loss": -1.0}, "balance_loss: expected a number from 0 to 100; got -1.0"),
+        ({"stochastic_depth": 1.0}, "stochastic_depth: expected a number from 0 to below 1; got 1.0"),
         ({"embedding_init": "zeros"}, 'embedding_init: expected one of "normal", "xavier"; got \'zeros\''),
         ({"attention_gain": 0.0}, "attention_gain: expected a number above 0 to 10; got 0.0"),
         ({"layer_norm_eps": 0}, "layer_norm_eps: expected a number above 0 to 1e9; got 0"),

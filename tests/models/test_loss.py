@@ -132,18 +132,37 @@ def test_dtype_is_preserved_from_weights_to_gradients(dtype, norm):
     assert model.step(*model.start(src)).dtype == dtype
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_ten_sentences_are_memorized(norm):
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"norm": "post"},
+        {"norm": "pre"},
+        *(
+            pytest.param(change, marks=pytest.mark.slow)
+            for change in (
+                *({"positions": positions} for positions in ("alibi", "t5", "shaw")),
+                {"n_kv_heads": 2},
+                {"qk_norm": True},
+                *({"norm": norm} for norm in ("sandwich", "deepnorm")),
+                {"stochastic_depth": 0.1},
+                *({"n_experts": 3, "experts_per_token": k} for k in (1, 2)),
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_ten_sentences_are_memorized(change):
     rng = np.random.default_rng(1)
     sources, targets = sentences(rng, 10), sentences(rng, 10)
     sources = [[FIRST + i % 8, FIRST + i // 8, *s] for i, s in enumerate(sources)]  # all different
     src, tgt = batch(sources, targets)
-    config = TransformerConfig(V, d_model=32, d_ff=64, n_heads=4, n_layers=1, dropout=0.0, norm=norm)
+    config = TransformerConfig(V, d_model=32, d_ff=64, n_heads=4, n_layers=1, dropout=0.0, **change)
     model = Transformer(config, seed=1)
     adam = Adam(model)
     for step in range(1, 201):
         adam.flat.zero_grad()
-        loss = model.loss(src, tgt, label_smoothing=0.0)
+        with npx.keyed(1, step):
+            loss = model.loss(src, tgt, label_smoothing=0.0)
         loss.backward()
         # With a constant rate of 0.01, rounding (hence the processor) decides whether training ends on a plateau.
         adam.step(0.005 * min(1, step / 20, (201 - step) / 100))

@@ -63,21 +63,24 @@ def joined(parts):
 
 
 def keys_detached(self, x, memory, spec=npx.AttentionSpec(), cache=None):
-    kv, keys = self.key_value(memory), self.n_heads * self.d_k
+    kv, keys = self.key_value(memory), self.n_kv_heads * self.d_k
     kv = joined([kv[..., :keys].detach(), kv[..., keys:]])
-    return self.output(neural.cross_attention(self.query(x), kv, self.n_heads, self.d_k, **self.options(spec)))
+    options = self.options(spec) | {"kv_heads": self.n_kv_heads}
+    return self.output(neural.cross_attention(self.query(x), kv, self.n_heads, self.d_k, **options))
 
 
 def queries_detached(self, x, spec=npx.AttentionSpec(), cache=None):
     qkv, queries = self.query_key_value(x), self.n_heads * self.d_k
     qkv = joined([qkv[..., :queries].detach(), qkv[..., queries:]])
-    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **self.options(spec)))
+    options = self.options(spec) | {"kv_heads": self.n_kv_heads}
+    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **options))
 
 
 def in_float16(self, x, spec=npx.AttentionSpec(), cache=None):
     qkv = self.query_key_value(x)
     qkv = qkv.astype("float16").astype("float32") if qkv.dtype == npx.float32 else qkv
-    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **self.options(spec)))
+    options = self.options(spec) | {"kv_heads": self.n_kv_heads}
+    return self.output(neural.self_attention(qkv, self.n_heads, self.d_k, **options))
 
 
 def second_residual_lost(self, x, memory, spec, self_cache=None, cross_cache=None):

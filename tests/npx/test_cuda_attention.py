@@ -72,26 +72,26 @@ def spec_of(mask):
     return npx.AttentionSpec(mask.causal, *on_device(mask.kv_lengths, mask.bias), mask.rotary_base)
 
 
-def on_cuda(g, q, k, v, mask=None, drop=None, out=None):
-    """Return (y, gq, gk, gv) of the CUDA version on the host; host arrays are copied to the device first."""
+def on_cuda(g, q, k, v, mask=None, drop=None, out=None, bias=False):
+    """Return (y, gq, gk, gv), and gz with `bias`, of the CUDA version on the host; inputs may be host arrays."""
     (g, q, k, v), spec = on_device(g, q, k, v), spec_of(mask)
     with kernel_mode(MODE):
         y, saved = npx.attention(q, k, v, spec, drop)
-        return [npx.to_host(x) for x in (y, *npx.attention_grad(g, saved, out=out))]
+        return [npx.to_host(x) for x in (y, *npx.attention_grad(g, saved, out=out, bias=bias))]
 
 
-def in_reference(g, q, k, v, mask=None, drop=None):
-    """Return (y, gq, gk, gv) of the references in float64."""
+def in_reference(g, q, k, v, mask=None, drop=None, bias=False):
+    """Return (y, gq, gk, gv), and gz with `bias`, of the references in float64."""
     (g, q, k, v), spec = on_device(*(x.astype("float64") for x in (g, q, k, v))), spec_of(mask)
     y, saved = npx.attention.reference(q, k, v, spec, drop)
-    return [npx.to_host(x) for x in (y, *npx.attention_grad.reference(g, *saved))]
+    return [npx.to_host(x) for x in (y, *npx.attention_grad.reference(g, *saved, bias=bias))]
 
 
 def assert_near(dtype, expected, result):
     """Compare relative to the largest magnitude of all four arrays, because a gradient may be 0 up to rounding."""
     largest = max(np.abs(e).max(initial=0) for e in expected)
-    for name, e, r in zip(("y", "gq", "gk", "gv"), expected, result, strict=True):
-        assert (e.shape, dtype) == (r.shape, r.dtype), name
+    for name, e, r in zip(("y", "gq", "gk", "gv", "gz")[: len(expected)], expected, result, strict=True):
+        assert (e.shape, np.float32 if name == "gz" else dtype) == (r.shape, r.dtype), name
         error = np.abs(e - r.astype("float64")).max(initial=0)
         assert error <= TOLERANCE[dtype.name] * largest, f"{name}: off by {error}, the largest is {largest}"
 
@@ -101,9 +101,9 @@ def assert_near(dtype, expected, result):
 @pytest.mark.parametrize("queries, keys", [(1, 1), (7, 7), (1, 33), (33, 7), (70, 65)])
 def test_values_and_gradients(queries, keys, kind, drop, dtype):
     batch, heads = 2, 2
-    arrays = inputs(dtype, batch, queries, keys, heads, 16)
+    arrays, bias = inputs(dtype, batch, queries, keys, heads, 16), kind == "all"
     mask = make_mask(kind, batch, heads, queries, keys)
-    assert_near(dtype, in_reference(*arrays, mask, drop), on_cuda(*arrays, mask, drop))
+    assert_near(dtype, in_reference(*arrays, mask, drop, bias), on_cuda(*arrays, mask, drop, bias=bias))
 
 
 @pytest.mark.parametrize("drop", [None, DROP], ids=["plain", "dropout"])
@@ -114,9 +114,9 @@ def test_a_sentence_that_fits_one_tile(queries, keys, d_k, d_v, kind, drop, dtyp
     launch, one_tile = host.launch, []
     monkeypatch.setattr(host, "launch", lambda *args, **kw: (one_tile.append(kw["ONE_TILE"]), launch(*args, **kw)))
     arrays, mask = inputs(dtype, 2, queries, keys, 2, d_k, d_v), make_mask(kind, 2, 2, queries, keys)
-    result = on_cuda(*arrays, mask, drop)
+    result = on_cuda(*arrays, mask, drop, bias=kind == "all")
     assert one_tile == [1, 1]
-    assert_near(dtype, in_reference(*arrays, mask, drop), result)
+    assert_near(dtype, in_reference(*arrays, mask, drop, kind == "all"), result)
 
 
 def test_a_tile_of_four_warps_at_once(dtype):

@@ -34,12 +34,15 @@ def values_of(table, f):
     return numbers.filter(lambda value: not interval or inside(interval, value))
 
 
+INTERDEPENDENT = ("d_model", "n_heads", "d_k", "d_v", "n_kv_heads", "position_buckets", "position_distance")
+
+
 @st.composite
 def tables(draw):
     """Some keys of each table with valid values; interdependent sizes have the preset's values."""
     chosen = {}
     for table in SECTIONS:
-        names = [n for n in keys_of(table) if n not in ("d_model", "n_heads", "d_k", "d_v")]
+        names = [n for n in keys_of(table) if n not in INTERDEPENDENT]
         some = draw(st.lists(st.sampled_from(names), unique=True, max_size=6))
         chosen[table] = {name: draw(values_of(table, keys_of(table)[name])) for name in some}
     return chosen

@@ -14,7 +14,7 @@ from tests.helpers.trainings import Crash, write_pairs
 from train import RunConfig, train
 from train.cli import main
 from train.errors import UserError
-from train.experiments import comparison, speed, table2, table3
+from train.experiments import comparison, plot, speed, table2, table3
 from train.experiments.comparison import CLAIMS, ROWS, compare
 from train.learn.trainer import Trainer
 from train.run.checkpoint import read_state
@@ -197,7 +197,7 @@ def test_ties_are_counted_apart():
 
 
 def test_without_matplotlib_the_picture_is_skipped(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(comparison.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(plot.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     row = {"perplexity": 5.0, "bleu": 20.0, "parameters": 10, "averaged": {"perplexity": 4.0, "bleu": 21.0}}
     row |= {"steps": 3, "seconds": 1.0, "signature": "s"}

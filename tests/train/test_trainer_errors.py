@@ -194,3 +194,10 @@ def test_bad_input_gives_one_line_and_writes_nothing(text, tmp_path, wrong):
     named |= {"side": "train_src", "positions": "max_positions", "length": "max_length"}
     assert named[wrong] in one_line(error)
     assert not out.exists()
+
+
+def test_gradient_checkpointing_of_experts_is_rejected(text, tmp_path):
+    values = tables(text)
+    values["model"]["n_experts"], values["train"]["recompute"] = 2, True
+    with pytest.raises(UserError, match="^train.recompute: expected false for a model with experts; got true; try "):
+        train(RunConfig.from_dict(values), tmp_path / "run", progress=False)

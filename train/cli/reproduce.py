@@ -49,19 +49,52 @@ def table3(
     quiet: Quiet = False,
 ) -> None:
     """Train and score every row of Table 3; write table3.md, table3.json and table3.png."""
-    from train.errors import UserError
     from train.experiments.table3 import SCALES, run_table3
 
     check_scale(scale, SCALES)
     use_device(device)
     texts: dict[str, Any] = {"train_src": train_src, "train_tgt": train_tgt}
     texts |= {"valid_src": valid_src, "valid_tgt": valid_tgt}
-    names = [row.strip() for row in (rows or "").split(",") if row.strip()]
-    if rows is not None and not names:
-        raise UserError(f"--rows: expected names of rows; got '{rows}'; try A-h1,B-dk16, or without --rows for all")
+    names = row_names(rows, "A-h1,B-dk16")
     files = {name: str(path) for name, path in texts.items()}
     run_table3(out, files, scale, names, steps, settings or (), progress=not quiet)
     print((out / "table3.md").read_text("utf-8"), end="")
+
+
+@tables.command(
+    epilog=f"{RESUME} A row is a task (copy, reverse or number-words) and an encoding (sinusoidal, learned, rotary,"
+    " alibi, t5 or shaw)."
+)
+def length(
+    out: Out,
+    rows: Annotated[
+        str | None, typer.Option(metavar="ROW,ROW", help="Rows to train, such as copy-alibi,reverse-t5; default: all.")
+    ] = None,
+    steps: Annotated[
+        int, number_option(int, "[1, 1000000000]", metavar="N", help="Updates of each row.", show_default=True)
+    ] = 1500,
+    seed: Annotated[
+        int, number_option(int, "[0, 4294967295]", metavar="N", help="Seed of the weights and sequences.")
+    ] = 1,
+    device: Device = "cpu",
+    quiet: Quiet = False,
+) -> None:
+    """Train on sequences of up to 20 tokens and test on up to 200; write length.md, length.json and length.png."""
+    from train.experiments.length import run_length
+
+    use_device(device)
+    run_length(out, row_names(rows, "copy-alibi,reverse-t5"), steps, seed, progress=not quiet)
+    print((out / "length.md").read_text("utf-8"), end="")
+
+
+def row_names(rows: str | None, example: str) -> list[str]:
+    """Return the names in the value of --rows; UserError if it has none."""
+    from train.errors import UserError
+
+    names = [row.strip() for row in (rows or "").split(",") if row.strip()]
+    if rows is not None and not names:
+        raise UserError(f"--rows: expected names of rows; got '{rows}'; try {example}, or without --rows for all")
+    return names
 
 
 def check_scale(scale: str, scales: Any) -> None:

@@ -1,8 +1,6 @@
 """Comparison of Table 3 with the paper: results, differences to base, and which of the paper's claims are confirmed."""
 
-import importlib.util
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 
 from train.experiments.folder import write_table
 from train.experiments.paper import FIGURES as ROWS
+from train.experiments.plot import import_pyplot
 
 # The paper's conclusions (section 6.2), as rows from best to worst.
 CLAIMS = {
@@ -149,19 +148,9 @@ def claims_markdown(comparison: Mapping[str, Any]) -> Iterator[str]:
 def draw(comparison: Mapping[str, Any], path: Path) -> bool:
     """Draw each row's differences to base, the paper's and ours; return False if there is nothing to draw with."""
     entries = [entry for entry in comparison["rows"] if entry["difference"].get("ours")]
-    if not entries:
+    plt = import_pyplot(path.name) if entries else None
+    if plt is None:
         return False
-    if importlib.util.find_spec("matplotlib") is None:
-        print(
-            'table3.png is skipped: matplotlib is not installed; try pip install "npx-transformer[draw]"',
-            file=sys.stderr,
-        )
-        return False
-    import matplotlib
-
-    matplotlib.use("Agg")  # no display needed
-    import matplotlib.pyplot as plt
-
     figure, axes = plt.subplots(1, 2, figsize=(10, 1.5 + 0.3 * len(entries)), sharey=True, layout="constrained")
     positions = range(len(entries))
     labels = {"bleu": "BLEU relative to base", "nats": "nats per token relative to base (lower is better)"}

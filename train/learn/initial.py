@@ -22,7 +22,8 @@ from train.tasks.protocols import TextTokenizer
 LISTED = 3  # parameters that a message lists
 # Keys of [model] on which the computation depends, but not the shapes of the weights.
 COMPUTATION_KEYS = (
-    "n_heads", "norm", "positions", "activation", "normalization", "layer_norm_eps", "decoder_start",
+    "n_heads", "norm", "positions", "position_distance", "activation", "normalization",
+    "layer_norm_eps", "decoder_start", "experts_per_token",
 )  # fmt: skip
 
 

@@ -239,6 +239,8 @@ def check_model(config: RunConfig, task: Task) -> None:
                 f"leaving {name} out"
             )
     check_regularization(config, task, shape)
+    if config.train.recompute and shape.n_experts:
+        raise UserError("train.recompute: expected false for a model with experts; got true; try recompute = false")
     outline = shape.outline()
     names = [name for name, _ in outline.named_parameters()]
     for name in ("freeze", "init_only"):
@@ -256,7 +258,8 @@ def check_model(config: RunConfig, task: Task) -> None:
 def check_regularization(config: RunConfig, task: Task, shape: TransformerConfig) -> None:
     """Raise UserError for R-Drop without dropout, and for BPE dropout without pairs or a BPE tokenizer."""
     t = config.train
-    if t.rdrop and not any((shape.dropout, shape.attention_dropout, shape.activation_dropout, shape.word_dropout)):
+    rates = shape.dropout, shape.attention_dropout, shape.activation_dropout, shape.word_dropout, shape.stochastic_depth
+    if t.rdrop and not any(rates):
         raise UserError(
             "train.rdrop: expected a model with dropout, so that two passes differ; got 0; try model.dropout=0.1"
         )

@@ -1,0 +1,72 @@
+"""The losses: label-smoothed cross entropy of logits, and of a projection whose logits are never all in memory."""
+
+import npx
+from autograd import operations as ops
+from autograd.contract import check_targets
+from autograd.engine import Result, Tensor, accumulates, differentiable, is_grad_enabled
+from autograd.fused import composition
+from npx import NO_TARGETS, Array, GradientTargets, LabelSmoothing
+
+
+@differentiable
+def cross_entropy(logits: Array, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Result:
+    """Label-smoothed cross entropy, summed over the targets that are not padding.
+
+    logits (..., V); targets (...) integers; `smoothing`: see npx/kernels/cross_entropy.py. Its pad_id (default 0) is
+    the padding class; with -1 all targets count. The loss of float16 and bfloat16 logits is float32, because a sum over
+    a batch exceeds their precision.
+    """
+    targets = npx.asarray(targets)
+    check_targets("cross_entropy", logits, targets, logits.shape[-1])
+    flat = logits.reshape(-1, logits.shape[-1])
+    loss, saved = npx.cross_entropy(flat, targets.reshape(-1), smoothing, is_grad_enabled())
+    return loss, lambda g: (npx.cross_entropy_grad(g, saved).reshape(logits.shape),)
+
+
+@differentiable
+def linear_cross_entropy(x: Array, w: Array, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Result:
+    """`cross_entropy` of the logits x w^T, which are never all in memory at once. x (..., D); w (V, D); targets (...).
+
+    The gradients are computed together with the loss, while a chunk of logits is in cache.
+    """
+    targets = npx.asarray(targets)
+    check_targets("linear_cross_entropy", x, targets, len(w))
+    flat = x.reshape(-1, x.shape[-1])
+    loss, saved = npx.linear_cross_entropy(flat, w, targets.reshape(-1), smoothing, is_grad_enabled())
+
+    @accumulates
+    def vjp(g: Array, accumulate_into: GradientTargets = NO_TARGETS) -> tuple[Array | None, ...]:
+        gx, gw = npx.linear_cross_entropy_grad(g, saved, accumulate_into=accumulate_into[1])
+        return gx.reshape(x.shape), gw
+
+    return loss, vjp
+
+
+@composition
+def composed_cross_entropy(logits: Tensor, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()) -> Tensor:
+    """`cross_entropy` from small operations: - sum_k q_k log softmax(logits)_k, with q as an array."""
+    n_classes = logits.shape[-1]
+    logits, targets = logits.reshape(-1, n_classes), targets.reshape(-1)
+    label_smoothing, smoothing_classes, pad_id = smoothing
+    real = targets != pad_id
+    one_hot = (targets[:, None] == npx.arange(n_classes)).astype(logits.dtype)
+    others = 1 - one_hot
+    if smoothing_classes == "others_without_pad":
+        others = others * (npx.arange(n_classes) != pad_id)
+    q = (
+        (1 - label_smoothing) * one_hot + label_smoothing / n_classes
+        if smoothing_classes == "all"
+        else (1 - label_smoothing) * one_hot
+        + label_smoothing * others / npx.maximum(others.sum(axis=-1, keepdims=True), 1)
+    ).astype(logits.dtype)
+    shifted = logits - logits.detach().max(axis=-1, keepdims=True).data
+    log_p = shifted - ops.log(ops.exp(shifted).sum(axis=-1, keepdims=True))
+    return -(log_p * (q * real[:, None]).astype(logits.dtype)).sum()
+
+
+@composition
+def composed_linear_cross_entropy(
+    x: Tensor, w: Tensor, targets: Array, smoothing: LabelSmoothing = LabelSmoothing()
+) -> Tensor:
+    """`linear_cross_entropy` from small operations."""
+    return composed_cross_entropy(x @ w.transpose(), targets, smoothing)

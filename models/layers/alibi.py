@@ -1,0 +1,43 @@
+"""ALiBi: a penalty on scores that grows linearly with the distance (Press et al., "Train Short, Test Long", 2022)."""
+
+from math import floor, log2
+from typing import Any
+
+import npx
+from autograd import Tensor
+from models.layers.positions import AttentionPositions, ScoreBias, distances
+from models.registry import POSITIONS
+
+
+def slopes(n_heads: int) -> list[float]:
+    """Return the slope m_h of each head: the geometric sequence 2^(-8h/H), h = 1 .. H, if H is a power of two.
+
+    Otherwise, as in the authors' code, the slopes for the power of two n below H, then every other slope for 2n.
+    """
+    n = 2 ** floor(log2(n_heads))
+    first = [2 ** (-8 * h / n) for h in range(1, n + 1)]
+    return first + [2 ** (-4 * h / n) for h in range(1, 2 * n + 1, 2)][: n_heads - n]
+
+
+class AlibiBias(ScoreBias):
+    """-m_h |s - t| for query position t and key position s, with the slope m_h of head h (`slopes`); not learned.
+
+    The paper defines it for causal attention. Without a causal mask the distance is taken in both directions.
+    """
+
+    def __init__(self, n_heads: int) -> None:
+        self.slopes = slopes(n_heads)
+
+    def forward(self, q: Tensor, n_keys: int, packing: npx.Packing | None = None) -> Tensor:
+        dtype = npx.accumulation_dtype(q.dtype)  # 16-bit floats cannot represent large distances
+        slope = npx.asarray(self.slopes, dtype)[:, None, None]
+        return Tensor(-slope * npx.absolute(distances(q, n_keys, packing)).astype(dtype))  # (H, T, S)
+
+
+@POSITIONS.register("alibi")
+class AlibiPositions(AttentionPositions):
+    """`AlibiBias` in every self-attention."""
+
+    @classmethod
+    def make_score_bias(cls, c: Any, causal: bool) -> ScoreBias:
+        return AlibiBias(c.n_heads)

@@ -1,0 +1,67 @@
+"""Relative positions of Shaw et al. ("Self-Attention with Relative Position Representations", 2018), on the keys."""
+
+from typing import Any
+
+import npx
+from autograd import Tensor, differentiable
+from models.init import uniform
+from models.layers.positions import AttentionPositions, ScoreBias, distances
+from models.module import Parameter
+from models.registry import POSITIONS
+
+
+@differentiable
+def relative_scores(q, table, n_keys, packing=None):
+    """z[b, h, t, s] = q[b, t, h] . table[clip(s - t, -k, k) + k] / sqrt(d_k), without forming S vectors per query.
+
+    q (B, T, H, d_k), or (N, H, d_k) with its packing; table (2k + 1, d_k); result (B, H, T, S) with S = n_keys. The
+    last query is at the position of the last key.
+    """
+    k, scale, offsets = len(table) // 2, q.shape[-1] ** -0.5, distances(q, n_keys, packing)  # (T, S)
+    by_offset = npx.pad_packed(q, packing).swapaxes(1, 2) @ table.swapaxes(0, 1) * scale  # (B, H, T, 2k + 1)
+    index = npx.minimum(npx.maximum(offsets, -k), k) + k
+    y = by_offset[:, :, npx.arange(len(index))[:, None], index]
+
+    def vjp(g):
+        n_queries, offsets = g.shape[2], distances(q, n_keys, packing)
+        keys = npx.arange(-k, k + 1) - offsets[:, :1]  # (T, 2k + 1), the key at each offset
+        is_key = (keys >= 0) & (keys < n_keys)
+        g_offset = g[:, :, npx.arange(n_queries)[:, None], npx.where(is_key, keys, 0)] * is_key.astype(g.dtype)
+        g_offset[..., 0] = (g * (offsets <= -k).astype(g.dtype)).sum(axis=-1)  # the ends are for many keys
+        g_offset[..., -1] = (g * (offsets >= k).astype(g.dtype)).sum(axis=-1)
+        g_offset = g_offset * scale
+        x = npx.pad_packed(q, packing).swapaxes(1, 2)  # (B, H, T, d_k)
+        g_table = g_offset.reshape(-1, len(table)).T @ x.reshape(-1, x.shape[-1])  # (2k + 1, d_k)
+        return npx.pack_padded((g_offset @ table).swapaxes(1, 2), packing), g_table
+
+    return y, vjp
+
+
+class RelativeKeys(ScoreBias):
+    """q_t . a_(s - t) / sqrt(d_k) for query position t and key position s: equation 4 of the paper.
+
+    The vectors a (2k + 1, d_k) are learned in each layer and shared by its heads; distances beyond k use the vectors of
+    -k and k. The paper also adds such vectors to the values (equation 3); its table 3 measures no gain from them, and
+    they are left out here.
+
+    Args:
+        n_heads: number of heads.
+        d_k: width of the queries of a head.
+        max_distance: the distance k. Default 16, as in the paper.
+    """
+
+    def __init__(self, n_heads: int, d_k: int, max_distance: int = 16) -> None:
+        self.weight = Parameter(uniform(2 * max_distance + 1, d_k))
+        self.multiplications = n_heads * self.weight.size
+
+    def forward(self, q: Tensor, n_keys: int, packing: npx.Packing | None = None) -> Tensor:
+        return relative_scores(q, self.weight, n_keys, packing)
+
+
+@POSITIONS.register("shaw")
+class ShawPositions(AttentionPositions):
+    """`RelativeKeys` in every self-attention."""
+
+    @classmethod
+    def make_score_bias(cls, c: Any, causal: bool) -> ScoreBias:
+        return RelativeKeys(c.n_heads, c.key_size, c.position_distance or 16)

@@ -1,0 +1,60 @@
+"""T5's relative positions: a learned bias for each head and bucket of distances (Raffel et al., 2020, section 2.1)."""
+
+from math import log
+from typing import Any
+
+import npx
+from autograd import Tensor, neural
+from models.init import normal
+from models.layers.positions import AttentionPositions, ScoreBias, distances
+from models.module import Parameter
+from models.registry import POSITIONS
+
+
+def bucket(distance: npx.Array, n_buckets: int, max_distance: int, causal: bool) -> npx.Array:
+    """Return the bucket, an integer from 0 to n_buckets - 1, of each distance s - t from a query to a key.
+
+    Of n buckets for one direction, the first n/2 are for the distances 0 to n/2 - 1, and the others for ranges that
+    grow logarithmically up to max_distance; the last one is also for all larger distances. A causal model uses all
+    buckets for earlier keys; otherwise the second half is for later keys.
+    """
+    offset = npx.zeros(distance.shape, npx.int64)
+    if causal:
+        distance = npx.maximum(-distance, 0)
+    else:
+        n_buckets //= 2
+        offset, distance = (distance > 0).astype(npx.int64) * n_buckets, npx.absolute(distance)
+    n_exact = n_buckets // 2
+    fraction = npx.log(npx.maximum(distance, 1) / n_exact) / log(max_distance / n_exact)  # of the logarithmic range
+    far = n_exact + (fraction * (n_buckets - n_exact)).astype(npx.int64)
+    return offset + npx.where(distance < n_exact, distance, npx.minimum(far, n_buckets - 1))
+
+
+class BucketBias(ScoreBias):
+    """b[bucket(s - t), h] for query position t, key position s and head h, with a learned table b (n_buckets, H).
+
+    As in T5, all layers of a stack share the table. Unlike T5, scores are divided by sqrt(d_k).
+
+    Args:
+        n_heads: number H of heads.
+        n_buckets, max_distance, causal: see `bucket`.
+    """
+
+    is_shared = True
+
+    def __init__(self, n_heads: int, n_buckets: int = 32, max_distance: int = 128, causal: bool = False) -> None:
+        self.weight = Parameter(normal(n_buckets, n_heads, 0.02))
+        self.n_buckets, self.max_distance, self.causal = n_buckets, max_distance, causal
+
+    def forward(self, q: Tensor, n_keys: int, packing: npx.Packing | None = None) -> Tensor:
+        buckets = bucket(distances(q, n_keys, packing), self.n_buckets, self.max_distance, self.causal)
+        return neural.embedding(self.weight, buckets).transpose((2, 0, 1))  # (H, T, S)
+
+
+@POSITIONS.register("t5")
+class BucketPositions(AttentionPositions):
+    """`BucketBias` in every self-attention."""
+
+    @classmethod
+    def make_score_bias(cls, c: Any, causal: bool) -> ScoreBias:
+        return BucketBias(c.n_heads, c.position_buckets, c.position_distance or 128, causal)

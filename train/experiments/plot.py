@@ -1,0 +1,20 @@
+"""Plots with matplotlib, which is optional."""
+
+import importlib.util
+import sys
+from typing import Any
+
+
+def import_pyplot(name: str) -> Any:
+    """Return matplotlib.pyplot, for files only. Without matplotlib, report that `name` is skipped and return None."""
+    if importlib.util.find_spec("matplotlib") is None:
+        print(
+            f'{name} is skipped: matplotlib is not installed; try pip install "npx-transformer[draw]"', file=sys.stderr
+        )
+        return None
+    import matplotlib
+
+    matplotlib.use("Agg")  # no display needed
+    import matplotlib.pyplot as plt
+
+    return plt
