@@ -70,7 +70,7 @@ def encoder_edges():
     ids, labels = map(npx.host.asarray, (IDS, LABELS))
     texts = npx.host.asarray([[3], [0], [4]])
     model = make_layer(Encoder, encoder_config(token_types=2), dtype="float64")
-    yield Call((ids,), layer=Wrapper(model, pooled_by("mean")), modes=("train",), directions=3)
+    yield Call((ids,), layer=Wrapper(model, pooled_by("mean")), modes=("train",), directions=1)
     variants = [{}, BERT, {"src_vocab_size": None, "norm": "pre", "positions": "rotary"}]
     for i, variant in enumerate(variants):
         model, smoothing = make_layer(Encoder, encoder_config(**variant), dtype="float64"), SMOOTHING[i]
@@ -91,9 +91,9 @@ def encoder_calls(draw):
     drawn = [first + npx.to_host(draw(s.indices(n, (b, longest)))) for first, n in ((1, 6), (3, 3))]
     ids, labels = (npx.host.where(mask, values, 0) for values in drawn)
     if not mask.any():
-        return Call((npx.host.maximum(ids, 1),), layer=Wrapper(model, logits_of), directions=3)
+        return Call((npx.host.maximum(ids, 1),), layer=Wrapper(model, logits_of), modes=("train",), directions=1)
     labels = labels[:, :1] if draw(st.booleans()) else labels
-    return Call((ids, labels), layer=Wrapper(model, loss_of(draw(st.sampled_from(SMOOTHING)))), directions=3)
+    return Call((ids, labels), layer=Wrapper(model, loss_of(draw(st.sampled_from(SMOOTHING)))), directions=1)
 
 
 CASES["model encoder"] = encoder_calls()
