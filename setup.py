@@ -47,7 +47,7 @@ setup(
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=[f"{name}{inner}" for name in PACKAGES for inner in ("", ".*")]),
     py_modules=["pytest_autograd"],  # outside the packages, whose import would cost every pytest run
-    package_data={"": ["*.cu", "*.cuh", "*.h"], "train.viewer": ["page/*"]},
+    package_data={"": ["*.cu", "*.cuh", "*.h"], "train.viewer": ["page/*", "page/vendor/*"]},
     install_requires=[
         "numpy>=2.0,<3",
         "rich>=13.7,<16",

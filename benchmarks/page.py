@@ -2,10 +2,12 @@
 
     python -m benchmarks.page RUN --sentence "A dog runs ."
 
-`page`: from asking for it until all of it is there. `grids`: 144 heads of 30 x 30 are made and a frame is drawn.
-`hover`: a row and a column are lit in all of these, and a frame is drawn. `first`, `sentence`: from the question to the
-first pieces, and to the translation with all heads. The aims are for 2 cores that do nothing else; `load` tells what
-else they did. The browser is NPX_CHROMIUM or a Chromium on PATH (`pip install "npx-transformer[page,browser]"`).
+`page`: from asking for it until the whole model is drawn. `flow`: until it shows the values of the first sentence.
+`block`: a block of the model is opened, and a frame is drawn with its matrices. `grids`: 144 heads of 30 x 30 are made
+and a frame is drawn. `hover`: a row and a column are lit in all of these, and a frame is drawn. `first`, `sentence`:
+from the question to the first tokens, and to the translation with all heads. The aims are for 2 idle cores; `load` is
+the load average before the measurement. The browser is NPX_CHROMIUM or a Chromium on PATH
+(`pip install "npx-transformer[page,browser]"`).
 """
 
 import argparse
@@ -17,7 +19,7 @@ import subprocess
 import sys
 from typing import Any
 
-AIMS = {"page": 1000, "grids": 150, "hover": 50, "first": 300, "sentence": 1000}
+AIMS = {"page": 1000, "flow": 1000, "block": 50, "grids": 150, "hover": 50, "first": 300, "sentence": 1000}
 MADE = """async (times) => {
   const { grids } = await import("/heads.js"), [n, layers, heads] = [30, 6, 8];
   const pieces = Array.from({ length: n }, (_, i) => `piece ${i}`);
@@ -51,6 +53,23 @@ MADE = """async (times) => {
 }"""
 
 
+OPENED = """async (times) => {
+  const blocks = [...document.querySelectorAll("[data-block]")].map((block) => block.dataset.block);
+  const panel = "#model .opened", found = [];
+  for (let k = 0; k < times; k++) {
+    for (const name of blocks) {
+      if (document.querySelector(panel).dataset.block === name) continue;
+      const from = performance.now();
+      document.querySelector(`button[data-block="${name}"]`).click();
+      while (document.querySelector(panel).dataset.block !== name) await new Promise((done) => setTimeout(done));
+      await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+      found.push(performance.now() - from);
+    }
+  }
+  return found;
+}"""
+
+
 def chromium() -> str | None:
     """The path of a Chromium to drive, if there is one."""
     names = ("chromium-headless-shell", "chromium", "google-chrome")
@@ -64,16 +83,27 @@ def measured(tab: Any, address: str, sentence: str, times: int) -> dict[str, lis
         tab.goto(address)
         tab.wait_for_selector("body[data-ready]")
         found["page"].append(float(tab.get_attribute("body", "data-ready")))
+        if not tab.locator("#model[data-flow]").count() and not tab.locator("#examples").count():
+            tab.fill("#text", sentence)
+            tab.press("#text", "Enter")
+        tab.wait_for_selector("#model[data-flow]", state="attached", timeout=120_000)
+        found["flow"].append(float(tab.get_attribute("#model", "data-flow")))
+    found["block"] = tab.evaluate(OPENED, times + 1)
+    tab.goto("about:blank")
+    tab.goto(f"{address}#translate")
+    tab.wait_for_selector("body[data-ready]")
     found |= tab.evaluate(MADE, times + 1)
-    for _ in range(times + 1):
+    for number in range(1, times + 2):
         tab.goto("about:blank")
         tab.goto(f"{address}#translate")
         tab.wait_for_selector("body[data-ready]")
         tab.fill("#text", sentence)
+        tab.fill("#alpha", f"0.6{number}")  # a search that the server has not done before
+        tab.evaluate("document.getElementById('ask').dataset.milliseconds = ''")
         tab.press("#text", "Enter")
-        tab.wait_for_selector("#translate[data-milliseconds]", timeout=120_000)
-        found["sentence"].append(float(tab.get_attribute("#translate", "data-milliseconds")))
-        found["first"].append(float(tab.get_attribute("#translate", "data-first")))
+        tab.wait_for_selector("#ask[data-milliseconds]:not([data-milliseconds=''])", timeout=120_000)
+        found["sentence"].append(float(tab.get_attribute("#ask", "data-milliseconds")))
+        found["first"].append(float(tab.get_attribute("#ask", "data-first")))
     return {name: values[len(values) // (times + 1) :] for name, values in found.items()}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import npx
 from autograd.testing.adapters.discover import CustomGradient, adapt, adapt_by_trial, custom_gradients, partner
 from autograd.testing.adapters.guess import guess_inputs
+from autograd.testing.expectation import Expectation
 from autograd.testing.mutate import Parser
 from autograd.testing.mutation.runner import UsageError
 from autograd.testing.report import CheckError, GradientError
@@ -111,14 +112,36 @@ def describe_input(x: Any) -> str:
     return shape + {"f": "", "b": ":bool"}.get(x.dtype.kind, ":int")
 
 
-def check_one(gradient: CustomGradient, shapes: list[str], seed: int) -> Outcome:
-    """Check one custom gradient, at inputs of the given `shapes` or, without any, at guessed inputs."""
+def parse_expectations(texts: list[str], gradients: list[CustomGradient]) -> dict[str, str]:
+    """Return the declared gradients by name, from `NAME=GRADIENT`; the name may be omitted for a single function."""
+    names, expectations = [g.name for g in gradients], {}
+    for text in texts:
+        name, separator, declared = text.partition("=")
+        if not (separator and name in names) and len(names) == 1:
+            name, declared = names[0], text
+        if name not in names:
+            raise UsageError(f"expected NAME=GRADIENT for --expect, with a name of {', '.join(names)}; got {text!r}")
+        try:
+            Expectation(declared)
+        except ValueError as error:
+            raise UsageError(f"--expect {text}: {error}") from None
+        if any(g.name == name and hasattr(g.operation, "named_parameters") for g in gradients):
+            raise UsageError(f"expected a function for --expect; got the layer {name}; try the function that it calls")
+        expectations[name] = declared
+    return expectations
+
+
+def check_one(gradient: CustomGradient, shapes: list[str], seed: int, expect: str | None = None) -> Outcome:
+    """Check one custom gradient, at inputs of the given `shapes` or, without any, at guessed inputs.
+
+    expect: as for `check_operation`.
+    """
     outcome, start = Outcome(gradient.name, gradient.kind), time.perf_counter()
     try:
         inputs = [parse_input(text, i, seed) for i, text in enumerate(shapes)]
         inputs = inputs or guess_inputs(gradient.operation, seed)
         outcome.inputs = [describe_input(x) for x in inputs]
-        report = gradient.check(*inputs, seed=seed)
+        report = gradient.check(*inputs, seed=seed, **({} if expect is None else {"expect": expect}))
         outcome.result, outcome.compared, outcome.notes = RIGHT, report.compared, report.notes
     except (GradientError, CheckError) as error:
         outcome.result, outcome.rule, outcome.text = WRONG, error.rule, str(error)
@@ -131,7 +154,9 @@ def check_one(gradient: CustomGradient, shapes: list[str], seed: int) -> Outcome
     return outcome
 
 
-def check_all(gradients: list[CustomGradient], shapes: list[str], seed: int) -> list[Outcome]:
+def check_all(
+    gradients: list[CustomGradient], shapes: list[str], seed: int, expectations: dict[str, str]
+) -> list[Outcome]:
     """Check all gradients, with a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import Progress
@@ -141,7 +166,7 @@ def check_all(gradients: list[CustomGradient], shapes: list[str], seed: int) -> 
         task = progress.add_task("checking", total=len(gradients))
         for gradient in gradients:
             progress.update(task, description=f"checking {gradient.name}")
-            outcomes.append(check_one(gradient, shapes, seed))
+            outcomes.append(check_one(gradient, shapes, seed, expectations.get(gradient.name)))
             progress.advance(task)
     return outcomes
 
@@ -181,6 +206,8 @@ def parser() -> Parser:
     add("target", metavar="MODULE[:NAME]", help="dotted name or path of a .py file; a function in it (default: all)")
     shapes = "shape of an input, in order: 4x6, 4:int, 4x6:bool, 4x6:positive; =0.5 for a value (default: guessed)"
     add("--input", metavar="SHAPE", action="append", default=[], help=shapes)
+    expect = "gradient that differs from the derivative by intent: straight-through, reversed, or a sentence"
+    add("--expect", metavar="NAME=GRADIENT", action="append", default=[], help=expect)
     add("--seed", metavar="N", type=int, default=0, help="seed of the inputs and of the check (default: 0)")
     add("--json", action="store_true", help="print one JSON object instead of a table")
     return p
@@ -190,7 +217,9 @@ def main(arguments: list[str]) -> int:
     """Run the command line and return its exit status."""
     try:
         options = parser().parse_args(arguments)
-        outcomes = check_all(select(options.target), options.input, options.seed)
+        gradients = select(options.target)
+        expectations = parse_expectations(options.expect, gradients)
+        outcomes = check_all(gradients, options.input, options.seed, expectations)
     except UsageError as error:
         sys.stderr.write(f"check: {error}\n")
         return 2

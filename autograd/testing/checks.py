@@ -9,7 +9,6 @@ gradients and precision at inputs derived from the given ones (`variants.py`). L
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -78,26 +77,10 @@ def check_operation(
     Returns a Report. Raises GradientError or CheckError, whose `rule` is a key of `report.RULES` and whose text ends
     with a line that reproduces the failure; TypeError and ValueError for invalid arguments, as `gradcheck` does.
     """
-    arguments = Arguments(inputs, options)
-    name = f"check_operation: {getattr(operation, '__name__', type(operation).__name__)}"
     settings: dict[str, Any] = {"max_saved_bytes": max_saved_bytes, "dtype": dtype, "blocks": tuple(blocks) or None}
-    settings |= {"reference": reference, "expect": expect}
-    settings = {k: v for k, v in settings.items() if v is not None} | ({} if float32 else {"float32": False})
-
-    # a lambda has no name to write; the caller must define `reference`
-    placeholders = {"reference": Named("reference")} if getattr(reference, "__name__", "") == "<lambda>" else {}
-
-    def call(values: list[Any], **changed: Any) -> Any:
-        at_inputs, at_options = arguments.restore(values)
-        return operation(*at_inputs, **at_options | changed)
-
-    def reproduce(at: Problem) -> str:
-        at_inputs, at_options = arguments.restore(at.values)
-        return reproduction("check_operation", operation, at_inputs, at_options | settings | placeholders)
-
-    problem = Problem(name, call, arguments.values, reproduce=reproduce, names=arguments.names)
-    require_floats(name, problem.values)
-    report = Report()
+    settings |= {"reference": reference, "expect": expect, "float32": None if float32 else False}
+    arguments = Arguments(inputs, options)
+    problem, report = operation_problem(operation, arguments, settings), Report()
     problem.constants = arguments.constants(problem, report.notes)
     variants.require_inside(problem, domain)
     with unwritten_recognised(problem, operation, *arguments.restore(arguments.values)):
@@ -119,14 +102,36 @@ def check_operation(
     rules.in_blocks(expected)
     for option in blocks:
         for size in (1, 2, 3):
-            changed: dict[str, Any] = {option: size}
-            y, gradients = replace(problem, call=partial(call, **changed)).evaluate(expected.c)
+            y, gradients = arguments.with_options(problem, {option: size}).evaluate(expected.c)
             expected.compare("block size", f"with {option}={size}", y, gradients)
     if derive:
         check.at_derived_inputs(problem)
         check.at_other_options(arguments.with_other_floats(problem, operation))
     report.notes += getattr(operation, "notes", [])  # of a function of another framework
     return report
+
+
+def operation_problem(operation: Callable[..., Tensor], arguments: Arguments, settings: dict[str, Any]) -> Problem:
+    """Return the problem of `check_operation`.
+
+    settings: its options that a line that reproduces a failure repeats; None for the default of one.
+    """
+    name = f"check_operation: {getattr(operation, '__name__', type(operation).__name__)}"
+    given = {k: v for k, v in settings.items() if v is not None}
+    if getattr(settings["reference"], "__name__", "") == "<lambda>":  # has no name to write; the caller must define it
+        given["reference"] = Named("reference")
+
+    def call(values: list[Any]) -> Any:
+        at_inputs, at_options = arguments.restore(values)
+        return operation(*at_inputs, **at_options)
+
+    def reproduce(at: Problem) -> str:
+        at_inputs, at_options = arguments.restore(at.values)
+        return reproduction("check_operation", operation, at_inputs, at_options | given)
+
+    problem = Problem(name, call, arguments.values, reproduce=reproduce, names=arguments.names)
+    require_floats(name, problem.values)
+    return problem
 
 
 @overflow_ignored()

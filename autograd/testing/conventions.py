@@ -21,61 +21,127 @@ JUMPS = 1e-3, 1e-5, 1e-7  # distances at which a jump of the function has to rem
 WIDE = 1e-2  # a range of derivatives above this fraction of them is a jump, not curvature
 
 Moves = dict[int, Array]  # a direction: by the position of an array, how far each entry moves
+Points = list[tuple[list[Array], list[Array]]]  # neighboring points and the gradients there
 
 
 class Neighborhood:
     """The function next to a point at which its gradient may not be unique.
 
     problem, arrays, sizes: the function, the point, and the unit of a distance in each array. c: the incoming gradient.
+    at_point: the gradients at the point.
     """
 
-    def __init__(self, problem: Problem, arrays: Sequence[Array], sizes: Sequence[float], c: Array) -> None:
-        self.problem, self.arrays, self.sizes, self.c = problem, arrays, sizes, c
+    def __init__(
+        self,
+        problem: Problem,
+        arrays: Sequence[Array],
+        sizes: Sequence[float],
+        c: Array,
+        at_point: Sequence[Array],
+    ) -> None:
+        self.problem, self.arrays, self.sizes, self.c, self.at_point = problem, arrays, sizes, c, at_point
 
     def convention(self, moves: Moves, analytic: float, numerical: float) -> str:
         """Return why an analytic derivative along a direction is defensible; "" where it is not.
 
         numerical: the numerical derivative at this point.
         """
-        slopes = [slope for slope in self.slopes(moves) if npx.isfinite(slope)]
-        low, high = min(slopes, default=0.0), max(slopes, default=0.0)
-        size = max(abs(analytic), abs(low), abs(high))
-        is_inside = bool(slopes) and low - 1e-3 * size <= analytic <= high + 1e-3 * size
-        if is_inside and (high - low > WIDE * size or self.confirms(moves, analytic, numerical)):
-            return f"neighboring points have derivatives from {low:.3g} to {high:.3g}; got {analytic:.3g}"
+        for kind in ("nearby", "scattered", "aligned"):  # each is computed only if the ones before do not decide
+            points, is_certain = getattr(self, kind), kind != "aligned"
+            slopes = [slope for slope in self.slopes(moves, points) if npx.isfinite(slope)]
+            low, high = min(slopes, default=0.0), max(slopes, default=0.0)
+            size = max(abs(analytic), abs(low), abs(high))
+            if not (slopes and low - 1e-3 * size <= analytic <= high + 1e-3 * size):
+                continue
+            is_jump = high - low > WIDE * size and (is_certain or self.has_slopes(moves, points, (low, high)))
+            if is_jump or self.confirms(moves, points, analytic, numerical):
+                return f"neighboring points have derivatives from {low:.3g} to {high:.3g}; got {analytic:.3g}"
         return "the function is discontinuous here" if self.has_jump(moves) else ""
 
-    def confirms(self, moves: Moves, analytic: float, numerical: float) -> bool:
+    def confirms(self, moves: Moves, points: Points, analytic: float, numerical: float) -> bool:
         """Return whether the numerical derivatives at two neighboring points equal `analytic`.
 
         They must be much closer to it than to `numerical`: where the function is smooth, they equal `numerical`, and a
         gradient that is slightly wrong lies near them too.
         """
-        step = DISTANCE / (8 * max(a.size for a in self.arrays))
-        for k in (0, 1):
-            ahead, behind = (self.values(moves, t, self.neighbor(k)) for t in (step, -step))
-            neighboring = float(npx.sum(self.c.reshape(-1) * (ahead - behind))) / (2 * step)
+        for arrays, _ in points[:2]:
+            neighboring = self.numerical_slope(moves, arrays)
             off = abs(neighboring - analytic)
             if not off <= 1e-3 * abs(analytic) or off > 0.1 * abs(neighboring - numerical):
                 return False
+        return len(points) > 1
+
+    def has_slopes(self, moves: Moves, points: Points, ends: Sequence[float]) -> bool:
+        """Return whether the analytic derivatives `ends` of some of the points equal numerical ones there."""
+        slopes = self.slopes(moves, points)
+        for end in ends:
+            neighboring = self.numerical_slope(moves, points[slopes.index(end)][0])
+            if not abs(neighboring - end) <= 1e-3 * max(map(abs, ends)):
+                return False
         return True
 
-    def slopes(self, moves: Moves) -> list[float]:
-        """Return the analytic derivatives along a direction at the neighboring points."""
+    def numerical_slope(self, moves: Moves, arrays: Sequence[Array]) -> float:
+        """Return the central difference along a direction at a neighboring point."""
+        step = DISTANCE / (8 * max(a.size for a in self.arrays))
+        ahead, behind = (self.values(moves, t, arrays) for t in (step, -step))
+        return float(npx.sum(self.c.reshape(-1) * (ahead - behind))) / (2 * step)
+
+    def slopes(self, moves: Moves, points: Points) -> list[float]:
+        """Return the analytic derivatives along a direction at neighboring points."""
         return [
             sum(self.sizes[i] * float(npx.sum(gradients[i] * move)) for i, move in moves.items())
-            for gradients in self.gradients
+            for _, gradients in points
         ]
 
     @cached_property
-    def gradients(self) -> list[list[Array]]:
-        """The gradients at points in which no entries tie and none is 0, with the entries in varying order."""
+    def nearby(self) -> Points:
+        """Points in which no entries tie and none is 0, with the entries in varying order."""
         number = min(MAX_NEIGHBORS, max(2, *(a.size for a in self.arrays)))
+        return self.with_gradients([self.neighbor(k) for k in range(number)])
+
+    @cached_property
+    def scattered(self) -> Points:
+        """Points in random directions, with the gradients of a degenerate matrix in many bases."""
+        return self.with_gradients(
+            [
+                [
+                    a + (DISTANCE * size * npx.to_host(npx.random.normal(npx.Key(k, 12, i), a.shape))).astype(a.dtype)
+                    for i, (a, size) in enumerate(zip(self.arrays, self.sizes, strict=True))
+                ]
+                for k in range(MAX_NEIGHBORS)
+            ]
+        )
+
+    @cached_property
+    def aligned(self) -> Points:
+        """Points on the line, plane or subspace in which only entries with a gradient move.
+
+        The eigenvalues of a matrix of zeros have the gradients of its neighbors in every basis, and a gradient with
+        zeros belongs to neighbors with zeros in the same places, which no other neighbors have.
+        """
+        numbers = [int((g != 0).sum()) for g in self.at_point]
+        if not 0 < sum(numbers) < sum(g.size for g in self.at_point):
+            return []
+        points = []
+        for k in range(min(MAX_NEIGHBORS, 4 * max(numbers))):
+            point = []
+            for a, g, size, number in zip(self.arrays, self.at_point, self.sizes, numbers, strict=True):
+                offsets = npx.zeros_like(a, dtype="float64")
+                entries = npx.host.arange(number)
+                mixed = npx.sign(npx.host.sin(k // 4 + 2.5 * entries + 1))
+                signs = (-1.0) ** k * (mixed if k // 2 % 2 else 1.0)
+                offsets[g != 0] = signs * ((entries + k // 4) % max(1, number) + 0.5) / max(1, number)
+                point.append(a + (DISTANCE * size * offsets).astype(a.dtype))
+            points.append(point)
+        return self.with_gradients(points)
+
+    def with_gradients(self, points: Sequence[list[Array]]) -> Points:
+        """Return the points in the domain, each with its gradients."""
         result = []
-        for k in range(number):
+        for arrays in points:
             try:
-                output, leaves = self.problem.run([npx.from_host(a) for a in self.neighbor(k)])
-                result.append(self.problem.gradients(output, leaves, self.c))
+                output, leaves = self.problem.run([npx.from_host(a) for a in arrays])
+                result.append((arrays, self.problem.gradients(output, leaves, self.c)))
             except (GradientError, *REJECTIONS):  # outside the domain
                 continue
         return result

@@ -23,17 +23,20 @@ def comparison(analytic: float, verdict: Verdict, difference: float | None = Non
 
 
 def side_by_side(left: Array, right: Array) -> list[str]:
-    """Return the lines of two arrays of one shape next to each other; of wide arrays, the entries that differ most."""
+    """Return the lines of two arrays of one shape next to each other; of wide arrays, the entries that differ most.
 
-    def lines(x: Array) -> list[str]:
-        formatter = {"float_kind": lambda value: f"{value:>11.5g}"}
+    NaN in the right one stands for an entry that was not compared.
+    """
+
+    def lines(x: Array, undefined: str) -> list[str]:
+        formatter = {"float_kind": lambda value: f"{value:>11.5g}" if value == value else f"{undefined:>11}"}
         return npx.host.array2string(x, max_line_width=10_000, formatter=formatter).splitlines()  # type: ignore
 
-    first, second = lines(left), lines(right)
+    first, second = lines(left, "nan"), lines(right, "-")
     width = max(map(len, first))
     if 2 * width <= MAX_WIDTH:
         return [f"    {a:<{width}}  |  {b}" for a, b in zip(first, second, strict=True)]
-    off = npx.where(npx.isfinite(left - right), abs(left - right), npx.inf).reshape(-1)
+    off = npx.where(npx.isfinite(left - right), abs(left - right), npx.where(right == right, npx.inf, -1)).reshape(-1)
     order = npx.host.argsort(-off, kind="stable")
     shown = [tuple(map(int, npx.unravel_index(int(k), left.shape))) for k in order[:MAX_LINES]]
     table = [f"    {index!s:<12}{left[index]:>11.5g}  |  {right[index]:>11.5g}" for index in shown]

@@ -222,7 +222,7 @@ class GradientCheck:
     @cached_property
     def neighborhood(self) -> Neighborhood:
         """The function next to this point."""
-        return Neighborhood(self.problem, self.arrays, self.sizes, self.c)
+        return Neighborhood(self.problem, self.arrays, self.sizes, self.c, self.gradients)
 
     def convention(self, moves: Moves, analytic: float, verdict: Verdict) -> str:
         """Return why a gradient that differs from the numerical derivative is defensible; "" where it is wrong.

@@ -1,6 +1,7 @@
-"""Rules of precision: float64 is float64 throughout; float32 and float16 are as accurate as they can be."""
+"""Rules of precision: float64 is float64 throughout; float32, float16 and bfloat16 are as accurate as they can be."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import npx
 from autograd.testing.expected import Expected
@@ -9,7 +10,25 @@ from autograd.testing.report import REJECTIONS, CheckError, GradientError
 from npx import Array
 
 FLOAT32_EPS = 1.2e-7
-FLOAT16_EPS = 9.8e-4
+
+
+class Narrow(NamedTuple):
+    """How a 16-bit dtype is compared with float64.
+
+    rule: a key of `RULES`. eps: the unit of rounding. fraction, factor: the accepted difference, as a fraction of the
+    largest entry plus a multiple of the change by rounding the inputs.
+    """
+
+    rule: str
+    eps: float
+    fraction: float
+    factor: float
+
+
+NARROW = {
+    "float16": Narrow("float16 accuracy", 9.8e-4, 0.1, 30),
+    "bfloat16": Narrow("bfloat16 accuracy", 7.8e-3, 0.15, 10),
+}
 
 
 def result_labels(expected: Expected) -> list[str]:
@@ -69,22 +88,20 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
     if not all(npx.isfinite(a).all() for a in narrow):
         return False
 
-    def results(arrays: list[Array]) -> list[Array]:
-        output, leaves = problem.run(list(map(npx.from_host, arrays)))
-        y = npx.to_host(output.data).copy()
-        return [y, *problem.protected_gradients(output, leaves, expected.c.astype(y.dtype))]
-
     with quiet():
         try:
-            single = results(narrow)
+            output, leaves = problem.run(list(map(npx.from_host, narrow)))
+            y = npx.to_host(output.data).copy()
+            single = [y, *problem.protected_gradients(output, leaves, expected.c.astype(y.dtype))]
             if not (has_domain or npx.isfinite(single[0]).all()):
                 return False
         except REJECTIONS:
             return False
         if single[0].dtype.name != "float32":
             raise problem.failure("dtype", f"expected a float32 output for float32 inputs; got {single[0].dtype}")
-        wide = [a.astype("float64") for a in narrow]
-        double = results(wide)
+        wide = problem.at([npx.from_host(a.astype("float64")) for a in narrow])
+        y, gradients = wide.evaluate(expected.c)
+        double = [y, *gradients]
         sensitivity = [npx.zeros_like(x) for x in double]
         sizes = [float(abs(a[npx.isfinite(a)]).max(initial=0.0)) for a in double]
         terms = 0.1 * max([float(abs(expected.c).max(initial=0.0)), *sizes[1:]])  # that may cancel
@@ -96,6 +113,7 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
                 off = npx.where(finite, abs(a - b), 0)
                 # A few entries may be differences of much larger numbers; lost digits show in many entries.
                 many = (off > allowed).sum() > 0.25 * off.size
+                many |= loose == 1 and has_lost_digits(a, b, s / 2**trial, size)
                 if many or not (off <= 100 * allowed).all():
                     if trial < 3:  # first measure how much rounding of the inputs changes the result
                         break
@@ -103,45 +121,87 @@ def float32_accuracy(expected: Expected, has_domain: bool, least: Sequence[float
             else:
                 return True
             for k in range(2 + 4 * trial):
-                unit = FLOAT32_EPS * 2**trial
-                noise = [npx.random.uniform(npx.Key(k, 7 + trial, i), a.shape, "float64", -1.0, 1.0)
-                         for i, a in enumerate(wide)]  # fmt: skip
-                rounded = [a * (1 + unit * npx.to_host(x)) for a, x in zip(wide, noise, strict=True)]
-                for s, a, b in zip(sensitivity, double, results(rounded), strict=True):
+                unit, sample = FLOAT32_EPS * 2**trial, 100 * trial + k
+                for s, a, b in zip(sensitivity, double, rounded_results(wide, expected.c, unit, sample), strict=True):
                     off = abs(a - b)
                     npx.copyto(s, npx.maximum(s, npx.where(off == off, off, npx.inf)))
     return True
 
 
-def float16_accuracy(expected: Expected) -> None:
-    """Where float16 inputs give a finite output and gradients in float16, the gradients have a few correct digits."""
+def has_lost_digits(exact: Array, computed: Array, sensitivity: Array, size: float) -> bool:
+    """Return whether most entries of a float32 result have lost the digits that float16 lacks.
+
+    sensitivity: the change of each entry that rounding the inputs causes. size: the magnitude of the largest entry, or
+    of terms that cancel. Smaller entries may differ by its rounding errors.
+    """
+    counted = npx.isfinite(exact) & (abs(exact) > 1e-3 * size)
+    allowed = 200 * FLOAT32_EPS * abs(exact) + 30 * sensitivity + 8 * FLOAT32_EPS * size
+    is_off = abs(exact - computed)[counted] > allowed[counted]
+    return bool(is_off.size >= 4 and is_off.mean() > 0.5)
+
+
+def accuracy_in_16_bits(expected: Expected, dtype: str) -> None:
+    """Where inputs in a 16-bit dtype give a finite output and gradients in it, the gradients have a few correct digits.
+
+    bfloat16 is tried where ml_dtypes, which adds it to NumPy, is installed.
+    """
     problem, host = expected.problem, [npx.to_host(a) for a in expected.problem.arrays]
     if not host or any(a.dtype.name != "float64" for a in host) or expected.y.dtype.name != "float64":
         return
     if not all(1e-2 <= abs(a).max(initial=0.0) <= 30 for a in host):  # others soon exceed the range of float16
         return
-    narrow = [a.astype("float16") for a in host]
+    failure: CheckError | GradientError | None = None
     try:
         with quiet():
+            narrow = [a.astype(npx.precision.dtype(dtype)) for a in host]
             output, leaves = problem.run(list(map(npx.from_host, narrow)))
             y = npx.to_host(output.data).copy()
-            if y.dtype.name != "float16" or not npx.isfinite(y).all():
+            if y.dtype.name != dtype or not npx.isfinite(y).all():
                 return
-            single = [y, *problem.gradients(output, leaves, expected.c.astype("float16"))]
-            wide = [a.astype("float64") for a in narrow]
-            waves = [npx.host.sin(npx.host.arange(1.0, a.size + 1)).reshape(a.shape) for a in wide]
-            moved = [a * (1 + FLOAT16_EPS * wave) for a, wave in zip(wide, waves, strict=True)]
-            pairs = [problem.at(list(map(npx.from_host, arrays))).evaluate(expected.c) for arrays in (wide, moved)]
-            double, other = ([y, *gradients] for y, gradients in pairs)
+            single = [y, *problem.gradients(output, leaves, expected.c.astype(dtype))]
+            wide = problem.at([npx.from_host(a.astype("float64")) for a in narrow])
+            y, gradients = wide.evaluate(expected.c)
+            double = [y, *gradients]
+            change = [0.0 for _ in double]
+            for sample in range(9):  # first measure how much rounding of the inputs changes the result
+                unit = NARROW[dtype].eps * (1 if sample == 0 else 4)
+                for k, (z, a) in enumerate(zip(rounded_results(wide, expected.c, unit, sample), double, strict=True)):
+                    change[k] = max(change[k], float(abs(z - a).max(initial=0.0)))
+                failure = failure_in_16_bits(expected, dtype, double, single, change)
+                if failure is None:
+                    return
     except (AttributeError, RuntimeError, GradientError, *REJECTIONS):  # also a gradient in a wider dtype
         return
+    if failure is not None:
+        raise failure
+
+
+def rounded_results(problem: Problem, c: Array, unit: float, sample: int) -> list[Array]:
+    """Return output and gradients for inputs that are moved by up to `unit`, relative to each number."""
+    arrays = []
+    for i, a in enumerate(map(npx.to_host, problem.arrays)):
+        noise = npx.to_host(npx.random.uniform(npx.Key(sample, 11, i), a.shape, "float64", -1.0, 1.0))
+        arrays.append(npx.from_host(a * (1 + unit * noise)))
+    y, gradients = problem.at(arrays).evaluate(c)
+    return [y, *gradients]
+
+
+def failure_in_16_bits(
+    expected: Expected, dtype: str, double: list[Array], single: list[Array], change: list[float]
+) -> CheckError | GradientError | None:
+    """Return the error for a result that differs from that in float64 in many entries; None if there is none.
+
+    change: how much rounding of the inputs changes each result.
+    """
     terms = float(abs(expected.c).max(initial=0.0))  # that may cancel
-    for label, a, b, z in zip(result_labels(expected), double, single, other, strict=True):
-        size = max(terms, float(abs(a).max(initial=0.0)))
-        allowed = 100 * FLOAT16_EPS * size + 30 * float(abs(z - a).max(initial=0.0))
-        off = npx.where(abs(a) < 1e4, abs(a - b), 0)
+    rule, _, fraction, factor = NARROW[dtype]
+    for label, a, b, most in zip(result_labels(expected), double, single, change, strict=True):
+        allowed = fraction * max(terms, float(abs(a).max(initial=0.0))) + factor * most
+        with quiet():
+            off = npx.where(abs(a) < 1e4, abs(a - b.astype("float64")), 0)
         if (off > allowed).sum() > 0.25 * off.size or not npx.isfinite(off).all():
-            raise accuracy_failure(problem, "float16 accuracy", label, a, b, off, allowed)
+            return accuracy_failure(expected.problem, rule, label, a, b, off, allowed)
+    return None
 
 
 def accuracy_failure(

@@ -84,7 +84,8 @@ class ProblemCheck:
         rules.aliased_inputs(expected)
         rules.independent_calls(expected, list(self.others(problem)))
         precision.float64_precision(expected)
-        self.with_buffers_restored(precision.float16_accuracy, expected)
+        for dtype in precision.NARROW:
+            self.with_buffers_restored(precision.accuracy_in_16_bits, expected, dtype)
         if self.float32 and not self.compare_float32(expected):
             self.report.notes.append("not compared in float32")
         return expected

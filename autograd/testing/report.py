@@ -104,6 +104,10 @@ RULES = {
         "float16 inputs, where accepted, give results of a few correct digits, without overflow",
         "a constant of another dtype, or a square or an exponential that exceeds 65504",
     ),
+    "bfloat16 accuracy": Rule(
+        "bfloat16 inputs, where accepted, give results of a correct digit or two",
+        "many terms are summed in bfloat16, or large terms cancel",
+    ),
     "saved memory": Rule(
         "at most max_saved_bytes are saved for the backward pass",
         "the vjp's closure holds an array that it does not need, or could recompute",

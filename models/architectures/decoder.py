@@ -16,6 +16,7 @@ from models.architectures.blocks import (
 )
 from models.cache import DecodingState, KeyValueCache
 from models.config import TransformerConfig
+from models.layers.attention import Attention
 from models.module import evaluation_mode
 from models.registry import architecture
 from npx import host
@@ -91,9 +92,13 @@ class LanguageModel(SequenceModel):
             x = layer(x, causal_spec(x), state.layers[i] if state else None)
         return self.norm(x) if self.norm else x
 
+    def attentions(self) -> dict[str, list[Attention]]:
+        """Return the attention of each layer, as the kind "text"."""
+        return {"text": [layer.attention for layer in self.layers]}
+
     def attention_maps(self, ids: Any) -> list[npx.Array]:
         """Return the attention weights (B, H, T, T) of each layer, on the host, for ids (B, T)."""
-        with evaluation_mode(self), record_weights({"text": [layer.attention for layer in self.layers]}) as maps:
+        with evaluation_mode(self), record_weights(self.attentions()) as maps:
             self.hidden_states(npx.from_host(self.check_ids("text ids", ids)))
         return maps["text"]
 

@@ -124,16 +124,27 @@ def sample_outputs(
 
 def draw(logits: npx.Array, uniform: npx.Array, temperature: float, top_k: int, top_p: float) -> npx.Array:
     """Sample tokens (B,) from logits (B, V) by inverting the CDF of the sorted probabilities at `uniform` (B,)."""
-    order = host.argsort(-logits, axis=1, kind="stable")  # ties: the lower token first
+    order, p = sampling_probabilities(logits, temperature, top_k, top_p)
+    cdf = host.cumsum(p, axis=1)
+    index = (cdf <= uniform[:, None] * cdf[:, -1:]).sum(axis=1)
+    return host.take_along_axis(order, index[:, None], axis=1)[:, 0]
+
+
+def sampling_probabilities(
+    logits: npx.Array, temperature: float, top_k: int, top_p: float
+) -> tuple[npx.Array, npx.Array]:
+    """Return the tokens (B, V) from the most probable on, and the unnormalized probabilities (B, K) of the first K.
+
+    Tokens that `top_k` or `top_p` exclude have no column or the probability 0. Ties: the lower token first.
+    """
+    order = host.argsort(-logits, axis=1, kind="stable")
     if temperature == 0:
-        return order[:, 0]
+        return order, host.ones((len(logits), 1))
     z = host.take_along_axis(logits, order, axis=1)[:, : top_k or None]
     p = host.exp((z - z[:, :1]) / temperature)
     p /= p.sum(axis=1, keepdims=True)
     p *= host.cumsum(p, axis=1) - p < top_p  # the more probable tokens do not reach top_p
-    cdf = host.cumsum(p, axis=1)
-    index = (cdf <= uniform[:, None] * cdf[:, -1:]).sum(axis=1)
-    return host.take_along_axis(order, index[:, None], axis=1)[:, 0]
+    return order, p
 
 
 def check_sampling(*, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, **counts: int | None) -> None:

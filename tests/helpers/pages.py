@@ -17,7 +17,7 @@ import uvicorn
 
 from benchmarks.page import chromium
 from tests.helpers.trainings import text, uninterrupted  # noqa: F401
-from train.run.checkpoint import load_model
+from train.run.checkpoint import load_with_origin
 from train.viewer.connections import server_config
 from train.viewer.server import Page, application
 
@@ -52,7 +52,7 @@ def run(uninterrupted, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(run):
-    return Page({run.name: run}, *load_model(run))
+    return Page({run.name: run}, *load_with_origin(run))
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def tab(browser):
     opened.wrong = wrong
     yield opened
     context.close()
-    assert wrong == []
+    assert wrong == [], wrong
 
 
 def view(tab, address, name):

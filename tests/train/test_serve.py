@@ -20,7 +20,8 @@ from train.errors import UserError
 from train.viewer import connections
 from train.viewer import guard as guarding
 from train.viewer.guard import Guard
-from train.viewer.server import FILES, RECENT, Cancelled, Inference, Page
+from train.viewer.sentences import RECENT
+from train.viewer.server import FILES, Cancelled, Inference, Page
 from train.viewer.step import steps
 
 
@@ -82,7 +83,9 @@ def test_what_is_not_from_our_own_page_is_refused(address):
 
 def test_a_link_in_the_folder_of_the_page_is_not_followed(address, tmp_path):
     """Files are read once, by their names, when the server starts."""
-    assert set(FILES) == {path.name for path in Path("train/viewer/page").resolve().iterdir()} and "passwd" not in FILES
+    folder = Path("train/viewer/page").resolve()
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*.*")}
+    assert set(FILES) == {name for name in files if not name.endswith((".LICENSE", ".json"))} and "passwd" not in FILES
 
 
 def test_every_answer_says_that_nothing_foreign_may_be_loaded(address):
@@ -170,9 +173,9 @@ def test_each_page_opens_the_heads_of_its_own_translation(address):
         assert asked(address, "/api/head", of | {"translation": answer["translation"]})["rows"] == answer["source"]
     of_two = {"translation": two["translation"]}
     for wrong in ({}, {"translation": []}, of_two | {"layer": -1}, of_two | {"layer": float("inf")}):
-        assert "not of a recent translation" in asked(address, "/api/head", of | wrong)["error"]
-    for _ in range(RECENT):
-        asked(address, "/api/translate", {"text": "one", "beam": 1})
+        assert "not of a recent sentence" in asked(address, "/api/head", of | wrong)["error"]
+    for i in range(RECENT):
+        asked(address, "/api/translate", {"text": "one", "beam": 1, "alpha": i / 10})
     assert "error" in asked(address, "/api/head", of | {"translation": two["translation"]})
 
 
@@ -201,7 +204,7 @@ def test_a_run_without_metrics_has_no_curves_yet(tmp_path):
 )
 def test_an_invalid_query_gives_an_error(page, query, message):
     with pytest.raises(UserError, match=message):
-        page.translation(query, lambda item: None)
+        page.sentences.translate(query, lambda item: None)
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,29 @@
 """Functions with a hand-written gradient for NumPy, PyTorch and JAX, right and wrong: `collection(framework)`.
 
-The formulas are those of formulas.py; each framework adds wrong functions with bugs that only it can have.
+The formulas are those of formulas_layers.py and formulas_losses.py; each framework adds wrong functions with bugs that
+only it can have.
 """
 
 import argparse
+import json
 import sys
 import time
+import traceback
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from autograd.testing import check_operation, from_jax, from_pair, from_torch
-from tests.user_code.formulas import FORMULAS, Formula
+
+from tests.user_code import formulas_layers, formulas_losses  # isort: skip  # noqa: F401  register the formulas
+from tests.user_code.formula import FORMULAS, Formula
 
 FRAMEWORKS = ("pair", "torch", "jax")
+ROUNDS = (0, 1, 3, 8, 20, 50, 100, 10**6)  # seeds; all functions are checked with those of a round before the next
 
 
 @dataclass
@@ -169,30 +178,79 @@ SPECIFIC: dict[str, dict[str, Any]] = {
 NAMES = [f"{formula.name}{suffix}" for formula in FORMULAS for suffix in ("", "_wrong")] + [*SPECIFIC["pair"]]
 
 
+def verdict(entry: Entry, seed: int) -> str:
+    """Return what is unexpected about a check: the report of a false alarm or a crash, "missed", or ""."""
+    try:
+        entry.check(seed)
+    except AssertionError as error:
+        return str(error) if entry.is_right else ""
+    except Exception:
+        return f"crash: {traceback.format_exc()}"
+    return "" if entry.is_right else "missed"
+
+
+def read_record(path: Path | None) -> dict[tuple[str, str], dict[int, str]]:
+    """Return the verdicts of an earlier run by framework and name, then by seed."""
+    verdicts: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
+    if path and path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            framework, name, seed, text = json.loads(line)
+            verdicts[framework, name][seed] = text
+    return verdicts
+
+
+def summary(framework: str, entries: list[Entry], verdicts: dict[tuple[str, str], dict[int, str]]) -> str:
+    """Return the number of functions and checks of a framework, and of unexpected verdicts."""
+    lines = []
+    for kind, is_right in (("right", True), ("wrong", False)):
+        seeds = [verdicts[framework, e.name] for e in entries if e.is_right == is_right]
+        checked = [texts for texts in seeds if texts]
+        fewest = min(map(len, checked), default=0)
+        unexpected = sum(bool(text) for texts in checked for text in texts.values())
+        lines.append(
+            f"{len(checked)} of {len(seeds)} {kind} functions with {fewest} seeds or more, "
+            f"{sum(map(len, checked))} checks, {unexpected} {'accused' if is_right else 'missed'}"
+        )
+    return f"{framework}: {'; '.join(lines)}"
+
+
 def main(arguments: list[str]) -> int:
-    """Check the functions of one framework with many seeds; return 1 after a false alarm or a missed bug."""
+    """Check the functions with many seeds, a few seeds of all functions first; return 1 after a false alarm or miss."""
     parser = argparse.ArgumentParser(prog="python -m tests.user_code.foreign", description=main.__doc__)
-    parser.add_argument("framework", choices=FRAMEWORKS)
-    parser.add_argument("--right", type=int, default=100, help="seeds for right functions")
-    parser.add_argument("--wrong", type=int, default=20, help="seeds for wrong functions")
-    options, failed = parser.parse_args(arguments), 0
-    for entry in collection(options.framework):
-        start, bad = time.process_time(), []
-        seeds = options.right if entry.is_right else options.wrong
-        for seed in range(seeds):
-            try:
-                entry.check(seed)
-                text = ""
-            except AssertionError as error:
-                text = str(error)
-            if bool(text) == entry.is_right:
-                bad.append((seed, text))
-        seconds = (time.process_time() - start) / max(1, seeds)
-        result = f"{len(bad)} of {seeds} seeds: {bad[0][1] or 'missed'}" if bad else "as expected"
-        sys.stdout.write(f"{seconds:6.2f} s  {entry.name:24} {result}\n")
-        sys.stdout.flush()
-        failed += bool(bad)
-    return bool(failed)
+    parser.add_argument("frameworks", nargs="+", choices=FRAMEWORKS)
+    parser.add_argument("--right", type=int, default=100, metavar="N", help="seeds for right functions (default: 100)")
+    parser.add_argument("--wrong", type=int, default=20, metavar="N", help="seeds for wrong functions (default: 20)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="check only these functions")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="append each verdict; skip those recorded before")
+    options = parser.parse_args(arguments)
+    entries = [
+        (framework, entry)
+        for framework in options.frameworks
+        for entry in collection(framework)
+        if not options.only or entry.name in options.only
+    ]
+    verdicts = read_record(options.record)
+    for start, stop in pairwise(ROUNDS):
+        for framework, entry in sorted(entries, key=lambda pair: not pair[1].is_right):
+            began, seen = time.process_time(), verdicts[framework, entry.name]
+            limit = options.right if entry.is_right else options.wrong
+            seeds = [seed for seed in range(start, min(stop, limit)) if seed not in seen]
+            for seed in seeds:
+                seen[seed] = verdict(entry, seed)
+                if options.record:
+                    with options.record.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps([framework, entry.name, seed, seen[seed]]) + "\n")
+            if seeds:
+                unexpected = [f"seed {seed}: {seen[seed]}" for seed in seeds if seen[seed]]
+                seconds = (time.process_time() - began) / len(seeds)
+                sys.stdout.write(
+                    f"{seconds:6.2f} s  {framework:5} {entry.name:24} seeds {seeds[0]} to {seeds[-1]}: "
+                    f"{'; '.join(unexpected) or 'as expected'}\n"
+                )
+                sys.stdout.flush()
+    for framework in options.frameworks:
+        sys.stdout.write(summary(framework, [e for f, e in entries if f == framework], verdicts) + "\n")
+    return int(any(any(verdicts[framework, entry.name].values()) for framework, entry in entries))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def serve(
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Serve a web page that shows autograd step by step, translations, attention heads, beam search and curves."""
+    """Serve a web page that shows a model block by block, its heads and search, autograd step by step, and curves."""
     import socket
 
     if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:
@@ -73,14 +73,20 @@ def load_page(runs: list[Path]) -> Any:
     from train.run.checkpoint import load_with_origin
     from train.run.folder import RunFolder
     from train.viewer.curves import by_name
+    from train.viewer.examples import validation_sentences
     from train.viewer.server import Page
 
     try:
-        model, *others = load_with_origin(runs[0], "", warn)
-        if model.examples != "pairs":
-            got = {"text": "a language model; try generate", "labels": "an encoder; try classify"}[model.examples]
-            raise UserError(f"{runs[0]}: expected a model that translates or parses; got {got}")
-        return Page(by_name(runs), model, *others)
+        model, tokenizer, config, source = load_with_origin(runs[0], "", warn)
+        if model.examples not in ("pairs", "text"):
+            raise UserError(
+                f"{runs[0]}: expected a translation model, a language model or a parser; got the task "
+                f"{config.data.task}; try another run"
+            )
+        examples = validation_sentences(runs[0], tokenizer, config)
+        page = Page(by_name(runs), model, tokenizer, config, source, examples)
+        page.warm_up()
+        return page
     except UserError as error:
         if not RunFolder(runs[0]).metrics_file.is_file():
             raise

@@ -12,7 +12,7 @@ from train.viewer.heads import shortened
 from train.viewer.inspection import labels, output_text
 from train.viewer.picture import new_figure, plain_text, write
 
-MAX_WIDTH = 13.0  # inches
+MAX_WIDTH = 11.0  # inches, below 1,600 pixels
 ROW = 0.42  # inches between the hypotheses of a step
 STYLES = {  # fate -> (edge, fill, text color)
     KEPT: ("#4477aa", "#e8f0f8", "black"),

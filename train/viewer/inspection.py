@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import npx
+from autograd import Tensor
+from models.module import evaluation_mode
 from models.search import ForcedPrefix, Hypothesis, beam_search
 from train.errors import UserError
 from train.tasks.parsing.constrained import ConstrainedParser
@@ -18,6 +20,7 @@ from train.tasks.parsing.linearize import tree_from_tokens
 from train.tasks.parsing.tokenizer import TreeTokenizer
 from train.tasks.parsing.trees import escape_brackets, write_tree
 from train.text.affixes import split_words
+from train.text.plain import PlainTokenizer
 
 MAX_TOKENS = 256  # of an inspected sentence, end of sentence included
 AXES = {  # kind of attention -> meaning of its rows (queries) and columns (keys)
@@ -25,9 +28,10 @@ AXES = {  # kind of attention -> meaning of its rows (queries) and columns (keys
     "decoder": ("generated token", "attended previous token"),
     "cross": ("generated token", "attended source token"),
 }
-
-
 TEXT_AXES = {"text": ("token", "attended token")}  # of a language model
+
+
+WHITE_SPACE = str.maketrans({" ": "\u2423", "\n": "\u23ce", "\t": "\u21e5"})
 
 
 class Head(NamedTuple):
@@ -44,7 +48,8 @@ class Head(NamedTuple):
 def all_heads(model: Any) -> list[Head]:
     """Return every head of a model, the encoder's first."""
     layers, heads = model.config.n_layers, model.config.n_heads
-    return [Head(kind, layer, head) for kind in AXES for layer in range(layers) for head in range(heads)]
+    kinds = TEXT_AXES if model.examples == "text" else AXES
+    return [Head(kind, layer, head) for kind in kinds for layer in range(layers) for head in range(heads)]
 
 
 @contextmanager
@@ -63,16 +68,25 @@ def ablate_heads(model: Any, heads: Iterable[Head]) -> Iterator[None]:
             w.data[...] = originals[key]
 
 
+def is_parser(tokenizer: Any) -> bool:
+    """Return whether the outputs of a tokenizer's model are trees."""
+    return isinstance(tokenizer, TreeTokenizer)
+
+
 def labels(tokenizer: Any, ids: Sequence[int], side: str = "target") -> list[str]:
     """Return each token of the source or the target as text.
 
-    A token that continues a word begins with a dot; a dot alone is part of the bytes of a character.
+    A token that continues a word begins with a dot; a dot alone is part of the bytes of a character. In a language
+    model's text, which keeps its white space, a space and a line feed are visible signs instead.
     """
+    if isinstance(tokenizer, PlainTokenizer):
+        texts = (text.translate(WHITE_SPACE) for text in tokenizer.decode_batch([[i] for i in ids]))
+        return ["\u00b7" if "\ufffd" in text or not text else text for text in texts]
     if tokenizer.src_vocab_size is not None:
         tokenizer = getattr(tokenizer, side)
     context = tokenizer.encode("a")  # decoding a token after it shows whether the token begins a word
     prefix, *texts = tokenizer.decode_batch([context, *([*context, i] for i in ids)])
-    symbols = tokenizer.symbols(ids) if isinstance(tokenizer, TreeTokenizer) else [""] * len(ids)
+    symbols = tokenizer.symbols(ids) if is_parser(tokenizer) else [""] * len(ids)
     names = []
     for i, text, symbol in zip(ids, texts, symbols, strict=True):
         token = text[len(prefix) :]
@@ -94,7 +108,7 @@ def max_source_tokens(model: Any) -> int:
 
 def source_ids(model: Any, tokenizer: Any, sentence: str) -> list[int]:
     """Return the token ids of a sentence, end of sentence included; UserError if it is empty or too long."""
-    ids = tokenizer.encode(escape_brackets(sentence) if isinstance(tokenizer, TreeTokenizer) else sentence)
+    ids = tokenizer.encode(escape_brackets(sentence) if is_parser(tokenizer) else sentence)
     limit = max_source_tokens(model)
     if not 1 <= len(ids) <= limit:
         attempt = "a shorter sentence" if ids else "a word"
@@ -117,14 +131,14 @@ def translate(
 
 def constrained_model(model: Any, tokenizer: Any, sentence: str) -> Any:
     """Return the model to search with: a parser is constrained to trees over the words of the sentence."""
-    if not isinstance(tokenizer, TreeTokenizer):
+    if not is_parser(tokenizer):
         return model
     return ConstrainedParser(model, tokenizer, [split_words(escape_brackets(sentence))], tokenizer.lexicon)
 
 
 def output_text(tokenizer: Any, sentence: str, tokens: Sequence[int]) -> str:
     """Return the translation, or the parser's tree over the words of the sentence."""
-    if not isinstance(tokenizer, TreeTokenizer):
+    if not is_parser(tokenizer):
         return str(tokenizer.decode(tokens))
     words = split_words(escape_brackets(sentence))
     return write_tree(tree_from_tokens(tokenizer.symbols(tokens), words)[0])
@@ -166,10 +180,34 @@ def inspect(model: Any, tokenizer: Any, src: Sequence[int], tokens: Sequence[int
 
 
 def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
-    """Return the attention of a language model over a text, as the kind "text"; UserError if it is too long."""
+    """Run a language model once on a text; its attention is the kind "text". UserError if the text is too long.
+
+    Position t of `target` and the predictions is the token after token t of the text, up to the last.
+    """
     ids = source_ids(model, tokenizer, text)[:-1]
     maps = np.stack([layer[0] for layer in model.attention_maps(np.array([ids]))])
-    return Inspection(labels(tokenizer, ids), [], [], {"text": maps}, None, None, None)
+    inputs: list[Tensor] = []  # of each layer
+    hooks = [(layer, layer.hook) for layer in model.layers]
+    for layer in model.layers:
+        layer.hook = lambda x, *args: inputs.append(x)
+    try:
+        with evaluation_mode(model):
+            last = model.hidden_states(npx.from_host(np.array([ids])))
+            below = [model.norm(x) if model.norm else x for x in inputs[1:]]  # the outputs of all layers but the last
+            layers = [log_softmax(npx.to_host(model.logits(x).data)[0]) for x in (*below, last)]
+    finally:
+        for layer, hook in hooks:
+            layer.hook = hook
+    tokens = labels(tokenizer, ids)
+    return Inspection(
+        tokens,
+        tokens[1:],
+        tokens[:-1],
+        {"text": maps},
+        layers[-1][:-1],
+        np.stack([layer[:-1].argmax(axis=1) for layer in layers]),
+        np.stack([np.exp(layer[:-1].max(axis=1)) for layer in layers]),
+    )
 
 
 def log_softmax(logits: Any) -> Any:

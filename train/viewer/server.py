@@ -4,60 +4,45 @@
     GET  /api/about           the run, if any
     GET  /api/curves          points from the runs' metrics.jsonl; 304 if unchanged
     POST /api/step            forward and backward, node by node
-    POST /api/translate       NDJSON lines while the search runs; the last line has the result, with the attention
-    weights as base64-encoded bytes POST /api/head            one head of a recent translation in full precision
+    POST /api/NAME            a question about a sentence, see sentences.py
+
+A POST is answered by lines of JSON; the last one has the result.
 
 Starlette and uvicorn (the extra `page`) are imported only here. All computations run in one thread, because ablating
 a head changes the shared model; a new translation cancels the previous one.
 """
 
 import asyncio
-import base64
 import json
-import secrets
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from models.search import check_search
-from models.search.beam import SearchStep
-from models.search.tree import CUT, FINISHED, Tree
 from train.errors import UserError, one_line
 from train.run.folder import RunFolder
+from train.viewer.blocks import structure
 from train.viewer.curves import PANELS, series
 from train.viewer.guard import Guard
-from train.viewer.inspection import (
-    AXES,
-    Head,
-    Inspection,
-    ablate_heads,
-    all_heads,
-    constrained_model,
-    inspect,
-    labels,
-    max_source_tokens,
-    output_text,
-    source_ids,
-    summary,
-    translate,
-)
-from train.viewer.step import steps, to_json
+from train.viewer.inspection import AXES, TEXT_AXES, is_parser
+from train.viewer.sentences import MAX_BEAM, QUESTIONS, Send, Sentences
+from train.viewer.step import steps
 
 PAGE = Path(__file__).with_name("page")
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-FILES = {path.name: (path.read_bytes(), KINDS[path.suffix]) for path in sorted(PAGE.iterdir()) if path.suffix in KINDS}
-MAX_BEAM, ALTERNATIVES, RECENT = 8, 5, 8  # beam size, alternatives per token, translations kept for opening heads
-Send = Callable[[Mapping[str, Any]], None]
+FILES = {
+    path.relative_to(PAGE).as_posix(): (path.read_bytes(), KINDS[path.suffix])
+    for path in sorted(PAGE.rglob("*"))
+    if path.suffix in KINDS
+}
 
 
 class Cancelled(Exception):
@@ -124,22 +109,42 @@ class Inference:
 
 
 class Page:
-    """The page: a model that translates or parses, if any, and the metrics of runs by name."""
+    """The page: the metrics of runs by name, and the model of the first run, if it could be loaded.
+
+    examples: sentences for the page to open with; the page analyzes the first one by itself.
+    """
 
     def __init__(
-        self, runs: Mapping[str, Path], model: Any = None, tokenizer: Any = None, config: Any = None, source: str = ""
+        self,
+        runs: Mapping[str, Path],
+        model: Any = None,
+        tokenizer: Any = None,
+        config: Any = None,
+        source: str = "",
+        examples: Sequence[str] = (),
     ) -> None:
         self.runs = {name: RunFolder(run) for name, run in runs.items()}
         self.model, self.tokenizer, self.config, self.source = model, tokenizer, config, source
+        self.examples, self.blocks = list(examples), structure(model) if model else []
         self.why = "" if model else "no run was given; start with npx-transformer serve RUN"
         self.inference = Inference()
-        self.recent: dict[str, Inspection] = {}  # the latest translations by id
+        self.sentences = Sentences(model, tokenizer, config) if model else None
+
+    def warm_up(self) -> None:
+        """Analyze the first example in the inference thread, so that the page opens with it."""
+        if self.sentences is not None and self.examples:
+            search = self.config.search
+            settings = (
+                {} if self.model.examples == "text" else {"beam": min(search.beam, MAX_BEAM), "alpha": search.alpha}
+            )
+            query = {"text": self.examples[0], **settings, "prefix": [], "off": []}
+            self.inference.thread.submit(self.sentences.translate, query, lambda item: None)
 
     def routes(self) -> list[Route]:
         files = [Route(f"/{name}", self.file, methods=["GET"]) for name in FILES if name != "index.html"]
-        posts = [Route(f"/api/{name}", getattr(self, name), methods=["POST"]) for name in ("step", "translate", "head")]
+        streams = [Route(f"/api/{name}", self.answer, methods=["POST"]) for name in ("step", *QUESTIONS)]
         gets = [Route(f"/api/{name}", getattr(self, name), methods=["GET"]) for name in ("about", "curves")]
-        return [Route("/", self.file, methods=["GET"]), *files, *posts, *gets]
+        return [Route("/", self.file, methods=["GET"]), *files, *streams, *gets]
 
     async def file(self, request: Request) -> Response:
         content, kind = FILES[request.url.path[1:] or "index.html"]
@@ -149,9 +154,13 @@ class Page:
         answer: dict[str, Any] = {"runs": [*self.runs], "why": self.why, "source": self.source}
         if self.model is not None:
             c, search = self.model.config, self.config.search
+            task = "text" if self.model.examples == "text" else "tree" if is_parser(self.tokenizer) else "translation"
             answer["model"] = {
-                "layers": c.n_layers, "heads": c.n_heads, "d_model": c.d_model, "parameters": self.model.n_parameters(),
-                "beam": min(search.beam, MAX_BEAM), "most_beam": MAX_BEAM, "alpha": search.alpha, "kinds": AXES,
+                "task": task, "layers": c.n_layers, "heads": c.n_heads, "d_model": c.d_model, "d_ff": c.d_ff,
+                "d_k": c.d_k or c.d_model // c.n_heads, "vocabulary": c.vocab_size, "norm": c.norm,
+                "parameters": self.model.n_parameters(), "blocks": self.blocks, "examples": self.examples,
+                "beam": min(search.beam, MAX_BEAM), "most_beam": MAX_BEAM, "alpha": search.alpha,
+                "kinds": TEXT_AXES if task == "text" else AXES,
             }  # fmt: skip
         return JSONResponse(answer)
 
@@ -166,133 +175,18 @@ class Page:
             return JSONResponse({"error": one_line(error)})
         return JSONResponse({"runs": curves, "about": about}, headers={"etag": tag})
 
-    async def step(self, request: Request) -> Response:
-        query = await read_query(request)
-        return stream(self.inference.lines(lambda send: steps(query), waits=True))
+    async def answer(self, request: Request) -> Response:
+        """Answer a question in the inference thread; a new sentence cancels the running one, other questions wait."""
+        name, query = request.url.path.rsplit("/", 1)[1], await read_query(request)
 
-    async def head(self, request: Request) -> Response:
-        query = await read_query(request)
-        try:
-            inspection, kind = self.recent[query["translation"]], query["kind"]
-            layer, head = int(query["layer"]), int(query["head"])
-            if min(layer, head) < 0:
-                raise IndexError
-            weights = inspection.maps[kind][layer, head]
-        except (KeyError, IndexError, TypeError, ValueError, OverflowError):
-            return JSONResponse({"error": "unknown head, or not of a recent translation; try translating again"})
-        rows, columns = inspection.edges(kind)
-        return JSONResponse({"rows": rows, "columns": columns, "weights": weights.tolist(), **summary(weights)})
+        def job(send: Send) -> Mapping[str, Any]:
+            if name == "step":
+                return steps(query)
+            if self.sentences is None:
+                raise UserError(self.why)
+            return QUESTIONS[name](self.sentences, query, send)
 
-    async def translate(self, request: Request) -> Response:
-        query = await read_query(request)
-        return stream(self.inference.lines(lambda send: self.translation(query, send)))
-
-    def translation(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
-        """Compute the answer to `translate`; runs in the inference thread."""
-        if self.model is None:
-            raise UserError(self.why)
-        model, tokenizer = self.model, self.tokenizer
-        sentence = text_of(query)
-        src = source_ids(model, tokenizer, sentence)
-        search, prefix, off = self.search(query), self.prefix(query), self.off(query)
-        tree = Tree()
-
-        def observe(step: SearchStep) -> None:
-            tree(step)
-            live = [i for i, c in enumerate(tree.candidates) if c.length == len(tree.bounds) and c.fate != "dropped"]
-            send({"so_far": labels(tokenizer, tree.tokens(live[0]))} if live else {})
-
-        with ablate_heads(model, off):
-            hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, prefix, observe)
-            best = hypotheses[0]
-            inspection = inspect(model, tokenizer, src, best.tokens)
-        name = secrets.token_urlsafe(8)
-        self.recent = dict([*self.recent.items(), (name, inspection)][-RECENT:])
-        ids = [*best.tokens, model.config.eos_id][: len(inspection.target)]
-        order = np.argsort(-inspection.log_probabilities, axis=1, kind="stable")[:, : ALTERNATIVES + 1]  # (T, 6)
-        alternatives = [
-            [{"id": int(i), "label": label, "p": float(np.exp(inspection.log_probabilities[t, i]))}
-             for i, label in zip(row, labels(tokenizer, row.tolist()), strict=True)]
-            for t, row in enumerate(order)
-        ]  # fmt: skip
-        return {
-            "translation": name, "text": output_text(tokenizer, sentence, best.tokens),
-            "finished": best.finished, "score": best.score,
-            "log_probability": best.log_probability, "source": inspection.source, "target": inspection.target,
-            "ids": ids, "decoder_input": inspection.decoder_input, "forced": len(prefix),
-            "off": [str(head) for head in off],
-            "p": [float(np.exp(inspection.log_probabilities[t, i])) for t, i in enumerate(ids)],
-            "alternatives": alternatives, "heads": self.grids(inspection), "lens": self.lens(inspection),
-            "beam": self.beam(tree, hypotheses),
-        }  # fmt: skip
-
-    def search(self, query: Mapping[str, Any]) -> dict[str, Any]:
-        defaults = self.config.search
-        values = {"beam": query.get("beam", min(defaults.beam, MAX_BEAM)), "alpha": query.get("alpha", defaults.alpha)}
-        try:
-            search: dict[str, Any] = {"beam": int(values["beam"]), "alpha": float(values["alpha"])}
-            check_search(**search)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise UserError(one_line(error)) from None
-        if search["beam"] > MAX_BEAM:
-            raise UserError(f"beam: expected at most {MAX_BEAM}; got {search['beam']}; try {MAX_BEAM}")
-        others = {"penalty": defaults.penalty, "max_extra": defaults.max_extra, "full_beam": defaults.full_beam}
-        return search | others
-
-    def prefix(self, query: Mapping[str, Any]) -> list[int]:
-        ids, c = query.get("prefix", []), self.model.config
-        limit = max_source_tokens(self.model)
-        fits = isinstance(ids, list) and all(type(i) is int and 0 <= i < self.tokenizer.n_outputs for i in ids)
-        if not fits or len(ids) > limit or any(i in (c.pad_id, c.bos_id) for i in ids) or c.eos_id in ids[:-1]:
-            raise UserError(f"prefix: expected a list of at most {limit} valid token ids; try translating again")
-        return ids
-
-    def off(self, query: Mapping[str, Any]) -> list[Head]:
-        known = {str(head): head for head in all_heads(self.model)}
-        try:
-            return [known[name] for name in query.get("off", [])]
-        except (KeyError, TypeError):
-            raise UserError(
-                "off: expected the names of heads, such as cross.0.1; got an unknown one; try translating again"
-            ) from None
-
-    def grids(self, inspection: Inspection) -> dict[str, Any]:
-        """Return the weights of all heads, rounded to one byte each, which is enough for a screen."""
-        out: dict[str, Any] = {}
-        for kind, maps in inspection.maps.items():
-            rows, columns = inspection.edges(kind)
-            summaries = [[summary(weights) for weights in layer] for layer in maps]
-            levels = np.rint(maps * 255).astype(np.uint8)
-            out[kind] = {"rows": rows, "columns": columns, "layers": len(maps), "heads": maps.shape[1],
-                         "bytes": base64.b64encode(levels.tobytes()).decode(), "summary": summaries}  # fmt: skip
-        return out
-
-    def lens(self, inspection: Inspection) -> list[list[dict[str, Any]]]:
-        """Return the token that each decoder layer would predict at each position (logit lens)."""
-        return [
-            [{"label": label, "p": float(p)} for label, p in zip(labels(self.tokenizer, ids.tolist()), ps, strict=True)]
-            for ids, ps in zip(inspection.by_layer, inspection.by_layer_p, strict=True)
-        ]
-
-    def beam(self, tree: Tree, hypotheses: Any) -> dict[str, Any]:
-        """Return the search tree; `winner` is the leaf of the best hypothesis."""
-        texts = labels(self.tokenizer, [c.token for c in tree.candidates])
-        nodes = [
-            {"length": c.length, "parent": c.parent, "label": text, "log_probability": c.log_probability,
-             "score": c.score, "fate": c.fate}
-            for c, text in zip(tree.candidates, texts, strict=True)
-        ]  # fmt: skip
-        best = hypotheses[0]
-        won = [
-            i for i, c in enumerate(tree.candidates)
-            if c.fate in (FINISHED, CUT) and (c.score, c.log_probability) == (best.score, best.log_probability)
-        ]  # fmt: skip
-        return {
-            "nodes": nodes,
-            "why": tree.stop_reason,
-            "won": won[:1],
-            "bounds": [to_json(np.array(b)) for b in tree.bounds],
-        }
+        return stream(self.inference.lines(job, waits=name != "translate"))
 
 
 def stamp(file: Path) -> str:
@@ -302,13 +196,6 @@ def stamp(file: Path) -> str:
     except OSError:
         return "none"
     return f"{stat.st_mtime_ns}-{stat.st_size}"
-
-
-def text_of(query: Mapping[str, Any]) -> str:
-    text = query.get("text")
-    if not isinstance(text, str):
-        raise UserError("text: expected a sentence; got {type(text).__name__}; try typing one")
-    return " ".join(text.encode("utf-8", "replace").decode().split())
 
 
 async def read_query(request: Request) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import inspect
 import textwrap
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from autograd.draw.graph import EXPRESSION_ERRORS, ExpressionError, evaluate, fo
 from autograd.draw.layout import Box, Layout
 from autograd.engine import BackwardEvent
 from autograd.neural import softmax
+from autograd.operations import where
 from train.errors import UserError, one_line
 
 KNOWN = {
@@ -60,15 +62,16 @@ def source_of(vjp: Any) -> str:
 def steps(request: Mapping[str, Any]) -> dict[str, Any]:
     """Answer {"expression", "values"} or {"head": {"causal"}}; raise UserError for what cannot be shown."""
     leaves: dict[str, Tensor] = {}
+    titles: dict[int, str] = {}  # of nodes, by number
     try:
         with np.errstate(all="ignore"), observing(Watcher()) as recorder:
-            result = head(leaves, **request["head"]) if "head" in request else expression(leaves, **request)
+            result = head(leaves, titles, **request["head"]) if "head" in request else expression(leaves, **request)
             if not isinstance(result, Tensor) or result.node is None:
                 raise ExpressionError("expected an operation on a variable, as in a * b + a; got a constant")
             result.backward(np.ones_like(result.data))
     except (*EXPRESSION_ERRORS, RecursionError) as error:
         raise UserError(one_line(error) or type(error).__name__) from None
-    return describe(recorder, {id(leaf): name for name, leaf in leaves.items()})
+    return describe(recorder, {id(leaf): name for name, leaf in leaves.items()}, titles)
 
 
 def expression(leaves: dict[str, Tensor], expression: str = "", values: Any = None) -> Any:
@@ -85,7 +88,7 @@ def expression(leaves: dict[str, Tensor], expression: str = "", values: Any = No
     return evaluate(parse(expression), leaves, KNOWN)
 
 
-def head(leaves: dict[str, Tensor], causal: bool = False) -> Tensor:
+def head(leaves: dict[str, Tensor], titles: dict[int, str], causal: bool = False) -> Tensor:
     """Compute one attention head over 3 tokens with d_k = 2 (paper section 3.2.1) from elementary operations."""
     for name, rows in (
         ("q", [[1, 0], [0, 2], [1, 1]]),
@@ -94,22 +97,40 @@ def head(leaves: dict[str, Tensor], causal: bool = False) -> Tensor:
     ):
         leaves[name] = Tensor(np.array(rows, float), requires_grad=True)
     q, k, v = leaves.values()
-    scores = q @ k.transpose() * 2**-0.5
-    return softmax(scores, np.tri(3, dtype=bool) if causal else None) @ v
+
+    def named(title: str, x: Tensor) -> Tensor:
+        assert x.node is not None
+        titles[x.node.number] = title
+        return x
+
+    scores = named("scores: matmul q kᵀ", q @ named("transpose kᵀ", k.transpose()))
+    scaled = named("multiply by 1/√2", scores * 2**-0.5)
+    if causal:
+        scaled = named("mask: where, else -inf", where(np.tri(3, dtype=bool), scaled, Tensor(np.array(-np.inf))))
+    return named("output: matmul weights v", named("weights: softmax", softmax(scaled)) @ v)
 
 
-def describe(recorder: Watcher, names: Mapping[int, str]) -> dict[str, Any]:
-    """Return the graph with its layout: nodes in forward order, and the order of the backward pass."""
+def describe(recorder: Watcher, names: Mapping[int, str], titles: Mapping[int, str]) -> dict[str, Any]:
+    """Return the graph with its layout: nodes in forward order, and the order of the backward pass.
+
+    names: of leaves, by id. titles: of nodes, by number; others are named after their operation, numbered if it occurs
+    several times.
+    """
     steps = [step for _, step in sorted(recorder.steps.items())]
     key = {step.number: f"n{i}" for i, step in enumerate(steps)} | {n: f"leaf{-n}" for n in recorder.leaves}
+    counts = Counter(step.name for step in steps)
+    nth: Counter[str] = Counter()
     nodes: list[dict[str, Any]] = []
     for number, leaf in recorder.leaves.items():
         name = names.get(id(leaf), f"leaf {-number}")
         nodes.append({"key": key[number], "name": name, "leaf": True, "value": to_json(leaf.data),
                       "gradient": to_json(leaf.grad), "inputs": []})  # fmt: skip
     for step in steps:
+        nth[step.name] += 1
+        title = f"{step.name} {nth[step.name]}" if counts[step.name] > 1 else step.name
         nodes.append({
-            "key": key[step.number], "name": step.name, "leaf": False, "value": to_json(step.value),
+            "key": key[step.number], "name": titles.get(step.number, title), "leaf": False,
+            "value": to_json(step.value),
             "inputs": [key[parent] for parent in step.parents], "saved": step.saved_bytes,
             "source": recorder.source[step.number], "gradient": to_json(step.g),
             "gave": [to_json(g) for g in step.gradients], "how": step.handling,

@@ -65,7 +65,8 @@ def dot_general(a: Any, b: Any, dimension_numbers: Any, preferred_element_type: 
     left = a.transpose([*batch_a, *free_a, *contract_a]).reshape([*batch, int(np.prod(rows)), size])
     right = b.transpose([*batch_b, *contract_b, *free_b]).reshape([*batch, size, int(np.prod(columns))])
     dtype = preferred_element_type or a.dtype
-    return np.matmul(left.astype(dtype), right.astype(dtype)).reshape([*batch, *rows, *columns])
+    y = np.matmul(left.astype(dtype), right.astype(dtype)).astype(dtype, copy=False)  # float32 for bfloat16
+    return y.reshape([*batch, *rows, *columns])
 
 
 def pad(x: Any, value: Any, padding_config: Any) -> Any:

@@ -7,7 +7,8 @@ import pytest
 
 from autograd import accumulates, differentiable
 from autograd import operations as ops
-from autograd.testing import CheckError, GradientError, check_layer, check_operation, gradcheck
+from autograd.testing import CheckError, GradientError, check_layer, check_operation, gradcheck, variants
+from autograd.testing.problem import Problem
 from models import Module, Parameter
 
 X = np.random.default_rng(0).normal(size=(3, 4))
@@ -202,6 +203,36 @@ def test_float16_is_tried(seeds):
             check_operation(sine, X, derive=False, seed=seed)
 
 
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_float16_inside_float32_is_found_in_small_gradients(seeds):
+    @differentiable
+    def huber(x):
+        def vjp(g):
+            rounded = g.astype("float16").astype(g.dtype) if g.dtype == "float32" else g
+            return (rounded * np.clip(x, -1, 1),)
+
+        return np.where(abs(x) < 1, x * x / 2, abs(x) - 0.5).astype(x.dtype), vjp
+
+    for seed in seeds:
+        with pytest.raises(AssertionError, match="rule: float32 accuracy"):
+            check_operation(huber, X, derive=False, seed=seed)
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_bfloat16_is_tried(seeds):
+    pytest.importorskip("ml_dtypes", reason="NumPy needs ml_dtypes for bfloat16")
+
+    @differentiable
+    def double(x):
+        """2 x; for bfloat16, the digits of the gradient cancel."""
+        offset = 1000 if x.dtype == "bfloat16" else 0
+        return x + x, lambda g: (((g + g) + g.dtype.type(offset)) - g.dtype.type(offset),)
+
+    for seed in seeds:
+        with pytest.raises(AssertionError, match="rule: bfloat16 accuracy"):
+            check_operation(double, X, derive=False, seed=seed)
+
+
 def test_float16_is_not_required():
     """A vjp that computes with float64 constants is not written for float16."""
 
@@ -210,6 +241,17 @@ def test_float16_is_not_required():
         return np.sin(x), lambda g: (g * np.cos(x).astype("float64" if x.dtype == "float16" else x.dtype),)
 
     check_operation(sine, X, derive=False)
+
+
+# Broadcast inputs
+
+
+@pytest.mark.parametrize(("function", "number"), [(lambda x, y: x * y, 4), (lambda x, y: (x * x).sum(1) * y[:, 0], 3)])
+def test_an_axis_of_length_1_is_tried_where_it_is_broadcast(function, number):
+    """The sum of squares of one column is not that of the column repeated, so that x is not tried with one column."""
+    problem = Problem("f", lambda values: function(*values), [X, X + 1])
+    names = [name for name, _ in variants.out_of_contract_shapes(problem)]
+    assert sum("length 1" in name for name in names) == number
 
 
 # Reports

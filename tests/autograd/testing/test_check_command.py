@@ -80,11 +80,29 @@ def test_one_function_with_given_inputs_as_json(run):
         (["course:plain"], "expected a function with a gradient; got plain, without a backward function"),
         (["course:scale", "--input", "4,6"], "expected a shape such as 4x6"),
         ([], "the following arguments are required"),
+        (
+            ["course", "--expect", "reversed"],
+            "expected NAME=GRADIENT for --expect, with a name of affine_forward, scale",
+        ),
+        (
+            ["course", "--expect", "gate=reversed"],
+            "with a name of affine_forward, scale, logarithm_forward; got 'gate=r",
+        ),
+        (["course:scale", "--expect", "doubled"], "--expect doubled: expected 'straight-through'"),
     ],
 )
 def test_wrong_usage_is_reported_in_one_line(run, arguments, message):
     status, out, err = run(*arguments)
     assert status == 2 and not out and err.count("\n") == 1 and message in err
+
+
+@pytest.mark.parametrize(
+    ("target", "declaration"), [("course", "scale=doubles the gradient"), ("course:scale", "doubles the gradient")]
+)
+def test_a_declared_gradient_is_right(run, target, declaration):
+    status, out, err = run(target, "--expect", declaration)
+    assert status == 0 and "0 wrong" in out and "wrong by intent (doubles the gradient)" in out and not err
+    assert run("course:scale", "--expect", "reversed")[0] == 1
 
 
 def test_inputs_that_the_function_rejects_are_not_a_pass(run):

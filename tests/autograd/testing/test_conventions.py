@@ -5,6 +5,7 @@ import pytest
 
 from autograd import differentiable
 from autograd.testing import GradientError, check_operation, gradcheck
+from autograd.testing.numerical import on_a_stair
 
 X = np.random.default_rng(0).normal(size=(4, 6))
 AT_TIES = np.array([[0.0, 0.0, 0.0, 0.0], [1.0, 2.0, 1.0, 2.0], [-1.0, 3.0, 3.0, -1.0]])
@@ -193,3 +194,39 @@ def test_determinant_of_a_singular_matrix_is_found_with_every_seed(seeds):
     for seed in seeds:
         with pytest.raises(GradientError, match="rule: gradient"):
             gradcheck(determinant, x, seed=seed)
+
+
+# Limits of gradients, and stairs
+
+
+def eigenvalues(factor_at_zero):
+    """Return the eigenvalues of a symmetric part; the gradient at 0 has a factor."""
+
+    @differentiable
+    def operation(x):
+        values, vectors = np.linalg.eigh((x + x.T) / 2)
+        factor = 1.0 if x.any() else factor_at_zero
+        return values, lambda g: (factor * (vectors * g) @ vectors.T,)
+
+    return operation
+
+
+def test_the_limit_of_gradients_in_one_basis_is_a_convention():
+    assert gradcheck(eigenvalues(1.0), np.zeros((3, 3))).level == "convention"
+
+
+@pytest.mark.parametrize("factor", [-2.0, 1.5])
+def test_a_multiple_of_the_limit_is_wrong(factor):
+    with pytest.raises(GradientError):
+        gradcheck(eigenvalues(factor), np.zeros((3, 3)))
+
+
+@pytest.mark.parametrize("divisor", [1.3e-6, 1e-6, 0.7e-6])
+def test_stairs_are_flat_and_quotients_are_not(divisor):
+    """The stairs of floor(0.7 / x) near 1e-6 are 1e-12 wide."""
+    for rounding, is_flat in ((np.floor, True), (np.positive, False)):
+
+        def quotient(t, rounding=rounding):
+            return rounding(np.array([0.7 / (divisor + 3e-14 + t)]))
+
+        assert on_a_stair(quotient, np.ones(1), 0.0, -0.7 / divisor**2, quotient(0.0)) == is_flat

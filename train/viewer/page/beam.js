@@ -1,80 +1,179 @@
-// Beam tree: every hypothesis of the latest translation's search, and why the search ended.
-import { el, number, table, collapsible } from "./parts.js";
-import { saving } from "./save.js";
+// Search tree: one row for each step of the latest search, every hypothesis of it, and why the search ended.
+import { el, number, table, collapsible, unit } from "./parts.js";
 
-const W = 104,
-  H = 46;
+const H = 50,
+  ROW = 84;
 
 export function start(section) {
   const hint = el("p", {}, "Translate a sentence first; this view then shows its search.");
   const dropped = el("input", { type: "checkbox", id: "dropped" });
+  const late = el("input", { type: "checkbox", id: "late" }),
+    lateName = el("span");
+  const lateLabel = el("label", {}, late, lateName);
   const control = el(
     "p",
     { class: "row", hidden: true },
     el("label", {}, dropped, " show dropped hypotheses"),
-    saving("beam", () => place.firstChild),
+    lateLabel,
   );
   const why = el("p", { id: "why", role: "status" });
-  const place = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Beam tree" });
+  const place = el("div", { class: "drawing" });
+  const chosen = el("div", { class: "opened", "aria-live": "polite" });
   const numbers = el("div");
-  section.append(hint, why, control, place, numbers);
-  let search = null;
+  section.append(hint, why, control, el("div", { class: "whole tree" }, place, chosen), numbers);
+  let search = null,
+    answer = null,
+    selected = -1;
 
   document.addEventListener("translated", ({ detail }) => {
-    search = detail.beam;
+    answer = detail.answer;
+    search = answer.beam;
+    if (!search) return;
+    selected = search.won[0] ?? -1;
     draw();
+    tables();
   });
   dropped.addEventListener("change", draw);
+  late.addEventListener("change", draw);
+  new ResizeObserver(() => search && draw()).observe(place);
+
+  const path = (i) => (i < 0 ? [] : [...path(search.nodes[i].parent), i]);
 
   function draw() {
     hint.hidden = true;
     control.hidden = false;
     why.textContent = `The search ended: ${search.why}.`;
-    const bestPath = new Set();
-    for (let i = search.won[0] ?? -1; i >= 0; i = search.nodes[i].parent) bestPath.add(i);
-    const columns = [],
-      at = new Map([[-1, [10, 40]]]);
+    const best = new Set(path(search.won[0] ?? -1));
+    const steps = Math.max(...search.nodes.map(({ length }) => length)),
+      end = search.nodes[search.won[0]]?.length ?? steps;
+    lateLabel.hidden = end === steps;
+    lateName.textContent = ` show the ${steps - end} step${steps - end > 1 ? "s" : ""} after the best hypothesis ended`;
+    const rows = [];
     search.nodes.forEach((node, i) => {
       if (node.fate === "dropped" && !dropped.checked) return;
-      const column = (columns[node.length] ??= []);
-      at.set(i, [30 + (node.length - 1) * (W + 26) + W / 2, 40 + column.length * (H + 8)]);
-      column.push(i);
+      if (node.length <= end || late.checked) (rows[node.length] ??= []).push(i);
     });
-    const width = 40 + (columns.length - 1) * (W + 26),
-      height = 70 + Math.max(...columns.filter(Boolean).map((c) => c.length)) * (H + 8);
+    const most = Math.max(...rows.filter(Boolean).map((row) => row.length));
+    const margin = 62,
+      width = Math.max(place.clientWidth / unit(), 320),
+      pitch = Math.min(190, (width - margin) / most),
+      w = pitch - 10;
+    const at = new Map([[-1, [margin + (most * pitch) / 2, 8]]]);
+    rows.forEach((row, step) =>
+      row.forEach((i, k) => at.set(i, [margin + (k + 0.5) * pitch, 24 + (step - 0.5) * ROW])),
+    );
+    const height = 24 + (rows.length - 1) * ROW;
     const svg = el("svg", {
       viewBox: `0 0 ${width} ${height}`,
-      width,
-      height,
-      role: "img",
-      "aria-label":
-        `Tree of ${at.size - 1} hypotheses over ${columns.length - 1} steps; the path to the best one is thick. ` +
-        "The table below has all numbers.",
+      width: width * unit(),
+      height: height * unit(),
+      role: "group",
+      "data-name": "search-tree",
+      "aria-label": `Tree of ${at.size - 1} hypotheses over ${rows.length - 1} steps; the path to the best one is thick. Arrow keys move between hypotheses.`,
     });
-    for (let n = 1; n < columns.length; n++)
-      svg.append(el("text", { x: 30 + (n - 1) * (W + 26) + W / 2, y: 12, class: "tick" }, `step ${n}`));
+    rows.forEach((row, step) =>
+      svg.append(el("text", { x: 0, y: 28 + (step - 0.5) * ROW, class: "tick" }, `step ${step}`)),
+    );
     for (const [i, [x, y]] of at) {
       if (i < 0) continue;
-      const [px, py] = at.get(search.nodes[i].parent);
-      const from = search.nodes[i].parent < 0 ? px : px + W / 2;
-      svg.append(el("line", { x1: from, y1: py, x2: x - W / 2, y2: y, class: bestPath.has(i) ? "edge lit" : "edge" }));
+      const [px, py] = at.get(search.nodes[i].parent) ?? at.get(-1);
+      const from = py + (search.nodes[i].parent < 0 ? 4 : H / 2),
+        to = y - H / 2,
+        middle = (from + to) / 2;
+      svg.append(
+        el("path", {
+          d: `M${px} ${from} C${px} ${middle} ${x} ${middle} ${x} ${to}`,
+          class: best.has(i) ? "edge lit" : "edge",
+        }),
+      );
     }
+    const letters = Math.max(3, Math.floor((w - 8) / 9));
     for (const [i, [x, y]] of at) {
       if (i < 0) continue;
       const node = search.nodes[i];
+      const fit = (text) => (text.length > letters ? `${text.slice(0, letters - 1)}…` : text);
       svg.append(
         el(
           "g",
-          { class: `box ${node.fate.replace(" ", "-")}${bestPath.has(i) ? " lit" : ""}` },
-          el("title", {}, `${node.label}: score ${node.score}, log-probability ${node.log_probability}, ${node.fate}`),
-          el("rect", { x: x - W / 2, y: y - H / 2, width: W, height: H, rx: 3 }),
-          el("text", { x, y: y - 7 }, node.label.length > 13 ? `${node.label.slice(0, 12)}…` : node.label),
-          el("text", { x, y: y + 7, class: "value" }, node.score.toFixed(4)),
-          el("text", { x, y: y + 19, class: "how" }, node.fate),
+          {
+            class: `box ${node.fate.replace(" ", "-")}${best.has(i) ? " lit" : ""}${i === selected ? " selected" : ""}`,
+            tabindex: i === selected || (selected < 0 && i === 0) ? 0 : -1,
+            role: "button",
+            "data-node": i,
+            "aria-pressed": String(i === selected),
+            "aria-label": `step ${node.length}, ${node.label}, score ${node.score.toFixed(4)}, ${node.fate}`,
+            onclick: () => select(i),
+          },
+          el("title", {}, `${node.label}: ${node.fate}`),
+          el("rect", { x: x - w / 2, y: y - H / 2, width: w, height: H, rx: 4 }),
+          el("text", { x, y: y - 4 }, fit(node.label)),
+          el(
+            "text",
+            { x, y: y + 15, class: "value" },
+            fit(`${node.score.toFixed(3)}${node.fate === "kept" ? "" : ` ${node.fate}`}`),
+          ),
         ),
       );
     }
+    svg.addEventListener("keydown", (event) => {
+      const i = Number(event.target.dataset.node),
+        node = search.nodes[i];
+      if (!node) return;
+      const row = rows[node.length],
+        k = row.indexOf(i);
+      const to = {
+        ArrowLeft: row[k - 1],
+        ArrowRight: row[k + 1],
+        ArrowUp: node.parent,
+        ArrowDown: (rows[node.length + 1] ?? []).find((child) => search.nodes[child].parent === i),
+        Enter: i,
+        " ": i,
+      }[event.key];
+      if (to === undefined || to < 0) return;
+      event.preventDefault();
+      select(to, true);
+    });
     place.replaceChildren(svg);
+    explain();
+  }
+
+  function select(i, focus = true) {
+    selected = i;
+    draw();
+    if (focus) place.querySelector(`[data-node="${i}"]`)?.focus({ preventScroll: false });
+  }
+
+  // The hypothesis that ends at the selected node, and how its score comes about.
+  function explain() {
+    if (selected < 0) return chosen.replaceChildren();
+    const nodes = path(selected).map((i) => search.nodes[i]),
+      last = nodes.at(-1);
+    const penalty = last.log_probability / last.score;
+    const alpha = answer.settings.alpha;
+    chosen.replaceChildren(
+      el("h3", {}, `Hypothesis of ${last.length} tokens, ${last.fate}`),
+      el("p", { class: "hypothesis", dir: "auto" }, nodes.map(({ label }) => label).join(" ")),
+      el(
+        "p",
+        { class: "formula" },
+        `score = log-probability / length penalty = ${last.log_probability.toFixed(4)} / ${Number.isFinite(penalty) ? penalty.toFixed(4) : "1"} = ${last.score.toFixed(4)}`,
+      ),
+      ...(Math.abs(penalty - ((5 + last.length) / 6) ** alpha) < 1e-3
+        ? [el("p", { class: "soft" }, `length penalty = ((5 + ${last.length}) / 6)^${alpha}`)]
+        : []),
+      table(
+        "Its log-probability is the sum over its tokens (nats)",
+        ["token", "log p", "sum"],
+        nodes.map((node, n) => [
+          node.label,
+          (node.log_probability - (nodes[n - 1]?.log_probability ?? 0)).toFixed(4),
+          node.log_probability.toFixed(4),
+        ]),
+      ),
+    );
+  }
+
+  function tables() {
     numbers.replaceChildren(
       collapsible("All hypotheses as a table", () =>
         table(

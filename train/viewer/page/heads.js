@@ -1,11 +1,14 @@
 // All heads of a kind on one canvas, one pixel per weight; highlights a row and column in every head; opens one head.
-import { ask, color, el, PALETTE, table } from "./parts.js";
-import { saving } from "./save.js";
+import { ask, bytes as decode, collapsible, el, recorded, scale, table, unit } from "./parts.js";
+import { legend, matrix } from "./matrix.js";
 
 const GAP = 1; // pixels between heads
-const shades = (alpha) => Uint32Array.from(PALETTE, (rgb) => pixel(...rgb, alpha));
+const CAUSAL = ["decoder", "text"];
 const pixel = (...rgba) => new Uint32Array(Uint8Array.from(rgba).buffer)[0];
-const [CLEAR, FAINT, MARK] = [shades(255), shades(64), pixel(255, 92, 51, 255)];
+// the colors of weights 0 to 1 in 256 levels: the positive half of the scale of all matrices
+const shades = (alpha) =>
+  Uint32Array.from({ length: 256 }, (_, i) => pixel(...scale()[127 + Math.round(i * (127 / 255))], alpha));
+const MARK = pixel(230, 97, 0, 255);
 
 // The heads of an answer: one block per kind of attention, and a function that highlights token i of a side ("source",
 // "target") in all of them (null: none). `open` is called with the selected head.
@@ -20,6 +23,7 @@ export function grids(heads, kinds, off, open) {
 
 function crossing(kind, side, i) {
   // the row and column of this kind that belong to token i of a side
+  if (kind === "text") return side === "source" ? [i, i] : [i, null];
   if (kind === "cross") return side === "source" ? [null, i] : [i, null];
   if ((kind === "encoder") !== (side === "source")) return [null, null];
   return [i, kind === "decoder" ? i + 1 : i]; // the decoder's first column is the beginning of sentence
@@ -108,7 +112,7 @@ function block(kind, grid, [row, column], off, open) {
     place: el(
       "div",
       { class: "kind" },
-      el("h4", {}, `${kind} `, el("small", {}, `${row} (row), ${column} (column)`)),
+      el("h4", {}, `${kind} `, el("small", {}, `${row} (row), ${column} (column) `, legend(1, [1]))),
       place,
       read,
     ),
@@ -118,30 +122,35 @@ function block(kind, grid, [row, column], off, open) {
 // Draws all weights of a kind, plain and faint. {weight} returns one weight; {light} shows one row and column plain and
 // the rest faint.
 function paint(canvas, kind, { bytes, layers, heads, rows, columns }, off) {
-  const levels = Uint8Array.from(atob(bytes), (letter) => letter.charCodeAt(0));
+  const levels = decode(bytes);
   const [tall, wide, across, down] = [rows.length, columns.length, canvas.width, canvas.height];
   const context = canvas.getContext("2d"),
     image = context.createImageData(across, down),
     pixels = new Uint32Array(image.data.buffer);
   const [plain, faint] = [new Uint32Array(pixels.length), new Uint32Array(pixels.length)];
-  let from = 0;
-  for (let l = 0; l < layers; l++) {
-    for (let h = 0; h < heads; h++) {
-      const shade = off.includes(`${kind}.${l}.${h}`) ? FAINT : CLEAR;
-      for (let i = 0; i < tall; i++, from += wide) {
-        const at = (l * (tall + GAP) + i) * across + h * (wide + GAP);
-        for (let j = 0; j < wide && (kind !== "decoder" || j <= i); j++) {
-          // future positions cannot be attended to and stay clear
-          plain[at + j] = shade[levels[from + j]];
-          faint[at + j] = FAINT[levels[from + j]];
+  let lit = null; // [row, column]
+
+  function color() {
+    const [clear, pale] = [shades(255), shades(64)];
+    let from = 0;
+    for (let l = 0; l < layers; l++) {
+      for (let h = 0; h < heads; h++) {
+        const shade = off.includes(`${kind}.${l}.${h}`) ? pale : clear;
+        for (let i = 0; i < tall; i++, from += wide) {
+          const at = (l * (tall + GAP) + i) * across + h * (wide + GAP);
+          for (let j = 0; j < wide && (!CAUSAL.includes(kind) || j <= i); j++) {
+            // future positions cannot be attended to and stay clear
+            plain[at + j] = shade[levels[from + j]];
+            faint[at + j] = pale[levels[from + j]];
+          }
         }
       }
     }
   }
-  let lit = "";
 
   function light(row, column) {
-    if (lit === (lit = `${row} ${column}`)) return;
+    if (lit && lit[0] === row && lit[1] === column) return;
+    lit = [row, column];
     pixels.set(row === null && column === null ? plain : faint);
     for (let y = row ?? down; y < down; y += tall + GAP) {
       pixels.set(plain.subarray(y * across, (y + 1) * across), y * across);
@@ -153,7 +162,12 @@ function paint(canvas, kind, { bytes, layers, heads, rows, columns }, off) {
     context.putImageData(image, 0, 0);
   }
 
-  light(null, null);
+  canvas.redraw = () => {
+    color();
+    lit = null;
+    light(null, null);
+  };
+  canvas.redraw();
   return { light, weight: (l, h, i, j) => levels[((l * heads + h) * tall + i) * wide + j] / 255 };
 }
 
@@ -170,47 +184,48 @@ export async function openHead(place, translation, kind, layer, head, off, toggl
   if (answer.error) return place.replaceChildren(el("p", { class: "error", role: "alert" }, answer.error));
   const { rows, columns, weights } = answer;
   const lines = drawLines(rows, columns, weights, name);
+  const button = el(
+    "button",
+    { type: "button", id: "switch", onclick: () => toggle(name) },
+    off.includes(name) ? "Restore this head" : "Ablate this head and run again",
+  );
   place.replaceChildren(
     el("h3", { tabindex: -1 }, `Head ${name}`),
     el("p", {}, `This head: ${describe(answer, 4)}.`),
+    ...(recorded ? [] : [el("p", { class: "row" }, button)]),
     el(
       "p",
-      { class: "row" },
-      el(
-        "button",
-        { type: "button", id: "switch", class: "control", onclick: () => toggle(name) },
-        off.includes(name) ? "Restore this head" : "Ablate this head and translate again",
+      { class: "soft" },
+      "Weights show what a head attends to, not whether the output depends on it. Ablate it to find out.",
+    ),
+    el(
+      "div",
+      { class: "pair" },
+      matrix({ title: `Weights of head ${name}`, rows, columns, values: weights.flat(), most: 1 }),
+      el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Lines" }, lines),
+    ),
+    collapsible("As a table", () =>
+      table(
+        `Weights of head ${name}; each row sums to 1`,
+        ["", ...columns],
+        rows.map((row, i) => [row, ...weights[i].map((w) => w.toFixed(4))]),
       ),
-      saving(name, () => lines),
-    ),
-    el(
-      "p",
-      { class: "caution" },
-      "Weights show what a head attends to, not whether the translation depends on it. Ablate it to find out.",
-    ),
-    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Lines" }, lines),
-    table(
-      `Weights of head ${name}; each row sums to 1`,
-      ["", ...columns],
-      rows.map((row, i) => [row, ...weights[i].map((w) => w.toFixed(4))]),
     ),
   );
   place.querySelector("h3").focus();
 }
 
 function drawLines(rows, columns, weights, name) {
-  const height = 18 * Math.max(rows.length, columns.length) + 10,
-    at = (i) => 16 + 18 * i;
+  const height = 22 * Math.max(rows.length, columns.length) + 10,
+    at = (i) => 16 + 22 * i;
   const svg = el("svg", {
     viewBox: `0 0 420 ${height}`,
-    width: 420,
-    height,
+    width: 420 * unit(),
+    height: height * unit(),
     role: "img",
-    "font-family": "sans-serif",
-    "font-size": 12,
     class: "lines",
-    "aria-label":
-      `Lines of head ${name} from each row to the columns it attends to; the table below has the numbers`,
+    "data-name": `head-${name}`,
+    "aria-label": `Lines of head ${name} from each row to the columns it attends to; the table below has the numbers`,
   });
   const all = weights
     .flatMap((row, i) => row.map((w, j) => [w, i, j]))
@@ -224,8 +239,8 @@ function drawLines(rows, columns, weights, name) {
         y1: at(i),
         x2: 270,
         y2: at(j),
-        stroke: color(0.45),
-        "stroke-width": 1.6,
+        class: "link",
+
         "stroke-opacity": Math.min(1, w).toFixed(2),
       }),
     );

@@ -1,40 +1,90 @@
 // Starts the views and switches between them.
-import { start } from "./parts.js";
-import { start as step } from "./step.js";
+import { recorded, setTheme, start, theme } from "./parts.js";
+import { start as sentence } from "./sentence.js";
+import { start as model } from "./model.js";
 import { start as translate } from "./translate.js";
+import { start as generate } from "./generate.js";
 import { start as beam } from "./beam.js";
+import { start as step } from "./step.js";
 import { start as curves } from "./curves.js";
-import { save } from "./save.js";
+import { start as saving } from "./save.js";
 
 if (location.search) history.replaceState(null, "", location.pathname + location.hash); // drop the used token
 
 const sections = [...document.querySelectorAll("main > section")];
 const links = [...document.querySelectorAll("nav a")];
+const OF_SENTENCE = ["model", "translate", "beam"];
+const NAMES = { translation: "Translate", tree: "Parse", text: "Generate" };
+let first = "step",
+  shown = null;
 
 function show() {
   const name = sections.some((s) => `#${s.id}` === location.hash) ? location.hash.slice(1) : first;
   for (const section of sections) section.hidden = section.id !== name;
+  document.getElementById("ask").hidden = !OF_SENTENCE.includes(name);
   for (const link of links) {
     if (link.hash === `#${name}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   document.title = `${links.find((link) => link.hash === `#${name}`).textContent} – npx-transformer`;
   document.dispatchEvent(new CustomEvent("shown", { detail: name }));
+  if (shown && shown !== name) document.getElementById(`${name}-title`).focus({ preventScroll: true });
+  shown = name;
 }
 
-let first = "step";
+function remove(name) {
+  sections
+    .splice(
+      sections.findIndex((section) => section.id === name),
+      1,
+    )[0]
+    .remove();
+  links
+    .splice(
+      links.findIndex((link) => link.hash === `#${name}`),
+      1,
+    )[0]
+    .remove();
+}
+
+const button = document.getElementById("theme");
+const nameTheme = () => (button.textContent = theme() === "dark" ? "Light" : "Dark");
+button.addEventListener("click", () => {
+  setTheme(theme() === "dark" ? "light" : "dark");
+  nameTheme();
+});
+nameTheme();
+
 const about = await start();
 if (about) {
-  const { model, runs } = about;
-  document.getElementById("run").textContent = model
-    ? `${runs[0]}: ${model.layers} layers, ${model.heads} heads, d_model ${model.d_model}, ` +
-      `${model.parameters.toLocaleString("en")} parameters`
+  const { model: trained, runs } = about;
+  document.getElementById("run").textContent = trained
+    ? `${runs[0]}: ${trained.layers} layers, ${trained.heads} heads, d_model ${trained.d_model}, ` +
+      `${trained.parameters.toLocaleString("en")} parameters`
     : runs.join(", ") || "no run";
-  for (const [name, view] of Object.entries({ step, translate, beam, curves }))
-    view(document.getElementById(name), about);
-  first = model ? "translate" : "step";
-  document.getElementById("save").addEventListener("click", () => save(about));
+  if (trained) {
+    const name = NAMES[trained.task];
+    links.find((link) => link.hash === "#translate").textContent = name;
+    document.getElementById("translate-title").textContent = `${name} and inspect`;
+    if (trained.task === "text") remove("beam");
+  }
+  const ask = sentence(document.getElementById("ask"), about);
+  const views = { model, translate, beam, step, curves };
+  for (const { id } of sections) views[id](document.getElementById(id), about);
+  if (trained?.task === "text") generate(document.getElementById("translate"), about);
+  first = trained ? "model" : "step";
+  saving(document.getElementById("save"), about);
   addEventListener("hashchange", show);
+  if (recorded) {
+    first = recorded.view;
+    for (const link of links) if (link.hash !== `#${first}`) link.remove();
+    links.splice(
+      0,
+      links.length,
+      links.find((link) => link.hash === `#${first}`),
+    );
+    ask.restore?.();
+  } else if (trained?.examples.length) ask.read(trained.examples[0]);
   show();
   document.body.dataset.ready = Math.round(performance.now()); // milliseconds since navigation
 }

@@ -15,6 +15,9 @@ export function el(tag, attributes = {}, ...children) {
   return element;
 }
 
+// CSS pixels that are one pixel of a window of usual width; drawings grow with it on large screens.
+export const unit = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
+
 export function number(x) {
   if (x == null) return "";
   if (Array.isArray(x)) return `[${x.map(number).join(", ")}]`;
@@ -61,19 +64,51 @@ export function collapsible(name, build) {
   return details;
 }
 
-// viridis at 17 points between 0 and 1
-const STOPS = (
-  "440154 48186a 472d7b 424086 3b528b 33638d 2c728e 26828e 21918c 1fa088 28ae80 3fbc73 5ec962 84d44b " +
-  "addc30 d8e219 fde725"
-)
-  .split(" ")
-  .map((hex) => [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16)));
-export const PALETTE = Array.from({ length: 256 }, (_, level) => {
-  const place = (level / 255) * (STOPS.length - 1),
-    i = Math.min(STOPS.length - 2, Math.floor(place));
-  return STOPS[i].map((a, c) => Math.round(a + (STOPS[i + 1][c] - a) * (place - i)));
-});
-export const color = (value) => `rgb(${PALETTE[Math.round(255 * Math.min(1, Math.max(0, value)))].join(",")})`;
+// ---- one color scale for all matrices: purple is negative, green is positive, and 0 is the background (ColorBrewer's
+// PRGn, which color-blind readers can tell apart). Attention weights use its positive half.
+
+const LIGHT = "762a83 9970ab c2a5cf e7d4e8 f7f8fa d9f0d3 a6dba0 5aae61 1b7837";
+const DARK = "e3b5ff ab76cc 714690 432c54 1d232a 1e4229 2e6e3f 4aa65d 98eaa3";
+const levels = (stops) => {
+  const colors = stops.split(" ").map((hex) => [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16)));
+  return Array.from({ length: 255 }, (_, level) => {
+    const place = (level / 254) * (colors.length - 1),
+      i = Math.min(colors.length - 2, Math.floor(place));
+    return colors[i].map((a, c) => Math.round(a + (colors[i + 1][c] - a) * (place - i)));
+  });
+};
+const SCALES = { light: levels(LIGHT), dark: levels(DARK) };
+const pack = (colors) => Uint32Array.from(colors, (rgb) => new Uint32Array(Uint8Array.of(...rgb, 255).buffer)[0]);
+const PIXELS = { light: pack(SCALES.light), dark: pack(SCALES.dark) };
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+
+export const theme = () => document.documentElement.dataset.theme || (prefersDark.matches ? "dark" : "light");
+export const scale = () => SCALES[theme()]; // 255 colors for -1 to 1
+export const pixelScale = () => PIXELS[theme()]; // the same as pixels of an ImageData
+export const level = (value, most) => 127 + Math.round(127 * Math.min(1, Math.max(-1, value / (most || 1))));
+
+export function setTheme(name) {
+  document.documentElement.dataset.theme = name;
+  redraw();
+}
+// Canvases have a method `redraw`, which is called when the colors change.
+const redraw = () => document.querySelectorAll("canvas").forEach((canvas) => canvas.redraw?.());
+prefersDark.addEventListener("change", redraw);
+
+export const bytes = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+
+// While a section is shown, calls `go` with -1, 1, -Infinity or Infinity for the arrow keys, Home and End, wherever the
+// focus is except in fields and areas that scroll.
+export function stepByKeys(section, go) {
+  document.addEventListener("keydown", (event) => {
+    if (section.hidden || event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.target.matches("input, select, textarea, .scroll, .scroll *")) return;
+    const by = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+    if (by === undefined) return;
+    event.preventDefault();
+    go(by);
+  });
+}
 
 // ---- the server
 
@@ -84,8 +119,15 @@ const banner = () => document.getElementById("banner");
 let known = null,
   waiting = null;
 
+// Every answer of the server, by its question. A saved page has them in #recorded instead of a server (save.js).
+export const recording = new Map();
+const saved = document.getElementById("recorded");
+export const recorded = saved && JSON.parse(saved.textContent);
+const NOT_SAVED = "A saved page has no server: it shows only what was open when it was saved.";
+
 export async function start() {
   // what the server shows, or null if it does not respond
+  if (recorded) return recorded.about;
   const answer = await reach("api/about");
   known = answer && (await answer.text());
   return known && JSON.parse(known);
@@ -93,6 +135,7 @@ export async function start() {
 
 export async function reach(path, options = {}) {
   // the response, or null after an abort or a failure, which the banner explains
+  if (recorded) return null;
   const answer = await fetch(path, options).catch(() => null);
   if (answer && answer.status !== 403) return answer;
   if (!options.signal?.aborted) lost(answer ? RESTARTED : UNREACHABLE);
@@ -115,6 +158,8 @@ function lost(text) {
 // Calls `each` with every line of a response as it arrives and returns the last one. The result may also be {error}, or
 // {cancelled} if another request superseded this one.
 export async function ask(path, question, each = () => {}, signal = undefined) {
+  const key = `${path} ${JSON.stringify(question)}`;
+  if (recorded) return recorded.answers[key] ?? { error: NOT_SAVED };
   const headers = { "Content-Type": "application/json" };
   const answer = await reach(path, { method: "POST", headers, body: JSON.stringify(question), signal });
   const failed = () => (signal?.aborted ? { cancelled: true } : { error: banner().textContent });
@@ -133,6 +178,9 @@ export async function ask(path, question, each = () => {}, signal = undefined) {
     const lines = rest.split("\n");
     rest = part.done ? "" : lines.pop();
     for (const line of lines.filter(Boolean)) each((last = JSON.parse(line)));
-    if (part.done) return last;
+    if (part.done) {
+      if (!last.error && !last.cancelled) recording.set(key, last);
+      return last;
+    }
   }
 }

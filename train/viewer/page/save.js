@@ -1,6 +1,26 @@
-// Save the current view as one self-contained HTML file, or a drawing as SVG.
-import { el, reach } from "./parts.js";
+// Save the current view as one file that works without the server, a drawing as SVG, or a chart as PNG.
+//
+// A saved view is the page itself with the recorded answers of the server, so it can still be stepped through.
+import { el, reach, recorded, recording } from "./parts.js";
 
+const SHEETS = ["vendor/uPlot.css", "page.css"],
+  SCRIPTS = ["vendor/d3-hierarchy.js", "vendor/uPlot.js"];
+const MODULES = [
+  "parts",
+  "matrix",
+  "sentence",
+  "model",
+  "block",
+  "translate",
+  "tree",
+  "heads",
+  "generate",
+  "beam",
+  "step",
+  "curves",
+  "save",
+  "main",
+].map((name) => `${name}.js`);
 const STYLES = [
   "fill",
   "fill-opacity",
@@ -11,35 +31,74 @@ const STYLES = [
   "paint-order",
   "font-size",
   "font-family",
+  "font-weight",
   "text-anchor",
 ];
+const POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data:";
 
-function download(name, kind, text) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: kind }));
-  link.download = name;
+let sentence = null; // the latest answer, and the one without ablated heads
+document.addEventListener("translated", ({ detail: { answer, before } }) => (sentence = { answer, before }));
+
+export function start(menu, about) {
+  const list = menu.querySelector(".menu");
+  const visible = () => document.querySelector("main > section:not([hidden])");
+  const item = (name, action) =>
+    el(
+      "button",
+      {
+        type: "button",
+        onclick: async () => {
+          menu.open = false;
+          menu.firstElementChild.focus();
+          await action();
+        },
+      },
+      name,
+    );
+  menu.addEventListener("toggle", () => {
+    if (!menu.open) return;
+    const section = visible();
+    list.replaceChildren(
+      ...(recorded ? [] : [item("This view as a page (HTML)", () => savePage(section.id, about))]),
+      ...[...section.querySelectorAll("svg[data-name]")].map((svg) =>
+        item(`Drawing ${svg.dataset.name} (SVG)`, () =>
+          download(`${svg.dataset.name}.svg`, "image/svg+xml", selfContained(svg)),
+        ),
+      ),
+      ...[...section.querySelectorAll("figure[data-name]")].map((figure) =>
+        item(`Chart ${figure.dataset.name} (PNG)`, () =>
+          figure.querySelector(".u-wrap canvas").toBlob((blob) => offer(`${figure.dataset.name}.png`, blob)),
+        ),
+      ),
+    );
+    list.firstElementChild?.focus();
+  });
+  menu.addEventListener("keydown", (event) => {
+    const buttons = [...list.children],
+      by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (event.key === "Escape") {
+      menu.open = false;
+      menu.firstElementChild.focus();
+    } else if (by && menu.open) {
+      event.preventDefault();
+      buttons.at((buttons.indexOf(document.activeElement) + by) % buttons.length).focus();
+    }
+  });
+  addEventListener("click", (event) => {
+    if (!menu.contains(event.target)) menu.open = false;
+  });
+}
+
+const download = (name, kind, text) => offer(name, new Blob([text], { type: kind }));
+
+function offer(name, blob) {
+  const link = el("a", { href: URL.createObjectURL(blob), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-export function saving(name, drawing) {
-  // a button that saves a drawing as SVG with its current styles and background
-  return el(
-    "button",
-    {
-      type: "button",
-      class: "control",
-      onclick: () => {
-        const svg = drawing();
-        if (svg) download(`${name}.svg`, "image/svg+xml", selfContained(svg));
-      },
-    },
-    "Save as SVG",
-  );
-}
-
+// A drawing with the styles that the sheet applies to it, and the page's background.
 function selfContained(drawing) {
-  // inline the styles that the style sheet applies
   const copy = drawing.cloneNode(true),
     parts = copy.querySelectorAll("*");
   drawing.querySelectorAll("*").forEach((part, i) => {
@@ -51,45 +110,61 @@ function selfContained(drawing) {
     el("title", {}, drawing.getAttribute("aria-label")),
     el("rect", { x, y, width, height, fill: getComputedStyle(document.body).backgroundColor }),
   );
+  copy.removeAttribute("style");
   copy.setAttribute("width", width);
   copy.setAttribute("height", height);
   return new XMLSerializer().serializeToString(copy);
 }
 
-export async function save(about) {
-  const section = document.querySelector("main > section:not([hidden])");
-  const copy = section.cloneNode(true),
-    drawn = section.querySelectorAll("canvas");
-  const mark = `data-${crypto.randomUUID()}`; // replaced by src in the text, because this page's policy blocks data images
-  copy.querySelectorAll("canvas").forEach((canvas, i) => {
-    const image = create("img", "", canvas.className);
-    image.setAttribute(mark, drawn[i].toDataURL());
-    image.alt = canvas.getAttribute("aria-label") ?? "";
-    canvas.replaceWith(image);
-  });
-  copy.querySelectorAll("form, label, .control, details:not([open])").forEach((part) => part.remove());
-  copy.querySelectorAll("button").forEach((button) => {
-    const label = create("span", "", button.className);
-    label.append(...button.childNodes);
-    button.replaceWith(label);
-  });
-  const sheet = await reach("page.css");
-  if (!sheet) return; // the banner shows the reason
-  const css = create("style", await sheet.text());
-  const parts = [
-    create("title", document.title),
-    css,
-    copy,
-    create("p", ["translate", "beam"].includes(section.id) ? `From ${about.source}.` : ""),
+async function savePage(view, about) {
+  const read = async (name) => (await reach(name))?.text();
+  const [page, styles, scripts, modules] = await Promise.all([
+    read(""),
+    Promise.all(SHEETS.map(read)),
+    Promise.all(SCRIPTS.map(read)),
+    Promise.all(MODULES.map(read)),
+  ]);
+  if ([page, ...styles, ...scripts, ...modules].includes(undefined)) return; // the banner shows the reason
+  const saved = new DOMParser().parseFromString(page, "text/html");
+  saved.querySelectorAll("link, script, .skip").forEach((part) => part.remove());
+  const answers = Object.fromEntries([...recording].filter(([key]) => !key.startsWith("api/translate")));
+  const date = new Date().toLocaleString("en", { dateStyle: "long", timeStyle: "short" });
+  const data = { view, about, answers, sentence };
+  const origin = [
+    `Saved on ${date}`,
+    about.source && ["model", "translate", "beam"].includes(view) ? `from ${about.source}` : "",
   ];
-  const [title, style, ...body] = parts.map((part) => part.outerHTML.replaceAll(mark, "src"));
-  const head = `<!doctype html>\n<html lang="en"><head><meta charset="utf-8">`;
-  download(`${section.id}.html`, "text/html", `${head}${title}${style}</head><body>${body.join("\n")}</body></html>\n`);
+  const imports = Object.fromEntries(MODULES.map((name, i) => [name, dataUrl(modules[i])]));
+  const head = [
+    make("meta", { "http-equiv": "content-security-policy", content: POLICY }),
+    ...styles.map((text) => make("style", {}, text)),
+    make("script", { type: "application/json", id: "recorded" }, escaped(JSON.stringify(data))),
+    make("script", { type: "importmap" }, JSON.stringify({ imports })),
+  ];
+  const body = [
+    make("footer", {}, `${origin.filter(Boolean).join(" ")}.`),
+    ...scripts.map((text) => make("script", {}, text)),
+    make("script", { type: "module" }, 'import "main.js";'),
+  ];
+  const html = (parts) => parts.map((part) => part.outerHTML).join("\n"); // as text: this page's policy blocks inline styles
+  download(
+    `${view}.html`,
+    "text/html",
+    `<!doctype html>\n<html lang="en"><head>${saved.head.innerHTML}${html(head)}</head><body>${saved.body.innerHTML}${html(body)}</body></html>\n`,
+  );
 }
 
-function create(tag, text, name = "") {
+function make(tag, attributes, text = "") {
   const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   element.textContent = text;
-  if (name) element.className = name;
   return element;
 }
+
+// In a saved page a module is imported by its bare name, which the import map resolves to its text.
+function dataUrl(text) {
+  const bare = text.replaceAll(/(from|import) "\.\//g, '$1 "');
+  return `data:text/javascript;base64,${btoa(String.fromCodePoint(...new TextEncoder().encode(bare)))}`;
+}
+
+const escaped = (json) => json.replaceAll("<", "\\u003c");

@@ -1,6 +1,6 @@
 // Step: the graph of an expression, forward then backward, one node at a time, with values from the engine.
-import { ask, el, number, short, table, collapsible } from "./parts.js";
-import { saving } from "./save.js";
+import { ask, el, number, recorded, recording, short, stepByKeys, table, collapsible } from "./parts.js";
+import { fromNested } from "./matrix.js";
 
 const EXAMPLES = [
   ["a * b + a", "a = 3; b = 2"],
@@ -35,52 +35,35 @@ export function start(section) {
     el("label", {}, predict, " quiz me"),
   );
   const moves = [
-    ["|◀", "First", 0],
+    ["|◀", "First", -Infinity],
     ["◀", "Previous", -1],
     ["▶", "Next", 1],
     ["▶|", "Last", Infinity],
-  ].map(([sign, name, by]) =>
-    el("button", { type: "button", class: "control", "aria-label": name, onclick: () => go(by) }, sign),
-  );
+  ].map(([sign, name, by]) => el("button", { type: "button", "aria-label": name, onclick: () => go(by) }, sign));
   const place = el("output", { id: "place", "aria-live": "polite" });
   const drawing = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Graph" });
-  const panel = el("div", { id: "node", "aria-live": "polite" });
+  const panel = el("div", { id: "node", class: "opened", "aria-live": "polite" });
   const all = collapsible("All values as a table", () => numbers());
+  const hint =
+    "Use arithmetic and named operations (softmax, exp, log, relu, sum, matmul or @, …). Keys: ← → Home End.";
   section.append(
-    el(
-      "p",
-      {},
-      "Use arithmetic and named operations (softmax, exp, log, relu, sum, matmul or @, …). Keys: ← → Home End.",
-    ),
-    form,
-    el(
-      "div",
-      { class: "row" },
-      ...moves,
-      place,
-      saving("step", () => drawing.firstChild),
-    ),
-    panel,
-    drawing,
+    ...(recorded ? [] : [el("p", { class: "soft" }, hint), form]),
+    el("div", { class: "row" }, el("div", { class: "group" }, ...moves), place),
+    el("div", { class: "whole" }, drawing, panel),
     all,
   );
   ready.addEventListener("change", () => {
     const [text, given] = EXAMPLES[ready.value];
-    if (given) [expression.value, values.value] = [text, given];
+    [expression.value, values.value] = given ? [text, given] : ["", ""];
+    expression.placeholder = given ? "" : text;
     load(Number(ready.value) >= 3 && { causal: Number(ready.value) === 4 });
+    moves[2].focus(); // from here the arrow keys walk through the graph
   });
   predict.addEventListener("change", () => {
     answered = -1;
     draw();
   });
-  section.addEventListener("keydown", (event) => {
-    if (event.target.matches("input, select") || event.altKey || event.ctrlKey || event.metaKey) return;
-    const by = { ArrowLeft: -1, ArrowRight: 1, Home: 0, End: Infinity }[event.key];
-    if (by !== undefined) {
-      event.preventDefault();
-      go(by);
-    }
-  });
+  stepByKeys(section, go);
 
   async function load(head = null) {
     // an attention head, or the expression
@@ -96,6 +79,7 @@ export function start(section) {
     if (request !== requests) return;
     if (answer.error) return showError(answer.error);
     [graph, at, answered] = [answer, 0, -1];
+    recording.set("step", answer);
     draw();
   }
 
@@ -126,7 +110,7 @@ export function start(section) {
   function go(by) {
     if (!graph) return;
     if (predict.checked && by === 1 && at < last() && answered !== at) return quiz();
-    at = by === 0 ? 0 : Math.min(last(), Math.max(0, at + by));
+    at = Math.min(last(), Math.max(0, at + by));
     draw();
   }
 
@@ -165,7 +149,9 @@ export function start(section) {
             answered = at;
             go(1);
             const right = guess !== "" && (near || guess === truth); // non-finite values are strings
-            panel.prepend(el("p", { class: right ? "right" : "error" }, right ? "Correct." : `The answer is ${number(truth)}.`));
+            panel.prepend(
+              el("p", { class: right ? "right" : "error" }, right ? "Correct." : `The answer is ${number(truth)}.`),
+            );
             moves[2].focus();
           },
         },
@@ -194,9 +180,9 @@ export function start(section) {
     const here = at ? nodeAt(at) : null;
     const svg = el("svg", {
       viewBox: `0 0 ${graph.width} ${graph.height}`,
-      width: graph.width,
-      height: graph.height,
       role: "img",
+      class: "graph",
+      "data-name": "step",
       "aria-label": `Graph of ${graph.nodes.length} nodes, inputs at the bottom`,
     });
     const labels = [];
@@ -209,7 +195,8 @@ export function start(section) {
             class: lit ? "edge lit" : "edge",
           }),
         );
-        if (lit) labels.push(el("text", { x: one.labels[i][0], y: one.labels[i][1] + 4, class: "edge-label" }, one.how[i]));
+        if (lit)
+          labels.push(el("text", { x: one.labels[i][0], y: one.labels[i][1] + 4, class: "edge-label" }, one.how[i]));
       });
     }
     svg.append(...labels);
@@ -230,6 +217,8 @@ export function start(section) {
         ),
       );
     }
+    // from 16 px for the letters of 12 units up to the width of the window
+    svg.style.width = `clamp(${(graph.width * 4) / 3}px, 100%, ${graph.width * 2.2}px)`;
     drawing.replaceChildren(svg);
     panel.replaceChildren(...about(here));
     all.refresh();
@@ -248,6 +237,8 @@ export function start(section) {
           el("b", { class: "value" }, number(one.value)),
           `. Its vjp saves ${one.saved} bytes for the backward pass.`,
         ),
+        ...one.inputs.map((key) => fromNested(node(key).name, node(key).value)),
+        fromNested(`${one.name}: value`, one.value),
       ];
     }
     return [
@@ -273,6 +264,8 @@ export function start(section) {
           ),
         ),
       ),
+      fromNested("g, the gradient that arrives", one.gradient),
+      ...one.gave.flatMap((g, i) => (g === null ? [] : [fromNested(`to ${node(one.inputs[i]).name}`, g)])),
     ];
   }
 
@@ -294,6 +287,9 @@ export function start(section) {
   }
 
   document.addEventListener("shown", ({ detail }) => {
-    if (detail === "step" && !requests) load();
+    if (detail !== "step" || requests) return;
+    if (!recorded) return load();
+    graph = recorded.answers.step;
+    draw();
   });
 }

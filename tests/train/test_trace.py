@@ -1,0 +1,203 @@
+"""The traced pass behind the page's view of the whole model: its numbers are the model's own, block by block."""
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import npx
+from models import TransformerConfig
+from train.viewer.blocks import overview, show_block, structure
+from train.viewer.inspection import Head, ablate_heads
+from train.viewer.trace import OUTPUT, Trace, blocks, norm
+
+PAIR = [[5, 6, 7, 2], [1, 8, 9, 5, 2]]
+MODELS = {
+    "post-norm": {"norm": "post"},
+    "pre-norm, rotary": {"norm": "pre", "positions": "rotary"},
+    "learned positions, own projection": {"positions": "learned", "tying": "none", "max_positions": 32},
+    "gelu, tensor2tensor layout": {"activation": "gelu", "positions": "sinusoidal_halves", "target_space": True},
+    "language model": {"architecture": "decoder", "norm": "pre", "positions": "rotary", "activation": "gelu"},
+    "language model, post-norm": {"architecture": "decoder", "norm": "post"},
+}
+
+
+class Names:
+    """A tokenizer that names every id by its number."""
+
+    src_vocab_size, eos_id = None, 2
+
+    def encode(self, text):
+        return [3]
+
+    def decode_batch(self, sequences):
+        return [" ".join(map(str, ids)) for ids in sequences]
+
+
+@pytest.fixture(params=MODELS, scope="module")
+def traced(request):
+    sizes = {"vocab_size": 12, "n_layers": 2, "n_heads": 2, "d_model": 8, "d_ff": 16, "d_k": 4, "dropout": 0.1}
+    model = TransformerConfig(**{**sizes, **MODELS[request.param]}).build(seed=1).eval()
+    ids = PAIR[1:] if model.examples == "text" else PAIR
+    return model, ids, Trace(model, ids)
+
+
+def values(matrix, name="values"):
+    return np.frombuffer(base64.b64decode(matrix[name]), "<f4").reshape(matrix["shape"])
+
+
+def named(block, start):
+    return next(matrix for matrix in block["matrices"] if matrix["title"].startswith(start))
+
+
+def loss_of(model, ids):
+    *source, predicted = (np.array([row]) for row in ids)
+    return model.loss(*source, predicted, label_smoothing=0.0)
+
+
+def test_the_loss_and_the_gradients_are_those_of_training(traced):
+    model, ids, trace = traced
+    loss = loss_of(model, ids)
+    loss.backward()
+    assert trace.loss == pytest.approx(loss.item(), rel=1e-5)
+    expected = {name: norm(p.grad) for name, p in model.named_parameters() if p.grad is not None}
+    for p in model.parameters():
+        p.grad = None
+    assert trace.parameter_gradients == pytest.approx(expected, rel=1e-3, abs=1e-7)
+
+
+def test_every_parameter_belongs_to_a_block_and_every_operation_too(traced):
+    model, _, trace = traced
+    names = {name for name, _ in model.named_parameters()} - {"target_space.weight"}
+    assert {name for block in blocks(model) for name in block.parameters} == names
+    assert all(trace.members[name] for name in trace.blocks)
+    assert {*trace.owner_of} == {*trace.operations}
+
+
+def test_the_gradients_that_leave_blocks_arrive(traced):
+    """The gradient of a block's output is the sum of what the blocks that read it pass back.
+
+    With pre-norm a sub-layer reads the norm of its own residual block instead, which is not that block's output.
+    """
+    _, _, trace = traced
+    for name in trace.blocks:
+        if name != OUTPUT:
+            left = [trace.leaving(reader).get(name) for reader in trace.blocks if f"{reader}_residual" != name]
+            total = sum(g for g in left if g is not None)
+            np.testing.assert_allclose(total, trace.output(name)[1], atol=1e-6)
+
+
+def test_a_head_is_the_models_own(traced):
+    model, ids, trace = traced
+    stacks = {"encoder": "encoder", "decoder": "decoder", "cross": ""}
+    kinds = {"text": "layers"} if model.examples == "text" else stacks
+    for kind in kinds:
+        inputs = [np.array([row]) for row in ids]
+        inputs[-1] = inputs[-1][:, :-1]
+        maps = model.attention_maps(*inputs, *([] if kind == "text" else [kind]))
+        for layer in range(2):
+            name = f"decoder.{layer}.cross_attention" if kind == "cross" else f"{kinds[kind]}.{layer}.attention"
+            for head in range(2):
+                block = show_block(trace, name, head, Names())
+                weights = values(named(block, "weights"))
+                np.testing.assert_allclose(weights, maps[layer][0, head], atol=1e-6)
+                scores, scaled = values(named(block, "scores q")), values(named(block, "scores /"))
+                visible = np.isfinite(scaled)
+                np.testing.assert_allclose(scaled[visible], scores[visible] / 2, rtol=1e-5)
+                assert (visible == (np.tri(*scores.shape) > 0 if kind in ("text", "decoder") else True)).all()
+
+
+def test_the_gradients_of_all_heads_make_up_that_of_the_block(traced):
+    """W^Q, W^K and W^V carry the heads' gradients of q, k and v back to the gradient that leaves the block."""
+    model, _, trace = traced
+    name = "layers.1.attention" if model.examples == "text" else "encoder.1.attention"
+    parts = {"queries": [], "keys": [], "values": []}
+    for head in range(2):
+        block = show_block(trace, name, head, Names())
+        for part, gradients in parts.items():
+            gradients.append(values(named(block, part), "gradient"))
+    merged = np.concatenate([g for gradients in parts.values() for g in gradients], axis=1)
+    layer = (model.layers if model.examples == "text" else model.encoder)[1]
+    expected = merged @ npx.to_host(layer.attention.query_key_value.weight.data).T
+    (left,) = trace.leaving(name).values()
+    np.testing.assert_allclose(expected, left, atol=1e-6)
+
+
+def test_attention_with_other_inputs_is_shown_without_its_heads(traced, monkeypatch):
+    model, _, trace = traced
+    stack = "layers" if model.examples == "text" else "decoder"
+    monkeypatch.setattr(getattr(model, stack)[0].attention, "d_v", 1)
+    block = show_block(trace, f"{stack}.0.attention", 0, Names())
+    assert "heads" not in block and "not shown" in block["note"] and len(block["matrices"]) == 2
+
+
+def test_residual_blocks_add_and_normalize(traced):
+    _, _, trace = traced
+    for name, block in trace.blocks.items():
+        if block.kind != "residual":
+            continue
+        shown = show_block(trace, name, 0, Names())
+        x, f, total = (values(named(shown, start)) for start in ("x, the", "f(x)", "x + f"))
+        np.testing.assert_allclose(x + f, total, atol=1e-6)
+        if block.title != "Add & norm":
+            np.testing.assert_allclose(total, trace.output(name)[0], atol=1e-5)
+
+
+def test_the_output_block_has_the_models_probabilities(traced):
+    model, ids, trace = traced
+    inputs = [np.array([row]) for row in ids]
+    inputs[-1] = inputs[-1][:, :-1]
+    logits = npx.to_host(model(*inputs).data)[0]
+    block = show_block(trace, OUTPUT, 0, Names())
+    order = [int(name.strip("·").replace("end", "2")) for name in named(block, "logits")["columns"]]
+    np.testing.assert_allclose(values(named(block, "logits")), logits[:, order], atol=1e-5)
+    p = values(named(block, "probabilities"))
+    np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)
+    gradient = values(named(block, "logits"), "gradient")
+    np.testing.assert_allclose(gradient.sum(axis=1), 0, atol=1e-6)
+
+
+def test_embedding_and_feed_forward_blocks_have_the_shapes_of_the_model(traced):
+    model, ids, trace = traced
+    side, stack = ("text", "layers") if model.examples == "text" else ("target", "decoder")
+    block = show_block(trace, f"{side}_embedding", 0, Names())
+    scaled, positions, total = (values(matrix) for matrix in block["matrices"])
+    np.testing.assert_allclose(scaled + positions, total, atol=1e-5)
+    if model.config.positions == "rotary":
+        np.testing.assert_allclose(positions, 0, atol=1e-6)
+    hidden = named(show_block(trace, f"{stack}.0.feed_forward", 0, Names()), "hidden")
+    assert hidden["shape"] == [len(ids[-1]) - 1, 16]
+
+
+def test_answers_are_strict_json_with_every_block(traced):
+    model, _, trace = traced
+    seen = overview(trace)
+    assert [*seen["blocks"]] == [block["name"] for block in structure(model)]
+    json.dumps(seen, allow_nan=False)
+    for name in trace.blocks:
+        json.dumps(show_block(trace, name, 0, Names()), allow_nan=False)
+
+
+def test_a_trace_leaves_no_gradients_and_sees_ablated_heads(traced):
+    model, ids, trace = traced
+    assert all(p.grad is None for p in model.parameters())
+    kind = "text" if model.examples == "text" else "encoder"
+    with ablate_heads(model, [Head(kind, 0, 0)]):
+        ablated = Trace(model, ids)
+    assert ablated.loss != trace.loss and Trace(model, ids).loss == trace.loss
+
+
+def test_vendored_files_are_those_of_their_packages():
+    """Each file has the recorded hash, and each package its version, licence and the registry's hash of its archive."""
+    folder = Path("train/viewer/page/vendor")
+    packages = json.loads((folder / "versions.json").read_text("utf-8"))
+    recorded = {name: file["sha256"] for package in packages.values() for name, file in package["files"].items()}
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    found.pop("versions.json")
+    assert found == recorded
+    for name, package in packages.items():
+        assert package["integrity"].startswith("sha512-") and package["version"] in package["tarball"]
+        assert f"v{package['version']}" in (folder / f"{name}.js").read_text("utf-8")[:400]

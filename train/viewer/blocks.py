@@ -1,0 +1,306 @@
+"""What the page shows of a block of a traced pass (trace.py): its matrices, with values and gradients, as JSON."""
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+import npx
+from autograd import Tensor, observing
+from autograd.neural import composed_rotation, softmax
+from train.viewer.inspection import labels, log_softmax
+from train.viewer.trace import OUTPUT, Block, Operation, Recording, Trace, blocks, norm, on_host, zeros_if_none
+
+MAX_THUMBNAIL = 128  # columns of a matrix in the overview; wider ones are thinned
+MAX_COLUMNS = 4096  # columns of a matrix in an open block
+SHOWN_TOKENS = 40  # columns of the vocabulary in the output block
+
+
+def structure(model: Any) -> list[dict[str, Any]]:
+    """Return the blocks of a model with their parameters, without any sentence."""
+    parameters = dict(model.named_parameters())
+    return [
+        {
+            "name": b.name, "kind": b.kind, "title": b.title, "stack": b.stack, "layer": b.layer,
+            "parameters": sum(parameters[name].size for name in b.parameters),
+        }
+        for b in blocks(model)
+    ]  # fmt: skip
+
+
+def overview(trace: Trace) -> dict[str, Any]:
+    """Return a small picture of the output of every block and of its gradient, and their norms."""
+    shown = {}
+    for name, block in trace.blocks.items():
+        y, g = trace.output(name)
+        left = {source: norm(value) for source, value in trace.leaving(name).items()}
+        weights = sum(trace.parameter_gradients.get(p, 0.0) ** 2 for p in block.parameters) ** 0.5
+        shown[name] = {
+            "shape": list(y.shape), "value": thumbnail(y), "gradient": thumbnail(g), "norm": norm(y),
+            "gradient_norm": norm(g), "leaving": left, "parameter_gradient_norm": weights,
+        }  # fmt: skip
+    return {"blocks": shown, "loss": trace.loss}
+
+
+def thumbnail(values: Any) -> dict[str, Any]:
+    """Return a matrix as base64-encoded signed bytes, scaled to its largest magnitude, with at most 128 columns."""
+    step = -(-values.shape[1] // MAX_THUMBNAIL)
+    values = values[:, ::step]
+    most = float(np.abs(values).max(initial=0)) or 1.0
+    levels = np.rint(values / most * 127).astype(np.int8)
+    return {"rows": len(values), "columns": values.shape[1], "bytes": base64.b64encode(levels.tobytes()).decode()}
+
+
+def matrix(
+    title: str, values: Any, gradient: Any, rows: Sequence[str], columns: Sequence[str] | str, **more: Any
+) -> dict[str, Any]:
+    """Return a matrix with headers, its values and its gradient (None: it has none) as base64-encoded float32.
+
+    columns: labels, or the name of the dimension, whose indices are then the labels.
+    """
+    return {
+        "title": title, "shape": list(values.shape), "rows": list(rows),
+        "columns": columns if isinstance(columns, str) else list(columns),
+        "values": encoded(values), "gradient": None if gradient is None else encoded(gradient),
+        "norm": norm(np.nan_to_num(values, neginf=0)), "gradient_norm": None if gradient is None else norm(gradient),
+        **more,
+    }  # fmt: skip
+
+
+def encoded(values: Any) -> str:
+    return base64.b64encode(np.ascontiguousarray(values[:, :MAX_COLUMNS], "<f4").tobytes()).decode()
+
+
+def show_block(trace: Trace, name: str, head: int, tokenizer: Any) -> dict[str, Any]:
+    """Return all that is shown of an open block: text, matrices, parameters, and gradients that arrive and leave.
+
+    Raises KeyError or IndexError for a block or head that does not exist.
+    """
+    block = trace.blocks[name]
+    tokens = {
+        stack: [] if ids is None else labels(tokenizer, ids.tolist(), "source" if stack == "encoder" else "target")
+        for stack, ids in trace.ids.items()
+    }
+    if block.stack == "decoder":
+        tokens["decoder"][:1] = ["begin"]
+    tokens["rows"] = tokens[block.stack]
+    answer = SHOW.get(block.kind, show_other)(trace, block, tokens, tokenizer, head)
+    _, g = trace.output(name)
+    titles = {b.name: f"{b.title}{'' if b.layer is None else f', layer {b.layer}'}" for b in trace.blocks.values()}
+    shapes = [(p, trace.parameters[p]) for p in block.parameters]
+    return {
+        "block": name, **answer, "arriving": norm(g) if name != OUTPUT else 1.0,
+        "leaving": [[titles[to], norm(value)] for to, value in trace.leaving(name).items()],
+        "parameters": [
+            [n, list(p.shape), p.size, norm(p.data), trace.parameter_gradients.get(n, 0.0)] for n, p in shapes
+        ],
+    }  # fmt: skip
+
+
+def inputs_of(trace: Trace, block: Block, rows: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the matrices that a block reads, with the gradient that it passes back to each."""
+    left = trace.leaving(block.name)
+    matrices = []
+    for name, x in trace.inputs(block.name).items():
+        source = trace.blocks[name]
+        title = f"x, from {source.title.lower()}"
+        if source.stack != block.stack:
+            title = "output of the encoder"
+        elif source.name == f"{block.name}_residual":
+            title = "norm(x)"
+        matrices.append(matrix(title, x, zeros_if_none(left.get(name), x), rows[source.stack], "dimension"))
+    return matrices
+
+
+def output_of(trace: Trace, block: Block, rows: Any, title: str = "output y") -> dict[str, Any]:
+    y, g = trace.output(block.name)
+    return matrix(title, y, g, rows["rows"], "dimension")
+
+
+def show_other(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
+    return {"formula": "", "matrices": [*inputs_of(trace, block, rows), output_of(trace, block, rows)]}
+
+
+def show_embedding(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
+    """The scaled rows of the table, what positions add to them, and the sum."""
+    y, g = trace.output(block.name)
+    table = trace.parameters[block.parameters[0]]
+    embedding = trace.model.source_embedding if block.parameters[0].startswith("source") else trace.model.embedding
+    scaled = on_host(table.data[trace.ids[block.stack]]) * np.float32(embedding.scale)
+    is_rotary = trace.model.config.positions == "rotary"
+    rotary = " Rotary positions add nothing here: attention rotates q and k." if is_rotary else ""
+    table_rows = block.parameters[0].removesuffix(".weight")
+    return {
+        "formula": f"y = √D · E[token] + P[position],  √D = {embedding.scale:.4g}",
+        "note": f"E is the parameter {table_rows}.{rotary}",
+        "matrices": [
+            matrix("√D · E[token]", scaled, g, rows["rows"], "dimension"),
+            matrix("positions P", y - scaled, None, [str(i) for i in range(len(y))], "dimension"),
+            output_of(trace, block, rows, "sum y"),
+        ],
+    }
+
+
+def show_feed_forward(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
+    """The input, the hidden values after the activation, and the output."""
+    outer = trace.find(block.name, "linear")
+    assert outer is not None
+    hidden = trace.operations[cast(int, outer.inputs[0])]
+    zeros = float((hidden.y == 0).mean())
+    activation = trace.model.config.activation
+    return {
+        "formula": f"y = {activation}(x W₁ + b₁) W₂ + b₂",
+        "note": f"{zeros:.0%} of the hidden values are exactly 0." if activation == "relu" else "",
+        "matrices": [
+            *inputs_of(trace, block, rows),
+            matrix(f"hidden h, after {activation}", hidden.y, hidden.g, rows["rows"], "unit"),
+            output_of(trace, block, rows),
+        ],
+    }
+
+
+def show_residual(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
+    """Both inputs, their sum, the mean and deviation of each row, and the output."""
+    inputs = trace.inputs(block.name)
+    left, (_, g) = trace.leaving(block.name), trace.output(block.name)
+    sublayer = next(s for s in inputs if trace.blocks[s].kind in ("attention", "feed_forward", "other"))
+    skip = next((s for s in inputs if s != sublayer), sublayer)
+    x, f = inputs[skip], inputs[sublayer]
+    total = x + f
+    post = block.title == "Add & norm"
+    normalized = total if post else x
+    statistics = np.stack([normalized.mean(axis=1), normalized.std(axis=1)], axis=1)
+    return {
+        "formula": "y = norm(x + f(x))" if post else "y = x + f(norm(x))",
+        "note": "The gradient goes both ways: to the sub-layer and past it, along the residual connection.",
+        "matrices": [
+            matrix("x, the residual stream", x, zeros_if_none(left.get(skip), x), rows["rows"], "dimension"),
+            matrix("f(x), the sub-layer", f, zeros_if_none(left.get(sublayer), f), rows["rows"], "dimension"),
+            matrix("x + f(x)", total, None if post else g, rows["rows"], "dimension"),
+            matrix("before the norm", statistics, None, rows["rows"], ["mean", "deviation"]),
+            *([output_of(trace, block, rows)] if post else []),
+        ],
+    }
+
+
+def show_attention(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
+    """One head from its queries, keys and values to its output, computed again from elementary operations."""
+    attention = module_of(trace.model, block.name)
+    if not 0 <= head < attention.n_heads:
+        raise IndexError(head)
+    operation = trace.find(block.name, "attention")
+    parts = head_inputs(trace, operation, attention, head) if operation else None
+    if operation is None or parts is None:
+        return show_other(trace, block, rows, tokenizer, head) | {
+            "note": "The heads of this kind of attention are not shown."
+        }
+    columns = slice(head * attention.d_v, (head + 1) * attention.d_v)
+    cross, causal = block.title == "Cross-attention", block.title == "Masked self-attention"
+    g = zeros_if_none(operation.g, operation.y)[:, columns]
+    steps = attention_head(*parts, attention.rotary_base, causal, g)
+    keys = rows["encoder"] if cross else rows["rows"]
+    masked = steps["scaled"][0].copy()
+    if causal:
+        masked[np.triu_indices_from(masked, 1)] = -np.inf
+    queries, scaled = rows["rows"], f"scores / √d_k{' + mask' if causal else ''}"
+    return {
+        "formula": "softmax(q kᵀ / √d_k" + (" + mask" if causal else "") + f") v,  √d_k = {attention.d_k**0.5:.4g}",
+        "note": "The mask hides later tokens: their scores become −∞, their weights 0." if causal else "",
+        "heads": attention.n_heads, "head": head,
+        "matrices": [
+            matrix("queries q", *steps["q"], queries, "dimension"),
+            matrix("keys k", *steps["k"], keys, "dimension"),
+            matrix("values v", *steps["v"], keys, "dimension"),
+            matrix("scores q kᵀ", *steps["scores"], queries, keys),
+            matrix(scaled, masked, steps["scaled"][1], queries, keys),
+            matrix("weights, softmax of each row", *steps["weights"], queries, keys, unit=True),
+            matrix("head output, weights · v", *steps["output"], queries, "dimension"),
+            output_of(trace, block, rows, "all heads, concatenated, times W^O: y"),
+            *inputs_of(trace, block, rows),
+        ],
+    }  # fmt: skip
+
+
+def module_of(model: Any, name: str) -> Any:
+    """Return the module with a dotted name such as "encoder.0.attention"."""
+    for part in name.split("."):
+        model = model[int(part)] if part.isdigit() else getattr(model, part)
+    return model
+
+
+def head_inputs(trace: Trace, operation: Operation, attention: Any, head: int) -> tuple[Any, Any, Any] | None:
+    """Return q (T, d_k), k (S, d_k) and v (S, d_v) of a head; None if its operation takes other inputs."""
+    # the columns of all heads, in one array or two
+    inputs = [trace.operations[number].y for number in operation.inputs if number is not None]
+    h, d_k, d_v = attention.n_heads, attention.d_k, attention.d_v
+    if any(x.ndim != 2 for x in inputs) or sum(x.shape[1] for x in inputs) != h * (2 * d_k + d_v):
+        return None
+    q, *rest = np.split(inputs[0], [h * d_k], axis=1)
+    k, v = np.split(inputs[1] if len(inputs) == 2 else rest[0], [h * d_k], axis=1)
+    return q[:, head * d_k :][:, :d_k], k[:, head * d_k :][:, :d_k], v[:, head * d_v :][:, :d_v]
+
+
+def attention_head(
+    q: Any, k: Any, v: Any, rotary_base: float | None, causal: bool, g: Any
+) -> dict[str, tuple[Any, Any]]:
+    """Return the value and the gradient of each step of one head, for the gradient g of its output."""
+    q, k, v = (Tensor(npx.asarray(x), requires_grad=True) for x in (q, k, v))
+    with observing(Recording()) as recording:
+        queries, keys = q, k
+        if rotary_base is not None:
+            queries, keys = (
+                composed_rotation(x.reshape(len(x), 1, -1), 0, rotary_base).reshape(x.shape) for x in (q, k)
+            )
+        scores = queries @ keys.transpose()  # (T, S)
+        scaled = scores * q.shape[1] ** -0.5
+        weights = softmax(scaled, npx.asarray(np.tri(*scores.shape, dtype=bool)) if causal else None)
+        output = weights @ v  # (T, d_v)
+        output.backward(npx.asarray(np.ascontiguousarray(g)))
+    steps = {"scores": scores, "scaled": scaled, "weights": weights, "output": output}
+    gradients = {name: recording.operations[x.node.number].g for name, x in steps.items() if x.node}
+    leaves = {name: (on_host(x.data), on_host(x.grad)) for name, x in (("q", q), ("k", k), ("v", v))}
+    return leaves | {name: (on_host(x.data), gradients[name]) for name, x in steps.items()}
+
+
+def show_output(trace: Trace, block: Block, rows: Any, tokenizer: Any, head: int) -> dict[str, Any]:
+    """Logits, probabilities and p - y of the tokens that are most probable somewhere, and of the targets."""
+    hidden, g = trace.output(OUTPUT)
+    logits = on_host(trace.model.logits(Tensor(npx.asarray(hidden))).data)
+    log_p = log_softmax(logits)  # (T, V)
+    order = np.argsort(-log_p, axis=1, kind="stable")
+    wanted = dict.fromkeys(trace.targets.tolist())
+    for rank in range(log_p.shape[1]):
+        if len(wanted) >= min(SHOWN_TOKENS, log_p.shape[1]):
+            break
+        wanted |= dict.fromkeys(order[:, rank].tolist())
+    ids = list(wanted)[: max(SHOWN_TOKENS, len(set(trace.targets.tolist())))]
+    names = labels(tokenizer, ids)
+    gradient = np.exp(log_p)
+    gradient[np.arange(len(gradient)), trace.targets] -= 1
+    gradient /= max(1, int((trace.targets != trace.model.config.pad_id).sum()))
+    predicted = labels(tokenizer, trace.targets.tolist())
+    tied = trace.model.projection is None
+    return {
+        "formula": "logits = h Eᵀ,  p = softmax(logits),  ∂loss/∂logits = (p − y) / T",
+        "note": f"{'E is the embedding matrix: input and output are tied. ' if tied else ''}"
+        f"The loss, the mean of −log p of the target, is {trace.loss:.4f} nats. "
+        f"Of {log_p.shape[1]:,} tokens, {len(ids)} are shown.",
+        "targets": predicted,
+        "bars": [
+            [[label, float(np.exp(log_p[t, i])), int(i) == int(trace.targets[t])] for i, label in
+             zip(order[t, :10], labels(tokenizer, order[t, :10].tolist()), strict=True)]
+            for t in range(len(log_p))
+        ],
+        "matrices": [
+            matrix("h, output of the last layer", hidden, g, rows["rows"], "dimension"),
+            matrix("logits", logits[:, ids], gradient[:, ids], predicted, names),
+            matrix("probabilities p", np.exp(log_p[:, ids]), None, predicted, names, unit=True),
+        ],
+    }  # fmt: skip
+
+
+SHOW: dict[str, Callable[[Trace, Block, Any, Any, int], dict[str, Any]]] = {
+    "attention": show_attention, "feed_forward": show_feed_forward, "residual": show_residual,
+    "embedding": show_embedding, "output": show_output,
+}  # fmt: skip

@@ -1,0 +1,44 @@
+"""Sentences of a run's validation text, for the page to open with."""
+
+from contextlib import suppress
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from train.errors import UserError
+from train.run.folder import RunFolder
+from train.tasks import TASKS
+from train.tasks.parsing.task import read_clean_trees
+from train.text.corpus import Corpus
+from train.text.plain import read_plain
+from train.viewer.inspection import is_parser
+
+N_EXAMPLES, SEARCHED = 3, 300  # sentences; the first ones are searched for short ones
+LENGTHS = range(4, 16)  # words: enough to see a structure, few enough for a projector
+LINE = range(20, 50)  # characters of a language model's text
+
+
+def validation_sentences(run: Path, tokenizer: Any, config: Any) -> list[str]:
+    """Return up to three short sentences of the validation text, or of the training text; [] if both are missing."""
+    for part in ("valid", "train"):
+        with suppress(UserError, OSError):
+            return short_sentences(run, part, tokenizer, config)
+    return []
+
+
+def short_sentences(run: Path, part: str, tokenizer: Any, config: Any) -> list[str]:
+    """Return the first short and different sentences; pairs come from the prepared text, others from their files."""
+    if is_parser(tokenizer):
+        trees = read_clean_trees(getattr(config.data, f"{part}_trees"))
+        sentences = [" ".join(tree.words()) for tree in islice(trees, SEARCHED)]
+    elif TASKS[config.data.task].examples == "text":
+        lines = islice(
+            chain.from_iterable(read_plain(config.data.text if part == "train" else config.data.valid_text)), SEARCHED
+        )
+        return list(dict.fromkeys(line.strip() for line in lines if len(line) in LINE))[:N_EXAMPLES]
+    else:
+        corpus = Corpus.open(RunFolder(run).data(part, config.data.prepared), tokenizer.special)
+        source = getattr(tokenizer, "source", tokenizer)
+        sentences = [source.decode(corpus.pair(i)[0]) for i in range(min(SEARCHED, len(corpus)))]
+    short = [sentence for sentence in sentences if len(sentence.split()) in LENGTHS]
+    return list(dict.fromkeys(short or sentences))[:N_EXAMPLES]

@@ -1,0 +1,99 @@
+// An open block of the model: its formula, its matrices or their gradients, and its parameters.
+import { collapsible, el, number, table } from "./parts.js";
+import { floats, matrix } from "./matrix.js";
+
+export function openBlock(title, block, backward, chooseHead) {
+  const decoded = block.matrices.map((one) => ({
+    ...one,
+    values: floats(one.values),
+    gradient: one.gradient && floats(one.gradient),
+  }));
+  const shown = decoded.map((one) => show(one, decoded, backward));
+  const small = (x) => number(Number(x.toPrecision(3)));
+  return [
+    el("h3", {}, title),
+    el("p", { class: "formula" }, block.formula),
+    el(
+      "p",
+      { class: "gradients" },
+      `Gradient in: norm ${small(block.arriving)}. Gradient out: `,
+      block.leaving.length
+        ? block.leaving.map(([to, norm]) => `${small(norm)} to ${to}`).join("; ")
+        : "to the embedding table",
+      ".",
+    ),
+    ...(block.note ? [el("p", { class: "soft" }, block.note)] : []),
+    ...(block.heads > 1 ? [heads(block, chooseHead)] : []),
+    ...(block.bars ? [distribution(block)] : []),
+    el("div", { class: "matrices" }, ...shown),
+    collapsible("Parameters", () =>
+      table(
+        "Norms of the weights and of their gradients",
+        ["name", "shape", "values", "norm", "gradient norm"],
+        block.parameters.map(([name, shape, size, norm, gradient]) => [
+          name,
+          shape.join(" × "),
+          size.toLocaleString("en"),
+          small(norm),
+          small(gradient),
+        ]),
+      ),
+    ),
+  ];
+}
+
+function show(one, all, backward) {
+  const of = { rows: one.rows, columns: one.columns };
+  if (!backward)
+    return matrix({
+      ...of,
+      title: one.title,
+      values: one.values,
+      most: one.unit ? 1 : undefined,
+      about: arithmetic(one, all),
+    });
+  if (one.gradient) return matrix({ ...of, title: `∂ ${one.title}`, values: one.gradient });
+  return el("figure", { class: "matrix" }, el("figcaption", {}, el("b", {}, one.title), " has no gradient of its own"));
+}
+
+// How a score becomes a weight, for the cell under the pointer.
+function arithmetic(one, all) {
+  const named = (start) => all.find(({ title }) => title.startsWith(start));
+  const [scores, scaled, weights] = ["scores q kᵀ", "scores / √d_k", "weights"].map(named);
+  if (!weights || ![scores, scaled, weights].includes(one)) return () => "";
+  return (i, j) => {
+    const cell = i * one.columns.length + j,
+      value = (from) => (from.values[cell] === -Infinity ? "−∞" : number(from.values[cell]));
+    return `  (q·k = ${value(scores)}, / √d_k${scaled.title.includes("mask") ? " + mask" : ""} = ${value(scaled)}, softmax = ${value(weights)})`;
+  };
+}
+
+function heads({ heads: count, head }, choose) {
+  const buttons = Array.from({ length: count }, (_, h) =>
+    el("button", { type: "button", "aria-pressed": String(h === head), onclick: () => choose(h) }, String(h)),
+  );
+  return el("div", { class: "group", role: "group", "aria-label": "Head" }, el("span", {}, "Head"), ...buttons);
+}
+
+// The ten most probable tokens at a position that can be chosen.
+function distribution({ bars, targets }) {
+  const list = el("ul", { class: "share" });
+  const choice = el("select", {}, ...targets.map((target, t) => el("option", { value: t }, `${t + 1}: ${target}`)));
+  const draw = () =>
+    list.replaceChildren(
+      ...bars[choice.value].map(([label, p, right]) => {
+        const fill = el("span", { class: "fill" });
+        fill.style.width = `${100 * p}%`;
+        return el(
+          "li",
+          { class: right ? "target" : "" },
+          el("span", {}, label),
+          el("span", { class: "track" }, fill),
+          el("span", {}, p.toFixed(4)),
+        );
+      }),
+    );
+  choice.addEventListener("change", draw);
+  draw();
+  return el("div", {}, el("p", { class: "row" }, el("label", {}, "Probabilities at position ", choice)), list);
+}

@@ -1,0 +1,209 @@
+// A matrix as colored cells on a canvas, with headers, a legend, and the value under the pointer or the cursor.
+import { bytes, el, level, number, pixelScale, scale } from "./parts.js";
+
+const NARROWEST = 2, // CSS pixels per column; wider matrices scroll
+  WIDEST = 46;
+
+const sizes = new ResizeObserver((entries) =>
+  entries.forEach(({ target }) => target.querySelector("canvas")?.redraw()),
+);
+
+export const floats = (base64) => new Float32Array(bytes(base64).buffer);
+
+// A figure for {title, rows, columns, values}: `rows` and `columns` are labels, or `columns` is the name of a dimension
+// whose indices are the labels; `values` is a flat array; -Infinity is a masked cell. `most`: the value of the darkest
+// color. `about(i, j)`: more text for the readout of a cell.
+export function matrix({ title, rows, columns, values, most, about = () => "", missing = "" }) {
+  const [down, across] = [
+    rows.length,
+    Array.isArray(columns) ? columns.length : Math.round(values.length / rows.length),
+  ];
+  const column = (j) => (Array.isArray(columns) ? columns[j] : `${columns} ${j}`);
+  most ??= values.reduce((a, b) => (Number.isFinite(b) ? Math.max(a, Math.abs(b)) : a), 0);
+  const canvas = el("canvas", {
+    tabindex: 0,
+    role: "img",
+    "aria-label": `${title}: ${down} rows (${rows.slice(0, 12).join(" ")}), ${across} columns, largest magnitude ${number(most)}. Use the arrow keys to read its values.`,
+  });
+  const box = el("div", { class: "cells" }, canvas);
+  const readout = el("p", { class: "read", "aria-live": "polite" }, missing);
+  let layout = null,
+    image = null,
+    cursor = null;
+
+  canvas.redraw = () => {
+    const width = box.clientWidth;
+    if (!width) return;
+    layout = place(width);
+    paint();
+  };
+
+  function place(width) {
+    const style = getComputedStyle(canvas),
+      size = parseFloat(style.fontSize),
+      font = `${size}px ${style.fontFamily}`;
+    const context = canvas.getContext("2d");
+    context.font = font;
+    const widest = (labels) => Math.max(0, ...labels.map((label) => context.measureText(String(label)).width));
+    const left = Math.ceil(Math.min(widest(rows), 9 * size)) + 6;
+    const cellWidth = Math.min(WIDEST, Math.max(NARROWEST, (width - left - 2) / across));
+    const cellHeight = down <= 48 ? size * 1.25 : Math.max(3, (size * 60) / down);
+    const named = Array.isArray(columns);
+    const turned = named && widest(columns) > cellWidth - 3;
+    const top = named ? (turned ? Math.ceil(Math.min(widest(columns), 7 * size)) + 6 : size * 1.5) : size * 1.4;
+    return { size, font, left, top, cellWidth, cellHeight, named, turned, ink: style.color };
+  }
+
+  // One pixel for each value, which the browser scales to cells. Masked cells are clear.
+  function pixels(colors) {
+    if (image?.colors === colors) return image.canvas;
+    const small = new OffscreenCanvas(across, down),
+      data = new ImageData(across, down);
+    const pixels = new Uint32Array(data.data.buffer);
+    for (let i = 0; i < values.length; i++) if (values[i] !== -Infinity) pixels[i] = colors[level(values[i], most)];
+    small.getContext("2d").putImageData(data, 0, 0);
+    image = { colors, canvas: small };
+    return small;
+  }
+
+  function paint() {
+    const { size, font, left, top, cellWidth, cellHeight, named, turned, ink } = layout;
+    const ratio = devicePixelRatio || 1,
+      [width, height] = [left + across * cellWidth + 2, top + down * cellHeight + 2];
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+    const context = canvas.getContext("2d"),
+      colors = scale();
+    context.scale(ratio, ratio);
+    context.font = font;
+    context.textBaseline = "middle";
+    context.imageSmoothingEnabled = false;
+    context.drawImage(pixels(pixelScale()), left, top, across * cellWidth, down * cellHeight);
+    const everyRow = Math.ceil((size * 1.1) / cellHeight);
+    context.fillStyle = ink;
+    context.textAlign = "right";
+    rows.forEach((label, i) => {
+      if (i % everyRow === 0) context.fillText(label, left - 5, top + (i + 0.5) * cellHeight, left - 6);
+    });
+    if (turned) {
+      context.textAlign = "left";
+      const everyColumn = Math.ceil((size * 1.05) / cellWidth);
+      for (let j = 0; j < across; j += everyColumn) {
+        context.save();
+        context.translate(left + (j + 0.5) * cellWidth, top - 4);
+        context.rotate(-Math.PI / 2);
+        context.fillText(columns[j], 0, 0, top - 5);
+        context.restore();
+      }
+    } else {
+      context.textAlign = named ? "center" : "left";
+      const ticks = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024].find((n) => n * cellWidth >= size * 3.2) ?? 2048;
+      for (let j = 0; j < across; j += named ? 1 : ticks)
+        context.fillText(named ? columns[j] : j, left + (named ? j + 0.5 : j) * cellWidth, top - size * 0.7);
+    }
+    if (cellWidth >= size * 2.7 && cellHeight >= size) {
+      context.textAlign = "center";
+      for (let i = 0; i < down; i++) {
+        for (let j = 0; j < across; j++) {
+          const value = values[i * across + j],
+            [r, g, b] = value === -Infinity ? [128, 128, 128] : colors[level(value, most)];
+          context.fillStyle = value === -Infinity ? ink : 0.3 * r + 0.59 * g + 0.11 * b > 140 ? "#000" : "#fff";
+          const text = value === -Infinity ? "−∞" : compact(value);
+          context.fillText(text, left + (j + 0.5) * cellWidth, top + (i + 0.5) * cellHeight, cellWidth - 2);
+        }
+      }
+    }
+    if (cursor) {
+      context.strokeStyle = ink;
+      context.lineWidth = 2;
+      context.strokeRect(left + cursor[1] * cellWidth, top + cursor[0] * cellHeight, cellWidth, cellHeight);
+    }
+  }
+
+  function read(i, j) {
+    if (cursor && cursor[0] === i && cursor[1] === j) return;
+    cursor = [i, j];
+    const value = values[i * across + j];
+    readout.textContent = `${rows[i]}, ${column(j)}: ${value === -Infinity ? "−∞ (masked)" : number(value)}${about(i, j)}`;
+    paint();
+  }
+
+  canvas.addEventListener("pointermove", (event) => {
+    if (!layout) return;
+    const i = Math.floor((event.offsetY - layout.top) / layout.cellHeight),
+      j = Math.floor((event.offsetX - layout.left) / layout.cellWidth);
+    if (i >= 0 && j >= 0 && i < down && j < across) read(i, j);
+  });
+  canvas.addEventListener("pointerleave", () => {
+    cursor = null;
+    readout.textContent = missing;
+    if (layout) paint();
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    if (!by || !layout) return;
+    event.preventDefault();
+    const [i, j] = cursor ? [cursor[0] + by[0], cursor[1] + by[1]] : [0, 0];
+    if (i >= 0 && j >= 0 && i < down && j < across) read(i, j);
+  });
+  sizes.observe(box);
+  return el(
+    "figure",
+    { class: across > 40 ? "matrix wide" : "matrix" },
+    el("figcaption", {}, el("b", {}, title), ` ${down} × ${across} `, legend(most, values)),
+    box,
+    readout,
+  );
+}
+
+// Few characters for a number inside a cell.
+function compact(x) {
+  const size = Math.abs(x);
+  if (size === 0) return "0";
+  return size >= 100 || size < 0.005 ? x.toExponential(0).replace("e+", "e") : x.toFixed(size < 10 ? 2 : 1);
+}
+
+// The color scale from -most (or 0) to most.
+export function legend(most, values) {
+  const signed = !values || values.some((value) => value < 0 && Number.isFinite(value));
+  const bar = el("canvas", { width: signed ? 255 : 128, height: 1, class: "bar" });
+  bar.redraw = () => {
+    const context = bar.getContext("2d");
+    scale()
+      .slice(signed ? 0 : 127)
+      .forEach((color, x) => {
+        context.fillStyle = `rgb(${color})`;
+        context.fillRect(x, 0, 1, 1);
+      });
+  };
+  bar.redraw();
+  bar.setAttribute("aria-hidden", "true");
+  return el("span", { class: "legend" }, signed ? `−${number(most)} ` : "0 ", bar, ` ${number(most)}`);
+}
+
+// A matrix from nested lists, as the Step view has them: a number, a vector or a matrix of two or three axes.
+export function fromNested(title, value) {
+  const flat = [value].flat(Infinity).map((x) => ({ inf: Infinity, "-inf": -Infinity })[x] ?? Number(x));
+  const depth = (x) => (Array.isArray(x) ? 1 + depth(x[0]) : 0);
+  const rows = depth(value) < 2 ? 1 : [value].flat(depth(value) - 1).length;
+  const labels = Array.from({ length: rows }, (_, i) => (rows === 1 ? "" : String(i)));
+  const columns = Array.from({ length: flat.length / rows }, (_, j) => String(j));
+  return matrix({ title, rows: labels, columns, values: flat });
+}
+
+// A small picture of a matrix from signed bytes: one pixel per value.
+export function thumbnail({ rows, columns, bytes: encoded }) {
+  const canvas = el("canvas", { width: columns, height: rows, class: "thumbnail", "aria-hidden": "true" });
+  const values = new Int8Array(bytes(encoded).buffer);
+  canvas.redraw = () => {
+    const context = canvas.getContext("2d"),
+      image = context.createImageData(columns, rows),
+      colors = pixelScale();
+    new Uint32Array(image.data.buffer).set(Uint32Array.from(values, (value) => colors[value + 127]));
+    context.putImageData(image, 0, 0);
+  };
+  canvas.redraw();
+  return canvas;
+}

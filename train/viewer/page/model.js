@@ -1,0 +1,347 @@
+// Model: Figure 1 of the paper for the loaded run. Every block shows its output for one sentence, or the gradient of
+// its output; a block opens to its matrices (block.js); the arrow keys walk through the forward and the backward pass.
+import { ask, el, number, stepByKeys } from "./parts.js";
+import { thumbnail } from "./matrix.js";
+import { openBlock } from "./block.js";
+
+const MOST_CHIPS = 6; // tokens shown in the figure
+const STACKS = { encoder: "Encoder", decoder: "Decoder", text: "Decoder only" };
+
+export function start(section, about) {
+  if (!about.model) return section.append(el("p", { class: "error" }, about.why));
+  const { blocks, layers } = about.model;
+  let layer = 0,
+    backward = false,
+    at = null, // index in `walk`
+    flow = null, // values and gradients of all blocks
+    answer = null,
+    head = 0,
+    playing = null;
+  const walk = [...blocks.map(({ name }) => [name, false]), ...blocks.map(({ name }) => [name, true]).reverse()];
+  const block = (name) => blocks.find((one) => one.name === name);
+
+  const layerButtons = Array.from({ length: layers }, (_, i) =>
+    el("button", { type: "button", onclick: () => choose({ layer: i }) }, String(i)),
+  );
+  const directions = ["Forward: values", "Backward: gradients"].map((name, i) =>
+    el(
+      "button",
+      { type: "button", class: i ? "backward" : "forward", onclick: () => choose({ backward: i === 1 }) },
+      name,
+    ),
+  );
+  const moves = [
+    ["|◀", "First", -Infinity],
+    ["◀", "Previous", -1],
+    ["▶", "Next", 1],
+    ["▶|", "Last", Infinity],
+  ].map(([sign, name, by]) => el("button", { type: "button", "aria-label": name, onclick: () => go(by) }, sign));
+  const play = el("button", { type: "button", onclick: () => (playing ? stop() : begin()) }, "Play");
+  const place = el("output", { class: "place", "aria-live": "polite" });
+  const figure = el("div", { class: "figure" });
+  const panel = el("div", { class: "opened", tabindex: -1 });
+  section.append(
+    el(
+      "div",
+      { class: "row" },
+      el("div", { class: "group", role: "group", "aria-label": "Direction" }, ...directions),
+      el(
+        "div",
+        { class: "group", role: "group", "aria-label": "Layer shown" },
+        el("span", {}, "Layer"),
+        ...layerButtons,
+      ),
+      el("div", { class: "group", role: "group", "aria-label": "Walk through the passes" }, ...moves, play),
+      place,
+    ),
+    el("div", { class: "whole" }, figure, panel),
+  );
+  stepByKeys(section, go);
+  new ResizeObserver(() => connect()).observe(figure);
+
+  document.addEventListener("translated", ({ detail }) => {
+    answer = detail.answer;
+    flow = null;
+    if (!section.hidden) load();
+  });
+  document.addEventListener("shown", ({ detail }) => {
+    if (detail !== "model") stop();
+    else if (answer && !flow) load();
+    else connect();
+  });
+
+  async function load() {
+    draw();
+    const id = answer.translation,
+      loaded = await ask("api/flow", { translation: id });
+    if (answer.translation !== id) return;
+    if (loaded.error) return panel.replaceChildren(el("p", { class: "error", role: "alert" }, loaded.error));
+    flow = loaded;
+    draw();
+    open();
+    section.dataset.flow = Math.round(performance.now());
+  }
+
+  function choose(change) {
+    if ("layer" in change) {
+      layer = change.layer;
+      if (at !== null && block(walk[at][0]).layer !== null) {
+        const { name, layer: of } = block(walk[at][0]);
+        at = find(name.replace(`.${of}.`, `.${layer}.`), backward);
+      }
+    }
+    if ("backward" in change) {
+      backward = change.backward;
+      if (at !== null) at = find(walk[at][0], backward);
+    }
+    draw();
+    open();
+  }
+
+  const find = (name, back) => walk.findIndex((one) => one[0] === name && one[1] === back);
+
+  function go(by) {
+    at = at === null && by === 1 ? 0 : Math.min(walk.length - 1, Math.max(0, (at ?? 0) + by));
+    const [name, back] = walk[at],
+      of = block(name).layer ?? layer;
+    const same = back === backward && of === layer;
+    [backward, layer] = [back, of];
+    if (same) mark();
+    else draw();
+    open();
+  }
+
+  // Marks the open block, without drawing the figure again.
+  function mark() {
+    for (const button of figure.querySelectorAll(".block"))
+      button.setAttribute("aria-pressed", String(at !== null && walk[at][0] === button.dataset.block));
+    place.textContent =
+      at === null ? "← → walk through all blocks" : `${at + 1} of ${walk.length}, ${titleOf(walk[at][0])}`;
+  }
+
+  function begin() {
+    playing = setInterval(() => {
+      if (at === walk.length - 1) return stop();
+      go(1);
+    }, 1200);
+    play.textContent = "Pause";
+  }
+
+  function stop() {
+    clearInterval(playing);
+    playing = null;
+    play.textContent = "Play";
+  }
+
+  // ---- the figure
+
+  function draw() {
+    const focused = document.activeElement?.dataset?.block;
+    directions.forEach((button, i) => button.setAttribute("aria-pressed", backward === (i === 1)));
+    layerButtons.forEach((button, i) => button.setAttribute("aria-pressed", layer === i));
+    section.classList.toggle("is-backward", backward);
+    const stacks = [...new Set(blocks.map((one) => one.stack))];
+    figure.replaceChildren(el("svg", { class: "arrows", "aria-hidden": "true" }), ...stacks.map(stack));
+    figure.style.setProperty("--stacks", stacks.length);
+    if (focused) figure.querySelector(`[data-block="${focused}"]`)?.focus({ preventScroll: true });
+    mark();
+    connect();
+  }
+
+  function titleOf(name) {
+    const { title, stack, layer: of } = block(name);
+    return `${title}, ${STACKS[stack].toLowerCase()}${of === null ? "" : ` layer ${of}`}`;
+  }
+
+  function stack(name) {
+    const all = blocks.filter((one) => one.stack === name);
+    const inLayer = all.filter((one) => one.layer === layer),
+      before = all.filter((one) => one.kind === "embedding"),
+      after = all.filter((one) => one.layer === null && one.kind !== "embedding");
+    const last = name !== "encoder";
+    const inputs = answer ? (name === "encoder" ? answer.source : answer.decoder_input) : [];
+    return el(
+      "div",
+      { class: "stack" },
+      el("h3", {}, STACKS[name]),
+      ...(last ? [tokens("Output probabilities", answer?.target ?? [], answer?.p)] : []),
+      ...after.map(button).reverse(),
+      el(
+        "div",
+        { class: "layer", "data-stack": name },
+        el("span", { class: "times" }, `layer ${layer} of ${layers}`),
+        ...inLayer.map(button).reverse(),
+      ),
+      ...before.map(button),
+      tokens(name === "encoder" ? "Inputs" : name === "text" ? "Text" : "Outputs, shifted right", inputs),
+    );
+  }
+
+  function tokens(title, labels, p) {
+    const chips = labels.slice(0, MOST_CHIPS).map((label, i) => {
+      const chip = el("span", { class: "chip" }, label);
+      if (p) chip.title = `probability ${p[i].toFixed(4)}`;
+      return chip;
+    });
+    const more = labels.length - chips.length;
+    return el("p", { class: "chips" }, el("b", {}, title), ...chips, more > 0 ? `and ${more} more` : "");
+  }
+
+  function button(one) {
+    const seen = flow?.blocks[one.name];
+    return el(
+      "button",
+      {
+        type: "button",
+        class: `block ${one.kind}`,
+        "data-block": one.name,
+        title: `${one.parameters.toLocaleString("en")} parameters`,
+        onclick: () => {
+          stop();
+          at = find(one.name, backward);
+          mark();
+          open(true);
+        },
+      },
+      el(
+        "span",
+        { class: "what" },
+        el("b", {}, one.title),
+        el("small", {}, `${one.parameters.toLocaleString("en")}`, ...(seen ? facts(seen) : [])),
+      ),
+      seen ? thumbnail(backward ? seen.gradient : seen.value) : "",
+    );
+  }
+
+  function facts(seen) {
+    const norm = Number((backward ? seen.gradient_norm : seen.norm).toPrecision(3));
+    const name = backward ? "‖∂y‖" : "‖y‖";
+    return [
+      ` · ${seen.shape.join(" × ")} · `,
+      el("span", { class: backward ? "backward" : "forward" }, `${name} ${number(norm)}`),
+    ];
+  }
+
+  // Arrows between the blocks that are shown, measured where they are.
+  function connect() {
+    const svg = figure.querySelector(".arrows");
+    if (!svg || !figure.clientWidth) return;
+    const origin = figure.getBoundingClientRect();
+    const at = (element) => {
+      const { left, right, top, bottom } = element.getBoundingClientRect();
+      return {
+        x: (left + right) / 2 - origin.left,
+        left: left - origin.left,
+        top: top - origin.top,
+        bottom: bottom - origin.top,
+      };
+    };
+    const paths = [];
+    for (const column of figure.querySelectorAll(".stack")) {
+      const chain = [...column.querySelectorAll(".chips, .block")]
+        .reverse()
+        .map((element) => ({ element, ...at(element) }));
+      chain.slice(1).forEach((to, i) => {
+        const from = chain[i];
+        paths.push(["main", `M${from.x} ${from.top} L${to.x} ${to.bottom}`]);
+        if (to.element.classList.contains("residual")) {
+          const source = chain[i - 1],
+            gutter = to.left - 14,
+            low = (source.top + from.bottom) / 2;
+          paths.push([
+            "skip",
+            `M${to.x} ${low} L${gutter} ${low} L${gutter} ${(to.top + to.bottom) / 2} L${to.left} ${(to.top + to.bottom) / 2}`,
+          ]);
+        }
+      });
+    }
+    const memory = figure.querySelector('[data-stack="encoder"]'),
+      cross = [...figure.querySelectorAll(".block.attention")].find((one) =>
+        one.dataset.block.includes("cross_attention"),
+      );
+    if (memory && cross) {
+      const [from, to] = [at(memory), at(cross)],
+        rect = memory.getBoundingClientRect(),
+        right = rect.right - origin.left,
+        middle = (to.top + to.bottom) / 2;
+      if (to.left > right) {
+        const lane = right + 10;
+        paths.push([
+          "main",
+          `M${from.x} ${from.top} L${from.x} ${from.top - 14} L${lane} ${from.top - 14} L${lane} ${middle} L${to.left} ${middle}`,
+        ]);
+      }
+    }
+    svg.setAttribute("viewBox", `0 0 ${figure.clientWidth} ${figure.clientHeight}`);
+    svg.replaceChildren(...paths.map(([kind, d]) => el("path", { d, class: `arrow ${kind}` })));
+  }
+
+  // ---- the open block
+
+  async function open(focus = false) {
+    if (at === null || !answer) {
+      panel.replaceChildren(...introduction());
+      return;
+    }
+    const name = walk[at][0],
+      id = answer.translation;
+    const loaded = await ask("api/block", { translation: id, block: name, head });
+    if (at === null || walk[at][0] !== name || answer.translation !== id) return;
+    if (loaded.error) return panel.replaceChildren(el("p", { class: "error", role: "alert" }, loaded.error));
+    panel.replaceChildren(
+      ...openBlock(titleOf(name), loaded, backward, (chosen) => {
+        head = chosen;
+        open();
+      }),
+    );
+    panel.dataset.block = name;
+    if (focus && matchMedia("(max-width: 60rem)").matches) panel.scrollIntoView({ block: "start" });
+  }
+
+  function introduction() {
+    const { task, heads, d_model, d_ff, d_k, vocabulary, parameters, norm } = about.model;
+    const count = (kind) => blocks.filter((one) => one.kind === kind).reduce((sum, one) => sum + one.parameters, 0);
+    const rows = [
+      ["Attention", count("attention")],
+      ["Feed-forward", count("feed_forward")],
+      ["Norms", count("residual") + count("norm")],
+    ];
+    const rest = parameters - rows.reduce((sum, [, n]) => sum + n, 0);
+    return [
+      el("h3", {}, "Select a block to open it"),
+      el(
+        "p",
+        {},
+        `N = ${layers} layers${task === "text" ? "" : " in each stack"}, d_model ${d_model}, d_ff ${d_ff}, ${heads} heads of width ${d_k}, ` +
+          `${vocabulary.toLocaleString("en")} tokens, ${norm}-norm. `,
+        flow
+          ? `The loss on this sentence is ${flow.loss.toFixed(4)} nats per token; its gradient flows back through every block.`
+          : "",
+      ),
+      el(
+        "ul",
+        { class: "share" },
+        ...[...rows, ["Embeddings", rest]].map(([name, n]) => {
+          const bar = el("span", { class: "fill" });
+          bar.style.width = `${(100 * n) / parameters}%`;
+          return el(
+            "li",
+            {},
+            el("span", {}, name),
+            el("span", { class: "track" }, bar),
+            el("span", {}, n.toLocaleString("en")),
+          );
+        }),
+      ),
+      el(
+        "p",
+        { class: "soft" },
+        "A block shows its number of parameters, and the shape and norm of its output y, or of the gradient ∂y. " +
+          "Its strip is that matrix, one row per token: purple is negative, green positive.",
+      ),
+    ];
+  }
+
+  draw();
+  open();
+}

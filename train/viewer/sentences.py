@@ -1,0 +1,302 @@
+"""Answers to the page's questions about sentences. Each takes {"text": ...} or the id of a recent sentence.
+
+translate   the output with its search, the alternatives, all heads and each layer's prediction; a language model
+            reads the text instead. It sends {"so_far"} while it searches.
+flow        values and gradients of every block, small
+block       one block in full precision, see blocks.py
+head        one head in full precision
+next        a language model's distribution of the next token, and a continuation
+"""
+
+import base64
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+import npx
+from models.module import evaluation_mode
+from models.search import check_search, sample
+from models.search.beam import SearchStep
+from models.search.sampling import check_sampling, sampling_probabilities
+from models.search.tree import CUT, FINISHED, Tree
+from train.errors import UserError, one_line
+from train.viewer.blocks import overview, show_block
+from train.viewer.inspection import (
+    Head,
+    Inspection,
+    ablate_heads,
+    all_heads,
+    constrained_model,
+    inspect,
+    inspect_text,
+    labels,
+    max_source_tokens,
+    output_text,
+    source_ids,
+    summary,
+    translate,
+)
+from train.viewer.step import to_json
+from train.viewer.trace import Trace
+
+MAX_BEAM, ALTERNATIVES, RECENT = 8, 5, 8  # beam size, alternatives per token, sentences kept for opening their parts
+NEXT_TOKENS, MAX_CONTINUATION = 40, 400  # tokens shown of a distribution; tokens of a continuation
+Send = Callable[[Mapping[str, Any]], None]
+EXPIRED = "unknown part, or not of a recent sentence; try translating again"
+
+
+class Sentences:
+    """A model and the sentences that it was asked about recently."""
+
+    def __init__(self, model: Any, tokenizer: Any, config: Any) -> None:
+        self.model, self.tokenizer, self.config = model, tokenizer, config
+        self.recent: dict[str, tuple[Inspection, list[list[int]], list[Head]]] = {}  # with token ids, ablated heads
+        self.answers: dict[str, dict[str, Any]] = {}  # of `translate` for these, by question
+        self.traced: tuple[str, Trace] | None = None  # the latest trace, which is large
+
+    def remember(self, inspection: Inspection, ids: list[list[int]], off: list[Head]) -> str:
+        """Keep a sentence for later questions and return its id."""
+        name = secrets.token_urlsafe(8)
+        self.recent = dict([*self.recent.items(), (name, (inspection, ids, off))][-RECENT:])
+        return name
+
+    def trace(self, query: Mapping[str, Any]) -> Trace:
+        """Return the forward and backward pass of a recent sentence."""
+        name = query["translation"]
+        _, ids, off = self.recent[name]
+        if self.traced is None or self.traced[0] != name:
+            with ablate_heads(self.model, off):
+                self.traced = name, Trace(self.model, ids)
+        return self.traced[1]
+
+    def flow(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
+        try:
+            return overview(self.trace(query))
+        except (KeyError, TypeError):
+            raise UserError(EXPIRED) from None
+
+    def block(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
+        try:
+            return show_block(self.trace(query), query["block"], int(query.get("head", 0)), self.tokenizer)
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+            raise UserError(EXPIRED) from None
+
+    def head(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
+        try:
+            (inspection, *_), kind = self.recent[query["translation"]], query["kind"]
+            layer, head = int(query["layer"]), int(query["head"])
+            if min(layer, head) < 0:
+                raise IndexError
+            weights = inspection.maps[kind][layer, head]
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+            raise UserError(EXPIRED) from None
+        rows, columns = inspection.edges(kind)
+        return {"rows": rows, "columns": columns, "weights": weights.tolist(), **summary(weights)}
+
+    def translate(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
+        key = json.dumps([query.get(name) for name in ("text", "beam", "alpha", "prefix", "off")])
+        if self.answers.get(key, {}).get("translation") not in self.recent:
+            answer = self.read(query) if self.model.examples == "text" else self.search_output(query, send)
+            self.answers = {k: v for k, v in self.answers.items() if v["translation"] in self.recent} | {key: answer}
+        return self.answers[key]
+
+    def search_output(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
+        """Translate or parse a sentence and inspect the model on the result."""
+        model, tokenizer = self.model, self.tokenizer
+        sentence = " ".join(text_of(query).split())
+        src = source_ids(model, tokenizer, sentence)
+        search, prefix, off = self.search(query), self.prefix(query), self.off(query)
+        tree = Tree()
+
+        def observe(step: SearchStep) -> None:
+            tree(step)
+            live = [i for i, c in enumerate(tree.candidates) if c.length == len(tree.bounds) and c.fate != "dropped"]
+            send({"so_far": labels(tokenizer, tree.tokens(live[0]))} if live else {})
+
+        with ablate_heads(model, off):
+            hypotheses = translate(constrained_model(model, tokenizer, sentence), src, search, prefix, observe)
+            best = hypotheses[0]
+            inspection = inspect(model, tokenizer, src, best.tokens)
+        ids = [*best.tokens, model.config.eos_id][: len(inspection.target)]
+        return {
+            "translation": self.remember(inspection, [src, [model.config.bos_id, *ids]], off),
+            "sentence": sentence, "text": output_text(tokenizer, sentence, best.tokens), "finished": best.finished,
+            "score": best.score, "log_probability": best.log_probability,
+            "settings": {"beam": search["beam"], "alpha": search["alpha"]},
+            "decoder_input": inspection.decoder_input, "forced": len(prefix),
+            **self.predictions(inspection, ids, off), "beam": self.beam(tree, hypotheses),
+        }  # fmt: skip
+
+    def read(self, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Read a text with a language model: the probability of each token after the first, given those before it."""
+        model, tokenizer = self.model, self.tokenizer
+        text, off = text_of(query), self.off(query)
+        if len(ids := source_ids(model, tokenizer, text)[:-1]) < 2:
+            raise UserError("text: expected at least 2 tokens; got 1; try a longer text")
+        with ablate_heads(model, off):
+            inspection = inspect_text(model, tokenizer, text)
+        log_p = inspection.log_probabilities
+        total = float(log_p[range(len(ids) - 1), ids[1:]].sum())
+        return {
+            "translation": self.remember(inspection, [ids], off), "sentence": text, "text": text, "finished": True,
+            "score": total / (len(ids) - 1), "log_probability": total, "settings": {}, "forced": 0,
+            "decoder_input": inspection.source, **self.predictions(inspection, ids[1:], off), "beam": None,
+        }  # fmt: skip
+
+    def predictions(self, inspection: Inspection, ids: list[int], off: list[Head]) -> dict[str, Any]:
+        """Return tokens, their probabilities and alternatives, all heads, and the predictions of each layer."""
+        log_p, tokenizer = inspection.log_probabilities, self.tokenizer
+        order = np.argsort(-log_p, axis=1, kind="stable")[:, : ALTERNATIVES + 1]  # (T, 6)
+        alternatives = [
+            [{"id": int(i), "label": label, "p": float(np.exp(log_p[t, i]))}
+             for i, label in zip(row, labels(tokenizer, row.tolist()), strict=True)]
+            for t, row in enumerate(order)
+        ]  # fmt: skip
+        lens = [
+            [{"label": label, "p": float(p)} for label, p in zip(labels(tokenizer, row.tolist()), ps, strict=True)]
+            for row, ps in zip(inspection.by_layer, inspection.by_layer_p, strict=True)
+        ]
+        return {
+            "source": inspection.source, "target": inspection.target, "ids": ids, "off": [str(head) for head in off],
+            "p": [float(np.exp(log_p[t, i])) for t, i in enumerate(ids)],
+            "alternatives": alternatives, "heads": self.grids(inspection), "lens": lens,
+        }  # fmt: skip
+
+    def next(self, query: Mapping[str, Any], send: Send) -> dict[str, Any]:
+        """Return the distribution of the token after a text, before and after temperature, top-k and top-p.
+
+        With "tokens" > 0 also return a continuation of the text, sampled with "seed".
+        """
+        if self.model.examples != "text":
+            raise UserError("next: expected a language model; got one that translates or parses; try translate")
+        text, options = text_of(query), sampling_options(query)
+        if not (ids := self.tokenizer.encode(text)):
+            raise UserError("text: expected at least one token; got an empty text; try a word")
+        model, window = self.model, self.config.data.max_length
+        c = model.config
+        with evaluation_mode(model):
+            last, state = model.start(np.array([ids[-window:]]))
+            logits = npx.to_host(model.step(last, state)).astype(np.float64)  # (1, V)
+        logits[:, [c.pad_id, c.bos_id, c.eos_id]] = -np.inf  # as in `sample`
+        model_p = np.exp(logits[0] - logits.max())
+        model_p /= model_p.sum()
+        order, p = sampling_probabilities(logits, options["temperature"], options["top_k"], options["top_p"])
+        p = np.pad(p[0] / p[0].sum(), (0, NEXT_TOKENS))
+        shown = order[0, : min(NEXT_TOKENS, len(model_p))].tolist()
+        continuation = ""
+        if n := number_in(query, "tokens", 0, MAX_CONTINUATION, int):
+            seed = number_in(query, "seed", 0, 2**32 - 1, int)
+            (new,) = sample(model, [ids], n, window=window, seed=seed, **options)
+            continuation = self.tokenizer.decode([*ids, *new])[len(self.tokenizer.decode(ids)) :]
+        return {
+            "tokens": [
+                {"label": label, "p": float(model_p[i]), "sampled": float(p[rank])}
+                for rank, (i, label) in enumerate(zip(shown, labels(self.tokenizer, shown), strict=True))
+            ],
+            "kept": int((p > 0).sum()), "vocabulary": len(model_p), "continuation": continuation,
+        }  # fmt: skip
+
+    # ---- parts of questions
+
+    def search(self, query: Mapping[str, Any]) -> dict[str, Any]:
+        defaults = self.config.search
+        values = {"beam": query.get("beam", min(defaults.beam, MAX_BEAM)), "alpha": query.get("alpha", defaults.alpha)}
+        try:
+            search: dict[str, Any] = {"beam": int(values["beam"]), "alpha": float(values["alpha"])}
+            check_search(**search)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UserError(one_line(error)) from None
+        if search["beam"] > MAX_BEAM:
+            raise UserError(f"beam: expected at most {MAX_BEAM}; got {search['beam']}; try {MAX_BEAM}")
+        others = {"penalty": defaults.penalty, "max_extra": defaults.max_extra, "full_beam": defaults.full_beam}
+        return search | others
+
+    def prefix(self, query: Mapping[str, Any]) -> list[int]:
+        ids, c = query.get("prefix", []), self.model.config
+        limit = max_source_tokens(self.model)
+        fits = isinstance(ids, list) and all(type(i) is int and 0 <= i < self.tokenizer.n_outputs for i in ids)
+        if not fits or len(ids) > limit or any(i in (c.pad_id, c.bos_id) for i in ids) or c.eos_id in ids[:-1]:
+            raise UserError(f"prefix: expected a list of at most {limit} valid token ids; try translating again")
+        return ids
+
+    def off(self, query: Mapping[str, Any]) -> list[Head]:
+        known = {str(head): head for head in all_heads(self.model)}
+        try:
+            return [known[name] for name in query.get("off", [])]
+        except (KeyError, TypeError):
+            raise UserError(
+                "off: expected the names of heads, such as cross.0.1; got an unknown one; try translating again"
+            ) from None
+
+    # ---- parts of answers
+
+    def grids(self, inspection: Inspection) -> dict[str, Any]:
+        """Return the weights of all heads, rounded to one byte each, which is enough for a screen."""
+        out: dict[str, Any] = {}
+        for kind, maps in inspection.maps.items():
+            rows, columns = inspection.edges(kind)
+            summaries = [[summary(weights) for weights in layer] for layer in maps]
+            levels = np.rint(maps * 255).astype(np.uint8)
+            out[kind] = {"rows": rows, "columns": columns, "layers": len(maps), "heads": maps.shape[1],
+                         "bytes": base64.b64encode(levels.tobytes()).decode(), "summary": summaries}  # fmt: skip
+        return out
+
+    def beam(self, tree: Tree, hypotheses: Any) -> dict[str, Any]:
+        """Return the search tree; `won` is the leaf of the best hypothesis."""
+        texts = labels(self.tokenizer, [c.token for c in tree.candidates])
+        nodes = [
+            {"length": c.length, "parent": c.parent, "label": text, "log_probability": c.log_probability,
+             "score": c.score, "fate": c.fate}
+            for c, text in zip(tree.candidates, texts, strict=True)
+        ]  # fmt: skip
+        best = hypotheses[0]
+        won = [
+            i for i, c in enumerate(tree.candidates)
+            if c.fate in (FINISHED, CUT) and (c.score, c.log_probability) == (best.score, best.log_probability)
+        ]  # fmt: skip
+        bounds = [to_json(np.array(b)) for b in tree.bounds]
+        return {"nodes": nodes, "why": tree.stop_reason, "won": won[:1], "bounds": bounds}
+
+
+QUESTIONS: dict[str, Callable[[Sentences, Mapping[str, Any], Send], dict[str, Any]]] = {
+    "translate": Sentences.translate, "flow": Sentences.flow, "block": Sentences.block, "head": Sentences.head,
+    "next": Sentences.next,
+}  # fmt: skip
+
+
+def text_of(query: Mapping[str, Any]) -> str:
+    """Return the text of a query, with lone surrogates replaced."""
+    text = query.get("text")
+    if not isinstance(text, str):
+        raise UserError(f"text: expected a sentence; got {type(text).__name__}; try typing one")
+    return text.encode("utf-8", "replace").decode()
+
+
+def number_in(query: Mapping[str, Any], name: str, least: float, most: float, kind: type = float) -> Any:
+    """Return a number of a query; UserError unless it is between `least` and `most`."""
+    value = query.get(name, least)
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not least <= value <= most
+        or kind(value) != value
+    ):
+        raise UserError(f"{name}: expected a number from {least:g} to {most:g}; got {str(value)[:20]}; try {least:g}")
+    return kind(value)
+
+
+def sampling_options(query: Mapping[str, Any]) -> dict[str, Any]:
+    """Return temperature, top_k and top_p of a query."""
+    options = {
+        "temperature": number_in({"temperature": 1.0, **query}, "temperature", 0, 1e6),
+        "top_k": number_in(query, "top_k", 0, 2**24, int),
+        "top_p": number_in({"top_p": 1.0, **query}, "top_p", 0, 1),
+    }
+    try:
+        check_sampling(**options)
+    except ValueError as error:
+        raise UserError(one_line(error)) from None
+    return options

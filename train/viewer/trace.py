@@ -1,0 +1,223 @@
+"""One forward and backward pass of a model on one sentence, block by block: the data of the page's view of the model.
+
+A *block* is a box of the paper's Figure 1: an embedding, a sub-layer, a residual connection with its norm, a final norm
+or the output projection. `blocks` lists those of a model by walking its modules. `Trace` runs the model on a sentence
+and its target, records every operation through an observer of the engine, and assigns the operations to blocks by the
+names of their modules. blocks.py turns a traced block into the matrices that the page shows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+import npx
+from autograd import Tensor, observing
+from autograd.engine import BackwardEvent, Node
+from autograd.observe import LayerNames, Observer
+from models.layers.attention import Attention
+from models.layers.feed_forward import FeedForward
+from models.layers.norm import Residual
+from models.module import Module
+
+OUTPUT = "output"  # the block of the projection to the vocabulary and the loss
+STACKS = {"encoder": "encoder", "decoder": "decoder", "layers": "text"}  # attribute of a model -> name of the stack
+
+
+@dataclass(frozen=True)
+class Block:
+    """A box of Figure 1. `name` is the dotted name of its module where it has one of its own."""
+
+    name: str
+    kind: str  # "embedding", "attention", "residual", "feed_forward", "norm", "output" or "other"
+    title: str
+    stack: str  # "encoder", "decoder" or "text"
+    layer: int | None  # counted from 0; None outside the layers
+    parameters: tuple[str, ...]  # dotted names
+
+
+def blocks(model: Any) -> list[Block]:
+    """Return the blocks of a model in the order in which they run."""
+    names = [name for name, _ in model.named_parameters()]
+    result: list[Block] = []
+
+    def add(
+        name: str, kind: str, title: str, stack: str, layer: int | None = None, prefixes: Sequence[str] = ()
+    ) -> None:
+        starts = tuple(f"{prefix}." for prefix in prefixes or (name,))
+        parameters = tuple(n for n in names if n.startswith(starts) or n in prefixes)
+        result.append(Block(name, kind, title, stack, layer, parameters))
+
+    for attribute, stack in STACKS.items():
+        if not hasattr(model, attribute):
+            continue
+        side = {"encoder": "source", "decoder": "target", "text": "text"}[stack]
+        is_separate = stack == "encoder" and getattr(model, "source_embedding", None)
+        table = "source_embedding" if is_separate else "embedding"
+        add(f"{side}_embedding", "embedding", "Embedding + positions", stack, None, (table, f"{side}_positions"))
+        for i, layer in enumerate(getattr(model, attribute)):
+            for name, module in layer.named_children():
+                add(f"{attribute}.{i}.{name}", *describe(name, module, stack), stack, i)
+        final = "norm" if stack == "text" else f"{attribute}_norm"
+        if getattr(model, final, None):
+            add(final, "norm", "Final norm", stack)
+    tied = model.projection is None
+    add(OUTPUT, "output", "Linear + softmax", result[-1].stack, None, ("embedding" if tied else "projection",))
+    return result
+
+
+def describe(name: str, module: Module, stack: str) -> tuple[str, str]:
+    """Return the kind and the title of the block of a module inside a layer."""
+    if isinstance(module, Attention):
+        if name == "cross_attention":
+            return "attention", "Cross-attention"
+        return "attention", "Self-attention" if stack == "encoder" else "Masked self-attention"
+    if isinstance(module, Residual):
+        return "residual", "Add & norm" if module.post else "Norm & add"
+    if isinstance(module, FeedForward):
+        return "feed_forward", "Feed-forward"
+    return "other", name.replace("_", " ").capitalize()
+
+
+@dataclass
+class Operation:
+    """One operation of the pass. Arrays are copies on the host without the batch axis."""
+
+    name: str
+    layer: str  # dotted name of the module
+    inputs: list[int | None]  # of the arguments: number of the operation that computed it; None for any other argument
+    y: Any  # its output
+    g: Any = None  # the gradient of its output; None if backward did not reach it
+    gradients: dict[int, Any] | None = None  # position of an argument that an operation computed -> its gradient
+
+
+class Recording(Observer):
+    """Records operations by node number."""
+
+    def __init__(self) -> None:
+        self.names = LayerNames()
+        self.operations: dict[int, Operation] = {}
+        self.sums: dict[int, Any] = {}  # of the gradients that have arrived at an operation
+
+    def on_forward(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
+        if result.node is not None:
+            inputs = [a.node.number if isinstance(a, Tensor) and a.node else None for a in args]
+            self.operations[result.node.number] = Operation(name, self.names.current(), inputs, on_host(result.data))
+
+    def on_backward(self, event: BackwardEvent) -> None:
+        operation = self.operations[event.node.number]
+        operation.g, operation.gradients = on_host(event.g), {}
+        for i, (parent, gradient) in enumerate(zip(event.parents, event.gradients, strict=False)):
+            if isinstance(parent, Node) and gradient is not None:
+                array, before = on_host(gradient), self.sums.get(parent.number, 0)
+                if event.accumulate_into and gradient is event.accumulate_into[i]:  # the vjp has added to the sum
+                    array = array - before
+                self.sums[parent.number] = before + array
+                operation.gradients[i] = array
+
+
+def on_host(array: Any) -> Any:
+    """Return a copy in float32 on the host, without the batch axis of length 1."""
+    array = np.array(npx.to_host(array), np.float32)
+    return array[0] if array.ndim > 2 else array
+
+
+class Trace:
+    """The operations, values and gradients of one pass, by block.
+
+    Args:
+        model: in evaluation mode.
+        ids: rows of token ids, [source, target] with BOS first in the target, or [text]; the last row is predicted.
+
+    The loss is the cross entropy per predicted token, without label smoothing.
+    """
+
+    def __init__(self, model: Any, ids: Sequence[Sequence[int]]) -> None:
+        self.model, self.blocks = model, {block.name: block for block in blocks(model)}
+        self.parameters = dict(model.named_parameters())
+        *sources, predicted = (np.array([row]) for row in ids)
+        self.targets = predicted[0, 1:]
+        self.ids = {"encoder": sources[0][0] if sources else None, "decoder": predicted[0, :-1]}
+        self.ids["text"] = self.ids["decoder"]
+        with observing(Recording()) as recording:
+            inputs = npx.from_host(predicted[:, :-1])
+            hidden = model.decode(inputs, *model.encode(sources[0])) if sources else model.hidden_states(inputs)
+            targets = npx.from_host(predicted[:, 1:])
+            loss = model.cross_entropy(hidden, targets, 0.0, "all", max(1, predicted.shape[1] - 1))
+            loss.backward()
+        self.loss = loss.item()
+        self.operations = recording.operations
+        self.parameter_gradients = {n: norm(p.grad) for n, p in self.parameters.items() if p.grad is not None}
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        self.hidden = on_host(hidden.data)
+        self.members = self.assign()
+        self.owner_of = {number: name for name, numbers in self.members.items() for number in numbers}
+
+    def assign(self) -> dict[str, list[int]]:
+        """Return the operations of each block, by the names of their modules."""
+        members: dict[str, list[int]] = {name: [] for name in self.blocks}
+        early: list[int] = []  # embeddings and positions run before the first layer of their stack
+        for number, operation in self.operations.items():
+            owner = self.owner(operation.layer)
+            if owner is None:
+                early.append(number)
+                continue
+            stack = self.blocks[owner].stack
+            members[next(block.name for block in self.blocks.values() if block.stack == stack)] += early
+            early = []
+            members[owner].append(number)
+        members[OUTPUT] += early  # the loss
+        return members
+
+    def owner(self, layer: str) -> str | None:
+        """Return the block with the longest name that contains a module."""
+        names = [name for name in self.blocks if layer == name or layer.startswith(f"{name}.")]
+        return max(names, key=len, default=None)
+
+    def last(self, block: str) -> Operation:
+        """Return the operation that computes the output of a block."""
+        return self.operations[self.members[block][-1]]
+
+    def output(self, block: str) -> tuple[Any, Any]:
+        """Return the output (T, D) of a block and its gradient; of the output block, the input."""
+        if block == OUTPUT:
+            return self.hidden, next(iter(self.leaving(block).values()))
+        operation = self.last(block)
+        return operation.y, zeros_if_none(operation.g, operation.y)
+
+    def leaving(self, block: str) -> dict[str, Any]:
+        """Return the gradients that a block passes on, by the name of the block that receives them."""
+        gradients: dict[str, Any] = {}
+        for number in self.members[block]:
+            operation = self.operations[number]
+            for i, g in (operation.gradients or {}).items():
+                receiver = self.owner_of[cast(int, operation.inputs[i])]
+                if receiver != block:
+                    gradients[receiver] = gradients.get(receiver, 0) + g
+        return gradients
+
+    def inputs(self, block: str) -> dict[str, Any]:
+        """Return the values that a block reads, by the name of the block that computed them."""
+        values: dict[str, Any] = {}
+        for number in self.members[block]:
+            for source in self.operations[number].inputs:
+                if source is not None and self.owner_of[source] != block:
+                    values[self.owner_of[source]] = self.operations[source].y
+        return values
+
+    def find(self, block: str, name: str) -> Operation | None:
+        """Return the last operation of a block whose name contains `name`."""
+        operations = (self.operations[number] for number in reversed(self.members[block]))
+        return next((operation for operation in operations if name in operation.name), None)
+
+
+def zeros_if_none(g: Any, y: Any) -> Any:
+    """Return the gradient g of y; zeros where backward did not reach it."""
+    return np.zeros_like(y) if g is None else g
+
+
+def norm(array: Any) -> float:
+    """Return the Euclidean norm of an array, without BLAS, whose threads cost more than they save here."""
+    return float(np.square(np.asarray(npx.to_host(array)), dtype=np.float64).sum()) ** 0.5
