@@ -344,5 +344,8 @@ def test_labels_that_the_training_text_lacks_are_named(folder, tmp_path, capfd):
 def test_the_confusion_matrix_is_drawn_with_a_description(runs, tmp_path):
     pytest.importorskip("matplotlib")
     assert main(["draw", str(runs / "classification"), "confusion", "--out", str(tmp_path / "c.svg")]) == 0
+    assert (
+        main(["draw", str(runs / "tagging"), "heads", "--input", SENTENCES[0], "--out", str(tmp_path / "h.svg")]) == 0
+    )
     text = (tmp_path / "c.alt.txt").read_text()
     assert text.startswith("Confusion matrix: accuracy ") and "the 3 most frequent of 3 labels" in text

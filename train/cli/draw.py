@@ -98,6 +98,7 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
         AXES,
         constrained_model,
         inspect,
+        inspect_encoder,
         inspect_text,
         output_text,
         source_ids,
@@ -111,7 +112,8 @@ def draw_heads_of(run: Path, out: Path, sentence: str, kind: str, overrides: dic
         if kind or overrides:
             name, got = "kind" if kind else next(iter(overrides)), MODELS[model.examples]
             raise UserError(f"--{name}: expected an encoder-decoder model; got {got}; try without it")
-        draw_heads(inspect_text(model, tokenizer, sentence), sentence, out, origin, ["text"])
+        inspect_one = inspect_text if model.examples == "text" else inspect_encoder
+        draw_heads(inspect_one(model, tokenizer, sentence), sentence, out, origin, ["text"])
         return
     src = source_ids(model, tokenizer, sentence)
     best = translate(constrained_model(model, tokenizer, sentence), src, search)[0]

@@ -210,6 +210,13 @@ def inspect_text(model: Any, tokenizer: Any, text: str) -> Inspection:
     )
 
 
+def inspect_encoder(model: Any, tokenizer: Any, text: str) -> Inspection:
+    """Return the attention of an encoder over a text, as the kind "text"; UserError if the text is too long."""
+    ids = source_ids(model, tokenizer, text)
+    maps = np.stack([layer[0] for layer in model.attention_maps(np.array([[model.config.bos_id, *ids]]))])
+    return Inspection(["begin", *labels(tokenizer, ids, "source")], [], [], {"text": maps}, None, None, None)
+
+
 def log_softmax(logits: Any) -> Any:
     """Return log-probabilities (T, V) in float64."""
     logits = logits.astype(np.float64)
